@@ -1,0 +1,74 @@
+# weightcast: `make demo` shows it, `make test` proves it. `make help` lists the rest.
+JOBS ?= $(shell nproc)
+# TORCH=1: the Python tests that need torch run too.
+PYTHON_TOOLS := --python $(if $(TORCH),--torch)
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo binary build test test-cpp test-python sanitize bench lint tidy format docs fuzz clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+demo: binary ## moves a GPT-2's weights from 2 trainers to 2 inference engines, bit-exact
+	@build/weightcast demo
+
+binary: ## build/weightcast
+	@scripts/bootstrap
+	@[ -f build/release/build.ninja ] || cmake --preset release
+	@cmake --build --preset release -j$(JOBS) --target weightcast
+
+build: binary .venv/.weightcast-built ## the binary, and .venv with the Python package
+
+.venv/.weightcast-built: $(shell git ls-files src include python cmake pyproject.toml CMakeLists.txt 2>/dev/null)
+	@scripts/bootstrap $(PYTHON_TOOLS)
+	@.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --no-deps .
+	@touch $@
+
+test: test-cpp test-python ## everything: C++ with ctest, Python with pytest
+
+test-cpp:
+	@scripts/bootstrap --dev
+	@[ -f build/debug/build.ninja ] || cmake --preset debug
+	@cmake --build --preset debug -j$(JOBS)
+	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS)
+
+# pytest exits with 5 when it ran nothing: a failure like any other.
+test-python: build
+	@.venv/bin/python -m pytest tests/python -q
+
+sanitize: ## the C++ tests under ASan+UBSan and under TSan
+	@scripts/bootstrap --dev
+	@for preset in asan tsan; do \
+	  [ -f build/$$preset/build.ninja ] || cmake --preset $$preset; \
+	  cmake --build --preset $$preset -j$(JOBS); \
+	  TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1" \
+	  ctest --test-dir build/$$preset --output-on-failure --no-tests=error -j$(JOBS); \
+	done
+
+bench: binary ## measures this machine: transfers, whole updates, planning
+	@build/weightcast bench p2p
+	@build/weightcast bench update
+	@build/weightcast bench plan
+
+fuzz: ## each fuzz target for FUZZ_SECONDS (60)
+	@scripts/bootstrap --dev
+	@scripts/fuzz $${FUZZ_SECONDS:-60}
+
+lint: ## formatting, layering, headers that compile alone, ruff
+	@scripts/bootstrap --dev $(PYTHON_TOOLS)
+	@scripts/lint
+
+tidy: ## clang-tidy over the sources (slow)
+	@scripts/bootstrap --dev
+	@scripts/tidy
+
+format: ## rewrites C++ and Python in the project's style
+	@git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
+	@.venv/bin/ruff format python tests examples scripts
+
+docs: binary ## docs/settings.md from the table of settings
+	@build/weightcast info --settings-markdown > docs/settings.md
+
+clean: ## removes what was built
+	@rm -rf build dist .venv

@@ -1,0 +1,28 @@
+# weightcast_folder(NAME [DEPENDS folder...] [LIBRARIES target...])
+#
+# One static library `weightcast_<name>` from every .cc below the current folder that has no
+# CMakeLists.txt of its own. DEPENDS are folders of the house (public: their headers appear in
+# ours); LIBRARIES are third-party targets and stay private, so that heavy headers do not spread.
+function(weightcast_folder name)
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LIBRARIES" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  file(GLOB headers CONFIGURE_DEPENDS *.h)
+  set(target weightcast_${name})
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/src FILES ${headers})
+  set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  target_include_directories(${target} ${scope} ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} ${scope} weightcast_api)
+  foreach(folder IN LISTS ARG_DEPENDS)
+    target_link_libraries(${target} ${scope} weightcast_${folder})
+  endforeach()
+  if(sources)
+    target_link_libraries(${target} PRIVATE weightcast_flags ${ARG_LIBRARIES})
+  endif()
+endfunction()

@@ -1,0 +1,35 @@
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(weightcast_flags INTERFACE)
+target_compile_options(weightcast_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
+  -Woverloaded-virtual
+  # gcc's optimiser sees ghosts in release builds, and a user's newer compiler more: only developers' builds insist.
+  $<$<BOOL:${WEIGHTCAST_WERROR}>:-Werror>
+  # gcc 12 sees uninitialised members where std::variant moves, at -O2 only; clang-tidy, which reads the
+  # same flags, does not know the warning.
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-unknown-warning-option>)
+target_compile_definitions(weightcast_flags INTERFACE _GNU_SOURCE)
+
+if(WEIGHTCAST_SANITIZE)
+  add_compile_options(-fsanitize=${WEIGHTCAST_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${WEIGHTCAST_SANITIZE})
+  if(WEIGHTCAST_SANITIZE MATCHES thread)
+    # gcc warns that it does not instrument atomic_thread_fence; our code does not rely on fences.
+    target_compile_options(weightcast_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
+  endif()
+endif()
+
+if(WEIGHTCAST_FUZZ)
+  add_compile_options(-fsanitize=address,undefined,fuzzer-no-link -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=address,undefined)
+endif()

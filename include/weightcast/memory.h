@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "weightcast/status.h"
+
+namespace weightcast {
+
+/// Host memory that other processes on this host can map: the fastest kind to send from and
+/// to receive into. It is a memfd; its pages are reserved when it is made, so that full memory
+/// is an error here and no SIGBUS later. Freed with the last handle; a registration holds its own.
+class SharedBuffer {
+ public:
+  virtual ~SharedBuffer() = default;
+  [[nodiscard]] virtual std::span<std::byte> bytes() = 0;
+  [[nodiscard]] virtual int fd() const = 0;
+};
+
+/// Allocates `bytes` (> 0) of shared, zeroed, populated memory, page aligned.
+/// Errors: kExhausted when memory, the cgroup or the descriptors do not suffice.
+Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes);
+
+}  // namespace weightcast

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weightcast/memory.h"
+#include "weightcast/status.h"
+#include "weightcast/tensor.h"
+#include "weightcast/version.h"
+
+namespace weightcast {
+
+/// What trainers and inference ranks have in common.
+struct WorkerOptions {
+  std::string controller;   ///< "host:port"; empty: the setting `controller`.
+  uint32_t rank = 0;        ///< Among the trainers, or within the engine.
+  uint32_t world_size = 1;  ///< How many trainers, or ranks of the engine, there are.
+  std::string model = "policy";
+  std::string engine;                           ///< Inference only: the engine's name.
+  std::map<std::string, std::string> settings;  ///< Name → text; above the environment. See docs/settings.md.
+};
+
+/// One shard that this process holds, in its own memory. Not owned: it must stay valid and at its address
+/// until it is registered anew or the worker is closed. Dense and row-major unless `strides` says otherwise.
+struct Shard {
+  TensorInfo tensor;  ///< Global name, dtype and shape.
+  Box box;            ///< Which part; WholeOf(shape) for all of it.
+  std::byte* data = nullptr;
+  std::vector<int64_t>
+      strides;  ///< In elements; empty: dense. Trainers stage what is not dense; inference refuses it.
+  bool declared = false;  ///< Known to the plan but not moved ("declared, not sent").
+};
+
+/// How one receiver or sender of an update fared.
+struct RankStats {
+  std::string name;  ///< "trainer 0", "engine rollout-1 rank 0"
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
+struct EngineStats {
+  std::string engine;
+  bool committed = false;
+  std::string reason;  ///< Why not.
+};
+struct UpdateStats {
+  Version version;
+  double seconds = 0;  ///< From the first grant request until every rank was ready.
+  uint64_t bytes = 0;  ///< Received by all ranks together.
+  std::vector<RankStats> senders;
+  std::vector<RankStats> receivers;
+  std::vector<EngineStats> engines;
+};
+
+/// One published version on its way. Copies of the shared pointer name the same update. Thread safe.
+class Update {
+ public:
+  virtual ~Update() = default;
+  [[nodiscard]] virtual Version version() const = 0;
+  /// Returns when the sources may change: every rank of every engine has its bytes, or the update is
+  /// over. The error is the update's, or kTimedOut for the waiting alone. Seconds.
+  virtual Status WaitSources(double timeout) = 0;
+  /// Returns when the update is committed by the policy's measure. An abort's message names engine or
+  /// rank and the reason.
+  virtual Result<UpdateStats> Wait(double timeout) = 0;
+  /// Aborts it if it is not being committed yet.
+  virtual void Cancel() = 0;
+};
+
+struct EngineStatus {
+  std::string name;
+  std::string state;  ///< "SERVING", ...
+  Version version;
+  std::string last_error;
+};
+
+/// A trainer rank. Thread safe; calls block only as said.
+class Trainer {
+ public:
+  /// Attaches to the controller; blocks until welcomed, refused or the join time-out.
+  static Result<std::unique_ptr<Trainer>> Connect(WorkerOptions options);
+  virtual ~Trainer() = default;
+  /// Tells the shards of this rank and `rules` (JSON, see docs/layout.md; may be empty). Returns when the
+  /// memory is registered; planning goes on in the background and its errors come from Publish and Wait.
+  virtual Status Register(std::vector<Shard> shards, const std::string& rules) = 0;
+  /// Offers the present bytes of all shards as `number`; returns at once. The shards must not change
+  /// until WaitSources. Numbers rise; a lower one after a restart belongs to a new run.
+  /// With `hold` the bytes stay unchanged until the next Publish, whatever WaitSources says: engines that
+  /// join in between get them too. All trainers say the same.
+  virtual Result<std::shared_ptr<Update>> Publish(int64_t number, bool hold = false) = 0;
+  /// Asks the controller. Blocks at most the controller time-out.
+  virtual Result<std::vector<EngineStatus>> Engines() = 0;
+  /// The connections of this rank, a line each.
+  [[nodiscard]] virtual std::vector<std::string> ConnectionMap() const = 0;
+  /// Leaves politely. Open updates end as cancelled.
+  virtual void Close() = 0;
+};
+
+enum class LandingMode { kInPlace, kShadow };
+
+/// An inference rank. The phases belong to one thread at a time; all else is thread safe.
+class Inference {
+ public:
+  static Result<std::unique_ptr<Inference>> Connect(WorkerOptions options);
+  virtual ~Inference() = default;
+  /// Tells the shards that this rank wants filled and how they land.
+  virtual Status Register(std::vector<Shard> shards, LandingMode landing) = 0;
+
+  /// The phases in one, for simple loops: blocks until a version newer than `newer_than` is served.
+  /// The live tensors change only while this call runs. kTimedOut leaves all as it was.
+  virtual Result<Version> Wait(Version newer_than, double timeout) = 0;
+
+  /// The engine is paused: from here until Finish or Abort the live tensors may be written.
+  virtual Status Begin() = 0;
+  /// Blocks until all bytes of an update are there and every rank may switch; with shadow landing copies
+  /// them into the live tensors. Then the engine post-processes. kTimedOut: may be called again.
+  virtual Result<Version> Receive(double timeout) = 0;
+  /// Says that this rank has switched; returns when all ranks of the engine have: serve.
+  virtual Status Finish(double timeout) = 0;
+  /// Gives up the phases. With shadow landing the old version is served on; with in_place, if
+  /// anything may have been written, the rank is FAILED until a later update.
+  virtual Status Abort() = 0;
+
+  /// What is served: its number is -1 unless the live tensors are wholly of this version and may be read.
+  [[nodiscard]] virtual Version version() const = 0;
+  [[nodiscard]] virtual std::string state() const = 0;
+  /// Why the last update failed here; ok if it did not.
+  [[nodiscard]] virtual Status last_error() const = 0;
+  /// "name: in_place", a line for each tensor.
+  [[nodiscard]] virtual std::vector<std::string> Describe() const = 0;
+  [[nodiscard]] virtual std::vector<std::string> ConnectionMap() const = 0;
+  virtual void Close() = 0;
+};
+
+/// The process that plans, in this process.
+class Controller {
+ public:
+  struct Options {
+    std::string listen;  ///< "host:port", port 0: any; empty: the setting `controller`. Loopback unless there
+                         ///< is a token.
+    std::map<std::string, std::string> settings;
+  };
+  static Result<std::unique_ptr<Controller>> Start(Options options);
+  virtual ~Controller() = default;
+  [[nodiscard]] virtual std::string address() const = 0;
+  virtual void Stop() = 0;
+};
+
+/// Sets the least level that is printed to standard error: "debug", "info", "warning", "error", "off".
+Status SetLogLevelByName(const std::string& level);
+
+}  // namespace weightcast

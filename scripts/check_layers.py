@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Holds the house to its rules: who may include whom, no circles, no siblings, no long files."""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# folder -> folders whose headers it may include. An edge more needs a reason in docs/decisions.
+ALLOWED = {
+    "base": [],
+    "plan": ["base"],
+    "checkpoint": ["base", "plan"],
+    "memory": ["base"],
+    "wire": ["base"],
+    "trace": ["base"],
+    "transport": ["base", "memory", "wire", "trace"],
+    "endpoint": ["base", "memory", "wire", "trace", "transport"],
+    "control": ["base", "plan", "wire", "trace"],
+    "worker": ["base", "plan", "checkpoint", "memory", "wire", "trace", "transport", "endpoint", "control"],
+}
+# Vendors' and libraries' headers that would spread seconds of compilation: only in .cc files.
+HEAVY = re.compile(r"<(grpc|google/protobuf|spdlog|fmt|nlohmann|CLI)/")
+INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
+MAX_LINES = 600
+
+
+def transport_of(path: pathlib.Path) -> str | None:
+    """'tcp' for src/transport/tcp/..., None for the contract and for other folders."""
+    parts = path.relative_to(ROOT / "src").parts
+    return parts[1] if parts[0] == "transport" and len(parts) > 2 else None
+
+
+def check_include(path: pathlib.Path, folder: str, header: str) -> str | None:
+    target = header.split("/")[0]
+    if target == folder:
+        mine = transport_of(path)
+        theirs = header.split("/")[1] if folder == "transport" and header.count("/") > 1 else None
+        if theirs is not None and mine != theirs and path.name != "builtin.cc":
+            return f"includes {header}: only builtin.cc names transports"
+        return None
+    if target in ALLOWED and target not in ALLOWED[folder]:
+        return f"includes {header}: {folder} may include only {', '.join(ALLOWED[folder]) or 'nothing'}"
+    return None
+
+
+def check_source(path: pathlib.Path) -> list[str]:
+    folder = path.relative_to(ROOT / "src").parts[0]
+    if folder not in ALLOWED:
+        return [f"folder {folder} is not in the house (scripts/check_layers.py)"]
+    text = path.read_text()
+    problems = []
+    for kind, header in INCLUDE.findall(text):
+        if kind == '"' and (problem := check_include(path, folder, header)):
+            problems.append(problem)
+    if path.suffix == ".h" and HEAVY.search(text):
+        problems.append("a heavy header (gRPC, protobuf, spdlog, fmt, nlohmann, CLI11) in a header")
+    return problems
+
+
+def check_public(path: pathlib.Path) -> list[str]:
+    return [
+        f'includes "{header}": a public header includes only std and itself'
+        for kind, header in INCLUDE.findall(path.read_text())
+        if kind == '"' and not header.startswith("weightcast/")
+    ]
+
+
+def check_bindings(path: pathlib.Path) -> list[str]:
+    own = {other.name for other in path.parent.iterdir()}
+    return [
+        f'includes "{header}": bindings include only include/weightcast'
+        for kind, header in INCLUDE.findall(path.read_text())
+        if kind == '"' and not header.startswith("weightcast/") and header not in own
+    ]
+
+
+def main() -> int:
+    rules = [("src", check_source), ("include", check_public), ("python/bindings", check_bindings)]
+    problems = []
+    for top, check in rules:
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in (".h", ".cc"):
+                problems += [f"{path.relative_to(ROOT)}: {problem}" for problem in check(path)]
+    for top in ("src", "include", "tools", "python", "tests", "bench", "examples"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in (".h", ".cc", ".py") and (lines := path.read_text().count("\n")) > MAX_LINES:
+                problems.append(f"{path.relative_to(ROOT)}: {lines} lines, at most {MAX_LINES}: split it")
+    print("\n".join(problems) if problems else "layers: ok")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

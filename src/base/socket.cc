@@ -1,0 +1,245 @@
+#include "base/socket.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/strings.h"
+
+namespace weightcast {
+namespace {
+
+Status SocketError(std::string_view what) {
+  const int error = errno;
+  const bool exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+  return {exhausted ? Code::kExhausted : Code::kUnavailable, StrCat(what, ": ", ErrnoText(error))};
+}
+
+Result<UniqueFd> NewSocket(int family) {
+  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return SocketError("socket");
+  return fd;
+}
+
+}  // namespace
+
+SocketAddress AnyAddress() {
+  if (const UniqueFd probe(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)); probe.valid()) {
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    const int off = 0;
+    setsockopt(probe.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(probe.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) {
+      return {reinterpret_cast<const sockaddr*>(&any), sizeof any};
+    }
+  }
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  return {reinterpret_cast<const sockaddr*>(&any), sizeof any};
+}
+
+Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog) {
+  if (ports.low == 0 && address.port() != 0) ports = {address.port(), address.port()};
+  for (uint32_t port = ports.low; port <= ports.high; ++port) {
+    WC_ASSIGN_OR_RETURN(auto fd, NewSocket(address.family()));
+    const int on = 1;
+    const int off = 0;
+    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    address.set_port(static_cast<uint16_t>(port));
+    if (bind(fd.get(), address.raw(), address.length()) == 0 && listen(fd.get(), backlog) == 0) return fd;
+    if (errno != EADDRINUSE) return SocketError(StrCat("cannot listen at ", address.ToString()));
+  }
+  return Status(Code::kUnavailable,
+                StrCat("port in use: ", address.ToString(),
+                       ports.low == ports.high ? "" : StrCat(" and every port from ", ports.low),
+                       "; choose another port or end the program that holds it"));
+}
+
+Result<SocketAddress> LocalAddressOf(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return SocketError("getsockname");
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
+Result<SocketAddress> PeerAddressOf(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return SocketError("getpeername");
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
+Result<UniqueFd> Accept(int listener) {
+  while (true) {
+    UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd.valid() || errno == EAGAIN) return fd;
+    // A peer that gave up between its SYN and our accept is nobody's error.
+    if (errno != EINTR && errno != ECONNABORTED) return SocketError("accept");
+  }
+}
+
+Result<UniqueFd> StartConnect(const SocketAddress& to, const SocketAddress* from) {
+  WC_ASSIGN_OR_RETURN(auto fd, NewSocket(to.family()));
+  if (from != nullptr && bind(fd.get(), from->raw(), from->length()) != 0) {
+    return SocketError(StrCat("cannot bind to ", from->ToString()));
+  }
+  if (connect(fd.get(), to.raw(), to.length()) == 0 || errno == EINPROGRESS) return fd;
+  return SocketError(StrCat("cannot connect to ", to.ToString()));
+}
+
+Status ConnectOutcome(int fd, const SocketAddress& to) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+  if (error == 0) return Status::Ok();
+  return {Code::kUnavailable, StrCat("cannot connect to ", to.ToString(), ": ", ErrnoText(error))};
+}
+
+Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline) {
+  WC_ASSIGN_OR_RETURN(auto fd, StartConnect(to));
+  if (!WaitFor(fd.get(), POLLOUT, deadline)) {
+    return Status(Code::kTimedOut, StrCat("no answer from ", to.ToString(), " in time"));
+  }
+  WC_RETURN_IF_ERROR(ConnectOutcome(fd.get(), to));
+  return fd;
+}
+
+void TuneTcp(int fd, Duration user_timeout) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  const auto milliseconds =
+      static_cast<unsigned int>(std::chrono::duration_cast<std::chrono::milliseconds>(user_timeout).count());
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+}
+
+Status SetNonBlocking(int fd, bool on) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK) < 0) {
+    return SocketError("fcntl");
+  }
+  return Status::Ok();
+}
+
+bool WaitFor(int fd, short events, TimePoint deadline) {
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    const int count = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000)));
+    if (count > 0) return true;
+    if (count == 0 && Clock::now() >= deadline) return false;
+  }
+}
+
+Status SendAll(int fd, std::string_view bytes, TimePoint deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      if (!WaitFor(fd, POLLOUT, deadline)) return {Code::kTimedOut, "the peer does not read in time"};
+    } else if (errno != EINTR) {
+      return SocketError("send");
+    }
+  }
+  return Status::Ok();
+}
+
+Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline) {
+  while (size > 0) {
+    const ssize_t got = recv(fd, out, size, MSG_DONTWAIT);
+    if (got > 0) {
+      out += got;
+      size -= static_cast<size_t>(got);
+    } else if (got == 0) {
+      return {Code::kUnavailable, "the peer closed the connection"};
+    } else if (errno == EAGAIN) {
+      if (!WaitFor(fd, POLLIN, deadline)) return {Code::kTimedOut, "no answer from the peer in time"};
+    } else if (errno != EINTR) {
+      return SocketError("recv");
+    }
+  }
+  return Status::Ok();
+}
+
+namespace {
+constexpr size_t kMaxFds = 16;
+}
+
+Status SendFds(int unix_socket, const std::vector<int>& fds, TimePoint deadline) {
+  if (fds.empty() || fds.size() > kMaxFds) return {Code::kInternal, "SendFds: 1 to 16 descriptors"};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
+  char byte = 'f';
+  iovec io{.iov_base = &byte, .iov_len = 1};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+  std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
+  while (sendmsg(unix_socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) {
+    if (errno == EAGAIN) {
+      if (!WaitFor(unix_socket, POLLOUT, deadline))
+        return {Code::kTimedOut, "the peer does not read in time"};
+    } else if (errno != EINTR) {
+      return SocketError("sendmsg");
+    }
+  }
+  return Status::Ok();
+}
+
+Result<std::vector<UniqueFd>> ReceiveFds(int unix_socket, size_t count, TimePoint deadline) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
+  char byte = 0;
+  iovec io{.iov_base = &byte, .iov_len = 1};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t got = 0;
+  while ((got = recvmsg(unix_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT)) < 0) {
+    if (errno == EAGAIN) {
+      if (!WaitFor(unix_socket, POLLIN, deadline))
+        return Status(Code::kTimedOut, "no descriptors from the peer in time");
+    } else if (errno != EINTR) {
+      return SocketError("recvmsg");
+    }
+  }
+  std::vector<UniqueFd> fds;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t found = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < found; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  if (got != 1 || fds.size() != count) {
+    return Status(Code::kProtocol,
+                  StrCat("expected ", count, " descriptors from the peer, got ", fds.size()));
+  }
+  return fds;
+}
+
+Result<PeerCredentials> CredentialsOf(int unix_socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(unix_socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return SocketError("SO_PEERCRED");
+  }
+  return PeerCredentials{credentials.pid, credentials.uid};
+}
+
+}  // namespace weightcast

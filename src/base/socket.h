@@ -1,0 +1,92 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "weightcast/status.h"
+
+namespace weightcast {
+
+/// An IPv4 or IPv6 address with port (and scope), or a Unix abstract name ("@name").
+class SocketAddress {
+ public:
+  SocketAddress() = default;
+  SocketAddress(const sockaddr* address, socklen_t length);
+  /// "10.0.0.1:80", "[fe80::1%eth0]:80", "@abstract"; numeric only.
+  static Result<SocketAddress> Parse(std::string_view text);
+  [[nodiscard]] std::string ToString() const;
+  /// Without the port and the brackets.
+  [[nodiscard]] std::string Host() const;
+  [[nodiscard]] uint16_t port() const;
+  void set_port(uint16_t port);
+  [[nodiscard]] int family() const { return storage_.ss_family; }
+  [[nodiscard]] bool IsLoopback() const;
+  [[nodiscard]] const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  [[nodiscard]] socklen_t length() const { return length_; }
+
+ private:
+  sockaddr_storage storage_{};
+  socklen_t length_ = 0;
+};
+
+/// "host:port", "[v6]:port" → its two halves.
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+Result<HostPort> ParseHostPort(std::string_view text);
+/// All addresses of a name, IPv6 and IPv4, in the resolver's order. Blocks on the resolver.
+Result<std::vector<SocketAddress>> Resolve(const std::string& host, uint16_t port);
+/// Addresses of this host's usable interfaces: up, not link-local without scope; loopback last.
+/// `interfaces`: comma-separated names to take, or with `^` in front to leave out; empty = all.
+std::vector<SocketAddress> LocalAddresses(std::string_view interfaces);
+
+/// "low-high" (inclusive), e.g. "29800-29899"; empty string: any free port ({0, 0}).
+struct PortRange {
+  uint16_t low = 0;
+  uint16_t high = 0;
+};
+Result<PortRange> ParsePortRange(std::string_view text);
+
+/// A listening socket (non-blocking, close-on-exec) at the first free port of the range.
+/// IPv6 wildcard also takes IPv4. Error "port in use" names the address.
+Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog = 1024);
+/// The wildcard address that accepts IPv6 and IPv4 where IPv6 exists, otherwise IPv4's.
+SocketAddress AnyAddress();
+Result<SocketAddress> LocalAddressOf(int fd);
+Result<SocketAddress> PeerAddressOf(int fd);
+/// Next pending connection: a non-blocking descriptor, an invalid one when there is none.
+Result<UniqueFd> Accept(int listener);
+/// Starts to connect; non-blocking. Writable when done; then ConnectOutcome tells.
+Result<UniqueFd> StartConnect(const SocketAddress& to, const SocketAddress* from = nullptr);
+Status ConnectOutcome(int fd, const SocketAddress& to);
+/// Connects and waits. kTimedOut or kUnavailable name the address.
+Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline);
+/// No Nagle; user time-out; dead hosts are noticed. Ignored on Unix sockets.
+void TuneTcp(int fd, Duration user_timeout);
+Status SetNonBlocking(int fd, bool on);
+
+/// Waits until `fd` has one of the poll(2) events; false at the deadline.
+bool WaitFor(int fd, short events, TimePoint deadline);
+/// Blocking whole-buffer helpers with a deadline, for handshakes on non-blocking sockets.
+Status SendAll(int fd, std::string_view bytes, TimePoint deadline);
+Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline);
+/// One byte with `fds` over a Unix socket; the receiver gets exactly `count` or an error.
+Status SendFds(int unix_socket, const std::vector<int>& fds, TimePoint deadline);
+Result<std::vector<UniqueFd>> ReceiveFds(int unix_socket, size_t count, TimePoint deadline);
+/// Pid and uid of the process at the other end of a Unix socket, told by the kernel.
+struct PeerCredentials {
+  int pid = 0;
+  uint32_t uid = 0;
+};
+Result<PeerCredentials> CredentialsOf(int unix_socket);
+
+}  // namespace weightcast

@@ -1,0 +1,159 @@
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/socket.h"
+#include "base/strings.h"
+
+namespace weightcast {
+
+SocketAddress::SocketAddress(const sockaddr* address, socklen_t length)
+    : length_(std::min<socklen_t>(length, sizeof storage_)) {
+  std::memcpy(&storage_, address, length_);
+}
+
+Result<SocketAddress> SocketAddress::Parse(std::string_view text) {
+  if (text.starts_with('@')) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    if (text.size() > sizeof name.sun_path)
+      return Status(Code::kInvalidArgument, "abstract socket name too long");
+    std::memcpy(name.sun_path + 1, text.data() + 1, text.size() - 1);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
+    return SocketAddress(reinterpret_cast<const sockaddr*>(&name), length);
+  }
+  WC_ASSIGN_OR_RETURN(const auto host_port, ParseHostPort(text));
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host_port.host.c_str(), StrCat(host_port.port).c_str(), &hints, &found) != 0) {
+    return Status(Code::kInvalidArgument, StrCat("not a numeric address: ", text));
+  }
+  const SocketAddress address(found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+  return address;
+}
+
+std::string SocketAddress::ToString() const {
+  if (family() == AF_UNIX) {
+    const auto* name = reinterpret_cast<const sockaddr_un*>(&storage_);
+    const size_t path_length = length_ - offsetof(sockaddr_un, sun_path);
+    return path_length > 1 ? StrCat("@", std::string_view(name->sun_path + 1, path_length - 1)) : "@";
+  }
+  if (family() == AF_INET6) return StrCat("[", Host(), "]:", port());
+  return StrCat(Host(), ":", port());
+}
+
+std::string SocketAddress::Host() const {
+  char host[NI_MAXHOST] = {};
+  if (getnameinfo(raw(), length_, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) return "?";
+  return host;
+}
+
+uint16_t SocketAddress::port() const {
+  if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
+  if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port);
+  return 0;
+}
+
+void SocketAddress::set_port(uint16_t port) {
+  if (family() == AF_INET) reinterpret_cast<sockaddr_in*>(&storage_)->sin_port = htons(port);
+  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage_)->sin6_port = htons(port);
+}
+
+bool SocketAddress::IsLoopback() const {
+  if (family() == AF_INET) {
+    return (ntohl(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr.s_addr) >> 24) == 127;
+  }
+  if (family() == AF_INET6) {
+    const auto& address = reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&address)) return address.s6_addr[12] == 127;
+    return IN6_IS_ADDR_LOOPBACK(&address) != 0;
+  }
+  return family() == AF_UNIX;
+}
+
+Result<HostPort> ParseHostPort(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  const auto bad = [&] { return Status(Code::kInvalidArgument, StrCat("'", text, "' is not HOST:PORT")); };
+  if (colon == std::string_view::npos || colon == 0) return bad();
+  const auto port = ParseNumber<uint16_t>(text.substr(colon + 1));
+  if (!port) return bad();
+  std::string_view host = text.substr(0, colon);
+  if (host.starts_with('[')) {
+    if (!host.ends_with(']')) return bad();
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return Status(Code::kInvalidArgument, StrCat("write an IPv6 address in brackets: [", host, "]:", *port));
+  }
+  return HostPort{std::string(host), *port};
+}
+
+Result<std::vector<SocketAddress>> Resolve(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), StrCat(port).c_str(), &hints, &found); error != 0) {
+    return Status(Code::kUnavailable, StrCat("cannot resolve '", host, "': ", gai_strerror(error)));
+  }
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    addresses.emplace_back(entry->ai_addr, entry->ai_addrlen);
+  }
+  freeaddrinfo(found);
+  return addresses;
+}
+
+namespace {
+
+std::set<std::string, std::less<>> SplitNames(std::string_view list) {
+  std::set<std::string, std::less<>> names;
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    if (comma > 0) names.emplace(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<SocketAddress> LocalAddresses(std::string_view interfaces) {
+  const bool exclude = interfaces.starts_with('^');
+  const auto names = SplitNames(exclude ? interfaces.substr(1) : interfaces);
+  std::vector<SocketAddress> addresses;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return addresses;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    if (!names.empty() && names.contains(std::string_view(entry->ifa_name)) == exclude) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family == AF_INET) addresses.emplace_back(entry->ifa_addr, sizeof(sockaddr_in));
+    if (family == AF_INET6) addresses.emplace_back(entry->ifa_addr, sizeof(sockaddr_in6));
+  }
+  freeifaddrs(list);
+  std::stable_partition(addresses.begin(), addresses.end(), [](const auto& a) { return !a.IsLoopback(); });
+  return addresses;
+}
+
+Result<PortRange> ParsePortRange(std::string_view text) {
+  if (text.empty()) return PortRange{};
+  const size_t dash = text.find('-');
+  const auto low = ParseNumber<uint16_t>(text.substr(0, dash));
+  const auto high = dash == std::string_view::npos ? low : ParseNumber<uint16_t>(text.substr(dash + 1));
+  if (!low || !high || *low == 0 || *high < *low) {
+    return Status(Code::kInvalidArgument, StrCat("'", text, "' is not a port range such as 29800-29899"));
+  }
+  return PortRange{*low, *high};
+}
+
+}  // namespace weightcast
