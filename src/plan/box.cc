@@ -1,0 +1,101 @@
+#include "plan/box.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/strings.h"
+
+namespace weightcast::plan {
+namespace {
+
+/// Whether the bytes are UTF-8 (RFC 3629, overlong forms not told apart): names travel as text.
+bool IsUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    if (lead < 0x80) continue;
+    const size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    if (lead < 0xc2 || lead > 0xf4 || text.size() - i <= more) return false;
+    for (size_t k = 1; k <= more; ++k) {
+      if ((static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) return false;
+    }
+    i += more;
+  }
+  return true;
+}
+
+Status CheckName(std::string_view name) {
+  if (name.empty()) return {Code::kInvalidArgument, "a tensor has an empty name; give every tensor a name"};
+  if (name.size() > kMaxNameBytes) {
+    return {Code::kInvalidArgument, StrCat("the tensor name that begins '", name.substr(0, 64), "' has ",
+                                           name.size(), " bytes; at most ", kMaxNameBytes, " are allowed")};
+  }
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (std::any_of(name.begin(), name.end(), control))
+    return {Code::kInvalidArgument, "a tensor name has control characters; use printable names"};
+  if (!IsUtf8(name)) return {Code::kInvalidArgument, "a tensor name is not UTF-8; use printable names"};
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckTensor(const TensorInfo& tensor) {
+  WC_RETURN_IF_ERROR(CheckName(tensor.name));
+  const auto bad = [&](std::string_view what) {
+    return Status(Code::kInvalidArgument, StrCat("tensor '", tensor.name, "': ", what));
+  };
+  if (static_cast<int>(tensor.dtype) >= kDTypeCount) return bad("its dtype is unknown");
+  if (tensor.shape.size() > static_cast<size_t>(kMaxDims))
+    return bad(StrCat("it has ", tensor.shape.size(), " dimensions; at most ", kMaxDims,
+                      " are allowed; reshape it"));
+  // Empty dimensions count as 1, so that partial products cannot overflow either.
+  const int64_t limit = kMaxTensorBytes * 8 / BitsOf(tensor.dtype);
+  int64_t elements = 1;
+  for (const int64_t size : tensor.shape) {
+    if (size < 0) return bad(StrCat("its shape ", ToString(tensor.shape), " has a negative dimension"));
+    if (size > limit / elements) return bad(StrCat("its shape ", ToString(tensor.shape), " is beyond 1 PiB"));
+    elements *= std::max<int64_t>(size, 1);
+  }
+  return Status::Ok();
+}
+
+Status CheckBox(const Box& box, const TensorInfo& tensor) {
+  const size_t dims = tensor.shape.size();
+  if (box.offset.size() != dims || box.size.size() != dims) {
+    return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' has shape ", ToString(tensor.shape),
+                                           " but its box has ", box.offset.size(), " offsets and ",
+                                           box.size.size(), " sizes; give one of each per dimension")};
+  }
+  for (size_t d = 0; d < dims; ++d) {
+    if (box.offset[d] >= 0 && box.size[d] >= 0 && box.size[d] <= tensor.shape[d] &&
+        box.offset[d] <= tensor.shape[d] - box.size[d])
+      continue;
+    return {Code::kInvalidArgument,
+            StrCat("tensor '", tensor.name, "': the box with offset ", ToString(box.offset), " and size ",
+                   ToString(box.size), " leaves the shape ", ToString(tensor.shape))};
+  }
+  return Status::Ok();
+}
+
+int64_t ElementsOf(const Box& box) { return weightcast::ElementsOf(box.size); }
+
+std::optional<Box> Intersect(const Box& a, const Box& b) {
+  Box shared = a;
+  for (size_t d = 0; d < a.offset.size(); ++d) {
+    const int64_t begin = std::max(a.offset[d], b.offset[d]);
+    const int64_t end = std::min(a.offset[d] + a.size[d], b.offset[d] + b.size[d]);
+    if (begin >= end) return std::nullopt;
+    shared.offset[d] = begin;
+    shared.size[d] = end - begin;
+  }
+  return shared;
+}
+
+bool Contains(const Box& outer, const Box& inner) {
+  for (size_t d = 0; d < outer.offset.size(); ++d) {
+    if (inner.offset[d] < outer.offset[d]) return false;
+    if (inner.offset[d] + inner.size[d] > outer.offset[d] + outer.size[d]) return false;
+  }
+  return true;
+}
+
+}  // namespace weightcast::plan

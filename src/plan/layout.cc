@@ -1,0 +1,211 @@
+#include "plan/layout.h"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "base/strings.h"
+#include "plan/layout_assembler.h"
+#include "plan/pattern.h"
+
+namespace weightcast::plan {
+
+std::optional<int> Layout::Find(std::string_view name) const {
+  const auto at =
+      std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                       [&](int32_t index, std::string_view wanted) { return tensor(index).name < wanted; });
+  if (at == by_name_.end() || tensor(*at).name != name) return std::nullopt;
+  return *at;
+}
+
+std::span<const Layout::Part> Layout::parts(int tensor) const {
+  const uint32_t first = first_part_[static_cast<size_t>(tensor)];
+  return {parts_.data() + first, first_part_[static_cast<size_t>(tensor) + 1] - first};
+}
+
+void Layout::ForEachBoxOfPart(int tensor, const Part& part, const BoxVisitor& visit) const {
+  const Shape& shape = this->tensor(tensor).shape;
+  if (part.pattern >= 0) {
+    ExpandPattern(patterns_[static_cast<size_t>(part.pattern)], part.first_rank, shape, visit);
+    return;
+  }
+  const int64_t* coord = box_coords_.data() + part.first_coord;
+  const size_t dims = shape.size();
+  Box box;
+  for (uint32_t i = 0; i < part.boxes; ++i, coord += 2 * dims) {
+    box.offset.assign(coord, coord + dims);
+    box.size.assign(coord + dims, coord + 2 * dims);
+    visit(box_ranks_[part.first_box + i], box);
+  }
+}
+
+void Layout::ForEachBox(int tensor, const BoxVisitor& visit) const {
+  for (const Part& part : parts(tensor)) ForEachBoxOfPart(tensor, part, visit);
+}
+
+namespace {
+
+/// A rank in an ascending list; nullptr if it is not there. Most lists have no gaps.
+const int32_t* FindRank(std::span<const int32_t> ranks, int rank) {
+  if (ranks.empty() || rank < ranks.front() || rank > ranks.back()) return nullptr;
+  if (ranks.back() - ranks.front() + 1 == static_cast<int32_t>(ranks.size()))
+    return &ranks[rank - ranks.front()];
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  return *at == rank ? &*at : nullptr;
+}
+
+}  // namespace
+
+const int64_t* Layout::FindCoords(int tensor, int rank) const {
+  static constexpr int64_t kNoCoords = 0;  // Stands for the coordinates of a scalar, of which there are none.
+  const size_t width = 2 * this->tensor(tensor).shape.size();
+  for (const Part& part : parts(tensor)) {
+    if (part.pattern >= 0) continue;
+    const int32_t* first = box_ranks_.data() + part.first_box;
+    const int32_t* at = FindRank({first, part.boxes}, rank);
+    if (at == nullptr) continue;
+    if (width == 0) return &kNoCoords;
+    return box_coords_.data() + part.first_coord + static_cast<size_t>(at - first) * width;
+  }
+  return nullptr;
+}
+
+bool Layout::FindBox(int tensor, int rank, Box& box) const {
+  const Shape& shape = this->tensor(tensor).shape;
+  for (const Part& part : parts(tensor)) {
+    if (part.pattern < 0) continue;
+    const Pattern& pattern = patterns_[static_cast<size_t>(part.pattern)];
+    if (FindInPattern(pattern, rank - part.first_rank, shape, box)) return true;
+  }
+  const int64_t* coords = FindCoords(tensor, rank);
+  if (coords == nullptr) return false;
+  box.offset.assign(coords, coords + shape.size());
+  box.size.assign(coords + shape.size(), coords + 2 * shape.size());
+  return true;
+}
+
+std::optional<Box> Layout::BoxOf(int tensor, int rank) const {
+  Box box;
+  if (!FindBox(tensor, rank, box)) return std::nullopt;
+  return box;
+}
+
+int64_t Layout::BytesOfRank(int rank) const {
+  int64_t bytes = 0;
+  Box box;
+  for (int t = 0; t < tensors(); ++t) {
+    if (FindBox(t, rank, box)) bytes += BytesOf(tensor(t).dtype, ElementsOf(box));
+  }
+  return bytes;
+}
+
+void LayoutAssembler::AddTensor(const TensorInfo& tensor, bool not_sent) {
+  layout_.infos_.push_back(tensor);
+  layout_.not_sent_.push_back(not_sent);
+  layout_.first_part_.push_back(static_cast<uint32_t>(layout_.parts_.size()));
+}
+
+void LayoutAssembler::AddPatternPart(const Pattern& pattern, int shift) {
+  const auto [at, is_new] = pattern_index_.try_emplace(pattern, static_cast<int>(layout_.patterns_.size()));
+  if (is_new) layout_.patterns_.push_back(pattern);
+  layout_.parts_.push_back({.pattern = at->second, .first_rank = shift});
+}
+
+void LayoutAssembler::AddBoxPart(std::span<const int> ranks, std::span<const int64_t> coords) {
+  layout_.parts_.push_back({.first_box = layout_.box_ranks_.size(),
+                            .first_coord = layout_.box_coords_.size(),
+                            .boxes = static_cast<uint32_t>(ranks.size())});
+  layout_.box_ranks_.insert(layout_.box_ranks_.end(), ranks.begin(), ranks.end());
+  layout_.box_coords_.insert(layout_.box_coords_.end(), coords.begin(), coords.end());
+}
+
+Result<Layout> LayoutAssembler::Finish(int ranks) && {
+  layout_.ranks_ = ranks;
+  layout_.first_part_.push_back(static_cast<uint32_t>(layout_.parts_.size()));
+  auto& order = layout_.by_name_;
+  order.resize(layout_.infos_.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto& infos = layout_.infos_;
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return infos[a].name < infos[b].name; });
+  const auto twice = std::adjacent_find(order.begin(), order.end(),
+                                        [&](int32_t a, int32_t b) { return infos[a].name == infos[b].name; });
+  if (twice != order.end())
+    return Status(Code::kInvalidArgument, StrCat("tensor '", infos[*twice].name, "' is given twice"));
+  return std::move(layout_);
+}
+
+namespace {
+
+Status CheckSameAcross(std::span<const Layout> engines, int first, int tensor_there, int second,
+                       int tensor_here) {
+  const TensorInfo& a = engines[static_cast<size_t>(first)].tensor(tensor_there);
+  const TensorInfo& b = engines[static_cast<size_t>(second)].tensor(tensor_here);
+  if (a == b) return Status::Ok();
+  return {Code::kInvalidArgument,
+          StrCat("tensor '", a.name, "' is ", NameOf(a.dtype), " ", ToString(a.shape), " in engine ", first,
+                 " but ", NameOf(b.dtype), " ", ToString(b.shape), " in engine ", second,
+                 "; all engines must hold the same dtype and global shape")};
+}
+
+/// Where a tensor is found in the engines that have it: (engine, index there).
+struct Places {
+  std::vector<std::pair<int, int>> at;
+  bool not_sent = true;
+};
+
+void CopyParts(const Layout& engine, int tensor, int shift, LayoutAssembler& out) {
+  std::vector<int> ranks;
+  std::vector<int64_t> coords;
+  for (const Layout::Part& part : engine.parts(tensor)) {
+    if (part.pattern >= 0) {
+      out.AddPatternPart(engine.patterns()[static_cast<size_t>(part.pattern)], part.first_rank + shift);
+      continue;
+    }
+    ranks.clear();
+    coords.clear();
+    engine.ForEachBoxOfPart(tensor, part, [&](int rank, const Box& box) {
+      ranks.push_back(rank + shift);
+      coords.insert(coords.end(), box.offset.begin(), box.offset.end());
+      coords.insert(coords.end(), box.size.begin(), box.size.end());
+    });
+    out.AddBoxPart(ranks, coords);
+  }
+}
+
+}  // namespace
+
+Result<Layout> JoinEngines(std::span<const Layout> engines) {
+  std::unordered_map<std::string_view, size_t> index;
+  std::vector<Places> tensors;
+  std::vector<int> shift{0};
+  for (int e = 0; e < static_cast<int>(engines.size()); ++e) {
+    const Layout& engine = engines[static_cast<size_t>(e)];
+    for (int t = 0; t < engine.tensors(); ++t) {
+      const auto [at, is_new] = index.try_emplace(engine.tensor(t).name, tensors.size());
+      if (is_new) tensors.emplace_back();
+      Places& places = tensors[at->second];
+      if (!is_new)
+        WC_RETURN_IF_ERROR(CheckSameAcross(engines, places.at.front().first, places.at.front().second, e, t));
+      places.at.emplace_back(e, t);
+      places.not_sent = places.not_sent && engine.not_sent(t);
+    }
+    shift.push_back(shift.back() + engine.ranks());
+    if (shift.back() > kMaxRanks)
+      return Status(Code::kInvalidArgument,
+                    StrCat("the engines have more than ", kMaxRanks, " ranks together"));
+  }
+  LayoutAssembler out;
+  for (const Places& places : tensors) {
+    const auto [engine, tensor] = places.at.front();
+    out.AddTensor(engines[static_cast<size_t>(engine)].tensor(tensor), places.not_sent);
+    for (const auto& [e, t] : places.at) {
+      const Layout& from = engines[static_cast<size_t>(e)];
+      // An engine that wants no bytes of a tensor which others want takes no part in it.
+      if (from.not_sent(t) == places.not_sent) CopyParts(from, t, shift[static_cast<size_t>(e)], out);
+    }
+  }
+  return std::move(out).Finish(shift.back());
+}
+
+}  // namespace weightcast::plan

@@ -1,0 +1,266 @@
+#include "plan/layout_json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/strings.h"
+#include "plan/cover.h"
+#include "plan/json_text.h"
+#include "plan/layout_assembler.h"
+#include "plan/pattern.h"
+
+namespace weightcast::plan {
+namespace {
+
+using Output = nlohmann::ordered_json;  // Members in the order of writing.
+using Json = nlohmann::json;            // Finds one of many members quickly, whoever wrote them.
+
+constexpr int kMaxDepth = 9;
+
+Output WritePattern(const Pattern& pattern) {
+  Output sizes = Output::array();
+  Output strides = Output::array();
+  Output placements = Output::array();
+  for (const MeshDim& dim : pattern.mesh) {
+    sizes.push_back(dim.size);
+    strides.push_back(dim.stride);
+    placements.push_back(dim.shard_dim == kReplicate ? Output("replicate") : Output(dim.shard_dim));
+  }
+  return {
+      {"first_rank", pattern.first_rank}, {"mesh", sizes}, {"strides", strides}, {"placements", placements}};
+}
+
+Output WritePart(const Layout& layout, int tensor, const Layout::Part& part) {
+  if (part.pattern >= 0) {
+    Output out = {{"pattern", part.pattern}};
+    if (part.first_rank != 0) out["first_rank"] = part.first_rank;
+    return out;
+  }
+  Output boxes = Output::array();
+  layout.ForEachBoxOfPart(tensor, part,
+                          [&](int rank, const Box& box) { boxes.push_back({rank, box.offset, box.size}); });
+  return {{"boxes", std::move(boxes)}};
+}
+
+Output WriteTensor(const Layout& layout, int tensor) {
+  const TensorInfo& info = layout.tensor(tensor);
+  Output out = {{"name", info.name}, {"dtype", NameOf(info.dtype)}, {"shape", info.shape}};
+  Output parts = Output::array();
+  for (const Layout::Part& part : layout.parts(tensor)) parts.push_back(WritePart(layout, tensor, part));
+  out["parts"] = std::move(parts);
+  if (layout.not_sent(tensor)) out["not_sent"] = true;
+  return out;
+}
+
+Status Bad(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+/// A whole number between 0 and `limit`.
+std::optional<int64_t> WholeNumber(const Json& json, int64_t limit) {
+  if (limit < 0 || !json.is_number_unsigned() || json.get<uint64_t>() > static_cast<uint64_t>(limit))
+    return std::nullopt;
+  return json.get<int64_t>();
+}
+
+Result<std::vector<int64_t>> ReadNumbers(const Json& json, int64_t limit) {
+  if (!json.is_array()) return Bad("a list of numbers is missing");
+  std::vector<int64_t> out;
+  for (const Json& entry : json) {
+    const auto number = WholeNumber(entry, limit);
+    if (!number) return Bad(StrCat("a list has something else than whole numbers from 0 to ", limit));
+    out.push_back(*number);
+  }
+  return out;
+}
+
+/// A member that is a whole number between 0 and `limit`; `absent` if it is not there, unless that is
+/// negative.
+Result<int> ReadNumber(const Json& json, const char* key, int limit, int absent) {
+  const auto at = json.find(key);
+  if (at == json.end() && absent >= 0) return absent;
+  const auto number = at == json.end() ? std::nullopt : WholeNumber(*at, limit);
+  if (number) return static_cast<int>(*number);
+  if (limit < 0) return Bad(StrCat("'", key, "' names one of a list that is empty"));
+  return Bad(StrCat("'", key, "' must be a whole number from 0 to ", limit));
+}
+
+Status CheckMembers(const Json& json, std::initializer_list<std::string_view> known) {
+  if (!json.is_object()) return Bad("an object is missing");
+  for (const auto& member : json.items()) {
+    if (std::find(known.begin(), known.end(), member.key()) == known.end())
+      return Bad(StrCat("unknown member '", member.key().substr(0, 64), "'"));
+  }
+  return Status::Ok();
+}
+
+class LayoutReader {
+ public:
+  Result<Layout> Read(const Json& document);
+
+ private:
+  Status ReadPattern(const Json& json);
+  Status ReadTensor(const Json& json);
+  Result<TensorInfo> ReadInfo(const Json& json);
+  /// `next_rank` is the first rank that this part may use, and becomes the one after its last.
+  Status ReadPart(const Json& json, const TensorInfo& info, bool not_sent, int64_t& next_rank);
+  Status ReadPatternPart(const Json& json, const TensorInfo& info, int64_t& next_rank);
+  Status ReadBoxes(const Json& json, const TensorInfo& info, bool not_sent, int64_t& next_rank);
+
+  int ranks_ = 0;
+  std::vector<Pattern> patterns_;
+  LayoutAssembler out_;
+};
+
+Status LayoutReader::ReadPattern(const Json& json) {
+  WC_RETURN_IF_ERROR(CheckMembers(json, {"first_rank", "mesh", "strides", "placements"}));
+  Pattern pattern;
+  WC_ASSIGN_OR_RETURN(pattern.first_rank, ReadNumber(json, "first_rank", kMaxRanks, 0));
+  if (!json.contains("mesh") || !json.contains("placements") || !json["placements"].is_array())
+    return Bad("a pattern needs a 'mesh' and 'placements'");
+  WC_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadNumbers(json["mesh"], kMaxRanks));
+  if (sizes.size() > static_cast<size_t>(kMaxMeshDims)) return Bad("a mesh has too many dimensions");
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t i = sizes.size(); i-- > 1;)
+    strides[i - 1] = std::min<int64_t>(strides[i] * sizes[i], kMaxRanks);
+  if (json.contains("strides")) {
+    WC_ASSIGN_OR_RETURN(strides, ReadNumbers(json["strides"], kMaxRanks));
+  }
+  const Json& placements = json["placements"];
+  if (strides.size() != sizes.size() || placements.size() != sizes.size())
+    return Bad("a pattern needs one stride and one placement per dimension of its mesh");
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const Json& placement = placements[i];
+    const auto cut = WholeNumber(placement, kMaxDims - 1);
+    if (!cut && placement != "replicate")
+      return Bad("a placement must be \"replicate\" or the number of the dimension that is cut");
+    pattern.mesh.push_back({static_cast<int>(sizes[i]), static_cast<int>(strides[i]),
+                            cut ? static_cast<int>(*cut) : kReplicate});
+  }
+  patterns_.push_back(std::move(pattern));
+  return Status::Ok();
+}
+
+Result<TensorInfo> LayoutReader::ReadInfo(const Json& json) {
+  WC_RETURN_IF_ERROR(CheckMembers(json, {"name", "dtype", "shape", "pattern", "boxes", "parts", "not_sent"}));
+  TensorInfo info;
+  if (!json.contains("name") || !json["name"].is_string()) return Bad("it needs a 'name'");
+  info.name = json["name"].get<std::string>();
+  if (!json.contains("dtype") || !json["dtype"].is_string()) return Bad("it needs a 'dtype'");
+  const auto dtype = DTypeFromName(json["dtype"].get_ref<const std::string&>());
+  if (!dtype) return Bad("its dtype is unknown; use the names of the safetensors format, such as BF16");
+  info.dtype = *dtype;
+  if (!json.contains("shape")) return Bad("it needs a 'shape'");
+  WC_ASSIGN_OR_RETURN(info.shape, ReadNumbers(json["shape"], kMaxTensorBytes));
+  WC_RETURN_IF_ERROR(CheckTensor(info));
+  return info;
+}
+
+Status LayoutReader::ReadPatternPart(const Json& json, const TensorInfo& info, int64_t& next_rank) {
+  WC_ASSIGN_OR_RETURN(const int index,
+                      ReadNumber(json, "pattern", static_cast<int>(patterns_.size()) - 1, -1));
+  WC_ASSIGN_OR_RETURN(const int shift, ReadNumber(json, "first_rank", kMaxRanks, 0));
+  const Pattern& pattern = patterns_[static_cast<size_t>(index)];
+  WC_RETURN_IF_ERROR(CheckPattern(pattern, static_cast<int>(info.shape.size()), ranks_ - shift));
+  if (pattern.first_rank + shift < next_rank)
+    return Bad("its parts must have ranks of their own, in rising order");
+  out_.AddPatternPart(pattern, shift);
+  next_rank = int64_t{pattern.last_rank()} + shift + 1;
+  return Status::Ok();
+}
+
+Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool not_sent, int64_t& next_rank) {
+  const Json& boxes = json["boxes"];
+  if (!boxes.is_array()) return Bad("'boxes' must be a list");
+  std::vector<int> ranks;
+  std::vector<int64_t> coords;
+  for (const Json& entry : boxes) {
+    const auto rank =
+        entry.is_array() && entry.size() == 3 ? WholeNumber(entry[0], ranks_ - 1) : std::nullopt;
+    if (!rank || *rank < next_rank)
+      return Bad("a box must be [rank, offsets, sizes], with ranks of the layout in rising order");
+    Box box;
+    WC_ASSIGN_OR_RETURN(box.offset, ReadNumbers(entry[1], kMaxTensorBytes));
+    WC_ASSIGN_OR_RETURN(box.size, ReadNumbers(entry[2], kMaxTensorBytes));
+    WC_RETURN_IF_ERROR(CheckBox(box, info));
+    next_rank = *rank + 1;
+    if (ElementsOf(box) == 0) continue;
+    ranks.push_back(static_cast<int>(*rank));
+    coords.insert(coords.end(), box.offset.begin(), box.offset.end());
+    coords.insert(coords.end(), box.size.begin(), box.size.end());
+  }
+  if (!not_sent) WC_RETURN_IF_ERROR(CheckCover(info, ranks, coords));
+  if (!ranks.empty()) out_.AddBoxPart(ranks, coords);
+  return Status::Ok();
+}
+
+Status LayoutReader::ReadPart(const Json& json, const TensorInfo& info, bool not_sent, int64_t& next_rank) {
+  if (json.contains("boxes") == json.contains("pattern"))
+    return Bad("it needs either 'pattern' or 'boxes', or 'parts' that do");
+  return json.contains("pattern") ? ReadPatternPart(json, info, next_rank)
+                                  : ReadBoxes(json, info, not_sent, next_rank);
+}
+
+Status LayoutReader::ReadTensor(const Json& json) {
+  WC_ASSIGN_OR_RETURN(const TensorInfo info, ReadInfo(json));
+  const bool not_sent = json.contains("not_sent") && json["not_sent"] == true;
+  out_.AddTensor(info, not_sent);
+  int64_t next_rank = 0;
+  if (!json.contains("parts")) return ReadPart(json, info, not_sent, next_rank);
+  if (!json["parts"].is_array()) return Bad("'parts' must be a list");
+  for (const Json& part : json["parts"]) {
+    WC_RETURN_IF_ERROR(CheckMembers(part, {"pattern", "first_rank", "boxes"}));
+    WC_RETURN_IF_ERROR(ReadPart(part, info, not_sent, next_rank));
+  }
+  if (next_rank == 0 && !not_sent) return CheckCover(info, {}, {});
+  return Status::Ok();
+}
+
+Result<Layout> LayoutReader::Read(const Json& document) {
+  WC_RETURN_IF_ERROR(CheckMembers(document, {"version", "ranks", "patterns", "tensors"}));
+  WC_ASSIGN_OR_RETURN(const int version, ReadNumber(document, "version", kMaxRanks, 1));
+  if (version != 1) return Bad(StrCat("it has version ", version, ", this weightcast reads version 1"));
+  WC_ASSIGN_OR_RETURN(ranks_, ReadNumber(document, "ranks", kMaxRanks, -1));
+  if (ranks_ < 1) return Bad("'ranks' must be at least 1");
+  static const Json kNone = Json::array();
+  const Json& patterns = document.contains("patterns") ? document["patterns"] : kNone;
+  const Json& tensors = document.contains("tensors") ? document["tensors"] : kNone;
+  if (!patterns.is_array() || !tensors.is_array()) return Bad("'patterns' and 'tensors' must be lists");
+  if (tensors.size() > static_cast<size_t>(kMaxTensors))
+    return Bad(StrCat("it has more than ", kMaxTensors, " tensors"));
+  for (const Json& pattern : patterns) {
+    if (const Status status = ReadPattern(pattern); !status.ok())
+      return Bad(StrCat("pattern ", patterns_.size(), ": ", status.message()));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (const Status status = ReadTensor(tensors[i]); !status.ok())
+      return Bad(StrCat("tensor ", i, ": ", status.message()));
+  }
+  return std::move(out_).Finish(ranks_);
+}
+
+}  // namespace
+
+std::string ToJson(const Layout& layout) {
+  Output patterns = Output::array();
+  for (const Pattern& pattern : layout.patterns()) patterns.push_back(WritePattern(pattern));
+  Output tensors = Output::array();
+  for (int t = 0; t < layout.tensors(); ++t) tensors.push_back(WriteTensor(layout, t));
+  const Output document = {{"version", 1},
+                           {"ranks", layout.ranks()},
+                           {"patterns", std::move(patterns)},
+                           {"tensors", std::move(tensors)}};
+  return document.dump(-1, ' ', false, Output::error_handler_t::replace) + "\n";
+}
+
+Result<Layout> ParseLayout(std::string_view json) {
+  WC_RETURN_IF_ERROR(CheckJsonText("the layout", json, kMaxDepth));
+  const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded()) return Bad("the layout is not JSON; check its commas, quotes and brackets");
+  Result<Layout> layout = LayoutReader().Read(document);
+  if (!layout.ok()) return Bad(StrCat("the layout: ", layout.status().message()));
+  return layout;
+}
+
+}  // namespace weightcast::plan

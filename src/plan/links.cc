@@ -1,0 +1,298 @@
+#include "plan/links.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace weightcast::plan {
+namespace {
+
+constexpr size_t kNamesShown = 10;
+
+Status Bad(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+/// "'a', 'b' and 7 more".
+std::string ListNames(const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) out += (i > 0 ? ", " : "") + names[i];
+  if (names.size() > kNamesShown) out += StrCat(" and ", names.size() - kNamesShown, " more");
+  return out;
+}
+
+std::string Count(size_t count, std::string_view noun) {
+  return StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+bool IsFloat(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
+
+/// Whether the shapes agree in every dimension but `dim` (-1: in every one).
+bool AgreeBut(const Shape& a, const Shape& b, int dim) {
+  if (a.size() != b.size()) return false;
+  for (size_t d = 0; d < a.size(); ++d) {
+    if (static_cast<int>(d) != dim && a[d] != b[d]) return false;
+  }
+  return true;
+}
+
+/// Walks over the trainers' tensors once and notes which destination each feeds.
+class Resolver {
+ public:
+  Resolver(const NameRules& rules, const Layout& trainers, const Layout& inference)
+      : rules_(rules.rules), trainers_(trainers), inference_(inference), fed_by_(inference.tensors(), -1) {}
+
+  Result<std::vector<Link>> Run();
+
+ private:
+  using FuseKey = std::pair<size_t, std::string>;  ///< Rule and name of the destination.
+
+  void MarkNotSent();
+  Status Follow(int source);
+  /// Applies a rule to a source; false if it does not match its name.
+  Result<bool> Apply(size_t rule, int source);
+  Result<bool> ApplyFuse(const Fuse& fuse, size_t rule, int source);
+  Status ApplySplit(const Split& split, int source, const std::vector<std::string>& captures);
+  Status FinishFuse(const Fuse& fuse, const std::string& name, const std::vector<int>& parts);
+  Status CheckFuse(const Fuse& fuse, int destination, const std::vector<int>& parts) const;
+  /// The whole of a source is the whole of a destination.
+  Status LinkWhole(int source, const std::string& name);
+  Status AddLink(Link link);
+  Status CheckPartners() const;
+
+  [[nodiscard]] const TensorInfo& source(int index) const { return trainers_.tensor(index); }
+  [[nodiscard]] const TensorInfo& destination(int index) const { return inference_.tensor(index); }
+  /// The destination of that name; notes a source without a partner if there is none.
+  std::optional<int> Partner(int source, const std::string& name);
+
+  const std::vector<Rule>& rules_;
+  const Layout& trainers_;
+  const Layout& inference_;
+  std::vector<Link> links_;
+  std::vector<int> fed_by_;  ///< Per destination the first source that feeds it.
+  std::vector<bool> not_wanted_;
+  std::map<FuseKey, std::vector<int>> fuses_;
+  std::vector<std::string> alone_;  ///< Sources without a partner.
+};
+
+std::optional<int> Resolver::Partner(int source, const std::string& name) {
+  const auto found = inference_.Find(name);
+  const std::string& own = this->source(source).name;
+  if (!found) alone_.push_back(own == name ? StrCat("'", own, "'") : StrCat("'", own, "' (as '", name, "')"));
+  return found;
+}
+
+void Resolver::MarkNotSent() {
+  not_wanted_.resize(static_cast<size_t>(inference_.tensors()));
+  for (int t = 0; t < inference_.tensors(); ++t) {
+    const auto declares = [&](const Rule& rule) {
+      const auto* declared = std::get_if<NotSent>(&rule);
+      return declared != nullptr && declared->side != Side::kTrainers &&
+             MatchName(declared->name, destination(t).name).has_value();
+    };
+    not_wanted_[static_cast<size_t>(t)] =
+        inference_.not_sent(t) || std::any_of(rules_.begin(), rules_.end(), declares);
+  }
+}
+
+Status Resolver::AddLink(Link link) {
+  if (not_wanted_[static_cast<size_t>(link.dst_tensor)]) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(link.transform,
+                      TransformBetween(source(link.src_tensor), destination(link.dst_tensor)));
+  links_.push_back(link);
+  return Status::Ok();
+}
+
+Status Resolver::LinkWhole(int source, const std::string& name) {
+  const auto partner = Partner(source, name);
+  if (!partner || not_wanted_[static_cast<size_t>(*partner)]) return Status::Ok();
+  const TensorInfo& from = this->source(source);
+  const TensorInfo& to = destination(*partner);
+  if (from.shape != to.shape) {
+    return Bad(StrCat("tensor '", from.name, "' has shape ", ToString(from.shape),
+                      " on the trainers' side but '", to.name, "' has ", ToString(to.shape),
+                      " on the inference side; they must be equal"));
+  }
+  int& owner = fed_by_[static_cast<size_t>(*partner)];
+  if (owner >= 0)
+    return Bad(StrCat("tensor '", to.name, "' would be filled twice: from '", this->source(owner).name,
+                      "' and from '", from.name, "'; correct the rules"));
+  owner = source;
+  return AddLink(
+      {.src_tensor = source, .dst_tensor = *partner, .extent = from.shape.empty() ? 1 : from.shape[0]});
+}
+
+Status Resolver::ApplySplit(const Split& split, int source, const std::vector<std::string>& captures) {
+  const TensorInfo& from = this->source(source);
+  int64_t at = 0;
+  bool complete = true;
+  std::vector<Link> cuts;
+  for (const std::string& pattern : split.to) {
+    const auto partner = Partner(source, ExpandName(pattern, captures));
+    complete = complete && partner.has_value();
+    if (!complete) continue;
+    const TensorInfo& to = destination(*partner);
+    if (split.dim >= static_cast<int>(to.shape.size()) || !AgreeBut(from.shape, to.shape, split.dim)) {
+      return Bad(StrCat("the split of '", from.name, "' ", ToString(from.shape), " along dimension ",
+                        split.dim, " cannot give '", to.name, "' ", ToString(to.shape)));
+    }
+    if (fed_by_[static_cast<size_t>(*partner)] >= 0)
+      return Bad(StrCat("tensor '", to.name, "' would be filled twice, once by the split of '", from.name,
+                        "'; correct the rules"));
+    fed_by_[static_cast<size_t>(*partner)] = source;
+    const int64_t extent = to.shape[static_cast<size_t>(split.dim)];
+    cuts.push_back(
+        {.src_tensor = source, .dst_tensor = *partner, .dim = split.dim, .src_start = at, .extent = extent});
+    at += extent;
+  }
+  if (!complete) return Status::Ok();
+  if (at != from.shape[static_cast<size_t>(split.dim)]) {
+    return Bad(StrCat("the split of '", from.name, "' ", ToString(from.shape), " along dimension ", split.dim,
+                      " gives tensors that have ", at, " together"));
+  }
+  for (const Link& cut : cuts) WC_RETURN_IF_ERROR(AddLink(cut));
+  return Status::Ok();
+}
+
+Result<bool> Resolver::ApplyFuse(const Fuse& fuse, size_t rule, int source) {
+  for (size_t part = 0; part < fuse.from.size(); ++part) {
+    const auto captures = MatchName(fuse.from[part], this->source(source).name);
+    if (!captures) continue;
+    auto& parts = fuses_[{rule, ExpandName(fuse.to, *captures)}];
+    parts.resize(fuse.from.size(), -1);
+    if (parts[part] >= 0)
+      return Bad(StrCat("tensors '", this->source(parts[part]).name, "' and '", this->source(source).name,
+                        "' are both the part '", fuse.from[part], "' of one fusion; correct the rules"));
+    parts[part] = source;
+    return true;
+  }
+  return false;
+}
+
+Status Resolver::CheckFuse(const Fuse& fuse, int destination, const std::vector<int>& parts) const {
+  const TensorInfo& to = this->destination(destination);
+  std::vector<std::string> shapes;
+  int64_t sum = 0;
+  bool fits = fuse.dim < static_cast<int>(to.shape.size());
+  for (const int part : parts) {
+    const TensorInfo& from = source(part);
+    fits = fits && AgreeBut(from.shape, to.shape, fuse.dim);
+    if (fits) sum += from.shape[static_cast<size_t>(fuse.dim)];
+    shapes.push_back(StrCat("'", from.name, "' ", ToString(from.shape)));
+  }
+  if (fits && sum == to.shape[static_cast<size_t>(fuse.dim)]) return Status::Ok();
+  return Bad(StrCat("the fusion of ", ListNames(shapes), " along dimension ", fuse.dim, " cannot give '",
+                    to.name, "' ", ToString(to.shape)));
+}
+
+Status Resolver::FinishFuse(const Fuse& fuse, const std::string& name, const std::vector<int>& parts) {
+  const auto some = *std::find_if(parts.begin(), parts.end(), [](int part) { return part >= 0; });
+  const size_t hole = static_cast<size_t>(std::find(parts.begin(), parts.end(), -1) - parts.begin());
+  if (hole < parts.size())
+    return Bad(StrCat("tensor '", source(some).name, "' is part of the fusion into '", name,
+                      "', but the trainers have no tensor for '", fuse.from[hole], "' to go with it"));
+  const auto partner = inference_.Find(name);
+  if (!partner) {
+    for (const int part : parts) Partner(part, name);
+    return Status::Ok();
+  }
+  if (not_wanted_[static_cast<size_t>(*partner)]) return Status::Ok();
+  WC_RETURN_IF_ERROR(CheckFuse(fuse, *partner, parts));
+  int& owner = fed_by_[static_cast<size_t>(*partner)];
+  if (owner >= 0)
+    return Bad(StrCat("tensor '", name, "' would be filled twice: from '", source(owner).name,
+                      "' and by the fusion of '", source(some).name, "' and others; correct the rules"));
+  owner = some;
+  int64_t at = 0;
+  for (const int part : parts) {
+    const int64_t extent = source(part).shape[static_cast<size_t>(fuse.dim)];
+    WC_RETURN_IF_ERROR(AddLink(
+        {.src_tensor = part, .dst_tensor = *partner, .dim = fuse.dim, .dst_start = at, .extent = extent}));
+    at += extent;
+  }
+  return Status::Ok();
+}
+
+Result<bool> Resolver::Apply(size_t rule, int source) {
+  const std::string& name = this->source(source).name;
+  if (const auto* fuse = std::get_if<Fuse>(&rules_[rule])) return ApplyFuse(*fuse, rule, source);
+  if (const auto* declared = std::get_if<NotSent>(&rules_[rule]))
+    return declared->side != Side::kInference && MatchName(declared->name, name).has_value();
+  if (const auto* rename = std::get_if<Rename>(&rules_[rule])) {
+    const auto captures = MatchName(rename->from, name);
+    if (captures) WC_RETURN_IF_ERROR(LinkWhole(source, ExpandName(rename->to, *captures)));
+    return captures.has_value();
+  }
+  if (const auto* split = std::get_if<Split>(&rules_[rule])) {
+    const auto captures = MatchName(split->from, name);
+    if (captures) WC_RETURN_IF_ERROR(ApplySplit(*split, source, *captures));
+    return captures.has_value();
+  }
+  const auto& tie = std::get<Tie>(rules_[rule]);
+  const auto captures = MatchName(tie.from, name);
+  if (!captures) return false;
+  for (const std::string& to : tie.to) WC_RETURN_IF_ERROR(LinkWhole(source, ExpandName(to, *captures)));
+  return true;
+}
+
+Status Resolver::Follow(int source) {
+  for (size_t rule = 0; rule < rules_.size(); ++rule) {
+    WC_ASSIGN_OR_RETURN(const bool matched, Apply(rule, source));
+    if (matched) return Status::Ok();
+  }
+  return LinkWhole(source, this->source(source).name);
+}
+
+Status Resolver::CheckPartners() const {
+  std::vector<std::string> hungry;
+  for (int t = 0; t < inference_.tensors(); ++t) {
+    if (!not_wanted_[static_cast<size_t>(t)] && fed_by_[static_cast<size_t>(t)] < 0)
+      hungry.push_back(StrCat("'", destination(t).name, "'"));
+  }
+  if (alone_.empty() && hungry.empty()) return Status::Ok();
+  std::string message;
+  if (!alone_.empty()) {
+    message = StrCat(Count(alone_.size(), "tensor"),
+                     " of the trainers without a partner on the inference side: ", ListNames(alone_));
+  }
+  if (!hungry.empty()) {
+    message += StrCat(message.empty() ? "" : "; ", Count(hungry.size(), "tensor"),
+                      " of the inference side that no trainer sends: ", ListNames(hungry));
+  }
+  return Bad(message + "; rename them by a rule or declare them not sent");
+}
+
+Result<std::vector<Link>> Resolver::Run() {
+  MarkNotSent();
+  for (int t = 0; t < trainers_.tensors(); ++t) {
+    if (!trainers_.not_sent(t)) WC_RETURN_IF_ERROR(Follow(t));
+  }
+  for (const auto& [key, parts] : fuses_)
+    WC_RETURN_IF_ERROR(FinishFuse(std::get<Fuse>(rules_[key.first]), key.second, parts));
+  WC_RETURN_IF_ERROR(CheckPartners());
+  std::sort(links_.begin(), links_.end(), [](const Link& a, const Link& b) {
+    return std::tie(a.dst_tensor, a.dst_start, a.src_tensor) <
+           std::tie(b.dst_tensor, b.dst_start, b.src_tensor);
+  });
+  return std::move(links_);
+}
+
+}  // namespace
+
+Result<Transform> TransformBetween(const TensorInfo& source, const TensorInfo& destination) {
+  if (source.dtype == destination.dtype) return Transform::kNone;
+  if (IsFloat(source.dtype) && IsFloat(destination.dtype)) return Transform::kCast;
+  return Bad(StrCat("tensor '", source.name, "' is ", NameOf(source.dtype), " on the trainers' side but '",
+                    destination.name, "' is ", NameOf(destination.dtype),
+                    " on the inference side; only F32, F16 and BF16 are cast into each other"));
+}
+
+Result<std::vector<Link>> ResolveLinks(const NameRules& rules, const Layout& trainers,
+                                       const Layout& inference) {
+  WC_RETURN_IF_ERROR(CheckRules(rules));
+  return Resolver(rules, trainers, inference).Run();
+}
+
+}  // namespace weightcast::plan

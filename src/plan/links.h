@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/layout.h"
+#include "plan/route.h"
+#include "plan/rules.h"
+
+namespace weightcast::plan {
+
+/// Applies the rules to both sides. The links of one destination tensor cover it exactly once.
+/// Errors (kInvalidArgument): a tensor of the trainers without a partner, one of the inference side
+/// that nothing feeds (the first ten are listed, with a count), shapes that do not match (both
+/// shown), dtypes that cannot be cast into each other (both shown), two sources for one place.
+Result<std::vector<Link>> ResolveLinks(const NameRules& rules, const Layout& trainers,
+                                       const Layout& inference);
+
+/// What becomes of an element on the way from one dtype to the other: kNone where they are equal,
+/// kCast among F32, F16 and BF16, otherwise an error that shows both.
+Result<Transform> TransformBetween(const TensorInfo& source, const TensorInfo& destination);
+
+}  // namespace weightcast::plan

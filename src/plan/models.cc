@@ -1,0 +1,163 @@
+#include "plan/models.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "base/strings.h"
+#include "plan/layout_builder.h"
+
+namespace weightcast::plan {
+namespace {
+
+/// Appends tensors of one dtype.
+class ModelWriter {
+ public:
+  explicit ModelWriter(DType dtype) : dtype_(dtype) {}
+  void Add(std::string name, Shape shape) { tensors_.push_back({std::move(name), dtype_, std::move(shape)}); }
+  /// `stem`.weight and, with one entry per output, `stem`.bias.
+  void AddWithBias(const std::string& stem, Shape weight, int64_t outputs) {
+    Add(stem + ".weight", std::move(weight));
+    Add(stem + ".bias", {outputs});
+  }
+  std::vector<TensorInfo> Take() { return std::move(tensors_); }
+
+ private:
+  DType dtype_;
+  std::vector<TensorInfo> tensors_;
+};
+
+}  // namespace
+
+std::vector<TensorInfo> Gpt2(DType dtype) {
+  // https://huggingface.co/openai-community/gpt2: n_embd 768, n_layer 12, vocabulary 50,257, context
+  // 1,024. Its linear layers are Conv1D: [inputs, outputs].
+  constexpr int64_t kWidth = 768;
+  ModelWriter model(dtype);
+  model.Add("wte.weight", {50257, kWidth});
+  model.Add("wpe.weight", {1024, kWidth});
+  for (int layer = 0; layer < 12; ++layer) {
+    const std::string stem = StrCat("h.", layer, ".");
+    model.AddWithBias(stem + "ln_1", {kWidth}, kWidth);
+    model.AddWithBias(stem + "attn.c_attn", {kWidth, 3 * kWidth}, 3 * kWidth);
+    model.AddWithBias(stem + "attn.c_proj", {kWidth, kWidth}, kWidth);
+    model.AddWithBias(stem + "ln_2", {kWidth}, kWidth);
+    model.AddWithBias(stem + "mlp.c_fc", {kWidth, 4 * kWidth}, 4 * kWidth);
+    model.AddWithBias(stem + "mlp.c_proj", {4 * kWidth, kWidth}, kWidth);
+  }
+  model.AddWithBias("ln_f", {kWidth}, kWidth);
+  return model.Take();
+}
+
+std::vector<TensorInfo> Qwen2_5_0_5B(DType dtype) {
+  // https://huggingface.co/Qwen/Qwen2.5-0.5B: hidden 896, intermediate 4,864, 24 layers, 14 heads and
+  // 2 key-value heads of 64, vocabulary 151,936, tied embeddings.
+  constexpr int64_t kWidth = 896;
+  constexpr int64_t kKeys = 2 * 64;
+  constexpr int64_t kInner = 4864;
+  ModelWriter model(dtype);
+  model.Add("model.embed_tokens.weight", {151936, kWidth});
+  for (int layer = 0; layer < 24; ++layer) {
+    const std::string stem = StrCat("model.layers.", layer, ".");
+    model.Add(stem + "input_layernorm.weight", {kWidth});
+    model.AddWithBias(stem + "self_attn.q_proj", {kWidth, kWidth}, kWidth);
+    model.AddWithBias(stem + "self_attn.k_proj", {kKeys, kWidth}, kKeys);
+    model.AddWithBias(stem + "self_attn.v_proj", {kKeys, kWidth}, kKeys);
+    model.Add(stem + "self_attn.o_proj.weight", {kWidth, kWidth});
+    model.Add(stem + "post_attention_layernorm.weight", {kWidth});
+    model.Add(stem + "mlp.gate_proj.weight", {kInner, kWidth});
+    model.Add(stem + "mlp.up_proj.weight", {kInner, kWidth});
+    model.Add(stem + "mlp.down_proj.weight", {kWidth, kInner});
+  }
+  model.Add("model.norm.weight", {kWidth});
+  return model.Take();
+}
+
+Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype) {
+  if (name == "gpt2") return Gpt2(dtype);
+  if (name == "qwen2.5-0.5b") return Qwen2_5_0_5B(dtype);
+  return Status(Code::kInvalidArgument,
+                StrCat("no preset model is named '", name, "'; there are gpt2 and qwen2.5-0.5b"));
+}
+
+namespace {
+
+template <typename PatternOf>
+Result<Layout> LayoutByPattern(std::span<const TensorInfo> tensors, int ranks, PatternOf pattern_of) {
+  LayoutBuilder builder(ranks);
+  for (const TensorInfo& tensor : tensors) WC_RETURN_IF_ERROR(builder.AddPattern(tensor, pattern_of(tensor)));
+  return builder.Build();
+}
+
+/// What tensor parallelism does to a linear layer: cuts its outputs or its inputs.
+enum class Cut { kOutputs, kInputs };
+
+struct LayerRow {
+  std::string_view layer;  ///< The part of the name before ".weight" or ".bias".
+  Cut cut;
+  bool inputs_first;  ///< GPT-2's Conv1D holds [inputs, outputs], everyone else [outputs, inputs].
+};
+
+constexpr std::array<LayerRow, 16> kLayers = {{{"q_proj", Cut::kOutputs, false},
+                                               {"k_proj", Cut::kOutputs, false},
+                                               {"v_proj", Cut::kOutputs, false},
+                                               {"gate_proj", Cut::kOutputs, false},
+                                               {"up_proj", Cut::kOutputs, false},
+                                               {"o_proj", Cut::kInputs, false},
+                                               {"down_proj", Cut::kInputs, false},
+                                               {"embed_tokens", Cut::kOutputs, false},
+                                               {"lm_head", Cut::kOutputs, false},
+                                               {"wte", Cut::kOutputs, false},
+                                               {"c_attn", Cut::kOutputs, true},
+                                               {"c_fc", Cut::kOutputs, true},
+                                               {"c_proj", Cut::kInputs, true},
+                                               {"qkv_proj", Cut::kOutputs, false},
+                                               {"gate_up_proj", Cut::kOutputs, false},
+                                               {"fc1", Cut::kOutputs, false}}};
+
+/// The dimension of a tensor that tensor parallelism cuts, or kReplicate.
+int TensorParallelDim(const TensorInfo& tensor) {
+  const std::string_view name = tensor.name;
+  const size_t last = name.rfind('.');
+  if (last == std::string_view::npos) return kReplicate;
+  const std::string_view stem = name.substr(0, last);
+  const std::string_view layer = stem.substr(stem.rfind('.') + 1);  // npos + 1 is 0.
+  const auto row = std::find_if(kLayers.begin(), kLayers.end(),
+                                [&](const LayerRow& entry) { return entry.layer == layer; });
+  if (row == kLayers.end()) return kReplicate;
+  // A bias belongs to the outputs; where the inputs are cut, every rank adds or skips it whole.
+  if (tensor.shape.size() == 1) return row->cut == Cut::kOutputs ? 0 : kReplicate;
+  if (tensor.shape.size() != 2) return kReplicate;
+  return (row->cut == Cut::kOutputs) == row->inputs_first ? 1 : 0;
+}
+
+}  // namespace
+
+Result<Layout> DdpLayout(std::span<const TensorInfo> tensors, int ranks) {
+  const Pattern pattern{.mesh = {{.size = ranks}}};
+  return LayoutByPattern(tensors, ranks, [&](const TensorInfo&) { return pattern; });
+}
+
+Result<Layout> FsdpLayout(std::span<const TensorInfo> tensors, int ranks) {
+  const Pattern sharded{.mesh = {{.size = ranks, .shard_dim = 0}}};
+  return LayoutByPattern(
+      tensors, ranks, [&](const TensorInfo& tensor) { return tensor.shape.empty() ? Pattern{} : sharded; });
+}
+
+Result<Layout> TpLayout(std::span<const TensorInfo> tensors, int ranks, int engines) {
+  const auto pattern_of = [&](const TensorInfo& tensor) {
+    const int dim = TensorParallelDim(tensor);
+    const bool even = dim != kReplicate && ranks > 0 && tensor.shape[static_cast<size_t>(dim)] % ranks == 0;
+    return Pattern{.mesh = {{.size = ranks, .shard_dim = even ? dim : kReplicate}}};
+  };
+  WC_ASSIGN_OR_RETURN(Layout engine, LayoutByPattern(tensors, ranks, pattern_of));
+  if (engines < 1)
+    return Status(Code::kInvalidArgument, StrCat(engines, " engines; there must be at least one"));
+  if (engines > kMaxRanks / ranks)
+    return Status(Code::kInvalidArgument, StrCat(engines, " engines of ", ranks, " ranks; at most ",
+                                                 kMaxRanks, " ranks are allowed"));
+  return JoinEngines(std::vector<Layout>(static_cast<size_t>(engines), engine));
+}
+
+}  // namespace weightcast::plan

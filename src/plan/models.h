@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "plan/layout.h"
+#include "weightcast/status.h"
+#include "weightcast/tensor.h"
+
+namespace weightcast::plan {
+
+/// GPT-2 small under the names of its safetensors file: 148 tensors, 124,439,808 parameters (lm_head
+/// is tied to wte and not in the file).
+std::vector<TensorInfo> Gpt2(DType dtype);
+/// Qwen2.5-0.5B likewise: 290 tensors, 494,032,768 parameters.
+std::vector<TensorInfo> Qwen2_5_0_5B(DType dtype);
+
+/// "gpt2" or "qwen2.5-0.5b"; kInvalidArgument, listing both, for any other name.
+Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype);
+
+/// Each of `ranks` holds everything.
+Result<Layout> DdpLayout(std::span<const TensorInfo> tensors, int ranks);
+/// Dimension 0 of every tensor cut over `ranks` by torch.chunk's rule. Scalars lie on rank 0.
+Result<Layout> FsdpLayout(std::span<const TensorInfo> tensors, int ranks);
+/// Megatron's tensor parallelism inside each of `engines` engines of `ranks` ranks: by name, columns
+/// (outputs) of q, k, v, gate, up, fc and the vocabulary, rows (inputs) of output and down
+/// projections. What does not divide evenly, or has another name, is replicated.
+Result<Layout> TpLayout(std::span<const TensorInfo> tensors, int ranks, int engines = 1);
+
+}  // namespace weightcast::plan

@@ -1,0 +1,165 @@
+#include "plan/rules_json.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/strings.h"
+#include "plan/json_text.h"
+
+namespace weightcast::plan {
+namespace {
+
+using Output = nlohmann::ordered_json;  // Members in the order of writing.
+using Json = nlohmann::json;            // Finds one of many members quickly, whoever wrote them.
+
+constexpr int kMaxDepth = 4;
+constexpr size_t kMaxRules = 10'000;
+constexpr std::array<std::pair<std::string_view, Side>, 3> kSides = {
+    {{"trainers", Side::kTrainers}, {"inference", Side::kInference}, {"both", Side::kBoth}}};
+
+Status Bad(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+Output Write(const Rename& rule) { return {{"rename", rule.from}, {"to", rule.to}}; }
+Output Write(const Fuse& rule) { return {{"fuse", rule.from}, {"to", rule.to}, {"dim", rule.dim}}; }
+Output Write(const Split& rule) { return {{"split", rule.from}, {"to", rule.to}, {"dim", rule.dim}}; }
+Output Write(const Tie& rule) { return {{"tie", rule.from}, {"to", rule.to}}; }
+Output Write(const NotSent& rule) {
+  for (const auto& [name, side] : kSides) {
+    if (side == rule.side) return {{"not_sent", rule.name}, {"side", name}};
+  }
+  return {};
+}
+
+/// Reads the members of one rule; remembers the first fault.
+class RuleReader {
+ public:
+  explicit RuleReader(const Json& json) : json_(json) {}
+
+  Result<Rule> Read();
+
+ private:
+  std::string Name(const char* key);
+  std::vector<std::string> Names(const char* key);
+  int Dim();
+  Side WhichSide();
+  /// The value of a member that must be there.
+  const Json* Member(const char* key);
+  void Fault(std::string message) {
+    if (fault_.empty()) fault_ = std::move(message);
+  }
+
+  const Json& json_;
+  size_t members_ = 0;  ///< How many have been asked for and found.
+  std::string fault_;
+};
+
+const Json* RuleReader::Member(const char* key) {
+  const auto at = json_.find(key);
+  if (at == json_.end()) {
+    Fault(StrCat("it has no '", key, "'"));
+    return nullptr;
+  }
+  ++members_;
+  return &*at;
+}
+
+std::string RuleReader::Name(const char* key) {
+  const Json* value = Member(key);
+  if (value != nullptr && value->is_string()) return value->get<std::string>();
+  Fault(StrCat("'", key, "' must be a name"));
+  return {};
+}
+
+std::vector<std::string> RuleReader::Names(const char* key) {
+  const Json* value = Member(key);
+  std::vector<std::string> names;
+  if (value == nullptr || !value->is_array()) {
+    Fault(StrCat("'", key, "' must be a list of names"));
+    return names;
+  }
+  for (const Json& name : *value) {
+    if (!name.is_string()) {
+      Fault(StrCat("'", key, "' must be a list of names"));
+      return names;
+    }
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+int RuleReader::Dim() {
+  if (!json_.contains("dim")) return 0;
+  const Json* value = Member("dim");
+  if (value->is_number_unsigned() && value->get<uint64_t>() <= 64) return value->get<int>();
+  Fault("'dim' must be the number of a dimension");
+  return 0;
+}
+
+Side RuleReader::WhichSide() {
+  if (!json_.contains("side")) return Side::kBoth;
+  const std::string wanted = Name("side");
+  for (const auto& [name, side] : kSides) {
+    if (name == wanted) return side;
+  }
+  Fault("'side' must be trainers, inference or both");
+  return Side::kBoth;
+}
+
+Result<Rule> RuleReader::Read() {
+  if (!json_.is_object()) return Bad("it must be an object");
+  Rule rule;
+  if (json_.contains("rename")) {
+    rule = Rename{.from = Name("rename"), .to = Name("to")};
+  } else if (json_.contains("fuse")) {
+    rule = Fuse{.from = Names("fuse"), .to = Name("to"), .dim = Dim()};
+  } else if (json_.contains("split")) {
+    rule = Split{.from = Name("split"), .to = Names("to"), .dim = Dim()};
+  } else if (json_.contains("tie")) {
+    rule = Tie{.from = Name("tie"), .to = Names("to")};
+  } else if (json_.contains("not_sent")) {
+    rule = NotSent{.name = Name("not_sent"), .side = WhichSide()};
+  } else {
+    return Bad("it has none of 'rename', 'fuse', 'split', 'tie', 'not_sent'");
+  }
+  if (!fault_.empty()) return Bad(fault_);
+  if (members_ != json_.size()) return Bad("it has a member that rules of its kind do not have");
+  return rule;
+}
+
+}  // namespace
+
+std::string ToJson(const NameRules& rules) {
+  Output list = Output::array();
+  for (const Rule& rule : rules.rules)
+    list.push_back(std::visit([](const auto& r) { return Write(r); }, rule));
+  const Output document = {{"version", 1}, {"rules", std::move(list)}};
+  return document.dump(2, ' ', false, Output::error_handler_t::replace) + "\n";
+}
+
+Result<NameRules> ParseRules(std::string_view json) {
+  WC_RETURN_IF_ERROR(CheckJsonText("the rules file", json, kMaxDepth));
+  const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded())
+    return Bad("the rules file is not JSON; check its commas, quotes and brackets");
+  if (!document.is_object() || !document.contains("rules") || !document["rules"].is_array())
+    return Bad("the rules file must be an object with a list 'rules'");
+  for (const auto& member : document.items()) {
+    if (member.key() != "rules" && member.key() != "version")
+      return Bad(StrCat("the rules file has an unknown member '", member.key().substr(0, 64), "'"));
+  }
+  if (document.contains("version") && document["version"] != 1)
+    return Bad("the rules file has a version other than 1; this weightcast reads version 1");
+  if (document["rules"].size() > kMaxRules)
+    return Bad(StrCat("the rules file has more than ", kMaxRules, " rules"));
+  NameRules out;
+  for (const Json& rule : document["rules"]) {
+    Result<Rule> read = RuleReader(rule).Read();
+    if (!read.ok()) return Bad(StrCat("rule ", out.rules.size() + 1, ": ", read.status().message()));
+    out.rules.push_back(std::move(*read));
+  }
+  WC_RETURN_IF_ERROR(CheckRules(out));
+  return out;
+}
+
+}  // namespace weightcast::plan
