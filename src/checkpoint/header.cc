@@ -1,0 +1,180 @@
+#include "checkpoint/header.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <tuple>
+#include <unordered_map>
+
+#include "base/strings.h"
+#include "plan/box.h"
+
+namespace weightcast::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
+
+Status Corrupt(std::string why) { return {Code::kCorrupt, std::move(why)}; }
+
+std::string Described(const TensorInfo& info) {
+  return StrCat(NameOf(info.dtype), " ", ToString(info.shape));
+}
+
+Status CheckSize(const HeaderEntry& entry) {
+  const TensorInfo& info = entry.info;
+  if (Status status = plan::CheckTensor(info); !status.ok()) return Corrupt(status.message());
+  const int64_t bits = ElementsOf(info.shape) * BitsOf(info.dtype);
+  if (bits % 8 != 0)
+    return Corrupt(StrCat("tensor ", Shown(info.name), ": ", Described(info), " does not fill whole bytes"));
+  if (entry.end < entry.begin || entry.end - entry.begin != bits / 8)
+    return Corrupt(StrCat("tensor ", Shown(info.name), ": ", Described(info), " takes ", bits / 8,
+                          " bytes, its data_offsets are ", entry.begin, " to ", entry.end));
+  return Status::Ok();
+}
+
+Status CheckUniqueNames(const std::vector<HeaderEntry>& tensors, const Metadata& metadata) {
+  std::vector<std::string_view> names;
+  names.reserve(tensors.size());
+  for (const auto& tensor : tensors) names.push_back(tensor.info.name);
+  std::sort(names.begin(), names.end());
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
+    return Corrupt(StrCat("tensor ", Shown(*twice), " stands twice"));
+  names.clear();
+  for (const auto& [key, value] : metadata) names.push_back(key);
+  std::sort(names.begin(), names.end());
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
+    return Corrupt(StrCat("__metadata__ key ", Shown(*twice), " stands twice"));
+  return Status::Ok();
+}
+
+// `tensors` in the order of their data: no hole, no overlap.
+Status CheckSideBySide(const std::vector<HeaderEntry>& tensors) {
+  int64_t end = 0;
+  const HeaderEntry* before = nullptr;
+  for (const auto& tensor : tensors) {
+    if (tensor.begin < end)
+      return Corrupt(StrCat("tensors ", Shown(before->info.name), " and ", Shown(tensor.info.name),
+                            " overlap at data byte ", tensor.begin));
+    if (tensor.begin > end)
+      return Corrupt(StrCat("data bytes ", end, " to ", tensor.begin, ", before tensor ",
+                            Shown(tensor.info.name), ", belong to no tensor"));
+    end = tensor.end;
+    before = &tensor;
+  }
+  return Status::Ok();
+}
+
+Status CheckDataBytes(int64_t described, int64_t present) {
+  if (present < described)
+    return Corrupt(
+        StrCat("truncated: the header describes ", described, " bytes of data, the file has ", present));
+  if (present > described)
+    return Corrupt(StrCat("the file has ", present, " bytes of data, the header describes only ", described));
+  return Status::Ok();
+}
+
+Result<std::string> EncodeTensor(const TensorInfo& info, int64_t begin, int64_t end) {
+  WC_ASSIGN_OR_RETURN(std::string out, QuoteJson(info.name));
+  out += StrCat(":{\"dtype\":\"", NameOf(info.dtype), "\",\"shape\":[");
+  for (size_t d = 0; d < info.shape.size(); ++d) out += StrCat(d == 0 ? "" : ",", info.shape[d]);
+  out += StrCat("],\"data_offsets\":[", begin, ",", end, "]}");
+  return out;
+}
+
+Result<std::string> EncodeMetadata(const Metadata& metadata) {
+  std::string out = "\"__metadata__\":{";
+  for (size_t i = 0; i < metadata.size(); ++i) {
+    WC_ASSIGN_OR_RETURN(const std::string key, QuoteJson(metadata[i].first));
+    WC_ASSIGN_OR_RETURN(const std::string value, QuoteJson(metadata[i].second));
+    out += StrCat(i == 0 ? "" : ",", key, ":", value);
+  }
+  return out + "}";
+}
+
+}  // namespace
+
+Result<int64_t> ParseHeaderLength(std::span<const std::byte> first, int64_t file_bytes) {
+  if (first.size() < kHeaderLengthBytes)
+    return Corrupt(StrCat("truncated: ", first.size(), " bytes are too few for a safetensors file"));
+  uint64_t length = 0;
+  std::memcpy(&length, first.data(), sizeof length);
+  if (length > static_cast<uint64_t>(kMaxHeaderBytes))
+    return Corrupt(StrCat("no safetensors file: it would have a header of ", length, " bytes, the most are ",
+                          kMaxHeaderBytes));
+  const auto rest = file_bytes - static_cast<int64_t>(kHeaderLengthBytes);
+  if (static_cast<int64_t>(length) > rest)
+    return Corrupt(StrCat("truncated: the header should have ", length, " bytes, the file has ", rest));
+  return static_cast<int64_t>(length);
+}
+
+Result<Header> ParseHeader(std::string json, std::optional<int64_t> data_bytes) {
+  if (json.size() > static_cast<size_t>(kMaxHeaderBytes))
+    return Corrupt(StrCat("a header of ", json.size(), " bytes, the most are ", kMaxHeaderBytes));
+  auto text = ParseHeaderText(json);
+  if (!text.ok()) return Corrupt(StrCat("bad header: ", text.status().message()));
+  auto& tensors = text->tensors;
+  for (const auto& tensor : tensors) WC_RETURN_IF_ERROR(CheckSize(tensor));
+  WC_RETURN_IF_ERROR(CheckUniqueNames(tensors, text->metadata));
+  // Empty tensors before the one that begins where they do.
+  std::sort(tensors.begin(), tensors.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
+    return std::tie(a.begin, a.end, a.info.name) < std::tie(b.begin, b.end, b.info.name);
+  });
+  WC_RETURN_IF_ERROR(CheckSideBySide(tensors));
+
+  Header header;
+  header.metadata = std::move(text->metadata);
+  header.json = std::move(json);
+  header.data_bytes = tensors.empty() ? 0 : tensors.back().end;
+  if (data_bytes) WC_RETURN_IF_ERROR(CheckDataBytes(header.data_bytes, *data_bytes));
+  header.tensors.reserve(tensors.size());
+  for (auto& tensor : tensors) header.tensors.push_back({std::move(tensor.info), tensor.begin, tensor.end});
+  return header;
+}
+
+Result<Header> MakeHeader(std::span<const TensorInfo> tensors, const Metadata& metadata) {
+  std::string json = "{";
+  if (!metadata.empty()) {
+    WC_ASSIGN_OR_RETURN(const std::string encoded, EncodeMetadata(metadata));
+    json += encoded;
+  }
+  int64_t end = 0;
+  for (const auto& info : tensors) {
+    WC_RETURN_IF_ERROR(plan::CheckTensor(info));
+    const int64_t begin = end;
+    if (__builtin_add_overflow(begin, BytesOf(info.dtype, ElementsOf(info.shape)), &end))
+      return Status(Code::kInvalidArgument, "the tensors together are too large for one file");
+    WC_ASSIGN_OR_RETURN(const std::string encoded, EncodeTensor(info, begin, end));
+    json += StrCat(json.size() == 1 ? "" : ",", encoded);
+  }
+  json += '}';
+  json.resize((json.size() + 7) / 8 * 8, ' ');
+  auto header = ParseHeader(std::move(json), std::nullopt);
+  if (!header.ok()) return Status(Code::kInvalidArgument, header.status().message());
+  return header;
+}
+
+std::vector<TensorInfo> ReferenceOrder(std::vector<TensorInfo> tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
+  });
+  return tensors;
+}
+
+Status CheckSameTensors(const Header& header, std::span<const TensorInfo> tensors) {
+  std::unordered_map<std::string_view, const TensorInfo*> stored;
+  for (const auto& tensor : header.tensors) stored.emplace(tensor.info.name, &tensor.info);
+  const auto refuse = [](std::string why) { return Status(Code::kInvalidArgument, std::move(why)); };
+  for (const auto& tensor : tensors) {
+    const auto found = stored.find(tensor.name);
+    if (found == stored.end()) return refuse(StrCat("tensor ", Shown(tensor.name), " is not in the header"));
+    if (*found->second != tensor)
+      return refuse(StrCat("tensor ", Shown(tensor.name), " is ", Described(tensor), " here and ",
+                           Described(*found->second), " in the header"));
+    stored.erase(found);
+  }
+  if (!stored.empty())
+    return refuse(StrCat("tensor ", Shown(stored.begin()->first), " of the header is not among the tensors"));
+  return Status::Ok();
+}
+
+}  // namespace weightcast::checkpoint
