@@ -1,0 +1,86 @@
+#include "memory/available.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "base/strings.h"
+
+namespace weightcast {
+namespace {
+
+constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
+
+std::optional<uint64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  if (!std::getline(file, text)) return std::nullopt;
+  return ParseNumber<uint64_t>(text);  // "max" is no number: no limit.
+}
+
+/// The number after `key` in a file of "key value" lines.
+uint64_t ReadField(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  std::string word;
+  while (file >> word) {
+    if (word != key) continue;
+    uint64_t value = 0;
+    return file >> value ? value : kUnknown;
+  }
+  return kUnknown;
+}
+
+uint64_t HostAvailable() {
+  const uint64_t kilobytes = ReadField("/proc/meminfo", "MemAvailable:");
+  return kilobytes == kUnknown ? kUnknown : kilobytes << 10;
+}
+
+/// What is left in one group: its page cache of files can be dropped, so it does not count as used.
+uint64_t LeftIn(const std::string& folder, const char* limit_file, const char* usage_file) {
+  const auto limit = ReadNumber(folder + limit_file);
+  const auto usage = ReadNumber(folder + usage_file);
+  if (!limit || !usage) return kUnknown;
+  const uint64_t inactive = ReadField(folder + "/memory.stat", "inactive_file");
+  const uint64_t used = *usage - std::min(*usage, inactive == kUnknown ? 0 : inactive);
+  return *limit - std::min(*limit, used);
+}
+
+/// A limit of any group above holds as well. Inside a container the path that /proc tells may not be
+/// visible; then the mount's root is our own group.
+uint64_t LeftInHierarchy(const std::string& root, std::string path, const char* limit_file,
+                         const char* usage_file) {
+  uint64_t left = LeftIn(root, limit_file, usage_file);
+  while (!path.empty() && path != "/") {
+    left = std::min(left, LeftIn(root + path, limit_file, usage_file));
+    path.resize(std::min(path.rfind('/'), path.size()));
+  }
+  return left;
+}
+
+uint64_t GroupAvailable() {
+  std::ifstream groups("/proc/self/cgroup");
+  uint64_t left = kUnknown;
+  for (std::string line; std::getline(groups, line);) {
+    // "4:memory:/path" (v1) or "0::/path" (v2).
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string path = line.substr(second + 1);
+    if (controllers.empty()) {
+      left = std::min(left, LeftInHierarchy("/sys/fs/cgroup", path, "/memory.max", "/memory.current"));
+    } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
+      left = std::min(left, LeftInHierarchy("/sys/fs/cgroup/memory", path, "/memory.limit_in_bytes",
+                                            "/memory.usage_in_bytes"));
+    }
+  }
+  return left;
+}
+
+}  // namespace
+
+uint64_t AvailableMemory() { return std::min(HostAvailable(), GroupAvailable()); }
+
+}  // namespace weightcast

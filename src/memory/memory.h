@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+
+namespace weightcast {
+
+enum class MemoryKind : uint8_t { kHost, kDevice };
+
+/// A device by its identity: ordinals differ between processes. All zero for host memory.
+using DeviceUuid = std::array<std::byte, 16>;
+
+/// The allocation that some memory lies in. `identity` is never used again: memory freed and
+/// allocated anew at the same address is new memory.
+struct Allocation {
+  std::byte* base = nullptr;
+  size_t length = 0;
+  uint64_t identity = 0;
+};
+
+/// Memory that a transport is asked to register. Not owned.
+struct Memory {
+  MemoryKind kind = MemoryKind::kHost;
+  DeviceUuid device{};
+  std::byte* address = nullptr;
+  size_t length = 0;
+  Allocation allocation;
+  int fd = -1;             ///< A descriptor that maps it in another process (memfd, dma-buf), or -1.
+  uint64_t fd_offset = 0;  ///< Where `address` lies in that descriptor.
+};
+
+/// Random, new at every start of a process (more exactly: of an endpoint). Never 0.
+using Incarnation = uint64_t;
+
+/// Names registered memory among all endpoints. Ids are small and reused; the generation is not.
+struct RegionName {
+  Incarnation owner = 0;
+  uint32_t id = 0;
+  uint32_t generation = 0;  ///< Never 0 for a live region.
+  friend auto operator<=>(const RegionName&, const RegionName&) = default;
+};
+
+/// What peers may do with a region.
+enum class Access : uint8_t {
+  kLocal,      ///< Nothing: a source or a landing place of our own operations.
+  kGranted,    ///< Write only under an open grant; no read. For weights.
+  kReadWrite,  ///< Read and write at any time while it is registered. For general point-to-point use.
+  kRead,       ///< Read at any time while it is registered.
+};
+
+}  // namespace weightcast

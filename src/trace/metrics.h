@@ -1,0 +1,65 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+
+/// What a process counts and times of itself. Metrics live as long as the process; adding is a few relaxed
+/// atomics, from any thread.
+namespace weightcast::trace {
+
+/// Something that happens.
+class Counter {
+ public:
+  void Add(uint64_t count = 1) { value_.fetch_add(count, std::memory_order_relaxed); }
+  [[nodiscard]] uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+/// Something that takes time.
+class Timing {
+ public:
+  void Add(Duration duration);
+  [[nodiscard]] uint64_t count() const { return count_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Duration total() const { return Duration(total_.load(std::memory_order_relaxed)); }
+  [[nodiscard]] Duration longest() const { return Duration(longest_.load(std::memory_order_relaxed)); }
+
+ private:
+  std::atomic<uint64_t> count_{0};
+  std::atomic<int64_t> total_{0};
+  std::atomic<int64_t> longest_{0};
+};
+
+/// Times its own life.
+class Span {
+ public:
+  explicit Span(Timing& timing) : timing_(timing) {}
+  ~Span() { timing_.Add(Clock::now() - began_); }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+
+ private:
+  Timing& timing_;
+  const TimePoint began_ = Clock::now();
+};
+
+/// The metric of this name ("control.plan"), made at its first use. Look it up once and keep the reference:
+/// finding it takes a lock.
+Counter& CounterNamed(std::string_view name);
+Timing& TimingNamed(std::string_view name);
+
+/// One value of a snapshot: a counter, or a part of a timing ("control.plan.count", ".seconds", ".longest").
+struct Metric {
+  std::string name;
+  double value = 0;
+};
+/// All metrics of this process, by name.
+std::vector<Metric> Snapshot();
+
+}  // namespace weightcast::trace

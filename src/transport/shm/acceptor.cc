@@ -1,0 +1,79 @@
+#include "transport/shm/acceptor.h"
+
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/socket.h"
+#include "base/strings.h"
+
+namespace weightcast::transport::shm {
+namespace {
+
+constexpr size_t kMostStrangers = 256;
+constexpr int kAcceptAtOnce = 64;
+constexpr Duration kPatience = std::chrono::seconds(10);
+
+}  // namespace
+
+Result<Acceptor> Acceptor::Create(const Poller& poller) {
+  Acceptor acceptor;
+  uint64_t random[2] = {RandomId(), RandomId()};
+  acceptor.name_ = StrCat("weightcast-", ToHex({reinterpret_cast<const char*>(random), sizeof random}));
+  WC_ASSIGN_OR_RETURN(acceptor.listener_, Channel::Listen(acceptor.name_));
+  WC_RETURN_IF_ERROR(poller.Add(acceptor.listener_.get(), EPOLLIN, PollKey(PollKind::kListener, 0)));
+  return acceptor;
+}
+
+void Acceptor::Accept(const Poller& poller, TimePoint now) {
+  for (int i = 0; i < kAcceptAtOnce; ++i) {
+    auto accepted = weightcast::Accept(listener_.get());
+    if (!accepted.ok()) {
+      WC_LOG(kWarning, "shm: a peer could not connect: ", accepted.status().message());
+      return;
+    }
+    if (!accepted->valid()) return;
+    const auto credentials = CredentialsOf(accepted->get());
+    if (!credentials.ok() || credentials->uid != geteuid()) continue;
+    if (strangers_.size() >= kMostStrangers) Dismiss(poller, strangers_.begin());
+    const uint32_t number = next_number_++;
+    if (!poller.Add(accepted->get(), EPOLLIN, PollKey(PollKind::kStranger, number)).ok()) continue;
+    strangers_.emplace(number, Stranger{Channel(std::move(accepted).value()), now + kPatience});
+  }
+}
+
+std::optional<Acceptor::Guest> Acceptor::Hear(const Poller& poller, uint32_t number) {
+  const auto found = strangers_.find(number);
+  if (found == strangers_.end()) return std::nullopt;
+  auto message = found->second.channel.Receive();
+  if (message.ok() && !*message) return std::nullopt;
+  std::optional<Guest> guest;
+  if (message.ok()) {
+    if (auto hello = DecodeHello((*message)->bytes); hello.ok()) {
+      poller.Remove(found->second.channel.fd());
+      guest = Guest{std::move(found->second.channel), std::move(**message), *hello};
+      strangers_.erase(found);
+      return guest;
+    }
+  }
+  Dismiss(poller, found);
+  return guest;
+}
+
+void Acceptor::Expire(const Poller& poller, TimePoint now) {
+  while (!strangers_.empty() && strangers_.begin()->second.deadline <= now) {
+    Dismiss(poller, strangers_.begin());
+  }
+}
+
+std::optional<TimePoint> Acceptor::due() const {
+  if (strangers_.empty()) return std::nullopt;
+  return strangers_.begin()->second.deadline;
+}
+
+void Acceptor::Dismiss(const Poller& poller, std::map<uint32_t, Stranger>::iterator stranger) {
+  poller.Remove(stranger->second.channel.fd());
+  strangers_.erase(stranger);
+}
+
+}  // namespace weightcast::transport::shm

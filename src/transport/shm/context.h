@@ -1,0 +1,47 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/poller.h"
+#include "transport/shm/event_queue.h"
+#include "transport/shm/peer_regions.h"
+#include "transport/shm/regions.h"
+#include "transport/shm/shared_memory.h"
+
+namespace weightcast::transport::shm {
+
+/// What a descriptor in the poller is: the upper half of its key; the lower half is a number of its kind.
+enum class PollKind : uint32_t { kWake, kListener, kTimer, kStranger, kChannel, kProcess };
+inline uint64_t PollKey(PollKind kind, uint32_t number) { return static_cast<uint64_t>(kind) << 32 | number; }
+
+/// What the links of one transport object share.
+struct Context {
+  Context(Incarnation own, bool may_cross_copy, Poller own_poller, SharedPages fence)
+      : self(own),
+        cross_copy(may_cross_copy),
+        poller(std::move(own_poller)),
+        fence_pages(std::move(fence)),
+        regions(own, *fence_pages.mapping.As<FencePage>()) {}
+
+  Incarnation self;
+  bool cross_copy;  ///< Whether to try it at all.
+  Poller poller;
+  SharedPages fence_pages;
+  Regions regions;
+  PeerRegions peer_regions;
+  EventQueue events;
+  uint64_t copied = 0;  ///< Bytes moved through mappings, for guessing what the caches hold.
+  std::atomic<uint64_t> stale_signals{0};
+};
+
+/// How much one turn may do before it gives way to others.
+struct Budget {
+  uint64_t bytes = 0;
+  uint32_t operations = 0;
+};
+
+/// Most bytes copied under one busy mark: a revoke waits no longer than such a copy.
+inline constexpr uint64_t kPieceBytes = 256 * 1024;
+
+}  // namespace weightcast::transport::shm

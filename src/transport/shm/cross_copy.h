@@ -1,0 +1,50 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/fd.h"
+#include "transport/shm/layout.h"
+
+namespace weightcast::transport::shm {
+
+/// Eight bytes on each side that prove whose memory a pid stands for. Stays at its address.
+struct TrialCell {
+  Word nonce{0};
+  Word echo{0};
+};
+
+/// Copies between this process and one other, done by the kernel (process_vm_writev, process_vm_readv).
+/// The kernel asks for the right to trace that process, at each call.
+class CrossCopy {
+ public:
+  /// Bytes copied, whole pieces in order; with 0 bytes `error` is the errno of the first piece.
+  struct Outcome {
+    size_t bytes = 0;
+    int error = 0;
+  };
+
+  CrossCopy() = default;
+  /// `pidfd` must be of `pid`: it tells when the number stands for nobody or for somebody else.
+  CrossCopy(int pid, const UniqueFd* pidfd) : pid_(pid), pidfd_(pidfd) {}
+
+  [[nodiscard]] Outcome Write(std::span<const iovec> local, std::span<const iovec> remote) const;
+  [[nodiscard]] Outcome Read(std::span<const iovec> local, std::span<const iovec> remote) const;
+
+  /// Reads the peer's nonce and leaves `echo` in its cell. Empty on success, else why not.
+  [[nodiscard]] std::string Try(uint64_t cell_address, uint64_t nonce, uint64_t echo) const;
+
+ private:
+  int pid_ = 0;
+  const UniqueFd* pidfd_ = nullptr;
+};
+
+/// Where Yama reserves tracing for parents (kernel.yama.ptrace_scope = 1, as on Ubuntu), this process
+/// declares that others of its user may trace it, as MPI libraries do: cross-process copy needs it.
+void AllowCrossCopy();
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,186 @@
+#include "transport/shm/link.h"
+
+#include <algorithm>
+
+#include "base/process.h"
+#include "base/strings.h"
+
+namespace weightcast::transport::shm {
+namespace {
+
+/// A process that ends closes its sockets just before its end can be seen: so long that is waited for.
+constexpr Duration kGrace = std::chrono::milliseconds(100);
+/// Up to here an operation runs inside Post.
+constexpr uint64_t kInlineBytes = 16 * 1024;
+constexpr uint32_t kInlineOperations = 64;
+
+}  // namespace
+
+Result<std::unique_ptr<Link>> Link::Create(Context& context, LinkId id, Incarnation peer,
+                                           TimePoint deadline) {
+  WC_ASSIGN_OR_RETURN(auto inbox, OwnInbox::Create());
+  return std::unique_ptr<Link>(new Link(context, id, peer, deadline, std::move(inbox)));
+}
+
+Link::Link(Context& context, LinkId id, Incarnation peer, TimePoint deadline, OwnInbox inbox)
+    : context_(&context),
+      id_(id),
+      peer_(peer),
+      deadline_(deadline),
+      inbox_(std::move(inbox)),
+      cookie_(NewCookie()),
+      cell_(std::make_unique<TrialCell>()) {}
+
+Link::~Link() {
+  CloseChannel();
+  if (pidfd_.valid()) context_->poller.Remove(pidfd_.get());
+}
+
+std::string Link::PeerName() const {
+  return pid_ > 0 ? StrCat("pid ", pid_) : std::string("a process of another pid namespace");
+}
+
+std::string Link::Describe() const {
+  if (state_ == State::kOpening) return "shm: connecting";
+  if (!sender_) return "shm: not connected";
+  const std::string other = roads_.refusal.empty()
+                                ? "cross-process copy"
+                                : StrCat("ring (cross-process copy refused: ", roads_.refusal, ")");
+  return StrCat("shm: mapped memory and ", other, ", ", PeerName());
+}
+
+void Link::OnProcess() {
+  gone_ = true;
+  context_->poller.Remove(pidfd_.get());
+  if (state_ == State::kDown || state_ == State::kClosing) return;
+  Down({Code::kPeerDead, StrCat("the peer process has ended (", PeerName(), ")")});
+}
+
+void Link::OnTime(TimePoint now) {
+  if (state_ == State::kHungUp && now >= deadline_) {
+    return Down({Code::kUnavailable, StrCat("the peer's socket was closed (", PeerName(), ")")});
+  }
+  if (state_ != State::kOpening) return;
+  if (now >= deadline_) return Down({Code::kTimedOut, "the peer did not answer in time over shared memory"});
+  if (!peer_listener_.empty() && now >= retry_at_) TryConnect(now);
+}
+
+std::optional<TimePoint> Link::due() const {
+  if (state_ == State::kHungUp) return deadline_;
+  if (state_ != State::kOpening) return std::nullopt;
+  return peer_listener_.empty() ? deadline_ : std::min(deadline_, retry_at_);
+}
+
+size_t Link::Post(std::span<const Op> ops) {
+  if (state_ != State::kReady) return 0;
+  const size_t taken = sender_->Take(ops);
+  Budget budget{.bytes = kInlineBytes, .operations = kInlineOperations};
+  sender_->Run(budget);
+  return taken;
+}
+
+bool Link::Turn(Budget& budget) {
+  if (state_ != State::kReady && state_ != State::kHungUp) return false;
+  bool any = false;
+  Budget incoming{.bytes = kPieceBytes};
+  Status status = receiver_->Drain(incoming, any);
+  if (state_ == State::kReady && status.ok()) {
+    any |= sender_->Run(budget);
+    any |= receiver_->Serve(budget);
+    if (status.ok() && roads_.ring_wanted && !ring_sent_) {
+      WarnOfRing();
+      status = SendRing();
+    }
+  }
+  if (status.ok() && outbox_->broken()) status = {Code::kProtocol, "the peer's counters make no sense"};
+  if (status.ok()) return any;
+  Down({status.code(), StrCat(status.message(), " (", PeerName(), ")")});
+  return true;
+}
+
+void Link::Arm(bool fences) {
+  armed_ = true;
+  const bool space = state_ == State::kReady && (!sender_->idle() || receiver_->owes());
+  inbox_.shared().wake.store(kWakeRecords | (space ? kWakeSpace : 0) | (fences ? kWakeFence : 0),
+                             std::memory_order_seq_cst);
+}
+
+void Link::Disarm() {
+  if (std::exchange(armed_, false)) inbox_.shared().wake.store(0, std::memory_order_seq_cst);
+}
+
+Status Link::OpenGrant(const GrantName& grant) {
+  if (state_ == State::kDown || state_ == State::kClosing) {
+    return {Code::kUnavailable, "the link is down; nothing can be granted on it"};
+  }
+  return inbox_.OpenGrant(grant);
+}
+
+void Link::Revoke(const GrantName& grant) {
+  const bool open = inbox_.CloseGrant(grant);
+  revokes_.push_back({.grant = grant, .fence = inbox_.Fence(), .frees_slot = open});
+  SettleRevokes();
+}
+
+bool Link::SettleRevokes() {
+  return std::erase_if(revokes_, [this](const PendingRevoke& revoke) {
+           if (!Over(revoke.fence)) return false;
+           if (revoke.frees_slot) inbox_.FreeSlot(revoke.grant.slot);
+           context_->events.Push(Revoked{.link = id_, .grant = revoke.grant});
+           return true;
+         }) > 0;
+}
+
+void Link::HangUp() {
+  CloseChannel();
+  if (state_ == State::kDown || state_ == State::kClosing) {
+    // Without a descriptor for the process its hang-up must do: see docs/wire.md.
+    gone_ = gone_ || !pidfd_.valid();
+    return;
+  }
+  if (state_ == State::kOpening && !bye_seen_) {
+    return Down({Code::kUnavailable, "the peer hung up while the link was being made"});
+  }
+  if (bye_seen_) return Down({Code::kUnavailable, StrCat("the peer closed the link (", PeerName(), ")")});
+  if (!pidfd_.valid()) {
+    gone_ = sender_.has_value();
+    return Down({gone_ ? Code::kPeerDead : Code::kUnavailable,
+                 StrCat("the peer's socket was closed (", PeerName(), ")")});
+  }
+  if (HasExited(pidfd_)) return OnProcess();
+  state_ = State::kHungUp;
+  deadline_ = Clock::now() + kGrace;
+}
+
+void Link::CloseChannel() {
+  if (!channel_.valid()) return;
+  context_->poller.Remove(channel_.fd());
+  channel_.Close();
+}
+
+void Link::Down(const Status& reason) {
+  const bool was_ready = state_ == State::kReady || state_ == State::kHungUp;
+  // What the peer had put into our inbox before it went is complete: its bytes landed before.
+  if (was_ready && reason.code() != Code::kProtocol) receiver_->DrainAll();
+  state_ = State::kDown;
+  if (sender_) sender_->Fail(reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable);
+  if (was_ready) context_->events.Push(LaneDown{.link = id_, .lane = 0, .reason = reason});
+  context_->events.Push(LinkDown{.link = id_, .reason = reason});
+  if (channel_.valid() && !bye_seen_) (void)channel_.Send(Encode(Bye{}));
+  context_->peer_regions.ForEach(id_, [](PeerRegion& region) {
+    region.state = PeerRegion::State::kFailed;
+    region.failure = Code::kUnavailable;
+  });
+}
+
+void Link::Close() {
+  if (sender_) sender_->Fail(Code::kCancelled);
+  if (channel_.valid() && state_ != State::kDown) (void)channel_.Send(Encode(Bye{}));
+  context_->peer_regions.EraseLink(id_);
+  mappings_.clear();
+  inbox_.CloseAll();
+  state_ = State::kClosing;
+  closing_.emplace(inbox_.Fence());
+}
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,166 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/shm/channel.h"
+#include "transport/shm/context.h"
+#include "transport/shm/cross_copy.h"
+#include "transport/shm/inbox.h"
+#include "transport/shm/messages.h"
+#include "transport/shm/outbox.h"
+#include "transport/shm/receiver.h"
+#include "transport/shm/sender.h"
+#include "transport/types.h"
+
+namespace weightcast::transport::shm {
+
+/// One link to one peer process, from the first blob to the last proof that the peer is out. Stays at its
+/// address. link.cc: its life and its fences; link_setup.cc: greeting and trial; link_regions.cc:
+/// what is asked for later over the socket.
+class Link {
+ public:
+  enum class State : uint8_t {
+    kOpening,  ///< Blobs, greeting, trial.
+    kReady,
+    kHungUp,   ///< The socket is closed; soon it shows whether the process has ended.
+    kDown,     ///< LinkDown has been told; CloseLink is awaited.
+    kClosing,  ///< LinkClosed follows when the peer is out for certain.
+  };
+
+  /// kExhausted when memory or descriptors do not suffice.
+  static Result<std::unique_ptr<Link>> Create(Context& context, LinkId id, Incarnation peer,
+                                              TimePoint deadline);
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  [[nodiscard]] LinkId id() const { return id_; }
+  [[nodiscard]] State state() const { return state_; }
+  /// What the peer must present.
+  [[nodiscard]] const Cookie& cookie() const { return cookie_; }
+  [[nodiscard]] std::string Describe() const;
+
+  // --- Setting up ---
+  /// Initiator: connects and greets. Failures come as LinkDown.
+  void Connect(const Invitation& answer);
+  /// Responder: the peer has connected and greeted with our cookie, which came in `offer`'s answer.
+  void Adopt(Channel channel, const Channel::Incoming& hello);
+  void set_peer_cookie(const Cookie& cookie) { peer_cookie_ = cookie; }
+  [[nodiscard]] bool awaits_guest() const {
+    return state_ == State::kOpening && !channel_.valid() && peer_cookie_ != Cookie{};
+  }
+
+  // --- What the poller and the clock tell ---
+  void OnChannel();
+  void OnProcess();
+  void OnTime(TimePoint now);
+  /// When OnTime has something to do.
+  [[nodiscard]] std::optional<TimePoint> due() const;
+
+  // --- Bytes ---
+  size_t Post(std::span<const Op> ops);
+  /// Handles what came, moves what waits. True if there was anything to do.
+  bool Turn(Budget& budget);
+  /// Asks the peer to ring for what we wait for; `fences`: also when its busy word changes.
+  void Arm(bool fences);
+  void Disarm();
+  [[nodiscard]] bool waits_for_device() const { return sender_ && sender_->waits_for_device(); }
+
+  // --- Regions of the peer ---
+  void Import(PeerRegion& region);
+
+  // --- Fences ---
+  Status OpenGrant(const GrantName& grant);
+  void Revoke(const GrantName& grant);
+  [[nodiscard]] FenceWait Fence() const { return inbox_.Fence(); }
+  [[nodiscard]] bool Over(const FenceWait& fence) const { return gone_ || fence.Over(inbox_.shared().busy); }
+  /// Tells the revokes that are over. True if there was one.
+  bool SettleRevokes();
+  [[nodiscard]] bool has_revokes() const { return !revokes_.empty(); }
+  void Close();
+  [[nodiscard]] bool closed() const { return state_ == State::kClosing && Over(*closing_); }
+
+ private:
+  struct PendingRevoke {
+    GrantName grant;
+    FenceWait fence;
+    bool frees_slot = false;
+  };
+  using RegionId = std::pair<uint32_t, uint32_t>;  ///< Id and generation.
+
+  Link(Context& context, LinkId id, Incarnation peer, TimePoint deadline, OwnInbox inbox);
+
+  void TryConnect(TimePoint now);
+  Status Watch(Channel channel);
+  void UpdateInterest();
+  Status Greet();
+  Status OnMessage(const Channel::Incoming& message);
+  Status OnHello(const Channel::Incoming& message);
+  Status IdentifyProcess();
+  Status OnTrial(const Trial& trial);
+  Status OnVerdict(const Verdict& verdict);
+  void BecomeReady();
+
+  void AskForRegions();
+  Status OnWantRegion(const WantRegion& request);
+  Status OnRegion(const RegionReply& reply, std::span<const UniqueFd> fds);
+  std::shared_ptr<PeerMapping> MapRegion(const PeerRegion& region, const RegionReply& reply,
+                                         std::span<const UniqueFd> fds);
+  Status OnRing(const RingReply& reply, std::span<const UniqueFd> fds);
+  Status SendRing();
+  void SettleRing();
+  /// No mapping: copy, or the ring.
+  void TakeOtherRoad(PeerRegion& region);
+  void WarnOfRing();
+
+  void HangUp();
+  void CloseChannel();
+  void Down(const Status& reason);
+  [[nodiscard]] std::string PeerName() const;
+
+  Context* context_;
+  LinkId id_;
+  Incarnation peer_;
+  TimePoint deadline_;
+  State state_ = State::kOpening;
+
+  OwnInbox inbox_;
+  Channel channel_;
+  UniqueFd pidfd_;
+  int pid_ = 0;
+  std::optional<Outbox> outbox_;
+  Roads roads_;
+  std::optional<Sender> sender_;
+  std::optional<Receiver> receiver_;
+
+  Cookie cookie_;
+  Cookie peer_cookie_{};
+  std::string peer_listener_;  ///< Set: connecting.
+  TimePoint retry_at_{};
+  std::unique_ptr<TrialCell> cell_;
+  bool verdict_sent_ = false;
+  bool verdict_seen_ = false;
+
+  std::map<RegionId, std::weak_ptr<PeerMapping>> mappings_;
+  std::map<RegionId, std::vector<RemoteRegion>> wanted_;  ///< Imports that wait for a descriptor.
+  std::deque<RegionId> unasked_;                          ///< Of these, what is yet to be asked for.
+  size_t asking_ = 0;                                     ///< Requests without a reply.
+  bool ring_sent_ = false;
+
+  std::vector<PendingRevoke> revokes_;
+  std::optional<FenceWait> closing_;
+  bool bye_seen_ = false;
+  bool gone_ = false;  ///< Proven: the peer process runs no more.
+  bool armed_ = false;
+};
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,205 @@
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "base/random.h"
+#include "base/socket.h"
+#include "base/strings.h"
+#include "transport/shm/link.h"
+
+/// From the blobs to LinkReady. Both sides do the same once they are connected: greet with the
+/// descriptors of what they share, try the peer's memory, look whether the peer's trial arrived.
+namespace weightcast::transport::shm {
+namespace {
+
+constexpr Duration kRetry = std::chrono::milliseconds(1);
+constexpr int kMessagesAtOnce = 64;
+
+}  // namespace
+
+void Link::Connect(const Invitation& answer) {
+  peer_cookie_ = answer.cookie;
+  peer_listener_ = answer.name;
+  TryConnect(Clock::now());
+}
+
+void Link::TryConnect(TimePoint now) {
+  auto channel = Channel::Connect(peer_listener_);
+  if (!channel.ok() && channel.status().code() == Code::kExhausted) {
+    retry_at_ = now + kRetry;
+    return;
+  }
+  peer_listener_.clear();
+  Status status = channel.status();
+  if (status.ok()) status = Watch(std::move(channel).value());
+  if (status.ok()) status = Greet();
+  if (!status.ok()) Down(status);
+}
+
+void Link::Adopt(Channel channel, const Channel::Incoming& hello) {
+  Status status = Watch(std::move(channel));
+  if (status.ok()) status = Greet();
+  if (status.ok()) status = OnHello(hello);
+  if (!status.ok()) Down(status);
+}
+
+Status Link::Watch(Channel channel) {
+  channel_ = std::move(channel);
+  WC_RETURN_IF_ERROR(IdentifyProcess());
+  return context_->poller.Add(channel_.fd(), EPOLLIN,
+                              PollKey(PollKind::kChannel, static_cast<uint32_t>(id_)));
+}
+
+void Link::UpdateInterest() {
+  // Who floods us with requests and does not read the answers is not read either.
+  const uint32_t in = channel_.congested() ? 0U : uint32_t{EPOLLIN};
+  const uint32_t out = channel_.waiting() ? uint32_t{EPOLLOUT} : 0U;
+  (void)context_->poller.Modify(channel_.fd(), in | out,
+                                PollKey(PollKind::kChannel, static_cast<uint32_t>(id_)));
+}
+
+Status Link::Greet() {
+  const Hello hello{.cookie = peer_cookie_,
+                    .incarnation = context_->self,
+                    .map_nonce = RandomId(),
+                    .copy_address = reinterpret_cast<uint64_t>(cell_.get()),
+                    .copy_nonce = RandomId()};
+  inbox_.shared().trial_nonce.store(hello.map_nonce, std::memory_order_seq_cst);
+  cell_->nonce.store(hello.copy_nonce, std::memory_order_seq_cst);
+  const std::array fds = {inbox_.fd(), context_->fence_pages.fd.get()};
+  return channel_.Send(Encode(hello), fds);
+}
+
+Status Link::OnMessage(const Channel::Incoming& message) {
+  WC_ASSIGN_OR_RETURN(const MessageKind kind, KindOf(message.bytes));
+  const bool ready = state_ == State::kReady;
+  if (kind == MessageKind::kBell) return Status::Ok();
+  if (kind == MessageKind::kBye) {
+    bye_seen_ = true;
+    return Status::Ok();
+  }
+  if (kind == MessageKind::kHello && !sender_) return OnHello(message);
+  if (kind == MessageKind::kTrial && sender_ && !verdict_sent_) {
+    WC_ASSIGN_OR_RETURN(const Trial trial, DecodeTrial(message.bytes));
+    return OnTrial(trial);
+  }
+  if (kind == MessageKind::kVerdict && sender_ && !verdict_seen_) {
+    WC_ASSIGN_OR_RETURN(const Verdict verdict, DecodeVerdict(message.bytes));
+    return OnVerdict(verdict);
+  }
+  if (kind == MessageKind::kWantRegion && ready) {
+    WC_ASSIGN_OR_RETURN(const WantRegion request, DecodeWantRegion(message.bytes));
+    return OnWantRegion(request);
+  }
+  if (kind == MessageKind::kRegion && ready) {
+    WC_ASSIGN_OR_RETURN(const RegionReply reply, DecodeRegionReply(message.bytes));
+    return OnRegion(reply, message.fds);
+  }
+  if (kind == MessageKind::kRing && ready) {
+    WC_ASSIGN_OR_RETURN(const RingReply reply, DecodeRingReply(message.bytes));
+    return OnRing(reply, message.fds);
+  }
+  return {Code::kProtocol, "a message out of place"};
+}
+
+void Link::OnChannel() {
+  if (!channel_.valid()) return;
+  Status status = channel_.Flush();
+  for (int i = 0; i < kMessagesAtOnce && status.ok() && !channel_.congested(); ++i) {
+    auto message = channel_.Receive();
+    if (!message.ok()) {
+      if (message.status().code() == Code::kUnavailable) return HangUp();
+      status = message.status();
+      break;
+    }
+    if (!*message) break;
+    // Down or closing: only the hang-up is still of interest.
+    if (state_ == State::kDown || state_ == State::kClosing) continue;
+    status = OnMessage(**message);
+    if (bye_seen_) return HangUp();
+  }
+  if (status.ok()) return UpdateInterest();
+  if (state_ != State::kDown && state_ != State::kClosing) Down(status);
+  CloseChannel();
+}
+
+Status Link::OnHello(const Channel::Incoming& message) {
+  WC_ASSIGN_OR_RETURN(const Hello hello, DecodeHello(message.bytes));
+  if (hello.cookie != cookie_ || hello.incarnation != peer_ || message.fds.size() != 2) {
+    return {Code::kProtocol, "another process than expected answered over shared memory"};
+  }
+  WC_ASSIGN_OR_RETURN(auto inbox, MapPeer(message.fds[0].get(), 0, sizeof(Inbox), /*writable=*/true));
+  WC_ASSIGN_OR_RETURN(auto fence, MapPeer(message.fds[1].get(), 0, sizeof(FencePage), /*writable=*/false));
+  outbox_.emplace(std::move(inbox), std::move(fence), channel_);
+  if (outbox_->shared().trial_nonce.load(std::memory_order_seq_cst) != hello.map_nonce) {
+    return {Code::kProtocol, "what the peer shares is not what it says"};
+  }
+  sender_.emplace(id_, *context_, *outbox_, roads_);
+  receiver_.emplace(id_, *context_, inbox_, *outbox_, *sender_);
+
+  Trial trial{.map_echo = RandomId(), .copy_echo = RandomId()};
+  outbox_->shared().trial_echo.store(trial.map_echo, std::memory_order_seq_cst);
+  if (roads_.refusal.empty()) {
+    roads_.refusal = roads_.copy.Try(hello.copy_address, hello.copy_nonce, trial.copy_echo);
+  }
+  if (!roads_.refusal.empty()) trial.copy_echo = 0;
+  return channel_.Send(Encode(trial));
+}
+
+Status Link::IdentifyProcess() {
+  WC_ASSIGN_OR_RETURN(const PeerCredentials credentials, CredentialsOf(channel_.fd()));
+  if (credentials.uid != geteuid()) {
+    return {Code::kUnavailable, StrCat("the peer runs as another user (", credentials.uid,
+                                       "): shared memory is only for processes of one user")};
+  }
+  pid_ = credentials.pid;
+  if (pid_ == 0) {
+    roads_.refusal = "the peer is in another pid namespace";
+    return Status::Ok();
+  }
+  // The trial's answer comes from a process that lives after this: so the descriptor is that process'.
+  auto process = OpenPidFd(pid_);
+  if (!process.ok()) {
+    roads_.refusal = process.status().message();
+    return Status::Ok();
+  }
+  pidfd_ = std::move(process).value();
+  roads_.copy = CrossCopy(pid_, &pidfd_);
+  if (!context_->cross_copy) roads_.refusal = "switched off";
+  return context_->poller.Add(pidfd_.get(), EPOLLIN, PollKey(PollKind::kProcess, static_cast<uint32_t>(id_)));
+}
+
+Status Link::OnTrial(const Trial& trial) {
+  const Verdict verdict{
+      .map_seen =
+          trial.map_echo != 0 && inbox_.shared().trial_echo.load(std::memory_order_seq_cst) == trial.map_echo,
+      .copy_seen = trial.copy_echo != 0 && cell_->echo.load(std::memory_order_seq_cst) == trial.copy_echo};
+  verdict_sent_ = true;
+  WC_RETURN_IF_ERROR(channel_.Send(Encode(verdict)));
+  if (verdict_seen_) BecomeReady();
+  return Status::Ok();
+}
+
+Status Link::OnVerdict(const Verdict& verdict) {
+  if (!verdict.map_seen)
+    return {Code::kUnavailable, "what is written to shared memory does not reach the peer"};
+  verdict_seen_ = true;
+  if (roads_.refusal.empty() && !verdict.copy_seen) {
+    roads_.refusal = "what was copied did not reach the peer";
+  }
+  roads_.copy_writes = roads_.copy_reads = roads_.refusal.empty();
+  if (verdict_sent_) BecomeReady();
+  return Status::Ok();
+}
+
+void Link::BecomeReady() {
+  state_ = State::kReady;
+  inbox_.CloseFd();
+  inbox_.Open();
+  context_->events.Push(LinkReady{.link = id_, .lanes = 1});
+  context_->peer_regions.ForEach(id_, [this](PeerRegion& region) { Import(region); });
+}
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,200 @@
+#include "transport/shm/messages.h"
+
+#include "base/bytes.h"
+#include "base/random.h"
+#include "base/strings.h"
+
+namespace weightcast::transport::shm {
+namespace {
+
+constexpr uint32_t kMagic = 0x6d687377;  // "wshm"
+constexpr uint8_t kVersion = 1;
+constexpr size_t kMostText = 100;
+
+Status Malformed(std::string_view what) {
+  return {Code::kProtocol, StrCat("malformed shm ", what, "; both sides must run the same release")};
+}
+
+ByteWriter Begin(MessageKind kind) {
+  ByteWriter out;
+  out.Put(kVersion);
+  out.Put(static_cast<uint8_t>(kind));
+  return out;
+}
+
+/// Past the head of a message of this kind; a reader that is not ok otherwise.
+ByteReader Body(std::string_view bytes, MessageKind kind) {
+  const auto found = KindOf(bytes);
+  if (!found.ok() || *found != kind) {
+    ByteReader failed("");
+    failed.Get<uint8_t>();
+    return failed;
+  }
+  return ByteReader(bytes.substr(2));
+}
+
+void PutCookie(ByteWriter& out, const Cookie& cookie) {
+  out.Put(cookie[0]);
+  out.Put(cookie[1]);
+}
+
+Cookie GetCookie(ByteReader& in) {
+  Cookie cookie{};
+  cookie[0] = in.Get<uint64_t>();
+  cookie[1] = in.Get<uint64_t>();
+  return cookie;
+}
+
+/// A code from outside; anything unknown becomes kInternal.
+Code GetCode(ByteReader& in) {
+  const auto raw = in.Get<uint8_t>();
+  return raw <= static_cast<uint8_t>(Code::kInternal) ? static_cast<Code>(raw) : Code::kInternal;
+}
+
+}  // namespace
+
+Cookie NewCookie() { return {RandomId(), RandomId()}; }
+
+std::string Encode(const Invitation& invitation) {
+  ByteWriter out;
+  out.Put(kMagic);
+  out.Put(kVersion);
+  out.PutString(invitation.boot_id);
+  out.PutString(invitation.name);
+  PutCookie(out, invitation.cookie);
+  return out.Take();
+}
+
+Result<Invitation> DecodeInvitation(std::string_view bytes) {
+  ByteReader in(bytes);
+  const auto magic = in.Get<uint32_t>();
+  const auto version = in.Get<uint8_t>();
+  Invitation invitation;
+  invitation.boot_id = in.GetString(kMostText);
+  invitation.name = in.GetString(kMostText);
+  invitation.cookie = GetCookie(in);
+  if (!in.AtEnd() || magic != kMagic || version != kVersion) return Malformed("invitation");
+  return invitation;
+}
+
+std::string Encode(const Hello& message) {
+  auto out = Begin(MessageKind::kHello);
+  PutCookie(out, message.cookie);
+  out.Put(message.incarnation);
+  out.Put(message.map_nonce);
+  out.Put(message.copy_address);
+  out.Put(message.copy_nonce);
+  return out.Take();
+}
+
+std::string Encode(const Trial& message) {
+  auto out = Begin(MessageKind::kTrial);
+  out.Put(message.map_echo);
+  out.Put(message.copy_echo);
+  return out.Take();
+}
+
+std::string Encode(const Verdict& message) {
+  auto out = Begin(MessageKind::kVerdict);
+  out.Put(static_cast<uint8_t>(message.map_seen));
+  out.Put(static_cast<uint8_t>(message.copy_seen));
+  return out.Take();
+}
+
+std::string Encode(const WantRegion& message) {
+  auto out = Begin(MessageKind::kWantRegion);
+  out.Put(message.id);
+  out.Put(message.generation);
+  return out.Take();
+}
+
+std::string Encode(const RegionReply& message) {
+  auto out = Begin(MessageKind::kRegion);
+  out.Put(message.id);
+  out.Put(message.generation);
+  out.Put(static_cast<uint8_t>(message.code));
+  out.Put(message.fd_offset);
+  out.Put(message.length);
+  return out.Take();
+}
+
+std::string Encode(const RingReply& message) {
+  auto out = Begin(MessageKind::kRing);
+  out.Put(static_cast<uint8_t>(message.code));
+  return out.Take();
+}
+
+std::string Encode(const Bye&) { return Begin(MessageKind::kBye).Take(); }
+std::string Encode(const Bell&) { return Begin(MessageKind::kBell).Take(); }
+
+Result<MessageKind> KindOf(std::string_view bytes) {
+  ByteReader in(bytes);
+  const auto version = in.Get<uint8_t>();
+  const auto kind = in.Get<uint8_t>();
+  if (!in.ok() || version != kVersion || kind < static_cast<uint8_t>(MessageKind::kHello) ||
+      kind > static_cast<uint8_t>(MessageKind::kBell)) {
+    return Malformed("message");
+  }
+  return static_cast<MessageKind>(kind);
+}
+
+Result<Hello> DecodeHello(std::string_view bytes) {
+  auto in = Body(bytes, MessageKind::kHello);
+  Hello message;
+  message.cookie = GetCookie(in);
+  message.incarnation = in.Get<uint64_t>();
+  message.map_nonce = in.Get<uint64_t>();
+  message.copy_address = in.Get<uint64_t>();
+  message.copy_nonce = in.Get<uint64_t>();
+  if (!in.AtEnd()) return Malformed("hello");
+  return message;
+}
+
+Result<Trial> DecodeTrial(std::string_view bytes) {
+  auto in = Body(bytes, MessageKind::kTrial);
+  Trial message;
+  message.map_echo = in.Get<uint64_t>();
+  message.copy_echo = in.Get<uint64_t>();
+  if (!in.AtEnd()) return Malformed("trial");
+  return message;
+}
+
+Result<Verdict> DecodeVerdict(std::string_view bytes) {
+  auto in = Body(bytes, MessageKind::kVerdict);
+  Verdict message;
+  message.map_seen = in.Get<uint8_t>() != 0;
+  message.copy_seen = in.Get<uint8_t>() != 0;
+  if (!in.AtEnd()) return Malformed("verdict");
+  return message;
+}
+
+Result<WantRegion> DecodeWantRegion(std::string_view bytes) {
+  auto in = Body(bytes, MessageKind::kWantRegion);
+  WantRegion message;
+  message.id = in.Get<uint32_t>();
+  message.generation = in.Get<uint32_t>();
+  if (!in.AtEnd()) return Malformed("request for a region");
+  return message;
+}
+
+Result<RegionReply> DecodeRegionReply(std::string_view bytes) {
+  auto in = Body(bytes, MessageKind::kRegion);
+  RegionReply message;
+  message.id = in.Get<uint32_t>();
+  message.generation = in.Get<uint32_t>();
+  message.code = GetCode(in);
+  message.fd_offset = in.Get<uint64_t>();
+  message.length = in.Get<uint64_t>();
+  if (!in.AtEnd()) return Malformed("region");
+  return message;
+}
+
+Result<RingReply> DecodeRingReply(std::string_view bytes) {
+  auto in = Body(bytes, MessageKind::kRing);
+  RingReply message;
+  message.code = GetCode(in);
+  if (!in.AtEnd()) return Malformed("payload ring");
+  return message;
+}
+
+}  // namespace weightcast::transport::shm

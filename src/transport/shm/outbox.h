@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+
+#include "transport/shm/channel.h"
+#include "transport/shm/fence.h"
+#include "transport/shm/record_ring.h"
+#include "transport/shm/shared_memory.h"
+
+namespace weightcast::transport::shm {
+
+/// The direction of a link that leads to the peer: its inbox and its fence page, seen from here. All of it
+/// is the peer's: values are checked, never trusted.
+class Outbox {
+ public:
+  /// `bell`: rings the peer; outlives this object.
+  Outbox(Mapping inbox, Mapping fence, const Channel& bell)
+      : inbox_(std::move(inbox)),
+        fence_page_(std::move(fence)),
+        bell_(&bell),
+        records_(shared().records, shared().records_taken),
+        fence_(shared().busy) {}
+
+  [[nodiscard]] Inbox& shared() const { return *inbox_.As<Inbox>(); }
+
+  // --- Fence: look at the peer's words only inside ---
+  void Enter() { fence_.Enter(); }
+  void Leave() {
+    fence_.Leave();
+    Wake(kWakeFence);
+  }
+  [[nodiscard]] bool GrantOpen(const GrantName& grant) const {
+    const uint64_t expected = grant.slot == 0 ? kStandingOpen : grant.id;
+    return shared().grant[grant.slot].load(std::memory_order_seq_cst) == expected;
+  }
+  [[nodiscard]] bool Live(const RegionName& region) const {
+    const auto& generation = fence_page_.As<FencePage>()->generation[region.id];
+    return generation.load(std::memory_order_seq_cst) == region.generation;
+  }
+
+  // --- Records and payload ---
+  [[nodiscard]] bool HasSpace(uint32_t count = 1) { return records_.HasSpace(count); }
+  template <typename T>
+  void Push(const T& record) {
+    records_.Push(Pack(record));
+    Wake(kWakeRecords);
+  }
+  void AttachPayload(Mapping payload) { payload_ = std::move(payload); }
+  [[nodiscard]] bool has_payload() const { return payload_.valid(); }
+  /// Room for `length` bytes in one run and its position; nullptr: none now. Taken by the next Commit.
+  std::byte* Reserve(uint64_t length, uint64_t& position);
+  void Commit(uint64_t position, uint64_t length) { payload_next_ = position + length; }
+  [[nodiscard]] bool broken() const { return broken_ || records_.broken(); }
+
+  /// Rings if the peer sleeps and wants to be woken for one of `bits`.
+  void Wake(uint64_t bits) {
+    Word& wake = shared().wake;
+    if ((wake.load(std::memory_order_seq_cst) & bits) == 0) return;
+    if (wake.exchange(0, std::memory_order_seq_cst) != 0) bell_->Ring();
+  }
+
+ private:
+  Mapping inbox_;
+  Mapping fence_page_;
+  Mapping payload_;
+  const Channel* bell_;
+  RecordProducer records_;
+  WriterFence fence_;
+  uint64_t payload_next_ = 0;
+  uint64_t payload_seen_ = 0;  ///< Last valid value of the peer's payload_taken.
+  bool broken_ = false;
+};
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,197 @@
+#include "transport/shm/receiver.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace weightcast::transport::shm {
+namespace {
+
+Status Broken(std::string_view what) { return {Code::kProtocol, std::string(what)}; }
+
+}  // namespace
+
+Receiver::Receiver(LinkId link, Context& context, OwnInbox& inbox, Outbox& outbox, Sender& sender)
+    : link_(link), context_(&context), inbox_(&inbox), outbox_(&outbox), sender_(&sender) {}
+
+Status Receiver::Drain(Budget& budget, bool& any) {
+  RecordBody body;
+  Status status;
+  uint32_t since_published = 0;
+  while (status.ok() && budget.bytes > 0 && !context_->events.plenty() && inbox_->records().Pop(body)) {
+    any = true;
+    status = Handle(body, budget);
+    if (++since_published % (kRecords / 8) == 0 && inbox_->Publish()) outbox_->Wake(kWakeSpace);
+  }
+  if (inbox_->Publish()) outbox_->Wake(kWakeSpace);
+  return status;
+}
+
+void Receiver::DrainAll() {
+  RecordBody body;
+  Budget budget{.bytes = UINT64_MAX};
+  // A peer that is still there and misbehaves cannot keep this going: one inbox full, no more.
+  for (uint32_t i = 0; i < kRecords && inbox_->records().Pop(body); ++i) {
+    if (!Handle(body, budget).ok()) return;
+  }
+}
+
+Status Receiver::Handle(const RecordBody& body, Budget& budget) {
+  const RecordKind kind = KindOf(body);
+  if (put_signal_ && kind != RecordKind::kSignal) return Broken("a signal was announced and did not come");
+  switch (kind) {
+    case RecordKind::kSignal: {
+      const auto record = Unpack<SignalRecord>(body);
+      if ((record.after_put != 0) != put_signal_) return Broken("a signal out of place");
+      const bool counts = record.after_put == 0 || put_signal_counts_;
+      put_signal_ = false;
+      if (counts) OnSignal(record);
+      return Status::Ok();
+    }
+    case RecordKind::kPut:
+      return OnPut(Unpack<PutRecord>(body), budget);
+    case RecordKind::kAnswer:
+      return sender_->OnAnswer(Unpack<AnswerRecord>(body));
+    case RecordKind::kGet:
+      return OnGet(Unpack<GetRecord>(body));
+    case RecordKind::kData:
+      return OnData(Unpack<DataRecord>(body), budget);
+  }
+  return Broken("a record of an unknown kind");
+}
+
+void Receiver::OnSignal(const SignalRecord& record) {
+  if (!inbox_->IsOpen(record.slot, record.grant)) {
+    context_->stale_signals.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  context_->events.Push(SignalArrived{.link = link_,
+                                      .signal = {.grant = {.slot = record.slot, .id = record.grant},
+                                                 .transfer = record.transfer,
+                                                 .chunk = record.chunk,
+                                                 .chunks = record.chunks,
+                                                 .checksum = record.checksum}});
+}
+
+Status Receiver::OnPut(const PutRecord& record, Budget& budget) {
+  const bool last = (record.flags & kLastPiece) != 0;
+  const bool abandoned = (record.flags & kAbandoned) != 0;
+  if (record.slot >= kGrantSlots) return Broken("a grant slot that does not exist");
+  const std::byte* bytes = nullptr;
+  if (!abandoned) {
+    bytes = inbox_->Payload(record.position, record.length);
+    if (bytes == nullptr) return Broken("a put outside the payload ring");
+  }
+  Code& scope_failure = scope_failure_[record.slot];
+  if ((record.flags & kNewScope) != 0) scope_failure = Code::kOk;
+  // Once refused, the rest of an operation is refused too: it counts as one.
+  if (put_code_ == Code::kOk) put_code_ = abandoned ? Code::kInvalidArgument : Place(record, bytes);
+  put_placed_ |= put_code_ == Code::kOk;
+  if (!abandoned) {
+    inbox_->TakePayload(record.position + record.length);
+    budget.bytes -= std::min<uint64_t>(budget.bytes, record.length);
+  }
+  if (put_code_ != Code::kOk) scope_failure = put_code_;
+  if (!last) return Status::Ok();
+  put_signal_ = (record.flags & kSignalled) != 0;
+  put_signal_counts_ = put_signal_ && scope_failure == Code::kOk;
+  if (answers_.size() >= kMostAnswers) return Broken("more writes at once than the window allows");
+  Answer(record.sequence, put_signal_ ? scope_failure : put_code_, put_placed_);
+  put_code_ = Code::kOk;
+  put_placed_ = false;
+  return Status::Ok();
+}
+
+Code Receiver::Place(const PutRecord& record, const std::byte* bytes) {
+  if (!inbox_->IsOpen(record.slot, record.grant)) {
+    return record.slot == 0 ? Code::kPermission : Code::kFenced;
+  }
+  const LocalRegion* region = context_->regions.Find(record.region, record.generation);
+  if (region == nullptr || !PeersWrite(region->access)) return Code::kPermission;
+  if (record.slot == 0 && region->access != Access::kReadWrite) return Code::kPermission;
+  if (record.offset > region->length || record.length > region->length - record.offset) {
+    return Code::kOutOfBounds;
+  }
+  std::memcpy(region->address + record.offset, bytes, record.length);
+  return Code::kOk;
+}
+
+void Receiver::Answer(uint64_t sequence, Code code, bool placed) {
+  if (code == Code::kOk && !answers_.empty() && answers_.back().code == 0) {
+    answers_.back().sequence = sequence;
+    return;
+  }
+  answers_.push_back({.code = static_cast<uint8_t>(code),
+                      .partly = static_cast<uint8_t>(placed && code != Code::kOk),
+                      .sequence = sequence});
+}
+
+Status Receiver::OnGet(const GetRecord& record) {
+  if (gets_.size() >= kMostGets) return Broken("more reads at once than the window allows");
+  gets_.push_back({.get = record});
+  return Status::Ok();
+}
+
+Status Receiver::OnData(const DataRecord& record, Budget& budget) {
+  if (record.code != 0) return sender_->OnData(record, nullptr);
+  const std::byte* const bytes = inbox_->Payload(record.position, record.length);
+  if (bytes == nullptr) return Broken("bytes outside the payload ring");
+  WC_RETURN_IF_ERROR(sender_->OnData(record, bytes));
+  inbox_->TakePayload(record.position + record.length);
+  budget.bytes -= std::min<uint64_t>(budget.bytes, record.length);
+  return Status::Ok();
+}
+
+bool Receiver::Serve(Budget& budget) {
+  const bool answered = SendAnswers();
+  return SendData(budget) || answered;
+}
+
+bool Receiver::SendAnswers() {
+  bool any = false;
+  while (!answers_.empty() && outbox_->HasSpace()) {
+    outbox_->Push(answers_.front());
+    answers_.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+Code Receiver::CheckGet(const Served& served, uint64_t size, const std::byte*& from) {
+  const GetRecord& get = served.get;
+  const LocalRegion* region = context_->regions.Find(get.region, get.generation);
+  if (region == nullptr || !PeersRead(region->access) || !inbox_->IsOpen(0, 0)) return Code::kPermission;
+  if (get.length == 0 || get.offset > region->length || get.length > region->length - get.offset) {
+    return Code::kOutOfBounds;
+  }
+  from = region->address + get.offset + served.done;
+  return size > 0 ? Code::kOk : Code::kOutOfBounds;
+}
+
+bool Receiver::SendData(Budget& budget) {
+  bool any = false;
+  while (!gets_.empty() && budget.bytes > 0 && outbox_->HasSpace()) {
+    Served& served = gets_.front();
+    const uint64_t size = std::min(served.get.length - served.done, kDataPiece);
+    const std::byte* from = nullptr;
+    DataRecord record{.length = static_cast<uint32_t>(size), .sequence = served.get.sequence};
+    const Code code = CheckGet(served, size, from);
+    std::byte* room = nullptr;
+    if (code != Code::kOk) {
+      record = {.flags = kLastPiece, .code = static_cast<uint8_t>(code), .sequence = served.get.sequence};
+    } else {
+      room = outbox_->has_payload() ? outbox_->Reserve(size, record.position) : nullptr;
+      if (room == nullptr) break;
+      std::memcpy(room, from, size);
+      outbox_->Commit(record.position, size);
+      served.done += size;
+      budget.bytes -= std::min(budget.bytes, size);
+      if (served.done == served.get.length) record.flags = kLastPiece;
+    }
+    outbox_->Push(record);
+    any = true;
+    if ((record.flags & kLastPiece) != 0) gets_.pop_front();
+  }
+  return any;
+}
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+
+#include "transport/shm/context.h"
+#include "transport/shm/inbox.h"
+#include "transport/shm/outbox.h"
+#include "transport/shm/records.h"
+#include "transport/shm/sender.h"
+
+namespace weightcast::transport::shm {
+
+/// What the peer puts into our inbox: signals, puts and gets of its operations, and answers to ours. Every
+/// field is checked against our own tables. Draining never waits for room in the peer's inbox, so two
+/// full inboxes cannot block each other: answers and bytes that do not fit are kept, and the
+/// peer's windows bound how many.
+class Receiver {
+ public:
+  Receiver(LinkId link, Context& context, OwnInbox& inbox, Outbox& outbox, Sender& sender);
+
+  /// Handles records until none is left, `budget` is used up or events have piled up. kProtocol when the
+  /// peer breaks the rules. `any`: set if there was something.
+  Status Drain(Budget& budget, bool& any);
+  /// The last time, when the peer has gone: all that is left.
+  void DrainAll();
+  /// Sends the answers and the bytes that are due, as far as there is room. True if anything was sent.
+  bool Serve(Budget& budget);
+  [[nodiscard]] bool owes() const { return !answers_.empty() || !gets_.empty(); }
+
+ private:
+  static constexpr size_t kMostAnswers = 512;  ///< More than the window of an honest peer can need.
+  static constexpr size_t kMostGets = 64;
+  static constexpr uint64_t kDataPiece = 128 * 1024;
+
+  struct Served {
+    GetRecord get;
+    uint64_t done = 0;
+  };
+
+  Status Handle(const RecordBody& body, Budget& budget);
+  void OnSignal(const SignalRecord& record);
+  Status OnPut(const PutRecord& record, Budget& budget);
+  [[nodiscard]] Code Place(const PutRecord& record, const std::byte* bytes);
+  void Answer(uint64_t sequence, Code code, bool placed);
+  Status OnGet(const GetRecord& record);
+  Status OnData(const DataRecord& record, Budget& budget);
+  bool SendAnswers();
+  bool SendData(Budget& budget);
+  [[nodiscard]] Code CheckGet(const Served& served, uint64_t size, const std::byte*& from);
+
+  LinkId link_;
+  Context* context_;
+  OwnInbox* inbox_;
+  Outbox* outbox_;
+  Sender* sender_;
+
+  Code put_code_ = Code::kOk;       ///< Of the put under way: the first refusal of its pieces.
+  bool put_placed_ = false;         ///< Some of its pieces are in place.
+  bool put_signal_ = false;         ///< The next record must be the put's signal.
+  bool put_signal_counts_ = false;  ///< All that it stands for has landed.
+  std::array<Code, kGrantSlots> scope_failure_{};
+  std::deque<AnswerRecord> answers_;
+  std::deque<Served> gets_;
+};
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,143 @@
+#include "transport/shm/regions.h"
+
+#include <fcntl.h>
+
+#include <span>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/strings.h"
+#include "memory/populate.h"
+#include "transport/shm/shared_memory.h"
+
+namespace weightcast::transport::shm {
+namespace {
+
+constexpr uint8_t kKeyVersion = 1;
+
+/// A descriptor of our own for peers that map the region; the caller's may be closed or reused.
+UniqueFd ForPeers(const Memory& memory, Access access) {
+  if (access == Access::kLocal || memory.fd < 0) return {};
+  if (memory.fd_offset > UINT64_MAX - memory.length) return {};
+  if (!CannotShrink(memory.fd, memory.fd_offset + memory.length)) return {};
+  return UniqueFd(fcntl(memory.fd, F_DUPFD_CLOEXEC, 0));
+}
+
+}  // namespace
+
+std::string EncodeKey(const RegionKey& key) {
+  ByteWriter out;
+  out.Put(kKeyVersion);
+  out.Put(static_cast<uint8_t>(key.access));
+  out.Put(static_cast<uint8_t>(key.mappable));
+  out.Put(key.address);
+  out.Put(key.length);
+  return out.Take();
+}
+
+Result<RegionKey> DecodeKey(std::string_view bytes) {
+  ByteReader in(bytes);
+  const auto version = in.Get<uint8_t>();
+  const auto access = in.Get<uint8_t>();
+  const auto mappable = in.Get<uint8_t>();
+  RegionKey key;
+  key.address = in.Get<uint64_t>();
+  key.length = in.Get<uint64_t>();
+  if (!in.AtEnd() || version != kKeyVersion || access > static_cast<uint8_t>(Access::kRead) || mappable > 1 ||
+      key.address > UINT64_MAX - key.length) {
+    return Status(Code::kProtocol, "malformed key of a shm region; both sides must run the same release");
+  }
+  key.access = static_cast<Access>(access);
+  key.mappable = mappable == 1;
+  return key;
+}
+
+bool PeersWrite(Access access) { return access == Access::kGranted || access == Access::kReadWrite; }
+bool PeersRead(Access access) { return access == Access::kReadWrite || access == Access::kRead; }
+
+Status Regions::Check(const RegionName& name, const Memory& memory) const {
+  if (memory.kind != MemoryKind::kHost) {
+    return {Code::kInvalidArgument, "shm registers host memory only; use a transport for devices"};
+  }
+  if (name.owner != self_ || name.generation == 0) {
+    return {Code::kInvalidArgument, "a region's name needs its own process as owner and a generation > 0"};
+  }
+  if (name.id >= kMaxRegions) {
+    return {Code::kExhausted, StrCat("at most ", kMaxRegions, " regions can be registered at once; ",
+                                     "register larger pieces of memory")};
+  }
+  return Status::Ok();
+}
+
+Result<std::string> Regions::Add(const RegionName& name, const Memory& memory, Access access) {
+  WC_RETURN_IF_ERROR(Check(name, memory));
+  WC_RETURN_IF_ERROR(Populate(std::span(memory.address, memory.length), access));
+  LocalRegion region{.name = name,
+                     .access = access,
+                     .address = memory.address,
+                     .length = memory.length,
+                     .fd = ForPeers(memory, access),
+                     .fd_offset = memory.fd_offset,
+                     .live = true};
+  const RegionKey key{.access = access,
+                      .mappable = region.fd.valid(),
+                      .address = reinterpret_cast<uint64_t>(memory.address),
+                      .length = memory.length};
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ids_.insert(name.id).second) {
+      return Status(Code::kInvalidArgument, StrCat("region ", name.id, " is registered already"));
+    }
+    changes_.push_back({.add = true, .id = name.id, .region = std::move(region)});
+    pending_.store(true, std::memory_order_seq_cst);
+  }
+  if (access != Access::kLocal) {
+    fence_->generation[name.id].store(name.generation, std::memory_order_seq_cst);
+  }
+  return EncodeKey(key);
+}
+
+bool Regions::Remove(uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  if (!ids_.contains(id) || !removing_.insert(id).second) return false;
+  fence_->generation[id].store(0, std::memory_order_seq_cst);
+  changes_.push_back({.add = false, .id = id, .region = {}});
+  pending_.store(true, std::memory_order_seq_cst);
+  return true;
+}
+
+void Regions::Refresh() {
+  const std::lock_guard lock(mutex_);
+  pending_.store(false, std::memory_order_seq_cst);
+  for (Change& change : changes_) {
+    if (change.id >= table_.size()) table_.resize(change.id + 1);
+    if (!change.add) removed_.push_back(change.id);
+    table_[change.id] = std::move(change.region);
+  }
+  changes_.clear();
+}
+
+const LocalRegion* Regions::Find(uint32_t id) {
+  if (id < table_.size() && table_[id].live) return &table_[id];
+  if (!pending()) return nullptr;
+  Refresh();
+  return id < table_.size() && table_[id].live ? &table_[id] : nullptr;
+}
+
+const LocalRegion* Regions::Find(uint32_t id, uint32_t generation) {
+  const LocalRegion* region = Find(id);
+  return region != nullptr && region->name.generation == generation ? region : nullptr;
+}
+
+std::vector<uint32_t> Regions::TakeRemoved() {
+  if (pending()) Refresh();
+  return std::exchange(removed_, {});
+}
+
+void Regions::Forget(uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  ids_.erase(id);
+  removing_.erase(id);
+}
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,176 @@
+#include "transport/shm/sender.h"
+
+#include <algorithm>
+
+namespace weightcast::transport::shm {
+
+Sender::Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads)
+    : link_(link), context_(&context), outbox_(&outbox), roads_(&roads), queue_(kQueue) {}
+
+size_t Sender::Take(std::span<const Op> ops) {
+  size_t taken = 0;
+  for (const Op& op : ops) {
+    if (tail_ - head_ == kQueue || context_->events.plenty()) break;
+    At(tail_++) = Pending{.op = op};
+    ++taken;
+  }
+  return taken;
+}
+
+bool Sender::Run(Budget& budget) {
+  bool any = false;
+  waits_for_device_ = false;
+  while (next_ != tail_ && budget.operations > 0 && !context_->events.plenty()) {
+    const Step step = StepFront(budget);
+    if (step == Step::kStalled) break;
+    any = true;
+    if (step == Step::kSpent) break;
+    --budget.operations;
+  }
+  return any;
+}
+
+Code Sender::Check(const Op& op) const {
+  if (op.grant.slot >= kGrantSlots || (op.grant.slot == 0) != (op.grant.id == 0)) {
+    return Code::kInvalidArgument;
+  }
+  if (op.kind == OpKind::kSignal) return op.has_signal ? Code::kOk : Code::kInvalidArgument;
+  if (op.kind == OpKind::kRead && op.has_signal) return Code::kInvalidArgument;
+  const PeerRegion* region = context_->peer_regions.Find(link_, op.remote);
+  const LocalRegion* local = context_->regions.Find(op.local);
+  if (region == nullptr || local == nullptr) return Code::kInvalidArgument;
+  if (region->state == PeerRegion::State::kFailed) return region->failure;
+  if (op.remote_offset > region->length || op.length > region->length - op.remote_offset) {
+    return Code::kOutOfBounds;
+  }
+  if (op.local_offset > local->length || op.length > local->length - op.local_offset) {
+    return Code::kOutOfBounds;
+  }
+  const Access access = region->key.access;
+  if (op.kind == OpKind::kRead) return PeersRead(access) ? Code::kOk : Code::kPermission;
+  if (!PeersWrite(access)) return Code::kPermission;
+  return access == Access::kGranted && op.grant.slot == 0 ? Code::kPermission : Code::kOk;
+}
+
+bool Sender::Begin(Pending& pending) {
+  if (pending.checked) return true;
+  if (pending.op.after != nullptr && !pending.op.after->Done()) {
+    waits_for_device_ = true;
+    return false;
+  }
+  if (pending.op.kind != OpKind::kSignal) {
+    // Taken all the same: a caller that sleeps until something completes must not sleep for ever.
+    const PeerRegion* region = context_->peer_regions.Find(link_, pending.op.remote);
+    if (region != nullptr && region->state == PeerRegion::State::kWaiting) return false;
+  }
+  pending.checked = true;
+  pending.code = Check(pending.op);
+  return true;
+}
+
+void Sender::EnterScope(Pending& pending) {
+  if (pending.scoped || pending.op.kind == OpKind::kRead || pending.op.grant.slot >= kGrantSlots) return;
+  pending.scoped = true;
+  const GrantName& grant = pending.op.grant;
+  Scope& scope = scopes_[grant.slot];
+  if (!scope.open || scope.grant != grant.id) {
+    scope = Scope{.grant = grant.id, .number = scope.number + 1, .open = true};
+  }
+  pending.scope = scope.number;
+}
+
+Sender::Step Sender::StepFront(Budget& budget) {
+  Pending& front = At(next_);
+  if (!Begin(front)) return Step::kStalled;
+  EnterScope(front);
+  const bool ring_busy = head_ != next_;
+  if (front.code != Code::kOk) return ring_busy ? Step::kStalled : Refuse(front, front.code);
+  if (front.moved) return Conclude(front);
+  if (front.op.kind != OpKind::kSignal) return StepRoad(front, budget);
+  if (ring_busy) return Step::kStalled;
+  return outbox_->GrantOpen(front.op.grant) ? Conclude(front) : Refuse(front, Code::kFenced);
+}
+
+Sender::Step Sender::StepRoad(Pending& pending, Budget& budget) {
+  PeerRegion* region = context_->peer_regions.Find(link_, pending.op.remote);
+  if (region == nullptr) pending.code = Code::kInvalidArgument;  // Released with operations in flight.
+  const bool ring_busy = head_ != next_;
+  const Road road = region == nullptr ? Road::kMapped : RoadOf(pending.op, *region);
+  if (road == Road::kRing && pending.op.length > 0) return StepRing(pending, *region, budget);
+  if (ring_busy) return Step::kStalled;
+  if (region == nullptr) return Refuse(pending, pending.code);
+  if (pending.op.length == 0) return Touch(pending, *region);
+  return road == Road::kMapped ? Move(pending, *region, budget) : CopyBatch(budget);
+}
+
+Sender::Road Sender::RoadOf(const Op& op, const PeerRegion& region) const {
+  if (region.mapping != nullptr) return Road::kMapped;
+  const bool copy = op.kind == OpKind::kRead ? roads_->copy_reads : roads_->copy_writes;
+  return copy ? Road::kCopy : Road::kRing;
+}
+
+Code Sender::Admitted(const Op& op, const PeerRegion& region) const {
+  const GrantName grant = op.kind == OpKind::kRead ? GrantName{} : op.grant;
+  if (!outbox_->GrantOpen(grant)) return grant.slot == 0 ? Code::kUnavailable : Code::kFenced;
+  return outbox_->Live(region.name) ? Code::kOk : Code::kPermission;
+}
+
+std::byte* Sender::LocalAt(const Pending& pending, uint64_t size) {
+  // Looked up for each piece: it may have been deregistered, and its memory freed, since the last.
+  const LocalRegion* local = context_->regions.Find(pending.op.local);
+  if (local == nullptr) return nullptr;
+  const uint64_t offset = pending.op.local_offset + pending.done;
+  if (offset > local->length || size > local->length - offset) return nullptr;
+  return local->address + offset;
+}
+
+Sender::Step Sender::Conclude(Pending& pending) {
+  pending.moved = true;
+  if (!pending.op.has_signal) {
+    Complete(Code::kOk, Written::kYes);
+    return Step::kDone;
+  }
+  Scope& scope = scopes_[pending.op.grant.slot];
+  if (scope.failure != Code::kOk) return Refuse(pending, scope.failure);
+  if (!outbox_->HasSpace()) return Step::kStalled;
+  outbox_->Push(SignalOf(pending.op.signal));
+  scope.open = false;
+  Complete(Code::kOk, Written::kYes);
+  return Step::kDone;
+}
+
+void Sender::Complete(Code code, Written written) {
+  const Op& op = At(head_).op;
+  context_->events.Push(
+      Completion{.link = link_, .lane = 0, .cookie = op.cookie, .code = code, .written = written});
+  if (head_++ == next_) ++next_;
+}
+
+Sender::Step Sender::Refuse(Pending& pending, Code code) {
+  NoteFailure(pending, code);
+  if (pending.scoped && pending.op.has_signal) scopes_[pending.op.grant.slot].open = false;
+  Complete(code, pending.done > 0 || pending.moved ? Written::kMaybe : Written::kNo);
+  return Step::kDone;
+}
+
+void Sender::NoteFailure(const Pending& pending, Code code) {
+  if (!pending.scoped) return;
+  Scope& scope = scopes_[pending.op.grant.slot];
+  if (scope.open && scope.number == pending.scope) scope.failure = code;
+}
+
+void Sender::Fail(Code code) {
+  for (; head_ != tail_; ++head_) {
+    const Pending& pending = At(head_);
+    const bool touched = head_ < next_ || pending.done > 0 || pending.moved;
+    const bool maybe = touched && pending.op.kind == OpKind::kWrite;
+    context_->events.Push(Completion{.link = link_,
+                                     .lane = 0,
+                                     .cookie = pending.op.cookie,
+                                     .code = code,
+                                     .written = maybe ? Written::kMaybe : Written::kNo});
+  }
+  next_ = head_;
+}
+
+}  // namespace weightcast::transport::shm

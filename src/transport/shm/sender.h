@@ -1,0 +1,123 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/shm/context.h"
+#include "transport/shm/cross_copy.h"
+#include "transport/shm/outbox.h"
+#include "transport/shm/records.h"
+#include "transport/types.h"
+
+namespace weightcast::transport::shm {
+
+/// Which roads a link has besides mapped memory, as found by trial.
+struct Roads {
+  CrossCopy copy;
+  bool copy_writes = false;
+  bool copy_reads = false;
+  std::string refusal;  ///< Why a copy is not possible; empty where it is.
+  bool ring_wanted = false;
+  bool ring_ready = false;
+  Code ring_failure = Code::kOk;
+};
+
+/// The operations that this side has posted on one link: takes them, moves their bytes, completes them.
+/// They run in the order of posting. Three roads: mapped memory, cross-process copy, and the ring, where
+/// the peer does the second half of the copying and answers. Before the road changes, what is under
+/// way on the ring is waited for.
+class Sender {
+ public:
+  Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads);
+
+  /// Takes from the front of `ops`; how many.
+  size_t Take(std::span<const Op> ops);
+  /// Moves bytes while the budget lasts and nothing is in the way. True if anything was done.
+  bool Run(Budget& budget);
+  /// Answers of the peer; kProtocol when they make no sense.
+  Status OnAnswer(const AnswerRecord& record);
+  Status OnData(const DataRecord& record, const std::byte* bytes);
+  /// Completes all that was taken.
+  void Fail(Code code);
+
+  [[nodiscard]] bool idle() const { return head_ == tail_; }
+  /// The next operation waits for a device's event, of which no descriptor tells.
+  [[nodiscard]] bool waits_for_device() const { return waits_for_device_; }
+
+ private:
+  static constexpr uint64_t kQueue = 256;       ///< Operations taken and not completed.
+  static constexpr uint64_t kRingWindow = 128;  ///< Of these, on the ring.
+  static constexpr uint64_t kGetWindow = 32;
+  static constexpr uint64_t kRingPiece = 128 * 1024;
+  static constexpr size_t kBatch = 64;  ///< Pieces of one cross-process copy.
+
+  enum class Step : uint8_t { kDone, kStalled, kSpent };
+  enum class Road : uint8_t { kMapped, kCopy, kRing };
+  struct Pending {
+    Op op;
+    uint64_t done = 0;      ///< Bytes moved; on the ring: bytes sent, or received.
+    uint64_t sequence = 0;  ///< On the ring.
+    uint32_t scope = 0;
+    bool checked = false;
+    bool scoped = false;
+    bool moved = false;     ///< Only the signal is left.
+    Code code = Code::kOk;  ///< Known to fail, though not yet completed.
+  };
+  /// The writes that one signal stands for: those under its grant since the signal before. If one of them
+  /// failed, the signal must not be set.
+  struct Scope {
+    uint64_t grant = 0;
+    uint32_t number = 0;
+    bool open = false;
+    bool on_ring = false;  ///< The peer has seen a put of it.
+    Code failure = Code::kOk;
+  };
+
+  Pending& At(uint64_t index) { return queue_[index % kQueue]; }
+  [[nodiscard]] Code Check(const Op& op) const;
+  /// Checks once; false while a device's event or the region's import is awaited.
+  bool Begin(Pending& pending);
+  void EnterScope(Pending& pending);
+  Step StepFront(Budget& budget);
+  Step StepRoad(Pending& pending, Budget& budget);
+  Step StepRing(Pending& pending, const PeerRegion& region, Budget& budget);
+  [[nodiscard]] Road RoadOf(const Op& op, const PeerRegion& region) const;
+  /// What the peer's words say now; call between Enter and Leave.
+  [[nodiscard]] Code Admitted(const Op& op, const PeerRegion& region) const;
+
+  /// Where a piece of the local side lies; nullptr when its region has gone.
+  std::byte* LocalAt(const Pending& pending, uint64_t size);
+
+  Step Touch(Pending& pending, const PeerRegion& region);
+  Step Move(Pending& pending, PeerRegion& region, Budget& budget);
+  Step CopyBatch(Budget& budget);
+  size_t Gather(uint64_t most_bytes, std::span<iovec> local, std::span<iovec> remote);
+  Step OnCopied(std::span<const iovec> local, uint64_t copied);
+  Step OnCopyError(int error);
+  Step Put(Pending& pending, const PeerRegion& region, Budget& budget);
+  Step Get(Pending& pending, const PeerRegion& region);
+  void Abandon(Pending& pending);
+  Step Conclude(Pending& pending);
+
+  /// Completes the operation at `head_`, which is also the front unless the ring has it.
+  void Complete(Code code, Written written);
+  Step Refuse(Pending& pending, Code code);
+  void NoteFailure(const Pending& pending, Code code);
+
+  LinkId link_;
+  Context* context_;
+  Outbox* outbox_;
+  Roads* roads_;
+  std::vector<Pending> queue_;
+  uint64_t head_ = 0;  ///< Oldest not completed.
+  uint64_t next_ = 0;  ///< Next to run; what lies before it waits for the peer's answer.
+  uint64_t tail_ = 0;
+  uint64_t next_sequence_ = 1;
+  bool waits_for_device_ = false;
+  std::array<Scope, kGrantSlots> scopes_;
+};
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,168 @@
+#include "transport/shm/shm_transport.h"
+
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <limits>
+
+#include "base/process.h"
+#include "base/strings.h"
+#include "transport/shm/cross_copy.h"
+#include "transport/shm/factory.h"
+
+namespace weightcast::transport {
+
+Result<std::unique_ptr<Transport>> CreateShmTransport(const TransportOptions& options) {
+  return shm::ShmTransport::Create(options);
+}
+
+namespace shm {
+
+Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& options, bool cross_copy) {
+  WC_ASSIGN_OR_RETURN(auto poller, Poller::Create());
+  WC_ASSIGN_OR_RETURN(auto fence, CreateShared(sizeof(FencePage), /*read_only_for_peers=*/true));
+  WC_ASSIGN_OR_RETURN(auto wake, WakeFd::Create());
+  UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer.valid()) return Status(Code::kExhausted, StrCat("timerfd_create: ", ErrnoText(errno)));
+  WC_RETURN_IF_ERROR(poller.Add(wake.fd(), EPOLLIN, PollKey(PollKind::kWake, 0)));
+  WC_RETURN_IF_ERROR(poller.Add(timer.get(), EPOLLIN, PollKey(PollKind::kTimer, 0)));
+  WC_ASSIGN_OR_RETURN(auto acceptor, Acceptor::Create(poller));
+  if (cross_copy) AllowCrossCopy();
+  return std::unique_ptr<Transport>(new ShmTransport(options.self, cross_copy, std::move(poller),
+                                                     std::move(fence), std::move(wake), std::move(timer),
+                                                     std::move(acceptor)));
+}
+
+ShmTransport::ShmTransport(Incarnation self, bool cross_copy, Poller poller, SharedPages fence, WakeFd wake,
+                           UniqueFd timer, Acceptor acceptor)
+    : process_(getpid()),
+      context_(self, cross_copy, std::move(poller), std::move(fence)),
+      wake_(std::move(wake)),
+      timer_(std::move(timer)),
+      acceptor_(std::move(acceptor)),
+      boot_id_(BootId()) {}
+
+ShmTransport::~ShmTransport() {
+  if (getpid() != process_) {
+    // A child of a fork: the links and what watches them are the parent's.
+    for (auto& [id, link] : links_) (void)link.release();
+    return;
+  }
+  for (Link* link : order_) link->Close();
+  // Memory is freed after this; a copy takes microseconds. A stopped peer is the caller's to have waited for.
+  const TimePoint limit = Clock::now() + std::chrono::milliseconds(100);
+  const auto all_closed = [this] {
+    return std::all_of(order_.begin(), order_.end(), [](const Link* link) { return link->closed(); });
+  };
+  while (!all_closed() && Clock::now() < limit) Poll();
+}
+
+Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
+  if (local != MemoryKind::kHost || remote != MemoryKind::kHost) return {};
+  // The target's processor is needed where cross-process copy is refused.
+  return {.supported = true,
+          .max_length = std::numeric_limits<uint64_t>::max() / 2,
+          .target_cpu = true,
+          .revoke = RevokeKind::kWriterMarks};
+}
+
+Result<std::string> ShmTransport::Register(const RegionName& name, const Memory& memory, Access access) {
+  return context_.regions.Add(name, memory, access);
+}
+
+void ShmTransport::Deregister(uint32_t region) {
+  if (context_.regions.Remove(region)) WakeSleeper();
+}
+
+Result<RemoteRegion> ShmTransport::Import(LinkId link, const RegionName& name, uint64_t length,
+                                          std::string_view key) {
+  auto imported = context_.peer_regions.Add(link, name, length, key);
+  if (imported.ok()) WakeSleeper();
+  return imported;
+}
+
+void ShmTransport::Release(LinkId link, RemoteRegion region) {
+  TakeChanges();
+  context_.peer_regions.Erase(link, region);
+}
+
+Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
+                                           TimePoint deadline) {
+  if (static_cast<uint32_t>(link) == 0 || Find(link) != nullptr) {
+    return Status(Code::kInvalidArgument, "a link needs an id that is not 0 and not in use");
+  }
+  Invitation invitation;
+  if (role == Role::kResponder) {
+    WC_ASSIGN_OR_RETURN(invitation, DecodeInvitation(offer));
+    if (invitation.boot_id != boot_id_) return Status(Code::kUnavailable, "the peer is on another host");
+  }
+  WC_ASSIGN_OR_RETURN(auto made, Link::Create(context_, link, peer, deadline));
+  made->set_peer_cookie(invitation.cookie);
+  const Invitation own{.boot_id = boot_id_,
+                       .name = role == Role::kResponder ? acceptor_.name() : std::string(),
+                       .cookie = made->cookie()};
+  order_.push_back(made.get());
+  links_.emplace(static_cast<uint32_t>(link), std::move(made));
+  return Encode(own);
+}
+
+Status ShmTransport::Establish(LinkId link, std::string_view answer) {
+  Link* const found = Find(link);
+  if (found == nullptr) return {Code::kInvalidArgument, "no such link"};
+  WC_ASSIGN_OR_RETURN(const Invitation invitation, DecodeInvitation(answer));
+  if (invitation.name.empty()) return {Code::kProtocol, "an answer without the name of a listener"};
+  found->Connect(invitation);
+  return Status::Ok();
+}
+
+void ShmTransport::CloseLink(LinkId link) {
+  Link* const found = Find(link);
+  if (found != nullptr && found->state() != Link::State::kClosing) found->Close();
+}
+
+std::string ShmTransport::Describe(LinkId link) const {
+  const Link* const found = Find(link);
+  return found == nullptr ? "shm: no such link" : found->Describe();
+}
+
+Status ShmTransport::OpenGrant(LinkId link, const GrantName& grant) {
+  Link* const found = Find(link);
+  if (found == nullptr) return {Code::kInvalidArgument, "no such link"};
+  return found->OpenGrant(grant);
+}
+
+void ShmTransport::Revoke(LinkId link, const GrantName& grant) {
+  Link* const found = Find(link);
+  if (found == nullptr) {
+    context_.events.Push(Revoked{.link = link, .grant = grant});
+  } else {
+    found->Revoke(grant);
+  }
+}
+
+size_t ShmTransport::Post(LinkId link, uint32_t lane, std::span<const Op> ops) {
+  if (context_.peer_regions.pending()) TakeChanges();
+  Link* const found = Find(link);
+  return found == nullptr || lane != 0 ? 0 : found->Post(ops);
+}
+
+Link* ShmTransport::Find(LinkId link) const {
+  const auto found = links_.find(static_cast<uint32_t>(link));
+  return found == links_.end() ? nullptr : found->second.get();
+}
+
+void ShmTransport::WakeSleeper() {
+  if (asleep_.load(std::memory_order_seq_cst) && asleep_.exchange(false)) wake_.Wake();
+}
+
+bool ShmTransport::has_fences() const {
+  return !region_fences_.empty() || std::any_of(order_.begin(), order_.end(), [](const Link* link) {
+    return link->has_revokes() || link->state() == Link::State::kClosing;
+  });
+}
+
+}  // namespace shm
+}  // namespace weightcast::transport

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/poller.h"
+#include "transport/shm/acceptor.h"
+#include "transport/shm/context.h"
+#include "transport/shm/link.h"
+#include "transport/transport.h"
+
+namespace weightcast::transport::shm {
+
+/// The contract over shared memory. Threads and promises: transport.h.
+class ShmTransport final : public Transport {
+ public:
+  /// `cross_copy` false: the ring instead, as where the system forbids it. Tests run it so.
+  static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options, bool cross_copy = true);
+  /// Closes every link; waits briefly for copies of peers that are under way.
+  ~ShmTransport() override;
+
+  [[nodiscard]] std::string_view name() const override { return "shm"; }
+  [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
+
+  Result<std::string> Register(const RegionName& name, const Memory& memory, Access access) override;
+  void Deregister(uint32_t region) override;
+  Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length,
+                              std::string_view key) override;
+  void Release(LinkId link, RemoteRegion region) override;
+
+  Result<std::string> OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
+                               TimePoint deadline) override;
+  Status Establish(LinkId link, std::string_view answer) override;
+  void CloseLink(LinkId link) override;
+  [[nodiscard]] std::string Describe(LinkId link) const override;
+
+  Status OpenGrant(LinkId link, const GrantName& grant) override;
+  void Revoke(LinkId link, const GrantName& grant) override;
+
+  size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
+  size_t Progress(std::span<Event> out) override;
+
+  [[nodiscard]] int fd() const override { return context_.poller.fd(); }
+  bool Arm() override;
+  void Disarm() override;
+  [[nodiscard]] uint64_t stale_signals() const override {
+    return context_.stale_signals.load(std::memory_order_relaxed);
+  }
+
+ private:
+  /// A deregistration that waits for the peers' copies.
+  struct RegionFence {
+    uint32_t region = 0;
+    std::vector<std::pair<Link*, FenceWait>> waits;
+  };
+
+  ShmTransport(Incarnation self, bool cross_copy, Poller poller, SharedPages fence, WakeFd wake,
+               UniqueFd timer, Acceptor acceptor);
+  [[nodiscard]] Link* Find(LinkId link) const;
+  void WakeSleeper();
+  void Poll();
+  void Dispatch(uint64_t key, TimePoint now);
+  void Welcome(Acceptor::Guest guest);
+  bool Turn();
+  bool TakeChanges();
+  bool SettleFences();
+  bool RemoveClosed();
+  void SetTimer();
+  [[nodiscard]] bool has_fences() const;
+
+  const pid_t process_;
+  Context context_;
+  WakeFd wake_;
+  UniqueFd timer_;
+  Acceptor acceptor_;
+  const std::string boot_id_;
+
+  std::unordered_map<uint32_t, std::unique_ptr<Link>> links_;
+  std::vector<Link*> order_;  ///< All links, for turns.
+  size_t first_ = 0;          ///< Whose turn comes first.
+  std::vector<RegionFence> region_fences_;
+  uint32_t turns_ = 0;
+  bool poll_now_ = true;
+  std::atomic<bool> asleep_{false};
+};
+
+}  // namespace weightcast::transport::shm

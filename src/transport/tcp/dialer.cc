@@ -1,0 +1,124 @@
+#include "transport/tcp/dialer.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace weightcast::transport::tcp {
+namespace {
+constexpr Duration kStagger = std::chrono::milliseconds(50);
+/// For a welcome, once connected: whoever listens there and stays silent is not our peer.
+constexpr Duration kWelcomeLimit = std::chrono::seconds(2);
+}  // namespace
+
+Dialer::Dialer(const Poller& poller, uint64_t key, uint16_t lane, Cookie ours, Cookie theirs,
+               std::vector<SocketAddress> addresses, Duration lease)
+    : poller_(&poller),
+      key_(key),
+      lane_(lane),
+      ours_(ours),
+      theirs_(theirs),
+      lease_(lease),
+      addresses_(std::move(addresses)) {
+  attempts_.reserve(addresses_.size());
+}
+
+Dialer::~Dialer() {
+  for (Attempt& attempt : attempts_) Drop(attempt);
+}
+
+bool Dialer::failed() const {
+  return !welcomed() && attempts_.size() == addresses_.size() &&
+         std::ranges::none_of(attempts_, [](const Attempt& attempt) { return attempt.fd.valid(); });
+}
+
+void Dialer::Step(TimePoint now) {
+  for (Attempt& attempt : attempts_) {
+    if (attempt.fd.valid() && attempt.greeted && now >= attempt.give_up)
+      GiveUp(attempt, "no welcome in time");
+  }
+  const auto active = [&] {
+    return std::ranges::any_of(attempts_, [](const Attempt& a) { return a.fd.valid(); });
+  };
+  while (!welcomed() && attempts_.size() < addresses_.size() && (now >= next_start_ || !active())) Start(now);
+  PlanNextStep();
+}
+
+void Dialer::Start(TimePoint now) {
+  Attempt& attempt = attempts_.emplace_back();
+  attempt.to = addresses_[attempts_.size() - 1];
+  next_start_ = now + kStagger;
+  auto fd = StartConnect(attempt.to);
+  if (!fd.ok()) return GiveUp(attempt, fd.status().message());
+  attempt.fd = std::move(fd).value();
+  TuneTcp(attempt.fd.get(), lease_);
+  const Status added = poller_->Add(attempt.fd.get(), EPOLLOUT, key_ + attempts_.size() - 1);
+  if (!added.ok()) GiveUp(attempt, added.message());
+}
+
+void Dialer::OnReady(size_t number, TimePoint now) {
+  if (number >= attempts_.size() || !attempts_[number].fd.valid()) return;
+  Attempt& attempt = attempts_[number];
+  attempt.greeted ? Listen(attempt) : Greet(attempt, now);
+  Step(now);
+}
+
+void Dialer::Greet(Attempt& attempt, TimePoint now) {
+  if (const Status status = ConnectOutcome(attempt.fd.get(), attempt.to); !status.ok()) {
+    return GiveUp(attempt, status.message());
+  }
+  const auto hello = EncodeGreeting({Greeting::Kind::kHello, lane_, theirs_});
+  // A new socket takes 32 bytes whole.
+  if (send(attempt.fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) != kGreetingSize) {
+    return GiveUp(attempt, StrCat("sending the greeting: ", ErrnoText(errno)));
+  }
+  attempt.greeted = true;
+  attempt.give_up = now + kWelcomeLimit;
+  const auto number = static_cast<uint64_t>(&attempt - attempts_.data());
+  const Status changed = poller_->Modify(attempt.fd.get(), EPOLLIN, key_ + number);
+  if (!changed.ok()) GiveUp(attempt, changed.message());
+}
+
+void Dialer::Listen(Attempt& attempt) {
+  // Exactly the welcome: frames may stand behind it.
+  const ssize_t got =
+      recv(attempt.fd.get(), &attempt.bytes[attempt.got], kGreetingSize - attempt.got, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) return GiveUp(attempt, "whoever listens there does not know this link");
+  attempt.got += static_cast<size_t>(got);
+  if (attempt.got < kGreetingSize) return;
+  const auto greeting = ParseGreeting(attempt.bytes);
+  if (!greeting || greeting->kind != Greeting::Kind::kWelcome || greeting->lane != lane_ ||
+      greeting->cookie != ours_) {
+    return GiveUp(attempt, "whoever listens there is not the peer");
+  }
+  poller_->Remove(attempt.fd.get());
+  welcomed_ = std::move(attempt.fd);
+  address_ = attempt.to;
+  for (Attempt& other : attempts_) Drop(other);
+}
+
+void Dialer::GiveUp(Attempt& attempt, std::string_view why) {
+  Drop(attempt);
+  report_ += StrCat(report_.empty() ? "" : "; ", attempt.to.ToString(), ": ", why);
+}
+
+void Dialer::Drop(Attempt& attempt) {
+  if (attempt.fd.valid()) poller_->Remove(attempt.fd.get());
+  attempt.fd.reset();
+}
+
+void Dialer::PlanNextStep() {
+  next_step_ = TimePoint::max();
+  if (welcomed()) return;
+  if (attempts_.size() < addresses_.size()) next_step_ = next_start_;
+  for (const Attempt& attempt : attempts_) {
+    if (attempt.fd.valid() && attempt.greeted) next_step_ = std::min(next_step_, attempt.give_up);
+  }
+}
+
+}  // namespace weightcast::transport::tcp

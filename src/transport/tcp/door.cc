@@ -1,0 +1,183 @@
+#include "transport/tcp/door.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+#include "base/strings.h"
+
+namespace weightcast::transport::tcp {
+namespace {
+
+/// Thousands of peers may come at once when a job starts; more descriptors than a quarter of what the
+/// process has are never left to strangers.
+size_t MaxVisitors() {
+  rlimit limit{};
+  const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  return std::clamp<size_t>(known ? limit.rlim_cur / 4 : 256, 16, 4096);
+}
+
+UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+/// An address without a port, as settings have it: "10.0.0.1", "fe80::1%eth0", "[::1]".
+Result<SocketAddress> ParseHost(std::string_view text) {
+  const bool bare_v6 = text.find(':') != std::string_view::npos && !text.starts_with('[');
+  auto address = SocketAddress::Parse(bare_v6 ? StrCat("[", text, "]:0") : StrCat(text, ":0"));
+  if (address.ok()) return address;
+  return Status(Code::kInvalidArgument,
+                StrCat("'", text, "' is not a numeric address such as 10.0.0.1 or fe80::1%eth0"));
+}
+
+Result<std::vector<SocketAddress>> ParseHosts(std::string_view list) {
+  std::vector<SocketAddress> addresses;
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    if (comma > 0) {
+      WC_ASSIGN_OR_RETURN(const auto address, ParseHost(list.substr(0, comma)));
+      addresses.push_back(address);
+    }
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return addresses;
+}
+
+bool IsWildcard(const SocketAddress& address) {
+  if (address.family() == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(address.raw())->sin_addr.s_addr == htonl(INADDR_ANY);
+  }
+  return address.family() == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address.raw())->sin6_addr);
+}
+
+/// Only by chance does the peer call the interface of a link-local address by the same name.
+bool IsLinkLocal(const SocketAddress& address) {
+  return address.family() == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address.raw())->sin6_addr);
+}
+
+}  // namespace
+
+Door::Door(const Poller& poller, uint64_t listener_key, uint64_t visitor_key, Duration patience,
+           Duration lease)
+    : poller_(poller),
+      listener_key_(listener_key),
+      visitor_key_(visitor_key),
+      patience_(patience),
+      lease_(lease),
+      max_visitors_(MaxVisitors()),
+      spare_(OpenSpare()) {}
+
+Door::~Door() {
+  for (const auto& [number, visitor] : visitors_) poller_.Remove(visitor.fd.get());
+  if (listener_.valid()) poller_.Remove(listener_.get());
+}
+
+Status Door::Listen(const Settings& settings) {
+  SocketAddress at = AnyAddress();
+  if (!settings.bind.empty()) {
+    WC_ASSIGN_OR_RETURN(at, ParseHost(settings.bind));
+  }
+  WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
+  WC_ASSIGN_OR_RETURN(advertised_, ParseHosts(settings.advertise));
+  WC_ASSIGN_OR_RETURN(listener_, weightcast::Listen(at, ports));
+  WC_ASSIGN_OR_RETURN(bound_, LocalAddressOf(listener_.get()));
+  interfaces_ = settings.interface;
+  chosen_ = !settings.advertise.empty() || (!interfaces_.empty() && !interfaces_.starts_with('^'));
+  return poller_.Add(listener_.get(), EPOLLIN, listener_key_);
+}
+
+std::vector<SocketAddress> Door::Addresses(bool same_host) const {
+  std::vector<SocketAddress> addresses = advertised_;
+  if (addresses.empty() && !IsWildcard(bound_)) addresses = {bound_};
+  if (addresses.empty()) {
+    addresses = LocalAddresses(interfaces_);
+    // A socket for IPv4 alone hears no IPv6; the other way round both arrive.
+    if (bound_.family() == AF_INET)
+      std::erase_if(addresses, [](const auto& a) { return a.family() != AF_INET; });
+    std::vector<SocketAddress> last;
+    std::ranges::copy_if(addresses, std::back_inserter(last), IsLinkLocal);
+    std::erase_if(addresses, IsLinkLocal);
+    addresses.insert(addresses.end(), last.begin(), last.end());
+  }
+  if (!same_host) std::erase_if(addresses, [](const auto& address) { return address.IsLoopback(); });
+  for (auto& address : addresses) address.set_port(bound_.port());
+  return addresses;
+}
+
+UniqueFd Door::AcceptOne() {
+  auto fd = Accept(listener_.get());
+  if (fd.ok()) return std::move(fd).value();
+  WC_LOG(kError, "tcp: cannot take a connection: ", fd.status().message(), "; raise the limit of open files");
+  // It would stay pending and keep the listener readable for ever: take it with the spare and hang up.
+  spare_.reset();
+  {
+    const auto ignored = Accept(listener_.get());
+  }
+  spare_ = OpenSpare();
+  return {};
+}
+
+void Door::OnConnect(TimePoint now) {
+  UniqueFd fd = AcceptOne();
+  if (!fd.valid()) return;
+  if (visitors_.size() >= max_visitors_) Dismiss(visitors_.begin());
+  TuneTcp(fd.get(), lease_);
+  const uint64_t number = next_visitor_++;
+  if (!poller_.Add(fd.get(), EPOLLIN, visitor_key_ + number).ok()) return;
+  visitors_[number] = {.fd = std::move(fd), .deadline = now + patience_};
+}
+
+void Door::OnReady(uint64_t number, Host& host) {
+  const auto found = visitors_.find(number);
+  if (found == visitors_.end()) return;
+  Visitor& visitor = found->second;
+  // Exactly one greeting at a time: frames may stand behind the start.
+  const ssize_t got =
+      recv(visitor.fd.get(), &visitor.bytes[visitor.got], kGreetingSize - visitor.got, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) return Dismiss(found);
+  visitor.got += static_cast<size_t>(got);
+  if (visitor.got < kGreetingSize) return;
+  visitor.got = 0;
+  if (!Greet(visitor, host)) return Dismiss(found);
+  if (!visitor.fd.valid()) visitors_.erase(found);
+}
+
+bool Door::Greet(Visitor& visitor, Host& host) {
+  const auto greeting = ParseGreeting(visitor.bytes);
+  if (!greeting) return false;
+  if (visitor.welcomed) {
+    if (greeting->kind != Greeting::Kind::kStart) return false;
+    poller_.Remove(visitor.fd.get());
+    host.OnStart(*greeting, std::move(visitor.fd));
+    return true;
+  }
+  if (greeting->kind != Greeting::Kind::kHello) return false;
+  const Cookie* cookie = host.OnHello(*greeting);
+  if (cookie == nullptr) return false;
+  visitor.welcomed = true;
+  const auto welcome = EncodeGreeting({Greeting::Kind::kWelcome, greeting->lane, *cookie});
+  return send(visitor.fd.get(), welcome.data(), welcome.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == kGreetingSize;
+}
+
+void Door::Dismiss(std::map<uint64_t, Visitor>::iterator visitor) {
+  poller_.Remove(visitor->second.fd.get());
+  visitors_.erase(visitor);
+}
+
+void Door::Step(TimePoint now) {
+  while (!visitors_.empty() && visitors_.begin()->second.deadline <= now) Dismiss(visitors_.begin());
+}
+
+TimePoint Door::NextStep() const {
+  return visitors_.empty() ? TimePoint::max() : visitors_.begin()->second.deadline;
+}
+
+}  // namespace weightcast::transport::tcp

@@ -1,0 +1,185 @@
+#include "transport/tcp/frame.h"
+
+#include <cstring>
+
+namespace weightcast::transport::tcp {
+namespace {
+
+constexpr uint16_t kMagic = 0x4357;  // "WC" on the wire.
+constexpr uint8_t kFlagSignal = 1;
+constexpr size_t kPrefixSize = 8;
+constexpr size_t kSignalSize = 32;
+constexpr size_t kWriteSize = 40;
+constexpr size_t kReadSize = 24;
+constexpr size_t kResultSize = 8;
+constexpr size_t kDataSize = 8;
+static_assert(kPrefixSize + kWriteSize + kSignalSize == kMaxFrameSize);
+
+/// Appends numbers without bounds checks: every frame fits kMaxFrameSize.
+class Writer {
+ public:
+  explicit Writer(std::byte* out) : begin_(out), at_(out) {}
+  template <typename... T>
+  void Put(T... values) {
+    (PutOne(values), ...);
+  }
+  [[nodiscard]] size_t size() const { return static_cast<size_t>(at_ - begin_); }
+
+ private:
+  template <typename T>
+  void PutOne(T value) {
+    std::memcpy(at_, &value, sizeof value);
+    at_ += sizeof value;
+  }
+  std::byte* begin_;
+  std::byte* at_;
+};
+
+/// Takes numbers without bounds checks: the size has been looked at before.
+class Reader {
+ public:
+  explicit Reader(const std::byte* at) : at_(at) {}
+  template <typename... T>
+  void Get(T&... values) {
+    (GetOne(values), ...);
+  }
+
+ private:
+  template <typename T>
+  void GetOne(T& value) {
+    std::memcpy(&value, at_, sizeof value);
+    at_ += sizeof value;
+  }
+  const std::byte* at_;
+};
+
+void PutSignal(Writer& out, const Signal& signal) {
+  out.Put(signal.grant.slot, signal.transfer, signal.chunk, signal.chunks, signal.grant.id, signal.checksum);
+}
+
+/// Size of the body by type and flags; 0: there is no such frame.
+size_t SizeOf(uint8_t type, uint8_t flags) {
+  const bool write = type == static_cast<uint8_t>(FrameType::kWrite);
+  if ((flags & ~kFlagSignal) != 0 || (flags != 0 && !write)) return 0;
+  switch (static_cast<FrameType>(type)) {
+    case FrameType::kWrite:
+      return kPrefixSize + kWriteSize + (flags != 0 ? kSignalSize : 0);
+    case FrameType::kSignal:
+      return kPrefixSize + kSignalSize;
+    case FrameType::kRead:
+      return kPrefixSize + kReadSize;
+    case FrameType::kAck:
+      return kPrefixSize;
+    case FrameType::kResult:
+      return kPrefixSize + kResultSize;
+    case FrameType::kData:
+      return kPrefixSize + kDataSize;
+  }
+  return 0;
+}
+
+std::string_view GetSignal(Reader& in, Signal& signal) {
+  in.Get(signal.grant.slot, signal.transfer, signal.chunk, signal.chunks, signal.grant.id, signal.checksum);
+  return signal.grant.slot < kGrantSlots ? "" : "a signal's grant slot is out of range";
+}
+
+std::string_view GetWrite(Reader& in, Frame& frame) {
+  uint32_t zero = 0;
+  in.Get(frame.region, frame.generation, frame.grant.slot, zero, frame.grant.id, frame.offset, frame.length);
+  if (zero != 0) return "a reserved field is not zero";
+  if (frame.grant.slot >= kGrantSlots) return "a write's grant slot is out of range";
+  if (frame.length > kMaxLength) return "a write's length is out of range";
+  return frame.has_signal ? GetSignal(in, frame.signal) : "";
+}
+
+std::string_view GetRead(Reader& in, Frame& frame) {
+  in.Get(frame.region, frame.generation, frame.offset, frame.length);
+  return frame.length <= kMaxLength ? "" : "a read's length is out of range";
+}
+
+std::string_view GetResult(Reader& in, Frame& frame) {
+  uint8_t code = 0;
+  uint8_t written = 0;
+  uint16_t zero16 = 0;
+  uint32_t zero32 = 0;
+  in.Get(code, written, zero16, zero32);
+  if (zero16 != 0 || zero32 != 0) return "a reserved field is not zero";
+  if (code > static_cast<uint8_t>(Code::kInternal)) return "a result's code is unknown";
+  if (written > static_cast<uint8_t>(Written::kYes)) return "a result's outcome is unknown";
+  frame.code = static_cast<Code>(code);
+  frame.written = static_cast<Written>(written);
+  return "";
+}
+
+/// Empty, or what is wrong.
+std::string_view GetBody(Reader& in, Frame& frame) {
+  switch (frame.type) {
+    case FrameType::kWrite:
+      return GetWrite(in, frame);
+    case FrameType::kSignal:
+      return GetSignal(in, frame.signal);
+    case FrameType::kRead:
+      return GetRead(in, frame);
+    case FrameType::kAck:
+      return "";
+    case FrameType::kResult:
+      return GetResult(in, frame);
+    case FrameType::kData:
+      in.Get(frame.length);
+      return frame.length <= kMaxLength ? "" : "a data frame's length is out of range";
+  }
+  return "an unknown frame type";
+}
+
+}  // namespace
+
+size_t EncodeFrame(const Frame& frame, std::span<std::byte, kMaxFrameSize> out) {
+  Writer writer(out.data());
+  const uint8_t flags = frame.type == FrameType::kWrite && frame.has_signal ? kFlagSignal : 0;
+  writer.Put(kMagic, static_cast<uint8_t>(frame.type), flags, frame.sequence);
+  switch (frame.type) {
+    case FrameType::kWrite:
+      writer.Put(frame.region, frame.generation, frame.grant.slot, uint32_t{0}, frame.grant.id, frame.offset,
+                 frame.length);
+      if (frame.has_signal) PutSignal(writer, frame.signal);
+      break;
+    case FrameType::kSignal:
+      PutSignal(writer, frame.signal);
+      break;
+    case FrameType::kRead:
+      writer.Put(frame.region, frame.generation, frame.offset, frame.length);
+      break;
+    case FrameType::kAck:
+      break;
+    case FrameType::kResult:
+      writer.Put(static_cast<uint8_t>(frame.code), static_cast<uint8_t>(frame.written), uint16_t{0},
+                 uint32_t{0});
+      break;
+    case FrameType::kData:
+      writer.Put(frame.length);
+      break;
+  }
+  return writer.size();
+}
+
+ParsedFrame ParseFrame(std::span<const std::byte> bytes, Frame& frame) {
+  using Outcome = ParsedFrame::Outcome;
+  if (bytes.size() < kPrefixSize) return {.outcome = Outcome::kShort, .size = 0, .what = {}};
+  Reader in(bytes.data());
+  uint16_t magic = 0;
+  uint8_t type = 0;
+  uint8_t flags = 0;
+  in.Get(magic, type, flags, frame.sequence);
+  const size_t size = magic == kMagic ? SizeOf(type, flags) : 0;
+  if (size == 0) {
+    return {Outcome::kMalformed, 0, magic == kMagic ? "an unknown frame type" : "not a weightcast frame"};
+  }
+  if (bytes.size() < size) return {.outcome = Outcome::kShort, .size = 0, .what = {}};
+  frame.type = static_cast<FrameType>(type);
+  frame.has_signal = flags != 0;
+  const std::string_view wrong = GetBody(in, frame);
+  if (!wrong.empty()) return {Outcome::kMalformed, 0, wrong};
+  return {.outcome = Outcome::kFrame, .size = size, .what = {}};
+}
+
+}  // namespace weightcast::transport::tcp

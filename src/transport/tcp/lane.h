@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/fd.h"
+#include "base/poller.h"
+#include "transport/tcp/event_queue.h"
+#include "transport/tcp/grant_table.h"
+#include "transport/tcp/inbox.h"
+#include "transport/tcp/outbox.h"
+#include "transport/tcp/region_table.h"
+
+namespace weightcast::transport::tcp {
+
+/// What all lanes of a transport have in common. Outlives them.
+struct LaneShared {
+  const Poller& poller;
+  RegionTable& regions;
+  EventQueue& events;
+  uint64_t& stale_signals;
+  uint32_t& wanting;  ///< How many lanes want attention though no socket may say so.
+};
+
+/// One started socket of a link: the peer's operations carried out and ours sent. Once it fails it stays
+/// closed; it has then completed its operations and said LaneDown.
+class Lane final : private FrameHandler {
+ public:
+  Lane(const LaneShared& shared, const GrantTable& grants, LinkId link, uint32_t index, uint32_t depth,
+       UniqueFd socket, std::string peer);
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+  ~Lane() override;
+  /// From here on the poller tells when there is something to receive.
+  Status Watch();
+
+  [[nodiscard]] bool open() const { return socket_.valid(); }
+  /// Why it is down, for a person.
+  [[nodiscard]] const std::string& reason() const { return reason_; }
+  /// Goes on with what was left: input that found no room among the events, output that found none in the
+  /// socket, a source whose event was not over.
+  void Continue();
+  /// Before sleeping. False: there is something to do now. Else the poller will tell, also when a full
+  /// socket takes more.
+  bool Arm();
+  [[nodiscard]] bool HasRoom() const { return outbox_.HasRoom(); }
+
+  /// See Outbox::Push; Flush sends.
+  void Push(const Op& op, LocalRegion* local, const ImportedRegion& remote) {
+    outbox_.Push(op, local, remote);
+  }
+  void Flush();
+  /// Receives a bounded amount, then sends what became due.
+  void Receive();
+
+  /// Nothing of this grant lands from here on.
+  void Fence(const GrantName& grant);
+  /// No byte of this region is written or read for the peer from here on.
+  void Forget(const LocalRegion& region);
+  /// Completes everything with `code` and closes the socket, without LaneDown.
+  void Close(Code code);
+
+ private:
+  Verdict OnFrame(const Frame& frame) override;
+  std::string_view OnPayload(const Frame& frame) override;
+  [[nodiscard]] bool Paused() const override { return shared_.events.full(); }
+
+  Verdict OnWrite(const Frame& frame);
+  Verdict OnRead(const Frame& frame);
+  std::string_view OnSignal(const Frame& frame);
+  std::string_view EndWrite(const Frame& frame);
+  /// Delivers it, or counts it as stale.
+  bool Deliver(const Signal& signal);
+  /// kOk, or why this write may not begin.
+  Code Judge(const Frame& frame, const LocalRegion* region) const;
+  [[nodiscard]] Status Broken(int error) const;
+  void Fail(Status reason);
+  void Hang();
+  /// To be called after every change of what Continue goes on with.
+  void CountWanting();
+
+  LaneShared shared_;
+  const GrantTable& grants_;
+  LinkId link_;
+  uint32_t index_;
+  UniqueFd socket_;
+  std::string peer_;  ///< For messages.
+  std::string reason_;
+  Outbox outbox_;
+  Inbox inbox_;
+  bool has_input_ = false;
+  bool blocked_ = false;
+  bool watches_for_room_ = false;
+  bool wanting_ = false;        ///< Counted in LaneShared::wanting.
+  int send_error_ = 0;          ///< errno of a send that failed; the lane ends once all is received.
+  uint32_t next_sequence_ = 0;  ///< Of the peer's operations.
+  /// The write whose payload is being received.
+  Code write_code_ = Code::kOk;
+  Written write_written_ = Written::kNo;
+  const LocalRegion* write_region_ = nullptr;
+};
+
+}  // namespace weightcast::transport::tcp

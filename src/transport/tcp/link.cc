@@ -1,0 +1,213 @@
+#include "transport/tcp/link.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+#include "transport/tcp/keys.h"
+
+namespace weightcast::transport::tcp {
+
+Link::Link(const LaneShared& shared, const LinkTerms& terms)
+    : shared_(shared), terms_(terms), started_(terms.lanes) {}
+
+Status Link::Dial(const Answer& answer, TimePoint now) {
+  if (terms_.role != Role::kInitiator || !dialers_.empty() || state_ != State::kOpening) {
+    return {Code::kInvalidArgument, "this link is not waiting for an answer"};
+  }
+  if (answer.lanes > terms_.lanes)
+    return {Code::kProtocol, "the peer's tcp answer has more lanes than were offered"};
+  if (answer.addresses.empty()) {
+    return {Code::kUnavailable,
+            "the peer has no address for tcp; see its settings bind, interface and advertise"};
+  }
+  terms_.theirs = answer.cookie;
+  terms_.lanes = answer.lanes;
+  terms_.depth = std::min<uint32_t>(terms_.depth, answer.depth);
+  started_.resize(terms_.lanes);
+  dialers_.reserve(terms_.lanes);
+  for (uint32_t lane = 0; lane < terms_.lanes; ++lane) {
+    auto addresses = answer.addresses;
+    if (answer.spread) {
+      const auto first = static_cast<std::ptrdiff_t>(lane % addresses.size());
+      std::rotate(addresses.begin(), addresses.begin() + first, addresses.end());
+    }
+    dialers_.emplace_back(shared_.poller, MakeKey(KeyKind::kDial, terms_.id, lane),
+                          static_cast<uint16_t>(lane), terms_.ours, terms_.theirs, std::move(addresses),
+                          terms_.lease);
+  }
+  Step(now);
+  return Status::Ok();
+}
+
+void Link::OnDialReady(uint32_t lane, size_t attempt, TimePoint now) {
+  if (state_ != State::kOpening || lane >= dialers_.size()) return;
+  dialers_[lane].OnReady(attempt, now);
+  Step(now);
+}
+
+void Link::Step(TimePoint now) {
+  if (state_ != State::kOpening) return;
+  for (Dialer& dialer : dialers_) {
+    if (now >= dialer.NextStep()) dialer.Step(now);
+    if (dialer.failed()) {
+      return GoDown({Code::kUnavailable, StrCat("no address of the peer answers (", dialer.report(), ")")});
+    }
+  }
+  if (!dialers_.empty() && std::ranges::all_of(dialers_, &Dialer::welcomed)) return OnWelcomed();
+  if (now < terms_.deadline) return;
+  std::string tried;
+  for (const Dialer& dialer : dialers_)
+    tried = dialer.report().empty() ? tried : StrCat(" (", dialer.report(), ")");
+  GoDown({Code::kTimedOut, StrCat("not all lanes were connected in time", tried)});
+}
+
+TimePoint Link::NextStep() const {
+  if (state_ != State::kOpening) return TimePoint::max();
+  TimePoint next = terms_.deadline;
+  for (const Dialer& dialer : dialers_) next = std::min(next, dialer.NextStep());
+  return next;
+}
+
+void Link::OnWelcomed() {
+  for (uint32_t lane = 0; lane < terms_.lanes; ++lane) {
+    started_[lane] = dialers_[lane].TakeSocket();
+    const auto start = EncodeGreeting({Greeting::Kind::kStart, static_cast<uint16_t>(lane), terms_.theirs});
+    // The socket is empty: it takes 32 bytes whole. If the peer has gone, the lane will tell.
+    [[maybe_unused]] const ssize_t sent =
+        send(started_[lane].get(), start.data(), start.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  dialers_.clear();
+  BecomeReady();
+}
+
+bool Link::Awaits(uint32_t lane) const {
+  return terms_.role == Role::kResponder && state_ == State::kOpening && lane < started_.size() &&
+         !started_[lane].valid();
+}
+
+void Link::OnStart(uint32_t lane, UniqueFd socket) {
+  if (!Awaits(lane)) return;
+  started_[lane] = std::move(socket);
+  if (std::ranges::all_of(started_, &UniqueFd::valid)) BecomeReady();
+}
+
+void Link::BecomeReady() {
+  const auto text = [](const Result<SocketAddress>& address) {
+    return address.ok() ? address->ToString() : "?";
+  };
+  description_ = StrCat(terms_.lanes, terms_.lanes == 1 ? " lane" : " lanes");
+  for (uint32_t index = 0; index < terms_.lanes; ++index) {
+    UniqueFd socket = std::move(started_[index]);
+    const std::string peer = text(PeerAddressOf(socket.get()));
+    description_ += StrCat(", ", text(LocalAddressOf(socket.get())), " to ", peer);
+    lanes_.push_back(
+        std::make_unique<Lane>(shared_, grants_, terms_.id, index, terms_.depth, std::move(socket), peer));
+    if (const Status added = lanes_.back()->Watch(); !added.ok()) return GoDown(added);
+  }
+  started_.clear();
+  state_ = State::kReady;
+  shared_.events.Push(LinkReady{terms_.id, terms_.lanes});
+}
+
+void Link::GoDown(Status reason) {
+  dialers_.clear();
+  started_.clear();
+  state_ = State::kDown;
+  shared_.events.Push(LinkDown{terms_.id, std::move(reason)});
+}
+
+Lane* Link::lane(uint32_t index) {
+  return index < lanes_.size() && lanes_[index]->open() ? lanes_[index].get() : nullptr;
+}
+
+void Link::LookForDeadLanes() {
+  if (state_ != State::kReady) return;
+  for (const auto& lane : lanes_) {
+    if (lane->open()) return;
+  }
+  GoDown({Code::kUnavailable, StrCat("every lane is down; ", lanes_.front()->reason())});
+}
+
+size_t Link::Post(uint32_t index, std::span<const Op> ops) {
+  Lane* const target = state_ == State::kReady ? lane(index) : nullptr;
+  if (target == nullptr) return 0;
+  size_t taken = 0;
+  for (; taken < ops.size() && target->HasRoom() && !shared_.events.full(); ++taken) {
+    const Op& op = ops[taken];
+    LocalRegion* local = nullptr;
+    if (const Code code = Check(op, local); code != Code::kOk) {
+      shared_.events.Push(Completion{terms_.id, index, op.cookie, code, Written::kNo});
+    } else {
+      target->Push(op, local,
+                   op.kind == OpKind::kSignal ? ImportedRegion{} : imports_[static_cast<size_t>(op.remote)]);
+    }
+  }
+  if (taken > 0) target->Flush();
+  return taken;
+}
+
+Code Link::Check(const Op& op, LocalRegion*& local) {
+  if (op.grant.slot >= kGrantSlots || (op.has_signal && op.signal.grant.slot >= kGrantSlots))
+    return Code::kInvalidArgument;
+  if (op.kind == OpKind::kSignal)
+    return op.signal.grant.slot < kGrantSlots ? Code::kOk : Code::kInvalidArgument;
+  if (op.kind == OpKind::kRead && op.has_signal) return Code::kInvalidArgument;
+  const auto remote = static_cast<size_t>(op.remote);
+  local = shared_.regions.Find(op.local);
+  if (local == nullptr || remote >= imports_.size() || imports_[remote].generation == 0) {
+    return Code::kInvalidArgument;
+  }
+  if (op.length > kMaxLength || !InBounds(op.local_offset, op.length, local->length) ||
+      !InBounds(op.remote_offset, op.length, imports_[remote].length)) {
+    return Code::kOutOfBounds;
+  }
+  return Code::kOk;
+}
+
+void Link::AddImport(uint32_t index, const ImportedRegion& region) {
+  if (index >= imports_.size()) imports_.resize(index + 1);
+  imports_[index] = region;
+}
+
+bool Link::RemoveImport(RemoteRegion region) {
+  const auto index = static_cast<size_t>(region);
+  if (index >= imports_.size() || imports_[index].generation == 0) return false;
+  imports_[index] = {};
+  return true;
+}
+
+Status Link::OpenGrant(const GrantName& grant) {
+  if (state_ == State::kDown) return {Code::kUnavailable, "the link to this peer is down"};
+  return grants_.Open(grant);
+}
+
+void Link::Revoke(const GrantName& grant) {
+  grants_.Close(grant);
+  for (const auto& lane : lanes_) lane->Fence(grant);
+  shared_.events.Push(Revoked{terms_.id, grant});
+}
+
+void Link::Forget(const LocalRegion& region) {
+  for (const auto& lane : lanes_) lane->Forget(region);
+}
+
+void Link::Close() {
+  for (const auto& lane : lanes_) {
+    if (!lane->open()) continue;
+    lane->Flush();  // Answers that are due: what has landed shall not look lost to the peer.
+    lane->Close(Code::kCancelled);
+  }
+  dialers_.clear();
+  started_.clear();
+  state_ = State::kDown;
+}
+
+std::string Link::Describe() const {
+  if (description_.empty()) return state_ == State::kOpening ? "tcp: connecting" : "tcp: down";
+  return StrCat("tcp: ", description_);
+}
+
+}  // namespace weightcast::transport::tcp

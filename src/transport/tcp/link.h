@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/tcp/dialer.h"
+#include "transport/tcp/grant_table.h"
+#include "transport/tcp/greeting.h"
+#include "transport/tcp/lane.h"
+#include "transport/tcp/offer.h"
+#include "transport/types.h"
+
+namespace weightcast::transport::tcp {
+
+/// What a link is opened with.
+struct LinkTerms {
+  LinkId id{};
+  Role role = Role::kInitiator;
+  Cookie ours{};
+  Cookie theirs{};  ///< The initiator learns it from the answer.
+  uint32_t lanes = 1;
+  uint32_t depth = 1;
+  TimePoint deadline;
+  Duration lease{};
+};
+
+/// The lanes to one peer, from the first dial to the last one down.
+class Link {
+ public:
+  Link(const LaneShared& shared, const LinkTerms& terms);
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  // --- Establishing
+  [[nodiscard]] const LinkTerms& terms() const { return terms_; }
+  /// Initiator: dials what the answer says.
+  Status Dial(const Answer& answer, TimePoint now);
+  void OnDialReady(uint32_t lane, size_t attempt, TimePoint now);
+  /// Responder: does this link await this lane?
+  [[nodiscard]] bool Awaits(uint32_t lane) const;
+  void OnStart(uint32_t lane, UniqueFd socket);
+  /// What is due by time alone; and when that will be.
+  void Step(TimePoint now);
+  [[nodiscard]] TimePoint NextStep() const;
+
+  // --- Ready
+  [[nodiscard]] bool ready() const { return state_ == State::kReady; }
+  /// nullptr: no such lane, or it is down.
+  Lane* lane(uint32_t index);
+  [[nodiscard]] std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
+  size_t Post(uint32_t lane, std::span<const Op> ops);
+  /// After anything that may have ended a lane: LinkDown after the last.
+  void LookForDeadLanes();
+  void AddImport(uint32_t index, const ImportedRegion& region);
+  /// False: there is none.
+  bool RemoveImport(RemoteRegion region);
+  Status OpenGrant(const GrantName& grant);
+  void Revoke(const GrantName& grant);
+  void Forget(const LocalRegion& region);
+  /// Ends everything; its events but LinkClosed are in the queue afterwards.
+  void Close();
+  [[nodiscard]] std::string Describe() const;
+
+ private:
+  enum class State : uint8_t { kOpening, kReady, kDown };
+  void OnWelcomed();
+  void BecomeReady();
+  void GoDown(Status reason);
+  /// kOk, or what is wrong with an operation; `local` is found on the way.
+  Code Check(const Op& op, LocalRegion*& local);
+
+  LaneShared shared_;
+  LinkTerms terms_;
+  State state_ = State::kOpening;
+  std::vector<Dialer> dialers_;
+  std::vector<UniqueFd> started_;  ///< Sockets by lane until the link is ready.
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  GrantTable grants_;
+  std::vector<ImportedRegion> imports_;
+  std::string description_;
+};
+
+}  // namespace weightcast::transport::tcp

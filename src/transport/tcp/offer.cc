@@ -1,0 +1,90 @@
+#include "transport/tcp/offer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/strings.h"
+
+namespace weightcast::transport::tcp {
+namespace {
+
+constexpr uint8_t kVersion = 1;
+constexpr size_t kMaxBootId = 64;
+constexpr size_t kMaxAddressText = 96;
+
+template <typename Blob>
+void PutHead(ByteWriter& out, const Blob& blob) {
+  out.Put(kVersion);
+  out.PutRaw({reinterpret_cast<const char*>(blob.cookie.data()), blob.cookie.size()});
+  out.Put(blob.lanes);
+  out.Put(blob.depth);
+}
+
+template <typename Blob>
+Status GetHead(ByteReader& in, Blob& blob) {
+  const auto version = in.Get<uint8_t>();
+  if (in.ok() && version != kVersion) {
+    return {Code::kProtocol,
+            StrCat("the peer's tcp transport speaks version ", static_cast<int>(version), ", this one ",
+                   static_cast<int>(kVersion), "; run the same release on both")};
+  }
+  const auto cookie = in.GetRaw(blob.cookie.size());
+  if (in.ok()) std::memcpy(blob.cookie.data(), cookie.data(), cookie.size());
+  blob.lanes = in.Get<uint16_t>();
+  blob.depth = in.Get<uint16_t>();
+  if (!in.ok() || blob.lanes < 1 || blob.lanes > kMaxLanes || blob.depth < 1 || blob.depth > kMaxDepth) {
+    return {Code::kProtocol, "the peer's tcp offer or answer is malformed"};
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::string EncodeOffer(const Offer& offer) {
+  ByteWriter out;
+  PutHead(out, offer);
+  out.PutString(std::string_view(offer.boot_id).substr(0, kMaxBootId));
+  return out.Take();
+}
+
+std::string EncodeAnswer(const Answer& answer) {
+  ByteWriter out;
+  PutHead(out, answer);
+  out.Put(static_cast<uint8_t>(answer.spread));
+  const size_t count = std::min(answer.addresses.size(), kMaxAddresses);
+  out.Put(static_cast<uint8_t>(count));
+  for (size_t i = 0; i < count; ++i) out.PutString(answer.addresses[i].ToString());
+  return out.Take();
+}
+
+Result<Offer> ParseOffer(std::string_view bytes) {
+  ByteReader in(bytes);
+  Offer offer;
+  WC_RETURN_IF_ERROR(GetHead(in, offer));
+  offer.boot_id = in.GetString(kMaxBootId);
+  if (!in.AtEnd()) return Status(Code::kProtocol, "the peer's tcp offer is malformed");
+  return offer;
+}
+
+Result<Answer> ParseAnswer(std::string_view bytes) {
+  ByteReader in(bytes);
+  Answer answer;
+  WC_RETURN_IF_ERROR(GetHead(in, answer));
+  const auto spread = in.Get<uint8_t>();
+  answer.spread = spread == 1;
+  const auto count = in.Get<uint8_t>();
+  const Status malformed(Code::kProtocol, "the peer's tcp answer is malformed");
+  if (!in.ok() || spread > 1 || count > kMaxAddresses) return malformed;
+  for (int i = 0; i < count; ++i) {
+    const auto text = in.GetString(kMaxAddressText);
+    auto address = SocketAddress::Parse(text);
+    // An abstract Unix name would lead into this host.
+    if (!in.ok() || !address.ok() || address->port() == 0) return malformed;
+    answer.addresses.push_back(*address);
+  }
+  if (!in.AtEnd()) return malformed;
+  return answer;
+}
+
+}  // namespace weightcast::transport::tcp

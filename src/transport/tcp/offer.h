@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/socket.h"
+#include "transport/tcp/greeting.h"
+#include "weightcast/status.h"
+
+// What the endpoints carry between two tcp transports: docs/wire.md, "tcp".
+namespace weightcast::transport::tcp {
+
+inline constexpr uint32_t kMaxLanes = 64;
+inline constexpr uint32_t kMaxDepth = 4096;
+inline constexpr size_t kMaxAddresses = 32;
+
+struct Offer {
+  Cookie cookie{};
+  uint16_t lanes = 1;
+  uint16_t depth = 1;
+  std::string boot_id;
+};
+
+struct Answer {
+  Cookie cookie{};
+  uint16_t lanes = 1;
+  uint16_t depth = 1;
+  bool spread = false;  ///< Lanes begin with different addresses.
+  std::vector<SocketAddress> addresses;
+};
+
+std::string EncodeOffer(const Offer& offer);
+std::string EncodeAnswer(const Answer& answer);
+/// kProtocol says what does not fit.
+Result<Offer> ParseOffer(std::string_view bytes);
+Result<Answer> ParseAnswer(std::string_view bytes);
+
+}  // namespace weightcast::transport::tcp

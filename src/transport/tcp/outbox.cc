@@ -1,0 +1,211 @@
+#include "transport/tcp/outbox.h"
+
+#include <algorithm>
+
+namespace weightcast::transport::tcp {
+namespace {
+/// Sent to one lane before others have their turn, also when its socket takes more.
+constexpr uint64_t kBudget = 2U << 20;
+}  // namespace
+
+Outbox::Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, RegionTable& regions)
+    : link_(link),
+      lane_(lane),
+      depth_(depth),
+      events_(events),
+      regions_(regions),
+      operations_(depth),
+      results_(depth),
+      services_(depth) {}
+
+void Outbox::Push(const Op& op, LocalRegion* local, const ImportedRegion& remote) {
+  if (local != nullptr) ++local->uses;
+  operations_.Push() = {.kind = op.kind,
+                        .state = State::kQueued,
+                        .has_signal = op.has_signal,
+                        .region = remote.id,
+                        .generation = remote.generation,
+                        .local = local,
+                        .local_offset = op.local_offset,
+                        .remote_offset = op.remote_offset,
+                        .length = op.length,
+                        .received = 0,
+                        .cookie = op.cookie,
+                        .grant = op.grant,
+                        .signal = op.signal,
+                        .after = op.after};
+}
+
+bool Outbox::IsOut(uint32_t sequence) const {
+  return sequence - operations_.head() < next_to_send_ - operations_.head();
+}
+
+void Outbox::Complete(Operation& operation, Code code, Written written) {
+  operation.state = State::kDone;
+  if (operation.local != nullptr) regions_.Unuse(*operation.local);
+  events_.Push(Completion{link_, lane_, operation.cookie, code, written});
+}
+
+void Outbox::Retire() {
+  while (!operations_.empty() && operations_.front().state == State::kDone) {
+    if (next_to_ack_ == operations_.head()) ++next_to_ack_;
+    operations_.Pop();
+  }
+}
+
+std::string_view Outbox::OnAck(uint32_t sequence) {
+  if (!IsOut(sequence) || operations_[sequence].state != State::kSent ||
+      operations_[sequence].kind == OpKind::kRead) {
+    return "it acknowledges an operation that is not out";
+  }
+  // A write or signal still out is never behind next_to_ack_: the loop ends.
+  for (; next_to_ack_ != sequence + 1; ++next_to_ack_) {
+    Operation& operation = operations_[next_to_ack_];
+    if (operation.state == State::kSent && operation.kind != OpKind::kRead) {
+      Complete(operation, Code::kOk, Written::kYes);
+    }
+  }
+  Retire();
+  return "";
+}
+
+std::string_view Outbox::OnResult(const Frame& frame) {
+  if (!IsOut(frame.sequence) || operations_[frame.sequence].state != State::kSent) {
+    return "it answers an operation that is not out";
+  }
+  Operation& operation = operations_[frame.sequence];
+  const bool whole = operation.kind == OpKind::kRead && operation.received == operation.length;
+  if (frame.code == Code::kOk && !whole) return "it calls an operation complete that is not";
+  Complete(operation, frame.code, frame.code == Code::kOk ? Written::kYes : frame.written);
+  Retire();
+  return "";
+}
+
+std::byte* Outbox::ReadLanding(uint32_t sequence, uint64_t length) {
+  if (!IsOut(sequence)) return nullptr;
+  Operation& operation = operations_[sequence];
+  if (operation.kind != OpKind::kRead || operation.state != State::kSent) return nullptr;
+  if (length > operation.length - operation.received) return nullptr;
+  return operation.local->base + operation.local_offset + operation.received;
+}
+
+void Outbox::OnData(uint32_t sequence, uint64_t length) { operations_[sequence].received += length; }
+
+void Outbox::FailAll(Code code) {
+  for (uint32_t number = operations_.head(); number != operations_.tail(); ++number) {
+    Operation& operation = operations_[number];
+    if (operation.state == State::kDone) continue;
+    Complete(operation, code, operation.state == State::kSent ? Written::kMaybe : Written::kNo);
+  }
+  Retire();
+  next_to_send_ = operations_.head();
+  waits_for_event_ = false;
+}
+
+void Outbox::Ack(uint32_t sequence) {
+  ack_ = sequence;
+  ack_due_ = true;
+}
+
+bool Outbox::Answer(uint32_t sequence, Code code, Written written) {
+  if (results_.size() >= depth_) return false;
+  results_.Push() = {.sequence = sequence, .code = code, .written = written};
+  return true;
+}
+
+bool Outbox::Serve(uint32_t sequence, LocalRegion& region, uint64_t offset, uint64_t length) {
+  if (services_.size() >= depth_) return false;
+  services_.Push() = {.sequence = sequence, .region = &region, .offset = offset, .left = length};
+  return true;
+}
+
+void Outbox::Forget(const LocalRegion& region) {
+  for (uint32_t number = services_.head(); number != services_.tail(); ++number) {
+    if (services_[number].region == &region) services_[number].region = nullptr;
+  }
+  batch_.Forget(region);
+}
+
+SendBatch::Outcome Outbox::Flush(int socket) {
+  for (uint64_t sent = 0; sent < kBudget;) {
+    if (batch_.empty()) Fill();
+    if (batch_.empty()) return SendBatch::Outcome::kSent;
+    sent += batch_.bytes();
+    if (const auto outcome = batch_.Send(socket); outcome != SendBatch::Outcome::kSent) return outcome;
+  }
+  return SendBatch::Outcome::kBlocked;
+}
+
+void Outbox::Fill() {
+  while (!results_.empty() && !batch_.full()) {
+    const Result& result = results_.front();
+    batch_.Add({.type = FrameType::kResult,
+                .sequence = result.sequence,
+                .grant{},
+                .signal{},
+                .code = result.code,
+                .written = result.written});
+    results_.Pop();
+  }
+  // An acknowledgement speaks for all before it but for those with a result: never ahead of results.
+  if (ack_due_ && results_.empty() && !batch_.full()) {
+    batch_.Add({.type = FrameType::kAck, .sequence = ack_, .grant{}, .signal{}});
+    ack_due_ = false;
+  }
+  // In turn, so that neither own operations nor the peer's reads starve the others.
+  for (bool more = true; more && !batch_.full();) {
+    more = FillOperation();
+    if (!batch_.full()) more |= FillService();
+  }
+}
+
+bool Outbox::FillOperation() {
+  waits_for_event_ = false;
+  if (next_to_send_ == operations_.tail()) return false;
+  Operation& operation = operations_[next_to_send_];
+  if (operation.after != nullptr && !operation.after->Done()) {
+    waits_for_event_ = true;
+    return false;
+  }
+  static constexpr FrameType kTypes[] = {FrameType::kWrite, FrameType::kRead, FrameType::kSignal};
+  batch_.Add({.type = kTypes[static_cast<size_t>(operation.kind)],
+              .has_signal = operation.has_signal,
+              .sequence = next_to_send_,
+              .region = operation.region,
+              .generation = operation.generation,
+              .grant = operation.grant,
+              .offset = operation.remote_offset,
+              .length = operation.length,
+              .signal = operation.signal});
+  if (operation.kind == OpKind::kWrite && operation.length > 0) {
+    batch_.AddPayload(operation.local->base + operation.local_offset, operation.length, nullptr);
+  }
+  operation.state = State::kSent;
+  ++next_to_send_;
+  return true;
+}
+
+bool Outbox::FillService() {
+  if (services_.empty()) return false;
+  Service& service = services_.front();
+  const auto result = [&](Code code) {
+    batch_.Add({.type = FrameType::kResult,
+                .sequence = service.sequence,
+                .grant{},
+                .signal{},
+                .code = code,
+                .written = code == Code::kOk ? Written::kYes : Written::kMaybe});
+    services_.Pop();
+    return true;
+  };
+  if (service.region == nullptr) return result(Code::kPermission);
+  if (service.left == 0) return result(Code::kOk);
+  const uint64_t piece = std::min(service.left, kDataPiece);
+  batch_.Add({.type = FrameType::kData, .sequence = service.sequence, .grant{}, .length = piece, .signal{}});
+  batch_.AddPayload(service.region->base + service.offset, piece, service.region);
+  service.offset += piece;
+  service.left -= piece;
+  return true;
+}
+
+}  // namespace weightcast::transport::tcp

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "transport/tcp/event_queue.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/region_table.h"
+#include "transport/tcp/ring.h"
+#include "transport/tcp/send_batch.h"
+
+namespace weightcast::transport::tcp {
+
+/// A peer's region as this side knows it.
+struct ImportedRegion {
+  uint32_t id = 0;
+  uint32_t generation = 0;  ///< 0: no import has this index.
+  uint64_t length = 0;
+};
+
+/// The sending half of a lane: own operations until they complete, answers to the peer's. Fixed in
+/// size; whatever would need more is refused (own operations) or a violation (the peer's).
+class Outbox {
+ public:
+  Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, RegionTable& regions);
+
+  // --- Own operations
+  [[nodiscard]] bool HasRoom() const { return !operations_.full() && operations_.size() < depth_; }
+  [[nodiscard]] bool idle() const { return operations_.empty(); }
+  /// `op` has been checked; `local` is nullptr for a signal.
+  void Push(const Op& op, LocalRegion* local, const ImportedRegion& remote);
+  /// Empty, or how the peer has broken the protocol.
+  std::string_view OnAck(uint32_t sequence);
+  std::string_view OnResult(const Frame& frame);
+  /// Where the next `length` bytes of this read go; nullptr: it has not asked for them.
+  std::byte* ReadLanding(uint32_t sequence, uint64_t length);
+  void OnData(uint32_t sequence, uint64_t length);
+  /// Completes everything: as maybe written what has been begun, as not written the rest.
+  void FailAll(Code code);
+
+  // --- Answers. False: the peer has more operations out than agreed.
+  void Ack(uint32_t sequence);
+  [[nodiscard]] bool Answer(uint32_t sequence, Code code, Written written);
+  [[nodiscard]] bool Serve(uint32_t sequence, LocalRegion& region, uint64_t offset, uint64_t length);
+  /// Lets a region go that peers may be reading; those reads end with kPermission.
+  void Forget(const LocalRegion& region);
+
+  // --- The socket
+  /// Sends what the socket takes. kBlocked: there is more to send. kFailed: errno.
+  SendBatch::Outcome Flush(int socket);
+  /// An operation waits for its source's event: Flush must be called again to see it happen.
+  [[nodiscard]] bool waits_for_event() const { return waits_for_event_; }
+
+ private:
+  enum class State : uint8_t { kQueued, kSent, kDone };
+  struct Operation {
+    OpKind kind = OpKind::kWrite;
+    State state = State::kQueued;
+    bool has_signal = false;
+    uint32_t region = 0;
+    uint32_t generation = 0;
+    LocalRegion* local = nullptr;
+    uint64_t local_offset = 0;
+    uint64_t remote_offset = 0;
+    uint64_t length = 0;
+    uint64_t received = 0;  ///< kRead.
+    uint64_t cookie = 0;
+    GrantName grant;
+    Signal signal;
+    const DeviceEvent* after = nullptr;
+  };
+  struct Result {
+    uint32_t sequence = 0;
+    Code code = Code::kOk;
+    Written written = Written::kNo;
+  };
+  /// A read of the peer's that is being answered.
+  struct Service {
+    uint32_t sequence = 0;
+    LocalRegion* region = nullptr;  ///< nullptr: deregistered meanwhile.
+    uint64_t offset = 0;
+    uint64_t left = 0;
+  };
+
+  void Complete(Operation& operation, Code code, Written written);
+  void Retire();
+  [[nodiscard]] bool IsOut(uint32_t sequence) const;
+  void Fill();
+  bool FillOperation();
+  bool FillService();
+
+  LinkId link_;
+  uint32_t lane_;
+  uint32_t depth_;
+  EventQueue& events_;
+  RegionTable& regions_;
+  Ring<Operation> operations_;  ///< By sequence.
+  uint32_t next_to_send_ = 0;
+  uint32_t next_to_ack_ = 0;
+  Ring<Result> results_;
+  Ring<Service> services_;
+  uint32_t ack_ = 0;
+  bool ack_due_ = false;
+  bool waits_for_event_ = false;
+  SendBatch batch_;
+};
+
+}  // namespace weightcast::transport::tcp

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/poller.h"
+#include "memory/memory.h"
+#include "transport/tcp/outbox.h"
+#include "transport/types.h"
+
+namespace weightcast::transport::tcp {
+
+/// What any thread may ask of a transport, kept for the thread that drives progress.
+struct AddRegion {
+  RegionName name;
+  Memory memory;
+  Access access = Access::kLocal;
+};
+struct RemoveRegion {
+  uint32_t id = 0;
+};
+struct AddImport {
+  LinkId link{};
+  uint32_t index = 0;
+  ImportedRegion region;
+};
+using Command = std::variant<AddRegion, RemoveRegion, AddImport>;
+
+/// The half of a transport that other threads see: which names are taken, and commands on their way.
+/// All functions are thread safe.
+class Registry {
+ public:
+  Status Create();
+  [[nodiscard]] int wake_fd() const { return wake_.fd(); }
+
+  // --- Any thread
+  Status Register(const RegionName& name, const Memory& memory, Access access);
+  void Deregister(uint32_t id);
+  Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length, std::string_view key);
+
+  // --- The thread that drives progress
+  void OpenLink(LinkId link, Incarnation peer);
+  void CloseLink(LinkId link);
+  /// The region's Deregistered is on its way: its id may be used again.
+  void FreeRegion(uint32_t id);
+  void FreeImport(LinkId link, RemoteRegion region);
+  /// Cheap: one load.
+  [[nodiscard]] bool pending() const { return pending_.load(std::memory_order_acquire); }
+  void Take(std::vector<Command>& commands);
+  /// From here on commands make wake_fd readable. False: some are here already.
+  bool Arm();
+  void Disarm();
+
+ private:
+  struct Imports {
+    Incarnation peer = 0;
+    uint32_t next = 0;
+    std::vector<uint32_t> free;
+  };
+  void Put(Command command);  ///< With the lock held.
+
+  std::mutex mutex_;
+  std::set<uint32_t> regions_;  ///< Ids in use, until their Deregistered.
+  std::map<LinkId, Imports> links_;
+  std::vector<Command> commands_;
+  bool armed_ = false;
+  std::atomic<bool> pending_ = false;
+  WakeFd wake_;
+};
+
+}  // namespace weightcast::transport::tcp

@@ -1,0 +1,66 @@
+#include "transport/tcp/send_batch.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace weightcast::transport::tcp {
+namespace {
+// Never written: const would put it into the file of the program.
+std::array<std::byte, kDataPiece> zeros;
+}  // namespace
+
+void SendBatch::Add(const Frame& frame) {
+  auto& out = frames_[frame_count_++];
+  const size_t size = EncodeFrame(frame, out);
+  iov_[iov_count_] = {.iov_base = out.data(), .iov_len = size};
+  served_[iov_count_++] = nullptr;
+  bytes_ += size;
+}
+
+void SendBatch::AddPayload(std::byte* bytes, uint64_t length, const LocalRegion* served) {
+  if (length == 0) return;
+  iov_[iov_count_] = {.iov_base = bytes, .iov_len = length};
+  served_[iov_count_++] = served;
+  bytes_ += length;
+}
+
+SendBatch::Outcome SendBatch::Send(int socket) {
+  while (!empty()) {
+    msghdr message{};
+    message.msg_iov = &iov_[next_iov_];
+    message.msg_iovlen = iov_count_ - next_iov_;
+    const ssize_t sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) {
+      Advance(static_cast<size_t>(sent));
+      // Less than all: the socket is full, and asking it again at once is a wasted call.
+      return empty() ? Outcome::kSent : Outcome::kBlocked;
+    }
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return Outcome::kBlocked;
+    }
+    if (sent < 0 && errno != EINTR) return Outcome::kFailed;
+  }
+  return Outcome::kSent;
+}
+
+void SendBatch::Advance(size_t sent) {
+  bytes_ -= sent;
+  while (sent > 0 && sent >= iov_[next_iov_].iov_len) sent -= iov_[next_iov_++].iov_len;
+  if (empty()) {
+    frame_count_ = iov_count_ = next_iov_ = 0;
+    return;
+  }
+  auto& first = iov_[next_iov_];
+  first = {.iov_base = static_cast<std::byte*>(first.iov_base) + sent, .iov_len = first.iov_len - sent};
+}
+
+void SendBatch::Forget(const LocalRegion& region) {
+  for (size_t i = next_iov_; i < iov_count_; ++i) {
+    if (served_[i] != &region) continue;
+    iov_[i].iov_base = zeros.data();  // A piece is never longer.
+    served_[i] = nullptr;
+  }
+}
+
+}  // namespace weightcast::transport::tcp

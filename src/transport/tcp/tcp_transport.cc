@@ -1,0 +1,317 @@
+#include "transport/tcp/tcp_transport.h"
+
+#include <sys/resource.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "base/strings.h"
+#include "transport/tcp/factory.h"
+#include "transport/tcp/keys.h"
+
+namespace weightcast::transport {
+
+Result<std::unique_ptr<Transport>> CreateTcpTransport(const TransportOptions& options) {
+  return tcp::TcpTransport::Create(options);
+}
+
+namespace tcp {
+namespace {
+
+constexpr uint32_t kDefaultLanes = 2;
+/// Operations that one lane holds, unless the window asks for more: enough to keep a wire busy with
+/// small ones, small enough for a thousand peers.
+constexpr uint32_t kDefaultDepth = 128;
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> TcpTransport::Create(const TransportOptions& options) {
+  WC_ASSIGN_OR_RETURN(auto poller, Poller::Create());
+  UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer.valid()) return Status(Code::kExhausted, StrCat("timerfd_create: ", ErrnoText(errno)));
+  std::unique_ptr<TcpTransport> made(new TcpTransport(options, std::move(poller), std::move(timer)));
+  WC_RETURN_IF_ERROR(made->registry_.Create());
+  WC_RETURN_IF_ERROR(made->poller_.Add(made->registry_.wake_fd(), EPOLLIN, MakeKey(KeyKind::kWake)));
+  WC_RETURN_IF_ERROR(made->poller_.Add(made->timer_.get(), EPOLLIN, MakeKey(KeyKind::kTimer)));
+  WC_RETURN_IF_ERROR(made->door_.Listen(options.settings));
+  return std::unique_ptr<Transport>(std::move(made));
+}
+
+TcpTransport::TcpTransport(const TransportOptions& options, Poller poller, UniqueFd timer)
+    : settings_(options.settings),
+      self_(options.self),
+      boot_id_(BootId()),
+      poller_(std::move(poller)),
+      timer_(std::move(timer)),
+      door_(poller_, MakeKey(KeyKind::kListener), MakeKey(KeyKind::kVisitor), settings_.connect_timeout,
+            settings_.lease),
+      regions_([this] { RunCommands(); }, [this](uint32_t id) { OnRegionEnded(id); }) {}
+
+TcpTransport::~TcpTransport() = default;
+
+Capability TcpTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
+  Capability capability;
+  capability.supported = local == MemoryKind::kHost && remote == MemoryKind::kHost;
+  capability.max_length = kMaxLength;
+  capability.target_cpu = true;
+  capability.revoke = RevokeKind::kReceiverChecks;
+  return capability;
+}
+
+// --- Memory
+
+Result<std::string> TcpTransport::Register(const RegionName& name, const Memory& memory, Access access) {
+  WC_RETURN_IF_ERROR(registry_.Register(name, memory, access));
+  return std::string();  // The name is all that a peer needs.
+}
+
+void TcpTransport::Deregister(uint32_t region) { registry_.Deregister(region); }
+
+Result<RemoteRegion> TcpTransport::Import(LinkId link, const RegionName& name, uint64_t length,
+                                          std::string_view key) {
+  return registry_.Import(link, name, length, key);
+}
+
+void TcpTransport::Release(LinkId link, RemoteRegion region) {
+  RunCommands();
+  Link* found = Find(link);
+  if (found != nullptr && found->RemoveImport(region)) registry_.FreeImport(link, region);
+}
+
+void TcpTransport::RunCommands() {
+  if (!registry_.pending()) return;
+  std::vector<Command> commands = std::move(commands_);
+  registry_.Take(commands);
+  for (const Command& command : commands) Run(command);
+  commands_ = std::move(commands);  // Its memory serves again.
+}
+
+void TcpTransport::Run(const Command& command) {
+  if (const auto* region = std::get_if<AddRegion>(&command)) {
+    regions_.Add(region->name, region->memory, region->access);
+  } else if (const auto* removed = std::get_if<RemoveRegion>(&command)) {
+    const LocalRegion* retired = regions_.Retire(removed->id);
+    if (retired == nullptr) return;
+    for (const auto& [id, link] : links_) link->Forget(*retired);
+    regions_.EndIfUnused(*retired);
+  } else if (const auto* import = std::get_if<AddImport>(&command)) {
+    if (Link* link = Find(import->link); link != nullptr) link->AddImport(import->index, import->region);
+  }
+}
+
+void TcpTransport::OnRegionEnded(uint32_t id) {
+  registry_.FreeRegion(id);
+  events_.Push(Deregistered{id});
+}
+
+// --- Links
+
+Link* TcpTransport::Find(LinkId link) const {
+  const auto found = links_.find(link);
+  return found == links_.end() ? nullptr : found->second.get();
+}
+
+Link* TcpTransport::FindByCookie(const Cookie& cookie) const {
+  for (const auto& [id, link] : links_) {
+    if (link->terms().role == Role::kResponder && link->terms().ours == cookie) return link.get();
+  }
+  return nullptr;
+}
+
+uint16_t TcpTransport::LanesToOffer() const {
+  if (settings_.lanes > 0) return static_cast<uint16_t>(std::min<int64_t>(settings_.lanes, kMaxLanes));
+  // All sockets of all peers together stay below half of what the process may open.
+  rlimit limit{};
+  const uint64_t allowed = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 2 : 512;
+  const uint64_t peers = links_.size() + 1;
+  return static_cast<uint16_t>(std::clamp<uint64_t>(allowed / peers, 1, kDefaultLanes));
+}
+
+Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
+                                           TimePoint deadline) {
+  RunCommands();
+  if (link == LinkId{} || links_.contains(link)) {
+    return Status(Code::kInvalidArgument, StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use"));
+  }
+  LinkTerms terms{.id = link,
+                  .role = role,
+                  .ours = NewCookie(),
+                  .lanes = LanesToOffer(),
+                  .depth = std::max(kDefaultDepth, static_cast<uint32_t>(settings_.window)),
+                  .deadline = deadline,
+                  .lease = settings_.lease};
+  std::string blob;
+  if (role == Role::kInitiator) {
+    blob = EncodeOffer(
+        {terms.ours, static_cast<uint16_t>(terms.lanes), static_cast<uint16_t>(terms.depth), boot_id_});
+  } else {
+    WC_ASSIGN_OR_RETURN(const Offer wish, ParseOffer(offer));
+    terms.theirs = wish.cookie;
+    terms.lanes = std::min<uint32_t>(terms.lanes, wish.lanes);
+    terms.depth = std::min<uint32_t>(terms.depth, wish.depth);
+    const bool same_host = !boot_id_.empty() && wish.boot_id == boot_id_;
+    Answer answer{terms.ours, static_cast<uint16_t>(terms.lanes), static_cast<uint16_t>(terms.depth),
+                  door_.chosen(), door_.Addresses(same_host)};
+    if (answer.addresses.empty()) {
+      return Status(Code::kUnavailable,
+                    "no address to offer for tcp; see the settings bind, interface and advertise");
+    }
+    blob = EncodeAnswer(answer);
+  }
+  links_[link] =
+      std::make_unique<Link>(LaneShared{poller_, regions_, events_, stale_signals_, wanting_}, terms);
+  registry_.OpenLink(link, peer);
+  next_step_ = TimePoint{};
+  return blob;
+}
+
+Status TcpTransport::Establish(LinkId link, std::string_view answer) {
+  Link* found = Find(link);
+  if (found == nullptr) return {Code::kInvalidArgument, "there is no such link"};
+  WC_ASSIGN_OR_RETURN(const Answer parsed, ParseAnswer(answer));
+  next_step_ = TimePoint{};
+  return found->Dial(parsed, Clock::now());
+}
+
+void TcpTransport::CloseLink(LinkId link) {
+  RunCommands();
+  if (Link* found = Find(link); found != nullptr) {
+    found->Close();
+    links_.erase(link);
+    registry_.CloseLink(link);
+  }
+  events_.Push(LinkClosed{link});
+}
+
+std::string TcpTransport::Describe(LinkId link) const {
+  const Link* found = Find(link);
+  return found == nullptr ? "tcp: closed" : found->Describe();
+}
+
+const Cookie* TcpTransport::OnHello(const Greeting& hello) {
+  const Link* link = FindByCookie(hello.cookie);
+  return link != nullptr && link->Awaits(hello.lane) ? &link->terms().theirs : nullptr;
+}
+
+void TcpTransport::OnStart(const Greeting& start, UniqueFd socket) {
+  if (Link* link = FindByCookie(start.cookie); link != nullptr) link->OnStart(start.lane, std::move(socket));
+}
+
+// --- Grants and operations
+
+Status TcpTransport::OpenGrant(LinkId link, const GrantName& grant) {
+  Link* found = Find(link);
+  if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed"};
+  return found->OpenGrant(grant);
+}
+
+void TcpTransport::Revoke(LinkId link, const GrantName& grant) {
+  if (GrantTable::IsStanding(grant)) {
+    WC_LOG(kError, "tcp: the standing grant cannot be revoked; deregister the region");
+    return;
+  }
+  if (Link* found = Find(link); found != nullptr) return found->Revoke(grant);
+  events_.Push(Revoked{link, grant});  // With its link every grant is over.
+}
+
+size_t TcpTransport::Post(LinkId link, uint32_t lane, std::span<const Op> ops) {
+  RunCommands();
+  Link* found = Find(link);
+  return found == nullptr ? 0 : found->Post(lane, ops);
+}
+
+// --- Progress
+
+size_t TcpTransport::Progress(std::span<Event> out) {
+  if (events_.size() < out.size()) Poll();
+  return events_.Take(out);
+}
+
+void TcpTransport::Poll() {
+  RunCommands();
+  if (next_step_ != TimePoint::max()) StepTimers();
+  PollSockets();
+  if (wanting_ == 0) return;
+  for (const auto& [id, link] : links_) {
+    for (const auto& lane : link->lanes()) lane->Continue();
+    link->LookForDeadLanes();
+  }
+}
+
+void TcpTransport::PollSockets() {
+  std::array<epoll_event, 64> ready;
+  const int count = poller_.Wait(ready, Duration::zero());
+  for (int i = 0; i < count; ++i) OnReady(ready[static_cast<size_t>(i)].data.u64);
+}
+
+void TcpTransport::OnReady(uint64_t key) {
+  switch (KindOf(key)) {
+    case KeyKind::kWake:  // Commands have been run; Disarm drains.
+    case KeyKind::kTimer:
+      return;
+    case KeyKind::kListener:
+      next_step_ = TimePoint{};
+      return door_.OnConnect(Clock::now());
+    case KeyKind::kVisitor:
+      return door_.OnReady(NumberOf(key), *this);
+    case KeyKind::kDial:
+      if (Link* link = Find(LinkOf(key)); link != nullptr) {
+        next_step_ = TimePoint{};
+        link->OnDialReady(LaneOf(key), AttemptOf(key), Clock::now());
+      }
+      return;
+    case KeyKind::kLane:
+      if (Link* link = Find(LinkOf(key)); link != nullptr) {
+        if (Lane* lane = link->lane(LaneOf(key)); lane != nullptr) lane->Receive();
+        link->LookForDeadLanes();
+      }
+      return;
+  }
+}
+
+void TcpTransport::StepTimers() {
+  const TimePoint now = Clock::now();
+  if (now < next_step_) return;
+  door_.Step(now);
+  for (const auto& [id, link] : links_) link->Step(now);
+  next_step_ = NextStep();
+}
+
+TimePoint TcpTransport::NextStep() const {
+  TimePoint next = door_.NextStep();
+  for (const auto& [id, link] : links_) next = std::min(next, link->NextStep());
+  return next;
+}
+
+// --- Sleeping
+
+bool TcpTransport::Arm() {
+  if (!events_.empty()) return false;
+  for (const auto& [id, link] : links_) {
+    if (wanting_ == 0) break;
+    for (const auto& lane : link->lanes()) {
+      if (!lane->Arm()) return false;
+    }
+  }
+  const TimePoint next = NextStep();
+  itimerspec spec{};  // All zero: off.
+  if (next != TimePoint::max()) {
+    if (next <= Clock::now()) return false;
+    const auto since = next.time_since_epoch();
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
+    spec.it_value.tv_sec = seconds.count();
+    spec.it_value.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count();
+  }
+  timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
+  return registry_.Arm();
+}
+
+void TcpTransport::Disarm() { registry_.Disarm(); }
+
+}  // namespace tcp
+}  // namespace weightcast::transport

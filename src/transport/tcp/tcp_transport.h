@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/poller.h"
+#include "base/settings.h"
+#include "transport/tcp/door.h"
+#include "transport/tcp/event_queue.h"
+#include "transport/tcp/link.h"
+#include "transport/tcp/region_table.h"
+#include "transport/tcp/registry.h"
+#include "transport/transport.h"
+
+namespace weightcast::transport::tcp {
+
+/// Sockets as a transport: any two hosts, host memory. docs/wire.md, "tcp", has what crosses them.
+///
+/// Register, Deregister and Import leave commands in the Registry for the thread that drives progress;
+/// everything else here belongs to that thread.
+class TcpTransport final : public Transport, private Door::Host {
+ public:
+  static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options);
+  ~TcpTransport() override;
+
+  [[nodiscard]] std::string_view name() const override { return "tcp"; }
+  [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
+
+  Result<std::string> Register(const RegionName& name, const Memory& memory, Access access) override;
+  void Deregister(uint32_t region) override;
+  Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length,
+                              std::string_view key) override;
+  void Release(LinkId link, RemoteRegion region) override;
+
+  Result<std::string> OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
+                               TimePoint deadline) override;
+  Status Establish(LinkId link, std::string_view answer) override;
+  void CloseLink(LinkId link) override;
+  [[nodiscard]] std::string Describe(LinkId link) const override;
+
+  Status OpenGrant(LinkId link, const GrantName& grant) override;
+  void Revoke(LinkId link, const GrantName& grant) override;
+
+  size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
+  size_t Progress(std::span<Event> out) override;
+
+  [[nodiscard]] int fd() const override { return poller_.fd(); }
+  bool Arm() override;
+  void Disarm() override;
+  [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
+
+ private:
+  TcpTransport(const TransportOptions& options, Poller poller, UniqueFd timer);
+
+  const Cookie* OnHello(const Greeting& hello) override;
+  void OnStart(const Greeting& start, UniqueFd socket) override;
+
+  Link* Find(LinkId link) const;
+  Link* FindByCookie(const Cookie& cookie) const;
+  [[nodiscard]] uint16_t LanesToOffer() const;
+  void RunCommands();
+  void Run(const Command& command);
+  void OnRegionEnded(uint32_t id);
+  void Poll();
+  void PollSockets();
+  void OnReady(uint64_t key);
+  void StepTimers();
+  [[nodiscard]] TimePoint NextStep() const;
+
+  Settings settings_;
+  Incarnation self_;
+  std::string boot_id_;
+  Poller poller_;
+  UniqueFd timer_;
+  Registry registry_;
+  Door door_;
+  RegionTable regions_;
+  EventQueue events_;
+  uint64_t stale_signals_ = 0;
+  uint32_t wanting_ = 0;  ///< See LaneShared.
+  std::map<LinkId, std::unique_ptr<Link>> links_;
+  std::vector<Command> commands_;
+  TimePoint next_step_ = TimePoint::max();
+};
+
+}  // namespace weightcast::transport::tcp

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "memory/memory.h"
+#include "weightcast/status.h"
+
+namespace weightcast::transport {
+
+/// A connection to one peer over one transport. Chosen by the caller, unique in its endpoint, never 0.
+enum class LinkId : uint32_t {};
+
+/// A target's leave to be written to by one peer: stands on the wire for (update id, buffer).
+/// Slot 0 with id 0 is the standing grant, valid for regions with Access::kReadWrite alone.
+struct GrantName {
+  uint32_t slot = 0;  ///< 1 .. kGrantSlots - 1 for real grants; per link and direction.
+  uint64_t id = 0;    ///< Never used twice by one target.
+  friend auto operator<=>(const GrantName&, const GrantName&) = default;
+};
+inline constexpr uint32_t kGrantSlots = 64;
+
+/// The mark that one chunk of a transfer has landed. Idempotent: setting it twice is setting it once.
+struct Signal {
+  GrantName grant;
+  uint32_t transfer = 0;
+  uint32_t chunk = 0;
+  uint32_t chunks = 0;    ///< How many the transfer has: the same in each of its signals.
+  uint64_t checksum = 0;  ///< XXH64 of the chunk's bytes in order, or 0: not computed.
+};
+
+/// A peer's region after Import.
+enum class RemoteRegion : uint32_t {};
+
+enum class OpKind : uint8_t { kWrite, kRead, kSignal };
+
+/// Work that must be over before a transport may touch an operation's source: a CUDA stream's event.
+/// Opaque here; host memory needs none.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  [[nodiscard]] virtual bool Done() const = 0;
+};
+
+/// One contiguous one-sided operation. kWrite may carry a signal; it is set at the target after all bytes
+/// of this operation, and of those before it on the same lane, have landed there.
+struct Op {
+  OpKind kind = OpKind::kWrite;
+  bool has_signal = false;
+  uint32_t local = 0;  ///< Id of a local region.
+  uint64_t local_offset = 0;
+  RemoteRegion remote{};
+  uint64_t remote_offset = 0;
+  uint64_t length = 0;
+  GrantName grant;
+  Signal signal;
+  uint64_t cookie = 0;
+  const DeviceEvent* after = nullptr;
+};
+
+/// What is known of an operation's bytes at the target.
+enum class Written : uint8_t { kNo, kMaybe, kYes };
+
+/// Exactly one for each operation taken. The source is the caller's again.
+struct Completion {
+  LinkId link{};
+  uint32_t lane = 0;
+  uint64_t cookie = 0;
+  Code code = Code::kOk;
+  Written written = Written::kYes;
+};
+/// A peer's signal under an open grant (stale ones are counted and dropped by the transport).
+struct SignalArrived {
+  LinkId link{};
+  Signal signal;
+};
+struct LinkReady {
+  LinkId link{};
+  uint32_t lanes = 1;
+};
+/// This lane takes no more operations; those it had taken have completed or will as kUnavailable.
+struct LaneDown {
+  LinkId link{};
+  uint32_t lane = 0;
+  Status reason;
+};
+/// Could not be established, or its last lane went down.
+struct LinkDown {
+  LinkId link{};
+  Status reason;
+};
+/// After Revoke: nothing of this grant can land any more.
+struct Revoked {
+  LinkId link{};
+  GrantName grant;
+};
+/// After CloseLink: nothing of this link can land any more, and its id is free.
+struct LinkClosed {
+  LinkId link{};
+};
+/// After Deregister: no peer reads or writes this region any more; its memory may be freed.
+struct Deregistered {
+  uint32_t region = 0;
+};
+using Event =
+    std::variant<Completion, SignalArrived, LinkReady, LaneDown, LinkDown, Revoked, LinkClosed, Deregistered>;
+
+/// How a target keeps late writes of a revoked grant out.
+enum class RevokeKind : uint8_t {
+  kReceiverChecks,  ///< The target's own code looks at the grant before it lets bytes into place.
+  kReceiverResets,  ///< The target resets hardware queues or drops keys.
+  kWriterMarks,     ///< The writer marks itself busy and looks at the target's word before each piece.
+};
+
+/// What a transport can do for one (operation, local kind, remote kind).
+struct Capability {
+  bool supported = false;
+  uint64_t max_length = 0;    ///< Of one operation.
+  uint32_t alignment = 1;     ///< Of offsets and lengths.
+  uint32_t inline_bytes = 0;  ///< Up to here the source is free as soon as the operation is taken.
+  bool ordered = true;        ///< Operations of one lane land in the order of posting.
+  bool target_cpu = false;    ///< The target's progress must run.
+  RevokeKind revoke = RevokeKind::kReceiverChecks;
+};
+
+struct TransportOptions {
+  Settings settings;
+  Incarnation self = 0;
+};
+
+/// Which side speaks first; the initiator's endpoint connected the handshake.
+enum class Role : uint8_t { kInitiator, kResponder };
+
+}  // namespace weightcast::transport

@@ -1,0 +1,152 @@
+#include "wire/control.pb.h"
+#include "wire/convert.h"
+
+namespace weightcast::wire {
+
+void Put(const Term& from, pb::Term& to) {
+  to.set_number(from.number);
+  to.set_id(from.id);
+}
+void Get(const pb::Term& from, Term& to, Check&) { to = {.number = from.number(), .id = from.id()}; }
+
+void Put(const UpdateId& from, pb::UpdateId& to) {
+  Put(from.term, *to.mutable_term());
+  to.set_epoch(from.epoch);
+  to.set_sequence(from.sequence);
+  to.set_attempt(from.attempt);
+}
+void Get(const pb::UpdateId& from, UpdateId& to, Check& check) {
+  Get(from.term(), to.term, check);
+  to.epoch = from.epoch();
+  to.sequence = from.sequence();
+  to.attempt = from.attempt();
+}
+
+void Put(const Version& from, pb::Version& to) {
+  to.set_run(from.run);
+  to.set_number(from.number);
+}
+void Get(const pb::Version& from, Version& to, Check& check) {
+  check.That(from.number() >= -1, "version has a number below -1");
+  to = {.run = from.run(), .number = from.number()};
+}
+
+void Put(const weightcast::Status& from, pb::Status& to) {
+  to.set_code(static_cast<uint32_t>(from.code()));
+  to.set_message(from.message().substr(0, kMaxStatusBytes));
+}
+void Get(const pb::Status& from, weightcast::Status& to, Check& check) {
+  const Code code = check.Value(from.code(), Code::kInternal, "status code");
+  check.Size(from.message().size(), kMaxStatusBytes, "status");
+  to = code == Code::kOk ? weightcast::Status() : weightcast::Status(code, from.message());
+}
+
+void Put(const WorkerName& from, pb::WorkerName& to) {
+  to.set_role(static_cast<uint32_t>(from.role));
+  to.set_engine(from.engine);
+  to.set_rank(from.rank);
+}
+void Get(const pb::WorkerName& from, WorkerName& to, Check& check) {
+  to.role = check.Value(from.role(), Role::kInference, "role");
+  check.Name(from.engine(), kMaxNameBytes, "engine");
+  to.engine = from.engine();
+  to.rank = from.rank();
+}
+
+void Put(const ShardInfo& from, pb::Shard& to) {
+  auto& tensor = *to.mutable_tensor();
+  tensor.set_name(from.tensor.name);
+  tensor.set_dtype(static_cast<uint32_t>(from.tensor.dtype));
+  tensor.mutable_shape()->Assign(from.tensor.shape.begin(), from.tensor.shape.end());
+  to.mutable_offset()->Assign(from.box.offset.begin(), from.box.offset.end());
+  to.mutable_size()->Assign(from.box.size.begin(), from.box.size.end());
+  to.set_declared(from.declared);
+}
+void Get(const pb::Shard& from, ShardInfo& to, Check& check) {
+  const auto& tensor = from.tensor();
+  const bool fine =
+      check.Name(tensor.name(), kMaxTensorNameBytes, "tensor name") &&
+      check.Count(static_cast<size_t>(tensor.shape_size()), kMaxDims, "shape") &&
+      check.That(from.offset_size() == tensor.shape_size() && from.size_size() == tensor.shape_size(),
+                 StrCat("box and shape of ", tensor.name(), " differ in dimensions"));
+  if (!fine) return;
+  to.tensor.name = tensor.name();
+  to.tensor.dtype = check.Value(tensor.dtype(), static_cast<DType>(kDTypeCount - 1), "dtype");
+  to.tensor.shape.assign(tensor.shape().begin(), tensor.shape().end());
+  to.box.offset.assign(from.offset().begin(), from.offset().end());
+  to.box.size.assign(from.size().begin(), from.size().end());
+  to.declared = from.declared();
+}
+
+void Put(const Member& from, pb::Member& to) {
+  Put(from.name, *to.mutable_name());
+  to.set_incarnation(from.incarnation);
+  for (const auto& address : from.addresses) to.add_addresses(address);
+}
+void Get(const pb::Member& from, Member& to, Check& check) {
+  Get(from.name(), to.name, check);
+  to.incarnation = from.incarnation();
+  GetNames(from.addresses(), to.addresses, kMaxAddresses, kMaxNameBytes, "addresses", check);
+}
+
+void Put(const SourceGrant& from, pb::SourceGrant& to) {
+  to.set_trainer(from.trainer);
+  to.set_slot(from.slot);
+  to.set_id(from.id);
+}
+void Get(const pb::SourceGrant& from, SourceGrant& to, Check&) {
+  to = {.trainer = from.trainer(), .slot = from.slot(), .id = from.id()};
+}
+
+void Put(const RankBytes& from, pb::RankBytes& to) {
+  Put(from.name, *to.mutable_name());
+  to.set_bytes(from.bytes);
+  to.set_seconds(from.seconds);
+}
+void Get(const pb::RankBytes& from, RankBytes& to, Check& check) {
+  Get(from.name(), to.name, check);
+  check.Time(from.seconds(), "seconds");
+  to.bytes = from.bytes();
+  to.seconds = from.seconds();
+}
+
+void Put(const EngineOutcome& from, pb::EngineOutcome& to) {
+  to.set_engine(from.engine);
+  to.set_committed(from.committed);
+  Put(from.reason, *to.mutable_reason());
+}
+void Get(const pb::EngineOutcome& from, EngineOutcome& to, Check& check) {
+  check.Name(from.engine(), kMaxNameBytes, "engine");
+  to.engine = from.engine();
+  to.committed = from.committed();
+  Get(from.reason(), to.reason, check);
+}
+
+void Put(const LandingMap& from, pb::LandingMap& to) {
+  to.set_epoch(from.epoch);
+  for (const auto& region : from.regions) to.add_regions(region);
+  to.mutable_places()->Reserve(static_cast<int>(from.places.size()));
+  for (const auto& place : from.places) {
+    auto& added = *to.add_places();
+    added.set_region(place.region);
+    added.set_offset(place.offset);
+    added.set_shard(place.shard);
+  }
+}
+void Get(const pb::LandingMap& from, LandingMap& to, Check& check) {
+  if (!check.Count(static_cast<size_t>(from.regions_size()), kMaxRegions, "regions") ||
+      !check.Count(static_cast<size_t>(from.places_size()), kMaxShards, "places")) {
+    return;
+  }
+  to.epoch = from.epoch();
+  for (const auto& region : from.regions()) {
+    if (check.Size(region.size(), kMaxDescriptorBytes, "region")) to.regions.push_back(region);
+  }
+  to.places.reserve(static_cast<size_t>(from.places_size()));
+  for (const auto& place : from.places()) {
+    check.That(place.region() < to.regions.size(), "place names a region that the map does not hold");
+    to.places.push_back({.region = place.region(), .offset = place.offset(), .shard = place.shard()});
+  }
+}
+
+}  // namespace weightcast::wire

@@ -1,0 +1,218 @@
+#include "wire/control.pb.h"
+#include "wire/convert.h"
+
+namespace weightcast::wire {
+namespace {
+
+void PutIn(const Welcome& from, pb::ControllerMessage& message) {
+  Put(from.term, *message.mutable_welcome()->mutable_term());
+  message.mutable_welcome()->set_run(from.run);
+  message.mutable_welcome()->set_lease_seconds(from.lease_seconds);
+}
+void PutIn(const Refused& from, pb::ControllerMessage& message) {
+  Put(from.reason, *message.mutable_refused()->mutable_reason());
+}
+void PutIn(const Plan& from, pb::ControllerMessage& message) {
+  auto& to = *message.mutable_plan();
+  to.set_epoch(from.epoch);
+  to.set_run(from.run);
+  to.set_table(from.table);
+  to.set_table_file(from.table_file);
+  PutAll(from.peers, to.mutable_peers());
+}
+void PutIn(const PeerLanding& from, pb::ControllerMessage& message) {
+  message.mutable_peer_landing()->set_destination(from.destination);
+  Put(from.map, *message.mutable_peer_landing()->mutable_map());
+}
+void PutIn(const Superseded& from, pb::ControllerMessage& message) {
+  Put(from.version, *message.mutable_superseded()->mutable_version());
+}
+void PutIn(const GrantRequest& from, pb::ControllerMessage& message) {
+  Put(from.update, *message.mutable_grant_request()->mutable_update());
+  Put(from.version, *message.mutable_grant_request()->mutable_version());
+}
+void PutIn(const Start& from, pb::ControllerMessage& message) {
+  auto& to = *message.mutable_start();
+  Put(from.update, *to.mutable_update());
+  Put(from.version, *to.mutable_version());
+  to.set_destination(from.destination);
+  to.set_slot(from.slot);
+  to.set_grant(from.grant);
+}
+void PutIn(const Commit& from, pb::ControllerMessage& message) {
+  Put(from.update, *message.mutable_commit()->mutable_update());
+}
+void PutIn(const Serve& from, pb::ControllerMessage& message) {
+  Put(from.update, *message.mutable_serve()->mutable_update());
+}
+void PutIn(const Stop& from, pb::ControllerMessage& message) {
+  Put(from.update, *message.mutable_stop()->mutable_update());
+  message.mutable_stop()->set_destination(from.destination);
+}
+void PutIn(const Abort& from, pb::ControllerMessage& message) {
+  Put(from.update, *message.mutable_abort()->mutable_update());
+  Put(from.reason, *message.mutable_abort()->mutable_reason());
+}
+void PutIn(const Release& from, pb::ControllerMessage& message) {
+  Put(from.update, *message.mutable_release()->mutable_update());
+}
+void PutIn(const Done& from, pb::ControllerMessage& message) {
+  auto& to = *message.mutable_done();
+  Put(from.update, *to.mutable_update());
+  Put(from.version, *to.mutable_version());
+  to.set_met_policy(from.met_policy);
+  Put(from.reason, *to.mutable_reason());
+  PutAll(from.engines, to.mutable_engines());
+  PutAll(from.senders, to.mutable_senders());
+  PutAll(from.receivers, to.mutable_receivers());
+  to.set_seconds(from.seconds);
+}
+void PutIn(const Lost& from, pb::ControllerMessage& message) {
+  Put(from.name, *message.mutable_lost()->mutable_name());
+  Put(from.reason, *message.mutable_lost()->mutable_reason());
+}
+void PutIn(const Heartbeat&, pb::ControllerMessage& message) { message.mutable_heartbeat(); }
+
+Welcome GetWelcome(const pb::Welcome& from, Check& check) {
+  Welcome to{.term = {}, .run = from.run(), .lease_seconds = from.lease_seconds()};
+  Get(from.term(), to.term, check);
+  check.Time(from.lease_seconds(), "lease");
+  return to;
+}
+Refused GetRefused(const pb::Refused& from, Check& check) {
+  Refused to;
+  check.That(from.reason().code() != 0, "the reason is 'ok'");
+  Get(from.reason(), to.reason, check);
+  return to;
+}
+Plan GetPlan(const pb::Plan& from, Check& check) {
+  Plan to{.epoch = from.epoch(), .run = from.run(), .table = {}, .table_file = {}, .peers = {}};
+  check.Size(from.table().size(), kMaxMessageBytes, "table");
+  check.Name(from.table_file(), kMaxPathBytes, "table_file");
+  to.table = from.table();
+  to.table_file = from.table_file();
+  GetAll(from.peers(), to.peers, kMaxWorkers, "peers", check);
+  return to;
+}
+PeerLanding GetPeerLanding(const pb::PeerLanding& from, Check& check) {
+  PeerLanding to{.destination = from.destination(), .map = {}};
+  Get(from.map(), to.map, check);
+  return to;
+}
+Superseded GetSuperseded(const pb::Superseded& from, Check& check) {
+  Superseded to;
+  Get(from.version(), to.version, check);
+  return to;
+}
+GrantRequest GetGrantRequest(const pb::GrantRequest& from, Check& check) {
+  GrantRequest to;
+  Get(from.update(), to.update, check);
+  Get(from.version(), to.version, check);
+  return to;
+}
+Start GetStart(const pb::Start& from, Check& check) {
+  Start to{.update = {},
+           .version = {},
+           .destination = from.destination(),
+           .slot = from.slot(),
+           .grant = from.grant()};
+  Get(from.update(), to.update, check);
+  Get(from.version(), to.version, check);
+  return to;
+}
+/// Messages that hold an update id alone.
+template <typename To, typename From>
+To GetNamed(const From& from, Check& check) {
+  To to;
+  Get(from.update(), to.update, check);
+  return to;
+}
+Stop GetStop(const pb::Stop& from, Check& check) {
+  Stop to = GetNamed<Stop>(from, check);
+  to.destination = from.destination();
+  return to;
+}
+Abort GetAbort(const pb::Abort& from, Check& check) {
+  Abort to = GetNamed<Abort>(from, check);
+  Get(from.reason(), to.reason, check);
+  return to;
+}
+Done GetDone(const pb::Done& from, Check& check) {
+  Done to = GetNamed<Done>(from, check);
+  Get(from.version(), to.version, check);
+  to.met_policy = from.met_policy();
+  Get(from.reason(), to.reason, check);
+  GetAll(from.engines(), to.engines, kMaxWorkers, "engines", check);
+  GetAll(from.senders(), to.senders, kMaxWorkers, "senders", check);
+  GetAll(from.receivers(), to.receivers, kMaxWorkers, "receivers", check);
+  check.Time(from.seconds(), "seconds");
+  to.seconds = from.seconds();
+  return to;
+}
+Lost GetLost(const pb::Lost& from, Check& check) {
+  Lost to;
+  Get(from.name(), to.name, check);
+  Get(from.reason(), to.reason, check);
+  return to;
+}
+
+}  // namespace
+
+void Put(const ControllerMessage& from, pb::ControllerMessage& to) {
+  std::visit([&](const auto& message) { PutIn(message, to); }, from);
+}
+
+void Get(const pb::ControllerMessage& from, ControllerMessage& to, Check& check) {
+  using pb::ControllerMessage;
+  switch (from.message_case()) {
+    case ControllerMessage::kWelcome:
+      to = GetWelcome(from.welcome(), check);
+      return;
+    case ControllerMessage::kRefused:
+      to = GetRefused(from.refused(), check);
+      return;
+    case ControllerMessage::kPlan:
+      to = GetPlan(from.plan(), check);
+      return;
+    case ControllerMessage::kPeerLanding:
+      to = GetPeerLanding(from.peer_landing(), check);
+      return;
+    case ControllerMessage::kSuperseded:
+      to = GetSuperseded(from.superseded(), check);
+      return;
+    case ControllerMessage::kGrantRequest:
+      to = GetGrantRequest(from.grant_request(), check);
+      return;
+    case ControllerMessage::kStart:
+      to = GetStart(from.start(), check);
+      return;
+    case ControllerMessage::kCommit:
+      to = GetNamed<Commit>(from.commit(), check);
+      return;
+    case ControllerMessage::kServe:
+      to = GetNamed<Serve>(from.serve(), check);
+      return;
+    case ControllerMessage::kStop:
+      to = GetStop(from.stop(), check);
+      return;
+    case ControllerMessage::kAbort:
+      to = GetAbort(from.abort(), check);
+      return;
+    case ControllerMessage::kRelease:
+      to = GetNamed<Release>(from.release(), check);
+      return;
+    case ControllerMessage::kDone:
+      to = GetDone(from.done(), check);
+      return;
+    case ControllerMessage::kLost:
+      to = GetLost(from.lost(), check);
+      return;
+    case ControllerMessage::kHeartbeat:
+      to = Heartbeat{};
+      return;
+    case ControllerMessage::MESSAGE_NOT_SET:
+      check.That(false, "nothing that this protocol version knows");
+  }
+}
+
+}  // namespace weightcast::wire

@@ -1,0 +1,221 @@
+#include "wire/control.pb.h"
+#include "wire/convert.h"
+
+namespace weightcast::wire {
+namespace {
+
+void PutIn(const Hello& from, pb::WorkerMessage& message) {
+  auto& to = *message.mutable_hello();
+  to.set_protocol(from.protocol);
+  to.set_job(from.job);
+  to.set_model(from.model);
+  Put(from.name, *to.mutable_name());
+  to.set_world_size(from.world_size);
+  to.set_incarnation(from.incarnation);
+  for (const auto& address : from.addresses) to.add_addresses(address);
+  to.set_host(from.host);
+  to.set_landing(static_cast<uint32_t>(from.landing));
+  Put(from.last_term, *to.mutable_last_term());
+  to.set_state(static_cast<uint32_t>(from.state));
+  Put(from.version, *to.mutable_version());
+}
+void PutIn(const Register& from, pb::WorkerMessage& message) {
+  PutAll(from.shards, message.mutable_registration()->mutable_shards());
+  message.mutable_registration()->set_rules(from.rules);
+}
+void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
+void PutIn(const Prepared& from, pb::WorkerMessage& message) {
+  message.mutable_prepared()->set_epoch(from.epoch);
+}
+void PutIn(const Published& from, pb::WorkerMessage& message) {
+  message.mutable_published()->set_number(from.number);
+  message.mutable_published()->set_hold(from.hold);
+}
+void PutIn(const Granted& from, pb::WorkerMessage& message) {
+  Put(from.update, *message.mutable_granted()->mutable_update());
+  PutAll(from.grants, message.mutable_granted()->mutable_grants());
+}
+void PutIn(const Sent& from, pb::WorkerMessage& message) {
+  auto& to = *message.mutable_sent();
+  Put(from.update, *to.mutable_update());
+  to.set_destination(from.destination);
+  to.set_bytes(from.bytes);
+  to.set_seconds(from.seconds);
+}
+void PutIn(const Ready& from, pb::WorkerMessage& message) {
+  auto& to = *message.mutable_ready();
+  Put(from.update, *to.mutable_update());
+  to.set_bytes(from.bytes);
+  to.set_seconds(from.seconds);
+  for (const SourceBytes& source : from.sources) {
+    auto& put = *to.add_sources();
+    put.set_trainer(source.trainer);
+    put.set_bytes(source.bytes);
+    put.set_seconds(source.seconds);
+  }
+}
+void PutIn(const Committed& from, pb::WorkerMessage& message) {
+  Put(from.update, *message.mutable_committed()->mutable_update());
+}
+void PutIn(const Serving& from, pb::WorkerMessage& message) {
+  Put(from.update, *message.mutable_serving()->mutable_update());
+  Put(from.version, *message.mutable_serving()->mutable_version());
+}
+void PutIn(const Aborted& from, pb::WorkerMessage& message) {
+  Put(from.update, *message.mutable_aborted()->mutable_update());
+  message.mutable_aborted()->set_lost(from.lost);
+}
+void PutIn(const Failed& from, pb::WorkerMessage& message) {
+  auto& to = *message.mutable_failed();
+  Put(from.update, *to.mutable_update());
+  to.set_destination(from.destination);
+  Put(from.reason, *to.mutable_reason());
+}
+void PutIn(const Cancel& from, pb::WorkerMessage& message) {
+  message.mutable_cancel()->set_number(from.number);
+}
+void PutIn(const Heartbeat&, pb::WorkerMessage& message) { message.mutable_heartbeat(); }
+void PutIn(const Goodbye&, pb::WorkerMessage& message) { message.mutable_goodbye(); }
+
+Hello GetHello(const pb::Hello& from, Check& check) {
+  Hello to;
+  check.Name(from.job(), kMaxNameBytes, "job");
+  check.Name(from.model(), kMaxNameBytes, "model");
+  check.Name(from.host(), kMaxNameBytes, "host");
+  check.That(from.incarnation() != 0, "incarnation is 0");
+  to.protocol = from.protocol();
+  to.job = from.job();
+  to.model = from.model();
+  Get(from.name(), to.name, check);
+  to.world_size = from.world_size();
+  to.incarnation = from.incarnation();
+  GetNames(from.addresses(), to.addresses, kMaxAddresses, kMaxNameBytes, "addresses", check);
+  to.host = from.host();
+  to.landing = check.Value(from.landing(), Landing::kShadow, "landing");
+  Get(from.last_term(), to.last_term, check);
+  to.state = check.Value(from.state(), EngineState::kFailed, "state");
+  Get(from.version(), to.version, check);
+  return to;
+}
+Register GetRegister(const pb::Register& from, Check& check) {
+  Register to;
+  GetAll(from.shards(), to.shards, kMaxShards, "shards", check);
+  check.Size(from.rules().size(), kMaxRulesBytes, "rules");
+  to.rules = from.rules();
+  return to;
+}
+LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {
+  LandingMap to;
+  Get(from, to, check);
+  return to;
+}
+Granted GetGranted(const pb::Granted& from, Check& check) {
+  Granted to;
+  Get(from.update(), to.update, check);
+  GetAll(from.grants(), to.grants, kMaxWorkers, "grants", check);
+  return to;
+}
+Sent GetSent(const pb::Sent& from, Check& check) {
+  Sent to{.update = {}, .destination = from.destination(), .bytes = from.bytes(), .seconds = from.seconds()};
+  Get(from.update(), to.update, check);
+  check.Time(from.seconds(), "seconds");
+  return to;
+}
+Ready GetReady(const pb::Ready& from, Check& check) {
+  Ready to{.update = {}, .bytes = from.bytes(), .seconds = from.seconds()};
+  Get(from.update(), to.update, check);
+  check.Time(from.seconds(), "seconds");
+  if (!check.Count(static_cast<size_t>(from.sources_size()), kMaxWorkers, "sources")) return to;
+  for (const auto& source : from.sources()) {
+    check.Time(source.seconds(), "seconds");
+    to.sources.push_back({.trainer = source.trainer(), .bytes = source.bytes(), .seconds = source.seconds()});
+  }
+  return to;
+}
+Committed GetCommitted(const pb::Committed& from, Check& check) {
+  Committed to;
+  Get(from.update(), to.update, check);
+  return to;
+}
+Serving GetServing(const pb::Serving& from, Check& check) {
+  Serving to;
+  Get(from.update(), to.update, check);
+  Get(from.version(), to.version, check);
+  return to;
+}
+Aborted GetAborted(const pb::Aborted& from, Check& check) {
+  Aborted to{.update = {}, .lost = from.lost()};
+  Get(from.update(), to.update, check);
+  return to;
+}
+Failed GetFailed(const pb::Failed& from, Check& check) {
+  Failed to{.update = {}, .destination = from.destination(), .reason = {}};
+  check.That(from.destination() >= -1 && from.destination() < static_cast<int64_t>(kMaxWorkers),
+             "destination is no number of a rank");
+  check.That(from.reason().code() != 0, "the reason of a failure is 'ok'");
+  Get(from.update(), to.update, check);
+  Get(from.reason(), to.reason, check);
+  return to;
+}
+
+}  // namespace
+
+void Put(const WorkerMessage& from, pb::WorkerMessage& to) {
+  std::visit([&](const auto& message) { PutIn(message, to); }, from);
+}
+
+void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
+  using pb::WorkerMessage;
+  switch (from.message_case()) {
+    case WorkerMessage::kHello:
+      to = GetHello(from.hello(), check);
+      return;
+    case WorkerMessage::kRegistration:
+      to = GetRegister(from.registration(), check);
+      return;
+    case WorkerMessage::kLandingMap:
+      to = GetLandingMap(from.landing_map(), check);
+      return;
+    case WorkerMessage::kPrepared:
+      to = Prepared{.epoch = from.prepared().epoch()};
+      return;
+    case WorkerMessage::kPublished:
+      check.That(from.published().number() >= 0, "the number of a version is negative");
+      to = Published{.number = from.published().number(), .hold = from.published().hold()};
+      return;
+    case WorkerMessage::kGranted:
+      to = GetGranted(from.granted(), check);
+      return;
+    case WorkerMessage::kSent:
+      to = GetSent(from.sent(), check);
+      return;
+    case WorkerMessage::kReady:
+      to = GetReady(from.ready(), check);
+      return;
+    case WorkerMessage::kCommitted:
+      to = GetCommitted(from.committed(), check);
+      return;
+    case WorkerMessage::kServing:
+      to = GetServing(from.serving(), check);
+      return;
+    case WorkerMessage::kAborted:
+      to = GetAborted(from.aborted(), check);
+      return;
+    case WorkerMessage::kFailed:
+      to = GetFailed(from.failed(), check);
+      return;
+    case WorkerMessage::kCancel:
+      to = Cancel{.number = from.cancel().number()};
+      return;
+    case WorkerMessage::kHeartbeat:
+      to = Heartbeat{};
+      return;
+    case WorkerMessage::kGoodbye:
+      to = Goodbye{};
+      return;
+    case WorkerMessage::MESSAGE_NOT_SET:
+      check.That(false, "nothing that this protocol version knows");
+  }
+}
+
+}  // namespace weightcast::wire

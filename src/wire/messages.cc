@@ -1,0 +1,27 @@
+#include "wire/messages.h"
+
+#include <array>
+
+#include "base/strings.h"
+
+namespace weightcast::wire {
+
+std::string ToString(const WorkerName& name) {
+  if (name.role == Role::kTrainer) return StrCat("trainer ", name.rank);
+  return StrCat("engine ", name.engine, " rank ", name.rank);
+}
+
+std::string ToString(const UpdateId& update) {
+  return StrCat("update ", update.sequence, ".", update.attempt, " (term ", update.term.number, ", epoch ",
+                update.epoch, ")");
+}
+
+std::string_view NameOf(EngineState state) {
+  static constexpr std::array<std::string_view, 7> kNames = {"JOINING",   "SERVING",   "UPDATING", "READY",
+                                                             "COMMITTED", "SUSPENDED", "FAILED"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+std::string_view NameOf(Landing landing) { return landing == Landing::kInPlace ? "in_place" : "shadow"; }
+
+}  // namespace weightcast::wire

@@ -1,0 +1,356 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "weightcast/status.h"
+#include "weightcast/tensor.h"
+#include "weightcast/version.h"
+
+/// What workers and the controller say to each other: the words of docs/protocol.md as plain structs.
+/// The protocol's state machines and their model checker use these; control.proto carries them.
+namespace weightcast::wire {
+
+/// Raised whenever two sides would misunderstand each other.
+inline constexpr uint32_t kProtocolVersion = 1;
+
+/// One controller's reign. A higher number wins; the random id tells two that chose the same.
+struct Term {
+  uint64_t number = 0;
+  uint64_t id = 0;
+  friend auto operator<=>(const Term&, const Term&) = default;
+};
+
+/// What the machinery goes by. Newer is greater.
+struct UpdateId {
+  Term term;
+  uint32_t epoch = 0;     ///< Of the plan under which it runs.
+  uint64_t sequence = 0;  ///< Counts the updates of a term and model.
+  uint32_t attempt = 0;
+  friend auto operator<=>(const UpdateId&, const UpdateId&) = default;
+};
+
+enum class Role : uint8_t { kTrainer, kInference };
+
+/// A worker's place. Trainers have an empty engine.
+struct WorkerName {
+  Role role = Role::kTrainer;
+  std::string engine;
+  uint32_t rank = 0;
+  friend auto operator<=>(const WorkerName&, const WorkerName&) = default;
+};
+
+enum class Landing : uint8_t { kInPlace, kShadow };
+
+/// States of an engine and of each of its ranks (DESIGN's words).
+enum class EngineState : uint8_t { kJoining, kServing, kUpdating, kReady, kCommitted, kSuspended, kFailed };
+
+/// One shard a worker holds (or, `declared`, leaves out of updates on purpose).
+struct ShardInfo {
+  TensorInfo tensor;
+  Box box;
+  bool declared = false;
+  friend bool operator==(const ShardInfo&, const ShardInfo&) = default;
+};
+
+/// Where peers reach a worker.
+struct Member {
+  WorkerName name;
+  uint64_t incarnation = 0;
+  std::vector<std::string> addresses;
+  friend bool operator==(const Member&, const Member&) = default;
+};
+
+/// Leave given to one source.
+struct SourceGrant {
+  uint32_t trainer = 0;  ///< Rank.
+  uint32_t slot = 0;
+  uint64_t id = 0;
+  friend bool operator==(const SourceGrant&, const SourceGrant&) = default;
+};
+
+// --- Worker -> controller ----------------------------------------------------------------------
+
+/// First on every stream, also after a break.
+struct Hello {
+  uint32_t protocol = kProtocolVersion;
+  std::string job;
+  std::string model;
+  WorkerName name;
+  uint32_t world_size = 0;  ///< Trainers, or ranks of this engine.
+  uint64_t incarnation = 0;
+  std::vector<std::string> addresses;
+  std::string host;
+  Landing landing = Landing::kInPlace;
+  Term last_term;  ///< The highest this worker has followed.
+  EngineState state = EngineState::kJoining;
+  Version version;  ///< Inference: served (or -1). Trainer: last published.
+  friend bool operator==(const Hello&, const Hello&) = default;
+};
+/// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old.
+struct Register {
+  std::vector<ShardInfo> shards;
+  std::string rules;
+  friend bool operator==(const Register&, const Register&) = default;
+};
+/// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
+/// registration begins at `offset` of region `region`. A trainer knows tensors and boxes from its table but
+/// not the order of another's registration: it finds a place by `shard` (worker/shard_key.h).
+/// Sent after each Register, and again when memory has moved.
+struct LandingMap {
+  uint32_t epoch = 0;  ///< 0 from the worker; in a PeerLanding the plan's.
+  std::vector<std::string> regions;
+  struct Place {
+    uint32_t region = 0;
+    uint64_t offset = 0;
+    uint64_t shard = 0;  ///< Key of (tensor name, box); unique within the map. Opaque to the controller.
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+  std::vector<Place> places;
+  friend bool operator==(const LandingMap&, const LandingMap&) = default;
+};
+/// Table read, connections of this epoch made.
+struct Prepared {
+  uint32_t epoch = 0;
+  friend bool operator==(const Prepared&, const Prepared&) = default;
+};
+struct Published {
+  int64_t number = 0;
+  /// The bytes stay unchanged until this trainer publishes again: engines that join later get them too.
+  bool hold = false;
+  friend bool operator==(const Published&, const Published&) = default;
+};
+struct Granted {
+  UpdateId update;
+  std::vector<SourceGrant> grants;
+  friend bool operator==(const Granted&, const Granted&) = default;
+};
+/// Trainer: all its bytes of this update to this destination have landed. It may come after the receiver's
+/// Ready; how much each sender has sent is told by that.
+struct Sent {
+  UpdateId update;
+  uint32_t destination = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const Sent&, const Sent&) = default;
+};
+/// What a rank has received from one trainer, and when the last of it came (seconds from the grant on).
+struct SourceBytes {
+  uint32_t trainer = 0;  ///< Rank.
+  uint64_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const SourceBytes&, const SourceBytes&) = default;
+};
+/// Inference: every byte is there and verified.
+struct Ready {
+  UpdateId update;
+  uint64_t bytes = 0;
+  double seconds = 0;  ///< From the grant on.
+  std::vector<SourceBytes> sources = {};
+  friend bool operator==(const Ready&, const Ready&) = default;
+};
+/// Inference: switched; not yet serving.
+struct Committed {
+  UpdateId update;
+  friend bool operator==(const Committed&, const Committed&) = default;
+};
+/// Inference: serving this version.
+struct Serving {
+  UpdateId update;
+  Version version;
+  friend bool operator==(const Serving&, const Serving&) = default;
+};
+/// Inference: the grants of this update are closed and fenced; with one buffer its bytes are lost.
+struct Aborted {
+  UpdateId update;
+  bool lost = false;
+  friend bool operator==(const Aborted&, const Aborted&) = default;
+};
+/// A step failed here. With a destination (trainer) or from an inference rank: that engine is out of this
+/// update and the others go on. From a trainer without one: the update aborts. While a plan is being
+/// prepared: `update` holds the term and the epoch alone, and the controller plans again or refuses who stays
+/// unreachable.
+struct Failed {
+  UpdateId update;
+  int64_t destination = -1;  ///< Trainer: its number in the table, when only the road to it failed.
+  Status reason;
+  friend bool operator==(const Failed&, const Failed&) = default;
+};
+/// Trainer: the user called cancel().
+struct Cancel {
+  int64_t number = 0;
+  friend bool operator==(const Cancel&, const Cancel&) = default;
+};
+struct Heartbeat {
+  friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
+};
+/// Polite end.
+struct Goodbye {
+  friend bool operator==(const Goodbye&, const Goodbye&) = default;
+};
+
+using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Sent, Ready,
+                                   Committed, Serving, Aborted, Failed, Cancel, Heartbeat, Goodbye>;
+
+// --- Controller -> worker ----------------------------------------------------------------------
+
+struct Welcome {
+  Term term;
+  uint64_t run = 0;          ///< Versions of these trainers belong to this run.
+  double lease_seconds = 0;  ///< The controller's; workers of another lease warn.
+  friend bool operator==(const Welcome&, const Welcome&) = default;
+};
+/// Ends the session for good: wrong job, rank taken, protocol version, plan error ...
+struct Refused {
+  Status reason;
+  friend bool operator==(const Refused&, const Refused&) = default;
+};
+/// A plan this worker has a part in: from here on everything of older epochs is void. `table` is
+/// plan::EncodeRankTable's bytes, or empty when `table_file` names the file in the shared folder.
+struct Plan {
+  uint32_t epoch = 0;
+  /// Of versions published from now on: higher than Welcome's once a trainer was replaced.
+  uint64_t run = 0;
+  std::string table;
+  std::string table_file;
+  /// The other side; index = rank number in the table. Those it exchanges nothing with have incarnation 0.
+  std::vector<Member> peers;
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+/// Trainer: a destination's landing places, index = its number in the table.
+struct PeerLanding {
+  uint32_t destination = 0;
+  LandingMap map;
+  friend bool operator==(const PeerLanding&, const PeerLanding&) = default;
+};
+/// Trainer and inference: this version was superseded before its update opened.
+struct Superseded {
+  Version version;
+  friend bool operator==(const Superseded&, const Superseded&) = default;
+};
+/// Inference: give grants when the engine is paused (or has a spare buffer).
+struct GrantRequest {
+  UpdateId update;
+  Version version;
+  friend bool operator==(const GrantRequest&, const GrantRequest&) = default;
+};
+/// Trainer: this destination may be written.
+struct Start {
+  UpdateId update;
+  Version version;
+  uint32_t destination = 0;
+  uint32_t slot = 0;
+  uint64_t grant = 0;
+  friend bool operator==(const Start&, const Start&) = default;
+};
+/// Inference: all ranks of the engine (of all engines, by policy) are ready: switch.
+struct Commit {
+  UpdateId update;
+  friend bool operator==(const Commit&, const Commit&) = default;
+};
+/// Inference: all ranks of the engine have switched: serve.
+struct Serve {
+  UpdateId update;
+  friend bool operator==(const Serve&, const Serve&) = default;
+};
+/// Trainer: this destination's engine is out of the update: stop writing to it, say nothing of it any more.
+/// The other destinations go on.
+struct Stop {
+  UpdateId update;
+  uint32_t destination = 0;
+  friend bool operator==(const Stop&, const Stop&) = default;
+};
+/// Inference: revoke, answer Aborted. Trainer: the whole update is off, sources may change, Done follows.
+struct Abort {
+  UpdateId update;
+  Status reason;
+  friend bool operator==(const Abort&, const Abort&) = default;
+};
+/// Trainer: every rank of every engine that is still in the update is ready: sources may change.
+struct Release {
+  UpdateId update;
+  friend bool operator==(const Release&, const Release&) = default;
+};
+struct EngineOutcome {
+  std::string engine;
+  bool committed = false;
+  Status reason;
+  friend bool operator==(const EngineOutcome&, const EngineOutcome&) = default;
+};
+struct RankBytes {
+  WorkerName name;
+  uint64_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const RankBytes&, const RankBytes&) = default;
+};
+/// Trainer: the update is over.
+struct Done {
+  UpdateId update;
+  Version version;
+  bool met_policy = false;
+  Status reason;  ///< When not met: who and why.
+  std::vector<EngineOutcome> engines;
+  std::vector<RankBytes> senders;
+  std::vector<RankBytes> receivers;
+  double seconds = 0;  ///< From the first grant request to the last rank's Ready.
+  friend bool operator==(const Done&, const Done&) = default;
+};
+/// A worker of this model is gone.
+struct Lost {
+  WorkerName name;
+  Status reason;
+  friend bool operator==(const Lost&, const Lost&) = default;
+};
+
+using ControllerMessage = std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start,
+                                       Commit, Serve, Stop, Abort, Release, Done, Lost, Heartbeat>;
+
+// --- What `weightcast info` shows ---------------------------------------------------------------
+
+struct WorkerView {
+  WorkerName name;
+  std::string host;
+  uint64_t incarnation = 0;
+  bool alive = false;
+  bool prepared = false;
+  EngineState state = EngineState::kJoining;
+  Version version;
+  std::vector<std::string> addresses;
+  friend bool operator==(const WorkerView&, const WorkerView&) = default;
+};
+struct EngineView {
+  std::string name;
+  uint32_t ranks = 0;
+  EngineState state = EngineState::kJoining;
+  Version version;
+  std::string last_error;
+  friend bool operator==(const EngineView&, const EngineView&) = default;
+};
+struct ModelView {
+  std::string model;
+  uint32_t epoch = 0;
+  std::string phase;  ///< "waiting for workers", "planned", "granting", "writing", "committing" ...
+  Version version;    ///< Last committed.
+  UpdateId update;
+  std::vector<WorkerView> workers;
+  std::vector<EngineView> engines;
+  std::string last_error;
+  std::vector<RankBytes> senders;  ///< Of the last update.
+  friend bool operator==(const ModelView&, const ModelView&) = default;
+};
+struct ClusterView {
+  Term term;
+  std::string job;
+  std::vector<ModelView> models;
+  friend bool operator==(const ClusterView&, const ClusterView&) = default;
+};
+
+std::string ToString(const WorkerName& name);  ///< "trainer 3", "engine rollout-1 rank 0"
+std::string ToString(const UpdateId& update);  ///< "update 7.1 (term 1, epoch 2)"
+std::string_view NameOf(EngineState state);    ///< "SERVING"
+std::string_view NameOf(Landing landing);      ///< "in_place"
+
+}  // namespace weightcast::wire

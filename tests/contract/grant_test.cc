@@ -1,0 +1,241 @@
+// Grants: who may write when, signals, and that after Revoked nothing lands.
+#include <atomic>
+#include <set>
+#include <thread>
+#include <tuple>
+
+#include "contract/suite.h"
+
+namespace weightcast::transport {
+namespace {
+
+class GrantTest : public PairTest {
+ protected:
+  static constexpr size_t kSize = 512U << 10;
+  static constexpr GrantName kGrant{.slot = 1, .id = 11};
+
+  void SetUp() override {
+    PairTest::SetUp();
+    source.Fill(1);
+    Map(source, target, Access::kGranted);
+  }
+  void Open(GrantName grant) { ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, grant).ok()); }
+  void RevokeAndWait(GrantName grant) {
+    const size_t before = b.revoked.size();
+    b.transport().Revoke(Pair::kB, grant);
+    ASSERT_TRUE(pair.Until([&] { return b.revoked.size() > before; }));
+    ASSERT_EQ(b.revoked.back(), grant);
+  }
+  [[nodiscard]] Op SignallingWrite(GrantName grant, uint32_t chunk, uint64_t length) const {
+    Op op = WriteOp(0, 0, length, grant);
+    op.has_signal = true;
+    op.signal = {.grant = grant, .transfer = 5, .chunk = chunk, .chunks = 100, .checksum = 0xabcdef};
+    return op;
+  }
+  [[nodiscard]] Op SignalOp(GrantName grant, uint32_t chunk) const {
+    Op op = SignallingWrite(grant, chunk, 0);
+    op.kind = OpKind::kSignal;
+    return op;
+  }
+  TestMemory source = NewMemory(kSize);
+  TestMemory target = NewMemory(kSize);
+};
+
+TEST_P(GrantTest, NothingLandsBeforeItOpensNorAfterItIsRevoked) {
+  target.Wipe();
+  EXPECT_EQ(Run(WriteOp(0, 0, kSize)).code, Code::kPermission);
+  EXPECT_EQ(Run(WriteOp(0, 0, kSize, kGrant)).code, Code::kFenced);
+  EXPECT_TRUE(target.Wiped());
+  Open(kGrant);
+  EXPECT_EQ(Run(WriteOp(0, 0, kSize, kGrant)).code, Code::kOk);
+  EXPECT_TRUE(SameBytes(source.bytes(), target.bytes()));
+  EXPECT_EQ(Run(WriteOp(0, 0, kSize, {.slot = kGrant.slot, .id = 12})).code, Code::kFenced);
+  EXPECT_EQ(Run(WriteOp(0, 0, kSize, {.slot = 2, .id = kGrant.id})).code, Code::kFenced);
+  RevokeAndWait(kGrant);
+  target.Wipe();
+  const Completion late = Run(WriteOp(0, 0, kSize, kGrant));
+  EXPECT_EQ(late.code, Code::kFenced);
+  EXPECT_EQ(late.written, Written::kNo);
+  EXPECT_TRUE(target.Wiped());
+}
+
+TEST_P(GrantTest, SignalsArriveWholeAfterTheirBytes) {
+  Open(kGrant);
+  const uint64_t cookie = a.Post(Pair::kA, 0, SignallingWrite(kGrant, 3, kSize));
+  ASSERT_TRUE(pair.Until([&] { return !b.signals.empty(); }));
+  // At this very moment, before the writer has heard of it.
+  EXPECT_TRUE(SameBytes(source.bytes(), target.bytes()));
+  const Signal& signal = b.signals[0].signal;
+  EXPECT_EQ(b.signals[0].link, Pair::kB);
+  EXPECT_EQ(signal.grant, kGrant);
+  EXPECT_EQ(std::tuple(signal.transfer, signal.chunk, signal.chunks, signal.checksum),
+            std::tuple(5U, 3U, 100U, 0xabcdefU));
+  ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
+  EXPECT_EQ(a.completions[cookie].code, Code::kOk);
+  EXPECT_EQ(Run(SignalOp(kGrant, 4)).code, Code::kOk);
+  ASSERT_TRUE(pair.Until([&] { return b.signals.size() == 2; }));
+  EXPECT_EQ(b.signals[1].signal.chunk, 4U);
+  EXPECT_EQ(b.transport().stale_signals(), 0U);
+}
+
+TEST_P(GrantTest, ASignalFollowsTheWritesBeforeItOnItsLane) {
+  Open(kGrant);
+  for (uint32_t round = 0; round < 50; ++round) {
+    source.Fill(round);
+    for (size_t at = 0; at < kSize; at += kSize / 4) a.Post(Pair::kA, 0, WriteOp(at, at, kSize / 4, kGrant));
+    a.Post(Pair::kA, 0, SignalOp(kGrant, round));
+    ASSERT_TRUE(pair.Until([&] { return b.signals.size() == round + 1; }));
+    ASSERT_TRUE(SameBytes(source.bytes(), target.bytes()));
+    ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+  }
+}
+
+TEST_P(GrantTest, RepeatedSignalsAreHarmless) {
+  Open(kGrant);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Run(SignallingWrite(kGrant, 7, 64)).code, Code::kOk);
+  PumpFor({&a, &b}, std::chrono::milliseconds(5));
+  ASSERT_GE(b.signals.size(), 1U);
+  for (const auto& arrived : b.signals) EXPECT_EQ(arrived.signal.chunk, 7U);
+  EXPECT_EQ(b.transport().stale_signals(), 0U);
+}
+
+TEST_P(GrantTest, EverySignalOfManyArrives) {
+  Open(kGrant);
+  constexpr uint32_t kCount = 5000;
+  const uint32_t lanes = a.ready[Pair::kA];
+  for (uint32_t i = 0; i < kCount; ++i) {
+    Op op = SignallingWrite(kGrant, i, 8);
+    op.signal.chunks = kCount;
+    a.Post(Pair::kA, i % lanes, op);
+    if (i % 50 == 0) b.Pump();
+  }
+  std::set<uint32_t> chunks;
+  ASSERT_TRUE(pair.Until([&] {
+    for (const auto& arrived : b.signals) chunks.insert(arrived.signal.chunk);
+    b.signals.clear();
+    return chunks.size() == kCount;
+  }));
+  ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+}
+
+TEST_P(GrantTest, StaleSignalsAreCountedAndDropped) {
+  Open(kGrant);
+  RevokeAndWait(kGrant);
+  const Completion done = Run(SignalOp(kGrant, 1));
+  Run(SignallingWrite(kGrant, 2, 64));
+  Run(SignalOp({.slot = 60, .id = 999}, 3));
+  PumpFor({&a, &b}, std::chrono::milliseconds(5));
+  EXPECT_TRUE(b.signals.empty());
+  EXPECT_TRUE(done.code == Code::kFenced || done.code == Code::kOk);
+  // Where the writer itself sees that the grant is closed, nothing is sent that could be counted.
+  EXPECT_TRUE(done.code == Code::kFenced || b.transport().stale_signals() > 0);
+}
+
+TEST_P(GrantTest, ASlotServesAgainUnderANewId) {
+  for (uint64_t id = 100; id < 200; ++id) {
+    const GrantName grant{.slot = 5, .id = id};
+    Open(grant);
+    EXPECT_EQ(Run(SignallingWrite(grant, static_cast<uint32_t>(id), 64)).code, Code::kOk);
+    RevokeAndWait(grant);
+    EXPECT_EQ(Run(WriteOp(0, 0, 64, {.slot = 5, .id = id})).code, Code::kFenced);
+  }
+  EXPECT_EQ(b.signals.size(), 100U);
+}
+
+TEST_P(GrantTest, SlotsAreBoundedAndExclusive) {
+  Open(kGrant);
+  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = kGrant.slot, .id = 12}).code(), Code::kExhausted);
+  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = kGrantSlots, .id = 12}).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = 0, .id = 12}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = 2, .id = 0}).code(), Code::kInvalidArgument);
+  for (uint32_t slot = 2; slot < kGrantSlots; ++slot) Open({.slot = slot, .id = 1000 + slot});
+  EXPECT_EQ(Run(WriteOp(0, 0, 64, {.slot = 63, .id = 1063})).code, Code::kOk);
+}
+
+TEST_P(GrantTest, OtherGrantsGoOnWhenOneIsRevoked) {
+  const GrantName other{.slot = 2, .id = 22};
+  const TestMemory second = NewMemory(kSize);
+  Open(kGrant);
+  Open(other);
+  for (int i = 0; i < 4; ++i) a.Post(Pair::kA, 0, WriteOp(0, 0, kSize, kGrant));
+  const uint64_t kept = a.Post(Pair::kA, 0, WriteOp(0, 0, kSize, other));
+  RevokeAndWait(kGrant);
+  ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+  // A transport may give up the lane that was in the middle of the revoked bytes.
+  EXPECT_TRUE(a.completions[kept].code == Code::kOk || a.completions[kept].code == Code::kUnavailable);
+}
+
+/// Revokes at a random moment of a stream that never ends, then watches the memory.
+TEST_P(GrantTest, AfterRevokedNothingLandsHoweverHardTheWriterTries) {
+  uint64_t moment = 12345;
+  for (uint64_t id = 500; id < 540; ++id) {
+    const GrantName grant{.slot = 7, .id = id};
+    Open(grant);
+    uint32_t chunk = 0;
+    const auto post = [&] {
+      for (uint32_t lane = 0; lane < a.ready[Pair::kA]; ++lane) {
+        std::vector<Op> ops(2, SignallingWrite(grant, chunk++, kSize));
+        a.TryPost(Pair::kA, lane, ops);
+      }
+    };
+    moment = moment * 6364136223846793005U + 1442695040888963407U;
+    for (uint64_t steps = (moment >> 33) % 60; steps > 0; --steps) {
+      post();
+      a.Pump();
+      b.Pump();
+    }
+    b.transport().Revoke(Pair::kB, grant);
+    ASSERT_TRUE(pair.Until([&] {
+      post();
+      return !b.revoked.empty() && b.revoked.back() == grant;
+    }));
+    target.Wipe();
+    for (int i = 0; i < 20; ++i) {
+      post();
+      a.Pump();
+      b.Pump();
+    }
+    ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+    ASSERT_TRUE(target.Wiped()) << "round " << id;
+    for (const auto& [cookie, done] : a.completions) {
+      ASSERT_TRUE(done.code == Code::kOk || done.code == Code::kFenced || done.code == Code::kUnavailable);
+    }
+    a.Forget();
+    b.Forget();
+  }
+}
+
+/// The writer drives its side from a thread of its own: for the sanitizers, and for real races.
+TEST_P(GrantTest, RevokeRacesWithAWriterInAnotherThread) {
+  for (uint64_t id = 700; id < 720; ++id) {
+    const GrantName grant{.slot = 9, .id = id};
+    Open(grant);
+    std::atomic<bool> stop = false;
+    std::atomic<int> rounds = 0;
+    std::thread writer([&] {
+      while (!stop.load()) {
+        std::vector<Op> ops(2, WriteOp(0, 0, kSize, grant));
+        a.TryPost(Pair::kA, 0, ops);
+        a.Pump();
+        rounds.fetch_add(1);
+      }
+    });
+    ASSERT_TRUE(PumpUntil({&b}, [&] { return rounds.load() > static_cast<int>(id % 7) * 10; }));
+    b.transport().Revoke(Pair::kB, grant);
+    ASSERT_TRUE(PumpUntil({&b}, [&] { return !b.revoked.empty() && b.revoked.back() == grant; }));
+    target.Wipe();
+    PumpFor({&b}, std::chrono::milliseconds(2));
+    ASSERT_TRUE(target.Wiped()) << "round " << id;
+    stop = true;
+    writer.join();
+    ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+    ASSERT_TRUE(target.Wiped()) << "round " << id;
+    a.Forget();
+  }
+}
+
+WC_CONTRACT(GrantTest);
+
+}  // namespace
+}  // namespace weightcast::transport

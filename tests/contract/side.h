@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "memory/memory.h"
+#include "transport/transport.h"
+#include "weightcast/memory.h"
+
+namespace weightcast::transport {
+
+/// Ends the process with a message: works in a forked child, where gtest's assertions are not heard.
+void Require(bool condition, std::string_view what);
+
+/// How long the suite waits for what must come; far more than it takes.
+inline constexpr Duration kPatience = std::chrono::seconds(60);
+
+/// Memory of a test: from Allocate, or ordinary memory.
+class TestMemory {
+ public:
+  TestMemory(size_t size, bool shared);
+  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  [[nodiscard]] Memory memory() const { return memory_; }
+  /// Position-dependent bytes that differ for each seed.
+  void Fill(uint64_t seed) const;
+  /// Every byte the same; and whether it still is so. Fast also where nothing is optimised.
+  void Wipe() const;
+  [[nodiscard]] bool Wiped() const;
+
+ private:
+  std::shared_ptr<SharedBuffer> buffer_;
+  std::unique_ptr<std::byte[]> owned_;
+  std::span<std::byte> bytes_;
+  Memory memory_;
+};
+
+bool SameBytes(std::span<const std::byte> x, std::span<const std::byte> y);
+
+/// What a peer needs to know of a region.
+struct Described {
+  RegionName name;
+  uint64_t length = 0;
+  std::string key;
+};
+
+/// One transport object and all that its events have told. Checks at every event what the contract
+/// promises of all of them: known cookies, one completion each, nothing after LinkClosed.
+class Side {
+ public:
+  explicit Side(const TransportFactory& factory);
+  Side(const TransportFactory& factory, const Settings& settings);
+
+  [[nodiscard]] Transport& transport() const { return *transport_; }
+  [[nodiscard]] Incarnation self() const { return self_; }
+
+  Described Register(const TestMemory& memory, Access access);
+  /// Under a given id and generation.
+  Described RegisterAs(uint32_t id, uint32_t generation, const TestMemory& memory, Access access);
+  RemoteRegion Import(LinkId link, const Described& region);
+
+  /// One call of Progress; how many events it gave.
+  size_t Pump();
+  /// Posts, pumping while the transport is full. Fills in the cookie and returns it.
+  uint64_t Post(LinkId link, uint32_t lane, Op op);
+  /// Posts what fits now; fills in cookies; how many were taken.
+  size_t TryPost(LinkId link, uint32_t lane, std::vector<Op>& ops);
+
+  [[nodiscard]] bool Completed(uint64_t cookie) const { return completions.contains(cookie); }
+  [[nodiscard]] size_t pending() const { return pending_.size(); }
+  void Forget();  ///< Drops what was recorded; what is pending stays.
+
+  /// The peer, where it is driven by this thread too: Post drives it while the transport is full.
+  Side* partner = nullptr;
+
+  std::map<uint64_t, Completion> completions;
+  std::vector<SignalArrived> signals;
+  std::map<LinkId, uint32_t> ready;  ///< Number of lanes.
+  std::map<LinkId, Status> down;
+  std::vector<LaneDown> lanes_down;
+  std::set<LinkId> closed;
+  std::vector<GrantName> revoked;
+  std::set<uint32_t> deregistered;
+
+ private:
+  void Take(Event& event);
+
+  Incarnation self_;
+  std::unique_ptr<Transport> transport_;
+  std::map<uint64_t, LinkId> pending_;  ///< Cookies of operations taken.
+  std::vector<Event> events_;
+  uint64_t last_cookie_ = 0;
+  uint32_t last_region_ = 0;
+  uint32_t last_generation_ = 0;
+};
+
+/// Pumps all sides until `done`, at most kPatience; whether it came.
+bool PumpUntil(std::initializer_list<Side*> sides, const std::function<bool()>& done,
+               Duration patience = kPatience);
+/// Pumps for this long: for what must not happen.
+void PumpFor(std::initializer_list<Side*> sides, Duration duration);
+
+/// Two sides in one process and a link between them. The two name it differently on purpose.
+struct Pair {
+  explicit Pair(const TransportFactory& factory);
+  Pair(const TransportFactory& factory, const Settings& settings);
+  /// Opens the link; whether it became ready on both sides.
+  bool Connect();
+  bool Until(const std::function<bool()>& done) { return PumpUntil({&a, &b}, done); }
+
+  static constexpr LinkId kA{7};  ///< The link's id at a.
+  static constexpr LinkId kB{9};  ///< The link's id at b.
+  Side a;
+  Side b;
+};
+
+/// Settings of the suite: a short lease.
+Settings TestSettings();
+
+}  // namespace weightcast::transport

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "contract/side.h"
+#include "contract/transports.h"
+
+namespace weightcast::transport {
+
+/// What one run of the suite is about.
+struct Subject {
+  TransportFactory factory;
+  bool shared = false;  ///< Memory from Allocate, or ordinary memory.
+};
+
+class ContractTest : public ::testing::TestWithParam<Subject> {
+ protected:
+  [[nodiscard]] static const TransportFactory& factory() { return GetParam().factory; }
+  [[nodiscard]] static TestMemory NewMemory(size_t size) { return {size, GetParam().shared}; }
+};
+
+/// A connected pair with one region on each side: a's is the source, b's the target.
+class PairTest : public ContractTest {
+ protected:
+  void SetUp() override { ASSERT_TRUE(pair.Connect()); }
+
+  /// Registers both memories and imports b's at a.
+  void Map(const TestMemory& source, const TestMemory& target, Access access) {
+    local = a.Register(source, Access::kLocal);
+    target_region = b.Register(target, access);
+    remote = a.Import(Pair::kA, target_region);
+  }
+  [[nodiscard]] Op WriteOp(uint64_t local_offset, uint64_t remote_offset, uint64_t length,
+                           GrantName grant = {}) const {
+    return {.kind = OpKind::kWrite,
+            .local = local.name.id,
+            .local_offset = local_offset,
+            .remote = remote,
+            .remote_offset = remote_offset,
+            .length = length,
+            .grant = grant,
+            .signal = {}};
+  }
+  [[nodiscard]] Op ReadOp(uint64_t local_offset, uint64_t remote_offset, uint64_t length) const {
+    Op op = WriteOp(local_offset, remote_offset, length);
+    op.kind = OpKind::kRead;
+    return op;
+  }
+  /// Posts from a on lane 0 and waits for the completion.
+  Completion Run(const Op& op) {
+    const uint64_t cookie = a.Post(Pair::kA, 0, op);
+    EXPECT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
+    return a.completions[cookie];
+  }
+
+  Pair pair{factory()};
+  Side& a = pair.a;
+  Side& b = pair.b;
+  Described local;
+  Described target_region;
+  RemoteRegion remote{};
+};
+
+inline std::vector<Subject> AllSubjects() {
+  std::vector<Subject> subjects;
+  for (const TransportFactory& factory : TestedTransports()) {
+    for (const bool shared : {true, false}) subjects.push_back({factory, shared});
+  }
+  return subjects;
+}
+
+inline std::string SubjectName(const ::testing::TestParamInfo<Subject>& info) {
+  return std::string(info.param.factory.name) + (info.param.shared ? "_shared" : "_private");
+}
+
+/// After the last test of each suite.
+#define WC_CONTRACT(suite) \
+  INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(AllSubjects()), SubjectName)
+
+}  // namespace weightcast::transport

@@ -1,0 +1,144 @@
+// Bytes move: sizes, offsets, directions, many at once.
+#include <algorithm>
+#include <cstring>
+
+#include "contract/suite.h"
+
+namespace weightcast::transport {
+namespace {
+
+using TransferTest = PairTest;
+
+constexpr size_t kSizes[] = {0,     1,      7,      8,         63,        64,        4095,           4096,
+                             65537, 262144, 262145, 1U << 20U, 3'000'001, 16U << 20, (64U << 20) - 1};
+
+TEST_P(TransferTest, WritesOfAnySizeAndOffset) {
+  const size_t room = (64U << 20) + 64;
+  const TestMemory source = NewMemory(room);
+  const TestMemory target = NewMemory(room);
+  source.Fill(1);
+  Map(source, target, Access::kReadWrite);
+  for (const size_t size : kSizes) {
+    for (const size_t skew : {size_t{0}, size_t{13}}) {
+      std::memset(target.bytes().data(), 0x5a, size + 64);
+      const Completion done = Run(WriteOp(skew, 2 * skew, size));
+      ASSERT_EQ(done.code, Code::kOk) << size;
+      ASSERT_TRUE(SameBytes(source.bytes().subspan(skew, size), target.bytes().subspan(2 * skew, size)))
+          << size;
+      for (const size_t outside : {2 * skew - 1, 2 * skew + size}) {
+        ASSERT_TRUE(outside >= room || target.bytes()[outside] == std::byte{0x5a}) << size;
+      }
+    }
+  }
+}
+
+TEST_P(TransferTest, ReadsOfAnySizeAndOffset) {
+  const size_t room = (64U << 20) + 64;
+  const TestMemory landing = NewMemory(room);
+  const TestMemory target = NewMemory(room);
+  target.Fill(2);
+  Map(landing, target, Access::kRead);
+  for (const size_t size : kSizes) {
+    std::memset(landing.bytes().data(), 0x5a, size + 64);
+    const Completion done = Run(ReadOp(13, 26, size));
+    ASSERT_EQ(done.code, Code::kOk) << size;
+    ASSERT_TRUE(SameBytes(landing.bytes().subspan(13, size), target.bytes().subspan(26, size))) << size;
+    ASSERT_EQ(landing.bytes()[12], std::byte{0x5a});
+    ASSERT_TRUE(13 + size >= room || landing.bytes()[13 + size] == std::byte{0x5a});
+  }
+}
+
+TEST_P(TransferTest, TenThousandSmallWritesEachLand) {
+  constexpr size_t kCount = 10'000;
+  const TestMemory source = NewMemory(kCount * 16);
+  const TestMemory target = NewMemory(kCount * 16);
+  source.Fill(3);
+  Map(source, target, Access::kReadWrite);
+  const uint32_t lanes = a.ready[Pair::kA];
+  for (size_t i = 0; i < kCount; ++i) {
+    a.Post(Pair::kA, static_cast<uint32_t>(i % lanes), WriteOp(i * 16, (kCount - 1 - i) * 16, 8 + i % 9));
+    if (i % 7 == 0) b.Pump();
+  }
+  ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+  ASSERT_EQ(a.completions.size(), kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    ASSERT_TRUE(SameBytes(source.bytes().subspan(i * 16, 8 + i % 9),
+                          target.bytes().subspan((kCount - 1 - i) * 16, 8 + i % 9)))
+        << i;
+  }
+}
+
+TEST_P(TransferTest, BothDirectionsAndBothKindsAtOnce) {
+  constexpr size_t kSize = 8U << 20;
+  constexpr size_t kPiece = 300'007;
+  const TestMemory from_a = NewMemory(kSize);
+  const TestMemory from_b = NewMemory(kSize);
+  const TestMemory at_a = NewMemory(kSize);
+  const TestMemory at_b = NewMemory(kSize);
+  const TestMemory read_by_a = NewMemory(kSize);
+  from_a.Fill(4);
+  from_b.Fill(5);
+  const Described source_a = a.Register(from_a, Access::kLocal);
+  const Described source_b = b.Register(from_b, Access::kRead);
+  const Described landing = a.Register(read_by_a, Access::kLocal);
+  const RemoteRegion to_a = b.Import(Pair::kB, a.Register(at_a, Access::kReadWrite));
+  const RemoteRegion to_b = a.Import(Pair::kA, b.Register(at_b, Access::kReadWrite));
+  const RemoteRegion of_b = a.Import(Pair::kA, source_b);
+  for (size_t at = 0; at < kSize; at += kPiece) {
+    const size_t length = std::min(kPiece, kSize - at);
+    Op op{.local_offset = at, .remote_offset = at, .length = length, .grant = {}, .signal = {}};
+    op.local = source_a.name.id;
+    op.remote = to_b;
+    a.Post(Pair::kA, 0, op);
+    op.local = source_b.name.id;
+    op.remote = to_a;
+    b.Post(Pair::kB, 0, op);
+    op.kind = OpKind::kRead;
+    op.local = landing.name.id;
+    op.remote = of_b;
+    a.Post(Pair::kA, 0, op);
+  }
+  ASSERT_TRUE(pair.Until([&] { return a.pending() == 0 && b.pending() == 0; }));
+  for (const auto& [cookie, done] : a.completions) ASSERT_EQ(done.code, Code::kOk);
+  for (const auto& [cookie, done] : b.completions) ASSERT_EQ(done.code, Code::kOk);
+  EXPECT_TRUE(SameBytes(from_a.bytes(), at_b.bytes()));
+  EXPECT_TRUE(SameBytes(from_b.bytes(), at_a.bytes()));
+  EXPECT_TRUE(SameBytes(from_b.bytes(), read_by_a.bytes()));
+}
+
+TEST_P(TransferTest, PostTakesLessWhenFullAndAllCompleteInTheEnd) {
+  constexpr size_t kPiece = 64 << 10;
+  const TestMemory source = NewMemory(kPiece);
+  const TestMemory target = NewMemory(kPiece);
+  source.Fill(6);
+  Map(source, target, Access::kReadWrite);
+  // Far more than any queue: a transport that takes it all would hoard memory.
+  std::vector<Op> ops(200'000, WriteOp(0, 0, 8));
+  const size_t taken = a.TryPost(Pair::kA, 0, ops);
+  ASSERT_LT(taken, ops.size());
+  ASSERT_GT(taken, 0U);
+  ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+  EXPECT_EQ(a.completions.size(), taken);
+  EXPECT_EQ(Run(WriteOp(0, 0, kPiece)).code, Code::kOk);
+  EXPECT_TRUE(SameBytes(source.bytes(), target.bytes()));
+}
+
+TEST_P(TransferTest, NothingToDoGivesNoEvent) {
+  PumpFor({&a, &b}, std::chrono::milliseconds(20));
+  EXPECT_EQ(a.Pump(), 0U);
+  EXPECT_EQ(b.Pump(), 0U);
+}
+
+TEST_P(TransferTest, CapabilitiesCoverHostMemory) {
+  for (const OpKind kind : {OpKind::kWrite, OpKind::kRead, OpKind::kSignal}) {
+    const Capability capability = a.transport().Can(kind, MemoryKind::kHost, MemoryKind::kHost);
+    EXPECT_TRUE(capability.supported);
+    EXPECT_TRUE(kind == OpKind::kSignal || capability.max_length >= 64U << 20);
+  }
+  EXPECT_FALSE(a.transport().Describe(Pair::kA).empty());
+}
+
+WC_CONTRACT(TransferTest);
+
+}  // namespace
+}  // namespace weightcast::transport

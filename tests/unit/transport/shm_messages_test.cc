@@ -1,0 +1,81 @@
+// Blobs, keys and messages: what is encoded is decoded, and nothing else.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "transport/shm/messages.h"
+#include "transport/shm/regions.h"
+
+namespace weightcast::transport::shm {
+namespace {
+
+struct Case {
+  std::string bytes;
+  std::function<bool(std::string_view)> decodes;
+};
+
+std::vector<Case> AllCases() {
+  const Invitation invitation{.boot_id = "abc-def", .name = "weightcast-1234", .cookie = {1, 2}};
+  const Hello hello{{3, 4}, 5, 6, 7, 8};
+  const RegionKey key{.access = Access::kGranted, .mappable = true, .address = 4096, .length = 77};
+  return {{Encode(invitation), [](std::string_view b) { return DecodeInvitation(b).ok(); }},
+          {Encode(hello), [](std::string_view b) { return DecodeHello(b).ok(); }},
+          {Encode(Trial{1, 2}), [](std::string_view b) { return DecodeTrial(b).ok(); }},
+          {Encode(Verdict{true, false}), [](std::string_view b) { return DecodeVerdict(b).ok(); }},
+          {Encode(WantRegion{9, 10}), [](std::string_view b) { return DecodeWantRegion(b).ok(); }},
+          {Encode(RegionReply{9, 10, Code::kOk, 11, 12}),
+           [](std::string_view b) { return DecodeRegionReply(b).ok(); }},
+          {Encode(RingReply{Code::kExhausted}), [](std::string_view b) { return DecodeRingReply(b).ok(); }},
+          {EncodeKey(key), [](std::string_view b) { return DecodeKey(b).ok(); }}};
+}
+
+TEST(ShmMessagesTest, WhatIsEncodedIsDecoded) {
+  for (const Case& each : AllCases()) EXPECT_TRUE(each.decodes(each.bytes));
+  const auto hello = DecodeHello(Encode(Hello{{3, 4}, 5, 6, 7, 8}));
+  ASSERT_TRUE(hello.ok());
+  EXPECT_EQ(hello->cookie, (Cookie{3, 4}));
+  EXPECT_EQ(hello->incarnation, 5U);
+  EXPECT_EQ(hello->copy_nonce, 8U);
+  const auto reply = DecodeRegionReply(Encode(RegionReply{9, 10, Code::kPermission, 11, 12}));
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->code, Code::kPermission);
+  EXPECT_EQ(reply->length, 12U);
+  const auto key = DecodeKey(EncodeKey({Access::kRead, true, 1ULL << 47, 1ULL << 40}));
+  ASSERT_TRUE(key.ok());
+  EXPECT_EQ(key->access, Access::kRead);
+  EXPECT_TRUE(key->mappable);
+  EXPECT_EQ(key->address, 1ULL << 47);
+}
+
+TEST(ShmMessagesTest, ShorterLongerAndOtherKindsAreRefused) {
+  const auto cases = AllCases();
+  for (const Case& each : cases) {
+    for (size_t cut = 0; cut < each.bytes.size(); ++cut)
+      EXPECT_FALSE(each.decodes(each.bytes.substr(0, cut)));
+    EXPECT_FALSE(each.decodes(each.bytes + "x"));
+    for (const Case& other : cases) {
+      EXPECT_EQ(each.decodes(other.bytes), &other == &each);
+    }
+  }
+}
+
+TEST(ShmMessagesTest, NoiseIsHarmless) {
+  std::minstd_rand random(1);
+  for (int round = 0; round < 2'000; ++round) {
+    for (Case& each : AllCases()) {
+      each.bytes[random() % each.bytes.size()] = static_cast<char>(random());
+      (void)each.decodes(each.bytes);
+      (void)KindOf(each.bytes);
+    }
+  }
+}
+
+TEST(ShmMessagesTest, AKeyThatWrapsAroundTheAddressSpaceIsRefused) {
+  EXPECT_FALSE(DecodeKey(EncodeKey({Access::kReadWrite, false, ~uint64_t{0} - 10, 12})).ok());
+}
+
+}  // namespace
+}  // namespace weightcast::transport::shm
