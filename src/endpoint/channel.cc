@@ -1,0 +1,84 @@
+#include "endpoint/channel.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/strings.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+constexpr size_t kHeader = sizeof(uint32_t) + sizeof(uint8_t);
+/// A peer that sends without end gets its turn again after the others.
+constexpr size_t kReadAtOnce = 64 << 10;
+
+}  // namespace
+
+Status Channel::Send(const Message& message) {
+  if (out_.size() + kHeader + message.payload.size() > kMaxQueued) {
+    return {Code::kExhausted, "the peer does not read its control channel"};
+  }
+  ByteWriter header;
+  header.Put(static_cast<uint32_t>(message.payload.size()));
+  header.Put(static_cast<uint8_t>(message.type));
+  out_ += header.bytes();
+  out_ += message.payload;
+  return Flush();
+}
+
+Status Channel::Flush() {
+  size_t sent = 0;
+  Status status;
+  while (sent < out_.size()) {
+    const ssize_t count =
+        send(fd_.get(), out_.data() + sent, out_.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) {
+      sent += static_cast<size_t>(count);
+    } else if (errno != EINTR) {
+      if (errno != EAGAIN) status = {Code::kUnavailable, ErrnoText(errno)};
+      break;
+    }
+  }
+  out_.erase(0, sent);
+  return status;
+}
+
+Status Channel::Receive() {
+  std::array<char, 8192> buffer;
+  for (size_t total = 0; total < kReadAtOnce && in_.size() < limit_ + buffer.size();) {
+    const ssize_t count = recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (count > 0) {
+      heard_ = true;
+      in_.append(buffer.data(), static_cast<size_t>(count));
+      total += static_cast<size_t>(count);
+      if (static_cast<size_t>(count) < buffer.size()) break;
+    } else if (count == 0) {
+      return {Code::kUnavailable, "the other side closed the connection"};
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      return {Code::kUnavailable, ErrnoText(errno)};
+    }
+  }
+  return Status::Ok();
+}
+
+Result<std::optional<Message>> Channel::Next() {
+  ByteReader header(in_);
+  const auto size = header.Get<uint32_t>();
+  const auto type = header.Get<uint8_t>();
+  if (in_.size() >= sizeof size && size > limit_) {
+    return Status(Code::kProtocol, StrCat("a message of ", size, " bytes where ", limit_,
+                                          " are allowed; is the other side a weightcast endpoint?"));
+  }
+  if (!header.ok() || in_.size() - kHeader < size) return std::optional<Message>();
+  Message message{static_cast<MessageType>(type), in_.substr(kHeader, size)};
+  in_.erase(0, kHeader + size);
+  return std::optional<Message>(std::move(message));
+}
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/fd.h"
+#include "endpoint/message.h"
+#include "weightcast/status.h"
+
+namespace weightcast::endpoint {
+
+/// Messages over a non-blocking stream socket, bounded in both directions. Belongs to the holder of progress.
+class Channel {
+ public:
+  static constexpr size_t kMaxUnproven = 2048;     ///< Payload until both sides have proven themselves.
+  static constexpr size_t kMaxPayload = 64 << 10;  ///< Payload later.
+  static constexpr size_t kMaxQueued = 1 << 20;    ///< Bytes that may wait for a peer that does not read.
+
+  explicit Channel(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  /// Longest payload taken from the peer.
+  void set_limit(size_t limit) { limit_ = limit; }
+
+  /// Queues the message and sends what the socket takes. kExhausted: the peer reads nothing.
+  Status Send(const Message& message);
+  /// Sends more of what waits.
+  Status Flush();
+  /// True while something waits: watch for writability.
+  [[nodiscard]] bool waiting() const { return !out_.empty(); }
+
+  /// Reads what has come, a bounded amount at a time. kUnavailable: the peer has closed; messages that
+  /// came before are still there.
+  Status Receive();
+  /// The next whole message; nothing when there is none. kProtocol: longer than the limit.
+  Result<std::optional<Message>> Next();
+  /// Something was read since the last call.
+  bool TakeHeard() { return std::exchange(heard_, false); }
+
+  /// For the end: nothing more will be sent.
+  UniqueFd Release() { return std::move(fd_); }
+
+ private:
+  UniqueFd fd_;
+  size_t limit_ = kMaxUnproven;
+  std::string in_;
+  std::string out_;
+  bool heard_ = false;
+};
+
+}  // namespace weightcast::endpoint

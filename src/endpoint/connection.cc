@@ -1,0 +1,299 @@
+#include "endpoint/connection.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "endpoint/core.h"
+
+namespace weightcast {
+
+using endpoint::Message;
+using endpoint::MessageType;
+using transport::LinkId;
+
+namespace {
+
+/// Lanes often die a moment before the control channel of a process that was killed.
+constexpr Duration kGrace = std::chrono::milliseconds(20);
+/// Heartbeats in a lease.
+constexpr int kBeats = 4;
+
+}  // namespace
+
+Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven proven)
+    : core_(std::move(core)),
+      role_(proven.role),
+      hello_(std::move(proven.hello)),
+      address_(std::move(proven.address)),
+      label_(StrCat(ToString(hello_.identity), " (", address_, ")")),
+      grants_([core = core_.get()](auto callback) { core->Later(std::move(callback)); }),
+      channel_(std::move(proven.channel)),
+      roads_(role_, core_->transports(),
+             {hello_.identity.incarnation, label_,
+              !hello_.boot_id.empty() && hello_.boot_id == core_->boot_id()},
+             RoadHooks()),
+      sender_({core_->timers(), core_->regions(),
+               [core = core_.get()](auto callback) { core->Later(std::move(callback)); }, label_}) {}
+
+endpoint::Roads::Hooks Connection::State::RoadHooks() {
+  return {
+      .add_link = [this](transport::Transport* t) { return core_->AddLink(t, shared_from_this()); },
+      .close_link = [this](LinkId link) { core_->CloseLink(link); },
+      .drop_link = [this](LinkId link) { core_->DropLink(link); },
+      .send = [this](const Message& message) { Send(message); },
+      .chosen = [this] { OnChosen(); },
+      .failed = [this](Status reason) { End(std::move(reason)); },
+  };
+}
+
+void Connection::State::Start() {
+  const auto keep = shared_from_this();
+  channel_.set_limit(endpoint::Channel::kMaxPayload);
+  auto key = core_->sockets().Watch(channel_.fd(), EPOLLIN, [this](uint32_t) {
+    const auto held = shared_from_this();
+    OnSocket();
+  });
+  if (!key.ok()) return End(key.status());
+  socket_key_ = *key;
+  last_heard_ = last_beat_ = Clock::now();
+  OnBeat();
+  // Half of the time for a transport to become ready, the rest for what comes before and after.
+  const TimePoint deadline = endpoint::After(core_->settings().connect_timeout / 2);
+  choice_limit_ = core_->timers().Add(deadline, [this] { roads_.GiveUp(); });
+  if (role_ == transport::Role::kInitiator) roads_.Open(deadline);
+  if (!ended_) OnSocket();  // What came with the end of the handshake.
+}
+
+void Connection::State::End(Status reason) {
+  if (std::exchange(ended_, true)) return;
+  const auto keep = shared_from_this();
+  end_reason_ = reason;
+  {
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = {reason.code(), StrCat(label_, ": ", reason.message())};
+  }
+  core_->timers().Cancel(beat_);
+  core_->timers().Cancel(choice_limit_);
+  core_->timers().Cancel(grace_);
+  core_->sockets().Forget(socket_key_);
+  // It may be broken: then the peer learns of it in its own way.
+  if (channel_.Send({MessageType::kGoodbye, endpoint::EncodeOutcome(reason)}).ok()) {
+    core_->Linger(std::move(channel_));
+  }
+  sender_.EndAll(reason);
+  roads_.Close();
+  if (transport_ == nullptr) grants_.OnLinkClosed();
+  core_->OnConnectionEnded(keep, reason);
+}
+
+// --- Control channel ---------------------------------------------------------------------------
+
+void Connection::State::Send(const Message& message) {
+  if (ended_) return;
+  if (Status status = channel_.Send(message); !status.ok()) return OnChannelClosed(status);
+  core_->sockets().Change(socket_key_, channel_.waiting() ? uint32_t{EPOLLIN | EPOLLOUT} : uint32_t{EPOLLIN});
+}
+
+void Connection::State::OnSocket() {
+  Status status = channel_.waiting() ? channel_.Flush() : Status::Ok();
+  if (!channel_.waiting()) core_->sockets().Change(socket_key_, EPOLLIN);
+  const Status received = channel_.Receive();
+  while (!ended_) {
+    auto message = channel_.Next();
+    if (!message.ok()) return End(message.status());
+    if (!message->has_value()) break;
+    if (Status handled = OnMessage(**message); !handled.ok()) return End(handled);
+  }
+  if (status.ok()) status = received;
+  if (!status.ok()) OnChannelClosed(status);
+}
+
+Status Connection::State::OnMessage(const Message& message) {
+  switch (message.type) {
+    case MessageType::kHeartbeat:
+      return Status::Ok();
+    case MessageType::kOffers:
+      return roads_.OnOffers(message.payload, endpoint::After(core_->settings().connect_timeout / 2));
+    case MessageType::kAnswers:
+      return roads_.OnAnswers(message.payload);
+    case MessageType::kRoad:
+      return roads_.OnRoad(message.payload);
+    case MessageType::kChosen:
+      return roads_.OnChosen(message.payload);
+    case MessageType::kGoodbye: {
+      const auto why = endpoint::ParseOutcome(message.payload);
+      if (!why) return {Code::kProtocol, "malformed goodbye"};
+      End({Code::kUnavailable, StrCat("the peer has ended the connection: ", why->message())});
+      return Status::Ok();
+    }
+    default:
+      return {Code::kProtocol, StrCat("a message of unknown type ", static_cast<int>(message.type))};
+  }
+}
+
+void Connection::State::OnChannelClosed(const Status& why) {
+  if (why.code() == Code::kExhausted) return End(why);
+  End({Code::kPeerDead, StrCat("the peer's process has ended, or the network to it: ", why.message())});
+}
+
+void Connection::State::OnBeat() {
+  const Duration lease = core_->settings().lease;
+  TimePoint now = Clock::now();
+  if (now - last_heard_ >= lease) {
+    // We may have been stopped ourselves: what the peer has said meanwhile waits in the socket.
+    const auto keep = shared_from_this();
+    OnSocket();
+    if (ended_) return;
+  }
+  if (channel_.TakeHeard()) last_heard_ = now;
+  if (const Duration silence = now - last_heard_; silence >= lease) {
+    return End({Code::kPeerDead, StrCat("the peer has not been heard of for ", Seconds(silence),
+                                        " s and is taken for dead (lease ", Seconds(lease), " s)")});
+  }
+  if (now - last_beat_ >= lease / kBeats) {
+    last_beat_ = now;
+    Send({MessageType::kHeartbeat, {}});
+    if (ended_) return;
+  }
+  beat_ =
+      core_->timers().Add(std::min(last_beat_ + lease / kBeats, last_heard_ + lease), [this] { OnBeat(); });
+}
+
+// --- Transport -----------------------------------------------------------------------------------
+
+void Connection::State::OnChosen() {
+  if (ended_) return;
+  const endpoint::Roads::Road& road = *roads_.chosen();
+  const auto write = road.transport->Can(transport::OpKind::kWrite, MemoryKind::kHost, MemoryKind::kHost);
+  const auto read = road.transport->Can(transport::OpKind::kRead, MemoryKind::kHost, MemoryKind::kHost);
+  core_->timers().Cancel(choice_limit_);
+  sender_.Start({.transport = road.transport,
+                 .link = road.link,
+                 .lanes = road.lanes,
+                 .window = static_cast<uint32_t>(core_->settings().window),
+                 .chunk = core_->settings().chunk,
+                 .longest_write = write.max_length,
+                 .longest_read = read.max_length});
+  {
+    const std::lock_guard lock(mutex_);
+    transport_ = road.transport;
+    link_ = road.link;
+    transport_name_ = road.name;
+    description_ = StrCat(road.transport->Describe(road.link), ", ", road.lanes,
+                          road.lanes == 1 ? " lane" : " lanes", ", to ", ToString(peer()), " at ", address_);
+    was_ready_ = true;
+  }
+  WC_LOG(kInfo, "connected: ", description_);
+  core_->OnConnectionReady(shared_from_this(), role_);
+}
+
+void Connection::State::On(const transport::SignalArrived& event) {
+  if (ended_ || event.link != link_) return;
+  if (Status status = grants_.OnSignal(event.signal); !status.ok()) End(std::move(status));
+}
+
+void Connection::State::On(const transport::LaneDown& event) {
+  if (ended_ || transport_ == nullptr || event.link != link_) return;
+  sender_.OnLaneDown(event.lane);
+  WC_LOG(kWarning, "lane ", event.lane, " to ", label_, " has failed: ", event.reason.message(), "; ",
+         sender_.lanes_up(), " left");
+}
+
+void Connection::State::On(const transport::LinkDown& event) {
+  if (ended_) return;
+  if (transport_ == nullptr || event.link != link_) return roads_.OnDown(event.link, event.reason);
+  core_->timers().Cancel(grace_);
+  const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
+                      StrCat("no lane is left: ", event.reason.message()));
+  grace_ = core_->timers().Add(endpoint::After(kGrace), [this, reason] {
+    const auto keep = shared_from_this();
+    OnSocket();
+    End(reason);
+  });
+}
+
+void Connection::State::On(const transport::Revoked& event) {
+  if (event.link == link_) grants_.OnRevoked(event.grant);
+}
+
+void Connection::State::On(const transport::LinkClosed& event) {
+  if (transport_ == nullptr || event.link != link_) return;
+  End({Code::kUnavailable, "the transport has closed the link"});
+  sender_.OnLinkClosed();
+  grants_.OnLinkClosed();
+}
+
+// --- Any thread ------------------------------------------------------------------------------------
+
+std::string Connection::State::Describe() const {
+  const std::lock_guard lock(mutex_);
+  return description_;
+}
+
+std::string Connection::State::transport_name() const {
+  const std::lock_guard lock(mutex_);
+  return transport_name_;
+}
+
+Status Connection::State::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+bool Connection::State::was_ready() const {
+  const std::lock_guard lock(mutex_);
+  return was_ready_;
+}
+
+bool Connection::State::usable() const {
+  const std::lock_guard lock(mutex_);
+  return was_ready_ && status_.ok();
+}
+
+Status Connection::State::CheckUsable() const {
+  WC_RETURN_IF_ERROR(core_->Usable());
+  return status();
+}
+
+Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) {
+  WC_RETURN_IF_ERROR(CheckUsable());
+  Result<transport::GrantName> result = Status(Code::kInternal, "not run");
+  core_->progress().Call([&] {
+    if (ended_) {
+      result = status();
+      return;
+    }
+    result = grants_.Reserve(std::move(options));
+    if (!result.ok()) return;
+    if (Status opened = transport_->OpenGrant(link_, *result); !opened.ok()) {
+      grants_.Drop(*result);
+      result = opened;
+    }
+  });
+  return result;
+}
+
+void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
+  if (core_->forked()) return;
+  core_->progress().Submit(endpoint::MakeTask([self = shared_from_this(), grant, fenced = std::move(fenced)] {
+                             const bool first = self->grants_.Revoke(grant, fenced);
+                             // Once the link closes, that fences everything.
+                             if (first && !self->ended_) self->transport_->Revoke(self->link_, grant);
+                           }),
+                           /*now=*/true);
+}
+
+void Connection::State::Close() {
+  if (core_->forked()) return;
+  const Status closed(Code::kCancelled, "the connection was closed");
+  {
+    // At once, so that nobody is given a connection that is about to end.
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = {closed.code(), StrCat(label_, ": ", closed.message())};
+  }
+  core_->progress().Submit(endpoint::MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
+                           /*now=*/true);
+}
+
+}  // namespace weightcast

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "endpoint/channel.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/grants.h"
+#include "endpoint/handshake.h"
+#include "endpoint/imports.h"
+#include "endpoint/roads.h"
+#include "endpoint/sender.h"
+#include "endpoint/timers.h"
+
+namespace weightcast {
+
+namespace endpoint {
+class Core;
+/// A peer that has proven itself, with the channel on which it did.
+struct Proven {
+  transport::Role role{};  ///< Ours.
+  Hello hello;
+  std::string address;  ///< "10.0.0.1:4711", where it listens.
+  Channel channel;
+};
+}  // namespace endpoint
+
+/// One connection: control channel, choice of a transport, transfers, grants, liveness.
+///
+/// Life, all under progress: Start -> (Ready) -> End -> its links' LinkClosed. From End on nothing begins
+/// any more; from the last LinkClosed on nothing can land any more, and the endpoint lets go of it.
+class Connection::State : public std::enable_shared_from_this<State> {
+ public:
+  State(std::shared_ptr<endpoint::Core> core, endpoint::Proven proven);
+
+  // --- Any thread -----------------------------------------------------------------------------
+  [[nodiscard]] const Identity& peer() const { return hello_.identity; }
+  [[nodiscard]] uint64_t peer_chunk() const { return hello_.chunk; }
+  /// "trainer 0 (10.0.0.1:4711)".
+  [[nodiscard]] const std::string& label() const { return label_; }
+  [[nodiscard]] std::string Describe() const;
+  [[nodiscard]] std::string transport_name() const;
+  [[nodiscard]] Status status() const;
+  /// Ready once, whatever came later.
+  [[nodiscard]] bool was_ready() const;
+  /// Ready and neither ended nor about to end.
+  [[nodiscard]] bool usable() const;
+
+  Result<uint32_t> Import(std::string_view descriptor);
+  void Release(uint32_t index) { imports_.Remove(index); }
+  Result<std::shared_ptr<Transfer::State>> Begin(transport::OpKind kind, std::span<const Piece> pieces,
+                                                 TransferOptions options);
+  Result<transport::GrantName> OpenGrant(GrantOptions options);
+  [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& grant) const {
+    return grants_.ProgressOf(grant);
+  }
+  void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
+  void Close();
+
+  // --- Holder of progress -----------------------------------------------------------------------
+  /// In the endpoint's list of those that have something for the transports.
+  bool listed = false;
+  void Start();
+  /// Ends it; the peer is told why. Only the first reason counts.
+  void End(Status reason);
+  [[nodiscard]] bool ended() const { return ended_; }
+  /// The transports are gone: what is not fenced never will be, but our own memory is no longer used.
+  void Abandon() { sender_.OnLinkClosed(); }
+  [[nodiscard]] bool Pump() { return sender_.Pump(); }
+  [[nodiscard]] bool wants_pump() const { return sender_.wants_pump(); }
+  void EndUsing(const endpoint::Registration& registration) { sender_.EndUsing(registration); }
+  void EndTransfer(Transfer::State& transfer, Status outcome) { sender_.End(transfer, std::move(outcome)); }
+
+  void On(const transport::Completion& event) { sender_.OnCompletion(event); }
+  void On(const transport::SignalArrived& event);
+  void On(const transport::LinkReady& event) { roads_.OnReady(event.link, event.lanes); }
+  void On(const transport::LaneDown& event);
+  void On(const transport::LinkDown& event);
+  void On(const transport::Revoked& event);
+  void On(const transport::LinkClosed& event);
+
+ private:
+  struct Build;
+  endpoint::Roads::Hooks RoadHooks();
+  void OnSocket();
+  Status OnMessage(const endpoint::Message& message);
+  void Send(const endpoint::Message& message);
+  void OnChannelClosed(const Status& why);
+  void OnBeat();
+  void OnChosen();
+  Status AddPiece(Build& build, const Piece& piece) const;
+  Status CheckUsable() const;
+
+  const std::shared_ptr<endpoint::Core> core_;
+  const transport::Role role_;
+  const endpoint::Hello hello_;
+  const std::string address_;
+  const std::string label_;
+
+  mutable std::mutex mutex_;  ///< Guards the four below; never taken for a chunk.
+  Status status_;
+  bool was_ready_ = false;
+  std::string transport_name_;
+  std::string description_;
+
+  endpoint::Imports imports_;
+  endpoint::Grants grants_;
+
+  // Holder of progress.
+  endpoint::Channel channel_;
+  endpoint::Roads roads_;
+  endpoint::Sender sender_;
+  uint64_t socket_key_ = 0;
+  endpoint::TimerId beat_;
+  endpoint::TimerId choice_limit_;
+  endpoint::TimerId grace_;
+  TimePoint last_heard_{};
+  TimePoint last_beat_{};
+  bool ended_ = false;
+  Status end_reason_;
+  /// The link in use, set with `was_ready_` and constant from then on; read by any thread after that.
+  transport::Transport* transport_ = nullptr;
+  transport::LinkId link_{};
+};
+
+}  // namespace weightcast

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "endpoint/message.h"
+
+namespace weightcast::endpoint {
+
+inline constexpr size_t kMaxTransports = 16;
+inline constexpr size_t kMaxTransportName = 32;
+inline constexpr size_t kMaxBlob = 4096;
+
+/// One transport in kOffers or kAnswers.
+struct RoadOffer {
+  std::string transport;
+  bool open = false;
+  std::string blob;  ///< The transport's offer or answer; why not, if it is not open.
+  friend bool operator==(const RoadOffer&, const RoadOffer&) = default;
+};
+std::string EncodeOffers(const std::vector<RoadOffer>& offers);
+/// Names are distinct and not empty; reasons are printable. Nothing when malformed.
+std::optional<std::vector<RoadOffer>> ParseOffers(std::string_view payload);
+
+/// kRoad: the responder's end of an offered road is ready, or will never be.
+struct RoadNotice {
+  uint8_t index = 0;
+  bool ready = false;
+  std::string reason;
+  friend bool operator==(const RoadNotice&, const RoadNotice&) = default;
+};
+std::string EncodeRoad(const RoadNotice& notice);
+std::optional<RoadNotice> ParseRoad(std::string_view payload);
+
+std::string EncodeChosen(uint8_t index);
+std::optional<uint8_t> ParseChosen(std::string_view payload);
+
+}  // namespace weightcast::endpoint

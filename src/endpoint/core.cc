@@ -1,0 +1,286 @@
+#include "endpoint/core.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "base/random.h"
+#include "base/strings.h"
+#include "endpoint/forks.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+using transport::LinkId;
+using transport::Role;
+
+constexpr Duration kLinger = std::chrono::seconds(1);
+constexpr size_t kMaxLingering = 1024;
+
+}  // namespace
+
+Core::Core(EndpointOptions options)
+    : options_(std::move(options)),
+      boot_id_(BootId()),
+      forks_(ForkCount()),
+      regions_(options_.self.incarnation, {.submit =
+                                               [this](std::function<void()> task) {
+                                                 if (!forked())
+                                                   progress_->Submit(MakeTask(std::move(task)), /*now=*/true);
+                                               },
+                                           .cancel =
+                                               [this](const Registration& registration) {
+                                                 for (const auto& [id, link] : links_)
+                                                   link.connection->EndUsing(registration);
+                                               }}) {}
+
+Core::~Core() = default;
+
+bool Core::forked() const { return forks_ != ForkCount(); }
+
+Status Core::Usable() const {
+  if (forked()) {
+    return {Code::kInternal, "an endpoint cannot be used in a forked child; create a new one there"};
+  }
+  if (closed_.load(std::memory_order_relaxed)) return {Code::kCancelled, "the endpoint is closed"};
+  return Status::Ok();
+}
+
+// --- Connections -------------------------------------------------------------------------------
+
+Core::ConnectionState Core::FindLive(Incarnation peer) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(peer);
+  return found == live_.end() ? nullptr : found->second;
+}
+
+Core::ConnectionState Core::FindMatching(const Identity& expected) const {
+  if (expected.role.empty() && expected.incarnation == 0) return nullptr;
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(live_.begin(), live_.end(),
+                                  [&](const auto& entry) { return Matches(expected, entry.second->peer()); });
+  return found == live_.end() ? nullptr : found->second;
+}
+
+std::vector<Core::ConnectionState> Core::Live() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ConnectionState> all;
+  for (const auto& [incarnation, connection] : live_) all.push_back(connection);
+  return all;
+}
+
+Result<Core::ConnectionState> Core::Connect(const std::vector<std::string>& addresses,
+                                            const Identity& expected, TimePoint deadline) {
+  WC_RETURN_IF_ERROR(Usable());
+  if (auto existing = FindMatching(expected); existing != nullptr && existing->usable()) return existing;
+  const auto call = std::make_shared<ConnectCall>();
+  WC_ASSIGN_OR_RETURN(call->addresses, ResolveAll(addresses));
+  call->expected = expected;
+  call->deadline = deadline;
+  progress_->Submit(MakeTask([this, call] { meetings_->Connect(call); }), /*now=*/true);
+  progress_->WaitFor(call->done, 1, std::nullopt);  // The call has its own limit.
+  if (!call->status.ok()) return call->status;
+  return call->connection;
+}
+
+void Core::OnProven(Proven proven) {
+  if (closed_.load()) return;
+  const Incarnation peer = proven.hello.identity.incarnation;
+  const Role role = proven.role;
+  const auto connection = std::make_shared<Connection::State>(shared_from_this(), std::move(proven));
+  ConnectionState replaced;
+  {
+    const std::lock_guard lock(mutex_);
+    replaced = std::exchange(live_[peer], connection);
+  }
+  // The peer knows of one connection only: the newer.
+  if (replaced != nullptr) {
+    replaced->End({Code::kUnavailable, role == Role::kResponder ? "replaced: the peer has connected anew"
+                                                                : "replaced by a new connection"});
+  }
+  connection->Start();
+}
+
+void Core::OnConnectionReady(const ConnectionState& connection, Role role) {
+  meetings_->OnConnectionReady(connection);
+  if (role == Role::kResponder && options_.on_connection) {
+    Later([on_connection = options_.on_connection, connection] { on_connection(Connection(connection)); });
+  }
+}
+
+void Core::OnConnectionEnded(const ConnectionState& connection, const Status& reason) {
+  const Identity& peer = connection->peer();
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = live_.find(peer.incarnation);
+    if (found != live_.end() && found->second == connection) live_.erase(found);
+  }
+  if (!connection->was_ready()) return meetings_->OnConnectionLost(peer.incarnation, reason);
+  if (options_.on_disconnect) {
+    Later([on_disconnect = options_.on_disconnect, peer, reason] { on_disconnect(peer, reason); });
+  }
+}
+
+void Core::Linger(Channel channel) {
+  // What does not fit into the socket now will not be waited for.
+  if (channel.waiting() || lingering_.size() >= kMaxLingering || shutdown(channel.fd(), SHUT_WR) != 0) return;
+  const uint64_t id = ++last_lingering_;
+  auto key = sockets_->Watch(channel.fd(), EPOLLIN, [this, id](uint32_t) { EndLingering(id); });
+  if (!key.ok()) return;
+  Lingering& entry = lingering_.emplace(id, Lingering{std::move(channel), *key, {}}).first->second;
+  entry.limit = timers_.Add(After(kLinger), [this, id] {
+    sockets_->Forget(lingering_.at(id).key);
+    lingering_.erase(id);
+  });
+}
+
+void Core::EndLingering(uint64_t id) {
+  const auto found = lingering_.find(id);
+  std::array<char, 4096> ignored;
+  ssize_t count = 0;
+  do {
+    count = recv(found->second.channel.fd(), ignored.data(), ignored.size(), MSG_DONTWAIT);
+  } while (count > 0);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  sockets_->Forget(found->second.key);
+  timers_.Cancel(found->second.limit);
+  lingering_.erase(found);
+}
+
+// --- Links and transports ------------------------------------------------------------------------
+
+LinkId Core::AddLink(transport::Transport* transport, ConnectionState connection) {
+  const LinkId id{++last_link_};
+  links_.emplace(id, Link{transport, std::move(connection)});
+  return id;
+}
+
+void Core::CloseLink(LinkId link) {
+  if (const auto found = links_.find(link); found != links_.end()) found->second.transport->CloseLink(link);
+}
+
+void Core::ReleaseImport(LinkId link, transport::RemoteRegion region) {
+  if (forked()) return;
+  progress_->Submit(MakeTask([this, link, region] {
+                      if (const auto found = links_.find(link); found != links_.end()) {
+                        found->second.transport->Release(link, region);
+                      }
+                    }),
+                    /*now=*/true);
+}
+
+void Core::WantPump(const ConnectionState& connection) {
+  if (connection->ended() || !connection->wants_pump() || std::exchange(connection->listed, true)) return;
+  pumping_.push_back(connection);
+}
+
+bool Core::PumpAll() {
+  bool moved = false;
+  for (size_t i = 0; i < pumping_.size();) {
+    Connection::State& connection = *pumping_[i];
+    if (!connection.ended()) moved |= connection.Pump();
+    if (!connection.ended() && connection.wants_pump()) {
+      ++i;
+      continue;
+    }
+    connection.listed = false;
+    pumping_[i] = std::move(pumping_.back());
+    pumping_.pop_back();
+  }
+  return moved;
+}
+
+bool Core::Step(bool sockets) {
+  bool moved = false;
+  if (sockets) {
+    // Sockets before timers: a peer is not silent whose words only wait to be read.
+    moved |= sockets_->Handle();
+    moved |= timers_.RunDue(Clock::now());
+  }
+  moved |= PumpAll();
+  bool events = false;
+  for (const auto& transport : transports_) {
+    const size_t count = transport->Progress(events_);
+    for (size_t i = 0; i < count; ++i) Dispatch(events_[i]);
+    events |= count > 0;
+  }
+  if (events) PumpAll();
+  return moved || events;
+}
+
+bool Core::Arm() {
+  bool settled = true;
+  for (const auto& transport : transports_) settled &= transport->Arm();
+  return settled;
+}
+
+void Core::Disarm() {
+  for (const auto& transport : transports_) transport->Disarm();
+}
+
+void Core::Dispatch(const transport::Event& event) {
+  std::visit([this](const auto& of_kind) { Handle(of_kind); }, event);
+}
+
+template <typename OfLink>
+void Core::Handle(const OfLink& event) {
+  const auto found = links_.find(event.link);
+  if (found == links_.end()) return;
+  const ConnectionState connection = found->second.connection;
+  connection->On(event);
+  if constexpr (std::is_same_v<OfLink, transport::LinkClosed>) {
+    links_.erase(event.link);
+    CheckFenced();
+  } else {
+    WantPump(connection);  // Lost chunks go out again.
+  }
+}
+
+void Core::Handle(const transport::Deregistered& event) {
+  regions_.OnDeregistered(event.region);
+  CheckFenced();
+}
+
+// --- End -----------------------------------------------------------------------------------------
+
+void Core::Shutdown() {
+  if (forked()) return;
+  closed_.store(true);
+  progress_->Call([this] { CloseAll(); });
+  if (!progress_->WaitFor(fenced_, 1, After(settings().lease))) {
+    WC_LOG(kWarning,
+           "closing the endpoint while a stopped peer may still write: its links did not close within ",
+           Seconds(settings().lease), " s");
+  }
+  progress_->Call([this] { DropTransports(); });
+  progress_->Stop();
+}
+
+void Core::CloseAll() {
+  meetings_->Stop();
+  for (const auto& connection : Live()) connection->End({Code::kCancelled, "the endpoint is closed"});
+  regions_.CloseAll();
+  CheckFenced();
+}
+
+void Core::CheckFenced() {
+  if (closed_.load() && links_.empty() && regions_.open() == 0) fenced_.Set(1);
+}
+
+void Core::DropTransports() {
+  for (auto& [id, entry] : lingering_) {
+    sockets_->Forget(entry.key);
+    timers_.Cancel(entry.limit);
+  }
+  lingering_.clear();
+  sockets_->Forget(transports_key_);
+  transports_.clear();
+  regions_.SetTransports({});
+  // What is left is of peers that are stopped: the transports no longer touch our memory.
+  for (auto& [id, link] : std::exchange(links_, {})) link.connection->Abandon();
+  pumping_.clear();
+}
+
+}  // namespace weightcast::endpoint

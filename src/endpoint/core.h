@@ -1,0 +1,138 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/poller.h"
+#include "endpoint/connection.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/meetings.h"
+#include "endpoint/progress.h"
+#include "endpoint/regions.h"
+#include "endpoint/sockets.h"
+#include "endpoint/timers.h"
+#include "transport/transport.h"
+
+namespace weightcast::endpoint {
+
+/// What an endpoint and all its handles share. Everything that is not said to be for any thread belongs to
+/// the holder of progress (docs/threads.md).
+class Core final : public Work, public std::enable_shared_from_this<Core> {
+ public:
+  using Factories = std::span<const transport::TransportFactory>;
+  using ConnectionState = std::shared_ptr<Connection::State>;
+
+  static Result<std::shared_ptr<Core>> Create(EndpointOptions options, Factories factories);
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+  ~Core() override;
+
+  // --- Any thread -----------------------------------------------------------------------------
+  [[nodiscard]] const Identity& self() const { return options_.self; }
+  [[nodiscard]] const Settings& settings() const { return options_.settings; }
+  [[nodiscard]] const std::vector<std::string>& addresses() const { return meetings_->addresses(); }
+  [[nodiscard]] Progress& progress() { return *progress_; }
+  [[nodiscard]] Regions& regions() { return regions_; }
+  /// kInternal after fork() in the child, kCancelled after Shutdown.
+  [[nodiscard]] Status Usable() const;
+  [[nodiscard]] bool forked() const;
+  /// The connection to this incarnation that has not ended, ready or not.
+  [[nodiscard]] ConnectionState FindLive(Incarnation peer) const;
+  /// The same for a peer described as in Endpoint::Connect; null for "anyone".
+  [[nodiscard]] ConnectionState FindMatching(const Identity& expected) const;
+  [[nodiscard]] std::vector<ConnectionState> Live() const;
+  Result<ConnectionState> Connect(const std::vector<std::string>& addresses, const Identity& expected,
+                                  TimePoint deadline);
+  void ReleaseImport(transport::LinkId link, transport::RemoteRegion region);
+  /// Closes everything, waits at most a lease until all is fenced, ends the thread.
+  void Shutdown();
+
+  // --- Holder of progress -----------------------------------------------------------------------
+  [[nodiscard]] Timers& timers() { return timers_; }
+  [[nodiscard]] Sockets& sockets() { return *sockets_; }
+  [[nodiscard]] const std::vector<NamedTransport>& transports() const { return named_; }
+  [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
+  [[nodiscard]] const std::string& token() const { return options_.token; }
+  [[nodiscard]] const std::function<Status(const Identity&)>& admit() const { return options_.admit; }
+  /// Runs a callback: on the thread, without progress.
+  void Later(std::function<void()> callback) { progress_->Later(std::move(callback)); }
+  transport::LinkId AddLink(transport::Transport* transport, ConnectionState connection);
+  void CloseLink(transport::LinkId link);
+  void DropLink(transport::LinkId link) { links_.erase(link); }
+  /// It has something for the transports.
+  void WantPump(const ConnectionState& connection);
+  void OnProven(Proven proven);
+  void OnConnectionReady(const ConnectionState& connection, transport::Role role);
+  void OnConnectionEnded(const ConnectionState& connection, const Status& reason);
+  /// Lets the peer read what was sent last before the socket closes.
+  void Linger(Channel channel);
+
+  // Work.
+  bool Step(bool sockets) override;
+  bool Arm() override;
+  void Disarm() override;
+  void Mask(bool on) override { sockets_->Change(transports_key_, on ? 0U : uint32_t{EPOLLIN}); }
+  [[nodiscard]] std::optional<TimePoint> NextDeadline() const override { return timers_.next(); }
+
+ private:
+  struct Link {
+    transport::Transport* transport = nullptr;
+    ConnectionState connection;  ///< Held until LinkClosed.
+  };
+  struct Lingering {
+    Channel channel;
+    uint64_t key = 0;
+    TimerId limit;
+  };
+
+  explicit Core(EndpointOptions options);
+  Status Init(Factories factories);
+  Status CheckOptions() const;
+  Status CreateTransports(Factories factories);
+  Status AddTransport(const transport::TransportFactory& factory);
+  bool PumpAll();
+  void Dispatch(const transport::Event& event);
+  template <typename OfLink>
+  void Handle(const OfLink& event);
+  void Handle(const transport::Deregistered& event);
+  void CloseAll();
+  void CheckFenced();
+  void DropTransports();
+  void EndLingering(uint64_t id);
+
+  EndpointOptions options_;
+  const std::string boot_id_;
+  const uint32_t forks_;  ///< How often the process had been forked when this was made.
+  std::atomic<bool> closed_{false};
+  Regions regions_;
+
+  std::unique_ptr<Progress> progress_;
+  std::unique_ptr<Sockets> sockets_;
+  Timers timers_;
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
+  std::vector<NamedTransport> named_;
+  Poller transport_poller_;  ///< All transports' descriptors: one call masks them.
+  uint64_t transports_key_ = 0;
+  std::array<transport::Event, 128> events_;
+  std::unordered_map<transport::LinkId, Link> links_;
+  uint32_t last_link_ = 0;
+  std::vector<ConnectionState> pumping_;
+  std::unique_ptr<Meetings> meetings_;
+  std::map<uint64_t, Lingering> lingering_;
+  uint64_t last_lingering_ = 0;
+  Flag fenced_;  ///< 1: closed, and nothing can land any more.
+
+  mutable std::mutex mutex_;  ///< Guards live_.
+  std::map<Incarnation, ConnectionState> live_;
+};
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,103 @@
+// How an endpoint's core comes to be.
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/strings.h"
+#include "endpoint/core.h"
+#include "endpoint/forks.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+std::vector<std::string> SplitNames(std::string_view list) {
+  std::vector<std::string> names;
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    if (comma > 0) names.emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Core>> Core::Create(EndpointOptions options, Factories factories) {
+  CountForks();
+  if (options.self.job.empty()) options.self.job = options.settings.job;
+  if (options.self.incarnation == 0) options.self.incarnation = RandomId();
+  std::shared_ptr<Core> core(new Core(std::move(options)));
+  WC_RETURN_IF_ERROR(core->CheckOptions());
+  WC_RETURN_IF_ERROR(core->Init(factories));
+  return core;
+}
+
+Status Core::CheckOptions() const {
+  for (const std::string& name : {self().job, self().role, self().engine}) {
+    if (name.size() > kMaxName) {
+      return {Code::kInvalidArgument,
+              StrCat("job, role and engine have at most ", kMaxName, " bytes: '", name, "'")};
+    }
+  }
+  return Status::Ok();
+}
+
+Status Core::Init(Factories factories) {
+  WC_ASSIGN_OR_RETURN(progress_, Progress::Create(*this));
+  sockets_ = std::make_unique<Sockets>(progress_->poller());
+  WC_ASSIGN_OR_RETURN(Door door, OpenDoor(settings()));
+  if (options_.token.empty() && !door.loopback_only) {
+    return {
+        Code::kPermission,
+        "no job token: set WEIGHTCAST_TOKEN_FILE, or the setting bind to 127.0.0.1 to stay on this machine"};
+  }
+  WC_ASSIGN_OR_RETURN(transport_poller_, Poller::Create());
+  WC_RETURN_IF_ERROR(CreateTransports(factories));
+  WC_ASSIGN_OR_RETURN(transports_key_, sockets_->Watch(transport_poller_.fd(), EPOLLIN, {}));
+  meetings_ = std::make_unique<Meetings>(*this, std::move(door));
+  WC_RETURN_IF_ERROR(meetings_->Start());
+  return progress_->Start(shared_from_this());
+}
+
+/// All, or those that the setting names, in its order.
+Status Core::CreateTransports(Factories factories) {
+  const std::vector<std::string> wanted = SplitNames(settings().transport);
+  for (const std::string& name : wanted) {
+    const auto found =
+        std::find_if(factories.begin(), factories.end(), [&](const auto& f) { return f.name == name; });
+    if (found == factories.end()) {
+      std::string names;
+      for (const auto& factory : factories) names += StrCat(names.empty() ? "" : ", ", factory.name);
+      return {Code::kInvalidArgument, StrCat("no transport is called '", name, "'; there are: ", names)};
+    }
+    WC_RETURN_IF_ERROR(AddTransport(*found));
+  }
+  for (size_t i = 0; i < factories.size() && wanted.empty(); ++i) {
+    if (Status status = AddTransport(factories[i]); !status.ok()) {
+      WC_LOG(kWarning, "going on without ", status.message());
+    }
+  }
+  if (named_.empty()) return {Code::kUnavailable, "no transport works on this machine"};
+  Regions::Transports registered;
+  for (const NamedTransport& entry : named_) registered.emplace_back(entry.name, entry.transport);
+  regions_.SetTransports(std::move(registered));
+  return Status::Ok();
+}
+
+Status Core::AddTransport(const transport::TransportFactory& factory) {
+  const bool twice =
+      std::any_of(named_.begin(), named_.end(), [&](const auto& n) { return n.name == factory.name; });
+  if (twice) return {Code::kInvalidArgument, StrCat("transport ", factory.name, " is named twice")};
+  auto transport = factory.create({.settings = settings(), .self = self().incarnation});
+  if (!transport.ok()) {
+    return {transport.status().code(),
+            StrCat("transport ", factory.name, ": ", transport.status().message())};
+  }
+  WC_RETURN_IF_ERROR(transport_poller_.Add((*transport)->fd(), EPOLLIN, 0));
+  named_.push_back({std::string(factory.name), transport->get()});
+  transports_.push_back(std::move(*transport));
+  return Status::Ok();
+}
+
+}  // namespace weightcast::endpoint

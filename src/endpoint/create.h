@@ -1,0 +1,15 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "endpoint/endpoint.h"
+#include "transport/transport.h"
+
+namespace weightcast::endpoint {
+
+/// Endpoint::Create with other transports than the built-in ones: for tests.
+Result<std::unique_ptr<Endpoint>> CreateWith(EndpointOptions options,
+                                             std::span<const transport::TransportFactory> factories);
+
+}  // namespace weightcast::endpoint

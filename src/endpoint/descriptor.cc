@@ -1,0 +1,78 @@
+#include "endpoint/descriptor.h"
+
+#include "base/bytes.h"
+#include "base/strings.h"
+#include "endpoint/control_message.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+constexpr uint32_t kMagic = 0x44524357;  // "WCRD"
+constexpr uint8_t kVersion = 1;
+
+Status Malformed(std::string_view what) {
+  return {Code::kProtocol, StrCat("a region's descriptor is malformed: ", what)};
+}
+
+Status Check(const RegionDescriptor& descriptor) {
+  if (descriptor.name.owner == 0 || descriptor.name.generation == 0) return Malformed("it names no region");
+  if (descriptor.length == 0 || descriptor.length > descriptor.registered ||
+      descriptor.offset > descriptor.registered - descriptor.length) {
+    return Malformed("the region lies outside its registration");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::string EncodeDescriptor(const RegionDescriptor& descriptor) {
+  ByteWriter out;
+  out.Put(kMagic);
+  out.Put(kVersion);
+  out.Put(static_cast<uint8_t>(descriptor.access));
+  out.Put(descriptor.name.owner);
+  out.Put(descriptor.name.id);
+  out.Put(descriptor.name.generation);
+  out.Put(descriptor.registered);
+  out.Put(descriptor.offset);
+  out.Put(descriptor.length);
+  out.Put(static_cast<uint8_t>(descriptor.keys.size()));
+  for (const RegionKey& key : descriptor.keys) {
+    out.PutString(key.transport);
+    out.PutString(key.key);
+  }
+  return out.Take();
+}
+
+Result<RegionDescriptor> ParseDescriptor(std::string_view bytes) {
+  if (bytes.size() > kMaxDescriptor) return Malformed("too long");
+  ByteReader in(bytes);
+  if (in.Get<uint32_t>() != kMagic) return Malformed("it does not begin like one");
+  if (const auto version = in.Get<uint8_t>(); in.ok() && version != kVersion) {
+    return Malformed(
+        StrCat("version ", version, " where ", kVersion, " is known; run the same release on both"));
+  }
+  RegionDescriptor descriptor;
+  const auto access = in.Get<uint8_t>();
+  if (access > static_cast<uint8_t>(Access::kRead)) return Malformed("unknown access");
+  descriptor.access = static_cast<Access>(access);
+  descriptor.name.owner = in.Get<uint64_t>();
+  descriptor.name.id = in.Get<uint32_t>();
+  descriptor.name.generation = in.Get<uint32_t>();
+  descriptor.registered = in.Get<uint64_t>();
+  descriptor.offset = in.Get<uint64_t>();
+  descriptor.length = in.Get<uint64_t>();
+  const auto count = in.Get<uint8_t>();
+  if (count > kMaxTransports) return Malformed("too many keys");
+  for (int i = 0; i < count && in.ok(); ++i) {
+    RegionKey key;
+    key.transport = in.GetString(kMaxTransportName);
+    key.key = in.GetString(kMaxKey);
+    descriptor.keys.push_back(std::move(key));
+  }
+  if (!in.AtEnd()) return Malformed("cut short, or too long");
+  WC_RETURN_IF_ERROR(Check(descriptor));
+  return descriptor;
+}
+
+}  // namespace weightcast::endpoint

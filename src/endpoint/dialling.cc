@@ -1,0 +1,190 @@
+// The half of Meetings that serves callers in Endpoint::Connect: addresses, staggering, retries.
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "endpoint/core.h"
+#include "endpoint/meetings.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+using transport::Role;
+
+/// An address that has not answered by then is not waited for alone.
+constexpr Duration kStagger = std::chrono::milliseconds(50);
+/// Before dialling again when what was waited for has not come.
+constexpr Duration kRedial = std::chrono::milliseconds(20);
+/// Connections that may break before they are ready.
+constexpr uint32_t kMaxLost = 3;
+
+/// The more telling of two reasons.
+int Weight(Code code) {
+  switch (code) {
+    case Code::kPermission:
+      return 4;
+    case Code::kProtocol:
+    case Code::kInvalidArgument:
+      return 3;
+    case Code::kExhausted:
+      return 2;
+    case Code::kTimedOut:
+      return 0;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+void Meetings::Connect(std::shared_ptr<ConnectCall> call) {
+  if (stopped_) return Resolve(call, {Code::kCancelled, "the endpoint is closed"}, nullptr);
+  if (const auto existing = core_.FindMatching(call->expected); existing != nullptr && existing->usable()) {
+    return Resolve(call, Status::Ok(), existing);
+  }
+  calls_.push_back(call);
+  call->target = call->expected.incarnation;
+  call->limit = core_.timers().Add(call->deadline, [this, call] { GiveUp(call); });
+  const bool being_made =
+      call->target != 0 && (core_.FindLive(call->target) != nullptr || FindIncoming(call->target) != nullptr);
+  if (being_made) return WaitFor(call, call->target);
+  Dial(call);
+}
+
+void Meetings::GiveUp(const Call& call) {
+  std::string errors;
+  for (const std::string& error : call->errors) errors += StrCat("; ", error);
+  Resolve(call, {Code::kTimedOut, StrCat("no connection to ", ToString(call->expected), " in time", errors)},
+          nullptr);
+}
+
+void Meetings::Dial(const Call& call) {
+  call->stage = ConnectCall::Stage::kDialling;
+  call->next = 0;
+  call->errors.clear();
+  call->worst = Code::kTimedOut;
+  TryNext(call);
+}
+
+void Meetings::TryNext(const Call& call) {
+  core_.timers().Cancel(call->again);
+  while (call->next < call->addresses.size()) {
+    const SocketAddress& address = call->addresses[call->next++];
+    if (Status status = StartAttempt(call, address); !status.ok()) {
+      AddError(*call, address, status);
+      continue;
+    }
+    if (call->next < call->addresses.size()) {
+      call->again = core_.timers().Add(After(kStagger), [this, call] { TryNext(call); });
+    }
+    return;
+  }
+  if (call->running == 0) FailDialling(call);
+}
+
+Status Meetings::StartAttempt(const Call& call, const SocketAddress& address) {
+  WC_ASSIGN_OR_RETURN(UniqueFd fd, StartConnect(address));
+  TuneTcp(fd.get(), core_.settings().lease);
+  Attempt& attempt = NewAttempt(Role::kInitiator, std::move(fd), address, call->expected);
+  attempt.stage = Attempt::Stage::kConnecting;
+  attempt.call = call;
+  ++call->running;
+  Status status = WatchAttempt(attempt, EPOLLOUT);
+  if (!status.ok()) Erase(attempt, /*linger=*/false);
+  return status;
+}
+
+void Meetings::OnConnectable(Attempt& attempt) {
+  if (Status status = ConnectOutcome(attempt.channel.fd(), attempt.address); !status.ok()) {
+    return FailAttempt(attempt, status);
+  }
+  attempt.stage = Attempt::Stage::kTalking;
+  core_.sockets().Change(attempt.key, EPOLLIN);
+  Send(attempt, attempt.machine.Start());
+}
+
+void Meetings::AddError(ConnectCall& call, const SocketAddress& address, const Status& status) const {
+  const std::string text = address.ToString();
+  const bool named = status.message().find(text) != std::string::npos;
+  call.errors.push_back(named ? status.message() : StrCat(text, ": ", status.message()));
+  if (Weight(status.code()) > Weight(call.worst)) call.worst = status.code();
+}
+
+/// Every address has failed.
+void Meetings::FailDialling(const Call& call) {
+  std::string errors;
+  for (const std::string& error : call->errors) errors += StrCat(errors.empty() ? "" : "; ", error);
+  Resolve(call, {call->worst, StrCat("cannot connect to ", ToString(call->expected), ": ", errors)}, nullptr);
+}
+
+void Meetings::WaitFor(const Call& call, Incarnation target) {
+  if (call->stage == ConnectCall::Stage::kOver) return;
+  call->stage = ConnectCall::Stage::kWaiting;
+  call->target = target;
+  DropAttempts(call);
+  core_.timers().Cancel(call->again);
+  call->again = core_.timers().Add(After(kRedial), [this, call] { Reconsider(call); });
+  ReleaseHeld(target, /*superseded=*/false);
+}
+
+/// Whether what a call waits for is still on its way; otherwise it dials again.
+void Meetings::Reconsider(const Call& call) {
+  if (call->stage != ConnectCall::Stage::kWaiting) return;
+  core_.timers().Cancel(call->again);
+  if (core_.FindLive(call->target) != nullptr || FindIncoming(call->target) != nullptr) {
+    call->again = core_.timers().Add(After(kRedial), [this, call] { Reconsider(call); });
+    return;
+  }
+  Dial(call);
+}
+
+void Meetings::DropAttempts(const Call& call) {
+  for (auto next = attempts_.begin(); next != attempts_.end();) {
+    Attempt& attempt = (next++)->second;
+    if (attempt.call == call) Erase(attempt, /*linger=*/false);
+  }
+}
+
+void Meetings::Resolve(const Call& call, Status status,
+                       const std::shared_ptr<Connection::State>& connection) {
+  if (call->stage == ConnectCall::Stage::kOver) return;
+  call->stage = ConnectCall::Stage::kOver;
+  DropAttempts(call);
+  core_.timers().Cancel(call->again);
+  core_.timers().Cancel(call->limit);
+  call->status = std::move(status);
+  call->connection = connection;
+  call->done.Set(1);
+  const Incarnation target = call->target;
+  calls_.remove(Call(call));
+  if (target != 0 && connection == nullptr) ReleaseHeld(target, /*superseded=*/false);
+}
+
+Meetings::Call Meetings::OwnCallTo(Incarnation peer) const {
+  for (const Call& call : calls_) {
+    if (call->stage == ConnectCall::Stage::kDialling && call->target == peer) return call;
+  }
+  return nullptr;
+}
+
+void Meetings::OnConnectionReady(const std::shared_ptr<Connection::State>& connection) {
+  for (const Call& call : std::list<Call>(calls_)) {
+    const bool known = call->target == connection->peer().incarnation;
+    const bool named =
+        call->target == 0 && !call->expected.role.empty() && Matches(call->expected, connection->peer());
+    if ((known && Matches(call->expected, connection->peer())) || named)
+      Resolve(call, Status::Ok(), connection);
+  }
+}
+
+void Meetings::OnConnectionLost(Incarnation peer, const Status& reason) {
+  for (const Call& call : std::list<Call>(calls_)) {
+    if (call->stage != ConnectCall::Stage::kWaiting || call->target != peer) continue;
+    if (core_.FindLive(peer) != nullptr) continue;  // Replaced by one that is on its way.
+    // It broke: perhaps for another that took its place. Any other reason would come again.
+    const bool broke = reason.code() == Code::kPeerDead && ++call->lost < kMaxLost;
+    if (!broke) Resolve(call, reason, nullptr);
+  }
+}
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,127 @@
+#include "endpoint/door.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+bool IsBareV6(std::string_view text) {
+  return !text.starts_with('[') && std::count(text.begin(), text.end(), ':') > 1;
+}
+
+/// "10.0.0.1", "fe80::1%eth0", "[::1]" → with this port.
+std::string WithPort(std::string_view host, uint16_t port) {
+  return IsBareV6(host) ? StrCat("[", host, "]:", port) : StrCat(host, ":", port);
+}
+
+std::vector<std::string_view> Split(std::string_view list) {
+  std::vector<std::string_view> parts;
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    if (comma > 0) parts.push_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return parts;
+}
+
+Result<SocketAddress> BindAddress(const Settings& settings) {
+  if (settings.bind.empty()) return AnyAddress();
+  auto address = SocketAddress::Parse(WithPort(settings.bind, 0));
+  if (address.ok() && address->family() != AF_UNIX) return address;
+  return Status(Code::kInvalidArgument, StrCat("setting bind is '", settings.bind,
+                                               "'; write a numeric address such as 10.0.0.1 or ::1"));
+}
+
+bool IsWildcard(const SocketAddress& address) {
+  const std::string host = address.Host();
+  return host == "0.0.0.0" || host == "::";
+}
+
+bool IsLinkLocal(const SocketAddress& address) {
+  if (address.family() != AF_INET6) return false;
+  return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address.raw())->sin6_addr) != 0;
+}
+
+/// 0: reachable from anywhere; 1: from the same link, under a scope name that may differ; 2: from here.
+int Remoteness(const SocketAddress& address) {
+  if (address.IsLoopback()) return 2;
+  return IsLinkLocal(address) ? 1 : 0;
+}
+
+Result<std::vector<std::string>> Advertised(const Settings& settings, uint16_t port) {
+  std::vector<std::string> addresses;
+  for (const std::string_view text : Split(settings.advertise)) {
+    const bool complete = !IsBareV6(text) && ParseHostPort(text).ok();
+    addresses.push_back(complete ? std::string(text) : WithPort(text, port));
+    const std::string& address = addresses.back();
+    if (!ParseHostPort(address).ok() || (address.starts_with('[') && !SocketAddress::Parse(address).ok())) {
+      return Status(Code::kInvalidArgument,
+                    StrCat("setting advertise has '", text, "', which is no address"));
+    }
+  }
+  return addresses;
+}
+
+std::vector<std::string> FoundAddresses(const Settings& settings, int family, uint16_t port) {
+  auto found = LocalAddresses(settings.interface);
+  if (family == AF_INET)
+    std::erase_if(found, [](const auto& address) { return address.family() != AF_INET; });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return Remoteness(a) < Remoteness(b); });
+  std::vector<std::string> addresses;
+  for (SocketAddress& address : found) {
+    address.set_port(port);
+    addresses.push_back(address.ToString());
+  }
+  return addresses;
+}
+
+}  // namespace
+
+Result<Door> OpenDoor(const Settings& settings) {
+  WC_ASSIGN_OR_RETURN(SocketAddress bind, BindAddress(settings));
+  WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
+  Door door;
+  WC_ASSIGN_OR_RETURN(door.listener, Listen(bind, ports));
+  WC_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddressOf(door.listener.get()));
+  door.port = bound.port();
+  door.loopback_only = bound.IsLoopback();
+  if (!settings.advertise.empty()) {
+    WC_ASSIGN_OR_RETURN(door.addresses, Advertised(settings, door.port));
+  } else if (IsWildcard(bound)) {
+    door.addresses = FoundAddresses(settings, bound.family(), door.port);
+  } else {
+    door.addresses = {bound.ToString()};
+  }
+  if (door.addresses.empty()) {
+    return Status(Code::kInvalidArgument, StrCat("no network address to offer; setting interface is '",
+                                                 settings.interface, "': name an interface that is up"));
+  }
+  return door;
+}
+
+Result<std::vector<SocketAddress>> ResolveAll(const std::vector<std::string>& addresses) {
+  std::vector<SocketAddress> all;
+  Status unknown(Code::kInvalidArgument, "no address to connect to");
+  for (const std::string& text : addresses) {
+    if (auto numeric = SocketAddress::Parse(text); numeric.ok() && numeric->family() != AF_UNIX) {
+      all.push_back(*numeric);
+      continue;
+    }
+    WC_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(text));
+    auto found = Resolve(target.host, target.port);
+    if (!found.ok()) {
+      unknown = found.status();
+    } else {
+      all.insert(all.end(), found->begin(), found->end());
+    }
+  }
+  if (all.empty()) return unknown;
+  return all;
+}
+
+}  // namespace weightcast::endpoint

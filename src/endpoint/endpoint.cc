@@ -1,0 +1,204 @@
+#include "endpoint/endpoint.h"
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "endpoint/core.h"
+#include "endpoint/create.h"
+
+namespace weightcast {
+
+using endpoint::Core;
+
+// --- Region ------------------------------------------------------------------------------------
+
+class Region::State {
+ public:
+  State(std::shared_ptr<Core> core, endpoint::Regions::Handle handle, std::span<std::byte> bytes)
+      : core_(std::move(core)),
+        registration_(handle->data),
+        offset_(handle->OffsetOf(bytes.data())),
+        length_(bytes.size()),
+        handle_(std::move(handle)) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    if (core_->forked()) {
+      new endpoint::Regions::Handle(std::move(handle_));  // The parent's; here it is only forgotten.
+      return;
+    }
+    if (Status status = Close(endpoint::After(core_->settings().lease)); !status.ok()) {
+      WC_LOG(kError, "a region was dropped while a stopped peer may still write to it: ", status.message());
+    }
+  }
+
+  [[nodiscard]] const endpoint::Registration& registration() const { return *registration_; }
+  [[nodiscard]] uint64_t offset() const { return offset_; }
+  [[nodiscard]] uint64_t length() const { return length_; }
+
+  Status Close(TimePoint deadline) {
+    if (core_->forked()) return core_->Usable();
+    {
+      endpoint::Regions::Handle dropped;  // Let go without the lock: it calls the endpoint.
+      const std::lock_guard lock(mutex_);
+      dropped = std::move(handle_);
+    }
+    if (!registration_->closing.load()) return Status::Ok();  // Others still hold regions in it.
+    if (core_->progress().WaitFor(registration_->closed, 1, deadline)) return Status::Ok();
+    return {Code::kTimedOut,
+            StrCat("a peer may still write to a region of ", HumanBytes(static_cast<double>(length_)),
+                   "; keep its memory and close it again later")};
+  }
+
+ private:
+  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<endpoint::Registration> registration_;
+  const uint64_t offset_;
+  const uint64_t length_;
+  std::mutex mutex_;  ///< Guards handle_.
+  endpoint::Regions::Handle handle_;
+};
+
+uint32_t Region::id() const { return state_->registration().name.id; }
+uint64_t Region::offset() const { return state_->offset(); }
+uint64_t Region::length() const { return state_->length(); }
+Status Region::Close(TimePoint deadline) { return state_->Close(deadline); }
+
+std::string Region::Descriptor() const {
+  const endpoint::Registration& registration = state_->registration();
+  return endpoint::EncodeDescriptor({.name = registration.name,
+                                     .access = registration.access,
+                                     .registered = registration.memory.length,
+                                     .offset = state_->offset(),
+                                     .length = state_->length(),
+                                     .keys = registration.keys});
+}
+
+// --- Transfer ----------------------------------------------------------------------------------
+
+namespace {
+
+Status WaitPhase(Transfer::State& transfer, uint32_t phase, std::optional<TimePoint> deadline) {
+  if (transfer.phase.value() < phase) {
+    if (transfer.core->forked()) return transfer.core->Usable();
+    if (!transfer.core->progress().WaitFor(transfer.phase, phase, deadline)) {
+      return {Code::kTimedOut, "the transfer goes on; only the waiting has ended"};
+    }
+  }
+  return transfer.outcome;
+}
+
+}  // namespace
+
+bool Transfer::ended() const { return state_->phase.value() >= State::kEnded; }
+bool Transfer::fenced() const { return state_->phase.value() >= State::kFenced; }
+uint64_t Transfer::bytes() const { return state_->bytes; }
+Status Transfer::Wait(std::optional<TimePoint> deadline) {
+  return WaitPhase(*state_, State::kEnded, deadline);
+}
+Status Transfer::WaitFenced(std::optional<TimePoint> deadline) {
+  return WaitPhase(*state_, State::kFenced, deadline);
+}
+
+void Transfer::Cancel() {
+  if (ended() || state_->core->forked()) return;
+  state_->core->progress().Submit(endpoint::MakeTask([state = state_] {
+                                    if (state->phase.value() >= State::kEnded) return;
+                                    static_cast<Connection::State*>(state->connection.get())
+                                        ->EndTransfer(*state, {Code::kCancelled, "cancelled by the caller"});
+                                  }),
+                                  /*now=*/true);
+}
+
+// --- Connection --------------------------------------------------------------------------------
+
+const Identity& Connection::peer() const { return state_->peer(); }
+uint64_t Connection::peer_chunk() const { return state_->peer_chunk(); }
+std::string Connection::Describe() const { return state_->Describe(); }
+std::string Connection::transport_name() const { return state_->transport_name(); }
+Status Connection::status() const { return state_->status(); }
+Result<uint32_t> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
+void Connection::Release(uint32_t remote_region) { state_->Release(remote_region); }
+
+Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
+  WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));
+  return Transfer(std::move(begun));
+}
+Result<Transfer> Connection::Read(std::span<const Piece> pieces, TransferOptions options) {
+  WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kRead, pieces, std::move(options)));
+  return Transfer(std::move(begun));
+}
+
+Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
+  return state_->OpenGrant(std::move(options));
+}
+GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
+  return state_->ProgressOf(grant);
+}
+void Connection::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
+  state_->RevokeGrant(grant, std::move(fenced));
+}
+void Connection::Close() { state_->Close(); }
+
+// --- Endpoint ----------------------------------------------------------------------------------
+
+namespace {
+
+class EndpointImpl final : public Endpoint {
+ public:
+  explicit EndpointImpl(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+  EndpointImpl(const EndpointImpl&) = delete;
+  EndpointImpl& operator=(const EndpointImpl&) = delete;
+  ~EndpointImpl() override {
+    if (core_->forked()) {
+      new std::shared_ptr<Core>(core_);  // Its thread does not exist here: never destroyed.
+      return;
+    }
+    core_->Shutdown();
+  }
+
+  [[nodiscard]] const Identity& self() const override { return core_->self(); }
+  [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->addresses(); }
+
+  Result<Region> Register(std::span<std::byte> bytes, Access access) override {
+    WC_RETURN_IF_ERROR(core_->Usable());
+    WC_ASSIGN_OR_RETURN(auto handle, core_->regions().Acquire(bytes, access));
+    return Region(std::make_shared<Region::State>(core_, std::move(handle), bytes));
+  }
+
+  Result<Connection> Connect(const std::vector<std::string>& addresses, const Identity& expected,
+                             TimePoint deadline) override {
+    WC_ASSIGN_OR_RETURN(auto connection, core_->Connect(addresses, expected, deadline));
+    return Connection(std::move(connection));
+  }
+
+  [[nodiscard]] std::optional<Connection> Find(Incarnation peer) const override {
+    auto connection = core_->FindLive(peer);
+    if (connection == nullptr || !connection->usable()) return std::nullopt;
+    return Connection(std::move(connection));
+  }
+
+  [[nodiscard]] std::vector<PeerInfo> Peers() const override {
+    std::vector<PeerInfo> peers;
+    for (const auto& connection : core_->Live()) {
+      if (!connection->usable()) continue;
+      peers.push_back({connection->peer(), connection->transport_name(), connection->Describe()});
+    }
+    return peers;
+  }
+
+ private:
+  const std::shared_ptr<Core> core_;
+};
+
+}  // namespace
+
+namespace endpoint {
+
+Result<std::unique_ptr<Endpoint>> CreateWith(EndpointOptions options,
+                                             std::span<const transport::TransportFactory> factories) {
+  WC_ASSIGN_OR_RETURN(auto core, Core::Create(std::move(options), factories));
+  return std::unique_ptr<Endpoint>(std::make_unique<EndpointImpl>(std::move(core)));
+}
+
+}  // namespace endpoint
+}  // namespace weightcast

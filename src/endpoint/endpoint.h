@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "endpoint/identity.h"
+#include "endpoint/transfer.h"
+#include "memory/memory.h"
+#include "weightcast/memory.h"
+#include "weightcast/status.h"
+
+namespace weightcast {
+
+class Endpoint;
+
+/// Registered memory. Move-only; the destructor deregisters and waits, bounded by the lease, until no
+/// peer can touch it. Registering pieces of one allocation shares one registration: it lives until the
+/// last region in it is closed. Thread safe.
+class Region {
+ public:
+  class State;
+  explicit Region(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  Region(Region&&) = default;
+  Region& operator=(Region&&) = default;
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  ~Region() = default;  ///< The work is State's destructor's.
+
+  [[nodiscard]] uint32_t id() const;
+  /// Offset of this region's first byte inside the registration that id() names.
+  [[nodiscard]] uint64_t offset() const;
+  [[nodiscard]] uint64_t length() const;
+  /// What a peer's Connection::Import needs: names, length and each transport's key. Opaque bytes.
+  [[nodiscard]] std::string Descriptor() const;
+  /// Ends the registration; our own transfers that use it end as kCancelled. kTimedOut when a stopped peer
+  /// may still write: the memory must then be kept until a later Close succeeds.
+  Status Close(TimePoint deadline);
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// How far a grant's transfers have come.
+struct GrantProgress {
+  uint32_t transfers_arrived = 0;
+  uint32_t transfers_expected = 0;
+  uint64_t chunks_arrived = 0;
+  [[nodiscard]] bool complete() const { return transfers_arrived == transfers_expected; }
+};
+
+struct GrantOptions {
+  uint32_t transfers = 0;  ///< Expected: numbers 0 .. transfers - 1.
+  /// A transfer has wholly arrived. Called from the progress thread; must not block.
+  std::function<void(uint32_t transfer, const GrantProgress&)> on_transfer{};
+  /// A chunk has arrived for the first time, with the writer's checksum of it (XXH64 of its bytes in order,
+  /// never 0; 0: the writer computed none). For targets that know the transfer's pieces: chunks.h
+  /// finds the chunk's bytes, given the peer's chunk size. Before its transfer's on_transfer. Called
+  /// from the progress thread; must not block.
+  std::function<void(uint32_t transfer, uint32_t chunk, uint64_t checksum)> on_chunk{};
+};
+
+/// One row of the connection map.
+struct PeerInfo {
+  Identity identity;
+  std::string transport;    ///< "shm", "tcp"
+  std::string description;  ///< Connection::Describe
+};
+
+/// A proven connection to one peer. Thread safe. Held by the endpoint too; Close ends it.
+class Connection {
+ public:
+  class State;
+  explicit Connection(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  [[nodiscard]] const Identity& peer() const;
+  /// Bytes of the chunks that the peer cuts its transfers into.
+  [[nodiscard]] uint64_t peer_chunk() const;
+  /// "shm (mapped memory), 1 lane, to trainer 0 at 10.0.0.1:4711".
+  [[nodiscard]] std::string Describe() const;
+  [[nodiscard]] std::string transport_name() const;
+  /// Ok while usable; else why not: kPeerDead names the rank.
+  [[nodiscard]] Status status() const;
+
+  /// Makes a peer's region usable; returns its index for Piece::remote_region. The descriptor came from
+  /// outside: kProtocol if it is malformed, kInvalidArgument if it is another peer's.
+  Result<uint32_t> Import(std::string_view descriptor);
+  void Release(uint32_t remote_region);
+
+  /// One asynchronous vectored transfer. Zero-length pieces are allowed; no pieces: ends at once (a
+  /// signal is still set). Offsets count from the first byte of the registration for local_region (a
+  /// region's own first byte stands at Region::offset()), and of the imported region for remote_region.
+  /// Errors of the arguments come back here, all else through the Transfer.
+  Result<Transfer> Write(std::span<const Piece> pieces, TransferOptions options);
+  Result<Transfer> Read(std::span<const Piece> pieces, TransferOptions options);
+
+  /// At the target: lets this peer write under the returned name until RevokeGrant.
+  Result<transport::GrantName> OpenGrant(GrantOptions options);
+  /// Of a grant that has been revoked: never complete.
+  [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& grant) const;
+  /// `fenced` is called once, from the progress thread, when nothing of it can land any more; also when
+  /// the grant, the link or the peer is gone already. Never called while a stopped writer might still write.
+  void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
+
+  /// Polite end. Transfers end as kCancelled; returns at once.
+  void Close();
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+struct EndpointOptions {
+  Identity self;        ///< incarnation 0: a random one is made.
+  std::string token{};  ///< Empty: only with the setting `bind` at a loopback address.
+  Settings settings{};
+  /// Asked for each peer that has proven the token; default: takes everyone of the same job. The error
+  /// reaches the peer. Asked on both sides of a connection. Called from the progress thread; must not block.
+  std::function<Status(const Identity&)> admit{};
+  /// A connection that a peer opened is ready. Called from the progress thread; must not block.
+  std::function<void(Connection)> on_connection{};
+  /// A connection ended, with the reason. Called from the progress thread; must not block.
+  std::function<void(const Identity&, const Status&)> on_disconnect{};
+};
+
+/// One process' door to the network. Thread safe. One progress thread, asleep when idle; callers in
+/// Wait drive progress themselves when nobody else does. After fork() only the parent may use it
+/// (calls in the child fail with kInternal).
+class Endpoint {
+ public:
+  static Result<std::unique_ptr<Endpoint>> Create(EndpointOptions options);
+  /// Closes everything; bounded by the lease. Handles may outlive it: their calls then fail.
+  virtual ~Endpoint() = default;
+
+  [[nodiscard]] virtual const Identity& self() const = 0;
+  /// "host:port" of each usable address, best first; loopback last.
+  [[nodiscard]] virtual std::vector<std::string> Addresses() const = 0;
+
+  /// Registers `bytes` (> 0), which the caller keeps valid until the Region is closed. Memory from Allocate
+  /// is recognised and shared by mapping. Pages are populated.
+  virtual Result<Region> Register(std::span<std::byte> bytes, Access access) = 0;
+
+  /// Connects to the peer that must prove to be `expected` (job, role, engine, rank and incarnation;
+  /// empty role: anyone of the job; incarnation 0: any), trying its addresses ("host:port", numeric or
+  /// names) staggered. Returns the existing connection if there is one; one connection results when both
+  /// sides connect at once. Blocks until ready, until every address has failed, or until `deadline`.
+  virtual Result<Connection> Connect(const std::vector<std::string>& addresses, const Identity& expected,
+                                     TimePoint deadline) = 0;
+  /// The live connection to this incarnation, whoever opened it.
+  [[nodiscard]] virtual std::optional<Connection> Find(Incarnation peer) const = 0;
+  [[nodiscard]] virtual std::vector<PeerInfo> Peers() const = 0;
+};
+
+}  // namespace weightcast

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+
+namespace weightcast::endpoint {
+
+/// A number that grows and that threads may sleep on. Lives in shared ownership: the one who sets it still
+/// touches it when the sleeper is already awake.
+class Flag {
+ public:
+  [[nodiscard]] uint32_t value() const { return value_.load(std::memory_order_acquire); }
+  /// Makes a system call only where somebody sleeps.
+  void Set(uint32_t value);
+  /// Sleeps while the value is below `value`; false at the deadline.
+  bool SleepUntil(uint32_t value, std::optional<TimePoint> deadline);
+
+ private:
+  std::atomic<uint32_t> value_{0};
+  std::atomic<uint32_t> sleepers_{0};
+};
+
+}  // namespace weightcast::endpoint

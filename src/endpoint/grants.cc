@@ -1,0 +1,144 @@
+#include "endpoint/grants.h"
+
+#include "base/strings.h"
+#include "endpoint/chunks.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+using transport::GrantName;
+using transport::Signal;
+
+/// What a peer can make us keep for one grant: bits for 134 million chunks.
+constexpr uint64_t kMaxMemory = 16U << 20;
+
+/// Unique in this process, so also in its endpoints.
+uint64_t NextGrantId() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1) + 1;
+}
+
+}  // namespace
+
+GrantProgress Grants::Grant::progress() const {
+  return {.transfers_arrived = transfers_arrived.load(std::memory_order_acquire),
+          .transfers_expected = options.transfers,
+          .chunks_arrived = chunks_arrived.load(std::memory_order_relaxed)};
+}
+
+Grants::Grant* Grants::Find(const GrantName& name) const {
+  if (name.slot >= slots_.size()) return nullptr;
+  Grant* grant = slots_[name.slot].get();
+  return grant != nullptr && grant->name == name ? grant : nullptr;
+}
+
+Result<GrantName> Grants::Reserve(GrantOptions options) {
+  if (closed_) return Status(Code::kUnavailable, "the connection is closed");
+  // In turn, so that a slot rests after its use.
+  for (uint32_t i = 0; i < transport::kGrantSlots; ++i) {
+    last_slot_ = last_slot_ % (transport::kGrantSlots - 1) + 1;
+    if (slots_[last_slot_] != nullptr) continue;
+    auto grant = std::make_unique<Grant>();
+    grant->name = {last_slot_, NextGrantId()};
+    grant->transfers.resize(options.transfers);
+    grant->options = std::move(options);
+    const std::lock_guard lock(mutex_);
+    slots_[last_slot_] = std::move(grant);
+    return slots_[last_slot_]->name;
+  }
+  return Status(Code::kExhausted, StrCat("all ", transport::kGrantSlots - 1,
+                                         " grants of this connection are open; revoke some first"));
+}
+
+void Grants::Free(uint32_t slot) {
+  std::unique_ptr<Grant> gone;
+  const std::lock_guard lock(mutex_);
+  gone = std::move(slots_[slot]);
+}
+
+void Grants::Drop(const GrantName& name) {
+  if (Find(name) != nullptr) Free(name.slot);
+}
+
+/// Makes room for the transfer's chunks and checks what the peer says of them.
+Status Grants::Admit(Grant& grant, const Signal& signal) {
+  const auto wrong = [&](auto... what) {
+    return Status(Code::kProtocol, StrCat("a signal for chunk ", signal.chunk, " of ", signal.chunks,
+                                          " of transfer ", signal.transfer, ": ", what...));
+  };
+  if (signal.transfer >= grant.transfers.size()) {
+    return wrong("the grant expects ", grant.transfers.size(), " transfers");
+  }
+  if (signal.chunk >= signal.chunks || signal.chunks > kMaxChunks) return wrong("no such chunk");
+  Arrivals& arrivals = grant.transfers[signal.transfer];
+  if (arrivals.chunks == 0) {
+    const size_t words = (size_t{signal.chunks} + 63) / 64;
+    if (grant.memory + words * 8 > kMaxMemory) return wrong("too many chunks in one grant");
+    grant.memory += words * 8;
+    arrivals.chunks = signal.chunks;
+    arrivals.bits.assign(words, 0);
+  }
+  if (arrivals.chunks != signal.chunks) return wrong("earlier it had ", arrivals.chunks, " chunks");
+  return Status::Ok();
+}
+
+Status Grants::OnSignal(const Signal& signal) {
+  Grant* grant = Find(signal.grant);
+  if (grant == nullptr || grant->revoking) return Status::Ok();  // Late, not wrong.
+  WC_RETURN_IF_ERROR(Admit(*grant, signal));
+  Arrivals& arrivals = grant->transfers[signal.transfer];
+  uint64_t& word = arrivals.bits[signal.chunk / 64];
+  const uint64_t bit = uint64_t{1} << (signal.chunk % 64);
+  if ((word & bit) != 0) return Status::Ok();
+  word |= bit;
+  ++arrivals.arrived;
+  grant->chunks_arrived.fetch_add(1, std::memory_order_relaxed);
+  if (const auto& on_chunk = grant->options.on_chunk) {
+    later_([on_chunk, signal] { on_chunk(signal.transfer, signal.chunk, signal.checksum); });
+  }
+  if (arrivals.arrived < arrivals.chunks) return Status::Ok();
+  // Release: whoever sees the count sees the bytes.
+  grant->transfers_arrived.fetch_add(1, std::memory_order_release);
+  if (const auto& on_transfer = grant->options.on_transfer) {
+    later_([on_transfer, transfer = signal.transfer, progress = grant->progress()] {
+      on_transfer(transfer, progress);
+    });
+  }
+  return Status::Ok();
+}
+
+bool Grants::Revoke(const GrantName& name, Callback fenced) {
+  Grant* grant = Find(name);
+  if (grant == nullptr) {
+    if (fenced) later_(std::move(fenced));
+    return false;
+  }
+  if (fenced) grant->fenced.push_back(std::move(fenced));
+  return !std::exchange(grant->revoking, true);
+}
+
+void Grants::OnRevoked(const GrantName& name) {
+  Grant* grant = Find(name);
+  if (grant == nullptr || !grant->revoking) return;
+  for (auto& fenced : grant->fenced) later_(std::move(fenced));
+  Free(name.slot);
+}
+
+void Grants::OnLinkClosed() {
+  closed_ = true;
+  for (const auto& slot : slots_) {
+    if (slot == nullptr) continue;
+    slot->revoking = true;
+    const GrantName name = slot->name;
+    OnRevoked(name);
+  }
+}
+
+GrantProgress Grants::ProgressOf(const GrantName& name) const {
+  const std::lock_guard lock(mutex_);
+  const Grant* grant = Find(name);
+  if (grant != nullptr) return grant->progress();
+  return {.transfers_arrived = 0, .transfers_expected = UINT32_MAX, .chunks_arrived = 0};
+}
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "endpoint/endpoint.h"
+#include "transport/types.h"
+
+namespace weightcast::endpoint {
+
+/// The grants that one connection's peer holds from us, and what has arrived under them. Completeness
+/// is a set of (transfer, chunk), never a count of messages: what comes twice counts once.
+class Grants {
+ public:
+  using Callback = std::function<void()>;
+  using Later = std::function<void(Callback)>;
+  /// `later` runs a callback.
+  explicit Grants(Later later) : later_(std::move(later)) {}
+
+  // Holder of progress.
+  /// A free slot with a name never used before. kExhausted: all slots are in use.
+  Result<transport::GrantName> Reserve(GrantOptions options);
+  /// It could not be opened after all.
+  void Drop(const transport::GrantName& name);
+  /// kProtocol: the peer signals what it cannot have sent.
+  Status OnSignal(const transport::Signal& signal);
+  /// True if the transport is now to be asked to revoke it. `fenced` is called when nothing of it can land
+  /// any more: at once when it is gone already.
+  bool Revoke(const transport::GrantName& name, Callback fenced);
+  /// Nothing of it can land any more.
+  void OnRevoked(const transport::GrantName& name);
+  /// The link is gone: nothing of any of them can land any more. No grant can be opened any more.
+  void OnLinkClosed();
+
+  /// Any thread. A grant that is gone is never complete.
+  [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& name) const;
+
+ private:
+  /// Which chunks of one transfer are there.
+  struct Arrivals {
+    uint32_t chunks = 0;  ///< 0: none has come yet.
+    uint32_t arrived = 0;
+    std::vector<uint64_t> bits;
+  };
+  struct Grant {
+    transport::GrantName name;
+    GrantOptions options;
+    std::vector<Arrivals> transfers;
+    uint64_t memory = 0;  ///< Bytes of all `bits`.
+    std::atomic<uint32_t> transfers_arrived{0};
+    std::atomic<uint64_t> chunks_arrived{0};
+    bool revoking = false;
+    std::vector<Callback> fenced;
+    [[nodiscard]] GrantProgress progress() const;
+  };
+
+  Grant* Find(const transport::GrantName& name) const;
+  static Status Admit(Grant& grant, const transport::Signal& signal);
+  void Free(uint32_t slot);
+
+  Later later_;
+  bool closed_ = false;
+  /// The slots change under the mutex; the holder of progress reads them without.
+  mutable std::mutex mutex_;
+  std::array<std::unique_ptr<Grant>, transport::kGrantSlots> slots_;
+  uint32_t last_slot_ = 0;
+};
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,194 @@
+#include "endpoint/handshake.h"
+
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/strings.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+using transport::Role;
+
+constexpr uint32_t kMagic = 0x54534357;  // "WCST"
+constexpr size_t kMaxBootId = 64;
+
+std::string_view Raw(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// For messages: the identity as the peer claims it, fit to be printed.
+std::string Claimed(const Identity& identity) { return Printable(ToString(identity), 200); }
+
+}  // namespace
+
+std::string EncodeHello(const Hello& hello) {
+  ByteWriter out;
+  out.Put(kMagic);
+  out.Put(hello.version);
+  out.Put(hello.port);
+  out.PutString(hello.identity.job);
+  out.PutString(hello.identity.role);
+  out.PutString(hello.identity.engine);
+  out.Put(hello.identity.rank);
+  out.Put(hello.identity.incarnation);
+  out.PutString(hello.boot_id.substr(0, kMaxBootId));
+  out.Put(hello.chunk);
+  out.PutRaw(Raw(hello.nonce));
+  return out.Take();
+}
+
+Result<Hello> ParseHello(std::string_view payload) {
+  ByteReader in(payload);
+  if (in.Get<uint32_t>() != kMagic) {
+    return Status(Code::kProtocol, "the other side is no weightcast endpoint; check address and port");
+  }
+  Hello hello;
+  hello.version = in.Get<uint16_t>();
+  if (in.ok() && hello.version != kProtocolVersion) {
+    return Status(Code::kProtocol, StrCat("one side speaks protocol version ", hello.version, ", the other ",
+                                          kProtocolVersion, "; run the same release of weightcast on both"));
+  }
+  hello.port = in.Get<uint16_t>();
+  hello.identity.job = in.GetString(kMaxName);
+  hello.identity.role = in.GetString(kMaxName);
+  hello.identity.engine = in.GetString(kMaxName);
+  hello.identity.rank = in.Get<uint32_t>();
+  hello.identity.incarnation = in.Get<uint64_t>();
+  hello.boot_id = in.GetString(kMaxBootId);
+  hello.chunk = in.Get<uint64_t>();
+  const auto nonce = in.GetRaw(hello.nonce.size());
+  if (!in.AtEnd() || hello.identity.incarnation == 0) return Status(Code::kProtocol, "malformed hello");
+  std::memcpy(hello.nonce.data(), nonce.data(), nonce.size());
+  return hello;
+}
+
+bool Matches(const Identity& expected, const Identity& actual) {
+  if (!expected.job.empty() && expected.job != actual.job) return false;
+  if (expected.incarnation != 0 && expected.incarnation != actual.incarnation) return false;
+  if (expected.role.empty()) return true;
+  return expected.role == actual.role && expected.engine == actual.engine && expected.rank == actual.rank;
+}
+
+Handshaker::Handshaker(Role role, Hello mine, std::string token, Identity expected)
+    : role_(role),
+      mine_(std::move(mine)),
+      token_(std::move(token)),
+      expected_(std::move(expected)),
+      my_hello_(EncodeHello(mine_)) {}
+
+Message Handshaker::Start() const { return {MessageType::kHello, my_hello_}; }
+
+std::vector<Message> Handshaker::OnMessage(const Message& message) {
+  if (state_ == State::kFailed) return {};
+  switch (message.type) {
+    case MessageType::kHello:
+      if (state_ == State::kGreeting) return OnHello(message);
+      break;
+    case MessageType::kProof:
+      if (state_ == State::kProving) return OnProof(message);
+      break;
+    case MessageType::kVerdict:
+      return OnVerdict(message);
+    default:
+      break;
+  }
+  if (state_ == State::kGreeting) {
+    return Fail({Code::kProtocol, "the other side is no weightcast endpoint; check address and port"});
+  }
+  return Fail({Code::kProtocol, "a handshake message out of turn"});
+}
+
+std::vector<Message> Handshaker::OnHello(const Message& message) {
+  auto hello = ParseHello(message.payload);
+  if (!hello.ok()) return Fail(hello.status());
+  peer_ = std::move(hello).value();
+  peer_hello_ = message.payload;
+  if (Status status = CheckPeer(); !status.ok()) return Fail(std::move(status));
+  state_ = State::kProving;
+  // The responder proves nothing before the initiator has.
+  return {role_ == Role::kInitiator ? MyProof() : Start()};
+}
+
+Status Handshaker::CheckPeer() const {
+  const Identity& peer = peer_->identity;
+  if (peer.job != mine_.identity.job) {
+    return {Code::kPermission,
+            StrCat(Claimed(mine_.identity), " is of job '", mine_.identity.job, "' and ", Claimed(peer),
+                   " of job '", Printable(peer.job, kMaxName), "'; give both the same WEIGHTCAST_JOB")};
+  }
+  if (peer.incarnation == mine_.identity.incarnation) {
+    return {Code::kInvalidArgument, "an endpoint cannot connect to itself"};
+  }
+  if (role_ == Role::kInitiator && !Matches(expected_, peer)) {
+    const bool restarted =
+        Matches({expected_.job, expected_.role, expected_.engine, expected_.rank, 0}, peer);
+    return {Code::kUnavailable,
+            restarted ? StrCat(Claimed(peer), " has restarted: expected incarnation ", expected_.incarnation,
+                               ", found ", peer.incarnation)
+                      : StrCat("expected ", ToString(expected_), " but ", Claimed(peer), " answers")};
+  }
+  return Status::Ok();
+}
+
+std::vector<Message> Handshaker::OnProof(const Message& message) {
+  const Role peer_role = role_ == Role::kInitiator ? Role::kResponder : Role::kInitiator;
+  Digest proof{};
+  if (message.payload.size() != proof.size()) return Fail({Code::kProtocol, "malformed proof"});
+  std::memcpy(proof.data(), message.payload.data(), proof.size());
+  if (!SameDigest(proof, ProofOf(peer_role))) {
+    return Fail(
+        {Code::kPermission,
+         StrCat(Claimed(peer_->identity), " and ", Claimed(mine_.identity),
+                ": the peer does not know the job token; check WEIGHTCAST_TOKEN_FILE on both sides")});
+  }
+  state_ = State::kProven;
+  if (role_ == Role::kInitiator) return {};
+  return {MyProof()};
+}
+
+std::vector<Message> Handshaker::OnVerdict(const Message& message) {
+  auto verdict = ParseOutcome(message.payload);
+  if (!verdict) return Fail({Code::kProtocol, "malformed verdict"});
+  if (!verdict->ok()) {
+    state_ = State::kFailed;
+    superseded_ = verdict->code() == Code::kCancelled;
+    failure_ = std::move(*verdict);
+    return {};
+  }
+  // Accepted without having been asked, or twice.
+  const bool in_turn =
+      state_ == State::kProven && !peer_accepted_ && (role_ == Role::kInitiator || accepted_);
+  if (!in_turn) return Fail({Code::kProtocol, "a verdict out of turn"});
+  peer_accepted_ = true;
+  if (accepted_) state_ = State::kAccepted;
+  return {};
+}
+
+Message Handshaker::Accept() {
+  accepted_ = true;
+  if (peer_accepted_) state_ = State::kAccepted;
+  return {MessageType::kVerdict, EncodeOutcome(Status::Ok())};
+}
+
+Message Handshaker::Refuse(Status reason) {
+  state_ = State::kFailed;
+  failure_ = std::move(reason);
+  return {MessageType::kVerdict, EncodeOutcome(failure_)};
+}
+
+std::vector<Message> Handshaker::Fail(Status reason) { return {Refuse(std::move(reason))}; }
+
+Digest Handshaker::ProofOf(Role role) const {
+  ByteWriter text;
+  text.PutRaw(role == Role::kInitiator ? "weightcast handshake 1 initiator"
+                                       : "weightcast handshake 1 responder");
+  const bool mine_first = role_ == Role::kInitiator;
+  text.PutString(mine_first ? my_hello_ : peer_hello_);
+  text.PutString(mine_first ? peer_hello_ : my_hello_);
+  return HmacSha256(token_, text.bytes());
+}
+
+Message Handshaker::MyProof() const { return {MessageType::kProof, std::string(Raw(ProofOf(role_)))}; }
+
+}  // namespace weightcast::endpoint

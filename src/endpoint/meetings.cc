@@ -1,0 +1,338 @@
+#include "endpoint/meetings.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/strings.h"
+#include "endpoint/core.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+using transport::Role;
+
+/// Peers that have not proven themselves; beyond this the oldest goes.
+constexpr size_t kMaxHalfOpen = 256;
+/// Accepted at once before others get their turn.
+constexpr int kAcceptsAtOnce = 64;
+/// How long the door stays shut when descriptors have run out.
+constexpr Duration kDoorRest = std::chrono::milliseconds(100);
+/// Refusals printed in a second: a scanner must not fill the disk.
+constexpr uint32_t kLogsPerSecond = 10;
+
+std::string LabelOf(const SocketAddress& address) {
+  std::string text = address.ToString();
+  constexpr std::string_view kMapped = "[::ffff:";  // An IPv4 peer at an IPv6 socket.
+  if (text.starts_with(kMapped) && text.find('.') != std::string::npos) {
+    text.erase(0, kMapped.size());
+    text.erase(text.find(']'), 1);
+  }
+  return text;
+}
+
+}  // namespace
+
+Status Meetings::Start() {
+  WC_ASSIGN_OR_RETURN(door_key_,
+                      core_.sockets().Watch(door_.listener.get(), EPOLLIN, [this](uint32_t) { OnDoor(); }));
+  return Status::Ok();
+}
+
+void Meetings::Stop() {
+  stopped_ = true;
+  core_.sockets().Forget(door_key_);
+  core_.timers().Cancel(door_rest_);
+  door_.listener.reset();
+  for (const Call& call : std::list<Call>(calls_)) {
+    Resolve(call, {Code::kCancelled, "the endpoint is closed"}, nullptr);
+  }
+  while (!attempts_.empty()) Erase(attempts_.begin()->second, /*linger=*/false);
+}
+
+// --- Incoming ----------------------------------------------------------------------------------
+
+void Meetings::OnDoor() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    auto fd = Accept(door_.listener.get());
+    if (!fd.ok()) {
+      // The pending connection stays readable: without a rest we would spin on it.
+      WC_LOG(kError, "cannot accept connections: ", fd.status().message(),
+             "; raise the limit of open files (ulimit -n)");
+      core_.sockets().Change(door_key_, 0);
+      door_rest_ =
+          core_.timers().Add(After(kDoorRest), [this] { core_.sockets().Change(door_key_, EPOLLIN); });
+      return;
+    }
+    if (!fd->valid()) return;
+    Admit(std::move(fd).value());
+  }
+}
+
+void Meetings::Admit(UniqueFd fd) {
+  auto address = PeerAddressOf(fd.get());
+  if (!address.ok()) return;  // Gone already.
+  MakeRoom();
+  TuneTcp(fd.get(), core_.settings().lease);
+  Attempt& attempt = NewAttempt(Role::kResponder, std::move(fd), *address, {});
+  if (Status status = WatchAttempt(attempt, EPOLLIN); !status.ok()) FailAttempt(attempt, status);
+}
+
+/// Peers that have proven the token are never the ones to go.
+void Meetings::MakeRoom() {
+  size_t half_open = 0;
+  Attempt* oldest = nullptr;
+  for (auto& [id, attempt] : attempts_) {
+    if (attempt.role != Role::kResponder || attempt.stage != Attempt::Stage::kTalking) continue;
+    ++half_open;
+    if (oldest == nullptr) oldest = &attempt;
+  }
+  if (half_open >= kMaxHalfOpen) FailAttempt(*oldest, {Code::kExhausted, "too many half-open handshakes"});
+}
+
+// --- Attempts ----------------------------------------------------------------------------------
+
+Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddress& address,
+                                        Identity expected) {
+  const uint64_t id = ++last_attempt_;
+  Hello hello{.port = door_.port,
+              .identity = core_.self(),
+              .boot_id = core_.boot_id(),
+              .chunk = core_.settings().chunk};
+  FillRandom(hello.nonce);
+  Handshaker machine(role, std::move(hello), core_.token(), std::move(expected));
+  Attempt& attempt = attempts_
+                         .emplace(id, Attempt{.id = id,
+                                              .role = role,
+                                              .channel = Channel(std::move(fd)),
+                                              .machine = std::move(machine),
+                                              .address = address})
+                         .first->second;
+  attempt.limit = core_.timers().Add(After(core_.settings().connect_timeout), [this, id] {
+    if (Attempt* late = Find(id)) {
+      FailAttempt(*late, {Code::kTimedOut,
+                          StrCat("no handshake within ", Seconds(core_.settings().connect_timeout), " s")});
+    }
+  });
+  return attempt;
+}
+
+Status Meetings::WatchAttempt(Attempt& attempt, uint32_t events) {
+  WC_ASSIGN_OR_RETURN(attempt.key,
+                      core_.sockets().Watch(attempt.channel.fd(), events,
+                                            [this, id = attempt.id](uint32_t e) { OnSocket(id, e); }));
+  return Status::Ok();
+}
+
+Meetings::Attempt* Meetings::Find(uint64_t id) {
+  const auto found = attempts_.find(id);
+  return found == attempts_.end() ? nullptr : &found->second;
+}
+
+void Meetings::OnSocket(uint64_t id, uint32_t events) {
+  Attempt* attempt = Find(id);
+  if (attempt == nullptr) return;
+  if (attempt->stage == Attempt::Stage::kConnecting) return OnConnectable(*attempt);
+  if ((events & EPOLLOUT) != 0 && attempt->channel.Flush().ok() && !attempt->channel.waiting()) {
+    core_.sockets().Change(attempt->key, EPOLLIN);
+  }
+  Read(id);
+}
+
+void Meetings::Read(uint64_t id) {
+  Attempt* attempt = Find(id);
+  const Status received = attempt->channel.Receive();
+  // Each message may end the attempt, or turn it into a connection, which goes on reading.
+  while ((attempt = Find(id)) != nullptr) {
+    auto message = attempt->channel.Next();
+    if (!message.ok()) return Refuse(*attempt, message.status());
+    if (!message->has_value()) break;
+    for (const Message& answer : attempt->machine.OnMessage(**message)) Send(*attempt, answer);
+    React(*attempt);
+  }
+  if (attempt != nullptr && !received.ok()) FailAttempt(*attempt, received);
+}
+
+void Meetings::Send(Attempt& attempt, const Message& message) {
+  // A broken socket shows when it is read next.
+  if (!attempt.channel.Send(message).ok()) return;
+  if (attempt.channel.waiting()) core_.sockets().Change(attempt.key, EPOLLIN | EPOLLOUT);
+}
+
+void Meetings::React(Attempt& attempt) {
+  switch (attempt.machine.state()) {
+    case Handshaker::State::kGreeting:
+      return;
+    case Handshaker::State::kProving:
+      if (attempt.call != nullptr) attempt.call->target = attempt.machine.peer()->identity.incarnation;
+      return;
+    case Handshaker::State::kProven:
+      if (attempt.stage == Attempt::Stage::kTalking) return Decide(attempt);
+      if (attempt.stage == Attempt::Stage::kAdmitted && attempt.role == Role::kInitiator &&
+          attempt.machine.peer_accepted()) {
+        Settle(attempt);
+      }
+      return;
+    case Handshaker::State::kAccepted:
+      return Establish(attempt);
+    case Handshaker::State::kFailed:
+      if (attempt.machine.superseded() && attempt.call != nullptr) {
+        const Call call = attempt.call;
+        Erase(attempt, /*linger=*/false);
+        return WaitFor(call, call->target);
+      }
+      return FailAttempt(attempt, attempt.machine.failure());
+  }
+}
+
+/// The peer has proven itself. If both sides have begun, the lower incarnation's connection lives.
+void Meetings::Decide(Attempt& attempt) {
+  const Incarnation peer = attempt.machine.peer()->identity.incarnation;
+  if (attempt.role == Role::kResponder) {
+    if (const Call call = OwnCallTo(peer); call != nullptr) {
+      const bool own_has_met = std::any_of(attempts_.begin(), attempts_.end(), [&](const auto& entry) {
+        return entry.second.call == call && entry.second.machine.peer().has_value();
+      });
+      if (core_.self().incarnation < peer && own_has_met) {
+        attempt.stage = Attempt::Stage::kHeld;
+        return;
+      }
+      WaitFor(call, peer);
+    }
+  }
+  AskAdmit(attempt);
+}
+
+void Meetings::AskAdmit(Attempt& attempt) {
+  attempt.stage = Attempt::Stage::kDeciding;
+  const auto& admit = core_.admit();
+  if (!admit) return OnAdmit(attempt.id, Status::Ok());
+  core_.Later([core = core_.shared_from_this(), this, id = attempt.id, admit,
+               identity = attempt.machine.peer()->identity] {
+    core->progress().Submit(MakeTask([this, id, status = admit(identity)] { OnAdmit(id, status); }), true);
+  });
+}
+
+void Meetings::OnAdmit(uint64_t id, const Status& status) {
+  Attempt* attempt = Find(id);
+  if (attempt == nullptr || attempt->stage != Attempt::Stage::kDeciding) return;
+  if (!status.ok()) return Refuse(*attempt, status);
+  attempt->stage = Attempt::Stage::kAdmitted;
+  if (attempt->role == Role::kResponder) Send(*attempt, attempt->machine.Accept());
+  React(*attempt);
+}
+
+/// Our own attempt has succeeded on both sides; only we can still drop it.
+void Meetings::Settle(Attempt& attempt) {
+  const Incarnation peer = attempt.machine.peer()->identity.incarnation;
+  const Call call = attempt.call;
+  const Status superseded(Code::kCancelled, "superseded by another connection between the two");
+  if (const auto existing = core_.FindLive(peer); existing != nullptr) {
+    ReleaseHeld(peer, /*superseded=*/true);
+    Send(attempt, attempt.machine.Refuse(superseded));
+    Erase(attempt, /*linger=*/true);
+    if (existing->usable()) return Resolve(call, Status::Ok(), existing);
+    return WaitFor(call, peer);
+  }
+  if (Attempt* incoming = FindIncoming(peer);
+      incoming != nullptr && incoming->stage != Attempt::Stage::kHeld) {
+    if (core_.self().incarnation > peer) {
+      Send(attempt, attempt.machine.Refuse(superseded));
+      Erase(attempt, /*linger=*/true);
+      return WaitFor(call, peer);
+    }
+    Erase(*incoming, /*linger=*/false);
+  }
+  Send(attempt, attempt.machine.Accept());
+  Establish(attempt);
+}
+
+void Meetings::Establish(Attempt& attempt) {
+  const Call call = attempt.call;
+  const Hello& hello = *attempt.machine.peer();
+  const Incarnation peer = hello.identity.incarnation;
+  SocketAddress address = attempt.address;
+  if (attempt.role == Role::kResponder && hello.port != 0) address.set_port(hello.port);
+  core_.sockets().Forget(attempt.key);
+  Proven proven{attempt.role, hello, LabelOf(address), std::move(attempt.channel)};
+  Erase(attempt, /*linger=*/false);
+  if (call != nullptr) {
+    ReleaseHeld(peer, /*superseded=*/true);
+    WaitFor(call, peer);
+  }
+  core_.OnProven(std::move(proven));
+}
+
+void Meetings::ReleaseHeld(Incarnation peer, bool superseded) {
+  Attempt* held = FindIncoming(peer);
+  if (held == nullptr || held->stage != Attempt::Stage::kHeld) return;
+  if (!superseded) return AskAdmit(*held);
+  Send(*held, held->machine.Refuse({Code::kCancelled, "superseded by another connection between the two"}));
+  Erase(*held, /*linger=*/true);
+}
+
+Meetings::Attempt* Meetings::FindIncoming(Incarnation peer) {
+  for (auto& [id, attempt] : attempts_) {
+    if (attempt.role == Role::kResponder && attempt.stage >= Attempt::Stage::kHeld &&
+        attempt.machine.peer()->identity.incarnation == peer) {
+      return &attempt;
+    }
+  }
+  return nullptr;
+}
+
+// --- Ends of attempts ----------------------------------------------------------------------------
+
+/// We refuse: the peer learns why.
+void Meetings::Refuse(Attempt& attempt, const Status& reason) {
+  if (attempt.machine.state() != Handshaker::State::kFailed) Send(attempt, attempt.machine.Refuse(reason));
+  FailAttempt(attempt, reason);
+}
+
+void Meetings::FailAttempt(Attempt& attempt, const Status& reason) {
+  const Call call = attempt.call;
+  const bool incoming = attempt.role == Role::kResponder;
+  const auto peer = attempt.machine.peer();
+  const bool proven = attempt.stage >= Attempt::Stage::kHeld;
+  if (incoming) {
+    LogRefusal(attempt, reason);
+  } else {
+    AddError(*call, attempt.address, reason);
+  }
+  Erase(attempt, /*linger=*/attempt.stage != Attempt::Stage::kConnecting);
+  if (call != nullptr && call->stage == ConnectCall::Stage::kDialling) TryNext(call);
+  if (!incoming || !proven) return;
+  for (const Call& waiting : std::list<Call>(calls_)) {
+    if (waiting->target == peer->identity.incarnation) Reconsider(waiting);
+  }
+}
+
+void Meetings::Erase(Attempt& attempt, bool linger) {
+  if (attempt.call != nullptr) --attempt.call->running;
+  core_.timers().Cancel(attempt.limit);
+  core_.sockets().Forget(attempt.key);
+  if (linger) core_.Linger(std::move(attempt.channel));
+  attempts_.erase(attempt.id);
+}
+
+void Meetings::LogRefusal(const Attempt& attempt, const Status& reason) {
+  const TimePoint now = Clock::now();
+  if (now - log_window_ > std::chrono::seconds(1)) {
+    log_window_ = now;
+    logged_ = 0;
+  }
+  if (++logged_ > kLogsPerSecond) return;
+  const auto& peer = attempt.machine.peer();
+  const bool refused = attempt.machine.state() == Handshaker::State::kFailed && !attempt.machine.superseded();
+  const std::string text =
+      StrCat("no connection with ", peer ? Printable(ToString(peer->identity), 200) : std::string("a peer"),
+             " at ", LabelOf(attempt.address), ": ", reason.message());
+  // Someone who connects and leaves, a health check or a second try say, is not worth a warning.
+  if (refused || reason.code() == Code::kExhausted) {
+    WC_LOG(kWarning, text);
+  } else {
+    WC_LOG(kDebug, text);
+  }
+}
+
+}  // namespace weightcast::endpoint

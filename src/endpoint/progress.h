@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/poller.h"
+#include "endpoint/flag.h"
+#include "endpoint/task_queue.h"
+#include "weightcast/status.h"
+
+namespace weightcast::endpoint {
+
+/// What progress is made on. Called by the holder of progress alone.
+class Work {
+ public:
+  virtual ~Work() = default;
+  /// Moves everything on once; true if anything moved. `sockets`: also look at the poller and the timers.
+  virtual bool Step(bool sockets) = 0;
+  /// Before nobody drives: false means that there is work at once. After true the poller tells of work.
+  virtual bool Arm() = 0;
+  /// Somebody drives again.
+  virtual void Disarm() = 0;
+  /// While a caller drives: the descriptors it polls anyway need not wake the thread.
+  virtual void Mask(bool on) = 0;
+  [[nodiscard]] virtual std::optional<TimePoint> NextDeadline() const = 0;
+};
+
+/// Who drives an endpoint's work: at each moment one thread, the endpoint's own or a caller. The whole
+/// model stands in docs/threads.md.
+class Progress {
+ public:
+  /// Keys of the poller below this are ours; other descriptors are the Work's.
+  static constexpr uint64_t kFirstKey = 1;
+
+  /// `work` must outlive it. Errors: kExhausted when descriptors ran out.
+  static Result<std::unique_ptr<Progress>> Create(Work& work);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// Starts the thread, which holds `keep_alive` until it has ended.
+  Status Start(std::shared_ptr<void> keep_alive);
+  /// Ends the thread, after the callbacks that wait. From the thread itself (a callback) it is only told to
+  /// end.
+  void Stop();
+  [[nodiscard]] const Poller& poller() const { return poller_; }
+
+  /// Runs `task` under progress, soon. Any thread. `now`: here, if nobody drives, with one step of
+  /// everything; right for what is short.
+  void Submit(std::unique_ptr<Task> task, bool now);
+  /// Runs `function` under progress and returns when it has run. Any thread, callbacks as well.
+  void Call(std::function<void()> function);
+  /// Holder of progress: runs `callback` on the thread, without progress, in the order of these calls.
+  void Later(std::function<void()> callback);
+  /// Drives or sleeps until `flag` is at least `value`; false at the deadline. Any thread.
+  bool WaitFor(Flag& flag, uint32_t value, std::optional<TimePoint> deadline);
+
+ private:
+  explicit Progress(Work& work) : work_(work) {}
+  bool TryOwn();
+  bool StepOnce(bool sockets);
+  void Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> deadline);
+  void Leave();
+  void Main();
+  bool DriveUntilIdle();
+  void ReleaseForCallbacks();
+  void Sleep();
+  void Park();
+
+  Work& work_;
+  Poller poller_;
+  WakeFd wake_;
+  TaskQueue tasks_;      ///< Taken by the holder of progress.
+  TaskQueue callbacks_;  ///< Taken by the thread.
+  std::atomic<bool> owned_{false};
+  std::atomic<bool> parked_{false};
+  std::atomic<bool> stop_{false};
+  bool by_thread_ = false;                   ///< The holder is the thread. Written by holders.
+  TimePoint sleep_until_{TimePoint::max()};  ///< When the thread wakes by itself. Written by holders.
+  std::thread thread_;
+};
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,152 @@
+#include "endpoint/regions.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace weightcast::endpoint {
+
+Regions::Regions(Incarnation self, Hooks hooks)
+    : self_(self), hooks_(std::move(hooks)), by_id_(1), cache_([this](auto&& entry) {
+        auto registration = entry.data;
+        registration->buffer = std::move(entry.buffer);
+        Retire(std::move(registration));
+      }) {}
+
+void Regions::SetTransports(Transports transports) {
+  std::vector<std::shared_ptr<Registration>> orphans;
+  {
+    const std::lock_guard lock(mutex_);
+    transports_ = std::move(transports);
+    if (!transports_.empty()) return;
+    orphans.swap(by_id_);
+    by_id_.resize(1);
+    free_ids_.clear();
+  }
+  for (const auto& orphan : orphans) {
+    if (orphan != nullptr) orphan->closed.Set(1);
+  }
+}
+
+Result<Regions::Handle> Regions::Acquire(std::span<std::byte> bytes, Access access) {
+  return cache_.Acquire(bytes, access,
+                        [this](const Memory& memory, Access how) { return Make(memory, how); });
+}
+
+std::shared_ptr<Registration> Regions::NewName() {
+  const std::lock_guard lock(mutex_);
+  if (transports_.empty()) return nullptr;
+  uint32_t id = 0;
+  if (free_ids_.empty()) {
+    id = static_cast<uint32_t>(by_id_.size());
+    by_id_.emplace_back();
+  } else {
+    id = free_ids_.back();
+    free_ids_.pop_back();
+  }
+  if (++last_generation_ == 0) ++last_generation_;
+  auto registration = std::make_shared<Registration>();
+  registration->name = {self_, id, last_generation_};
+  by_id_[id] = registration;
+  return registration;
+}
+
+Result<std::shared_ptr<Registration>> Regions::Make(const Memory& memory, Access access) {
+  auto registration = NewName();
+  if (registration == nullptr) return Status(Code::kCancelled, "the endpoint is closed");
+  registration->memory = memory;
+  registration->access = access;
+  for (const auto& [name, transport] : transports_) {
+    auto key = transport->Register(registration->name, memory, access);
+    if (!key.ok()) {
+      Retire(registration);
+      return Status(key.status().code(), StrCat("cannot register ", HumanBytes(double(memory.length)),
+                                                " with ", name, ": ", key.status().message()));
+    }
+    ++registration->deregistrations;
+    registration->keys.push_back({name, std::move(key).value()});
+  }
+  return registration;
+}
+
+std::shared_ptr<Registration> Regions::Use(uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  if (id >= by_id_.size() || by_id_[id] == nullptr || by_id_[id]->closing.load()) return nullptr;
+  by_id_[id]->transfers.fetch_add(1);
+  return by_id_[id];
+}
+
+void Regions::Retire(std::shared_ptr<Registration> registration) {
+  {
+    // Under the lock: whoever counted a transfer before is seen by the holder of progress below.
+    const std::lock_guard lock(mutex_);
+    registration->closing.store(true);
+    if (transports_.empty()) registration->closed.Set(1);
+  }
+  hooks_.submit([this, registration = std::move(registration)] { AskClose(*registration); });
+}
+
+void Regions::AskClose(Registration& registration) {
+  hooks_.cancel(registration);
+  registration.close_asked = true;
+  if (registration.transfers.load() == 0) Deregister(registration);
+}
+
+void Regions::CloseAll() {
+  std::vector<std::shared_ptr<Registration>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& registration : by_id_) {
+      if (registration == nullptr) continue;
+      registration->closing.store(true);
+      all.push_back(registration);
+    }
+  }
+  for (const auto& registration : all) AskClose(*registration);
+}
+
+void Regions::TransferFenced(Registration& registration) {
+  if (registration.transfers.fetch_sub(1) == 1 && registration.close_asked) Deregister(registration);
+}
+
+void Regions::Deregister(Registration& registration) {
+  if (std::exchange(registration.deregistering, true)) return;
+  if (registration.deregistrations == 0) return Finish(registration);
+  Transports transports;
+  {
+    const std::lock_guard lock(mutex_);
+    transports = transports_;
+  }
+  // Only those that took it; of a failed registration they are the first ones.
+  transports.resize(std::min<size_t>(transports.size(), registration.deregistrations));
+  for (const auto& [name, transport] : transports) transport->Deregister(registration.name.id);
+}
+
+void Regions::OnDeregistered(uint32_t id) {
+  std::shared_ptr<Registration> registration;
+  {
+    const std::lock_guard lock(mutex_);
+    if (id < by_id_.size()) registration = by_id_[id];
+  }
+  if (registration == nullptr || registration->deregistrations == 0) return;
+  if (--registration->deregistrations == 0) Finish(*registration);
+}
+
+void Regions::Finish(Registration& registration) {
+  registration.buffer.reset();
+  registration.closed.Set(1);
+  const std::lock_guard lock(mutex_);
+  const uint32_t id = registration.name.id;
+  if (id < by_id_.size() && by_id_[id].get() == &registration) {
+    by_id_[id].reset();
+    free_ids_.push_back(id);
+  }
+}
+
+size_t Regions::open() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<size_t>(
+      std::count_if(by_id_.begin(), by_id_.end(), [](const auto& entry) { return entry != nullptr; }));
+}
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "endpoint/descriptor.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/flag.h"
+#include "memory/registration_cache.h"
+#include "transport/transport.h"
+
+namespace weightcast::endpoint {
+
+class Core;
+
+/// Memory registered with all transports, under one name.
+struct Registration {
+  RegionName name;
+  Memory memory;
+  Access access = Access::kLocal;
+  std::vector<RegionKey> keys;
+  std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it.
+  std::atomic<bool> closing{false};      ///< Nobody may begin to use it.
+  std::atomic<uint32_t> transfers{0};    ///< Transfers that are not fenced.
+  bool close_asked = false;              ///< Holder of progress: the transports may be asked...
+  bool deregistering = false;            ///< ...and have been.
+  uint32_t deregistrations = 0;          ///< Transports that have not yet let go.
+  Flag closed;                           ///< 1: no peer reads or writes it any more.
+};
+
+/// The registrations of an endpoint.
+class Regions {
+ public:
+  using Transports = std::vector<std::pair<std::string, transport::Transport*>>;
+
+  /// `submit` runs a function under progress; `cancel` ends all transfers that use a registration.
+  struct Hooks {
+    std::function<void(std::function<void()>)> submit;
+    std::function<void(const Registration&)> cancel;
+  };
+  Regions(Incarnation self, Hooks hooks);
+
+  /// Before anything else, and {} when the transports go: from then on closing ends at once.
+  void SetTransports(Transports transports);
+
+  // Any thread.
+  using Handle = RegistrationCache<std::shared_ptr<Registration>>::Handle;
+  Result<Handle> Acquire(std::span<std::byte> bytes, Access access);
+  /// The live registration of this id, with one more transfer counted on it; null if there is none.
+  std::shared_ptr<Registration> Use(uint32_t id);
+
+  // Holder of progress.
+  void TransferFenced(Registration& registration);
+  /// One transport has let go.
+  void OnDeregistered(uint32_t id);
+  /// Closes all, whoever holds them.
+  void CloseAll();
+  /// How many are not closed yet.
+  [[nodiscard]] size_t open() const;
+
+ private:
+  Result<std::shared_ptr<Registration>> Make(const Memory& memory, Access access);
+  std::shared_ptr<Registration> NewName();
+  void Retire(std::shared_ptr<Registration> registration);
+  void AskClose(Registration& registration);
+  void Deregister(Registration& registration);
+  void Finish(Registration& registration);
+
+  const Incarnation self_;
+  const Hooks hooks_;
+  mutable std::mutex mutex_;  ///< Guards the four below.
+  Transports transports_;
+  std::vector<std::shared_ptr<Registration>> by_id_;  ///< Null: free. [0] is never used.
+  std::vector<uint32_t> free_ids_;
+  uint32_t last_generation_ = 0;
+  RegistrationCache<std::shared_ptr<Registration>> cache_;
+};
+
+}  // namespace weightcast::endpoint

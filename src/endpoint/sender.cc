@@ -1,0 +1,338 @@
+#include "endpoint/sender.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/strings.h"
+
+namespace weightcast::endpoint {
+
+using transport::Op;
+using transport::OpKind;
+
+void Sender::Start(const Road& road) {
+  road_ = road;
+  lanes_.assign(road.lanes, Lane{});
+  slots_.assign(size_t{road.lanes} * road.window, Slot{});
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].next_free = i + 1 < slots_.size() ? i + 1 : kNone;
+  }
+  free_slot_ = slots_.empty() ? kNone : 0;
+}
+
+uint32_t Sender::lanes_up() const {
+  return static_cast<uint32_t>(
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.up; }));
+}
+
+// --- Transfers ---------------------------------------------------------------------------------
+
+void Sender::Add(std::shared_ptr<State> added) {
+  State& transfer = *added;
+  transfer.place = transfers_.insert(transfers_.end(), std::move(added));
+  for (const auto& local : transfer.locals) {
+    if (local->closing.load()) return End(transfer, {Code::kCancelled, "the local region was closed"});
+  }
+  if (transfer.bytes == 0 && !transfer.options.signal) return End(transfer, Status::Ok());
+  const Duration limit = transfer.options.timeout;
+  transfer.timer = hooks_.timers.Add(After(limit), [this, &transfer, limit] {
+    End(transfer, {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks, " chunks done after ",
+                                           Seconds(limit), " s")});
+  });
+  Enqueue(transfer);
+}
+
+void Sender::Enqueue(State& transfer) {
+  if (std::exchange(transfer.waiting, true)) return;
+  waiting_.push_back(&transfer);
+}
+
+void Sender::TakeOffWaiting(State& transfer) {
+  if (!std::exchange(transfer.waiting, false)) return;
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &transfer));
+}
+
+void Sender::End(State& transfer, Status outcome) {
+  if (transfer.phase.value() >= State::kEnded) return;
+  const auto keep = *transfer.place;
+  hooks_.timers.Cancel(transfer.timer);
+  TakeOffWaiting(transfer);
+  transfer.resend.clear();
+  if (!outcome.ok()) {
+    outcome = {outcome.code(), StrCat(transfer.kind == OpKind::kRead ? "read of " : "write of ",
+                                      HumanBytes(static_cast<double>(transfer.bytes)),
+                                      transfer.kind == OpKind::kRead ? " from " : " to ", hooks_.peer, ": ",
+                                      outcome.message())};
+  }
+  transfer.outcome = std::move(outcome);
+  if (transfer.options.on_end) {
+    hooks_.later(
+        [on_end = std::move(transfer.options.on_end), status = transfer.outcome] { on_end(status); });
+  }
+  if (transfer.outstanding > 0) {
+    transfer.phase.Set(State::kEnded);
+    for (Lane& lane : lanes_) {
+      if (lane.partial != kNone && slots_[lane.partial].transfer == &transfer) AbandonPartial(lane);
+    }
+  } else {
+    Fence(transfer);
+  }
+}
+
+void Sender::EndAll(const Status& outcome) {
+  for (State* transfer : std::exchange(waiting_, {})) transfer->waiting = false;
+  for (auto next = transfers_.begin(); next != transfers_.end();) {
+    State& transfer = **next++;  // End may take it off the list.
+    End(transfer, outcome);
+  }
+}
+
+void Sender::EndUsing(const Registration& registration) {
+  for (auto next = transfers_.begin(); next != transfers_.end();) {
+    State& transfer = **next++;
+    const bool uses = std::any_of(transfer.locals.begin(), transfer.locals.end(),
+                                  [&](const auto& local) { return local.get() == &registration; });
+    if (uses) End(transfer, {Code::kCancelled, "the local region was closed"});
+  }
+}
+
+void Sender::Fence(State& transfer) {
+  const auto keep = *transfer.place;
+  transfers_.erase(transfer.place);
+  for (const auto& local : transfer.locals) hooks_.regions.TransferFenced(*local);
+  transfer.locals.clear();
+  transfer.remotes.clear();
+  transfer.pieces = {};
+  transfer.phase.Set(State::kFenced);
+  transfer.connection.reset();
+}
+
+// --- From transfers to lanes ---------------------------------------------------------------------
+
+bool Sender::Pump() {
+  bool moved = false;
+  for (Lane& lane : lanes_) {
+    if (lane.partial != kNone) moved |= PostSlot(lane.partial);
+  }
+  while (!waiting_.empty()) {
+    Lane* lane = BestLane();
+    if (lane == nullptr) break;
+    const uint32_t slot = TakeSlot(*NextWaiting(), *lane);
+    moved |= PostSlot(slot);
+  }
+  return moved;
+}
+
+Sender::State* Sender::NextWaiting() { return waiting_[turn_++ % std::min(waiting_.size(), kInterleaved)]; }
+
+Sender::Lane* Sender::BestLane() {
+  Lane* best = nullptr;
+  for (Lane& lane : lanes_) {
+    if (!lane.up || lane.partial != kNone || lane.chunks >= road_.window) continue;
+    if (best == nullptr || lane.bytes < best->bytes) best = &lane;
+  }
+  return best;
+}
+
+/// Cuts the transfer's next chunk, or takes one to be sent again. The windows guarantee a free slot.
+uint32_t Sender::TakeSlot(State& transfer, Lane& lane) {
+  const uint32_t index = free_slot_;
+  Slot& slot = slots_[index];
+  free_slot_ = slot.next_free;
+  slot.transfer = &transfer;
+  slot.lane = static_cast<uint32_t>(&lane - lanes_.data());
+  if (!transfer.resend.empty()) {
+    slot.chunk = transfer.resend.back();
+    transfer.resend.pop_back();
+    MeasureChunk(slot, transfer);
+  } else {
+    slot.chunk = {.chunk = transfer.next_chunk++, .attempts = 0, .begin = transfer.next};
+    MeasureChunk(slot, transfer);
+  }
+  ++transfer.outstanding;
+  ++lane.chunks;
+  lane.bytes += slot.bytes;
+  if (transfer.resend.empty() && transfer.next_chunk == transfer.chunks) TakeOffWaiting(transfer);
+  return index;
+}
+
+/// Walks the chunk once: how long it is, its checksum where asked for, where the next one begins.
+void Sender::MeasureChunk(Slot& slot, const State& transfer) {
+  slot.walk = ChunkWalk(transfer.pieces, road_.chunk, slot.chunk.begin);
+  slot.bytes = 0;
+  slot.checksum = 0;
+  ChunkWalk walk = slot.walk;
+  Hasher64 hasher;
+  const bool checksum = transfer.options.checksum && transfer.options.signal;
+  while (const auto part = walk.Next()) {
+    slot.bytes += part->length;
+    if (!checksum) continue;
+    const Piece& piece = transfer.pieces[part->piece];
+    const auto local = std::find_if(transfer.locals.begin(), transfer.locals.end(),
+                                    [&](const auto& l) { return l->name.id == piece.local_region; });
+    hasher.Add({(*local)->memory.address + piece.local_offset + part->offset, part->length});
+  }
+  if (checksum) slot.checksum = std::max<uint64_t>(hasher.Finish(), 1);
+  if (slot.chunk.attempts == 0) slot.transfer->next = walk.cursor();
+}
+
+/// Posts what is left of a chunk; whether the transport took anything.
+bool Sender::PostSlot(uint32_t index) {
+  Slot& slot = slots_[index];
+  Lane& lane = lanes_[slot.lane];
+  const uint64_t cookie = uint64_t{slot.generation} << 32 | index;
+  bool moved = false;
+  bool full = false;
+  while (!slot.posted_all && !full) {
+    const size_t count = CutOps(slot, cookie, lane.batch);
+    const size_t taken = road_.transport->Post(road_.link, slot.lane, {ops_.data(), count});
+    slot.posted += static_cast<uint32_t>(taken);
+    slot.walk = walks_[taken];
+    moved |= taken > 0;
+    full = taken < count;
+    lane.batch = std::clamp<size_t>(full ? taken * 2 : lane.batch * 2, 4, kOpsAtOnce);
+    slot.posted_all = !full && slot.walk.AtEnd();
+  }
+  const bool was_partial = lane.partial != kNone;
+  lane.partial = slot.posted_all ? kNone : index;
+  if (was_partial != (lane.partial != kNone)) partial_ += was_partial ? -1 : 1;
+  return moved;
+}
+
+/// Fills ops_ with what comes next of a chunk, and walks_ with where each of them was cut from.
+size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
+  const State& transfer = *slot.transfer;
+  const uint64_t longest = transfer.kind == OpKind::kRead ? road_.longest_read : road_.longest_write;
+  size_t count = 0;
+  walks_[0] = slot.walk;
+  while (count < most) {
+    ChunkWalk walk = walks_[count];
+    const auto part = walk.Next(longest);
+    if (!part) break;
+    ops_[count] = MakeOp(transfer, *part, cookie);
+    walks_[++count] = walk;
+  }
+  if (slot.bytes == 0) {
+    ops_[0] = Op{.kind = OpKind::kSignal, .grant = transfer.options.grant, .signal = {}, .cookie = cookie};
+    walks_[++count] = slot.walk;
+  }
+  if (transfer.options.signal && walks_[count].AtEnd()) {
+    Op& last = ops_[count - 1];
+    last.has_signal = true;
+    last.signal = {.grant = transfer.options.grant,
+                   .transfer = *transfer.options.signal,
+                   .chunk = slot.chunk.chunk,
+                   .chunks = transfer.chunks,
+                   .checksum = slot.checksum};
+  }
+  return count;
+}
+
+Op Sender::MakeOp(const State& transfer, const ChunkPart& part, uint64_t cookie) const {
+  const Piece& piece = transfer.pieces[part.piece];
+  return {.kind = transfer.kind,
+          .local = piece.local_region,
+          .local_offset = piece.local_offset + part.offset,
+          .remote = transport::RemoteRegion{piece.remote_region},
+          .remote_offset = piece.remote_offset + part.offset,
+          .length = part.length,
+          .grant = transfer.options.grant,
+          .signal = {},
+          .cookie = cookie};
+}
+
+// --- Back from the transport -----------------------------------------------------------------------
+
+void Sender::OnCompletion(const transport::Completion& completion) {
+  const auto index = static_cast<uint32_t>(completion.cookie);
+  if (index >= slots_.size()) return;
+  Slot& slot = slots_[index];
+  if (slot.transfer == nullptr || slot.generation != completion.cookie >> 32) return;
+  ++slot.completed;
+  if (completion.code == Code::kUnavailable || completion.code == Code::kCancelled) {
+    slot.lost = true;
+  } else if (completion.code != Code::kOk && slot.code == Code::kOk) {
+    slot.code = completion.code;
+  }
+  FinishIfDone(index);
+}
+
+void Sender::FinishIfDone(uint32_t index) {
+  Slot& slot = slots_[index];
+  if (!slot.posted_all || slot.completed < slot.posted) return;
+  const Slot finished = slot;
+  FreeSlot(index);
+  FinishChunk(*finished.transfer, finished);
+}
+
+void Sender::FreeSlot(uint32_t index) {
+  Slot& slot = slots_[index];
+  Lane& lane = lanes_[slot.lane];
+  --lane.chunks;
+  lane.bytes -= slot.bytes;
+  slot = Slot{.transfer = nullptr, .generation = slot.generation + 1, .next_free = free_slot_};
+  free_slot_ = index;
+}
+
+void Sender::FinishChunk(State& transfer, const Slot& slot) {
+  --transfer.outstanding;
+  if (transfer.phase.value() >= State::kEnded) {
+    if (transfer.outstanding == 0) Fence(transfer);
+  } else if (slot.code != Code::kOk) {
+    End(transfer, Explain(transfer, slot.code));
+  } else if (slot.lost && slot.chunk.attempts >= kMaxAttempts) {
+    End(transfer, {Code::kUnavailable, StrCat("a chunk was lost ", slot.chunk.attempts + 1, " times")});
+  } else if (slot.lost) {
+    transfer.resend.push_back(
+        {.chunk = slot.chunk.chunk, .attempts = slot.chunk.attempts + 1, .begin = slot.chunk.begin});
+    Enqueue(transfer);
+  } else if (++transfer.done == transfer.chunks) {
+    End(transfer, Status::Ok());
+  }
+}
+
+void Sender::AbandonPartial(Lane& lane) {
+  const uint32_t index = std::exchange(lane.partial, kNone);
+  --partial_;
+  slots_[index].posted_all = true;
+  slots_[index].lost = true;
+  FinishIfDone(index);
+}
+
+void Sender::OnLaneDown(uint32_t lane) {
+  if (lane >= lanes_.size() || !std::exchange(lanes_[lane].up, false)) return;
+  if (lanes_[lane].partial != kNone) AbandonPartial(lanes_[lane]);
+}
+
+void Sender::OnLinkClosed() {
+  for (Lane& lane : lanes_) {
+    lane.up = false;
+    if (lane.partial != kNone) AbandonPartial(lane);
+  }
+  // By the contract every operation has completed by now; whatever has not must not hold up its owner.
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].transfer == nullptr) continue;
+    slots_[i].completed = slots_[i].posted;
+    slots_[i].lost = true;
+    FinishIfDone(i);
+  }
+}
+
+Status Sender::Explain(const State& transfer, Code code) const {
+  switch (code) {
+    case Code::kFenced:
+      return {code, transfer.options.grant.id == 0 ? "the region is closed or not open to all"
+                                                   : "the grant was revoked"};
+    case Code::kPermission:
+      return {code,
+              "the peer's region does not allow it; register it with another access, or write under a grant"};
+    case Code::kOutOfBounds:
+      return {code, "outside the peer's region"};
+    case Code::kPeerDead:
+      return {code, "the peer has died"};
+    default:
+      return {code, StrCat("failed at the transport: ", CodeName(code))};
+  }
+}
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "endpoint/chunks.h"
+#include "endpoint/regions.h"
+#include "endpoint/timers.h"
+#include "endpoint/transfer_state.h"
+#include "transport/transport.h"
+
+namespace weightcast::endpoint {
+
+/// Sends one connection's transfers over the lanes of its link: cuts them into chunks as windows open,
+/// gives each chunk to the lane with the fewest bytes under way, and gives those of a lost lane to the
+/// others. Belongs to the holder of progress. Nothing is allocated or locked for a chunk.
+class Sender {
+ public:
+  using State = Transfer::State;
+
+  struct Hooks {
+    Timers& timers;
+    Regions& regions;
+    std::function<void(std::function<void()>)> later;  ///< Runs a callback.
+    std::string peer;                                  ///< "trainer 0 (10.0.0.1:4711)", for messages.
+  };
+  struct Road {
+    transport::Transport* transport = nullptr;
+    transport::LinkId link{};
+    uint32_t lanes = 1;
+    uint32_t window = 16;  ///< Chunks under way on one lane.
+    uint64_t chunk = 1 << 20;
+    uint64_t longest_write = UINT64_MAX;  ///< Of one operation.
+    uint64_t longest_read = UINT64_MAX;
+  };
+
+  explicit Sender(Hooks hooks) : hooks_(std::move(hooks)) {}
+  void Start(const Road& road);
+
+  /// Takes a transfer; from here on it ends and is fenced.
+  void Add(std::shared_ptr<State> transfer);
+  /// Gives the transport what it takes; whether it took anything.
+  bool Pump();
+  /// Transfers wait for a lane, or for room on one.
+  [[nodiscard]] bool wants_pump() const { return !waiting_.empty() || partial_ > 0; }
+  [[nodiscard]] bool in_flight() const { return !transfers_.empty(); }
+  [[nodiscard]] uint32_t lanes_up() const;
+
+  void OnCompletion(const transport::Completion& completion);
+  void OnLaneDown(uint32_t lane);
+  /// Nothing of the link is under way any more: fences what is left.
+  void OnLinkClosed();
+
+  /// Ends it, if it has not ended; it is fenced when the transport has given back all of it.
+  void End(State& transfer, Status outcome);
+  void EndAll(const Status& outcome);
+  void EndUsing(const Registration& registration);
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr size_t kOpsAtOnce = 64;
+  /// Transfers served in turn: a short one does not wait for all of a long one, and the first ones end first.
+  static constexpr size_t kInterleaved = 4;
+  /// A chunk lost more often than this is no longer a lost lane's fault.
+  static constexpr uint32_t kMaxAttempts = 8;
+
+  struct Lane {
+    bool up = true;
+    uint32_t chunks = 0;
+    uint64_t bytes = 0;
+    size_t batch = 16;         ///< Operations to offer at once: what it took last time tells.
+    uint32_t partial = kNone;  ///< Slot of a chunk of which the transport took only a part so far.
+  };
+  /// A chunk at the transport.
+  struct Slot {
+    State* transfer = nullptr;  ///< Null: free.
+    uint32_t generation = 0;
+    uint32_t lane = 0;
+    uint32_t next_free = kNone;
+    Resend chunk{};
+    uint64_t bytes = 0;
+    uint64_t checksum = 0;
+    ChunkWalk walk{};  ///< The parts not yet posted.
+    bool posted_all = false;
+    bool lost = false;  ///< The lane failed it.
+    uint32_t posted = 0;
+    uint32_t completed = 0;
+    Code code = Code::kOk;
+  };
+
+  State* NextWaiting();
+  void TakeOffWaiting(State& transfer);
+  void AbandonPartial(Lane& lane);
+  [[nodiscard]] Status Explain(const State& transfer, Code code) const;
+  Lane* BestLane();
+  uint32_t TakeSlot(State& transfer, Lane& lane);
+  void MeasureChunk(Slot& slot, const State& transfer);
+  bool PostSlot(uint32_t index);
+  size_t CutOps(const Slot& slot, uint64_t cookie, size_t most);
+  transport::Op MakeOp(const State& transfer, const ChunkPart& part, uint64_t cookie) const;
+  void FinishIfDone(uint32_t index);
+  void FinishChunk(State& transfer, const Slot& slot);
+  void FreeSlot(uint32_t index);
+  void Enqueue(State& transfer);
+  void Fence(State& transfer);
+
+  Hooks hooks_;
+  Road road_;
+  std::vector<Lane> lanes_;
+  std::vector<Slot> slots_;
+  uint32_t free_slot_ = kNone;
+  uint32_t partial_ = 0;        ///< Lanes with a partial chunk.
+  std::deque<State*> waiting_;  ///< With chunks to send.
+  size_t turn_ = 0;
+  std::list<std::shared_ptr<State>> transfers_;  ///< All that are not fenced.
+  std::array<transport::Op, kOpsAtOnce> ops_;
+  std::array<ChunkWalk, kOpsAtOnce + 1> walks_;  ///< Where each of ops_ was cut from, and the end.
+};
+
+}  // namespace weightcast::endpoint

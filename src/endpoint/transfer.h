@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "transport/types.h"
+#include "weightcast/status.h"
+
+namespace weightcast {
+
+/// One contiguous piece of a transfer: both sides in bytes.
+struct Piece {
+  uint32_t local_region = 0;   ///< Region::id() of a local region.
+  uint32_t remote_region = 0;  ///< Index from Connection::Import.
+  uint64_t local_offset = 0;
+  uint64_t remote_offset = 0;
+  uint64_t length = 0;
+};
+
+struct TransferOptions {
+  transport::GrantName grant{};  ///< The target's leave; {} for regions open to all (kReadWrite).
+  std::optional<uint32_t>
+      signal{};           ///< Number of this transfer under the grant; set chunk by chunk at the target.
+  bool checksum = false;  ///< Signals carry checksums of their chunks.
+  Duration timeout = FromSeconds(60);
+  /// Called once, from the progress thread, when the transfer has ended. Must not block.
+  std::function<void(const Status&)> on_end{};
+};
+
+/// A handle to one asynchronous write or read. Copies name the same transfer; dropping all of them
+/// changes nothing. Thread safe.
+class Transfer {
+ public:
+  class State;
+  explicit Transfer(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  /// Ended: the outcome is known. The local memory may still be read or written by the transport until
+  /// fenced() (they differ only after Cancel, a time-out or a failure).
+  [[nodiscard]] bool ended() const;
+  [[nodiscard]] bool fenced() const;
+  /// Ends no later than the transfer's own time-out or the peer's lease. Drives progress meanwhile.
+  /// `deadline` ends only the waiting: kTimedOut, the transfer goes on.
+  Status Wait(std::optional<TimePoint> deadline = std::nullopt);
+  Status WaitFenced(std::optional<TimePoint> deadline = std::nullopt);
+  /// Ends it as kCancelled if it has not ended.
+  void Cancel();
+  [[nodiscard]] uint64_t bytes() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace weightcast

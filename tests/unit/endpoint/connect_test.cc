@@ -1,0 +1,390 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "base/socket.h"
+#include "unit/endpoint/party.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+using ::testing::HasSubstr;
+using ConnectTest = EndpointTest;
+
+size_t OpenDescriptors() {
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
+
+TEST_F(ConnectTest, ProvesWhoIsWho) {
+  Party a({.role = "trainer", .rank = 3});
+  Party b({.role = "inference", .rank = 1});
+  auto to_b = a.Connect(b);
+  ASSERT_TRUE(to_b.ok()) << to_b.status().ToString();
+  const Connection to_a = b.Accepted();
+  EXPECT_EQ(to_b->peer(), b->self());
+  EXPECT_EQ(to_a.peer(), a->self());
+  EXPECT_EQ(to_b->transport_name(), "fast");
+  EXPECT_EQ(to_b->Describe(),
+            "fast: in this process, 2 lanes, to engine rollout rank 1 at " + b->Addresses()[0]);
+  EXPECT_EQ(to_a.Describe(), "fast: in this process, 2 lanes, to trainer 3 at " + a->Addresses()[0]);
+  EXPECT_TRUE(a->Find(b->self().incarnation).has_value());
+  EXPECT_TRUE(b->Find(a->self().incarnation).has_value());
+  EXPECT_FALSE(a->Find(77).has_value());
+  ASSERT_EQ(a->Peers().size(), 1U);
+  EXPECT_EQ(a->Peers()[0].identity, b->self());
+  EXPECT_EQ(to_b->peer_chunk(), 4096U);
+}
+
+TEST_F(ConnectTest, AgainGivesTheSameConnection) {
+  Party a;
+  Party b({.rank = 1});
+  ASSERT_TRUE(a.Connect(b).ok());
+  ASSERT_TRUE(a.Connect(b).ok());
+  b.Accepted();
+  ASSERT_TRUE(b.Connect(a).ok());
+  EXPECT_EQ(b.accepted(), 1U);
+  EXPECT_EQ(a.accepted(), 0U);
+  EXPECT_EQ(a.fast().links(), 1U);
+}
+
+TEST_F(ConnectTest, ManyCallersAtOnceGetOneConnection) {
+  Party a;
+  Party b({.rank = 1});
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 8; ++i) {
+    callers.emplace_back([&] {
+      auto connection = a.Connect(b);
+      EXPECT_TRUE(connection.ok()) << connection.status().ToString();
+    });
+  }
+  for (auto& caller : callers) caller.join();
+  EXPECT_EQ(a->Peers().size(), 1U);
+  EXPECT_TRUE(Eventually([&] { return a.fast().links() == 1 && b.fast().links() == 1; }));
+  EXPECT_EQ(a.disconnects(), 0U);
+}
+
+TEST_F(ConnectTest, BothSidesAtOnceMakeOneConnection) {
+  for (int round = 0; round < 50; ++round) {
+    Party a;
+    Party b({.rank = 1});
+    std::atomic<int> ready = 0;
+    const auto meet = [&](const Party& from, const Party& to) {
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      auto connection = from.Connect(to);
+      ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+      EXPECT_TRUE(connection->status().ok());
+      EXPECT_TRUE(connection->Write({}, {})->Wait().ok());
+    };
+    std::thread other([&] { meet(b, a); });
+    meet(a, b);
+    other.join();
+    EXPECT_EQ(a->Peers().size(), 1U);
+    EXPECT_EQ(b->Peers().size(), 1U);
+    EXPECT_EQ(a.disconnects() + b.disconnects(), 0U);
+    EXPECT_TRUE(Eventually([&] { return a.fast().links() == 1 && b.fast().links() == 1; }));
+  }
+}
+
+TEST_F(ConnectTest, AWrongTokenIsRefusedOnBothSides) {
+  Party a({.token = "one"});
+  Party b({.rank = 1, .token = "two"});
+  ::testing::internal::CaptureStderr();
+  const Status status = a.Connect(b).status();
+  EXPECT_EQ(status.code(), Code::kPermission);
+  EXPECT_THAT(status.message(), HasSubstr("trainer 0"));
+  EXPECT_THAT(status.message(), HasSubstr("does not know the job token; check WEIGHTCAST_TOKEN_FILE"));
+  EXPECT_EQ(b.accepted(), 0U);
+  b.Destroy();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("does not know the job token"));
+}
+
+TEST_F(ConnectTest, AnotherJobIsRefused) {
+  Party a({.job = "red"});
+  Party b({.job = "blue"});
+  Identity expected = b->self();
+  const Status status = a->Connect(b->Addresses(), expected, Soon()).status();
+  EXPECT_EQ(status.code(), Code::kPermission);
+  EXPECT_THAT(status.message(), HasSubstr("of job 'red'"));
+  EXPECT_THAT(status.message(), HasSubstr("of job 'blue'"));
+}
+
+TEST_F(ConnectTest, AnotherRankIsNotWhoWasExpected) {
+  Party a;
+  Party b({.role = "inference", .rank = 1});
+  Identity expected = b->self();
+  expected.rank = 0;
+  Status status = a->Connect(b->Addresses(), expected, Soon()).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(),
+              HasSubstr("expected engine rollout rank 0 but engine rollout rank 1 answers"));
+  expected = b->self();
+  ++expected.incarnation;
+  status = a->Connect(b->Addresses(), expected, Soon()).status();
+  EXPECT_THAT(status.message(), HasSubstr("engine rollout rank 1 has restarted"));
+  expected.incarnation = 0;
+  EXPECT_TRUE(a->Connect(b->Addresses(), expected, Soon()).ok());
+}
+
+TEST_F(ConnectTest, AnyoneOfTheJob) {
+  Party a;
+  Party b({.rank = 5});
+  auto connection = a->Connect(b->Addresses(), {}, Soon());
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  EXPECT_EQ(connection->peer(), b->self());
+}
+
+TEST_F(ConnectTest, AdmitDecidesOnBothSides) {
+  const auto refuse = [](const Identity& peer) {
+    return peer.rank == 9 ? Status(Code::kPermission, "rank 9 is not of this plan") : Status::Ok();
+  };
+  Party a({.rank = 9});
+  Party b({.rank = 1, .admit = refuse});
+  Status status = a.Connect(b).status();
+  EXPECT_EQ(status.code(), Code::kPermission);
+  EXPECT_THAT(status.message(), HasSubstr("rank 9 is not of this plan"));
+  status = b.Connect(a).status();
+  EXPECT_EQ(status.code(), Code::kPermission);
+  Party c({.rank = 2});
+  EXPECT_TRUE(c.Connect(b).ok());
+}
+
+TEST_F(ConnectTest, NobodyThereIsSaidAtOnce) {
+  Party a;
+  std::string address;
+  {
+    const Party gone;
+    address = gone->Addresses()[0];
+  }
+  const TimePoint begin = Clock::now();
+  const Status status =
+      a->Connect({address}, {.job = "test", .role = "trainer", .engine = "", .rank = 4}, Soon()).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("trainer 4"));
+  EXPECT_THAT(status.message(), HasSubstr(address));
+  EXPECT_THAT(status.message(), HasSubstr("Connection refused"));
+  EXPECT_LT(Clock::now() - begin, kPatience / 2);
+}
+
+TEST_F(ConnectTest, BadAddressesAreSaid) {
+  Party a;
+  EXPECT_EQ(a->Connect({}, {}, Soon()).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(a->Connect({"nonsense"}, {}, Soon()).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(a->Connect({"no-such-host.invalid:1"}, {}, Soon()).status().code(), Code::kUnavailable);
+}
+
+TEST_F(ConnectTest, ASilentAddressDelaysButDoesNotStop) {
+  Party a;
+  Party b({.rank = 1});
+  // One that accepts and says nothing, one that refuses, then the right one.
+  auto silent = Listen(*SocketAddress::Parse("127.0.0.1:0"), {});
+  const std::string silent_address = LocalAddressOf(silent->get())->ToString();
+  auto connection = a->Connect({silent_address, "127.0.0.1:1", b->Addresses()[0]}, b->self(), Soon());
+  EXPECT_TRUE(connection.ok()) << connection.status().ToString();
+  const TimePoint begin = Clock::now();
+  const Status status =
+      a->Connect({silent_address}, {.job = "test", .role = "trainer", .engine = "", .rank = 4},
+                 begin + FromSeconds(0.05))
+          .status();
+  EXPECT_EQ(status.code(), Code::kTimedOut);
+}
+
+TEST_F(ConnectTest, StrangersAtTheDoorDoNoHarm) {
+  Party a;
+  Party b({.rank = 1});
+  const SocketAddress door = *SocketAddress::Parse(b->Addresses()[0]);
+  std::vector<UniqueFd> strangers;
+  for (const std::string& words :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(5, '\0'), std::string("\x05\0\0\0\x01hello", 10),
+        std::string("\xff\xff\xff\xff\x01", 5), std::string("\0\0\0\0\x14", 5), std::string()}) {
+    auto fd = weightcast::Connect(door, Soon());
+    ASSERT_TRUE(fd.ok());
+    ASSERT_TRUE(SendAll(fd->get(), words, Soon()).ok());
+    strangers.push_back(std::move(fd).value());
+  }
+  // More half-open handshakes than are kept: the oldest go, we still come in.
+  for (int i = 0; i < 300; ++i) strangers.push_back(std::move(weightcast::Connect(door, Soon())).value());
+  EXPECT_TRUE(a.Connect(b).ok());
+}
+
+TEST_F(ConnectTest, HalfOpenHandshakesEnd) {
+  Party b({.settings = {{"connect_timeout", "0.05"}}});
+  auto fd = weightcast::Connect(*SocketAddress::Parse(b->Addresses()[0]), Soon());
+  char byte = 0;
+  // The verdict, which says that it took too long, or the end.
+  while (ReceiveAll(fd->get(), &byte, 1, Soon()).ok()) {
+  }
+}
+
+// --- The choice of a transport -------------------------------------------------------------------
+
+TEST_F(ConnectTest, FallsBackAndSaysWhy) {
+  FakeNet::SetDefaults("fast", {.refuse_open = "no such hardware"});
+  Party a;
+  Party b({.rank = 1});
+  ::testing::internal::CaptureStderr();
+  auto connection = a.Connect(b);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  EXPECT_EQ(connection->transport_name(), "slow");
+  EXPECT_EQ(b.Accepted().transport_name(), "slow");
+  EXPECT_THAT(log, HasSubstr("using slow instead of fast to trainer 1"));
+  EXPECT_THAT(log, HasSubstr("no such hardware"));
+  EXPECT_EQ(a.fast().links(), 0U);
+}
+
+TEST_F(ConnectTest, FallsBackWhenTheOtherSideCannot) {
+  FakeNet::SetDefaults("fast", {.refuse_open = "not over there"});
+  Party b({.rank = 1});
+  FakeNet::Reset();
+  Party a;
+  EXPECT_EQ(a.Connect(b)->transport_name(), "slow");
+  Party c({.rank = 2});
+  EXPECT_EQ(b.Connect(c)->transport_name(), "slow");
+  EXPECT_TRUE(Eventually([&] { return a.fast().links() + c.fast().links() == 0; }));
+}
+
+TEST_F(ConnectTest, ARoadThatNeverGetsReadyIsGivenUp) {
+  FakeNet::SetDefaults("fast", {.never_ready = true});
+  Party a({.settings = {{"connect_timeout", "0.2"}}});
+  Party b({.rank = 1});
+  EXPECT_EQ(a.Connect(b)->transport_name(), "slow");
+}
+
+TEST_F(ConnectTest, TheSettingRestrictsAndOrders) {
+  Party a({.settings = {{"transport", "slow,fast"}}});
+  Party b({.rank = 1});
+  EXPECT_EQ(a.Connect(b)->transport_name(), "slow");
+  Party c({.rank = 2, .settings = {{"transport", "slow"}}});
+  EXPECT_EQ(b.Connect(c)->transport_name(), "slow");  // c knows no other.
+}
+
+TEST_F(ConnectTest, AForcedTransportFailsInsteadOfFallingBack) {
+  FakeNet::SetDefaults("fast", {.refuse_open = "no such hardware"});
+  Party a({.settings = {{"transport", "fast"}}});
+  Party b({.rank = 1});
+  const Status status = a.Connect(b).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("fast: no such hardware"));
+  EXPECT_EQ(b.accepted(), 0U);
+}
+
+TEST_F(ConnectTest, NoCommonTransportIsAnError) {
+  Party a({.settings = {{"transport", "fast"}}});
+  Party b({.rank = 1, .settings = {{"transport", "slow"}}});
+  const Status status = a.Connect(b).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("the other side does not use it"));
+}
+
+Status CreateStatus(const std::map<std::string, std::string>& settings, const std::string& token = "secret") {
+  EndpointOptions options;
+  options.self = {"test", "trainer", "", 0, 0};
+  options.token = token;
+  for (const auto& [name, value] : settings) EXPECT_TRUE(options.settings.Set(name, value).ok());
+  return CreateWith(std::move(options), kFakeFactories).status();
+}
+
+TEST_F(ConnectTest, BadSettingsAreSaid) {
+  EXPECT_THAT(CreateStatus({{"transport", "warp"}}).message(),
+              HasSubstr("no transport is called 'warp'; there are: fast, slow"));
+  EXPECT_THAT(CreateStatus({{"transport", "fast,fast"}}).message(), HasSubstr("named twice"));
+  EXPECT_THAT(CreateStatus({{"bind", "example.com"}}).message(), HasSubstr("setting bind is 'example.com'"));
+  EXPECT_THAT(CreateStatus({{"advertise", "::::"}}).message(), HasSubstr("setting advertise"));
+  EXPECT_THAT(CreateStatus({{"interface", "nosuch0"}}).message(),
+              HasSubstr("setting interface is 'nosuch0'"));
+  EXPECT_THAT(CreateStatus({}, "").message(), HasSubstr("no job token"));
+  EXPECT_TRUE(CreateStatus({{"bind", "::1"}}, "").ok());
+}
+
+TEST_F(ConnectTest, AddressesFollowTheSettings) {
+  Party any({.settings = {{"bind", "0.0.0.0"}}});
+  const auto addresses = any->Addresses();
+  EXPECT_TRUE(addresses.back().starts_with("127.0.0.1:")) << addresses.back();
+  Party told({.settings = {{"advertise", "10.1.2.3,[2001:db8::1]:99,2001:db8::2,host.example"}}});
+  const auto port = told->Addresses()[0].substr(std::string("10.1.2.3:").size());
+  EXPECT_EQ(told->Addresses(), (std::vector<std::string>{"10.1.2.3:" + port, "[2001:db8::1]:99",
+                                                         "[2001:db8::2]:" + port, "host.example:" + port}));
+  Party v6({.settings = {{"bind", "::1"}}});
+  Party other({.rank = 1});
+  EXPECT_TRUE(other.Connect(v6).ok());
+}
+
+// --- Ends ------------------------------------------------------------------------------------------
+
+TEST_F(ConnectTest, CloseIsHeardOnBothSides) {
+  Pair pair;
+  pair.to_b->Close();
+  EXPECT_EQ(pair.a.Disconnected().second.code(), Code::kCancelled);
+  const auto [who, why] = pair.b.Disconnected();
+  EXPECT_EQ(who, pair.a->self());
+  EXPECT_EQ(why.code(), Code::kUnavailable);
+  EXPECT_THAT(why.message(), HasSubstr("the peer has ended the connection"));
+  EXPECT_TRUE(Eventually([&] { return pair.a.fast().links() + pair.b.fast().links() == 0; }));
+  EXPECT_FALSE(pair.a->Find(pair.b->self().incarnation).has_value());
+  // And they can meet again.
+  auto again = pair.a.Connect(pair.b);
+  EXPECT_TRUE(again.ok()) << again.status().ToString();
+}
+
+TEST_F(ConnectTest, ADestroyedEndpointIsNoticed) {
+  Pair pair;
+  pair.to_b.reset();
+  pair.source_region.reset();
+  pair.a.Destroy();
+  EXPECT_EQ(pair.b.Disconnected().second.code(), Code::kUnavailable);
+  EXPECT_FALSE(pair.to_a->status().ok());
+}
+
+TEST_F(ConnectTest, AThousandConnectionsLeakNothing) {
+  Party a;
+  Party b({.rank = 1});
+  ASSERT_TRUE(a.Connect(b).ok());
+  b.Accepted().Close();
+  a.Disconnected();
+  b.Disconnected();
+  size_t before = 0;
+  for (size_t i = 1; i <= 1000; ++i) {
+    auto connection = a.Connect(b);
+    ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+    Connection accepted = b.Accepted(i);  // One that is closed before b has it is nothing to b.
+    (i % 2 == 0 ? accepted : *connection).Close();
+    a.Disconnected(i);
+    b.Disconnected(i);
+    if (i == 100) before = OpenDescriptors();
+  }
+  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= before; })) << OpenDescriptors() << " " << before;
+  EXPECT_EQ(a.fast().links() + b.fast().links() + a.slow().links() + b.slow().links(), 0U);
+}
+
+TEST_F(ConnectTest, AForkedChildIsToldSo) {
+  Pair pair;
+  auto write = pair.WriteAll();
+  ASSERT_TRUE(write->Wait().ok());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const bool refused = pair.to_b->Write({}, {}).status().code() == Code::kInternal &&
+                         pair.a.Connect(pair.b).status().code() == Code::kInternal &&
+                         pair.a->Register(pair.source, Access::kRead).status().code() == Code::kInternal &&
+                         pair.to_b->OpenGrant({}).status().code() == Code::kInternal;
+    write->Cancel();
+    pair.to_b->Close();
+    pair.source_region.reset();
+    pair.target_region.reset();
+    pair.a.Destroy();
+    pair.b.Destroy();
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(pair.WriteAll()->Wait().ok());
+}
+
+}  // namespace
+}  // namespace weightcast::endpoint

@@ -1,0 +1,237 @@
+#include "endpoint/progress.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "endpoint/spin.h"
+#include "endpoint/timers.h"
+#include "unit/endpoint/party.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+TEST(Flag, SleepersWakeAndDeadlinesPass) {
+  Flag flag;
+  EXPECT_FALSE(flag.SleepUntil(1, Clock::now() + FromSeconds(0.01)));
+  std::thread other([&] { flag.Set(2); });
+  EXPECT_TRUE(flag.SleepUntil(1, std::nullopt));
+  other.join();
+  EXPECT_EQ(flag.value(), 2U);
+}
+
+TEST(TaskQueue, KeepsTheOrderOfEachProducer) {
+  TaskQueue queue;
+  constexpr int kProducers = 4;
+  constexpr int kTasks = 5000;
+  std::vector<int> last(kProducers, -1);
+  std::vector<std::thread> producers;
+  for (int p = 0; p < kProducers; ++p) {
+    producers.emplace_back([&, p] {
+      for (int i = 0; i < kTasks; ++i) {
+        queue.Push(MakeTask([&last, p, i] {
+          EXPECT_EQ(last[p], i - 1);
+          last[p] = i;
+        }));
+      }
+    });
+  }
+  size_t ran = 0;
+  while (ran < kProducers * kTasks) ran += queue.RunAll();
+  for (auto& producer : producers) producer.join();
+  EXPECT_TRUE(queue.empty());
+  queue.Push(MakeTask([] { FAIL() << "what is left is dropped"; }));
+}
+
+TEST(Timers, FireInOrderAndCanBeCancelled) {
+  Timers timers;
+  const TimePoint now = Clock::now();
+  std::vector<int> fired;
+  TimerId second = timers.Add(now + FromSeconds(2), [&] { fired.push_back(2); });
+  timers.Add(now + FromSeconds(1), [&] {
+    fired.push_back(1);
+    timers.Cancel(second);
+    timers.Add(now, [&] { fired.push_back(4); });
+  });
+  timers.Add(now + FromSeconds(3), [&] { fired.push_back(3); });
+  EXPECT_EQ(*timers.next(), now + FromSeconds(1));
+  EXPECT_FALSE(timers.RunDue(now));
+  EXPECT_TRUE(timers.RunDue(now + FromSeconds(10)));
+  EXPECT_EQ(fired, (std::vector<int>{1, 3}));
+  EXPECT_TRUE(timers.RunDue(now + FromSeconds(10)));
+  EXPECT_EQ(fired, (std::vector<int>{1, 3, 4}));
+  EXPECT_FALSE(timers.next().has_value());
+  EXPECT_LT(After(Duration::max()), TimePoint::max());
+}
+
+/// Work that another thread hands in through a descriptor, as a transport's peer does. Checks that
+/// one thread at a time drives it, and that nobody sleeps on work.
+class Mill final : public Work {
+ public:
+  Mill() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    auto created = Progress::Create(*this);
+    EXPECT_TRUE(created.ok());
+    progress = std::move(created).value();
+    EXPECT_TRUE(progress->poller().Add(fd_.get(), EPOLLIN, Progress::kFirstKey).ok());
+    EXPECT_TRUE(progress->Start(nullptr).ok());
+  }
+  Mill(const Mill&) = delete;
+  Mill& operator=(const Mill&) = delete;
+  ~Mill() override { progress->Stop(); }
+
+  /// Any thread: sets the flag, soon.
+  void Grind(std::shared_ptr<Flag> grain) {
+    {
+      const std::lock_guard lock(mutex_);
+      grains_.push_back(std::move(grain));
+    }
+    if (!armed_.load()) return;
+    const uint64_t one = 1;
+    ASSERT_EQ(write(fd_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  }
+
+  bool Step(bool) override {
+    EXPECT_FALSE(stepping_.exchange(true)) << "two drive at once";
+    std::deque<std::shared_ptr<Flag>> grains;
+    {
+      const std::lock_guard lock(mutex_);
+      grains.swap(grains_);
+    }
+    for (const auto& grain : grains) grain->Set(1);
+    ++steps;
+    stepping_ = false;
+    return !grains.empty();
+  }
+  bool Arm() override {
+    armed_.store(true);
+    const std::lock_guard lock(mutex_);
+    return grains_.empty();
+  }
+  void Disarm() override {
+    armed_.store(false);
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t ignored = read(fd_.get(), &count, sizeof count);
+  }
+  void Mask(bool on) override {
+    EXPECT_TRUE(progress->poller().Modify(fd_.get(), on ? 0U : uint32_t{EPOLLIN}, Progress::kFirstKey).ok());
+  }
+  [[nodiscard]] std::optional<TimePoint> NextDeadline() const override { return std::nullopt; }
+
+  std::unique_ptr<Progress> progress;
+  std::atomic<uint64_t> steps = 0;
+
+ private:
+  const UniqueFd fd_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Flag>> grains_;
+  std::atomic<bool> armed_{false};
+  std::atomic<bool> stepping_{false};
+};
+
+TEST(Progress, NothingIsLostBetweenDrivers) {
+  Mill mill;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 3000; ++i) {
+        const auto flag = std::make_shared<Flag>();
+        switch ((t + i) % 3) {
+          case 0:  // Work that comes from outside.
+            mill.Grind(flag);
+            break;
+          case 1:  // Work that is handed in.
+            mill.progress->Submit(MakeTask([flag] { flag->Set(1); }), i % 2 == 0);
+            break;
+          default:
+            mill.progress->Call([flag] { flag->Set(1); });
+            EXPECT_EQ(flag->value(), 1U);
+        }
+        // Half of them wait by driving, half only sleep: somebody else must drive.
+        if (i % 2 == 0) {
+          EXPECT_TRUE(mill.progress->WaitFor(*flag, 1, Soon()));
+        } else {
+          EXPECT_TRUE(flag->SleepUntil(1, Soon())) << "lost";
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Progress, CallbacksComeInOrderOnTheThreadWithoutProgress) {
+  Mill mill;
+  std::vector<int> order;
+  std::set<std::thread::id> ids;
+  const auto done = std::make_shared<Flag>();
+  for (int i = 0; i < 1000; ++i) {
+    mill.progress->Call([&, i] {
+      mill.progress->Later([&, i, done] {
+        order.push_back(i);
+        ids.insert(std::this_thread::get_id());
+        mill.progress->Call([] {});  // Progress is free.
+        if (i == 999) done->Set(1);
+      });
+    });
+  }
+  ASSERT_TRUE(done->SleepUntil(1, Soon()));
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  EXPECT_EQ(ids.size(), 1U);
+  EXPECT_FALSE(ids.contains(std::this_thread::get_id()));
+}
+
+TEST(Progress, WaitersDriveWhileACallbackHoldsUpTheThread) {
+  Mill mill;
+  const auto release = std::make_shared<Flag>();
+  const auto entered = std::make_shared<Flag>();
+  mill.progress->Call([&] {
+    mill.progress->Later([entered, release] {
+      entered->Set(1);
+      release->SleepUntil(1, std::nullopt);
+    });
+  });
+  ASSERT_TRUE(entered->SleepUntil(1, Soon()));
+  const auto flag = std::make_shared<Flag>();
+  mill.Grind(flag);
+  EXPECT_TRUE(mill.progress->WaitFor(*flag, 1, Soon()));
+  release->Set(1);
+}
+
+TEST(Progress, AnIdleOneUsesNoCpu) {
+  Mill mill;
+  mill.progress->Call([] {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Let it fall asleep.
+  const uint64_t before = mill.steps;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(mill.steps, before);
+}
+
+TEST(Spin, EndsSoon) {
+  Spin spin;
+  EXPECT_FALSE(spin.GoOn(false));  // Nothing has moved yet: nothing to wait for.
+  EXPECT_TRUE(spin.GoOn(true));
+  const TimePoint begin = Clock::now();
+  while (spin.GoOn(false)) {
+  }
+  EXPECT_LT(Clock::now() - begin, kPatience);
+}
+
+TEST_F(EndpointTest, AnIdleConnectionOnlyBeats) {
+  const PartyOptions slow_beat{.settings = {{"lease", "60"}}};
+  Pair pair(4096, Access::kReadWrite, slow_beat, {.rank = 1, .settings = {{"lease", "60"}}});
+  ASSERT_TRUE(pair.WriteAll()->Wait().ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  rusage before{};
+  rusage after{};
+  getrusage(RUSAGE_SELF, &before);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 5) << "somebody wakes without need";
+}
+
+}  // namespace
+}  // namespace weightcast::endpoint
