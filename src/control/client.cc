@@ -1,0 +1,423 @@
+#include "control/client.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "base/socket.h"
+#include "base/strings.h"
+#include "control/conduit.h"
+#include "control/mailbox.h"
+#include "control/session_link.h"
+#include "control/token.h"
+#include "wire/codec.h"
+
+namespace weightcast::control {
+namespace {
+
+constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
+constexpr Duration kMaxBackoff = std::chrono::seconds(1);
+/// A stream that is not welcomed for so long is given up for another try.
+constexpr Duration kLeastAttempt = std::chrono::seconds(2);
+
+class Client final : public ControlClient {
+ public:
+  Client(ClientOptions options, Token token)
+      : options_(std::move(options)),
+        settings_(options_.settings),
+        token_(std::move(token)),
+        lease_(settings_.lease),
+        link_(std::make_shared<SessionLink>()),
+        heartbeat_(*MakePacket(wire::WorkerMessage(wire::Heartbeat{}))),
+        conduit_(Conduit::Create()) {
+    options_.hello.job = settings_.job;
+    since_ = Clock::now();
+    caller_ = std::thread([this] { Deliver(); });
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  ~Client() override {
+    quiet_ = true;
+    stop_ = true;
+    conduit_->Wake();
+    thread_.join();
+    deliveries_.Post([this] { delivered_ = true; });
+    caller_.join();
+  }
+
+  void SetState(wire::EngineState state, Version version) override {
+    const std::lock_guard lock(mutex_);
+    options_.hello.state = state;
+    options_.hello.version = version;
+  }
+
+  void Send(wire::WorkerMessage message) override {
+    const bool registers = std::holds_alternative<wire::Register>(message);
+    auto packet = MakePacket(message);
+    {
+      const std::lock_guard lock(mutex_);
+      if (state_ == LinkState::kEnded || (dropping_ && !registers)) return;
+      dropping_ = false;
+      if (!packet.ok()) {
+        failure_ = packet.status();
+      } else if (!link_->Push(std::move(*packet))) {
+        failure_ = {Code::kExhausted, StrCat("too many messages wait for the controller at ",
+                                             settings_.controller, ": it does not read them")};
+      }
+    }
+    conduit_->Wake();
+  }
+
+  void Leave(TimePoint deadline) override {
+    Send(wire::Goodbye{});
+    leaving_ = true;
+    conduit_->Wake();
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline, [&] { return state_ == LinkState::kEnded; });
+    lock.unlock();
+    stop_ = true;
+    conduit_->Wake();
+  }
+
+  [[nodiscard]] LinkState state() const override {
+    const std::lock_guard lock(mutex_);
+    return state_;
+  }
+  [[nodiscard]] Status status() const override {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  void Run() {
+    NameThread("wc-control");
+    while (!ended_) {
+      if (stop_) {
+        End({Code::kCancelled, "the session with the controller was closed"});
+        break;
+      }
+      CheckDeadlines();
+      if (ended_) break;
+      Handle(conduit_->Next(NextDeadline()));
+    }
+    conduit_->Abort();
+  }
+
+  void GiveUpStream() {
+    aborted_ = conduit_->open();
+    conduit_->Abort();
+  }
+
+  /// The thread that runs the caller's code.
+  void Deliver() {
+    NameThread("wc-deliver");
+    while (!delivered_) {
+      if (const auto task = deliveries_.Take(Clock::now() + std::chrono::hours(1))) (*task)();
+    }
+  }
+
+  void DeliverMessage(Parcel parcel) {
+    auto shared = std::make_shared<Parcel>(std::move(parcel));
+    deliveries_.Post([this, shared] {
+      if (quiet_) return;
+      auto message = Decode(std::move(*shared));
+      if (message.ok()) return options_.on_message(std::move(*message));
+      Fail(message.status());
+    });
+  }
+
+  static Result<wire::ControllerMessage> Decode(Parcel parcel) {
+    WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
+    return wire::DecodeControllerMessage(encoded);
+  }
+
+  /// Ends the session from another thread.
+  void Fail(Status reason) {
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::move(reason);
+    }
+    conduit_->Wake();
+  }
+
+  [[nodiscard]] Duration patience() const {
+    if (!ever_) return settings_.join_timeout;
+    return settings_.controller_timeout > Duration::zero() ? settings_.controller_timeout
+                                                           : 2 * settings_.lease;
+  }
+  [[nodiscard]] bool connected() const { return welcomed_; }
+
+  [[nodiscard]] TimePoint NextDeadline() const {
+    if (connected()) return std::min(next_beat_, heard_ + lease_);
+    const TimePoint attempt = conduit_->open() ? attempt_until_ : next_dial_;
+    return std::min(attempt, since_ + patience());
+  }
+
+  void CheckDeadlines() {
+    const TimePoint now = Clock::now();
+    if (const Status failure = TakeFailure(); !failure.ok()) return End(failure);
+    if (connected()) {
+      if (now >= heard_ + lease_) {
+        Break({Code::kPeerDead, StrCat("no heartbeat of the controller at ", settings_.controller, " for ",
+                                       Seconds(lease_), " s")});
+        GiveUpStream();
+      } else if (now >= next_beat_) {
+        next_beat_ = now + Beat();
+        link_->PushUrgent(heartbeat_);
+        conduit_->Kick();
+      }
+      if (leaving_ && link_->drained()) End({Code::kCancelled, "this worker has left"});
+      return;
+    }
+    if (leaving_) return End({Code::kCancelled, "this worker has left"});
+    if (now >= since_ + patience()) return GiveUp();
+    if (conduit_->open()) {
+      if (now < attempt_until_) return;
+      reason_ = {Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller)};
+      attempt_until_ = now + kLeastAttempt;  // Until it is closed.
+      GiveUpStream();
+    } else if (now >= next_dial_) {
+      Dial();
+    }
+  }
+
+  Status TakeFailure() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(failure_, Status::Ok());
+  }
+
+  [[nodiscard]] Duration Beat() const { return std::min(lease_, settings_.lease) / 4; }
+
+  void GiveUp() {
+    const std::string last = reason_.ok() ? std::string() : StrCat("; last: ", reason_.message());
+    End({Code::kTimedOut, StrCat("no controller at ", settings_.controller, " for ", Seconds(patience()),
+                                 " s; check that it runs and the address", last)});
+  }
+
+  void Dial() {
+    wire::Hello hello;
+    {
+      const std::lock_guard lock(mutex_);
+      hello = options_.hello;
+    }
+    hello.last_term = term_;
+    auto packet = MakePacket(wire::WorkerMessage(std::move(hello)));
+    if (!packet.ok()) return End(packet.status());
+    link_->Hold();
+    link_->PushUrgent(std::move(*packet), session_);
+    attempt_until_ = Clock::now() + std::max(kLeastAttempt, settings_.lease);
+    conduit_->Dial({.address = settings_.controller, .token = token_.secret, .lease = settings_.lease},
+                   link_);
+  }
+
+  void Handle(Conduit::Event event) {
+    switch (event.kind) {
+      case Conduit::Event::Kind::kNone:
+        return;
+      case Conduit::Event::Kind::kWoken:
+        conduit_->Kick();
+        return;
+      case Conduit::Event::Kind::kPiece:
+        heard_ = Clock::now();
+        return;
+      case Conduit::Event::Kind::kMessage:
+        heard_ = Clock::now();
+        Hear(event);
+        return;
+      case Conduit::Event::Kind::kClosed:
+        Closed(event.reason);
+        return;
+    }
+  }
+
+  void Closed(const Status& reason) {
+    if (leaving_) return End({Code::kCancelled, "this worker has left"});
+    if (reason.code() == Code::kPermission)
+      return End({Code::kPermission, StrCat(reason.message(), " (this one's is from ", token_.origin, ")")});
+    if (reason.code() == Code::kProtocol) return End(reason);
+    if (connected()) {
+      Break(reason);
+    } else {
+      if (!aborted_) reason_ = reason;  // Otherwise it is known why.
+      if (!told_) Tell(LinkState::kBroken, reason_);
+    }
+    aborted_ = false;
+    next_dial_ = Clock::now() + backoff_;
+    backoff_ = std::min({2 * backoff_, kMaxBackoff, std::max(kFirstBackoff, settings_.lease / 4)});
+  }
+
+  /// From connected to not.
+  void Break(const Status& reason) {
+    welcomed_ = false;
+    since_ = Clock::now();
+    next_dial_ = since_;
+    attempt_until_ = since_ + kLeastAttempt;  // For the old stream to be closed.
+    reason_ = reason;
+    Tell(LinkState::kBroken, reason);
+  }
+
+  void Hear(Conduit::Event& event) {
+    if (event.number == 0) return HearUnnumbered(event);
+    if (!connected()) return;  // What an aborted stream still held.
+    bool duplicate = false;
+    if (!link_->Acknowledge(event.acknowledged) || !link_->Receive(event.number, duplicate)) {
+      Break({Code::kProtocol, StrCat("the controller at ", settings_.controller, " lost count of messages")});
+      session_ = 0;
+      GiveUpStream();
+      return;
+    }
+    if (!duplicate) DeliverMessage(std::move(event.parcel));
+  }
+
+  /// Welcome, Refused and Heartbeat: small, and this thread's to understand.
+  void HearUnnumbered(Conduit::Event& event) {
+    auto message = Decode(event.parcel);
+    if (!message.ok()) return End(message.status());
+    if (const auto* welcome = std::get_if<wire::Welcome>(&*message)) {
+      Welcome(*welcome, event);
+    } else if (const auto* refused = std::get_if<wire::Refused>(&*message)) {
+      DeliverMessage(std::move(event.parcel));
+      End(refused->reason);
+    } else if (connected() && !link_->Acknowledge(event.acknowledged)) {
+      End({Code::kProtocol, StrCat("the controller at ", settings_.controller, " lost count of messages")});
+    }
+  }
+
+  void Welcome(const wire::Welcome& welcome, Conduit::Event& event) {
+    if (connected()) return;
+    if (welcome.term < term_) {
+      reason_ = {Code::kUnavailable,
+                 StrCat("the controller at ", settings_.controller,
+                        " is older than one that this worker has followed; end the older one")};
+      attempt_until_ = Clock::now() + kLeastAttempt;
+      GiveUpStream();
+      return;
+    }
+    const bool resumed = session_ != 0 && event.session == session_ && welcome.term == term_;
+    if (!resumed) {
+      BeginSession();
+    } else if (!link_->Rewind(event.acknowledged)) {
+      session_ = 0;  // Next time from the beginning.
+      GiveUpStream();
+      return;
+    }
+    term_ = welcome.term;
+    session_ = event.session;
+    AdoptLease(welcome.lease_seconds);
+    welcomed_ = true;
+    ever_ = true;
+    backoff_ = kFirstBackoff;
+    next_beat_ = Clock::now() + Beat();
+    reason_ = Status::Ok();
+    if (!resumed) DeliverMessage(std::move(event.parcel));
+    Tell(LinkState::kConnected, Status::Ok());
+    conduit_->Kick();
+  }
+
+  /// The controller knows only the Hello. Before the first session nothing can have been meant for another.
+  void BeginSession() {
+    const std::lock_guard lock(mutex_);
+    if (!ever_) {
+      link_->Rewind(0);
+      return;
+    }
+    link_->Reset();
+    dropping_ = true;
+  }
+
+  void AdoptLease(double seconds) {
+    const Duration lease = FromSeconds(std::clamp(seconds, 0.001, 1e6));
+    if (lease != settings_.lease && !warned_) {
+      warned_ = true;
+      WC_LOG(kWarning, "the controller's lease is ", seconds, " s, this worker's ", Seconds(settings_.lease),
+             " s; set WEIGHTCAST_LEASE to the same everywhere");
+    }
+    lease_ = lease;
+  }
+
+  void Tell(LinkState state, const Status& reason) {
+    told_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      state_ = state;
+      status_ = reason;
+    }
+    changed_.notify_all();
+    deliveries_.Post([this, state, reason] {
+      if (!quiet_ || state == LinkState::kEnded) options_.on_state(state, reason);
+    });
+  }
+
+  void End(const Status& reason) {
+    if (ended_) return;
+    ended_ = true;
+    welcomed_ = false;
+    Tell(LinkState::kEnded, reason);
+  }
+
+  ClientOptions options_;  ///< hello: under the mutex.
+  const Settings settings_;
+  const Token token_;
+
+  // The thread's.
+  bool ended_ = false;
+  bool welcomed_ = false;
+  bool ever_ = false;  ///< Has been welcomed.
+  bool told_ = false;
+  bool warned_ = false;
+  bool aborted_ = false;  ///< The stream was given up by this side.
+  Duration lease_;        ///< The controller's, once known.
+  Duration backoff_ = kFirstBackoff;
+  wire::Term term_;
+  uint64_t session_ = 0;
+  Status reason_;    ///< Of the last failure.
+  TimePoint since_;  ///< Without a controller.
+  TimePoint next_dial_;
+  TimePoint attempt_until_;
+  TimePoint heard_;
+  TimePoint next_beat_;
+
+  const std::shared_ptr<SessionLink> link_;
+  const SharedPacket heartbeat_;
+  const std::unique_ptr<Conduit> conduit_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> leaving_{false};
+  std::atomic<bool> quiet_{false};  ///< Being destroyed.
+
+  Mailbox deliveries_;
+  bool delivered_ = false;  ///< The delivering thread's.
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  LinkState state_ = LinkState::kBroken;
+  Status status_;
+  Status failure_;
+  bool dropping_ = false;
+
+  std::thread thread_;
+  std::thread caller_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ControlClient>> ControlClient::Start(ClientOptions options) {
+  WC_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.settings.controller));
+  if (address.port == 0)
+    return Status(Code::kInvalidArgument,
+                  StrCat("'", options.settings.controller, "' has no port: write HOST:PORT"));
+  WC_ASSIGN_OR_RETURN(Token token, LoadToken(options.settings));
+  return std::unique_ptr<ControlClient>(std::make_unique<Client>(std::move(options), std::move(token)));
+}
+
+Result<wire::ClusterView> GetView(const Settings& settings, TimePoint deadline) {
+  WC_ASSIGN_OR_RETURN(const auto stream, ViewStream::Open(settings));
+  return stream->Next(deadline);
+}
+
+}  // namespace weightcast::control

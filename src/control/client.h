@@ -1,0 +1,76 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "weightcast/status.h"
+#include "wire/messages.h"
+
+namespace weightcast::control {
+
+/// How a worker stands with its controller.
+enum class LinkState {
+  kConnected,  ///< Welcomed, or back after a break.
+  kBroken,     ///< No controller at present; the client keeps trying. The status says why.
+  kEnded,      ///< For good; the status says why. The last callback of a client.
+};
+
+struct ClientOptions {
+  /// Used: controller, job, token_file, lease, join_timeout, controller_timeout.
+  Settings settings;
+  /// Its job and last_term are filled in by the client.
+  wire::Hello hello;
+  /// Every message but heartbeats. Called from a thread of the client's, one at a time; may Send. Heartbeats
+  /// go on meanwhile, but the destructor waits for it.
+  std::function<void(wire::ControllerMessage)> on_message;
+  /// Changes of the link; same thread.
+  std::function<void(LinkState, const Status&)> on_state;
+};
+
+/// A worker's session with the controller: one thread that sends heartbeats and never runs the caller's code,
+/// one that reads large messages and calls back. While one controller reigns, and as long as no break
+/// outlasts the lease, no message is lost, repeated or reordered: both sides number them and say again what a
+/// broken stream has swallowed.
+///
+/// Otherwise a session begins with each `Welcome`: the controller then knows of this worker only its Hello,
+/// so the worker registers (and publishes) again. After a Welcome that is not the first, messages sent before
+/// it are dropped, and so is all that is sent until the next Register.
+///
+/// The client ends (kEnded): kPermission for a wrong token, at once; with the reason of `Refused`; kTimedOut,
+/// naming the address, when no controller was reached for join_timeout at first, for controller_timeout
+/// (0: twice the lease) later; kExhausted when the queue overflows; kCancelled after Leave.
+class ControlClient {
+ public:
+  /// Starts to attach; returns at once. Errors: kInvalidArgument or kPermission for address and token.
+  static Result<std::unique_ptr<ControlClient>> Start(ClientOptions options);
+  /// Ends without a Goodbye if need be, within a second; no callback runs afterwards. Not from a callback.
+  virtual ~ControlClient() = default;
+
+  /// What the next Hello says of this worker.
+  virtual void SetState(wire::EngineState state, Version version) = 0;
+  /// Queues a message; never blocks, from any thread. Ignored once ended.
+  virtual void Send(wire::WorkerMessage message) = 0;
+  /// Says Goodbye after all that was sent before, waits until it has gone out or `deadline`, and ends.
+  /// Not from a callback.
+  virtual void Leave(TimePoint deadline) = 0;
+
+  [[nodiscard]] virtual LinkState state() const = 0;  ///< kBroken until first welcomed.
+  [[nodiscard]] virtual Status status() const = 0;    ///< Why broken or ended; ok while connected.
+};
+
+/// What the controller shows; no worker needed. Uses the settings controller and token_file.
+class ViewStream {
+ public:
+  static Result<std::unique_ptr<ViewStream>> Open(const Settings& settings);
+  virtual ~ViewStream() = default;
+  /// The next view: one at once, then one at each change and at least every second. Errors: kTimedOut,
+  /// kUnavailable (naming the address), kPermission.
+  virtual Result<wire::ClusterView> Next(TimePoint deadline) = 0;
+};
+
+/// One view.
+Result<wire::ClusterView> GetView(const Settings& settings, TimePoint deadline);
+
+}  // namespace weightcast::control

@@ -1,0 +1,208 @@
+#include "control/controller_machine.h"
+
+#include <algorithm>
+
+#include "control/machine.h"
+
+namespace weightcast::control {
+
+using wire::EngineState;
+
+MachineState InitialState() {
+  MachineState state;
+  state.groups.push_back(Group{});
+  return state;
+}
+
+void Step(const MachineConfig& config, MachineState& state, const Event& event, Actions& actions) {
+  std::visit([&](const auto& what) { Machine(config, state, actions).On(what); }, event);
+}
+
+void Machine::Advance() {
+  AdvanceUpdate();
+  ForgetEmptyGroups();
+  FailHopeless();
+  if (!s_.update) {
+    Replan();
+    TryOpen();
+    AdvanceUpdate();  // One without targets ends as it opens.
+  }
+  ArmJoinTimers();
+  ArmCatchUp();
+}
+
+void Machine::On(const StreamBroken& event) {
+  Worker* worker = Find(event.session);
+  if (worker == nullptr) return;
+  worker->connected = false;
+  Log(LogLevel::kInfo, TextOf(*worker), ": connection broken; lost in ", Seconds(config_.lease),
+      " s unless it comes back");
+}
+
+void Machine::On(const Resumed& event) {
+  Worker* worker = Find(event.session);
+  if (worker == nullptr) return;
+  worker->connected = true;
+  Log(LogLevel::kInfo, TextOf(*worker), " is back");
+}
+
+void Machine::On(const Gone& event) {
+  const Worker* worker = Find(event.session);
+  if (worker == nullptr) return;
+  const Status reason(event.reason.code(), StrCat(TextOf(*worker), " is lost: ", event.reason.message()));
+  actions_.push_back(Forget{event.session});
+  Lose(event.session, reason);
+  Advance();
+}
+
+void Machine::On(const TimerFired& event) {
+  switch (event.timer.kind) {
+    case TimerKind::kJoin:
+      OnJoinTimer(event.timer.group);
+      break;
+    case TimerKind::kPlan:
+      s_.plan.delay = false;
+      StartPlan();
+      break;
+    case TimerKind::kPrepare:
+      OnPrepareTimer();
+      break;
+    case TimerKind::kCatchUp:
+      OnCatchUpTimer();
+      break;
+    case TimerKind::kStep:
+      OnStepTimer(event.timer.group);
+      break;
+    case TimerKind::kFence:
+      OnFenceTimer();
+      break;
+  }
+  Advance();
+}
+
+void Machine::On(const Said& event) {
+  Worker* worker = Find(event.session);
+  if (worker == nullptr) return;
+  const bool trainer = worker->group == kTrainers;
+  const auto handle = [&](const auto& message) -> bool {
+    using Message = std::decay_t<decltype(message)>;
+    if constexpr (std::is_same_v<Message, wire::Register>) {
+      worker->registered = true;
+      worker->landed = false;
+      s_.plan.stale = s_.plan.stale || InPlan(*worker);
+    } else if constexpr (std::is_same_v<Message, wire::Prepared>) {
+      OnPrepared(*worker, message);
+    } else if constexpr (std::is_same_v<Message, wire::Failed>) {
+      OnFailed(*worker, message);
+    } else if constexpr (std::is_same_v<Message, wire::Goodbye>) {
+      // Whoever gives up after a failure should not hide it.
+      const Status& before = FindGroup(worker->group)->last_error;
+      const bool tells = !before.ok() && before.code() != Code::kCancelled;
+      const Status reason(Code::kCancelled, StrCat(TextOf(*worker), " has left",
+                                                   tells ? StrCat(", after: ", before.message()) : ""));
+      actions_.push_back(Forget{event.session});
+      Lose(event.session, reason);
+    } else if constexpr (std::is_same_v<Message, wire::Heartbeat>) {
+      return true;
+    } else if constexpr (std::is_same_v<Message, wire::Published>) {
+      return trainer && (OnPublished(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::Sent>) {
+      return trainer && (OnSent(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::Cancel>) {
+      return trainer && (OnCancel(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::LandingMap>) {
+      worker->landed = true;
+      s_.plan.stale = s_.plan.stale || InPlan(*worker);
+      return !trainer;
+    } else if constexpr (std::is_same_v<Message, wire::Granted>) {
+      return !trainer && (OnGranted(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::Ready>) {
+      return !trainer && (OnReady(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::Committed>) {
+      return !trainer && (OnCommitted(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::Serving>) {
+      return !trainer && (OnServing(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::Aborted>) {
+      return !trainer && (OnAborted(*worker, message), true);
+    } else {
+      return false;  // A Hello in the middle of a session.
+    }
+    return true;
+  };
+  const bool allowed = std::visit(handle, event.message);
+  if (!allowed) {
+    const Status reason(Code::kProtocol, StrCat(TextOf(*worker), " sent a message that is not its to send"));
+    RefuseWorker(event.session, reason);
+  }
+  // A transfer's end changes nothing but statistics, and there may be a million in one update.
+  if (!std::holds_alternative<wire::Sent>(event.message) || !allowed) Advance();
+}
+
+// --- Look-ups -----------------------------------------------------------------------------------
+
+const Worker* Machine::Find(SessionId session) const {
+  const auto at =
+      std::lower_bound(s_.workers.begin(), s_.workers.end(), session,
+                       [](const Worker& worker, SessionId wanted) { return worker.session < wanted; });
+  return at != s_.workers.end() && at->session == session ? &*at : nullptr;
+}
+Worker* Machine::Find(SessionId session) {
+  return const_cast<Worker*>(static_cast<const Machine*>(this)->Find(session));
+}
+
+const Group* Machine::FindGroup(GroupId id) const {
+  const auto at = std::lower_bound(s_.groups.begin(), s_.groups.end(), id,
+                                   [](const Group& group, GroupId wanted) { return group.id < wanted; });
+  return at != s_.groups.end() && at->id == id ? &*at : nullptr;
+}
+Group* Machine::FindGroup(GroupId id) {
+  return const_cast<Group*>(static_cast<const Machine*>(this)->FindGroup(id));
+}
+
+bool Machine::Whole(const Group& group) const {
+  return Complete(group) && std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+           return worker.group != group.id || (worker.registered && (group.id == kTrainers || worker.landed));
+         });
+}
+
+wire::WorkerName Machine::NameOf(const Worker& worker) const {
+  const Group* group = FindGroup(worker.group);
+  return {.role = worker.group == kTrainers ? wire::Role::kTrainer : wire::Role::kInference,
+          .engine = group == nullptr ? std::string() : group->name,
+          .rank = worker.rank};
+}
+
+std::string Machine::NameOf(const Group& group) const {
+  return group.id == kTrainers ? "the trainers" : StrCat("engine ", group.name);
+}
+
+void Machine::TellTrainers(const wire::ControllerMessage& message) {
+  for (const SessionId session : s_.plan.trainers)
+    if (Find(session) != nullptr) Tell(session, message);
+}
+
+Version Machine::EngineVersion(const Group& group) const {
+  std::optional<Version> common;
+  for (const Worker& worker : s_.workers) {
+    if (worker.group != group.id) continue;
+    if (worker.state != EngineState::kServing || (common && *common != worker.version)) return {};
+    common = worker.version;
+  }
+  return common && Complete(group) ? *common : Version{};
+}
+
+EngineState Machine::EngineStateOf(const Group& group) const {
+  static constexpr EngineState kLeastFirst[] = {
+      EngineState::kFailed, EngineState::kSuspended, EngineState::kJoining, EngineState::kUpdating,
+      EngineState::kReady,  EngineState::kCommitted, EngineState::kServing};
+  if (!Complete(group)) return group.loss.ok() ? EngineState::kJoining : EngineState::kFailed;
+  for (const EngineState state : kLeastFirst) {
+    const bool any = std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+      return worker.group == group.id && worker.state == state;
+    });
+    if (any) return state;
+  }
+  return EngineState::kJoining;
+}
+
+}  // namespace weightcast::control

@@ -1,0 +1,161 @@
+#include "control/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "base/strings.h"
+#include "wire/codec.h"
+
+namespace weightcast::control {
+namespace {
+
+constexpr Duration kLeastViewInterval = std::chrono::milliseconds(50);
+constexpr int kMostBeforeTick = 10'000;
+constexpr Duration kViewInterval = std::chrono::seconds(1);
+
+}  // namespace
+
+Core::Core(const Settings& settings, wire::Term term)
+    : settings_(settings),
+      beat_(settings.lease / 4),
+      heartbeat_(*MakePacket(wire::ControllerMessage(wire::Heartbeat{}))),
+      mailbox_(std::make_shared<Mailbox>()) {
+  config_.term = term;
+  config_.job = settings.job;
+  config_.together = settings.policy == "all";
+  config_.min_engines = static_cast<uint32_t>(std::min<int64_t>(settings.min_engines, UINT32_MAX));
+  config_.lease = settings.lease;
+  config_.timeout = settings.timeout;
+  config_.grant_timeout = settings.grant_timeout;
+  config_.commit_timeout = settings.commit_timeout;
+  config_.join_timeout = settings.join_timeout;
+  next_tick_ = Clock::now() + beat_;
+  next_view_ = Clock::now() + kViewInterval;
+  thread_ = std::thread([this] { Run(); });
+}
+
+Core::~Core() { Stop(); }
+
+void Core::Stop() {
+  if (!thread_.joinable()) return;
+  mailbox_->Post([this] { stop_ = true; });
+  thread_.join();
+  mailbox_->Close();
+}
+
+ListenerHandlers Core::Handlers() {
+  return {
+      .on_open = [this, box = mailbox_](auto stream) { box->Post([this, stream] { OnOpen(stream); }); },
+      .on_message =
+          [this, box = mailbox_](auto stream, Incoming incoming) {
+            // std::function wants to be copied; the message need not be.
+            auto shared = std::make_shared<Incoming>(std::move(incoming));
+            box->Post([this, stream, shared] { OnMessage(stream, std::move(*shared)); });
+          },
+      .on_closed =
+          [this, box = mailbox_](auto stream, Status reason) {
+            box->Post([this, stream, reason = std::move(reason)] { OnClosed(stream, reason); });
+          },
+      .on_watch =
+          [this, box = mailbox_](auto sink) {
+            box->Post([this, sink] {
+              sinks_.insert(sink);
+              view_changed_ = true;
+            });
+          },
+      .on_unwatch = [this, box = mailbox_](auto sink) { box->Post([this, sink] { sinks_.erase(sink); }); },
+  };
+}
+
+void Core::Run() {
+  NameThread("wc-controller");
+  while (!stop_) {
+    TimePoint until = std::min(next_tick_, next_view_);
+    if (!timers_.empty()) until = std::min(until, timers_.begin()->at);
+    if (view_changed_ && !sinks_.empty()) until = std::min(until, earliest_view_);
+    if (const auto task = mailbox_->Take(until)) (*task)();
+    const TimePoint now = Clock::now();
+    // What has arrived counts before what has run out: a thread that was held up must not take it for
+    // silence.
+    if (now >= next_tick_) {
+      for (int i = 0; i < kMostBeforeTick; ++i) {
+        const auto task = mailbox_->Take(now);
+        if (!task) break;
+        (*task)();
+      }
+      Tick();
+    }
+    FireTimers();
+    if (now >= next_view_ || (view_changed_ && now >= earliest_view_)) ShowViews();
+  }
+  for (auto& [id, session] : sessions_)
+    if (session->stream != nullptr) session->stream->Abort();
+  for (const Stray& stray : strays_) stray.stream->Abort();
+  for (const trace::Metric& metric : trace::Snapshot()) WC_LOG(kDebug, metric.name, ": ", metric.value);
+}
+
+void Core::Tick() {
+  const TimePoint now = Clock::now();
+  const Duration late = now - next_tick_;
+  next_tick_ = now + beat_;
+  std::vector<SessionId> dead;
+  for (auto& [id, session] : sessions_) {
+    // This thread was held up, so nothing could be heard: that is nobody's silence.
+    if (late > beat_) session->heard += late;
+    if (now - session->heard > config_.lease) {
+      dead.push_back(id);
+    } else if (session->stream != nullptr) {
+      session->link->PushUrgent(heartbeat_);
+      session->stream->Kick();
+    }
+  }
+  for (const SessionId id : dead) {
+    if (const auto at = sessions_.find(id); at != sessions_.end())
+      Offend(*at->second, {Code::kPeerDead, StrCat("not heard of for ", Seconds(config_.lease), " s")});
+  }
+  std::erase_if(strays_, [&](const Stray& stray) {
+    if (stray.until > now) return false;
+    stray.stream->Abort();
+    return true;
+  });
+}
+
+void Core::FireTimers() {
+  const TimePoint now = Clock::now();
+  while (!timers_.empty() && timers_.begin()->at <= now) {
+    const Timer timer = *timers_.begin();
+    timers_.erase(timers_.begin());
+    timer_times_.erase({timer.model, timer.id});
+    Apply(*timer.model, TimerFired{timer.id});
+  }
+}
+
+void Core::ShowViews() {
+  const TimePoint now = Clock::now();
+  next_view_ = now + kViewInterval;
+  earliest_view_ = now + kLeastViewInterval;
+  view_changed_ = false;
+  if (sinks_.empty()) return;
+  const auto encoded = std::make_shared<const std::string>(wire::Encode(View()));
+  for (const auto& sink : sinks_) sink->Show(encoded);
+}
+
+wire::ClusterView Core::View() const {
+  wire::ClusterView view{.term = config_.term, .job = settings_.job, .models = {}};
+  for (const auto& [name, model] : models_) {
+    wire::ModelView& shown = view.models.emplace_back(ViewOf(config_, model->state));
+    shown.model = name;
+    shown.senders = model->senders;
+    for (size_t i = 0; i < shown.workers.size(); ++i) {
+      const auto session = sessions_.find(model->state.workers[i].session);
+      if (session == sessions_.end()) continue;
+      shown.workers[i].host = session->second->hello.host;
+      shown.workers[i].addresses = session->second->hello.addresses;
+    }
+  }
+  return view;
+}
+
+}  // namespace weightcast::control

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "control/controller_machine.h"
+#include "control/listener.h"
+#include "control/mailbox.h"
+#include "control/planner_thread.h"
+#include "control/session_link.h"
+#include "trace/metrics.h"
+
+namespace weightcast::control {
+
+/// The controller without its network: owns the machine of each model, the sessions and the timers, in one
+/// thread (`wc-controller`) that everything reaches through its mailbox.
+class Core {
+ public:
+  Core(const Settings& settings, wire::Term term);
+  ~Core();  ///< Stops.
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  /// For the listener; any thread.
+  [[nodiscard]] ListenerHandlers Handlers();
+  /// Ends the thread. Sessions are dropped without a word: their workers try to come back.
+  void Stop();
+
+ private:
+  struct Model {
+    std::string name;
+    MachineState state = InitialState();
+    PlanOutput plan;                       ///< Until it is handed out.
+    std::vector<wire::RankBytes> senders;  ///< Of the last update.
+    // Clocks of the open update.
+    wire::UpdateId update;
+    TimePoint began;
+    TimePoint ready;
+    bool is_ready = false;
+  };
+  struct Session {
+    SessionId id = 0;
+    uint64_t key = 0;  ///< Names the session to its worker.
+    Model* model = nullptr;
+    wire::Hello hello;
+    std::shared_ptr<SessionLink> link;
+    std::shared_ptr<WorkerStream> stream;  ///< nullptr while broken.
+    TimePoint heard;
+    std::shared_ptr<const wire::Register> registration;
+    std::shared_ptr<const wire::LandingMap> landing;
+  };
+  /// A stream that is not (or no more) a session's, and how long it may stay.
+  struct Stray {
+    std::shared_ptr<WorkerStream> stream;
+    TimePoint until;
+    bool closing = false;
+  };
+  struct Timer {
+    TimePoint at;
+    Model* model = nullptr;
+    TimerId id;
+    friend auto operator<=>(const Timer&, const Timer&) = default;
+  };
+
+  void Run();
+  /// Heartbeats, leases, strays. Returns when to come again.
+  void Tick();
+  void FireTimers();
+  void ShowViews();
+
+  // Streams (core_streams.cc).
+  void OnOpen(const std::shared_ptr<WorkerStream>& stream);
+  void OnMessage(const std::shared_ptr<WorkerStream>& stream, Incoming incoming);
+  void OnClosed(const std::shared_ptr<WorkerStream>& stream, const Status& reason);
+  void OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incoming);
+  Session* FindResumable(const Incoming& incoming, const wire::Hello& hello);
+  void Resume(Session& session, const std::shared_ptr<WorkerStream>& stream);
+  void RefuseStream(const std::shared_ptr<WorkerStream>& stream, const Status& reason);
+  void Hear(Session& session, Incoming incoming);
+  void Offend(Session& session, const Status& reason);
+  void Welcome(Session& session, const wire::Welcome& welcome);
+  void CloseStream(Session& session, const Status& reason);
+  Model* ModelFor(const std::string& name);
+
+  // The machine's wishes (core_actions.cc).
+  void Apply(Model& model, const Event& event);
+  void Do(Model& model, Send& action);
+  void Do(Model& model, Refuse& action);
+  void Do(Model& model, Forget& action);
+  void Do(Model& model, MakePlan& action);
+  void Do(Model& model, HandOut& action);
+  void Do(Model& model, SetTimer& action);
+  void Do(Model& model, CancelTimer& action);
+  void Do(Model& model, Note& action);
+  void Measure(Model& model, wire::ControllerMessage& message);
+  void Push(Session& session, SharedPacket packet);
+  void OnPlan(Model& model, PlanOutput output);
+  [[nodiscard]] PlanMember MemberOf(SessionId id) const;
+  [[nodiscard]] wire::ClusterView View() const;
+
+  const Settings settings_;
+  MachineConfig config_;
+  const Duration beat_;  ///< Between heartbeats.
+  const SharedPacket heartbeat_;
+  const std::shared_ptr<Mailbox> mailbox_;
+
+  std::map<std::string, std::unique_ptr<Model>> models_;
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::unordered_map<WorkerStream*, SessionId> by_stream_;
+  std::vector<Stray> strays_;
+  std::set<Timer> timers_;
+  std::map<std::pair<Model*, TimerId>, TimePoint> timer_times_;
+  std::set<std::shared_ptr<ViewSink>> sinks_;
+  SessionId last_session_ = 0;
+  TimePoint next_tick_;
+  TimePoint next_view_;
+  TimePoint earliest_view_;
+  bool view_changed_ = false;
+  bool stop_ = false;
+
+  trace::Counter& messages_in_ = trace::CounterNamed("control.messages_in");
+  trace::Counter& messages_out_ = trace::CounterNamed("control.messages_out");
+  trace::Counter& breaks_ = trace::CounterNamed("control.streams_broken");
+  PlannerThread planner_;
+  std::thread thread_;
+};
+
+}  // namespace weightcast::control

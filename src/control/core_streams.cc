@@ -1,0 +1,153 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/strings.h"
+#include "control/core.h"
+#include "wire/limits.h"
+
+// Streams come and go; sessions outlive them.
+namespace weightcast::control {
+
+void Core::OnOpen(const std::shared_ptr<WorkerStream>& stream) {
+  strays_.push_back({stream, Clock::now() + config_.lease, false});  // Until it says Hello.
+}
+
+void Core::OnClosed(const std::shared_ptr<WorkerStream>& stream, const Status& reason) {
+  std::erase_if(strays_, [&](const Stray& stray) { return stray.stream == stream; });
+  const auto owner = by_stream_.find(stream.get());
+  if (owner == by_stream_.end()) return;
+  Session& session = *sessions_.at(owner->second);
+  by_stream_.erase(owner);
+  session.stream.reset();
+  // What the stream was closed for may be an offence, not a break.
+  if (reason.code() == Code::kProtocol || reason.code() == Code::kCorrupt) {
+    Offend(session, reason);
+    return;
+  }
+  breaks_.Add();
+  Apply(*session.model, StreamBroken{session.id});
+}
+
+void Core::OnMessage(const std::shared_ptr<WorkerStream>& stream, Incoming incoming) {
+  const auto owner = by_stream_.find(stream.get());
+  if (owner != by_stream_.end()) {
+    Hear(*sessions_.at(owner->second), std::move(incoming));
+  } else if (std::holds_alternative<wire::Hello>(incoming.message)) {
+    OnHello(stream, incoming);
+  }  // Else its session is over, or has not begun: nobody listens.
+  stream->Continue();
+}
+
+Core::Model* Core::ModelFor(const std::string& name) {
+  auto& model = models_[name];
+  if (model == nullptr) {
+    if (models_.size() > wire::kMaxModels) {
+      models_.erase(name);
+      return nullptr;
+    }
+    model = std::make_unique<Model>();
+    model->name = name;
+  }
+  return model.get();
+}
+
+Core::Session* Core::FindResumable(const Incoming& incoming, const wire::Hello& hello) {
+  if (incoming.session == 0) return nullptr;
+  for (auto& [id, session] : sessions_) {
+    if (session->key != incoming.session || session->hello.name != hello.name ||
+        session->hello.incarnation != hello.incarnation || session->model->name != hello.model)
+      continue;
+    return session->link->Rewind(incoming.acknowledged) ? session.get() : nullptr;
+  }
+  return nullptr;
+}
+
+void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incoming) {
+  const auto stray = std::find_if(strays_.begin(), strays_.end(),
+                                  [&](const Stray& known) { return known.stream == stream; });
+  if (stray == strays_.end() || stray->closing) return;
+  auto& hello = std::get<wire::Hello>(incoming.message);
+  if (hello.model.empty())
+    return RefuseStream(stream, {Code::kInvalidArgument, "a worker needs the name of its model"});
+  if (Session* known = FindResumable(incoming, hello)) return Resume(*known, stream);
+  Model* model = ModelFor(hello.model);
+  if (model == nullptr)
+    return RefuseStream(stream, {Code::kExhausted, StrCat("this controller serves ", wire::kMaxModels,
+                                                          " models already; use another for more")});
+  strays_.erase(stray);
+  auto session = std::make_unique<Session>();
+  session->id = ++last_session_;
+  session->key = RandomId();
+  session->model = model;
+  session->link = std::make_shared<SessionLink>();
+  session->stream = stream;
+  session->heard = Clock::now();
+  session->hello = hello;
+  const SessionId id = session->id;
+  by_stream_[stream.get()] = id;
+  stream->Bind(session->link);
+  sessions_[id] = std::move(session);
+  Apply(*model, Attached{id, hello});
+}
+
+void Core::Resume(Session& session, const std::shared_ptr<WorkerStream>& stream) {
+  std::erase_if(strays_, [&](const Stray& stray) { return stray.stream == stream; });
+  if (session.stream != nullptr) {  // The worker has noticed the break first.
+    by_stream_.erase(session.stream.get());
+    session.stream->Abort();
+    Apply(*session.model, StreamBroken{session.id});
+  }
+  session.stream = stream;
+  session.heard = Clock::now();
+  by_stream_[stream.get()] = session.id;
+  Welcome(session,
+          {.term = config_.term, .run = session.model->state.run, .lease_seconds = Seconds(config_.lease)});
+  stream->Bind(session.link);
+  Apply(*session.model, Resumed{session.id});
+}
+
+void Core::Welcome(Session& session, const wire::Welcome& welcome) {
+  session.link->PushUrgent(*MakePacket(wire::ControllerMessage(welcome)), session.key);
+}
+
+void Core::RefuseStream(const std::shared_ptr<WorkerStream>& stream, const Status& reason) {
+  const auto link = std::make_shared<SessionLink>();
+  if (auto packet = MakePacket(wire::ControllerMessage(wire::Refused{reason})); packet.ok())
+    link->PushUrgent(*packet);
+  for (Stray& stray : strays_) stray.closing = stray.closing || stray.stream == stream;
+  stream->Bind(link);
+  stream->CloseWhenIdle(reason);
+}
+
+void Core::Hear(Session& session, Incoming incoming) {
+  session.heard = Clock::now();
+  messages_in_.Add();
+  if (!session.link->Acknowledge(incoming.acknowledged))
+    return Offend(session, {Code::kProtocol, "it acknowledged what was never sent"});
+  if (std::holds_alternative<wire::Heartbeat>(incoming.message)) return;
+  bool duplicate = false;
+  if (!session.link->Receive(incoming.number, duplicate))
+    return Offend(session, {Code::kProtocol, StrCat("message ", incoming.number, " came out of order")});
+  if (duplicate) return;
+  if (auto* registration = std::get_if<wire::Register>(&incoming.message)) {
+    session.registration = std::make_shared<const wire::Register>(std::exchange(*registration, {}));
+    session.landing.reset();
+  } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {
+    session.landing = std::make_shared<const wire::LandingMap>(std::exchange(*landing, {}));
+  }
+  Apply(*session.model, Said{session.id, std::move(incoming.message)});
+}
+
+void Core::Offend(Session& session, const Status& reason) { Apply(*session.model, Gone{session.id, reason}); }
+
+void Core::CloseStream(Session& session, const Status& reason) {
+  if (session.stream == nullptr) return;
+  by_stream_.erase(session.stream.get());
+  strays_.push_back({session.stream, Clock::now() + config_.lease, true});
+  session.stream->CloseWhenIdle(reason);
+  session.stream.reset();
+}
+
+}  // namespace weightcast::control

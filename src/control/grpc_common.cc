@@ -1,0 +1,17 @@
+#include "control/grpc_common.h"
+
+#include <grpc/support/log.h>
+
+#include "base/log.h"
+
+namespace weightcast::control {
+
+void QuietGrpc() {
+  static const bool once = [] {
+    gpr_set_log_function([](gpr_log_func_args* args) { WC_LOG(kDebug, "grpc: ", args->message); });
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace weightcast::control

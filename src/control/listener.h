@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "control/session_link.h"
+#include "weightcast/status.h"
+#include "wire/messages.h"
+
+/// The network as the controller sees it. grpc_listener.cc is the only file behind it.
+namespace weightcast::control {
+
+/// A whole message and what its envelope says.
+struct Incoming {
+  uint64_t number = 0;
+  uint64_t acknowledged = 0;
+  uint64_t session = 0;
+  wire::WorkerMessage message;
+};
+
+/// One stream of a worker. Thread safe; no call blocks.
+class WorkerStream {
+ public:
+  virtual ~WorkerStream() = default;
+  /// From here on it sends what `link` holds.
+  virtual void Bind(std::shared_ptr<SessionLink> link) = 0;
+  /// The link holds something new.
+  virtual void Kick() = 0;
+  /// Read the next message: nothing is read between a message and this, so that who sends faster than it is
+  /// heard is slowed down.
+  virtual void Continue() = 0;
+  /// Ends it once the link has nothing more to send.
+  virtual void CloseWhenIdle(const Status& reason) = 0;
+  /// Ends it at once.
+  virtual void Abort() = 0;
+};
+
+/// Somebody who watches. Thread safe; no call blocks.
+class ViewSink {
+ public:
+  virtual ~ViewSink() = default;
+  /// Shown next, in place of an older one that has not gone out yet.
+  virtual void Show(std::shared_ptr<const std::string> encoded_view) = 0;
+};
+
+/// Called from the network's threads; must not block.
+struct ListenerHandlers {
+  std::function<void(std::shared_ptr<WorkerStream>)> on_open;
+  std::function<void(std::shared_ptr<WorkerStream>, Incoming)> on_message;
+  std::function<void(std::shared_ptr<WorkerStream>, Status)> on_closed;  ///< Once for each that was opened.
+  std::function<void(std::shared_ptr<ViewSink>)> on_watch;
+  std::function<void(std::shared_ptr<ViewSink>)> on_unwatch;
+};
+
+struct ListenerOptions {
+  std::string host;
+  uint16_t port = 0;  ///< 0: any.
+  std::string token;
+  Duration lease{};
+  ListenerHandlers handlers;
+};
+
+/// Takes the streams of workers who know the token.
+class Listener {
+ public:
+  /// Errors: kUnavailable "port in use", kInvalidArgument for an address that is not of this host.
+  static Result<std::unique_ptr<Listener>> Start(ListenerOptions options);
+  virtual ~Listener() = default;
+  [[nodiscard]] virtual uint16_t port() const = 0;
+  /// Ends every stream; no handler runs afterwards. Bounded.
+  virtual void Stop() = 0;
+};
+
+}  // namespace weightcast::control

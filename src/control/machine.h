@@ -1,0 +1,149 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/strings.h"
+#include "control/machine_events.h"
+#include "control/machine_state.h"
+
+namespace weightcast::control {
+
+/// One step of the controller's machine: the rules, by theme in machine_*.cc. Lives for one event.
+class Machine {
+ public:
+  Machine(const MachineConfig& config, MachineState& state, Actions& actions)
+      : config_(config), s_(state), actions_(actions) {}
+
+  void On(const Attached& event);
+  void On(const StreamBroken& event);
+  void On(const Resumed& event);
+  void On(const Gone& event);
+  void On(const Said& event);
+  void On(const TimerFired& event);
+  void On(const PlanMade& event);
+  void On(const PlanFailed& event);
+
+  // What a view needs too.
+  [[nodiscard]] Version EngineVersion(const Group& group) const;
+  [[nodiscard]] wire::EngineState EngineStateOf(const Group& group) const;
+  [[nodiscard]] wire::WorkerName NameOf(const Worker& worker) const;
+  [[nodiscard]] std::string_view Phase() const;
+
+ private:
+  // Groups and sessions (machine_join.cc).
+  [[nodiscard]] Status CheckHello(const wire::Hello& hello) const;
+  /// Refuses, or removes the old holder of the place.
+  [[nodiscard]] Status TakePlace(const wire::Hello& hello);
+  Group& GroupFor(const wire::Hello& hello);
+  void Admit(SessionId session, const wire::Hello& hello, Group& group);
+  void NewRunIfReplaced(const wire::Hello& hello);
+  void RaiseRun(uint64_t run, const Status& reason);
+  /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.
+  void Lose(SessionId session, const Status& reason, const std::vector<SessionId>& with_it = {});
+  void RefuseWorker(SessionId session, const Status& reason);
+  void RefuseWorkers(const std::vector<SessionId>& sessions, const Status& reason);
+  void RefuseGroup(GroupId id, const Status& reason);
+  void ForgetEmptyGroups();
+  void ArmJoinTimers();
+  void OnJoinTimer(GroupId id);
+  [[nodiscard]] Status WhyStillWaiting(const Group& group) const;
+  [[nodiscard]] std::string MissingMembers(const Group& group) const;
+
+  // Plans (machine_plan.cc).
+  [[nodiscard]] bool PlanPossible() const;
+  void Replan();
+  void StartPlan();
+  void VoidPlan(Duration delay);
+  void OnPrepared(Worker& worker, const wire::Prepared& message);
+  void OnPrepareFailed(Worker& worker, const wire::Failed& message);
+  void OnPrepareTimer();
+  void BlamePreparation(GroupId group, SessionId culprit, const Status& reason);
+
+  // Publications (machine_publish.cc).
+  void OnPublished(Worker& trainer, const wire::Published& message);
+  void OnCancel(Worker& trainer, const wire::Cancel& message);
+  void OnCatchUpTimer();
+  void OnFenceTimer();
+  void FailHopeless();
+  void ArmCatchUp();
+  void Supersede(int64_t number);
+  /// Answers every publication that waits with this reason. `for_good`: its bytes are not to be had any more.
+  void FailWaiting(const Status& reason, bool for_good);
+  void AnswerFailed(Worker& trainer, int64_t number, const Status& reason);
+  [[nodiscard]] int64_t CommonOffer() const;
+  [[nodiscard]] std::string Disagreement() const;
+  void TryOpen();
+  /// What part an engine takes in an update to `version`.
+  enum class Part { kTarget, kAbsent, kIgnored, kFencing };
+  Part PartOf(const Group& group, const Version& version, bool fresh, UpdateState& update) const;
+  void Open(UpdateState update, bool fresh);
+
+  // The update (machine_update.cc, machine_abort.cc).
+  void OnGranted(Worker& worker, const wire::Granted& message);
+  void OnSent(const Worker& worker, const wire::Sent& message);
+  void OnReady(Worker& worker, const wire::Ready& message);
+  void OnCommitted(Worker& worker, const wire::Committed& message);
+  void OnServing(Worker& worker, const wire::Serving& message);
+  void OnAborted(Worker& worker, const wire::Aborted& message);
+  void OnFailed(Worker& worker, const wire::Failed& message);
+  void OnStepTimer(GroupId group);
+  /// The present step of the named worker if the message is about the open update and comes in turn;
+  /// otherwise nullptr. What comes out of turn costs its engine the update.
+  Receiver* InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step, std::string_view what);
+  [[nodiscard]] bool AllAt(GroupId group, RankStep step) const;
+  void Enter(Target& target, EngineStep step);
+  void ReleaseSources();
+  void CommitReady();
+  void EngineOut(Target& target, const Status& reason, SessionId fenced_already = 0);
+  void AbortRanks(const Target& target, const Status& reason, SessionId fenced_already);
+  void StopSenders(const Target& target);
+  /// No source is left: every engine that has not been told to commit is out.
+  void AbortAll(const Status& reason);
+  /// What the last step has made possible.
+  void AdvanceUpdate();
+  void Finish();
+  [[nodiscard]] wire::Done MakeDone(const UpdateState& update) const;
+  void UpdateLoses(const Worker& worker, const Status& reason);
+  Target* TargetOf(GroupId group);
+
+  // Look-ups.
+  Worker* Find(SessionId session);
+  [[nodiscard]] const Worker* Find(SessionId session) const;
+  Group* FindGroup(GroupId id);
+  [[nodiscard]] const Group* FindGroup(GroupId id) const;
+  [[nodiscard]] static bool Complete(const Group& group) {
+    return group.world_size != 0 && group.members == group.world_size;
+  }
+  /// Complete, registered and landed.
+  [[nodiscard]] bool Whole(const Group& group) const;
+  [[nodiscard]] bool InPlan(const Worker& worker) const {
+    return worker.planned != 0 && worker.planned == s_.plan.epoch;
+  }
+  [[nodiscard]] std::string NameOf(const Group& group) const;
+  [[nodiscard]] std::string TextOf(const Worker& worker) const { return wire::ToString(NameOf(worker)); }
+
+  // Actions.
+  void Tell(SessionId to, wire::ControllerMessage message) {
+    actions_.push_back(Send{to, std::move(message)});
+  }
+  void TellTrainers(const wire::ControllerMessage& message);
+  void Arm(TimerKind kind, GroupId group, Duration after) {
+    actions_.push_back(SetTimer{{kind, group}, after});
+  }
+  void Disarm(TimerKind kind, GroupId group = 0) { actions_.push_back(CancelTimer{{kind, group}}); }
+  template <typename... Parts>
+  void Log(LogLevel level, const Parts&... parts) {
+    actions_.push_back(Note{level, StrCat(parts...)});
+  }
+
+  /// After every event: whatever has become possible or hopeless.
+  void Advance();
+
+  const MachineConfig& config_;
+  MachineState& s_;
+  Actions& actions_;
+};
+
+}  // namespace weightcast::control

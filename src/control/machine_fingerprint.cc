@@ -1,0 +1,82 @@
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "control/machine_state.h"
+
+namespace weightcast::control {
+namespace {
+
+/// Writes every field, vectors with their lengths.
+class Writer {
+ public:
+  template <typename... Fields>
+  void operator()(const Fields&... fields) {
+    (Add(fields), ...);
+  }
+  [[nodiscard]] uint64_t Hash() const { return Hash64(std::string_view(out_.bytes())); }
+
+ private:
+  template <typename T>
+    requires std::is_integral_v<T>
+  void Add(T value) {
+    out_.Put(value);
+  }
+  template <typename T>
+    requires std::is_enum_v<T>
+  void Add(T value) {
+    out_.Put(static_cast<int>(value));
+  }
+  void Add(double value) { out_.PutRaw({reinterpret_cast<const char*>(&value), sizeof value}); }
+  void Add(const std::string& text) { out_.PutString(text); }
+  void Add(const weightcast::Status& status) { (*this)(status.code(), status.message()); }
+  void Add(const Version& version) { (*this)(version.run, version.number); }
+  void Add(const wire::UpdateId& id) {
+    (*this)(id.term.number, id.term.id, id.epoch, id.sequence, id.attempt);
+  }
+  template <typename T>
+  void Add(const std::optional<T>& value) {
+    Add(value.has_value());
+    if (value) Add(*value);
+  }
+  template <typename T>
+  void Add(const std::vector<T>& values) {
+    Add(values.size());
+    for (const T& value : values) Add(value);
+  }
+  void Add(const Worker& w) {
+    (*this)(w.session, w.group, w.rank, w.incarnation, w.connected, w.registered, w.landed, w.planned,
+            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.offered, w.hold,
+            w.waiting);
+  }
+  void Add(const Group& g) {
+    (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.fence_overdue,
+            g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.last_error, g.loss);
+  }
+  void Add(const PlanState& p) {
+    (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.trainers, p.destinations);
+  }
+  void Add(const Receiver& r) {
+    (*this)(r.session, r.group, r.rank, r.destination, r.step, r.bytes, r.seconds);
+  }
+  void Add(const Target& t) { (*this)(t.group, t.step, t.reason); }
+  void Add(const Sender& s) { (*this)(s.bytes, s.seconds); }
+  void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason); }
+  void Add(const UpdateState& u) {
+    (*this)(u.id, u.version, u.released, u.aborted, u.targets, u.receivers, u.senders, u.absent);
+  }
+  void Add(const Withdrawn& w) { (*this)(w.number, w.reason); }
+  void Add(const RunMember& m) { (*this)(m.rank, m.incarnation); }
+
+  ByteWriter out_;
+};
+
+}  // namespace
+
+uint64_t Fingerprint(const MachineState& s) {
+  Writer writer;
+  writer(s.workers, s.groups, s.next_group, s.plan, s.update, s.sequence, s.attempt, s.run, s.run_seen,
+         s.run_members, s.catch_up_timer, s.fence_timer, s.withdrawn, s.committed, s.last_error,
+         s.engine_loss);
+  return writer.Hash();
+}
+
+}  // namespace weightcast::control

@@ -1,0 +1,272 @@
+#include <algorithm>
+
+#include "control/machine.h"
+#include "wire/limits.h"
+
+// Who is there: Hello, groups and their time limit, loss.
+namespace weightcast::control {
+namespace {
+
+/// Engines without a rank whose last error is still shown.
+constexpr size_t kEmptyEnginesKept = 32;
+constexpr size_t kNamesInMessage = 8;
+
+}  // namespace
+
+Status Machine::CheckHello(const wire::Hello& hello) const {
+  if (hello.protocol != wire::kProtocolVersion)
+    return {Code::kProtocol, StrCat("this controller speaks protocol version ", wire::kProtocolVersion,
+                                    ", not ", hello.protocol, "; use the same weightcast on all hosts")};
+  if (hello.job != config_.job)
+    return {Code::kInvalidArgument,
+            StrCat("this controller serves job '", config_.job, "', not '", hello.job,
+                   "'; set the same WEIGHTCAST_JOB everywhere or use another controller")};
+  const bool trainer = hello.name.role == wire::Role::kTrainer;
+  if (trainer != hello.name.engine.empty())
+    return {Code::kInvalidArgument,
+            trainer ? "a trainer has no engine name" : "an inference rank needs the name of its engine"};
+  if (hello.world_size == 0 || hello.world_size > wire::kMaxWorkers)
+    return {Code::kInvalidArgument, StrCat("a world size of ", hello.world_size, " is not possible")};
+  if (hello.name.rank >= hello.world_size)
+    return {Code::kInvalidArgument, StrCat(wire::ToString(hello.name), " is not among 0 .. ",
+                                           hello.world_size - 1, ": the world size is ", hello.world_size)};
+  for (const Group& group : s_.groups) {
+    if (group.name != hello.name.engine || group.members == 0) continue;
+    if (group.world_size != hello.world_size)
+      return {Code::kInvalidArgument,
+              StrCat(wire::ToString(hello.name), " gives a world size of ", hello.world_size, " for ",
+                     NameOf(group), "; those already here say ", group.world_size)};
+  }
+  return Status::Ok();
+}
+
+Status Machine::TakePlace(const wire::Hello& hello) {
+  const auto holder = std::find_if(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+    return worker.rank == hello.name.rank && NameOf(worker) == hello.name;
+  });
+  if (holder == s_.workers.end()) return Status::Ok();
+  const bool same_process = holder->incarnation == hello.incarnation;
+  if (holder->connected && !same_process)
+    return {Code::kInvalidArgument,
+            StrCat("rank taken: ", wire::ToString(hello.name),
+                   " is already here in another process; give every process its own rank")};
+  const Status reason(Code::kPeerDead, StrCat(wire::ToString(hello.name), " is lost: ",
+                                              same_process ? "its process has begun anew"
+                                                           : "a new process has taken its place"));
+  const SessionId old = holder->session;
+  actions_.push_back(Forget{old});
+  Lose(old, reason);
+  return Status::Ok();
+}
+
+Group& Machine::GroupFor(const wire::Hello& hello) {
+  const auto known = std::find_if(s_.groups.begin(), s_.groups.end(),
+                                  [&](const Group& group) { return group.name == hello.name.engine; });
+  if (known == s_.groups.end()) {
+    Group group;
+    group.id = s_.next_group++;
+    group.name = hello.name.engine;
+    group.world_size = hello.world_size;
+    return s_.groups.emplace_back(std::move(group));
+  }
+  if (known->members == 0) known->world_size = hello.world_size;
+  return *known;
+}
+
+void Machine::RaiseRun(uint64_t run, const Status& reason) {
+  FailWaiting(reason, true);
+  s_.run = run;
+  s_.run_members.clear();
+  s_.withdrawn = {};
+  for (Worker& worker : s_.workers) worker.offered = -1;
+  s_.plan.stale = true;  // The next Plan tells trainers that stayed.
+}
+
+void Machine::NewRunIfReplaced(const wire::Hello& hello) {
+  const Status reason(Code::kCancelled, StrCat(wire::ToString(hello.name), " was started again"));
+  const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
+                                   [&](const RunMember& member) { return member.rank == hello.name.rank; });
+  const bool has_published = hello.version.number >= 0;
+  if (before != s_.run_members.end() && before->incarnation != hello.incarnation) {
+    RaiseRun(s_.run + 1, reason);
+  } else if (has_published && hello.version.run > s_.run) {
+    RaiseRun(hello.version.run, reason);  // These trainers have outlived another controller.
+  } else if (!has_published && s_.run <= s_.run_seen) {
+    RaiseRun(s_.run_seen + 1, reason);
+  }
+  const auto member = std::find_if(s_.run_members.begin(), s_.run_members.end(),
+                                   [&](const RunMember& known) { return known.rank == hello.name.rank; });
+  if (member == s_.run_members.end())
+    s_.run_members.push_back({.rank = hello.name.rank, .incarnation = hello.incarnation});
+}
+
+void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
+  Worker worker;
+  worker.session = session;
+  worker.group = group.id;
+  worker.rank = hello.name.rank;
+  worker.incarnation = hello.incarnation;
+  worker.landing = hello.landing;
+  if (group.id != kTrainers) {
+    // Only what a process serves outlives its session: an update it was in is void.
+    const bool serves = hello.state == wire::EngineState::kServing && hello.version.number >= 0;
+    worker.version = serves ? hello.version : Version{};
+    worker.state = serves                                       ? wire::EngineState::kServing
+                   : hello.state == wire::EngineState::kJoining ? wire::EngineState::kJoining
+                                                                : wire::EngineState::kFailed;
+  }
+  const auto at = std::find_if(s_.workers.begin(), s_.workers.end(),
+                               [&](const Worker& other) { return other.session > session; });
+  s_.workers.insert(at, worker);
+  ++group.members;
+}
+
+void Machine::On(const Attached& event) {
+  const wire::Hello& hello = event.hello;
+  Status refusal = CheckHello(hello);
+  if (refusal.ok()) refusal = TakePlace(hello);
+  if (!refusal.ok()) {
+    Log(LogLevel::kWarning, "refused ", wire::ToString(hello.name), " of ", hello.host, ": ",
+        refusal.message());
+    actions_.push_back(Refuse{event.session, std::move(refusal)});
+    Advance();
+    return;
+  }
+  if (hello.name.role == wire::Role::kTrainer) {
+    NewRunIfReplaced(hello);
+  } else if (hello.version.run > s_.run_seen) {
+    s_.run_seen = hello.version.run;
+    if (s_.run != 0 && s_.run < s_.run_seen)
+      RaiseRun(s_.run_seen + 1, {Code::kCancelled, "an engine serves a version of a later run"});
+  }
+  Group& group = GroupFor(hello);
+  Admit(event.session, hello, group);
+  Tell(event.session,
+       wire::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
+  Log(LogLevel::kInfo, wire::ToString(hello.name), " joined from ", hello.host, " (", group.members, " of ",
+      group.world_size, ")");
+  if (Complete(group)) {
+    group.loss = Status::Ok();
+    if (group.id != kTrainers) s_.engine_loss = Status::Ok();
+  }
+  Advance();
+}
+
+void Machine::Lose(SessionId session, const Status& reason, const std::vector<SessionId>& with_it) {
+  const Worker* found = Find(session);
+  if (found == nullptr) return;
+  const Worker worker = *found;
+  const wire::WorkerName name = NameOf(worker);
+  Group& group = *FindGroup(worker.group);
+  if (Complete(group)) {
+    group.loss = reason;
+    group.planned = false;
+    group.in_plan = 0;
+    if (group.id != kTrainers) s_.engine_loss = reason;
+  }
+  group.last_error = reason;
+  s_.last_error = reason;
+  if (InPlan(worker)) s_.plan.stale = true;
+  --group.members;
+  s_.workers.erase(s_.workers.begin() + (found - s_.workers.data()));
+  Log(reason.code() == Code::kCancelled ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  for (const Worker& other : s_.workers) {
+    if (std::find(with_it.begin(), with_it.end(), other.session) == with_it.end())
+      Tell(other.session, wire::Lost{.name = name, .reason = reason});
+  }
+  if (s_.update) UpdateLoses(worker, reason);
+}
+
+void Machine::RefuseWorker(SessionId session, const Status& reason) { RefuseWorkers({session}, reason); }
+
+void Machine::RefuseWorkers(const std::vector<SessionId>& sessions, const Status& reason) {
+  for (const SessionId session : sessions) {
+    if (Find(session) != nullptr) actions_.push_back(Refuse{session, reason});
+  }
+  for (const SessionId session : sessions) {
+    const Worker* worker = Find(session);
+    if (worker == nullptr) continue;
+    Lose(session, {reason.code(), StrCat(TextOf(*worker), " was refused: ", reason.message())}, sessions);
+  }
+}
+
+void Machine::RefuseGroup(GroupId id, const Status& reason) {
+  std::vector<SessionId> members;
+  for (const Worker& worker : s_.workers)
+    if (worker.group == id) members.push_back(worker.session);
+  RefuseWorkers(members, reason);
+}
+
+void Machine::ForgetEmptyGroups() {
+  size_t empty = 0;
+  for (size_t i = s_.groups.size(); i-- > 1;) {
+    const Group& group = s_.groups[i];
+    const bool in_update = s_.update && TargetOf(group.id) != nullptr;
+    if (in_update || group.join_timer || group.members != 0 || ++empty <= kEmptyEnginesKept) continue;
+    s_.groups.erase(s_.groups.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+void Machine::ArmJoinTimers() {
+  for (Group& group : s_.groups) {
+    const bool wanted = !group.planned && group.members != 0;
+    if (wanted == group.join_timer) continue;
+    group.join_timer = wanted;
+    if (wanted) {
+      Arm(TimerKind::kJoin, group.id, config_.join_timeout);
+    } else {
+      Disarm(TimerKind::kJoin, group.id);
+    }
+  }
+}
+
+std::string Machine::MissingMembers(const Group& group) const {
+  std::vector<bool> here(group.world_size);
+  for (const Worker& worker : s_.workers)
+    if (worker.group == group.id) here[worker.rank] = true;
+  std::string names;
+  size_t missing = 0;
+  for (uint32_t rank = 0; rank < group.world_size; ++rank) {
+    if (here[rank] || ++missing > kNamesInMessage) continue;
+    names += StrCat(missing == 1 ? "" : ", ", rank);
+  }
+  if (missing > kNamesInMessage) names += StrCat(" and ", missing - kNamesInMessage, " more");
+  return StrCat(group.id == kTrainers ? "trainer " : StrCat("engine ", group.name, " rank "), names);
+}
+
+Status Machine::WhyStillWaiting(const Group& group) const {
+  const std::string limit = StrCat(" within ", Seconds(config_.join_timeout), " s (join_timeout)");
+  if (!Complete(group))
+    return {Code::kTimedOut, StrCat("missing: ", MissingMembers(group), " of ", group.world_size,
+                                    " did not join", limit, "; start it or correct the world size")};
+  for (const Worker& worker : s_.workers) {
+    if (worker.group == group.id && !(worker.registered && (group.id == kTrainers || worker.landed)))
+      return {Code::kTimedOut, StrCat(TextOf(worker), " has not registered its tensors", limit)};
+  }
+  if (group.id != kTrainers) {
+    const Group& trainers = s_.groups.front();
+    return {Code::kTimedOut,
+            trainers.world_size == 0 || s_.groups.front().members == 0
+                ? StrCat("no trainer has joined", limit, "; start the trainers")
+                : StrCat(Complete(trainers) ? "the trainers have not registered their tensors"
+                                            : StrCat("missing: ", MissingMembers(trainers), " did not join"),
+                         limit)};
+  }
+  std::string engines;
+  for (const Group& engine : s_.groups)
+    if (engine.id != kTrainers && engine.members != 0 && !Complete(engine))
+      engines += StrCat(engines.empty() ? "; missing: " : "; ", MissingMembers(engine));
+  return {Code::kTimedOut, StrCat("no plan: fewer than ", config_.min_engines, " engines are whole", limit,
+                                  engines.empty() ? "; start the inference side" : engines)};
+}
+
+void Machine::OnJoinTimer(GroupId id) {
+  Group* group = FindGroup(id);
+  if (group == nullptr || !group->join_timer) return;
+  group->join_timer = false;
+  const Status reason = WhyStillWaiting(*group);
+  Log(LogLevel::kError, NameOf(*group), ": ", reason.message());
+  RefuseGroup(id, reason);
+}
+
+}  // namespace weightcast::control

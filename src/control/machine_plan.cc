@@ -1,0 +1,182 @@
+#include <algorithm>
+
+#include "control/machine.h"
+
+// When to plan, and how the members of a plan get ready.
+namespace weightcast::control {
+namespace {
+
+/// Workers that start together join within this time; a plan waits for it.
+constexpr Duration kSettle = std::chrono::milliseconds(50);
+/// Preparations that may fail in a row because of one engine or trainer.
+constexpr uint8_t kMaxFailedPrepares = 3;
+
+}  // namespace
+
+bool Machine::PlanPossible() const {
+  if (!Whole(s_.groups.front())) return false;
+  const auto whole =
+      std::count_if(s_.groups.begin() + 1, s_.groups.end(), [&](const Group& group) { return Whole(group); });
+  return whole >= (s_.plan.ever ? 1 : std::max<int64_t>(1, config_.min_engines));
+}
+
+void Machine::Replan() {
+  PlanState& plan = s_.plan;
+  const bool newcomers = std::any_of(s_.groups.begin() + 1, s_.groups.end(), [&](const Group& group) {
+    return group.in_plan != plan.epoch && Whole(group);
+  });
+  plan.stale = plan.stale || newcomers;
+  if (!plan.stale || plan.phase == PlanPhase::kPlanning) return;
+  if (!PlanPossible()) {
+    if (plan.phase == PlanPhase::kPreparing) Disarm(TimerKind::kPrepare);
+    plan.phase = PlanPhase::kNone;
+    return;
+  }
+  if (plan.delay) return;
+  plan.delay = true;
+  Arm(TimerKind::kPlan, 0, std::min(kSettle, config_.lease / 10));
+}
+
+void Machine::StartPlan() {
+  PlanState& plan = s_.plan;
+  if (s_.update || !plan.stale || plan.phase == PlanPhase::kPlanning || !PlanPossible()) return;
+  if (plan.phase == PlanPhase::kPreparing) Disarm(TimerKind::kPrepare);
+  ++plan.epoch;
+  plan.phase = PlanPhase::kPlanning;
+  plan.stale = false;
+
+  std::vector<const Group*> engines;
+  for (const Group& group : s_.groups)
+    if (group.id != kTrainers && Whole(group)) engines.push_back(&group);
+  std::sort(engines.begin(), engines.end(), [](const Group* a, const Group* b) { return a->name < b->name; });
+  const auto members = [&](GroupId id) {
+    Group& group = *FindGroup(id);
+    group.in_plan = plan.epoch;
+    std::vector<SessionId> ranks(group.world_size);
+    for (Worker& worker : s_.workers) {
+      if (worker.group != id) continue;
+      ranks[worker.rank] = worker.session;
+      worker.planned = plan.epoch;
+    }
+    return ranks;
+  };
+  MakePlan action{.epoch = plan.epoch, .trainers = members(kTrainers), .engines = {}};
+  plan.trainers = action.trainers;
+  plan.destinations.clear();
+  for (const Group* engine : engines) {
+    action.engines.push_back(members(engine->id));
+    plan.destinations.insert(plan.destinations.end(), action.engines.back().begin(),
+                             action.engines.back().end());
+  }
+  actions_.push_back(std::move(action));
+}
+
+void Machine::On(const PlanMade& event) {
+  PlanState& plan = s_.plan;
+  if (event.epoch != plan.epoch || plan.phase != PlanPhase::kPlanning) return;
+  if (plan.stale) {  // Something has changed meanwhile.
+    plan.phase = PlanPhase::kNone;
+    Advance();
+    return;
+  }
+  plan.phase = PlanPhase::kPreparing;
+  plan.ever = true;
+  for (Group& group : s_.groups) group.planned = false;
+  for (const Worker& worker : s_.workers)
+    if (InPlan(worker)) FindGroup(worker.group)->planned = true;
+  actions_.push_back(HandOut{event.epoch});
+  Arm(TimerKind::kPrepare, 0, config_.timeout);
+  Advance();
+}
+
+void Machine::On(const PlanFailed& event) {
+  PlanState& plan = s_.plan;
+  if (event.epoch != plan.epoch || plan.phase != PlanPhase::kPlanning) return;
+  plan.phase = PlanPhase::kNone;
+  const bool outdated = plan.stale;
+  plan.stale = true;
+  if (!outdated) {
+    Log(LogLevel::kError, "plan: epoch ", event.epoch, " is not possible: ", event.reason.message());
+    s_.last_error = event.reason;
+    RefuseWorkers(event.concerned, event.reason);
+  }
+  Advance();
+}
+
+void Machine::OnPrepared(Worker& worker, const wire::Prepared& message) {
+  PlanState& plan = s_.plan;
+  if (message.epoch != plan.epoch || plan.phase != PlanPhase::kPreparing || !InPlan(worker)) return;
+  worker.prepared = message.epoch;
+  const bool all = std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& other) {
+    return other.prepared == plan.epoch || !InPlan(other);
+  });
+  if (!all) return;
+  plan.phase = PlanPhase::kPrepared;
+  Disarm(TimerKind::kPrepare);
+  for (Group& group : s_.groups) group.failed_prepares = 0;
+  Log(LogLevel::kInfo, "epoch ", plan.epoch, " is prepared: all connections are made");
+}
+
+void Machine::VoidPlan(Duration delay) {
+  PlanState& plan = s_.plan;
+  if (plan.phase == PlanPhase::kPreparing) Disarm(TimerKind::kPrepare);
+  plan.phase = PlanPhase::kNone;
+  plan.stale = true;
+  plan.delay = true;
+  Arm(TimerKind::kPlan, 0, delay);
+}
+
+void Machine::BlamePreparation(GroupId id, SessionId culprit, const Status& reason) {
+  Group& group = *FindGroup(id);
+  if (group.failed_epoch == s_.plan.epoch) return;  // Counted already.
+  group.failed_epoch = s_.plan.epoch;
+  group.last_error = reason;
+  s_.last_error = reason;
+  Log(LogLevel::kWarning, "epoch ", s_.plan.epoch, " cannot be prepared: ", reason.message());
+  // Half a lease lets the loss of a process that caused this become known first.
+  VoidPlan(config_.lease / 2);
+  if (++group.failed_prepares < kMaxFailedPrepares) return;
+  group.failed_prepares = 0;
+  if (id == kTrainers) {
+    RefuseWorker(culprit, reason);
+  } else {
+    RefuseGroup(id, reason);
+  }
+}
+
+void Machine::OnPrepareFailed(Worker& worker, const wire::Failed& message) {
+  const PlanState& plan = s_.plan;
+  const bool current = plan.phase == PlanPhase::kPreparing || (plan.phase == PlanPhase::kNone && plan.delay);
+  if (message.update.term != config_.term || message.update.epoch != plan.epoch || !current ||
+      !InPlan(worker))
+    return;
+  const Worker* culprit = &worker;
+  if (worker.group == kTrainers && message.destination >= 0 &&
+      static_cast<size_t>(message.destination) < plan.destinations.size()) {
+    culprit = Find(plan.destinations[static_cast<size_t>(message.destination)]);
+    if (culprit == nullptr) return;  // Lost meanwhile: the reason is known.
+  }
+  const std::string who =
+      culprit == &worker ? TextOf(worker) : StrCat(TextOf(worker), " cannot reach ", TextOf(*culprit));
+  BlamePreparation(culprit->group, culprit->session,
+                   {message.reason.code(), StrCat(who, ": ", message.reason.message())});
+}
+
+void Machine::OnPrepareTimer() {
+  if (s_.plan.phase != PlanPhase::kPreparing) return;
+  // Inference ranks wait for trainers, so a trainer that has said nothing is the likelier cause.
+  const Worker* late = nullptr;
+  for (const Worker& worker : s_.workers) {
+    if (!InPlan(worker) || worker.prepared == s_.plan.epoch) continue;
+    if (late == nullptr || (worker.group == kTrainers && late->group != kTrainers)) late = &worker;
+  }
+  if (late == nullptr) {  // Those who were late are lost: another plan is due.
+    s_.plan.phase = PlanPhase::kNone;
+    return;
+  }
+  BlamePreparation(late->group, late->session,
+                   {Code::kTimedOut, StrCat(TextOf(*late), " has not made its connections within ",
+                                            Seconds(config_.timeout), " s")});
+}
+
+}  // namespace weightcast::control

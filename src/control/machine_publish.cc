@@ -1,0 +1,235 @@
+#include <algorithm>
+
+#include "control/machine.h"
+
+// From what the trainers publish to the update that opens.
+namespace weightcast::control {
+namespace {
+
+/// Updates to one held version that may fail in one engine before it has to join anew.
+constexpr uint8_t kMaxTries = 3;
+
+}  // namespace
+
+void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason) {
+  Tell(trainer.session, wire::Done{.update = {},
+                                   .version = {.run = s_.run, .number = number},
+                                   .met_policy = false,
+                                   .reason = reason,
+                                   .engines = {},
+                                   .senders = {},
+                                   .receivers = {},
+                                   .seconds = 0});
+}
+
+void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
+  const int64_t before = trainer.offered;
+  if (message.number <= before) {
+    AnswerFailed(trainer, message.number,
+                 {Code::kInvalidArgument, StrCat("version ", message.number, " is not newer than ", before,
+                                                 ", which ", TextOf(trainer), " has published")});
+    return;
+  }
+  if (trainer.waiting) Supersede(before);
+  if (message.number <= s_.withdrawn.number) {
+    if (s_.withdrawn.reason.ok()) {
+      Tell(trainer.session, wire::Superseded{.version = {.run = s_.run, .number = message.number}});
+    } else {
+      AnswerFailed(trainer, message.number, s_.withdrawn.reason);
+    }
+    return;
+  }
+  trainer.offered = message.number;
+  trainer.hold = message.hold;
+  trainer.waiting = true;
+}
+
+void Machine::Supersede(int64_t number) {
+  for (Worker& trainer : s_.workers) {
+    if (trainer.group != kTrainers || !trainer.waiting || trainer.offered != number) continue;
+    trainer.waiting = false;
+    trainer.offered = -1;
+    Tell(trainer.session, wire::Superseded{.version = {.run = s_.run, .number = number}});
+  }
+  if (number > s_.withdrawn.number) s_.withdrawn = {.number = number, .reason = Status::Ok()};
+}
+
+void Machine::FailWaiting(const Status& reason, bool for_good) {
+  for (Worker& trainer : s_.workers) {
+    if (trainer.group != kTrainers || !trainer.waiting) continue;
+    const int64_t number = trainer.offered;
+    trainer.waiting = false;
+    AnswerFailed(trainer, number, reason);
+    if (for_good && number > s_.withdrawn.number) s_.withdrawn = {.number = number, .reason = reason};
+    if (for_good || !trainer.hold) trainer.offered = -1;
+  }
+}
+
+void Machine::FailHopeless() {
+  const bool any =
+      std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) { return worker.waiting; });
+  if (!any) return;
+  const Group& trainers = s_.groups.front();
+  if (!Complete(trainers) && !trainers.loss.ok()) {
+    FailWaiting(trainers.loss, true);
+    return;
+  }
+  const bool engine_left = std::any_of(s_.groups.begin() + 1, s_.groups.end(),
+                                       [&](const Group& group) { return Complete(group); });
+  if (engine_left || !s_.plan.ever || s_.engine_loss.ok()) return;
+  // Engines may have left because a trainer died, before its lease has run out here.
+  std::string broken;
+  for (const Worker& worker : s_.workers)
+    if (worker.group == kTrainers && !worker.connected)
+      broken += StrCat("; the connection of ", TextOf(worker), " is broken");
+  FailWaiting({s_.engine_loss.code(), StrCat("no engine is left: ", s_.engine_loss.message(), broken)},
+              false);
+}
+
+int64_t Machine::CommonOffer() const {
+  if (!Complete(s_.groups.front())) return -1;
+  std::optional<int64_t> common;
+  for (const Worker& worker : s_.workers) {
+    if (worker.group != kTrainers) continue;
+    if (common && *common != worker.offered) return -1;
+    common = worker.offered;
+  }
+  return common.value_or(-1);
+}
+
+std::string Machine::Disagreement() const {
+  int64_t newest = -1;
+  for (const Worker& worker : s_.workers)
+    if (worker.group == kTrainers) newest = std::max(newest, worker.offered);
+  for (const Worker& worker : s_.workers) {
+    if (worker.group != kTrainers || worker.offered == newest) continue;
+    return worker.offered < 0 ? StrCat(TextOf(worker), " has not published version ", newest)
+                              : StrCat(TextOf(worker), " is at version ", worker.offered, ", not ", newest);
+  }
+  return {};
+}
+
+void Machine::ArmCatchUp() {
+  const bool some =
+      std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) { return worker.waiting; });
+  const bool wanted = some && !s_.update && Complete(s_.groups.front()) && CommonOffer() < 0;
+  if (wanted == s_.catch_up_timer) return;
+  s_.catch_up_timer = wanted;
+  if (wanted) {
+    Arm(TimerKind::kCatchUp, 0, config_.timeout);
+  } else {
+    Disarm(TimerKind::kCatchUp);
+  }
+}
+
+void Machine::OnCatchUpTimer() {
+  if (!s_.catch_up_timer) return;
+  s_.catch_up_timer = false;
+  if (s_.update || CommonOffer() >= 0) return;
+  const Status reason(Code::kTimedOut,
+                      StrCat(Disagreement(), " within ", Seconds(config_.timeout), " s (timeout)"));
+  s_.last_error = reason;
+  Log(LogLevel::kError, reason.message());
+  FailWaiting(reason, true);
+}
+
+void Machine::OnCancel(Worker& trainer, const wire::Cancel& message) {
+  const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(trainer)));
+  const bool open = s_.update && s_.update->version == Version{s_.run, message.number};
+  if (!open && trainer.offered != message.number) return;
+  for (Worker& other : s_.workers) {
+    if (other.group != kTrainers || other.offered != message.number) continue;
+    if (other.waiting) AnswerFailed(other, message.number, reason);
+    other.waiting = false;
+    other.offered = -1;  // Not to be sent to engines that join later either.
+  }
+  if (message.number > s_.withdrawn.number) s_.withdrawn = {.number = message.number, .reason = reason};
+  if (open) AbortAll(reason);
+}
+
+Machine::Part Machine::PartOf(const Group& group, const Version& version, bool fresh,
+                              UpdateState& update) const {
+  const auto absent = [&](bool committed, Status reason) {
+    if (fresh)
+      update.absent.push_back({.engine = group.name, .committed = committed, .reason = std::move(reason)});
+    return fresh ? Part::kAbsent : Part::kIgnored;
+  };
+  const Version served = EngineVersion(group);
+  if (served == version) return absent(true, Status::Ok());
+  if (served > version)
+    return absent(false, {Code::kInvalidArgument,
+                          StrCat("engine ", group.name, " serves version ", ToString(served), " already")});
+  if (!fresh && group.tried == version && group.tries >= kMaxTries) return Part::kIgnored;
+  for (const Worker& worker : s_.workers) {
+    if (worker.group != group.id || !worker.fencing) continue;
+    if (!group.fence_overdue) return Part::kFencing;
+    return absent(false, {Code::kFenced,
+                          StrCat(TextOf(worker), " still fences off ", wire::ToString(*worker.fencing))});
+  }
+  return Part::kTarget;
+}
+
+void Machine::TryOpen() {
+  const PlanState& plan = s_.plan;
+  const int64_t number = CommonOffer();
+  if (s_.update || plan.phase != PlanPhase::kPrepared || plan.stale || number < 0) return;
+  bool fresh = false;
+  bool held = true;
+  for (const Worker& worker : s_.workers) {
+    if (worker.group != kTrainers) continue;
+    fresh = fresh || worker.waiting;
+    held = held && worker.hold;
+  }
+  if (!fresh && !held) return;
+
+  UpdateState update;
+  update.version = {.run = s_.run, .number = number};
+  bool fencing = false;
+  for (const Group& group : s_.groups) {
+    if (group.id == kTrainers || !group.planned) continue;
+    const Part part = PartOf(group, update.version, fresh, update);
+    fencing = fencing || part == Part::kFencing;
+    if (part == Part::kTarget)
+      update.targets.push_back({.group = group.id, .step = EngineStep::kGranting, .reason = {}});
+  }
+  if (fencing != s_.fence_timer) {
+    s_.fence_timer = fencing;
+    fencing ? Arm(TimerKind::kFence, 0, config_.timeout) : Disarm(TimerKind::kFence);
+  }
+  if (!fencing && (fresh || !update.targets.empty())) Open(std::move(update), fresh);
+}
+
+void Machine::OnFenceTimer() {
+  if (!s_.fence_timer) return;
+  s_.fence_timer = false;
+  for (const Worker& worker : s_.workers)
+    if (worker.fencing) FindGroup(worker.group)->fence_overdue = true;
+}
+
+void Machine::Open(UpdateState update, bool fresh) {
+  if (fresh) {
+    ++s_.sequence;
+    s_.attempt = 0;
+  } else {
+    ++s_.attempt;
+  }
+  update.id = {.term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = s_.attempt};
+  update.senders.resize(s_.plan.trainers.size());
+  for (uint32_t number = 0; number < s_.plan.destinations.size(); ++number) {
+    const Worker& rank = *Find(s_.plan.destinations[number]);
+    const bool takes_part = std::any_of(update.targets.begin(), update.targets.end(),
+                                        [&](const Target& target) { return target.group == rank.group; });
+    if (takes_part)
+      update.receivers.push_back(
+          {.session = rank.session, .group = rank.group, .rank = rank.rank, .destination = number});
+  }
+  for (Worker& worker : s_.workers) worker.waiting = false;
+  Log(LogLevel::kInfo, wire::ToString(update.id), ": version ", ToString(update.version), " to ",
+      update.targets.size(), " engines");
+  s_.update = std::move(update);
+  for (const Receiver& receiver : s_.update->receivers)
+    Tell(receiver.session, wire::GrantRequest{.update = s_.update->id, .version = s_.update->version});
+  for (const Target& target : s_.update->targets) Arm(TimerKind::kStep, target.group, config_.grant_timeout);
+}
+
+}  // namespace weightcast::control

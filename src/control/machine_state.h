@@ -1,0 +1,185 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "weightcast/status.h"
+#include "wire/messages.h"
+
+/// What the controller knows of one model: plain data, so that tests and a model checker can copy, compare
+/// and hash it. The heavy things (shards, tables, landing maps) stay in the shell, behind session and epoch
+/// numbers.
+namespace weightcast::control {
+
+/// One worker process from its Hello until it leaves or is lost. Given by the shell, rising, never 0.
+using SessionId = uint32_t;
+/// Given by the machine, rising. 0 stands for the trainers, who are a group like an engine's ranks.
+using GroupId = uint32_t;
+inline constexpr GroupId kTrainers = 0;
+
+/// Fixed while a controller reigns.
+struct MachineConfig {
+  wire::Term term;
+  std::string job = "default";
+  bool together = true;  ///< Policy `all`: engines switch together; false: each when it is ready.
+  uint32_t min_engines = 1;
+  Duration lease = FromSeconds(5);
+  Duration timeout = FromSeconds(60);
+  Duration grant_timeout = FromSeconds(600);
+  Duration commit_timeout = FromSeconds(30);
+  Duration join_timeout = FromSeconds(300);
+};
+
+struct Worker {
+  SessionId session = 0;
+  GroupId group = kTrainers;
+  uint32_t rank = 0;
+  uint64_t incarnation = 0;
+  bool connected = true;
+  bool registered = false;
+  bool landed = false;    ///< Inference: its LandingMap is here.
+  uint32_t planned = 0;   ///< The last epoch whose plan has it as a member.
+  uint32_t prepared = 0;  ///< The last epoch for which it said so.
+
+  // Inference.
+  wire::Landing landing = wire::Landing::kInPlace;
+  wire::EngineState state = wire::EngineState::kJoining;
+  Version version;                        ///< Last served; `state` tells whether it still is.
+  std::optional<wire::UpdateId> fencing;  ///< Aborted, but not yet answered: not to be granted anew.
+  std::optional<wire::UpdateId> told;     ///< Serve has gone out for it, to `told_version`; not yet answered.
+  Version told_version;
+
+  // Trainers.
+  int64_t offered = -1;  ///< The number last published, as long as its bytes can be had.
+  bool hold = false;
+  bool waiting = false;  ///< The trainer has no answer for it yet, and its update has not opened.
+
+  friend bool operator==(const Worker&, const Worker&) = default;
+};
+
+/// The trainers, or the ranks of an engine.
+struct Group {
+  GroupId id = kTrainers;
+  std::string name;  ///< The engine's; empty for the trainers.
+  uint32_t world_size = 0;
+  uint32_t members = 0;         ///< Here.
+  uint32_t in_plan = 0;         ///< The last epoch whose plan it is part of, whole as it was then.
+  bool planned = false;         ///< Has been part of a plan since it became complete.
+  bool join_timer = false;      ///< Armed.
+  bool fence_overdue = false;   ///< A rank has not fenced its memory within the time-out.
+  uint8_t failed_prepares = 0;  ///< Plans in a row whose preparation failed because of it.
+  uint32_t failed_epoch = 0;    ///< The last of them.
+  uint8_t tries = 0;            ///< Failed updates to `tried`.
+  Version tried;
+  weightcast::Status last_error;
+  /// A member of the complete group was lost and has not been replaced.
+  weightcast::Status loss;
+  friend bool operator==(const Group&, const Group&) = default;
+};
+
+enum class PlanPhase : uint8_t {
+  kNone,       ///< None yet, or void.
+  kPlanning,   ///< The shell is making it.
+  kPreparing,  ///< Handed out; members connect.
+  kPrepared,   ///< Updates may run.
+};
+
+struct PlanState {
+  uint32_t epoch = 0;
+  PlanPhase phase = PlanPhase::kNone;
+  bool stale = true;   ///< Something has changed since it was made: make another between updates.
+  bool delay = false;  ///< The timer before the next plan is armed.
+  bool ever = false;   ///< There has been one.
+  std::vector<SessionId> trainers;      ///< By rank.
+  std::vector<SessionId> destinations;  ///< By number in the table: engines by name, then ranks.
+  friend bool operator==(const PlanState&, const PlanState&) = default;
+};
+
+/// An inference rank's way through an update.
+enum class RankStep : uint8_t { kAsked, kGranted, kReady, kCommitting, kCommitted, kServing };
+struct Receiver {
+  SessionId session = 0;
+  GroupId group = 0;
+  uint32_t rank = 0;  ///< Kept here: the worker may have left politely before the update is over.
+  uint32_t destination = 0;
+  RankStep step = RankStep::kAsked;
+  uint64_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const Receiver&, const Receiver&) = default;
+};
+
+/// An engine's: a step is reached when all its ranks have reached it.
+enum class EngineStep : uint8_t {
+  kGranting,
+  kWriting,
+  kReady,
+  kCommitting,
+  kServing,  ///< All have committed, Serve has gone out: the update has succeeded here.
+  kDone,
+  kOut,
+};
+struct Target {
+  GroupId group = 0;
+  EngineStep step = EngineStep::kGranting;
+  weightcast::Status reason;  ///< Why out.
+  friend bool operator==(const Target&, const Target&) = default;
+};
+
+struct Sender {
+  uint64_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const Sender&, const Sender&) = default;
+};
+
+struct UpdateState {
+  wire::UpdateId id;
+  Version version;
+  bool released = false;
+  bool aborted = false;  ///< The trainers have been told.
+  std::vector<Target> targets;
+  std::vector<Receiver> receivers;          ///< By destination.
+  std::vector<Sender> senders;              ///< By trainer's rank.
+  std::vector<wire::EngineOutcome> absent;  ///< Engines that take no part, with the reason.
+  friend bool operator==(const UpdateState&, const UpdateState&) = default;
+};
+
+/// The latest publication that has been given up: whoever publishes it late is answered at once.
+struct Withdrawn {
+  int64_t number = -1;
+  weightcast::Status reason;  ///< ok: superseded.
+  friend bool operator==(const Withdrawn&, const Withdrawn&) = default;
+};
+
+struct RunMember {
+  uint32_t rank = 0;
+  uint64_t incarnation = 0;
+  friend bool operator==(const RunMember&, const RunMember&) = default;
+};
+
+struct MachineState {
+  std::vector<Worker> workers;  ///< By session.
+  std::vector<Group> groups;    ///< By id; the trainers first, always there.
+  GroupId next_group = 1;
+  PlanState plan;
+  std::optional<UpdateState> update;
+  uint64_t sequence = 0;
+  uint32_t attempt = 0;
+  uint64_t run = 0;
+  uint64_t run_seen = 0;               ///< The highest that an inference rank has served.
+  std::vector<RunMember> run_members;  ///< Trainers that have joined since the run began.
+  bool catch_up_timer = false;         ///< Armed.
+  bool fence_timer = false;            ///< Armed.
+  Withdrawn withdrawn;
+  Version committed;               ///< Last.
+  weightcast::Status last_error;   ///< Of the model.
+  weightcast::Status engine_loss;  ///< Why the last engine that was lost was.
+  friend bool operator==(const MachineState&, const MachineState&) = default;
+};
+
+/// Equal states have equal fingerprints; others very probably different ones.
+uint64_t Fingerprint(const MachineState& state);
+
+}  // namespace weightcast::control

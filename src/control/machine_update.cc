@@ -1,0 +1,237 @@
+#include <algorithm>
+
+#include "control/machine.h"
+
+// One update: from the grants to Serve, and its end.
+namespace weightcast::control {
+
+using wire::EngineState;
+
+Target* Machine::TargetOf(GroupId group) {
+  if (!s_.update) return nullptr;
+  const auto at = std::find_if(s_.update->targets.begin(), s_.update->targets.end(),
+                               [&](const Target& target) { return target.group == group; });
+  return at == s_.update->targets.end() ? nullptr : &*at;
+}
+
+Receiver* Machine::InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step,
+                          std::string_view what) {
+  if (!s_.update || s_.update->id != update) return nullptr;
+  const auto at = std::find_if(s_.update->receivers.begin(), s_.update->receivers.end(),
+                               [&](const Receiver& receiver) { return receiver.session == worker.session; });
+  if (at == s_.update->receivers.end()) return nullptr;
+  Target& target = *TargetOf(worker.group);
+  if (target.step == EngineStep::kOut || target.step == EngineStep::kDone) return nullptr;
+  if (at->step == step) return &*at;
+  if (at->step > step) return nullptr;  // Said again.
+  EngineOut(target, {Code::kProtocol, StrCat(TextOf(worker), " said ", what, " out of turn")});
+  return nullptr;
+}
+
+bool Machine::AllAt(GroupId group, RankStep step) const {
+  return std::all_of(s_.update->receivers.begin(), s_.update->receivers.end(), [&](const Receiver& receiver) {
+    return receiver.group != group || receiver.step >= step;
+  });
+}
+
+void Machine::Enter(Target& target, EngineStep step) {
+  target.step = step;
+  const Group& group = *FindGroup(target.group);
+  switch (step) {
+    case EngineStep::kWriting:
+      Arm(TimerKind::kStep, target.group, config_.timeout);
+      break;
+    case EngineStep::kCommitting:
+    case EngineStep::kServing:
+      Arm(TimerKind::kStep, target.group, config_.commit_timeout);
+      break;
+    case EngineStep::kReady:
+      Log(LogLevel::kInfo, "engine ", group.name, " has every byte of version ",
+          ToString(s_.update->version));
+      [[fallthrough]];
+    default:
+      Disarm(TimerKind::kStep, target.group);
+  }
+}
+
+void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
+  Receiver* rank = InTurn(worker, message.update, RankStep::kAsked, "Granted");
+  if (rank == nullptr) return;
+  std::vector<bool> named(s_.plan.trainers.size());
+  for (const wire::SourceGrant& grant : message.grants) {
+    if (grant.trainer < named.size() && !named[grant.trainer]) {
+      named[grant.trainer] = true;
+      continue;
+    }
+    EngineOut(*TargetOf(worker.group),
+              {Code::kProtocol, StrCat(TextOf(worker), " granted trainer ", grant.trainer,
+                                       grant.trainer < named.size() ? " twice" : ", which does not exist")});
+    return;
+  }
+  rank->step = RankStep::kGranted;
+  worker.state = EngineState::kUpdating;
+  for (const wire::SourceGrant& grant : message.grants)
+    Tell(s_.plan.trainers[grant.trainer], wire::Start{.update = s_.update->id,
+                                                      .version = s_.update->version,
+                                                      .destination = rank->destination,
+                                                      .slot = grant.slot,
+                                                      .grant = grant.id});
+  if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kWriting);
+}
+
+void Machine::OnSent(const Worker& worker, const wire::Sent& message) {
+  if (!s_.update || s_.update->id != message.update || worker.rank >= s_.update->senders.size()) return;
+  // The bytes are counted where they land: this may come too late for Done.
+  Sender& sender = s_.update->senders[worker.rank];
+  sender.seconds = std::max(sender.seconds, message.seconds);
+}
+
+void Machine::OnReady(Worker& worker, const wire::Ready& message) {
+  Receiver* rank = InTurn(worker, message.update, RankStep::kGranted, "Ready");
+  if (rank == nullptr) return;
+  rank->step = RankStep::kReady;
+  rank->bytes = message.bytes;
+  rank->seconds = message.seconds;
+  for (const wire::SourceBytes& source : message.sources) {
+    if (source.trainer >= s_.update->senders.size()) continue;  // Only a statistic.
+    Sender& sender = s_.update->senders[source.trainer];
+    sender.bytes += source.bytes;
+    sender.seconds = std::max(sender.seconds, source.seconds);
+  }
+  worker.state = EngineState::kReady;
+  if (AllAt(worker.group, RankStep::kReady)) Enter(*TargetOf(worker.group), EngineStep::kReady);
+}
+
+void Machine::ReleaseSources() {
+  UpdateState& update = *s_.update;
+  if (update.released || update.aborted) return;
+  const bool any = std::any_of(update.targets.begin(), update.targets.end(),
+                               [](const Target& target) { return target.step != EngineStep::kOut; });
+  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
+                                   [](const Target& target) { return target.step < EngineStep::kReady; });
+  if (!any || waiting) return;
+  update.released = true;
+  TellTrainers(wire::Release{.update = update.id});
+}
+
+void Machine::CommitReady() {
+  UpdateState& update = *s_.update;
+  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
+                                   [](const Target& target) { return target.step < EngineStep::kReady; });
+  if (waiting && config_.together) return;
+  for (Target& target : update.targets) {
+    if (target.step != EngineStep::kReady) continue;
+    for (Receiver& rank : update.receivers) {
+      if (rank.group != target.group) continue;
+      rank.step = RankStep::kCommitting;
+      Tell(rank.session, wire::Commit{.update = update.id});
+    }
+    Enter(target, EngineStep::kCommitting);
+  }
+}
+
+void Machine::OnCommitted(Worker& worker, const wire::Committed& message) {
+  Receiver* rank = InTurn(worker, message.update, RankStep::kCommitting, "Committed");
+  if (rank == nullptr) return;
+  rank->step = RankStep::kCommitted;
+  worker.state = EngineState::kCommitted;
+  if (!AllAt(worker.group, RankStep::kCommitted)) return;
+  for (const Receiver& other : s_.update->receivers) {
+    Worker* told = Find(other.session);
+    if (other.group != worker.group || told == nullptr) continue;
+    told->told = s_.update->id;
+    told->told_version = s_.update->version;
+    Tell(other.session, wire::Serve{.update = s_.update->id});
+  }
+  Enter(*TargetOf(worker.group), EngineStep::kServing);
+}
+
+void Machine::OnServing(Worker& worker, const wire::Serving& message) {
+  if (worker.told == message.update && worker.told_version == message.version) {
+    // Also when the update has not waited for this answer: a Serve is never taken back.
+    worker.told.reset();
+    worker.version = message.version;
+    if (worker.state == EngineState::kCommitted) worker.state = EngineState::kServing;
+    Receiver* rank = InTurn(worker, message.update, RankStep::kCommitted, "Serving");
+    if (rank == nullptr) return;
+    rank->step = RankStep::kServing;
+    if (AllAt(worker.group, RankStep::kServing)) Enter(*TargetOf(worker.group), EngineStep::kDone);
+    return;
+  }
+  if (!s_.update || s_.update->id != message.update) return;
+  RefuseWorker(worker.session,
+               {Code::kProtocol, StrCat(TextOf(worker), " says that it serves version ",
+                                        ToString(message.version), ", which it was not told to")});
+}
+
+void Machine::AdvanceUpdate() {
+  if (!s_.update) return;
+  CommitReady();
+  ReleaseSources();
+  const auto over = [](const Target& target) {
+    return target.step == EngineStep::kDone || target.step == EngineStep::kOut;
+  };
+  if (std::all_of(s_.update->targets.begin(), s_.update->targets.end(), over)) Finish();
+}
+
+wire::Done Machine::MakeDone(const UpdateState& update) const {
+  wire::Done done{.update = update.id,
+                  .version = update.version,
+                  .met_policy = true,
+                  .reason = {},
+                  .engines = update.absent,
+                  .senders = {},
+                  .receivers = {},
+                  .seconds = 0};
+  for (const Target& target : update.targets)
+    done.engines.push_back({.engine = FindGroup(target.group)->name,
+                            .committed = target.step == EngineStep::kDone,
+                            .reason = target.reason});
+  size_t committed = 0;
+  for (const wire::EngineOutcome& outcome : done.engines) {
+    committed += outcome.committed ? 1 : 0;
+    if (!outcome.committed && done.reason.ok()) done.reason = outcome.reason;
+  }
+  done.met_policy = committed > 0 && (!config_.together || committed == done.engines.size());
+  if (done.met_policy) done.reason = Status::Ok();
+  if (!done.met_policy && done.reason.ok()) done.reason = {Code::kUnavailable, "no engine took part"};
+  for (uint32_t rank = 0; rank < update.senders.size(); ++rank)
+    done.senders.push_back({.name = {.role = wire::Role::kTrainer, .engine = "", .rank = rank},
+                            .bytes = update.senders[rank].bytes,
+                            .seconds = update.senders[rank].seconds});
+  for (const Receiver& receiver : update.receivers) {
+    if (receiver.step < RankStep::kReady) continue;
+    done.receivers.push_back({.name = {.role = wire::Role::kInference,
+                                       .engine = FindGroup(receiver.group)->name,
+                                       .rank = receiver.rank},
+                              .bytes = receiver.bytes,
+                              .seconds = receiver.seconds});
+  }
+  return done;
+}
+
+void Machine::Finish() {
+  const UpdateState update = std::move(*s_.update);
+  s_.update.reset();
+  const wire::Done done = MakeDone(update);
+  bool any_committed = false;
+  for (const Target& target : update.targets) {
+    Group& group = *FindGroup(target.group);
+    if (target.step == EngineStep::kDone) {
+      any_committed = true;
+      group.tries = 0;
+      group.last_error = Status::Ok();
+      continue;
+    }
+    group.tries = group.tried == update.version ? static_cast<uint8_t>(group.tries + 1) : uint8_t{1};
+    group.tried = update.version;
+    s_.plan.stale = true;  // The next epoch makes anew the connections that broke.
+  }
+  if (any_committed) s_.committed = std::max(s_.committed, update.version);
+  if (!done.met_policy) s_.last_error = done.reason;
+  TellTrainers(done);
+  Log(done.met_policy ? LogLevel::kInfo : LogLevel::kWarning, wire::ToString(update.id), ": version ",
+      ToString(update.version), done.met_policy ? " is served" : " failed: ", done.reason.message());
+}
+
+}  // namespace weightcast::control

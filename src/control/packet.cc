@@ -1,0 +1,66 @@
+#include "control/packet.h"
+
+#include <utility>
+
+#include "base/strings.h"
+#include "plan/table_format.h"
+#include "wire/codec.h"
+#include "wire/limits.h"
+
+namespace weightcast::control {
+namespace {
+
+Result<SharedPacket> Cut(std::string encoded) {
+  auto packet = std::make_shared<Packet>();
+  if (encoded.size() > wire::kMaxMessageBytes)
+    return Status(Code::kExhausted,
+                  StrCat("a message of ", encoded.size(), " bytes; at most ", wire::kMaxMessageBytes,
+                         " can be sent: register fewer shards per rank, or share tables through a folder"));
+  if (encoded.size() <= wire::kMaxWholeBytes) {
+    packet->parts.push_back(std::move(encoded));
+  } else {
+    packet->pieces = true;
+    WC_ASSIGN_OR_RETURN(packet->parts, plan::SplitPieces(encoded));
+  }
+  return SharedPacket(std::move(packet));
+}
+
+}  // namespace
+
+size_t Packet::bytes() const {
+  size_t sum = sizeof(Packet);
+  for (const std::string& part : parts) sum += part.size() + sizeof(std::string);
+  return sum;
+}
+
+PartKind Packet::kind(size_t part) const {
+  if (!pieces) return PartKind::kWhole;
+  return part + 1 == parts.size() ? PartKind::kLast : PartKind::kPiece;
+}
+
+Result<SharedPacket> MakePacket(const wire::WorkerMessage& message) { return Cut(wire::Encode(message)); }
+Result<SharedPacket> MakePacket(const wire::ControllerMessage& message) { return Cut(wire::Encode(message)); }
+
+Result<std::string> Unpack(Parcel parcel) {
+  if (!parcel.pieces) return std::move(parcel.parts.front());
+  return plan::JoinPieces(parcel.parts, wire::kMaxMessageBytes);
+}
+
+Result<std::optional<Parcel>> Assembler::Add(uint32_t kind, std::string body) {
+  if (kind > static_cast<uint32_t>(PartKind::kLast))
+    return Status(Code::kProtocol, StrCat("an envelope of unknown kind ", kind));
+  const auto part = static_cast<PartKind>(kind);
+  if (part == PartKind::kWhole && !pieces_.empty())
+    return Status(Code::kProtocol, "a message begins inside another");
+  bytes_ += body.size() + sizeof(std::string);
+  // Compression never adds as much as this leaves for headers.
+  if (bytes_ > wire::kMaxMessageBytes + wire::kMaxEnvelopeBytes)
+    return Status(Code::kProtocol, "the pieces of a message have no end");
+  pieces_.push_back(std::move(body));
+  if (part == PartKind::kPiece) return std::optional<Parcel>();
+  bytes_ = 0;
+  return std::optional<Parcel>(
+      Parcel{.parts = std::exchange(pieces_, {}), .pieces = part == PartKind::kLast});
+}
+
+}  // namespace weightcast::control

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weightcast/status.h"
+#include "wire/messages.h"
+
+namespace weightcast::control {
+
+/// How a part stands in its message; the numbers are those of control.proto's Envelope.Kind.
+enum class PartKind : uint8_t { kWhole = 0, kPiece = 1, kLast = 2 };
+
+/// An encoded message, cut into compressed pieces when it is large. Immutable: one packet may go to many.
+struct Packet {
+  std::vector<std::string> parts;
+  bool pieces = false;  ///< The parts are pieces, even if there is but one.
+  [[nodiscard]] size_t bytes() const;
+  [[nodiscard]] PartKind kind(size_t part) const;
+};
+using SharedPacket = std::shared_ptr<const Packet>;
+
+/// Errors: kExhausted for a message larger than wire::kMaxMessageBytes.
+Result<SharedPacket> MakePacket(const wire::WorkerMessage& message);
+Result<SharedPacket> MakePacket(const wire::ControllerMessage& message);
+
+/// All parts of one message, as they came.
+struct Parcel {
+  std::vector<std::string> parts;
+  bool pieces = false;
+};
+/// The encoded message of a parcel. Takes time for a large one. Errors: kCorrupt.
+Result<std::string> Unpack(Parcel parcel);
+
+/// Collects the parts of one direction of one stream. The bytes may be hostile: what is kept is bounded by
+/// the largest message.
+class Assembler {
+ public:
+  /// The message once its last part is here. Errors: kProtocol; the stream is then useless.
+  Result<std::optional<Parcel>> Add(uint32_t kind, std::string body);
+
+ private:
+  std::vector<std::string> pieces_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace weightcast::control

@@ -1,0 +1,275 @@
+#include "control/plan_job.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/strings.h"
+#include "plan/layout_builder.h"
+#include "plan/rules_json.h"
+#include "plan/table_format.h"
+#include "plan/verify.h"
+
+namespace weightcast::control {
+namespace {
+
+std::vector<SessionId> SessionsOf(const std::vector<PlanMember>& members) {
+  std::vector<SessionId> sessions;
+  for (const PlanMember& member : members) sessions.push_back(member.session);
+  return sessions;
+}
+
+/// An error and whose fault it is.
+struct Failure {
+  Status status;
+  std::vector<SessionId> concerned;
+};
+
+Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members) {
+  plan::LayoutBuilder builder(static_cast<int>(members.size()));
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    std::vector<plan::Holding> holdings;
+    for (const wire::ShardInfo& shard : members[rank].registration->shards) {
+      if (shard.declared) {
+        builder.DeclareNotSent(shard.tensor.name);
+      } else {
+        holdings.push_back({.tensor = shard.tensor, .box = shard.box});
+      }
+    }
+    WC_RETURN_IF_ERROR(builder.AddRank(static_cast<int>(rank), holdings));
+  }
+  return builder.Build();
+}
+
+Result<plan::NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
+  const std::string& rules = trainers.front().registration->rules;
+  for (const PlanMember& trainer : trainers) {
+    if (trainer.registration->rules != rules)
+      return Status(
+          Code::kInvalidArgument,
+          StrCat(wire::ToString(trainer.member.name), " and ", wire::ToString(trainers.front().member.name),
+                 " have registered different name rules; give all trainers the same"));
+  }
+  if (rules.empty()) return plan::NameRules{};
+  return plan::ParseRules(rules);
+}
+
+/// The layouts of a job and what has been planned for them.
+class Planning {
+ public:
+  explicit Planning(const PlanJob& job) : job_(job) {}
+
+  /// False: failure() tells.
+  bool Run() { return BuildLayouts() && JoinLayouts() && MakeAndVerify(); }
+  [[nodiscard]] const Failure& failure() const { return failure_; }
+
+  [[nodiscard]] const plan::Plan& plan() const { return plan_; }
+  [[nodiscard]] const plan::Layout& trainers() const { return trainers_; }
+  [[nodiscard]] const plan::Layout& inference() const { return inference_; }
+
+ private:
+  bool Fail(Status status, std::vector<SessionId> concerned) {
+    failure_ = {.status = std::move(status), .concerned = std::move(concerned)};
+    return false;
+  }
+  [[nodiscard]] std::vector<SessionId> Everybody() const {
+    std::vector<SessionId> all = SessionsOf(job_.trainers);
+    for (const auto& engine : job_.engines)
+      for (const PlanMember& member : engine) all.push_back(member.session);
+    return all;
+  }
+  [[nodiscard]] std::string NameOf(size_t engine) const {
+    return StrCat("engine ", job_.engines[engine].front().member.name.engine);
+  }
+
+  bool BuildLayouts() {
+    auto rules = CommonRules(job_.trainers);
+    if (!rules.ok()) return Fail(rules.status(), SessionsOf(job_.trainers));
+    rules_ = std::move(*rules);
+    auto trainers = BuildLayout(job_.trainers);
+    if (!trainers.ok())
+      return Fail({trainers.status().code(), StrCat("trainers: ", trainers.status().message())},
+                  SessionsOf(job_.trainers));
+    trainers_ = std::move(*trainers);
+    for (size_t i = 0; i < job_.engines.size(); ++i) {
+      auto engine = BuildLayout(job_.engines[i]);
+      if (!engine.ok())
+        return Fail({engine.status().code(), StrCat(NameOf(i), ": ", engine.status().message())},
+                    SessionsOf(job_.engines[i]));
+      engines_.push_back(std::move(*engine));
+    }
+    return true;
+  }
+
+  bool JoinLayouts() {
+    auto joined = plan::JoinEngines(engines_);
+    if (joined.ok()) {
+      inference_ = std::move(*joined);
+      return true;
+    }
+    // The first that does not agree with those before it.
+    size_t count = 2;
+    while (count < engines_.size() && plan::JoinEngines(std::span(engines_).first(count)).ok()) ++count;
+    return Fail({joined.status().code(), StrCat(NameOf(count - 1), ": ", joined.status().message())},
+                SessionsOf(job_.engines[count - 1]));
+  }
+
+  bool MakeAndVerify() {
+    const plan::PlanRequest request{
+        .trainers = trainers_, .inference = inference_, .rules = rules_, .strategy = job_.strategy};
+    auto made = plan::MakePlan(request);
+    if (!made.ok()) return Fail(made.status(), WhoseFault());
+    plan_ = std::move(*made);
+    if (Status status = plan::Verify(request, plan_.table); !status.ok()) return Fail(status, Everybody());
+    return true;
+  }
+
+  /// Engines with which the trainers cannot be planned even alone; if that is all of them, everybody.
+  [[nodiscard]] std::vector<SessionId> WhoseFault() const {
+    std::vector<SessionId> concerned;
+    size_t bad = 0;
+    for (size_t i = 0; i < engines_.size() && engines_.size() > 1; ++i) {
+      const plan::PlanRequest request{
+          .trainers = trainers_, .inference = engines_[i], .rules = rules_, .strategy = job_.strategy};
+      if (plan::MakePlan(request).ok()) continue;
+      ++bad;
+      for (const PlanMember& member : job_.engines[i]) concerned.push_back(member.session);
+    }
+    return bad == 0 || bad == engines_.size() ? Everybody() : concerned;
+  }
+
+  const PlanJob& job_;
+  Failure failure_;
+  plan::NameRules rules_;
+  plan::Layout trainers_;
+  std::vector<plan::Layout> engines_;
+  plan::Layout inference_;
+  plan::Plan plan_;
+};
+
+/// Turns a plan into what each member is told.
+class HandoutMaker {
+ public:
+  HandoutMaker(const PlanJob& job, const Planning& planning, PlanOutput& output)
+      : job_(job), planning_(planning), output_(output) {
+    for (const auto& engine : job.engines)
+      for (const PlanMember& member : engine) destinations_.push_back(&member);
+  }
+
+  Status Run() {
+    FindPeers();
+    if (!job_.tables.empty()) RemoveOldTables(job_);
+    for (size_t rank = 0; rank < job_.trainers.size(); ++rank) {
+      WC_ASSIGN_OR_RETURN(auto packets, PlanFor(wire::Role::kTrainer, rank, targets_[rank]));
+      for (const int target : targets_[rank]) {
+        WC_ASSIGN_OR_RETURN(SharedPacket landing, LandingOf(static_cast<size_t>(target)));
+        packets.push_back(std::move(landing));
+      }
+      output_.handouts.push_back({job_.trainers[rank].session, std::move(packets)});
+    }
+    for (size_t number = 0; number < destinations_.size(); ++number) {
+      WC_ASSIGN_OR_RETURN(auto packets, PlanFor(wire::Role::kInference, number, sources_[number]));
+      output_.handouts.push_back({destinations_[number]->session, std::move(packets)});
+    }
+    return Status::Ok();
+  }
+
+ private:
+  void FindPeers() {
+    const plan::RoutingTable& table = planning_.plan().table;
+    targets_.resize(job_.trainers.size());
+    sources_.resize(destinations_.size());
+    landings_.resize(destinations_.size());
+    for (size_t rank = 0; rank < job_.trainers.size(); ++rank) {
+      const auto [first, last] = table.OfSource(static_cast<int>(rank));
+      for (int64_t route = first; route < last; ++route) {
+        const int target = table.View(route).dst_rank;
+        targets_[rank].insert(target);
+        sources_[static_cast<size_t>(target)].insert(static_cast<int>(rank));
+      }
+    }
+  }
+
+  Result<std::vector<SharedPacket>> PlanFor(wire::Role role, size_t number, const std::set<int>& peers) {
+    const bool trainer = role == wire::Role::kTrainer;
+    WC_ASSIGN_OR_RETURN(
+        std::string table,
+        plan::EncodeRankTable(trainer ? plan::RankTable::Role::kTrainer : plan::RankTable::Role::kInference,
+                              static_cast<int>(number), job_.epoch, planning_.trainers(),
+                              planning_.inference(), planning_.plan().table));
+    wire::Plan message{
+        .epoch = job_.epoch, .run = job_.run, .table = std::move(table), .table_file = {}, .peers = {}};
+    if (!job_.tables.empty()) {
+      auto file = WriteTable(job_, role, number, message.table);
+      if (file.ok()) {
+        message.table_file = std::move(*file);
+        message.table.clear();
+      } else {
+        output_.warning = StrCat(file.status().message(), "; tables go by network");
+      }
+    }
+    const size_t others = trainer ? destinations_.size() : job_.trainers.size();
+    for (size_t peer = 0; peer < others; ++peer) {
+      const wire::Member& member = trainer ? destinations_[peer]->member : job_.trainers[peer].member;
+      const bool meets = peers.contains(static_cast<int>(peer));
+      message.peers.push_back(meets ? member
+                                    : wire::Member{.name = member.name, .incarnation = 0, .addresses = {}});
+    }
+    WC_ASSIGN_OR_RETURN(SharedPacket packet, MakePacket(wire::ControllerMessage(std::move(message))));
+    return std::vector<SharedPacket>{std::move(packet)};
+  }
+
+  /// One packet for all trainers that write to this destination.
+  Result<SharedPacket> LandingOf(size_t number) {
+    SharedPacket& made = landings_[number];
+    if (made == nullptr) {
+      wire::PeerLanding message{.destination = static_cast<uint32_t>(number),
+                                .map = *destinations_[number]->landing};
+      message.map.epoch = job_.epoch;
+      WC_ASSIGN_OR_RETURN(made, MakePacket(wire::ControllerMessage(std::move(message))));
+    }
+    return made;
+  }
+
+  const PlanJob& job_;
+  const Planning& planning_;
+  PlanOutput& output_;
+  std::vector<const PlanMember*> destinations_;
+  std::vector<std::set<int>> targets_;  ///< Per trainer.
+  std::vector<std::set<int>> sources_;  ///< Per destination.
+  std::vector<SharedPacket> landings_;
+};
+
+std::string Summary(const PlanJob& job, const Planning& planning) {
+  const plan::PlanReport& report = planning.plan().report;
+  return StrCat(job.model, ": plan: epoch ", job.epoch, ", ", planning.inference().tensors(), " tensors, ",
+                job.trainers.size(), " trainers to ", job.engines.size(), " engines, ", report.routes,
+                " routes, ", HumanBytes(static_cast<double>(report.total_bytes)), ", busiest sender ",
+                report.sender_imbalance, " of the mean, busiest link ",
+                HumanBytes(static_cast<double>(report.makespan_bytes)), " (lower bound ",
+                HumanBytes(static_cast<double>(report.lower_bound_bytes)), ")");
+}
+
+}  // namespace
+
+PlanOutput RunPlan(const PlanJob& job) {
+  PlanOutput output;
+  output.epoch = job.epoch;
+  Planning planning(job);
+  if (!planning.Run()) {
+    output.status = planning.failure().status;
+    output.concerned = planning.failure().concerned;
+    return output;
+  }
+  output.summary = Summary(job, planning);
+  output.status = HandoutMaker(job, planning, output).Run();
+  if (!output.status.ok()) {
+    output.handouts.clear();
+    output.concerned = SessionsOf(job.trainers);
+    for (const auto& engine : job.engines)
+      for (const PlanMember& member : engine) output.concerned.push_back(member.session);
+  }
+  return output;
+}
+
+}  // namespace weightcast::control

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/machine_state.h"
+#include "control/packet.h"
+#include "plan/planner.h"
+#include "weightcast/status.h"
+#include "wire/messages.h"
+
+namespace weightcast::control {
+
+/// A worker as a plan needs it. What it points to is immutable: a new registration is a new object.
+struct PlanMember {
+  SessionId session = 0;
+  wire::Member member;
+  std::shared_ptr<const wire::Register> registration;
+  std::shared_ptr<const wire::LandingMap> landing;  ///< Inference.
+};
+
+struct PlanJob {
+  std::string job;
+  std::string model;
+  uint64_t term = 0;
+  uint32_t epoch = 0;
+  uint64_t run = 0;
+  plan::Strategy strategy = plan::Strategy::kBalanced;
+  std::string tables;  ///< Shared folder, or empty.
+  std::vector<PlanMember> trainers;
+  std::vector<std::vector<PlanMember>> engines;
+};
+
+/// What each member is to be told, in order; ready to be sent.
+struct PlanOutput {
+  uint32_t epoch = 0;
+  Status status;
+  std::vector<SessionId> concerned;  ///< When it failed: whose fault it is.
+  struct Handout {
+    SessionId session = 0;
+    std::vector<SharedPacket> packets;  ///< Plan, then a trainer's PeerLandings.
+  };
+  std::vector<Handout> handouts;
+  std::string summary;  ///< A line for the log.
+  std::string warning;  ///< Tables could not be written to the folder and went by network.
+};
+
+/// Plans, verifies, encodes. Takes as long as it takes; any thread.
+PlanOutput RunPlan(const PlanJob& job);
+
+/// Writes one table atomically; returns its path relative to `folder`:
+/// "<job>/<model>/term-<t>/epoch-<n>/trainer-<rank>.table" or ".../inference-<number>.table".
+Result<std::string> WriteTable(const PlanJob& job, wire::Role role, size_t number, std::string_view table);
+/// Removes the tables of older terms and of epochs before the last one.
+void RemoveOldTables(const PlanJob& job);
+
+}  // namespace weightcast::control

@@ -1,0 +1,81 @@
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/settings.h"
+#include "base/socket.h"
+#include "base/strings.h"
+#include "control/core.h"
+#include "control/listener.h"
+#include "control/token.h"
+#include "weightcast/worker.h"
+
+namespace weightcast {
+namespace {
+
+/// Rises between restarts of a controller; milliseconds, so that even a quick one is later.
+wire::Term NewTerm() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {.number = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()),
+          .id = RandomId()};
+}
+
+/// Without a token that the user has chosen, only processes of this host may come.
+Status CheckReach(const HostPort& listen, const control::Token& token) {
+  if (token.configured) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(listen.host, listen.port));
+  for (const SocketAddress& address : addresses) {
+    if (!address.IsLoopback())
+      return {Code::kPermission,
+              StrCat("without a job token the controller listens on loopback only, not on ", address.Host(),
+                     "; give controller and workers the same WEIGHTCAST_TOKEN or token_file")};
+  }
+  return Status::Ok();
+}
+
+class ControllerServer final : public Controller {
+ public:
+  static Result<std::unique_ptr<Controller>> Make(Options options) {
+    if (!options.listen.empty()) options.settings["controller"] = options.listen;
+    WC_ASSIGN_OR_RETURN(const Settings settings, Settings::From(options.settings));
+    WC_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(settings.controller));
+    WC_ASSIGN_OR_RETURN(const control::Token token, control::LoadToken(settings));
+    WC_RETURN_IF_ERROR(CheckReach(listen, token));
+    auto server = std::unique_ptr<ControllerServer>(new ControllerServer(settings));
+    WC_ASSIGN_OR_RETURN(server->listener_, control::Listener::Start({.host = listen.host,
+                                                                     .port = listen.port,
+                                                                     .token = token.secret,
+                                                                     .lease = settings.lease,
+                                                                     .handlers = server->core_.Handlers()}));
+    const bool v6 = listen.host.find(':') != std::string::npos;
+    server->address_ =
+        StrCat(v6 ? "[" : "", listen.host, v6 ? "]:" : ":", static_cast<int>(server->listener_->port()));
+    WC_LOG(kInfo, "controller of job '", settings.job, "' listens on ", server->address_,
+           "; token: ", token.origin);
+    return std::unique_ptr<Controller>(std::move(server));
+  }
+  ~ControllerServer() override { Stop(); }
+
+  [[nodiscard]] std::string address() const override { return address_; }
+  void Stop() override {
+    core_.Stop();  // Ends the streams.
+    if (listener_ != nullptr) listener_->Stop();
+  }
+
+ private:
+  explicit ControllerServer(const Settings& settings) : core_(settings, NewTerm()) {}
+
+  control::Core core_;
+  std::unique_ptr<control::Listener> listener_;
+  std::string address_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Controller>> Controller::Start(Options options) {
+  return ControllerServer::Make(std::move(options));
+}
+
+}  // namespace weightcast

@@ -1,0 +1,169 @@
+#include "control/token.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <span>
+
+#include "base/fd.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "base/strings.h"
+
+namespace weightcast::control {
+namespace {
+
+constexpr size_t kMaxTokenBytes = 4096;
+constexpr size_t kRandomBytes = 32;
+constexpr int kAttempts = 100;
+
+Status Unreadable(const std::string& path, int error) {
+  return {Code::kInvalidArgument, StrCat("cannot read the job token in ", path, ": ", ErrnoText(error))};
+}
+
+/// Tokens travel in a header: printable, without blanks.
+Result<std::string> CheckSecret(std::string text, const std::string& origin) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
+  if (text.empty()) return Status(Code::kInvalidArgument, StrCat("the job token in ", origin, " is empty"));
+  for (const char c : text) {
+    if (c <= ' ' || c > '~')
+      return Status(Code::kInvalidArgument,
+                    StrCat("the job token in ", origin, " may hold only letters, digits and punctuation"));
+  }
+  return text;
+}
+
+Result<std::string> ReadAll(int fd, const std::string& path) {
+  std::string text(kMaxTokenBytes + 1, '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = ::read(fd, text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Unreadable(path, errno);
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+  }
+  if (size > kMaxTokenBytes)
+    return Status(Code::kInvalidArgument, StrCat(path, " is too long for a job token"));
+  text.resize(size);
+  return CheckSecret(std::move(text), path);
+}
+
+/// What others may write is not secret, and what others may read only if the user has not minded.
+Status CheckPrivate(const struct stat& info, const std::string& path, mode_t forbidden) {
+  if (info.st_uid != ::geteuid())
+    return {Code::kPermission, StrCat(path, " belongs to user ", info.st_uid, ", not to you (", ::geteuid(),
+                                      "); remove it, or set WEIGHTCAST_TOKEN or token_file")};
+  if ((info.st_mode & forbidden) != 0)
+    return {Code::kPermission, StrCat("other users have access to ", path, "; run: chmod go-rwx ", path)};
+  return Status::Ok();
+}
+
+Result<std::string> ReadConfigured(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return Unreadable(path, errno);
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return Unreadable(path, errno);
+  if (!S_ISREG(info.st_mode))
+    return Status(Code::kInvalidArgument, StrCat(path, " is not a file with a job token"));
+  if ((info.st_mode & (S_IWGRP | S_IWOTH | S_IROTH)) != 0)
+    return Status(Code::kPermission, StrCat("every user can read or write the job token in ", path,
+                                            "; run: chmod go-rwx ", path));
+  return ReadAll(fd.get(), path);
+}
+
+/// The user's own folder, made if it is not there; nobody else can look into it.
+Result<UniqueFd> OpenFolder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return Status(Code::kPermission, StrCat("cannot make ", path, " for the job token: ", ErrnoText(errno),
+                                            "; set WEIGHTCAST_TOKEN or token_file"));
+  UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder.valid())
+    return Status(Code::kPermission, StrCat(path, " is not a folder of yours: ", ErrnoText(errno)));
+  struct stat info{};
+  if (::fstat(folder.get(), &info) != 0) return Unreadable(path, errno);
+  WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
+  return folder;
+}
+
+Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return {Code::kExhausted, StrCat("cannot write ", path, ": ", ErrnoText(errno))};
+    bytes.remove_prefix(static_cast<size_t>(put));
+  }
+  return Status::Ok();
+}
+
+/// Makes the file whole under another name and links it into place: whoever reads it reads all of it, and of
+/// two that come at once one wins and both read that one's.
+Status Publish(const UniqueFd& folder, const std::string& path) {
+  std::array<std::byte, kRandomBytes> random{};
+  FillRandom(random);
+  const std::string secret = ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
+  const std::string temporary = StrCat("token.", RandomId());
+  const UniqueFd file(
+      ::openat(folder.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file.valid())
+    return {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno))};
+  Status status = WriteAll(file.get(), secret + "\n", path);
+  if (status.ok() && ::linkat(folder.get(), temporary.c_str(), folder.get(), "token", 0) != 0 &&
+      errno != EEXIST)
+    status = {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno))};
+  ::unlinkat(folder.get(), temporary.c_str(), 0);
+  return status;
+}
+
+Result<std::string> ReadOrMake(const std::string& folder_path) {
+  WC_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFolder(folder_path));
+  const std::string path = folder_path + "/token";
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const UniqueFd file(::openat(folder.get(), "token", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    if (file.valid()) {
+      struct stat info{};
+      if (::fstat(file.get(), &info) != 0) return Unreadable(path, errno);
+      if (!S_ISREG(info.st_mode))
+        return Status(Code::kPermission, StrCat(path, " is not a plain file; remove it"));
+      WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
+      return ReadAll(file.get(), path);
+    }
+    if (errno != ENOENT) return Unreadable(path, errno);
+    WC_RETURN_IF_ERROR(Publish(folder, path));
+  }
+  return Status(Code::kPermission, StrCat(path, " vanishes as soon as it is written"));
+}
+
+std::string OwnFolder() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && runtime[0] == '/' && ::access(runtime, W_OK | X_OK) == 0)
+    return StrCat(runtime, "/weightcast");
+  return StrCat("/tmp/weightcast-", ::geteuid());
+}
+
+}  // namespace
+
+Result<Token> LoadToken(const Settings& settings) {
+  const char* environment = std::getenv("WEIGHTCAST_TOKEN");
+  if (environment != nullptr && environment[0] != '\0') {
+    WC_ASSIGN_OR_RETURN(std::string secret, CheckSecret(environment, "WEIGHTCAST_TOKEN"));
+    return Token{.secret = std::move(secret), .configured = true, .origin = "WEIGHTCAST_TOKEN"};
+  }
+  if (!settings.token_file.empty()) {
+    WC_ASSIGN_OR_RETURN(std::string secret, ReadConfigured(settings.token_file));
+    return Token{.secret = std::move(secret), .configured = true, .origin = settings.token_file};
+  }
+  const std::string folder = OwnFolder();
+  WC_ASSIGN_OR_RETURN(std::string secret, ReadOrMake(folder));
+  return Token{.secret = std::move(secret), .configured = false, .origin = folder + "/token"};
+}
+
+bool SameToken(std::string_view a, std::string_view b) {
+  // Digests have one length whatever the tokens', so that the time tells nothing.
+  return SameDigest(HmacSha256("weightcast token", a), HmacSha256("weightcast token", b));
+}
+
+}  // namespace weightcast::control

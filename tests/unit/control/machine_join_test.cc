@@ -1,0 +1,400 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/control/simulator.h"
+
+namespace weightcast::control {
+namespace {
+
+using ::testing::HasSubstr;
+using wire::EngineState;
+
+wire::Hello RankHello(const std::string& engine, uint32_t rank, uint32_t world_size) {
+  wire::Hello hello;
+  hello.name = {.role = wire::Role::kInference, .engine = engine, .rank = rank};
+  hello.world_size = world_size;
+  return hello;
+}
+
+void ExpectRefused(Simulator& sim, SessionId session, const std::string& why) {
+  EXPECT_TRUE(sim.processes[session].refused);
+  EXPECT_THAT(sim.processes[session].refusal.message(), HasSubstr(why));
+  EXPECT_FALSE(sim.Known(session));
+}
+
+TEST(MachineJoin, RefusesWhatDoesNotBelong) {
+  Simulator sim;
+  wire::Hello hello = RankHello("a", 0, 1);
+  hello.protocol = 99;
+  ExpectRefused(sim, sim.Join(hello), "protocol version 1, not 99");
+  hello = RankHello("a", 0, 1);
+  hello.job = "other";
+  ExpectRefused(sim, sim.Join(hello), "serves job 'default', not 'other'");
+  ExpectRefused(sim, sim.Join(RankHello("", 0, 1)), "needs the name of its engine");
+  ExpectRefused(sim, sim.Join(RankHello("a", 2, 2)), "engine a rank 2 is not among 0 .. 1");
+  ExpectRefused(sim, sim.Join(RankHello("a", 0, 0)), "world size of 0");
+  hello = RankHello("a", 0, 1);
+  hello.name.role = wire::Role::kTrainer;
+  ExpectRefused(sim, sim.Join(hello), "a trainer has no engine name");
+  sim.Join(RankHello("a", 0, 2));
+  ExpectRefused(sim, sim.Join(RankHello("a", 1, 3)),
+                "a world size of 3 for engine a; those already here say 2");
+  sim.JoinTrainer(0, 2);
+  ExpectRefused(sim, sim.JoinTrainer(1, 4), "a world size of 4 for the trainers; those already here say 2");
+}
+
+TEST(MachineJoin, ARankGivenTwiceIsRefusedAndTheFirstIsNotDisturbed) {
+  Simulator sim;
+  const SessionId first = sim.JoinTrainer(0, 2);
+  ExpectRefused(sim, sim.JoinTrainer(0, 2), "rank taken: trainer 0 is already here");
+  EXPECT_TRUE(sim.Known(first));
+}
+
+TEST(MachineJoin, TheNewestWinsOnceTheOldOnesStreamIsBroken) {
+  Simulator sim;
+  const SessionId other = sim.JoinTrainer(1, 2);
+  const SessionId first = sim.JoinTrainer(0, 2);
+  sim.Kill(first);
+  const SessionId second = sim.JoinTrainer(0, 2);
+  EXPECT_TRUE(sim.Known(second));
+  EXPECT_FALSE(sim.Known(first));
+  sim.Settle();
+  ASSERT_EQ(sim.processes[other].lost.size(), 1U);
+  EXPECT_THAT(sim.processes[other].lost[0].reason.message(), HasSubstr("a new process has taken its place"));
+}
+
+TEST(MachineJoin, AProcessThatBeginsAnewReplacesItself) {
+  Simulator sim;
+  wire::Hello hello = RankHello("a", 0, 1);
+  hello.incarnation = 5;
+  const SessionId first = sim.Join(hello);
+  const SessionId second = sim.Join(hello);
+  EXPECT_FALSE(sim.Known(first));
+  EXPECT_TRUE(sim.Known(second));
+}
+
+TEST(MachineJoin, MissingWorkersAreNamedWhenTheTimeIsUp) {
+  Simulator sim;
+  sim.config.join_timeout = FromSeconds(3);
+  const SessionId trainer = sim.JoinTrainer(2, 4);
+  const SessionId rank = sim.JoinRank("a", 0, 2);
+  const SessionId whole = sim.JoinRank("b", 0, 1);
+  sim.Settle();
+  sim.Fire(TimerKind::kJoin, kTrainers);
+  ExpectRefused(sim, trainer, "missing: trainer 0, 1, 3 of 4 did not join within 3 s");
+  sim.Fire(TimerKind::kJoin, sim.GroupOf("a"));
+  ExpectRefused(sim, rank, "missing: engine a rank 1 of 2 did not join");
+  sim.Fire(TimerKind::kJoin, sim.GroupOf("b"));
+  ExpectRefused(sim, whole, "no trainer has joined within 3 s");
+  EXPECT_TRUE(sim.timers.empty());
+}
+
+TEST(MachineJoin, TrainersWithoutEnginesAndWithoutRegistrationAreToldSo) {
+  Simulator sim;
+  const SessionId trainer = sim.JoinTrainer(0, 1);
+  sim.JoinRank("half", 1, 2);
+  sim.Settle();
+  sim.Fire(TimerKind::kJoin, kTrainers);
+  ExpectRefused(sim, trainer, "fewer than 1 engines are whole within 300 s");
+  EXPECT_THAT(sim.processes[trainer].refusal.message(), HasSubstr("missing: engine half rank 0"));
+  const SessionId silent = sim.JoinTrainer(0, 1);  // Never reads Welcome, so never registers.
+  sim.Fire(TimerKind::kJoin, kTrainers);
+  ExpectRefused(sim, silent, "trainer 0 has not registered its tensors");
+}
+
+TEST(MachineJoin, WaitingEndsWithThePlan) {
+  Simulator sim;
+  sim.JoinTrainer(0, 1);
+  sim.JoinRank("a", 0, 1);
+  EXPECT_TRUE(sim.Armed(TimerKind::kJoin, kTrainers));
+  sim.Settle();
+  EXPECT_TRUE(sim.timers.empty());
+}
+
+TEST(MachineJoin, TheFirstPlanWaitsForTheWantedNumberOfEngines) {
+  Simulator sim;
+  sim.config.min_engines = 2;
+  sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.state.plan.phase, PlanPhase::kNone);
+  sim.JoinRank("b", 0, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
+  EXPECT_EQ(sim.state.plan.destinations.size(), 2U);
+  sim.KillAndNotice(a);  // Later plans do not wait.
+  sim.Settle();
+  EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
+  EXPECT_EQ(sim.state.plan.destinations.size(), 1U);
+}
+
+TEST(MachineJoin, RunsAndRestarts) {
+  Simulator sim;
+  SessionId t0 = sim.JoinTrainer(0, 2);
+  SessionId t1 = sim.JoinTrainer(1, 2);
+  EXPECT_EQ(sim.state.run, 1U);
+  sim.KillAndNotice(t0);
+  sim.KillAndNotice(t1);
+  t0 = sim.JoinTrainer(0, 2);
+  t1 = sim.JoinTrainer(1, 2);
+  EXPECT_EQ(sim.state.run, 2U) << "one new run for both";
+  wire::Hello same = sim.processes[t1].hello;
+  sim.KillAndNotice(t1);
+  sim.Join(same);
+  EXPECT_EQ(sim.state.run, 2U) << "a process that was only taken for dead";
+
+  Simulator after_restart;
+  wire::Hello rank = RankHello("a", 0, 1);
+  rank.state = EngineState::kServing;
+  rank.version = {.run = 3, .number = 8};
+  after_restart.Join(rank);
+  after_restart.JoinTrainer(0, 1);
+  EXPECT_EQ(after_restart.state.run, 4U) << "new trainers supersede what the engine serves";
+
+  Simulator survivors;
+  wire::Hello trainer;
+  trainer.world_size = 1;
+  trainer.version = {.run = 3, .number = 8};
+  survivors.Join(trainer);
+  EXPECT_EQ(survivors.state.run, 3U) << "trainers that outlived the controller keep their run";
+}
+
+TEST(MachineJoin, AnEngineThatServesTheVersionAlreadyIsNotDisturbed) {
+  Simulator sim;
+  wire::Hello trainer;
+  trainer.world_size = 1;
+  trainer.version = {.run = 3, .number = 8};
+  wire::Hello rank = RankHello("a", 0, 1);
+  rank.state = EngineState::kServing;
+  rank.version = {.run = 3, .number = 9};
+  const SessionId t = sim.Join(trainer);
+  sim.Join(rank);
+  sim.Settle();
+  sim.Publish(t, 9);
+  sim.Settle();
+  ASSERT_EQ(sim.processes[t].done.size(), 1U);
+  EXPECT_TRUE(sim.processes[t].done[0].met_policy);
+  EXPECT_TRUE(sim.processes[t].done[0].receivers.empty());
+}
+
+TEST(MachineJoin, GoodbyeIsToldToTheOthers) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.processes[t].outbox.push_back(wire::Goodbye{});
+  sim.Settle();
+  EXPECT_FALSE(sim.Known(t));
+  ASSERT_EQ(sim.processes[a].lost.size(), 1U);
+  EXPECT_EQ(sim.processes[a].lost[0].reason.message(), "trainer 0 has left");
+  EXPECT_FALSE(sim.Armed(TimerKind::kJoin, sim.GroupOf("a"))) << "an engine outlives its trainers";
+}
+
+TEST(MachinePlan, AnotherRegistrationRaisesTheEpoch) {
+  Simulator sim;
+  sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.processes[a].outbox.push_back(wire::Register{});
+  sim.processes[a].outbox.push_back(wire::LandingMap{});
+  sim.Settle();
+  EXPECT_EQ(sim.state.plan.epoch, 2U);
+  EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
+}
+
+TEST(MachinePlan, APlanThatFailsIsToldToThoseConcerned) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  const SessionId good = sim.JoinRank("good", 0, 1);
+  const SessionId bad = sim.JoinRank("bad", 0, 1);
+  sim.plan_error = {Code::kInvalidArgument, "shapes do not match: [2] and [3]"};
+  sim.plan_concerned = {bad};
+  sim.Settle();
+  ExpectRefused(sim, bad, "shapes do not match");
+  EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared) << "the rest goes on";
+  EXPECT_EQ(sim.state.plan.destinations, std::vector<SessionId>{good});
+  EXPECT_TRUE(sim.Known(t));
+}
+
+TEST(MachinePlan, AMemberThatDiesWhilePlanningVoidsThePlan) {
+  Simulator sim;
+  sim.JoinTrainer(0, 1);
+  sim.JoinRank("a", 0, 1);
+  const SessionId b = sim.JoinRank("b", 0, 1);
+  while (!sim.planning) {
+    std::mt19937 random(1);
+    if (!sim.StepRandom(random)) sim.Fire(TimerKind::kPlan);
+  }
+  sim.KillAndNotice(b);
+  sim.Settle();
+  EXPECT_EQ(sim.state.plan.epoch, 2U);
+  EXPECT_EQ(sim.state.plan.destinations.size(), 1U);
+  EXPECT_EQ(sim.processes.begin()->second.epoch, 2U) << "the void plan was never handed out";
+}
+
+TEST(MachinePlan, AnEngineThatStaysUnreachableIsRefusedByName) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  const SessionId b = sim.JoinRank("b", 0, 1);
+  sim.processes[t].stuck = true;  // Its words are put into its mouth.
+  sim.Do(Said{t, wire::Register{}});
+  for (uint32_t epoch = 1; epoch <= 3; ++epoch) {
+    sim.Settle();
+    ASSERT_EQ(sim.state.plan.epoch, epoch);
+    const wire::Failed failed{.update = {.term = sim.config.term, .epoch = epoch},
+                              .destination = 1,
+                              .reason = {Code::kTimedOut, "no answer from 10.0.0.2:4711"}};
+    wire::Failed stale = failed;
+    stale.update.epoch = epoch - 1;
+    sim.Do(Said{t, stale});
+    EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPreparing);
+    sim.Do(Said{t, failed});
+    sim.Do(Said{t, failed});  // Counts once.
+    EXPECT_EQ(sim.Known(b), epoch < 3);
+  }
+  ExpectRefused(sim, b, "trainer 0 cannot reach engine b rank 0: no answer from 10.0.0.2:4711");
+  sim.Settle();
+  EXPECT_TRUE(sim.Known(a));
+  EXPECT_EQ(sim.state.plan.epoch, 4U);
+}
+
+TEST(MachinePlan, AWorkerThatNeverPreparesIsNamed) {
+  Simulator sim;
+  sim.config.timeout = FromSeconds(7);
+  sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.processes[a].stuck = true;
+  sim.Do(Said{a, wire::Register{}});
+  sim.Do(Said{a, wire::LandingMap{}});
+  for (int i = 0; i < 3; ++i) {
+    sim.Settle();
+    sim.Fire(TimerKind::kPrepare);
+  }
+  ExpectRefused(sim, a, "engine a rank 0 has not made its connections within 7 s");
+}
+
+TEST(MachinePublish, EarlyPublicationsWaitForThePlan) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  sim.Publish(t0, 1);
+  sim.Settle();
+  const SessionId t1 = sim.JoinTrainer(1, 2);
+  sim.Publish(t1, 1);
+  sim.Settle();
+  EXPECT_FALSE(sim.Armed(TimerKind::kCatchUp));
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a).number, 1);
+}
+
+TEST(MachinePublish, WhoDoesNotCatchUpIsNamed) {
+  Simulator sim;
+  sim.config.timeout = FromSeconds(2);
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  const SessionId t1 = sim.JoinTrainer(1, 2);
+  sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.Publish(t0, 5);
+  sim.Settle();
+  sim.Fire(TimerKind::kCatchUp);
+  sim.Settle();
+  ASSERT_EQ(sim.processes[t0].done.size(), 1U);
+  EXPECT_EQ(sim.processes[t0].done[0].reason.message(),
+            "trainer 1 has not published version 5 within 2 s (timeout)");
+  sim.Publish(t1, 5);  // Too late: the other's bytes may have changed.
+  sim.Settle();
+  ASSERT_EQ(sim.processes[t1].done.size(), 1U);
+  EXPECT_FALSE(sim.processes[t1].done[0].met_policy);
+  sim.PublishAll(6);
+  sim.Settle();
+  EXPECT_TRUE(sim.processes[t0].done[1].met_policy);
+  sim.Publish(t0, 8);
+  sim.Publish(t1, 7);
+  sim.Settle();
+  sim.Fire(TimerKind::kCatchUp);
+  sim.Settle();
+  EXPECT_THAT(sim.processes[t0].done.back().reason.message(), HasSubstr("trainer 1 is at version 7, not 8"));
+}
+
+TEST(MachinePublish, ANewerVersionSupersedesOneThatHasNotOpened) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  const SessionId t1 = sim.JoinTrainer(1, 2);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.processes[a].grants = false;
+  sim.PublishAll(1);
+  sim.Settle();
+  sim.PublishAll(2);
+  sim.Settle();
+  sim.Publish(t0, 3);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t0].superseded, 1);
+  EXPECT_EQ(sim.processes[t1].superseded, 1) << "trainer 0 has 2 no more";
+  sim.Publish(t1, 3);
+  sim.processes[a].grants = true;
+  sim.Settle();
+  sim.Fire(TimerKind::kStep, sim.GroupOf("a"));
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a).number, 3);
+}
+
+TEST(MachinePublish, WhoPublishesASupersededVersionLateIsTold) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  const SessionId t1 = sim.JoinTrainer(1, 2);
+  sim.Settle();
+  sim.Publish(t0, 1);
+  sim.Publish(t0, 2);
+  sim.Settle();
+  sim.Publish(t1, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t1].superseded, 1);
+}
+
+TEST(MachinePublish, NumbersRise) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  sim.Settle();
+  sim.Publish(t, 5);
+  sim.Settle();
+  sim.Do(Said{t, wire::Published{.number = 5}});
+  sim.Settle();
+  ASSERT_EQ(sim.processes[t].done.size(), 1U);
+  EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
+}
+
+TEST(MachineView, ShowsWhoIsThereAndWhatGoesOn) {
+  Simulator sim;
+  EXPECT_EQ(ViewOf(sim.config, sim.state).phase, "waiting for workers");
+  sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  EXPECT_EQ(ViewOf(sim.config, sim.state).phase, "planned");
+  sim.processes[a].grants = false;
+  sim.PublishAll(1);
+  sim.Settle();
+  wire::ModelView view = ViewOf(sim.config, sim.state);
+  EXPECT_EQ(view.phase, "granting");
+  EXPECT_EQ(view.update.sequence, 1U);
+  ASSERT_EQ(view.workers.size(), 2U);
+  EXPECT_TRUE(view.workers[0].prepared);
+  EXPECT_EQ(view.workers[0].version.number, 1);
+  ASSERT_EQ(view.engines.size(), 1U);
+  EXPECT_EQ(view.engines[0].state, EngineState::kJoining);
+  sim.KillAndNotice(a);
+  sim.Settle();
+  view = ViewOf(sim.config, sim.state);
+  EXPECT_EQ(view.engines[0].state, EngineState::kFailed);
+  EXPECT_THAT(view.engines[0].last_error, HasSubstr("engine a rank 0 is lost"));
+}
+
+TEST(MachineGroups, EmptyEnginesAreForgottenInTheEnd) {
+  Simulator sim;
+  for (int i = 0; i < 100; ++i) sim.KillAndNotice(sim.JoinRank(StrCat("engine-", i), 0, 1));
+  EXPECT_LE(sim.state.groups.size(), 34U);
+}
+
+}  // namespace
+}  // namespace weightcast::control

@@ -1,0 +1,200 @@
+#include <gtest/gtest.h>
+
+#include "unit/control/simulator.h"
+
+// Random orders of messages, deaths, restarts and late timers. The promises are checked at every action by
+// the simulator; here is what must hold in the end.
+namespace weightcast::control {
+namespace {
+
+class Adversary : public Simulator {
+ public:
+  explicit Adversary(uint32_t seed) : random_(seed) {
+    config.together = Chance(2);
+    trainers_ = 1 + Pick(3);
+    for (uint32_t engine = 0; engine < 1 + Pick(3); ++engine) engines_.push_back(1 + Pick(2));
+    landing_ = Chance(2) ? wire::Landing::kInPlace : wire::Landing::kShadow;
+    hold_ = Chance(3);
+  }
+
+  void Run(int steps) {
+    const uint32_t calm = 6U << Pick(4);  // Deliveries between two disturbances, on average.
+    for (uint32_t i = 0; i < 2 * trainers_ + 4 * engines_.size(); ++i) StartSomeone();
+    for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
+      if (!Chance(calm)) {
+        if (!StepRandom(random_) && Armed(TimerKind::kPlan)) Fire(TimerKind::kPlan);
+        continue;
+      }
+      Disturb();
+    }
+    for (auto& [session, process] : processes) Unstick(process);
+    for (auto& [session, process] : processes) {
+      if (process.linked || !Lives(process)) continue;
+      process.linked = true;
+      if (Known(session)) Do(Resumed{session});
+    }
+    RunOut();
+  }
+
+  void CheckEnd() {
+    EXPECT_FALSE(state.update.has_value()) << "an update without an end";
+    EXPECT_TRUE(timers.empty());
+    for (const auto& [session, process] : processes) {
+      if (!Lives(process)) continue;
+      for (const auto& [number, answered] : process.published) {
+        EXPECT_TRUE(answered) << wire::ToString(process.hello.name) << " has no answer for " << number;
+      }
+      EXPECT_FALSE(process.granted && !process.committed && IsTrainer(process));
+    }
+    CheckEnginesAgree();
+  }
+
+  /// Once nothing goes on, the ranks of a whole engine serve the same version or the engine is not serving.
+  void CheckEnginesAgree() {
+    for (const auto& engine : ViewOf(config, state).engines) {
+      if (engine.state != wire::EngineState::kServing || engine.version.number < 0) continue;
+      for (const auto& [session, process] : processes) {
+        if (Known(session) && process.hello.name.engine == engine.name) {
+          EXPECT_TRUE(process.version == engine.version);
+        }
+      }
+    }
+  }
+  [[nodiscard]] bool Committed() const { return state.committed.number >= 0; }
+
+ private:
+  uint32_t Pick(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
+  bool Chance(uint32_t one_in) { return Pick(one_in) == 0; }
+
+  static void Unstick(Process& process) {
+    process.stuck = false;
+    process.grants = process.switches = process.fences = process.writes = true;
+  }
+
+  Process* Any() {
+    std::vector<Process*> living;
+    for (auto& [session, process] : processes)
+      if (Lives(process)) living.push_back(&process);
+    return living.empty() ? nullptr : living[Pick(static_cast<uint32_t>(living.size()))];
+  }
+
+  void StartSomeone() {
+    const uint32_t which = Pick(1 + static_cast<uint32_t>(engines_.size()));
+    if (which == 0) {
+      JoinTrainer(Pick(trainers_), trainers_);
+    } else {
+      JoinRank(StrCat("e", which), Pick(engines_[which - 1]), engines_[which - 1], landing_);
+    }
+  }
+
+  void PublishNext() {
+    ++number_;
+    for (auto& [session, process] : processes)
+      if (IsTrainer(process) && Lives(process) && !Chance(20)) Publish(session, number_, hold_);
+  }
+
+  void Disturb() {
+    Process* process = Any();
+    switch (Pick(12)) {
+      case 0:
+      case 1:
+      case 2:
+        for (int i = 0; i < 4; ++i) StartSomeone();
+        return;
+      case 3:
+      case 4:
+      case 5:
+      case 6:
+      case 7:
+        PublishNext();
+        return;
+      case 8:
+        if (!timers.empty()) {
+          auto timer = timers.begin();
+          std::advance(timer, Pick(static_cast<uint32_t>(timers.size())));
+          const TimerId id = timer->first;
+          if (id.kind != TimerKind::kJoin || Chance(8)) Fire(id.kind, id.group);
+        }
+        return;
+      default:
+        if (process != nullptr) Hurt(*process);
+    }
+  }
+
+  void Hurt(Process& process) {
+    const SessionId session = process.session;
+    switch (Pick(10)) {
+      case 0:
+        Kill(session);
+        if (Chance(2)) LeaseOut(session);
+        return;
+      case 1:  // A break and a return.
+        if (process.linked && Known(session)) {
+          process.linked = false;
+          Do(StreamBroken{session});
+        } else if (!process.linked && Known(session)) {
+          process.linked = true;
+          Do(Resumed{session});
+        }
+        return;
+      case 2:
+        process.grants = !process.grants || Chance(2);
+        return;
+      case 3:
+        process.switches = !process.switches || Chance(2);
+        return;
+      case 4:
+        process.writes = !process.writes || Chance(2);
+        return;
+      case 5:
+        if (Chance(3)) process.outbox.push_back(wire::Goodbye{});
+        return;
+      case 6:
+        if (IsTrainer(process)) process.outbox.push_back(wire::Cancel{.number = number_});
+        return;
+      case 7:
+        process.outbox.push_back(wire::Register{});
+        if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
+        return;
+      case 8:
+        if (state.update)
+          process.outbox.push_back(
+              wire::Failed{.update = state.update->id,
+                           .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
+                           .reason = {Code::kInternal, "a step failed"}});
+        return;
+      default:
+        if (state.plan.phase == PlanPhase::kPreparing)
+          process.outbox.push_back(
+              wire::Failed{.update = {.term = config.term, .epoch = state.plan.epoch},
+                           .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
+                           .reason = {Code::kUnavailable, "no road"}});
+    }
+  }
+
+  std::mt19937 random_;
+  uint32_t trainers_ = 1;
+  std::vector<uint32_t> engines_;
+  wire::Landing landing_ = wire::Landing::kInPlace;
+  bool hold_ = false;
+  int64_t number_ = 0;
+};
+
+TEST(MachineRandom, EveryPromiseHoldsInEveryOrder) {
+  uint64_t opened = 0;
+  int committed = 0;
+  for (uint32_t seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE(StrCat("seed ", seed));
+    Adversary adversary(seed);
+    adversary.Run(2000);
+    adversary.CheckEnd();
+    if (::testing::Test::HasFailure()) break;
+    committed += adversary.Committed() ? 1 : 0;
+    opened += adversary.state.sequence;
+  }
+  EXPECT_GT(committed, 120) << "the adversary leaves too little alive to prove anything";
+  EXPECT_GT(opened, 1500U);
+}
+
+}  // namespace
+}  // namespace weightcast::control

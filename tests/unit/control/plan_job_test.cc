@@ -1,0 +1,215 @@
+#include "control/plan_job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/strings.h"
+#include "plan/table_format.h"
+#include "wire/codec.h"
+
+namespace weightcast::control {
+namespace {
+
+using ::testing::HasSubstr;
+
+wire::ShardInfo Whole(const std::string& name, Shape shape) {
+  return {.tensor = {.name = name, .dtype = DType::kF32, .shape = shape},
+          .box = {.offset = Shape(shape.size()), .size = shape},
+          .declared = false};
+}
+
+PlanMember Member(SessionId session, wire::WorkerName name, std::vector<wire::ShardInfo> shards,
+                  const std::string& rules = {}) {
+  return {.session = session,
+          .member = {.name = std::move(name), .incarnation = 1000 + session, .addresses = {"10.0.0.1:1"}},
+          .registration =
+              std::make_shared<wire::Register>(wire::Register{.shards = std::move(shards), .rules = rules}),
+          .landing = std::make_shared<wire::LandingMap>(
+              wire::LandingMap{.epoch = 0, .regions = {"key"}, .places = {{.region = 0, .offset = 64}}})};
+}
+
+PlanJob TwoToTwo() {
+  PlanJob job;
+  job.job = "default";
+  job.model = "policy";
+  job.term = 5;
+  job.epoch = 3;
+  job.run = 2;
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    job.trainers.push_back(
+        Member(1 + rank, {.role = wire::Role::kTrainer, .engine = "", .rank = rank}, {Whole("w", {64, 4})}));
+  for (const char* engine : {"a", "b"})
+    job.engines.push_back(
+        {Member(static_cast<SessionId>(3 + job.engines.size()),
+                {.role = wire::Role::kInference, .engine = engine, .rank = 0}, {Whole("w", {64, 4})})});
+  return job;
+}
+
+std::vector<wire::ControllerMessage> MessagesFor(const PlanOutput& output, SessionId session) {
+  std::vector<wire::ControllerMessage> messages;
+  for (const auto& handout : output.handouts) {
+    if (handout.session != session) continue;
+    for (const SharedPacket& packet : handout.packets)
+      messages.push_back(*wire::DecodeControllerMessage(packet->parts[0]));
+  }
+  return messages;
+}
+
+TEST(PlanJob, EveryMemberGetsItsTableItsPeersAndItsLandings) {
+  const PlanOutput output = RunPlan(TwoToTwo());
+  ASSERT_TRUE(output.status.ok()) << output.status.ToString();
+  EXPECT_THAT(output.summary, HasSubstr("epoch 3, 1 tensors, 2 trainers to 2 engines"));
+  ASSERT_EQ(output.handouts.size(), 4U);
+  const auto messages = MessagesFor(output, 1);
+  const auto& plan = std::get<wire::Plan>(messages[0]);
+  EXPECT_EQ(plan.epoch, 3U);
+  EXPECT_EQ(plan.run, 2U);
+  ASSERT_EQ(plan.peers.size(), 2U);
+  const auto table = plan::DecodeRankTable(plan.table);
+  ASSERT_TRUE(table.ok()) << table.status().ToString();
+  EXPECT_EQ(messages.size(), 1 + table->peers.size());
+  for (size_t peer = 0; peer < plan.peers.size(); ++peer) {
+    const bool meets =
+        std::find(table->peers.begin(), table->peers.end(), static_cast<int>(peer)) != table->peers.end();
+    EXPECT_EQ(plan.peers[peer].incarnation, meets ? 1003 + peer : 0);
+  }
+  for (size_t i = 1; i < messages.size(); ++i) {
+    const auto& landing = std::get<wire::PeerLanding>(messages[i]);
+    EXPECT_EQ(landing.map.epoch, 3U);
+    EXPECT_EQ(landing.map.places[0].offset, 64U);
+  }
+  const auto source = MessagesFor(output, 4);
+  ASSERT_EQ(source.size(), 1U);
+  const auto source_table = plan::DecodeRankTable(std::get<wire::Plan>(source[0]).table);
+  ASSERT_TRUE(source_table.ok());
+  EXPECT_EQ(source_table->role, plan::RankTable::Role::kInference);
+  EXPECT_EQ(source_table->rank, 1);
+}
+
+TEST(PlanJob, TheEngineThatDoesNotFitIsTheOneConcerned) {
+  PlanJob job = TwoToTwo();
+  job.engines[1][0].registration =
+      std::make_shared<wire::Register>(wire::Register{.shards = {Whole("w", {64, 5})}, .rules = {}});
+  PlanOutput output = RunPlan(job);
+  EXPECT_FALSE(output.status.ok());
+  EXPECT_THAT(output.status.message(), HasSubstr("[64, 5]"));
+  EXPECT_EQ(output.concerned, std::vector<SessionId>{4});
+
+  job.engines[1][0].registration = std::make_shared<wire::Register>(
+      wire::Register{.shards = {Whole("w", {64, 4}), Whole("extra", {3})}, .rules = {}});
+  output = RunPlan(job);
+  EXPECT_THAT(output.status.message(), HasSubstr("extra"));
+  EXPECT_EQ(output.concerned, std::vector<SessionId>{4});
+}
+
+TEST(PlanJob, WhenNoEngineFitsEverybodyIsConcerned) {
+  PlanJob job = TwoToTwo();
+  for (auto& trainer : job.trainers)
+    trainer.registration =
+        std::make_shared<wire::Register>(wire::Register{.shards = {Whole("v", {64, 4})}, .rules = {}});
+  const PlanOutput output = RunPlan(job);
+  EXPECT_EQ(output.status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(output.concerned.size(), 4U);
+}
+
+TEST(PlanJob, TrainersMustAgreeOnRulesAndRulesAreChecked) {
+  PlanJob job = TwoToTwo();
+  job.trainers[1] =
+      Member(2, {.role = wire::Role::kTrainer, .engine = "", .rank = 1}, {Whole("w", {64, 4})}, "{}");
+  PlanOutput output = RunPlan(job);
+  EXPECT_THAT(output.status.message(), HasSubstr("different name rules"));
+  EXPECT_EQ(output.concerned, (std::vector<SessionId>{1, 2}));
+  for (auto& trainer : job.trainers)
+    trainer.registration =
+        std::make_shared<wire::Register>(wire::Register{.shards = {Whole("w", {64, 4})}, .rules = "no json"});
+  output = RunPlan(job);
+  EXPECT_FALSE(output.status.ok());
+  EXPECT_EQ(output.concerned, (std::vector<SessionId>{1, 2}));
+}
+
+TEST(PlanJob, DeclaredTensorsNeedNoPartner) {
+  PlanJob job = TwoToTwo();
+  wire::ShardInfo declared = Whole("optimizer", {7});
+  declared.declared = true;
+  for (auto& trainer : job.trainers)
+    trainer.registration = std::make_shared<wire::Register>(
+        wire::Register{.shards = {Whole("w", {64, 4}), declared}, .rules = {}});
+  EXPECT_TRUE(RunPlan(job).status.ok());
+}
+
+class TableFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/wc-tables-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string folder_;
+};
+
+TEST_F(TableFolder, TablesGoThroughTheFolderWhole) {
+  PlanJob job = TwoToTwo();
+  job.tables = folder_;
+  const PlanOutput output = RunPlan(job);
+  ASSERT_TRUE(output.status.ok());
+  EXPECT_TRUE(output.warning.empty()) << output.warning;
+  const auto messages = MessagesFor(output, 2);
+  const auto& plan = std::get<wire::Plan>(messages[0]);
+  EXPECT_TRUE(plan.table.empty());
+  EXPECT_EQ(plan.table_file, "default/policy/term-5/epoch-3/trainer-1.table");
+  std::ifstream file(folder_ + "/" + plan.table_file);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const auto table = plan::DecodeRankTable(bytes);
+  ASSERT_TRUE(table.ok()) << table.status().ToString();
+  EXPECT_EQ(table->epoch, 3U);
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+    if (!entry.is_regular_file()) continue;
+    ++files;
+    EXPECT_EQ(entry.path().extension(), ".table") << "nothing half-written stays";
+  }
+  EXPECT_EQ(files, 4);
+}
+
+TEST_F(TableFolder, OldTablesGoAndStrangersStay) {
+  PlanJob job = TwoToTwo();
+  job.tables = folder_;
+  for (const char* path :
+       {"default/policy/term-4/epoch-9", "default/policy/term-5/epoch-1", "default/policy/term-5/epoch-2",
+        "default/policy/term-6/epoch-1", "default/policy/notes", "other"})
+    std::filesystem::create_directories(folder_ + "/" + path);
+  ASSERT_TRUE(RunPlan(job).status.ok());
+  const auto there = [&](const char* path) { return std::filesystem::exists(folder_ + "/" + path); };
+  EXPECT_FALSE(there("default/policy/term-4"));
+  EXPECT_FALSE(there("default/policy/term-5/epoch-1"));
+  EXPECT_TRUE(there("default/policy/term-5/epoch-2"));
+  EXPECT_TRUE(there("default/policy/term-6/epoch-1"));
+  EXPECT_TRUE(there("default/policy/notes"));
+  EXPECT_TRUE(there("other"));
+}
+
+TEST_F(TableFolder, ABadFolderMeansByNetworkAndAWarning) {
+  PlanJob job = TwoToTwo();
+  job.tables = folder_ + "/file";
+  std::ofstream(job.tables) << "not a folder";
+  const PlanOutput output = RunPlan(job);
+  ASSERT_TRUE(output.status.ok());
+  EXPECT_THAT(output.warning, HasSubstr("tables go by network"));
+  EXPECT_FALSE(std::get<wire::Plan>(MessagesFor(output, 1)[0]).table.empty());
+}
+
+TEST_F(TableFolder, NamesCannotLeaveTheFolder) {
+  PlanJob job = TwoToTwo();
+  job.model = "../../x";
+  job.tables = folder_;
+  const auto path = WriteTable(job, wire::Role::kTrainer, 0, "bytes");
+  ASSERT_TRUE(path.ok());
+  for (const auto& part : std::filesystem::path(*path)) EXPECT_NE(part, "..") << *path;
+}
+
+}  // namespace
+}  // namespace weightcast::control

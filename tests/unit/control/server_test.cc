@@ -1,0 +1,355 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "base/socket.h"
+#include "unit/control/cuttable_proxy.h"
+#include "unit/control/puppet.h"
+
+namespace weightcast::control {
+namespace {
+
+using ::testing::HasSubstr;
+
+wire::WorkerName TrainerName(uint32_t rank) {
+  return {.role = wire::Role::kTrainer, .engine = "", .rank = rank};
+}
+wire::WorkerName RankName(const std::string& engine, uint32_t rank = 0) {
+  return {.role = wire::Role::kInference, .engine = engine, .rank = rank};
+}
+
+/// A controller on a free loopback port, and a token of the test's own.
+class ServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/wc-server-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+    ::setenv("XDG_RUNTIME_DIR", name, 1);
+  }
+  void TearDown() override {
+    puppets_.clear();
+    controller_.reset();
+    ::unsetenv("XDG_RUNTIME_DIR");
+    std::filesystem::remove_all(folder_);
+  }
+  void Start(std::map<std::string, std::string> settings = {}) {
+    auto started = Controller::Start({.listen = "127.0.0.1:0", .settings = std::move(settings)});
+    ASSERT_TRUE(started.ok()) << started.status().ToString();
+    controller_ = std::move(*started);
+  }
+  Puppet& Add(wire::WorkerName name, uint32_t world_size, Puppet::Options options = {}) {
+    options.name = std::move(name);
+    options.world_size = world_size;
+    if (options.address.empty()) options.address = controller_->address();
+    return *puppets_.emplace_back(std::make_unique<Puppet>(std::move(options)));
+  }
+  Settings ClientSettings() { return *Settings::From({{"controller", controller_->address()}}); }
+
+  std::string folder_;
+  std::unique_ptr<Controller> controller_;
+  std::vector<std::unique_ptr<Puppet>> puppets_;
+};
+
+TEST_F(ServerTest, OneUpdateOverTheNetwork) {
+  Start();
+  Puppet& trainer = Add(TrainerName(0), 1);
+  Puppet& rank = Add(RankName("a"), 1);
+  trainer.client().Send(wire::Published{.number = 1});
+  ASSERT_TRUE(rank.WaitServed(1));
+  ASSERT_TRUE(trainer.WaitDone(1));
+  const wire::Done done = trainer.done()[0];
+  EXPECT_TRUE(done.met_policy);
+  EXPECT_EQ(done.receivers.at(0).bytes, 4096U);
+  EXPECT_GT(done.seconds, 0) << "the shell fills in what the machine cannot know";
+  EXPECT_LT(done.seconds, 20);
+}
+
+TEST_F(ServerTest, SixtyFourWorkersAndFiveVersions) {
+  Start({{"min_engines", "32"}});
+  for (uint32_t i = 0; i < 32; ++i) {
+    Add(TrainerName(i), 32);
+    Add(RankName(StrCat("engine-", i)), 1);
+  }
+  for (int64_t number = 1; number <= 5; ++number) {
+    for (size_t i = 0; i < puppets_.size(); i += 2)
+      puppets_[i]->client().Send(wire::Published{.number = number});
+    for (size_t i = 0; i < puppets_.size(); i += 2)
+      ASSERT_TRUE(puppets_[i]->WaitDone(static_cast<size_t>(number))) << "trainer " << i / 2;
+    for (size_t i = 1; i < puppets_.size(); i += 2) EXPECT_EQ(puppets_[i]->served().number, number);
+  }
+  EXPECT_EQ(puppets_[0]->done().back().engines.size(), 32U);
+}
+
+TEST_F(ServerTest, LargeRegistrationsAndTablesTravelInPieces) {
+  Start();
+  std::vector<wire::ShardInfo> shards;
+  for (int i = 0; i < 20000; ++i) {
+    const Shape shape = {1 + i % 7, 8};
+    shards.push_back({.tensor = {.name = StrCat("model.layers.", i, ".mlp.experts.weight"),
+                                 .dtype = DType::kBF16,
+                                 .shape = shape},
+                      .box = {.offset = {0, 0}, .size = shape},
+                      .declared = false});
+  }
+  Puppet::Options options;
+  options.shards = shards;
+  Puppet& trainer = Add(TrainerName(0), 1, options);
+  Puppet& rank = Add(RankName("a"), 1, options);
+  trainer.client().Send(wire::Published{.number = 1});
+  ASSERT_TRUE(rank.WaitServed(1));
+}
+
+TEST_F(ServerTest, AWrongTokenEndsAtOnceAndSaysSo) {
+  std::ofstream(folder_ + "/one") << "token-one";
+  std::ofstream(folder_ + "/two") << "token-two";
+  std::filesystem::permissions(folder_ + "/one", std::filesystem::perms::owner_read);
+  std::filesystem::permissions(folder_ + "/two", std::filesystem::perms::owner_read);
+  Start({{"token_file", folder_ + "/one"}});
+  Puppet::Options options;
+  options.settings["token_file"] = folder_ + "/two";
+  Puppet& stranger = Add(TrainerName(0), 1, options);
+  ASSERT_TRUE(stranger.WaitEnded());
+  EXPECT_EQ(stranger.end().code(), Code::kPermission);
+  EXPECT_THAT(stranger.end().message(), HasSubstr("token"));
+  EXPECT_THAT(stranger.end().message(), HasSubstr(folder_ + "/two"));
+  Settings settings = ClientSettings();
+  settings.token_file = folder_ + "/two";
+  EXPECT_EQ(GetView(settings, Clock::now() + kPatience).status().code(), Code::kPermission);
+}
+
+TEST_F(ServerTest, AWrongJobIsRefused) {
+  Start({{"job", "mine"}});
+  Puppet::Options options;
+  options.job = "yours";
+  Puppet& stranger = Add(TrainerName(0), 1, options);
+  ASSERT_TRUE(stranger.WaitEnded());
+  EXPECT_THAT(stranger.end().message(), HasSubstr("serves job 'mine', not 'yours'"));
+}
+
+TEST_F(ServerTest, ARankTwiceIsRefused) {
+  Start();
+  Puppet& first = Add(TrainerName(0), 2);
+  ASSERT_TRUE(first.WaitConnected());
+  Puppet& second = Add(TrainerName(0), 2);
+  ASSERT_TRUE(second.WaitEnded());
+  EXPECT_THAT(second.end().message(), HasSubstr("rank taken: trainer 0"));
+  EXPECT_EQ(first.client().state(), LinkState::kConnected);
+}
+
+TEST_F(ServerTest, AMissingWorkerIsNamedToAllWhoWait) {
+  Start({{"join_timeout", "0.5"}});
+  Puppet& trainer = Add(TrainerName(0), 2);
+  Puppet& rank = Add(RankName("a"), 1);
+  ASSERT_TRUE(trainer.WaitEnded());
+  ASSERT_TRUE(rank.WaitEnded());
+  EXPECT_THAT(trainer.end().message(), HasSubstr("missing: trainer 1 of 2 did not join within 0.5 s"));
+  EXPECT_THAT(rank.end().message(), HasSubstr("trainer"));
+}
+
+TEST_F(ServerTest, ShapesThatDoNotMatchAreToldToTheEngine) {
+  Start();
+  Add(TrainerName(0), 1);
+  Puppet::Options options;
+  options.shards = {{.tensor = {.name = "w", .dtype = DType::kF32, .shape = {256, 5}},
+                     .box = {.offset = {0, 0}, .size = {256, 5}},
+                     .declared = false}};
+  Puppet& rank = Add(RankName("a"), 1, options);
+  ASSERT_TRUE(rank.WaitEnded());
+  EXPECT_THAT(rank.end().message(), HasSubstr("[256, 5]"));
+}
+
+TEST_F(ServerTest, PortInUseIsClear) {
+  Start();
+  const auto second = Controller::Start({.listen = controller_->address(), .settings = {}});
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.status().message(), HasSubstr("port in use"));
+  EXPECT_THAT(second.status().message(), HasSubstr(controller_->address()));
+}
+
+TEST_F(ServerTest, WithoutATokenOnlyLoopback) {
+  const auto open = Controller::Start({.listen = "0.0.0.0:0", .settings = {}});
+  ASSERT_FALSE(open.ok());
+  EXPECT_EQ(open.status().code(), Code::kPermission);
+  EXPECT_THAT(open.status().message(), HasSubstr("WEIGHTCAST_TOKEN"));
+}
+
+TEST_F(ServerTest, AnUnreachableControllerIsNamed) {
+  auto listener = Listen(*SocketAddress::Parse("127.0.0.1:0"), {});
+  ASSERT_TRUE(listener.ok());
+  const std::string address = LocalAddressOf(listener->get())->ToString();
+  listener->reset();  // Nobody listens there now.
+  Puppet::Options options;
+  options.address = address;
+  options.settings["join_timeout"] = "0.5";
+  Puppet& lonely = Add(TrainerName(0), 1, options);
+  ASSERT_TRUE(lonely.WaitEnded());
+  EXPECT_EQ(lonely.end().code(), Code::kTimedOut);
+  EXPECT_THAT(lonely.end().message(), HasSubstr(StrCat("no controller at ", address, " for 0.5 s")));
+  EXPECT_THAT(lonely.end().message(), HasSubstr("check that it runs"));
+}
+
+TEST_F(ServerTest, AListenerThatNeverAnswersIsGivenUp) {
+  auto listener = Listen(*SocketAddress::Parse("127.0.0.1:0"), {});
+  ASSERT_TRUE(listener.ok());
+  Puppet::Options options;
+  options.address = LocalAddressOf(listener->get())->ToString();
+  options.settings["join_timeout"] = "0.5";
+  Puppet& lonely = Add(TrainerName(0), 1, options);
+  ASSERT_TRUE(lonely.WaitEnded());
+  EXPECT_EQ(lonely.end().code(), Code::kTimedOut);
+}
+
+TEST_F(ServerTest, WorkersMayComeBeforeTheController) {
+  auto listener = Listen(*SocketAddress::Parse("127.0.0.1:0"), {});
+  const std::string address = LocalAddressOf(listener->get())->ToString();
+  listener->reset();
+  Puppet::Options options;
+  options.address = address;
+  Puppet& early = Add(TrainerName(0), 1, options);
+  ASSERT_TRUE(early.Wait([&] { return early.client().state() == LinkState::kBroken; }));
+  auto started = Controller::Start({.listen = address, .settings = {}});
+  ASSERT_TRUE(started.ok()) << started.status().ToString();
+  controller_ = std::move(*started);
+  EXPECT_TRUE(early.WaitConnected());
+}
+
+TEST_F(ServerTest, AStoppedControllerIsNoticedInTime) {
+  Start({{"lease", "0.4"}});
+  Puppet::Options options;
+  options.settings["lease"] = "0.4";
+  Puppet& trainer = Add(TrainerName(0), 1, options);
+  ASSERT_TRUE(trainer.WaitConnected());
+  const TimePoint before = Clock::now();
+  controller_->Stop();
+  ASSERT_TRUE(trainer.WaitEnded());
+  EXPECT_EQ(trainer.end().code(), Code::kTimedOut);
+  EXPECT_THAT(trainer.end().message(), HasSubstr("no controller at 127.0.0.1:"));
+  EXPECT_THAT(trainer.end().message(), HasSubstr("for 0.8 s"));
+  EXPECT_LT(Clock::now() - before, std::chrono::seconds(10));
+}
+
+TEST_F(ServerTest, BreaksLoseNothing) {
+  Start();
+  CuttableProxy proxy(controller_->address());
+  Puppet::Options options;
+  options.address = proxy.address();
+  Puppet& trainer = Add(TrainerName(0), 1, options);
+  Puppet& rank = Add(RankName("a"), 1, options);
+  std::mt19937 random(7);
+  for (int64_t number = 1; number <= 30; ++number) {
+    trainer.client().Send(wire::Published{.number = number});
+    if (random() % 2 == 0) proxy.Cut();
+    ASSERT_TRUE(trainer.WaitDone(static_cast<size_t>(number))) << "version " << number;
+    ASSERT_TRUE(trainer.done().back().met_policy) << trainer.done().back().reason.ToString();
+  }
+  EXPECT_EQ(rank.served().number, 30);
+  EXPECT_EQ(trainer.welcomes(), 1U) << "one session all along";
+  EXPECT_GT(trainer.breaks(), 0U);
+}
+
+TEST_F(ServerTest, ABreakLongerThanTheLeaseIsDeathAndANewBeginning) {
+  Start({{"lease", "0.4"}});
+  CuttableProxy proxy(controller_->address());
+  Puppet::Options options;
+  options.settings["lease"] = "0.4";
+  Puppet& trainer = Add(TrainerName(0), 1, options);
+  options.address = proxy.address();
+  options.settings["controller_timeout"] = "20";
+  Puppet& rank = Add(RankName("a"), 1, options);
+  ASSERT_TRUE(trainer.WaitConnected());
+  ASSERT_TRUE(rank.WaitConnected());
+  proxy.Switch(false);
+  ASSERT_TRUE(trainer.WaitLost(1));
+  EXPECT_THAT(trainer.lost()[0].reason.message(),
+              HasSubstr("engine a rank 0 is lost: not heard of for 0.4 s"));
+  proxy.Switch(true);
+  ASSERT_TRUE(rank.Wait([&] { return rank.client().state() == LinkState::kConnected; }));
+  EXPECT_EQ(rank.welcomes(), 2U);
+  trainer.client().Send(wire::Published{.number = 1});
+  ASSERT_TRUE(rank.WaitServed(1));
+}
+
+TEST_F(ServerTest, AnotherControllerAtTheSameAddressIsANewBeginning) {
+  Start();
+  const std::string address = controller_->address();
+  Puppet& trainer = Add(TrainerName(0), 1);
+  Puppet& rank = Add(RankName("a"), 1);
+  trainer.client().Send(wire::Published{.number = 1});
+  ASSERT_TRUE(trainer.WaitDone(1));
+  controller_.reset();
+  auto started = Controller::Start({.listen = address, .settings = {}});
+  ASSERT_TRUE(started.ok()) << started.status().ToString();
+  controller_ = std::move(*started);
+  ASSERT_TRUE(trainer.WaitWelcomes(2));
+  ASSERT_TRUE(rank.WaitWelcomes(2));
+  trainer.client().Send(wire::Published{.number = 2});
+  ASSERT_TRUE(rank.WaitServed(2));
+}
+
+TEST_F(ServerTest, LeavingIsToldToTheOthers) {
+  Start();
+  Puppet& trainer = Add(TrainerName(0), 1);
+  Puppet& rank = Add(RankName("a"), 1);
+  ASSERT_TRUE(trainer.WaitConnected());
+  ASSERT_TRUE(rank.WaitConnected());
+  trainer.client().Leave(Clock::now() + kPatience);
+  EXPECT_EQ(trainer.client().state(), LinkState::kEnded);
+  ASSERT_TRUE(rank.WaitLost(1));
+  EXPECT_EQ(rank.lost()[0].reason.message(), "trainer 0 has left");
+}
+
+TEST_F(ServerTest, ViewsFollowWhatHappens) {
+  Start({{"job", "shown"}});
+  Settings settings = ClientSettings();
+  const auto stream = ViewStream::Open(settings);
+  ASSERT_TRUE(stream.ok());
+  auto view = (*stream)->Next(Clock::now() + kPatience);
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  EXPECT_EQ(view->job, "shown");
+  EXPECT_TRUE(view->models.empty());
+  Puppet::Options options;
+  options.job = "shown";
+  Add(TrainerName(0), 1, options);
+  Add(RankName("a"), 1, options);
+  for (int i = 0; i < 100; ++i) {
+    view = (*stream)->Next(Clock::now() + kPatience);
+    ASSERT_TRUE(view.ok());
+    if (!view->models.empty() && view->models[0].phase == "planned") break;
+  }
+  ASSERT_EQ(view->models.size(), 1U);
+  EXPECT_EQ(view->models[0].model, "policy");
+  EXPECT_EQ(view->models[0].phase, "planned");
+  ASSERT_EQ(view->models[0].workers.size(), 2U);
+  EXPECT_EQ(view->models[0].workers[0].host, "test");
+  EXPECT_EQ(view->models[0].workers[0].addresses.at(0), "127.0.0.1:1");
+  controller_->Stop();
+  Status end;
+  for (int i = 0; i < 100 && end.ok(); ++i) end = (*stream)->Next(Clock::now() + kPatience).status();
+  EXPECT_EQ(end.code(), Code::kUnavailable);
+}
+
+TEST_F(ServerTest, ClientsEndQuicklyInEveryState) {
+  Start();
+  for (int i = 0; i < 20; ++i) {
+    Puppet::Options options;
+    options.address = controller_->address();
+    options.name = TrainerName(0);
+    const TimePoint before = Clock::now();
+    {
+      Puppet puppet(options);
+      if (i % 2 == 1) {
+        EXPECT_TRUE(puppet.WaitConnected());
+      }
+    }
+    EXPECT_LT(Clock::now() - before, std::chrono::seconds(5));
+  }
+}
+
+}  // namespace
+}  // namespace weightcast::control

@@ -1,0 +1,510 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/strings.h"
+#include "control/controller_machine.h"
+
+namespace weightcast::control {
+
+/// Well-behaved workers around one controller machine, with queues instead of a network and with promises
+/// checked at every action. Timers fire when a test says so, or when nothing else can happen.
+class Simulator {
+ public:
+  struct Process {
+    SessionId session = 0;
+    wire::Hello hello;
+    bool alive = true;   ///< The process runs.
+    bool linked = true;  ///< Its stream is whole.
+    bool refused = false;
+    Status refusal;
+    bool stuck = false;  ///< Reads nothing more and says nothing more, but is not dead.
+    std::deque<wire::ControllerMessage> inbox;
+    std::deque<wire::WorkerMessage> outbox;
+
+    // As an inference rank.
+    bool grants = true;    ///< Answers a GrantRequest.
+    bool switches = true;  ///< Answers a Commit.
+    bool fences = true;    ///< Answers an Abort.
+    std::optional<wire::UpdateId> update;
+    std::map<uint64_t, uint32_t> open;  ///< Grant -> trainer.
+    std::set<uint32_t> arrived;
+    bool asked = false, granted = false, ready = false, committed = false;
+    Version version, next;
+    wire::EngineState state = wire::EngineState::kJoining;
+    uint32_t sources = 0;
+
+    // As a trainer.
+    uint32_t epoch = 0;
+    uint64_t run = 0;
+    bool writes = true;
+    std::map<int64_t, bool> published;  ///< Number -> answered.
+    std::vector<wire::Done> done;
+    std::vector<wire::Lost> lost;
+    std::set<wire::UpdateId> over;
+    int releases = 0, aborts = 0, stops = 0, superseded = 0;
+  };
+  struct Write {
+    SessionId from = 0;
+    SessionId to = 0;
+    uint64_t grant = 0;
+    wire::UpdateId update;
+    uint32_t destination = 0;
+  };
+
+  MachineConfig config;
+  MachineState state = InitialState();
+  std::map<SessionId, Process> processes;
+  std::map<TimerId, Duration> timers;
+  std::vector<Write> writes;
+  std::optional<MakePlan> planning;
+  std::map<uint32_t, MakePlan> plans;
+  SessionId last_session = 0;
+  uint64_t last_id = 0;
+  Status plan_error;  ///< Given to the next plan, with `plan_concerned`.
+  std::vector<SessionId> plan_concerned;
+  std::vector<std::string> log;
+
+  Simulator() { config.term = {.number = 1, .id = 77}; }
+
+  // --- What tests do ---
+
+  SessionId Join(wire::Hello hello) {
+    hello.job = hello.job.empty() ? "default" : hello.job;
+    hello.model = "policy";
+    if (hello.incarnation == 0) hello.incarnation = ++last_id;
+    const SessionId session = ++last_session;
+    Process process;
+    process.session = session;
+    process.hello = hello;
+    process.version = hello.version;
+    process.state = hello.state;
+    processes[session] = process;
+    Do(Attached{session, hello});
+    return session;
+  }
+  SessionId JoinTrainer(uint32_t rank, uint32_t world_size) {
+    wire::Hello hello;
+    hello.name = {.role = wire::Role::kTrainer, .engine = "", .rank = rank};
+    hello.world_size = world_size;
+    return Join(hello);
+  }
+  SessionId JoinRank(const std::string& engine, uint32_t rank, uint32_t world_size,
+                     wire::Landing landing = wire::Landing::kInPlace) {
+    wire::Hello hello;
+    hello.name = {.role = wire::Role::kInference, .engine = engine, .rank = rank};
+    hello.world_size = world_size;
+    hello.landing = landing;
+    return Join(hello);
+  }
+  void Publish(SessionId trainer, int64_t number, bool hold = false) {
+    Process& process = processes[trainer];
+    process.published[number] = false;
+    process.outbox.push_back(wire::Published{.number = number, .hold = hold});
+  }
+  void PublishAll(int64_t number, bool hold = false) {
+    for (auto& [session, process] : processes)
+      if (IsTrainer(process) && Lives(process)) Publish(session, number, hold);
+  }
+  /// The process dies; the controller sees its stream break.
+  void Kill(SessionId session) {
+    Process& process = processes[session];
+    process.alive = false;
+    process.inbox.clear();
+    process.outbox.clear();
+    if (process.linked && Known(session)) Do(StreamBroken{session});
+    process.linked = false;
+  }
+  void LeaseOut(SessionId session) {
+    if (Known(session)) Do(Gone{session, {Code::kPeerDead, "not heard of for 5 s"}});
+  }
+  void KillAndNotice(SessionId session) {
+    Kill(session);
+    LeaseOut(session);
+  }
+  void Fire(TimerKind kind, GroupId group = 0) {
+    const TimerId id{kind, group};
+    ASSERT_TRUE(timers.contains(id)) << "timer is not armed";
+    timers.erase(id);
+    Do(TimerFired{id});
+  }
+  [[nodiscard]] bool Armed(TimerKind kind, GroupId group = 0) const { return timers.contains({kind, group}); }
+  [[nodiscard]] GroupId GroupOf(const std::string& engine) const {
+    for (const Group& group : state.groups)
+      if (group.name == engine) return group.id;
+    return 0;
+  }
+
+  /// Delivers all there is, in order of sessions, and fires the timer before plans; no other.
+  void Settle() {
+    for (int i = 0; i < 100000; ++i) {
+      if (StepOne(nullptr)) continue;
+      if (!Armed(TimerKind::kPlan)) return;
+      Fire(TimerKind::kPlan);
+    }
+    FAIL() << "does not settle";
+  }
+  /// One random delivery; false when there is nothing to deliver.
+  bool StepRandom(std::mt19937& random) { return StepOne(&random); }
+
+  /// Everything that can still happen, timers last, until nothing is left.
+  void RunOut() {
+    for (int i = 0; i < 200000; ++i) {
+      if (StepOne(nullptr)) continue;
+      if (NoticeOneDead()) continue;
+      if (timers.empty()) return;
+      const TimerId first = timers.begin()->first;
+      // A group's join timer is by far the longest: others first.
+      const auto other = std::find_if(timers.begin(), timers.end(),
+                                      [](const auto& timer) { return timer.first.kind != TimerKind::kJoin; });
+      const TimerId id = other == timers.end() ? first : other->first;
+      Fire(id.kind, id.group);
+    }
+    FAIL() << "never comes to an end";
+  }
+
+  [[nodiscard]] Version Served(SessionId session) const { return processes.at(session).version; }
+  [[nodiscard]] wire::EngineState StateOf(SessionId session) const { return processes.at(session).state; }
+  static bool IsTrainer(const Process& process) { return process.hello.name.role == wire::Role::kTrainer; }
+  static bool Lives(const Process& process) { return process.alive && !process.refused; }
+  [[nodiscard]] bool Known(SessionId session) const {
+    return std::any_of(state.workers.begin(), state.workers.end(),
+                       [&](const Worker& worker) { return worker.session == session; });
+  }
+
+  void Do(const Event& event) {
+    const MachineState before = state;
+    Actions actions;
+    Step(config, state, event, actions);
+    // A pure function: the same again gives the same.
+    MachineState again = before;
+    Actions same;
+    Step(config, again, event, same);
+    EXPECT_TRUE(again == state);
+    EXPECT_EQ(Fingerprint(again), Fingerprint(state));
+    EXPECT_EQ(same.size(), actions.size());
+    if (before == state) {
+      EXPECT_EQ(Fingerprint(before), Fingerprint(state));
+    }
+    for (Action& action : actions) std::visit([&](auto& what) { Apply(what); }, action);
+    CheckState();
+  }
+
+ private:
+  // --- Actions, and the promises ---
+
+  void Apply(Send& action) {
+    const auto found = processes.find(action.to);
+    ASSERT_NE(found, processes.end());
+    Process& to = found->second;
+    EXPECT_FALSE(to.refused) << "a message after the session's end: " << wire::ToString(to.hello.name);
+    std::visit([&](const auto& message) { Check(to, message); }, action.message);
+    if (to.alive) to.inbox.push_back(std::move(action.message));
+  }
+  void Apply(Refuse& action) {
+    Process& process = processes.at(action.session);
+    EXPECT_FALSE(process.refused);
+    process.refused = true;
+    process.refusal = action.reason;
+    EXPECT_FALSE(action.reason.ok());
+    Close(process);
+  }
+  void Apply(Forget& action) {
+    Process& process = processes.at(action.session);
+    process.refused = true;
+    Close(process);
+  }
+  void Apply(MakePlan& action) {
+    EXPECT_FALSE(planning.has_value());
+    planning = action;
+    plans[action.epoch] = action;
+  }
+  void Apply(HandOut& action) {
+    const MakePlan& plan = plans.at(action.epoch);
+    for (const SessionId session : plan.trainers) Deliver(session, action.epoch, 0);
+    for (const auto& engine : plan.engines)
+      for (const SessionId session : engine)
+        Deliver(session, action.epoch, static_cast<uint32_t>(plan.trainers.size()));
+  }
+  void Apply(SetTimer& action) {
+    EXPECT_GT(action.after.count(), 0);
+    timers[action.timer] = action.after;
+  }
+  void Apply(CancelTimer& action) { timers.erase(action.timer); }
+  void Apply(Note& action) { log.push_back(action.text); }
+
+  void Deliver(SessionId session, uint32_t epoch, uint32_t sources) {
+    Process& process = processes.at(session);
+    EXPECT_FALSE(process.refused);
+    process.sources = sources;
+    if (process.alive)
+      process.inbox.push_back(
+          wire::Plan{.epoch = epoch, .run = state.run, .table = {}, .table_file = {}, .peers = {}});
+  }
+  static void Close(Process& process) {
+    process.inbox.clear();
+    process.outbox.clear();
+    process.open.clear();
+  }
+
+  template <typename Message>
+  void Check(Process&, const Message&) {}
+  void Check(Process& to, const wire::Start& message) {
+    EXPECT_FALSE(to.over.contains(message.update)) << "Start after the end";
+    const auto& plan = plans.at(message.update.epoch);
+    std::vector<SessionId> destinations;
+    for (const auto& engine : plan.engines)
+      destinations.insert(destinations.end(), engine.begin(), engine.end());
+    const Process& target = processes.at(destinations.at(message.destination));
+    EXPECT_TRUE(target.granted || !target.alive || target.refused) << "Start without a grant";
+  }
+  void Check(Process& to, const wire::Stop& message) { EXPECT_FALSE(to.over.contains(message.update)); }
+  void Check(Process& to, const wire::Release& message) {
+    EXPECT_FALSE(to.over.contains(message.update));
+    ForRanks(message.update, [&](const Process& rank, const Target& target) {
+      if (target.step != EngineStep::kOut) {
+        EXPECT_TRUE(rank.ready || !rank.alive) << "Release before Ready";
+      }
+    });
+  }
+  void Check(Process& to, const wire::Abort& message) {
+    EXPECT_FALSE(to.over.contains(message.update)) << "Abort after the end";
+    to.over.insert(message.update);
+  }
+  void Check(Process& to, const wire::Done& message) {
+    if (message.update.sequence != 0) to.over.insert(message.update);
+  }
+  void Check(Process& to, const wire::GrantRequest& message) {
+    EXPECT_FALSE(to.update.has_value() && to.asked && to.alive && !to.committed && Unfinished(to))
+        << "a second grant is asked for while one is open";
+    EXPECT_EQ(message.update.epoch, state.plan.epoch);
+    EXPECT_EQ(state.plan.phase, PlanPhase::kPrepared);
+  }
+  void Check(Process& to, const wire::Commit& message) {
+    EXPECT_FALSE(to.over.contains(message.update)) << "Commit after the end";
+    ForRanks(message.update, [&](const Process& rank, const Target& target) {
+      const bool concerned =
+          config.together ? target.step != EngineStep::kOut : rank.hello.name.engine == to.hello.name.engine;
+      if (concerned) {
+        EXPECT_TRUE(rank.ready) << "Commit before all are Ready";
+      }
+    });
+  }
+  void Check(Process& to, const wire::Serve& message) {
+    EXPECT_FALSE(to.over.contains(message.update)) << "Serve after the end";
+    ForRanks(message.update, [&](const Process& rank, const Target&) {
+      if (rank.hello.name.engine == to.hello.name.engine) {
+        EXPECT_TRUE(rank.committed) << "Serve before all have committed";
+      }
+    });
+  }
+  /// Between GrantRequest and the end of it, as the rank knows.
+  static bool Unfinished(const Process& rank) { return rank.granted; }
+
+  template <typename Visit>
+  void ForRanks(const wire::UpdateId& update, Visit visit) {
+    if (!state.update || state.update->id != update) return;
+    for (const Receiver& receiver : state.update->receivers)
+      for (const Target& target : state.update->targets)
+        if (target.group == receiver.group) visit(processes.at(receiver.session), target);
+  }
+
+  void CheckState() {
+    for (const Group& group : state.groups) {
+      const auto members = static_cast<uint32_t>(
+          std::count_if(state.workers.begin(), state.workers.end(),
+                        [&](const Worker& worker) { return worker.group == group.id; }));
+      EXPECT_EQ(members, group.members);
+      EXPECT_EQ(group.join_timer, Armed(TimerKind::kJoin, group.id));
+    }
+    EXPECT_EQ(state.catch_up_timer, Armed(TimerKind::kCatchUp));
+    EXPECT_EQ(state.fence_timer, Armed(TimerKind::kFence));
+    EXPECT_EQ(state.plan.phase == PlanPhase::kPreparing, Armed(TimerKind::kPrepare));
+    EXPECT_EQ(state.plan.delay, Armed(TimerKind::kPlan));
+    for (const auto& [timer, after] : timers)
+      if (timer.kind == TimerKind::kStep) {
+        EXPECT_TRUE(state.update.has_value()) << "a step of no update";
+      }
+    if (!state.update) return;
+    EXPECT_FALSE(state.update->targets.empty());
+    for (const Target& target : state.update->targets) {
+      const bool timed = target.step != EngineStep::kReady && target.step != EngineStep::kDone &&
+                         target.step != EngineStep::kOut;
+      EXPECT_EQ(timed, Armed(TimerKind::kStep, target.group)) << "step " << static_cast<int>(target.step);
+    }
+  }
+
+  // --- The workers ---
+
+  bool NoticeOneDead() {
+    for (auto& [session, process] : processes) {
+      if ((process.alive && !process.stuck) || !Known(session)) continue;
+      LeaseOut(session);
+      return true;
+    }
+    return false;
+  }
+
+  bool StepOne(std::mt19937* random) {
+    std::vector<std::pair<int, SessionId>> choices;
+    for (auto& [session, process] : processes) {
+      if (!process.alive || process.refused || process.stuck || !process.linked) continue;
+      if (!process.outbox.empty()) choices.emplace_back(0, session);
+      if (!process.inbox.empty()) choices.emplace_back(1, session);
+    }
+    for (size_t i = 0; i < writes.size(); ++i) choices.emplace_back(2, static_cast<SessionId>(i));
+    if (planning) choices.emplace_back(3, 0);
+    if (choices.empty()) return false;
+    const auto [kind, which] = choices[random == nullptr ? 0 : (*random)() % choices.size()];
+    if (kind == 0) {
+      Process& process = processes[which];
+      const wire::WorkerMessage message = process.outbox.front();
+      process.outbox.pop_front();
+      Do(Said{which, message});
+    } else if (kind == 1) {
+      Process& process = processes[which];
+      const wire::ControllerMessage message = process.inbox.front();
+      process.inbox.pop_front();
+      std::visit([&](const auto& what) { Hear(process, what); }, message);
+    } else if (kind == 2) {
+      const Write write = writes[which];
+      writes.erase(writes.begin() + which);
+      Land(write);
+    } else {
+      FinishPlan();
+    }
+    return true;
+  }
+
+  void FinishPlan() {
+    const uint32_t epoch = planning->epoch;
+    planning.reset();
+    if (plan_error.ok()) {
+      Do(PlanMade{epoch});
+    } else {
+      const Status error = std::exchange(plan_error, Status::Ok());
+      Do(PlanFailed{epoch, error, plan_concerned});
+    }
+  }
+
+  void Land(const Write& write) {
+    Process& from = processes[write.from];
+    Process& to = processes[write.to];
+    const auto grant = to.open.find(write.grant);
+    if (Lives(to) && grant != to.open.end()) {
+      to.arrived.insert(grant->second);
+      if (Lives(from))
+        from.outbox.push_back(wire::Sent{
+            .update = write.update, .destination = write.destination, .bytes = 100, .seconds = 0.5});
+      TryReady(to);
+    } else if (Lives(from) && !from.over.contains(write.update)) {
+      from.outbox.push_back(wire::Failed{.update = write.update,
+                                         .destination = write.destination,
+                                         .reason = {Code::kFenced, "the grant is closed"}});
+    }
+  }
+
+  void TryReady(Process& rank) {
+    if (rank.ready || !rank.granted || rank.arrived.size() != rank.sources) return;
+    rank.open.clear();  // Fenced.
+    rank.ready = true;
+    rank.state = wire::EngineState::kReady;
+    wire::Ready ready{.update = *rank.update, .bytes = 100 * rank.sources, .seconds = 0.5};
+    for (uint32_t trainer = 0; trainer < rank.sources; ++trainer)
+      ready.sources.push_back({.trainer = trainer, .bytes = 100, .seconds = 0.5});
+    rank.outbox.push_back(std::move(ready));
+  }
+
+  template <typename Message>
+  void Hear(Process&, const Message&) {}
+  void Hear(Process& process, const wire::Welcome& message) {
+    process.run = message.run;
+    process.outbox.push_back(wire::Register{});
+    if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
+  }
+  void Hear(Process& process, const wire::Plan& message) {
+    process.epoch = message.epoch;
+    process.run = message.run;
+    process.outbox.push_back(wire::Prepared{.epoch = message.epoch});
+  }
+  void Hear(Process& rank, const wire::GrantRequest& message) {
+    rank.update = message.update;
+    rank.next = message.version;
+    rank.asked = true;
+    rank.granted = rank.ready = rank.committed = false;
+    rank.arrived.clear();
+    rank.open.clear();
+    if (!rank.grants) return;
+    rank.granted = true;
+    rank.state = wire::EngineState::kUpdating;
+    wire::Granted granted{.update = message.update, .grants = {}};
+    for (uint32_t trainer = 0; trainer < rank.sources; ++trainer) {
+      rank.open[++last_id] = trainer;
+      granted.grants.push_back({.trainer = trainer, .slot = 1, .id = last_id});
+    }
+    rank.outbox.push_back(granted);
+    TryReady(rank);
+  }
+  void Hear(Process& trainer, const wire::Start& message) {
+    if (!trainer.writes) return;
+    const auto& plan = plans.at(message.update.epoch);
+    std::vector<SessionId> destinations;
+    for (const auto& engine : plan.engines)
+      destinations.insert(destinations.end(), engine.begin(), engine.end());
+    writes.push_back({.from = trainer.session,
+                      .to = destinations.at(message.destination),
+                      .grant = message.grant,
+                      .update = message.update,
+                      .destination = message.destination});
+  }
+  void Hear(Process& rank, const wire::Commit& message) {
+    EXPECT_TRUE(rank.update == message.update && rank.ready);
+    if (!rank.switches) return;
+    rank.committed = true;
+    rank.state = wire::EngineState::kCommitted;
+    rank.outbox.push_back(wire::Committed{.update = message.update});
+  }
+  void Hear(Process& rank, const wire::Serve& message) {
+    EXPECT_TRUE(rank.update == message.update && rank.committed);
+    rank.state = wire::EngineState::kServing;
+    rank.version = rank.next;
+    rank.asked = rank.granted = false;
+    rank.outbox.push_back(wire::Serving{.update = message.update, .version = rank.version});
+  }
+  void Hear(Process& process, const wire::Abort& message) {
+    ++process.aborts;
+    if (IsTrainer(process)) return;
+    const bool touched = process.granted && process.update == message.update;
+    const bool lost = touched && (process.hello.landing == wire::Landing::kInPlace || process.committed);
+    process.open.clear();
+    process.update.reset();
+    process.asked = process.granted = process.ready = process.committed = false;
+    if (lost) process.version = {};
+    process.state = lost                          ? wire::EngineState::kFailed
+                    : process.version.number >= 0 ? wire::EngineState::kServing
+                                                  : wire::EngineState::kJoining;
+    if (process.fences) process.outbox.push_back(wire::Aborted{.update = message.update, .lost = lost});
+  }
+  void Hear(Process& trainer, const wire::Release&) { ++trainer.releases; }
+  void Hear(Process& trainer, const wire::Stop&) { ++trainer.stops; }
+  void Hear(Process& trainer, const wire::Superseded& message) {
+    ++trainer.superseded;
+    trainer.published[message.version.number] = true;
+  }
+  void Hear(Process& trainer, const wire::Done& message) {
+    trainer.done.push_back(message);
+    trainer.published[message.version.number] = true;
+  }
+  void Hear(Process& process, const wire::Lost& message) { process.lost.push_back(message); }
+};
+
+}  // namespace weightcast::control
