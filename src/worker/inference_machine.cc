@@ -1,0 +1,519 @@
+#include "worker/inference_machine.h"
+
+#include <utility>
+
+#include "base/strings.h"
+
+namespace weightcast::worker {
+namespace {
+
+using wire::EngineState;
+using wire::Landing;
+
+/// One transition: changes the state and collects what is to be done.
+class Transition {
+ public:
+  explicit Transition(InferenceState& state) : s_(state) {}
+  std::vector<InferenceAction> Take() { return std::move(actions_); }
+
+  // The controller's messages.
+  void operator()(const wire::Welcome& welcome);
+  void operator()(const PlanArrived& plan);
+  void operator()(const wire::GrantRequest& request);
+  void operator()(const wire::Commit& commit);
+  void operator()(const wire::Serve& serve);
+  void operator()(const wire::Abort& abort);
+  void operator()(const wire::Lost& lost);
+  void operator()(const SessionEnded& ended);
+  // The data plane.
+  void operator()(const PlanReady& ready);
+  void operator()(const PlanFailed& failed);
+  void operator()(const GrantsOpened& opened);
+  void operator()(const OpenFailed& failed);
+  void operator()(const Arrived& arrived);
+  void operator()(const SourceLost& lost);
+  void operator()(const GrantsFenced& fenced);
+  void operator()(const Verified& verified);
+  void operator()(const Copied& copied);
+  // The user.
+  void operator()(const RegisterCalled& registered);
+  void operator()(const BeginCalled&);
+  void operator()(const ReceiveCalled&);
+  void operator()(const FinishCalled&);
+  void operator()(const AbortCalled&);
+  void operator()(const WaitCalled&);
+  void operator()(const CallExpired&);
+
+ private:
+  void Do(InferenceAction action) { actions_.push_back(std::move(action)); }
+  void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
+  [[nodiscard]] bool IsCurrent(const wire::UpdateId& update, Step step) const {
+    return s_.step == step && s_.update == update;
+  }
+
+  void Request(const wire::GrantRequest& request);
+  void TryOpen();
+  void BecomeReady();
+  void TrySwitch();
+  void Switched();
+  void CommitSwitch();
+  void Fail(const Status& reason);
+  void BeginAbort(const Status& reason, bool tell);
+  void CompleteAbort();
+  void Close(bool lost);
+
+  void Answer(Status status, Version version = {});
+  void AnswerError(Status status);
+  void TellAbort(const Status& reason);
+  void TellLoss();
+  bool RefuseCall();
+  [[nodiscard]] Status TooLate() const;
+
+  InferenceState& s_;
+  std::vector<InferenceAction> actions_;
+};
+
+// --- The controller's messages ----------------------------------------------------------------------
+
+void Transition::operator()(const wire::Welcome& welcome) {
+  if (s_.ended || welcome.term < s_.term) return;
+  // A new session: the controller knows no more of an update that was under way.
+  BeginAbort({Code::kUnavailable, "the controller began a new session"}, /*tell=*/false);
+  s_.next.reset();
+  s_.term = welcome.term;
+  s_.epoch = 0;
+  s_.prepared = false;
+  Do(SendRegistration{});
+}
+
+void Transition::operator()(const PlanArrived& plan) {
+  // Everything of older epochs is void.
+  BeginAbort({Code::kUnavailable, "the plan changed"}, /*tell=*/false);
+  s_.next.reset();
+  s_.epoch = plan.epoch;
+  s_.prepared = false;
+  s_.loss = Status::Ok();
+  s_.loss_told = false;
+}
+
+void Transition::operator()(const wire::GrantRequest& request) {
+  if (s_.ended || request.update.term != s_.term || request.update <= s_.closed) return;
+  if (s_.step == Step::kNone) return Request(request);
+  if (request.update <= s_.update) return;
+  // The controller has left the update at hand; this one begins when that one's memory is fenced.
+  s_.next = request;
+  BeginAbort({Code::kCancelled, StrCat(wire::ToString(s_.update), " was left for a later one")},
+             /*tell=*/false);
+}
+
+void Transition::operator()(const wire::Commit& commit) {
+  if (!IsCurrent(commit.update, Step::kReady)) return;
+  s_.commit = true;
+  TrySwitch();
+}
+
+void Transition::operator()(const wire::Serve& serve) {
+  if (!IsCurrent(serve.update, Step::kCommitted)) return;
+  s_.served = s_.version;
+  s_.state = EngineState::kServing;
+  s_.failed = false;
+  s_.last_error = Status::Ok();
+  Close(/*lost=*/false);
+  Send(wire::Serving{serve.update, s_.served});
+  const bool waiting = s_.call != UserCall::kNone;
+  s_.user = waiting ? UserPhase::kOutside : UserPhase::kFinished;
+  if (waiting) Answer(Status::Ok(), s_.served);
+}
+
+void Transition::operator()(const wire::Abort& abort) {
+  if (abort.update.term != s_.term) return;
+  if (s_.next && s_.next->update == abort.update) {
+    s_.next.reset();
+    return Send(wire::Aborted{abort.update, false});
+  }
+  if (s_.step != Step::kNone && s_.update == abort.update) return BeginAbort(abort.reason, /*tell=*/true);
+  Send(wire::Aborted{abort.update, abort.update == s_.closed && s_.closed_lost});
+}
+
+void Transition::operator()(const wire::Lost& lost) {
+  const bool needed = lost.name.role == wire::Role::kTrainer || lost.name.engine == s_.self.engine;
+  if (!needed || s_.ended) return;
+  s_.last_error = lost.reason;
+  s_.loss = lost.reason;
+  s_.loss_told = false;
+  TellLoss();
+}
+
+void Transition::operator()(const SessionEnded& ended) {
+  if (s_.ended) return;
+  s_.ended = true;
+  s_.end = ended.reason;
+  s_.last_error = ended.reason;
+  s_.next.reset();
+  if (s_.step != Step::kNone) return BeginAbort(ended.reason, /*tell=*/false);
+  if (s_.call != UserCall::kNone) AnswerError(ended.reason);
+}
+
+// --- The data plane -----------------------------------------------------------------------------------
+
+void Transition::operator()(const PlanReady& ready) {
+  if (ready.epoch != s_.epoch || s_.ended) return;
+  s_.prepared = true;
+  Send(wire::Prepared{s_.epoch});
+}
+
+void Transition::operator()(const PlanFailed& failed) {
+  if (failed.epoch != s_.epoch || s_.ended) return;
+  s_.last_error = failed.reason;
+  Send(wire::Failed{.update = {.term = s_.term, .epoch = s_.epoch}, .reason = failed.reason});
+}
+
+void Transition::operator()(const GrantsOpened& opened) {
+  if (!IsCurrent(opened.update, Step::kOpening)) return;
+  if (s_.abort) {  // Nobody was told their names.
+    s_.step = Step::kAborting;
+    return Do(RevokeGrants{opened.update});
+  }
+  s_.touched = s_.landing == Landing::kInPlace;
+  s_.step = Step::kWriting;
+  Send(wire::Granted{opened.update, opened.grants});
+}
+
+void Transition::operator()(const OpenFailed& failed) {
+  if (!IsCurrent(failed.update, Step::kOpening)) return;
+  s_.step = Step::kRequested;
+  if (s_.abort) return CompleteAbort();
+  Fail(failed.reason);
+}
+
+void Transition::operator()(const Arrived& arrived) {
+  if (!IsCurrent(arrived.update, Step::kWriting)) return;
+  s_.bytes = arrived.bytes;
+  s_.seconds = arrived.seconds;
+  s_.sources = arrived.sources;
+  s_.step = Step::kFencing;
+  Do(RevokeGrants{arrived.update});
+}
+
+void Transition::operator()(const SourceLost& lost) {
+  if (IsCurrent(lost.update, Step::kWriting)) Fail(lost.reason);
+}
+
+void Transition::operator()(const GrantsFenced& fenced) {
+  if (IsCurrent(fenced.update, Step::kAborting)) return CompleteAbort();
+  if (!IsCurrent(fenced.update, Step::kFencing)) return;
+  if (!s_.verify) return BecomeReady();
+  s_.step = Step::kVerifying;
+  Do(VerifyChecksums{fenced.update});
+}
+
+void Transition::operator()(const Verified& verified) {
+  if (!IsCurrent(verified.update, Step::kVerifying)) return;
+  if (s_.abort) return CompleteAbort();
+  if (verified.status.ok()) return BecomeReady();
+  s_.step = Step::kReady;  // As far as the memory goes: nobody touches it.
+  Fail(verified.status);
+}
+
+void Transition::operator()(const Copied& copied) {
+  if (!IsCurrent(copied.update, Step::kCopying)) return;
+  if (s_.abort) return CompleteAbort();
+  Switched();
+}
+
+// --- The user -----------------------------------------------------------------------------------------
+
+void Transition::operator()(const RegisterCalled& registered) {
+  if (s_.ended) return Answer(s_.end);
+  if (s_.step > Step::kRequested || s_.user != UserPhase::kOutside) {
+    return Answer(
+        {Code::kInvalidArgument, "an update is under way; register between Finish (or Abort) and Begin"});
+  }
+  // The plan is void with the old registration; a request of it will be aborted by the controller.
+  if (s_.step == Step::kRequested) Close(/*lost=*/false);
+  s_.registered = true;
+  s_.landing = registered.landing;
+  s_.epoch = 0;
+  s_.prepared = false;
+  if (!registered.same_shards) {
+    s_.served = {};
+    s_.failed = false;
+    s_.state = EngineState::kJoining;
+  }
+  Do(SendRegistration{});
+  Answer(Status::Ok());
+}
+
+void Transition::operator()(const BeginCalled&) {
+  if (RefuseCall()) return;
+  if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
+    return Answer({Code::kInvalidArgument, "Begin was called already; Finish or Abort first"});
+  s_.user = UserPhase::kBegun;
+  s_.pending_error = Status::Ok();
+  Answer(Status::Ok());
+  TryOpen();
+}
+
+void Transition::operator()(const ReceiveCalled&) {
+  if (RefuseCall()) return;
+  if (s_.user == UserPhase::kOutside || s_.user == UserPhase::kFinished)
+    return Answer({Code::kInvalidArgument, "Receive comes after Begin"});
+  if (s_.user != UserPhase::kBegun)
+    return Answer({Code::kInvalidArgument, "Receive has returned already; Finish or Abort"});
+  s_.call = UserCall::kReceive;
+  if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
+  TrySwitch();
+  TellLoss();
+}
+
+void Transition::operator()(const FinishCalled&) {
+  if (s_.user == UserPhase::kFinished) {
+    s_.user = UserPhase::kOutside;
+    return Answer(Status::Ok(), s_.served);
+  }
+  if (RefuseCall()) return;
+  s_.call = UserCall::kFinish;
+  if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
+  if (s_.user == UserPhase::kReceived) return CommitSwitch();
+  if (s_.user != UserPhase::kFinishing)
+    AnswerError({Code::kInvalidArgument, "Finish comes after Begin and Receive"});
+}
+
+void Transition::operator()(const AbortCalled&) {
+  s_.pending_error = Status::Ok();
+  s_.call = UserCall::kAbort;
+  if (s_.step == Step::kAborting) return;
+  const bool untouched = s_.landing == Landing::kShadow && !s_.touched;
+  if (s_.step <= Step::kRequested || untouched) {
+    // Only the pause ends. Bytes go on arriving in the spare buffer; a later Receive may take them.
+    s_.user = UserPhase::kOutside;
+    return Answer(Status::Ok());
+  }
+  Fail({Code::kCancelled, "the engine gave up the update"});
+}
+
+void Transition::operator()(const WaitCalled&) {
+  if (RefuseCall()) return;
+  if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
+    return Answer({Code::kInvalidArgument, "Wait cannot be used between Begin and Finish"});
+  s_.call = UserCall::kWait;
+  if (s_.user == UserPhase::kFinishing) return;  // One that was cut short; Serve or Abort will end it.
+  s_.user = UserPhase::kBegun;
+  s_.pending_error = Status::Ok();
+  TryOpen();
+  TrySwitch();
+  TellLoss();
+}
+
+void Transition::operator()(const CallExpired&) {
+  if (s_.call == UserCall::kNone || s_.step == Step::kCopying) return;
+  // Wait lets nobody touch the live tensors after it has returned: once that has begun it sees the update to
+  // its end, which the controller's time-outs or the session's end bring about.
+  const bool bound = s_.touched || s_.user == UserPhase::kFinishing ||
+                     (s_.step == Step::kOpening && s_.landing == Landing::kInPlace);
+  if (s_.call == UserCall::kWait && bound && s_.step != Step::kAborting) return;
+  AnswerError(TooLate());
+}
+
+// --- Parts of transitions -------------------------------------------------------------------------------
+
+void Transition::Request(const wire::GrantRequest& request) {
+  if (!s_.prepared || request.update.epoch != s_.epoch) {
+    s_.closed = request.update;
+    s_.closed_lost = false;
+    const Status reason(Code::kProtocol, StrCat("asked for grants of epoch ", request.update.epoch,
+                                                ", but this rank is prepared for ",
+                                                s_.prepared ? StrCat("epoch ", s_.epoch) : "none"));
+    return Send(wire::Failed{.update = request.update, .reason = reason});
+  }
+  s_.step = Step::kRequested;
+  s_.update = request.update;
+  s_.version = request.version;
+  s_.before = s_.served;
+  TryOpen();
+}
+
+void Transition::TryOpen() {
+  const bool may = s_.landing == Landing::kShadow || s_.user == UserPhase::kBegun;
+  if (s_.step != Step::kRequested || !may) return;
+  s_.step = Step::kOpening;
+  s_.state = EngineState::kUpdating;
+  if (s_.landing == Landing::kInPlace) s_.served = {};
+  Do(OpenGrants{s_.update});
+}
+
+void Transition::BecomeReady() {
+  s_.step = Step::kReady;
+  s_.state = EngineState::kReady;
+  Send(wire::Ready{
+      .update = s_.update, .bytes = s_.bytes, .seconds = s_.seconds, .sources = std::move(s_.sources)});
+  s_.sources.clear();
+}
+
+void Transition::TrySwitch() {
+  const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kWait;
+  if (s_.step != Step::kReady || !s_.commit || !waiting || s_.user != UserPhase::kBegun) return;
+  if (s_.landing == Landing::kInPlace) return Switched();
+  s_.step = Step::kCopying;
+  s_.touched = true;
+  s_.served = {};
+  Do(CopyShadow{s_.update});
+}
+
+void Transition::Switched() {
+  s_.step = Step::kSwitched;
+  if (s_.call == UserCall::kWait) return CommitSwitch();
+  s_.user = UserPhase::kReceived;
+  Answer(Status::Ok(), s_.version);
+}
+
+void Transition::CommitSwitch() {
+  s_.step = Step::kCommitted;
+  s_.state = EngineState::kCommitted;
+  s_.user = UserPhase::kFinishing;
+  Send(wire::Committed{s_.update});
+}
+
+void Transition::Fail(const Status& reason) {
+  if (!s_.ended) Send(wire::Failed{.update = s_.update, .reason = reason});
+  BeginAbort(reason, /*tell=*/false);
+}
+
+void Transition::BeginAbort(const Status& reason, bool tell) {
+  if (s_.step == Step::kNone) return;
+  if (!s_.abort) s_.abort_reason = reason;
+  s_.abort = true;
+  s_.tell_aborted = s_.tell_aborted || tell;
+  // Between Begin and Finish the engine is paused: its call need not wait until the memory is fenced.
+  const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kFinish;
+  if (waiting && s_.step != Step::kCopying) {
+    s_.abort_told = true;
+    AnswerError(reason);
+  }
+  switch (s_.step) {
+    case Step::kWriting:
+      s_.step = Step::kAborting;
+      return Do(RevokeGrants{s_.update});
+    case Step::kFencing:  // Being revoked already.
+      s_.step = Step::kAborting;
+      return;
+    case Step::kRequested:
+    case Step::kReady:
+    case Step::kSwitched:
+    case Step::kCommitted:
+      return CompleteAbort();
+    case Step::kOpening:
+    case Step::kVerifying:
+    case Step::kCopying:
+    case Step::kAborting:
+    case Step::kNone:
+      return;
+  }
+}
+
+void Transition::CompleteAbort() {
+  const bool lost = s_.touched;
+  const bool told = s_.abort_told;
+  const Status reason = s_.abort_reason;
+  s_.served = lost ? Version{} : s_.before;
+  s_.failed = s_.failed || lost;
+  s_.state = s_.served.number >= 0 ? EngineState::kServing
+             : s_.failed           ? EngineState::kFailed
+                                   : EngineState::kJoining;
+  s_.last_error = reason;
+  if (s_.tell_aborted && !s_.ended) Send(wire::Aborted{s_.update, lost});
+  Close(lost);
+  if (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing) s_.user = UserPhase::kBegun;
+  if (!told) TellAbort(reason);
+  if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
+}
+
+void Transition::Close(bool lost) {
+  s_.closed = s_.update;
+  s_.closed_lost = lost;
+  s_.step = Step::kNone;
+  s_.update = {};
+  s_.version = {};
+  s_.before = {};
+  s_.touched = s_.commit = s_.abort = s_.abort_told = s_.tell_aborted = false;
+  s_.abort_reason = Status::Ok();
+  s_.bytes = 0;
+  s_.seconds = 0;
+  s_.sources.clear();
+}
+
+// --- Answers --------------------------------------------------------------------------------------------
+
+void Transition::Answer(Status status, Version version) {
+  s_.call = UserCall::kNone;
+  Do(AnswerCall{std::move(status), version});
+}
+
+void Transition::AnswerError(Status status) {
+  if (s_.call == UserCall::kWait && s_.user == UserPhase::kBegun) s_.user = UserPhase::kOutside;
+  Answer(std::move(status));
+}
+
+void Transition::TellAbort(const Status& reason) {
+  if (!s_.loss.ok() && s_.call != UserCall::kAbort) s_.loss_told = s_.loss_told || s_.loss == reason;
+  if (s_.call == UserCall::kAbort) {
+    s_.user = UserPhase::kOutside;
+    return Answer(Status::Ok());
+  }
+  if (s_.call != UserCall::kNone) return AnswerError(reason);
+  if (s_.user != UserPhase::kOutside) s_.pending_error = reason;
+}
+
+void Transition::TellLoss() {
+  const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kWait;
+  // Within an update Abort will say it, or the update does without the lost one.
+  if (!waiting || s_.step != Step::kNone || s_.loss.ok() || s_.loss_told) return;
+  s_.loss_told = true;
+  AnswerError(s_.loss);
+}
+
+bool Transition::RefuseCall() {
+  if (s_.ended) {
+    Answer(s_.end);
+    return true;
+  }
+  if (!s_.registered) {
+    Answer({Code::kInvalidArgument, "Register comes first"});
+    return true;
+  }
+  return false;
+}
+
+Status Transition::TooLate() const {
+  std::string what;
+  switch (s_.step) {
+    case Step::kNone:
+    case Step::kRequested:
+      what = s_.prepared ? "no newer version was published in time" : "the plan was not prepared in time";
+      break;
+    case Step::kCommitted:
+      what = "the other ranks of the engine have not all switched in time";
+      break;
+    case Step::kReady:
+      what = "this rank has every byte, but others are not ready in time";
+      break;
+    case Step::kAborting:
+      what = StrCat("a source may still write here (keep the engine paused and call Abort again) after: ",
+                    s_.abort_reason.message());
+      break;
+    default:
+      what = "not every byte arrived in time";
+  }
+  if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
+  return {Code::kTimedOut, what};
+}
+
+}  // namespace
+
+std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent& event) {
+  Transition transition(state);
+  std::visit(transition, event);
+  return transition.Take();
+}
+
+}  // namespace weightcast::worker

@@ -1,0 +1,183 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "weightcast/status.h"
+#include "weightcast/version.h"
+#include "wire/messages.h"
+#include "worker/machine_actions.h"
+
+/// An inference rank's side of docs/protocol.md as a pure function: (state, event) -> state, actions. It has
+/// no clock, thread or I/O; the runtime (worker/inference.cc) and tests drive it alike.
+namespace weightcast::worker {
+
+/// Where the user stands between Begin and Finish.
+enum class UserPhase : uint8_t {
+  kOutside,
+  kBegun,      ///< Paused: live tensors may be written.
+  kReceived,   ///< Receive returned: the engine post-processes.
+  kFinishing,  ///< Finish was called; not yet told to serve.
+  kFinished,   ///< Told to serve while no Finish was waiting: the next one returns at once.
+};
+
+/// The blocking call that waits for its answer. There is at most one.
+enum class UserCall : uint8_t { kNone, kReceive, kFinish, kWait, kAbort };
+
+/// How far the rank is in an update.
+enum class Step : uint8_t {
+  kNone,
+  kRequested,  ///< Asked for grants; in_place waits for Begin.
+  kOpening,    ///< The runtime opens grants.
+  kWriting,    ///< Granted.
+  kFencing,    ///< Every byte is there; the grants are being revoked.
+  kVerifying,  ///< Checksums are being compared.
+  kReady,
+  kCopying,    ///< Shadow to live, in the user's Receive.
+  kSwitched,   ///< The live tensors are of the new version; the engine post-processes.
+  kCommitted,  ///< Waits for Serve.
+  kAborting,   ///< The grants are being revoked.
+};
+
+struct InferenceState {
+  wire::WorkerName self;  ///< To tell its own engine's ranks from others.
+  bool verify = false;    ///< Compare checksums before Ready.
+  bool registered = false;
+  wire::Landing landing = wire::Landing::kInPlace;
+
+  bool ended = false;  ///< The session is over for good, because of `end`.
+  Status end;
+  wire::Term term;
+  uint32_t epoch = 0;
+  bool prepared = false;
+
+  wire::EngineState state = wire::EngineState::kJoining;
+  Version served;  ///< What version() says: none unless the live tensors are wholly of it and may be read.
+  bool failed = false;  ///< The live tensors are of no version since an update was aborted.
+  UserPhase user = UserPhase::kOutside;
+  UserCall call = UserCall::kNone;
+
+  // The update at hand, unless `step` is kNone.
+  Step step = Step::kNone;
+  wire::UpdateId update;
+  Version version;
+  Version before;        ///< What the live tensors hold as long as they are not touched.
+  bool touched = false;  ///< The live tensors may have been written.
+  bool commit = false;   ///< Commit has come.
+  uint64_t bytes = 0;
+  double seconds = 0;
+  std::vector<wire::SourceBytes> sources;
+  bool abort = false;         ///< To be aborted as soon as nobody touches the memory any more.
+  bool abort_told = false;    ///< The user's call has had its answer.
+  bool tell_aborted = false;  ///< The controller waits for Aborted.
+  Status abort_reason;
+  std::optional<wire::GrantRequest> next;  ///< Came while this one was still being aborted.
+
+  wire::UpdateId closed;     ///< The newest update that is over here ...
+  bool closed_lost = false;  ///< ... and whether it left the live tensors without a version.
+  Status pending_error;      ///< Of an abort between two calls of the phases; told to the next.
+  Status loss;               ///< Of a worker without which there will be no update.
+  bool loss_told = false;
+  Status last_error;
+
+  friend bool operator==(const InferenceState&, const InferenceState&) = default;
+};
+
+// --- Events beside the controller's messages ------------------------------------------------------
+
+struct PlanArrived {  ///< Stands for wire::Plan.
+  uint32_t epoch = 0;
+};
+struct PlanReady {  ///< Table read, every source connected.
+  uint32_t epoch = 0;
+};
+struct PlanFailed {
+  uint32_t epoch = 0;
+  Status reason;
+};
+struct GrantsOpened {
+  wire::UpdateId update;
+  std::vector<wire::SourceGrant> grants;
+};
+struct OpenFailed {  ///< None is open.
+  wire::UpdateId update;
+  Status reason;
+};
+struct Arrived {  ///< Every transfer of every source.
+  wire::UpdateId update;
+  uint64_t bytes = 0;
+  double seconds = 0;
+  std::vector<wire::SourceBytes> sources = {};
+};
+struct SourceLost {  ///< A source's connection ended before all of it had come.
+  wire::UpdateId update;
+  Status reason;
+};
+struct GrantsFenced {
+  wire::UpdateId update;
+};
+struct Verified {
+  wire::UpdateId update;
+  Status status;
+};
+struct Copied {
+  wire::UpdateId update;
+};
+struct SessionEnded {
+  Status reason;
+};
+struct RegisterCalled {
+  wire::Landing landing = wire::Landing::kInPlace;
+  bool same_shards = false;  ///< As before, perhaps at other addresses.
+};
+struct BeginCalled {};
+struct ReceiveCalled {};
+struct FinishCalled {};
+struct AbortCalled {};
+struct WaitCalled {};   ///< Begin, Receive and Finish in one.
+struct CallExpired {};  ///< The deadline of the blocking call has passed.
+
+using InferenceEvent =
+    std::variant<wire::Welcome, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort, wire::Lost,
+                 PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed, Arrived, SourceLost,
+                 GrantsFenced, Verified, Copied, SessionEnded, RegisterCalled, BeginCalled, ReceiveCalled,
+                 FinishCalled, AbortCalled, WaitCalled, CallExpired>;
+
+// --- Actions --------------------------------------------------------------------------------------
+
+/// Answered by GrantsOpened or OpenFailed.
+struct OpenGrants {
+  wire::UpdateId update;
+  friend bool operator==(const OpenGrants&, const OpenGrants&) = default;
+};
+/// Answered by GrantsFenced, when nothing can land any more.
+struct RevokeGrants {
+  wire::UpdateId update;
+  friend bool operator==(const RevokeGrants&, const RevokeGrants&) = default;
+};
+struct VerifyChecksums {
+  wire::UpdateId update;
+  friend bool operator==(const VerifyChecksums&, const VerifyChecksums&) = default;
+};
+/// Lets the user's thread copy, which answers with Copied.
+struct CopyShadow {
+  wire::UpdateId update;
+  friend bool operator==(const CopyShadow&, const CopyShadow&) = default;
+};
+/// Ends the user's call. Every call gets exactly one; Register and Begin at once.
+struct AnswerCall {
+  Status status;
+  Version version;
+  friend bool operator==(const AnswerCall&, const AnswerCall&) = default;
+};
+
+using InferenceAction = std::variant<SendMessage, SendRegistration, OpenGrants, RevokeGrants, VerifyChecksums,
+                                     CopyShadow, AnswerCall>;
+
+/// Takes one event. A call may only come when the one before was answered. The new state (above all `served`)
+/// must be visible to others before any action is carried out: an action may let the live tensors change.
+std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent& event);
+
+}  // namespace weightcast::worker

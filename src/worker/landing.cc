@@ -1,0 +1,105 @@
+#include "worker/landing.h"
+
+#include <cstring>
+
+#include "base/strings.h"
+#include "worker/gather.h"
+#include "worker/shard_key.h"
+#include "worker/shards.h"
+
+namespace weightcast::worker {
+namespace {
+
+/// Of shards in the spare buffer: a cache line, so that no two shards share one.
+constexpr size_t kAlignment = 64;
+
+}  // namespace
+
+Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoint, std::vector<Shard> shards,
+                                                               LandingMode mode) {
+  auto memory = std::make_shared<LandingMemory>();
+  WC_ASSIGN_OR_RETURN(memory->by_key_, CheckShards(shards));
+  for (const Shard& shard : shards) {
+    if (shard.declared || shard.strides.empty() || IsDense(shard.box.size, shard.strides)) continue;
+    return Status(Code::kInvalidArgument,
+                  StrCat("tensor ", shard.tensor.name,
+                         " is not contiguous; bytes can only land in contiguous tensors"));
+  }
+  memory->shards_ = std::move(shards);
+  memory->mode_ = mode;
+  if (mode == LandingMode::kShadow) WC_RETURN_IF_ERROR(memory->MakeShadow());
+  std::vector<std::span<std::byte>> spans;
+  for (size_t i = 0; i < memory->shards_.size(); ++i) {
+    const Shard& shard = memory->shards_[i];
+    auto span = shard.declared ? std::span<std::byte>() : SpanOf(shard);
+    if (mode == LandingMode::kInPlace) memory->landing_.push_back(span.data());
+    spans.emplace_back(memory->landing_[i], span.size());
+  }
+  // The spare buffer is all ours, gaps between shards included; between live tensors lies what is not ours.
+  const size_t gap = mode == LandingMode::kShadow ? kAlignment : 0;
+  WC_ASSIGN_OR_RETURN(memory->regions_, RegionSet::Register(endpoint, spans, Access::kGranted, gap));
+  return memory;
+}
+
+Status LandingMemory::MakeShadow() {
+  size_t total = 0;
+  std::vector<size_t> offsets;
+  for (const Shard& shard : shards_) {
+    offsets.push_back(total);
+    if (!shard.declared) total += (SpanOf(shard).size() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  landing_.assign(shards_.size(), nullptr);
+  if (total == 0) return Status::Ok();
+  auto buffer = Allocate(total);
+  if (!buffer.ok()) {
+    return {buffer.status().code(),
+            StrCat("cannot make the second copy of the weights for shadow landing (",
+                   HumanBytes(static_cast<double>(total)), "): ", buffer.status().message())};
+  }
+  shadow_ = std::move(*buffer);
+  for (size_t i = 0; i < shards_.size(); ++i)
+    if (!shards_[i].declared) landing_[i] = shadow_->bytes().data() + offsets[i];
+  return Status::Ok();
+}
+
+int LandingMemory::Find(const TensorInfo& tensor, const Box& box) const {
+  const auto found = by_key_.find(ShardKey(tensor.name, box));
+  if (found == by_key_.end()) return -1;
+  const Shard& shard = shards_[found->second];
+  const bool same = shard.tensor == tensor && shard.box == box && !shard.declared;
+  return same ? static_cast<int>(found->second) : -1;
+}
+
+wire::LandingMap LandingMemory::Map() const {
+  wire::LandingMap map;
+  for (const Region& region : regions_.regions()) map.regions.push_back(region.Descriptor());
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const RegionSet::Place place = regions_.places()[i];
+    map.places.push_back({.region = place.region,
+                          .offset = place.offset,
+                          .shard = ShardKey(shards_[i].tensor.name, shards_[i].box)});
+  }
+  return map;
+}
+
+bool LandingMemory::SameShards(const LandingMemory& other) const {
+  if (shards_.size() != other.shards_.size()) return false;
+  for (const Shard& shard : shards_) {
+    const auto found = other.by_key_.find(ShardKey(shard.tensor.name, shard.box));
+    if (found == other.by_key_.end()) return false;
+    const Shard& theirs = other.shards_[found->second];
+    if (theirs.tensor != shard.tensor || theirs.box != shard.box || theirs.declared != shard.declared)
+      return false;
+  }
+  return true;
+}
+
+void LandingMemory::CopyToLive() const {
+  if (shadow_ == nullptr) return;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const auto live = SpanOf(shards_[i]);
+    if (landing_[i] != nullptr && !live.empty()) std::memcpy(live.data(), landing_[i], live.size());
+  }
+}
+
+}  // namespace weightcast::worker

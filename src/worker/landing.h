@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "endpoint/endpoint.h"
+#include "weightcast/memory.h"
+#include "weightcast/status.h"
+#include "weightcast/worker.h"
+#include "wire/messages.h"
+#include "worker/regions.h"
+
+namespace weightcast::worker {
+
+/// What an inference rank has registered: the live tensors and where bytes land. Immutable but for the
+/// bytes themselves.
+class LandingMemory {
+ public:
+  /// In place: registers the live tensors; shadow: allocates and registers a spare buffer. Refuses what no
+  /// plan can use or what is not contiguous; errors name the tensor.
+  static Result<std::shared_ptr<LandingMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
+                                                         LandingMode mode);
+
+  [[nodiscard]] const std::vector<Shard>& shards() const { return shards_; }
+  [[nodiscard]] LandingMode mode() const { return mode_; }
+  /// Index of the shard of that name and box; -1 if there is none.
+  [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box) const;
+  /// Where the bytes of a shard land.
+  [[nodiscard]] std::byte* LandingOf(size_t shard) const { return landing_[shard]; }
+  /// For the message LandingMap.
+  [[nodiscard]] wire::LandingMap Map() const;
+  /// Whether both hold the same boxes of the same tensors.
+  [[nodiscard]] bool SameShards(const LandingMemory& other) const;
+  /// Shadow: copies every shard into the live tensors.
+  void CopyToLive() const;
+  /// Shadow only: bytes of the spare buffer.
+  [[nodiscard]] size_t shadow_bytes() const { return shadow_ == nullptr ? 0 : shadow_->bytes().size(); }
+  /// No peer may write any more afterwards. kTimedOut while one that is stopped still might.
+  Status Close(TimePoint deadline) { return regions_.Close(deadline); }
+
+ private:
+  Status MakeShadow();
+
+  std::vector<Shard> shards_;
+  LandingMode mode_ = LandingMode::kInPlace;
+  std::unordered_map<uint64_t, size_t> by_key_;
+  std::shared_ptr<SharedBuffer> shadow_;  ///< Outlives the registration.
+  std::vector<std::byte*> landing_;       ///< As shards_.
+  RegionSet regions_;
+};
+
+}  // namespace weightcast::worker

@@ -1,0 +1,76 @@
+#include "worker/loop.h"
+
+#include <utility>
+
+#include "base/process.h"
+
+namespace weightcast::worker {
+
+Loop::Loop(const char* name) : thread_([this, name] { Run(name); }) {}
+
+bool Loop::Post(Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return false;
+    tasks_.push_back(std::move(task));
+  }
+  wake_.notify_one();
+  return true;
+}
+
+void Loop::After(Duration delay, Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    timers_.emplace(Clock::now() + delay, std::move(task));
+  }
+  wake_.notify_one();
+}
+
+void Loop::Stop() {
+  std::deque<Task> tasks;
+  std::multimap<TimePoint, Task> timers;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    // Destroyed outside the lock: a task may own what posts.
+    tasks.swap(tasks_);
+    timers.swap(timers_);
+  }
+  wake_.notify_one();
+  const std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+void Loop::TakeDue() {
+  const TimePoint now = Clock::now();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    tasks_.push_back(std::move(timers_.begin()->second));
+    timers_.erase(timers_.begin());
+  }
+}
+
+void Loop::Run(const char* name) {
+  NameThread(name);
+  std::unique_lock lock(mutex_);
+  while (!stopped_) {
+    TakeDue();
+    if (tasks_.empty()) {
+      if (timers_.empty()) {
+        wake_.wait(lock);
+      } else {
+        const TimePoint next = timers_.begin()->first;
+        wake_.wait_until(lock, next);
+      }
+      continue;
+    }
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace weightcast::worker

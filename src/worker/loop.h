@@ -1,0 +1,49 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace weightcast::worker {
+
+/// One thread that runs tasks in the order in which they were posted: the owner of a worker's state.
+class Loop {
+ public:
+  using Task = std::function<void()>;
+
+  /// `name`: at most 15 characters.
+  explicit Loop(const char* name);
+  ~Loop() { Stop(); }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  /// Any thread. False, and the task is dropped, once stopped.
+  bool Post(Task task);
+  /// Runs it after `delay`, or never if the loop is stopped before. Any thread.
+  void After(Duration delay, Task task);
+  /// Ends after the task at hand; what is left is dropped. Idempotent. Not from a task.
+  void Stop();
+  /// For assertions: whether the caller is a task.
+  [[nodiscard]] bool InLoop() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+ private:
+  void Run(const char* name);
+  /// Moves what is due to the tasks. Under the mutex.
+  void TakeDue();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Task> tasks_;
+  std::multimap<TimePoint, Task> timers_;
+  bool stopped_ = false;
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace weightcast::worker

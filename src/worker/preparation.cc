@@ -1,0 +1,94 @@
+#include "worker/preparation.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "worker/background.h"
+#include "worker/table_file.h"
+
+namespace weightcast::worker {
+namespace {
+
+/// Connections that are being made at the same time.
+constexpr size_t kThreads = 16;
+
+}  // namespace
+
+bool Preparation::Add(wire::PeerLanding landing) {
+  if (landing.map.epoch != plan_.epoch || landing.destination >= plan_.peers.size()) return false;
+  landings_[landing.destination] = std::move(landing.map);
+  return complete();
+}
+
+bool Preparation::complete() const {
+  const auto wanted = std::count_if(plan_.peers.begin(), plan_.peers.end(),
+                                    [](const wire::Member& member) { return member.incarnation != 0; });
+  return landings_.size() == static_cast<size_t>(wanted);
+}
+
+Result<std::shared_ptr<const SendPlan>> Preparation::Run(Session& session) {
+  auto plan = std::make_shared<SendPlan>();
+  plan->memory = memory_;
+  WC_ASSIGN_OR_RETURN(plan->table,
+                      LoadTable(plan_, session.settings().tables, plan::RankTable::Role::kTrainer));
+  plan->batches = CutIntoBatches(plan->table);
+  WC_RETURN_IF_ERROR(FindSources(*plan));
+  plan->places.resize(plan->table.destination_shards.size());
+  const TimePoint deadline = Clock::now() + session.settings().connect_timeout;
+  const size_t count = plan->table.peers.size();
+  std::vector<std::optional<Connection>> connections(count);
+  std::vector<Status> outcomes(count);
+  ForEachInParallel(count, kThreads, [&](size_t i) {
+    const auto& member = plan_.peers[static_cast<size_t>(plan->table.peers[i])];
+    auto connection = Connect(session, member, deadline);
+    outcomes[i] = connection.status();
+    if (connection.ok()) connections[i] = std::move(*connection);
+  });
+  for (size_t i = 0; i < count; ++i) {
+    const auto destination = static_cast<uint32_t>(plan->table.peers[i]);
+    unreachable_ = destination;
+    WC_RETURN_IF_ERROR(outcomes[i]);
+    plan->targets.push_back({.destination = destination,
+                             .name = wire::ToString(plan_.peers[destination].name),
+                             .connection = *connections[i],
+                             .imported = std::make_shared<ImportedRegions>(*connections[i])});
+    WC_RETURN_IF_ERROR(ImportOne(*plan, i));
+  }
+  unreachable_ = -1;
+  return std::shared_ptr<const SendPlan>(std::move(plan));
+}
+
+Status Preparation::ImportOne(SendPlan& plan, size_t index) const {
+  SendTarget& target = plan.targets[index];
+  const auto landing = landings_.find(target.destination);
+  if (landing == landings_.end())
+    return {Code::kProtocol, StrCat("no landing map of ", target.name, " came with the plan")};
+  for (const std::string& descriptor : landing->second.regions) {
+    if (Status status = target.imported->Add(descriptor); !status.ok())
+      return {status.code(), StrCat("cannot use the memory of ", target.name, ": ", status.message())};
+  }
+  return FindPlaces(plan, static_cast<int>(target.destination), landing->second, target.imported->indices());
+}
+
+/// In slices, so that a plan that is void does not wait for a host that does not answer.
+Result<Connection> Preparation::Connect(Session& session, const wire::Member& member,
+                                        TimePoint deadline) const {
+  const auto slice = std::max<Duration>(session.settings().lease, std::chrono::seconds(1));
+  const std::string who = wire::ToString(member.name);
+  while (!cancelled_) {
+    const TimePoint until = std::min(deadline, Clock::now() + slice);
+    auto connection = session.endpoint().Connect(member.addresses, session.IdentityOf(member), until);
+    if (connection.ok()) return connection;
+    const bool again = connection.status().code() == Code::kTimedOut && until < deadline;
+    if (!again) {
+      return Status(connection.status().code(),
+                    StrCat(session.text(), " cannot connect to ", who, ": ", connection.status().message()));
+    }
+  }
+  return Status(Code::kCancelled, StrCat("connecting to ", who, " was given up: a newer plan came"));
+}
+
+}  // namespace weightcast::worker

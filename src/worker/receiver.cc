@@ -1,0 +1,194 @@
+#include "worker/receiver.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/strings.h"
+#include "endpoint/chunks.h"
+#include "worker/pieces.h"
+#include "worker/table_file.h"
+
+namespace weightcast::worker {
+
+Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& plan, const std::string& tables,
+                                                           std::shared_ptr<const LandingMemory> memory) {
+  auto made = std::make_shared<ReceivePlan>();
+  WC_ASSIGN_OR_RETURN(made->table, LoadTable(plan, tables, plan::RankTable::Role::kInference));
+  made->batches = CutIntoBatches(made->table);
+  for (const int peer : made->table.peers) {
+    const wire::Member& member = plan.peers[static_cast<size_t>(peer)];
+    made->sources.push_back({.trainer = static_cast<uint32_t>(peer),
+                             .incarnation = member.incarnation,
+                             .name = wire::ToString(member.name)});
+  }
+  for (const auto& shard : made->table.destination_shards) {
+    const TensorInfo& tensor = made->table.destination_tensors[static_cast<size_t>(shard.tensor)];
+    const int index = memory->Find(tensor, shard.box);
+    if (index < 0) {
+      return Status(Code::kProtocol,
+                    StrCat("the source table fills ", tensor.name, " ", ToString(shard.box),
+                           ", which is not registered here; is it of an older registration?"));
+    }
+    made->shards.push_back(static_cast<size_t>(index));
+  }
+  made->memory = std::move(memory);
+  return std::shared_ptr<const ReceivePlan>(std::move(made));
+}
+
+// --- Opening --------------------------------------------------------------------------------------------
+
+GrantSet::GrantSet(std::shared_ptr<const ReceivePlan> plan, std::function<void()> on_complete)
+    : plan_(std::move(plan)),
+      on_complete_(std::move(on_complete)),
+      sources_(plan_->sources.size()),
+      // One more, so that nothing completes while grants are still being opened.
+      incomplete_(plan_->sources.size() + 1),
+      unfenced_(0) {}
+
+Result<std::shared_ptr<GrantSet>> GrantSet::Open(const Endpoint& endpoint,
+                                                 std::shared_ptr<const ReceivePlan> plan, bool checksums,
+                                                 std::function<void()> on_complete) {
+  std::shared_ptr<GrantSet> set(new GrantSet(std::move(plan), std::move(on_complete)));
+  for (size_t i = 0; i < set->sources_.size(); ++i) {
+    const Status status = set->OpenOne(endpoint, i, checksums);
+    if (status.ok()) continue;
+    set->Revoke([] {});  // Nobody was told their names: nothing can come under them.
+    return Status(status.code(),
+                  StrCat("cannot open a grant for ", set->plan_->sources[i].name, ": ", status.message()));
+  }
+  if (set->incomplete_.fetch_sub(1) == 1) set->on_complete_();
+  return set;
+}
+
+Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index, bool checksums) {
+  const auto& source = plan_->sources[index];
+  auto connection = endpoint.Find(source.incarnation);
+  if (!connection) return {Code::kUnavailable, "there is no connection from it"};
+  GrantOptions options;
+  options.transfers = plan_->batches[index].transfers();
+  options.on_transfer = [self = shared_from_this(), index](uint32_t, const GrantProgress& progress) {
+    self->OnTransfer(index, progress);
+  };
+  if (checksums) {
+    options.on_chunk = [self = shared_from_this(), index](uint32_t transfer, uint32_t chunk, uint64_t sum) {
+      self->sources_[index].sums.push_back({transfer, chunk, sum});
+    };
+  }
+  WC_ASSIGN_OR_RETURN(sources_[index].grant, connection->OpenGrant(std::move(options)));
+  sources_[index].connection = std::move(connection);
+  const auto grant = sources_[index].grant;
+  names_.push_back({.trainer = source.trainer, .slot = grant.slot, .id = grant.id});
+  if (plan_->batches[index].transfers() == 0) OnSourceComplete(index);
+  return Status::Ok();
+}
+
+void GrantSet::OnTransfer(size_t index, const GrantProgress& progress) {
+  if (progress.complete()) OnSourceComplete(index);
+}
+
+void GrantSet::OnSourceComplete(size_t index) {
+  sources_[index].seconds = seconds();
+  if (sources_[index].complete.exchange(true)) return;
+  if (incomplete_.fetch_sub(1) == 1) on_complete_();
+}
+
+uint64_t GrantSet::bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& batches : plan_->batches) bytes += static_cast<uint64_t>(batches.bytes());
+  return bytes;
+}
+
+std::vector<wire::SourceBytes> GrantSet::sources() const {
+  std::vector<wire::SourceBytes> sources;
+  for (size_t i = 0; i < sources_.size(); ++i)
+    sources.push_back({.trainer = plan_->sources[i].trainer,
+                       .bytes = static_cast<uint64_t>(plan_->batches[i].bytes()),
+                       .seconds = sources_[i].seconds});
+  return sources;
+}
+
+const ReceivePlan::Source* GrantSet::Missing(Incarnation incarnation) const {
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (plan_->sources[i].incarnation == incarnation && !sources_[i].complete) return &plan_->sources[i];
+  return nullptr;
+}
+
+// --- Closing --------------------------------------------------------------------------------------------
+
+void GrantSet::Revoke(std::function<void()> fenced) {
+  auto done = std::make_shared<std::function<void()>>(std::move(fenced));
+  unfenced_ = sources_.size() + 1;
+  const auto one_less = [self = shared_from_this(), done] {
+    if (self->unfenced_.fetch_sub(1) == 1) (*done)();
+  };
+  for (auto& source : sources_) {
+    if (source.connection) {
+      source.connection->RevokeGrant(source.grant, one_less);
+    } else {
+      one_less();
+    }
+  }
+  one_less();
+}
+
+// --- Verifying ------------------------------------------------------------------------------------------
+
+Status GrantSet::Verify() const {
+  for (size_t i = 0; i < sources_.size(); ++i) WC_RETURN_IF_ERROR(VerifySource(i));
+  return Status::Ok();
+}
+
+Status GrantSet::VerifySource(size_t index) const {
+  const Source& source = sources_[index];
+  const std::string& name = plan_->sources[index].name;
+  std::vector<std::vector<uint64_t>> sums(plan_->batches[index].transfers());
+  for (const ChunkSum& sum : source.sums) {
+    if (sum.checksum == 0)
+      return {Code::kProtocol, StrCat(name, " sent no checksums; the setting checksum must be 1 there too")};
+    auto& of_transfer = sums[sum.transfer];
+    if (of_transfer.size() <= sum.chunk) of_transfer.resize(sum.chunk + 1, 0);
+    of_transfer[sum.chunk] = sum.checksum;
+  }
+  for (uint32_t transfer = 0; transfer < sums.size(); ++transfer)
+    WC_RETURN_IF_ERROR(VerifyTransfer(index, transfer, std::move(sums[transfer])));
+  return Status::Ok();
+}
+
+Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uint64_t> sums) const {
+  // The pieces as the source has cut them; `local_offset` counts from `bases`.
+  std::vector<Piece> pieces;
+  std::vector<const std::byte*> bases;
+  for (const Item& item : plan_->batches[index].Of(transfer)) {
+    const auto& route = plan_->table.routes[item.route];
+    WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan_->table, route));
+    const std::byte* base = plan_->memory->LandingOf(plan_->shards[route.dst_shard]);
+    ForEachRun(runs, item, [&](const Run& run) {
+      pieces.push_back({.local_offset = static_cast<uint64_t>(run.dst_offset),
+                        .length = static_cast<uint64_t>(run.dst_bytes)});
+      bases.push_back(base);
+    });
+  }
+  const uint64_t chunk_bytes = sources_[index].connection->peer_chunk();
+  const std::string& name = plan_->sources[index].name;
+  if (CountChunks(pieces, chunk_bytes) != sums.size())
+    return {Code::kProtocol, StrCat(name, " cut transfer ", transfer, " into ", sums.size(), " chunks, not ",
+                                    CountChunks(pieces, chunk_bytes))};
+  ChunkCursor cursor;
+  for (uint32_t chunk = 0; chunk < sums.size(); ++chunk) {
+    ChunkWalk walk(pieces, chunk_bytes, cursor);
+    Hasher64 hasher;
+    while (const auto part = walk.Next())
+      hasher.Add({bases[part->piece] + pieces[part->piece].local_offset + part->offset, part->length});
+    // 0 stands for "not computed" on the wire.
+    const uint64_t sum = std::max<uint64_t>(hasher.Finish(), 1);
+    if (sum != sums[chunk])
+      return {Code::kCorrupt, StrCat("bytes from ", name, " arrived changed (chunk ", chunk, " of transfer ",
+                                     transfer, ", wrong checksum)")};
+    cursor = walk.cursor();
+  }
+  return Status::Ok();
+}
+
+}  // namespace weightcast::worker

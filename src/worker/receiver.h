@@ -1,0 +1,93 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "endpoint/endpoint.h"
+#include "plan/table_format.h"
+#include "weightcast/status.h"
+#include "wire/messages.h"
+#include "worker/batches.h"
+#include "worker/landing.h"
+
+namespace weightcast::worker {
+
+/// All that an inference rank needs to receive updates of one epoch. Immutable.
+struct ReceivePlan {
+  plan::RankTable table;
+  std::vector<Batches> batches;  ///< As table.peers.
+  struct Source {
+    uint32_t trainer = 0;
+    Incarnation incarnation = 0;
+    std::string name;
+  };
+  std::vector<Source> sources;  ///< As table.peers.
+  std::shared_ptr<const LandingMemory> memory;
+  std::vector<size_t> shards;  ///< Per destination_shards: index into the memory's.
+};
+
+/// Reads the table and finds its shards. Errors: LoadTable's; kProtocol when it fills what is not registered.
+Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& plan, const std::string& tables,
+                                                           std::shared_ptr<const LandingMemory> memory);
+
+/// The open grants of one update and what has arrived under them.
+class GrantSet : public std::enable_shared_from_this<GrantSet> {
+ public:
+  /// Opens one for each source. `on_complete` is called once, from the endpoint's thread or this one, when
+  /// every transfer of every source has arrived. Errors: kUnavailable, naming a source without a connection;
+  /// OpenGrant's. None is open then.
+  static Result<std::shared_ptr<GrantSet>> Open(const Endpoint& endpoint,
+                                                std::shared_ptr<const ReceivePlan> plan, bool checksums,
+                                                std::function<void()> on_complete);
+
+  [[nodiscard]] const std::vector<wire::SourceGrant>& grants() const { return names_; }
+  /// Bytes of the whole update.
+  [[nodiscard]] uint64_t bytes() const;
+  /// Since they were opened.
+  [[nodiscard]] double seconds() const { return Seconds(Clock::now() - opened_); }
+  /// Of each source, once all have sent everything.
+  [[nodiscard]] std::vector<wire::SourceBytes> sources() const;
+  /// The source of this incarnation that has not sent everything; null if there is none.
+  [[nodiscard]] const ReceivePlan::Source* Missing(Incarnation incarnation) const;
+  /// `fenced` is called once, from the endpoint's thread or this one, when nothing can land any more. Once.
+  void Revoke(std::function<void()> fenced);
+  /// Compares the checksums of all chunks with the bytes that are there; after `fenced`. Takes long. Errors:
+  /// kCorrupt, naming tensor and trainer; kProtocol for a trainer that sent no checksums.
+  [[nodiscard]] Status Verify() const;
+
+ private:
+  struct ChunkSum {
+    uint32_t transfer = 0;
+    uint32_t chunk = 0;
+    uint64_t checksum = 0;
+  };
+  struct Source {
+    std::optional<Connection> connection;
+    transport::GrantName grant;
+    std::atomic<bool> complete{false};
+    std::atomic<double> seconds{0};  ///< When it was complete.
+    std::vector<ChunkSum> sums;      ///< The endpoint's thread, until fenced.
+  };
+  GrantSet(std::shared_ptr<const ReceivePlan> plan, std::function<void()> on_complete);
+  Status OpenOne(const Endpoint& endpoint, size_t index, bool checksums);
+  void OnTransfer(size_t index, const GrantProgress& progress);
+  void OnSourceComplete(size_t index);
+  [[nodiscard]] Status VerifySource(size_t index) const;
+  [[nodiscard]] Status VerifyTransfer(size_t index, uint32_t transfer, std::vector<uint64_t> sums) const;
+
+  const std::shared_ptr<const ReceivePlan> plan_;
+  const std::function<void()> on_complete_;
+  const TimePoint opened_ = Clock::now();
+  std::vector<Source> sources_;  ///< As plan_->sources.
+  std::vector<wire::SourceGrant> names_;
+  std::atomic<size_t> incomplete_;
+  std::atomic<size_t> unfenced_;
+};
+
+}  // namespace weightcast::worker

@@ -1,0 +1,141 @@
+#include "worker/send_plan.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "worker/convert.h"
+#include "worker/shard_key.h"
+#include "worker/shards.h"
+
+namespace weightcast::worker {
+namespace {
+
+const TensorInfo& SourceTensor(const plan::RankTable& table, uint32_t shard) {
+  return table.source_tensors[static_cast<size_t>(table.source_shards[shard].tensor)];
+}
+const TensorInfo& DestinationTensor(const plan::RankTable& table, uint32_t shard) {
+  return table.destination_tensors[static_cast<size_t>(table.destination_shards[shard].tensor)];
+}
+
+/// Gathers and casts one item; its runs then lie one after another in the staging space.
+void StageItem(const SendPlan& plan, const Item& item, std::byte* target) {
+  const auto& route = plan.table.routes[item.route];
+  const Shard& shard = plan.memory->shards[plan.sources[route.src_shard]];
+  const GatherSource source{.data = shard.data,
+                            .dtype = shard.tensor.dtype,
+                            .shard = shard.box,
+                            .strides = shard.strides.empty() ? DenseStrides(shard.box.size) : shard.strides,
+                            .box = route.src_box};
+  Gather(source, item.first, item.count, DestinationTensor(plan.table, route.dst_shard).dtype, target);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
+                                                            std::string rules) {
+  auto memory = std::make_shared<SourceMemory>();
+  WC_ASSIGN_OR_RETURN(memory->by_key, CheckShards(shards));
+  std::vector<std::span<std::byte>> spans;
+  for (const Shard& shard : shards) {
+    const bool dense = shard.strides.empty() || IsDense(shard.box.size, shard.strides);
+    if (!dense && BitsOf(shard.tensor.dtype) < 8) {
+      return Status(Code::kInvalidArgument, StrCat("tensor ", shard.tensor.name, " of ",
+                                                   NameOf(shard.tensor.dtype), " must be contiguous"));
+    }
+    memory->dense.push_back(dense);
+    spans.push_back(dense && !shard.declared ? SpanOf(shard) : std::span<std::byte>());
+  }
+  // Less than a page apart: what lies between is mapped, and nobody but us reads it.
+  constexpr size_t kGap = 4095;
+  WC_ASSIGN_OR_RETURN(memory->regions, RegionSet::Register(endpoint, spans, Access::kLocal, kGap));
+  memory->shards = std::move(shards);
+  memory->rules = std::move(rules);
+  return std::shared_ptr<const SourceMemory>(std::move(memory));
+}
+
+int SendPlan::TargetOf(uint32_t destination) const {
+  for (size_t i = 0; i < targets.size(); ++i)
+    if (targets[i].destination == destination) return static_cast<int>(i);
+  return -1;
+}
+
+bool SendPlan::IsStaged(const plan::RankTable::Route& route) const {
+  return route.transform != plan::Transform::kNone || !memory->dense[sources[route.src_shard]];
+}
+
+bool SendPlan::IsStaged(size_t target, uint32_t transfer) const {
+  const auto items = batches[target].Of(transfer);
+  return std::any_of(items.begin(), items.end(),
+                     [&](const Item& item) { return IsStaged(table.routes[item.route]); });
+}
+
+Status FindSources(SendPlan& plan) {
+  plan.sources.clear();
+  for (uint32_t i = 0; i < plan.table.source_shards.size(); ++i) {
+    const TensorInfo& tensor = SourceTensor(plan.table, i);
+    const Box& box = plan.table.source_shards[i].box;
+    const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));
+    const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
+    if (shard == nullptr || shard->tensor != tensor || shard->box != box || shard->declared) {
+      return {Code::kProtocol, StrCat("the routing table wants ", tensor.name, " ", ToString(box),
+                                      ", which is not registered here; is it of an older registration?")};
+    }
+    plan.sources.push_back(found->second);
+  }
+  for (const auto& route : plan.table.routes) {
+    const TensorInfo& from = SourceTensor(plan.table, route.src_shard);
+    const DType to = DestinationTensor(plan.table, route.dst_shard).dtype;
+    const bool cast = from.dtype != to;
+    if (cast != (route.transform == plan::Transform::kCast) || !CanConvert(from.dtype, to))
+      return {Code::kProtocol, StrCat("the routing table casts ", from.name, " from ", NameOf(from.dtype),
+                                      " to ", NameOf(to), ", which is not possible")};
+  }
+  return Status::Ok();
+}
+
+Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
+                  std::span<const uint32_t> imported) {
+  std::unordered_map<uint64_t, const wire::LandingMap::Place*> by_key;
+  for (const auto& place : map.places) by_key.emplace(place.shard, &place);
+  plan.places.resize(plan.table.destination_shards.size());
+  for (uint32_t i = 0; i < plan.places.size(); ++i) {
+    const auto& shard = plan.table.destination_shards[i];
+    if (shard.rank != destination) continue;
+    const TensorInfo& tensor = DestinationTensor(plan.table, i);
+    const auto found = by_key.find(ShardKey(tensor.name, shard.box));
+    if (found == by_key.end() || found->second->region >= imported.size()) {
+      return {Code::kProtocol, StrCat("destination ", destination, " has no landing place for ", tensor.name,
+                                      " ", ToString(shard.box))};
+    }
+    plan.places[i] = {imported[found->second->region], found->second->offset};
+  }
+  return Status::Ok();
+}
+
+Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const StagingSpace& staging,
+                  std::vector<Piece>& pieces) {
+  uint64_t staged = 0;
+  for (const Item& item : plan.batches[target].Of(transfer)) {
+    const auto& route = plan.table.routes[item.route];
+    const bool stage = plan.IsStaged(route);
+    if (stage) StageItem(plan, item, staging.data + staged);
+    const size_t shard = plan.sources[route.src_shard];
+    const RegionSet::Place local = plan.memory->regions.places()[shard];
+    const Region* region = stage ? nullptr : &plan.memory->regions.regions()[local.region];
+    const SendPlan::Place remote = plan.places[route.dst_shard];
+    WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan.table, route));
+    ForEachRun(runs, item, [&](const Run& run) {
+      pieces.push_back(
+          {.local_region = stage ? staging.region : region->id(),
+           .remote_region = remote.region,
+           .local_offset = stage ? staging.offset + staged
+                                 : region->offset() + local.offset + static_cast<uint64_t>(run.src_offset),
+           .remote_offset = remote.offset + static_cast<uint64_t>(run.dst_offset),
+           .length = static_cast<uint64_t>(run.dst_bytes)});
+      if (stage) staged += static_cast<uint64_t>(run.dst_bytes);
+    });
+  }
+  return Status::Ok();
+}
+
+}  // namespace weightcast::worker

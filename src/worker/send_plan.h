@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "endpoint/endpoint.h"
+#include "plan/table_format.h"
+#include "weightcast/status.h"
+#include "weightcast/worker.h"
+#include "wire/messages.h"
+#include "worker/batches.h"
+#include "worker/gather.h"
+#include "worker/pieces.h"
+#include "worker/regions.h"
+
+namespace weightcast::worker {
+
+/// What a trainer has registered: the user's shards and their registrations. Immutable.
+struct SourceMemory {
+  std::vector<Shard> shards;
+  std::string rules;
+  RegionSet regions;                            ///< Places as `shards`; only dense ones are registered.
+  std::vector<bool> dense;                      ///< As `shards`.
+  std::unordered_map<uint64_t, size_t> by_key;  ///< ShardKey → index of the shard.
+};
+/// Registers what is dense; refuses shards that no plan can use. Errors name the tensor.
+Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
+                                                            std::string rules);
+
+/// Regions of a peer, given back at the end.
+class ImportedRegions {
+ public:
+  explicit ImportedRegions(Connection connection) : connection_(std::move(connection)) {}
+  ~ImportedRegions() {
+    for (const uint32_t index : indices_) connection_.Release(index);
+  }
+  ImportedRegions(const ImportedRegions&) = delete;
+  ImportedRegions& operator=(const ImportedRegions&) = delete;
+  Status Add(std::string_view descriptor) {
+    WC_ASSIGN_OR_RETURN(const uint32_t index, connection_.Import(descriptor));
+    indices_.push_back(index);
+    return Status::Ok();
+  }
+  /// In the order of Add.
+  [[nodiscard]] const std::vector<uint32_t>& indices() const { return indices_; }
+
+ private:
+  Connection connection_;
+  std::vector<uint32_t> indices_;
+};
+
+/// One destination of a plan, connected.
+struct SendTarget {
+  uint32_t destination = 0;  ///< Its number in the table.
+  std::string name;          ///< "engine rollout-1 rank 0"
+  Connection connection;
+  std::shared_ptr<ImportedRegions> imported;
+};
+
+/// All that a trainer needs to send an update of one epoch. Immutable; any number of threads may read it.
+struct SendPlan {
+  plan::RankTable table;
+  std::vector<Batches> batches;     ///< As table.peers.
+  std::vector<SendTarget> targets;  ///< As table.peers.
+  std::shared_ptr<const SourceMemory> memory;
+  std::vector<size_t> sources;  ///< Per source_shards: index of the user's shard.
+  struct Place {
+    uint32_t region = 0;  ///< Of Connection::Import.
+    uint64_t offset = 0;
+  };
+  std::vector<Place> places;  ///< Per destination_shards.
+
+  /// Index into `targets`; -1 if the table has no route to that destination.
+  [[nodiscard]] int TargetOf(uint32_t destination) const;
+  /// Whether the elements are cast or gathered before they go.
+  [[nodiscard]] bool IsStaged(const plan::RankTable::Route& route) const;
+  [[nodiscard]] bool IsStaged(size_t target, uint32_t transfer) const;
+};
+
+/// Fills `sources`. Errors: kProtocol, naming the tensor, when the table wants a shard that is not registered
+/// here.
+Status FindSources(SendPlan& plan);
+/// Fills the places of one destination; `imported` are its regions as Connection::Import numbered them.
+/// Errors: kProtocol, naming the tensor, when its map lacks a shard.
+Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
+                  std::span<const uint32_t> imported);
+
+/// Appends the pieces of one transfer. Staged elements are written to `staging` (kMaxTransferBytes, in the
+/// registration `region` from `offset` on; null if nothing is staged).
+struct StagingSpace {
+  std::byte* data = nullptr;
+  uint32_t region = 0;
+  uint64_t offset = 0;
+};
+Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const StagingSpace& staging,
+                  std::vector<Piece>& pieces);
+
+}  // namespace weightcast::worker

@@ -1,0 +1,266 @@
+#include "worker/sender.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "base/strings.h"
+
+namespace weightcast::worker {
+namespace {
+
+/// Transfers under way to one destination: enough to hide the making of the next ones.
+constexpr size_t kInFlight = 4;
+constexpr unsigned kMaxThreads = 4;
+
+}  // namespace
+
+/// One transfer that may still read its sources.
+struct Sender::Flight {
+  std::optional<Transfer> handle;  ///< Once Write has returned.
+  std::optional<StagingPool::Block> block;
+  bool ended = false;
+  bool fenced = false;
+};
+
+/// One update to one destination.
+struct Sender::Job {
+  std::shared_ptr<const SendPlan> plan;
+  size_t target = 0;
+  wire::UpdateId update;
+  transport::GrantName grant;
+  TimePoint begun = Clock::now();
+  uint32_t next = 0;   ///< Transfer.
+  size_t running = 0;  ///< Transfers begun and not ended.
+  std::map<uint32_t, Flight> flights;
+  bool over = false;   ///< Begins no more transfers: finished, failed or stopped.
+  bool quiet = false;  ///< Stopped: its end is nobody's business.
+  Status outcome;
+  bool road = false;  ///< The outcome is the connection's, not ours.
+  double seconds = 0;
+
+  [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
+  [[nodiscard]] uint32_t transfers() const { return plan->batches[target].transfers(); }
+};
+
+/// What a thread has taken on.
+struct Sender::Pick {
+  std::shared_ptr<Job> job;
+  uint32_t transfer = 0;
+  std::optional<StagingPool::Block> block;
+  Status error;  ///< Of the staging memory.
+};
+
+Sender::Sender(Endpoint& endpoint, const Settings& settings, Callbacks callbacks)
+    : settings_(settings), callbacks_(std::move(callbacks)), staging_(endpoint, settings.staging) {
+  const unsigned cores = std::max(std::thread::hardware_concurrency(), 2U);
+  for (unsigned i = 0; i < std::min(cores / 2, kMaxThreads); ++i) threads_.emplace_back([this] { Work(); });
+  threads_.emplace_back([this] { WorkOnEnds(); });
+}
+
+Sender::~Sender() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    give_up_ = Clock::now() + 2 * settings_.lease;
+    for (const auto& job : jobs_) job->over = job->quiet = true;
+  }
+  more_.notify_all();
+  ends_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+Status Sender::CheckStaging(const SendPlan& plan) const {
+  if (staging_.capacity() > 0) return Status::Ok();
+  for (const auto& route : plan.table.routes) {
+    if (!plan.IsStaged(route)) continue;
+    const Shard& shard = plan.memory->shards[plan.sources[route.src_shard]];
+    return {
+        Code::kInvalidArgument,
+        StrCat("tensor ", shard.tensor.name, " must be staged (it is cast or not contiguous), which takes ",
+               kMaxTransferBytes, " bytes at a time; the setting staging allows ", settings_.staging)};
+  }
+  return Status::Ok();
+}
+
+void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::UpdateId& update,
+                   const transport::GrantName& grant) {
+  auto job = std::make_shared<Job>();
+  job->plan = std::move(plan);
+  job->target = target;
+  job->update = update;
+  job->grant = grant;
+  job->over = job->transfers() == 0;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(job);
+  }
+  more_.notify_all();
+  if (job->transfers() == 0) ends_.notify_all();
+}
+
+void Sender::Stop(const wire::UpdateId& update, uint32_t destination) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& job : jobs_)
+    if (job->update == update && job->to().destination == destination) job->over = job->quiet = true;
+  ends_.notify_all();
+}
+
+// --- Sending ------------------------------------------------------------------------------------------
+
+void Sender::Work() {
+  NameThread("wc-send");
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    auto pick = TakeNext();
+    if (!pick) {
+      more_.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    Send(std::move(*pick));
+    lock.lock();
+  }
+}
+
+/// The next transfer of the next destination that can take one. Under the mutex.
+std::optional<Sender::Pick> Sender::TakeNext() {
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    const size_t index = (turn_ + i) % jobs_.size();
+    const auto& job = jobs_[index];
+    if (job->over || job->next == job->transfers() || job->running == kInFlight) continue;
+    Pick pick{.job = job, .transfer = job->next, .block = std::nullopt, .error = Status::Ok()};
+    if (job->plan->IsStaged(job->target, job->next)) {
+      auto block = staging_.TryTake();
+      if (block.ok() && !*block) continue;  // Another transfer's end will wake us.
+      if (block.ok()) pick.block = std::move(*block);
+      pick.error = block.status();
+    }
+    ++job->next;
+    ++job->running;
+    job->flights.try_emplace(pick.transfer);
+    turn_ = index + 1;
+    return pick;
+  }
+  return std::nullopt;
+}
+
+void Sender::Send(Pick pick) {
+  const auto& job = pick.job;
+  const SendPlan& plan = *job->plan;
+  thread_local std::vector<Piece> pieces;
+  pieces.clear();
+  Status status = pick.error;
+  if (status.ok()) {
+    StagingSpace space;
+    if (pick.block) space = {pick.block->data(), pick.block->region(), pick.block->offset()};
+    status = MakePieces(plan, job->target, pick.transfer, space, pieces);
+  }
+  if (!status.ok()) return EndTransfer(job, pick.transfer, status, Reached::kNothing);
+  {
+    const std::lock_guard lock(mutex_);
+    job->flights[pick.transfer].block = std::move(pick.block);
+  }
+  TransferOptions options;
+  options.grant = job->grant;
+  options.signal = pick.transfer;
+  options.checksum = settings_.checksum != 0;
+  options.timeout = settings_.timeout;
+  options.on_end = [this, job, transfer = pick.transfer](const Status& outcome) {
+    EndTransfer(job, transfer, outcome, Reached::kFlight);
+  };
+  Connection connection = job->to().connection;
+  auto transfer = connection.Write(pieces, std::move(options));
+  if (!transfer.ok()) return EndTransfer(job, pick.transfer, transfer.status(), Reached::kConnection);
+  const std::lock_guard lock(mutex_);
+  const auto flight = job->flights.find(pick.transfer);
+  if (flight == job->flights.end()) return;  // It has ended well meanwhile.
+  flight->second.handle = std::move(*transfer);
+  if (job->over) ends_.notify_all();
+}
+
+/// Only one that was given to the endpoint may still read its sources.
+void Sender::EndTransfer(const std::shared_ptr<Job>& job, uint32_t transfer, const Status& status,
+                         Reached reached) {
+  const std::lock_guard lock(mutex_);
+  --job->running;
+  const auto flight = job->flights.find(transfer);
+  flight->second.ended = true;
+  // Erasing gives the staging block back.
+  if (status.ok() || reached != Reached::kFlight || flight->second.fenced) job->flights.erase(flight);
+  const bool finished = job->next == job->transfers() && job->running == 0;
+  if (!job->over && (!status.ok() || finished)) {
+    job->over = true;
+    job->outcome = status;
+    job->road = reached != Reached::kNothing;
+    job->seconds = Seconds(Clock::now() - job->begun);
+  }
+  if (job->over) ends_.notify_all();
+  more_.notify_all();
+}
+
+// --- Ends ---------------------------------------------------------------------------------------------
+
+void Sender::WorkOnEnds() {
+  NameThread("wc-send-end");
+  std::unique_lock lock(mutex_);
+  while (!stopping_ || !jobs_.empty()) {
+    bool moved = false;
+    for (const auto& job : std::vector(jobs_)) moved = (job->over && EndJob(job, lock)) || moved;
+    if (!moved && (!stopping_ || !jobs_.empty())) ends_.wait(lock);
+  }
+}
+
+/// True if it did anything, or waited for something; unlocks meanwhile.
+bool Sender::EndJob(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock) {
+  const uint32_t destination = job->to().destination;
+  if (!std::exchange(job->quiet, true)) {
+    const auto bytes = job->outcome.ok() ? static_cast<uint64_t>(job->plan->batches[job->target].bytes()) : 0;
+    lock.unlock();
+    callbacks_.on_ended({.update = job->update,
+                         .destination = destination,
+                         .status = job->outcome,
+                         .road = job->road,
+                         .bytes = bytes,
+                         .seconds = job->seconds});
+    lock.lock();
+    return true;
+  }
+  if (job->running > 0 || !job->flights.empty()) return WaitForFences(*job, lock);
+  std::erase(jobs_, job);
+  lock.unlock();
+  callbacks_.on_fenced({job->update, destination});
+  lock.lock();
+  return true;
+}
+
+/// Ends the transfers of a job that is over and waits a little for one to let go of its sources. False when
+/// there is nothing to wait for but their own ends.
+bool Sender::WaitForFences(Job& job, std::unique_lock<std::mutex>& lock) {
+  constexpr auto kPatience = std::chrono::milliseconds(20);  // Other jobs wait too.
+  std::vector<std::pair<uint32_t, Transfer>> unfenced;
+  for (const auto& [transfer, flight] : job.flights)
+    if (flight.handle && !flight.fenced) unfenced.emplace_back(transfer, *flight.handle);
+  if (unfenced.empty()) return false;
+  lock.unlock();
+  std::vector<uint32_t> fenced;
+  for (auto& [transfer, handle] : unfenced) handle.Cancel();
+  for (auto& [transfer, handle] : unfenced)
+    if (handle.fenced() || handle.WaitFenced(Clock::now() + kPatience).ok()) fenced.push_back(transfer);
+  lock.lock();
+  const bool give_up = stopping_ && Clock::now() > give_up_;
+  if (give_up)
+    WC_LOG(kWarning, "transfers to ", job.to().name, " are still reading their sources at the end");
+  for (const auto& [transfer, handle] : unfenced) {
+    const auto flight = job.flights.find(transfer);
+    if (flight == job.flights.end()) continue;
+    const bool let_go = give_up || std::find(fenced.begin(), fenced.end(), transfer) != fenced.end();
+    flight->second.fenced = flight->second.fenced || let_go;
+    if (flight->second.fenced && flight->second.ended) job.flights.erase(flight);
+  }
+  return true;
+}
+
+}  // namespace weightcast::worker

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "endpoint/endpoint.h"
+#include "transport/types.h"
+#include "weightcast/status.h"
+#include "wire/messages.h"
+#include "worker/send_plan.h"
+#include "worker/staging.h"
+#include "worker/trainer_machine.h"
+
+namespace weightcast::worker {
+
+/// Sends updates: takes transfers of all destinations in turn, so that no receiver is the hot spot, stages
+/// what must be, and keeps a few of each destination in flight. A few threads of its own (`wc-send`), and one
+/// that sees to the ends (`wc-send-end`).
+/// Thread safe; never blocks the caller.
+class Sender {
+ public:
+  /// Called from its own threads; must not block. For each Start SendEnded comes when the outcome is known
+  /// (not after Stop), then SendFenced when nobody reads the sources any more.
+  struct Callbacks {
+    std::function<void(const SendEnded&)> on_ended;
+    std::function<void(const SendFenced&)> on_fenced;
+  };
+  /// Uses the settings staging, timeout, checksum. The endpoint must outlive it.
+  Sender(Endpoint& endpoint, const Settings& settings, Callbacks callbacks);
+  /// Stops everything and waits until it is fenced, at most the settings' lease twice.
+  ~Sender();
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  /// `target`: index into plan->targets.
+  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::UpdateId& update,
+             const transport::GrantName& grant);
+  /// Harmless for what has ended or was never started.
+  void Stop(const wire::UpdateId& update, uint32_t destination);
+
+  /// kInvalidArgument, naming a tensor, if the plan stages more at once than the setting staging allows.
+  Status CheckStaging(const SendPlan& plan) const;
+  [[nodiscard]] uint64_t peak_staging() const { return staging_.peak_bytes(); }
+
+ private:
+  struct Flight;
+  struct Job;
+  struct Pick;
+
+  void Work();
+  std::optional<Pick> TakeNext();
+  void Send(Pick pick);
+  /// How far a transfer came before it ended.
+  enum class Reached { kNothing, kConnection, kFlight };
+  void EndTransfer(const std::shared_ptr<Job>& job, uint32_t transfer, const Status& status, Reached reached);
+  void WorkOnEnds();
+  bool EndJob(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock);
+  bool WaitForFences(Job& job, std::unique_lock<std::mutex>& lock);
+
+  const Settings settings_;
+  const Callbacks callbacks_;
+  StagingPool staging_;
+
+  std::mutex mutex_;
+  std::condition_variable more_;            ///< To send.
+  std::condition_variable ends_;            ///< Something has ended or was stopped.
+  std::vector<std::shared_ptr<Job>> jobs_;  ///< Not yet fenced.
+  size_t turn_ = 0;                         ///< Whose turn it is.
+  bool stopping_ = false;
+  TimePoint give_up_;  ///< Of fences, once stopping.
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace weightcast::worker

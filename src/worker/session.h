@@ -1,0 +1,93 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "control/client.h"
+#include "endpoint/endpoint.h"
+#include "weightcast/status.h"
+#include "weightcast/worker.h"
+#include "wire/messages.h"
+#include "worker/loop.h"
+
+namespace weightcast::worker {
+
+/// What trainers and inference ranks have in common: settings, one endpoint, one client of the controller,
+/// one event-loop thread (`wc-worker`). Everything that comes from outside arrives as a task of that thread.
+class Session {
+ public:
+  /// All are called in the loop, after Begin.
+  struct Handlers {
+    std::function<void(wire::ControllerMessage)> on_message;
+    std::function<void(Status)> on_ended;  ///< Once; nothing comes after it.
+    std::function<void(const Identity&)> on_connected;
+    std::function<void(const Identity&, const Status&)> on_disconnected;
+  };
+
+  /// Opens the endpoint and begins to attach to the controller; returns at once. Errors: settings, token,
+  /// rank.
+  static Result<std::unique_ptr<Session>> Open(const WorkerOptions& options, wire::Role role,
+                                               Handlers handlers);
+  /// Close must have been called.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Attaches to the controller; blocks until SetOutcome. Errors: why the session ended. Bounded by
+  /// join_timeout.
+  Status Begin();
+  /// To be called in the loop with each Welcome: says so if the controller has another lease.
+  void CheckLease(const wire::Welcome& welcome) const;
+  /// To be called in the loop when a Welcome has been taken, or the session has ended.
+  void SetOutcome(Status status);
+
+  [[nodiscard]] Loop& loop() { return loop_; }
+  [[nodiscard]] Endpoint& endpoint() { return *endpoint_; }
+  [[nodiscard]] control::ControlClient& client() { return *client_; }
+  [[nodiscard]] const Settings& settings() const { return settings_; }
+  [[nodiscard]] const wire::WorkerName& name() const { return name_; }
+  [[nodiscard]] std::string text() const { return wire::ToString(name_); }  ///< "trainer 3"
+  [[nodiscard]] const std::string& model() const { return model_; }
+  /// The peer that a member of a plan must prove to be.
+  [[nodiscard]] Identity IdentityOf(const wire::Member& member) const;
+  [[nodiscard]] std::vector<std::string> ConnectionMap() const;
+
+  /// Says goodbye, ends the loop. Tasks that had not run are dropped.
+  void Leave();
+  /// Ends the endpoint, bounded by the lease. After Leave, when nobody uses it any more (but ConnectionMap).
+  void CloseEndpoint();
+
+ private:
+  Session(const WorkerOptions& options, wire::Role role, Settings settings, Handlers handlers);
+  Status OpenEndpoint();
+  Status OpenClient();
+  void PostIfBegun(std::function<void()> task);
+  [[nodiscard]] Status Admit(const Identity& peer) const;
+
+  const wire::WorkerName name_;
+  const std::string model_;
+  const uint32_t world_size_;
+  const Settings settings_;
+  const Handlers handlers_;
+
+  bool begun_ = false;  ///< The loop's.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool decided_ = false;
+  Status outcome_;
+
+  Loop loop_;
+  mutable std::mutex map_mutex_;  ///< Keeps the endpoint while its map is being made.
+  std::unique_ptr<Endpoint> endpoint_;
+  std::unique_ptr<control::ControlClient> client_;
+};
+
+/// Warns of a worker that was lost; one that left politely is nobody's worry.
+void LogLoss(const wire::Lost& lost);
+
+}  // namespace weightcast::worker

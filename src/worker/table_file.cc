@@ -1,0 +1,65 @@
+#include "worker/table_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/fd.h"
+#include "base/strings.h"
+
+namespace weightcast::worker {
+namespace {
+
+Result<std::string> ReadWhole(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info{};
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
+    return Status(Code::kUnavailable,
+                  StrCat("cannot read the routing table ", path, ": ", ErrnoText(errno),
+                         "; the setting tables must name a folder that controller and workers share"));
+  }
+  if (!S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > plan::kMaxTableBytes)
+    return Status(Code::kCorrupt, StrCat(path, " is not a routing table (", info.st_size, " bytes)"));
+  std::string bytes(static_cast<size_t>(info.st_size), '\0');
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t got = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Status(Code::kUnavailable, StrCat("cannot read ", path, ": ", ErrnoText(errno)));
+    if (got == 0) return Status(Code::kCorrupt, StrCat(path, " ends after ", done, " bytes"));
+    done += static_cast<size_t>(got);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<plan::RankTable> LoadTable(const wire::Plan& plan, const std::string& tables,
+                                  plan::RankTable::Role role) {
+  std::string path;
+  std::string from_file;
+  if (!plan.table_file.empty()) {
+    path = plan.table_file.front() == '/' || tables.empty() ? plan.table_file
+                                                            : StrCat(tables, "/", plan.table_file);
+    WC_ASSIGN_OR_RETURN(from_file, ReadWhole(path));
+  }
+  const auto where = path.empty() ? std::string("the routing table") : StrCat("the routing table ", path);
+  auto table = plan::DecodeRankTable(path.empty() ? plan.table : from_file);
+  if (!table.ok()) return Status(table.status().code(), StrCat(where, ": ", table.status().message()));
+  if (table->role != role || table->epoch != plan.epoch) {
+    return Status(Code::kInvalidArgument,
+                  StrCat(where, " is of epoch ", table->epoch, " for a ",
+                         table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
+                         ", not what the plan of epoch ", plan.epoch, " promises; is the folder stale?"));
+  }
+  for (const int peer : table->peers) {
+    if (static_cast<size_t>(peer) < plan.peers.size() &&
+        plan.peers[static_cast<size_t>(peer)].incarnation != 0)
+      continue;
+    return Status(Code::kProtocol, StrCat(where, " names rank ", peer, " which the plan does not list"));
+  }
+  return table;
+}
+
+}  // namespace weightcast::worker

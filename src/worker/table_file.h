@@ -1,0 +1,16 @@
+#pragma once
+
+#include "plan/table_format.h"
+#include "weightcast/status.h"
+#include "wire/messages.h"
+
+namespace weightcast::worker {
+
+/// The table of a plan, out of the message or out of the file that it names (in the folder `tables`
+/// unless its path is absolute). Errors say which file and what is wrong with it: kUnavailable when it cannot
+/// be read, kProtocol for another format version, kCorrupt for a wrong checksum or content, kInvalidArgument
+/// when it is another rank's or another epoch's.
+Result<plan::RankTable> LoadTable(const wire::Plan& plan, const std::string& tables,
+                                  plan::RankTable::Role role);
+
+}  // namespace weightcast::worker

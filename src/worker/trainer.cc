@@ -1,0 +1,352 @@
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <variant>
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "control/client.h"
+#include "weightcast/worker.h"
+#include "worker/background.h"
+#include "worker/preparation.h"
+#include "worker/send_plan.h"
+#include "worker/sender.h"
+#include "worker/session.h"
+#include "worker/shards.h"
+#include "worker/trainer_machine.h"
+#include "worker/update_record.h"
+
+namespace weightcast {
+namespace worker {
+namespace {
+
+/// Carries out what the machine of a trainer says. Its state belongs to the session's loop; users' calls
+/// are tasks there.
+class TrainerWorker final : public Trainer {
+ public:
+  TrainerWorker() : anchor_(std::make_shared<Anchor>()) { anchor_->worker = this; }
+  ~TrainerWorker() override { Close(); }
+  Status Open(const WorkerOptions& options);
+
+  Status Register(std::vector<Shard> shards, const std::string& rules) override;
+  Result<std::shared_ptr<Update>> Publish(int64_t number, bool hold) override;
+  Result<std::vector<EngineStatus>> Engines() override;
+  std::vector<std::string> ConnectionMap() const override;
+  void Close() override;
+
+ private:
+  /// Lets an Update outlive the worker.
+  struct Anchor {
+    std::mutex mutex;
+    TrainerWorker* worker;
+  };
+
+  // Any thread.
+  AnswerTrainer Call(std::function<void()> task);
+  void RunInLoop(const std::function<void()>& task);
+  void PostCancel(int64_t number);
+
+  // The loop.
+  void OnMessage(wire::ControllerMessage message);
+  void OnPlan(wire::Plan plan);
+  void OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan);
+  void Prepare();
+  void CloseStaleConnections();
+  void Prune();
+  void Note(const std::string& note);
+  void Feed(const TrainerEvent& event);
+  void Carry(SendMessage& action) { session_->client().Send(std::move(action.message)); }
+  void Carry(const SendRegistration&);
+  void Carry(const BeginSending& action);
+  void Carry(const StopSending& action);
+  void Carry(const HoldSources& action);
+  void Carry(const FreeSources& action);
+  void Carry(FinishUpdate& action);
+  void Carry(const AnswerTrainer& action) { answer_ = action; }
+
+  const std::shared_ptr<Anchor> anchor_;
+  std::mutex calls_;  ///< One call of the user at a time, but for waits.
+  bool closed_ = false;
+
+  // The loop's.
+  TrainerState state_;
+  std::optional<AnswerTrainer> answer_;
+  std::shared_ptr<const SourceMemory> memory_;
+  std::shared_ptr<Preparation> preparation_;
+  std::shared_ptr<const SendPlan> plan_;
+  std::map<int64_t, std::shared_ptr<UpdateRecord>> records_;
+
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Sender> sender_;
+  Background background_{"wc-prepare"};
+};
+
+Status Closed() { return {Code::kCancelled, "this trainer was closed"}; }
+
+// --- Beginning and end ------------------------------------------------------------------------------
+
+Status TrainerWorker::Open(const WorkerOptions& options) {
+  Session::Handlers handlers;
+  handlers.on_message = [this](wire::ControllerMessage message) { OnMessage(std::move(message)); };
+  handlers.on_ended = [this](const Status& status) {
+    Feed(TrainerEnded{status});
+    session_->SetOutcome(status);
+  };
+  handlers.on_connected = [](const Identity&) {};
+  handlers.on_disconnected = [this](const Identity& peer, const Status& status) {
+    WC_LOG(kInfo, session_->text(), ": connection to ", ToString(peer), " ended: ", status.message());
+  };
+  WC_ASSIGN_OR_RETURN(session_, Session::Open(options, wire::Role::kTrainer, std::move(handlers)));
+  Sender::Callbacks callbacks;
+  callbacks.on_ended = [this](const SendEnded& ended) {
+    session_->loop().Post([this, ended] { Feed(ended); });
+  };
+  callbacks.on_fenced = [this](const SendFenced& fenced) {
+    session_->loop().Post([this, fenced] { Feed(fenced); });
+  };
+  sender_ = std::make_unique<Sender>(session_->endpoint(), session_->settings(), std::move(callbacks));
+  return session_->Begin();
+}
+
+void TrainerWorker::Close() {
+  {
+    const std::lock_guard lock(anchor_->mutex);
+    anchor_->worker = nullptr;
+  }
+  const std::lock_guard lock(calls_);
+  if (std::exchange(closed_, true) || session_ == nullptr) return;
+  std::unique_ptr<Sender> sender;
+  RunInLoop([&] {
+    if (preparation_ != nullptr) preparation_->Cancel();
+    Feed(TrainerEnded{Closed()});
+    sender = std::move(sender_);
+  });
+  sender.reset();     // Waits, bounded, until nobody reads the sources.
+  RunInLoop([this] {  // What it said at the end has been heard.
+    for (auto& [number, record] : records_) record->SetFree(Closed());
+  });
+  session_->Leave();
+  background_.Join();
+  preparation_.reset();
+  plan_.reset();
+  memory_.reset();
+  session_->CloseEndpoint();
+}
+
+// --- The user's calls -------------------------------------------------------------------------------
+
+void TrainerWorker::RunInLoop(const std::function<void()>& task) {
+  std::promise<void> done;
+  const bool posted = session_->loop().Post([&] {
+    task();
+    done.set_value();
+  });
+  if (posted) done.get_future().wait();
+}
+
+AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
+  AnswerTrainer answer{.status = Closed(), .version = {}};
+  RunInLoop([&] {
+    answer_.reset();
+    task();
+    if (answer_) answer = *answer_;
+  });
+  return answer;
+}
+
+Status TrainerWorker::Register(std::vector<Shard> shards, const std::string& rules) {
+  const std::lock_guard lock(calls_);
+  if (closed_) return Closed();
+  WC_ASSIGN_OR_RETURN(auto memory, RegisterSources(session_->endpoint(), std::move(shards), rules));
+  // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
+  return Call([&] {
+           std::swap(memory_, memory);
+           Feed(TrainerRegisterCalled{});
+           if (!answer_->status.ok()) return std::swap(memory_, memory);
+           plan_.reset();
+         })
+      .status;
+}
+
+Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold) {
+  const std::lock_guard lock(calls_);
+  if (closed_) return Closed();
+  std::shared_ptr<UpdateRecord> record;
+  const AnswerTrainer answer = Call([&] {
+    // There before the machine can have anything to say of it.
+    record = std::make_shared<UpdateRecord>(Version{state_.run, number});
+    const bool known = records_.contains(number);
+    if (!known) records_[number] = record;
+    Feed(PublishCalled{.number = number, .hold = hold});
+    if (!answer_->status.ok() && !known) records_.erase(number);
+    session_->client().SetState(wire::EngineState::kJoining, {state_.run, state_.last_number});
+  });
+  if (!answer.status.ok()) return answer.status;
+  return MakeUpdate(std::move(record), [anchor = anchor_, number] {
+    const std::lock_guard guard(anchor->mutex);
+    if (anchor->worker != nullptr) anchor->worker->PostCancel(number);
+  });
+}
+
+void TrainerWorker::PostCancel(int64_t number) {
+  session_->loop().Post([this, number] { Feed(CancelCalled{number}); });
+}
+
+Result<std::vector<EngineStatus>> TrainerWorker::Engines() {
+  const Settings& settings = session_->settings();
+  const Duration limit =
+      settings.controller_timeout > Duration::zero() ? settings.controller_timeout : 2 * settings.lease;
+  WC_ASSIGN_OR_RETURN(const auto view, control::GetView(settings, Clock::now() + limit));
+  std::vector<EngineStatus> engines;
+  for (const auto& model : view.models) {
+    if (model.model != session_->model()) continue;
+    for (const auto& engine : model.engines)
+      engines.push_back({.name = engine.name,
+                         .state = std::string(wire::NameOf(engine.state)),
+                         .version = engine.version,
+                         .last_error = engine.last_error});
+  }
+  return engines;
+}
+
+std::vector<std::string> TrainerWorker::ConnectionMap() const { return session_->ConnectionMap(); }
+
+// --- What comes from the controller -----------------------------------------------------------------
+
+void TrainerWorker::OnMessage(wire::ControllerMessage message) {
+  const auto take = [this](auto&& value) {
+    using T = std::decay_t<decltype(value)>;
+    constexpr bool is_welcome = std::is_same_v<T, wire::Welcome>;
+    if constexpr (is_welcome) session_->CheckLease(value);
+    if constexpr (std::is_same_v<T, wire::Plan>) {
+      OnPlan(std::move(value));
+    } else if constexpr (std::is_same_v<T, wire::PeerLanding>) {
+      if (preparation_ != nullptr && preparation_->Add(std::move(value))) Prepare();
+    } else if constexpr (std::is_same_v<T, wire::Refused>) {
+      // The client ends with this reason.
+    } else if constexpr (std::is_constructible_v<TrainerEvent, T>) {
+      if constexpr (std::is_same_v<T, wire::Lost>) {
+        Note(value.reason.message());
+        LogLoss(value);
+      }
+      Feed(std::forward<decltype(value)>(value));
+      if constexpr (is_welcome) session_->SetOutcome(Status::Ok());
+    }
+  };
+  std::visit(take, std::move(message));
+}
+
+void TrainerWorker::OnPlan(wire::Plan plan) {
+  if (preparation_ != nullptr) preparation_->Cancel();
+  Feed(TrainerPlanArrived{.epoch = plan.epoch, .run = plan.run});
+  Note({});
+  preparation_ = std::make_shared<Preparation>(std::move(plan), memory_);
+  if (preparation_->complete()) Prepare();
+}
+
+void TrainerWorker::Prepare() {
+  background_.Run([this, preparation = preparation_] {
+    auto plan = preparation->Run(*session_);
+    session_->loop().Post([this, preparation, plan] { OnPrepared(*preparation, plan); });
+  });
+}
+
+void TrainerWorker::OnPrepared(const Preparation& preparation,
+                               const Result<std::shared_ptr<const SendPlan>>& plan) {
+  const uint32_t epoch = preparation.epoch();
+  if (epoch != state_.epoch || sender_ == nullptr) return;
+  const Status status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
+  if (!status.ok()) {
+    WC_LOG(kWarning, session_->text(), ": plan of epoch ", epoch, ": ", status.message());
+    return Feed(TrainerPlanFailed{epoch, status, preparation.unreachable()});
+  }
+  plan_ = *plan;
+  size_t number = 0;
+  for (const SendTarget& target : plan_->targets) {
+    WC_LOG(kInfo, session_->text(), ": connected ", ++number, "/", plan_->targets.size(), " to ", target.name,
+           ": ", target.connection.Describe());
+  }
+  CloseStaleConnections();
+  Feed(TrainerPrepared{epoch});
+}
+
+/// Of peers that are not in the plan any more.
+void TrainerWorker::CloseStaleConnections() {
+  for (const PeerInfo& peer : session_->endpoint().Peers()) {
+    bool planned = false;
+    for (const SendTarget& target : plan_->targets)
+      planned = planned || target.connection.peer().incarnation == peer.identity.incarnation;
+    if (planned) continue;
+    if (auto connection = session_->endpoint().Find(peer.identity.incarnation)) connection->Close();
+  }
+}
+
+void TrainerWorker::Note(const std::string& note) {
+  for (auto& [number, record] : records_) record->SetNote(note);
+}
+
+// --- What the machine wants done --------------------------------------------------------------------
+
+void TrainerWorker::Feed(const TrainerEvent& event) {
+  for (auto& action : Advance(state_, event)) std::visit([this](auto& a) { Carry(a); }, action);
+}
+
+void TrainerWorker::Carry(const SendRegistration&) {
+  if (memory_ == nullptr) return;
+  session_->client().Send(wire::Register{.shards = InfosOf(memory_->shards), .rules = memory_->rules});
+}
+
+void TrainerWorker::Carry(const BeginSending& action) {
+  const wire::Start& start = action.start;
+  const bool usable = plan_ != nullptr && plan_->table.epoch == start.update.epoch && sender_ != nullptr;
+  const int target = usable ? plan_->TargetOf(start.destination) : -1;
+  if (target >= 0)
+    return sender_->Start(plan_, static_cast<size_t>(target), start.update, {start.slot, start.grant});
+  const Status status(Code::kProtocol, StrCat("told to send to destination ", start.destination,
+                                              ", for which this trainer's table has no route"));
+  session_->loop().Post([this, start, status] {
+    Feed(SendEnded{.update = start.update, .destination = start.destination, .status = status});
+    Feed(SendFenced{start.update, start.destination});
+  });
+}
+
+void TrainerWorker::Carry(const StopSending& action) {
+  if (sender_ != nullptr) sender_->Stop(action.update, action.destination);
+}
+
+void TrainerWorker::Carry(const HoldSources& action) {
+  if (const auto at = records_.find(action.number); at != records_.end()) at->second->SetHeld();
+}
+
+void TrainerWorker::Carry(const FreeSources& action) {
+  const auto at = records_.find(action.number);
+  if (at == records_.end()) return;
+  at->second->SetFree(action.status);
+  Prune();
+}
+
+void TrainerWorker::Carry(FinishUpdate& action) {
+  const auto at = records_.find(action.number);
+  if (at == records_.end()) return;
+  at->second->SetDone(action.done ? StatsOf(*action.done) : Result<UpdateStats>(action.status));
+  Prune();
+}
+
+/// Of what is over only the newest may come up again: it may be held.
+void TrainerWorker::Prune() {
+  const int64_t newest = records_.rbegin()->first;
+  std::erase_if(records_, [&](const auto& entry) { return entry.first != newest && entry.second->over(); });
+}
+
+}  // namespace
+}  // namespace worker
+
+Result<std::unique_ptr<Trainer>> Trainer::Connect(WorkerOptions options) {
+  auto trainer = std::make_unique<worker::TrainerWorker>();
+  WC_RETURN_IF_ERROR(trainer->Open(options));
+  return std::unique_ptr<Trainer>(std::move(trainer));
+}
+
+}  // namespace weightcast

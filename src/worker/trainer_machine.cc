@@ -1,0 +1,335 @@
+#include "worker/trainer_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace weightcast::worker {
+namespace {
+
+/// One transition: changes the state and collects what is to be done.
+class Transition {
+ public:
+  explicit Transition(TrainerState& state) : s_(state) {}
+  std::vector<TrainerAction> Take() { return std::move(actions_); }
+
+  void operator()(const wire::Welcome& welcome);
+  void operator()(const wire::Superseded& superseded);
+  void operator()(const wire::Start& start);
+  void operator()(const wire::Stop& stop);
+  void operator()(const wire::Abort& abort);
+  void operator()(const wire::Release& release);
+  void operator()(const wire::Done& done);
+  void operator()(const wire::Lost& lost);
+  void operator()(const TrainerPlanArrived& plan);
+  void operator()(const TrainerPrepared& prepared);
+  void operator()(const TrainerPlanFailed& failed);
+  void operator()(const SendEnded& ended);
+  void operator()(const SendFenced& fenced);
+  void operator()(const TrainerEnded& ended);
+  void operator()(const TrainerRegisterCalled&);
+  void operator()(const PublishCalled& publish);
+  void operator()(const CancelCalled& cancel);
+
+ private:
+  void Do(TrainerAction action) { actions_.push_back(std::move(action)); }
+  void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
+  Publication* Find(int64_t number);
+  Publication* FindUpdate(const wire::UpdateId& update);
+  [[nodiscard]] bool IsHeld(const Publication& publication) const;
+
+  void OfferAgain(Publication& publication);
+  template <typename Match>
+  void Silence(Match match);
+  void Let(Publication& publication, const Status& outcome);
+  void TryFree(Publication& publication);
+  void Finish(Publication& publication, const Status& status, const wire::Done* done = nullptr);
+  void Prune();
+
+  TrainerState& s_;
+  std::vector<TrainerAction> actions_;
+};
+
+// --- Finding --------------------------------------------------------------------------------------------
+
+Publication* Transition::Find(int64_t number) {
+  const auto at = std::find_if(s_.publications.begin(), s_.publications.end(),
+                               [&](const auto& publication) { return publication.number == number; });
+  return at == s_.publications.end() ? nullptr : &*at;
+}
+
+/// The publication of an update; one that was never started here is the oldest that waits, since older ones
+/// are superseded by word.
+Publication* Transition::FindUpdate(const wire::UpdateId& update) {
+  const auto find = [&](auto match) {
+    const auto at = std::find_if(s_.publications.begin(), s_.publications.end(), match);
+    return at == s_.publications.end() ? nullptr : &*at;
+  };
+  Publication* opened = find([&](const auto& p) { return p.opened && p.update == update; });
+  return opened != nullptr ? opened : find([](const auto& p) { return !p.opened && !p.release; });
+}
+
+/// Whether its bytes are still promised.
+bool Transition::IsHeld(const Publication& publication) const {
+  const bool newest = &publication == &s_.publications.back();
+  return !publication.release || (publication.hold && newest);
+}
+
+// --- The controller's messages ----------------------------------------------------------------------
+
+void Transition::operator()(const wire::Welcome& welcome) {
+  if (s_.ended || welcome.term < s_.term) return;
+  Silence([](const Sending&) { return true; });
+  s_.term = welcome.term;
+  s_.run = welcome.run;
+  s_.epoch = 0;
+  s_.prepared = false;
+  Do(SendRegistration{});
+  for (auto& publication : s_.publications) OfferAgain(publication);
+  Prune();
+}
+
+/// A new session: the controller knows nothing of what was published.
+void Transition::OfferAgain(Publication& publication) {
+  const bool newest = &publication == &s_.publications.back();
+  if (newest && IsHeld(publication)) {
+    publication.opened = false;
+    publication.update = {};
+    return Send(wire::Published{publication.number, publication.hold});
+  }
+  if (publication.done) return;
+  const Status lost(Code::kUnavailable, StrCat("the controller began a new session during version ",
+                                               publication.number, "; its outcome is not known"));
+  Let(publication, lost);
+  Finish(publication, lost);
+}
+
+void Transition::operator()(const wire::Superseded& superseded) {
+  Publication* publication = Find(superseded.version.number);
+  if (publication == nullptr || publication->done) return;
+  const Status reason(Code::kCancelled, StrCat("version ", superseded.version.number,
+                                               " was superseded by a later one before its update began"));
+  Let(*publication, reason);
+  Finish(*publication, reason);
+  Prune();
+}
+
+void Transition::operator()(const wire::Start& start) {
+  if (s_.ended || start.update.term != s_.term || start.update.epoch != s_.epoch) return;
+  Publication* publication = Find(start.version.number);
+  if (publication == nullptr || !IsHeld(*publication)) {
+    const Status reason(Code::kCancelled,
+                        StrCat("version ", start.version.number, " is no longer held by this trainer"));
+    return Send(wire::Failed{.update = start.update, .reason = reason});
+  }
+  publication->opened = true;
+  publication->update = start.update;
+  if (std::exchange(publication->free, false)) Do(HoldSources{publication->number});
+  s_.sendings.push_back(
+      {.update = start.update, .number = publication->number, .destination = start.destination});
+  Do(BeginSending{start});
+}
+
+void Transition::operator()(const wire::Stop& stop) {
+  Silence([&](const Sending& sending) {
+    return sending.update == stop.update && sending.destination == stop.destination;
+  });
+}
+
+void Transition::operator()(const wire::Abort& abort) {
+  if (abort.update.term != s_.term) return;
+  Silence([&](const Sending& sending) { return sending.update == abort.update; });
+  s_.last_error = abort.reason;
+  if (Publication* publication = FindUpdate(abort.update)) Let(*publication, abort.reason);
+}
+
+void Transition::operator()(const wire::Release& release) {
+  if (release.update.term != s_.term) return;
+  if (Publication* publication = FindUpdate(release.update)) Let(*publication, Status::Ok());
+}
+
+void Transition::operator()(const wire::Done& done) {
+  Silence([&](const Sending& sending) { return sending.update == done.update; });
+  if (!done.met_policy) s_.last_error = done.reason;
+  Publication* publication = Find(done.version.number);
+  if (publication == nullptr || publication->done) return;
+  const Status outcome = done.met_policy ? Status::Ok() : done.reason;
+  Let(*publication, outcome);
+  Finish(*publication, outcome, &done);
+  Prune();
+}
+
+void Transition::operator()(const wire::Lost& lost) {
+  s_.last_error = lost.reason;
+  if (lost.name.role != wire::Role::kTrainer) return;
+  // What has not begun cannot begin without that trainer's bytes.
+  for (auto& publication : s_.publications) {
+    if (publication.opened || publication.done) continue;
+    Send(wire::Cancel{publication.number});
+    publication.hold = false;
+    Let(publication, lost.reason);
+    Finish(publication, lost.reason);
+  }
+  Prune();
+}
+
+// --- The data plane -----------------------------------------------------------------------------------
+
+void Transition::operator()(const TrainerPlanArrived& plan) {
+  // Everything of older epochs is void.
+  Silence([](const Sending&) { return true; });
+  s_.epoch = plan.epoch;
+  s_.run = std::max(s_.run, plan.run);
+  s_.prepared = false;
+}
+
+void Transition::operator()(const TrainerPrepared& prepared) {
+  if (prepared.epoch != s_.epoch || s_.ended) return;
+  s_.prepared = true;
+  Send(wire::Prepared{s_.epoch});
+}
+
+void Transition::operator()(const TrainerPlanFailed& failed) {
+  if (failed.epoch != s_.epoch || s_.ended) return;
+  s_.last_error = failed.reason;
+  Send(wire::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
+                    .destination = failed.destination,
+                    .reason = failed.reason});
+}
+
+void Transition::operator()(const SendEnded& ended) {
+  for (auto& sending : s_.sendings) {
+    if (sending.update != ended.update || sending.destination != ended.destination || sending.quiet) continue;
+    sending.quiet = true;
+    if (ended.status.ok()) {
+      Send(wire::Sent{ended.update, ended.destination, ended.bytes, ended.seconds});
+    } else {
+      s_.last_error = ended.status;
+      const int64_t destination = ended.road ? int64_t{ended.destination} : -1;
+      Send(wire::Failed{ended.update, destination, ended.status});
+    }
+  }
+}
+
+void Transition::operator()(const SendFenced& fenced) {
+  std::erase_if(s_.sendings, [&](const Sending& sending) {
+    return sending.update == fenced.update && sending.destination == fenced.destination;
+  });
+  for (auto& publication : s_.publications) TryFree(publication);
+  Prune();
+}
+
+void Transition::operator()(const TrainerEnded& ended) {
+  if (s_.ended) return;
+  s_.ended = true;
+  s_.end = ended.reason;
+  s_.last_error = ended.reason;
+  Silence([](const Sending&) { return true; });
+  for (auto& publication : s_.publications) {
+    Let(publication, ended.reason);
+    Finish(publication, ended.reason);
+  }
+  Prune();
+}
+
+// --- The user -----------------------------------------------------------------------------------------
+
+void Transition::operator()(const TrainerRegisterCalled&) {
+  if (s_.ended) return Do(AnswerTrainer{s_.end, {}});
+  const bool busy =
+      !s_.sendings.empty() || std::any_of(s_.publications.begin(), s_.publications.end(),
+                                          [](const Publication& publication) { return !publication.free; });
+  if (busy) {
+    const Status reason(Code::kUnavailable, "an update is under way; register after its WaitSources");
+    return Do(AnswerTrainer{reason, {}});
+  }
+  // A version that was held is not in this memory.
+  for (auto& publication : s_.publications) publication.hold = false;
+  // The plan is void with the old registration.
+  s_.registered = true;
+  s_.epoch = 0;
+  s_.prepared = false;
+  Do(SendRegistration{});
+  Do(AnswerTrainer{});
+}
+
+void Transition::operator()(const PublishCalled& publish) {
+  if (s_.ended) return Do(AnswerTrainer{s_.end, {}});
+  Status error;
+  if (!s_.registered) error = {Code::kInvalidArgument, "Register comes before Publish"};
+  if (publish.number <= s_.last_number) {
+    error = {Code::kInvalidArgument, StrCat("version ", publish.number, " is not higher than ",
+                                            s_.last_number, "; version numbers rise from 0")};
+  }
+  if (!error.ok()) return Do(AnswerTrainer{error, {}});
+  for (auto& publication : s_.publications) publication.hold = false;
+  s_.last_number = publish.number;
+  Publication& publication = s_.publications.emplace_back();
+  publication.number = publish.number;
+  publication.hold = publish.hold;
+  Prune();
+  Send(wire::Published{publish.number, publish.hold});
+  Do(AnswerTrainer{Status::Ok(), {s_.run, publish.number}});
+}
+
+void Transition::operator()(const CancelCalled& cancel) {
+  Publication* publication = Find(cancel.number);
+  if (publication == nullptr || s_.ended || (publication->done && !publication->hold)) return;
+  publication->hold = false;
+  Send(wire::Cancel{cancel.number});
+  if (publication->done) Silence([&](const Sending& sending) { return sending.number == cancel.number; });
+}
+
+// --- Parts of transitions -------------------------------------------------------------------------------
+
+template <typename Match>
+void Transition::Silence(Match match) {
+  for (auto& sending : s_.sendings) {
+    if (!match(sending) || sending.quiet) continue;
+    sending.quiet = true;
+    Do(StopSending{sending.update, sending.destination});
+  }
+}
+
+void Transition::Let(Publication& publication, const Status& outcome) {
+  if (publication.release) return;
+  publication.release = true;
+  publication.outcome = outcome;
+  TryFree(publication);
+}
+
+void Transition::TryFree(Publication& publication) {
+  const bool in_flight = std::any_of(s_.sendings.begin(), s_.sendings.end(), [&](const Sending& sending) {
+    return sending.number == publication.number;
+  });
+  if (publication.free || !publication.release || in_flight) return;
+  publication.free = true;
+  Do(FreeSources{publication.number, publication.outcome});
+}
+
+void Transition::Finish(Publication& publication, const Status& status, const wire::Done* done) {
+  if (publication.done) return;
+  publication.done = true;
+  FinishUpdate action{.number = publication.number, .status = status, .done = std::nullopt};
+  if (done != nullptr) action.done = *done;
+  Do(std::move(action));
+}
+
+void Transition::Prune() {
+  if (s_.publications.empty()) return;
+  const int64_t newest = s_.publications.back().number;
+  std::erase_if(s_.publications, [&](const Publication& publication) {
+    return publication.done && publication.free && publication.number != newest;
+  });
+}
+
+}  // namespace
+
+std::vector<TrainerAction> Advance(TrainerState& state, const TrainerEvent& event) {
+  Transition transition(state);
+  std::visit(transition, event);
+  return transition.Take();
+}
+
+}  // namespace weightcast::worker

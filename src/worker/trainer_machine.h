@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "weightcast/status.h"
+#include "weightcast/version.h"
+#include "wire/messages.h"
+#include "worker/machine_actions.h"
+
+/// A trainer's side of docs/protocol.md as a pure function: (state, event) -> state, actions. It has no
+/// clock, thread or I/O; the runtime (worker/trainer.cc) and tests drive it alike.
+namespace weightcast::worker {
+
+/// One version that this trainer offers, until nothing more can become of it.
+struct Publication {
+  int64_t number = 0;
+  bool hold = false;
+  bool opened = false;   ///< An update of it has begun; `update` is the latest.
+  bool release = false;  ///< The controller lets go of the sources; they are free once nothing is in flight.
+  bool free = false;     ///< The user was told that the sources may change.
+  bool done = false;     ///< The user was told the outcome.
+  wire::UpdateId update;
+  Status outcome;  ///< With `release`: what WaitSources says.
+  friend bool operator==(const Publication&, const Publication&) = default;
+};
+
+/// The sending of one update to one destination.
+struct Sending {
+  wire::UpdateId update;
+  int64_t number = 0;
+  uint32_t destination = 0;
+  bool quiet = false;  ///< Stopped or over: nothing is said of it; it waits for its memory to be let go.
+  friend bool operator==(const Sending&, const Sending&) = default;
+};
+
+struct TrainerState {
+  bool ended = false;  ///< The session is over for good, because of `end`.
+  Status end;
+  wire::Term term;
+  uint64_t run = 0;  ///< Of versions published from now on.
+  uint32_t epoch = 0;
+  bool prepared = false;
+  bool registered = false;
+  int64_t last_number = -1;
+  std::vector<Publication> publications;  ///< Ascending.
+  std::vector<Sending> sendings;
+  Status last_error;
+  friend bool operator==(const TrainerState&, const TrainerState&) = default;
+};
+
+// --- Events beside the controller's messages ------------------------------------------------------
+
+struct TrainerPlanArrived {  ///< Stands for wire::Plan.
+  uint32_t epoch = 0;
+  uint64_t run = 0;
+};
+struct TrainerPrepared {  ///< Table read, every destination connected.
+  uint32_t epoch = 0;
+};
+struct TrainerPlanFailed {
+  uint32_t epoch = 0;
+  Status reason;
+  int64_t destination = -1;  ///< Its number in the table, when only the road to it failed.
+};
+/// The last transfer of a sending has ended; with an error, some may still be read from memory.
+struct SendEnded {
+  wire::UpdateId update;
+  uint32_t destination = 0;
+  Status status;
+  bool road = false;  ///< The error is of the road to this destination alone.
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
+/// Nobody reads the sources for this sending any more. Comes once, after SendEnded or after it was stopped.
+struct SendFenced {
+  wire::UpdateId update;
+  uint32_t destination = 0;
+};
+struct TrainerEnded {
+  Status reason;
+};
+struct TrainerRegisterCalled {};
+struct PublishCalled {
+  int64_t number = 0;
+  bool hold = false;
+};
+struct CancelCalled {
+  int64_t number = 0;
+};
+
+using TrainerEvent =
+    std::variant<wire::Welcome, wire::Superseded, wire::Start, wire::Stop, wire::Abort, wire::Release,
+                 wire::Done, wire::Lost, TrainerPlanArrived, TrainerPrepared, TrainerPlanFailed, SendEnded,
+                 SendFenced, TrainerEnded, TrainerRegisterCalled, PublishCalled, CancelCalled>;
+
+// --- Actions --------------------------------------------------------------------------------------
+
+struct BeginSending {
+  wire::Start start;
+  friend bool operator==(const BeginSending&, const BeginSending&) = default;
+};
+/// Ends its transfers; SendFenced follows.
+struct StopSending {
+  wire::UpdateId update;
+  uint32_t destination = 0;
+  friend bool operator==(const StopSending&, const StopSending&) = default;
+};
+/// A held version goes to an engine that joined: WaitSources waits again.
+struct HoldSources {
+  int64_t number = 0;
+  friend bool operator==(const HoldSources&, const HoldSources&) = default;
+};
+/// WaitSources of this version returns.
+struct FreeSources {
+  int64_t number = 0;
+  Status status;
+  friend bool operator==(const FreeSources&, const FreeSources&) = default;
+};
+/// Wait of this version returns: the controller's word, or `status` without one.
+struct FinishUpdate {
+  int64_t number = 0;
+  Status status;
+  std::optional<wire::Done> done;
+  friend bool operator==(const FinishUpdate&, const FinishUpdate&) = default;
+};
+/// Register and Publish: at once.
+struct AnswerTrainer {
+  Status status;
+  Version version;
+  friend bool operator==(const AnswerTrainer&, const AnswerTrainer&) = default;
+};
+
+using TrainerAction = std::variant<SendMessage, SendRegistration, BeginSending, StopSending, HoldSources,
+                                   FreeSources, FinishUpdate, AnswerTrainer>;
+
+/// Takes one event.
+std::vector<TrainerAction> Advance(TrainerState& state, const TrainerEvent& event);
+
+}  // namespace weightcast::worker

@@ -1,0 +1,103 @@
+#include "worker/update_record.h"
+
+#include <utility>
+
+#include "base/strings.h"
+#include "worker/deadline.h"
+
+namespace weightcast::worker {
+namespace {
+
+class PublishedUpdate final : public Update {
+ public:
+  PublishedUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel)
+      : record_(std::move(record)), cancel_(std::move(cancel)) {}
+  Version version() const override { return record_->version(); }
+  Status WaitSources(double timeout) override { return record_->WaitFree(timeout); }
+  Result<UpdateStats> Wait(double timeout) override { return record_->WaitDone(timeout); }
+  void Cancel() override { cancel_(); }
+
+ private:
+  const std::shared_ptr<UpdateRecord> record_;
+  const std::function<void()> cancel_;
+};
+
+std::vector<RankStats> StatsOf(const std::vector<wire::RankBytes>& ranks) {
+  std::vector<RankStats> stats;
+  for (const auto& rank : ranks)
+    stats.push_back({.name = wire::ToString(rank.name), .bytes = rank.bytes, .seconds = rank.seconds});
+  return stats;
+}
+
+}  // namespace
+
+void UpdateRecord::SetFree(Status status) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_) free_ = std::move(status);
+  }
+  changed_.notify_all();
+}
+
+void UpdateRecord::SetHeld() {
+  const std::lock_guard lock(mutex_);
+  free_.reset();
+}
+
+void UpdateRecord::SetDone(Result<UpdateStats> outcome) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done_) done_ = std::move(outcome);
+  }
+  changed_.notify_all();
+}
+
+bool UpdateRecord::over() const {
+  const std::lock_guard lock(mutex_);
+  return free_ && done_;
+}
+
+void UpdateRecord::SetNote(std::string note) {
+  const std::lock_guard lock(mutex_);
+  note_ = std::move(note);
+}
+
+Status UpdateRecord::WaitFree(double timeout) {
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_until(lock, DeadlineIn(timeout), [&] { return free_.has_value(); })) return *free_;
+  return TimedOut("the sources are still needed", timeout);
+}
+
+Result<UpdateStats> UpdateRecord::WaitDone(double timeout) {
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_until(lock, DeadlineIn(timeout), [&] { return done_.has_value(); })) return *done_;
+  return TimedOut("it is not committed", timeout);
+}
+
+Status UpdateRecord::TimedOut(const char* what, double timeout) const {
+  return {Code::kTimedOut, StrCat("version ", ToString(version_), ": ", what, " after ", timeout, " s",
+                                  note_.empty() ? "" : "; ", note_)};
+}
+
+Result<UpdateStats> StatsOf(const wire::Done& done) {
+  if (!done.met_policy) {
+    const Status unknown(Code::kInternal, "the controller ended the update without a reason");
+    return done.reason.ok() ? unknown : done.reason;
+  }
+  UpdateStats stats;
+  stats.version = done.version;
+  stats.seconds = done.seconds;
+  stats.senders = StatsOf(done.senders);
+  stats.receivers = StatsOf(done.receivers);
+  for (const auto& receiver : stats.receivers) stats.bytes += receiver.bytes;
+  for (const auto& engine : done.engines)
+    stats.engines.push_back(
+        {.engine = engine.engine, .committed = engine.committed, .reason = engine.reason.message()});
+  return stats;
+}
+
+std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel) {
+  return std::make_shared<PublishedUpdate>(std::move(record), std::move(cancel));
+}
+
+}  // namespace weightcast::worker

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "weightcast/status.h"
+#include "weightcast/worker.h"
+#include "wire/messages.h"
+
+namespace weightcast::worker {
+
+/// What is known of one published version: written by the worker's loop, waited for by the user. Thread safe.
+class UpdateRecord {
+ public:
+  explicit UpdateRecord(Version version) : version_(version) {}
+
+  [[nodiscard]] Version version() const { return version_; }
+  /// The first word counts, of each.
+  void SetFree(Status status);
+  void SetDone(Result<UpdateStats> outcome);
+  /// Takes SetFree back.
+  void SetHeld();
+  [[nodiscard]] bool over() const;
+  /// Something that a time-out should mention: who is lost.
+  void SetNote(std::string note);
+
+  Status WaitFree(double timeout);
+  Result<UpdateStats> WaitDone(double timeout);
+
+ private:
+  [[nodiscard]] Status TimedOut(const char* what, double timeout) const;
+
+  const Version version_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Status> free_;
+  std::optional<Result<UpdateStats>> done_;
+  std::string note_;
+};
+
+/// The controller's word as the user gets it. Done's reason where the policy is not met.
+Result<UpdateStats> StatsOf(const wire::Done& done);
+
+/// What Publish returns. `cancel` may outlive the worker.
+std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel);
+
+}  // namespace weightcast::worker

@@ -1,0 +1,194 @@
+#include <gmock/gmock.h>
+
+#include "system/endpoint_peer.h"
+
+namespace weightcast::system_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// The test's endpoint, with what it is told of ends.
+class Watcher {
+ public:
+  explicit Watcher(const PeerSetup& setup) {
+    EndpointOptions options = OptionsOf(setup, "test");
+    options.on_disconnect = [this](const Identity& peer, const Status& reason) {
+      const std::lock_guard lock(mutex_);
+      ends_.emplace_back(peer, reason);
+    };
+    options.on_connection = [this](Connection connection) {
+      const std::lock_guard lock(mutex_);
+      accepted_.push_back(std::move(connection));
+    };
+    endpoint_ = *Endpoint::Create(std::move(options));
+  }
+  Endpoint* operator->() const { return endpoint_.get(); }
+  Result<Connection> Connect(const Peer& peer) const {
+    return endpoint_->Connect(peer.addresses(), peer.identity(), Soon());
+  }
+  std::pair<Identity, Status> End(size_t index = 0) {
+    EXPECT_TRUE(Eventually([&] {
+      const std::lock_guard lock(mutex_);
+      return ends_.size() > index;
+    }));
+    const std::lock_guard lock(mutex_);
+    return ends_.at(index);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<Identity, Status>> ends_;
+  std::vector<Connection> accepted_;
+  std::unique_ptr<Endpoint> endpoint_;
+};
+
+class EndpointDeath : public ::testing::TestWithParam<PeerSetup> {};
+std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& subject) {
+  return StrCat(subject.param.transport, subject.param.shared ? "Shared" : "Private");
+}
+INSTANTIATE_TEST_SUITE_P(Roads, EndpointDeath,
+                         ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
+                                           PeerSetup{.transport = "shm", .shared = false},
+                                           PeerSetup{.transport = "tcp", .shared = false}),
+                         NameOf);
+
+TEST_P(EndpointDeath, AKilledPeerIsNoticedAtOnce) {
+  constexpr size_t kSize = 8 << 20;
+  auto peer = std::make_unique<Peer>(GetParam(), kSize);
+  peer->Open();
+  Watcher watcher(GetParam());
+  auto connection = watcher.Connect(*peer);
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  peer->Do("accepted");
+  Area area(kSize, GetParam().shared);
+  auto region = watcher->Register(area.bytes, Access::kGranted);
+  const auto imported = connection->Import(peer->Region("readwrite"));
+  auto grant = connection->OpenGrant({.transfers = 1});
+  ASSERT_TRUE(region.ok() && imported.ok() && grant.ok());
+  // It writes to us and we write to it, without end.
+  peer->Tell(StrCat("flood ", grant->slot, " ", grant->id, " ", Hex(region->Descriptor())));
+  ASSERT_TRUE(Eventually([&] { return connection->ProgressOf(*grant).chunks_arrived > 0; }));
+  Area source(kSize, GetParam().shared);
+  auto local = watcher->Register(source.bytes, Access::kLocal);
+  const Piece piece{local->id(), *imported, 0, 0, kSize};
+  std::vector<Transfer> writes;
+  for (int i = 0; i < 20; ++i) writes.push_back(*connection->Write({&piece, 1}, {}));
+  peer->Kill();
+  for (Transfer& write : writes) {
+    const Status status = write.WaitFenced(Soon());
+    EXPECT_TRUE(status.ok() || status.code() == Code::kPeerDead) << status.ToString();
+    EXPECT_TRUE(write.fenced());
+  }
+  const auto [who, why] = watcher.End();
+  EXPECT_EQ(who, peer->identity());
+  EXPECT_EQ(why.code(), Code::kPeerDead) << why.ToString();
+  EXPECT_THAT(connection->status().message(), HasSubstr("peer 0 (127.0.0.1:"));
+  // Death is proven: the grant is fenced and the region can be closed.
+  std::atomic<bool> fenced = false;
+  connection->RevokeGrant(*grant, [&] { fenced = true; });
+  EXPECT_TRUE(Eventually([&] { return fenced.load(); }));
+  EXPECT_TRUE(region->Close(Soon()).ok());
+}
+
+TEST_P(EndpointDeath, AStoppedPeerIsDeadAfterItsLeaseAndHarmlessLater) {
+  PeerSetup setup = GetParam();
+  setup.lease = "0.5";
+  constexpr size_t kSize = 4 << 20;
+  Peer peer(setup, kSize);
+  peer.Open();
+  Watcher watcher(setup);
+  auto connection = watcher.Connect(peer);
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  peer.Do("accepted");
+  Area area(kSize, setup.shared);
+  auto region = watcher->Register(area.bytes, Access::kGranted);
+  auto grant = connection->OpenGrant({.transfers = 1});
+  peer.Region("local");
+  peer.Tell(StrCat("flood ", grant->slot, " ", grant->id, " ", Hex(region->Descriptor())));
+  ASSERT_TRUE(Eventually([&] { return connection->ProgressOf(*grant).chunks_arrived > 0; }));
+  peer.Signal(SIGSTOP);
+  const auto [who, why] = watcher.End();
+  EXPECT_EQ(who, peer.identity());
+  EXPECT_EQ(why.code(), Code::kPeerDead);
+  EXPECT_THAT(why.message(), HasSubstr("has not been heard of for"));
+  // It may have been stopped in the middle of a copy into our memory: then the fence waits for it.
+  std::atomic<bool> fenced = false;
+  uint64_t then = 0;
+  connection->RevokeGrant(*grant, [&] {
+    then = Hash64(area.bytes);
+    fenced = true;
+  });
+  const bool fenced_while_stopped = Eventually([&] { return fenced.load(); }, FromSeconds(0.2));
+  if (fenced_while_stopped) {
+    EXPECT_EQ(Hash64(area.bytes), then);
+  }
+  peer.Signal(SIGCONT);
+  EXPECT_TRUE(Eventually([&] { return fenced.load(); }));
+  const std::string answer = peer.Answer();
+  EXPECT_THAT(answer, HasSubstr("error")) << answer;
+  EXPECT_EQ(Hash64(area.bytes), then);
+  peer.Do("disconnected");
+  EXPECT_THAT(peer.Ask("status"), HasSubstr("error"));
+  EXPECT_EQ(Hash64(area.bytes), then);
+  // They can meet again, and now it counts as alive.
+  auto again = watcher.Connect(peer);
+  EXPECT_TRUE(again.ok()) << again.status().ToString();
+}
+
+TEST_P(EndpointDeath, ARestartedPeerIsAnother) {
+  auto first = std::make_unique<Peer>(GetParam());
+  auto second = std::make_unique<Peer>(GetParam());
+  first->Open();
+  Watcher watcher(GetParam());
+  ASSERT_TRUE(watcher.Connect(*first).ok());
+  first->Do("accepted");
+  first->Kill();
+  second->Open();
+  EXPECT_NE(first->identity().incarnation, second->identity().incarnation);
+  EXPECT_EQ(watcher.End().second.code(), Code::kPeerDead);
+  const Status old = watcher->Connect(second->addresses(), first->identity(), Soon()).status();
+  EXPECT_THAT(old.message(), HasSubstr("peer 0 has restarted"));
+  auto connection = watcher.Connect(*second);
+  EXPECT_TRUE(connection.ok()) << connection.status().ToString();
+}
+
+TEST(EndpointMeeting, AWrongTokenIsSaidInBothProcesses) {
+  Peer peer({.token = "theirs"});
+  peer.Open();
+  Watcher watcher({.token = "ours"});
+  const Status status = watcher.Connect(peer).status();
+  EXPECT_EQ(status.code(), Code::kPermission);
+  EXPECT_THAT(status.message(), HasSubstr("check WEIGHTCAST_TOKEN_FILE"));
+  EXPECT_TRUE(
+      Eventually([&] { return peer.Log().find("check WEIGHTCAST_TOKEN_FILE") != std::string::npos; }));
+}
+
+TEST(EndpointMeeting, AWrongRankIsSaidInBothProcesses) {
+  Peer peer({.rank = 1});
+  peer.Open();
+  Watcher watcher({});
+  Identity expected = peer.identity();
+  expected.rank = 2;
+  const Status status = watcher->Connect(peer.addresses(), expected, Soon()).status();
+  EXPECT_THAT(status.message(), HasSubstr("expected peer 2 but peer 1 answers"));
+  EXPECT_TRUE(
+      Eventually([&] { return peer.Log().find("expected peer 2 but peer 1 answers") != std::string::npos; }));
+}
+
+TEST(EndpointMeeting, BothAtOnceMakeOneConnection) {
+  for (int round = 0; round < 10; ++round) {
+    Peer peer({});
+    peer.Open();
+    Watcher watcher({});
+    peer.Tell(StrCat("connect ", watcher->Addresses()[0], " test 0 ", watcher->self().incarnation));
+    auto connection = watcher.Connect(peer);
+    ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+    EXPECT_EQ(peer.Answer(), "ok " + connection->transport_name());
+    EXPECT_EQ(watcher->Peers().size(), 1U);
+    EXPECT_TRUE(connection->Write({}, {})->Wait().ok());
+    peer.Do("status");
+  }
+}
+
+}  // namespace
+}  // namespace weightcast::system_test

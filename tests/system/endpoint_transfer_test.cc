@@ -1,0 +1,168 @@
+#include "system/endpoint_peer.h"
+
+namespace weightcast::system_test {
+namespace {
+
+/// The test's end of a connection to a peer process, with memory on both sides.
+class Linked {
+ public:
+  Linked(const PeerSetup& setup, size_t size, const std::string& access = "readwrite")
+      : peer(setup, size), area(size, setup.shared) {
+    endpoint = *Endpoint::Create(OptionsOf(setup, "test"));
+    peer.Open();
+    auto connected = endpoint->Connect(peer.addresses(), peer.identity(), Soon());
+    EXPECT_TRUE(connected.ok()) << connected.status().ToString();
+    connection.emplace(std::move(connected).value());
+    peer.Do("accepted");
+    region.emplace(std::move(endpoint->Register(area.bytes, Access::kReadWrite)).value());
+    auto index = connection->Import(peer.Region(access));
+    EXPECT_TRUE(index.ok()) << index.status().ToString();
+    imported = *index;
+  }
+  [[nodiscard]] Piece At(uint64_t offset, uint64_t length) const {
+    return {region->id(), imported, region->offset() + offset, offset, length};
+  }
+  [[nodiscard]] uint64_t Hash() const { return Hash64(area.bytes); }
+
+  Peer peer;
+  Area area;
+  std::unique_ptr<Endpoint> endpoint;
+  std::optional<Connection> connection;
+  std::optional<Region> region;
+  uint32_t imported = 0;
+};
+
+class EndpointTransfer : public ::testing::TestWithParam<PeerSetup> {};
+
+std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& info) {
+  return StrCat(info.param.transport, info.param.shared ? "Shared" : "Private");
+}
+INSTANTIATE_TEST_SUITE_P(Roads, EndpointTransfer,
+                         ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
+                                           PeerSetup{.transport = "shm", .shared = false},
+                                           PeerSetup{.transport = "tcp", .shared = false}),
+                         NameOf);
+
+TEST_P(EndpointTransfer, AllSizesInBothDirections) {
+  const size_t most = kSanitized ? size_t{8} << 20 : size_t{256} << 20;
+  Linked linked(GetParam(), most);
+  EXPECT_EQ(linked.connection->transport_name(), GetParam().transport);
+  uint64_t seed = 0;
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{4095}, size_t{(1 << 20) + 1}, most}) {
+    const auto bytes = linked.area.bytes.subspan(0, size);
+    Fill(bytes, ++seed);
+    const Piece piece = linked.At(0, size);
+    ASSERT_TRUE(linked.connection->Write({&piece, 1}, {})->Wait().ok()) << size;
+    std::fill(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(std::min(size, size_t{1} << 20)),
+              std::byte{0});
+    ASSERT_TRUE(linked.connection->Read({&piece, 1}, {})->Wait().ok()) << size;
+    EXPECT_TRUE(IsFilled(bytes, seed)) << size;
+  }
+  linked.peer.Do(StrCat("filled ", seed));
+  // And the peer writes to us.
+  linked.peer.Do("fill 77");
+  linked.peer.Do("write 0 0 " + Hex(linked.region->Descriptor()));
+  EXPECT_TRUE(IsFilled(linked.area.bytes, 77));
+}
+
+TEST_P(EndpointTransfer, TenThousandPiecesUnderAGrant) {
+  constexpr size_t kPieces = 10'000;
+  constexpr size_t kEach = 777;
+  Linked linked(GetParam(), kPieces * kEach, "granted");
+  Fill(linked.area.bytes, 5);
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < kPieces; ++i) pieces.push_back(linked.At((i * 7919 % kPieces) * kEach, kEach));
+  std::istringstream granted(linked.peer.Do("grant 1"));
+  TransferOptions options{.signal = 0, .checksum = true};
+  granted >> options.grant.slot >> options.grant.id;
+  auto write = linked.connection->Write(pieces, options);
+  ASSERT_TRUE(write.ok()) << write.status().ToString();
+  EXPECT_TRUE(write->Wait().ok()) << write->Wait().ToString();
+  linked.peer.Do("arrived");
+  EXPECT_EQ(linked.peer.Hash(), linked.Hash());
+  linked.peer.Do("revoke");
+  EXPECT_EQ(linked.connection->Write(pieces, options)->Wait().code(), Code::kFenced);
+}
+
+TEST_P(EndpointTransfer, BothDirectionsAtOnce) {
+  constexpr size_t kSize = 4 << 20;
+  Linked linked(GetParam(), kSize);
+  Area landing(kSize, GetParam().shared);
+  auto region = linked.endpoint->Register(landing.bytes, Access::kReadWrite);
+  ASSERT_TRUE(region.ok());
+  linked.peer.Do("fill 9");
+  const std::string command = "write 0 0 " + Hex(region->Descriptor());
+  Area zeros(kSize, GetParam().shared);
+  for (int round = 0; round < 5; ++round) {
+    linked.peer.Tell(command);
+    const Piece piece = linked.At(0, kSize);
+    ASSERT_TRUE(linked.connection->Read({&piece, 1}, {})->Wait().ok());
+    ASSERT_EQ(linked.peer.Answer(), "ok");
+    EXPECT_TRUE(std::equal(landing.bytes.begin(), landing.bytes.end(), linked.area.bytes.begin()));
+  }
+}
+
+TEST_P(EndpointTransfer, AfterACancelledWriteIsFencedNothingLands) {
+  constexpr size_t kSize = 16 << 20;
+  Linked linked(GetParam(), kSize);
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    Fill(linked.area.bytes, seed);
+    const Piece piece = linked.At(0, kSize);
+    auto write = linked.connection->Write({&piece, 1}, {});
+    ASSERT_TRUE(write.ok());
+    write->Cancel();
+    const Status status = write->WaitFenced(Soon());
+    EXPECT_TRUE(status.ok() || status.code() == Code::kCancelled) << status.ToString();
+    EXPECT_TRUE(write->fenced());
+    Fill(linked.area.bytes, 1000 + seed);  // Would be seen if it were still read.
+    const uint64_t then = linked.peer.Hash();
+    EXPECT_EQ(linked.peer.Hash(), then);
+    // The connection is as good as before.
+    const Piece byte = linked.At(0, 0);
+    EXPECT_TRUE(linked.connection->Write({&byte, 1}, {})->Wait().ok());
+  }
+}
+
+/// Data sockets of this process: TCP, connected, not to a port of `control`.
+std::vector<int> LaneSockets(const std::vector<std::string>& control) {
+  std::vector<int> lanes;
+  for (int fd = 3; fd < 200; ++fd) {
+    const auto peer = PeerAddressOf(fd);
+    if (!peer.ok() || (peer->family() != AF_INET && peer->family() != AF_INET6)) continue;
+    const bool is_control = std::any_of(control.begin(), control.end(), [&](const std::string& address) {
+      return ParseHostPort(address)->port == peer->port();
+    });
+    if (!is_control) lanes.push_back(fd);
+  }
+  return lanes;
+}
+
+TEST(EndpointLanes, ALaneLostUnderLoadIsMadeUpFor) {
+  const PeerSetup setup{.transport = "tcp", .shared = false};
+  const size_t size = kSanitized ? 16 << 20 : 64 << 20;
+  Linked linked(setup, size);
+  const auto lanes = LaneSockets(linked.peer.addresses());
+  ASSERT_GE(lanes.size(), 2U);
+  Fill(linked.area.bytes, 3);
+  const Piece piece = linked.At(0, size);
+  auto write = linked.connection->Write({&piece, 1}, {});
+  ASSERT_TRUE(write.ok());
+  shutdown(lanes[0], SHUT_RDWR);
+  EXPECT_TRUE(write->Wait().ok()) << write->Wait().ToString();
+  linked.peer.Do("filled 3");
+  EXPECT_TRUE(linked.connection->status().ok());
+  for (const int lane : lanes) shutdown(lane, SHUT_RDWR);
+  const Status status = linked.connection->Write({&piece, 1}, {})->Wait();
+  EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
+  EXPECT_NE(status.message().find("peer 0 (127.0.0.1:"), std::string::npos) << status.ToString();
+}
+
+TEST(EndpointRoads, SharedMemoryIsFoundByItself) {
+  Linked linked(PeerSetup{}, 1 << 20);
+  EXPECT_EQ(linked.connection->transport_name(), "shm");
+  EXPECT_NE(linked.connection->Describe().find("to peer 0 at 127.0.0.1:"), std::string::npos)
+      << linked.connection->Describe();
+}
+
+}  // namespace
+}  // namespace weightcast::system_test

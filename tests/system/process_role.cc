@@ -1,0 +1,261 @@
+#include "process_role.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <shared_mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "base/strings.h"
+#include "weightcast/worker.h"
+#include "weights.h"
+
+namespace weightcast::test {
+namespace {
+
+constexpr const char* kVariable = "WC_TEST_ROLE_";
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+Board* MapBoard(const std::string& file) {
+  const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
+  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ::close(fd);
+  if (memory == MAP_FAILED) throw std::runtime_error("cannot map the board");
+  return static_cast<Board*>(memory);
+}
+
+void SetError(Board::Process& process, const Status& status) {
+  const std::string text = status.ToString();
+  std::strncpy(process.error, text.c_str(), sizeof process.error - 1);
+  ++process.errors;
+}
+
+std::string Option(const char* name, const char* otherwise) {
+  const char* value = ::getenv((std::string(kVariable) + name).c_str());
+  return value == nullptr ? otherwise : value;
+}
+
+/// One process of a cluster; its role and all else come from the environment.
+class RoleProcess {
+ public:
+  RoleProcess()
+      : board_(*MapBoard(Option("board", ""))),
+        mine_(board_.process[std::stoul(Option("index", "0"))]),
+        role_(Option("role", "")) {
+    worker_.engine = Option("engine", "");
+    worker_.rank = static_cast<uint32_t>(std::stoul(Option("rank", "0")));
+    worker_.world_size = static_cast<uint32_t>(std::stoul(Option("ranks", "1")));
+    settings_ = {{"job", Option("job", "test")},
+                 {"lease", Option("lease", "0.5")},
+                 {"bind", "127.0.0.1"},
+                 {"min_engines", Option("engines", "1")},
+                 {"policy", Option("policy", "all")},
+                 {"commit_timeout", "3"}};
+    if (const auto transport = Option("transport", ""); !transport.empty())
+      settings_["transport"] = transport;
+    worker_.settings = settings_;
+  }
+
+  int Run() {
+    if (role_ == "controller") return RunController();
+    if (!WaitForController()) return 0;
+    worker_.controller = board_.controller;
+    return role_ == "trainer" ? RunTrainer() : RunInference();
+  }
+
+ private:
+  bool WaitForController() {
+    while (!board_.controller_ready && !board_.stop)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return !board_.stop;
+  }
+
+  int RunController() {
+    auto controller = Controller::Start({.listen = "127.0.0.1:0", .settings = settings_});
+    if (!controller.ok()) return Fail(controller.status());
+    std::strncpy(board_.controller, (*controller)->address().c_str(), sizeof board_.controller - 1);
+    board_.controller_ready = true;
+    while (!board_.stop_controller) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    (*controller)->Stop();
+    return 0;
+  }
+
+  int Fail(const Status& status) {
+    SetError(mine_, status);
+    return 3;
+  }
+
+  /// Publishes version after version until told to stop, or until there is no going on.
+  int RunTrainer() {
+    auto trainer = Trainer::Connect(worker_);
+    if (!trainer.ok()) return Fail(trainer.status());
+    Weights weights(SmallModel(DType::kU64), Cut::kRows, worker_.rank, worker_.world_size);
+    if (Status status = (*trainer)->Register(weights.shards(), ""); !status.ok()) return Fail(status);
+    // One failed update is got over (an engine is gone, others take the next); several in a row are the end.
+    int failures = 0;
+    for (int64_t version = 1; !board_.stop && failures < 3; ++version) {
+      weights.Fill(version);
+      auto update = (*trainer)->Publish(version);
+      if (!update.ok()) return Fail(update.status());
+      Status status = (*update)->WaitSources(60);
+      if (status.ok()) status = (*update)->Wait(60).status();
+      failures = status.ok() ? 0 : failures + 1;
+      status.ok() ? mine_.version.store(version) : SetError(mine_, status);
+    }
+    return failures == 0 ? 0 : 3;
+  }
+
+  /// Receives version after version; a second thread reads the tensors all the time.
+  int RunInference() {
+    auto inference = Inference::Connect(worker_);
+    if (!inference.ok()) return Fail(inference.status());
+    Weights weights(SmallModel(DType::kU64), Cut::kColumns, worker_.rank, worker_.world_size);
+    const auto landing =
+        Option("landing", "in_place") == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace;
+    if (Status status = (*inference)->Register(weights.shards(), landing); !status.ok()) return Fail(status);
+    std::atomic<bool> over{false};
+    std::shared_mutex engine;
+    std::thread reader([&] {
+      while (!over) Compare(**inference, weights, engine);
+    });
+    Version last;
+    int code = 0;
+    while (!board_.stop) {
+      // The thread sanitizer cannot know that a version read twice means that nothing was written meanwhile.
+      std::unique_lock<std::shared_mutex> pause(engine, std::defer_lock);
+      if (kThreadSanitizer) pause.lock();
+      auto version = (*inference)->Wait(last, 0.5);
+      if (version.ok()) {
+        last = *version;
+        if (weights.Wrong(last.number) != 0) ++mine_.violations;
+        mine_.version = last.number;
+      } else if (version.status().code() != Code::kTimedOut || IsEnd(**inference)) {
+        code = Fail(version.status());
+        break;
+      }
+    }
+    over = true;
+    reader.join();
+    return code;
+  }
+
+  /// A time-out of Wait leads on, one of the session does not.
+  static bool IsEnd(const Inference& inference) {
+    return inference.last_error().message().find("controller") != std::string::npos;
+  }
+
+  /// Whenever a version is reported, every byte is of that version.
+  void Compare(const Inference& inference, const Weights& weights, std::shared_mutex& engine) {
+    std::shared_lock<std::shared_mutex> lock(engine, std::defer_lock);
+    if (kThreadSanitizer) lock.lock();
+    const Version before = inference.version();
+    if (before.number < 0) return std::this_thread::yield();
+    const int64_t wrong = weights.Wrong(before.number);
+    if (inference.version() != before) return;
+    if (wrong != 0) ++mine_.violations;
+    ++mine_.comparisons;
+  }
+
+  Board& board_;
+  Board::Process& mine_;
+  const std::string role_;
+  WorkerOptions worker_;
+  std::map<std::string, std::string> settings_;
+};
+
+/// Not a test: what this program does when a cluster starts it as one of its processes.
+TEST(ProcessRole, DISABLED_Run) {
+  if (Option("role", "").empty()) GTEST_SKIP() << "started by other tests only";
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int code = RoleProcess().Run();
+  ::_exit(code);
+}
+
+}  // namespace
+
+Cluster::Cluster() {
+  char name[] = "/tmp/wc_board_XXXXXX";
+  const int fd = ::mkstemp(name);
+  if (fd < 0 || ::ftruncate(fd, sizeof(Board)) != 0) throw std::runtime_error("cannot make the board");
+  ::close(fd);
+  file_ = name;
+  board_ = new (MapBoard(file_)) Board();
+}
+
+Cluster::~Cluster() {
+  board_->stop = true;
+  for (size_t i = 0; i < processes_.size(); ++i) Kill(i);
+  ::munmap(board_, sizeof(Board));
+  ::unlink(file_.c_str());
+}
+
+size_t Cluster::Start(Role role) {
+  const size_t index = processes_.size();
+  std::map<std::string, std::string> values = role.options;
+  values["role"] = role.role;
+  values["engine"] = role.engine;
+  values["rank"] = std::to_string(role.rank);
+  values["ranks"] = std::to_string(role.ranks);
+  values["board"] = file_;
+  values["index"] = std::to_string(index);
+  values["job"] = file_;
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  for (const auto& [name, value] : values) environment.push_back(std::string(kVariable) + name + "=" + value);
+  std::vector<char*> env;
+  for (auto& entry : environment) env.push_back(entry.data());
+  env.push_back(nullptr);
+  std::string program = "/proc/self/exe";
+  std::string filter = "--gtest_filter=ProcessRole.DISABLED_Run";
+  std::string disabled = "--gtest_also_run_disabled_tests";
+  char* arguments[] = {program.data(), filter.data(), disabled.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  Process process;
+  if (::posix_spawn(&process.pid, program.c_str(), &actions, nullptr, arguments, env.data()) != 0)
+    throw std::runtime_error("cannot start a process");
+  ::posix_spawn_file_actions_destroy(&actions);
+  processes_.push_back(process);
+  return index;
+}
+
+void Cluster::Kill(size_t index) {
+  Process& process = processes_[index];
+  if (process.exit_code >= 0) return;
+  ::kill(process.pid, SIGKILL);
+  int status = 0;
+  ::waitpid(process.pid, &status, 0);
+  process.exit_code = 256 + SIGKILL;
+}
+
+int Cluster::ExitCode(size_t index) {
+  Process& process = processes_[index];
+  int status = 0;
+  if (process.exit_code < 0 && ::waitpid(process.pid, &status, WNOHANG) == process.pid)
+    process.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+  return process.exit_code;
+}
+
+std::string Cluster::ErrorOf(size_t index) const {
+  const Board::Process& process = board_->process[index];
+  return process.errors == 0 ? std::string() : std::string(process.error);
+}
+
+}  // namespace weightcast::test

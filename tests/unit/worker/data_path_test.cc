@@ -1,0 +1,388 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include "endpoint/endpoint.h"
+#include "plan/layout_builder.h"
+#include "plan/planner.h"
+#include "plan/table_format.h"
+#include "plan/verify.h"
+#include "weights.h"
+#include "worker/receiver.h"
+#include "worker/send_plan.h"
+#include "worker/sender.h"
+
+// From the user's tensors on one side to those on the other, over real endpoints, without a controller.
+
+namespace weightcast::worker {
+namespace {
+
+using test::Cut;
+using test::Weights;
+using testing::HasSubstr;
+
+/// Waits for something that another thread does.
+class Flag {
+ public:
+  void Set() {
+    const std::lock_guard lock(mutex_);
+    set_ = true;
+    changed_.notify_all();
+  }
+  [[nodiscard]] bool Wait(double seconds = 20) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, FromSeconds(seconds), [&] { return set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool set_ = false;
+};
+
+plan::Layout LayoutOf(const std::vector<std::vector<Shard>>& ranks) {
+  plan::LayoutBuilder builder(static_cast<int>(ranks.size()));
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    std::vector<plan::Holding> holdings;
+    for (const Shard& shard : ranks[r]) holdings.push_back({shard.tensor, shard.box});
+    EXPECT_TRUE(builder.AddRank(static_cast<int>(r), holdings).ok());
+  }
+  auto layout = builder.Build();
+  EXPECT_TRUE(layout.ok()) << layout.status().ToString();
+  return std::move(*layout);
+}
+
+std::unique_ptr<Endpoint> MakeEndpoint(const Settings& settings, std::string role, uint32_t rank,
+                                       std::function<void(Connection)> on_connection = {}) {
+  EndpointOptions options;
+  options.self = {.job = "test", .role = std::move(role), .engine = "", .rank = rank, .incarnation = 0};
+  options.token = "secret";
+  options.settings = settings;
+  options.on_connection = std::move(on_connection);
+  auto endpoint = Endpoint::Create(std::move(options));
+  EXPECT_TRUE(endpoint.ok()) << endpoint.status().ToString();
+  return std::move(*endpoint);
+}
+
+/// Some trainers and the ranks of one engine, planned and connected.
+class DataPath : public testing::Test {
+ protected:
+  struct TrainerSide {
+    std::unique_ptr<Endpoint> endpoint;
+    std::shared_ptr<const SendPlan> plan;
+    std::unique_ptr<Sender> sender;
+    Flag ended, fenced;
+    std::optional<SendEnded> outcome;
+  };
+  struct InferenceSide {
+    std::unique_ptr<Endpoint> endpoint;
+    std::shared_ptr<LandingMemory> memory;
+    std::shared_ptr<const ReceivePlan> plan;
+    std::shared_ptr<GrantSet> grants;
+    Flag complete, fenced;
+    std::atomic<size_t> accepted{0};
+    Flag all_accepted;
+  };
+
+  DataPath() {
+    settings_.bind = "127.0.0.1";
+    settings_.lease = FromSeconds(5);
+  }
+
+  void Build(const std::vector<std::vector<Shard>>& sources, const std::vector<std::vector<Shard>>& sinks,
+             LandingMode mode = LandingMode::kInPlace) {
+    const plan::Layout trainers = LayoutOf(sources);
+    const plan::Layout inference = LayoutOf(sinks);
+    const plan::NameRules rules;
+    const plan::PlanRequest request{.trainers = trainers, .inference = inference, .rules = rules};
+    auto made = plan::MakePlan(request);
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    ASSERT_TRUE(plan::Verify(request, made->table).ok());
+    const auto encode = [&](plan::RankTable::Role role, size_t rank) {
+      return *plan::EncodeRankTable(role, static_cast<int>(rank), 1, trainers, inference, made->table);
+    };
+    for (size_t r = 0; r < sinks.size(); ++r)
+      AddSink(static_cast<uint32_t>(r), sinks[r], mode, sources.size());
+    for (size_t r = 0; r < sources.size(); ++r) {
+      trainers_.push_back(std::make_unique<TrainerSide>());
+      trainers_[r]->endpoint = MakeEndpoint(settings_, "trainer", static_cast<uint32_t>(r));
+    }
+    for (size_t r = 0; r < sources.size(); ++r)
+      Connect(*trainers_[r], encode(plan::RankTable::Role::kTrainer, r), sources[r]);
+    for (size_t r = 0; r < sinks.size(); ++r)
+      PlanSink(*inference_[r], encode(plan::RankTable::Role::kInference, r));
+  }
+
+  void AddSink(uint32_t rank, const std::vector<Shard>& shards, LandingMode mode, size_t sources) {
+    inference_.push_back(std::make_unique<InferenceSide>());
+    auto& side = *inference_.back();
+    side.endpoint = MakeEndpoint(settings_, "inference", rank, [&side, sources](const Connection&) {
+      if (++side.accepted == sources) side.all_accepted.Set();
+    });
+    auto memory = LandingMemory::Register(*side.endpoint, shards, mode);
+    ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+    side.memory = *memory;
+  }
+
+  void Connect(TrainerSide& side, const std::string& table, const std::vector<Shard>& shards) {
+    auto plan = std::make_shared<SendPlan>();
+    auto memory = RegisterSources(*side.endpoint, shards, "");
+    ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+    plan->memory = *memory;
+    auto decoded = plan::DecodeRankTable(table);
+    ASSERT_TRUE(decoded.ok());
+    plan->table = std::move(*decoded);
+    plan->batches = CutIntoBatches(plan->table);
+    ASSERT_TRUE(FindSources(*plan).ok());
+    for (const int peer : plan->table.peers) {
+      auto& sink = *inference_[static_cast<size_t>(peer)];
+      auto connection = side.endpoint->Connect(sink.endpoint->Addresses(), sink.endpoint->self(),
+                                               Clock::now() + FromSeconds(10));
+      ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+      auto imported = std::make_shared<ImportedRegions>(*connection);
+      const wire::LandingMap map = sink.memory->Map();
+      for (const auto& region : map.regions) ASSERT_TRUE(imported->Add(region).ok());
+      ASSERT_TRUE(FindPlaces(*plan, peer, map, imported->indices()).ok());
+      plan->targets.push_back({static_cast<uint32_t>(peer), "inference", *connection, imported});
+    }
+    side.plan = plan;
+    side.sender = std::make_unique<Sender>(
+        *side.endpoint, settings_,
+        Sender::Callbacks{.on_ended =
+                              [&side](const SendEnded& ended) {
+                                side.outcome = ended;
+                                side.ended.Set();
+                              },
+                          .on_fenced = [&side](const SendFenced&) { side.fenced.Set(); }});
+  }
+
+  void PlanSink(InferenceSide& side, const std::string& table) {
+    wire::Plan message;
+    message.epoch = 1;
+    message.table = table;
+    for (size_t r = 0; r < trainers_.size(); ++r) {
+      message.peers.push_back({.name = {wire::Role::kTrainer, "", static_cast<uint32_t>(r)},
+                               .incarnation = trainers_[r]->endpoint->self().incarnation,
+                               .addresses = {}});
+    }
+    ASSERT_TRUE(side.all_accepted.Wait());
+    auto plan = MakeReceivePlan(message, "", side.memory);
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    side.plan = *plan;
+  }
+
+  /// Grants, then sends, to the first destination of each trainer's table and so on.
+  void Open(InferenceSide& side) {
+    auto opened =
+        GrantSet::Open(*side.endpoint, side.plan, settings_.checksum != 0, [&side] { side.complete.Set(); });
+    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+    side.grants = *opened;
+  }
+  void Send(size_t sink) {
+    for (const auto& grant : inference_[sink]->grants->grants()) {
+      auto& side = *trainers_[grant.trainer];
+      const int target = side.plan->TargetOf(static_cast<uint32_t>(sink));
+      ASSERT_GE(target, 0);
+      side.sender->Start(side.plan, static_cast<size_t>(target), update_, {grant.slot, grant.id});
+    }
+  }
+  void Fence(InferenceSide& side) {
+    side.grants->Revoke([&side] { side.fenced.Set(); });
+    ASSERT_TRUE(side.fenced.Wait());
+  }
+  void Run() {
+    for (size_t i = 0; i < inference_.size(); ++i) {
+      Open(*inference_[i]);
+      Send(i);
+    }
+    for (auto& side : inference_) {
+      ASSERT_TRUE(side->complete.Wait()) << "not every transfer arrived";
+      Fence(*side);
+    }
+    for (auto& side : trainers_) {
+      ASSERT_TRUE(side->ended.Wait());
+      EXPECT_TRUE(side->outcome->status.ok()) << side->outcome->status.ToString();
+      ASSERT_TRUE(side->fenced.Wait());
+    }
+  }
+
+  Settings settings_;
+  const wire::UpdateId update_{.term = {1, 1}, .epoch = 1, .sequence = 1, .attempt = 0};
+  std::vector<std::unique_ptr<InferenceSide>> inference_;
+  std::vector<std::unique_ptr<TrainerSide>> trainers_;
+};
+
+TEST_F(DataPath, ReshardsOverEachTransport) {
+  for (const char* transport : {"tcp", "shm"}) {
+    SCOPED_TRACE(transport);
+    settings_.transport = transport;
+    trainers_.clear();
+    inference_.clear();
+    const auto model = test::SmallModel(DType::kBF16);
+    Weights t0(model, Cut::kRows, 0, 2), t1(model, Cut::kRows, 1, 2);
+    Weights i0(model, Cut::kColumns, 0, 2), i1(model, Cut::kColumns, 1, 2, /*shared=*/false);
+    t0.Fill(5);
+    t1.Fill(5);
+    Build({t0.shards(), t1.shards()}, {i0.shards(), i1.shards()});
+    ASSERT_FALSE(HasFatalFailure());
+    Run();
+    EXPECT_EQ(i0.Wrong(5), 0);
+    EXPECT_EQ(i1.Wrong(5), 0);
+    EXPECT_EQ(inference_[0]->grants->bytes(), i0.bytes());
+  }
+}
+
+TEST_F(DataPath, CastsAndGathersWithinTheWatermark) {
+  settings_.staging = 16 << 20;
+  const std::vector<TensorInfo> wide = {{"w", DType::kF32, {2048, 3000}}, {"v", DType::kF32, {33}}};
+  const std::vector<TensorInfo> narrow = {{"w", DType::kBF16, {2048, 3000}}, {"v", DType::kBF16, {33}}};
+  Weights trainer(wide, Cut::kWhole, 0, 1), sink(narrow, Cut::kWhole, 0, 1);
+  trainer.Fill(2);
+  Build({trainer.shards()}, {sink.shards()}, LandingMode::kShadow);
+  ASSERT_FALSE(HasFatalFailure());
+  Run();
+  EXPECT_NE(sink.Wrong(2), 0) << "landed in the spare buffer only";
+  inference_[0]->memory->CopyToLive();
+  EXPECT_EQ(sink.Wrong(2), 0);
+  EXPECT_GT(trainers_[0]->sender->peak_staging(), 0U);
+  EXPECT_LE(trainers_[0]->sender->peak_staging(), settings_.staging);
+}
+
+TEST_F(DataPath, SendsWhatIsNotContiguous) {
+  // Columns of a wider matrix, as a view has them.
+  const std::vector<TensorInfo> model = {{"w", DType::kU64, {600, 40}}};
+  Weights whole(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  whole.Fill(9);
+  std::vector<uint64_t> transposed(600 * 40);
+  const auto* values = reinterpret_cast<const uint64_t*>(whole.shards()[0].data);
+  for (size_t i = 0; i < 600; ++i)
+    for (size_t j = 0; j < 40; ++j) transposed[j * 600 + i] = values[i * 40 + j];
+  auto shards = whole.shards();
+  shards[0].data = reinterpret_cast<std::byte*>(transposed.data());
+  shards[0].strides = {1, 600};
+  Build({shards}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  Run();
+  EXPECT_EQ(sink.Wrong(9), 0);
+}
+
+TEST_F(DataPath, ChecksumsTellWhatArrivedChanged) {
+  settings_.checksum = 1;
+  const auto model = test::SmallModel(DType::kF16);
+  Weights t0(model, Cut::kRows, 0, 2), t1(model, Cut::kRows, 1, 2), sink(model, Cut::kWhole, 0, 1);
+  t0.Fill(1);
+  t1.Fill(1);
+  Build({t0.shards(), t1.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  Run();
+  const auto& grants = *inference_[0]->grants;
+  EXPECT_TRUE(grants.Verify().ok()) << grants.Verify().ToString();
+  std::byte* last = sink.shards()[0].data + 2200 * 1024 * 2 - 1;
+  *last ^= std::byte{1};
+  EXPECT_EQ(grants.Verify().code(), Code::kCorrupt);
+  EXPECT_THAT(grants.Verify().message(), HasSubstr("trainer 1"));
+  *last ^= std::byte{1};
+  EXPECT_TRUE(grants.Verify().ok());
+}
+
+TEST_F(DataPath, SenderWithoutChecksumsIsNamed) {
+  const auto model = test::SmallModel(DType::kF16);
+  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Build({trainer.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  settings_.checksum = 1;  // At the receiver alone: the sender was made before.
+  Run();
+  EXPECT_EQ(inference_[0]->grants->Verify().code(), Code::kProtocol);
+}
+
+TEST_F(DataPath, StoppedSendingIsFencedAndSaysNothing) {
+  const std::vector<TensorInfo> model = {{"w", DType::kU64, {8 << 20}}};
+  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Build({trainer.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  Open(*inference_[0]);
+  Send(0);
+  trainers_[0]->sender->Stop(update_, 0);
+  EXPECT_TRUE(trainers_[0]->fenced.Wait());
+  EXPECT_FALSE(trainers_[0]->outcome.has_value());
+  trainers_[0]->sender->Stop(update_, 0);
+  Fence(*inference_[0]);
+}
+
+TEST_F(DataPath, LostReceiverIsTheRoadsFailure) {
+  const std::vector<TensorInfo> model = {{"w", DType::kU64, {1 << 20}}};
+  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  Build({trainer.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  Open(*inference_[0]);
+  inference_[0]->endpoint.reset();
+  Send(0);
+  ASSERT_TRUE(trainers_[0]->ended.Wait());
+  EXPECT_FALSE(trainers_[0]->outcome->status.ok());
+  EXPECT_TRUE(trainers_[0]->outcome->road);
+  EXPECT_TRUE(trainers_[0]->fenced.Wait());
+}
+
+TEST_F(DataPath, RevokedGrantRefusesWrites) {
+  const auto model = test::SmallModel(DType::kU64);
+  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  trainer.Fill(1);
+  sink.Fill(0);
+  Build({trainer.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  Open(*inference_[0]);
+  Fence(*inference_[0]);
+  Send(0);
+  ASSERT_TRUE(trainers_[0]->ended.Wait());
+  EXPECT_EQ(trainers_[0]->outcome->status.code(), Code::kFenced) << trainers_[0]->outcome->status.ToString();
+  EXPECT_EQ(sink.Wrong(0), 0) << "a byte landed after the fence";
+}
+
+TEST_F(DataPath, StagingLimitThatIsTooLowNamesTheTensor) {
+  settings_.staging = 1 << 20;
+  const std::vector<TensorInfo> wide = {{"wide.one", DType::kF32, {8}}};
+  const std::vector<TensorInfo> narrow = {{"wide.one", DType::kBF16, {8}}};
+  Weights trainer(wide, Cut::kWhole, 0, 1), sink(narrow, Cut::kWhole, 0, 1);
+  Build({trainer.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  const Status status = trainers_[0]->sender->CheckStaging(*trainers_[0]->plan);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("wide.one"));
+}
+
+TEST_F(DataPath, BadShardsAreNamed) {
+  const auto endpoint = MakeEndpoint(settings_, "inference", 0);
+  std::vector<float> memory(12);
+  Shard shard;
+  shard.tensor = {"a.b", DType::kF32, {3, 4}};
+  shard.box = WholeOf({3, 4});
+  shard.data = reinterpret_cast<std::byte*>(memory.data());
+  const auto refused = [&](const std::vector<Shard>& shards) {
+    const auto registered = LandingMemory::Register(*endpoint, shards, LandingMode::kInPlace);
+    EXPECT_FALSE(registered.ok());
+    return registered.ok() ? std::string() : registered.status().message();
+  };
+  EXPECT_THAT(refused({}), HasSubstr("no shards"));
+  EXPECT_THAT(refused({shard, shard}), HasSubstr("a.b is registered twice"));
+  Shard strided = shard;
+  strided.strides = {1, 3};
+  EXPECT_THAT(refused({strided}), HasSubstr("a.b is not contiguous"));
+  Shard null = shard;
+  null.data = nullptr;
+  EXPECT_THAT(refused({null}), HasSubstr("a.b has no memory"));
+  Shard outside = shard;
+  outside.box.offset = {1, 0};
+  EXPECT_THAT(refused({outside}), HasSubstr("a.b"));
+  Shard declared = shard;
+  declared.declared = true;
+  declared.data = nullptr;
+  EXPECT_TRUE(LandingMemory::Register(*endpoint, {declared}, LandingMode::kInPlace).ok());
+}
+
+}  // namespace
+}  // namespace weightcast::worker

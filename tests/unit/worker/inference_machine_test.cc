@@ -1,0 +1,521 @@
+#include "worker/inference_machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace weightcast::worker {
+namespace {
+
+using wire::EngineState;
+using wire::Landing;
+
+constexpr wire::Term kTerm{.number = 1, .id = 7};
+
+wire::UpdateId Update(uint64_t sequence, uint32_t epoch = 1) {
+  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 0};
+}
+Version Number(int64_t number) { return {.run = 1, .number = number}; }
+const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
+
+/// A rank with its runtime and engine played by the test.
+struct Rank {
+  InferenceState state;
+  std::vector<InferenceAction> actions;
+
+  explicit Rank(Landing landing, bool verify = false) {
+    state.self = {wire::Role::kInference, "e", 0};
+    state.verify = verify;
+    Do(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Do(RegisterCalled{.landing = landing, .same_shards = false});
+    Do(PlanArrived{1});
+    Do(PlanReady{1});
+  }
+  void Do(const InferenceEvent& event) { actions = Advance(state, event); }
+  template <typename T>
+  std::optional<T> Sent() const {
+    for (const auto& action : actions)
+      if (const auto* send = std::get_if<SendMessage>(&action))
+        if (const auto* message = std::get_if<T>(&send->message)) return *message;
+    return std::nullopt;
+  }
+  template <typename T>
+  std::optional<T> Action() const {
+    for (const auto& action : actions)
+      if (const auto* found = std::get_if<T>(&action)) return *found;
+    return std::nullopt;
+  }
+  Status Answer() const {
+    const auto answer = Action<AnswerCall>();
+    return answer ? answer->status : Status(Code::kInternal, "no answer");
+  }
+  /// From the request to Ready.
+  void Fill(uint64_t sequence, int64_t version) {
+    Do(wire::GrantRequest{Update(sequence), Number(version)});
+    Do(GrantsOpened{Update(sequence), {}});
+    Do(Arrived{Update(sequence), 100, 0.5});
+    Do(GrantsFenced{Update(sequence)});
+  }
+};
+
+TEST(InferenceMachine, InPlaceUpdateGoesThroughEveryStep) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  EXPECT_TRUE(rank.actions.empty()) << "no grant before the engine has paused";
+  rank.Do(BeginCalled{});
+  EXPECT_TRUE(rank.Answer().ok());
+  EXPECT_TRUE(rank.Action<OpenGrants>());
+  rank.Do(GrantsOpened{Update(1), {{.trainer = 0, .slot = 1, .id = 9}}});
+  ASSERT_TRUE(rank.Sent<wire::Granted>());
+  EXPECT_EQ(rank.Sent<wire::Granted>()->grants.size(), 1U);
+  rank.Do(ReceiveCalled{});
+  EXPECT_TRUE(rank.actions.empty());
+  rank.Do(Arrived{Update(1), 100, 0.5});
+  EXPECT_TRUE(rank.Action<RevokeGrants>());
+  EXPECT_FALSE(rank.Sent<wire::Ready>()) << "not ready before nothing can land any more";
+  rank.Do(GrantsFenced{Update(1)});
+  ASSERT_TRUE(rank.Sent<wire::Ready>());
+  EXPECT_EQ(rank.Sent<wire::Ready>()->bytes, 100U);
+  rank.Do(wire::Commit{Update(1)});
+  ASSERT_TRUE(rank.Answer().ok());
+  EXPECT_EQ(rank.Action<AnswerCall>()->version, Number(3));
+  EXPECT_EQ(rank.state.served, Version{}) << "not served before Serve";
+  rank.Do(FinishCalled{});
+  EXPECT_TRUE(rank.Sent<wire::Committed>());
+  rank.Do(wire::Serve{Update(1)});
+  EXPECT_TRUE(rank.Answer().ok());
+  EXPECT_EQ(rank.state.served, Number(3));
+  EXPECT_EQ(rank.state.state, EngineState::kServing);
+  EXPECT_EQ(rank.state.user, UserPhase::kOutside);
+}
+
+TEST(InferenceMachine, ShadowServesTheOldVersionUntilItCopies) {
+  Rank rank(Landing::kShadow);
+  rank.Fill(1, 3);
+  EXPECT_TRUE(rank.Sent<wire::Ready>());
+  rank.Do(wire::Commit{Update(1)});
+  EXPECT_TRUE(rank.actions.empty()) << "the engine is not paused";
+  rank.Do(WaitCalled{});
+  EXPECT_TRUE(rank.Action<CopyShadow>());
+  rank.Do(Copied{Update(1)});
+  EXPECT_TRUE(rank.Sent<wire::Committed>());
+  rank.Do(wire::Serve{Update(1)});
+  EXPECT_EQ(rank.Action<AnswerCall>()->version, Number(3));
+  rank.Fill(2, 4);
+  EXPECT_EQ(rank.state.served, Number(3)) << "bytes only land in the spare buffer";
+  rank.Do(BeginCalled{});
+  rank.Do(ReceiveCalled{});
+  rank.Do(wire::Commit{Update(2)});
+  EXPECT_EQ(rank.state.served, Version{}) << "the copy has begun";
+}
+
+TEST(InferenceMachine, AbortOfAShadowUpdateKeepsTheOldVersion) {
+  Rank rank(Landing::kShadow);
+  rank.Fill(1, 3);
+  rank.Do(wire::Commit{Update(1)});
+  rank.Do(WaitCalled{});
+  rank.Do(Copied{Update(1)});
+  rank.Do(wire::Serve{Update(1)});
+  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  rank.Do(GrantsOpened{Update(2), {}});
+  rank.Do(wire::Abort{Update(2), kDead});
+  EXPECT_TRUE(rank.Action<RevokeGrants>());
+  EXPECT_FALSE(rank.Sent<wire::Aborted>()) << "only when fenced";
+  rank.Do(GrantsFenced{Update(2)});
+  ASSERT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_EQ(rank.state.served, Number(3));
+  EXPECT_EQ(rank.state.state, EngineState::kServing);
+  EXPECT_EQ(rank.state.last_error, kDead);
+}
+
+TEST(InferenceMachine, AbortOfAnInPlaceUpdateLosesTheVersionUnlessNothingWasGranted) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(wire::Abort{Update(1), kDead});
+  ASSERT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_EQ(rank.state.state, EngineState::kJoining);
+
+  rank.Do(BeginCalled{});
+  rank.Do(ReceiveCalled{});
+  rank.Do(wire::GrantRequest{Update(2), Number(3)});
+  rank.Do(GrantsOpened{Update(2), {}});
+  rank.Do(wire::Abort{Update(2), kDead});
+  EXPECT_EQ(rank.Answer(), kDead) << "the call ends at once, the memory is fenced later";
+  rank.Do(GrantsFenced{Update(2)});
+  ASSERT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_EQ(rank.state.state, EngineState::kFailed);
+
+  rank.Do(ReceiveCalled{});
+  EXPECT_TRUE(rank.actions.empty()) << "told once; the next update is waited for";
+  rank.Fill(3, 4);
+  rank.Do(wire::Commit{Update(3)});
+  EXPECT_TRUE(rank.Answer().ok());
+  rank.Do(FinishCalled{});
+  rank.Do(wire::Serve{Update(3)});
+  EXPECT_EQ(rank.state.served, Number(4));
+  EXPECT_EQ(rank.state.state, EngineState::kServing);
+}
+
+TEST(InferenceMachine, AbortWhileCopyingWaitsForTheCopyAndFails) {
+  Rank rank(Landing::kShadow);
+  rank.Fill(1, 3);
+  rank.Do(BeginCalled{});
+  rank.Do(ReceiveCalled{});
+  rank.Do(wire::Commit{Update(1)});
+  rank.Do(wire::Abort{Update(1), kDead});
+  EXPECT_TRUE(rank.actions.empty());
+  rank.Do(CallExpired{});
+  EXPECT_TRUE(rank.actions.empty()) << "the caller itself is copying";
+  rank.Do(Copied{Update(1)});
+  EXPECT_EQ(rank.Answer(), kDead);
+  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_EQ(rank.state.state, EngineState::kFailed);
+  EXPECT_EQ(rank.state.served, Version{});
+}
+
+TEST(InferenceMachine, AbortAfterTheSwitchFails) {
+  Rank rank(Landing::kShadow);
+  rank.Fill(1, 3);
+  rank.Do(BeginCalled{});
+  rank.Do(ReceiveCalled{});
+  rank.Do(wire::Commit{Update(1)});
+  rank.Do(Copied{Update(1)});
+  rank.Do(wire::Abort{Update(1), kDead});
+  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  rank.Do(FinishCalled{});
+  EXPECT_EQ(rank.Answer(), kDead);
+  rank.Do(FinishCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
+}
+
+TEST(InferenceMachine, WrongChecksumTakesTheEngineOut) {
+  Rank rank(Landing::kShadow, /*verify=*/true);
+  rank.Fill(1, 3);
+  EXPECT_TRUE(rank.Action<VerifyChecksums>());
+  EXPECT_FALSE(rank.Sent<wire::Ready>());
+  rank.Do(Verified{Update(1), {Code::kCorrupt, "wrong checksum"}});
+  ASSERT_TRUE(rank.Sent<wire::Failed>());
+  EXPECT_EQ(rank.Sent<wire::Failed>()->reason.code(), Code::kCorrupt);
+  rank.Do(wire::Abort{Update(1), {Code::kCorrupt, "wrong checksum"}});
+  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  rank.Fill(2, 3);
+  rank.Do(Verified{Update(2), Status::Ok()});
+  EXPECT_TRUE(rank.Sent<wire::Ready>());
+}
+
+TEST(InferenceMachine, LostSourceFailsTheUpdate) {
+  Rank rank(Landing::kShadow);
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(SourceLost{Update(1), kDead});
+  EXPECT_EQ(rank.Sent<wire::Failed>()->reason, kDead);
+  EXPECT_TRUE(rank.Action<RevokeGrants>());
+  rank.Do(wire::Abort{Update(1), kDead});
+  EXPECT_TRUE(rank.actions.empty());
+  rank.Do(GrantsFenced{Update(1)});
+  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+}
+
+TEST(InferenceMachine, LostWorkersEndOneWait) {
+  Rank rank(Landing::kShadow);
+  rank.Do(wire::Lost{{wire::Role::kInference, "other", 0}, kDead});
+  rank.Do(WaitCalled{});
+  EXPECT_TRUE(rank.actions.empty()) << "another engine does not matter here";
+  rank.Do(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+  EXPECT_EQ(rank.Answer(), kDead);
+  rank.Do(WaitCalled{});
+  EXPECT_TRUE(rank.actions.empty());
+  rank.Do(CallExpired{});
+  EXPECT_EQ(rank.Answer().code(), Code::kTimedOut);
+  EXPECT_THAT(rank.Answer().message(), testing::HasSubstr("trainer 1 is lost"));
+  EXPECT_EQ(rank.state.user, UserPhase::kOutside);
+}
+
+TEST(InferenceMachine, WaitThatHasBegunToChangeTensorsGoesToTheEnd) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(WaitCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(CallExpired{});
+  EXPECT_TRUE(rank.actions.empty());
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(CallExpired{});
+  EXPECT_TRUE(rank.actions.empty());
+  rank.Do(SessionEnded{{Code::kTimedOut, "no controller"}});
+  EXPECT_TRUE(rank.Action<RevokeGrants>());
+  EXPECT_FALSE(rank.Action<AnswerCall>());
+  rank.Do(CallExpired{});
+  EXPECT_EQ(rank.Answer().code(), Code::kTimedOut) << "a stopped writer must not hang the reader";
+}
+
+TEST(InferenceMachine, SessionEndAnswersEveryCall) {
+  for (const Landing landing : {Landing::kInPlace, Landing::kShadow}) {
+    Rank rank(landing);
+    rank.Do(BeginCalled{});
+    rank.Do(ReceiveCalled{});
+    const Status end(Code::kTimedOut, "no controller at 127.0.0.1:1 for 10 s");
+    rank.Do(SessionEnded{end});
+    EXPECT_EQ(rank.Answer(), end);
+    rank.Do(ReceiveCalled{});
+    EXPECT_EQ(rank.Answer(), end);
+    rank.Do(AbortCalled{});
+    EXPECT_TRUE(rank.Answer().ok());
+  }
+}
+
+TEST(InferenceMachine, LaterRequestReplacesOneWhoseEndWasNotHeard) {
+  Rank rank(Landing::kShadow);
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  EXPECT_TRUE(rank.Action<RevokeGrants>());
+  EXPECT_FALSE(rank.Action<OpenGrants>()) << "one grant set at a time";
+  rank.Do(GrantsFenced{Update(1)});
+  ASSERT_TRUE(rank.Action<OpenGrants>());
+  EXPECT_EQ(rank.Action<OpenGrants>()->update, Update(2));
+}
+
+TEST(InferenceMachine, StaleMessagesChangeNothing) {
+  Rank rank(Landing::kShadow);
+  rank.Fill(5, 3);
+  const InferenceState before = rank.state;
+  rank.Do(wire::GrantRequest{Update(4), Number(2)});
+  rank.Do(wire::Commit{Update(4)});
+  rank.Do(wire::Serve{Update(5)});
+  rank.Do(Arrived{Update(4), 1, 1});
+  rank.Do(GrantsFenced{Update(4)});
+  rank.Do(wire::Welcome{.term = {.number = 0, .id = 1}, .run = 1, .lease_seconds = 1});
+  EXPECT_EQ(rank.state, before);
+}
+
+TEST(InferenceMachine, RequestOfAnotherEpochIsRefused) {
+  Rank rank(Landing::kShadow);
+  rank.Do(wire::GrantRequest{Update(1, 2), Number(3)});
+  EXPECT_TRUE(rank.Sent<wire::Failed>());
+  EXPECT_EQ(rank.state.step, Step::kNone);
+  Rank again(Landing::kShadow);
+  again.Do(RegisterCalled{.landing = Landing::kShadow, .same_shards = true});
+  again.Do(wire::GrantRequest{Update(2), Number(3)});
+  EXPECT_TRUE(again.Sent<wire::Failed>()) << "the plan is void with the old registration";
+}
+
+TEST(InferenceMachine, CallsOutOfOrderAreRefused) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(ReceiveCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
+  rank.Do(FinishCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
+  rank.Do(BeginCalled{});
+  rank.Do(BeginCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
+  rank.Do(WaitCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
+  rank.Do(RegisterCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
+}
+
+/// The machine against an environment that does anything it may do at any time.
+class RandomWorld {
+ public:
+  RandomWorld(Landing landing, bool verify, uint64_t seed) : landing_(landing), random_(seed) {
+    state_.self = {wire::Role::kInference, "e", 0};
+    state_.verify = verify;
+    Feed(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Feed(RegisterCalled{.landing = landing, .same_shards = false});
+  }
+
+  /// What a healthy world would do next, mostly; sometimes anything.
+  void Step() {
+    if (Pick(10) < 6) return Helpful();
+    switch (Pick(16)) {
+      case 0:
+        return Feed(PlanArrived{++epoch_});
+      case 1:
+      case 2:
+        return Feed(PlanReady{epoch_});
+      case 3:
+      case 4:
+        return Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
+      case 5:
+        return Feed(wire::Commit{Recent()});
+      case 6:
+        return Feed(wire::Serve{Recent()});
+      case 7:
+        return Feed(wire::Abort{Recent(), kDead});
+      case 8:
+        return Feed(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+      case 9:
+      case 10:
+      case 11:
+        return DataPlane();
+      default:
+        return User();
+    }
+  }
+  [[nodiscard]] int served() const { return served_; }
+  /// The controller goes away; afterwards nobody may be left waiting.
+  void End() {
+    Feed(SessionEnded{{Code::kTimedOut, "no controller"}});
+    for (int i = 0; i < 4; ++i) DataPlane();
+    Feed(CallExpired{});
+    EXPECT_FALSE(in_call_) << "a call without an answer";
+    EXPECT_FALSE(open_) << "grants left open";
+  }
+
+ private:
+  int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+  wire::UpdateId Recent() {
+    const auto back = static_cast<uint64_t>(Pick(2));
+    return Update(sequence_ > back ? sequence_ - back : sequence_, Pick(9) == 0 ? 0 : epoch_);
+  }
+
+  void Helpful() {
+    if (!state_.prepared) return epoch_ == 0 ? Feed(PlanArrived{++epoch_}) : Feed(PlanReady{epoch_});
+    if (opening_ || open_ || fencing_ || verifying_ || copying_) return DataPlane();
+    if (state_.step == worker::Step::kReady && !state_.commit) return Feed(wire::Commit{state_.update});
+    if (state_.step == worker::Step::kCommitted) return Feed(wire::Serve{state_.update});
+    if (state_.step == worker::Step::kNone)
+      return Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
+    User();
+  }
+
+  void DataPlane() {
+    if (opening_) {
+      opening_ = false;
+      if (Pick(5) == 0) return Feed(OpenFailed{granted_, {Code::kExhausted, "no slot"}});
+      open_ = true;
+      return Feed(GrantsOpened{granted_, {}});
+    }
+    if (fencing_) {
+      fencing_ = open_ = false;
+      return Feed(GrantsFenced{granted_});
+    }
+    if (verifying_) {
+      verifying_ = false;
+      return Feed(Verified{granted_, Pick(3) == 0 ? Status(Code::kCorrupt, "x") : Status::Ok()});
+    }
+    if (copying_) {
+      copying_ = false;
+      live_ = target_;
+      return Feed(Copied{granted_});
+    }
+    if (!open_) return;
+    if (Pick(8) == 0) return Feed(SourceLost{granted_, kDead});
+    if (landing_ == Landing::kInPlace) live_ = target_;
+    Feed(Arrived{granted_, 1, 1});
+  }
+
+  void User() {
+    if (in_call_) {
+      if (Pick(3) == 0) Feed(CallExpired{});
+      return;
+    }
+    in_call_ = true;
+    switch (Pick(8)) {
+      case 0:
+        return Feed(RegisterCalled{.landing = landing_, .same_shards = true});
+      case 1:
+      case 2:
+        return Feed(BeginCalled{});
+      case 3:
+      case 4:
+        return Feed(ReceiveCalled{});
+      case 5:
+        return Feed(FinishCalled{});
+      case 6:
+        return Feed(AbortCalled{});
+      default:
+        return Feed(WaitCalled{});
+    }
+  }
+
+  void Feed(const InferenceEvent& event) {
+    const InferenceState before = state_;
+    const auto actions = Advance(state_, event);
+    CheckServed(before, event);
+    for (const auto& action : actions) std::visit([&](const auto& a) { Carry(a); }, action);
+    CheckServed(before, event);
+  }
+
+  void CheckServed(const InferenceState& before, const InferenceEvent& event) {
+    if (state_.served.number < 0) return;
+    EXPECT_EQ(state_.served.number, live_) << "a version is reported whose bytes are not there";
+    EXPECT_FALSE(landing_ == Landing::kInPlace && open_) << "reported while live memory may be written";
+    EXPECT_FALSE(copying_);
+    const bool told = std::holds_alternative<wire::Serve>(event) || state_.served.number == last_served_;
+    EXPECT_TRUE(before.served == state_.served || told) << "a new version without Serve";
+    if (last_served_ != state_.served.number) ++served_;
+    last_served_ = state_.served.number;
+  }
+
+  void Carry(const SendMessage& send) {
+    if (const auto* granted = std::get_if<wire::Granted>(&send.message)) {
+      EXPECT_TRUE(open_);
+      EXPECT_EQ(granted->update, granted_);
+      if (landing_ == Landing::kInPlace) {
+        EXPECT_EQ(state_.user, UserPhase::kBegun) << "granted while the engine runs";
+        live_ = -2;  // A mixture, from here on.
+      }
+    }
+    const bool closes = std::holds_alternative<wire::Ready>(send.message) ||
+                        std::holds_alternative<wire::Committed>(send.message);
+    EXPECT_FALSE(closes && open_) << "ready before the fence";
+    const auto* aborted = std::get_if<wire::Aborted>(&send.message);
+    EXPECT_FALSE(aborted != nullptr && open_ && aborted->update == granted_) << "aborted before the fence";
+  }
+  void Carry(const SendRegistration&) {}
+  void Carry(const OpenGrants& open) {
+    EXPECT_FALSE(open_ || opening_ || copying_ || verifying_) << "two owners of one buffer";
+    opening_ = true;
+    granted_ = open.update;
+    target_ = state_.version.number;
+  }
+  void Carry(const RevokeGrants& revoke) {
+    EXPECT_TRUE(open_ && revoke.update == granted_);
+    fencing_ = true;
+  }
+  void Carry(const VerifyChecksums&) { verifying_ = true; }
+  void Carry(const CopyShadow&) {
+    EXPECT_EQ(state_.user, UserPhase::kBegun) << "copied while the engine runs";
+    EXPECT_TRUE(in_call_) << "nobody there to copy";
+    copying_ = true;
+    live_ = -2;
+  }
+  void Carry(const AnswerCall&) {
+    EXPECT_TRUE(in_call_ || state_.epoch == 0) << "an answer too many";
+    in_call_ = false;
+  }
+
+  Landing landing_;
+  std::mt19937_64 random_;
+  InferenceState state_;
+  uint32_t epoch_ = 0;
+  uint64_t sequence_ = 0;
+  int64_t version_ = 0;
+  int64_t live_ = -1;  ///< What the live tensors really hold.
+  int64_t target_ = -1;
+  int64_t last_served_ = -1;
+  int served_ = 0;
+  wire::UpdateId granted_;
+  bool opening_ = false, open_ = false, fencing_ = false, verifying_ = false, copying_ = false;
+  bool in_call_ = false;
+};
+
+TEST(InferenceMachine, NeverReportsAMixtureWhateverHappens) {
+  int served = 0;
+  for (uint64_t seed = 0; seed < 400 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    RandomWorld world(seed % 2 == 0 ? Landing::kInPlace : Landing::kShadow, seed % 3 == 0, seed);
+    for (int step = 0; step < 400 && !testing::Test::HasFailure(); ++step) world.Step();
+    world.End();
+    served += world.served();
+  }
+  EXPECT_GT(served, 400) << "the walk hardly ever gets anywhere and proves nothing";
+}
+
+}  // namespace
+}  // namespace weightcast::worker

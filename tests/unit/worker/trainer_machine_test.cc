@@ -1,0 +1,350 @@
+#include "worker/trainer_machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+
+namespace weightcast::worker {
+namespace {
+
+constexpr wire::Term kTerm{.number = 1, .id = 7};
+
+wire::UpdateId Update(uint64_t sequence, uint32_t epoch = 1) {
+  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 0};
+}
+wire::Start StartOf(uint64_t sequence, int64_t number, uint32_t destination) {
+  return {.update = Update(sequence),
+          .version = {1, number},
+          .destination = destination,
+          .slot = 1,
+          .grant = 100 + sequence};
+}
+const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
+
+struct Trainer {
+  TrainerState state;
+  std::vector<TrainerAction> actions;
+
+  Trainer() {
+    Do(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Do(TrainerRegisterCalled{});
+    Do(TrainerPlanArrived{.epoch = 1, .run = 1});
+    Do(TrainerPrepared{1});
+  }
+  void Do(const TrainerEvent& event) { actions = Advance(state, event); }
+  template <typename T>
+  std::optional<T> Sent() const {
+    for (const auto& action : actions)
+      if (const auto* send = std::get_if<SendMessage>(&action))
+        if (const auto* message = std::get_if<T>(&send->message)) return *message;
+    return std::nullopt;
+  }
+  template <typename T>
+  std::optional<T> Action() const {
+    for (const auto& action : actions)
+      if (const auto* found = std::get_if<T>(&action)) return *found;
+    return std::nullopt;
+  }
+  void Finish(uint64_t sequence, uint32_t destination) {
+    Do(SendEnded{.update = Update(sequence), .destination = destination, .status = {}, .bytes = 10});
+    Do(SendFenced{Update(sequence), destination});
+  }
+  wire::Done DoneOf(uint64_t sequence, int64_t number, bool met = true) {
+    wire::Done done;
+    done.update = Update(sequence);
+    done.version = {1, number};
+    done.met_policy = met;
+    if (!met) done.reason = kDead;
+    return done;
+  }
+};
+
+TEST(TrainerMachine, UpdateGoesThroughEveryStep) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  EXPECT_EQ(trainer.Sent<wire::Published>()->number, 3);
+  EXPECT_EQ(trainer.Action<AnswerTrainer>()->version, (Version{1, 3}));
+  trainer.Do(StartOf(1, 3, 0));
+  EXPECT_TRUE(trainer.Action<BeginSending>());
+  trainer.Do(StartOf(1, 3, 1));
+  trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = {}, .bytes = 10, .seconds = 2});
+  ASSERT_TRUE(trainer.Sent<wire::Sent>());
+  EXPECT_EQ(trainer.Sent<wire::Sent>()->bytes, 10U);
+  trainer.Do(SendFenced{Update(1), 0});
+  trainer.Do(wire::Release{Update(1)});
+  EXPECT_FALSE(trainer.Action<FreeSources>()) << "a transfer is still reading";
+  trainer.Finish(1, 1);
+  ASSERT_TRUE(trainer.Action<FreeSources>());
+  EXPECT_TRUE(trainer.Action<FreeSources>()->status.ok());
+  trainer.Do(trainer.DoneOf(1, 3));
+  ASSERT_TRUE(trainer.Action<FinishUpdate>());
+  EXPECT_TRUE(trainer.Action<FinishUpdate>()->done->met_policy);
+}
+
+TEST(TrainerMachine, NumbersRise) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(PublishCalled{.number = 3});
+  EXPECT_EQ(trainer.Action<AnswerTrainer>()->status.code(), Code::kInvalidArgument);
+  trainer.Do(PublishCalled{.number = 4});
+  EXPECT_TRUE(trainer.Action<AnswerTrainer>()->status.ok());
+}
+
+TEST(TrainerMachine, AbortFreesSourcesOnlyWhenNobodyReadsThem) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(StartOf(1, 3, 0));
+  trainer.Do(wire::Abort{Update(1), kDead});
+  EXPECT_TRUE(trainer.Action<StopSending>());
+  EXPECT_FALSE(trainer.Action<FreeSources>());
+  trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = {Code::kCancelled, "stopped"}});
+  EXPECT_TRUE(trainer.actions.empty()) << "nothing is said of what was stopped";
+  trainer.Do(SendFenced{Update(1), 0});
+  EXPECT_EQ(trainer.Action<FreeSources>()->status, kDead);
+  trainer.Do(trainer.DoneOf(1, 3, false));
+  EXPECT_EQ(trainer.Action<FinishUpdate>()->status, kDead);
+}
+
+TEST(TrainerMachine, FailureNamesTheRoadOnlyIfItIsTheRoads) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(StartOf(1, 3, 5));
+  trainer.Do(StartOf(1, 3, 6));
+  trainer.Do(SendEnded{.update = Update(1), .destination = 5, .status = kDead, .road = true});
+  EXPECT_EQ(trainer.Sent<wire::Failed>()->destination, 5);
+  trainer.Do(SendEnded{.update = Update(1), .destination = 6, .status = {Code::kExhausted, "x"}});
+  EXPECT_EQ(trainer.Sent<wire::Failed>()->destination, -1);
+}
+
+TEST(TrainerMachine, StoppedDestinationIsSilentAndTheOthersGoOn) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(StartOf(1, 3, 0));
+  trainer.Do(StartOf(1, 3, 1));
+  trainer.Do(wire::Stop{Update(1), 0});
+  EXPECT_EQ(trainer.Action<StopSending>()->destination, 0U);
+  trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = kDead, .road = true});
+  EXPECT_FALSE(trainer.Sent<wire::Failed>());
+  trainer.Do(SendFenced{Update(1), 0});
+  trainer.Finish(1, 1);
+  trainer.Do(wire::Release{Update(1)});
+  EXPECT_TRUE(trainer.Action<FreeSources>()->status.ok());
+}
+
+TEST(TrainerMachine, HeldVersionIsSentAgainUntilTheNextPublish) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3, .hold = true});
+  trainer.Do(StartOf(1, 3, 0));
+  trainer.Finish(1, 0);
+  trainer.Do(wire::Release{Update(1)});
+  trainer.Do(trainer.DoneOf(1, 3));
+  trainer.Do(StartOf(2, 3, 1));
+  EXPECT_TRUE(trainer.Action<BeginSending>());
+  EXPECT_TRUE(trainer.Action<HoldSources>());
+  trainer.Do(CancelCalled{3});
+  EXPECT_TRUE(trainer.Action<StopSending>());
+  trainer.Do(SendFenced{Update(2), 1});
+  EXPECT_TRUE(trainer.Action<FreeSources>());
+  trainer.Do(StartOf(3, 3, 1));
+  EXPECT_TRUE(trainer.Sent<wire::Failed>()) << "the hold has ended";
+}
+
+TEST(TrainerMachine, VersionsThatWereLetGoAreNotSent) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(StartOf(1, 3, 0));
+  trainer.Finish(1, 0);
+  trainer.Do(wire::Release{Update(1)});
+  trainer.Do(StartOf(2, 3, 1));
+  EXPECT_TRUE(trainer.Sent<wire::Failed>());
+  trainer.Do(StartOf(3, 9, 1));
+  EXPECT_TRUE(trainer.Sent<wire::Failed>());
+}
+
+TEST(TrainerMachine, LostTrainerEndsWhatHasNotBegun) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(wire::Lost{{wire::Role::kInference, "e", 0}, kDead});
+  EXPECT_TRUE(trainer.actions.empty());
+  trainer.Do(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+  EXPECT_EQ(trainer.Sent<wire::Cancel>()->number, 3);
+  EXPECT_EQ(trainer.Action<FreeSources>()->status, kDead);
+  EXPECT_EQ(trainer.Action<FinishUpdate>()->status, kDead);
+}
+
+TEST(TrainerMachine, SupersededVersionSaysSo) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(PublishCalled{.number = 4});
+  trainer.Do(wire::Superseded{{1, 3}});
+  EXPECT_EQ(trainer.Action<FinishUpdate>()->number, 3);
+  EXPECT_THAT(trainer.Action<FinishUpdate>()->status.message(), testing::HasSubstr("superseded"));
+}
+
+TEST(TrainerMachine, TrainerWithNothingToSendIsReleasedToo) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(wire::Release{Update(1)});
+  EXPECT_TRUE(trainer.Action<FreeSources>()->status.ok());
+  trainer.Do(trainer.DoneOf(1, 3));
+  EXPECT_TRUE(trainer.Action<FinishUpdate>());
+}
+
+TEST(TrainerMachine, NewSessionOffersAgainWhatIsStillUnchanged) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(StartOf(1, 3, 0));
+  trainer.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = 1, .lease_seconds = 5});
+  EXPECT_TRUE(trainer.Action<StopSending>());
+  EXPECT_TRUE(trainer.Action<SendRegistration>());
+  EXPECT_EQ(trainer.Sent<wire::Published>()->number, 3);
+
+  Trainer released;
+  released.Do(PublishCalled{.number = 3});
+  released.Do(StartOf(1, 3, 0));
+  released.Finish(1, 0);
+  released.Do(wire::Release{Update(1)});
+  released.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = 1, .lease_seconds = 5});
+  EXPECT_FALSE(released.Sent<wire::Published>()) << "its bytes may have changed";
+  EXPECT_EQ(released.Action<FinishUpdate>()->status.code(), Code::kUnavailable);
+}
+
+TEST(TrainerMachine, SessionEndEndsAllUpdates) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(StartOf(1, 3, 0));
+  const Status end(Code::kTimedOut, "no controller");
+  trainer.Do(TrainerEnded{end});
+  EXPECT_EQ(trainer.Action<FinishUpdate>()->status, end);
+  EXPECT_TRUE(trainer.Action<StopSending>());
+  trainer.Do(SendFenced{Update(1), 0});
+  EXPECT_EQ(trainer.Action<FreeSources>()->status, end);
+  trainer.Do(PublishCalled{.number = 4});
+  EXPECT_EQ(trainer.Action<AnswerTrainer>()->status, end);
+}
+
+TEST(TrainerMachine, RegisterWaitsForTheSources) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(TrainerRegisterCalled{});
+  EXPECT_EQ(trainer.Action<AnswerTrainer>()->status.code(), Code::kUnavailable);
+  trainer.Do(trainer.DoneOf(1, 3));
+  trainer.Do(TrainerRegisterCalled{});
+  EXPECT_TRUE(trainer.Action<AnswerTrainer>()->status.ok());
+}
+
+/// Random events; what must hold after each.
+class RandomTrainer {
+ public:
+  explicit RandomTrainer(uint64_t seed) : random_(seed) {
+    Feed(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Feed(TrainerRegisterCalled{});
+  }
+  void Step() {
+    switch (Pick(14)) {
+      case 0:
+        return Feed(TrainerPlanArrived{.epoch = ++epoch_, .run = 1});
+      case 1:
+        return Feed(TrainerPrepared{epoch_});
+      case 2:
+      case 3:
+        return Feed(PublishCalled{.number = ++number_, .hold = Pick(2) == 0});
+      case 4:
+      case 5:
+      case 6: {
+        auto start = StartOf(sequence_, number_ - Pick(2), destination_++);
+        start.update.epoch = epoch_;
+        return Feed(start);
+      }
+      case 7:
+        ++sequence_;
+        return Feed(wire::Release{Update(sequence_ - 1, epoch_)});
+      case 8:
+        ++sequence_;
+        return Feed(wire::Abort{Update(sequence_ - 1, epoch_), kDead});
+      case 9: {
+        wire::Done done;
+        done.update = Update(sequence_, epoch_);
+        done.version = {1, number_ - Pick(2)};
+        done.met_policy = Pick(2) == 0;
+        if (!done.met_policy) done.reason = kDead;
+        return Feed(done);
+      }
+      case 10:
+        return Feed(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+      case 11:
+        return Feed(CancelCalled{number_});
+      default:
+        return Fence();
+    }
+  }
+  void End() {
+    Feed(TrainerEnded{{Code::kTimedOut, "no controller"}});
+    while (!sending_.empty()) Fence();
+    for (int64_t number = 1; number <= number_; ++number) {
+      EXPECT_TRUE(freed_.contains(number)) << "WaitSources hangs";
+      EXPECT_TRUE(finished_.contains(number)) << "Wait hangs";
+    }
+  }
+
+ private:
+  int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+  void Fence() {
+    if (sending_.empty()) return;
+    const auto [key, number] = *sending_.begin();
+    if (Pick(2) == 0) {
+      const Status status = Pick(3) == 0 ? kDead : Status::Ok();
+      Feed(SendEnded{.update = key.first, .destination = key.second, .status = status, .road = true});
+    }
+    sending_.erase(sending_.begin());
+    Feed(SendFenced{key.first, key.second});
+  }
+  void Feed(const TrainerEvent& event) {
+    for (const auto& action : Advance(state_, event)) std::visit([&](const auto& a) { Carry(a); }, action);
+  }
+  template <typename T>
+  void Carry(const T&) {}
+  void Carry(const BeginSending& begin) {
+    const int64_t number = begin.start.version.number;
+    sending_[{begin.start.update, begin.start.destination}] = number;
+    EXPECT_TRUE(!freed_.contains(number) || held_.contains(number)) << "sends what may have changed";
+  }
+  void Carry(const SendMessage& send) {
+    const auto* published = std::get_if<wire::Published>(&send.message);
+    if (published == nullptr) return;
+    held_.clear();
+    if (published->hold) held_.insert(published->number);
+  }
+  void Carry(const FreeSources& free) {
+    for (const auto& [key, number] : sending_) EXPECT_NE(number, free.number) << "freed while being read";
+    freed_.insert(free.number);
+  }
+  void Carry(const FinishUpdate& finish) {
+    EXPECT_TRUE(finished_.insert(finish.number).second) << "an outcome too many";
+  }
+
+  std::mt19937_64 random_;
+  TrainerState state_;
+  uint32_t epoch_ = 1;
+  uint64_t sequence_ = 1;
+  int64_t number_ = 0;
+  uint32_t destination_ = 0;
+  std::map<std::pair<wire::UpdateId, uint32_t>, int64_t> sending_;
+  std::set<int64_t> freed_, finished_, held_;
+};
+
+TEST(TrainerMachine, FreesNothingTooEarlyWhateverHappens) {
+  for (uint64_t seed = 0; seed < 400 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    RandomTrainer trainer(seed);
+    for (int step = 0; step < 300 && !testing::Test::HasFailure(); ++step) trainer.Step();
+    trainer.End();
+  }
+}
+
+}  // namespace
+}  // namespace weightcast::worker
