@@ -1,0 +1,141 @@
+#include <algorithm>
+
+#include "base/strings.h"
+#include "tools/command.h"
+#include "tools/json.h"
+#include "tools/output.h"
+#include "tools/p2p_bench.h"
+#include "tools/stop.h"
+
+namespace weightcast::tools {
+namespace {
+
+/// "64K", "200x64K": pieces and their length.
+Result<P2pCase> ParseSize(const std::string& text) {
+  const size_t x = text.find('x');
+  P2pCase one;
+  Settings parser;  // Knows how numbers of bytes are written.
+  const auto bytes = [&parser](const std::string& number) -> std::optional<uint64_t> {
+    if (!parser.Set("staging", number).ok()) return std::nullopt;
+    return parser.staging;
+  };
+  const auto pieces =
+      x == std::string::npos ? std::optional<uint64_t>(1) : ParseNumber<uint64_t>(text.substr(0, x));
+  const auto length = bytes(x == std::string::npos ? text : text.substr(x + 1));
+  if (!pieces || !length || *pieces == 0 || *length == 0 || *pieces > 1'000'000 ||
+      *length > (uint64_t{1} << 36)) {
+    return Status(
+        Code::kInvalidArgument,
+        StrCat("'", text, "' is no size; write bytes, such as 64K or 16M, or pieces, such as 200x64K"));
+  }
+  one.iovs = *pieces;
+  one.piece_bytes = *length;
+  return one;
+}
+
+class BenchP2pCommand : public Command {
+ public:
+  std::string_view name() const override { return "bench p2p"; }
+  std::string_view summary() const override {
+    return "Bandwidth and latency between two processes of this machine";
+  }
+  std::string_view example() const override {
+    return "  weightcast bench p2p\n"
+           "  weightcast bench p2p --transports shm --memories mapped --sizes 1M,200x64K --milliseconds "
+           "2000\n";
+  }
+  void Declare(Flags& flags) override {
+    flags.AddList("--transports", transports_, "NAMES", "shm, tcp");
+    flags.AddList("--memories", memories_, "KINDS", "mapped: memory both sides map; any: anonymous pages");
+    flags.AddList("--ops", ops_, "OPS", "write, read");
+    flags.AddList("--sizes", sizes_, "SIZES", "Bytes of a transfer, or pieces that lie apart: 200x64K");
+    flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
+  }
+  Status Run(const Context& context) override {
+    WC_ASSIGN_OR_RETURN(const auto groups, Groups());
+    std::vector<P2pResult> results;
+    ProgressBar bar;
+    const size_t all = groups.size() * groups.front().size();
+    for (const auto& cases : groups) {
+      WC_RETURN_IF_ERROR(MeasureP2p(cases, context.settings, static_cast<double>(milliseconds_) / 1000,
+                                    [&](const P2pResult& result) {
+                                      results.push_back(result);
+                                      bar.Show(static_cast<double>(results.size()) / static_cast<double>(all),
+                                               StrCat(result.what.transport, " ", result.what.memory, " ",
+                                                      result.what.op, " ", result.what.bytes(), " bytes"));
+                                    }));
+      WC_RETURN_IF_ERROR(CheckStop());
+    }
+    bar.Clear();
+    return Print(context.json ? AsJson(results) : AsText(results));
+  }
+
+ private:
+  /// Cases that share two processes: of one transport and one kind of memory.
+  Result<std::vector<std::vector<P2pCase>>> Groups() const {
+    const auto known = [](const std::vector<std::string>& given,
+                          std::initializer_list<std::string_view> allowed) {
+      return std::all_of(given.begin(), given.end(), [&](const std::string& one) {
+        return std::find(allowed.begin(), allowed.end(), one) != allowed.end();
+      });
+    };
+    if (!known(memories_, {"mapped", "any"}))
+      return Status(Code::kInvalidArgument, "--memories takes mapped and any");
+    if (!known(ops_, {"write", "read"})) return Status(Code::kInvalidArgument, "--ops takes write and read");
+    std::vector<std::vector<P2pCase>> groups;
+    for (const std::string& transport : transports_) {
+      for (const std::string& memory : memories_) {
+        auto& cases = groups.emplace_back();
+        for (const std::string& op : ops_) {
+          for (const std::string& size : sizes_) {
+            WC_ASSIGN_OR_RETURN(P2pCase one, ParseSize(size));
+            one.transport = transport;
+            one.memory = memory;
+            one.op = op;
+            cases.push_back(std::move(one));
+          }
+        }
+      }
+    }
+    if (groups.empty() || groups.front().empty()) return Status(Code::kInvalidArgument, "nothing to measure");
+    return groups;
+  }
+
+  static std::string AsText(const std::vector<P2pResult>& results) {
+    Table table({"transport", "memory", "op", "bytes", "pieces", "GB/s", "p50 us", "p99 us"});
+    for (const P2pResult& one : results) {
+      table.Add({one.what.transport, one.what.memory, one.what.op, Grouped(one.what.bytes()),
+                 StrCat(one.what.iovs), Fixed(one.gb_per_s, 2), Fixed(one.p50_us, 2), Fixed(one.p99_us, 2)});
+    }
+    return table.ToString();
+  }
+
+  static std::string AsJson(const std::vector<P2pResult>& results) {
+    Json json;
+    json.BeginObject().Key("results").BeginArray();
+    for (const P2pResult& one : results) {
+      json.BeginObject().Key("transport").String(one.what.transport).Key("memory").String(one.what.memory);
+      json.Key("op")
+          .String(one.what.op)
+          .Key("bytes")
+          .Number(one.what.bytes())
+          .Key("iovs")
+          .Number(one.what.iovs);
+      json.Key("transfers").Number(one.transfers).Key("gb_per_s").Number(one.gb_per_s);
+      json.Key("p50_us").Number(one.p50_us).Key("p99_us").Number(one.p99_us).EndObject();
+    }
+    return json.EndArray().EndObject().Line();
+  }
+
+  std::vector<std::string> transports_{"shm", "tcp"};
+  std::vector<std::string> memories_{"mapped", "any"};
+  std::vector<std::string> ops_{"write", "read"};
+  std::vector<std::string> sizes_{"8", "64K", "1M", "16M", "256M", "200x64K"};
+  int64_t milliseconds_ = 500;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeBenchP2pCommand() { return std::make_unique<BenchP2pCommand>(); }
+
+}  // namespace weightcast::tools

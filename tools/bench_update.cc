@@ -1,0 +1,117 @@
+#include <algorithm>
+
+#include "base/strings.h"
+#include "tools/command.h"
+#include "tools/demo_run.h"
+#include "tools/json.h"
+#include "tools/output.h"
+
+namespace weightcast::tools {
+namespace {
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+/// One way of moving the weights, and how long it took.
+struct UpdateTimes {
+  std::string transport;
+  std::string landing;
+  uint64_t bytes = 0;
+  double first = 0;   ///< The first update, with cold caches.
+  double median = 0;  ///< Of those after it.
+  double best = 0;
+  [[nodiscard]] double gb_per_s() const { return static_cast<double>(bytes) / median / 1e9; }
+};
+
+UpdateTimes Summarise(const DemoReport& report, const std::string& landing) {
+  UpdateTimes times{.transport = report.transport, .landing = landing};
+  std::vector<double> seconds;
+  seconds.reserve(report.updates.size());
+  for (const DemoUpdate& update : report.updates) seconds.push_back(update.seconds);
+  times.bytes = report.updates.front().bytes;
+  times.first = seconds.front();
+  seconds.erase(seconds.begin());
+  times.median = Median(seconds);
+  times.best = *std::min_element(seconds.begin(), seconds.end());
+  return times;
+}
+
+class BenchUpdateCommand : public Command {
+ public:
+  BenchUpdateCommand() { options_.versions = 7; }
+  std::string_view name() const override { return "bench update"; }
+  std::string_view summary() const override { return "Times whole updates, as the demo makes them"; }
+  std::string_view example() const override {
+    return "  weightcast bench update --transports shm,tcp --landings in_place,shadow\n"
+           "  weightcast bench update --model qwen2.5-0.5b --versions 11\n";
+  }
+  void Declare(Flags& flags) override {
+    DeclareDemoFlags(flags, options_);
+    flags.AddList("--transports", transports_, "NAMES", "Measured one after the other");
+    flags.AddList("--landings", landings_, "NAMES", "Measured one after the other");
+  }
+  Status Run(const Context& context) override {
+    if (options_.versions < 2) {
+      return {Code::kInvalidArgument, "--versions must be at least 2: the first update is counted apart"};
+    }
+    std::vector<UpdateTimes> all;
+    ProgressBar bar;
+    const double parts = static_cast<double>(transports_.size() * landings_.size());
+    for (const std::string& transport : transports_) {
+      for (const std::string& landing : landings_) {
+        Context one = context;
+        one.overrides["transport"] = transport;
+        WC_ASSIGN_OR_RETURN(one.settings, Settings::From(one.overrides));
+        DemoOptions options = options_;
+        if (landing != "in_place" && landing != "shadow")
+          return {Code::kInvalidArgument, StrCat("no landing is called '", landing, "': in_place, shadow")};
+        options.landing = landing;
+        DemoWatcher watcher;
+        watcher.on_step = [&](double part, std::string_view text) {
+          bar.Show((static_cast<double>(all.size()) + part) / parts,
+                   StrCat(transport, " ", landing, ": ", text));
+        };
+        WC_ASSIGN_OR_RETURN(const DemoReport report, RunDemo(one, options, /*keep=*/false, watcher));
+        all.push_back(Summarise(report, landing));
+      }
+    }
+    bar.Clear();
+    return Print(context.json ? AsJson(all) : AsText(all));
+  }
+
+ private:
+  std::string AsText(const std::vector<UpdateTimes>& all) const {
+    Table table({"transport", "landing", "bytes", "first s", "median s", "best s", "GB/s"});
+    for (const UpdateTimes& one : all) {
+      table.Add({one.transport, one.landing, Grouped(one.bytes), Fixed(one.first, 4), Fixed(one.median, 4),
+                 Fixed(one.best, 4), Fixed(one.gb_per_s(), 2)});
+    }
+    return StrCat(options_.model, ", ", Describe(options_.cluster), ", median of ", options_.versions - 1,
+                  " updates after the first\n", table.ToString());
+  }
+  std::string AsJson(const std::vector<UpdateTimes>& all) const {
+    Json json;
+    json.BeginObject().Key("model").String(options_.model).Key("trainers").Number(options_.cluster.trainers);
+    json.Key("inference").Number(options_.cluster.inference).Key("results").BeginArray();
+    for (const UpdateTimes& one : all) {
+      json.BeginObject().Key("transport").String(one.transport).Key("landing").String(one.landing);
+      json.Key("bytes").Number(one.bytes).Key("first_seconds").Number(one.first);
+      json.Key("median_seconds").Number(one.median).Key("best_seconds").Number(one.best);
+      json.Key("gb_per_s").Number(one.gb_per_s()).EndObject();
+    }
+    return json.EndArray().EndObject().Line();
+  }
+
+  DemoOptions options_;
+  std::vector<std::string> transports_{"shm", "tcp"};
+  std::vector<std::string> landings_{"in_place"};
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeBenchUpdateCommand() { return std::make_unique<BenchUpdateCommand>(); }
+
+}  // namespace weightcast::tools

@@ -1,0 +1,51 @@
+#include <poll.h>
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "tools/command.h"
+#include "tools/json.h"
+#include "tools/output.h"
+#include "tools/stop.h"
+#include "weightcast/worker.h"
+
+namespace weightcast::tools {
+namespace {
+
+class ControllerCommand : public Command {
+ public:
+  std::string_view name() const override { return "controller"; }
+  std::string_view summary() const override {
+    return "Runs the process that plans; ends on SIGTERM or Ctrl-C";
+  }
+  std::string_view example() const override {
+    return "  weightcast controller                                       this machine only, port 29750\n"
+           "  weightcast controller --listen 0.0.0.0:29750 --token-file ~/job.token\n";
+  }
+  void Declare(Flags& flags) override {
+    flags.Add("--listen", listen_, "HOST:PORT",
+              "Where to listen; port 0: any. Without it: the setting --controller. Other addresses than "
+              "loopback need a token");
+  }
+  Status Run(const Context& context) override {
+    SetLogPrefix("controller");
+    WC_ASSIGN_OR_RETURN(const auto controller,
+                        Controller::Start({.listen = listen_, .settings = context.overrides}));
+    const std::string address = controller->address();
+    Json json;
+    json.BeginObject().Key("address").String(address).EndObject();
+    WC_RETURN_IF_ERROR(Print(context.json ? json.Line() : StrCat("listening at ", address, "\n")));
+    pollfd stop{StopDescriptor(), POLLIN, 0};
+    while (StopSignal() == 0) poll(&stop, 1, -1);
+    controller->Stop();
+    return Status::Ok();
+  }
+
+ private:
+  std::string listen_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeControllerCommand() { return std::make_unique<ControllerCommand>(); }
+
+}  // namespace weightcast::tools

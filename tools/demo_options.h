@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tools/command.h"
+#include "tools/model.h"
+#include "tools/versions.h"
+#include "weightcast/worker.h"
+
+namespace weightcast::tools {
+
+/// What a demo does; every one of its processes gets the same.
+struct DemoOptions {
+  Cluster cluster;
+  std::string model = "gpt2";  ///< Preset, unless there is a checkpoint.
+  std::string dtype = "bf16";
+  std::string checkpoint;  ///< Folder or file; empty: the preset model is written to a file first.
+  int64_t versions = 5;
+  std::string landing = "in_place";
+  std::string output;  ///< Empty: nothing is written.
+};
+
+void DeclareDemoFlags(Flags& flags, DemoOptions& options);
+/// The same as arguments of a command line.
+std::vector<std::string> ArgumentsOf(const DemoOptions& options);
+
+LandingMode LandingOf(const DemoOptions& options);
+
+/// "engine-0".
+std::string EngineName(int engine);
+
+}  // namespace weightcast::tools

@@ -1,0 +1,158 @@
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "checkpoint/version_folder.h"
+#include "plan/models.h"
+#include "tools/command.h"
+#include "tools/json.h"
+#include "tools/model.h"
+#include "tools/output.h"
+#include "tools/shards.h"
+#include "tools/stop.h"
+#include "tools/versions.h"
+#include "tools/worker_loop.h"
+
+namespace weightcast::tools {
+namespace {
+
+/// An inference rank that writes what it receives to files.
+class InferenceCommand : public Command {
+ public:
+  std::string_view name() const override { return "inference"; }
+  std::string_view summary() const override {
+    return "Receives versions into memory and writes them to a folder";
+  }
+  std::string_view example() const override {
+    return "  weightcast inference --controller head:29750 --engine rollout-0 --like /ckpt/base --output "
+           "/data/w\n"
+           "  weightcast inference --engine e --rank 1 --world-size 2 --like /ckpt/base --output /data/w\n";
+  }
+  void Declare(Flags& flags) override {
+    flags.Add("--engine", output_.engine, "NAME", "The engine that this rank belongs to");
+    flags.Require("--engine");
+    flags.Add("--rank", rank_, 0, (1 << 20) - 1, "This rank's number in its engine");
+    flags.Add("--world-size", world_size_, 1, 1 << 20, "How many ranks the engine has");
+    flags.Add("--output", folder_, "DIR", "Write each version to DIR/<engine>/<version>/");
+    flags.Add(
+        "--like", like_, "DIR",
+        "A checkpoint of the same model: its headers say which tensors to receive; no weights are read");
+    flags.AddChoice("--model", preset_, {"gpt2", "qwen2.5-0.5b"}, "Preset tensors instead of --like");
+    flags.Add("--dtype", dtype_, "DTYPE", "Of the preset");
+    flags.AddChoice("--shards", shards_, {"tp", "full"},
+                    "What each of several ranks holds: its tensor-parallel part, or everything");
+    flags.AddChoice("--landing", landing_, {"in_place", "shadow"},
+                    "Straight into the live weights, or into a second copy");
+    flags.Add("--model-name", model_, "NAME", "Which of the trainers' models");
+    flags.Add("--versions", versions_, 0, int64_t{1} << 62, "End after so many versions; 0: go on");
+  }
+
+  Status Run(const Context& context) override {
+    SetLogPrefix(StrCat("engine ", output_.engine, " rank ", rank_));
+    output_.folder = folder_;
+    output_.rank = static_cast<int>(rank_);
+    output_.ranks = static_cast<int>(world_size_);
+    output_.sync = true;
+    WC_RETURN_IF_ERROR(OpenLike());
+    WC_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOfEngine());
+    if (rank_ >= world_size_) {
+      return {Code::kInvalidArgument,
+              StrCat("--rank ", rank_, " is outside of --world-size ", world_size_, "; ranks count from 0")};
+    }
+    WC_ASSIGN_OR_RETURN(const ShardMemory memory, ShardMemory::Make(layout, output_.rank));
+    if (!folder_.empty()) {
+      WC_RETURN_IF_ERROR(checkpoint::RemoveLeftovers({folder_, output_.engine, output_.rank, output_.ranks}));
+    }
+    WorkerOptions options;
+    options.engine = output_.engine;
+    options.rank = static_cast<uint32_t>(rank_);
+    options.world_size = static_cast<uint32_t>(world_size_);
+    options.model = model_;
+    options.settings = context.overrides;
+    WC_ASSIGN_OR_RETURN(const auto inference, Inference::Connect(std::move(options)));
+    WC_RETURN_IF_ERROR(inference->Register(
+        memory.shards(), landing_ == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace));
+    Status status = Serve(context, *inference, memory);
+    // Being asked to end is how a rank that stays ends well.
+    if (!status.ok() && !(StopSignal() != 0 && versions_ == 0)) return status;
+    inference->Close();
+    return context.json ? Print(json_.EndArray().EndObject().Line()) : Status::Ok();
+  }
+
+ private:
+  Status OpenLike() {
+    if (!like_.empty()) {
+      WC_ASSIGN_OR_RETURN(auto opened, checkpoint::Checkpoint::Open(like_));
+      tensors_ = opened.tensors();
+      if (opened.single_header() != nullptr) original_ = *opened.single_header();
+      return Status::Ok();
+    }
+    if (preset_.empty()) {
+      return {Code::kInvalidArgument,
+              "say what to receive: --like DIR with a checkpoint of the same model (only "
+              "its headers are read), or --model"};
+    }
+    WC_ASSIGN_OR_RETURN(const DType dtype, ParseDType(dtype_));
+    WC_ASSIGN_OR_RETURN(tensors_, plan::PresetModel(preset_, dtype));
+    return Status::Ok();
+  }
+
+  Result<plan::Layout> LayoutOfEngine() const {
+    const int ranks = static_cast<int>(world_size_);
+    return shards_ == "full" ? plan::DdpLayout(tensors_, ranks) : plan::TpLayout(tensors_, ranks);
+  }
+
+  Status Serve(const Context& context, Inference& inference, const ShardMemory& memory) {
+    json_.BeginObject().Key("engine").String(output_.engine).Key("rank").Number(rank_);
+    json_.Key("versions").BeginArray();
+    for (int64_t done = 0; versions_ == 0 || done < versions_;) {
+      WC_RETURN_IF_ERROR(inference.Begin());
+      const TimePoint start = Clock::now();
+      const auto version = ReceiveVersion(inference, 2 * Seconds(context.settings.commit_timeout));
+      if (!version.ok()) {
+        WC_RETURN_IF_ERROR(CheckStop());
+        WC_LOG(kError, version.status().message());
+        // Leaves the phases; a later version may come. Where the session is over, Begin says so.
+        WC_RETURN_IF_ERROR(inference.Abort());
+        continue;
+      }
+      WC_RETURN_IF_ERROR(Keep(context, *version, memory, Seconds(Clock::now() - start)));
+      ++done;
+    }
+    return Status::Ok();
+  }
+
+  Status Keep(const Context& context, const Version& version, const ShardMemory& memory, double waited) {
+    std::string place = "in memory";
+    if (!folder_.empty()) {
+      WC_RETURN_IF_ERROR(WriteVersion(output_, version, memory.shards(), original_ ? &*original_ : nullptr));
+      place = (output_.folder / output_.engine / ToString(version)).string();
+    }
+    if (!context.json) return Print(StrCat("version ", ToString(version), ": ", place, "\n"));
+    json_.BeginObject().Key("version").Number(version.number).Key("run").Number(version.run);
+    json_.Key("place").String(place).Key("waited_seconds").Number(waited).EndObject();
+    return Status::Ok();
+  }
+
+  VersionOutput output_;
+  std::string folder_;
+  int64_t rank_ = 0;
+  int64_t world_size_ = 1;
+  std::string like_;
+  std::string preset_;
+  std::string dtype_ = "bf16";
+  std::string shards_ = "tp";
+  std::string landing_ = "in_place";
+  std::string model_ = "policy";
+  int64_t versions_ = 0;
+  std::vector<TensorInfo> tensors_;
+  std::optional<checkpoint::Header> original_;
+  Json json_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeInferenceCommand() { return std::make_unique<InferenceCommand>(); }
+
+}  // namespace weightcast::tools

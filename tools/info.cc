@@ -1,0 +1,111 @@
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/strings.h"
+#include "control/client.h"
+#include "tools/command.h"
+#include "tools/json.h"
+#include "tools/machine.h"
+#include "tools/output.h"
+#include "tools/stop.h"
+#include "tools/view.h"
+#include "weightcast/version.h"
+
+namespace weightcast::tools {
+namespace {
+
+// A controller says something at least every second.
+constexpr double kSilenceSeconds = 10;
+constexpr double kSliceSeconds = 0.2;
+
+std::string Outcome(const Status& status) { return status.ok() ? "works" : "no: " + status.message(); }
+
+std::string AsText(const Machine& machine) {
+  std::string out = StrCat("weightcast  ", LibraryVersion(), "\nhost        ", machine.host, "\nkernel      ",
+                           machine.kernel, "\ncpu         ", machine.cpus, " x ", machine.cpu, "\n");
+  out += StrCat("memory      ", HumanBytes(static_cast<double>(machine.memory_bytes)), ", ",
+                HumanBytes(static_cast<double>(machine.memory_available_bytes)), " available\n");
+  out += StrCat("files       ", machine.descriptor_limit, " descriptors a process\ntransports  ");
+  for (const auto& transport : machine.transports) out += transport + " ";
+  out += StrCat("(best first)\nshared memory (memfd)        ", Outcome(machine.memfd),
+                "\ncopy into another process    ", Outcome(machine.cross_process_copy), "\n\n");
+  Table addresses({"interface", "address", "Mbit/s", "MTU"});
+  const auto known = [](int64_t value) { return value < 0 ? std::string("-") : StrCat(value); };
+  for (const auto& one : machine.addresses)
+    addresses.Add({one.interface, one.address, known(one.mbit_per_second), known(one.mtu)});
+  return out + addresses.ToString();
+}
+
+std::string AsJson(const Machine& machine) {
+  Json json;
+  json.BeginObject().Key("weightcast").String(LibraryVersion()).Key("host").String(machine.host);
+  json.Key("kernel").String(machine.kernel).Key("cpu").String(machine.cpu).Key("cpus").Number(machine.cpus);
+  json.Key("memory_bytes").Number(machine.memory_bytes);
+  json.Key("memory_available_bytes").Number(machine.memory_available_bytes);
+  json.Key("descriptor_limit").Number(machine.descriptor_limit).Key("transports").BeginArray();
+  for (const auto& transport : machine.transports) json.String(transport);
+  json.EndArray().Key("memfd").Bool(machine.memfd.ok());
+  json.Key("cross_process_copy").Bool(machine.cross_process_copy.ok()).Key("addresses").BeginArray();
+  for (const auto& one : machine.addresses) {
+    json.BeginObject().Key("interface").String(one.interface).Key("address").String(one.address);
+    json.Key("mbit_per_second").Number(one.mbit_per_second).Key("mtu").Number(one.mtu).EndObject();
+  }
+  return json.EndArray().EndObject().Line();
+}
+
+class InfoCommand : public Command {
+ public:
+  std::string_view name() const override { return "info"; }
+  std::string_view summary() const override {
+    return "Shows what this machine has, or, with --controller, what a running cluster does";
+  }
+  std::string_view example() const override {
+    return "  weightcast info                                        this machine\n"
+           "  weightcast info --controller head:29750 --watch        a running cluster, live\n"
+           "  weightcast info --controller head:29750 --json --watch one line of JSON at each change\n";
+  }
+  void Declare(Flags& flags) override {
+    flags.Add("--watch", watch_, "Go on until interrupted");
+    flags.Add("--settings-markdown", settings_markdown_, "Print the table of all settings");
+  }
+  Status Run(const Context& context) override {
+    if (settings_markdown_) return Print(SettingsMarkdown());
+    if (watch_) return Watch(context);
+    if (context.overrides.contains("controller")) {
+      WC_ASSIGN_OR_RETURN(const auto view, control::GetView(context.settings,
+                                                            Clock::now() + context.settings.connect_timeout));
+      return Print(context.json ? ViewJson(view) : ViewText(view));
+    }
+    const Machine machine = LookAtMachine(context.settings);
+    return Print(context.json ? AsJson(machine) : AsText(machine));
+  }
+
+ private:
+  static Status Watch(const Context& context) {
+    WC_ASSIGN_OR_RETURN(const auto stream, control::ViewStream::Open(context.settings));
+    const bool redraw = !context.json && isatty(STDOUT_FILENO) != 0;
+    TimePoint heard = Clock::now();
+    while (StopSignal() == 0) {
+      const auto view = stream->Next(Clock::now() + FromSeconds(kSliceSeconds));
+      const TimePoint now = Clock::now();
+      if (!view.ok()) {
+        if (view.status().code() != Code::kTimedOut || now - heard > FromSeconds(kSilenceSeconds))
+          return view.status();
+        continue;
+      }
+      heard = now;
+      WC_RETURN_IF_ERROR(Print(context.json ? ViewJson(*view)
+                                            : StrCat(redraw ? "\033[H\033[J" : "", ViewText(*view), "\n")));
+    }
+    return Status::Ok();
+  }
+
+  bool watch_ = false;
+  bool settings_markdown_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeInfoCommand() { return std::make_unique<InfoCommand>(); }
+
+}  // namespace weightcast::tools

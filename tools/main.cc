@@ -1,0 +1,24 @@
+#include "tools/cli.h"
+
+namespace weightcast::tools {
+
+std::vector<std::unique_ptr<Command>> AllCommands() {
+  std::vector<std::unique_ptr<Command>> all;
+  all.push_back(MakeDemoCommand());
+  all.push_back(MakeControllerCommand());
+  all.push_back(MakeTrainerCommand());
+  all.push_back(MakeInferenceCommand());
+  all.push_back(MakePlanCommand());
+  all.push_back(MakeInfoCommand());
+  all.push_back(MakeBenchP2pCommand());
+  all.push_back(MakeBenchUpdateCommand());
+  all.push_back(MakeBenchPlanCommand());
+  all.push_back(MakeDemoWorkerCommand());
+  return all;
+}
+
+}  // namespace weightcast::tools
+
+int main(int argc, char** argv) {
+  return weightcast::tools::RunCommandLine(weightcast::tools::AllCommands(), argc, argv);
+}

@@ -1,0 +1,40 @@
+#include "tools/shards.h"
+
+#include "plan/box.h"
+
+namespace weightcast::tools {
+namespace {
+
+constexpr int64_t kCacheLine = 64;
+
+int64_t RoundUp(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
+
+}  // namespace
+
+int64_t MemoryOfRank(const plan::Layout& layout, int rank) {
+  int64_t bytes = 0;
+  for (int i = 0; i < layout.tensors(); ++i)
+    if (const auto box = layout.BoxOf(i, rank))
+      bytes += RoundUp(BytesOf(layout.tensor(i).dtype, plan::ElementsOf(*box)));
+  return bytes;
+}
+
+Result<ShardMemory> ShardMemory::Make(const plan::Layout& layout, int rank) {
+  ShardMemory memory;
+  if (const int64_t total = MemoryOfRank(layout, rank); total > 0) {
+    WC_ASSIGN_OR_RETURN(memory.buffer_, Allocate(static_cast<size_t>(total)));
+  }
+  int64_t at = 0;
+  for (int i = 0; i < layout.tensors(); ++i) {
+    auto box = layout.BoxOf(i, rank);
+    if (!box) continue;
+    const int64_t bytes = BytesOf(layout.tensor(i).dtype, plan::ElementsOf(*box));
+    const auto place = memory.buffer_->bytes().subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
+    memory.spans_.push_back(place);
+    memory.shards_.push_back({layout.tensor(i), std::move(*box), place.data(), {}, false});
+    at += RoundUp(bytes);
+  }
+  return memory;
+}
+
+}  // namespace weightcast::tools

@@ -1,0 +1,198 @@
+#include <poll.h>
+
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "checkpoint/files.h"
+#include "plan/models.h"
+#include "tools/checkpoint_folders.h"
+#include "tools/command.h"
+#include "tools/file_shards.h"
+#include "tools/json.h"
+#include "tools/model.h"
+#include "tools/output.h"
+#include "tools/stop.h"
+#include "tools/worker_loop.h"
+
+namespace weightcast::tools {
+namespace {
+
+constexpr double kIdleSeconds = 0.3;
+constexpr double kLookSeconds = 1;
+constexpr int kBusyMilliseconds = 20;
+constexpr size_t kMaxRulesFile = size_t{16} << 20;
+
+/// A trainer whose weights lie in safetensors files.
+class TrainerCommand : public Command {
+ public:
+  std::string_view name() const override { return "trainer"; }
+  std::string_view summary() const override { return "Publishes safetensors checkpoints from a folder"; }
+  std::string_view example() const override {
+    return "  weightcast trainer --controller head:29750 --rank 0 --world-size 2 --checkpoint /ckpt/gpt2\n"
+           "  weightcast trainer --rank 0 --checkpoint /ckpt/run7 --watch    each new sub-folder, such as\n"
+           "                                                 /ckpt/run7/step-100, once it is renamed into "
+           "place\n";
+  }
+  void Declare(Flags& flags) override {
+    flags.Add("--rank", rank_, 0, (1 << 20) - 1, "This trainer's number");
+    flags.Add("--world-size", world_size_, 1, 1 << 20, "How many trainers there are");
+    flags.Add("--checkpoint", checkpoint_, "DIR",
+              "The checkpoint, or with --watch the folder of checkpoints");
+    flags.Require("--checkpoint");
+    flags.Add("--watch", watch_,
+              "Publish the newest sub-folder, then each new one; its version is the number "
+              "at the end of its name");
+    flags.Add("--version", version_, 0, int64_t{1} << 62, "Version of the checkpoint, without --watch");
+    flags.AddChoice("--layout", layout_, {"ddp", "fsdp"},
+                    "What this trainer sends from: everything, or its shards of dimension 0");
+    flags.Add("--rules", rules_file_, "FILE", "Name rules JSON; the same at every trainer");
+    flags.Add("--model-name", model_, "NAME", "Under which engines ask for it");
+    flags.Add("--exit-after", exit_after_, 0, int64_t{1} << 62,
+              "End after so many versions are committed; 0: stay, for engines that join later");
+  }
+
+  Status Run(const Context& context) override {
+    SetLogPrefix(StrCat("trainer ", rank_));
+    std::string rules;
+    if (!rules_file_.empty()) {
+      WC_ASSIGN_OR_RETURN(rules, checkpoint::ReadTextFile(rules_file_, kMaxRulesFile));
+    }
+    std::optional<VersionFolders> folders;
+    std::optional<FoundVersion> found;
+    if (watch_) {
+      WC_ASSIGN_OR_RETURN(folders, VersionFolders::Open(checkpoint_, /*numbered=*/world_size_ > 1));
+    } else {
+      WC_ASSIGN_OR_RETURN(auto opened, checkpoint::Checkpoint::Open(checkpoint_));
+      found = FoundVersion{version_, checkpoint_, std::move(opened)};
+    }
+    WorkerOptions options;
+    options.rank = static_cast<uint32_t>(rank_);
+    options.world_size = static_cast<uint32_t>(world_size_);
+    options.model = model_;
+    options.settings = context.overrides;
+    WC_ASSIGN_OR_RETURN(const auto trainer, Trainer::Connect(std::move(options)));
+    Status status = Serve(context, *trainer, folders, std::move(found), rules);
+    // Being asked to end is how a trainer that stays ends well.
+    if (!status.ok() && !(StopSignal() != 0 && exit_after_ == 0)) return status;
+    trainer->Close();
+    return context.json ? Print(json_.EndArray().EndObject().Line()) : Status::Ok();
+  }
+
+ private:
+  Status Serve(const Context& context, Trainer& trainer, std::optional<VersionFolders>& folders,
+               std::optional<FoundVersion> found, const std::string& rules) {
+    json_.BeginObject().Key("rank").Number(rank_).Key("versions").BeginArray();
+    int64_t last = -1;
+    for (int64_t committed = 0; exit_after_ == 0 || committed < exit_after_;) {
+      while (!found) {
+        WC_RETURN_IF_ERROR(CheckStop());
+        WC_RETURN_IF_ERROR(LookAround(trainer));
+        WC_ASSIGN_OR_RETURN(found, NextVersion(folders, last));
+      }
+      last = found->version;
+      Status status = PublishOne(context, trainer, *found, rules);
+      if (status.ok()) ++committed;
+      // A later version may do better; a single one has no later.
+      if (!status.ok() && (!watch_ || StopSignal() != 0)) return status;
+      if (!status.ok()) WC_LOG(kError, "version ", last, ": ", status.message());
+      found.reset();
+    }
+    return Status::Ok();
+  }
+
+  /// Between updates: tells what has become of engines. The error is that of a controller that has gone.
+  Status LookAround(Trainer& trainer) {
+    if (Clock::now() < next_look_) return Status::Ok();
+    WC_ASSIGN_OR_RETURN(const auto engines, trainer.Engines());
+    next_look_ = Clock::now() + FromSeconds(kLookSeconds);
+    for (const EngineStatus& engine : engines) {
+      std::string& told = told_[engine.name];
+      if (std::exchange(told, engine.last_error) != engine.last_error && !engine.last_error.empty())
+        WC_LOG(kWarning, "engine ", engine.name, " is ", engine.state, ": ", engine.last_error);
+    }
+    return Status::Ok();
+  }
+
+  /// Waits a moment for one; a trainer that does not watch has no other.
+  static Result<std::optional<FoundVersion>> NextVersion(std::optional<VersionFolders>& folders,
+                                                         int64_t last) {
+    if (folders) return folders->Next(last, FromSeconds(kIdleSeconds));
+    pollfd stop{StopDescriptor(), POLLIN, 0};
+    poll(&stop, 1, static_cast<int>(kIdleSeconds * 1000));
+    return std::optional<FoundVersion>();
+  }
+
+  Status PublishOne(const Context& context, Trainer& trainer, FoundVersion& found, const std::string& rules) {
+    Cluster cluster;
+    cluster.trainers = world_size_;
+    cluster.trainer_layout = layout_;
+    WC_ASSIGN_OR_RETURN(const plan::Layout layout, TrainerLayout(cluster, found.checkpoint.tensors()));
+    WC_ASSIGN_OR_RETURN(auto shards,
+                        FileShards::Map(std::move(found.checkpoint), layout, static_cast<int>(rank_)));
+    WC_RETURN_IF_ERROR(RegisterWhenFree(trainer, shards, rules));
+    // The one before is no longer read.
+    current_.emplace(std::move(shards));
+    WC_ASSIGN_OR_RETURN(const auto update, trainer.Publish(found.version, /*hold=*/true));
+    UpdateStats stats;
+    WC_RETURN_IF_ERROR(WaitInSlices(0, [&](double slice) {
+      auto done = update->Wait(slice);
+      if (done.ok()) stats = std::move(*done);
+      return done.status();
+    }));
+    WC_RETURN_IF_ERROR(current_->file().CheckUnchanged());
+    for (const std::string& line : trainer.ConnectionMap()) WC_LOG(kInfo, line);
+    return Report(context, found, stats);
+  }
+
+  /// An engine that came late may still be filled from the version before.
+  Status RegisterWhenFree(Trainer& trainer, const FileShards& shards, const std::string& rules) {
+    for (;;) {
+      Status status = trainer.Register(shards.shards(), rules);
+      if (status.code() != Code::kUnavailable) return status;
+      pollfd stop{StopDescriptor(), POLLIN, 0};
+      poll(&stop, 1, kBusyMilliseconds);
+      WC_RETURN_IF_ERROR(CheckStop());
+      WC_RETURN_IF_ERROR(LookAround(trainer));
+    }
+  }
+
+  Status Report(const Context& context, const FoundVersion& found, const UpdateStats& stats) {
+    const double rate = stats.seconds > 0 ? static_cast<double>(stats.bytes) / stats.seconds / 1e9 : 0;
+    if (!context.json) {
+      return Print(StrCat("version ", found.version, " committed: ", Grouped(stats.bytes), " bytes to ",
+                          Count(static_cast<int64_t>(stats.engines.size()), "engine"), " in ",
+                          Fixed(stats.seconds, 3), " s, ", Fixed(rate, 2), " GB/s (", found.path.string(),
+                          ")\n"));
+    }
+    json_.BeginObject().Key("version").Number(found.version).Key("path").String(found.path.string());
+    json_.Key("bytes").Number(stats.bytes).Key("seconds").Number(stats.seconds).Key("gb_per_s").Number(rate);
+    json_.Key("engines").BeginArray();
+    for (const EngineStats& engine : stats.engines) json_.String(engine.engine);
+    json_.EndArray().EndObject();
+    return Status::Ok();
+  }
+
+  int64_t rank_ = 0;
+  int64_t world_size_ = 1;
+  std::string checkpoint_;
+  bool watch_ = false;
+  int64_t version_ = 1;
+  std::string layout_ = "ddp";
+  std::string rules_file_;
+  std::string model_ = "policy";
+  int64_t exit_after_ = 0;
+  Json json_;
+  TimePoint next_look_;
+  std::map<std::string, std::string> told_;  ///< Last error by engine.
+  std::optional<FileShards> current_;        ///< What is registered; engines that join later read it too.
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeTrainerCommand() { return std::make_unique<TrainerCommand>(); }
+
+}  // namespace weightcast::tools
