@@ -1,0 +1,264 @@
+"""Trainer, Inference and Controller: the package's front door, on top of the C++ core.
+
+Every blocking call releases the GIL, obeys Ctrl-C and has an asyncio form with the suffix `_async`.
+Times are in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _weightcast as _core
+from .errors import Cancelled, Error, InvalidArgument, TimedOut, UpdateAborted
+from .shards import core_shards
+
+Settings = Mapping[str, Any]
+_FOREVER = 1e9
+
+
+def _settings(settings: Settings | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (settings or {}).items()}
+
+
+def _rules(rules: Any) -> str:
+    if not rules:
+        return ""
+    return rules if isinstance(rules, str) else json.dumps(rules)
+
+
+def _number(name: str, fallback: int | None = None) -> int:
+    text = os.environ.get(name)
+    if text is None:
+        if fallback is not None:
+            return fallback
+        raise InvalidArgument(
+            f"the environment has no {name}; start under torchrun or pass rank and world_size"
+        )
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"{name}={text!r} is not a number") from None
+
+
+class Update:
+    """One published version on its way."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @property
+    def version(self) -> _core.Version:
+        return self._core.version
+
+    def wait_sources(self, timeout: float = _FOREVER) -> None:
+        """Returns when the registered tensors may change: all have their bytes, or the update is over."""
+        self._guarded(self._core.wait_sources, timeout)
+
+    def wait(self, timeout: float = _FOREVER) -> _core.UpdateStats:
+        """Returns when the version is committed; raises `UpdateAborted` if it is not going to be."""
+        return self._guarded(self._core.wait, timeout)
+
+    async def wait_sources_async(self, timeout: float = _FOREVER) -> None:
+        await asyncio.to_thread(self.wait_sources, timeout)
+
+    async def wait_async(self, timeout: float = _FOREVER) -> _core.UpdateStats:
+        return await asyncio.to_thread(self.wait, timeout)
+
+    def cancel(self) -> None:
+        """Aborts it unless it is being committed already."""
+        self._core.cancel()
+
+    def _guarded(self, call: Any, timeout: float) -> Any:
+        try:
+            return call(timeout)
+        except (TimedOut, Cancelled):
+            raise
+        except Error as error:
+            raise UpdateAborted(str(error), self.version.number, error) from error
+
+
+class _Closing:
+    _core: Any
+
+    def close(self) -> None:
+        """Leaves politely; safe to call twice."""
+        self._core.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connection_map(self) -> list[str]:
+        """One line for each connection: who, over which transport, by which road."""
+        return self._core.connection_map()
+
+
+class Trainer(_Closing):
+    """A trainer rank.
+
+    controller: "host:port"; None: the setting `controller` (WEIGHTCAST_CONTROLLER).
+    """
+
+    def __init__(
+        self,
+        controller: str | None = None,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        model: str = "policy",
+        settings: Settings | None = None,
+    ) -> None:
+        self._core = _core.CoreTrainer.connect(controller or "", rank, world_size, model, _settings(settings))
+        self._keep: list[Any] = []
+
+    @classmethod
+    def from_env(
+        cls, controller: str | None = None, *, model: str = "policy", settings: Settings | None = None
+    ) -> Trainer:
+        """Rank and world size as torchrun sets them (RANK, WORLD_SIZE)."""
+        return cls(
+            controller, rank=_number("RANK"), world_size=_number("WORLD_SIZE"), model=model, settings=settings
+        )
+
+    def register(self, module_or_dict: Any, *, rules: Any = None) -> None:
+        """Registers the tensors of a torch module, or {name: array | tensor | Shard}. Again after they moved.
+
+        rules: name rules, as a list or JSON text (docs/layout.md).
+        """
+        shards, keep = core_shards(module_or_dict, writable=False)
+        self._core.register(shards, _rules(rules))
+        self._keep = keep
+
+    def publish(self, version: int, *, hold: bool = False) -> Update:
+        """Offers the present bytes as `version`; returns at once. They must not change until `wait_sources`.
+
+        hold: they will not change before the next publish, so engines that join in between get them too.
+        """
+        return Update(self._core.publish(version, hold))
+
+    def engines(self) -> list[_core.EngineState]:
+        """All engines of this model as the controller sees them."""
+        return self._core.engines()
+
+
+class Inference(_Closing):
+    """A rank of an inference engine."""
+
+    def __init__(
+        self,
+        controller: str | None = None,
+        *,
+        engine: str,
+        rank: int = 0,
+        world_size: int = 1,
+        model: str = "policy",
+        settings: Settings | None = None,
+    ) -> None:
+        self._core = _core.CoreInference.connect(
+            controller or "", rank, world_size, model, engine, _settings(settings)
+        )
+        self._keep: list[Any] = []
+
+    def register(self, module_or_dict: Any, *, landing: str = "in_place") -> None:
+        """Registers the tensors to fill. landing: "in_place", or "shadow" (a second copy first)."""
+        shards, keep = core_shards(module_or_dict, writable=True)
+        self._core.register(shards, landing)
+        self._keep = keep
+
+    def wait(self, newer_than: _core.Version | int | None = None, timeout: float = _FOREVER) -> _core.Version:
+        """Blocks until a version newer than `newer_than` is served here; the tensors change only meanwhile.
+
+        newer_than: a Version, the number of one of the present run, or None: whatever is served now.
+        """
+        return self._core.wait(self._version_of(newer_than), timeout)
+
+    async def wait_async(
+        self, newer_than: _core.Version | int | None = None, timeout: float = _FOREVER
+    ) -> _core.Version:
+        return await asyncio.to_thread(self.wait, newer_than, timeout)
+
+    def begin(self) -> None:
+        """The engine is paused: until `finish` or `abort` its tensors may be written."""
+        self._core.begin()
+
+    def receive(self, timeout: float = _FOREVER) -> _core.Version:
+        """Blocks until all bytes are there and the engine may switch. Then post-process, then `finish`."""
+        return self._core.receive(timeout)
+
+    async def receive_async(self, timeout: float = _FOREVER) -> _core.Version:
+        return await asyncio.to_thread(self.receive, timeout)
+
+    def finish(self, timeout: float = _FOREVER) -> None:
+        """Returns when every rank of the engine has switched: serve."""
+        self._core.finish(timeout)
+
+    async def finish_async(self, timeout: float = _FOREVER) -> None:
+        await asyncio.to_thread(self.finish, timeout)
+
+    def abort(self) -> None:
+        """Gives up the phases; see `state` for what can be served."""
+        self._core.abort()
+
+    @property
+    def version(self) -> _core.Version:
+        """What is served; its number is -1 while there is nothing whole to serve."""
+        return self._core.version
+
+    @property
+    def state(self) -> str:
+        """JOINING, SERVING, UPDATING, READY, COMMITTED, SUSPENDED or FAILED."""
+        return self._core.state
+
+    def check(self) -> None:
+        """Raises what made the last update fail here, if anything."""
+        self._core.check()
+
+    def describe(self) -> list[str]:
+        """How each tensor lands, a line each."""
+        return self._core.describe()
+
+    def _version_of(self, newer_than: _core.Version | int | None) -> _core.Version:
+        if newer_than is None:
+            return self.version
+        if isinstance(newer_than, int):
+            return _core.Version(self.version.run, newer_than)
+        return newer_than
+
+
+class Controller:
+    """The process that plans, inside this one. `weightcast controller` runs it alone."""
+
+    def __init__(self, listen: str = "", *, settings: Settings | None = None) -> None:
+        self._core = _core.CoreController.start(listen, _settings(settings))
+
+    @property
+    def address(self) -> str:
+        """ "host:port" for the workers."""
+        return self._core.address
+
+    def stop(self) -> None:
+        self._core.stop()
+
+    def __enter__(self) -> Controller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def allocate(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
+    """A zeroed array in memory that other processes of this host can map: the fastest to send and receive."""
+    kind = np.dtype(dtype)
+    size = (shape,) if isinstance(shape, int) else tuple(shape)
+    count = int(np.prod(size, dtype=np.int64))
+    if count == 0 or kind.itemsize == 0:
+        return np.zeros(size, kind)
+    return _core.allocate_bytes(count * kind.itemsize).view(kind).reshape(size)

@@ -1,0 +1,212 @@
+"""Whole updates through the Python package, with real processes."""
+
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import weightcast as wc
+from conftest import FAST
+
+SHAPES = {"a": (300, 40), "b": (1000,), "c": (7, 5, 3), "scalar": ()}
+
+
+def values(version: int, dtype=np.float32) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(version)
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in SHAPES.items()}
+
+
+def zeros(dtype=np.float32) -> dict[str, np.ndarray]:
+    return {name: np.zeros(shape, dtype) for name, shape in SHAPES.items()}
+
+
+def train(controller, rank, world_size, versions, dtype="float32", settings=FAST):
+    arrays = zeros(dtype)
+    stats = []
+    with wc.Trainer(controller, rank=rank, world_size=world_size, settings=settings) as trainer:
+        trainer.register(arrays)
+        for version in versions:
+            for name, value in values(version, dtype).items():
+                arrays[name][...] = value
+            result = trainer.publish(version).wait(60)
+            stats.append(
+                (result.version.number, result.bytes, sorted(engine.engine for engine in result.engines))
+            )
+    return stats
+
+
+def infer(controller, engine, last, landing, dtype="float32", settings=FAST):
+    arrays = zeros(dtype)
+    seen = []
+    with wc.Inference(controller, engine=engine, settings=settings) as worker:
+        worker.register(arrays, landing=landing)
+        while worker.version.number < last:
+            version = worker.wait(timeout=60)
+            for name, value in values(version.number).items():
+                np.testing.assert_array_equal(arrays[name], value.astype(dtype), err_msg=name)
+            seen.append(version.number)
+    return seen
+
+
+@pytest.mark.parametrize("landing", ["in_place", "shadow"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_versions_arrive_whole(spawn, landing, transport):
+    settings = {**FAST, "transport": transport, "min_engines": 2}
+    with wc.Controller("127.0.0.1:0", settings=settings) as controller:
+        engines = [
+            spawn(infer, controller.address, f"e{i}", 3, landing, "float32", settings) for i in range(2)
+        ]
+        trainers = [spawn(train, controller.address, r, 2, [1, 2, 3], "float32", settings) for r in range(2)]
+        for trainer in trainers:
+            stats = trainer.value()
+            replica = sum(a.nbytes for a in zeros().values())
+            assert stats == [(version, 2 * replica, ["e0", "e1"]) for version in (1, 2, 3)]
+        assert [engine.value() for engine in engines] == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_trainer_in_float32_engine_in_float16(spawn, controller):
+    engine = spawn(infer, controller, "e", 2, "shadow", "float16")
+    trainer = spawn(train, controller, 0, 1, [1, 2])
+    trainer.value()
+    assert engine.value()[-1] == 2
+
+
+def phases(controller, rank, last):
+    """One rank of a two-rank engine that holds half of `a` along dim 0 and all of the rest."""
+    full = zeros()
+    half = np.zeros((150, 40), np.float32)
+    arrays = {**full, "a": wc.Shard(half, shape=(300, 40), offset=(150 * rank, 0))}
+    seen = []
+    with wc.Inference(controller, engine="tp", rank=rank, world_size=2, settings=FAST) as worker:
+        worker.register(arrays)
+        while worker.version.number < last:
+            worker.begin()
+            version = worker.receive(60)
+            assert worker.version.number == -1, "nothing is served between receive and finish"
+            expected = values(version.number)
+            np.testing.assert_array_equal(half, expected["a"][150 * rank : 150 * (rank + 1)])
+            np.testing.assert_array_equal(full["b"], expected["b"])
+            worker.finish(60)
+            assert worker.version == version and worker.state == "SERVING"
+            seen.append(version.number)
+    return seen
+
+
+def test_engine_of_two_ranks_in_phases(spawn, controller):
+    ranks = [spawn(phases, controller, rank, 2) for rank in range(2)]
+    trainer = spawn(train, controller, 0, 1, [1, 2])
+    trainer.value()
+    assert [rank.value() for rank in ranks] == [[1, 2], [1, 2]]
+
+
+def wait_only(controller, timeout):
+    with wc.Inference(controller, engine="e", settings=FAST) as worker:
+        worker.register(zeros())
+        begin = time.monotonic()
+        with pytest.raises(wc.TimedOut):
+            worker.wait(timeout=timeout)
+        return time.monotonic() - begin
+
+
+def test_wait_times_out(spawn, controller):
+    assert 0.5 <= spawn(wait_only, controller, 0.5).value() < 5
+
+
+def tell_when_waiting(ready):
+    """Sets `ready` once the main thread is inside worker.wait."""
+    main = threading.main_thread().ident
+    while sys._current_frames()[main].f_code is not wc.Inference.wait.__code__:
+        time.sleep(0.005)
+    ready.set()
+
+
+def wait_for_ctrl_c(controller, ready):
+    with wc.Inference(controller, engine="e", settings=FAST) as worker:
+        worker.register(zeros())
+        watcher = threading.Thread(target=tell_when_waiting, args=(ready,))
+        watcher.start()
+        with pytest.raises(KeyboardInterrupt):
+            worker.wait(timeout=60)
+
+
+def test_ctrl_c_ends_a_wait(spawn, controller):
+    import multiprocessing as mp
+    import os
+
+    ready = mp.get_context("spawn").Event()
+    child = spawn(wait_for_ctrl_c, controller, ready)
+    assert ready.wait(30)
+    begin = time.monotonic()
+    os.kill(child.process.pid, signal.SIGINT)
+    child.value(timeout=10)
+    assert time.monotonic() - begin < 5
+
+
+def engine_that_dies(controller, ready):
+    with wc.Inference(controller, engine="e", settings=FAST) as worker:
+        worker.register(zeros())
+        ready.set()
+        worker.wait(timeout=60)
+        signal.pause()
+
+
+def publish_twice(controller, first_done, killed):
+    arrays = zeros()
+    with wc.Trainer(controller, settings=FAST) as trainer:
+        trainer.register(arrays)
+        trainer.publish(1).wait(30)
+        first_done.set()
+        assert killed.wait(30)
+        update = trainer.publish(2)
+        with pytest.raises((wc.UpdateAborted, wc.TimedOut)) as error:
+            update.wait(15)
+        return str(error.value)
+
+
+def test_dead_engine_is_named(spawn, controller):
+    import multiprocessing as mp
+
+    context = mp.get_context("spawn")
+    ready, first_done, killed = context.Event(), context.Event(), context.Event()
+    engine = spawn(engine_that_dies, controller, ready)
+    trainer = spawn(publish_twice, controller, first_done, killed)
+    assert first_done.wait(30)
+    engine.process.kill()
+    engine.process.join(10)
+    killed.set()
+    assert "engine e" in trainer.value()
+
+
+def trainer_with_two_dtypes(controller, arrays):
+    with wc.Trainer(controller, settings=FAST) as trainer:
+        trainer.register(arrays)
+        trainer.publish(1).wait(20)
+
+
+def engine_with(controller, arrays):
+    with wc.Inference(controller, engine="e", settings=FAST) as worker:
+        worker.register(arrays)
+        worker.wait(timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "words"),
+    [
+        ({"w": (4, 4)}, {"w": (4, 5)}, ["w", "[4, 4]", "[4, 5]"]),
+        ({"w": (4,), "other": (2,)}, {"w": (4,)}, ["other"]),
+        ({"w": (4,)}, {"w": (4,), "missing": (3,)}, ["missing"]),
+    ],
+)
+def test_plans_that_cannot_be(spawn, controller, held, wanted, words):
+    trainer = spawn(
+        trainer_with_two_dtypes, controller, {k: np.zeros(s, np.float32) for k, s in held.items()}
+    )
+    engine = spawn(engine_with, controller, {k: np.zeros(s, np.float32) for k, s in wanted.items()})
+    for child in (trainer, engine):
+        kind, text = child.outcome(30)
+        assert kind != "ok"
+        for word in words:
+            assert word in text
