@@ -118,7 +118,9 @@ Status Execute(Parsed& parsed) {
     if (value) context.overrides.emplace(name, *value);
   WC_ASSIGN_OR_RETURN(context.settings, Settings::From(context.overrides));
   SetLogLevel(LogLevelFromName(context.settings.log_level).value_or(LogLevel::kWarning));
-  return parsed.command->Run(context);
+  Status status = parsed.command->Run(context);
+  // Whatever a stop signal made fail, the signal is the reason.
+  return status.ok() || CheckStop().ok() ? status : CheckStop();
 }
 
 int Finish(const Status& status) {

@@ -12,20 +12,21 @@
 namespace weightcast::tools {
 namespace {
 
+constexpr double kBetweenLooks = 0.2;  ///< At the stop signal.
+
 Status Tell(const DemoEvent& event) { return SendDatagram(kParentDescriptor, Encode(event)); }
 
 /// The next version to publish; 0: end. Without a parent there is nothing left to do either.
 Result<int64_t> NextOrder() {
-  DemoOrder order;
-  WC_RETURN_IF_ERROR(WaitInSlices(0, [&order](double slice) {
-    auto bytes = ReceiveDatagram(kParentDescriptor, Clock::now() + FromSeconds(slice));
+  for (;;) {
+    WC_RETURN_IF_ERROR(CheckStop());
+    const auto bytes = ReceiveDatagram(kParentDescriptor, Clock::now() + FromSeconds(kBetweenLooks));
+    if (bytes.status().code() == Code::kTimedOut) continue;
     if (!bytes.ok()) return bytes.status();
     if (!bytes->has_value()) return Status(Code::kCancelled, "the demo that started this process has ended");
-    auto decoded = DecodeOrder(**bytes);
-    if (decoded.ok()) order = *decoded;
-    return decoded.status();
-  }));
-  return order.publish;
+    WC_ASSIGN_OR_RETURN(const DemoOrder order, DecodeOrder(**bytes));
+    return order.publish;
+  }
 }
 
 /// One process of a demo: the controller, a trainer or an inference rank.
@@ -58,8 +59,7 @@ class DemoWorkerCommand : public Command {
 
  private:
   [[nodiscard]] WorkerOptions OptionsOf(const Context& context) const {
-    WorkerOptions options;
-    options.settings = context.overrides;
+    WorkerOptions options = BasicOptions(context);
     options.rank = static_cast<uint32_t>(rank_);
     options.world_size = static_cast<uint32_t>(options_.cluster.trainers);
     return options;
@@ -108,14 +108,9 @@ class DemoWorkerCommand : public Command {
     WC_ASSIGN_OR_RETURN(const auto update, trainer.Publish(version_));
     // Every step of an update has its own limit; this one is the last resort.
     const double limit = 4 * Seconds(context.settings.timeout) + Seconds(context.settings.join_timeout);
-    WC_RETURN_IF_ERROR(WaitInSlices(limit, [&](double slice) { return update->WaitSources(slice); }));
+    WC_RETURN_IF_ERROR(update->WaitSources(limit));
     if (version_ < options_.versions) WC_RETURN_IF_ERROR(Fill(memory, versions, version_ + 1));
-    UpdateStats stats;
-    WC_RETURN_IF_ERROR(WaitInSlices(limit, [&](double slice) {
-      auto done = update->Wait(slice);
-      if (done.ok()) stats = std::move(*done);
-      return done.status();
-    }));
+    WC_ASSIGN_OR_RETURN(const UpdateStats stats, update->Wait(limit));
     DemoEvent event{.kind = DemoEvent::Kind::kCommitted, .version = version_};
     event.seconds = stats.seconds;
     event.bytes = stats.bytes;

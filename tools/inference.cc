@@ -64,12 +64,11 @@ class InferenceCommand : public Command {
     if (!folder_.empty()) {
       WC_RETURN_IF_ERROR(checkpoint::RemoveLeftovers({folder_, output_.engine, output_.rank, output_.ranks}));
     }
-    WorkerOptions options;
+    WorkerOptions options = BasicOptions(context);
     options.engine = output_.engine;
     options.rank = static_cast<uint32_t>(rank_);
     options.world_size = static_cast<uint32_t>(world_size_);
     options.model = model_;
-    options.settings = context.overrides;
     WC_ASSIGN_OR_RETURN(const auto inference, Inference::Connect(std::move(options)));
     WC_RETURN_IF_ERROR(inference->Register(
         memory.shards(), landing_ == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace));
@@ -126,8 +125,13 @@ class InferenceCommand : public Command {
   Status Keep(const Context& context, const Version& version, const ShardMemory& memory, double waited) {
     std::string place = "in memory";
     if (!folder_.empty()) {
-      WC_RETURN_IF_ERROR(WriteVersion(output_, version, memory.shards(), original_ ? &*original_ : nullptr));
-      place = (output_.folder / output_.engine / ToString(version)).string();
+      const Status status =
+          WriteVersion(output_, version, memory.shards(), original_ ? &*original_ : nullptr);
+      // A full disk, or another rank that began anew, costs a version and not the engine, unless just so many
+      // versions were asked for.
+      if (!status.ok() && versions_ != 0) return status;
+      if (!status.ok()) WC_LOG(kError, "version ", ToString(version), ": ", status.message());
+      place = status.ok() ? (output_.folder / output_.engine / ToString(version)).string() : "not written";
     }
     if (!context.json) return Print(StrCat("version ", ToString(version), ": ", place, "\n"));
     json_.BeginObject().Key("version").Number(version.number).Key("run").Number(version.run);

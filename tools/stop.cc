@@ -29,6 +29,9 @@ void OnStop(int signal) {
 void OnAlarm(int) { _exit(128 + stop_signal.load()); }
 
 void Install(int signal, void (*handler)(int)) {
+  struct sigaction before{};
+  // Whoever starts us with it ignored (nohup, a shell's background job) wants it ignored.
+  if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN && signal != SIGTERM) return;
   struct sigaction action{};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;

@@ -1,5 +1,6 @@
 #include <poll.h>
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -41,7 +42,8 @@ class TrainerCommand : public Command {
     flags.Add("--rank", rank_, 0, (1 << 20) - 1, "This trainer's number");
     flags.Add("--world-size", world_size_, 1, 1 << 20, "How many trainers there are");
     flags.Add("--checkpoint", checkpoint_, "DIR",
-              "The checkpoint, or with --watch the folder of checkpoints");
+              "The checkpoint, or with --watch the folder of checkpoints. The files are read where they lie: "
+              "replace them by rename, never in place");
     flags.Require("--checkpoint");
     flags.Add("--watch", watch_,
               "Publish the newest sub-folder, then each new one; its version is the number "
@@ -69,11 +71,10 @@ class TrainerCommand : public Command {
       WC_ASSIGN_OR_RETURN(auto opened, checkpoint::Checkpoint::Open(checkpoint_));
       found = FoundVersion{version_, checkpoint_, std::move(opened)};
     }
-    WorkerOptions options;
+    WorkerOptions options = BasicOptions(context);
     options.rank = static_cast<uint32_t>(rank_);
     options.world_size = static_cast<uint32_t>(world_size_);
     options.model = model_;
-    options.settings = context.overrides;
     WC_ASSIGN_OR_RETURN(const auto trainer, Trainer::Connect(std::move(options)));
     Status status = Serve(context, *trainer, folders, std::move(found), rules);
     // Being asked to end is how a trainer that stays ends well.
@@ -137,12 +138,7 @@ class TrainerCommand : public Command {
     // The one before is no longer read.
     current_.emplace(std::move(shards));
     WC_ASSIGN_OR_RETURN(const auto update, trainer.Publish(found.version, /*hold=*/true));
-    UpdateStats stats;
-    WC_RETURN_IF_ERROR(WaitInSlices(0, [&](double slice) {
-      auto done = update->Wait(slice);
-      if (done.ok()) stats = std::move(*done);
-      return done.status();
-    }));
+    WC_ASSIGN_OR_RETURN(const UpdateStats stats, update->Wait(std::numeric_limits<double>::infinity()));
     WC_RETURN_IF_ERROR(current_->file().CheckUnchanged());
     for (const std::string& line : trainer.ConnectionMap()) WC_LOG(kInfo, line);
     return Report(context, found, stats);

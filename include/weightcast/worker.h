@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +25,9 @@ struct WorkerOptions {
   std::string model = "policy";
   std::string engine;                           ///< Inference only: the engine's name.
   std::map<std::string, std::string> settings;  ///< Name → text; above the environment. See docs/settings.md.
+  /// Looked at about ten times a second inside every call of this worker that waits for others, on the
+  /// calling thread: true ends that wait with kCancelled. May be empty.
+  std::function<bool()> interrupted;
 };
 
 /// One shard that this process holds, in its own memory. Not owned: it must stay valid and at its address

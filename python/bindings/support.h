@@ -1,14 +1,9 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <functional>
-#include <future>
 #include <memory>
-#include <thread>
-#include <type_traits>
 #include <utility>
 
 #include "weightcast/status.h"
@@ -37,55 +32,44 @@ T ValueOrThrow(Result<T> result) {
   return std::move(result).value();
 }
 
-/// How often a blocked call looks whether Ctrl-C was pressed. Seconds.
-inline constexpr double kSlice = 0.1;
+/// What WorkerOptions::interrupted is here: Ctrl-C was pressed (its exception is then set), or the event that
+/// `InterruptWhen` named for this thread is set. Without the GIL.
+bool Interrupted();
+/// `event`: a threading.Event, or None. The caller keeps it alive.
+void InterruptWhen(nb::handle event);
 
-inline Status StatusOf(const Status& status) { return status; }
-template <typename T>
-Status StatusOf(const Result<T>& result) {
-  return result.status();
-}
-
-/// Calls `wait(seconds)` in slices without the GIL and lets Python see signals between them. A slice that
-/// ran out is told from an outcome kTimedOut by its length.
-template <typename Wait>
-auto WaitInSlices(double timeout, Wait&& wait) {
-  using Steady = std::chrono::steady_clock;
-  const auto begin = Steady::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(Steady::now() - begin).count(); };
-  while (true) {
-    const double before = elapsed();
-    const double slice = std::min(kSlice, std::max(timeout - before, 0.0));
-    auto outcome = [&] {
-      const nb::gil_scoped_release release;
-      return wait(slice);
-    }();
-    const Status status = StatusOf(outcome);
-    const bool slice_ran_out = status.code() == Code::kTimedOut && elapsed() - before >= slice * 0.9;
-    if (!slice_ran_out || elapsed() >= timeout) return outcome;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
-}
-
-/// Runs a call that cannot be cut into slices on a thread of its own, so that Ctrl-C is obeyed; an
-/// interrupted call runs to its own deadline and its result is dropped.
+/// Without the GIL; an interrupted call raises what has interrupted it.
 template <typename Call>
-auto CallInterruptibly(Call call) {
-  using Outcome = std::invoke_result_t<Call>;
-  std::promise<Outcome> promise;
-  auto future = promise.get_future();
-  std::thread([call = std::move(call), promise = std::move(promise)]() mutable {
-    promise.set_value(call());
-  }).detach();
-  while (true) {
-    const bool ready = [&] {
-      const nb::gil_scoped_release release;
-      return future.wait_for(std::chrono::duration<double>(kSlice)) == std::future_status::ready;
-    }();
-    if (ready) return future.get();
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
+auto CallUnlocked(Call&& call) {
+  auto outcome = [&] {
+    const nb::gil_scoped_release release;
+    return call();
+  }();
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return outcome;
 }
+
+/// A worker of the core as a Python object has it. It is closed without the GIL, and only by the process that
+/// made it: in a forked child its threads do not exist, so there it is left as it is.
+template <typename Worker>
+class Held {
+ public:
+  explicit Held(std::unique_ptr<Worker> worker) : worker_(std::move(worker)), owner_(::getpid()) {}
+  Held(Held&& other) noexcept = default;
+  Held& operator=(Held&&) = delete;
+  ~Held() {
+    if (worker_ == nullptr) return;
+    if (::getpid() != owner_) return (void)worker_.release();
+    const nb::gil_scoped_release release;
+    worker_.reset();
+  }
+  Worker* operator->() const { return worker_.get(); }
+  Worker& operator*() const { return *worker_; }
+
+ private:
+  std::unique_ptr<Worker> worker_;
+  pid_t owner_;
+};
 
 void BindStatus(nb::module_& module);
 void BindTensor(nb::module_& module);

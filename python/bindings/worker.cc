@@ -12,6 +12,21 @@
 namespace weightcast::bindings {
 namespace {
 
+thread_local nb::handle interrupting_event;
+
+}  // namespace
+
+bool Interrupted() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0) return true;
+  if (!interrupting_event.is_valid()) return false;
+  return nb::cast<bool>(interrupting_event.attr("is_set")());
+}
+
+void InterruptWhen(nb::handle event) { interrupting_event = event.is_none() ? nb::handle() : event; }
+
+namespace {
+
 using StringMap = std::map<std::string, std::string>;
 
 WorkerOptions OptionsOf(std::string controller, uint32_t rank, uint32_t world_size, std::string model,
@@ -21,7 +36,8 @@ WorkerOptions OptionsOf(std::string controller, uint32_t rank, uint32_t world_si
           .world_size = world_size,
           .model = std::move(model),
           .engine = std::move(engine),
-          .settings = std::move(settings)};
+          .settings = std::move(settings),
+          .interrupted = Interrupted};
 }
 
 Shard MakeShard(std::string name, const std::string& dtype, Shape shape, Shape offset, Shape size,
@@ -78,102 +94,105 @@ void BindValues(nb::module_& module) {
       .def_ro("last_error", &EngineStatus::last_error);
 }
 
+using HeldTrainer = Held<Trainer>;
+using HeldInference = Held<Inference>;
+using HeldController = Held<Controller>;
+
 void BindTrainer(nb::module_& module) {
   nb::class_<Update>(module, "CoreUpdate")
       .def_prop_ro("version", &Update::version)
       .def("wait_sources",
            [](Update& self, double timeout) {
-             ThrowIfError(WaitInSlices(timeout, [&](double slice) { return self.WaitSources(slice); }));
+             ThrowIfError(CallUnlocked([&] { return self.WaitSources(timeout); }));
            })
       .def("wait",
            [](Update& self, double timeout) {
-             return ValueOrThrow(WaitInSlices(timeout, [&](double slice) { return self.Wait(slice); }));
+             return ValueOrThrow(CallUnlocked([&] { return self.Wait(timeout); }));
            })
       .def("cancel", &Update::Cancel, nb::call_guard<nb::gil_scoped_release>());
 
-  nb::class_<Trainer>(module, "CoreTrainer")
+  nb::class_<HeldTrainer>(module, "CoreTrainer")
       .def_static("connect",
                   [](std::string controller, uint32_t rank, uint32_t world_size, std::string model,
                      StringMap settings) {
                     auto options = OptionsOf(std::move(controller), rank, world_size, std::move(model), {},
                                              std::move(settings));
-                    return ValueOrThrow(CallInterruptibly([options] { return Trainer::Connect(options); }));
+                    return HeldTrainer(
+                        ValueOrThrow(CallUnlocked([&] { return Trainer::Connect(std::move(options)); })));
                   })
       .def("register",
-           [](Trainer& self, std::vector<Shard> shards, const std::string& rules) {
-             const nb::gil_scoped_release release;
-             ThrowIfError(self.Register(std::move(shards), rules));
+           [](HeldTrainer& self, std::vector<Shard> shards, const std::string& rules) {
+             ThrowIfError(CallUnlocked([&] { return self->Register(std::move(shards), rules); }));
            })
       .def("publish",
-           [](Trainer& self, int64_t number, bool hold) {
-             const nb::gil_scoped_release release;
-             return ValueOrThrow(self.Publish(number, hold));
+           [](HeldTrainer& self, int64_t number, bool hold) {
+             return ValueOrThrow(CallUnlocked([&] { return self->Publish(number, hold); }));
            })
       .def("engines",
-           [](Trainer& self) {
-             const nb::gil_scoped_release release;
-             return ValueOrThrow(self.Engines());
-           })
-      .def("connection_map", &Trainer::ConnectionMap, nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &Trainer::Close, nb::call_guard<nb::gil_scoped_release>());
+           [](HeldTrainer& self) { return ValueOrThrow(CallUnlocked([&] { return self->Engines(); })); })
+      .def("connection_map",
+           [](HeldTrainer& self) { return CallUnlocked([&] { return self->ConnectionMap(); }); })
+      .def("close", [](HeldTrainer& self) {
+        const nb::gil_scoped_release release;
+        self->Close();
+      });
 }
 
 void BindInference(nb::module_& module) {
-  nb::class_<Inference>(module, "CoreInference")
+  nb::class_<HeldInference>(module, "CoreInference")
       .def_static("connect",
                   [](std::string controller, uint32_t rank, uint32_t world_size, std::string model,
                      std::string engine, StringMap settings) {
                     auto options = OptionsOf(std::move(controller), rank, world_size, std::move(model),
                                              std::move(engine), std::move(settings));
-                    return ValueOrThrow(CallInterruptibly([options] { return Inference::Connect(options); }));
+                    return HeldInference(
+                        ValueOrThrow(CallUnlocked([&] { return Inference::Connect(std::move(options)); })));
                   })
       .def("register",
-           [](Inference& self, std::vector<Shard> shards, const std::string& landing) {
+           [](HeldInference& self, std::vector<Shard> shards, const std::string& landing) {
              const LandingMode mode = LandingOf(landing);
-             const nb::gil_scoped_release release;
-             ThrowIfError(self.Register(std::move(shards), mode));
+             ThrowIfError(CallUnlocked([&] { return self->Register(std::move(shards), mode); }));
            })
       .def("wait",
-           [](Inference& self, Version newer_than, double timeout) {
-             return ValueOrThrow(
-                 WaitInSlices(timeout, [&](double slice) { return self.Wait(newer_than, slice); }));
+           [](HeldInference& self, Version newer_than, double timeout) {
+             return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, timeout); }));
            })
-      .def("begin",
-           [](Inference& self) {
-             const nb::gil_scoped_release release;
-             ThrowIfError(self.Begin());
-           })
+      .def("begin", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Begin(); })); })
       .def("receive",
-           [](Inference& self, double timeout) {
-             return ValueOrThrow(WaitInSlices(timeout, [&](double slice) { return self.Receive(slice); }));
+           [](HeldInference& self, double timeout) {
+             return ValueOrThrow(CallUnlocked([&] { return self->Receive(timeout); }));
            })
       .def("finish",
-           [](Inference& self, double timeout) {
-             ThrowIfError(WaitInSlices(timeout, [&](double slice) { return self.Finish(slice); }));
+           [](HeldInference& self, double timeout) {
+             ThrowIfError(CallUnlocked([&] { return self->Finish(timeout); }));
            })
-      .def("abort",
-           [](Inference& self) {
-             const nb::gil_scoped_release release;
-             ThrowIfError(self.Abort());
-           })
-      .def_prop_ro("version", &Inference::version)
-      .def_prop_ro("state", &Inference::state)
-      .def("check", [](Inference& self) { ThrowIfError(self.last_error()); })
-      .def("describe", &Inference::Describe, nb::call_guard<nb::gil_scoped_release>())
-      .def("connection_map", &Inference::ConnectionMap, nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &Inference::Close, nb::call_guard<nb::gil_scoped_release>());
+      .def("abort", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Abort(); })); })
+      .def_prop_ro("version", [](HeldInference& self) { return self->version(); })
+      .def_prop_ro("state", [](HeldInference& self) { return self->state(); })
+      .def("check", [](HeldInference& self) { ThrowIfError(self->last_error()); })
+      .def("describe", [](HeldInference& self) { return self->Describe(); })
+      .def("connection_map",
+           [](HeldInference& self) { return CallUnlocked([&] { return self->ConnectionMap(); }); })
+      .def("close", [](HeldInference& self) {
+        const nb::gil_scoped_release release;
+        self->Close();
+      });
 }
 
 void BindController(nb::module_& module) {
-  nb::class_<Controller>(module, "CoreController")
-      .def_static("start",
-                  [](std::string listen, StringMap settings) {
-                    const nb::gil_scoped_release release;
-                    return ValueOrThrow(
-                        Controller::Start({.listen = std::move(listen), .settings = std::move(settings)}));
-                  })
-      .def_prop_ro("address", &Controller::address)
-      .def("stop", &Controller::Stop, nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<HeldController>(module, "CoreController")
+      .def_static(
+          "start",
+          [](std::string listen, StringMap settings) {
+            return HeldController(ValueOrThrow(CallUnlocked([&] {
+              return Controller::Start({.listen = std::move(listen), .settings = std::move(settings)});
+            })));
+          })
+      .def_prop_ro("address", [](HeldController& self) { return self->address(); })
+      .def("stop", [](HeldController& self) {
+        const nb::gil_scoped_release release;
+        self->Stop();
+      });
 }
 
 }  // namespace
@@ -183,6 +202,8 @@ void BindWorker(nb::module_& module) {
   BindTrainer(module);
   BindInference(module);
   BindController(module);
+  module.def("interrupt_when", &InterruptWhen, nb::arg("event").none(),
+             "Calls of this thread that wait end once `event` (a threading.Event) is set; None: no more.");
   module.def("set_log_level", [](const std::string& level) { ThrowIfError(SetLogLevelByName(level)); });
 }
 

@@ -1,7 +1,9 @@
 """Trainer, Inference and Controller: the package's front door, on top of the C++ core.
 
-Every blocking call releases the GIL, obeys Ctrl-C and has an asyncio form with the suffix `_async`.
-Times are in seconds.
+Every call that waits for others releases the GIL, obeys Ctrl-C and has an asyncio form with the suffix
+`_async`. Cancelling that form interrupts the call and waits until it has ended, so that nothing goes on
+behind the caller's back: an `Inference.wait` into which bytes are landing gives its update up first.
+Times are in seconds. `TimedOut` says that the time of the call itself is over, and nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,31 @@ def _rules(rules: Any) -> str:
     if not rules:
         return ""
     return rules if isinstance(rules, str) else json.dumps(rules)
+
+
+async def _on_thread(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs a call that waits on a thread; being cancelled interrupts it."""
+    stop = threading.Event()
+
+    def run() -> Any:
+        _core.interrupt_when(stop)
+        try:
+            return call(*arguments)
+        finally:
+            _core.interrupt_when(None)
+
+    future = asyncio.get_running_loop().run_in_executor(None, run)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        stop.set()
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError:
+                continue  # It ends soon, and must have ended first.
+        future.exception()  # Has been looked at.
+        raise
 
 
 def _number(name: str, fallback: int | None = None) -> int:
@@ -65,10 +93,10 @@ class Update:
         return self._guarded(self._core.wait, timeout)
 
     async def wait_sources_async(self, timeout: float = _FOREVER) -> None:
-        await asyncio.to_thread(self.wait_sources, timeout)
+        await _on_thread(self.wait_sources, timeout)
 
     async def wait_async(self, timeout: float = _FOREVER) -> _core.UpdateStats:
-        return await asyncio.to_thread(self.wait, timeout)
+        return await _on_thread(self.wait, timeout)
 
     def cancel(self) -> None:
         """Aborts it unless it is being committed already."""
@@ -145,8 +173,11 @@ class Trainer(_Closing):
         return Update(self._core.publish(version, hold))
 
     def engines(self) -> list[_core.EngineState]:
-        """All engines of this model as the controller sees them."""
+        """All engines of this model as the controller sees them. At most `controller_timeout`."""
         return self._core.engines()
+
+    async def engines_async(self) -> list[_core.EngineState]:
+        return await _on_thread(self.engines)
 
 
 class Inference(_Closing):
@@ -168,7 +199,10 @@ class Inference(_Closing):
         self._keep: list[Any] = []
 
     def register(self, module_or_dict: Any, *, landing: str = "in_place") -> None:
-        """Registers the tensors to fill. landing: "in_place", or "shadow" (a second copy first)."""
+        """Registers the tensors to fill. landing: "in_place", or "shadow" (a second copy first).
+
+        Again when they have moved: at other addresses nothing is served until the next version has landed.
+        """
         shards, keep = core_shards(module_or_dict, writable=True)
         self._core.register(shards, landing)
         self._keep = keep
@@ -183,7 +217,7 @@ class Inference(_Closing):
     async def wait_async(
         self, newer_than: _core.Version | int | None = None, timeout: float = _FOREVER
     ) -> _core.Version:
-        return await asyncio.to_thread(self.wait, newer_than, timeout)
+        return await _on_thread(self.wait, newer_than, timeout)
 
     def begin(self) -> None:
         """The engine is paused: until `finish` or `abort` its tensors may be written."""
@@ -194,18 +228,21 @@ class Inference(_Closing):
         return self._core.receive(timeout)
 
     async def receive_async(self, timeout: float = _FOREVER) -> _core.Version:
-        return await asyncio.to_thread(self.receive, timeout)
+        return await _on_thread(self.receive, timeout)
 
     def finish(self, timeout: float = _FOREVER) -> None:
         """Returns when every rank of the engine has switched: serve."""
         self._core.finish(timeout)
 
     async def finish_async(self, timeout: float = _FOREVER) -> None:
-        await asyncio.to_thread(self.finish, timeout)
+        await _on_thread(self.finish, timeout)
 
     def abort(self) -> None:
-        """Gives up the phases; see `state` for what can be served."""
+        """Gives up the phases; see `state` for what can be served. Waits until nobody can write any more."""
         self._core.abort()
+
+    async def abort_async(self) -> None:
+        await _on_thread(self.abort)
 
     @property
     def version(self) -> _core.Version:

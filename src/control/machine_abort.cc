@@ -124,7 +124,8 @@ void Machine::OnStepTimer(GroupId group) {
   static constexpr RankStep kWanted[] = {RankStep::kGranted, RankStep::kReady, RankStep::kReady,
                                          RankStep::kCommitted, RankStep::kServing};
   static constexpr const char* kMissing[] = {
-      " has not granted the update; is its engine in begin() or wait()? See grant_timeout", " has not received every byte", "",
+      " has not granted the update; is its engine in begin() or wait()? See grant_timeout",
+      " has not received every byte", "",
       " has not switched; call receive() and finish(), or raise commit_timeout", " has not answered Serve"};
   if (target->step == EngineStep::kReady || target->step >= EngineStep::kDone) return;
   const auto step = static_cast<size_t>(target->step);

@@ -13,12 +13,12 @@
 #include "base/strings.h"
 #include "weightcast/worker.h"
 #include "worker/background.h"
-#include "worker/deadline.h"
 #include "worker/inference_machine.h"
 #include "worker/landing.h"
 #include "worker/receiver.h"
 #include "worker/session.h"
 #include "worker/shards.h"
+#include "worker/waiting.h"
 
 namespace weightcast {
 namespace worker {
@@ -64,6 +64,8 @@ class InferenceWorker final : public Inference {
   };
 
   // The user's threads.
+  Interrupted interrupted_;
+  const OwnProcess process_;
   AnswerCall Call(const std::function<void()>& task, TimePoint deadline);
   AnswerCall Call(const InferenceEvent& event, TimePoint deadline);
   AnswerCall WaitForAnswer(TimePoint deadline);
@@ -116,6 +118,7 @@ Status InferenceWorker::Open(const WorkerOptions& options) {
     OnDisconnected(peer, status);
   };
   WC_ASSIGN_OR_RETURN(session_, Session::Open(options, wire::Role::kInference, std::move(handlers)));
+  interrupted_ = options.interrupted;
   state_.self = session_->name();
   state_.verify = session_->settings().checksum != 0;
   return session_->Begin();
@@ -157,6 +160,7 @@ AnswerCall InferenceWorker::Call(const InferenceEvent& event, TimePoint deadline
 }
 
 AnswerCall InferenceWorker::Call(const std::function<void()>& task, TimePoint deadline) {
+  if (Status process = process_.Check(); !process.ok()) return {.status = process, .version = {}};
   const std::unique_lock call(calls_, std::try_to_lock);
   if (!call.owns_lock()) {
     const Status busy(Code::kInvalidArgument, "another thread is inside a call of this inference rank");
@@ -182,18 +186,19 @@ AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
   std::unique_lock lock(mutex_);
   while (true) {
     const auto awake = [&] { return shared_.answer || shared_.copy; };
-    const bool in_time = changed_.wait_until(lock, deadline, awake);
+    const Woken woken = WaitUntil(lock, changed_, deadline, interrupted_, awake);
     if (shared_.copy) {
       const auto copy = *std::exchange(shared_.copy, std::nullopt);
       lock.unlock();
       copy.memory->CopyToLive();
       session_->loop().Post([this, update = copy.update] { Feed(Copied{update}); });
       lock.lock();
-    } else if (in_time) {
+    } else if (woken == Woken::kDone) {
       return *shared_.answer;
     } else {
       // The machine decides whether the call may end now; it is asked again while it may not.
-      session_->loop().Post([this] { Feed(CallExpired{}); });
+      const bool interrupted = woken == Woken::kInterrupted;
+      session_->loop().Post([this, interrupted] { Feed(CallExpired{interrupted}); });
       deadline = Clock::now() + again;
     }
   }
@@ -212,13 +217,14 @@ Status InferenceWorker::Register(std::vector<Shard> shards, LandingMode landing)
   std::shared_ptr<LandingMemory> memory = std::move(*registered);
   const auto mode = landing == LandingMode::kShadow ? wire::Landing::kShadow : wire::Landing::kInPlace;
   const auto task = [&] {
-    const bool same = memory_ != nullptr && memory_->SameShards(*memory);
+    const bool same = memory_ != nullptr && memory_->SameMemory(*memory);
     std::swap(memory_, memory);
-    Feed(RegisterCalled{.landing = mode, .same_shards = same});
+    Feed(RegisterCalled{.landing = mode, .same_memory = same});
     const std::lock_guard lock(mutex_);
     if (!shared_.answer->status.ok()) return std::swap(memory_, memory);
     shared_.memory = memory_;
     plan_.reset();
+    grants_.reset();  // They keep the memory of before.
   };
   return Call(task, TimePoint::max()).status;
 }
@@ -292,6 +298,8 @@ void InferenceWorker::OnMessage(wire::ControllerMessage message) {
       OnPlan(std::move(value));
     } else if constexpr (std::is_constructible_v<InferenceEvent, T>) {
       if constexpr (std::is_same_v<T, wire::Lost>) LogLoss(value);
+      if constexpr (std::is_same_v<T, wire::Lost> || std::is_same_v<T, wire::Abort>)
+        value.reason = AsOutcome(std::move(value.reason));
       Feed(std::forward<decltype(value)>(value));
       if constexpr (is_welcome) session_->SetOutcome(Status::Ok());
     }
@@ -301,7 +309,7 @@ void InferenceWorker::OnMessage(wire::ControllerMessage message) {
 }
 
 void InferenceWorker::OnSessionEnded(const Status& status) {
-  Feed(SessionEnded{status});
+  Feed(SessionEnded{AsOutcome(status)});
   session_->SetOutcome(status);
   // A call that must not end while a stopped process may write ends all the same, with that news.
   session_->loop().After(2 * session_->settings().lease, [this] { Feed(CallExpired{}); });

@@ -42,7 +42,7 @@ class Transition {
   void operator()(const FinishCalled&);
   void operator()(const AbortCalled&);
   void operator()(const WaitCalled&);
-  void operator()(const CallExpired&);
+  void operator()(const CallExpired& expired);
 
  private:
   void Do(InferenceAction action) { actions_.push_back(std::move(action)); }
@@ -67,7 +67,7 @@ class Transition {
   void TellAbort(const Status& reason);
   void TellLoss();
   bool RefuseCall();
-  [[nodiscard]] Status TooLate() const;
+  [[nodiscard]] Status TooLate(bool interrupted) const;
 
   InferenceState& s_;
   std::vector<InferenceAction> actions_;
@@ -235,7 +235,7 @@ void Transition::operator()(const RegisterCalled& registered) {
   s_.landing = registered.landing;
   s_.epoch = 0;
   s_.prepared = false;
-  if (!registered.same_shards) {
+  if (!registered.same_memory) {
     s_.served = {};
     s_.failed = false;
     s_.state = EngineState::kJoining;
@@ -305,14 +305,19 @@ void Transition::operator()(const WaitCalled&) {
   TellLoss();
 }
 
-void Transition::operator()(const CallExpired&) {
+void Transition::operator()(const CallExpired& expired) {
   if (s_.call == UserCall::kNone || s_.step == Step::kCopying) return;
   // Wait lets nobody touch the live tensors after it has returned: once that has begun it sees the update to
   // its end, which the controller's time-outs or the session's end bring about.
   const bool bound = s_.touched || s_.user == UserPhase::kFinishing ||
                      (s_.step == Step::kOpening && s_.landing == Landing::kInPlace);
-  if (s_.call == UserCall::kWait && bound && s_.step != Step::kAborting) return;
-  AnswerError(TooLate());
+  if (s_.call == UserCall::kWait && bound && s_.step != Step::kAborting) {
+    if (!expired.interrupted) return;
+    // Gives the update up; the answer comes when nobody can write any more. Committed bytes are whole
+    // already.
+    if (s_.step != Step::kCommitted) return Fail({Code::kCancelled, "the waiting engine was interrupted"});
+  }
+  AnswerError(TooLate(expired.interrupted));
 }
 
 // --- Parts of transitions -------------------------------------------------------------------------------
@@ -484,7 +489,7 @@ bool Transition::RefuseCall() {
   return false;
 }
 
-Status Transition::TooLate() const {
+Status Transition::TooLate(bool interrupted) const {
   std::string what;
   switch (s_.step) {
     case Step::kNone:
@@ -505,6 +510,8 @@ Status Transition::TooLate() const {
       what = "not every byte arrived in time";
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
+  if (s_.step == Step::kAborting) return {Code::kFenced, what};
+  if (interrupted) return {Code::kCancelled, StrCat("interrupted; ", what)};
   return {Code::kTimedOut, what};
 }
 

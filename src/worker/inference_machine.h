@@ -130,14 +130,16 @@ struct SessionEnded {
 };
 struct RegisterCalled {
   wire::Landing landing = wire::Landing::kInPlace;
-  bool same_shards = false;  ///< As before, perhaps at other addresses.
+  bool same_memory = false;  ///< The same boxes at the same addresses: what is served stays served.
 };
 struct BeginCalled {};
 struct ReceiveCalled {};
 struct FinishCalled {};
 struct AbortCalled {};
-struct WaitCalled {};   ///< Begin, Receive and Finish in one.
-struct CallExpired {};  ///< The deadline of the blocking call has passed.
+struct WaitCalled {};  ///< Begin, Receive and Finish in one.
+struct CallExpired {   ///< The deadline of the blocking call has passed, or its caller was interrupted.
+  bool interrupted = false;
+};
 
 using InferenceEvent =
     std::variant<wire::Welcome, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort, wire::Lost,

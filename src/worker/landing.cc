@@ -82,13 +82,14 @@ wire::LandingMap LandingMemory::Map() const {
   return map;
 }
 
-bool LandingMemory::SameShards(const LandingMemory& other) const {
+bool LandingMemory::SameMemory(const LandingMemory& other) const {
   if (shards_.size() != other.shards_.size()) return false;
   for (const Shard& shard : shards_) {
     const auto found = other.by_key_.find(ShardKey(shard.tensor.name, shard.box));
     if (found == other.by_key_.end()) return false;
     const Shard& theirs = other.shards_[found->second];
-    if (theirs.tensor != shard.tensor || theirs.box != shard.box || theirs.declared != shard.declared)
+    if (theirs.tensor != shard.tensor || theirs.box != shard.box || theirs.data != shard.data ||
+        theirs.declared != shard.declared)
       return false;
   }
   return true;

@@ -33,8 +33,8 @@ class LandingMemory {
   [[nodiscard]] std::byte* LandingOf(size_t shard) const { return landing_[shard]; }
   /// For the message LandingMap.
   [[nodiscard]] wire::LandingMap Map() const;
-  /// Whether both hold the same boxes of the same tensors.
-  [[nodiscard]] bool SameShards(const LandingMemory& other) const;
+  /// Whether both are the same boxes of the same tensors at the same addresses.
+  [[nodiscard]] bool SameMemory(const LandingMemory& other) const;
   /// Shadow: copies every shard into the live tensors.
   void CopyToLive() const;
   /// Shadow only: bytes of the spare buffer.

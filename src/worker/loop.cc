@@ -9,6 +9,7 @@ namespace weightcast::worker {
 Loop::Loop(const char* name) : thread_([this, name] { Run(name); }) {}
 
 bool Loop::Post(Task task) {
+  if (!process_.Check().ok()) return false;  // The thread is the parent's.
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) return false;

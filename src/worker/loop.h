@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "worker/waiting.h"
 
 namespace weightcast::worker {
 
@@ -23,14 +24,12 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  /// Any thread. False, and the task is dropped, once stopped.
+  /// Any thread. False, and the task is dropped, once stopped or in a forked child.
   bool Post(Task task);
   /// Runs it after `delay`, or never if the loop is stopped before. Any thread.
   void After(Duration delay, Task task);
   /// Ends after the task at hand; what is left is dropped. Idempotent. Not from a task.
   void Stop();
-  /// For assertions: whether the caller is a task.
-  [[nodiscard]] bool InLoop() const { return std::this_thread::get_id() == thread_.get_id(); }
 
  private:
   void Run(const char* name);
@@ -42,6 +41,7 @@ class Loop {
   std::deque<Task> tasks_;
   std::multimap<TimePoint, Task> timers_;
   bool stopped_ = false;
+  const OwnProcess process_;
   std::mutex join_mutex_;
   std::thread thread_;
 };

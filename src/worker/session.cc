@@ -38,6 +38,7 @@ Session::Session(const WorkerOptions& options, wire::Role role, Settings setting
       world_size_(options.world_size),
       settings_(std::move(settings)),
       handlers_(std::move(handlers)),
+      interrupted_(options.interrupted),
       loop_("wc-worker") {}
 
 Session::~Session() = default;
@@ -60,7 +61,8 @@ Status Session::Begin() {
     if (Status status = OpenClient(); !status.ok()) SetOutcome(std::move(status));
   });
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return decided_; });
+  const Woken woken = WaitUntil(lock, changed_, TimePoint::max(), interrupted_, [&] { return decided_; });
+  if (woken == Woken::kInterrupted) return {Code::kCancelled, "interrupted before the controller answered"};
   return outcome_;
 }
 

@@ -14,6 +14,7 @@
 #include "weightcast/worker.h"
 #include "wire/messages.h"
 #include "worker/loop.h"
+#include "worker/waiting.h"
 
 namespace weightcast::worker {
 
@@ -78,6 +79,7 @@ class Session {
   bool begun_ = false;  ///< The loop's.
   std::mutex mutex_;
   std::condition_variable changed_;
+  Interrupted interrupted_;
   bool decided_ = false;
   Status outcome_;
 

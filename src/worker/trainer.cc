@@ -17,6 +17,7 @@
 #include "worker/shards.h"
 #include "worker/trainer_machine.h"
 #include "worker/update_record.h"
+#include "worker/waiting.h"
 
 namespace weightcast {
 namespace worker {
@@ -44,6 +45,8 @@ class TrainerWorker final : public Trainer {
   };
 
   // Any thread.
+  Interrupted interrupted_;
+  const OwnProcess process_;
   AnswerTrainer Call(std::function<void()> task);
   void RunInLoop(const std::function<void()>& task);
   void PostCancel(int64_t number);
@@ -91,13 +94,14 @@ Status TrainerWorker::Open(const WorkerOptions& options) {
   Session::Handlers handlers;
   handlers.on_message = [this](wire::ControllerMessage message) { OnMessage(std::move(message)); };
   handlers.on_ended = [this](const Status& status) {
-    Feed(TrainerEnded{status});
+    Feed(TrainerEnded{AsOutcome(status)});
     session_->SetOutcome(status);
   };
   handlers.on_connected = [](const Identity&) {};
   handlers.on_disconnected = [this](const Identity& peer, const Status& status) {
     WC_LOG(kInfo, session_->text(), ": connection to ", ToString(peer), " ended: ", status.message());
   };
+  interrupted_ = options.interrupted;
   WC_ASSIGN_OR_RETURN(session_, Session::Open(options, wire::Role::kTrainer, std::move(handlers)));
   Sender::Callbacks callbacks;
   callbacks.on_ended = [this](const SendEnded& ended) {
@@ -147,7 +151,7 @@ void TrainerWorker::RunInLoop(const std::function<void()>& task) {
 }
 
 AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
-  AnswerTrainer answer{.status = Closed(), .version = {}};
+  AnswerTrainer answer{.status = process_.Check().ok() ? Closed() : process_.Check(), .version = {}};
   RunInLoop([&] {
     answer_.reset();
     task();
@@ -176,7 +180,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold
   std::shared_ptr<UpdateRecord> record;
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
-    record = std::make_shared<UpdateRecord>(Version{state_.run, number});
+    record = std::make_shared<UpdateRecord>(Version{state_.run, number}, interrupted_);
     const bool known = records_.contains(number);
     if (!known) records_[number] = record;
     Feed(PublishCalled{.number = number, .hold = hold});

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "worker/deadline.h"
 
 namespace weightcast::worker {
 namespace {
@@ -34,7 +33,7 @@ std::vector<RankStats> StatsOf(const std::vector<wire::RankBytes>& ranks) {
 void UpdateRecord::SetFree(Status status) {
   {
     const std::lock_guard lock(mutex_);
-    if (!free_) free_ = std::move(status);
+    if (!free_) free_ = AsOutcome(std::move(status));
   }
   changed_.notify_all();
 }
@@ -47,7 +46,8 @@ void UpdateRecord::SetHeld() {
 void UpdateRecord::SetDone(Result<UpdateStats> outcome) {
   {
     const std::lock_guard lock(mutex_);
-    if (!done_) done_ = std::move(outcome);
+    if (done_) return;
+    done_ = outcome.ok() ? std::move(outcome) : Result<UpdateStats>(AsOutcome(outcome.status()));
   }
   changed_.notify_all();
 }
@@ -63,20 +63,26 @@ void UpdateRecord::SetNote(std::string note) {
 }
 
 Status UpdateRecord::WaitFree(double timeout) {
+  WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
-  if (changed_.wait_until(lock, DeadlineIn(timeout), [&] { return free_.has_value(); })) return *free_;
-  return TimedOut("the sources are still needed", timeout);
+  const Woken woken =
+      WaitUntil(lock, changed_, DeadlineIn(timeout), interrupted_, [&] { return free_.has_value(); });
+  return woken == Woken::kDone ? *free_ : NotYet(woken, "the sources are still needed", timeout);
 }
 
 Result<UpdateStats> UpdateRecord::WaitDone(double timeout) {
+  WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
-  if (changed_.wait_until(lock, DeadlineIn(timeout), [&] { return done_.has_value(); })) return *done_;
-  return TimedOut("it is not committed", timeout);
+  const Woken woken =
+      WaitUntil(lock, changed_, DeadlineIn(timeout), interrupted_, [&] { return done_.has_value(); });
+  if (woken == Woken::kDone) return *done_;
+  return NotYet(woken, "it is not committed", timeout);
 }
 
-Status UpdateRecord::TimedOut(const char* what, double timeout) const {
-  return {Code::kTimedOut, StrCat("version ", ToString(version_), ": ", what, " after ", timeout, " s",
-                                  note_.empty() ? "" : "; ", note_)};
+Status UpdateRecord::NotYet(Woken woken, const char* what, double timeout) const {
+  const std::string text = StrCat("version ", ToString(version_), ": ", what);
+  if (woken == Woken::kInterrupted) return {Code::kCancelled, StrCat("interrupted; ", text)};
+  return {Code::kTimedOut, StrCat(text, " after ", timeout, " s", note_.empty() ? "" : "; ", note_)};
 }
 
 Result<UpdateStats> StatsOf(const wire::Done& done) {

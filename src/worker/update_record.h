@@ -9,13 +9,15 @@
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
 #include "wire/messages.h"
+#include "worker/waiting.h"
 
 namespace weightcast::worker {
 
 /// What is known of one published version: written by the worker's loop, waited for by the user. Thread safe.
 class UpdateRecord {
  public:
-  explicit UpdateRecord(Version version) : version_(version) {}
+  UpdateRecord(Version version, Interrupted interrupted)
+      : version_(version), interrupted_(std::move(interrupted)) {}
 
   [[nodiscard]] Version version() const { return version_; }
   /// The first word counts, of each.
@@ -31,9 +33,11 @@ class UpdateRecord {
   Result<UpdateStats> WaitDone(double timeout);
 
  private:
-  [[nodiscard]] Status TimedOut(const char* what, double timeout) const;
+  [[nodiscard]] Status NotYet(Woken woken, const char* what, double timeout) const;
 
   const Version version_;
+  const Interrupted interrupted_;
+  const OwnProcess process_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Status> free_;

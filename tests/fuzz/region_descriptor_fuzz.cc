@@ -15,8 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (region->length > region->registered || region->offset > region->registered - region->length)
       std::abort();
   }
-  if (const auto key = transport::shm::DecodeKey(bytes);
-      key.ok() && transport::shm::EncodeKey(*key) != bytes)
+  if (const auto key = transport::shm::DecodeKey(bytes); key.ok() && transport::shm::EncodeKey(*key) != bytes)
     std::abort();
   return 0;
 }

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -32,10 +33,20 @@ class Kill : public testing::Test {
  protected:
   enum Index : size_t { kController, kTrainer0, kTrainer1, kA0, kA1, kB0, kCount };
 
-  static std::unique_ptr<Cluster> StartAll(std::mt19937& random) {
+  /// Another one in each run; a failure shows it.
+  static uint32_t Seed() {
+    static const uint32_t seed = [] {
+      const char* given = std::getenv("WC_TEST_SEED");
+      return given != nullptr ? static_cast<uint32_t>(std::stoul(given)) : std::random_device()();
+    }();
+    return seed;
+  }
+
+  /// `engines`: without so many there is no plan.
+  static std::unique_ptr<Cluster> StartAll(std::mt19937& random, int engines = 2) {
     auto cluster = std::make_unique<Cluster>();
     std::map<std::string, std::string> options = {{"lease", StrCat(kLease)},
-                                                  {"engines", "2"},
+                                                  {"engines", StrCat(engines)},
                                                   {"landing", random() % 2 == 0 ? "shadow" : "in_place"},
                                                   {"transport", random() % 2 == 0 ? "tcp" : "shm"}};
     cluster->Start({.role = "controller", .engine = "", .rank = 0, .ranks = 1, .options = options});
@@ -47,15 +58,19 @@ class Kill : public testing::Test {
     return cluster;
   }
 
-  /// From the first version on everywhere, and some random moment later.
+  /// At some random moment after all have registered (planning, connecting, the first update), or after the
+  /// first version is everywhere.
   static void KillAtRandom(Cluster& cluster, size_t victim, std::mt19937& random) {
+    const bool early = random() % 2 == 0;
     const auto running = [&] {
-      for (size_t i = kTrainer0; i < kCount; ++i)
-        if (cluster.board().process[i].version < 1) return false;
+      for (size_t i = kTrainer0; i < kCount; ++i) {
+        const auto& process = cluster.board().process[i];
+        if (early ? !process.registered : process.version < 1) return false;
+      }
       return true;
     };
     ASSERT_TRUE(cluster.WaitUntil(running, 20 * kSlow)) << Describe(cluster);
-    const double later = static_cast<double>(random() % 400) / 1000 * kSlow;
+    const double later = static_cast<double>(random() % (early ? 200 : 400)) / 1000 * kSlow;
     cluster.WaitUntil([] { return false; }, later);
     cluster.Kill(victim);
   }
@@ -81,7 +96,7 @@ class Kill : public testing::Test {
   }
 
   static std::string Describe(Cluster& cluster) {
-    std::string text;
+    std::string text = StrCat("WC_TEST_SEED=", Seed(), "\n");
     for (size_t i = 0; i < kCount; ++i) {
       const auto& process = cluster.board().process[i];
       text += StrCat("process ", i, ": version ", process.version.load(), ", exit code ", cluster.ExitCode(i),
@@ -93,7 +108,7 @@ class Kill : public testing::Test {
 };
 
 TEST_F(Kill, TrainerEndsEverybodyByName) {
-  std::mt19937 random(testing::UnitTest::GetInstance()->random_seed() + 1);
+  std::mt19937 random(Seed());
   for (int round = 0; round < kRounds && !HasFailure(); ++round) {
     auto cluster = StartAll(random);
     const size_t victim = random() % 2 == 0 ? kTrainer0 : kTrainer1;
@@ -105,9 +120,9 @@ TEST_F(Kill, TrainerEndsEverybodyByName) {
 }
 
 TEST_F(Kill, InferenceRankEndsItsEngineByNameAndTheOtherEngineGoesOn) {
-  std::mt19937 random(testing::UnitTest::GetInstance()->random_seed() + 2);
+  std::mt19937 random(Seed() + 1);
   for (int round = 0; round < kRounds && !HasFailure(); ++round) {
-    auto cluster = StartAll(random);
+    auto cluster = StartAll(random, /*engines=*/1);
     const size_t victim = random() % 2 == 0 ? kA0 : kA1;
     KillAtRandom(*cluster, victim, random);
     ExpectEnds(*cluster, {victim == kA0 ? kA1 : kA0}, StrCat("engine a rank ", victim - kA0));
@@ -123,7 +138,7 @@ TEST_F(Kill, InferenceRankEndsItsEngineByNameAndTheOtherEngineGoesOn) {
 }
 
 TEST_F(Kill, ControllerEndsEverybody) {
-  std::mt19937 random(testing::UnitTest::GetInstance()->random_seed() + 3);
+  std::mt19937 random(Seed() + 2);
   for (int round = 0; round < kRounds && !HasFailure(); ++round) {
     auto cluster = StartAll(random);
     KillAtRandom(*cluster, kController, random);

@@ -107,6 +107,7 @@ class RoleProcess {
     if (!trainer.ok()) return Fail(trainer.status());
     Weights weights(SmallModel(DType::kU64), Cut::kRows, worker_.rank, worker_.world_size);
     if (Status status = (*trainer)->Register(weights.shards(), ""); !status.ok()) return Fail(status);
+    mine_.registered = true;
     // One failed update is got over (an engine is gone, others take the next); several in a row are the end.
     int failures = 0;
     for (int64_t version = 1; !board_.stop && failures < 3; ++version) {
@@ -129,6 +130,7 @@ class RoleProcess {
     const auto landing =
         Option("landing", "in_place") == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace;
     if (Status status = (*inference)->Register(weights.shards(), landing); !status.ok()) return Fail(status);
+    mine_.registered = true;
     std::atomic<bool> over{false};
     std::shared_mutex engine;
     std::thread reader([&] {
@@ -145,7 +147,7 @@ class RoleProcess {
         last = *version;
         if (weights.Wrong(last.number) != 0) ++mine_.violations;
         mine_.version = last.number;
-      } else if (version.status().code() != Code::kTimedOut || IsEnd(**inference)) {
+      } else if (version.status().code() != Code::kTimedOut) {
         code = Fail(version.status());
         break;
       }
@@ -153,11 +155,6 @@ class RoleProcess {
     over = true;
     reader.join();
     return code;
-  }
-
-  /// A time-out of Wait leads on, one of the session does not.
-  static bool IsEnd(const Inference& inference) {
-    return inference.last_error().message().find("controller") != std::string::npos;
   }
 
   /// Whenever a version is reported, every byte is of that version.

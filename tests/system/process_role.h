@@ -18,6 +18,7 @@ inline constexpr size_t kMaxProcesses = 8;
 /// What the processes of one cluster tell the test, in memory that they share.
 struct Board {
   struct Process {
+    std::atomic<bool> registered{false};  ///< A worker: its tensors are.
     std::atomic<int64_t> version{-1};     ///< Trainer: last committed; inference: served and compared.
     std::atomic<int64_t> violations{0};   ///< Bytes found that are not of the version reported.
     std::atomic<int64_t> comparisons{0};  ///< Whole comparisons by the reader, against the version reported.

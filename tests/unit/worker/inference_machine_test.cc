@@ -29,7 +29,7 @@ struct Rank {
     state.self = {wire::Role::kInference, "e", 0};
     state.verify = verify;
     Do(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
-    Do(RegisterCalled{.landing = landing, .same_shards = false});
+    Do(RegisterCalled{.landing = landing, .same_memory = false});
     Do(PlanArrived{1});
     Do(PlanReady{1});
   }
@@ -234,6 +234,9 @@ TEST(InferenceMachine, LostWorkersEndOneWait) {
   EXPECT_EQ(rank.Answer().code(), Code::kTimedOut);
   EXPECT_THAT(rank.Answer().message(), testing::HasSubstr("trainer 1 is lost"));
   EXPECT_EQ(rank.state.user, UserPhase::kOutside);
+  rank.Do(WaitCalled{});
+  rank.Do(CallExpired{.interrupted = true});
+  EXPECT_EQ(rank.Answer().code(), Code::kCancelled);
 }
 
 TEST(InferenceMachine, WaitThatHasBegunToChangeTensorsGoesToTheEnd) {
@@ -249,7 +252,20 @@ TEST(InferenceMachine, WaitThatHasBegunToChangeTensorsGoesToTheEnd) {
   EXPECT_TRUE(rank.Action<RevokeGrants>());
   EXPECT_FALSE(rank.Action<AnswerCall>());
   rank.Do(CallExpired{});
-  EXPECT_EQ(rank.Answer().code(), Code::kTimedOut) << "a stopped writer must not hang the reader";
+  EXPECT_EQ(rank.Answer().code(), Code::kFenced) << "a stopped writer must not hang the reader";
+}
+
+TEST(InferenceMachine, AnInterruptedWaitGivesTheUpdateUpAndReturnsFenced) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(WaitCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(CallExpired{.interrupted = true});
+  EXPECT_TRUE(rank.Action<RevokeGrants>());
+  EXPECT_FALSE(rank.Action<AnswerCall>()) << "somebody may still write";
+  rank.Do(GrantsFenced{Update(1)});
+  EXPECT_EQ(rank.Answer().code(), Code::kCancelled);
+  EXPECT_EQ(rank.state.user, UserPhase::kOutside);
 }
 
 TEST(InferenceMachine, SessionEndAnswersEveryCall) {
@@ -298,7 +314,7 @@ TEST(InferenceMachine, RequestOfAnotherEpochIsRefused) {
   EXPECT_TRUE(rank.Sent<wire::Failed>());
   EXPECT_EQ(rank.state.step, Step::kNone);
   Rank again(Landing::kShadow);
-  again.Do(RegisterCalled{.landing = Landing::kShadow, .same_shards = true});
+  again.Do(RegisterCalled{.landing = Landing::kShadow, .same_memory = true});
   again.Do(wire::GrantRequest{Update(2), Number(3)});
   EXPECT_TRUE(again.Sent<wire::Failed>()) << "the plan is void with the old registration";
 }
@@ -325,7 +341,7 @@ class RandomWorld {
     state_.self = {wire::Role::kInference, "e", 0};
     state_.verify = verify;
     Feed(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
-    Feed(RegisterCalled{.landing = landing, .same_shards = false});
+    Feed(RegisterCalled{.landing = landing, .same_memory = false});
   }
 
   /// What a healthy world would do next, mostly; sometimes anything.
@@ -417,7 +433,7 @@ class RandomWorld {
     in_call_ = true;
     switch (Pick(8)) {
       case 0:
-        return Feed(RegisterCalled{.landing = landing_, .same_shards = true});
+        return Feed(RegisterCalled{.landing = landing_, .same_memory = true});
       case 1:
       case 2:
         return Feed(BeginCalled{});
