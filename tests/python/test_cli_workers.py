@@ -1,7 +1,6 @@
 """Controller, trainers and inference ranks started by hand."""
 
 import contextlib
-import os
 import pathlib
 import subprocess
 import time
@@ -356,10 +355,10 @@ def test_a_killed_process_is_heard_of(tmp_path, start, victim):
     assert name in result.stderr, result.stderr
 
 
-def test_the_five_are_named_in_their_logs(tmp_path, start, address):
+def test_connections_are_named_in_the_logs(tmp_path, start, address):
     write_checkpoint(tmp_path / "c")
-    start(*trainer(address, 0, 1, tmp_path / "c", "--log-level", "info"))
+    source = start(*trainer(address, 0, 1, tmp_path / "c", "--log-level", "info"))
     sink = start(*inference(address, "e", tmp_path / "c", "--versions", 1, "--log-level", "info"))
     result = sink.end()
     assert "accepted 1/1 from trainer 0" in result.stderr
-    assert os.path.exists(tmp_path / "c")
+    assert "connected 1/1 to engine e rank 0" in source.stop().stderr
