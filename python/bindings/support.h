@@ -59,7 +59,10 @@ class Held {
   Held& operator=(Held&&) = delete;
   ~Held() {
     if (worker_ == nullptr) return;
-    if (::getpid() != owner_) return (void)worker_.release();
+    if (::getpid() != owner_) {
+      (void)worker_.release();
+      return;
+    }
     const nb::gil_scoped_release release;
     worker_.reset();
   }
