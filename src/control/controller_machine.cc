@@ -106,8 +106,6 @@ void Machine::On(const Said& event) {
       return true;
     } else if constexpr (std::is_same_v<Message, wire::Published>) {
       return trainer && (OnPublished(*worker, message), true);
-    } else if constexpr (std::is_same_v<Message, wire::Sent>) {
-      return trainer && (OnSent(*worker, message), true);
     } else if constexpr (std::is_same_v<Message, wire::Cancel>) {
       return trainer && (OnCancel(*worker, message), true);
     } else if constexpr (std::is_same_v<Message, wire::LandingMap>) {
@@ -134,8 +132,7 @@ void Machine::On(const Said& event) {
     const Status reason(Code::kProtocol, StrCat(TextOf(*worker), " sent a message that is not its to send"));
     RefuseWorker(event.session, reason);
   }
-  // A transfer's end changes nothing but statistics, and there may be a million in one update.
-  if (!std::holds_alternative<wire::Sent>(event.message) || !allowed) Advance();
+  Advance();
 }
 
 // --- Look-ups -----------------------------------------------------------------------------------

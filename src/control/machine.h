@@ -82,7 +82,6 @@ class Machine {
 
   // The update (machine_update.cc, machine_abort.cc).
   void OnGranted(Worker& worker, const wire::Granted& message);
-  void OnSent(const Worker& worker, const wire::Sent& message);
   void OnReady(Worker& worker, const wire::Ready& message);
   void OnCommitted(Worker& worker, const wire::Committed& message);
   void OnServing(Worker& worker, const wire::Serving& message);

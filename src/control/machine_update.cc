@@ -79,13 +79,6 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
   if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kWriting);
 }
 
-void Machine::OnSent(const Worker& worker, const wire::Sent& message) {
-  if (!s_.update || s_.update->id != message.update || worker.rank >= s_.update->senders.size()) return;
-  // The bytes are counted where they land: this may come too late for Done.
-  Sender& sender = s_.update->senders[worker.rank];
-  sender.seconds = std::max(sender.seconds, message.seconds);
-}
-
 void Machine::OnReady(Worker& worker, const wire::Ready& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kGranted, "Ready");
   if (rank == nullptr) return;

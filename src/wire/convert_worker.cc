@@ -35,13 +35,6 @@ void PutIn(const Granted& from, pb::WorkerMessage& message) {
   Put(from.update, *message.mutable_granted()->mutable_update());
   PutAll(from.grants, message.mutable_granted()->mutable_grants());
 }
-void PutIn(const Sent& from, pb::WorkerMessage& message) {
-  auto& to = *message.mutable_sent();
-  Put(from.update, *to.mutable_update());
-  to.set_destination(from.destination);
-  to.set_bytes(from.bytes);
-  to.set_seconds(from.seconds);
-}
 void PutIn(const Ready& from, pb::WorkerMessage& message) {
   auto& to = *message.mutable_ready();
   Put(from.update, *to.mutable_update());
@@ -115,12 +108,6 @@ Granted GetGranted(const pb::Granted& from, Check& check) {
   GetAll(from.grants(), to.grants, kMaxWorkers, "grants", check);
   return to;
 }
-Sent GetSent(const pb::Sent& from, Check& check) {
-  Sent to{.update = {}, .destination = from.destination(), .bytes = from.bytes(), .seconds = from.seconds()};
-  Get(from.update(), to.update, check);
-  check.Time(from.seconds(), "seconds");
-  return to;
-}
 Ready GetReady(const pb::Ready& from, Check& check) {
   Ready to{.update = {}, .bytes = from.bytes(), .seconds = from.seconds()};
   Get(from.update(), to.update, check);
@@ -185,9 +172,6 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       return;
     case WorkerMessage::kGranted:
       to = GetGranted(from.granted(), check);
-      return;
-    case WorkerMessage::kSent:
-      to = GetSent(from.sent(), check);
       return;
     case WorkerMessage::kReady:
       to = GetReady(from.ready(), check);

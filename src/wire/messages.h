@@ -128,15 +128,6 @@ struct Granted {
   std::vector<SourceGrant> grants;
   friend bool operator==(const Granted&, const Granted&) = default;
 };
-/// Trainer: all its bytes of this update to this destination have landed. It may come after the receiver's
-/// Ready; how much each sender has sent is told by that.
-struct Sent {
-  UpdateId update;
-  uint32_t destination = 0;
-  uint64_t bytes = 0;
-  double seconds = 0;
-  friend bool operator==(const Sent&, const Sent&) = default;
-};
 /// What a rank has received from one trainer, and when the last of it came (seconds from the grant on).
 struct SourceBytes {
   uint32_t trainer = 0;  ///< Rank.
@@ -192,7 +183,7 @@ struct Goodbye {
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
 
-using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Sent, Ready,
+using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready,
                                    Committed, Serving, Aborted, Failed, Cancel, Heartbeat, Goodbye>;
 
 // --- Controller -> worker ----------------------------------------------------------------------

@@ -202,13 +202,10 @@ void Transition::operator()(const SendEnded& ended) {
   for (auto& sending : s_.sendings) {
     if (sending.update != ended.update || sending.destination != ended.destination || sending.quiet) continue;
     sending.quiet = true;
-    if (ended.status.ok()) {
-      Send(wire::Sent{ended.update, ended.destination, ended.bytes, ended.seconds});
-    } else {
-      s_.last_error = ended.status;
-      const int64_t destination = ended.road ? int64_t{ended.destination} : -1;
-      Send(wire::Failed{ended.update, destination, ended.status});
-    }
+    if (ended.status.ok()) continue;  // The receiver tells what has come.
+    s_.last_error = ended.status;
+    const int64_t destination = ended.road ? int64_t{ended.destination} : -1;
+    Send(wire::Failed{ended.update, destination, ended.status});
   }
 }
 

@@ -71,8 +71,6 @@ struct SendEnded {
   uint32_t destination = 0;
   Status status;
   bool road = false;  ///< The error is of the road to this destination alone.
-  uint64_t bytes = 0;
-  double seconds = 0;
 };
 /// Nobody reads the sources for this sending any more. Comes once, after SendEnded or after it was stopped.
 struct SendFenced {

@@ -439,7 +439,6 @@ TEST(MachineUpdate, StaleMessagesAreDropped) {
     c.Do(Said{c.engines["a"][0], wire::Committed{.update = id}});
     c.Do(Said{c.engines["a"][0], wire::Serving{.update = id, .version = kFirst}});
     c.Do(Said{c.engines["a"][0], wire::Aborted{.update = id, .lost = true}});
-    c.Do(Said{c.trainers[0], wire::Sent{.update = id, .destination = 0, .bytes = 9}});
     c.Do(Said{c.trainers[0], wire::Failed{.update = id, .destination = 0, .reason = {Code::kInternal, "x"}}});
   }
   EXPECT_TRUE(c.state == before);

@@ -19,8 +19,8 @@ namespace weightcast::control {
 
 inline constexpr Duration kPatience = std::chrono::seconds(20);
 
-/// A worker over a real client that follows the protocol but moves no bytes: a trainer says Sent as soon as
-/// it may start, an inference rank is complete when it has granted.
+/// A worker over a real client that follows the protocol but moves no bytes: an inference rank is complete
+/// when it has granted.
 class Puppet {
  public:
   struct Options {
@@ -146,10 +146,6 @@ class Puppet {
                               .bytes = 4096,
                               .seconds = 0.01,
                               .sources = {{.trainer = 0, .bytes = 4096, .seconds = 0.01}}});
-  }
-  void Hear(const wire::Start& start) {
-    client_->Send(
-        wire::Sent{.update = start.update, .destination = start.destination, .bytes = 4096, .seconds = 0.01});
   }
   void Hear(const wire::Commit& commit) { client_->Send(wire::Committed{.update = commit.update}); }
   void Hear(const wire::Serve& serve) {

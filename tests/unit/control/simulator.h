@@ -402,9 +402,6 @@ class Simulator {
     const auto grant = to.open.find(write.grant);
     if (Lives(to) && grant != to.open.end()) {
       to.arrived.insert(grant->second);
-      if (Lives(from))
-        from.outbox.push_back(wire::Sent{
-            .update = write.update, .destination = write.destination, .bytes = 100, .seconds = 0.5});
       TryReady(to);
     } else if (Lives(from) && !from.over.contains(write.update)) {
       from.outbox.push_back(wire::Failed{.update = write.update,

@@ -47,7 +47,6 @@ std::vector<WorkerMessage> WorkerMessages() {
       Prepared{.epoch = 5},
       Published{.number = 81, .hold = true},
       Granted{.update = kUpdate, .grants = {{.trainer = 1, .slot = 3, .id = 77}}},
-      Sent{.update = kUpdate, .destination = 6, .bytes = uint64_t{1} << 40, .seconds = 0.25},
       Ready{.update = kUpdate,
             .bytes = 17,
             .seconds = 1.5,
