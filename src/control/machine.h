@@ -93,10 +93,11 @@ class Machine {
   Receiver* InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step, std::string_view what);
   [[nodiscard]] bool AllAt(GroupId group, RankStep step) const;
   void Enter(Target& target, EngineStep step);
+  void StartGranted();
   void ReleaseSources();
   void CommitReady();
   void EngineOut(Target& target, const Status& reason, SessionId fenced_already = 0);
-  void AbortRanks(const Target& target, const Status& reason, SessionId fenced_already);
+  void AbortRanks(const Target& target, const Status& reason, bool started, SessionId fenced_already);
   void StopSenders(const Target& target);
   /// No source is left: every engine that has not been told to commit is out.
   void AbortAll(const Status& reason);

@@ -7,12 +7,12 @@ namespace weightcast::control {
 
 using wire::EngineState;
 
-void Machine::AbortRanks(const Target& target, const Status& reason, SessionId fenced_already) {
+void Machine::AbortRanks(const Target& target, const Status& reason, bool started, SessionId fenced_already) {
   for (const Receiver& rank : s_.update->receivers) {
     Worker* worker = Find(rank.session);
     if (rank.group != target.group || worker == nullptr || rank.session == fenced_already) continue;
     worker->fencing = s_.update->id;
-    Tell(rank.session, wire::Abort{.update = s_.update->id, .reason = reason});
+    Tell(rank.session, wire::Abort{.update = s_.update->id, .reason = reason, .started = started});
   }
 }
 
@@ -27,14 +27,15 @@ void Machine::StopSenders(const Target& target) {
 void Machine::EngineOut(Target& target, const Status& reason, SessionId fenced_already) {
   if (target.step == EngineStep::kOut) return;
   Group& group = *FindGroup(target.group);
+  const bool started = target.step >= EngineStep::kWriting;
   target.step = EngineStep::kOut;
   target.reason = reason;
   group.last_error = reason;
   Disarm(TimerKind::kStep, target.group);
   Log(LogLevel::kWarning, "engine ", group.name, " is out of ", wire::ToString(s_.update->id), ": ",
       reason.message());
-  AbortRanks(target, reason, fenced_already);
-  StopSenders(target);
+  AbortRanks(target, reason, started, fenced_already);
+  if (started) StopSenders(target);
 }
 
 void Machine::AbortAll(const Status& reason) {
@@ -121,12 +122,17 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
 void Machine::OnStepTimer(GroupId group) {
   Target* target = TargetOf(group);
   if (target == nullptr) return;
-  static constexpr RankStep kWanted[] = {RankStep::kGranted, RankStep::kReady, RankStep::kReady,
-                                         RankStep::kCommitted, RankStep::kServing};
+  static constexpr RankStep kWanted[] = {RankStep::kGranted, RankStep::kGranted,   RankStep::kReady,
+                                         RankStep::kReady,   RankStep::kCommitted, RankStep::kServing};
   static constexpr const char* kMissing[] = {
-      " has not granted the update; is its engine in begin() or wait()? See grant_timeout", " has not received every byte", "",
-      " has not switched; call receive() and finish(), or raise commit_timeout", " has not answered Serve"};
-  if (target->step == EngineStep::kReady || target->step >= EngineStep::kDone) return;
+      " has not granted the update; is its engine in begin() or wait()? See grant_timeout",
+      "",
+      " has not received every byte",
+      "",
+      " has not switched; call receive() and finish(), or raise commit_timeout",
+      " has not answered Serve"};
+  const bool waits = target->step == EngineStep::kGranted || target->step == EngineStep::kReady;
+  if (waits || target->step >= EngineStep::kDone) return;
   const auto step = static_cast<size_t>(target->step);
   std::string who;
   for (const Receiver& rank : s_.update->receivers) {

@@ -55,8 +55,9 @@ class Writer {
     (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.trainers, p.destinations);
   }
   void Add(const Receiver& r) {
-    (*this)(r.session, r.group, r.rank, r.destination, r.step, r.bytes, r.seconds);
+    (*this)(r.session, r.group, r.rank, r.destination, r.step, r.grants, r.bytes, r.seconds);
   }
+  void Add(const wire::SourceGrant& g) { (*this)(g.trainer, g.slot, g.id); }
   void Add(const Target& t) { (*this)(t.group, t.step, t.reason); }
   void Add(const Sender& s) { (*this)(s.bytes, s.seconds); }
   void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason); }

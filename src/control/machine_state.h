@@ -106,6 +106,7 @@ struct Receiver {
   uint32_t rank = 0;  ///< Kept here: the worker may have left politely before the update is over.
   uint32_t destination = 0;
   RankStep step = RankStep::kAsked;
+  std::vector<wire::SourceGrant> grants = {};  ///< Until the sources are told.
   uint64_t bytes = 0;
   double seconds = 0;
   friend bool operator==(const Receiver&, const Receiver&) = default;
@@ -114,6 +115,8 @@ struct Receiver {
 /// An engine's: a step is reached when all its ranks have reached it.
 enum class EngineStep : uint8_t {
   kGranting,
+  kGranted,  ///< By all its ranks; no source is told before every engine that switches with it has come so
+             ///< far.
   kWriting,
   kReady,
   kCommitting,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "control/machine.h"
 
@@ -69,14 +70,32 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
     return;
   }
   rank->step = RankStep::kGranted;
+  rank->grants = message.grants;
   worker.state = EngineState::kUpdating;
-  for (const wire::SourceGrant& grant : message.grants)
-    Tell(s_.plan.trainers[grant.trainer], wire::Start{.update = s_.update->id,
-                                                      .version = s_.update->version,
-                                                      .destination = rank->destination,
-                                                      .slot = grant.slot,
-                                                      .grant = grant.id});
-  if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kWriting);
+  if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kGranted);
+}
+
+/// Until a source is told of its grant nothing can be written: whoever fails before costs no engine its
+/// version.
+void Machine::StartGranted() {
+  UpdateState& update = *s_.update;
+  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
+                                   [](const Target& target) { return target.step == EngineStep::kGranting; });
+  if (waiting && config_.together) return;
+  for (Target& target : update.targets) {
+    if (target.step != EngineStep::kGranted) continue;
+    for (Receiver& rank : update.receivers) {
+      if (rank.group != target.group) continue;
+      for (const wire::SourceGrant& grant : std::exchange(rank.grants, {}))
+        Tell(s_.plan.trainers[grant.trainer], wire::Start{.update = update.id,
+                                                          .version = update.version,
+                                                          .destination = rank.destination,
+                                                          .slot = grant.slot,
+                                                          .grant = grant.id});
+    }
+    // Ranks without a source are ready as soon as they have granted.
+    Enter(target, AllAt(target.group, RankStep::kReady) ? EngineStep::kReady : EngineStep::kWriting);
+  }
 }
 
 void Machine::OnReady(Worker& worker, const wire::Ready& message) {
@@ -92,7 +111,9 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
     sender.seconds = std::max(sender.seconds, source.seconds);
   }
   worker.state = EngineState::kReady;
-  if (AllAt(worker.group, RankStep::kReady)) Enter(*TargetOf(worker.group), EngineStep::kReady);
+  Target& target = *TargetOf(worker.group);
+  if (target.step == EngineStep::kWriting && AllAt(worker.group, RankStep::kReady))
+    Enter(target, EngineStep::kReady);
 }
 
 void Machine::ReleaseSources() {
@@ -159,6 +180,7 @@ void Machine::OnServing(Worker& worker, const wire::Serving& message) {
 
 void Machine::AdvanceUpdate() {
   if (!s_.update) return;
+  StartGranted();
   CommitReady();
   ReleaseSources();
   const auto over = [](const Target& target) {

@@ -52,6 +52,7 @@ void PutIn(const Stop& from, pb::ControllerMessage& message) {
 void PutIn(const Abort& from, pb::ControllerMessage& message) {
   Put(from.update, *message.mutable_abort()->mutable_update());
   Put(from.reason, *message.mutable_abort()->mutable_reason());
+  message.mutable_abort()->set_started(from.started);
 }
 void PutIn(const Release& from, pb::ControllerMessage& message) {
   Put(from.update, *message.mutable_release()->mutable_update());
@@ -135,6 +136,7 @@ Stop GetStop(const pb::Stop& from, Check& check) {
 Abort GetAbort(const pb::Abort& from, Check& check) {
   Abort to = GetNamed<Abort>(from, check);
   Get(from.reason(), to.reason, check);
+  to.started = from.started();
   return to;
 }
 Done GetDone(const pb::Done& from, Check& check) {

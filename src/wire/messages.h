@@ -258,6 +258,7 @@ struct Stop {
 struct Abort {
   UpdateId update;
   Status reason;
+  bool started = true;  ///< Inference: some source may have been told of this engine's grants.
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 /// Trainer: every rank of every engine that is still in the update is ready: sources may change.

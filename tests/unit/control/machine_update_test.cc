@@ -92,13 +92,69 @@ TEST(MachineUpdate, AllWaitForTheSlowButNotForEver) {
   c.processes[c.engines["slow"][0]].grants = false;
   c.PublishAll(1);
   c.Settle();
-  EXPECT_EQ(c.StateOf(c.engines["fast"][0]), EngineState::kReady);
+  EXPECT_EQ(c.StateOf(c.engines["fast"][0]), EngineState::kUpdating);
+  EXPECT_TRUE(c.started.empty()) << "no source is told before all have granted";
+  EXPECT_FALSE(c.Armed(TimerKind::kStep, c.GroupOf("fast"))) << "it is not the fast one that is late";
   c.Fire(TimerKind::kStep, c.GroupOf("slow"));
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["fast"][0]), kFirst);
   EXPECT_FALSE(c.LastDone().met_policy);
   EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine slow rank 0"));
   EXPECT_EQ(c.state.plan.epoch, 2U) << "an abort raises the epoch";
+}
+
+TEST(MachineUpdate, ALateRankCostsItsEngineNoVersion) {
+  for (const bool together : {true, false}) {
+    Cluster c;
+    c.config.together = together;
+    c.Start(2, {{"a", 2}});
+    c.PublishAll(1);
+    c.Settle();
+    c.processes[c.engines["a"][1]].grants = false;
+    c.PublishAll(2);
+    c.Settle();
+    EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kUpdating);
+    EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), c.config.grant_timeout);
+    c.Fire(TimerKind::kStep, c.GroupOf("a"));
+    c.Settle();
+    EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 1 has not granted"));
+    for (const SessionId rank : c.engines["a"]) {
+      EXPECT_EQ(c.StateOf(rank), EngineState::kServing);
+      EXPECT_EQ(c.Served(rank), kFirst);
+    }
+    EXPECT_EQ(ViewOf(c.config, c.state).engines[0].version, kFirst);
+    EXPECT_EQ(c.processes[c.trainers[0]].stops, 0) << "it had not been told to start";
+  }
+}
+
+TEST(MachineUpdate, WhileAllWaitATrainersDeathCostsNoVersion) {
+  Cluster c;
+  c.Start(2, {{"a", 1}, {"b", 1}});
+  c.PublishAll(1);
+  c.Settle();
+  c.processes[c.engines["b"][0]].grants = false;  // It generates.
+  c.PublishAll(2);
+  c.Settle();
+  c.KillAndNotice(c.trainers[1]);
+  c.Settle();
+  EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("trainer 1 is lost"));
+  EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kServing);
+  EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
+}
+
+TEST(MachineUpdate, AnEngineThatIsPutOutLetsTheOthersStart) {
+  Cluster c;
+  c.Start(1, {{"a", 1}, {"b", 1}});
+  c.processes[c.trainers[0]].writes = false;
+  c.processes[c.engines["b"][0]].grants = false;
+  c.PublishAll(1);
+  c.Settle();
+  EXPECT_EQ(c.state.update->targets[0].step, EngineStep::kGranted);
+  EXPECT_EQ(ViewOf(c.config, c.state).phase, "granting");
+  c.KillAndNotice(c.engines["b"][0]);
+  c.Settle();
+  EXPECT_EQ(c.state.update->targets[0].step, EngineStep::kWriting);
+  EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), c.config.timeout);
 }
 
 TEST(MachineUpdate, ATrainerThatDiesAbortsAndIsNamed) {
@@ -180,7 +236,7 @@ TEST(MachineUpdate, ARankThatDiesTakesOnlyItsEngineOut) {
     EXPECT_EQ(c.processes[c.trainers[0]].aborts, 0);
     EXPECT_EQ(c.Served(c.engines["b"][0]), kFirst);
     EXPECT_EQ(c.Served(c.engines["b"][1]), kFirst);
-    EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kFailed);
+    EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kJoining) << "nobody has written to it";
     EXPECT_EQ(c.LastDone().met_policy, !together);
     EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("engine a rank 1 is lost"));
     // Whole again, it gets the next version.

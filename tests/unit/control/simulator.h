@@ -73,6 +73,7 @@ class Simulator {
   Status plan_error;  ///< Given to the next plan, with `plan_concerned`.
   std::vector<SessionId> plan_concerned;
   std::vector<std::string> log;
+  std::set<std::pair<wire::UpdateId, SessionId>> started;  ///< Ranks whose grants a source was told of.
 
   Simulator() { config.term = {.number = 1, .id = 77}; }
 
@@ -266,6 +267,14 @@ class Simulator {
       destinations.insert(destinations.end(), engine.begin(), engine.end());
     const Process& target = processes.at(destinations.at(message.destination));
     EXPECT_TRUE(target.granted || !target.alive || target.refused) << "Start without a grant";
+    started.emplace(message.update, target.session);
+    ForRanks(message.update, [&](const Process& rank, const Target& part) {
+      const bool concerned = config.together ? part.step != EngineStep::kOut
+                                             : rank.hello.name.engine == target.hello.name.engine;
+      if (concerned) {
+        EXPECT_TRUE(rank.granted || !rank.alive) << "Start before all have granted";
+      }
+    });
   }
   void Check(Process& to, const wire::Stop& message) { EXPECT_FALSE(to.over.contains(message.update)); }
   void Check(Process& to, const wire::Release& message) {
@@ -277,6 +286,9 @@ class Simulator {
     });
   }
   void Check(Process& to, const wire::Abort& message) {
+    if (started.contains({message.update, to.session})) {
+      EXPECT_TRUE(message.started) << "an engine that is written to takes itself for whole";
+    }
     EXPECT_FALSE(to.over.contains(message.update)) << "Abort after the end";
     to.over.insert(message.update);
   }
@@ -337,8 +349,8 @@ class Simulator {
     if (!state.update) return;
     EXPECT_FALSE(state.update->targets.empty());
     for (const Target& target : state.update->targets) {
-      const bool timed = target.step != EngineStep::kReady && target.step != EngineStep::kDone &&
-                         target.step != EngineStep::kOut;
+      const bool timed = target.step != EngineStep::kGranted && target.step != EngineStep::kReady &&
+                         target.step != EngineStep::kDone && target.step != EngineStep::kOut;
       EXPECT_EQ(timed, Armed(TimerKind::kStep, target.group)) << "step " << static_cast<int>(target.step);
     }
   }
@@ -480,7 +492,7 @@ class Simulator {
   void Hear(Process& process, const wire::Abort& message) {
     ++process.aborts;
     if (IsTrainer(process)) return;
-    const bool touched = process.granted && process.update == message.update;
+    const bool touched = process.granted && process.update == message.update && message.started;
     const bool lost = touched && (process.hello.landing == wire::Landing::kInPlace || process.committed);
     process.open.clear();
     process.update.reset();

@@ -78,7 +78,7 @@ std::vector<ControllerMessage> ControllerMessages() {
       Commit{.update = kUpdate},
       Serve{.update = kUpdate},
       Stop{.update = kUpdate, .destination = 9},
-      Abort{.update = kUpdate, .reason = kReason},
+      Abort{.update = kUpdate, .reason = kReason, .started = true},
       Release{.update = kUpdate},
       Done{.update = kUpdate,
            .version = kVersion,
@@ -137,6 +137,13 @@ TEST(Codec, EveryControllerMessageSurvives) {
     const auto decoded = DecodeControllerMessage(Encode(messages[i]));
     ASSERT_TRUE(decoded.ok()) << NameOf(messages[i]) << ": " << decoded.status().ToString();
     EXPECT_TRUE(*decoded == messages[i]) << NameOf(messages[i]);
+  }
+}
+
+TEST(Codec, AnAbortSaysWhetherSourcesWereTold) {
+  for (const bool started : {false, true}) {
+    const ControllerMessage abort = Abort{.update = kUpdate, .reason = kReason, .started = started};
+    EXPECT_TRUE(*DecodeControllerMessage(Encode(abort)) == abort);
   }
 }
 
