@@ -65,7 +65,14 @@ class Puppet {
     client_ = std::move(*started);
     changed_.notify_all();
   }
-  ~Puppet() { client_.reset(); }
+  ~Puppet() {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;  // What is being delivered must not wait for the client any more.
+    }
+    changed_.notify_all();
+    client_.reset();
+  }
 
   ControlClient& client() { return *client_; }
   template <typename Predicate>
@@ -121,7 +128,8 @@ class Puppet {
  private:
   void OnMessage(wire::ControllerMessage message) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return client_ != nullptr; });
+    changed_.wait(lock, [&] { return closing_ || client_ != nullptr; });
+    if (closing_) return;
     std::visit([&](auto& what) { Hear(what); }, message);
     changed_.notify_all();
   }
@@ -163,6 +171,7 @@ class Puppet {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<ControlClient> client_;
+  bool closing_ = false;
   std::vector<LinkState> states_;
   std::vector<wire::Done> done_;
   std::vector<wire::Lost> lost_;
