@@ -20,6 +20,7 @@ void Step(const MachineConfig& config, MachineState& state, const Event& event, 
 
 void Machine::Advance() {
   AdvanceUpdate();
+  SupersedeUnstarted();
   ForgetEmptyGroups();
   FailHopeless();
   if (!s_.update) {

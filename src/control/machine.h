@@ -94,6 +94,9 @@ class Machine {
   [[nodiscard]] bool AllAt(GroupId group, RankStep step) const;
   void Enter(Target& target, EngineStep step);
   void StartGranted();
+  /// An update that still waits for its first grants ends when all trainers have something newer.
+  void SupersedeUnstarted();
+  void DisarmStep(GroupId id);
   void ReleaseSources();
   void CommitReady();
   void EngineOut(Target& target, const Status& reason, SessionId fenced_already = 0);

@@ -31,7 +31,7 @@ void Machine::EngineOut(Target& target, const Status& reason, SessionId fenced_a
   target.step = EngineStep::kOut;
   target.reason = reason;
   group.last_error = reason;
-  Disarm(TimerKind::kStep, target.group);
+  DisarmStep(target.group);
   Log(LogLevel::kWarning, "engine ", group.name, " is out of ", wire::ToString(s_.update->id), ": ",
       reason.message());
   AbortRanks(target, reason, started, fenced_already);
@@ -120,6 +120,7 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
 }
 
 void Machine::OnStepTimer(GroupId group) {
+  if (Group* late = FindGroup(group)) late->grant_timer = false;
   Target* target = TargetOf(group);
   if (target == nullptr) return;
   static constexpr RankStep kWanted[] = {RankStep::kGranted, RankStep::kGranted,   RankStep::kReady,

@@ -48,8 +48,8 @@ class Writer {
             w.waiting);
   }
   void Add(const Group& g) {
-    (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.fence_overdue,
-            g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.last_error, g.loss);
+    (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.grant_timer,
+            g.fence_overdue, g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.last_error, g.loss);
   }
   void Add(const PlanState& p) {
     (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.trainers, p.destinations);
@@ -62,7 +62,7 @@ class Writer {
   void Add(const Sender& s) { (*this)(s.bytes, s.seconds); }
   void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason); }
   void Add(const UpdateState& u) {
-    (*this)(u.id, u.version, u.released, u.aborted, u.targets, u.receivers, u.senders, u.absent);
+    (*this)(u.id, u.version, u.started, u.released, u.aborted, u.targets, u.receivers, u.senders, u.absent);
   }
   void Add(const Withdrawn& w) { (*this)(w.number, w.reason); }
   void Add(const RunMember& m) { (*this)(m.rank, m.incarnation); }

@@ -166,6 +166,7 @@ void Machine::Lose(SessionId session, const Status& reason, const std::vector<Se
   }
   group.last_error = reason;
   s_.last_error = reason;
+  if (group.grant_timer && TargetOf(group.id) == nullptr) DisarmStep(group.id);
   if (InPlan(worker)) s_.plan.stale = true;
   --group.members;
   s_.workers.erase(s_.workers.begin() + (found - s_.workers.data()));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "control/machine.h"
 
@@ -229,7 +230,10 @@ void Machine::Open(UpdateState update, bool fresh) {
   s_.update = std::move(update);
   for (const Receiver& receiver : s_.update->receivers)
     Tell(receiver.session, wire::GrantRequest{.update = s_.update->id, .version = s_.update->version});
-  for (const Target& target : s_.update->targets) Arm(TimerKind::kStep, target.group, config_.grant_timeout);
+  for (const Target& target : s_.update->targets) {
+    if (!std::exchange(FindGroup(target.group)->grant_timer, true))
+      Arm(TimerKind::kStep, target.group, config_.grant_timeout);
+  }
 }
 
 }  // namespace weightcast::control

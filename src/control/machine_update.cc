@@ -35,9 +35,15 @@ bool Machine::AllAt(GroupId group, RankStep step) const {
   });
 }
 
+void Machine::DisarmStep(GroupId id) {
+  if (Group* group = FindGroup(id)) group->grant_timer = false;
+  Disarm(TimerKind::kStep, id);
+}
+
 void Machine::Enter(Target& target, EngineStep step) {
   target.step = step;
-  const Group& group = *FindGroup(target.group);
+  Group& group = *FindGroup(target.group);
+  group.grant_timer = false;
   switch (step) {
     case EngineStep::kWriting:
       Arm(TimerKind::kStep, target.group, config_.timeout);
@@ -93,9 +99,25 @@ void Machine::StartGranted() {
                                                           .slot = grant.slot,
                                                           .grant = grant.id});
     }
+    update.started = true;
     // Ranks without a source are ready as soon as they have granted.
     Enter(target, AllAt(target.group, RankStep::kReady) ? EngineStep::kReady : EngineStep::kWriting);
   }
+}
+
+void Machine::SupersedeUnstarted() {
+  if (!s_.update || s_.update->started) return;
+  const Version offered{.run = s_.run, .number = CommonOffer()};
+  if (offered.number < 0 || offered <= s_.update->version) return;
+  const UpdateState& update = *s_.update;
+  Log(LogLevel::kInfo, wire::ToString(update.id), ": version ", ToString(update.version),
+      " is superseded by ", ToString(offered), " before anything was sent");
+  for (const Target& target : update.targets) {
+    // Whoever is late does not get the whole time anew.
+    if (target.step != EngineStep::kOut) AbortRanks(target, Status::Ok(), /*started=*/false, 0);
+  }
+  TellTrainers(wire::Superseded{.version = update.version});
+  s_.update.reset();
 }
 
 void Machine::OnReady(Worker& worker, const wire::Ready& message) {

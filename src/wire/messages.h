@@ -257,7 +257,7 @@ struct Stop {
 /// Inference: revoke, answer Aborted. Trainer: the whole update is off, sources may change, Done follows.
 struct Abort {
   UpdateId update;
-  Status reason;
+  Status reason;        ///< Inference: ok when superseded before anything was sent; the user's call waits on.
   bool started = true;  ///< Inference: some source may have been told of this engine's grants.
   friend bool operator==(const Abort&, const Abort&) = default;
 };

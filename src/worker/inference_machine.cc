@@ -390,13 +390,13 @@ void Transition::Fail(const Status& reason) {
 
 void Transition::BeginAbort(const Status& reason, bool tell) {
   if (s_.step == Step::kNone) return;
-  if (!s_.abort) s_.abort_reason = reason;
+  if (!s_.abort || s_.abort_reason.ok()) s_.abort_reason = reason;
   s_.abort = true;
   s_.uncertain = false;
   s_.tell_aborted = s_.tell_aborted || tell;
   // Between Begin and Finish the engine is paused: its call need not wait until the memory is fenced.
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kFinish;
-  if (waiting && s_.step != Step::kCopying) {
+  if (waiting && s_.step != Step::kCopying && !reason.ok()) {
     s_.abort_told = true;
     AnswerError(reason);
   }
@@ -431,11 +431,13 @@ void Transition::CompleteAbort() {
   s_.state = s_.served.number >= 0 ? EngineState::kServing
              : s_.failed           ? EngineState::kFailed
                                    : EngineState::kJoining;
-  s_.last_error = reason;
+  if (!reason.ok()) s_.last_error = reason;
   if (s_.tell_aborted && !s_.ended) Send(wire::Aborted{s_.update, lost});
   Close(lost);
   if (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing) s_.user = UserPhase::kBegun;
-  if (!told) TellAbort(reason);
+  // A later version comes: the call that waits need not know.
+  const bool superseded = reason.ok() && s_.call != UserCall::kAbort;
+  if (!told && !superseded) TellAbort(reason);
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
 }
 

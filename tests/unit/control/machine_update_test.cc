@@ -157,6 +157,59 @@ TEST(MachineUpdate, AnEngineThatIsPutOutLetsTheOthersStart) {
   EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), c.config.timeout);
 }
 
+TEST(MachineUpdate, ALateEngineDoesNotHoldUpLaterVersions) {
+  for (const bool together : {true, false}) {
+    Cluster c;
+    c.config.together = together;
+    c.Start(2, {{"a", 1}});
+    c.PublishAll(1, /*hold=*/true);
+    c.Settle();
+    const SessionId late = c.JoinRank("late", 0, 1);
+    c.processes[late].grants = false;
+    c.Settle();
+    ASSERT_TRUE(c.state.update);
+    const TimerId step{TimerKind::kStep, c.GroupOf("late")};
+    c.timers.at(step) = FromSeconds(7);  // What is left of it.
+    c.Publish(c.trainers[0], 2);
+    c.Settle();
+    EXPECT_EQ(c.state.update->version, kFirst) << "not all have something newer";
+    c.Publish(c.trainers[1], 2);
+    c.Settle();
+    ASSERT_TRUE(c.state.update);
+    EXPECT_EQ(c.state.update->version.number, 2);
+    EXPECT_EQ(c.processes[c.trainers[0]].superseded, 1);
+    EXPECT_EQ(c.processes[c.trainers[1]].superseded, 1);
+    EXPECT_EQ(c.Served(c.engines["a"][0]).number, together ? 1 : 2);
+    EXPECT_EQ(c.timers.at(step), FromSeconds(7)) << "the late one has not the whole time anew";
+    c.Fire(TimerKind::kStep, c.GroupOf("late"));
+    c.Settle();
+    EXPECT_EQ(c.Served(c.engines["a"][0]).number, 2);
+    EXPECT_EQ(c.StateOf(late), EngineState::kJoining);
+    EXPECT_EQ(c.processes[c.trainers[0]].published, (std::map<int64_t, bool>{{1, true}, {2, true}}));
+  }
+}
+
+TEST(MachineUpdate, ASupersededUpdateCostsNoVersion) {
+  Cluster c;
+  c.Start(1, {{"a", 2}});
+  c.PublishAll(1);
+  c.Settle();
+  c.processes[c.engines["a"][1]].grants = false;
+  c.PublishAll(2);
+  c.Settle();
+  c.PublishAll(3);
+  c.Settle();
+  EXPECT_EQ(c.processes[c.trainers[0]].superseded, 1);
+  EXPECT_EQ(c.state.groups.back().last_error, Status::Ok());
+  c.processes[c.engines["a"][1]].grants = true;
+  c.PublishAll(4);
+  c.Settle();
+  EXPECT_TRUE(c.LastDone().met_policy);
+  EXPECT_EQ(c.Served(c.engines["a"][0]).number, 4);
+  EXPECT_EQ(c.Served(c.engines["a"][1]).number, 4);
+  EXPECT_EQ(c.state.plan.epoch, 1U) << "the connections are whole";
+}
+
 TEST(MachineUpdate, ATrainerThatDiesAbortsAndIsNamed) {
   Cluster c;
   c.Start(2, {{"a", 2}, {"b", 1}});

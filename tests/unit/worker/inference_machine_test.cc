@@ -196,6 +196,26 @@ TEST(InferenceMachine, AbortBeforeASourceWasToldOfTheGrantKeepsTheVersion) {
   EXPECT_EQ(written.state.state, EngineState::kFailed);
 }
 
+TEST(InferenceMachine, SupersessionIsNoBusinessOfTheCallThatWaits) {
+  Rank rank(Landing::kInPlace);
+  GrantAfterServing(rank);
+  rank.Do(wire::Abort{.update = Update(2), .reason = Status::Ok(), .started = false});
+  rank.Do(GrantsFenced{Update(2)});
+  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_FALSE(rank.Action<AnswerCall>());
+  rank.Do(wire::GrantRequest{Update(3), Number(5)});
+  EXPECT_TRUE(rank.Action<OpenGrants>()) << "the engine still waits, paused";
+
+  // What ends the session while the old grants are being fenced ends the call.
+  Rank ended(Landing::kInPlace);
+  GrantAfterServing(ended);
+  ended.Do(wire::Abort{.update = Update(2), .reason = Status::Ok(), .started = false});
+  const Status end(Code::kTimedOut, "no controller");
+  ended.Do(SessionEnded{end});
+  ended.Do(GrantsFenced{Update(2)});
+  EXPECT_EQ(ended.Answer(), end);
+}
+
 TEST(InferenceMachine, AfterItsOwnFailureTheControllerSaysWhetherTheVersionIsKept) {
   for (const bool started : {false, true}) {
     for (const bool fenced_first : {false, true}) {
@@ -443,7 +463,8 @@ class RandomWorld {
   void AbortOf(const wire::UpdateId& update) {
     const bool started = update == granted_ && started_;
     if (update == granted_) may_start_ = false;
-    Feed(wire::Abort{.update = update, .reason = kDead, .started = started});
+    const bool superseded = !started && Pick(2) == 0;
+    Feed(wire::Abort{.update = update, .reason = superseded ? Status::Ok() : kDead, .started = started});
   }
 
   void Helpful() {
