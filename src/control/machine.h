@@ -39,7 +39,8 @@ class Machine {
   Group& GroupFor(const wire::Hello& hello);
   void Admit(SessionId session, const wire::Hello& hello, Group& group);
   void NewRunIfReplaced(const wire::Hello& hello);
-  void RaiseRun(uint64_t run, const Status& reason);
+  void NewRunIfServed(const wire::Hello& hello);
+  void RaiseRun(uint64_t run, bool made, const Status& reason);
   /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.
   void Lose(SessionId session, const Status& reason, const std::vector<SessionId>& with_it = {});
   void RefuseWorker(SessionId session, const Status& reason);

@@ -73,10 +73,10 @@ Group& Machine::GroupFor(const wire::Hello& hello) {
   return *known;
 }
 
-void Machine::RaiseRun(uint64_t run, const Status& reason) {
+void Machine::RaiseRun(uint64_t run, bool made, const Status& reason) {
   FailWaiting(reason, true);
   s_.run = run;
-  s_.run_members.clear();
+  s_.run_made = made;
   s_.withdrawn = {};
   for (Worker& worker : s_.workers) worker.offered = -1;
   s_.plan.stale = true;  // The next Plan tells trainers that stayed.
@@ -87,17 +87,32 @@ void Machine::NewRunIfReplaced(const wire::Hello& hello) {
   const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& member) { return member.rank == hello.name.rank; });
   const bool has_published = hello.version.number >= 0;
+  const uint64_t run = s_.run;
   if (before != s_.run_members.end() && before->incarnation != hello.incarnation) {
-    RaiseRun(s_.run + 1, reason);
+    RaiseRun(s_.run + 1, /*made=*/true, reason);
   } else if (has_published && hello.version.run > s_.run) {
-    RaiseRun(hello.version.run, reason);  // These trainers have outlived another controller.
+    RaiseRun(hello.version.run, /*made=*/false, reason);  // These trainers have outlived another controller.
   } else if (!has_published && s_.run <= s_.run_seen) {
-    RaiseRun(s_.run_seen + 1, reason);
+    RaiseRun(s_.run_seen + 1, /*made=*/true, reason);
   }
+  if (s_.run != run) s_.run_members.clear();
   const auto member = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& known) { return known.rank == hello.name.rank; });
   if (member == s_.run_members.end())
     s_.run_members.push_back({.rank = hello.name.rank, .incarnation = hello.incarnation});
+}
+
+/// A version of another controller, which counted runs by itself, is of another run even if the number is the
+/// same. Trainers that are here stay members of the run that is raised.
+void Machine::NewRunIfServed(const wire::Hello& hello) {
+  const bool foreign = hello.version.number >= 0 && hello.last_term != config_.term;
+  s_.run_seen = std::max(s_.run_seen, hello.version.run);
+  const bool later = hello.version.run > s_.run;
+  const bool same = hello.version.run == s_.run && s_.run_made && foreign;
+  if (s_.run == 0 || !(later || same)) return;
+  RaiseRun(s_.run_seen + 1, /*made=*/true,
+           {Code::kCancelled, StrCat(wire::ToString(hello.name), " serves version ", ToString(hello.version),
+                                     " of an earlier controller; versions are of a later run from here on")});
 }
 
 void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
@@ -134,10 +149,8 @@ void Machine::On(const Attached& event) {
   }
   if (hello.name.role == wire::Role::kTrainer) {
     NewRunIfReplaced(hello);
-  } else if (hello.version.run > s_.run_seen) {
-    s_.run_seen = hello.version.run;
-    if (s_.run != 0 && s_.run < s_.run_seen)
-      RaiseRun(s_.run_seen + 1, {Code::kCancelled, "an engine serves a version of a later run"});
+  } else {
+    NewRunIfServed(hello);
   }
   Group& group = GroupFor(hello);
   Admit(event.session, hello, group);

@@ -173,6 +173,7 @@ struct MachineState {
   uint64_t sequence = 0;
   uint32_t attempt = 0;
   uint64_t run = 0;
+  bool run_made = false;               ///< Counted here, not adopted from trainers of another controller.
   uint64_t run_seen = 0;               ///< The highest that an inference rank has served.
   std::vector<RunMember> run_members;  ///< Trainers that have joined since the run began.
   bool catch_up_timer = false;         ///< Armed.

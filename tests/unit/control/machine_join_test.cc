@@ -159,6 +159,65 @@ TEST(MachineJoin, RunsAndRestarts) {
   EXPECT_EQ(survivors.state.run, 3U) << "trainers that outlived the controller keep their run";
 }
 
+wire::Hello FreshTrainer(uint32_t rank = 0, uint32_t world_size = 1) {
+  wire::Hello hello;
+  hello.name.rank = rank;
+  hello.world_size = world_size;
+  return hello;
+}
+wire::Hello ServesOf(const std::string& engine, Version version, wire::Term last_term) {
+  wire::Hello hello = RankHello(engine, 0, 1);
+  hello.state = EngineState::kServing;
+  hello.version = version;
+  hello.last_term = last_term;
+  return hello;
+}
+
+TEST(MachineJoin, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
+  const wire::Term old{.number = 0, .id = 5};
+  Simulator sim;  // Controller and trainers were restarted; the trainers are back first.
+  const SessionId t = sim.Join(FreshTrainer());
+  sim.Publish(t, 81);
+  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 100}, old));
+  EXPECT_EQ(sim.state.run, 2U);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t].run, 2U);
+  sim.Publish(t, 100);
+  sim.Settle();
+  EXPECT_TRUE(sim.processes[t].done.back().met_policy);
+  EXPECT_EQ(sim.processes[t].done.back().receivers.size(), 1U) << "bytes were sent";
+  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 100}));
+
+  // Those who come back to this controller, or later, change nothing.
+  sim.Join(ServesOf("b", {.run = 2, .number = 100}, sim.config.term));
+  sim.Join(ServesOf("c", {.run = 1, .number = 120}, old));
+  EXPECT_EQ(sim.state.run, 2U);
+  sim.Join(ServesOf("d", {.run = 2, .number = 9}, {.number = 0, .id = 6}));
+  EXPECT_EQ(sim.state.run, 3U);
+
+  // Members of the run are still known: restarted trainers begin another.
+  sim.Settle();
+  sim.KillAndNotice(t);
+  sim.Join(FreshTrainer());
+  EXPECT_EQ(sim.state.run, 4U);
+}
+
+TEST(MachineJoin, RunsInEveryOrderOfAttaching) {
+  const wire::Hello engine = ServesOf("a", {.run = 1, .number = 100}, {.number = 0, .id = 5});
+  wire::Hello survivor = FreshTrainer(1, 2);
+  survivor.version = {.run = 1, .number = 100};
+  const wire::Hello fresh = FreshTrainer(0, 2);
+  const std::vector<std::pair<std::vector<wire::Hello>, uint64_t>> cases = {
+      {{engine, survivor}, 1},        {{survivor, engine}, 1},        {{engine, fresh}, 2},
+      {{fresh, engine}, 2},           {{engine, survivor, fresh}, 2}, {{engine, fresh, survivor}, 2},
+      {{fresh, engine, survivor}, 2}, {{fresh, survivor, engine}, 2}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    Simulator sim;
+    for (const wire::Hello& hello : cases[i].first) sim.Join(hello);
+    EXPECT_EQ(sim.state.run, cases[i].second) << "case " << i;
+  }
+}
+
 TEST(MachineJoin, AnEngineThatServesTheVersionAlreadyIsNotDisturbed) {
   Simulator sim;
   wire::Hello trainer;
