@@ -88,9 +88,7 @@ void Machine::On(const Said& event) {
   const auto handle = [&](const auto& message) -> bool {
     using Message = std::decay_t<decltype(message)>;
     if constexpr (std::is_same_v<Message, wire::Register>) {
-      worker->registered = true;
-      worker->landed = false;
-      s_.plan.stale = s_.plan.stale || InPlan(*worker);
+      OnRegister(*worker, message);
     } else if constexpr (std::is_same_v<Message, wire::Prepared>) {
       OnPrepared(*worker, message);
     } else if constexpr (std::is_same_v<Message, wire::Failed>) {

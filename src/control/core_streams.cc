@@ -132,7 +132,13 @@ void Core::Hear(Session& session, Incoming incoming) {
     return Offend(session, {Code::kProtocol, StrCat("message ", incoming.number, " came out of order")});
   if (duplicate) return;
   if (auto* registration = std::get_if<wire::Register>(&incoming.message)) {
-    session.registration = std::make_shared<const wire::Register>(std::exchange(*registration, {}));
+    wire::Register light{.shards = {},
+                         .rules = {},
+                         .landing = registration->landing,
+                         .state = registration->state,
+                         .version = registration->version};
+    session.registration =
+        std::make_shared<const wire::Register>(std::exchange(*registration, std::move(light)));
     session.landing.reset();
   } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {
     session.landing = std::make_shared<const wire::LandingMap>(std::exchange(*landing, {}));

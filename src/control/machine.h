@@ -38,6 +38,7 @@ class Machine {
   [[nodiscard]] Status TakePlace(const wire::Hello& hello);
   Group& GroupFor(const wire::Hello& hello);
   void Admit(SessionId session, const wire::Hello& hello, Group& group);
+  void OnRegister(Worker& worker, const wire::Register& message);
   void NewRunIfReplaced(const wire::Hello& hello);
   void NewRunIfServed(const wire::Hello& hello);
   void RaiseRun(uint64_t run, bool made, const Status& reason);

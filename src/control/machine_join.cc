@@ -11,6 +11,14 @@ namespace {
 constexpr size_t kEmptyEnginesKept = 32;
 constexpr size_t kNamesInMessage = 8;
 
+/// What a rank says of itself. Only what it serves counts: an update it was in is void.
+void TakeState(Worker& worker, wire::EngineState state, const Version& version) {
+  worker.version = version;
+  worker.state = version.number >= 0                    ? wire::EngineState::kServing
+                 : state == wire::EngineState::kJoining ? wire::EngineState::kJoining
+                                                        : wire::EngineState::kFailed;
+}
+
 }  // namespace
 
 Status Machine::CheckHello(const wire::Hello& hello) const {
@@ -115,6 +123,16 @@ void Machine::NewRunIfServed(const wire::Hello& hello) {
                                      " of an earlier controller; versions are of a later run from here on")});
 }
 
+void Machine::OnRegister(Worker& worker, const wire::Register& message) {
+  worker.registered = true;
+  worker.landed = false;
+  s_.plan.stale = s_.plan.stale || InPlan(worker);
+  worker.hold = false;  // What a trainer held is not in this memory.
+  if (worker.group == kTrainers) return;
+  worker.landing = message.landing;
+  TakeState(worker, message.state, message.version);
+}
+
 void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
   Worker worker;
   worker.session = session;
@@ -123,12 +141,7 @@ void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
   worker.incarnation = hello.incarnation;
   worker.landing = hello.landing;
   if (group.id != kTrainers) {
-    // Only what a process serves outlives its session: an update it was in is void.
-    const bool serves = hello.state == wire::EngineState::kServing && hello.version.number >= 0;
-    worker.version = serves ? hello.version : Version{};
-    worker.state = serves                                       ? wire::EngineState::kServing
-                   : hello.state == wire::EngineState::kJoining ? wire::EngineState::kJoining
-                                                                : wire::EngineState::kFailed;
+    TakeState(worker, hello.state, hello.version);
   }
   const auto at = std::find_if(s_.workers.begin(), s_.workers.end(),
                                [&](const Worker& other) { return other.session > session; });

@@ -20,8 +20,12 @@ void PutIn(const Hello& from, pb::WorkerMessage& message) {
   Put(from.version, *to.mutable_version());
 }
 void PutIn(const Register& from, pb::WorkerMessage& message) {
-  PutAll(from.shards, message.mutable_registration()->mutable_shards());
-  message.mutable_registration()->set_rules(from.rules);
+  auto& to = *message.mutable_registration();
+  PutAll(from.shards, to.mutable_shards());
+  to.set_rules(from.rules);
+  to.set_landing(static_cast<uint32_t>(from.landing));
+  to.set_state(static_cast<uint32_t>(from.state));
+  Put(from.version, *to.mutable_version());
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -95,6 +99,9 @@ Register GetRegister(const pb::Register& from, Check& check) {
   GetAll(from.shards(), to.shards, kMaxShards, "shards", check);
   check.Size(from.rules().size(), kMaxRulesBytes, "rules");
   to.rules = from.rules();
+  to.landing = check.Value(from.landing(), Landing::kShadow, "landing");
+  to.state = check.Value(from.state(), EngineState::kFailed, "state");
+  Get(from.version(), to.version, check);
   return to;
 }
 LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {

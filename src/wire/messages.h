@@ -90,10 +90,15 @@ struct Hello {
   Version version;  ///< Inference: served (or -1). Trainer: last published.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
-/// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old.
+/// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old. With it an
+/// inference rank says where it stands as it sends this: a Hello may have been packed long before it went
+/// out.
 struct Register {
   std::vector<ShardInfo> shards;
   std::string rules;
+  Landing landing = Landing::kInPlace;
+  EngineState state = EngineState::kJoining;
+  Version version = {};  ///< Served (or -1).
   friend bool operator==(const Register&, const Register&) = default;
 };
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the

@@ -385,7 +385,11 @@ void InferenceWorker::Show() {
 
 void InferenceWorker::Carry(const SendRegistration&) {
   if (memory_ == nullptr) return;
-  session_->client().Send(wire::Register{.shards = InfosOf(memory_->shards()), .rules = {}});
+  session_->client().Send(wire::Register{.shards = InfosOf(memory_->shards()),
+                                         .rules = {},
+                                         .landing = state_.landing,
+                                         .state = state_.state,
+                                         .version = state_.served});
   session_->client().Send(memory_->Map());
 }
 

@@ -236,8 +236,11 @@ void Transition::operator()(const RegisterCalled& registered) {
     return Answer(
         {Code::kInvalidArgument, "an update is under way; register between Finish (or Abort) and Begin"});
   }
-  // The plan is void with the old registration; a request of it will be aborted by the controller.
-  if (s_.step == Step::kRequested) Close(/*lost=*/false);
+  // The plan is void with the old registration, and so is a request of it.
+  if (s_.step == Step::kRequested) {
+    Send(wire::Failed{.update = s_.update, .reason = {Code::kCancelled, "registered its tensors anew"}});
+    Close(/*lost=*/false);
+  }
   s_.registered = true;
   s_.landing = registered.landing;
   s_.epoch = 0;

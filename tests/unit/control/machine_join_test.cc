@@ -261,6 +261,34 @@ TEST(MachinePlan, AnotherRegistrationRaisesTheEpoch) {
   EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
 }
 
+TEST(MachinePlan, ARegistrationSaysWhatTheRankServesNow) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  // Its Hello was packed before its tensors were lost.
+  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 7}, {.number = 0, .id = 5}));
+  EXPECT_EQ(sim.state.workers.back().state, EngineState::kServing);
+  sim.processes[a].version = {};
+  sim.processes[a].state = EngineState::kFailed;
+  sim.Settle();
+  EXPECT_EQ(sim.state.workers.back().state, EngineState::kFailed);
+  sim.Publish(t, 1, /*hold=*/true);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a).number, 1);
+  // Other memory under the same name: the version goes, and the held one comes again.
+  sim.processes[a].version = {};
+  sim.processes[a].state = EngineState::kJoining;
+  Simulator::SayRegister(sim.processes[a]);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t].done.size(), 2U);
+  EXPECT_EQ(sim.Served(a).number, 1);
+  // A trainer that registers anew does not hold it any more.
+  Simulator::SayRegister(sim.processes[t]);
+  sim.Settle();
+  sim.JoinRank("b", 0, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t].done.size(), 2U);
+}
+
 TEST(MachinePlan, APlanThatFailsIsToldToThoseConcerned) {
   Simulator sim;
   const SessionId t = sim.JoinTrainer(0, 1);

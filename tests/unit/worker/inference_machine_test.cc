@@ -196,6 +196,18 @@ TEST(InferenceMachine, AbortBeforeASourceWasToldOfTheGrantKeepsTheVersion) {
   EXPECT_EQ(written.state.state, EngineState::kFailed);
 }
 
+TEST(InferenceMachine, RegisteringAnewGivesAWaitingRequestBack) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(RegisterCalled{.landing = Landing::kInPlace, .same_shards = false});
+  EXPECT_TRUE(rank.Answer().ok());
+  ASSERT_TRUE(rank.Sent<wire::Failed>());
+  EXPECT_EQ(rank.Sent<wire::Failed>()->update, Update(1));
+  EXPECT_EQ(rank.Sent<wire::Failed>()->reason.code(), Code::kCancelled);
+  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
+  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+}
+
 TEST(InferenceMachine, SupersessionIsNoBusinessOfTheCallThatWaits) {
   Rank rank(Landing::kInPlace);
   GrantAfterServing(rank);
