@@ -236,7 +236,8 @@ void Machine::ForgetEmptyGroups() {
 
 void Machine::ArmJoinTimers() {
   for (Group& group : s_.groups) {
-    const bool wanted = !group.planned && group.members != 0;
+    // During an update nobody is planned, so a whole group waits for us, not for others.
+    const bool wanted = !group.planned && group.members != 0 && !(s_.update && Whole(group));
     if (wanted == group.join_timer) continue;
     group.join_timer = wanted;
     if (wanted) {

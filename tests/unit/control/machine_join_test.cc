@@ -111,6 +111,29 @@ TEST(MachineJoin, WaitingEndsWithThePlan) {
   EXPECT_TRUE(sim.timers.empty());
 }
 
+TEST(MachineJoin, NewcomersAreNotRefusedBecauseAnUpdateIsOpen) {
+  Simulator sim;
+  sim.JoinTrainer(0, 1);
+  const SessionId slow = sim.JoinRank("slow", 0, 1);
+  sim.Settle();
+  sim.processes[slow].grants = false;
+  sim.PublishAll(1);
+  sim.Settle();
+  ASSERT_TRUE(sim.state.update);
+  const SessionId half = sim.JoinRank("new", 0, 2);
+  sim.Settle();
+  EXPECT_TRUE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new"))) << "a rank is missing";
+  sim.JoinRank("new", 1, 2);
+  sim.Settle();
+  ASSERT_TRUE(sim.state.update);
+  EXPECT_FALSE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new")));
+  sim.Fire(TimerKind::kStep, sim.GroupOf("slow"));
+  EXPECT_TRUE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new")));
+  sim.Settle();
+  EXPECT_TRUE(sim.Known(half));
+  EXPECT_EQ(sim.state.plan.destinations.size(), 3U);
+}
+
 TEST(MachineJoin, TheFirstPlanWaitsForTheWantedNumberOfEngines) {
   Simulator sim;
   sim.config.min_engines = 2;
