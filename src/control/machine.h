@@ -99,6 +99,9 @@ class Machine {
   /// An update that still waits for its first grants ends when all trainers have something newer.
   void SupersedeUnstarted();
   void DisarmStep(GroupId id);
+  /// Whether some rank of the engine switches in its user's call, which may begin late.
+  [[nodiscard]] bool HasShadow(GroupId id) const;
+  [[nodiscard]] Duration LimitOf(const Target& target) const;
   void ReleaseSources();
   void CommitReady();
   void EngineOut(Target& target, const Status& reason, SessionId fenced_already = 0);

@@ -132,6 +132,8 @@ void Machine::OnStepTimer(GroupId group) {
       "",
       " has not switched; call receive() and finish(), or raise commit_timeout",
       " has not answered Serve"};
+  static constexpr const char* kNotInWait =
+      " has not switched; is its engine in receive() or wait()? See grant_timeout and commit_timeout";
   const bool waits = target->step == EngineStep::kGranted || target->step == EngineStep::kReady;
   if (waits || target->step >= EngineStep::kDone) return;
   const auto step = static_cast<size_t>(target->step);
@@ -141,10 +143,9 @@ void Machine::OnStepTimer(GroupId group) {
     if (rank.group == group && rank.step < kWanted[step] && worker != nullptr && who.empty())
       who = TextOf(*worker);
   }
-  const Duration limit = target->step == EngineStep::kGranting  ? config_.grant_timeout
-                         : target->step == EngineStep::kWriting ? config_.timeout
-                                                                : config_.commit_timeout;
-  const Status reason(Code::kTimedOut, StrCat(who, kMissing[step], " (", Seconds(limit), " s)"));
+  const bool late = target->step == EngineStep::kCommitting && HasShadow(group);
+  const Status reason(Code::kTimedOut, StrCat(who, late ? kNotInWait : kMissing[step], " (",
+                                              Seconds(LimitOf(*target)), " s)"));
   if (target->step == EngineStep::kServing) {
     Log(LogLevel::kWarning, reason.message());  // A Serve is never taken back.
     Enter(*target, EngineStep::kDone);

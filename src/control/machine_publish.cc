@@ -232,7 +232,7 @@ void Machine::Open(UpdateState update, bool fresh) {
     Tell(receiver.session, wire::GrantRequest{.update = s_.update->id, .version = s_.update->version});
   for (const Target& target : s_.update->targets) {
     if (!std::exchange(FindGroup(target.group)->grant_timer, true))
-      Arm(TimerKind::kStep, target.group, config_.grant_timeout);
+      Arm(TimerKind::kStep, target.group, LimitOf(target));
   }
 }
 

@@ -35,6 +35,26 @@ bool Machine::AllAt(GroupId group, RankStep step) const {
   });
 }
 
+bool Machine::HasShadow(GroupId id) const {
+  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+    return worker.group == id && worker.landing == wire::Landing::kShadow;
+  });
+}
+
+Duration Machine::LimitOf(const Target& target) const {
+  switch (target.step) {
+    case EngineStep::kGranting:
+      return config_.grant_timeout;
+    case EngineStep::kWriting:
+      return config_.timeout;
+    case EngineStep::kCommitting:
+      // With shadow landing this is the step for which the engine has to come.
+      return (HasShadow(target.group) ? config_.grant_timeout : Duration::zero()) + config_.commit_timeout;
+    default:
+      return config_.commit_timeout;
+  }
+}
+
 void Machine::DisarmStep(GroupId id) {
   if (Group* group = FindGroup(id)) group->grant_timer = false;
   Disarm(TimerKind::kStep, id);
@@ -46,11 +66,9 @@ void Machine::Enter(Target& target, EngineStep step) {
   group.grant_timer = false;
   switch (step) {
     case EngineStep::kWriting:
-      Arm(TimerKind::kStep, target.group, config_.timeout);
-      break;
     case EngineStep::kCommitting:
     case EngineStep::kServing:
-      Arm(TimerKind::kStep, target.group, config_.commit_timeout);
+      Arm(TimerKind::kStep, target.group, LimitOf(target));
       break;
     case EngineStep::kReady:
       Log(LogLevel::kInfo, "engine ", group.name, " has every byte of version ",

@@ -367,6 +367,28 @@ TEST(MachineUpdate, NotSwitchingInTimeIsLikeDeathForThisUpdate) {
   EXPECT_TRUE(c.LastDone().met_policy);
 }
 
+TEST(MachineUpdate, AnEngineThatSwitchesInItsCallMayComeLate) {
+  Cluster c;
+  c.config.grant_timeout = FromSeconds(600);
+  c.config.commit_timeout = FromSeconds(30);
+  c.Start(1, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+  c.processes[c.engines["a"][0]].switches = false;
+  c.PublishAll(1);
+  c.Settle();
+  EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), FromSeconds(630));
+  c.Fire(TimerKind::kStep, c.GroupOf("a"));
+  EXPECT_THAT(
+      c.state.groups.at(1).last_error.message(),
+      HasSubstr("is its engine in receive() or wait()? See grant_timeout and commit_timeout (630 s)"));
+
+  Cluster in_place;
+  in_place.Start(1, {{"a", 1}});
+  in_place.processes[in_place.engines["a"][0]].switches = false;
+  in_place.PublishAll(1);
+  in_place.Settle();
+  EXPECT_EQ(in_place.timers.at({TimerKind::kStep, in_place.GroupOf("a")}), in_place.config.commit_timeout);
+}
+
 TEST(MachineUpdate, ABrokenRoadTakesOneEngineOutAndTheNextEpochMendsIt) {
   Cluster c;
   c.Start(2, {{"a", 1}, {"b", 1}});
