@@ -12,7 +12,9 @@ void Machine::AbortRanks(const Target& target, const Status& reason, bool starte
     Worker* worker = Find(rank.session);
     if (rank.group != target.group || worker == nullptr || rank.session == fenced_already) continue;
     worker->fencing = s_.update->id;
-    Tell(rank.session, wire::Abort{.update = s_.update->id, .reason = reason, .started = started});
+    Tell(rank.session,
+         wire::Abort{
+             .update = s_.update->id, .reason = reason, .version = s_.update->version, .started = started});
   }
 }
 
@@ -45,7 +47,7 @@ void Machine::AbortAll(const Status& reason) {
   });
   if (!some_go_on && !update.released) {
     update.aborted = true;
-    TellTrainers(wire::Abort{.update = update.id, .reason = reason});
+    TellTrainers(wire::Abort{.update = update.id, .reason = reason, .version = update.version});
   }
   for (Target& target : update.targets)
     if (target.step <= EngineStep::kReady) EngineOut(target, reason);

@@ -165,7 +165,7 @@ void Machine::ReleaseSources() {
                                    [](const Target& target) { return target.step < EngineStep::kReady; });
   if (!any || waiting) return;
   update.released = true;
-  TellTrainers(wire::Release{.update = update.id});
+  TellTrainers(wire::Release{.update = update.id, .version = update.version});
 }
 
 void Machine::CommitReady() {

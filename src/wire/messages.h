@@ -262,13 +262,15 @@ struct Stop {
 /// Inference: revoke, answer Aborted. Trainer: the whole update is off, sources may change, Done follows.
 struct Abort {
   UpdateId update;
-  Status reason;        ///< Inference: ok when superseded before anything was sent; the user's call waits on.
-  bool started = true;  ///< Inference: some source may have been told of this engine's grants.
+  Status reason;  ///< Inference: ok when superseded before anything was sent; the user's call waits on.
+  Version version = {};  ///< Trainer: of the update.
+  bool started = true;   ///< Inference: some source may have been told of this engine's grants.
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 /// Trainer: every rank of every engine that is still in the update is ready: sources may change.
 struct Release {
   UpdateId update;
+  Version version = {};
   friend bool operator==(const Release&, const Release&) = default;
 };
 struct EngineOutcome {
