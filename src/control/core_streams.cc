@@ -59,6 +59,8 @@ Core::Session* Core::FindResumable(const Incoming& incoming, const wire::Hello& 
     if (session->key != incoming.session || session->hello.name != hello.name ||
         session->hello.incarnation != hello.incarnation || session->model->name != hello.model)
       continue;
+    // The old stream may not have ended yet: what it took from now on would be missing on the new one.
+    if (session->stream != nullptr) session->stream->Bind(nullptr);
     return session->link->Rewind(incoming.acknowledged) ? session.get() : nullptr;
   }
   return nullptr;
