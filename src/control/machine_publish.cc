@@ -77,7 +77,7 @@ void Machine::FailHopeless() {
   }
   const bool engine_left = std::any_of(s_.groups.begin() + 1, s_.groups.end(),
                                        [&](const Group& group) { return Complete(group); });
-  if (engine_left || !s_.plan.ever || s_.engine_loss.ok()) return;
+  if (engine_left || s_.plan.epoch == 0 || s_.engine_loss.ok()) return;
   // Engines may have left because a trainer died, before its lease has run out here.
   std::string broken;
   for (const Worker& worker : s_.workers)
