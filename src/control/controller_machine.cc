@@ -20,6 +20,7 @@ void Step(const MachineConfig& config, MachineState& state, const Event& event, 
 
 void Machine::Advance() {
   AdvanceUpdate();
+  SupersedeUnstarted();
   ForgetEmptyGroups();
   FailHopeless();
   if (!s_.update) {
@@ -87,9 +88,7 @@ void Machine::On(const Said& event) {
   const auto handle = [&](const auto& message) -> bool {
     using Message = std::decay_t<decltype(message)>;
     if constexpr (std::is_same_v<Message, wire::Register>) {
-      worker->registered = true;
-      worker->landed = false;
-      s_.plan.stale = s_.plan.stale || InPlan(*worker);
+      OnRegister(*worker, message);
     } else if constexpr (std::is_same_v<Message, wire::Prepared>) {
       OnPrepared(*worker, message);
     } else if constexpr (std::is_same_v<Message, wire::Failed>) {
@@ -106,8 +105,6 @@ void Machine::On(const Said& event) {
       return true;
     } else if constexpr (std::is_same_v<Message, wire::Published>) {
       return trainer && (OnPublished(*worker, message), true);
-    } else if constexpr (std::is_same_v<Message, wire::Sent>) {
-      return trainer && (OnSent(*worker, message), true);
     } else if constexpr (std::is_same_v<Message, wire::Cancel>) {
       return trainer && (OnCancel(*worker, message), true);
     } else if constexpr (std::is_same_v<Message, wire::LandingMap>) {
@@ -134,8 +131,7 @@ void Machine::On(const Said& event) {
     const Status reason(Code::kProtocol, StrCat(TextOf(*worker), " sent a message that is not its to send"));
     RefuseWorker(event.session, reason);
   }
-  // A transfer's end changes nothing but statistics, and there may be a million in one update.
-  if (!std::holds_alternative<wire::Sent>(event.message) || !allowed) Advance();
+  Advance();
 }
 
 // --- Look-ups -----------------------------------------------------------------------------------

@@ -59,6 +59,8 @@ Core::Session* Core::FindResumable(const Incoming& incoming, const wire::Hello& 
     if (session->key != incoming.session || session->hello.name != hello.name ||
         session->hello.incarnation != hello.incarnation || session->model->name != hello.model)
       continue;
+    // The old stream may not have ended yet: what it took from now on would be missing on the new one.
+    if (session->stream != nullptr) session->stream->Bind(nullptr);
     return session->link->Rewind(incoming.acknowledged) ? session.get() : nullptr;
   }
   return nullptr;
@@ -132,7 +134,13 @@ void Core::Hear(Session& session, Incoming incoming) {
     return Offend(session, {Code::kProtocol, StrCat("message ", incoming.number, " came out of order")});
   if (duplicate) return;
   if (auto* registration = std::get_if<wire::Register>(&incoming.message)) {
-    session.registration = std::make_shared<const wire::Register>(std::exchange(*registration, {}));
+    wire::Register light{.shards = {},
+                         .rules = {},
+                         .landing = registration->landing,
+                         .state = registration->state,
+                         .version = registration->version};
+    session.registration =
+        std::make_shared<const wire::Register>(std::exchange(*registration, std::move(light)));
     session.landing.reset();
   } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {
     session.landing = std::make_shared<const wire::LandingMap>(std::exchange(*landing, {}));

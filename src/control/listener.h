@@ -25,7 +25,7 @@ struct Incoming {
 class WorkerStream {
  public:
   virtual ~WorkerStream() = default;
-  /// From here on it sends what `link` holds.
+  /// From here on it sends what `link` holds; nothing if that is nullptr.
   virtual void Bind(std::shared_ptr<SessionLink> link) = 0;
   /// The link holds something new.
   virtual void Kick() = 0;

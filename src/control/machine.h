@@ -38,8 +38,10 @@ class Machine {
   [[nodiscard]] Status TakePlace(const wire::Hello& hello);
   Group& GroupFor(const wire::Hello& hello);
   void Admit(SessionId session, const wire::Hello& hello, Group& group);
+  void OnRegister(Worker& worker, const wire::Register& message);
   void NewRunIfReplaced(const wire::Hello& hello);
-  void RaiseRun(uint64_t run, const Status& reason);
+  void NewRunIfServed(const wire::Hello& hello);
+  void RaiseRun(uint64_t run, bool made, const Status& reason);
   /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.
   void Lose(SessionId session, const Status& reason, const std::vector<SessionId>& with_it = {});
   void RefuseWorker(SessionId session, const Status& reason);
@@ -82,7 +84,6 @@ class Machine {
 
   // The update (machine_update.cc, machine_abort.cc).
   void OnGranted(Worker& worker, const wire::Granted& message);
-  void OnSent(const Worker& worker, const wire::Sent& message);
   void OnReady(Worker& worker, const wire::Ready& message);
   void OnCommitted(Worker& worker, const wire::Committed& message);
   void OnServing(Worker& worker, const wire::Serving& message);
@@ -94,10 +95,17 @@ class Machine {
   Receiver* InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step, std::string_view what);
   [[nodiscard]] bool AllAt(GroupId group, RankStep step) const;
   void Enter(Target& target, EngineStep step);
+  void StartGranted();
+  /// An update that still waits for its first grants ends when all trainers have something newer.
+  void SupersedeUnstarted();
+  void DisarmStep(GroupId id);
+  /// Whether some rank of the engine switches in its user's call, which may begin late.
+  [[nodiscard]] bool HasShadow(GroupId id) const;
+  [[nodiscard]] Duration LimitOf(const Target& target) const;
   void ReleaseSources();
   void CommitReady();
   void EngineOut(Target& target, const Status& reason, SessionId fenced_already = 0);
-  void AbortRanks(const Target& target, const Status& reason, SessionId fenced_already);
+  void AbortRanks(const Target& target, const Status& reason, bool started, SessionId fenced_already);
   void StopSenders(const Target& target);
   /// No source is left: every engine that has not been told to commit is out.
   void AbortAll(const Status& reason);

@@ -7,12 +7,14 @@ namespace weightcast::control {
 
 using wire::EngineState;
 
-void Machine::AbortRanks(const Target& target, const Status& reason, SessionId fenced_already) {
+void Machine::AbortRanks(const Target& target, const Status& reason, bool started, SessionId fenced_already) {
   for (const Receiver& rank : s_.update->receivers) {
     Worker* worker = Find(rank.session);
     if (rank.group != target.group || worker == nullptr || rank.session == fenced_already) continue;
     worker->fencing = s_.update->id;
-    Tell(rank.session, wire::Abort{.update = s_.update->id, .reason = reason});
+    Tell(rank.session,
+         wire::Abort{
+             .update = s_.update->id, .reason = reason, .version = s_.update->version, .started = started});
   }
 }
 
@@ -27,14 +29,15 @@ void Machine::StopSenders(const Target& target) {
 void Machine::EngineOut(Target& target, const Status& reason, SessionId fenced_already) {
   if (target.step == EngineStep::kOut) return;
   Group& group = *FindGroup(target.group);
+  const bool started = target.step >= EngineStep::kWriting;
   target.step = EngineStep::kOut;
   target.reason = reason;
   group.last_error = reason;
-  Disarm(TimerKind::kStep, target.group);
+  DisarmStep(target.group);
   Log(LogLevel::kWarning, "engine ", group.name, " is out of ", wire::ToString(s_.update->id), ": ",
       reason.message());
-  AbortRanks(target, reason, fenced_already);
-  StopSenders(target);
+  AbortRanks(target, reason, started, fenced_already);
+  if (started) StopSenders(target);
 }
 
 void Machine::AbortAll(const Status& reason) {
@@ -44,7 +47,7 @@ void Machine::AbortAll(const Status& reason) {
   });
   if (!some_go_on && !update.released) {
     update.aborted = true;
-    TellTrainers(wire::Abort{.update = update.id, .reason = reason});
+    TellTrainers(wire::Abort{.update = update.id, .reason = reason, .version = update.version});
   }
   for (Target& target : update.targets)
     if (target.step <= EngineStep::kReady) EngineOut(target, reason);
@@ -119,15 +122,22 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
 }
 
 void Machine::OnStepTimer(GroupId group) {
+  if (Group* late = FindGroup(group)) late->grant_timer = false;
   Target* target = TargetOf(group);
   if (target == nullptr) return;
-  static constexpr RankStep kWanted[] = {RankStep::kGranted, RankStep::kReady, RankStep::kReady,
-                                         RankStep::kCommitted, RankStep::kServing};
+  static constexpr RankStep kWanted[] = {RankStep::kGranted, RankStep::kGranted,   RankStep::kReady,
+                                         RankStep::kReady,   RankStep::kCommitted, RankStep::kServing};
   static constexpr const char* kMissing[] = {
       " has not granted the update; is its engine in begin() or wait()? See grant_timeout",
-      " has not received every byte", "",
-      " has not switched; call receive() and finish(), or raise commit_timeout", " has not answered Serve"};
-  if (target->step == EngineStep::kReady || target->step >= EngineStep::kDone) return;
+      "",
+      " has not received every byte",
+      "",
+      " has not switched; call receive() and finish(), or raise commit_timeout",
+      " has not answered Serve"};
+  static constexpr const char* kNotInWait =
+      " has not switched; is its engine in receive() or wait()? See grant_timeout and commit_timeout";
+  const bool waits = target->step == EngineStep::kGranted || target->step == EngineStep::kReady;
+  if (waits || target->step >= EngineStep::kDone) return;
   const auto step = static_cast<size_t>(target->step);
   std::string who;
   for (const Receiver& rank : s_.update->receivers) {
@@ -135,10 +145,9 @@ void Machine::OnStepTimer(GroupId group) {
     if (rank.group == group && rank.step < kWanted[step] && worker != nullptr && who.empty())
       who = TextOf(*worker);
   }
-  const Duration limit = target->step == EngineStep::kGranting  ? config_.grant_timeout
-                         : target->step == EngineStep::kWriting ? config_.timeout
-                                                                : config_.commit_timeout;
-  const Status reason(Code::kTimedOut, StrCat(who, kMissing[step], " (", Seconds(limit), " s)"));
+  const bool late = target->step == EngineStep::kCommitting && HasShadow(group);
+  const Status reason(Code::kTimedOut, StrCat(who, late ? kNotInWait : kMissing[step], " (",
+                                              Seconds(LimitOf(*target)), " s)"));
   if (target->step == EngineStep::kServing) {
     Log(LogLevel::kWarning, reason.message());  // A Serve is never taken back.
     Enter(*target, EngineStep::kDone);

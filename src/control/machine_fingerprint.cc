@@ -48,20 +48,21 @@ class Writer {
             w.waiting);
   }
   void Add(const Group& g) {
-    (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.fence_overdue,
-            g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.last_error, g.loss);
+    (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.grant_timer,
+            g.fence_overdue, g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.last_error, g.loss);
   }
   void Add(const PlanState& p) {
     (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.trainers, p.destinations);
   }
   void Add(const Receiver& r) {
-    (*this)(r.session, r.group, r.rank, r.destination, r.step, r.bytes, r.seconds);
+    (*this)(r.session, r.group, r.rank, r.destination, r.step, r.grants, r.bytes, r.seconds);
   }
+  void Add(const wire::SourceGrant& g) { (*this)(g.trainer, g.slot, g.id); }
   void Add(const Target& t) { (*this)(t.group, t.step, t.reason); }
   void Add(const Sender& s) { (*this)(s.bytes, s.seconds); }
   void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason); }
   void Add(const UpdateState& u) {
-    (*this)(u.id, u.version, u.released, u.aborted, u.targets, u.receivers, u.senders, u.absent);
+    (*this)(u.id, u.version, u.started, u.released, u.aborted, u.targets, u.receivers, u.senders, u.absent);
   }
   void Add(const Withdrawn& w) { (*this)(w.number, w.reason); }
   void Add(const RunMember& m) { (*this)(m.rank, m.incarnation); }
@@ -73,8 +74,8 @@ class Writer {
 
 uint64_t Fingerprint(const MachineState& s) {
   Writer writer;
-  writer(s.workers, s.groups, s.next_group, s.plan, s.update, s.sequence, s.attempt, s.run, s.run_seen,
-         s.run_members, s.catch_up_timer, s.fence_timer, s.withdrawn, s.committed, s.last_error,
+  writer(s.workers, s.groups, s.next_group, s.plan, s.update, s.sequence, s.attempt, s.run, s.run_made,
+         s.run_seen, s.run_members, s.catch_up_timer, s.fence_timer, s.withdrawn, s.committed, s.last_error,
          s.engine_loss);
   return writer.Hash();
 }

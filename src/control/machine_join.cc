@@ -11,6 +11,14 @@ namespace {
 constexpr size_t kEmptyEnginesKept = 32;
 constexpr size_t kNamesInMessage = 8;
 
+/// What a rank says of itself. Only what it serves counts: an update it was in is void.
+void TakeState(Worker& worker, wire::EngineState state, const Version& version) {
+  worker.version = version;
+  worker.state = version.number >= 0                    ? wire::EngineState::kServing
+                 : state == wire::EngineState::kJoining ? wire::EngineState::kJoining
+                                                        : wire::EngineState::kFailed;
+}
+
 }  // namespace
 
 Status Machine::CheckHello(const wire::Hello& hello) const {
@@ -73,10 +81,10 @@ Group& Machine::GroupFor(const wire::Hello& hello) {
   return *known;
 }
 
-void Machine::RaiseRun(uint64_t run, const Status& reason) {
+void Machine::RaiseRun(uint64_t run, bool made, const Status& reason) {
   FailWaiting(reason, true);
   s_.run = run;
-  s_.run_members.clear();
+  s_.run_made = made;
   s_.withdrawn = {};
   for (Worker& worker : s_.workers) worker.offered = -1;
   s_.plan.stale = true;  // The next Plan tells trainers that stayed.
@@ -87,17 +95,42 @@ void Machine::NewRunIfReplaced(const wire::Hello& hello) {
   const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& member) { return member.rank == hello.name.rank; });
   const bool has_published = hello.version.number >= 0;
+  const uint64_t run = s_.run;
   if (before != s_.run_members.end() && before->incarnation != hello.incarnation) {
-    RaiseRun(s_.run + 1, reason);
+    RaiseRun(s_.run + 1, /*made=*/true, reason);
   } else if (has_published && hello.version.run > s_.run) {
-    RaiseRun(hello.version.run, reason);  // These trainers have outlived another controller.
+    RaiseRun(hello.version.run, /*made=*/false, reason);  // These trainers have outlived another controller.
   } else if (!has_published && s_.run <= s_.run_seen) {
-    RaiseRun(s_.run_seen + 1, reason);
+    RaiseRun(s_.run_seen + 1, /*made=*/true, reason);
   }
+  if (s_.run != run) s_.run_members.clear();
   const auto member = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& known) { return known.rank == hello.name.rank; });
   if (member == s_.run_members.end())
     s_.run_members.push_back({.rank = hello.name.rank, .incarnation = hello.incarnation});
+}
+
+/// A version of another controller, which counted runs by itself, is of another run even if the number is the
+/// same. Trainers that are here stay members of the run that is raised.
+void Machine::NewRunIfServed(const wire::Hello& hello) {
+  const bool foreign = hello.version.number >= 0 && hello.last_term != config_.term;
+  s_.run_seen = std::max(s_.run_seen, hello.version.run);
+  const bool later = hello.version.run > s_.run;
+  const bool same = hello.version.run == s_.run && s_.run_made && foreign;
+  if (s_.run == 0 || !(later || same)) return;
+  RaiseRun(s_.run_seen + 1, /*made=*/true,
+           {Code::kCancelled, StrCat(wire::ToString(hello.name), " serves version ", ToString(hello.version),
+                                     " of an earlier controller; versions are of a later run from here on")});
+}
+
+void Machine::OnRegister(Worker& worker, const wire::Register& message) {
+  worker.registered = true;
+  worker.landed = false;
+  s_.plan.stale = s_.plan.stale || InPlan(worker);
+  worker.hold = false;  // What a trainer held is not in this memory.
+  if (worker.group == kTrainers) return;
+  worker.landing = message.landing;
+  TakeState(worker, message.state, message.version);
 }
 
 void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
@@ -108,12 +141,7 @@ void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
   worker.incarnation = hello.incarnation;
   worker.landing = hello.landing;
   if (group.id != kTrainers) {
-    // Only what a process serves outlives its session: an update it was in is void.
-    const bool serves = hello.state == wire::EngineState::kServing && hello.version.number >= 0;
-    worker.version = serves ? hello.version : Version{};
-    worker.state = serves                                       ? wire::EngineState::kServing
-                   : hello.state == wire::EngineState::kJoining ? wire::EngineState::kJoining
-                                                                : wire::EngineState::kFailed;
+    TakeState(worker, hello.state, hello.version);
   }
   const auto at = std::find_if(s_.workers.begin(), s_.workers.end(),
                                [&](const Worker& other) { return other.session > session; });
@@ -134,10 +162,8 @@ void Machine::On(const Attached& event) {
   }
   if (hello.name.role == wire::Role::kTrainer) {
     NewRunIfReplaced(hello);
-  } else if (hello.version.run > s_.run_seen) {
-    s_.run_seen = hello.version.run;
-    if (s_.run != 0 && s_.run < s_.run_seen)
-      RaiseRun(s_.run_seen + 1, {Code::kCancelled, "an engine serves a version of a later run"});
+  } else {
+    NewRunIfServed(hello);
   }
   Group& group = GroupFor(hello);
   Admit(event.session, hello, group);
@@ -166,6 +192,7 @@ void Machine::Lose(SessionId session, const Status& reason, const std::vector<Se
   }
   group.last_error = reason;
   s_.last_error = reason;
+  if (group.grant_timer && TargetOf(group.id) == nullptr) DisarmStep(group.id);
   if (InPlan(worker)) s_.plan.stale = true;
   --group.members;
   s_.workers.erase(s_.workers.begin() + (found - s_.workers.data()));
@@ -209,7 +236,8 @@ void Machine::ForgetEmptyGroups() {
 
 void Machine::ArmJoinTimers() {
   for (Group& group : s_.groups) {
-    const bool wanted = !group.planned && group.members != 0;
+    // During an update nobody is planned, so a whole group waits for us, not for others.
+    const bool wanted = !group.planned && group.members != 0 && !(s_.update && Whole(group));
     if (wanted == group.join_timer) continue;
     group.join_timer = wanted;
     if (wanted) {
@@ -256,8 +284,9 @@ Status Machine::WhyStillWaiting(const Group& group) const {
   for (const Group& engine : s_.groups)
     if (engine.id != kTrainers && engine.members != 0 && !Complete(engine))
       engines += StrCat(engines.empty() ? "; missing: " : "; ", MissingMembers(engine));
+  const std::string last = s_.engine_loss.ok() ? "" : StrCat("; the last: ", s_.engine_loss.message());
   return {Code::kTimedOut, StrCat("no plan: fewer than ", config_.min_engines, " engines are whole", limit,
-                                  engines.empty() ? "; start the inference side" : engines)};
+                                  engines.empty() ? "; start the inference side" : engines, last)};
 }
 
 void Machine::OnJoinTimer(GroupId id) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "control/machine.h"
 
@@ -76,7 +77,7 @@ void Machine::FailHopeless() {
   }
   const bool engine_left = std::any_of(s_.groups.begin() + 1, s_.groups.end(),
                                        [&](const Group& group) { return Complete(group); });
-  if (engine_left || !s_.plan.ever || s_.engine_loss.ok()) return;
+  if (engine_left || s_.plan.epoch == 0 || s_.engine_loss.ok()) return;
   // Engines may have left because a trainer died, before its lease has run out here.
   std::string broken;
   for (const Worker& worker : s_.workers)
@@ -229,7 +230,10 @@ void Machine::Open(UpdateState update, bool fresh) {
   s_.update = std::move(update);
   for (const Receiver& receiver : s_.update->receivers)
     Tell(receiver.session, wire::GrantRequest{.update = s_.update->id, .version = s_.update->version});
-  for (const Target& target : s_.update->targets) Arm(TimerKind::kStep, target.group, config_.grant_timeout);
+  for (const Target& target : s_.update->targets) {
+    if (!std::exchange(FindGroup(target.group)->grant_timer, true))
+      Arm(TimerKind::kStep, target.group, LimitOf(target));
+  }
 }
 
 }  // namespace weightcast::control

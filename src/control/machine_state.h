@@ -69,6 +69,7 @@ struct Group {
   uint32_t in_plan = 0;         ///< The last epoch whose plan it is part of, whole as it was then.
   bool planned = false;         ///< Has been part of a plan since it became complete.
   bool join_timer = false;      ///< Armed.
+  bool grant_timer = false;     ///< Armed, and not anew when one update that waits for it supersedes another.
   bool fence_overdue = false;   ///< A rank has not fenced its memory within the time-out.
   uint8_t failed_prepares = 0;  ///< Plans in a row whose preparation failed because of it.
   uint32_t failed_epoch = 0;    ///< The last of them.
@@ -106,6 +107,7 @@ struct Receiver {
   uint32_t rank = 0;  ///< Kept here: the worker may have left politely before the update is over.
   uint32_t destination = 0;
   RankStep step = RankStep::kAsked;
+  std::vector<wire::SourceGrant> grants = {};  ///< Until the sources are told.
   uint64_t bytes = 0;
   double seconds = 0;
   friend bool operator==(const Receiver&, const Receiver&) = default;
@@ -114,6 +116,8 @@ struct Receiver {
 /// An engine's: a step is reached when all its ranks have reached it.
 enum class EngineStep : uint8_t {
   kGranting,
+  kGranted,  ///< By all its ranks; no source is told before every engine that switches with it has come so
+             ///< far.
   kWriting,
   kReady,
   kCommitting,
@@ -137,6 +141,7 @@ struct Sender {
 struct UpdateState {
   wire::UpdateId id;
   Version version;
+  bool started = false;  ///< Some source was told to.
   bool released = false;
   bool aborted = false;  ///< The trainers have been told.
   std::vector<Target> targets;
@@ -168,6 +173,7 @@ struct MachineState {
   uint64_t sequence = 0;
   uint32_t attempt = 0;
   uint64_t run = 0;
+  bool run_made = false;               ///< Counted here, not adopted from trainers of another controller.
   uint64_t run_seen = 0;               ///< The highest that an inference rank has served.
   std::vector<RunMember> run_members;  ///< Trainers that have joined since the run began.
   bool catch_up_timer = false;         ///< Armed.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "control/machine.h"
 
@@ -34,16 +35,40 @@ bool Machine::AllAt(GroupId group, RankStep step) const {
   });
 }
 
+bool Machine::HasShadow(GroupId id) const {
+  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+    return worker.group == id && worker.landing == wire::Landing::kShadow;
+  });
+}
+
+Duration Machine::LimitOf(const Target& target) const {
+  switch (target.step) {
+    case EngineStep::kGranting:
+      return config_.grant_timeout;
+    case EngineStep::kWriting:
+      return config_.timeout;
+    case EngineStep::kCommitting:
+      // With shadow landing this is the step for which the engine has to come.
+      return (HasShadow(target.group) ? config_.grant_timeout : Duration::zero()) + config_.commit_timeout;
+    default:
+      return config_.commit_timeout;
+  }
+}
+
+void Machine::DisarmStep(GroupId id) {
+  if (Group* group = FindGroup(id)) group->grant_timer = false;
+  Disarm(TimerKind::kStep, id);
+}
+
 void Machine::Enter(Target& target, EngineStep step) {
   target.step = step;
-  const Group& group = *FindGroup(target.group);
+  Group& group = *FindGroup(target.group);
+  group.grant_timer = false;
   switch (step) {
     case EngineStep::kWriting:
-      Arm(TimerKind::kStep, target.group, config_.timeout);
-      break;
     case EngineStep::kCommitting:
     case EngineStep::kServing:
-      Arm(TimerKind::kStep, target.group, config_.commit_timeout);
+      Arm(TimerKind::kStep, target.group, LimitOf(target));
       break;
     case EngineStep::kReady:
       Log(LogLevel::kInfo, "engine ", group.name, " has every byte of version ",
@@ -69,21 +94,48 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
     return;
   }
   rank->step = RankStep::kGranted;
+  rank->grants = message.grants;
   worker.state = EngineState::kUpdating;
-  for (const wire::SourceGrant& grant : message.grants)
-    Tell(s_.plan.trainers[grant.trainer], wire::Start{.update = s_.update->id,
-                                                      .version = s_.update->version,
-                                                      .destination = rank->destination,
-                                                      .slot = grant.slot,
-                                                      .grant = grant.id});
-  if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kWriting);
+  if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kGranted);
 }
 
-void Machine::OnSent(const Worker& worker, const wire::Sent& message) {
-  if (!s_.update || s_.update->id != message.update || worker.rank >= s_.update->senders.size()) return;
-  // The bytes are counted where they land: this may come too late for Done.
-  Sender& sender = s_.update->senders[worker.rank];
-  sender.seconds = std::max(sender.seconds, message.seconds);
+/// Until a source is told of its grant nothing can be written: whoever fails before costs no engine its
+/// version.
+void Machine::StartGranted() {
+  UpdateState& update = *s_.update;
+  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
+                                   [](const Target& target) { return target.step == EngineStep::kGranting; });
+  if (waiting && config_.together) return;
+  for (Target& target : update.targets) {
+    if (target.step != EngineStep::kGranted) continue;
+    for (Receiver& rank : update.receivers) {
+      if (rank.group != target.group) continue;
+      for (const wire::SourceGrant& grant : std::exchange(rank.grants, {}))
+        Tell(s_.plan.trainers[grant.trainer], wire::Start{.update = update.id,
+                                                          .version = update.version,
+                                                          .destination = rank.destination,
+                                                          .slot = grant.slot,
+                                                          .grant = grant.id});
+    }
+    update.started = true;
+    // Ranks without a source are ready as soon as they have granted.
+    Enter(target, AllAt(target.group, RankStep::kReady) ? EngineStep::kReady : EngineStep::kWriting);
+  }
+}
+
+void Machine::SupersedeUnstarted() {
+  if (!s_.update || s_.update->started) return;
+  const Version offered{.run = s_.run, .number = CommonOffer()};
+  if (offered.number < 0 || offered <= s_.update->version) return;
+  const UpdateState& update = *s_.update;
+  Log(LogLevel::kInfo, wire::ToString(update.id), ": version ", ToString(update.version),
+      " is superseded by ", ToString(offered), " before anything was sent");
+  for (const Target& target : update.targets) {
+    // Whoever is late does not get the whole time anew.
+    if (target.step != EngineStep::kOut) AbortRanks(target, Status::Ok(), /*started=*/false, 0);
+  }
+  TellTrainers(wire::Superseded{.version = update.version});
+  s_.update.reset();
 }
 
 void Machine::OnReady(Worker& worker, const wire::Ready& message) {
@@ -99,7 +151,9 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
     sender.seconds = std::max(sender.seconds, source.seconds);
   }
   worker.state = EngineState::kReady;
-  if (AllAt(worker.group, RankStep::kReady)) Enter(*TargetOf(worker.group), EngineStep::kReady);
+  Target& target = *TargetOf(worker.group);
+  if (target.step == EngineStep::kWriting && AllAt(worker.group, RankStep::kReady))
+    Enter(target, EngineStep::kReady);
 }
 
 void Machine::ReleaseSources() {
@@ -111,7 +165,7 @@ void Machine::ReleaseSources() {
                                    [](const Target& target) { return target.step < EngineStep::kReady; });
   if (!any || waiting) return;
   update.released = true;
-  TellTrainers(wire::Release{.update = update.id});
+  TellTrainers(wire::Release{.update = update.id, .version = update.version});
 }
 
 void Machine::CommitReady() {
@@ -166,6 +220,7 @@ void Machine::OnServing(Worker& worker, const wire::Serving& message) {
 
 void Machine::AdvanceUpdate() {
   if (!s_.update) return;
+  StartGranted();
   CommitReady();
   ReleaseSources();
   const auto over = [](const Target& target) {

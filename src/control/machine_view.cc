@@ -12,6 +12,7 @@ std::string_view Machine::Phase() const {
     for (const Target& target : s_.update->targets) least = std::min(least, target.step);
     switch (least) {
       case EngineStep::kGranting:
+      case EngineStep::kGranted:
         return "granting";
       case EngineStep::kWriting:
         return "writing";

@@ -107,11 +107,37 @@ class Planning {
       inference_ = std::move(*joined);
       return true;
     }
-    // The first that does not agree with those before it.
-    size_t count = 2;
-    while (count < engines_.size() && plan::JoinEngines(std::span(engines_).first(count)).ok()) ++count;
-    return Fail({joined.status().code(), StrCat(NameOf(count - 1), ": ", joined.status().message())},
-                SessionsOf(job_.engines[count - 1]));
+    const auto [engine, status] = FirstMisfit(
+        [](const std::vector<plan::Layout>& layouts) { return plan::JoinEngines(layouts).status(); });
+    const Status& reason = status.ok() ? joined.status() : status;
+    return Fail({reason.code(), StrCat(NameOf(engine), ": ", reason.message())},
+                SessionsOf(job_.engines[engine]));
+  }
+
+  /// Engines from the one that is here longest: sessions are numbered as they come.
+  [[nodiscard]] std::vector<size_t> ByAge() const {
+    std::vector<std::pair<SessionId, size_t>> order;
+    for (size_t i = 0; i < job_.engines.size(); ++i) {
+      SessionId newest = 0;
+      for (const PlanMember& member : job_.engines[i]) newest = std::max(newest, member.session);
+      order.emplace_back(newest, i);
+    }
+    std::sort(order.begin(), order.end());
+    std::vector<size_t> engines;
+    for (const auto& [session, engine] : order) engines.push_back(engine);
+    return engines;
+  }
+
+  /// The first engine that does not fit together with the older ones, and why; otherwise the newest.
+  template <typename Fits>
+  [[nodiscard]] std::pair<size_t, Status> FirstMisfit(Fits fits) const {
+    std::vector<plan::Layout> older;
+    const std::vector<size_t> order = ByAge();
+    for (const size_t engine : order) {
+      older.push_back(engines_[engine]);
+      if (Status status = fits(older); !status.ok()) return {engine, status};
+    }
+    return {order.back(), Status::Ok()};
   }
 
   bool MakeAndVerify() {
@@ -124,18 +150,26 @@ class Planning {
     return true;
   }
 
-  /// Engines with which the trainers cannot be planned even alone; if that is all of them, everybody.
+  [[nodiscard]] Status TryPlan(const plan::Layout& inference) const {
+    const plan::PlanRequest request{
+        .trainers = trainers_, .inference = inference, .rules = rules_, .strategy = job_.strategy};
+    return plan::MakePlan(request).status();
+  }
+
+  /// Engines with which the trainers cannot be planned even alone; if there is none, the first that cannot be
+  /// planned with the older ones. The trainers' layout is one: they may stay.
   [[nodiscard]] std::vector<SessionId> WhoseFault() const {
     std::vector<SessionId> concerned;
-    size_t bad = 0;
-    for (size_t i = 0; i < engines_.size() && engines_.size() > 1; ++i) {
-      const plan::PlanRequest request{
-          .trainers = trainers_, .inference = engines_[i], .rules = rules_, .strategy = job_.strategy};
-      if (plan::MakePlan(request).ok()) continue;
-      ++bad;
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      if (engines_.size() > 1 && TryPlan(engines_[i]).ok()) continue;
       for (const PlanMember& member : job_.engines[i]) concerned.push_back(member.session);
     }
-    return bad == 0 || bad == engines_.size() ? Everybody() : concerned;
+    if (!concerned.empty()) return concerned;
+    const auto fits = [this](const std::vector<plan::Layout>& layouts) {
+      const auto joined = plan::JoinEngines(layouts);
+      return joined.ok() ? TryPlan(*joined) : joined.status();
+    };
+    return SessionsOf(job_.engines[FirstMisfit(fits).first]);
   }
 
   const PlanJob& job_;

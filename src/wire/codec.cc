@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxElements = 4 * kMaxShards;
 
 constexpr std::array<std::string_view, std::variant_size_v<WorkerMessage>> kWorkerNames = {
-    "Hello",     "Register", "LandingMap", "Prepared", "Published", "Granted",   "Sent",   "Ready",
+    "Hello",     "Register", "LandingMap", "Prepared", "Published", "Granted",   "Ready",
     "Committed", "Serving",  "Aborted",    "Failed",   "Cancel",    "Heartbeat", "Goodbye"};
 constexpr std::array<std::string_view, std::variant_size_v<ControllerMessage>> kControllerNames = {
     "Welcome", "Refused", "Plan",  "PeerLanding", "Superseded", "GrantRequest", "Start",    "Commit",

@@ -52,9 +52,12 @@ void PutIn(const Stop& from, pb::ControllerMessage& message) {
 void PutIn(const Abort& from, pb::ControllerMessage& message) {
   Put(from.update, *message.mutable_abort()->mutable_update());
   Put(from.reason, *message.mutable_abort()->mutable_reason());
+  message.mutable_abort()->set_started(from.started);
+  Put(from.version, *message.mutable_abort()->mutable_version());
 }
 void PutIn(const Release& from, pb::ControllerMessage& message) {
   Put(from.update, *message.mutable_release()->mutable_update());
+  Put(from.version, *message.mutable_release()->mutable_version());
 }
 void PutIn(const Done& from, pb::ControllerMessage& message) {
   auto& to = *message.mutable_done();
@@ -135,6 +138,13 @@ Stop GetStop(const pb::Stop& from, Check& check) {
 Abort GetAbort(const pb::Abort& from, Check& check) {
   Abort to = GetNamed<Abort>(from, check);
   Get(from.reason(), to.reason, check);
+  Get(from.version(), to.version, check);
+  to.started = from.started();
+  return to;
+}
+Release GetRelease(const pb::Release& from, Check& check) {
+  Release to = GetNamed<Release>(from, check);
+  Get(from.version(), to.version, check);
   return to;
 }
 Done GetDone(const pb::Done& from, Check& check) {
@@ -199,7 +209,7 @@ void Get(const pb::ControllerMessage& from, ControllerMessage& to, Check& check)
       to = GetAbort(from.abort(), check);
       return;
     case ControllerMessage::kRelease:
-      to = GetNamed<Release>(from.release(), check);
+      to = GetRelease(from.release(), check);
       return;
     case ControllerMessage::kDone:
       to = GetDone(from.done(), check);

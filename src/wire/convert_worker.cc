@@ -20,8 +20,12 @@ void PutIn(const Hello& from, pb::WorkerMessage& message) {
   Put(from.version, *to.mutable_version());
 }
 void PutIn(const Register& from, pb::WorkerMessage& message) {
-  PutAll(from.shards, message.mutable_registration()->mutable_shards());
-  message.mutable_registration()->set_rules(from.rules);
+  auto& to = *message.mutable_registration();
+  PutAll(from.shards, to.mutable_shards());
+  to.set_rules(from.rules);
+  to.set_landing(static_cast<uint32_t>(from.landing));
+  to.set_state(static_cast<uint32_t>(from.state));
+  Put(from.version, *to.mutable_version());
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -34,13 +38,6 @@ void PutIn(const Published& from, pb::WorkerMessage& message) {
 void PutIn(const Granted& from, pb::WorkerMessage& message) {
   Put(from.update, *message.mutable_granted()->mutable_update());
   PutAll(from.grants, message.mutable_granted()->mutable_grants());
-}
-void PutIn(const Sent& from, pb::WorkerMessage& message) {
-  auto& to = *message.mutable_sent();
-  Put(from.update, *to.mutable_update());
-  to.set_destination(from.destination);
-  to.set_bytes(from.bytes);
-  to.set_seconds(from.seconds);
 }
 void PutIn(const Ready& from, pb::WorkerMessage& message) {
   auto& to = *message.mutable_ready();
@@ -102,6 +99,9 @@ Register GetRegister(const pb::Register& from, Check& check) {
   GetAll(from.shards(), to.shards, kMaxShards, "shards", check);
   check.Size(from.rules().size(), kMaxRulesBytes, "rules");
   to.rules = from.rules();
+  to.landing = check.Value(from.landing(), Landing::kShadow, "landing");
+  to.state = check.Value(from.state(), EngineState::kFailed, "state");
+  Get(from.version(), to.version, check);
   return to;
 }
 LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {
@@ -113,12 +113,6 @@ Granted GetGranted(const pb::Granted& from, Check& check) {
   Granted to;
   Get(from.update(), to.update, check);
   GetAll(from.grants(), to.grants, kMaxWorkers, "grants", check);
-  return to;
-}
-Sent GetSent(const pb::Sent& from, Check& check) {
-  Sent to{.update = {}, .destination = from.destination(), .bytes = from.bytes(), .seconds = from.seconds()};
-  Get(from.update(), to.update, check);
-  check.Time(from.seconds(), "seconds");
   return to;
 }
 Ready GetReady(const pb::Ready& from, Check& check) {
@@ -185,9 +179,6 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       return;
     case WorkerMessage::kGranted:
       to = GetGranted(from.granted(), check);
-      return;
-    case WorkerMessage::kSent:
-      to = GetSent(from.sent(), check);
       return;
     case WorkerMessage::kReady:
       to = GetReady(from.ready(), check);

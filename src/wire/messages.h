@@ -90,10 +90,15 @@ struct Hello {
   Version version;  ///< Inference: served (or -1). Trainer: last published.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
-/// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old.
+/// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old. With it an
+/// inference rank says where it stands as it sends this: a Hello may have been packed long before it went
+/// out.
 struct Register {
   std::vector<ShardInfo> shards;
   std::string rules;
+  Landing landing = Landing::kInPlace;
+  EngineState state = EngineState::kJoining;
+  Version version = {};  ///< Served (or -1).
   friend bool operator==(const Register&, const Register&) = default;
 };
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
@@ -127,15 +132,6 @@ struct Granted {
   UpdateId update;
   std::vector<SourceGrant> grants;
   friend bool operator==(const Granted&, const Granted&) = default;
-};
-/// Trainer: all its bytes of this update to this destination have landed. It may come after the receiver's
-/// Ready; how much each sender has sent is told by that.
-struct Sent {
-  UpdateId update;
-  uint32_t destination = 0;
-  uint64_t bytes = 0;
-  double seconds = 0;
-  friend bool operator==(const Sent&, const Sent&) = default;
 };
 /// What a rank has received from one trainer, and when the last of it came (seconds from the grant on).
 struct SourceBytes {
@@ -192,7 +188,7 @@ struct Goodbye {
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
 
-using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Sent, Ready,
+using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready,
                                    Committed, Serving, Aborted, Failed, Cancel, Heartbeat, Goodbye>;
 
 // --- Controller -> worker ----------------------------------------------------------------------
@@ -266,12 +262,15 @@ struct Stop {
 /// Inference: revoke, answer Aborted. Trainer: the whole update is off, sources may change, Done follows.
 struct Abort {
   UpdateId update;
-  Status reason;
+  Status reason;  ///< Inference: ok when superseded before anything was sent; the user's call waits on.
+  Version version = {};  ///< Trainer: of the update.
+  bool started = true;   ///< Inference: some source may have been told of this engine's grants.
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 /// Trainer: every rank of every engine that is still in the update is ready: sources may change.
 struct Release {
   UpdateId update;
+  Version version = {};
   friend bool operator==(const Release&, const Release&) = default;
 };
 struct EngineOutcome {

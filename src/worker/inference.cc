@@ -293,7 +293,6 @@ void InferenceWorker::OnMessage(wire::ControllerMessage message) {
   const auto take = [this](auto&& value) {
     using T = std::decay_t<decltype(value)>;
     constexpr bool is_welcome = std::is_same_v<T, wire::Welcome>;
-    if constexpr (is_welcome) session_->CheckLease(value);
     if constexpr (std::is_same_v<T, wire::Plan>) {
       OnPlan(std::move(value));
     } else if constexpr (std::is_constructible_v<InferenceEvent, T>) {
@@ -394,7 +393,11 @@ void InferenceWorker::Show() {
 
 void InferenceWorker::Carry(const SendRegistration&) {
   if (memory_ == nullptr) return;
-  session_->client().Send(wire::Register{.shards = InfosOf(memory_->shards()), .rules = {}});
+  session_->client().Send(wire::Register{.shards = InfosOf(memory_->shards()),
+                                         .rules = {},
+                                         .landing = state_.landing,
+                                         .state = state_.state,
+                                         .version = state_.served});
   session_->client().Send(memory_->Map());
 }
 

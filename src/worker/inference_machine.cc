@@ -131,7 +131,11 @@ void Transition::operator()(const wire::Abort& abort) {
     s_.next.reset();
     return Send(wire::Aborted{abort.update, false});
   }
-  if (s_.step != Step::kNone && s_.update == abort.update) return BeginAbort(abort.reason, /*tell=*/true);
+  if (s_.step != Step::kNone && s_.update == abort.update) {
+    // No source knows the grants: nobody has written.
+    if (!abort.started && (s_.step <= Step::kReady || s_.step == Step::kAborting)) s_.touched = false;
+    return BeginAbort(abort.reason, /*tell=*/true);
+  }
   Send(wire::Aborted{abort.update, abort.update == s_.closed && s_.closed_lost});
 }
 
@@ -200,7 +204,10 @@ void Transition::operator()(const SourceLost& lost) {
 }
 
 void Transition::operator()(const GrantsFenced& fenced) {
-  if (IsCurrent(fenced.update, Step::kAborting)) return CompleteAbort();
+  if (IsCurrent(fenced.update, Step::kAborting)) {
+    s_.fenced = true;
+    return s_.uncertain ? void() : CompleteAbort();
+  }
   if (!IsCurrent(fenced.update, Step::kFencing)) return;
   if (!s_.verify) return BecomeReady();
   s_.step = Step::kVerifying;
@@ -229,8 +236,11 @@ void Transition::operator()(const RegisterCalled& registered) {
     return Answer(
         {Code::kInvalidArgument, "an update is under way; register between Finish (or Abort) and Begin"});
   }
-  // The plan is void with the old registration; a request of it will be aborted by the controller.
-  if (s_.step == Step::kRequested) Close(/*lost=*/false);
+  // The plan is void with the old registration, and so is a request of it.
+  if (s_.step == Step::kRequested) {
+    Send(wire::Failed{.update = s_.update, .reason = {Code::kCancelled, "registered its tensors anew"}});
+    Close(/*lost=*/false);
+  }
   s_.registered = true;
   s_.landing = registered.landing;
   s_.epoch = 0;
@@ -381,17 +391,20 @@ void Transition::CommitSwitch() {
 
 void Transition::Fail(const Status& reason) {
   if (!s_.ended) Send(wire::Failed{.update = s_.update, .reason = reason});
+  const bool uncertain = !s_.ended && s_.step == Step::kWriting && s_.touched && s_.before.number >= 0;
   BeginAbort(reason, /*tell=*/false);
+  s_.uncertain = uncertain;  // The controller's Abort will say.
 }
 
 void Transition::BeginAbort(const Status& reason, bool tell) {
   if (s_.step == Step::kNone) return;
-  if (!s_.abort) s_.abort_reason = reason;
+  if (!s_.abort || s_.abort_reason.ok()) s_.abort_reason = reason;
   s_.abort = true;
+  s_.uncertain = false;
   s_.tell_aborted = s_.tell_aborted || tell;
   // Between Begin and Finish the engine is paused: its call need not wait until the memory is fenced.
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kFinish;
-  if (waiting && s_.step != Step::kCopying) {
+  if (waiting && s_.step != Step::kCopying && !reason.ok()) {
     s_.abort_told = true;
     AnswerError(reason);
   }
@@ -407,10 +420,11 @@ void Transition::BeginAbort(const Status& reason, bool tell) {
     case Step::kSwitched:
     case Step::kCommitted:
       return CompleteAbort();
+    case Step::kAborting:
+      return s_.fenced ? CompleteAbort() : void();
     case Step::kOpening:
     case Step::kVerifying:
     case Step::kCopying:
-    case Step::kAborting:
     case Step::kNone:
       return;
   }
@@ -425,11 +439,13 @@ void Transition::CompleteAbort() {
   s_.state = s_.served.number >= 0 ? EngineState::kServing
              : s_.failed           ? EngineState::kFailed
                                    : EngineState::kJoining;
-  s_.last_error = reason;
+  if (!reason.ok()) s_.last_error = reason;
   if (s_.tell_aborted && !s_.ended) Send(wire::Aborted{s_.update, lost});
   Close(lost);
   if (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing) s_.user = UserPhase::kBegun;
-  if (!told) TellAbort(reason);
+  // A later version comes: the call that waits need not know.
+  const bool superseded = reason.ok() && s_.call != UserCall::kAbort;
+  if (!told && !superseded) TellAbort(reason);
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
 }
 
@@ -440,7 +456,7 @@ void Transition::Close(bool lost) {
   s_.update = {};
   s_.version = {};
   s_.before = {};
-  s_.touched = s_.commit = s_.abort = s_.abort_told = s_.tell_aborted = false;
+  s_.touched = s_.commit = s_.abort = s_.fenced = s_.uncertain = s_.abort_told = s_.tell_aborted = false;
   s_.abort_reason = Status::Ok();
   s_.bytes = 0;
   s_.seconds = 0;

@@ -69,8 +69,10 @@ struct InferenceState {
   uint64_t bytes = 0;
   double seconds = 0;
   std::vector<wire::SourceBytes> sources;
-  bool abort = false;         ///< To be aborted as soon as nobody touches the memory any more.
-  bool abort_told = false;    ///< The user's call has had its answer.
+  bool abort = false;       ///< To be aborted as soon as nobody touches the memory any more.
+  bool fenced = false;      ///< While it is aborted: nothing can land any more.
+  bool uncertain = false;   ///< It failed here: whether sources know the grants is for the controller to say.
+  bool abort_told = false;  ///< The user's call has had its answer.
   bool tell_aborted = false;  ///< The controller waits for Aborted.
   Status abort_reason;
   std::optional<wire::GrantRequest> next;  ///< Came while this one was still being aborted.

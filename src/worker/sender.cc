@@ -31,7 +31,6 @@ struct Sender::Job {
   size_t target = 0;
   wire::UpdateId update;
   transport::GrantName grant;
-  TimePoint begun = Clock::now();
   uint32_t next = 0;   ///< Transfer.
   size_t running = 0;  ///< Transfers begun and not ended.
   std::map<uint32_t, Flight> flights;
@@ -39,7 +38,6 @@ struct Sender::Job {
   bool quiet = false;  ///< Stopped: its end is nobody's business.
   Status outcome;
   bool road = false;  ///< The outcome is the connection's, not ours.
-  double seconds = 0;
 
   [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
   [[nodiscard]] uint32_t transfers() const { return plan->batches[target].transfers(); }
@@ -195,7 +193,6 @@ void Sender::EndTransfer(const std::shared_ptr<Job>& job, uint32_t transfer, con
     job->over = true;
     job->outcome = status;
     job->road = reached != Reached::kNothing;
-    job->seconds = Seconds(Clock::now() - job->begun);
   }
   if (job->over) ends_.notify_all();
   more_.notify_all();
@@ -217,14 +214,9 @@ void Sender::WorkOnEnds() {
 bool Sender::EndJob(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock) {
   const uint32_t destination = job->to().destination;
   if (!std::exchange(job->quiet, true)) {
-    const auto bytes = job->outcome.ok() ? static_cast<uint64_t>(job->plan->batches[job->target].bytes()) : 0;
     lock.unlock();
-    callbacks_.on_ended({.update = job->update,
-                         .destination = destination,
-                         .status = job->outcome,
-                         .road = job->road,
-                         .bytes = bytes,
-                         .seconds = job->seconds});
+    callbacks_.on_ended(
+        {.update = job->update, .destination = destination, .status = job->outcome, .road = job->road});
     lock.lock();
     return true;
   }

@@ -1,6 +1,5 @@
 #include "worker/session.h"
 
-#include <cmath>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -123,13 +122,6 @@ Status Session::Admit(const Identity& peer) const {
   if (peer.role == RoleText(other)) return Status::Ok();
   return {Code::kPermission, StrCat(text(), " takes connections from ", RoleText(other),
                                     " workers only, not from ", ToString(peer))};
-}
-
-void Session::CheckLease(const wire::Welcome& welcome) const {
-  const double ours = Seconds(settings_.lease);
-  if (std::abs(welcome.lease_seconds - ours) < 1e-3) return;
-  WC_LOG(kWarning, text(), ": the setting lease is ", ours, " s here and ", welcome.lease_seconds,
-         " s at the controller; set it alike, or one side gives up on the other too early");
 }
 
 void Session::SetOutcome(Status status) {

@@ -42,8 +42,6 @@ class Session {
   /// Attaches to the controller; blocks until SetOutcome. Errors: why the session ended. Bounded by
   /// join_timeout.
   Status Begin();
-  /// To be called in the loop with each Welcome: says so if the controller has another lease.
-  void CheckLease(const wire::Welcome& welcome) const;
   /// To be called in the loop when a Welcome has been taken, or the session has ended.
   void SetOutcome(Status status);
 

@@ -223,7 +223,6 @@ void TrainerWorker::OnMessage(wire::ControllerMessage message) {
   const auto take = [this](auto&& value) {
     using T = std::decay_t<decltype(value)>;
     constexpr bool is_welcome = std::is_same_v<T, wire::Welcome>;
-    if constexpr (is_welcome) session_->CheckLease(value);
     if constexpr (std::is_same_v<T, wire::Plan>) {
       OnPlan(std::move(value));
     } else if constexpr (std::is_same_v<T, wire::PeerLanding>) {

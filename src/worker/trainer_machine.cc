@@ -36,7 +36,6 @@ class Transition {
   void Do(TrainerAction action) { actions_.push_back(std::move(action)); }
   void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
   Publication* Find(int64_t number);
-  Publication* FindUpdate(const wire::UpdateId& update);
   [[nodiscard]] bool IsHeld(const Publication& publication) const;
 
   void OfferAgain(Publication& publication);
@@ -57,17 +56,6 @@ Publication* Transition::Find(int64_t number) {
   const auto at = std::find_if(s_.publications.begin(), s_.publications.end(),
                                [&](const auto& publication) { return publication.number == number; });
   return at == s_.publications.end() ? nullptr : &*at;
-}
-
-/// The publication of an update; one that was never started here is the oldest that waits, since older ones
-/// are superseded by word.
-Publication* Transition::FindUpdate(const wire::UpdateId& update) {
-  const auto find = [&](auto match) {
-    const auto at = std::find_if(s_.publications.begin(), s_.publications.end(), match);
-    return at == s_.publications.end() ? nullptr : &*at;
-  };
-  Publication* opened = find([&](const auto& p) { return p.opened && p.update == update; });
-  return opened != nullptr ? opened : find([](const auto& p) { return !p.opened && !p.release; });
 }
 
 /// Whether its bytes are still promised.
@@ -95,7 +83,6 @@ void Transition::OfferAgain(Publication& publication) {
   const bool newest = &publication == &s_.publications.back();
   if (newest && IsHeld(publication)) {
     publication.opened = false;
-    publication.update = {};
     return Send(wire::Published{publication.number, publication.hold});
   }
   if (publication.done) return;
@@ -116,7 +103,11 @@ void Transition::operator()(const wire::Superseded& superseded) {
 }
 
 void Transition::operator()(const wire::Start& start) {
-  if (s_.ended || start.update.term != s_.term || start.update.epoch != s_.epoch) return;
+  if (s_.ended || start.update.term != s_.term) return;
+  if (start.update.epoch != s_.epoch) {  // Nobody waits for what will not be sent.
+    const Status reason(Code::kCancelled, "the trainer registered anew");
+    return Send(wire::Failed{.update = start.update, .reason = reason});
+  }
   Publication* publication = Find(start.version.number);
   if (publication == nullptr || !IsHeld(*publication)) {
     const Status reason(Code::kCancelled,
@@ -124,7 +115,6 @@ void Transition::operator()(const wire::Start& start) {
     return Send(wire::Failed{.update = start.update, .reason = reason});
   }
   publication->opened = true;
-  publication->update = start.update;
   if (std::exchange(publication->free, false)) Do(HoldSources{publication->number});
   s_.sendings.push_back(
       {.update = start.update, .number = publication->number, .destination = start.destination});
@@ -141,12 +131,12 @@ void Transition::operator()(const wire::Abort& abort) {
   if (abort.update.term != s_.term) return;
   Silence([&](const Sending& sending) { return sending.update == abort.update; });
   s_.last_error = abort.reason;
-  if (Publication* publication = FindUpdate(abort.update)) Let(*publication, abort.reason);
+  if (Publication* publication = Find(abort.version.number)) Let(*publication, abort.reason);
 }
 
 void Transition::operator()(const wire::Release& release) {
   if (release.update.term != s_.term) return;
-  if (Publication* publication = FindUpdate(release.update)) Let(*publication, Status::Ok());
+  if (Publication* publication = Find(release.version.number)) Let(*publication, Status::Ok());
 }
 
 void Transition::operator()(const wire::Done& done) {
@@ -202,13 +192,10 @@ void Transition::operator()(const SendEnded& ended) {
   for (auto& sending : s_.sendings) {
     if (sending.update != ended.update || sending.destination != ended.destination || sending.quiet) continue;
     sending.quiet = true;
-    if (ended.status.ok()) {
-      Send(wire::Sent{ended.update, ended.destination, ended.bytes, ended.seconds});
-    } else {
-      s_.last_error = ended.status;
-      const int64_t destination = ended.road ? int64_t{ended.destination} : -1;
-      Send(wire::Failed{ended.update, destination, ended.status});
-    }
+    if (ended.status.ok()) continue;  // The receiver tells what has come.
+    s_.last_error = ended.status;
+    const int64_t destination = ended.road ? int64_t{ended.destination} : -1;
+    Send(wire::Failed{ended.update, destination, ended.status});
   }
 }
 

@@ -18,12 +18,11 @@ namespace weightcast::worker {
 struct Publication {
   int64_t number = 0;
   bool hold = false;
-  bool opened = false;   ///< An update of it has begun; `update` is the latest.
+  bool opened = false;   ///< An update of it has begun here.
   bool release = false;  ///< The controller lets go of the sources; they are free once nothing is in flight.
   bool free = false;     ///< The user was told that the sources may change.
   bool done = false;     ///< The user was told the outcome.
-  wire::UpdateId update;
-  Status outcome;  ///< With `release`: what WaitSources says.
+  Status outcome;        ///< With `release`: what WaitSources says.
   friend bool operator==(const Publication&, const Publication&) = default;
 };
 
@@ -71,8 +70,6 @@ struct SendEnded {
   uint32_t destination = 0;
   Status status;
   bool road = false;  ///< The error is of the road to this destination alone.
-  uint64_t bytes = 0;
-  double seconds = 0;
 };
 /// Nobody reads the sources for this sending any more. Comes once, after SendEnded or after it was stopped.
 struct SendFenced {

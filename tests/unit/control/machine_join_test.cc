@@ -111,6 +111,29 @@ TEST(MachineJoin, WaitingEndsWithThePlan) {
   EXPECT_TRUE(sim.timers.empty());
 }
 
+TEST(MachineJoin, NewcomersAreNotRefusedBecauseAnUpdateIsOpen) {
+  Simulator sim;
+  sim.JoinTrainer(0, 1);
+  const SessionId slow = sim.JoinRank("slow", 0, 1);
+  sim.Settle();
+  sim.processes[slow].grants = false;
+  sim.PublishAll(1);
+  sim.Settle();
+  ASSERT_TRUE(sim.state.update);
+  const SessionId half = sim.JoinRank("new", 0, 2);
+  sim.Settle();
+  EXPECT_TRUE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new"))) << "a rank is missing";
+  sim.JoinRank("new", 1, 2);
+  sim.Settle();
+  ASSERT_TRUE(sim.state.update);
+  EXPECT_FALSE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new")));
+  sim.Fire(TimerKind::kStep, sim.GroupOf("slow"));
+  EXPECT_TRUE(sim.Armed(TimerKind::kJoin, sim.GroupOf("new")));
+  sim.Settle();
+  EXPECT_TRUE(sim.Known(half));
+  EXPECT_EQ(sim.state.plan.destinations.size(), 3U);
+}
+
 TEST(MachineJoin, TheFirstPlanWaitsForTheWantedNumberOfEngines) {
   Simulator sim;
   sim.config.min_engines = 2;
@@ -159,6 +182,65 @@ TEST(MachineJoin, RunsAndRestarts) {
   EXPECT_EQ(survivors.state.run, 3U) << "trainers that outlived the controller keep their run";
 }
 
+wire::Hello FreshTrainer(uint32_t rank = 0, uint32_t world_size = 1) {
+  wire::Hello hello;
+  hello.name.rank = rank;
+  hello.world_size = world_size;
+  return hello;
+}
+wire::Hello ServesOf(const std::string& engine, Version version, wire::Term last_term) {
+  wire::Hello hello = RankHello(engine, 0, 1);
+  hello.state = EngineState::kServing;
+  hello.version = version;
+  hello.last_term = last_term;
+  return hello;
+}
+
+TEST(MachineJoin, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
+  const wire::Term old{.number = 0, .id = 5};
+  Simulator sim;  // Controller and trainers were restarted; the trainers are back first.
+  const SessionId t = sim.Join(FreshTrainer());
+  sim.Publish(t, 81);
+  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 100}, old));
+  EXPECT_EQ(sim.state.run, 2U);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t].run, 2U);
+  sim.Publish(t, 100);
+  sim.Settle();
+  EXPECT_TRUE(sim.processes[t].done.back().met_policy);
+  EXPECT_EQ(sim.processes[t].done.back().receivers.size(), 1U) << "bytes were sent";
+  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 100}));
+
+  // Those who come back to this controller, or later, change nothing.
+  sim.Join(ServesOf("b", {.run = 2, .number = 100}, sim.config.term));
+  sim.Join(ServesOf("c", {.run = 1, .number = 120}, old));
+  EXPECT_EQ(sim.state.run, 2U);
+  sim.Join(ServesOf("d", {.run = 2, .number = 9}, {.number = 0, .id = 6}));
+  EXPECT_EQ(sim.state.run, 3U);
+
+  // Members of the run are still known: restarted trainers begin another.
+  sim.Settle();
+  sim.KillAndNotice(t);
+  sim.Join(FreshTrainer());
+  EXPECT_EQ(sim.state.run, 4U);
+}
+
+TEST(MachineJoin, RunsInEveryOrderOfAttaching) {
+  const wire::Hello engine = ServesOf("a", {.run = 1, .number = 100}, {.number = 0, .id = 5});
+  wire::Hello survivor = FreshTrainer(1, 2);
+  survivor.version = {.run = 1, .number = 100};
+  const wire::Hello fresh = FreshTrainer(0, 2);
+  const std::vector<std::pair<std::vector<wire::Hello>, uint64_t>> cases = {
+      {{engine, survivor}, 1},        {{survivor, engine}, 1},        {{engine, fresh}, 2},
+      {{fresh, engine}, 2},           {{engine, survivor, fresh}, 2}, {{engine, fresh, survivor}, 2},
+      {{fresh, engine, survivor}, 2}, {{fresh, survivor, engine}, 2}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    Simulator sim;
+    for (const wire::Hello& hello : cases[i].first) sim.Join(hello);
+    EXPECT_EQ(sim.state.run, cases[i].second) << "case " << i;
+  }
+}
+
 TEST(MachineJoin, AnEngineThatServesTheVersionAlreadyIsNotDisturbed) {
   Simulator sim;
   wire::Hello trainer;
@@ -200,6 +282,34 @@ TEST(MachinePlan, AnotherRegistrationRaisesTheEpoch) {
   sim.Settle();
   EXPECT_EQ(sim.state.plan.epoch, 2U);
   EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
+}
+
+TEST(MachinePlan, ARegistrationSaysWhatTheRankServesNow) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  // Its Hello was packed before its tensors were lost.
+  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 7}, {.number = 0, .id = 5}));
+  EXPECT_EQ(sim.state.workers.back().state, EngineState::kServing);
+  sim.processes[a].version = {};
+  sim.processes[a].state = EngineState::kFailed;
+  sim.Settle();
+  EXPECT_EQ(sim.state.workers.back().state, EngineState::kFailed);
+  sim.Publish(t, 1, /*hold=*/true);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a).number, 1);
+  // Other memory under the same name: the version goes, and the held one comes again.
+  sim.processes[a].version = {};
+  sim.processes[a].state = EngineState::kJoining;
+  Simulator::SayRegister(sim.processes[a]);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t].done.size(), 2U);
+  EXPECT_EQ(sim.Served(a).number, 1);
+  // A trainer that registers anew does not hold it any more.
+  Simulator::SayRegister(sim.processes[t]);
+  sim.Settle();
+  sim.JoinRank("b", 0, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t].done.size(), 2U);
 }
 
 TEST(MachinePlan, APlanThatFailsIsToldToThoseConcerned) {
@@ -323,17 +433,18 @@ TEST(MachinePublish, ANewerVersionSupersedesOneThatHasNotOpened) {
   const SessionId t1 = sim.JoinTrainer(1, 2);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
-  sim.processes[a].grants = false;
+  sim.processes[t0].writes = false;
   sim.PublishAll(1);
   sim.Settle();
   sim.PublishAll(2);
   sim.Settle();
+  EXPECT_EQ(sim.processes[t0].superseded, 0) << "1 is being sent";
   sim.Publish(t0, 3);
   sim.Settle();
   EXPECT_EQ(sim.processes[t0].superseded, 1);
   EXPECT_EQ(sim.processes[t1].superseded, 1) << "trainer 0 has 2 no more";
   sim.Publish(t1, 3);
-  sim.processes[a].grants = true;
+  sim.processes[t0].writes = true;
   sim.Settle();
   sim.Fire(TimerKind::kStep, sim.GroupOf("a"));
   sim.Settle();

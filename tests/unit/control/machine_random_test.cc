@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "unit/control/simulator.h"
 
 // Random orders of messages, deaths, restarts and late timers. The promises are checked at every action by
@@ -59,6 +61,12 @@ class Adversary : public Simulator {
         }
       }
     }
+  }
+  [[nodiscard]] int Reregistered() const { return reregistered_; }
+  [[nodiscard]] int Superseded() const {
+    int count = 0;
+    for (const auto& [session, process] : processes) count += process.superseded;
+    return count;
   }
   [[nodiscard]] bool Committed() const { return state.committed.number >= 0; }
 
@@ -153,8 +161,7 @@ class Adversary : public Simulator {
         if (IsTrainer(process)) process.outbox.push_back(wire::Cancel{.number = number_});
         return;
       case 7:
-        process.outbox.push_back(wire::Register{});
-        if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
+        Reregister(process);
         return;
       case 8:
         if (state.update)
@@ -172,17 +179,35 @@ class Adversary : public Simulator {
     }
   }
 
+  /// As workers do it: not while memory may be written, and a request that waits is given back.
+  void Reregister(Process& process) {
+    if (process.granted) return;
+    if (!IsTrainer(process) && std::exchange(process.asked, false))
+      process.outbox.push_back(wire::Failed{.update = *process.update,
+                                            .reason = {Code::kCancelled, "registered its tensors anew"}});
+    if (!IsTrainer(process) && Chance(2)) {  // Other memory.
+      process.version = {};
+      process.state = wire::EngineState::kJoining;
+    }
+    SayRegister(process);
+    ++reregistered_;
+  }
+
   std::mt19937 random_;
   uint32_t trainers_ = 1;
   std::vector<uint32_t> engines_;
   wire::Landing landing_ = wire::Landing::kInPlace;
   bool hold_ = false;
   int64_t number_ = 0;
+  int reregistered_ = 0;
 };
 
 TEST(MachineRandom, EveryPromiseHoldsInEveryOrder) {
   uint64_t opened = 0;
   int committed = 0;
+  int kept = 0;
+  int superseded = 0;
+  int reregistered = 0;
   for (uint32_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(StrCat("seed ", seed));
     Adversary adversary(seed);
@@ -191,9 +216,15 @@ TEST(MachineRandom, EveryPromiseHoldsInEveryOrder) {
     if (::testing::Test::HasFailure()) break;
     committed += adversary.Committed() ? 1 : 0;
     opened += adversary.state.sequence;
+    kept += adversary.kept;
+    superseded += adversary.Superseded();
+    reregistered += adversary.Reregistered();
   }
   EXPECT_GT(committed, 120) << "the adversary leaves too little alive to prove anything";
   EXPECT_GT(opened, 1500U);
+  EXPECT_GT(kept, 50) << "grants that no source was told of";
+  EXPECT_GT(superseded, 100);
+  EXPECT_GT(reregistered, 100);
 }
 
 }  // namespace

@@ -92,13 +92,122 @@ TEST(MachineUpdate, AllWaitForTheSlowButNotForEver) {
   c.processes[c.engines["slow"][0]].grants = false;
   c.PublishAll(1);
   c.Settle();
-  EXPECT_EQ(c.StateOf(c.engines["fast"][0]), EngineState::kReady);
+  EXPECT_EQ(c.StateOf(c.engines["fast"][0]), EngineState::kUpdating);
+  EXPECT_TRUE(c.started.empty()) << "no source is told before all have granted";
+  EXPECT_FALSE(c.Armed(TimerKind::kStep, c.GroupOf("fast"))) << "it is not the fast one that is late";
   c.Fire(TimerKind::kStep, c.GroupOf("slow"));
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["fast"][0]), kFirst);
   EXPECT_FALSE(c.LastDone().met_policy);
   EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine slow rank 0"));
   EXPECT_EQ(c.state.plan.epoch, 2U) << "an abort raises the epoch";
+}
+
+TEST(MachineUpdate, ALateRankCostsItsEngineNoVersion) {
+  for (const bool together : {true, false}) {
+    Cluster c;
+    c.config.together = together;
+    c.Start(2, {{"a", 2}});
+    c.PublishAll(1);
+    c.Settle();
+    c.processes[c.engines["a"][1]].grants = false;
+    c.PublishAll(2);
+    c.Settle();
+    EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kUpdating);
+    EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), c.config.grant_timeout);
+    c.Fire(TimerKind::kStep, c.GroupOf("a"));
+    c.Settle();
+    EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 1 has not granted"));
+    for (const SessionId rank : c.engines["a"]) {
+      EXPECT_EQ(c.StateOf(rank), EngineState::kServing);
+      EXPECT_EQ(c.Served(rank), kFirst);
+    }
+    EXPECT_EQ(ViewOf(c.config, c.state).engines[0].version, kFirst);
+    EXPECT_EQ(c.processes[c.trainers[0]].stops, 0) << "it had not been told to start";
+  }
+}
+
+TEST(MachineUpdate, WhileAllWaitATrainersDeathCostsNoVersion) {
+  Cluster c;
+  c.Start(2, {{"a", 1}, {"b", 1}});
+  c.PublishAll(1);
+  c.Settle();
+  c.processes[c.engines["b"][0]].grants = false;  // It generates.
+  c.PublishAll(2);
+  c.Settle();
+  c.KillAndNotice(c.trainers[1]);
+  c.Settle();
+  EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("trainer 1 is lost"));
+  EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kServing);
+  EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
+}
+
+TEST(MachineUpdate, AnEngineThatIsPutOutLetsTheOthersStart) {
+  Cluster c;
+  c.Start(1, {{"a", 1}, {"b", 1}});
+  c.processes[c.trainers[0]].writes = false;
+  c.processes[c.engines["b"][0]].grants = false;
+  c.PublishAll(1);
+  c.Settle();
+  EXPECT_EQ(c.state.update->targets[0].step, EngineStep::kGranted);
+  EXPECT_EQ(ViewOf(c.config, c.state).phase, "granting");
+  c.KillAndNotice(c.engines["b"][0]);
+  c.Settle();
+  EXPECT_EQ(c.state.update->targets[0].step, EngineStep::kWriting);
+  EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), c.config.timeout);
+}
+
+TEST(MachineUpdate, ALateEngineDoesNotHoldUpLaterVersions) {
+  for (const bool together : {true, false}) {
+    Cluster c;
+    c.config.together = together;
+    c.Start(2, {{"a", 1}});
+    c.PublishAll(1, /*hold=*/true);
+    c.Settle();
+    const SessionId late = c.JoinRank("late", 0, 1);
+    c.processes[late].grants = false;
+    c.Settle();
+    ASSERT_TRUE(c.state.update);
+    const TimerId step{TimerKind::kStep, c.GroupOf("late")};
+    c.timers.at(step) = FromSeconds(7);  // What is left of it.
+    c.Publish(c.trainers[0], 2);
+    c.Settle();
+    EXPECT_EQ(c.state.update->version, kFirst) << "not all have something newer";
+    c.Publish(c.trainers[1], 2);
+    c.Settle();
+    ASSERT_TRUE(c.state.update);
+    EXPECT_EQ(c.state.update->version.number, 2);
+    EXPECT_EQ(c.processes[c.trainers[0]].superseded, 1);
+    EXPECT_EQ(c.processes[c.trainers[1]].superseded, 1);
+    EXPECT_EQ(c.Served(c.engines["a"][0]).number, together ? 1 : 2);
+    EXPECT_EQ(c.timers.at(step), FromSeconds(7)) << "the late one has not the whole time anew";
+    c.Fire(TimerKind::kStep, c.GroupOf("late"));
+    c.Settle();
+    EXPECT_EQ(c.Served(c.engines["a"][0]).number, 2);
+    EXPECT_EQ(c.StateOf(late), EngineState::kJoining);
+    EXPECT_EQ(c.processes[c.trainers[0]].published, (std::map<int64_t, bool>{{1, true}, {2, true}}));
+  }
+}
+
+TEST(MachineUpdate, ASupersededUpdateCostsNoVersion) {
+  Cluster c;
+  c.Start(1, {{"a", 2}});
+  c.PublishAll(1);
+  c.Settle();
+  c.processes[c.engines["a"][1]].grants = false;
+  c.PublishAll(2);
+  c.Settle();
+  c.PublishAll(3);
+  c.Settle();
+  EXPECT_EQ(c.processes[c.trainers[0]].superseded, 1);
+  EXPECT_EQ(c.state.groups.back().last_error, Status::Ok());
+  c.processes[c.engines["a"][1]].grants = true;
+  c.PublishAll(4);
+  c.Settle();
+  EXPECT_TRUE(c.LastDone().met_policy);
+  EXPECT_EQ(c.Served(c.engines["a"][0]).number, 4);
+  EXPECT_EQ(c.Served(c.engines["a"][1]).number, 4);
+  EXPECT_EQ(c.state.plan.epoch, 1U) << "the connections are whole";
 }
 
 TEST(MachineUpdate, ATrainerThatDiesAbortsAndIsNamed) {
@@ -180,7 +289,7 @@ TEST(MachineUpdate, ARankThatDiesTakesOnlyItsEngineOut) {
     EXPECT_EQ(c.processes[c.trainers[0]].aborts, 0);
     EXPECT_EQ(c.Served(c.engines["b"][0]), kFirst);
     EXPECT_EQ(c.Served(c.engines["b"][1]), kFirst);
-    EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kFailed);
+    EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kJoining) << "nobody has written to it";
     EXPECT_EQ(c.LastDone().met_policy, !together);
     EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("engine a rank 1 is lost"));
     // Whole again, it gets the next version.
@@ -256,6 +365,28 @@ TEST(MachineUpdate, NotSwitchingInTimeIsLikeDeathForThisUpdate) {
   c.PublishAll(2);
   c.Settle();
   EXPECT_TRUE(c.LastDone().met_policy);
+}
+
+TEST(MachineUpdate, AnEngineThatSwitchesInItsCallMayComeLate) {
+  Cluster c;
+  c.config.grant_timeout = FromSeconds(600);
+  c.config.commit_timeout = FromSeconds(30);
+  c.Start(1, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+  c.processes[c.engines["a"][0]].switches = false;
+  c.PublishAll(1);
+  c.Settle();
+  EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), FromSeconds(630));
+  c.Fire(TimerKind::kStep, c.GroupOf("a"));
+  EXPECT_THAT(
+      c.state.groups.at(1).last_error.message(),
+      HasSubstr("is its engine in receive() or wait()? See grant_timeout and commit_timeout (630 s)"));
+
+  Cluster in_place;
+  in_place.Start(1, {{"a", 1}});
+  in_place.processes[in_place.engines["a"][0]].switches = false;
+  in_place.PublishAll(1);
+  in_place.Settle();
+  EXPECT_EQ(in_place.timers.at({TimerKind::kStep, in_place.GroupOf("a")}), in_place.config.commit_timeout);
 }
 
 TEST(MachineUpdate, ABrokenRoadTakesOneEngineOutAndTheNextEpochMendsIt) {
@@ -439,7 +570,6 @@ TEST(MachineUpdate, StaleMessagesAreDropped) {
     c.Do(Said{c.engines["a"][0], wire::Committed{.update = id}});
     c.Do(Said{c.engines["a"][0], wire::Serving{.update = id, .version = kFirst}});
     c.Do(Said{c.engines["a"][0], wire::Aborted{.update = id, .lost = true}});
-    c.Do(Said{c.trainers[0], wire::Sent{.update = id, .destination = 0, .bytes = 9}});
     c.Do(Said{c.trainers[0], wire::Failed{.update = id, .destination = 0, .reason = {Code::kInternal, "x"}}});
   }
   EXPECT_TRUE(c.state == before);

@@ -105,14 +105,23 @@ TEST(PlanJob, TheEngineThatDoesNotFitIsTheOneConcerned) {
   EXPECT_EQ(output.concerned, std::vector<SessionId>{4});
 }
 
-TEST(PlanJob, WhenNoEngineFitsEverybodyIsConcerned) {
+TEST(PlanJob, ANewcomerThatDoesNotFitDoesNotEvictThoseThatServe) {
+  PlanJob job = TwoToTwo();
+  job.engines[0] = {
+      Member(9, {.role = wire::Role::kInference, .engine = "a", .rank = 0}, {Whole("w", {64, 5})})};
+  EXPECT_EQ(RunPlan(job).concerned, std::vector<SessionId>{9});
+  job.engines.pop_back();
+  EXPECT_EQ(RunPlan(job).concerned, std::vector<SessionId>{9}) << "the trainers stay";
+}
+
+TEST(PlanJob, WhenNoEngineFitsTheTrainersStay) {
   PlanJob job = TwoToTwo();
   for (auto& trainer : job.trainers)
     trainer.registration =
         std::make_shared<wire::Register>(wire::Register{.shards = {Whole("v", {64, 4})}, .rules = {}});
   const PlanOutput output = RunPlan(job);
   EXPECT_EQ(output.status.code(), Code::kInvalidArgument);
-  EXPECT_EQ(output.concerned.size(), 4U);
+  EXPECT_EQ(output.concerned, (std::vector<SessionId>{3, 4}));
 }
 
 TEST(PlanJob, TrainersMustAgreeOnRulesAndRulesAreChecked) {

@@ -19,8 +19,8 @@ namespace weightcast::control {
 
 inline constexpr Duration kPatience = std::chrono::seconds(20);
 
-/// A worker over a real client that follows the protocol but moves no bytes: a trainer says Sent as soon as
-/// it may start, an inference rank is complete when it has granted.
+/// A worker over a real client that follows the protocol but moves no bytes: an inference rank is complete
+/// when it has granted.
 class Puppet {
  public:
   struct Options {
@@ -65,7 +65,14 @@ class Puppet {
     client_ = std::move(*started);
     changed_.notify_all();
   }
-  ~Puppet() { client_.reset(); }
+  ~Puppet() {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;  // What is being delivered must not wait for the client any more.
+    }
+    changed_.notify_all();
+    client_.reset();
+  }
 
   ControlClient& client() { return *client_; }
   template <typename Predicate>
@@ -121,7 +128,8 @@ class Puppet {
  private:
   void OnMessage(wire::ControllerMessage message) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return client_ != nullptr; });
+    changed_.wait(lock, [&] { return closing_ || client_ != nullptr; });
+    if (closing_) return;
     std::visit([&](auto& what) { Hear(what); }, message);
     changed_.notify_all();
   }
@@ -147,10 +155,6 @@ class Puppet {
                               .seconds = 0.01,
                               .sources = {{.trainer = 0, .bytes = 4096, .seconds = 0.01}}});
   }
-  void Hear(const wire::Start& start) {
-    client_->Send(
-        wire::Sent{.update = start.update, .destination = start.destination, .bytes = 4096, .seconds = 0.01});
-  }
   void Hear(const wire::Commit& commit) { client_->Send(wire::Committed{.update = commit.update}); }
   void Hear(const wire::Serve& serve) {
     served_ = version_;
@@ -167,6 +171,7 @@ class Puppet {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<ControlClient> client_;
+  bool closing_ = false;
   std::vector<LinkState> states_;
   std::vector<wire::Done> done_;
   std::vector<wire::Lost> lost_;

@@ -73,6 +73,8 @@ class Simulator {
   Status plan_error;  ///< Given to the next plan, with `plan_concerned`.
   std::vector<SessionId> plan_concerned;
   std::vector<std::string> log;
+  int kept = 0;  ///< Aborts that cost a rank in place nothing although it had granted.
+  std::set<std::pair<wire::UpdateId, SessionId>> started;  ///< Ranks whose grants a source was told of.
 
   Simulator() { config.term = {.number = 1, .id = 77}; }
 
@@ -114,6 +116,14 @@ class Simulator {
   void PublishAll(int64_t number, bool hold = false) {
     for (auto& [session, process] : processes)
       if (IsTrainer(process) && Lives(process)) Publish(session, number, hold);
+  }
+  static void SayRegister(Process& process) {
+    process.outbox.push_back(wire::Register{.shards = {},
+                                            .rules = {},
+                                            .landing = process.hello.landing,
+                                            .state = process.state,
+                                            .version = IsTrainer(process) ? Version{} : process.version});
+    if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
   }
   /// The process dies; the controller sees its stream break.
   void Kill(SessionId session) {
@@ -266,6 +276,14 @@ class Simulator {
       destinations.insert(destinations.end(), engine.begin(), engine.end());
     const Process& target = processes.at(destinations.at(message.destination));
     EXPECT_TRUE(target.granted || !target.alive || target.refused) << "Start without a grant";
+    started.emplace(message.update, target.session);
+    ForRanks(message.update, [&](const Process& rank, const Target& part) {
+      const bool concerned = config.together ? part.step != EngineStep::kOut
+                                             : rank.hello.name.engine == target.hello.name.engine;
+      if (concerned) {
+        EXPECT_TRUE(rank.granted || !rank.alive) << "Start before all have granted";
+      }
+    });
   }
   void Check(Process& to, const wire::Stop& message) { EXPECT_FALSE(to.over.contains(message.update)); }
   void Check(Process& to, const wire::Release& message) {
@@ -277,6 +295,9 @@ class Simulator {
     });
   }
   void Check(Process& to, const wire::Abort& message) {
+    if (started.contains({message.update, to.session})) {
+      EXPECT_TRUE(message.started) << "an engine that is written to takes itself for whole";
+    }
     EXPECT_FALSE(to.over.contains(message.update)) << "Abort after the end";
     to.over.insert(message.update);
   }
@@ -332,13 +353,16 @@ class Simulator {
     EXPECT_EQ(state.plan.delay, Armed(TimerKind::kPlan));
     for (const auto& [timer, after] : timers)
       if (timer.kind == TimerKind::kStep) {
-        EXPECT_TRUE(state.update.has_value()) << "a step of no update";
+        const bool left = std::any_of(state.groups.begin(), state.groups.end(), [&](const Group& group) {
+          return group.id == timer.group && group.grant_timer;
+        });
+        EXPECT_TRUE(state.update.has_value() || left) << "a step of no update";
       }
     if (!state.update) return;
     EXPECT_FALSE(state.update->targets.empty());
     for (const Target& target : state.update->targets) {
-      const bool timed = target.step != EngineStep::kReady && target.step != EngineStep::kDone &&
-                         target.step != EngineStep::kOut;
+      const bool timed = target.step != EngineStep::kGranted && target.step != EngineStep::kReady &&
+                         target.step != EngineStep::kDone && target.step != EngineStep::kOut;
       EXPECT_EQ(timed, Armed(TimerKind::kStep, target.group)) << "step " << static_cast<int>(target.step);
     }
   }
@@ -402,9 +426,6 @@ class Simulator {
     const auto grant = to.open.find(write.grant);
     if (Lives(to) && grant != to.open.end()) {
       to.arrived.insert(grant->second);
-      if (Lives(from))
-        from.outbox.push_back(wire::Sent{
-            .update = write.update, .destination = write.destination, .bytes = 100, .seconds = 0.5});
       TryReady(to);
     } else if (Lives(from) && !from.over.contains(write.update)) {
       from.outbox.push_back(wire::Failed{.update = write.update,
@@ -428,8 +449,7 @@ class Simulator {
   void Hear(Process&, const Message&) {}
   void Hear(Process& process, const wire::Welcome& message) {
     process.run = message.run;
-    process.outbox.push_back(wire::Register{});
-    if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
+    SayRegister(process);
   }
   void Hear(Process& process, const wire::Plan& message) {
     process.epoch = message.epoch;
@@ -483,8 +503,10 @@ class Simulator {
   void Hear(Process& process, const wire::Abort& message) {
     ++process.aborts;
     if (IsTrainer(process)) return;
-    const bool touched = process.granted && process.update == message.update;
+    const bool touched = process.granted && process.update == message.update && message.started;
     const bool lost = touched && (process.hello.landing == wire::Landing::kInPlace || process.committed);
+    const bool granted = process.granted && process.update == message.update;
+    kept += granted && !touched && process.hello.landing == wire::Landing::kInPlace ? 1 : 0;
     process.open.clear();
     process.update.reset();
     process.asked = process.granted = process.ready = process.committed = false;
@@ -497,6 +519,7 @@ class Simulator {
   void Hear(Process& trainer, const wire::Release&) { ++trainer.releases; }
   void Hear(Process& trainer, const wire::Stop&) { ++trainer.stops; }
   void Hear(Process& trainer, const wire::Superseded& message) {
+    EXPECT_TRUE(trainer.published.contains(message.version.number));
     ++trainer.superseded;
     trainer.published[message.version.number] = true;
   }

@@ -42,12 +42,14 @@ std::vector<WorkerMessage> WorkerMessages() {
             .state = EngineState::kServing,
             .version = kVersion},
       Register{.shards = {kShard, {.tensor = {.name = "s", .dtype = DType::kF32, .shape = {}}, .box = {}}},
-               .rules = "{}"},
+               .rules = "{}",
+               .landing = Landing::kShadow,
+               .state = EngineState::kServing,
+               .version = kVersion},
       kMap,
       Prepared{.epoch = 5},
       Published{.number = 81, .hold = true},
       Granted{.update = kUpdate, .grants = {{.trainer = 1, .slot = 3, .id = 77}}},
-      Sent{.update = kUpdate, .destination = 6, .bytes = uint64_t{1} << 40, .seconds = 0.25},
       Ready{.update = kUpdate,
             .bytes = 17,
             .seconds = 1.5,
@@ -79,8 +81,8 @@ std::vector<ControllerMessage> ControllerMessages() {
       Commit{.update = kUpdate},
       Serve{.update = kUpdate},
       Stop{.update = kUpdate, .destination = 9},
-      Abort{.update = kUpdate, .reason = kReason},
-      Release{.update = kUpdate},
+      Abort{.update = kUpdate, .reason = kReason, .version = kVersion, .started = true},
+      Release{.update = kUpdate, .version = kVersion},
       Done{.update = kUpdate,
            .version = kVersion,
            .met_policy = true,
@@ -138,6 +140,13 @@ TEST(Codec, EveryControllerMessageSurvives) {
     const auto decoded = DecodeControllerMessage(Encode(messages[i]));
     ASSERT_TRUE(decoded.ok()) << NameOf(messages[i]) << ": " << decoded.status().ToString();
     EXPECT_TRUE(*decoded == messages[i]) << NameOf(messages[i]);
+  }
+}
+
+TEST(Codec, AnAbortSaysWhetherSourcesWereTold) {
+  for (const bool started : {false, true}) {
+    const ControllerMessage abort = Abort{.update = kUpdate, .reason = kReason, .started = started};
+    EXPECT_TRUE(*DecodeControllerMessage(Encode(abort)) == abort);
   }
 }
 

@@ -161,6 +161,104 @@ TEST(InferenceMachine, AbortOfAnInPlaceUpdateLosesTheVersionUnlessNothingWasGran
   EXPECT_EQ(rank.state.state, EngineState::kServing);
 }
 
+/// In place, serving version 3, with grants out for the next.
+void GrantAfterServing(Rank& rank) {
+  rank.Do(BeginCalled{});
+  rank.Fill(1, 3);
+  rank.Do(wire::Commit{Update(1)});
+  rank.Do(ReceiveCalled{});
+  rank.Do(FinishCalled{});
+  rank.Do(wire::Serve{Update(1)});
+  rank.Do(WaitCalled{});
+  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  rank.Do(GrantsOpened{Update(2), {{.trainer = 0, .slot = 1, .id = 9}}});
+  ASSERT_TRUE(rank.Sent<wire::Granted>());
+  EXPECT_EQ(rank.state.served, Version{}) << "it cannot know that nobody writes";
+}
+
+TEST(InferenceMachine, AbortBeforeASourceWasToldOfTheGrantKeepsTheVersion) {
+  Rank rank(Landing::kInPlace);
+  GrantAfterServing(rank);
+  rank.Do(wire::Abort{.update = Update(2), .reason = kDead, .started = false});
+  EXPECT_TRUE(rank.Action<RevokeGrants>());
+  rank.Do(GrantsFenced{Update(2)});
+  EXPECT_EQ(rank.Answer(), kDead);
+  ASSERT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_EQ(rank.state.served, Number(3));
+  EXPECT_EQ(rank.state.state, EngineState::kServing);
+
+  Rank written(Landing::kInPlace);
+  GrantAfterServing(written);
+  written.Do(wire::Abort{.update = Update(2), .reason = kDead, .started = true});
+  written.Do(GrantsFenced{Update(2)});
+  EXPECT_TRUE(written.Sent<wire::Aborted>()->lost);
+  EXPECT_EQ(written.state.state, EngineState::kFailed);
+}
+
+TEST(InferenceMachine, RegisteringAnewGivesAWaitingRequestBack) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(RegisterCalled{.landing = Landing::kInPlace, .same_shards = false});
+  EXPECT_TRUE(rank.Answer().ok());
+  ASSERT_TRUE(rank.Sent<wire::Failed>());
+  EXPECT_EQ(rank.Sent<wire::Failed>()->update, Update(1));
+  EXPECT_EQ(rank.Sent<wire::Failed>()->reason.code(), Code::kCancelled);
+  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
+  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+}
+
+TEST(InferenceMachine, SupersessionIsNoBusinessOfTheCallThatWaits) {
+  Rank rank(Landing::kInPlace);
+  GrantAfterServing(rank);
+  rank.Do(wire::Abort{.update = Update(2), .reason = Status::Ok(), .started = false});
+  rank.Do(GrantsFenced{Update(2)});
+  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_FALSE(rank.Action<AnswerCall>());
+  rank.Do(wire::GrantRequest{Update(3), Number(5)});
+  EXPECT_TRUE(rank.Action<OpenGrants>()) << "the engine still waits, paused";
+
+  // What ends the session while the old grants are being fenced ends the call.
+  Rank ended(Landing::kInPlace);
+  GrantAfterServing(ended);
+  ended.Do(wire::Abort{.update = Update(2), .reason = Status::Ok(), .started = false});
+  const Status end(Code::kTimedOut, "no controller");
+  ended.Do(SessionEnded{end});
+  ended.Do(GrantsFenced{Update(2)});
+  EXPECT_EQ(ended.Answer(), end);
+}
+
+TEST(InferenceMachine, AfterItsOwnFailureTheControllerSaysWhetherTheVersionIsKept) {
+  for (const bool started : {false, true}) {
+    for (const bool fenced_first : {false, true}) {
+      Rank rank(Landing::kInPlace);
+      GrantAfterServing(rank);
+      rank.Do(SourceLost{Update(2), kDead});
+      EXPECT_TRUE(rank.Sent<wire::Failed>());
+      const wire::Abort abort{.update = Update(2), .reason = kDead, .started = started};
+      if (fenced_first) {
+        rank.Do(GrantsFenced{Update(2)});
+        EXPECT_TRUE(rank.actions.empty());
+        rank.Do(abort);
+      } else {
+        rank.Do(abort);
+        rank.Do(GrantsFenced{Update(2)});
+      }
+      EXPECT_EQ(rank.Answer(), kDead);
+      EXPECT_EQ(rank.Sent<wire::Aborted>()->lost, started);
+      EXPECT_EQ(rank.state.served, started ? Version{} : Number(3));
+    }
+  }
+  // Without the controller nobody will ever say.
+  Rank alone(Landing::kInPlace);
+  GrantAfterServing(alone);
+  alone.Do(SourceLost{Update(2), kDead});
+  alone.Do(GrantsFenced{Update(2)});
+  alone.Do(SessionEnded{{Code::kTimedOut, "no controller"}});
+  EXPECT_EQ(alone.Answer(), kDead);
+  EXPECT_EQ(alone.state.state, EngineState::kFailed);
+}
+
 TEST(InferenceMachine, AbortWhileCopyingWaitsForTheCopyAndFails) {
   Rank rank(Landing::kShadow);
   rank.Fill(1, 3);
@@ -361,7 +459,7 @@ class RandomWorld {
       case 6:
         return Feed(wire::Serve{Recent()});
       case 7:
-        return Feed(wire::Abort{Recent(), kDead});
+        return AbortOf(Recent());
       case 8:
         return Feed(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
       case 9:
@@ -389,8 +487,17 @@ class RandomWorld {
     return Update(sequence_ > back ? sequence_ - back : sequence_, Pick(9) == 0 ? 0 : epoch_);
   }
 
+  /// Once the controller has said that no source was told, none will be.
+  void AbortOf(const wire::UpdateId& update) {
+    const bool started = update == granted_ && started_;
+    if (update == granted_) may_start_ = false;
+    const bool superseded = !started && Pick(2) == 0;
+    Feed(wire::Abort{.update = update, .reason = superseded ? Status::Ok() : kDead, .started = started});
+  }
+
   void Helpful() {
     if (!state_.prepared) return epoch_ == 0 ? Feed(PlanArrived{++epoch_}) : Feed(PlanReady{epoch_});
+    if (state_.uncertain && state_.fenced) return AbortOf(state_.update);
     if (opening_ || open_ || fencing_ || verifying_ || copying_) return DataPlane();
     if (state_.step == worker::Step::kReady && !state_.commit) return Feed(wire::Commit{state_.update});
     if (state_.step == worker::Step::kCommitted) return Feed(wire::Serve{state_.update});
@@ -403,7 +510,8 @@ class RandomWorld {
     if (opening_) {
       opening_ = false;
       if (Pick(5) == 0) return Feed(OpenFailed{granted_, {Code::kExhausted, "no slot"}});
-      open_ = true;
+      open_ = may_start_ = true;
+      started_ = false;
       return Feed(GrantsOpened{granted_, {}});
     }
     if (fencing_) {
@@ -421,6 +529,11 @@ class RandomWorld {
     }
     if (!open_) return;
     if (Pick(8) == 0) return Feed(SourceLost{granted_, kDead});
+    if (!may_start_) return;
+    if (!std::exchange(started_, true)) {
+      if (landing_ == Landing::kInPlace) live_ = -2;  // A mixture, from here on.
+      return;
+    }
     if (landing_ == Landing::kInPlace) live_ = target_;
     Feed(Arrived{granted_, 1, 1});
   }
@@ -474,7 +587,6 @@ class RandomWorld {
       EXPECT_EQ(granted->update, granted_);
       if (landing_ == Landing::kInPlace) {
         EXPECT_EQ(state_.user, UserPhase::kBegun) << "granted while the engine runs";
-        live_ = -2;  // A mixture, from here on.
       }
     }
     const bool closes = std::holds_alternative<wire::Ready>(send.message) ||
@@ -518,6 +630,8 @@ class RandomWorld {
   int served_ = 0;
   wire::UpdateId granted_;
   bool opening_ = false, open_ = false, fencing_ = false, verifying_ = false, copying_ = false;
+  bool started_ = false;    ///< A source has been told of the grants ...
+  bool may_start_ = false;  ///< ... or may still be.
   bool in_call_ = false;
 };
 

@@ -50,7 +50,7 @@ struct Trainer {
     return std::nullopt;
   }
   void Finish(uint64_t sequence, uint32_t destination) {
-    Do(SendEnded{.update = Update(sequence), .destination = destination, .status = {}, .bytes = 10});
+    Do(SendEnded{.update = Update(sequence), .destination = destination, .status = {}});
     Do(SendFenced{Update(sequence), destination});
   }
   wire::Done DoneOf(uint64_t sequence, int64_t number, bool met = true) {
@@ -71,11 +71,10 @@ TEST(TrainerMachine, UpdateGoesThroughEveryStep) {
   trainer.Do(StartOf(1, 3, 0));
   EXPECT_TRUE(trainer.Action<BeginSending>());
   trainer.Do(StartOf(1, 3, 1));
-  trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = {}, .bytes = 10, .seconds = 2});
-  ASSERT_TRUE(trainer.Sent<wire::Sent>());
-  EXPECT_EQ(trainer.Sent<wire::Sent>()->bytes, 10U);
+  trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = {}});
+  EXPECT_TRUE(trainer.actions.empty()) << "the receiver says what has come";
   trainer.Do(SendFenced{Update(1), 0});
-  trainer.Do(wire::Release{Update(1)});
+  trainer.Do(wire::Release{Update(1), {1, 3}});
   EXPECT_FALSE(trainer.Action<FreeSources>()) << "a transfer is still reading";
   trainer.Finish(1, 1);
   ASSERT_TRUE(trainer.Action<FreeSources>());
@@ -98,7 +97,7 @@ TEST(TrainerMachine, AbortFreesSourcesOnlyWhenNobodyReadsThem) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 0));
-  trainer.Do(wire::Abort{Update(1), kDead});
+  trainer.Do(wire::Abort{Update(1), kDead, {1, 3}});
   EXPECT_TRUE(trainer.Action<StopSending>());
   EXPECT_FALSE(trainer.Action<FreeSources>());
   trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = {Code::kCancelled, "stopped"}});
@@ -131,7 +130,7 @@ TEST(TrainerMachine, StoppedDestinationIsSilentAndTheOthersGoOn) {
   EXPECT_FALSE(trainer.Sent<wire::Failed>());
   trainer.Do(SendFenced{Update(1), 0});
   trainer.Finish(1, 1);
-  trainer.Do(wire::Release{Update(1)});
+  trainer.Do(wire::Release{Update(1), {1, 3}});
   EXPECT_TRUE(trainer.Action<FreeSources>()->status.ok());
 }
 
@@ -140,7 +139,7 @@ TEST(TrainerMachine, HeldVersionIsSentAgainUntilTheNextPublish) {
   trainer.Do(PublishCalled{.number = 3, .hold = true});
   trainer.Do(StartOf(1, 3, 0));
   trainer.Finish(1, 0);
-  trainer.Do(wire::Release{Update(1)});
+  trainer.Do(wire::Release{Update(1), {1, 3}});
   trainer.Do(trainer.DoneOf(1, 3));
   trainer.Do(StartOf(2, 3, 1));
   EXPECT_TRUE(trainer.Action<BeginSending>());
@@ -153,12 +152,44 @@ TEST(TrainerMachine, HeldVersionIsSentAgainUntilTheNextPublish) {
   EXPECT_TRUE(trainer.Sent<wire::Failed>()) << "the hold has ended";
 }
 
+TEST(TrainerMachine, TheEndOfARefillElsewhereLeavesTheNextVersionAlone) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3, .hold = true});
+  trainer.Do(StartOf(1, 3, 0));
+  trainer.Finish(1, 0);
+  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(trainer.DoneOf(1, 3));
+  trainer.Do(PublishCalled{.number = 4});
+  // A late engine got version 3, from others.
+  trainer.Do(wire::Release{Update(2), {1, 3}});
+  EXPECT_TRUE(trainer.actions.empty());
+  trainer.Do(wire::Abort{Update(3), kDead, {1, 3}});
+  EXPECT_FALSE(trainer.Action<FreeSources>());
+  trainer.Do(wire::Release{Update(4), {1, 4}});
+  EXPECT_EQ(trainer.Action<FreeSources>()->number, 4);
+}
+
+TEST(TrainerMachine, AStartAfterRegisteringAnewIsAnswered) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3, .hold = true});
+  trainer.Do(StartOf(1, 3, 0));
+  trainer.Finish(1, 0);
+  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(trainer.DoneOf(1, 3));
+  trainer.Do(TrainerRegisterCalled{});
+  trainer.Do(StartOf(2, 3, 1));
+  ASSERT_TRUE(trainer.Sent<wire::Failed>());
+  EXPECT_EQ(trainer.Sent<wire::Failed>()->update, Update(2));
+  EXPECT_THAT(trainer.Sent<wire::Failed>()->reason.message(), testing::HasSubstr("registered anew"));
+  EXPECT_FALSE(trainer.Action<BeginSending>());
+}
+
 TEST(TrainerMachine, VersionsThatWereLetGoAreNotSent) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 0));
   trainer.Finish(1, 0);
-  trainer.Do(wire::Release{Update(1)});
+  trainer.Do(wire::Release{Update(1), {1, 3}});
   trainer.Do(StartOf(2, 3, 1));
   EXPECT_TRUE(trainer.Sent<wire::Failed>());
   trainer.Do(StartOf(3, 9, 1));
@@ -188,7 +219,7 @@ TEST(TrainerMachine, SupersededVersionSaysSo) {
 TEST(TrainerMachine, TrainerWithNothingToSendIsReleasedToo) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
-  trainer.Do(wire::Release{Update(1)});
+  trainer.Do(wire::Release{Update(1), {1, 3}});
   EXPECT_TRUE(trainer.Action<FreeSources>()->status.ok());
   trainer.Do(trainer.DoneOf(1, 3));
   EXPECT_TRUE(trainer.Action<FinishUpdate>());
@@ -207,7 +238,7 @@ TEST(TrainerMachine, NewSessionOffersAgainWhatIsStillUnchanged) {
   released.Do(PublishCalled{.number = 3});
   released.Do(StartOf(1, 3, 0));
   released.Finish(1, 0);
-  released.Do(wire::Release{Update(1)});
+  released.Do(wire::Release{Update(1), {1, 3}});
   released.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = 1, .lease_seconds = 5});
   EXPECT_FALSE(released.Sent<wire::Published>()) << "its bytes may have changed";
   EXPECT_EQ(released.Action<FinishUpdate>()->status.code(), Code::kUnavailable);
@@ -262,10 +293,10 @@ class RandomTrainer {
       }
       case 7:
         ++sequence_;
-        return Feed(wire::Release{Update(sequence_ - 1, epoch_)});
+        return Feed(wire::Release{Update(sequence_ - 1, epoch_), {1, number_ - Pick(2)}});
       case 8:
         ++sequence_;
-        return Feed(wire::Abort{Update(sequence_ - 1, epoch_), kDead});
+        return Feed(wire::Abort{Update(sequence_ - 1, epoch_), kDead, {1, number_ - Pick(2)}});
       case 9: {
         wire::Done done;
         done.update = Update(sequence_, epoch_);
