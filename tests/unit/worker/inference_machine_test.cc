@@ -199,7 +199,7 @@ TEST(InferenceMachine, AbortBeforeASourceWasToldOfTheGrantKeepsTheVersion) {
 TEST(InferenceMachine, RegisteringAnewGivesAWaitingRequestBack) {
   Rank rank(Landing::kInPlace);
   rank.Do(wire::GrantRequest{Update(1), Number(3)});
-  rank.Do(RegisterCalled{.landing = Landing::kInPlace, .same_shards = false});
+  rank.Do(RegisterCalled{.landing = Landing::kInPlace, .same_memory = false});
   EXPECT_TRUE(rank.Answer().ok());
   ASSERT_TRUE(rank.Sent<wire::Failed>());
   EXPECT_EQ(rank.Sent<wire::Failed>()->update, Update(1));
