@@ -216,6 +216,8 @@ size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
     ops_[0] = Op{.kind = OpKind::kSignal, .grant = transfer.options.grant, .signal = {}, .cookie = cookie};
     walks_[++count] = slot.walk;
   }
+  // What was refused of a chunk that was given up says nothing about this one.
+  ops_[0].first = slot.posted == 0;
   if (transfer.options.signal && walks_[count].AtEnd()) {
     Op& last = ops_[count - 1];
     last.has_signal = true;

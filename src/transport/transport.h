@@ -91,7 +91,8 @@ class Transport {
   virtual bool Arm() = 0;
   /// Call after waking.
   virtual void Disarm() = 0;
-  /// Signals that were dropped because their grant was closed or unknown, since the start.
+  /// Signals of peers that were dropped because their grant was closed or unknown, or because bytes that they
+  /// stand for were refused here, since the start.
   [[nodiscard]] virtual uint64_t stale_signals() const = 0;
 };
 

@@ -48,9 +48,14 @@ class DeviceEvent {
 
 /// One contiguous one-sided operation. kWrite may carry a signal; it is set at the target after all bytes
 /// of this operation, and of those before it on the same lane, have landed there.
+///
+/// A signal stands for the writes under its grant on its lane since the signal before it, or since the
+/// operation that is marked `first`. If one of them was refused (wherever that was found), the signal is
+/// withheld and its operation completes with the same code. What was refused earlier is forgotten.
 struct Op {
   OpKind kind = OpKind::kWrite;
   bool has_signal = false;
+  bool first = false;  ///< kWrite, kSignal: a new signal's writes begin here.
   uint32_t local = 0;  ///< Id of a local region.
   uint64_t local_offset = 0;
   RemoteRegion remote{};

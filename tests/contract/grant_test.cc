@@ -90,6 +90,54 @@ TEST_P(GrantTest, ASignalFollowsTheWritesBeforeItOnItsLane) {
   }
 }
 
+TEST_P(GrantTest, ASignalIsWithheldWhenAWriteBeforeItWasRefused) {
+  Open(kGrant);
+  const TestMemory closed = NewMemory(kSize);
+  Op forbidden = WriteOp(0, 0, 64, kGrant);
+  forbidden.remote = a.Import(Pair::kA, b.Register(closed, Access::kRead));
+  const Op outside = WriteOp(0, kSize, 64, kGrant);
+  Op nowhere = WriteOp(0, 0, 64, kGrant);
+  nowhere.local = 1U << 20;
+  uint32_t chunk = 0;
+  for (const auto& [refused, code] :
+       {std::pair(forbidden, Code::kPermission), std::pair(outside, Code::kOutOfBounds),
+        std::pair(nowhere, Code::kInvalidArgument)}) {
+    for (const Op& with_signal : {SignallingWrite(kGrant, 1000, 64), SignalOp(kGrant, 1000)}) {
+      a.Post(Pair::kA, 0, WriteOp(0, 0, 64, kGrant));
+      const uint64_t first = a.Post(Pair::kA, 0, refused);
+      a.Post(Pair::kA, 0, WriteOp(0, 0, 64, kGrant));
+      const uint64_t withheld = a.Post(Pair::kA, 0, with_signal);
+      const uint64_t next = a.Post(Pair::kA, 0, SignallingWrite(kGrant, chunk, 64));
+      ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+      EXPECT_EQ(a.completions[first].code, code);
+      EXPECT_EQ(a.completions[withheld].code, code);
+      EXPECT_EQ(a.completions[next].code, Code::kOk) << "a signal answers for its own writes alone";
+      ASSERT_TRUE(pair.Until([&] { return b.signals.size() > chunk; }));
+      EXPECT_EQ(b.signals[chunk].signal.chunk, chunk);
+      ++chunk;
+    }
+  }
+}
+
+TEST_P(GrantTest, WhatWasRefusedBeforeTheFirstWriteDoesNotCount) {
+  Open(kGrant);
+  const TestMemory closed = NewMemory(kSize);
+  Op forbidden = WriteOp(0, 0, 64, kGrant);
+  forbidden.remote = a.Import(Pair::kA, b.Register(closed, Access::kRead));
+  for (const Op& refused : {forbidden, WriteOp(0, kSize, 64, kGrant)}) {
+    EXPECT_NE(Run(refused).code, Code::kOk);
+    Op first = WriteOp(0, 0, 64, kGrant);
+    first.first = true;
+    a.Post(Pair::kA, 0, first);
+    EXPECT_EQ(Run(SignallingWrite(kGrant, 1, 64)).code, Code::kOk);
+    EXPECT_NE(Run(refused).code, Code::kOk);
+    Op alone = SignalOp(kGrant, 2);
+    alone.first = true;
+    EXPECT_EQ(Run(alone).code, Code::kOk);
+  }
+  EXPECT_TRUE(pair.Until([&] { return b.signals.size() == 4; }));
+}
+
 TEST_P(GrantTest, RepeatedSignalsAreHarmless) {
   Open(kGrant);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Run(SignallingWrite(kGrant, 7, 64)).code, Code::kOk);

@@ -73,7 +73,7 @@ void Sender::EnterScope(Pending& pending) {
   pending.scoped = true;
   const GrantName& grant = pending.op.grant;
   Scope& scope = scopes_[grant.slot];
-  if (!scope.open || scope.grant != grant.id) {
+  if (!scope.open || scope.grant != grant.id || pending.op.first) {
     scope = Scope{.grant = grant.id, .number = scope.number + 1, .open = true};
   }
   pending.scope = scope.number;

@@ -7,6 +7,7 @@ namespace {
 
 constexpr uint16_t kMagic = 0x4357;  // "WC" on the wire.
 constexpr uint8_t kFlagSignal = 1;
+constexpr uint8_t kFlagFirst = 2;
 constexpr size_t kPrefixSize = 8;
 constexpr size_t kSignalSize = 32;
 constexpr size_t kWriteSize = 40;
@@ -60,10 +61,12 @@ void PutSignal(Writer& out, const Signal& signal) {
 /// Size of the body by type and flags; 0: there is no such frame.
 size_t SizeOf(uint8_t type, uint8_t flags) {
   const bool write = type == static_cast<uint8_t>(FrameType::kWrite);
-  if ((flags & ~kFlagSignal) != 0 || (flags != 0 && !write)) return 0;
+  const bool signal = type == static_cast<uint8_t>(FrameType::kSignal);
+  const int known = (write ? kFlagSignal : 0) | (write || signal ? kFlagFirst : 0);
+  if ((flags & ~known) != 0) return 0;
   switch (static_cast<FrameType>(type)) {
     case FrameType::kWrite:
-      return kPrefixSize + kWriteSize + (flags != 0 ? kSignalSize : 0);
+      return kPrefixSize + kWriteSize + ((flags & kFlagSignal) != 0 ? kSignalSize : 0);
     case FrameType::kSignal:
       return kPrefixSize + kSignalSize;
     case FrameType::kRead:
@@ -135,8 +138,11 @@ std::string_view GetBody(Reader& in, Frame& frame) {
 
 size_t EncodeFrame(const Frame& frame, std::span<std::byte, kMaxFrameSize> out) {
   Writer writer(out.data());
-  const uint8_t flags = frame.type == FrameType::kWrite && frame.has_signal ? kFlagSignal : 0;
-  writer.Put(kMagic, static_cast<uint8_t>(frame.type), flags, frame.sequence);
+  const bool write = frame.type == FrameType::kWrite;
+  const bool signal = frame.type == FrameType::kSignal;
+  const int flags =
+      (write && frame.has_signal ? kFlagSignal : 0) | ((write || signal) && frame.first ? kFlagFirst : 0);
+  writer.Put(kMagic, static_cast<uint8_t>(frame.type), static_cast<uint8_t>(flags), frame.sequence);
   switch (frame.type) {
     case FrameType::kWrite:
       writer.Put(frame.region, frame.generation, frame.grant.slot, uint32_t{0}, frame.grant.id, frame.offset,
@@ -176,7 +182,8 @@ ParsedFrame ParseFrame(std::span<const std::byte> bytes, Frame& frame) {
   }
   if (bytes.size() < size) return {.outcome = Outcome::kShort, .size = 0, .what = {}};
   frame.type = static_cast<FrameType>(type);
-  frame.has_signal = flags != 0;
+  frame.has_signal = (flags & kFlagSignal) != 0;
+  frame.first = (flags & kFlagFirst) != 0;
   const std::string_view wrong = GetBody(in, frame);
   if (!wrong.empty()) return {Outcome::kMalformed, 0, wrong};
   return {.outcome = Outcome::kFrame, .size = size, .what = {}};

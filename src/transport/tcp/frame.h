@@ -17,6 +17,7 @@ enum class FrameType : uint8_t { kWrite = 1, kSignal, kRead, kAck, kResult, kDat
 struct Frame {
   FrameType type = FrameType::kAck;
   bool has_signal = false;  ///< kWrite.
+  bool first = false;       ///< kWrite, kSignal: Op::first.
   uint32_t sequence = 0;
   uint32_t region = 0;             ///< kWrite, kRead.
   uint32_t generation = 0;         ///< kWrite, kRead.

@@ -73,6 +73,26 @@ void Lane::Hang() {
   CountWanting();
 }
 
+Code Lane::Push(Op op, Code code, LocalRegion* local, const ImportedRegion& remote) {
+  if (op.kind != OpKind::kRead && op.grant.slot < kGrantSlots) {
+    bool& first = own_first_[op.grant.slot];
+    first |= op.first;
+    if (op.first) own_refusals_.Begin(op.grant);
+    const bool signal = op.has_signal || op.kind == OpKind::kSignal;
+    const Code earlier = signal ? own_refusals_.End(op.grant) : Code::kOk;
+    if (code == Code::kOk) code = earlier;
+    if (code == Code::kOk) {
+      op.first = std::exchange(first, false);
+    } else if (signal) {
+      first = true;
+    } else {
+      own_refusals_.Note(op.grant, code);
+    }
+  }
+  if (code == Code::kOk) outbox_.Push(op, local, remote);
+  return code;
+}
+
 void Lane::Flush() {
   if (!open() || send_error_ != 0) return;
   const auto outcome = outbox_.Flush(socket_.get());
@@ -167,6 +187,7 @@ Code Lane::Judge(const Frame& frame, const LocalRegion* region) const {
 }
 
 Verdict Lane::OnWrite(const Frame& frame) {
+  if (frame.first) refusals_.Begin(frame.grant);
   const LocalRegion* region = shared_.regions.Find(frame.region, frame.generation);
   write_code_ = Judge(frame, region);
   write_written_ = Written::kNo;
@@ -176,31 +197,36 @@ Verdict Lane::OnWrite(const Frame& frame) {
 
 std::string_view Lane::EndWrite(const Frame& frame) {
   write_region_ = nullptr;
-  if (write_code_ != Code::kOk) {
-    if (frame.has_signal) ++shared_.stale_signals;
-    return outbox_.Answer(frame.sequence, write_code_, write_written_) ? "" : kTooMany;
+  Code code = write_code_;
+  if (code != Code::kOk) refusals_.Note(frame.grant, code);
+  if (frame.has_signal) {
+    const Code signal = Deliver(frame.signal);
+    // Its bytes are in place all the same.
+    if (code == Code::kOk && signal != Code::kOk) write_written_ = Written::kMaybe;
+    if (code == Code::kOk) code = signal;
   }
-  if (frame.has_signal) Deliver(frame.signal);
+  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code, write_written_) ? "" : kTooMany;
   outbox_.Ack(frame.sequence);
   return "";
 }
 
 std::string_view Lane::OnSignal(const Frame& frame) {
-  if (Deliver(frame.signal)) {
-    outbox_.Ack(frame.sequence);
-    return "";
-  }
-  return outbox_.Answer(frame.sequence, Code::kFenced, Written::kNo) ? "" : kTooMany;
+  if (frame.first) refusals_.Begin(frame.signal.grant);
+  const Code code = Deliver(frame.signal);
+  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code, Written::kNo) ? "" : kTooMany;
+  outbox_.Ack(frame.sequence);
+  return "";
 }
 
-bool Lane::Deliver(const Signal& signal) {
-  const bool open = grants_.IsOpen(signal.grant);
-  if (open) {
+Code Lane::Deliver(const Signal& signal) {
+  const Code refused = refusals_.End(signal.grant);
+  const Code code = refused == Code::kOk && !grants_.IsOpen(signal.grant) ? Code::kFenced : refused;
+  if (code == Code::kOk) {
     shared_.events.Push(SignalArrived{link_, signal});
   } else {
     ++shared_.stale_signals;
   }
-  return open;
+  return code;
 }
 
 Verdict Lane::OnRead(const Frame& frame) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "transport/tcp/grant_table.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/outbox.h"
+#include "transport/tcp/refusals.h"
 #include "transport/tcp/region_table.h"
 
 namespace weightcast::transport::tcp {
@@ -46,10 +48,8 @@ class Lane final : private FrameHandler {
   bool Arm();
   [[nodiscard]] bool HasRoom() const { return outbox_.HasRoom(); }
 
-  /// See Outbox::Push; Flush sends.
-  void Push(const Op& op, LocalRegion* local, const ImportedRegion& remote) {
-    outbox_.Push(op, local, remote);
-  }
+  /// `code`: whether `op` is in order. kOk when it goes out; else why it is refused. Flush sends.
+  Code Push(Op op, Code code, LocalRegion* local, const ImportedRegion& remote);
   void Flush();
   /// Receives a bounded amount, then sends what became due.
   void Receive();
@@ -70,8 +70,8 @@ class Lane final : private FrameHandler {
   Verdict OnRead(const Frame& frame);
   std::string_view OnSignal(const Frame& frame);
   std::string_view EndWrite(const Frame& frame);
-  /// Delivers it, or counts it as stale.
-  bool Deliver(const Signal& signal);
+  /// Delivers it, or counts it as dropped and says why.
+  Code Deliver(const Signal& signal);
   /// kOk, or why this write may not begin.
   Code Judge(const Frame& frame, const LocalRegion* region) const;
   [[nodiscard]] Status Broken(int error) const;
@@ -95,6 +95,9 @@ class Lane final : private FrameHandler {
   bool wanting_ = false;        ///< Counted in LaneShared::wanting.
   int send_error_ = 0;          ///< errno of a send that failed; the lane ends once all is received.
   uint32_t next_sequence_ = 0;  ///< Of the peer's operations.
+  Refusals own_refusals_;
+  std::array<bool, kGrantSlots> own_first_{};  ///< The target has not heard of the last signal's end.
+  Refusals refusals_;                          ///< Of the peer's operations.
   /// The write whose payload is being received.
   Code write_code_ = Code::kOk;
   Written write_written_ = Written::kNo;

@@ -138,12 +138,11 @@ size_t Link::Post(uint32_t index, std::span<const Op> ops) {
   for (; taken < ops.size() && target->HasRoom() && !shared_.events.full(); ++taken) {
     const Op& op = ops[taken];
     LocalRegion* local = nullptr;
-    if (const Code code = Check(op, local); code != Code::kOk) {
-      shared_.events.Push(Completion{terms_.id, index, op.cookie, code, Written::kNo});
-    } else {
-      target->Push(op, local,
-                   op.kind == OpKind::kSignal ? ImportedRegion{} : imports_[static_cast<size_t>(op.remote)]);
-    }
+    const Code checked = Check(op, local);
+    const bool remote = checked == Code::kOk && op.kind != OpKind::kSignal;
+    const Code code = target->Push(op, checked, local,
+                                   remote ? imports_[static_cast<size_t>(op.remote)] : ImportedRegion{});
+    if (code != Code::kOk) shared_.events.Push(Completion{terms_.id, index, op.cookie, code, Written::kNo});
   }
   if (taken > 0) target->Flush();
   return taken;

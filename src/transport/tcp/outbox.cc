@@ -23,6 +23,7 @@ void Outbox::Push(const Op& op, LocalRegion* local, const ImportedRegion& remote
   operations_.Push() = {.kind = op.kind,
                         .state = State::kQueued,
                         .has_signal = op.has_signal,
+                        .first = op.first,
                         .region = remote.id,
                         .generation = remote.generation,
                         .local = local,
@@ -170,6 +171,7 @@ bool Outbox::FillOperation() {
   static constexpr FrameType kTypes[] = {FrameType::kWrite, FrameType::kRead, FrameType::kSignal};
   batch_.Add({.type = kTypes[static_cast<size_t>(operation.kind)],
               .has_signal = operation.has_signal,
+              .first = operation.first,
               .sequence = next_to_send_,
               .region = operation.region,
               .generation = operation.generation,

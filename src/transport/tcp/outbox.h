@@ -57,6 +57,7 @@ class Outbox {
     OpKind kind = OpKind::kWrite;
     State state = State::kQueued;
     bool has_signal = false;
+    bool first = false;
     uint32_t region = 0;
     uint32_t generation = 0;
     LocalRegion* local = nullptr;

@@ -14,6 +14,7 @@ using Outcome = ParsedFrame::Outcome;
 Frame Example(FrameType type) {
   return {.type = type,
           .has_signal = type == FrameType::kWrite,
+          .first = type == FrameType::kSignal,
           .sequence = 0x01020304,
           .region = 7,
           .generation = 9,
@@ -39,6 +40,8 @@ TEST(TcpFrameTest, ComesBackAsItWas) {
     EXPECT_EQ(parsed.size, size);
     EXPECT_EQ(out.type, type);
     EXPECT_EQ(out.sequence, in.sequence);
+    EXPECT_EQ(out.has_signal, in.has_signal);
+    EXPECT_EQ(out.first, in.first);
     EXPECT_EQ(out.payload(), type == FrameType::kWrite || type == FrameType::kData ? in.length : 0);
     if (type == FrameType::kWrite || type == FrameType::kRead) {
       EXPECT_EQ(out.region, in.region);
@@ -81,6 +84,7 @@ TEST(TcpFrameTest, BytesOnTheWire) {
   EXPECT_EQ(at(48), 63);
   EXPECT_EQ(at(72), 99);
   EXPECT_EQ(EncodeFrame(Example(FrameType::kSignal), bytes), 40U);
+  EXPECT_EQ(at(3), 2);
   EXPECT_EQ(EncodeFrame(Example(FrameType::kRead), bytes), 32U);
   EXPECT_EQ(EncodeFrame(Example(FrameType::kAck), bytes), 8U);
   EXPECT_EQ(EncodeFrame(Example(FrameType::kResult), bytes), 16U);
@@ -112,8 +116,9 @@ TEST(TcpFrameTest, WhatTheFormatForbidsIsMalformed) {
     EXPECT_TRUE(damaged(type, 0, 'X'));
     EXPECT_TRUE(damaged(type, 2, 0));
     EXPECT_TRUE(damaged(type, 2, 7));
-    EXPECT_TRUE(damaged(type, 3, 2));
+    EXPECT_TRUE(damaged(type, 3, 4));
     EXPECT_EQ(damaged(type, 3, 1), type != FrameType::kWrite);
+    EXPECT_EQ(damaged(type, 3, 2), type != FrameType::kWrite && type != FrameType::kSignal);
   }
   EXPECT_TRUE(damaged(FrameType::kWrite, 16, 64));  // Grant slot.
   EXPECT_TRUE(damaged(FrameType::kWrite, 20, 1));   // Reserved.
