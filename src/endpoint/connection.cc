@@ -186,6 +186,8 @@ void Connection::State::OnChosen() {
   }
   WC_LOG(kInfo, "connected: ", description_);
   core_->OnConnectionReady(shared_from_this(), role_);
+  for (const uint32_t lane : road.lanes_down) OnLaneDown(lane, "it failed before the transport was chosen");
+  if (!road.lost.ok()) On(transport::LinkDown{link_, road.lost});
 }
 
 void Connection::State::On(const transport::SignalArrived& event) {
@@ -194,10 +196,14 @@ void Connection::State::On(const transport::SignalArrived& event) {
 }
 
 void Connection::State::On(const transport::LaneDown& event) {
-  if (ended_ || transport_ == nullptr || event.link != link_) return;
-  sender_.OnLaneDown(event.lane);
-  WC_LOG(kWarning, "lane ", event.lane, " to ", label_, " has failed: ", event.reason.message(), "; ",
-         sender_.lanes_up(), " left");
+  if (ended_) return;
+  if (transport_ == nullptr) return roads_.OnLaneDown(event.link, event.lane);
+  if (event.link == link_) OnLaneDown(event.lane, event.reason.message());
+}
+
+void Connection::State::OnLaneDown(uint32_t lane, std::string_view reason) {
+  sender_.OnLaneDown(lane);
+  WC_LOG(kWarning, "lane ", lane, " to ", label_, " has failed: ", reason, "; ", sender_.lanes_up(), " left");
 }
 
 void Connection::State::On(const transport::LinkDown& event) {

@@ -91,6 +91,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void OnChannelClosed(const Status& why);
   void OnBeat();
   void OnChosen();
+  void OnLaneDown(uint32_t lane, std::string_view reason);
   Status AddPiece(Build& build, const Piece& piece) const;
   Status CheckUsable() const;
 

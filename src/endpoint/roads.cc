@@ -174,10 +174,10 @@ Status Roads::OnChosen(std::string_view payload) {
   return Status::Ok();
 }
 
-void Roads::Tell(const Road& road) {
+void Roads::Tell(const Road& road, bool ready) {
   if (role_ != Role::kResponder) return;
   const auto index = static_cast<uint8_t>(&road - roads_.data());
-  hooks_.send({MessageType::kRoad, EncodeRoad({index, road.here == Road::State::kReady, road.reason})});
+  hooks_.send({MessageType::kRoad, EncodeRoad({index, ready, road.reason})});
 }
 
 // --- Both ------------------------------------------------------------------------------------------
@@ -193,16 +193,26 @@ void Roads::OnReady(LinkId link, uint32_t lanes) {
   if (road == nullptr || road->here != Road::State::kOpening) return;
   road->here = Road::State::kReady;
   road->lanes = lanes;
-  Tell(*road);
+  Tell(*road, /*ready=*/true);
   Evaluate();
 }
 
 void Roads::OnDown(LinkId link, const Status& reason) {
   Road* road = Find(link);
   if (road == nullptr || stage_ >= Stage::kChosen || road->here == Road::State::kDown) return;
-  SetDown(*road, reason.message());
-  Tell(*road);
+  if (role_ == Role::kResponder && road->here == Road::State::kReady) {
+    // For the initiator the connection may stand already, and its choice be on its way.
+    road->lost = reason;
+    road->reason = reason.message();
+  } else {
+    SetDown(*road, reason.message());
+  }
+  Tell(*road, /*ready=*/false);
   Evaluate();
+}
+
+void Roads::OnLaneDown(LinkId link, uint32_t lane) {
+  if (Road* road = Find(link); road != nullptr) road->lanes_down.push_back(lane);
 }
 
 void Roads::SetDown(Road& road, std::string reason) {

@@ -50,6 +50,9 @@ class Roads {
     State there = State::kOpening;
     std::string reason{};  ///< Why it is down.
     uint32_t lanes = 0;
+    std::vector<uint32_t> lanes_down{};  ///< Failed before the choice.
+    /// Responder: it has failed after it was ready. Still open, because the initiator may have chosen it.
+    Status lost{};
   };
 
   Roads(transport::Role role, std::vector<NamedTransport> allowed, Peer peer, Hooks hooks);
@@ -70,6 +73,7 @@ class Roads {
   // Events of links that were added here.
   void OnReady(transport::LinkId link, uint32_t lanes);
   void OnDown(transport::LinkId link, const Status& reason);
+  void OnLaneDown(transport::LinkId link, uint32_t lane);
 
   /// The road in use; null until chosen.
   [[nodiscard]] const Road* chosen() const { return chosen_ < 0 ? nullptr : &roads_[chosen_]; }
@@ -80,7 +84,7 @@ class Roads {
   Result<std::string> OpenLink(Road& road, std::string_view offer, TimePoint deadline);
   RoadOffer Answer(Road& road, const RoadOffer& offer, TimePoint deadline);
   void SetDown(Road& road, std::string reason);
-  void Tell(const Road& road);
+  void Tell(const Road& road, bool ready);
   void Evaluate();
   void Choose(size_t index);
   void WarnOfFallback() const;

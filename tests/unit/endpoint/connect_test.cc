@@ -255,6 +255,31 @@ TEST_F(ConnectTest, ARoadThatNeverGetsReadyIsGivenUp) {
   EXPECT_EQ(a.Connect(b)->transport_name(), "slow");
 }
 
+TEST_F(ConnectTest, ALaneThatFailsBeforeTheChoiceIsNotUsed) {
+  FakeNet::SetDefaults("fast", {.never_ready = true});
+  Party a({.settings = {{"connect_timeout", "1"}}});
+  Party b({.rank = 1});
+  std::thread killer([&] {
+    // Slow is open and waits for fast, which never gets ready.
+    EXPECT_TRUE(Eventually([&] { return b.slow().links() == 1 && a.slow().links() == 1; }));
+    a.slow().KillLane(0);
+  });
+  auto connection = a.Connect(b);
+  killer.join();
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  EXPECT_EQ(connection->transport_name(), "slow");
+  std::vector<std::byte> source = Pattern(64 << 10, 1);
+  std::vector<std::byte> target(source.size());
+  auto local = a->Register(source, Access::kLocal);
+  auto remote = b->Register(target, Access::kReadWrite);
+  ASSERT_TRUE(local.ok() && remote.ok());
+  const Piece all{local->id(), *connection->Import(remote->Descriptor()), local->offset(), 0, source.size()};
+  auto write = connection->Write({&all, 1}, {.timeout = kPatience});
+  ASSERT_TRUE(write.ok());
+  EXPECT_TRUE(write->Wait().ok()) << write->Wait().ToString();
+  EXPECT_EQ(source, target);
+}
+
 TEST_F(ConnectTest, TheSettingRestrictsAndOrders) {
   Party a({.settings = {{"transport", "slow,fast"}}});
   Party b({.rank = 1});

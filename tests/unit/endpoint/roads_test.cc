@@ -1,0 +1,68 @@
+#include "endpoint/roads.h"
+
+#include <gtest/gtest.h>
+
+#include "unit/endpoint/party.h"
+
+namespace weightcast::endpoint {
+namespace {
+
+/// The responder's side of a choice between "fast" and "slow", step by step.
+class RoadsTest : public EndpointTest {
+ protected:
+  RoadsTest() {
+    const Status taken = roads.OnOffers(EncodeOffers({{"fast", true, ""}, {"slow", true, ""}}), Soon());
+    EXPECT_TRUE(taken.ok());
+    EXPECT_EQ(links, 2U);
+    sent.clear();
+  }
+  Roads::Hooks Record() {
+    return {.add_link = [this](transport::Transport*) { return LinkId{++links}; },
+            .close_link = [this](LinkId link) { closed.push_back(link); },
+            .drop_link = [](LinkId) {},
+            .send = [this](const Message& message) { sent.push_back(message); },
+            .chosen = [this] { ++chosen; },
+            .failed = [this](const Status& reason) { failure = reason; }};
+  }
+
+  static constexpr LinkId kFast{1};
+  static constexpr LinkId kSlow{2};
+  uint32_t links = 0;
+  std::vector<LinkId> closed;
+  std::vector<Message> sent;
+  int chosen = 0;
+  Status failure;
+  FakeTransport fast{"fast", {}};
+  FakeTransport slow{"slow", {}};
+  Roads roads{Role::kResponder, {{"fast", &fast}, {"slow", &slow}}, {}, Record()};
+};
+
+TEST_F(RoadsTest, WhatFailsBetweenReadyAndTheChoiceIsStillChosen) {
+  roads.OnReady(kFast, 2);
+  roads.OnDown(kFast, {Code::kPeerDead, "gone"});
+  ASSERT_EQ(sent.size(), 2U);
+  EXPECT_FALSE(ParseRoad(sent[1].payload)->ready) << "an initiator that has not chosen takes another";
+  ASSERT_TRUE(roads.OnChosen(EncodeChosen(0)).ok());
+  EXPECT_EQ(chosen, 1) << "for the initiator this connection was there";
+  EXPECT_EQ(roads.chosen()->lost.code(), Code::kPeerDead);
+  EXPECT_TRUE(failure.ok());
+  EXPECT_EQ(closed, std::vector{kSlow});
+}
+
+TEST_F(RoadsTest, WhatFailsBeforeItIsReadyCannotBeChosen) {
+  roads.OnDown(kFast, {Code::kUnavailable, "no way"});
+  EXPECT_EQ(closed, std::vector{kFast});
+  EXPECT_TRUE(roads.OnChosen(EncodeChosen(0)).ok());
+  EXPECT_EQ(failure.code(), Code::kUnavailable);
+  EXPECT_EQ(chosen, 0);
+}
+
+TEST_F(RoadsTest, LanesThatFailBeforeTheChoiceAreRemembered) {
+  roads.OnReady(kFast, 3);
+  roads.OnLaneDown(kFast, 1);
+  ASSERT_TRUE(roads.OnChosen(EncodeChosen(0)).ok());
+  EXPECT_EQ(roads.chosen()->lanes_down, std::vector<uint32_t>{1});
+}
+
+}  // namespace
+}  // namespace weightcast::endpoint
