@@ -97,9 +97,8 @@ void Progress::Call(std::function<void()> function) {
 }
 
 void Progress::Later(std::function<void()> callback) {
-  const bool waiting = !callbacks_.empty();
-  callbacks_.Push(MakeTask(std::move(callback)));
-  if (!by_thread_ && !waiting) wake_.Wake();
+  const bool first = callbacks_.Push(MakeTask(std::move(callback)));
+  if (first && !by_thread_) wake_.Wake();
 }
 
 bool Progress::WaitFor(Flag& flag, uint32_t value, std::optional<TimePoint> deadline) {

@@ -43,12 +43,15 @@ class TaskQueue {
   }
 
   /// Any thread. Sequentially consistent, so that a look at empty() after letting go of progress sees it.
-  void Push(std::unique_ptr<Task> task) {
-    Task* raw = task.release();
-    raw->next_ = newest_.load(std::memory_order_relaxed);
-    while (!newest_.compare_exchange_weak(raw->next_, raw, std::memory_order_seq_cst,
-                                          std::memory_order_relaxed)) {
-    }
+  /// True if the queue was empty: nobody else has announced what is in it.
+  bool Push(std::unique_ptr<Task> task) {
+    Task* const raw = task.release();
+    Task* before = newest_.load(std::memory_order_relaxed);
+    do {
+      raw->next_ = before;  // From here on not to be read: the consumer may have it.
+    } while (
+        !newest_.compare_exchange_weak(before, raw, std::memory_order_seq_cst, std::memory_order_relaxed));
+    return before == nullptr;
   }
   [[nodiscard]] bool empty() const { return newest_.load(std::memory_order_seq_cst) == nullptr; }
 

@@ -45,6 +45,9 @@ TEST(TaskQueue, KeepsTheOrderOfEachProducer) {
   while (ran < kProducers * kTasks) ran += queue.RunAll();
   for (auto& producer : producers) producer.join();
   EXPECT_TRUE(queue.empty());
+  EXPECT_TRUE(queue.Push(MakeTask([] {}))) << "the first one has to be announced";
+  EXPECT_FALSE(queue.Push(MakeTask([] {})));
+  EXPECT_EQ(queue.RunAll(), 2U);
   queue.Push(MakeTask([] { FAIL() << "what is left is dropped"; }));
 }
 
