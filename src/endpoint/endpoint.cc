@@ -43,7 +43,10 @@ class Region::State {
       dropped = std::move(handle_);
     }
     if (!registration_->closing.load()) return Status::Ok();  // Others still hold regions in it.
-    if (core_->progress().WaitFor(registration_->closed, 1, deadline)) return Status::Ok();
+    if (core_->progress().WaitFor(registration_->closed, 1, deadline)) {
+      core_->regions().FreeBuffer(*registration_);
+      return Status::Ok();
+    }
     return {Code::kTimedOut,
             StrCat("a peer may still write to a region of ", HumanBytes(static_cast<double>(length_)),
                    "; keep its memory and close it again later")};

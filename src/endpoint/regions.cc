@@ -3,13 +3,17 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "memory/populate.h"
 
 namespace weightcast::endpoint {
 
 Regions::Regions(Incarnation self, Hooks hooks)
     : self_(self), hooks_(std::move(hooks)), by_id_(1), cache_([this](auto&& entry) {
         auto registration = entry.data;
-        registration->buffer = std::move(entry.buffer);
+        {
+          const std::lock_guard lock(mutex_);
+          registration->buffer = std::move(entry.buffer);
+        }
         Retire(std::move(registration));
       }) {}
 
@@ -29,6 +33,16 @@ void Regions::SetTransports(Transports transports) {
 }
 
 Result<Regions::Handle> Regions::Acquire(std::span<std::byte> bytes, Access access) {
+  if (Handle found = bytes.empty() ? nullptr : cache_.Find(bytes, access); found != nullptr) return found;
+  if (!bytes.empty()) {
+    // The transports would do it too, but under the cache's lock: who closes a region meanwhile would wait.
+    const auto shared = FindShared(bytes);
+    const Memory memory = DescribeHostMemory(bytes, shared);
+    if (Status status = Populate({memory.address, memory.length}, access); !status.ok()) {
+      return Status(status.code(),
+                    StrCat("cannot register ", HumanBytes(double(memory.length)), ": ", status.message()));
+    }
+  }
   return cache_.Acquire(bytes, access,
                         [this](const Memory& memory, Access how) { return Make(memory, how); });
 }
@@ -74,6 +88,12 @@ std::shared_ptr<Registration> Regions::Use(uint32_t id) {
   if (id >= by_id_.size() || by_id_[id] == nullptr || by_id_[id]->closing.load()) return nullptr;
   by_id_[id]->transfers.fetch_add(1);
   return by_id_[id];
+}
+
+void Regions::FreeBuffer(Registration& registration) {
+  std::shared_ptr<SharedBuffer> buffer;  // Outlives the lock.
+  const std::lock_guard lock(mutex_);
+  buffer = std::move(registration.buffer);
 }
 
 void Regions::Retire(std::shared_ptr<Registration> registration) {
@@ -132,15 +152,17 @@ void Regions::OnDeregistered(uint32_t id) {
   if (--registration->deregistrations == 0) Finish(*registration);
 }
 
+/// Its buffer goes with who waits for this, or with its last handle: giving gigabytes back takes longer than
+/// progress may be held.
 void Regions::Finish(Registration& registration) {
-  registration.buffer.reset();
-  registration.closed.Set(1);
+  std::shared_ptr<Registration> finished;  // Outlives the lock.
   const std::lock_guard lock(mutex_);
   const uint32_t id = registration.name.id;
   if (id < by_id_.size() && by_id_[id].get() == &registration) {
-    by_id_[id].reset();
+    finished = std::move(by_id_[id]);
     free_ids_.push_back(id);
   }
+  registration.closed.Set(1);
 }
 
 size_t Regions::open() const {

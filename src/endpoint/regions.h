@@ -25,7 +25,7 @@ struct Registration {
   Memory memory;
   Access access = Access::kLocal;
   std::vector<RegionKey> keys;
-  std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it.
+  std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it. Guarded by Regions.
   std::atomic<bool> closing{false};      ///< Nobody may begin to use it.
   std::atomic<uint32_t> transfers{0};    ///< Transfers that are not fenced.
   bool close_asked = false;              ///< Holder of progress: the transports may be asked...
@@ -54,6 +54,8 @@ class Regions {
   Result<Handle> Acquire(std::span<std::byte> bytes, Access access);
   /// The live registration of this id, with one more transfer counted on it; null if there is none.
   std::shared_ptr<Registration> Use(uint32_t id);
+  /// Lets go of a closed registration's buffer, which may take long when it is the last to hold it.
+  void FreeBuffer(Registration& registration);
 
   // Holder of progress.
   void TransferFenced(Registration& registration);
@@ -74,7 +76,7 @@ class Regions {
 
   const Incarnation self_;
   const Hooks hooks_;
-  mutable std::mutex mutex_;  ///< Guards the four below.
+  mutable std::mutex mutex_;  ///< Guards the four below and the registrations' buffers.
   Transports transports_;
   std::vector<std::shared_ptr<Registration>> by_id_;  ///< Null: free. [0] is never used.
   std::vector<uint32_t> free_ids_;

@@ -61,6 +61,12 @@ class RegistrationCache {
     return shared_->Insert(std::move(entry));
   }
 
+  /// The live registration with `access` around `bytes` (> 0), if there is one.
+  [[nodiscard]] Handle Find(std::span<std::byte> bytes, Access access) const {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->Find(bytes, access);
+  }
+
   /// Live registrations that can be found, for tests and for a person.
   [[nodiscard]] size_t size() const {
     const std::lock_guard lock(shared_->mutex);
