@@ -153,7 +153,7 @@ Result<uint32_t> Connection::State::Import(std::string_view descriptor) {
   for (const endpoint::RegionKey& key : region.keys) {
     if (key.transport != name) continue;
     WC_ASSIGN_OR_RETURN(const auto handle,
-                        transport_->Import(link_, region.name, region.registered, key.key));
+                        core_->ImportAt(*transport_, link_, region.name, region.registered, key.key));
     auto import = std::make_shared<endpoint::RemoteImport>(
         handle,
         [core = core_, link = link_](transport::RemoteRegion gone) { core->ReleaseImport(link, gone); });

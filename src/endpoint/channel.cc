@@ -52,7 +52,7 @@ Status Channel::Receive() {
   for (size_t total = 0; total < kReadAtOnce && in_.size() < limit_ + buffer.size();) {
     const ssize_t count = recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (count > 0) {
-      heard_ = true;
+      heard_ = Clock::now();
       in_.append(buffer.data(), static_cast<size_t>(count));
       total += static_cast<size_t>(count);
       if (static_cast<size_t>(count) < buffer.size()) break;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "endpoint/message.h"
 #include "weightcast/status.h"
@@ -36,8 +37,8 @@ class Channel {
   Status Receive();
   /// The next whole message; nothing when there is none. kProtocol: longer than the limit.
   Result<std::optional<Message>> Next();
-  /// Something was read since the last call.
-  bool TakeHeard() { return std::exchange(heard_, false); }
+  /// When something was read last.
+  [[nodiscard]] TimePoint heard() const { return heard_; }
 
   /// For the end: nothing more will be sent.
   UniqueFd Release() { return std::move(fd_); }
@@ -47,7 +48,7 @@ class Channel {
   size_t limit_ = kMaxUnproven;
   std::string in_;
   std::string out_;
-  bool heard_ = false;
+  TimePoint heard_{};
 };
 
 }  // namespace weightcast::endpoint

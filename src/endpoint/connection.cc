@@ -18,6 +18,8 @@ namespace {
 constexpr Duration kGrace = std::chrono::milliseconds(20);
 /// Heartbeats in a lease.
 constexpr int kBeats = 4;
+/// However short a lease the peer names.
+constexpr Duration kShortestBeat = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -56,7 +58,7 @@ void Connection::State::Start() {
   });
   if (!key.ok()) return End(key.status());
   socket_key_ = *key;
-  last_heard_ = last_beat_ = Clock::now();
+  last_beat_ = Clock::now();
   OnBeat();
   // Half of the time for a transport to become ready, the rest for what comes before and after.
   const TimePoint deadline = endpoint::After(core_->settings().connect_timeout / 2);
@@ -79,7 +81,7 @@ void Connection::State::End(Status reason) {
   core_->sockets().Forget(socket_key_);
   // It may be broken: then the peer learns of it in its own way.
   if (channel_.Send({MessageType::kGoodbye, endpoint::EncodeOutcome(reason)}).ok()) {
-    core_->Linger(std::move(channel_));
+    core_->Linger(std::move(channel_), /*proven=*/true);
   }
   sender_.EndAll(reason);
   roads_.Close();
@@ -140,24 +142,24 @@ void Connection::State::OnChannelClosed(const Status& why) {
 void Connection::State::OnBeat() {
   const Duration lease = core_->settings().lease;
   TimePoint now = Clock::now();
-  if (now - last_heard_ >= lease) {
+  if (now - channel_.heard() >= lease) {
     // We may have been stopped ourselves: what the peer has said meanwhile waits in the socket.
     const auto keep = shared_from_this();
     OnSocket();
     if (ended_) return;
   }
-  if (channel_.TakeHeard()) last_heard_ = now;
-  if (const Duration silence = now - last_heard_; silence >= lease) {
+  if (const Duration silence = now - channel_.heard(); silence >= lease) {
     return End({Code::kPeerDead, StrCat("the peer has not been heard of for ", Seconds(silence),
                                         " s and is taken for dead (lease ", Seconds(lease), " s)")});
   }
-  if (now - last_beat_ >= lease / kBeats) {
+  // Often enough for either side's lease.
+  const Duration beat = std::max(std::min(lease, hello_.lease) / kBeats, kShortestBeat);
+  if (now - last_beat_ >= beat) {
     last_beat_ = now;
     Send({MessageType::kHeartbeat, {}});
     if (ended_) return;
   }
-  beat_ =
-      core_->timers().Add(std::min(last_beat_ + lease / kBeats, last_heard_ + lease), [this] { OnBeat(); });
+  beat_ = core_->timers().Add(std::min(last_beat_ + beat, channel_.heard() + lease), [this] { OnBeat(); });
 }
 
 // --- Transport -----------------------------------------------------------------------------------

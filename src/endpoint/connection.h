@@ -118,7 +118,6 @@ class Connection::State : public std::enable_shared_from_this<State> {
   endpoint::TimerId beat_;
   endpoint::TimerId choice_limit_;
   endpoint::TimerId grace_;
-  TimePoint last_heard_{};
   TimePoint last_beat_{};
   bool ended_ = false;
   Status end_reason_;

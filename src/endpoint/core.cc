@@ -1,5 +1,6 @@
 #include "endpoint/core.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,7 +18,19 @@ using transport::LinkId;
 using transport::Role;
 
 constexpr Duration kLinger = std::chrono::seconds(1);
+/// Sockets that linger: at most this many, and no more than their share of the descriptors.
 constexpr size_t kMaxLingering = 1024;
+constexpr size_t kLingeringShare = 16;
+/// Beyond this only peers that have proven themselves are waited for.
+constexpr size_t kMaxUnprovenLingering = 64;
+/// Read from one of them before others have their turn.
+constexpr int kReadsAtOnce = 16;
+
+size_t MostLingering() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxLingering;
+  return std::min<size_t>(kMaxLingering, limit.rlim_cur / kLingeringShare);
+}
 
 }  // namespace
 
@@ -123,9 +136,10 @@ void Core::OnConnectionEnded(const ConnectionState& connection, const Status& re
   }
 }
 
-void Core::Linger(Channel channel) {
+void Core::Linger(Channel channel, bool proven) {
   // What does not fit into the socket now will not be waited for.
-  if (channel.waiting() || lingering_.size() >= kMaxLingering || shutdown(channel.fd(), SHUT_WR) != 0) return;
+  const size_t most = proven ? MostLingering() : std::min(MostLingering(), kMaxUnprovenLingering);
+  if (channel.waiting() || lingering_.size() >= most || shutdown(channel.fd(), SHUT_WR) != 0) return;
   const uint64_t id = ++last_lingering_;
   auto key = sockets_->Watch(channel.fd(), EPOLLIN, [this, id](uint32_t) { EndLingering(id); });
   if (!key.ok()) return;
@@ -139,11 +153,11 @@ void Core::Linger(Channel channel) {
 void Core::EndLingering(uint64_t id) {
   const auto found = lingering_.find(id);
   std::array<char, 4096> ignored;
-  ssize_t count = 0;
-  do {
+  ssize_t count = 1;
+  for (int i = 0; i < kReadsAtOnce && count > 0; ++i) {
     count = recv(found->second.channel.fd(), ignored.data(), ignored.size(), MSG_DONTWAIT);
-  } while (count > 0);
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  }
+  if (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR))) return;
   sockets_->Forget(found->second.key);
   timers_.Cancel(found->second.limit);
   lingering_.erase(found);
@@ -159,6 +173,14 @@ LinkId Core::AddLink(transport::Transport* transport, ConnectionState connection
 
 void Core::CloseLink(LinkId link) {
   if (const auto found = links_.find(link); found != links_.end()) found->second.transport->CloseLink(link);
+}
+
+Result<transport::RemoteRegion> Core::ImportAt(transport::Transport& transport, LinkId link,
+                                               const RegionName& name, uint64_t length,
+                                               std::string_view key) {
+  const std::shared_lock lock(transports_mutex_);
+  if (transports_.empty()) return Status(Code::kCancelled, "the endpoint is closed");
+  return transport.Import(link, name, length, key);
 }
 
 void Core::ReleaseImport(LinkId link, transport::RemoteRegion region) {
@@ -276,7 +298,10 @@ void Core::DropTransports() {
   }
   lingering_.clear();
   sockets_->Forget(transports_key_);
-  transports_.clear();
+  {
+    const std::lock_guard lock(transports_mutex_);
+    transports_.clear();
+  }
   regions_.SetTransports({});
   // What is left is of peers that are stopped: the transports no longer touch our memory.
   for (auto& [id, link] : std::exchange(links_, {})) link.connection->Abandon();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -52,6 +53,9 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   [[nodiscard]] std::vector<ConnectionState> Live() const;
   Result<ConnectionState> Connect(const std::vector<std::string>& addresses, const Identity& expected,
                                   TimePoint deadline);
+  /// Import at a transport, unless they are gone: a connection's handle may outlive the endpoint.
+  Result<transport::RemoteRegion> ImportAt(transport::Transport& transport, transport::LinkId link,
+                                           const RegionName& name, uint64_t length, std::string_view key);
   void ReleaseImport(transport::LinkId link, transport::RemoteRegion region);
   /// Closes everything, waits at most a lease until all is fenced, ends the thread.
   void Shutdown();
@@ -73,8 +77,9 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   void OnProven(Proven proven);
   void OnConnectionReady(const ConnectionState& connection, transport::Role role);
   void OnConnectionEnded(const ConnectionState& connection, const Status& reason);
-  /// Lets the peer read what was sent last before the socket closes.
-  void Linger(Channel channel);
+  /// Lets the peer read what was sent last before the socket closes; one that has not proven itself only
+  /// while few linger.
+  void Linger(Channel channel, bool proven);
 
   // Work.
   bool Step(bool sockets) override;
@@ -118,6 +123,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Sockets> sockets_;
   Timers timers_;
+  std::shared_mutex transports_mutex_;  ///< Held by callers inside a transport, and to end them.
   std::vector<std::unique_ptr<transport::Transport>> transports_;
   std::vector<NamedTransport> named_;
   Poller transport_poller_;  ///< All transports' descriptors: one call masks them.

@@ -63,6 +63,7 @@ void Meetings::Dial(const Call& call) {
   call->next = 0;
   call->errors.clear();
   call->worst = Code::kTimedOut;
+  call->dropped = false;
   TryNext(call);
 }
 
@@ -110,8 +111,12 @@ void Meetings::AddError(ConnectCall& call, const SocketAddress& address, const S
   if (Weight(status.code()) > Weight(call.worst)) call.worst = status.code();
 }
 
-/// Every address has failed.
+/// Every address has failed. A peer that is there and has too much to do is asked again.
 void Meetings::FailDialling(const Call& call) {
+  if (call->dropped && Weight(call->worst) <= Weight(Code::kUnavailable)) {
+    call->again = core_.timers().Add(After(kRedial), [this, call] { Dial(call); });
+    return;
+  }
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat(errors.empty() ? "" : "; ", error);
   Resolve(call, {call->worst, StrCat("cannot connect to ", ToString(call->expected), ": ", errors)}, nullptr);

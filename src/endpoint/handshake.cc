@@ -12,6 +12,10 @@ using transport::Role;
 
 constexpr uint32_t kMagic = 0x54534357;  // "WCST"
 constexpr size_t kMaxBootId = 64;
+// As the settings allow.
+constexpr uint64_t kMinChunk = 4096;
+constexpr uint64_t kMaxChunk = 64U << 20;
+constexpr Duration kMaxLease = std::chrono::seconds(1'000'000'000);
 
 std::string_view Raw(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -34,6 +38,7 @@ std::string EncodeHello(const Hello& hello) {
   out.Put(hello.identity.incarnation);
   out.PutString(hello.boot_id.substr(0, kMaxBootId));
   out.Put(hello.chunk);
+  out.Put(static_cast<uint64_t>(hello.lease.count()));
   out.PutRaw(Raw(hello.nonce));
   return out.Take();
 }
@@ -57,8 +62,14 @@ Result<Hello> ParseHello(std::string_view payload) {
   hello.identity.incarnation = in.Get<uint64_t>();
   hello.boot_id = in.GetString(kMaxBootId);
   hello.chunk = in.Get<uint64_t>();
+  const auto lease = in.Get<uint64_t>();
   const auto nonce = in.GetRaw(hello.nonce.size());
   if (!in.AtEnd() || hello.identity.incarnation == 0) return Status(Code::kProtocol, "malformed hello");
+  if (hello.chunk < kMinChunk || hello.chunk > kMaxChunk || lease == 0 ||
+      lease > static_cast<uint64_t>(kMaxLease.count())) {
+    return Status(Code::kProtocol, "a hello whose chunk or lease is out of range");
+  }
+  hello.lease = Duration(lease);
   std::memcpy(hello.nonce.data(), nonce.data(), nonce.size());
   return hello;
 }
@@ -151,8 +162,9 @@ std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   auto verdict = ParseOutcome(message.payload);
   if (!verdict) return Fail({Code::kProtocol, "malformed verdict"});
   if (!verdict->ok()) {
+    // Anyone can say it; who has proven nothing must not make a caller wait.
+    superseded_ = state_ == State::kProven && verdict->code() == Code::kCancelled;
     state_ = State::kFailed;
-    superseded_ = verdict->code() == Code::kCancelled;
     failure_ = std::move(*verdict);
     return {};
   }

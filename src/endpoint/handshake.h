@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "endpoint/identity.h"
 #include "endpoint/message.h"
@@ -23,6 +24,7 @@ struct Hello {
   Identity identity;
   std::string boot_id;  ///< A hint for messages to people.
   uint64_t chunk = 0;   ///< Bytes of its chunks.
+  Duration lease{};     ///< Who is silent for this long is dead to it.
   std::array<std::byte, 32> nonce{};
 };
 std::string EncodeHello(const Hello& hello);

@@ -12,12 +12,15 @@ namespace {
 
 using transport::Role;
 
-/// Peers that have not proven themselves; beyond this the oldest goes.
+/// Peers that have not proven themselves; beyond this the oldest goes, once it has had time enough for an
+/// honest one.
 constexpr size_t kMaxHalfOpen = 256;
+constexpr Duration kHonestTime = std::chrono::seconds(1);
 /// Accepted at once before others get their turn.
 constexpr int kAcceptsAtOnce = 64;
-/// How long the door stays shut when descriptors have run out.
+/// How long the door stays shut when descriptors have run out, and when too many are half-open.
 constexpr Duration kDoorRest = std::chrono::milliseconds(100);
+constexpr Duration kRoomRest = std::chrono::milliseconds(10);
 /// Refusals printed in a second: a scanner must not fill the disk.
 constexpr uint32_t kLogsPerSecond = 10;
 
@@ -54,32 +57,40 @@ void Meetings::Stop() {
 
 void Meetings::OnDoor() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    // Those that came just now do not go: of many honest ones at once all get their turn.
+    const Attempt* oldest = OldestOfTooMany();
+    if (oldest != nullptr && Clock::now() - oldest->begun < kHonestTime) return RestDoor(kRoomRest);
     auto fd = Accept(door_.listener.get());
     if (!fd.ok()) {
       // The pending connection stays readable: without a rest we would spin on it.
       WC_LOG(kError, "cannot accept connections: ", fd.status().message(),
              "; raise the limit of open files (ulimit -n)");
-      core_.sockets().Change(door_key_, 0);
-      door_rest_ =
-          core_.timers().Add(After(kDoorRest), [this] { core_.sockets().Change(door_key_, EPOLLIN); });
-      return;
+      return RestDoor(kDoorRest);
     }
     if (!fd->valid()) return;
     Admit(std::move(fd).value());
   }
 }
 
+void Meetings::RestDoor(Duration rest) {
+  core_.sockets().Change(door_key_, 0);
+  door_rest_ = core_.timers().Add(After(rest), [this] { core_.sockets().Change(door_key_, EPOLLIN); });
+}
+
 void Meetings::Admit(UniqueFd fd) {
   auto address = PeerAddressOf(fd.get());
   if (!address.ok()) return;  // Gone already.
-  MakeRoom();
+  if (Attempt* oldest = OldestOfTooMany(); oldest != nullptr) {
+    FailAttempt(*oldest, {Code::kExhausted, "too many half-open handshakes"});
+  }
   TuneTcp(fd.get(), core_.settings().lease);
   Attempt& attempt = NewAttempt(Role::kResponder, std::move(fd), *address, {});
   if (Status status = WatchAttempt(attempt, EPOLLIN); !status.ok()) FailAttempt(attempt, status);
 }
 
-/// Peers that have proven the token are never the ones to go.
-void Meetings::MakeRoom() {
+/// The oldest half-open handshake, if there are as many as there may be. Peers that have proven the token
+/// are never the ones to go.
+Meetings::Attempt* Meetings::OldestOfTooMany() {
   size_t half_open = 0;
   Attempt* oldest = nullptr;
   for (auto& [id, attempt] : attempts_) {
@@ -87,7 +98,7 @@ void Meetings::MakeRoom() {
     ++half_open;
     if (oldest == nullptr) oldest = &attempt;
   }
-  if (half_open >= kMaxHalfOpen) FailAttempt(*oldest, {Code::kExhausted, "too many half-open handshakes"});
+  return half_open < kMaxHalfOpen ? nullptr : oldest;
 }
 
 // --- Attempts ----------------------------------------------------------------------------------
@@ -98,12 +109,14 @@ Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddr
   Hello hello{.port = door_.port,
               .identity = core_.self(),
               .boot_id = core_.boot_id(),
-              .chunk = core_.settings().chunk};
+              .chunk = core_.settings().chunk,
+              .lease = core_.settings().lease};
   FillRandom(hello.nonce);
   Handshaker machine(role, std::move(hello), core_.token(), std::move(expected));
   Attempt& attempt = attempts_
                          .emplace(id, Attempt{.id = id,
                                               .role = role,
+                                              .begun = Clock::now(),
                                               .channel = Channel(std::move(fd)),
                                               .machine = std::move(machine),
                                               .address = address})
@@ -150,7 +163,11 @@ void Meetings::Read(uint64_t id) {
     for (const Message& answer : attempt->machine.OnMessage(**message)) Send(*attempt, answer);
     React(*attempt);
   }
-  if (attempt != nullptr && !received.ok()) FailAttempt(*attempt, received);
+  if (attempt == nullptr || received.ok()) return;
+  if (attempt->call != nullptr && attempt->machine.state() != Handshaker::State::kFailed) {
+    attempt->call->dropped = true;
+  }
+  FailAttempt(*attempt, received);
 }
 
 void Meetings::Send(Attempt& attempt, const Message& message) {
@@ -311,7 +328,7 @@ void Meetings::Erase(Attempt& attempt, bool linger) {
   if (attempt.call != nullptr) --attempt.call->running;
   core_.timers().Cancel(attempt.limit);
   core_.sockets().Forget(attempt.key);
-  if (linger) core_.Linger(std::move(attempt.channel));
+  if (linger) core_.Linger(std::move(attempt.channel), attempt.stage >= Attempt::Stage::kHeld);
   attempts_.erase(attempt.id);
 }
 

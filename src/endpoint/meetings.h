@@ -44,7 +44,8 @@ struct ConnectCall {
   uint32_t lost = 0;       ///< Connections that ended before they were ready.
   std::vector<std::string> errors;
   Code worst = Code::kUnavailable;
-  TimerId again;  ///< The next address, or the next try.
+  bool dropped = false;  ///< A peer took a connection and closed it in the middle of the handshake.
+  TimerId again;         ///< The next address, or the next try.
   TimerId limit;
 };
 
@@ -80,6 +81,7 @@ class Meetings {
     };
     uint64_t id = 0;
     transport::Role role{};
+    TimePoint begun{};
     Stage stage = Stage::kTalking;
     Channel channel;
     Handshaker machine;
@@ -105,7 +107,8 @@ class Meetings {
   // Incoming.
   void OnDoor();
   void Admit(UniqueFd fd);
-  void MakeRoom();
+  void RestDoor(Duration rest);
+  Attempt* OldestOfTooMany();
 
   // Both.
   Attempt& NewAttempt(transport::Role role, UniqueFd fd, const SocketAddress& address, Identity expected);

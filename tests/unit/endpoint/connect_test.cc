@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -209,6 +210,56 @@ TEST_F(ConnectTest, StrangersAtTheDoorDoNoHarm) {
   // More half-open handshakes than are kept: the oldest go, we still come in.
   for (int i = 0; i < 300; ++i) strangers.push_back(std::move(weightcast::Connect(door, Soon())).value());
   EXPECT_TRUE(a.Connect(b).ok());
+}
+
+TEST_F(ConnectTest, HalfOpenHandshakesAreGivenTimeHoweverManyCome) {
+  Party b({.rank = 1});
+  const SocketAddress door = *SocketAddress::Parse(b->Addresses()[0]);
+  std::vector<UniqueFd> strangers;
+  const TimePoint begin = Clock::now();
+  for (int i = 0; i < 300; ++i) strangers.push_back(std::move(weightcast::Connect(door, Soon())).value());
+  char byte = 0;
+  EXPECT_FALSE(ReceiveAll(strangers[0].get(), &byte, 1, Soon()).ok());
+  EXPECT_GE(Clock::now() - begin, FromSeconds(1)) << "the oldest goes, but not at once";
+}
+
+TEST_F(ConnectTest, APeerThatHangsUpInTheHandshakeIsDialledAgain) {
+  Party a;
+  Party b({.rank = 1});
+  // Stands in for b: takes connections and closes them, as one does that has too many.
+  const UniqueFd busy = std::move(Listen(*SocketAddress::Parse("127.0.0.1:0"), {})).value();
+  const std::string address = LocalAddressOf(busy.get())->ToString();
+  std::atomic<int> dropped = 0;
+  std::atomic<bool> stop = false;
+  std::thread dropper([&] {
+    while (!stop) {
+      if (!WaitFor(busy.get(), POLLIN, Clock::now() + FromSeconds(0.01))) continue;
+      auto fd = Accept(busy.get());
+      char byte = 0;
+      if (fd.ok() && fd->valid() && ReceiveAll(fd->get(), &byte, 1, Soon()).ok()) ++dropped;
+    }
+  });
+  std::thread other([&] {
+    EXPECT_TRUE(Eventually([&] { return dropped >= 3; }));
+    EXPECT_TRUE(b.Connect(a).ok());
+  });
+  auto connection = a->Connect({address}, b->self(), Soon());
+  EXPECT_TRUE(connection.ok()) << connection.status().ToString();
+  other.join();
+  stop = true;
+  dropper.join();
+}
+
+TEST_F(ConnectTest, ASideWithAShortLeaseIsHeardOftenEnough) {
+  Party a({.settings = {{"lease", "60"}}});
+  Party b({.rank = 1, .settings = {{"lease", "0.3"}}});
+  auto connection = a.Connect(b);
+  ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+  b.Accepted();
+  // Three leases of the one: it must not take the other for dead, whose own lease is far longer.
+  const TimePoint end = Clock::now() + FromSeconds(0.9);
+  EXPECT_FALSE(Eventually([&] { return b.disconnects() > 0; }, end - Clock::now()));
+  EXPECT_TRUE(connection->status().ok());
 }
 
 TEST_F(ConnectTest, HalfOpenHandshakesEnd) {

@@ -19,7 +19,11 @@ using transport::Role;
 using State = Handshaker::State;
 
 Hello HelloOf(const Identity& identity) {
-  Hello hello{.port = 4711, .identity = identity, .boot_id = "boot", .chunk = 1 << 20};
+  Hello hello{.port = 4711,
+              .identity = identity,
+              .boot_id = "boot",
+              .chunk = 1 << 20,
+              .lease = std::chrono::seconds(2)};
   FillRandom(hello.nonce);
   return hello;
 }
@@ -199,10 +203,26 @@ TEST(Handshake, OutOfTurnIsRefused) {
 }
 
 TEST(Handshake, SupersededIsNoOrdinaryRefusal) {
+  const Message superseded{MessageType::kVerdict, EncodeOutcome({Code::kCancelled, "superseded"})};
   Handshaker side(Role::kInitiator, HelloOf(kTrainer), "secret");
-  side.OnMessage({MessageType::kVerdict, EncodeOutcome({Code::kCancelled, "superseded"})});
+  Handshaker peer(Role::kResponder, HelloOf(kEngine), "secret");
+  const auto hello = peer.OnMessage(side.Start());
+  const auto proof = peer.OnMessage(side.OnMessage(hello.at(0)).at(0));
+  side.OnMessage(proof.at(0));
+  ASSERT_EQ(side.state(), State::kProven);
+  side.OnMessage(superseded);
   EXPECT_EQ(side.state(), State::kFailed);
   EXPECT_TRUE(side.superseded());
+
+  // Who has proven nothing must not make anyone wait for a connection.
+  Handshaker early(Role::kInitiator, HelloOf(kTrainer), "secret");
+  early.OnMessage(superseded);
+  EXPECT_FALSE(early.superseded());
+  Handshaker unproven(Role::kInitiator, HelloOf(kTrainer), "secret");
+  unproven.OnMessage(hello.at(0));
+  unproven.OnMessage(superseded);
+  EXPECT_EQ(unproven.state(), State::kFailed);
+  EXPECT_FALSE(unproven.superseded());
 }
 
 TEST(Handshake, HellosAreParsedWithinLimits) {
@@ -213,6 +233,8 @@ TEST(Handshake, HellosAreParsedWithinLimits) {
   EXPECT_EQ(parsed->identity, hello.identity);
   EXPECT_EQ(parsed->nonce, hello.nonce);
   EXPECT_EQ(parsed->boot_id, "boot");
+  EXPECT_EQ(parsed->chunk, 1U << 20);
+  EXPECT_EQ(parsed->lease, std::chrono::seconds(2));
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_FALSE(ParseHello(bytes.substr(0, size)).ok()) << size;
   EXPECT_FALSE(ParseHello(bytes + "x").ok());
@@ -222,6 +244,16 @@ TEST(Handshake, HellosAreParsedWithinLimits) {
   Hello nobody = hello;
   nobody.identity.incarnation = 0;
   EXPECT_FALSE(ParseHello(EncodeHello(nobody)).ok());
+  for (const uint64_t chunk : {uint64_t{0}, uint64_t{4095}, (uint64_t{64} << 20) + 1, UINT64_MAX}) {
+    Hello odd = hello;
+    odd.chunk = chunk;
+    EXPECT_EQ(ParseHello(EncodeHello(odd)).status().code(), Code::kProtocol) << chunk;
+  }
+  for (const Duration lease : {Duration(0), Duration(-1), Duration(FromSeconds(1e9) + Duration(1))}) {
+    Hello odd = hello;
+    odd.lease = lease;
+    EXPECT_EQ(ParseHello(EncodeHello(odd)).status().code(), Code::kProtocol) << lease.count();
+  }
   EXPECT_THAT(ParseHello("SSH-2.0-OpenSSH_9.2").status().message(), HasSubstr("no weightcast endpoint"));
 }
 
