@@ -224,9 +224,10 @@ bool Core::Step(bool sockets) {
   moved |= PumpAll();
   bool events = false;
   for (const auto& transport : transports_) {
-    const size_t count = transport->Progress(events_);
-    for (size_t i = 0; i < count; ++i) Dispatch(events_[i]);
-    events |= count > 0;
+    const auto progressed = transport->Progress(events_);
+    for (size_t i = 0; i < progressed.events; ++i) Dispatch(events_[i]);
+    events |= progressed.events > 0;
+    moved |= progressed.moved;
   }
   if (events) PumpAll();
   return moved || events;

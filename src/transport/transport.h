@@ -81,8 +81,12 @@ class Transport {
   // --- Operations ---------------------------------------------------------------------------
   /// Takes operations from the front of `ops` and says how many; fewer than all means: full, poll first.
   virtual size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) = 0;
-  /// Moves bytes and fills `out` with events; says how many. 0 when there was nothing to do.
-  virtual size_t Progress(std::span<Event> out) = 0;
+  struct Progressed {
+    size_t events = 0;   ///< How many of `out` were filled.
+    bool moved = false;  ///< Bytes were moved, or anything else done: whoever drives goes on.
+  };
+  /// Moves bytes and fills `out` with events. Neither, when there was nothing to do.
+  virtual Progressed Progress(std::span<Event> out) = 0;
 
   // --- Sleeping -----------------------------------------------------------------------------
   /// Becomes readable when Progress may have something to do; level-triggered, for epoll.

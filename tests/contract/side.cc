@@ -83,7 +83,8 @@ RemoteRegion Side::Import(LinkId link, const Described& region) {
 }
 
 size_t Side::Pump() {
-  const size_t count = transport_->Progress(events_);
+  const auto [count, moved] = transport_->Progress(events_);
+  last_moved = moved;
   Require(count <= events_.size(), "Progress filled more events than it was given");
   for (size_t i = 0; i < count; ++i) Take(events_[i]);
   return count;

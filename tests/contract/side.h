@@ -76,6 +76,7 @@ class Side {
   [[nodiscard]] size_t pending() const { return pending_.size(); }
   void Forget();  ///< Drops what was recorded; what is pending stays.
 
+  bool last_moved = false;  ///< What the last Pump said.
   /// The peer, where it is driven by this thread too: Post drives it while the transport is full.
   Side* partner = nullptr;
 

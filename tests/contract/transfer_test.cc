@@ -138,6 +138,25 @@ TEST_P(TransferTest, CapabilitiesCoverHostMemory) {
   EXPECT_FALSE(a.transport().Describe(Pair::kA).empty());
 }
 
+TEST_P(TransferTest, ProgressTellsThatBytesMoveThoughNothingHasCompleted) {
+  const size_t size = 4U << 20;
+  const TestMemory source = NewMemory(size);
+  const TestMemory target = NewMemory(size);
+  Map(source, target, Access::kReadWrite);
+  const uint64_t cookie = a.Post(Pair::kA, 0, WriteOp(0, 0, size));
+  bool moved = false;
+  ASSERT_TRUE(pair.Until([&] {
+    for (Side* side : {&a, &b}) {
+      const size_t events = side->Pump();
+      moved |= events == 0 && side->last_moved;
+    }
+    return a.Completed(cookie);
+  }));
+  EXPECT_TRUE(moved) << "who drives would take it for idle";
+  EXPECT_TRUE(pair.Until([&] { return a.Pump() == 0 && !a.last_moved && b.Pump() == 0 && !b.last_moved; }))
+      << "and idle once it is";
+}
+
 WC_CONTRACT(TransferTest);
 
 }  // namespace

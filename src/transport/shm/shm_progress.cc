@@ -16,13 +16,13 @@ constexpr uint32_t kOperationsPerTurn = 64;
 
 }  // namespace
 
-size_t ShmTransport::Progress(std::span<Event> out) {
+Transport::Progressed ShmTransport::Progress(std::span<Event> out) {
   const bool opening = std::any_of(order_.begin(), order_.end(), [](const Link* link) {
     return link->state() == Link::State::kOpening || link->state() == Link::State::kHungUp;
   });
   if (poll_now_ || opening || ++turns_ % kTurnsPerPoll == 0) Poll();
-  Turn();
-  return context_.events.Pop(out);
+  const bool moved = Turn();
+  return {.events = context_.events.Pop(out), .moved = moved};
 }
 
 void ShmTransport::Poll() {

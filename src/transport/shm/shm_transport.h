@@ -44,7 +44,7 @@ class ShmTransport final : public Transport {
   void Revoke(LinkId link, const GrantName& grant) override;
 
   size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
-  size_t Progress(std::span<Event> out) override;
+  Progressed Progress(std::span<Event> out) override;
 
   [[nodiscard]] int fd() const override { return context_.poller.fd(); }
   bool Arm() override;

@@ -95,7 +95,7 @@ Code Lane::Push(Op op, Code code, LocalRegion* local, const ImportedRegion& remo
 
 void Lane::Flush() {
   if (!open() || send_error_ != 0) return;
-  const auto outcome = outbox_.Flush(socket_.get());
+  const auto outcome = outbox_.Flush(socket_.get(), shared_.moved);
   const int error = errno;
   blocked_ = outcome == SendBatch::Outcome::kBlocked;
   if (watches_for_room_ && !blocked_) {
@@ -113,6 +113,7 @@ void Lane::Flush() {
 
 void Lane::Receive() {
   if (!open()) return;
+  shared_.moved = true;
   const auto outcome = inbox_.Receive(socket_.get(), kBudget, *this);
   const int error = errno;
   has_input_ = outcome == Inbox::Outcome::kMore;

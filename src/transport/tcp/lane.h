@@ -23,6 +23,7 @@ struct LaneShared {
   EventQueue& events;
   uint64_t& stale_signals;
   uint32_t& wanting;  ///< How many lanes want attention though no socket may say so.
+  bool& moved;        ///< Set when bytes went in or out.
 };
 
 /// One started socket of a link: the peer's operations carried out and ours sent. Once it fails it stays

@@ -127,12 +127,15 @@ void Outbox::Forget(const LocalRegion& region) {
   batch_.Forget(region);
 }
 
-SendBatch::Outcome Outbox::Flush(int socket) {
+SendBatch::Outcome Outbox::Flush(int socket, bool& moved) {
   for (uint64_t sent = 0; sent < kBudget;) {
     if (batch_.empty()) Fill();
     if (batch_.empty()) return SendBatch::Outcome::kSent;
-    sent += batch_.bytes();
-    if (const auto outcome = batch_.Send(socket); outcome != SendBatch::Outcome::kSent) return outcome;
+    const uint64_t due = batch_.bytes();
+    sent += due;
+    const auto outcome = batch_.Send(socket);
+    moved |= batch_.bytes() < due;
+    if (outcome != SendBatch::Outcome::kSent) return outcome;
   }
   return SendBatch::Outcome::kBlocked;
 }

@@ -46,8 +46,9 @@ class Outbox {
   void Forget(const LocalRegion& region);
 
   // --- The socket
-  /// Sends what the socket takes. kBlocked: there is more to send. kFailed: errno.
-  SendBatch::Outcome Flush(int socket);
+  /// Sends what the socket takes; sets `moved` if it took anything. kBlocked: there is more to send. kFailed:
+  /// errno.
+  SendBatch::Outcome Flush(int socket, bool& moved);
   /// An operation waits for its source's event: Flush must be called again to see it happen.
   [[nodiscard]] bool waits_for_event() const { return waits_for_event_; }
 

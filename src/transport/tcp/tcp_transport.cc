@@ -164,7 +164,7 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     blob = EncodeAnswer(answer);
   }
   links_[link] =
-      std::make_unique<Link>(LaneShared{poller_, regions_, events_, stale_signals_, wanting_}, terms);
+      std::make_unique<Link>(LaneShared{poller_, regions_, events_, stale_signals_, wanting_, moved_}, terms);
   registry_.OpenLink(link, peer);
   next_step_ = TimePoint{};
   return blob;
@@ -227,9 +227,10 @@ size_t TcpTransport::Post(LinkId link, uint32_t lane, std::span<const Op> ops) {
 
 // --- Progress
 
-size_t TcpTransport::Progress(std::span<Event> out) {
+Transport::Progressed TcpTransport::Progress(std::span<Event> out) {
+  moved_ = false;
   if (events_.size() < out.size()) Poll();
-  return events_.Take(out);
+  return {.events = events_.Take(out), .moved = moved_};
 }
 
 void TcpTransport::Poll() {

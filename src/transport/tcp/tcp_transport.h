@@ -46,7 +46,7 @@ class TcpTransport final : public Transport, private Door::Host {
   void Revoke(LinkId link, const GrantName& grant) override;
 
   size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
-  size_t Progress(std::span<Event> out) override;
+  Progressed Progress(std::span<Event> out) override;
 
   [[nodiscard]] int fd() const override { return poller_.fd(); }
   bool Arm() override;
@@ -82,6 +82,7 @@ class TcpTransport final : public Transport, private Door::Host {
   EventQueue events_;
   uint64_t stale_signals_ = 0;
   uint32_t wanting_ = 0;  ///< See LaneShared.
+  bool moved_ = false;    ///< See LaneShared.
   std::map<LinkId, std::unique_ptr<Link>> links_;
   std::vector<Command> commands_;
   TimePoint next_step_ = TimePoint::max();

@@ -255,7 +255,7 @@ class FakeTransport final : public transport::Transport {
     most_queued_ = std::max(most_queued_, lane.queue.size());
     return taken;
   }
-  size_t Progress(std::span<Event> out) override {
+  Progressed Progress(std::span<Event> out) override {
     const std::lock_guard lock(net_.mutex);
     if (!faults_.hold) Work();
     if (faults_.shuffle) ReleaseLate();
@@ -264,7 +264,7 @@ class FakeTransport final : public transport::Transport {
       out[count] = std::move(events_.front());
       events_.pop_front();
     }
-    return count;
+    return {.events = count, .moved = count > 0};
   }
   [[nodiscard]] int fd() const override { return fd_.get(); }
   bool Arm() override {

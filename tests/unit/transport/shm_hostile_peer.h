@@ -94,7 +94,7 @@ class HostilePeer {
 
   void Pump() {
     std::array<Event, 16> events;
-    const size_t count = victim->Progress(events);
+    const size_t count = victim->Progress(events).events;
     for (size_t i = 0; i < count; ++i) {
       if (std::holds_alternative<LinkReady>(events[i])) ready = true;
       if (const auto* gone = std::get_if<LinkDown>(&events[i])) down = gone->reason;
