@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/strings.h"
 
 namespace weightcast {
@@ -15,6 +16,18 @@ LogLevel GetLogLevel();
 std::optional<LogLevel> LogLevelFromName(std::string_view name);
 /// Put before every line of this process, e.g. "trainer 3". Thread safe.
 void SetLogPrefix(std::string_view prefix);
+/// Lets a message through that may come thousands of times: once a second. One thread.
+class OncePerSecond {
+ public:
+  bool Due(TimePoint now) {
+    if (now < next_) return false;
+    next_ = now + std::chrono::seconds(1);
+    return true;
+  }
+
+ private:
+  TimePoint next_{};
+};
 /// Prints one line to standard error. Thread safe; a line is never torn.
 void Log(LogLevel level, std::string_view message);
 

@@ -63,8 +63,10 @@ void Meetings::OnDoor() {
     auto fd = Accept(door_.listener.get());
     if (!fd.ok()) {
       // The pending connection stays readable: without a rest we would spin on it.
-      WC_LOG(kError, "cannot accept connections: ", fd.status().message(),
-             "; raise the limit of open files (ulimit -n)");
+      if (door_complaint_.Due(Clock::now())) {
+        WC_LOG(kError, "cannot accept connections: ", fd.status().message(),
+               "; raise the limit of open files (ulimit -n)");
+      }
       return RestDoor(kDoorRest);
     }
     if (!fd->valid()) return;

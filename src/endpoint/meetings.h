@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/socket.h"
 #include "endpoint/channel.h"
 #include "endpoint/connection.h"
@@ -135,6 +136,7 @@ class Meetings {
   Door door_;
   uint64_t door_key_ = 0;
   TimerId door_rest_;
+  OncePerSecond door_complaint_;
   bool stopped_ = false;
   Attempts attempts_;
   uint64_t last_attempt_ = 0;

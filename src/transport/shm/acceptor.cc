@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "base/random.h"
 #include "base/socket.h"
@@ -13,6 +15,8 @@ namespace {
 constexpr size_t kMostStrangers = 256;
 constexpr int kAcceptAtOnce = 64;
 constexpr Duration kPatience = std::chrono::seconds(10);
+/// After descriptors have run out.
+constexpr Duration kRest = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -25,11 +29,21 @@ Result<Acceptor> Acceptor::Create(const Poller& poller) {
   return acceptor;
 }
 
+void Acceptor::Listen(const Poller& poller, uint32_t events) const {
+  (void)poller.Modify(listener_.get(), events, PollKey(PollKind::kListener, 0));
+}
+
 void Acceptor::Accept(const Poller& poller, TimePoint now) {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
     auto accepted = weightcast::Accept(listener_.get());
     if (!accepted.ok()) {
-      WC_LOG(kWarning, "shm: a peer could not connect: ", accepted.status().message());
+      // Who waits there keeps the listener readable: without a rest we would spin on it.
+      if (complaint_.Due(now)) {
+        WC_LOG(kWarning, "shm: a peer could not connect: ", accepted.status().message(),
+               "; raise the limit of open files (ulimit -n)");
+      }
+      Listen(poller, 0);
+      rest_ = now + kRest;
       return;
     }
     if (!accepted->valid()) return;
@@ -61,14 +75,19 @@ std::optional<Acceptor::Guest> Acceptor::Hear(const Poller& poller, uint32_t num
 }
 
 void Acceptor::Expire(const Poller& poller, TimePoint now) {
+  if (rest_ && *rest_ <= now) {
+    rest_.reset();
+    Listen(poller, EPOLLIN);
+  }
   while (!strangers_.empty() && strangers_.begin()->second.deadline <= now) {
     Dismiss(poller, strangers_.begin());
   }
 }
 
 std::optional<TimePoint> Acceptor::due() const {
-  if (strangers_.empty()) return std::nullopt;
-  return strangers_.begin()->second.deadline;
+  if (strangers_.empty()) return rest_;
+  const TimePoint deadline = strangers_.begin()->second.deadline;
+  return rest_ ? std::min(*rest_, deadline) : deadline;
 }
 
 void Acceptor::Dismiss(const Poller& poller, std::map<uint32_t, Stranger>::iterator stranger) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/context.h"
 #include "transport/shm/messages.h"
@@ -31,7 +32,7 @@ class Acceptor {
   void Accept(const Poller& poller, TimePoint now);
   /// Stranger `number` has something to say. A greeting, or nothing (yet, or the stranger was sent away).
   std::optional<Guest> Hear(const Poller& poller, uint32_t number);
-  /// Sends away who has not greeted in time.
+  /// Sends away who has not greeted in time; listens again after a rest.
   void Expire(const Poller& poller, TimePoint now);
   [[nodiscard]] std::optional<TimePoint> due() const;
 
@@ -42,7 +43,11 @@ class Acceptor {
   };
   void Dismiss(const Poller& poller, std::map<uint32_t, Stranger>::iterator stranger);
 
+  void Listen(const Poller& poller, uint32_t events) const;
+
   UniqueFd listener_;
+  std::optional<TimePoint> rest_;  ///< Until then nobody is accepted: descriptors had run out.
+  OncePerSecond complaint_;
   std::string name_;
   std::map<uint32_t, Stranger> strangers_;  ///< By number: the oldest first.
   uint32_t next_number_ = 0;

@@ -24,6 +24,9 @@ size_t MaxVisitors() {
   return std::clamp<size_t>(known ? limit.rlim_cur / 4 : 256, 16, 4096);
 }
 
+/// After descriptors have run out.
+constexpr Duration kRest = std::chrono::milliseconds(100);
+
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 /// An address without a port, as settings have it: "10.0.0.1", "fe80::1%eth0", "[::1]".
@@ -111,21 +114,28 @@ std::vector<SocketAddress> Door::Addresses(bool same_host) const {
   return addresses;
 }
 
-UniqueFd Door::AcceptOne() {
+void Door::Watch(uint32_t events) const { (void)poller_.Modify(listener_.get(), events, listener_key_); }
+
+UniqueFd Door::AcceptOne(TimePoint now) {
   auto fd = Accept(listener_.get());
   if (fd.ok()) return std::move(fd).value();
-  WC_LOG(kError, "tcp: cannot take a connection: ", fd.status().message(), "; raise the limit of open files");
+  if (complaint_.Due(now)) {
+    WC_LOG(kError, "tcp: cannot take a connection: ", fd.status().message(),
+           "; raise the limit of open files");
+  }
   // It would stay pending and keep the listener readable for ever: take it with the spare and hang up.
   spare_.reset();
-  {
-    const auto ignored = Accept(listener_.get());
-  }
+  const bool turned_away = Accept(listener_.get()).ok();
   spare_ = OpenSpare();
+  if (!turned_away || !spare_.valid()) {  // Others took the spare: without a rest we would spin.
+    Watch(0);
+    rest_ = now + kRest;
+  }
   return {};
 }
 
 void Door::OnConnect(TimePoint now) {
-  UniqueFd fd = AcceptOne();
+  UniqueFd fd = AcceptOne(now);
   if (!fd.valid()) return;
   if (visitors_.size() >= max_visitors_) Dismiss(visitors_.begin());
   TuneTcp(fd.get(), lease_);
@@ -173,11 +183,16 @@ void Door::Dismiss(std::map<uint64_t, Visitor>::iterator visitor) {
 }
 
 void Door::Step(TimePoint now) {
+  if (rest_ <= now) {
+    rest_ = TimePoint::max();
+    if (!spare_.valid()) spare_ = OpenSpare();
+    Watch(EPOLLIN);
+  }
   while (!visitors_.empty() && visitors_.begin()->second.deadline <= now) Dismiss(visitors_.begin());
 }
 
 TimePoint Door::NextStep() const {
-  return visitors_.empty() ? TimePoint::max() : visitors_.begin()->second.deadline;
+  return visitors_.empty() ? rest_ : std::min(rest_, visitors_.begin()->second.deadline);
 }
 
 }  // namespace weightcast::transport::tcp

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/poller.h"
 #include "base/settings.h"
 #include "base/socket.h"
@@ -53,7 +54,8 @@ class Door {
     GreetingBytes bytes{};
     size_t got = 0;
   };
-  UniqueFd AcceptOne();
+  UniqueFd AcceptOne(TimePoint now);
+  void Watch(uint32_t events) const;
   /// False: send it away. Moves the socket out when it has started.
   bool Greet(Visitor& visitor, Host& host);
   void Dismiss(std::map<uint64_t, Visitor>::iterator visitor);
@@ -65,6 +67,8 @@ class Door {
   Duration lease_;
   size_t max_visitors_;
   UniqueFd listener_;
+  TimePoint rest_ = TimePoint::max();  ///< Until then nobody is accepted; max: no rest.
+  OncePerSecond complaint_;
   UniqueFd spare_;  ///< Given up to turn a visitor away when descriptors run out.
   SocketAddress bound_;
   std::string interfaces_;
