@@ -1,11 +1,12 @@
 #include "transport/shm/cross_copy.h"
 
+#include <poll.h>
 #include <sys/prctl.h>
 
+#include <array>
 #include <cerrno>
 #include <fstream>
 
-#include "base/process.h"
 #include "base/strings.h"
 
 namespace weightcast::transport::shm {
@@ -18,13 +19,20 @@ CrossCopy::Outcome ToOutcome(ssize_t copied) {
 
 }  // namespace
 
+bool CrossCopy::Gone() const {
+  if (!channel_->valid()) return true;
+  std::array<pollfd, 2> ends = {pollfd{.fd = pidfd_->get(), .events = POLLIN, .revents = 0},
+                                pollfd{.fd = channel_->fd(), .events = 0, .revents = 0}};
+  return poll(ends.data(), ends.size(), 0) > 0;
+}
+
 CrossCopy::Outcome CrossCopy::Write(std::span<const iovec> local, std::span<const iovec> remote) const {
-  if (HasExited(*pidfd_)) return {.bytes = 0, .error = ESRCH};
+  if (Gone()) return {.bytes = 0, .error = ESRCH};
   return ToOutcome(process_vm_writev(pid_, local.data(), local.size(), remote.data(), remote.size(), 0));
 }
 
 CrossCopy::Outcome CrossCopy::Read(std::span<const iovec> local, std::span<const iovec> remote) const {
-  if (HasExited(*pidfd_)) return {.bytes = 0, .error = ESRCH};
+  if (Gone()) return {.bytes = 0, .error = ESRCH};
   return ToOutcome(process_vm_readv(pid_, local.data(), local.size(), remote.data(), remote.size(), 0));
 }
 

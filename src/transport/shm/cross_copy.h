@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/fd.h"
+#include "transport/shm/channel.h"
 #include "transport/shm/layout.h"
 
 namespace weightcast::transport::shm {
@@ -29,8 +30,10 @@ class CrossCopy {
   };
 
   CrossCopy() = default;
-  /// `pidfd` must be of `pid`: it tells when the number stands for nobody or for somebody else.
-  CrossCopy(int pid, const UniqueFd* pidfd) : pid_(pid), pidfd_(pidfd) {}
+  /// `pidfd` must be of `pid`: it tells when the number stands for nobody or for somebody else. `channel`
+  /// leads to that process: it is hung up when the process begins another program, under the same number.
+  CrossCopy(int pid, const UniqueFd* pidfd, const Channel* channel)
+      : pid_(pid), pidfd_(pidfd), channel_(channel) {}
 
   [[nodiscard]] Outcome Write(std::span<const iovec> local, std::span<const iovec> remote) const;
   [[nodiscard]] Outcome Read(std::span<const iovec> local, std::span<const iovec> remote) const;
@@ -39,8 +42,12 @@ class CrossCopy {
   [[nodiscard]] std::string Try(uint64_t cell_address, uint64_t nonce, uint64_t echo) const;
 
  private:
+  /// Whose memory this was is no more.
+  [[nodiscard]] bool Gone() const;
+
   int pid_ = 0;
   const UniqueFd* pidfd_ = nullptr;
+  const Channel* channel_ = nullptr;
 };
 
 /// Where Yama reserves tracing for parents (kernel.yama.ptrace_scope = 1, as on Ubuntu), this process

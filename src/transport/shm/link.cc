@@ -10,6 +10,8 @@ namespace {
 
 /// A process that ends closes its sockets just before its end can be seen: so long that is waited for.
 constexpr Duration kGrace = std::chrono::milliseconds(100);
+/// Not every lack of room ends with the socket's becoming writable: the user's descriptors under way, say.
+constexpr Duration kFlush = std::chrono::milliseconds(1);
 /// Up to here an operation runs inside Post.
 constexpr uint64_t kInlineBytes = 16 * 1024;
 constexpr uint32_t kInlineOperations = 64;
@@ -57,6 +59,10 @@ void Link::OnProcess() {
 }
 
 void Link::OnTime(TimePoint now) {
+  if (channel_.valid() && channel_.waiting() && now >= flush_at_) {
+    flush_at_ = now + kFlush;
+    OnChannel();
+  }
   if (state_ == State::kHungUp && now >= deadline_) {
     return Down({Code::kUnavailable, StrCat("the peer's socket was closed (", PeerName(), ")")});
   }
@@ -66,9 +72,12 @@ void Link::OnTime(TimePoint now) {
 }
 
 std::optional<TimePoint> Link::due() const {
-  if (state_ == State::kHungUp) return deadline_;
-  if (state_ != State::kOpening) return std::nullopt;
-  return peer_listener_.empty() ? deadline_ : std::min(deadline_, retry_at_);
+  std::optional<TimePoint> due;
+  if (channel_.valid() && channel_.waiting()) due = flush_at_;
+  const auto earlier = [&](TimePoint when) { due = due ? std::min(*due, when) : when; };
+  if (state_ == State::kHungUp || state_ == State::kOpening) earlier(deadline_);
+  if (state_ == State::kOpening && !peer_listener_.empty()) earlier(retry_at_);
+  return due;
 }
 
 size_t Link::Post(std::span<const Op> ops) {

@@ -122,6 +122,7 @@ class Link {
   void TakeOtherRoad(PeerRegion& region);
   void WarnOfRing();
 
+  [[nodiscard]] bool over() const { return state_ == State::kDown || state_ == State::kClosing; }
   void HangUp();
   void CloseChannel();
   void Down(const Status& reason);
@@ -146,6 +147,7 @@ class Link {
   Cookie peer_cookie_{};
   std::string peer_listener_;  ///< Set: connecting.
   TimePoint retry_at_{};
+  TimePoint flush_at_{};  ///< When what waits for the socket is tried again.
   std::unique_ptr<TrialCell> cell_;
   bool verdict_sent_ = false;
   bool verdict_seen_ = false;

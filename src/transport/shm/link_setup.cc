@@ -54,7 +54,7 @@ Status Link::Watch(Channel channel) {
 
 void Link::UpdateInterest() {
   // Who floods us with requests and does not read the answers is not read either.
-  const uint32_t in = channel_.congested() ? 0U : uint32_t{EPOLLIN};
+  const uint32_t in = channel_.congested() && !over() ? 0U : uint32_t{EPOLLIN};
   const uint32_t out = channel_.waiting() ? uint32_t{EPOLLOUT} : 0U;
   (void)context_->poller.Modify(channel_.fd(), in | out,
                                 PollKey(PollKind::kChannel, static_cast<uint32_t>(id_)));
@@ -106,22 +106,29 @@ Status Link::OnMessage(const Channel::Incoming& message) {
 
 void Link::OnChannel() {
   if (!channel_.valid()) return;
-  Status status = channel_.Flush();
-  for (int i = 0; i < kMessagesAtOnce && status.ok() && !channel_.congested(); ++i) {
+  // What cannot be sent does not keep us from what the peer has sent, its hang-up above all.
+  const Status sent = channel_.Flush();
+  Status status;
+  for (int i = 0; i < kMessagesAtOnce && status.ok(); ++i) {
+    if (channel_.congested() && sent.ok() && !over()) break;
     auto message = channel_.Receive();
     if (!message.ok()) {
       if (message.status().code() == Code::kUnavailable) return HangUp();
       status = message.status();
       break;
     }
-    if (!*message) break;
-    // Down or closing: only the hang-up is still of interest.
-    if (state_ == State::kDown || state_ == State::kClosing) continue;
+    if (!*message) {
+      if (!over()) status = sent;
+      break;
+    }
+    if (over()) continue;  // Only the hang-up is still of interest.
     status = OnMessage(**message);
     if (bye_seen_) return HangUp();
   }
   if (status.ok()) return UpdateInterest();
-  if (state_ != State::kDown && state_ != State::kClosing) Down(status);
+  if (!over()) Down(status);
+  // Where no descriptor stands for the process, its hang-up is the only proof of its end.
+  if (!pidfd_.valid() && status.code() == Code::kUnavailable) return UpdateInterest();
   CloseChannel();
 }
 
@@ -166,7 +173,7 @@ Status Link::IdentifyProcess() {
     return Status::Ok();
   }
   pidfd_ = std::move(process).value();
-  roads_.copy = CrossCopy(pid_, &pidfd_);
+  roads_.copy = CrossCopy(pid_, &pidfd_, &channel_);
   if (!context_->cross_copy) roads_.refusal = "switched off";
   return context_->poller.Add(pidfd_.get(), EPOLLIN, PollKey(PollKind::kProcess, static_cast<uint32_t>(id_)));
 }

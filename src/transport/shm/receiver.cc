@@ -16,11 +16,13 @@ Receiver::Receiver(LinkId link, Context& context, OwnInbox& inbox, Outbox& outbo
 Status Receiver::Drain(Budget& budget, bool& any) {
   RecordBody body;
   Status status;
-  uint32_t since_published = 0;
-  while (status.ok() && budget.bytes > 0 && !context_->events.plenty() && inbox_->records().Pop(body)) {
+  uint32_t drained = 0;
+  // One inbox full: a peer that fills it as fast as we empty it must not keep us from the others.
+  while (status.ok() && budget.bytes > 0 && drained < kRecords && !context_->events.plenty() &&
+         inbox_->records().Pop(body)) {
     any = true;
     status = Handle(body, budget);
-    if (++since_published % (kRecords / 8) == 0 && inbox_->Publish()) outbox_->Wake(kWakeSpace);
+    if (++drained % (kRecords / 8) == 0 && inbox_->Publish()) outbox_->Wake(kWakeSpace);
   }
   if (inbox_->Publish()) outbox_->Wake(kWakeSpace);
   return status;
