@@ -119,14 +119,6 @@ void TuneTcp(int fd, Duration user_timeout) {
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
 }
 
-Status SetNonBlocking(int fd, bool on) {
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags < 0 || fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK) < 0) {
-    return SocketError("fcntl");
-  }
-  return Status::Ok();
-}
-
 bool WaitFor(int fd, short events, TimePoint deadline) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -166,71 +158,6 @@ Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline) {
     }
   }
   return Status::Ok();
-}
-
-namespace {
-constexpr size_t kMaxFds = 16;
-}
-
-Status SendFds(int unix_socket, const std::vector<int>& fds, TimePoint deadline) {
-  if (fds.empty() || fds.size() > kMaxFds) return {Code::kInternal, "SendFds: 1 to 16 descriptors"};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
-  char byte = 'f';
-  iovec io{.iov_base = &byte, .iov_len = 1};
-  msghdr message{};
-  message.msg_iov = &io;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-  std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
-  while (sendmsg(unix_socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) {
-    if (errno == EAGAIN) {
-      if (!WaitFor(unix_socket, POLLOUT, deadline))
-        return {Code::kTimedOut, "the peer does not read in time"};
-    } else if (errno != EINTR) {
-      return SocketError("sendmsg");
-    }
-  }
-  return Status::Ok();
-}
-
-Result<std::vector<UniqueFd>> ReceiveFds(int unix_socket, size_t count, TimePoint deadline) {
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
-  char byte = 0;
-  iovec io{.iov_base = &byte, .iov_len = 1};
-  msghdr message{};
-  message.msg_iov = &io;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  ssize_t got = 0;
-  while ((got = recvmsg(unix_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT)) < 0) {
-    if (errno == EAGAIN) {
-      if (!WaitFor(unix_socket, POLLIN, deadline))
-        return Status(Code::kTimedOut, "no descriptors from the peer in time");
-    } else if (errno != EINTR) {
-      return SocketError("recvmsg");
-    }
-  }
-  std::vector<UniqueFd> fds;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const size_t found = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < found; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      fds.emplace_back(fd);
-    }
-  }
-  if (got != 1 || fds.size() != count) {
-    return Status(Code::kProtocol,
-                  StrCat("expected ", count, " descriptors from the peer, got ", fds.size()));
-  }
-  return fds;
 }
 
 Result<PeerCredentials> CredentialsOf(int unix_socket) {

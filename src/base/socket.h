@@ -72,16 +72,12 @@ Status ConnectOutcome(int fd, const SocketAddress& to);
 Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline);
 /// No Nagle; user time-out; dead hosts are noticed. Ignored on Unix sockets.
 void TuneTcp(int fd, Duration user_timeout);
-Status SetNonBlocking(int fd, bool on);
 
 /// Waits until `fd` has one of the poll(2) events; false at the deadline.
 bool WaitFor(int fd, short events, TimePoint deadline);
 /// Blocking whole-buffer helpers with a deadline, for handshakes on non-blocking sockets.
 Status SendAll(int fd, std::string_view bytes, TimePoint deadline);
 Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline);
-/// One byte with `fds` over a Unix socket; the receiver gets exactly `count` or an error.
-Status SendFds(int unix_socket, const std::vector<int>& fds, TimePoint deadline);
-Result<std::vector<UniqueFd>> ReceiveFds(int unix_socket, size_t count, TimePoint deadline);
 /// Pid and uid of the process at the other end of a Unix socket, told by the kernel.
 struct PeerCredentials {
   int pid = 0;

@@ -66,7 +66,6 @@ class RecordConsumer {
     taken_->store(next_, std::memory_order_seq_cst);
     return true;
   }
-  [[nodiscard]] uint64_t unpublished() const { return next_ - published_; }
 
  private:
   std::span<Record, kRecords> records_;
