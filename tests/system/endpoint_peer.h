@@ -52,7 +52,8 @@ inline bool Eventually(const std::function<bool()>& done, Duration patience = kP
 }
 
 /// Random bytes, each 64 KiB of them marked with its number. Quick also where nothing is optimised.
-inline void Fill(std::span<std::byte> bytes, uint64_t seed) {
+template <typename Visit>
+void ForEachBlock(size_t size, uint64_t seed, Visit visit) {
   std::vector<uint64_t> block(8192);
   uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
   for (uint64_t& word : block) {
@@ -62,17 +63,23 @@ inline void Fill(std::span<std::byte> bytes, uint64_t seed) {
     word = state;
   }
   constexpr size_t kBlock = 65536;
-  for (size_t i = 0; i < bytes.size(); i += kBlock) {
+  for (size_t i = 0; i < size; i += kBlock) {
     block[0] = seed + i;
-    std::memcpy(&bytes[i], block.data(), std::min(kBlock, bytes.size() - i));
+    visit(i, block.data(), std::min(kBlock, size - i));
   }
+}
+inline void Fill(std::span<std::byte> bytes, uint64_t seed) {
+  ForEachBlock(bytes.size(), seed,
+               [&](size_t at, const void* block, size_t size) { std::memcpy(&bytes[at], block, size); });
 }
 
 /// Whether they are what Fill made.
 inline bool IsFilled(std::span<const std::byte> bytes, uint64_t seed) {
-  std::vector<std::byte> expected(bytes.size());
-  Fill(expected, seed);
-  return std::memcmp(expected.data(), bytes.data(), bytes.size()) == 0;
+  bool same = true;
+  ForEachBlock(bytes.size(), seed, [&](size_t at, const void* block, size_t size) {
+    same = same && std::memcmp(&bytes[at], block, size) == 0;
+  });
+  return same;
 }
 
 /// Memory from Allocate, or of the process alone.

@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Roads, EndpointTransfer,
                          NameOf);
 
 TEST_P(EndpointTransfer, AllSizesInBothDirections) {
-  const size_t most = kSanitized ? size_t{8} << 20 : size_t{256} << 20;
+  const size_t most = kSanitized ? size_t{8} << 20 : size_t{64} << 20;
   Linked linked(GetParam(), most);
   EXPECT_EQ(linked.connection->transport_name(), GetParam().transport);
   uint64_t seed = 0;

@@ -252,13 +252,15 @@ TEST_F(TransferTest, NobodyNeedsToWait) {
 }
 
 TEST_F(TransferTest, CallbacksMayUseTheEndpointAndTheCallersLocks) {
-  Pair pair(4096, Access::kGranted);
+  // What the callbacks use ends after the pair, whose end waits for the last of them.
   std::mutex mutex;
   std::atomic<int> written = 0;
+  std::function<void(const Status&)> again;
+  Pair pair(4096, Access::kGranted);
   auto grant = pair.to_a->OpenGrant({.transfers = 1});
   ASSERT_TRUE(grant.ok());
   const Piece piece = pair.At(0, 64);
-  std::function<void(const Status&)> again = [&](const Status& status) {
+  again = [&](const Status& status) {
     EXPECT_TRUE(status.ok()) << status.ToString();
     const std::lock_guard lock(mutex);  // Whoever holds it may be inside OpenGrant.
     if (++written < 50) {
