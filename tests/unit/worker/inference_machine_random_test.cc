@@ -1,0 +1,238 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <utility>
+
+#include "worker/inference_machine.h"
+
+namespace weightcast::worker {
+namespace {
+
+using wire::Landing;
+
+constexpr wire::Term kTerm{.number = 1, .id = 7};
+
+wire::UpdateId Update(uint64_t sequence, uint32_t epoch) {
+  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 0};
+}
+Version Number(int64_t number) { return {.run = 1, .number = number}; }
+const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
+
+/// The machine against an environment that does anything it may do at any time.
+class RandomWorld {
+ public:
+  RandomWorld(Landing landing, bool verify, uint64_t seed) : landing_(landing), random_(seed) {
+    state_.self = {wire::Role::kInference, "e", 0};
+    state_.verify = verify;
+    Feed(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Feed(RegisterCalled{.landing = landing, .same_memory = false});
+  }
+
+  /// What a healthy world would do next, mostly; sometimes anything.
+  void Step() {
+    if (Pick(10) < 6) return Helpful();
+    switch (Pick(16)) {
+      case 0:
+        return Feed(PlanArrived{++epoch_});
+      case 1:
+      case 2:
+        return Feed(PlanReady{epoch_});
+      case 3:
+      case 4:
+        return Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
+      case 5:
+        return Feed(wire::Commit{Recent()});
+      case 6:
+        return Feed(wire::Serve{Recent()});
+      case 7:
+        return AbortOf(Recent());
+      case 8:
+        return Feed(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+      case 9:
+      case 10:
+      case 11:
+        return DataPlane();
+      default:
+        return User();
+    }
+  }
+  [[nodiscard]] int served() const { return served_; }
+  /// The controller goes away; afterwards nobody may be left waiting.
+  void End() {
+    Feed(SessionEnded{{Code::kTimedOut, "no controller"}});
+    for (int i = 0; i < 4; ++i) DataPlane();
+    Feed(CallExpired{});
+    EXPECT_FALSE(in_call_) << "a call without an answer";
+    EXPECT_FALSE(open_) << "grants left open";
+  }
+
+ private:
+  int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+  wire::UpdateId Recent() {
+    const auto back = static_cast<uint64_t>(Pick(2));
+    return Update(sequence_ > back ? sequence_ - back : sequence_, Pick(9) == 0 ? 0 : epoch_);
+  }
+
+  /// Once the controller has said that no source was told, none will be.
+  void AbortOf(const wire::UpdateId& update) {
+    const bool started = update == granted_ && started_;
+    if (update == granted_) may_start_ = false;
+    const bool superseded = !started && Pick(2) == 0;
+    Feed(wire::Abort{.update = update, .reason = superseded ? Status::Ok() : kDead, .started = started});
+  }
+
+  void Helpful() {
+    if (!state_.prepared) return epoch_ == 0 ? Feed(PlanArrived{++epoch_}) : Feed(PlanReady{epoch_});
+    if (state_.uncertain && state_.fenced) return AbortOf(state_.update);
+    if (opening_ || open_ || fencing_ || verifying_ || copying_) return DataPlane();
+    if (state_.step == worker::Step::kReady && !state_.commit) return Feed(wire::Commit{state_.update});
+    if (state_.step == worker::Step::kCommitted) return Feed(wire::Serve{state_.update});
+    if (state_.step == worker::Step::kNone)
+      return Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
+    User();
+  }
+
+  void DataPlane() {
+    if (opening_) {
+      opening_ = false;
+      if (Pick(5) == 0) return Feed(OpenFailed{granted_, {Code::kExhausted, "no slot"}});
+      open_ = may_start_ = true;
+      started_ = false;
+      return Feed(GrantsOpened{granted_, {}});
+    }
+    if (fencing_) {
+      fencing_ = open_ = false;
+      return Feed(GrantsFenced{granted_});
+    }
+    if (verifying_) {
+      verifying_ = false;
+      return Feed(Verified{granted_, Pick(3) == 0 ? Status(Code::kCorrupt, "x") : Status::Ok()});
+    }
+    if (copying_) {
+      copying_ = false;
+      live_ = target_;
+      return Feed(Copied{granted_});
+    }
+    if (!open_) return;
+    if (Pick(8) == 0) return Feed(SourceLost{granted_, kDead});
+    if (!may_start_) return;
+    if (!std::exchange(started_, true)) {
+      if (landing_ == Landing::kInPlace) live_ = -2;  // A mixture, from here on.
+      return;
+    }
+    if (landing_ == Landing::kInPlace) live_ = target_;
+    Feed(Arrived{granted_, 1, 1});
+  }
+
+  void User() {
+    if (in_call_) {
+      if (Pick(3) == 0) Feed(CallExpired{});
+      return;
+    }
+    in_call_ = true;
+    switch (Pick(8)) {
+      case 0:
+        return Feed(RegisterCalled{.landing = landing_, .same_memory = true});
+      case 1:
+      case 2:
+        return Feed(BeginCalled{});
+      case 3:
+      case 4:
+        return Feed(ReceiveCalled{});
+      case 5:
+        return Feed(FinishCalled{});
+      case 6:
+        return Feed(AbortCalled{});
+      default:
+        return Feed(WaitCalled{});
+    }
+  }
+
+  void Feed(const InferenceEvent& event) {
+    const InferenceState before = state_;
+    const auto actions = Advance(state_, event);
+    CheckServed(before, event);
+    for (const auto& action : actions) std::visit([&](const auto& a) { Carry(a); }, action);
+    CheckServed(before, event);
+  }
+
+  void CheckServed(const InferenceState& before, const InferenceEvent& event) {
+    if (state_.served.number < 0) return;
+    EXPECT_EQ(state_.served.number, live_) << "a version is reported whose bytes are not there";
+    EXPECT_FALSE(landing_ == Landing::kInPlace && open_) << "reported while live memory may be written";
+    EXPECT_FALSE(copying_);
+    const bool told = std::holds_alternative<wire::Serve>(event) || state_.served.number == last_served_;
+    EXPECT_TRUE(before.served == state_.served || told) << "a new version without Serve";
+    if (last_served_ != state_.served.number) ++served_;
+    last_served_ = state_.served.number;
+  }
+
+  void Carry(const SendMessage& send) {
+    if (const auto* granted = std::get_if<wire::Granted>(&send.message)) {
+      EXPECT_TRUE(open_);
+      EXPECT_EQ(granted->update, granted_);
+      if (landing_ == Landing::kInPlace) {
+        EXPECT_EQ(state_.user, UserPhase::kBegun) << "granted while the engine runs";
+      }
+    }
+    const bool closes = std::holds_alternative<wire::Ready>(send.message) ||
+                        std::holds_alternative<wire::Committed>(send.message);
+    EXPECT_FALSE(closes && open_) << "ready before the fence";
+    const auto* aborted = std::get_if<wire::Aborted>(&send.message);
+    EXPECT_FALSE(aborted != nullptr && open_ && aborted->update == granted_) << "aborted before the fence";
+  }
+  void Carry(const SendRegistration&) {}
+  void Carry(const OpenGrants& open) {
+    EXPECT_FALSE(open_ || opening_ || copying_ || verifying_) << "two owners of one buffer";
+    opening_ = true;
+    granted_ = open.update;
+    target_ = state_.version.number;
+  }
+  void Carry(const RevokeGrants& revoke) {
+    EXPECT_TRUE(open_ && revoke.update == granted_);
+    fencing_ = true;
+  }
+  void Carry(const VerifyChecksums&) { verifying_ = true; }
+  void Carry(const CopyShadow&) {
+    EXPECT_EQ(state_.user, UserPhase::kBegun) << "copied while the engine runs";
+    EXPECT_TRUE(in_call_) << "nobody there to copy";
+    copying_ = true;
+    live_ = -2;
+  }
+  void Carry(const AnswerCall&) {
+    EXPECT_TRUE(in_call_ || state_.epoch == 0) << "an answer too many";
+    in_call_ = false;
+  }
+
+  Landing landing_;
+  std::mt19937_64 random_;
+  InferenceState state_;
+  uint32_t epoch_ = 0;
+  uint64_t sequence_ = 0;
+  int64_t version_ = 0;
+  int64_t live_ = -1;  ///< What the live tensors really hold.
+  int64_t target_ = -1;
+  int64_t last_served_ = -1;
+  int served_ = 0;
+  wire::UpdateId granted_;
+  bool opening_ = false, open_ = false, fencing_ = false, verifying_ = false, copying_ = false;
+  bool started_ = false;    ///< A source has been told of the grants ...
+  bool may_start_ = false;  ///< ... or may still be.
+  bool in_call_ = false;
+};
+
+TEST(InferenceMachineRandom, NeverReportsAMixtureWhateverHappens) {
+  int served = 0;
+  for (uint64_t seed = 0; seed < 400 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    RandomWorld world(seed % 2 == 0 ? Landing::kInPlace : Landing::kShadow, seed % 3 == 0, seed);
+    for (int step = 0; step < 400 && !testing::Test::HasFailure(); ++step) world.Step();
+    world.End();
+    served += world.served();
+  }
+  EXPECT_GT(served, 400) << "the walk hardly ever gets anywhere and proves nothing";
+}
+
+}  // namespace
+}  // namespace weightcast::worker
