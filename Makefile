@@ -46,10 +46,11 @@ sanitize: ## the C++ tests under ASan+UBSan and under TSan
 	  ctest --test-dir build/$$preset --output-on-failure --no-tests=error -j$(JOBS); \
 	done
 
-bench: binary ## measures this machine: transfers, whole updates, planning
+bench: binary ## measures this machine: transfers, whole updates, planning; the figures of the README
 	@build/weightcast bench p2p
 	@build/weightcast bench update
 	@build/weightcast bench plan
+	@bench/figures.py
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60)
 	@scripts/bootstrap --dev
@@ -65,7 +66,7 @@ tidy: ## clang-tidy over the sources (slow)
 
 format: ## rewrites C++ and Python in the project's style
 	@git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
-	@.venv/bin/ruff format python tests examples scripts
+	@.venv/bin/ruff format python tests examples scripts bench
 
 docs: binary ## docs/settings.md from the table of settings
 	@build/weightcast info --settings-markdown > docs/settings.md
