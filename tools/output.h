@@ -24,6 +24,7 @@ class Table {
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   /// Columns of numbers are flushed right, the others left. Each line ends with '\n'.
   [[nodiscard]] std::string ToString() const;
+  [[nodiscard]] bool empty() const { return rows_.size() == 1; }  ///< Nothing under the heading.
 
  private:
   std::vector<std::vector<std::string>> rows_;

@@ -19,6 +19,11 @@ std::string StateOf(const wire::WorkerView& worker) {
   return std::string(wire::NameOf(worker.state));
 }
 
+/// GB/s of what has bytes and seconds.
+std::string Rate(const auto& moved) {
+  return Fixed(moved.seconds > 0 ? static_cast<double>(moved.bytes) / moved.seconds / 1e9 : 0, 2);
+}
+
 std::string ModelText(const wire::ModelView& model) {
   std::string out = StrCat("model ", model.model, ": ", model.phase, ", version ", ToString(model.version),
                            ", plan epoch ", model.epoch, ", ", ToString(model.update), "\n");
@@ -35,12 +40,19 @@ std::string ModelText(const wire::ModelView& model) {
                  ToString(worker.version), Joined(worker.addresses)});
   }
   if (!model.workers.empty()) out += "\n" + workers.ToString();
+  Table connections({"connection to", "from"});
+  for (const auto& worker : model.workers)
+    for (const auto& connection : worker.connections) connections.Add({ToString(worker.name), connection});
+  if (!connections.empty()) out += "\n" + connections.ToString();
   Table senders({"sender of the last update", "bytes", "seconds", "GB/s"});
-  for (const auto& sender : model.senders) {
-    const double rate = sender.seconds > 0 ? static_cast<double>(sender.bytes) / sender.seconds / 1e9 : 0;
-    senders.Add({ToString(sender.name), Grouped(sender.bytes), Fixed(sender.seconds, 3), Fixed(rate, 2)});
-  }
-  if (!model.senders.empty()) out += "\n" + senders.ToString();
+  for (const auto& sender : model.senders)
+    senders.Add({ToString(sender.name), Grouped(sender.bytes), Fixed(sender.seconds, 3), Rate(sender)});
+  if (!senders.empty()) out += "\n" + senders.ToString();
+  Table routes({"route of the last update", "to", "bytes", "seconds", "GB/s"});
+  for (const auto& route : model.routes)
+    routes.Add({StrCat("trainer ", route.trainer), ToString(route.receiver), Grouped(route.bytes),
+                Fixed(route.seconds, 3), Rate(route)});
+  if (!routes.empty()) out += "\n" + routes.ToString();
   return out;
 }
 
@@ -70,6 +82,8 @@ void AddWorkers(Json& json, const wire::ModelView& model) {
     AddVersion(json, worker.version);
     json.Key("addresses").BeginArray();
     for (const auto& address : worker.addresses) json.String(address);
+    json.EndArray().Key("connections").BeginArray();
+    for (const auto& connection : worker.connections) json.String(connection);
     json.EndArray().EndObject();
   }
   json.EndArray();
@@ -99,6 +113,12 @@ std::string ViewJson(const wire::ClusterView& view) {
     for (const auto& sender : model.senders) {
       json.BeginObject().Key("name").String(ToString(sender.name)).Key("bytes").Number(sender.bytes);
       json.Key("seconds").Number(sender.seconds).EndObject();
+    }
+    json.EndArray().Key("routes").BeginArray();
+    for (const auto& route : model.routes) {
+      json.BeginObject().Key("trainer").Number(route.trainer);
+      json.Key("engine").String(route.receiver.engine).Key("rank").Number(route.receiver.rank);
+      json.Key("bytes").Number(route.bytes).Key("seconds").Number(route.seconds).EndObject();
     }
     json.EndArray().EndObject();
   }

@@ -41,16 +41,24 @@ struct Shard {
   bool declared = false;  ///< Known to the plan but not moved ("declared, not sent").
 };
 
-/// How one receiver or sender of an update fared.
+/// How one sender or receiver of an update fared.
 struct RankStats {
   std::string name;  ///< "trainer 0", "engine rollout-1 rank 0"
   uint64_t bytes = 0;
-  double seconds = 0;
+  double seconds = 0;  ///< From a receiver's grant until the last byte was there; of a sender, its slowest.
+};
+/// All that went from one trainer to one inference rank.
+struct RouteStats {
+  std::string sender;
+  std::string receiver;
+  uint64_t bytes = 0;
+  double seconds = 0;  ///< From the receiver's grant until the last byte was there.
 };
 struct EngineStats {
   std::string engine;
   bool committed = false;
   std::string reason;  ///< Why not.
+  int64_t rank = -1;   ///< Of the engine, the one to blame; -1: none of its.
 };
 struct UpdateStats {
   Version version;
@@ -58,6 +66,7 @@ struct UpdateStats {
   uint64_t bytes = 0;  ///< Received by all ranks together.
   std::vector<RankStats> senders;
   std::vector<RankStats> receivers;
+  std::vector<RouteStats> routes;
   std::vector<EngineStats> engines;
 };
 
@@ -72,13 +81,17 @@ class Update {
   /// Returns when the update is committed by the policy's measure. An abort's message names engine or
   /// rank and the reason.
   virtual Result<UpdateStats> Wait(double timeout) = 0;
+  /// How each engine fared, also in an update that was not committed. Empty until the controller has
+  /// ended it.
+  [[nodiscard]] virtual std::vector<EngineStats> Engines() const = 0;
   /// Aborts it if it is not being committed yet.
   virtual void Cancel() = 0;
 };
 
 struct EngineStatus {
   std::string name;
-  std::string state;  ///< "SERVING", ...
+  uint64_t incarnation = 0;  ///< Of its rank 0: another once that process was started again; 0: not here.
+  std::string state;         ///< "SERVING", ...
   Version version;
   std::string last_error;
 };

@@ -70,16 +70,26 @@ void BindValues(nb::module_& module) {
       .def_ro("name", &RankStats::name)
       .def_ro("bytes", &RankStats::bytes)
       .def_ro("seconds", &RankStats::seconds);
+  nb::class_<RouteStats>(module, "RouteStats", "All that went from one trainer to one inference rank.")
+      .def_ro("sender", &RouteStats::sender)
+      .def_ro("receiver", &RouteStats::receiver)
+      .def_ro("bytes", &RouteStats::bytes)
+      .def_ro("seconds", &RouteStats::seconds, "From the receiver's grant until the last byte was there.");
   nb::class_<EngineStats>(module, "EngineStats")
       .def_ro("engine", &EngineStats::engine)
       .def_ro("committed", &EngineStats::committed)
-      .def_ro("reason", &EngineStats::reason, "Why it did not commit.");
+      .def_ro("reason", &EngineStats::reason, "Why it did not commit.")
+      .def_prop_ro(
+          "rank",
+          [](const EngineStats& stats) { return stats.rank < 0 ? std::nullopt : std::optional(stats.rank); },
+          "Of the engine, the one to blame; None: none of its.");
   nb::class_<UpdateStats>(module, "UpdateStats")
       .def_ro("version", &UpdateStats::version)
       .def_ro("seconds", &UpdateStats::seconds, "From the first grant request until every rank was ready.")
       .def_ro("bytes", &UpdateStats::bytes, "Received by all ranks together.")
       .def_ro("senders", &UpdateStats::senders)
       .def_ro("receivers", &UpdateStats::receivers)
+      .def_ro("routes", &UpdateStats::routes)
       .def_ro("engines", &UpdateStats::engines)
       .def_prop_ro(
           "gb_per_s",
@@ -89,6 +99,8 @@ void BindValues(nb::module_& module) {
           "10^9 bytes a second over all receivers.");
   nb::class_<EngineStatus>(module, "EngineState")
       .def_ro("name", &EngineStatus::name)
+      .def_ro("incarnation", &EngineStatus::incarnation,
+              "Of its rank 0: another once that process was started again; 0: not here.")
       .def_ro("state", &EngineStatus::state)
       .def_ro("version", &EngineStatus::version)
       .def_ro("last_error", &EngineStatus::last_error);
@@ -109,6 +121,7 @@ void BindTrainer(nb::module_& module) {
            [](Update& self, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self.Wait(timeout); }));
            })
+      .def("engines", &Update::Engines, nb::call_guard<nb::gil_scoped_release>())
       .def("cancel", &Update::Cancel, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<HeldTrainer>(module, "CoreTrainer")

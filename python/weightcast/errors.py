@@ -81,14 +81,26 @@ class Corrupt(Error):
 
 
 class UpdateAborted(Error):
-    """An update was not committed as the policy asks."""
+    """An update was not committed as the policy asks.
+
+    engine, rank: whose fault it was; None where it was no engine's (a trainer died).
+    """
 
     code = "aborted"
 
-    def __init__(self, reason: str, version: int, cause: Error | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        version: int,
+        cause: Error | None = None,
+        engine: str | None = None,
+        rank: int | None = None,
+    ) -> None:
         super().__init__(reason, cause.code if cause is not None else None)
         self.reason = reason
         self.version = version
+        self.engine = engine
+        self.rank = rank
 
 
 _CLASSES: dict[str, type[Error]] = {

@@ -32,7 +32,9 @@ def _settings(settings: Settings | None) -> dict[str, str]:
 def _rules(rules: Any) -> str:
     if not rules:
         return ""
-    return rules if isinstance(rules, str) else json.dumps(rules)
+    if isinstance(rules, str):
+        return rules
+    return json.dumps(rules if isinstance(rules, Mapping) else {"version": 1, "rules": list(rules)})
 
 
 async def _on_thread(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -108,7 +110,10 @@ class Update:
         except (TimedOut, Cancelled):
             raise
         except Error as error:
-            raise UpdateAborted(str(error), self.version.number, error) from error
+            engines = self._core.engines()
+            guilty = (one for one in engines if one.reason == str(error) and one.rank is not None)
+            engine, rank = next(((one.engine, one.rank) for one in guilty), (None, None))
+            raise UpdateAborted(str(error), self.version.number, error, engine, rank) from error
 
 
 class _Closing:

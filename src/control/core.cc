@@ -148,11 +148,13 @@ wire::ClusterView Core::View() const {
     wire::ModelView& shown = view.models.emplace_back(ViewOf(config_, model->state));
     shown.model = name;
     shown.senders = model->senders;
+    shown.routes = model->routes;
     for (size_t i = 0; i < shown.workers.size(); ++i) {
       const auto session = sessions_.find(model->state.workers[i].session);
       if (session == sessions_.end()) continue;
       shown.workers[i].host = session->second->hello.host;
       shown.workers[i].addresses = session->second->hello.addresses;
+      shown.workers[i].connections = session->second->connections;
     }
   }
   return view;

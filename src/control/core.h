@@ -40,6 +40,7 @@ class Core {
     MachineState state = InitialState();
     PlanOutput plan;                       ///< Until it is handed out.
     std::vector<wire::RankBytes> senders;  ///< Of the last update.
+    std::vector<wire::RouteBytes> routes;  ///< Likewise.
     // Clocks of the open update.
     wire::UpdateId update;
     TimePoint began;
@@ -56,6 +57,7 @@ class Core {
     TimePoint heard;
     std::shared_ptr<const wire::Register> registration;
     std::shared_ptr<const wire::LandingMap> landing;
+    std::vector<std::string> connections;  ///< As the worker last told them.
   };
   /// A stream that is not (or no more) a session's, and how long it may stay.
   struct Stray {

@@ -63,6 +63,7 @@ void Core::Measure(Model& model, wire::ControllerMessage& message) {
     if (model.update != done->update) return;
     done->seconds = Seconds((model.is_ready ? model.ready : now) - model.began);
     model.senders = done->senders;
+    model.routes = done->routes;
   }
 }
 

@@ -144,6 +144,9 @@ void Core::Hear(Session& session, Incoming incoming) {
     session.landing.reset();
   } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {
     session.landing = std::make_shared<const wire::LandingMap>(std::exchange(*landing, {}));
+  } else if (auto* prepared = std::get_if<wire::Prepared>(&incoming.message)) {
+    session.connections = std::exchange(prepared->connections, {});
+    view_changed_ = true;
   }
   Apply(*session.model, Said{session.id, std::move(incoming.message)});
 }

@@ -98,13 +98,17 @@ class Machine {
   void StartGranted();
   /// An update that still waits for its first grants ends when all trainers have something newer.
   void SupersedeUnstarted();
+  void WithdrawUnstarted();
+  void BeginAgain(const Worker& rank);
   void DisarmStep(GroupId id);
   /// Whether some rank of the engine switches in its user's call, which may begin late.
   [[nodiscard]] bool HasShadow(GroupId id) const;
   [[nodiscard]] Duration LimitOf(const Target& target) const;
   void ReleaseSources();
   void CommitReady();
-  void EngineOut(Target& target, const Status& reason, SessionId fenced_already = 0);
+  /// `who` is the rank that is to blame, nullptr when that is no rank of this engine.
+  void EngineOut(Target& target, const Status& reason, const Worker* who = nullptr,
+                 SessionId fenced_already = 0);
   void AbortRanks(const Target& target, const Status& reason, bool started, SessionId fenced_already);
   void StopSenders(const Target& target);
   /// No source is left: every engine that has not been told to commit is out.

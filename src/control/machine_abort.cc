@@ -4,6 +4,14 @@
 
 // What becomes of an update when something fails.
 namespace weightcast::control {
+namespace {
+
+/// Only Cancel is the publisher's own wish: to him the end of another is a failure.
+Status Unwished(const Status& reason) {
+  return reason.code() == Code::kCancelled ? Status(Code::kUnavailable, reason.message()) : reason;
+}
+
+}  // namespace
 
 using wire::EngineState;
 
@@ -26,12 +34,13 @@ void Machine::StopSenders(const Target& target) {
   }
 }
 
-void Machine::EngineOut(Target& target, const Status& reason, SessionId fenced_already) {
+void Machine::EngineOut(Target& target, const Status& reason, const Worker* who, SessionId fenced_already) {
   if (target.step == EngineStep::kOut) return;
   Group& group = *FindGroup(target.group);
   const bool started = target.step >= EngineStep::kWriting;
   target.step = EngineStep::kOut;
   target.reason = reason;
+  target.rank = who == nullptr ? -1 : int64_t{who->rank};
   group.last_error = reason;
   DisarmStep(target.group);
   Log(LogLevel::kWarning, "engine ", group.name, " is out of ", wire::ToString(s_.update->id), ": ",
@@ -53,7 +62,8 @@ void Machine::AbortAll(const Status& reason) {
     if (target.step <= EngineStep::kReady) EngineOut(target, reason);
 }
 
-void Machine::UpdateLoses(const Worker& worker, const Status& reason) {
+void Machine::UpdateLoses(const Worker& worker, const Status& loss) {
+  const Status reason = Unwished(loss);
   UpdateState& update = *s_.update;
   if (worker.group == kTrainers) {
     const auto& trainers = s_.plan.trainers;
@@ -71,7 +81,7 @@ void Machine::UpdateLoses(const Worker& worker, const Status& reason) {
     Enter(*target,
           EngineStep::kDone);  // All had committed: its others serve; it is refilled when whole again.
   } else {
-    EngineOut(*target, reason);
+    EngineOut(*target, reason, &worker);
   }
 }
 
@@ -82,23 +92,25 @@ void Machine::OnFailed(Worker& worker, const wire::Failed& message) {
   }
   if (!s_.update || s_.update->id != message.update) return;
   UpdateState& update = *s_.update;
-  const Status reason(message.reason.code(), StrCat(TextOf(worker), ": ", message.reason.message()));
+  const Status reason =
+      Unwished({message.reason.code(), StrCat(TextOf(worker), ": ", message.reason.message())});
   if (worker.group == kTrainers && message.destination < 0) {
     if (!update.released) AbortAll(reason);
     return;
   }
-  GroupId group = worker.group;
-  if (group == kTrainers) {
+  const Worker* who = &worker;
+  if (worker.group == kTrainers) {
     const auto rank =
         std::find_if(update.receivers.begin(), update.receivers.end(),
                      [&](const Receiver& receiver) { return receiver.destination == message.destination; });
     // Bytes that have all arrived need no road any more.
     if (rank == update.receivers.end() || rank->step >= RankStep::kReady) return;
-    group = rank->group;
+    who = Find(rank->session);
+    if (who == nullptr) return;  // It has left, and its engine is out with it.
   }
-  Target* target = TargetOf(group);
+  Target* target = TargetOf(who->group);
   if (target == nullptr || target->step >= EngineStep::kServing) return;
-  EngineOut(*target, reason);
+  EngineOut(*target, reason, who);
 }
 
 void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
@@ -109,7 +121,8 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
     // A rank whose user gave up the phases says so by itself: it has fenced already.
     Target* target = TargetOf(worker.group);
     if (target == nullptr || s_.update->id != message.update || target->step >= EngineStep::kServing) return;
-    EngineOut(*target, {Code::kCancelled, StrCat(TextOf(worker), " gave the update up")}, worker.session);
+    EngineOut(*target, {Code::kUnavailable, StrCat(TextOf(worker), " gave the update up")}, &worker,
+              worker.session);
   }
   const bool serves = !message.lost && worker.version.number >= 0;
   worker.state = message.lost ? EngineState::kFailed : serves ? EngineState::kServing : EngineState::kJoining;
@@ -139,20 +152,20 @@ void Machine::OnStepTimer(GroupId group) {
   const bool waits = target->step == EngineStep::kGranted || target->step == EngineStep::kReady;
   if (waits || target->step >= EngineStep::kDone) return;
   const auto step = static_cast<size_t>(target->step);
-  std::string who;
+  const Worker* who = nullptr;
   for (const Receiver& rank : s_.update->receivers) {
     const Worker* worker = Find(rank.session);
-    if (rank.group == group && rank.step < kWanted[step] && worker != nullptr && who.empty())
-      who = TextOf(*worker);
+    if (rank.group == group && rank.step < kWanted[step] && worker != nullptr && who == nullptr) who = worker;
   }
   const bool late = target->step == EngineStep::kCommitting && HasShadow(group);
-  const Status reason(Code::kTimedOut, StrCat(who, late ? kNotInWait : kMissing[step], " (",
-                                              Seconds(LimitOf(*target)), " s)"));
+  const Status reason(Code::kTimedOut,
+                      StrCat(who == nullptr ? "" : TextOf(*who), late ? kNotInWait : kMissing[step], " (",
+                             Seconds(LimitOf(*target)), " s)"));
   if (target->step == EngineStep::kServing) {
     Log(LogLevel::kWarning, reason.message());  // A Serve is never taken back.
     Enter(*target, EngineStep::kDone);
   } else {
-    EngineOut(*target, reason);
+    EngineOut(*target, reason, who);
   }
 }
 

@@ -55,14 +55,14 @@ class Writer {
     (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.trainers, p.destinations);
   }
   void Add(const Receiver& r) {
-    (*this)(r.session, r.group, r.rank, r.destination, r.step, r.grants, r.bytes, r.seconds);
+    (*this)(r.session, r.group, r.rank, r.destination, r.step, r.grants, r.bytes, r.seconds, r.sources);
   }
+  void Add(const wire::SourceBytes& s) { (*this)(s.trainer, s.bytes, s.seconds); }
   void Add(const wire::SourceGrant& g) { (*this)(g.trainer, g.slot, g.id); }
-  void Add(const Target& t) { (*this)(t.group, t.step, t.reason); }
-  void Add(const Sender& s) { (*this)(s.bytes, s.seconds); }
-  void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason); }
+  void Add(const Target& t) { (*this)(t.group, t.step, t.reason, t.rank); }
+  void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason, o.rank); }
   void Add(const UpdateState& u) {
-    (*this)(u.id, u.version, u.started, u.released, u.aborted, u.targets, u.receivers, u.senders, u.absent);
+    (*this)(u.id, u.version, u.fresh, u.started, u.released, u.aborted, u.targets, u.receivers, u.absent);
   }
   void Add(const Withdrawn& w) { (*this)(w.number, w.reason); }
   void Add(const RunMember& m) { (*this)(m.rank, m.incarnation); }

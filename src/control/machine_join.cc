@@ -91,7 +91,7 @@ void Machine::RaiseRun(uint64_t run, bool made, const Status& reason) {
 }
 
 void Machine::NewRunIfReplaced(const wire::Hello& hello) {
-  const Status reason(Code::kCancelled, StrCat(wire::ToString(hello.name), " was started again"));
+  const Status reason(Code::kUnavailable, StrCat(wire::ToString(hello.name), " was started again"));
   const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& member) { return member.rank == hello.name.rank; });
   const bool has_published = hello.version.number >= 0;
@@ -118,9 +118,10 @@ void Machine::NewRunIfServed(const wire::Hello& hello) {
   const bool later = hello.version.run > s_.run;
   const bool same = hello.version.run == s_.run && s_.run_made && foreign;
   if (s_.run == 0 || !(later || same)) return;
-  RaiseRun(s_.run_seen + 1, /*made=*/true,
-           {Code::kCancelled, StrCat(wire::ToString(hello.name), " serves version ", ToString(hello.version),
-                                     " of an earlier controller; versions are of a later run from here on")});
+  RaiseRun(
+      s_.run_seen + 1, /*made=*/true,
+      {Code::kUnavailable, StrCat(wire::ToString(hello.name), " serves version ", ToString(hello.version),
+                                  " of an earlier controller; versions are of a later run from here on")});
 }
 
 void Machine::OnRegister(Worker& worker, const wire::Register& message) {
@@ -131,6 +132,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   if (worker.group == kTrainers) return;
   worker.landing = message.landing;
   TakeState(worker, message.state, message.version);
+  BeginAgain(worker);
 }
 
 void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {

@@ -20,6 +20,7 @@ void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason
                                    .engines = {},
                                    .senders = {},
                                    .receivers = {},
+                                   .routes = {},
                                    .seconds = 0});
 }
 
@@ -214,8 +215,8 @@ void Machine::Open(UpdateState update, bool fresh) {
   } else {
     ++s_.attempt;
   }
+  update.fresh = fresh;
   update.id = {.term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = s_.attempt};
-  update.senders.resize(s_.plan.trainers.size());
   for (uint32_t number = 0; number < s_.plan.destinations.size(); ++number) {
     const Worker& rank = *Find(s_.plan.destinations[number]);
     const bool takes_part = std::any_of(update.targets.begin(), update.targets.end(),

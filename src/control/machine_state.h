@@ -110,6 +110,7 @@ struct Receiver {
   std::vector<wire::SourceGrant> grants = {};  ///< Until the sources are told.
   uint64_t bytes = 0;
   double seconds = 0;
+  std::vector<wire::SourceBytes> sources = {};
   friend bool operator==(const Receiver&, const Receiver&) = default;
 };
 
@@ -129,24 +130,19 @@ struct Target {
   GroupId group = 0;
   EngineStep step = EngineStep::kGranting;
   weightcast::Status reason;  ///< Why out.
+  int64_t rank = -1;          ///< Whose fault it was, if it was a rank's of this engine.
   friend bool operator==(const Target&, const Target&) = default;
-};
-
-struct Sender {
-  uint64_t bytes = 0;
-  double seconds = 0;
-  friend bool operator==(const Sender&, const Sender&) = default;
 };
 
 struct UpdateState {
   wire::UpdateId id;
   Version version;
+  bool fresh = false;    ///< Not a version held for engines that came later.
   bool started = false;  ///< Some source was told to.
   bool released = false;
   bool aborted = false;  ///< The trainers have been told.
   std::vector<Target> targets;
   std::vector<Receiver> receivers;          ///< By destination.
-  std::vector<Sender> senders;              ///< By trainer's rank.
   std::vector<wire::EngineOutcome> absent;  ///< Engines that take no part, with the reason.
   friend bool operator==(const UpdateState&, const UpdateState&) = default;
 };

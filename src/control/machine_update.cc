@@ -25,7 +25,7 @@ Receiver* Machine::InTurn(const Worker& worker, const wire::UpdateId& update, Ra
   if (target.step == EngineStep::kOut || target.step == EngineStep::kDone) return nullptr;
   if (at->step == step) return &*at;
   if (at->step > step) return nullptr;  // Said again.
-  EngineOut(target, {Code::kProtocol, StrCat(TextOf(worker), " said ", what, " out of turn")});
+  EngineOut(target, {Code::kProtocol, StrCat(TextOf(worker), " said ", what, " out of turn")}, &worker);
   return nullptr;
 }
 
@@ -90,7 +90,8 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
     }
     EngineOut(*TargetOf(worker.group),
               {Code::kProtocol, StrCat(TextOf(worker), " granted trainer ", grant.trainer,
-                                       grant.trainer < named.size() ? " twice" : ", which does not exist")});
+                                       grant.trainer < named.size() ? " twice" : ", which does not exist")},
+              &worker);
     return;
   }
   rank->step = RankStep::kGranted;
@@ -127,15 +128,35 @@ void Machine::SupersedeUnstarted() {
   if (!s_.update || s_.update->started) return;
   const Version offered{.run = s_.run, .number = CommonOffer()};
   if (offered.number < 0 || offered <= s_.update->version) return;
-  const UpdateState& update = *s_.update;
-  Log(LogLevel::kInfo, wire::ToString(update.id), ": version ", ToString(update.version),
+  Log(LogLevel::kInfo, wire::ToString(s_.update->id), ": version ", ToString(s_.update->version),
       " is superseded by ", ToString(offered), " before anything was sent");
-  for (const Target& target : update.targets) {
-    // Whoever is late does not get the whole time anew.
+  TellTrainers(wire::Superseded{.version = s_.update->version});
+  WithdrawUnstarted();
+}
+
+/// Whoever is late does not get the whole time anew.
+void Machine::WithdrawUnstarted() {
+  for (const Target& target : s_.update->targets)
     if (target.step != EngineStep::kOut) AbortRanks(target, Status::Ok(), /*started=*/false, 0);
-  }
-  TellTrainers(wire::Superseded{.version = update.version});
   s_.update.reset();
+}
+
+/// A rank registered anew before it had granted: what it was asked for was of its old tensors. As long as
+/// no source knows of the update, it costs nobody anything to begin it again under the next plan.
+void Machine::BeginAgain(const Worker& worker) {
+  Target* target = s_.update ? TargetOf(worker.group) : nullptr;
+  if (target == nullptr || target->step == EngineStep::kOut) return;
+  const auto& ranks = s_.update->receivers;
+  const bool asked = std::any_of(ranks.begin(), ranks.end(), [&](const Receiver& rank) {
+    return rank.session == worker.session && rank.step == RankStep::kAsked;
+  });
+  if (!asked) return;
+  const std::string text = StrCat(TextOf(worker), " registered its tensors anew");
+  if (s_.update->started) return EngineOut(*target, {Code::kUnavailable, text}, &worker);
+  Log(LogLevel::kInfo, wire::ToString(s_.update->id), " begins again: ", text);
+  for (Worker& trainer : s_.workers)
+    if (trainer.group == kTrainers) trainer.waiting = trainer.waiting || s_.update->fresh;
+  WithdrawUnstarted();
 }
 
 void Machine::OnReady(Worker& worker, const wire::Ready& message) {
@@ -144,12 +165,7 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
   rank->step = RankStep::kReady;
   rank->bytes = message.bytes;
   rank->seconds = message.seconds;
-  for (const wire::SourceBytes& source : message.sources) {
-    if (source.trainer >= s_.update->senders.size()) continue;  // Only a statistic.
-    Sender& sender = s_.update->senders[source.trainer];
-    sender.bytes += source.bytes;
-    sender.seconds = std::max(sender.seconds, source.seconds);
-  }
+  rank->sources = message.sources;
   worker.state = EngineState::kReady;
   Target& target = *TargetOf(worker.group);
   if (target.step == EngineStep::kWriting && AllAt(worker.group, RankStep::kReady))
@@ -237,11 +253,13 @@ wire::Done Machine::MakeDone(const UpdateState& update) const {
                   .engines = update.absent,
                   .senders = {},
                   .receivers = {},
+                  .routes = {},
                   .seconds = 0};
   for (const Target& target : update.targets)
     done.engines.push_back({.engine = FindGroup(target.group)->name,
                             .committed = target.step == EngineStep::kDone,
-                            .reason = target.reason});
+                            .reason = target.reason,
+                            .rank = target.rank});
   size_t committed = 0;
   for (const wire::EngineOutcome& outcome : done.engines) {
     committed += outcome.committed ? 1 : 0;
@@ -250,17 +268,21 @@ wire::Done Machine::MakeDone(const UpdateState& update) const {
   done.met_policy = committed > 0 && (!config_.together || committed == done.engines.size());
   if (done.met_policy) done.reason = Status::Ok();
   if (!done.met_policy && done.reason.ok()) done.reason = {Code::kUnavailable, "no engine took part"};
-  for (uint32_t rank = 0; rank < update.senders.size(); ++rank)
-    done.senders.push_back({.name = {.role = wire::Role::kTrainer, .engine = "", .rank = rank},
-                            .bytes = update.senders[rank].bytes,
-                            .seconds = update.senders[rank].seconds});
+  for (uint32_t rank = 0; rank < s_.plan.trainers.size(); ++rank)
+    done.senders.push_back({.name = {.role = wire::Role::kTrainer, .engine = "", .rank = rank}});
   for (const Receiver& receiver : update.receivers) {
     if (receiver.step < RankStep::kReady) continue;
-    done.receivers.push_back({.name = {.role = wire::Role::kInference,
-                                       .engine = FindGroup(receiver.group)->name,
-                                       .rank = receiver.rank},
-                              .bytes = receiver.bytes,
-                              .seconds = receiver.seconds});
+    const wire::WorkerName name{
+        .role = wire::Role::kInference, .engine = FindGroup(receiver.group)->name, .rank = receiver.rank};
+    done.receivers.push_back({.name = name, .bytes = receiver.bytes, .seconds = receiver.seconds});
+    for (const wire::SourceBytes& source : receiver.sources) {
+      if (source.trainer >= done.senders.size()) continue;  // Only a statistic.
+      wire::RankBytes& sender = done.senders[source.trainer];
+      sender.bytes += source.bytes;
+      sender.seconds = std::max(sender.seconds, source.seconds);
+      done.routes.push_back(
+          {.trainer = source.trainer, .receiver = name, .bytes = source.bytes, .seconds = source.seconds});
+    }
   }
   return done;
 }

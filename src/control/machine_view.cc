@@ -55,11 +55,16 @@ wire::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
                             .version = worker.group == kTrainers
                                            ? Version{.run = state.run, .number = worker.offered}
                                            : worker.version,
-                            .addresses = {}});
+                            .addresses = {},
+                            .connections = {}});
   }
   for (const Group& group : state.groups) {
     if (group.id == kTrainers) continue;
+    const auto first = std::find_if(state.workers.begin(), state.workers.end(), [&](const Worker& worker) {
+      return worker.group == group.id && worker.rank == 0;
+    });
     view.engines.push_back({.name = group.name,
+                            .incarnation = first == state.workers.end() ? 0 : first->incarnation,
                             .ranks = group.world_size,
                             .state = machine.EngineStateOf(group),
                             .version = machine.EngineVersion(group),

@@ -23,6 +23,7 @@ class Shard;
 class Member;
 class SourceGrant;
 class RankBytes;
+class RouteBytes;
 class EngineOutcome;
 class LandingMap;
 class WorkerMessage;
@@ -77,6 +78,7 @@ void Put(const ShardInfo& from, pb::Shard& to);
 void Put(const Member& from, pb::Member& to);
 void Put(const SourceGrant& from, pb::SourceGrant& to);
 void Put(const RankBytes& from, pb::RankBytes& to);
+void Put(const RouteBytes& from, pb::RouteBytes& to);
 void Put(const EngineOutcome& from, pb::EngineOutcome& to);
 void Put(const LandingMap& from, pb::LandingMap& to);
 
@@ -89,6 +91,7 @@ void Get(const pb::Shard& from, ShardInfo& to, Check& check);
 void Get(const pb::Member& from, Member& to, Check& check);
 void Get(const pb::SourceGrant& from, SourceGrant& to, Check& check);
 void Get(const pb::RankBytes& from, RankBytes& to, Check& check);
+void Get(const pb::RouteBytes& from, RouteBytes& to, Check& check);
 void Get(const pb::EngineOutcome& from, EngineOutcome& to, Check& check);
 void Get(const pb::LandingMap& from, LandingMap& to, Check& check);
 

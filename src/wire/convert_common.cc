@@ -110,16 +110,33 @@ void Get(const pb::RankBytes& from, RankBytes& to, Check& check) {
   to.seconds = from.seconds();
 }
 
+void Put(const RouteBytes& from, pb::RouteBytes& to) {
+  to.set_trainer(from.trainer);
+  Put(from.receiver, *to.mutable_receiver());
+  to.set_bytes(from.bytes);
+  to.set_seconds(from.seconds);
+}
+void Get(const pb::RouteBytes& from, RouteBytes& to, Check& check) {
+  Get(from.receiver(), to.receiver, check);
+  check.Time(from.seconds(), "seconds");
+  to.trainer = from.trainer();
+  to.bytes = from.bytes();
+  to.seconds = from.seconds();
+}
+
 void Put(const EngineOutcome& from, pb::EngineOutcome& to) {
   to.set_engine(from.engine);
   to.set_committed(from.committed);
   Put(from.reason, *to.mutable_reason());
+  to.set_rank(from.rank);
 }
 void Get(const pb::EngineOutcome& from, EngineOutcome& to, Check& check) {
   check.Name(from.engine(), kMaxNameBytes, "engine");
   to.engine = from.engine();
   to.committed = from.committed();
   Get(from.reason(), to.reason, check);
+  check.That(from.rank() >= -1 && from.rank() < static_cast<int64_t>(kMaxWorkers), "rank is no rank");
+  to.rank = from.rank();
 }
 
 void Put(const LandingMap& from, pb::LandingMap& to) {

@@ -68,6 +68,7 @@ void PutIn(const Done& from, pb::ControllerMessage& message) {
   PutAll(from.engines, to.mutable_engines());
   PutAll(from.senders, to.mutable_senders());
   PutAll(from.receivers, to.mutable_receivers());
+  PutAll(from.routes, to.mutable_routes());
   to.set_seconds(from.seconds);
 }
 void PutIn(const Lost& from, pb::ControllerMessage& message) {
@@ -155,6 +156,7 @@ Done GetDone(const pb::Done& from, Check& check) {
   GetAll(from.engines(), to.engines, kMaxWorkers, "engines", check);
   GetAll(from.senders(), to.senders, kMaxWorkers, "senders", check);
   GetAll(from.receivers(), to.receivers, kMaxWorkers, "receivers", check);
+  GetAll(from.routes(), to.routes, kMaxPairs, "routes", check);
   check.Time(from.seconds(), "seconds");
   to.seconds = from.seconds();
   return to;

@@ -14,6 +14,7 @@ void Put(const WorkerView& from, pb::WorkerView& to) {
   to.set_state(static_cast<uint32_t>(from.state));
   wire::Put(from.version, *to.mutable_version());
   for (const auto& address : from.addresses) to.add_addresses(address);
+  for (const auto& connection : from.connections) to.add_connections(connection);
 }
 void Get(const pb::WorkerView& from, WorkerView& to, Check& check) {
   wire::Get(from.name(), to.name, check);
@@ -25,11 +26,13 @@ void Get(const pb::WorkerView& from, WorkerView& to, Check& check) {
   to.state = check.Value(from.state(), EngineState::kFailed, "state");
   wire::Get(from.version(), to.version, check);
   GetNames(from.addresses(), to.addresses, kMaxAddresses, kMaxNameBytes, "addresses", check);
+  GetNames(from.connections(), to.connections, kMaxWorkers, kMaxConnectionBytes, "connections", check);
 }
 
 void Put(const EngineView& from, pb::EngineView& to) {
   to.set_name(from.name);
   to.set_ranks(from.ranks);
+  to.set_incarnation(from.incarnation);
   to.set_state(static_cast<uint32_t>(from.state));
   wire::Put(from.version, *to.mutable_version());
   to.set_last_error(from.last_error.substr(0, kMaxStatusBytes));
@@ -39,6 +42,7 @@ void Get(const pb::EngineView& from, EngineView& to, Check& check) {
   check.Size(from.last_error().size(), kMaxStatusBytes, "last_error");
   to.name = from.name();
   to.ranks = from.ranks();
+  to.incarnation = from.incarnation();
   to.state = check.Value(from.state(), EngineState::kFailed, "state");
   wire::Get(from.version(), to.version, check);
   to.last_error = from.last_error();
@@ -54,6 +58,7 @@ void Put(const ModelView& from, pb::ModelView& to) {
   for (const auto& engine : from.engines) Put(engine, *to.add_engines());
   to.set_last_error(from.last_error.substr(0, kMaxStatusBytes));
   PutAll(from.senders, to.mutable_senders());
+  PutAll(from.routes, to.mutable_routes());
 }
 void Get(const pb::ModelView& from, ModelView& to, Check& check) {
   check.Name(from.model(), kMaxNameBytes, "model");
@@ -72,6 +77,7 @@ void Get(const pb::ModelView& from, ModelView& to, Check& check) {
   for (const auto& engine : from.engines()) Get(engine, to.engines.emplace_back(), check);
   to.last_error = from.last_error();
   GetAll(from.senders(), to.senders, kMaxWorkers, "senders", check);
+  GetAll(from.routes(), to.routes, kMaxPairs, "routes", check);
 }
 
 }  // namespace

@@ -29,7 +29,9 @@ void PutIn(const Register& from, pb::WorkerMessage& message) {
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
-  message.mutable_prepared()->set_epoch(from.epoch);
+  auto& to = *message.mutable_prepared();
+  to.set_epoch(from.epoch);
+  for (const auto& connection : from.connections) to.add_connections(connection);
 }
 void PutIn(const Published& from, pb::WorkerMessage& message) {
   message.mutable_published()->set_number(from.number);
@@ -109,6 +111,11 @@ LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {
   Get(from, to, check);
   return to;
 }
+Prepared GetPrepared(const pb::Prepared& from, Check& check) {
+  Prepared to{.epoch = from.epoch()};
+  GetNames(from.connections(), to.connections, kMaxWorkers, kMaxConnectionBytes, "connections", check);
+  return to;
+}
 Granted GetGranted(const pb::Granted& from, Check& check) {
   Granted to;
   Get(from.update(), to.update, check);
@@ -171,7 +178,7 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       to = GetLandingMap(from.landing_map(), check);
       return;
     case WorkerMessage::kPrepared:
-      to = Prepared{.epoch = from.prepared().epoch()};
+      to = GetPrepared(from.prepared(), check);
       return;
     case WorkerMessage::kPublished:
       check.That(from.published().number() >= 0, "the number of a version is negative");

@@ -18,6 +18,8 @@ inline constexpr size_t kMaxDescriptorBytes = size_t{64} << 10;
 inline constexpr size_t kMaxPathBytes = 4096;
 inline constexpr size_t kMaxStatusBytes = size_t{16} << 10;
 inline constexpr size_t kMaxWorkers = size_t{1} << 20;  ///< Peers, grants, outcomes, views.
+inline constexpr size_t kMaxPairs = size_t{1} << 22;    ///< Of a sender and a receiver.
+inline constexpr size_t kMaxConnectionBytes = 1024;     ///< What is told of a connection.
 inline constexpr size_t kMaxModels = 256;
 /// A whole message after its pieces have been put together: a routing table and what travels with it.
 inline constexpr size_t kMaxMessageBytes = size_t{320} << 20;

@@ -120,6 +120,8 @@ struct LandingMap {
 /// Table read, connections of this epoch made.
 struct Prepared {
   uint32_t epoch = 0;
+  /// Inference: how each source reaches this rank, a line each, for people.
+  std::vector<std::string> connections = {};
   friend bool operator==(const Prepared&, const Prepared&) = default;
 };
 struct Published {
@@ -277,6 +279,7 @@ struct EngineOutcome {
   std::string engine;
   bool committed = false;
   Status reason;
+  int64_t rank = -1;  ///< Whose fault it was, if it was a rank's of this engine.
   friend bool operator==(const EngineOutcome&, const EngineOutcome&) = default;
 };
 struct RankBytes {
@@ -284,6 +287,14 @@ struct RankBytes {
   uint64_t bytes = 0;
   double seconds = 0;
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
+};
+/// All that went from one trainer to one inference rank.
+struct RouteBytes {
+  uint32_t trainer = 0;  ///< Rank.
+  WorkerName receiver;
+  uint64_t bytes = 0;
+  double seconds = 0;  ///< From the receiver's grant on.
+  friend bool operator==(const RouteBytes&, const RouteBytes&) = default;
 };
 /// Trainer: the update is over.
 struct Done {
@@ -294,6 +305,7 @@ struct Done {
   std::vector<EngineOutcome> engines;
   std::vector<RankBytes> senders;
   std::vector<RankBytes> receivers;
+  std::vector<RouteBytes> routes = {};
   double seconds = 0;  ///< From the first grant request to the last rank's Ready.
   friend bool operator==(const Done&, const Done&) = default;
 };
@@ -318,10 +330,12 @@ struct WorkerView {
   EngineState state = EngineState::kJoining;
   Version version;
   std::vector<std::string> addresses;
+  std::vector<std::string> connections;  ///< Of Prepared.
   friend bool operator==(const WorkerView&, const WorkerView&) = default;
 };
 struct EngineView {
   std::string name;
+  uint64_t incarnation = 0;  ///< Of its rank 0; 0: not here.
   uint32_t ranks = 0;
   EngineState state = EngineState::kJoining;
   Version version;
@@ -338,6 +352,7 @@ struct ModelView {
   std::vector<EngineView> engines;
   std::string last_error;
   std::vector<RankBytes> senders;  ///< Of the last update.
+  std::vector<RouteBytes> routes;  ///< Likewise.
   friend bool operator==(const ModelView&, const ModelView&) = default;
 };
 struct ClusterView {

@@ -100,7 +100,7 @@ class InferenceWorker final : public Inference {
   bool feeding_ = false;
   std::shared_ptr<LandingMemory> memory_;
   std::shared_ptr<const ReceivePlan> plan_;
-  std::vector<bool> accepted_;  ///< Sources of the plan that are connected.
+  std::vector<std::string> accepted_;  ///< Per source of the plan its connection; empty: not there yet.
   std::shared_ptr<GrantSet> grants_;
 
   std::unique_ptr<Session> session_;
@@ -333,23 +333,23 @@ void InferenceWorker::OnTable(uint32_t epoch, const Result<std::shared_ptr<const
     return Feed(PlanFailed{epoch, plan.status()});
   }
   plan_ = *plan;
-  accepted_.assign(plan_->sources.size(), false);
+  accepted_.assign(plan_->sources.size(), {});
   OnConnected();
 }
 
 /// The sources connect; when the last is there this rank is prepared.
 void InferenceWorker::OnConnected() {
   if (plan_ == nullptr || state_.prepared) return;
+  const auto missing = [this] { return std::count(accepted_.begin(), accepted_.end(), std::string()); };
   for (size_t i = 0; i < accepted_.size(); ++i) {
-    if (accepted_[i]) continue;
+    if (!accepted_[i].empty()) continue;
     const auto connection = session_->endpoint().Find(plan_->sources[i].incarnation);
     if (!connection) continue;
-    accepted_[i] = true;
-    WC_LOG(kInfo, session_->text(), ": accepted ", std::count(accepted_.begin(), accepted_.end(), true), "/",
-           accepted_.size(), " from ", plan_->sources[i].name, ": ", connection->Describe());
+    accepted_[i] = StrCat(plan_->sources[i].name, ": ", connection->Describe());
+    WC_LOG(kInfo, session_->text(), ": accepted ", std::ssize(accepted_) - missing(), "/", accepted_.size(),
+           " from ", accepted_[i]);
   }
-  const bool all = std::find(accepted_.begin(), accepted_.end(), false) == accepted_.end();
-  if (all) Feed(PlanReady{state_.epoch});
+  if (missing() == 0) Feed(PlanReady{.epoch = state_.epoch, .connections = accepted_});
 }
 
 void InferenceWorker::OnDisconnected(const Identity& peer, const Status& status) {

@@ -163,7 +163,7 @@ void Transition::operator()(const SessionEnded& ended) {
 void Transition::operator()(const PlanReady& ready) {
   if (ready.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
-  Send(wire::Prepared{s_.epoch});
+  Send(wire::Prepared{.epoch = s_.epoch, .connections = ready.connections});
 }
 
 void Transition::operator()(const PlanFailed& failed) {
@@ -236,11 +236,8 @@ void Transition::operator()(const RegisterCalled& registered) {
     return Answer(
         {Code::kInvalidArgument, "an update is under way; register between Finish (or Abort) and Begin"});
   }
-  // The plan is void with the old registration, and so is a request of it.
-  if (s_.step == Step::kRequested) {
-    Send(wire::Failed{.update = s_.update, .reason = {Code::kCancelled, "registered its tensors anew"}});
-    Close(/*lost=*/false);
-  }
+  // The plan is void with the old registration, and so is a request of it: Register says so.
+  if (s_.step == Step::kRequested) Close(/*lost=*/false);
   s_.registered = true;
   s_.landing = registered.landing;
   s_.epoch = 0;
@@ -333,6 +330,7 @@ void Transition::operator()(const CallExpired& expired) {
 // --- Parts of transitions -------------------------------------------------------------------------------
 
 void Transition::Request(const wire::GrantRequest& request) {
+  if (s_.epoch == 0) return;  // It was sent before our Register came there, which takes it back.
   if (!s_.prepared || request.update.epoch != s_.epoch) {
     s_.closed = request.update;
     s_.closed_lost = false;

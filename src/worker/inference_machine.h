@@ -94,6 +94,7 @@ struct PlanArrived {  ///< Stands for wire::Plan.
 };
 struct PlanReady {  ///< Table read, every source connected.
   uint32_t epoch = 0;
+  std::vector<std::string> connections = {};  ///< Of wire::Prepared.
 };
 struct PlanFailed {
   uint32_t epoch = 0;

@@ -208,6 +208,7 @@ Result<std::vector<EngineStatus>> TrainerWorker::Engines() {
     if (model.model != session_->model()) continue;
     for (const auto& engine : model.engines)
       engines.push_back({.name = engine.name,
+                         .incarnation = engine.incarnation,
                          .state = std::string(wire::NameOf(engine.state)),
                          .version = engine.version,
                          .last_error = engine.last_error});
@@ -333,7 +334,11 @@ void TrainerWorker::Carry(const FreeSources& action) {
 void TrainerWorker::Carry(FinishUpdate& action) {
   const auto at = records_.find(action.number);
   if (at == records_.end()) return;
-  at->second->SetDone(action.done ? StatsOf(*action.done) : Result<UpdateStats>(action.status));
+  if (action.done) {
+    at->second->SetDone(StatsOf(*action.done), EnginesOf(*action.done));
+  } else {
+    at->second->SetDone(action.status);
+  }
   Prune();
 }
 

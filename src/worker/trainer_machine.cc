@@ -177,7 +177,7 @@ void Transition::operator()(const TrainerPlanArrived& plan) {
 void Transition::operator()(const TrainerPrepared& prepared) {
   if (prepared.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
-  Send(wire::Prepared{s_.epoch});
+  Send(wire::Prepared{.epoch = s_.epoch});
 }
 
 void Transition::operator()(const TrainerPlanFailed& failed) {

@@ -14,6 +14,7 @@ class PublishedUpdate final : public Update {
   Version version() const override { return record_->version(); }
   Status WaitSources(double timeout) override { return record_->WaitFree(timeout); }
   Result<UpdateStats> Wait(double timeout) override { return record_->WaitDone(timeout); }
+  std::vector<EngineStats> Engines() const override { return record_->Engines(); }
   void Cancel() override { cancel_(); }
 
  private:
@@ -43,10 +44,11 @@ void UpdateRecord::SetHeld() {
   free_.reset();
 }
 
-void UpdateRecord::SetDone(Result<UpdateStats> outcome) {
+void UpdateRecord::SetDone(Result<UpdateStats> outcome, std::vector<EngineStats> engines) {
   {
     const std::lock_guard lock(mutex_);
     if (done_) return;
+    engines_ = std::move(engines);
     done_ = outcome.ok() ? std::move(outcome) : Result<UpdateStats>(AsOutcome(outcome.status()));
   }
   changed_.notify_all();
@@ -60,6 +62,11 @@ bool UpdateRecord::over() const {
 void UpdateRecord::SetNote(std::string note) {
   const std::lock_guard lock(mutex_);
   note_ = std::move(note);
+}
+
+std::vector<EngineStats> UpdateRecord::Engines() const {
+  const std::lock_guard lock(mutex_);
+  return engines_;
 }
 
 Status UpdateRecord::WaitFree(double timeout) {
@@ -95,11 +102,25 @@ Result<UpdateStats> StatsOf(const wire::Done& done) {
   stats.seconds = done.seconds;
   stats.senders = StatsOf(done.senders);
   stats.receivers = StatsOf(done.receivers);
+  for (const auto& route : done.routes)
+    stats.routes.push_back(
+        {.sender = wire::ToString({.role = wire::Role::kTrainer, .engine = "", .rank = route.trainer}),
+         .receiver = wire::ToString(route.receiver),
+         .bytes = route.bytes,
+         .seconds = route.seconds});
   for (const auto& receiver : stats.receivers) stats.bytes += receiver.bytes;
-  for (const auto& engine : done.engines)
-    stats.engines.push_back(
-        {.engine = engine.engine, .committed = engine.committed, .reason = engine.reason.message()});
+  stats.engines = EnginesOf(done);
   return stats;
+}
+
+std::vector<EngineStats> EnginesOf(const wire::Done& done) {
+  std::vector<EngineStats> engines;
+  for (const auto& engine : done.engines)
+    engines.push_back({.engine = engine.engine,
+                       .committed = engine.committed,
+                       .reason = engine.reason.message(),
+                       .rank = engine.rank});
+  return engines;
 }
 
 std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel) {

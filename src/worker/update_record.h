@@ -22,7 +22,7 @@ class UpdateRecord {
   [[nodiscard]] Version version() const { return version_; }
   /// The first word counts, of each.
   void SetFree(Status status);
-  void SetDone(Result<UpdateStats> outcome);
+  void SetDone(Result<UpdateStats> outcome, std::vector<EngineStats> engines = {});
   /// Takes SetFree back.
   void SetHeld();
   [[nodiscard]] bool over() const;
@@ -31,6 +31,7 @@ class UpdateRecord {
 
   Status WaitFree(double timeout);
   Result<UpdateStats> WaitDone(double timeout);
+  [[nodiscard]] std::vector<EngineStats> Engines() const;
 
  private:
   [[nodiscard]] Status NotYet(Woken woken, const char* what, double timeout) const;
@@ -42,11 +43,14 @@ class UpdateRecord {
   std::condition_variable changed_;
   std::optional<Status> free_;
   std::optional<Result<UpdateStats>> done_;
+  std::vector<EngineStats> engines_;
   std::string note_;
 };
 
 /// The controller's word as the user gets it. Done's reason where the policy is not met.
 Result<UpdateStats> StatsOf(const wire::Done& done);
+
+std::vector<EngineStats> EnginesOf(const wire::Done& done);
 
 /// What Publish returns. `cancel` may outlive the worker.
 std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel);

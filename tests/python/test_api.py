@@ -40,6 +40,9 @@ def test_statistics_name_who_sent_and_who_received(trainer, engine):
     assert (stats.version.number, stats.bytes) == (1, 4000)
     assert [(rank.name, rank.bytes) for rank in stats.senders] == [("trainer 0", 4000)]
     assert [(rank.name, rank.bytes) for rank in stats.receivers] == [("engine e rank 0", 4000)]
+    (route,) = stats.routes
+    assert (route.sender, route.receiver, route.bytes) == ("trainer 0", "engine e rank 0", 4000)
+    assert route.seconds > 0
     assert stats.gb_per_s > 0
     np.testing.assert_array_equal(engine.live, np.arange(1000))
 
@@ -48,6 +51,7 @@ def test_engines_and_connections_are_shown(trainer, engine):
     serve(trainer, engine)
     (state,) = trainer.engines()
     assert (state.name, state.state, state.version.number, state.last_error) == ("e", "SERVING", 1, "")
+    assert state.incarnation != 0
     assert engine.state == "SERVING"
     assert "engine e rank 0" in "\n".join(trainer.connection_map())
     assert "trainer 0" in "\n".join(engine.connection_map())
@@ -73,7 +77,7 @@ def test_abort_after_receive_ends_the_update_by_name(trainer, engine):
     assert (engine.state, engine.version.number) == ("FAILED", -1)
     with pytest.raises(wc.UpdateAborted, match="engine e") as error:
         update.wait(30)
-    assert error.value.version == 1
+    assert (error.value.version, error.value.engine, error.value.rank) == (1, "e", 0)
     with pytest.raises(wc.Error):
         engine.check()
 

@@ -166,9 +166,15 @@ def test_info_shows_the_cluster(tmp_path, start, address):
         "trainer 0",
         "engine rollout rank 0",
     }
+    (connection,) = next(w for w in view["models"][0]["workers"] if w["role"] == "inference")["connections"]
+    assert connection.startswith("trainer 0: shm")
+    (route,) = view["models"][0]["routes"]
+    assert (route["trainer"], route["engine"], route["rank"]) == (0, "rollout", 0)
+    assert route["bytes"] > 0
+    assert route["bytes"] == view["models"][0]["senders"][0]["bytes"]
     text = run("info", "--controller", address).stdout
-    assert "rollout" in text
-    assert "SERVING" in text
+    for word in ("rollout", "SERVING", "connection to", "route of the last update"):
+        assert word in text
     watch = start("info", "--controller", address, "--watch", "--json")
     watch.line()
     watch.line()

@@ -179,17 +179,14 @@ class Adversary : public Simulator {
     }
   }
 
-  /// As workers do it: not while memory may be written, and a request that waits is given back.
+  /// As workers do it: not while memory may be written.
   void Reregister(Process& process) {
     if (process.granted) return;
-    if (!IsTrainer(process) && std::exchange(process.asked, false))
-      process.outbox.push_back(wire::Failed{.update = *process.update,
-                                            .reason = {Code::kCancelled, "registered its tensors anew"}});
     if (!IsTrainer(process) && Chance(2)) {  // Other memory.
       process.version = {};
       process.state = wire::EngineState::kJoining;
     }
-    SayRegister(process);
+    RegisterAnew(process.session);
     ++reregistered_;
   }
 

@@ -26,6 +26,10 @@ TEST(MachineUpdate, OneTrainerOneEngine) {
   EXPECT_EQ(done.senders[0].bytes, 100U);
   ASSERT_EQ(done.receivers.size(), 1U);
   EXPECT_EQ(done.receivers[0].bytes, 100U);
+  ASSERT_EQ(done.routes.size(), 1U);
+  EXPECT_EQ(done.routes[0].trainer, 0U);
+  EXPECT_EQ(done.routes[0].receiver, done.receivers[0].name);
+  EXPECT_EQ(done.routes[0].bytes, 100U);
   EXPECT_EQ(done.update.sequence, 1U);
   EXPECT_EQ(c.processes[c.trainers[0]].releases, 1);
   EXPECT_EQ(c.state.committed, kFirst);
@@ -168,6 +172,45 @@ TEST(MachineUpdate, ALateEngineDoesNotHoldUpLaterVersions) {
     EXPECT_EQ(c.StateOf(late), EngineState::kJoining);
     EXPECT_EQ(c.processes[c.trainers[0]].published, (std::map<int64_t, bool>{{1, true}, {2, true}}));
   }
+}
+
+TEST(MachineUpdate, ARankThatRegistersAnewBeginsTheUpdateAgain) {
+  for (const bool hold : {false, true}) {
+    Cluster c;
+    c.Start(2, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+    const SessionId a = c.engines["a"][0];
+    c.processes[a].grants = false;
+    c.PublishAll(1, hold);
+    c.Settle();
+    ASSERT_TRUE(c.state.update);
+    c.RegisterAnew(a);  // It had not seen the request yet.
+    c.processes[a].grants = true;
+    c.Settle();
+    EXPECT_EQ(c.Served(a), kFirst);
+    EXPECT_EQ(c.Served(c.engines["b"][0]), kFirst);
+    EXPECT_EQ(c.state.plan.epoch, 2U);
+    ASSERT_EQ(c.processes[c.trainers[0]].done.size(), 1U) << "no failure was told";
+    EXPECT_TRUE(c.LastDone().met_policy);
+  }
+}
+
+TEST(MachineUpdate, ARankThatRegistersAnewIsOutOfAnUpdateThatHasStarted) {
+  Cluster c;
+  c.config.together = false;
+  c.Start(1, {{"a", 1}, {"b", 1}});
+  const SessionId a = c.engines["a"][0];
+  c.processes[a].grants = false;
+  c.processes[c.engines["b"][0]].switches = false;
+  c.PublishAll(1);
+  c.Settle();
+  c.RegisterAnew(a);
+  c.Settle();
+  ASSERT_TRUE(c.state.update) << "the other engine goes on";
+  c.Fire(TimerKind::kStep, c.GroupOf("b"));
+  c.Settle();
+  ASSERT_FALSE(c.LastDone().engines.empty());
+  EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("registered its tensors anew"));
+  EXPECT_EQ(c.LastDone().engines[0].reason.code(), Code::kUnavailable);
 }
 
 TEST(MachineUpdate, ASupersededUpdateCostsNoVersion) {

@@ -125,6 +125,13 @@ class Simulator {
                                             .version = IsTrainer(process) ? Version{} : process.version});
     if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
   }
+  /// A rank that is in no update, or has not granted, tells its tensors anew.
+  void RegisterAnew(SessionId session) {
+    Process& process = processes[session];
+    process.asked = false;
+    process.epoch = 0;
+    SayRegister(process);
+  }
   /// The process dies; the controller sees its stream break.
   void Kill(SessionId session) {
     Process& process = processes[session];
@@ -457,6 +464,7 @@ class Simulator {
     process.outbox.push_back(wire::Prepared{.epoch = message.epoch});
   }
   void Hear(Process& rank, const wire::GrantRequest& message) {
+    if (rank.epoch == 0) return;  // Sent before its Register came there.
     rank.update = message.update;
     rank.next = message.version;
     rank.asked = true;

@@ -47,7 +47,7 @@ std::vector<WorkerMessage> WorkerMessages() {
                .state = EngineState::kServing,
                .version = kVersion},
       kMap,
-      Prepared{.epoch = 5},
+      Prepared{.epoch = 5, .connections = {"trainer 0: shm", "trainer 1: tcp"}},
       Published{.number = 81, .hold = true},
       Granted{.update = kUpdate, .grants = {{.trainer = 1, .slot = 3, .id = 77}}},
       Ready{.update = kUpdate,
@@ -87,9 +87,10 @@ std::vector<ControllerMessage> ControllerMessages() {
            .version = kVersion,
            .met_policy = true,
            .reason = kReason,
-           .engines = {{.engine = "rollout-1", .committed = true, .reason = kReason}},
+           .engines = {{.engine = "rollout-1", .committed = true, .reason = kReason, .rank = 2}},
            .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}},
            .receivers = {{.name = kRank, .bytes = 3, .seconds = 4}},
+           .routes = {{.trainer = 6, .receiver = kRank, .bytes = 7, .seconds = 8}},
            .seconds = 5},
       Lost{.name = kRank, .reason = kReason},
       Heartbeat{},
@@ -111,14 +112,17 @@ ClusterView View() {
                                    .prepared = true,
                                    .state = EngineState::kReady,
                                    .version = kVersion,
-                                   .addresses = {"a:1"}}},
+                                   .addresses = {"a:1"},
+                                   .connections = {"trainer 0: shm"}}},
                       .engines = {{.name = "rollout-1",
+                                   .incarnation = 77,
                                    .ranks = 2,
                                    .state = EngineState::kFailed,
                                    .version = kVersion,
                                    .last_error = "e"}},
                       .last_error = "x",
-                      .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}}}}};
+                      .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}},
+                      .routes = {{.trainer = 6, .receiver = kRank, .bytes = 7, .seconds = 8}}}}};
 }
 
 TEST(Codec, EveryWorkerMessageSurvives) {
