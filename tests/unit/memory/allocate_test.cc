@@ -52,6 +52,10 @@ TEST(AllocateTest, MoreThanThereIsIsAnErrorAndNoSignal) {
 }
 
 TEST(AllocateTest, WithoutDescriptorsIsAnError) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "UBSan's check of vptr opens a pipe: without descriptors it takes every object for a wrong one";
+#endif
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const int next = dup(0);

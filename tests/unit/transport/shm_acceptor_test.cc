@@ -32,6 +32,10 @@ class NoMoreDescriptors {
 };
 
 TEST(ShmAcceptor, RestsWhenDescriptorsHaveRunOut) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "UBSan's check of vptr opens a pipe: without descriptors it takes every object for a wrong one";
+#endif
   auto poller = Poller::Create();
   ASSERT_TRUE(poller.ok());
   auto acceptor = Acceptor::Create(*poller);
