@@ -24,9 +24,9 @@ constexpr double kSlow = 6;
 constexpr int kRounds = 11;
 constexpr double kSlow = 1;
 #endif
-constexpr double kLease = 0.5;
+constexpr double kLease = 0.5 * kSlow;
 /// What the product promises.
-constexpr double kBound = (2 * kLease + 5) * kSlow;
+constexpr double kBound = 2 * kLease + 5 * kSlow;
 
 /// Two trainers and two engines: "a" of two ranks, "b" of one.
 class Kill : public testing::Test {

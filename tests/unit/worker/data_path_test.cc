@@ -153,12 +153,16 @@ class DataPath : public testing::Test {
     side.plan = plan;
     side.sender = std::make_unique<Sender>(
         *side.endpoint, settings_,
+        // One thread calls these, for one destination after the other.
         Sender::Callbacks{.on_ended =
-                              [&side](const SendEnded& ended) {
-                                side.outcome = ended;
-                                side.ended.Set();
+                              [&side, left = plan->targets.size()](const SendEnded& ended) mutable {
+                                if (!side.outcome || side.outcome->status.ok()) side.outcome = ended;
+                                if (--left == 0) side.ended.Set();
                               },
-                          .on_fenced = [&side](const SendFenced&) { side.fenced.Set(); }});
+                          .on_fenced =
+                              [&side, left = plan->targets.size()](const SendFenced&) mutable {
+                                if (--left == 0) side.fenced.Set();
+                              }});
   }
 
   void PlanSink(InferenceSide& side, const std::string& table) {
