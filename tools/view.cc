@@ -50,7 +50,7 @@ std::string ModelText(const wire::ModelView& model) {
   if (!senders.empty()) out += "\n" + senders.ToString();
   Table routes({"route of the last update", "to", "bytes", "seconds", "GB/s"});
   for (const auto& route : model.routes)
-    routes.Add({StrCat("trainer ", route.trainer), ToString(route.receiver), Grouped(route.bytes),
+    routes.Add({ToString(route.sender), ToString(route.receiver), Grouped(route.bytes),
                 Fixed(route.seconds, 3), Rate(route)});
   if (!routes.empty()) out += "\n" + routes.ToString();
   return out;
@@ -116,7 +116,7 @@ std::string ViewJson(const wire::ClusterView& view) {
     }
     json.EndArray().Key("routes").BeginArray();
     for (const auto& route : model.routes) {
-      json.BeginObject().Key("trainer").Number(route.trainer);
+      json.BeginObject().Key("sender").String(ToString(route.sender));
       json.Key("engine").String(route.receiver.engine).Key("rank").Number(route.receiver.rank);
       json.Key("bytes").Number(route.bytes).Key("seconds").Number(route.seconds).EndObject();
     }

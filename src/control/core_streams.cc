@@ -138,7 +138,8 @@ void Core::Hear(Session& session, Incoming incoming) {
                          .rules = {},
                          .landing = registration->landing,
                          .state = registration->state,
-                         .version = registration->version};
+                         .version = registration->version,
+                         .shares = registration->shares};
     session.registration =
         std::make_shared<const wire::Register>(std::exchange(*registration, std::move(light)));
     session.landing.reset();

@@ -57,8 +57,8 @@ class Writer {
   void Add(const Receiver& r) {
     (*this)(r.session, r.group, r.rank, r.destination, r.step, r.grants, r.bytes, r.seconds, r.sources);
   }
-  void Add(const wire::SourceBytes& s) { (*this)(s.trainer, s.bytes, s.seconds); }
-  void Add(const wire::SourceGrant& g) { (*this)(g.trainer, g.slot, g.id); }
+  void Add(const wire::SourceBytes& s) { (*this)(s.source, s.bytes, s.seconds); }
+  void Add(const wire::SourceGrant& g) { (*this)(g.source, g.slot, g.id); }
   void Add(const Target& t) { (*this)(t.group, t.step, t.reason, t.rank); }
   void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason, o.rank); }
   void Add(const UpdateState& u) {

@@ -84,13 +84,13 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
   if (rank == nullptr) return;
   std::vector<bool> named(s_.plan.trainers.size());
   for (const wire::SourceGrant& grant : message.grants) {
-    if (grant.trainer < named.size() && !named[grant.trainer]) {
-      named[grant.trainer] = true;
+    if (grant.source < named.size() && !named[grant.source]) {
+      named[grant.source] = true;
       continue;
     }
     EngineOut(*TargetOf(worker.group),
-              {Code::kProtocol, StrCat(TextOf(worker), " granted trainer ", grant.trainer,
-                                       grant.trainer < named.size() ? " twice" : ", which does not exist")},
+              {Code::kProtocol, StrCat(TextOf(worker), " granted source ", grant.source,
+                                       grant.source < named.size() ? " twice" : ", which does not exist")},
               &worker);
     return;
   }
@@ -112,11 +112,11 @@ void Machine::StartGranted() {
     for (Receiver& rank : update.receivers) {
       if (rank.group != target.group) continue;
       for (const wire::SourceGrant& grant : std::exchange(rank.grants, {}))
-        Tell(s_.plan.trainers[grant.trainer], wire::Start{.update = update.id,
-                                                          .version = update.version,
-                                                          .destination = rank.destination,
-                                                          .slot = grant.slot,
-                                                          .grant = grant.id});
+        Tell(s_.plan.trainers[grant.source], wire::Start{.update = update.id,
+                                                         .version = update.version,
+                                                         .destination = rank.destination,
+                                                         .slot = grant.slot,
+                                                         .grant = grant.id});
     }
     update.started = true;
     // Ranks without a source are ready as soon as they have granted.
@@ -276,12 +276,12 @@ wire::Done Machine::MakeDone(const UpdateState& update) const {
         .role = wire::Role::kInference, .engine = FindGroup(receiver.group)->name, .rank = receiver.rank};
     done.receivers.push_back({.name = name, .bytes = receiver.bytes, .seconds = receiver.seconds});
     for (const wire::SourceBytes& source : receiver.sources) {
-      if (source.trainer >= done.senders.size()) continue;  // Only a statistic.
-      wire::RankBytes& sender = done.senders[source.trainer];
+      if (source.source >= done.senders.size()) continue;  // Only a statistic.
+      wire::RankBytes& sender = done.senders[source.source];
       sender.bytes += source.bytes;
       sender.seconds = std::max(sender.seconds, source.seconds);
       done.routes.push_back(
-          {.trainer = source.trainer, .receiver = name, .bytes = source.bytes, .seconds = source.seconds});
+          {.sender = sender.name, .receiver = name, .bytes = source.bytes, .seconds = source.seconds});
     }
   }
   return done;

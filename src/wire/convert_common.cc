@@ -90,12 +90,12 @@ void Get(const pb::Member& from, Member& to, Check& check) {
 }
 
 void Put(const SourceGrant& from, pb::SourceGrant& to) {
-  to.set_trainer(from.trainer);
+  to.set_source(from.source);
   to.set_slot(from.slot);
   to.set_id(from.id);
 }
 void Get(const pb::SourceGrant& from, SourceGrant& to, Check&) {
-  to = {.trainer = from.trainer(), .slot = from.slot(), .id = from.id()};
+  to = {.source = from.source(), .slot = from.slot(), .id = from.id()};
 }
 
 void Put(const RankBytes& from, pb::RankBytes& to) {
@@ -111,15 +111,15 @@ void Get(const pb::RankBytes& from, RankBytes& to, Check& check) {
 }
 
 void Put(const RouteBytes& from, pb::RouteBytes& to) {
-  to.set_trainer(from.trainer);
+  Put(from.sender, *to.mutable_sender());
   Put(from.receiver, *to.mutable_receiver());
   to.set_bytes(from.bytes);
   to.set_seconds(from.seconds);
 }
 void Get(const pb::RouteBytes& from, RouteBytes& to, Check& check) {
+  Get(from.sender(), to.sender, check);
   Get(from.receiver(), to.receiver, check);
   check.Time(from.seconds(), "seconds");
-  to.trainer = from.trainer();
   to.bytes = from.bytes();
   to.seconds = from.seconds();
 }

@@ -19,6 +19,7 @@ void PutIn(const Plan& from, pb::ControllerMessage& message) {
   to.set_table(from.table);
   to.set_table_file(from.table_file);
   PutAll(from.peers, to.mutable_peers());
+  to.set_gives(from.gives);
 }
 void PutIn(const PeerLanding& from, pb::ControllerMessage& message) {
   message.mutable_peer_landing()->set_destination(from.destination);
@@ -96,6 +97,7 @@ Plan GetPlan(const pb::Plan& from, Check& check) {
   to.table = from.table();
   to.table_file = from.table_file();
   GetAll(from.peers(), to.peers, kMaxWorkers, "peers", check);
+  to.gives = from.gives();
   return to;
 }
 PeerLanding GetPeerLanding(const pb::PeerLanding& from, Check& check) {

@@ -26,6 +26,7 @@ void PutIn(const Register& from, pb::WorkerMessage& message) {
   to.set_landing(static_cast<uint32_t>(from.landing));
   to.set_state(static_cast<uint32_t>(from.state));
   Put(from.version, *to.mutable_version());
+  to.set_withholds(!from.shares);
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -48,7 +49,7 @@ void PutIn(const Ready& from, pb::WorkerMessage& message) {
   to.set_seconds(from.seconds);
   for (const SourceBytes& source : from.sources) {
     auto& put = *to.add_sources();
-    put.set_trainer(source.trainer);
+    put.set_source(source.source);
     put.set_bytes(source.bytes);
     put.set_seconds(source.seconds);
   }
@@ -104,6 +105,7 @@ Register GetRegister(const pb::Register& from, Check& check) {
   to.landing = check.Value(from.landing(), Landing::kShadow, "landing");
   to.state = check.Value(from.state(), EngineState::kFailed, "state");
   Get(from.version(), to.version, check);
+  to.shares = !from.withholds();
   return to;
 }
 LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {
@@ -129,7 +131,7 @@ Ready GetReady(const pb::Ready& from, Check& check) {
   if (!check.Count(static_cast<size_t>(from.sources_size()), kMaxWorkers, "sources")) return to;
   for (const auto& source : from.sources()) {
     check.Time(source.seconds(), "seconds");
-    to.sources.push_back({.trainer = source.trainer(), .bytes = source.bytes(), .seconds = source.seconds()});
+    to.sources.push_back({.source = source.source(), .bytes = source.bytes(), .seconds = source.seconds()});
   }
   return to;
 }

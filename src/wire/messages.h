@@ -66,7 +66,7 @@ struct Member {
 
 /// Leave given to one source.
 struct SourceGrant {
-  uint32_t trainer = 0;  ///< Rank.
+  uint32_t source = 0;  ///< Its number in the table.
   uint32_t slot = 0;
   uint64_t id = 0;
   friend bool operator==(const SourceGrant&, const SourceGrant&) = default;
@@ -99,6 +99,7 @@ struct Register {
   Landing landing = Landing::kInPlace;
   EngineState state = EngineState::kJoining;
   Version version = {};  ///< Served (or -1).
+  bool shares = true;    ///< Inference: others may get the version that it serves from here.
   friend bool operator==(const Register&, const Register&) = default;
 };
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
@@ -135,9 +136,9 @@ struct Granted {
   std::vector<SourceGrant> grants;
   friend bool operator==(const Granted&, const Granted&) = default;
 };
-/// What a rank has received from one trainer, and when the last of it came (seconds from the grant on).
+/// What a rank has received from one source, and when the last of it came (seconds from the grant on).
 struct SourceBytes {
-  uint32_t trainer = 0;  ///< Rank.
+  uint32_t source = 0;  ///< Its number in the table.
   uint64_t bytes = 0;
   double seconds = 0;
   friend bool operator==(const SourceBytes&, const SourceBytes&) = default;
@@ -216,6 +217,8 @@ struct Plan {
   std::string table_file;
   /// The other side; index = rank number in the table. Those it exchanges nothing with have incarnation 0.
   std::vector<Member> peers;
+  /// Inference: this rank is a source of the plan, and its table is one of the sending side.
+  bool gives = false;
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 /// Trainer: a destination's landing places, index = its number in the table.
@@ -235,7 +238,7 @@ struct GrantRequest {
   Version version;
   friend bool operator==(const GrantRequest&, const GrantRequest&) = default;
 };
-/// Trainer: this destination may be written.
+/// Source (a trainer, or an inference rank with a Plan that gives): this destination may be written.
 struct Start {
   UpdateId update;
   Version version;
@@ -264,7 +267,9 @@ struct Stop {
 /// Inference: revoke, answer Aborted. Trainer: the whole update is off, sources may change, Done follows.
 struct Abort {
   UpdateId update;
-  Status reason;  ///< Inference: ok when superseded before anything was sent; the user's call waits on.
+  /// Inference: ok when the user's call waits on, because the update was superseded before anything was
+  /// sent, or is tried again from other sources.
+  Status reason;
   Version version = {};  ///< Trainer: of the update.
   bool started = true;   ///< Inference: some source may have been told of this engine's grants.
   friend bool operator==(const Abort&, const Abort&) = default;
@@ -288,9 +293,9 @@ struct RankBytes {
   double seconds = 0;
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
-/// All that went from one trainer to one inference rank.
+/// All that went from one source to one inference rank.
 struct RouteBytes {
-  uint32_t trainer = 0;  ///< Rank.
+  WorkerName sender;
   WorkerName receiver;
   uint64_t bytes = 0;
   double seconds = 0;  ///< From the receiver's grant on.

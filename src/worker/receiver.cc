@@ -19,7 +19,7 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& pla
   made->batches = CutIntoBatches(made->table);
   for (const int peer : made->table.peers) {
     const wire::Member& member = plan.peers[static_cast<size_t>(peer)];
-    made->sources.push_back({.trainer = static_cast<uint32_t>(peer),
+    made->sources.push_back({.source = static_cast<uint32_t>(peer),
                              .incarnation = member.incarnation,
                              .name = wire::ToString(member.name)});
   }
@@ -79,7 +79,7 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index, bool checksums)
   WC_ASSIGN_OR_RETURN(sources_[index].grant, connection->OpenGrant(std::move(options)));
   sources_[index].connection = std::move(connection);
   const auto grant = sources_[index].grant;
-  names_.push_back({.trainer = source.trainer, .slot = grant.slot, .id = grant.id});
+  names_.push_back({.source = source.source, .slot = grant.slot, .id = grant.id});
   if (plan_->batches[index].transfers() == 0) OnSourceComplete(index);
   return Status::Ok();
 }
@@ -103,7 +103,7 @@ uint64_t GrantSet::bytes() const {
 std::vector<wire::SourceBytes> GrantSet::sources() const {
   std::vector<wire::SourceBytes> sources;
   for (size_t i = 0; i < sources_.size(); ++i)
-    sources.push_back({.trainer = plan_->sources[i].trainer,
+    sources.push_back({.source = plan_->sources[i].source,
                        .bytes = static_cast<uint64_t>(plan_->batches[i].bytes()),
                        .seconds = sources_[i].seconds});
   return sources;

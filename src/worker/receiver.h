@@ -23,7 +23,7 @@ struct ReceivePlan {
   plan::RankTable table;
   std::vector<Batches> batches;  ///< As table.peers.
   struct Source {
-    uint32_t trainer = 0;
+    uint32_t source = 0;
     Incarnation incarnation = 0;
     std::string name;
   };

@@ -103,11 +103,10 @@ Result<UpdateStats> StatsOf(const wire::Done& done) {
   stats.senders = StatsOf(done.senders);
   stats.receivers = StatsOf(done.receivers);
   for (const auto& route : done.routes)
-    stats.routes.push_back(
-        {.sender = wire::ToString({.role = wire::Role::kTrainer, .engine = "", .rank = route.trainer}),
-         .receiver = wire::ToString(route.receiver),
-         .bytes = route.bytes,
-         .seconds = route.seconds});
+    stats.routes.push_back({.sender = wire::ToString(route.sender),
+                            .receiver = wire::ToString(route.receiver),
+                            .bytes = route.bytes,
+                            .seconds = route.seconds});
   for (const auto& receiver : stats.receivers) stats.bytes += receiver.bytes;
   stats.engines = EnginesOf(done);
   return stats;

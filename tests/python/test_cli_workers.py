@@ -169,7 +169,7 @@ def test_info_shows_the_cluster(tmp_path, start, address):
     (connection,) = next(w for w in view["models"][0]["workers"] if w["role"] == "inference")["connections"]
     assert connection.startswith("trainer 0: shm")
     (route,) = view["models"][0]["routes"]
-    assert (route["trainer"], route["engine"], route["rank"]) == (0, "rollout", 0)
+    assert (route["sender"], route["engine"], route["rank"]) == ("trainer 0", "rollout", 0)
     assert route["bytes"] > 0
     assert route["bytes"] == view["models"][0]["senders"][0]["bytes"]
     text = run("info", "--controller", address).stdout

@@ -324,8 +324,8 @@ TEST(MachineFault, GrantsForTrainersThatDoNotExistAreRefused) {
     c.processes[c.engines["a"][0]].grants = false;
     c.PublishAll(1);
     c.Settle();
-    wire::Granted granted{.update = c.state.update->id, .grants = {{.trainer = 0, .slot = 1, .id = 5}}};
-    granted.grants.push_back({.trainer = trainer, .slot = 2, .id = 6});
+    wire::Granted granted{.update = c.state.update->id, .grants = {{.source = 0, .slot = 1, .id = 5}}};
+    granted.grants.push_back({.source = trainer, .slot = 2, .id = 6});
     c.Do(Said{c.engines["a"][0], granted});
     c.Settle();
     EXPECT_EQ(c.LastDone().reason.code(), Code::kProtocol);

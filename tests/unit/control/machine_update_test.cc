@@ -27,7 +27,7 @@ TEST(MachineUpdate, OneTrainerOneEngine) {
   ASSERT_EQ(done.receivers.size(), 1U);
   EXPECT_EQ(done.receivers[0].bytes, 100U);
   ASSERT_EQ(done.routes.size(), 1U);
-  EXPECT_EQ(done.routes[0].trainer, 0U);
+  EXPECT_EQ(done.routes[0].sender, done.senders[0].name);
   EXPECT_EQ(done.routes[0].receiver, done.receivers[0].name);
   EXPECT_EQ(done.routes[0].bytes, 100U);
   EXPECT_EQ(done.update.sequence, 1U);

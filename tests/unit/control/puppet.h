@@ -149,11 +149,11 @@ class Puppet {
     if (!options_.follows) return;
     version_ = request.version;
     client_->Send(
-        wire::Granted{.update = request.update, .grants = {{.trainer = 0, .slot = 1, .id = RandomId()}}});
+        wire::Granted{.update = request.update, .grants = {{.source = 0, .slot = 1, .id = RandomId()}}});
     client_->Send(wire::Ready{.update = request.update,
                               .bytes = 4096,
                               .seconds = 0.01,
-                              .sources = {{.trainer = 0, .bytes = 4096, .seconds = 0.01}}});
+                              .sources = {{.source = 0, .bytes = 4096, .seconds = 0.01}}});
   }
   void Hear(const wire::Commit& commit) { client_->Send(wire::Committed{.update = commit.update}); }
   void Hear(const wire::Serve& serve) {

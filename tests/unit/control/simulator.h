@@ -448,7 +448,7 @@ class Simulator {
     rank.state = wire::EngineState::kReady;
     wire::Ready ready{.update = *rank.update, .bytes = 100 * rank.sources, .seconds = 0.5};
     for (uint32_t trainer = 0; trainer < rank.sources; ++trainer)
-      ready.sources.push_back({.trainer = trainer, .bytes = 100, .seconds = 0.5});
+      ready.sources.push_back({.source = trainer, .bytes = 100, .seconds = 0.5});
     rank.outbox.push_back(std::move(ready));
   }
 
@@ -477,7 +477,7 @@ class Simulator {
     wire::Granted granted{.update = message.update, .grants = {}};
     for (uint32_t trainer = 0; trainer < rank.sources; ++trainer) {
       rank.open[++last_id] = trainer;
-      granted.grants.push_back({.trainer = trainer, .slot = 1, .id = last_id});
+      granted.grants.push_back({.source = trainer, .slot = 1, .id = last_id});
     }
     rank.outbox.push_back(granted);
     TryReady(rank);

@@ -45,15 +45,16 @@ std::vector<WorkerMessage> WorkerMessages() {
                .rules = "{}",
                .landing = Landing::kShadow,
                .state = EngineState::kServing,
-               .version = kVersion},
+               .version = kVersion,
+               .shares = false},
       kMap,
       Prepared{.epoch = 5, .connections = {"trainer 0: shm", "trainer 1: tcp"}},
       Published{.number = 81, .hold = true},
-      Granted{.update = kUpdate, .grants = {{.trainer = 1, .slot = 3, .id = 77}}},
+      Granted{.update = kUpdate, .grants = {{.source = 1, .slot = 3, .id = 77}}},
       Ready{.update = kUpdate,
             .bytes = 17,
             .seconds = 1.5,
-            .sources = {{.trainer = 3, .bytes = uint64_t{1} << 41, .seconds = 0.5}, {.trainer = 9}}},
+            .sources = {{.source = 3, .bytes = uint64_t{1} << 41, .seconds = 0.5}, {.source = 9}}},
       Committed{.update = kUpdate},
       Serving{.update = kUpdate, .version = kVersion},
       Aborted{.update = kUpdate, .lost = true},
@@ -73,7 +74,8 @@ std::vector<ControllerMessage> ControllerMessages() {
            .table = std::string(1000, '\xaa'),
            .table_file = "/shared/epoch-3/t",
            .peers = {{.name = kTrainer, .incarnation = 5, .addresses = {"a:1"}},
-                     {.name = kRank, .incarnation = 0, .addresses = {}}}},
+                     {.name = kRank, .incarnation = 0, .addresses = {}}},
+           .gives = true},
       PeerLanding{.destination = 4, .map = kMap},
       Superseded{.version = kVersion},
       GrantRequest{.update = kUpdate, .version = kVersion},
@@ -90,7 +92,7 @@ std::vector<ControllerMessage> ControllerMessages() {
            .engines = {{.engine = "rollout-1", .committed = true, .reason = kReason, .rank = 2}},
            .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}},
            .receivers = {{.name = kRank, .bytes = 3, .seconds = 4}},
-           .routes = {{.trainer = 6, .receiver = kRank, .bytes = 7, .seconds = 8}},
+           .routes = {{.sender = kTrainer, .receiver = kRank, .bytes = 7, .seconds = 8}},
            .seconds = 5},
       Lost{.name = kRank, .reason = kReason},
       Heartbeat{},
@@ -122,7 +124,7 @@ ClusterView View() {
                                    .last_error = "e"}},
                       .last_error = "x",
                       .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}},
-                      .routes = {{.trainer = 6, .receiver = kRank, .bytes = 7, .seconds = 8}}}}};
+                      .routes = {{.sender = kTrainer, .receiver = kRank, .bytes = 7, .seconds = 8}}}}};
 }
 
 TEST(Codec, EveryWorkerMessageSurvives) {

@@ -189,7 +189,7 @@ class DataPath : public testing::Test {
   }
   void Send(size_t sink) {
     for (const auto& grant : inference_[sink]->grants->grants()) {
-      auto& side = *trainers_[grant.trainer];
+      auto& side = *trainers_[grant.source];
       const int target = side.plan->TargetOf(static_cast<uint32_t>(sink));
       ASSERT_GE(target, 0);
       side.sender->Start(side.plan, static_cast<size_t>(target), update_, {grant.slot, grant.id});

@@ -64,7 +64,7 @@ TEST(InferenceMachine, InPlaceUpdateGoesThroughEveryStep) {
   rank.Do(BeginCalled{});
   EXPECT_TRUE(rank.Answer().ok());
   EXPECT_TRUE(rank.Action<OpenGrants>());
-  rank.Do(GrantsOpened{Update(1), {{.trainer = 0, .slot = 1, .id = 9}}});
+  rank.Do(GrantsOpened{Update(1), {{.source = 0, .slot = 1, .id = 9}}});
   ASSERT_TRUE(rank.Sent<wire::Granted>());
   EXPECT_EQ(rank.Sent<wire::Granted>()->grants.size(), 1U);
   rank.Do(ReceiveCalled{});
@@ -168,7 +168,7 @@ void GrantAfterServing(Rank& rank) {
   rank.Do(wire::Serve{Update(1)});
   rank.Do(WaitCalled{});
   rank.Do(wire::GrantRequest{Update(2), Number(4)});
-  rank.Do(GrantsOpened{Update(2), {{.trainer = 0, .slot = 1, .id = 9}}});
+  rank.Do(GrantsOpened{Update(2), {{.source = 0, .slot = 1, .id = 9}}});
   ASSERT_TRUE(rank.Sent<wire::Granted>());
   EXPECT_EQ(rank.state.served, Version{}) << "it cannot know that nobody writes";
 }
