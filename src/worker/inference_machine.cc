@@ -58,6 +58,7 @@ class Transition {
   void Switched();
   void CommitSwitch();
   void Fail(const Status& reason);
+  void LeaveBehind(const Status& reason);
   void BeginAbort(const Status& reason, bool tell);
   void CompleteAbort();
   void Close(bool lost);
@@ -80,6 +81,7 @@ void Transition::operator()(const wire::Welcome& welcome) {
   // A new session: the controller knows no more of an update that was under way.
   BeginAbort({Code::kUnavailable, "the controller began a new session"}, /*tell=*/false);
   s_.next.reset();
+  s_.retried = false;
   s_.term = welcome.term;
   s_.epoch = 0;
   s_.prepared = false;
@@ -88,7 +90,7 @@ void Transition::operator()(const wire::Welcome& welcome) {
 
 void Transition::operator()(const PlanArrived& plan) {
   // Everything of older epochs is void.
-  BeginAbort({Code::kUnavailable, "the plan changed"}, /*tell=*/false);
+  LeaveBehind({Code::kUnavailable, "the plan changed"});
   s_.next.reset();
   s_.epoch = plan.epoch;
   s_.prepared = false;
@@ -102,8 +104,7 @@ void Transition::operator()(const wire::GrantRequest& request) {
   if (request.update <= s_.update) return;
   // The controller has left the update at hand; this one begins when that one's memory is fenced.
   s_.next = request;
-  BeginAbort({Code::kCancelled, StrCat(wire::ToString(s_.update), " was left for a later one")},
-             /*tell=*/false);
+  LeaveBehind({Code::kCancelled, StrCat(wire::ToString(s_.update), " was left for a later one")});
 }
 
 void Transition::operator()(const wire::Commit& commit) {
@@ -129,14 +130,22 @@ void Transition::operator()(const wire::Abort& abort) {
   if (abort.update.term != s_.term) return;
   if (s_.next && s_.next->update == abort.update) {
     s_.next.reset();
-    return Send(wire::Aborted{abort.update, false});
+    Send(wire::Aborted{abort.update, false});
+    return abort.reason.ok() ? void() : BeginAbort(abort.reason, /*tell=*/false);
   }
   if (s_.step != Step::kNone && s_.update == abort.update) {
     // No source knows the grants: nobody has written.
     if (!abort.started && (s_.step <= Step::kReady || s_.step == Step::kAborting)) s_.touched = false;
+    s_.retried = abort.reason.ok() && abort.started;
     return BeginAbort(abort.reason, /*tell=*/true);
   }
-  Send(wire::Aborted{abort.update, abort.update == s_.closed && s_.closed_lost});
+  const bool newest = abort.update == s_.closed;
+  Send(wire::Aborted{abort.update, newest && s_.closed_lost});
+  if (!newest || !s_.retried || abort.reason.ok() || s_.step != Step::kNone) return;
+  // There was no other source after all.
+  s_.retried = false;
+  s_.last_error = abort.reason;
+  TellAbort(abort.reason);
 }
 
 void Transition::operator()(const wire::Lost& lost) {
@@ -200,7 +209,13 @@ void Transition::operator()(const Arrived& arrived) {
 }
 
 void Transition::operator()(const SourceLost& lost) {
-  if (IsCurrent(lost.update, Step::kWriting)) Fail(lost.reason);
+  if (!IsCurrent(lost.update, Step::kWriting)) return;
+  Send(wire::Failed{.update = s_.update, .reason = lost.reason});
+  // The call that waits is told nothing until the controller has found another source, or none.
+  s_.abort = s_.uncertain = s_.undecided = true;
+  s_.abort_reason = lost.reason;
+  s_.step = Step::kAborting;
+  Do(RevokeGrants{s_.update});
 }
 
 void Transition::operator()(const GrantsFenced& fenced) {
@@ -240,6 +255,7 @@ void Transition::operator()(const RegisterCalled& registered) {
   if (s_.step == Step::kRequested) Close(/*lost=*/false);
   s_.registered = true;
   s_.landing = registered.landing;
+  s_.retried = false;
   s_.epoch = 0;
   s_.prepared = false;
   if (!registered.same_memory) {
@@ -289,6 +305,11 @@ void Transition::operator()(const FinishCalled&) {
 void Transition::operator()(const AbortCalled&) {
   s_.pending_error = Status::Ok();
   s_.call = UserCall::kAbort;
+  if (s_.undecided) {  // Another source would not matter any more.
+    s_.undecided = false;
+    s_.uncertain = s_.touched && s_.before.number >= 0;
+    if (s_.fenced && !s_.uncertain) return CompleteAbort();
+  }
   if (s_.step == Step::kAborting) return;
   const bool untouched = s_.landing == Landing::kShadow && !s_.touched;
   if (s_.step <= Step::kRequested || untouched) {
@@ -339,6 +360,7 @@ void Transition::Request(const wire::GrantRequest& request) {
                                                 s_.prepared ? StrCat("epoch ", s_.epoch) : "none"));
     return Send(wire::Failed{.update = request.update, .reason = reason});
   }
+  s_.retried = false;
   s_.step = Step::kRequested;
   s_.update = request.update;
   s_.version = request.version;
@@ -394,17 +416,24 @@ void Transition::Fail(const Status& reason) {
   s_.uncertain = uncertain;  // The controller's Abort will say.
 }
 
+/// The update at hand makes way for what comes. A call that waits on waits for that.
+void Transition::LeaveBehind(const Status& reason) {
+  const bool waits_on = s_.abort && s_.abort_reason.ok();
+  BeginAbort(waits_on ? Status::Ok() : reason, /*tell=*/false);
+}
+
 void Transition::BeginAbort(const Status& reason, bool tell) {
   if (s_.step == Step::kNone) return;
-  if (!s_.abort || s_.abort_reason.ok()) s_.abort_reason = reason;
+  if (!s_.abort || s_.abort_reason.ok() || (s_.undecided && reason.ok())) s_.abort_reason = reason;
+  if (!s_.abort_reason.ok()) s_.retried = false;
   s_.abort = true;
-  s_.uncertain = false;
+  s_.uncertain = s_.undecided = false;
   s_.tell_aborted = s_.tell_aborted || tell;
   // Between Begin and Finish the engine is paused: its call need not wait until the memory is fenced.
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kFinish;
   if (waiting && s_.step != Step::kCopying && !reason.ok()) {
     s_.abort_told = true;
-    AnswerError(reason);
+    AnswerError(s_.abort_reason);
   }
   switch (s_.step) {
     case Step::kWriting:
@@ -440,10 +469,13 @@ void Transition::CompleteAbort() {
   if (!reason.ok()) s_.last_error = reason;
   if (s_.tell_aborted && !s_.ended) Send(wire::Aborted{s_.update, lost});
   Close(lost);
+  const bool switched =
+      s_.call != UserCall::kWait && (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing);
   if (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing) s_.user = UserPhase::kBegun;
-  // A later version comes: the call that waits need not know.
-  const bool superseded = reason.ok() && s_.call != UserCall::kAbort;
-  if (!told && !superseded) TellAbort(reason);
+  // A later version or attempt comes: the call that waits need not know, unless Receive has returned.
+  const bool waits_on = reason.ok() && s_.call != UserCall::kAbort;
+  if (!told && !waits_on) TellAbort(reason);
+  if (waits_on && switched) TellAbort({Code::kUnavailable, "the update was begun again after Receive"});
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
 }
 
@@ -454,7 +486,8 @@ void Transition::Close(bool lost) {
   s_.update = {};
   s_.version = {};
   s_.before = {};
-  s_.touched = s_.commit = s_.abort = s_.fenced = s_.uncertain = s_.abort_told = s_.tell_aborted = false;
+  s_.touched = s_.commit = s_.abort = s_.fenced = false;
+  s_.uncertain = s_.undecided = s_.abort_told = s_.tell_aborted = false;
   s_.abort_reason = Status::Ok();
   s_.bytes = 0;
   s_.seconds = 0;
@@ -486,7 +519,7 @@ void Transition::TellAbort(const Status& reason) {
 void Transition::TellLoss() {
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kWait;
   // Within an update Abort will say it, or the update does without the lost one.
-  if (!waiting || s_.step != Step::kNone || s_.loss.ok() || s_.loss_told) return;
+  if (!waiting || s_.step != Step::kNone || s_.retried || s_.loss.ok() || s_.loss_told) return;
   s_.loss_told = true;
   AnswerError(s_.loss);
 }
@@ -517,14 +550,16 @@ Status Transition::TooLate(bool interrupted) const {
       what = "this rank has every byte, but others are not ready in time";
       break;
     case Step::kAborting:
-      what = StrCat("a source may still write here (keep the engine paused and call Abort again) after: ",
-                    s_.abort_reason.message());
+      what = s_.fenced
+                 ? "the controller has not said in time how the update goes on after: "
+                 : "a source may still write here (keep the engine paused and call Abort again) after: ";
+      what += s_.abort_reason.message();
       break;
     default:
       what = "not every byte arrived in time";
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
-  if (s_.step == Step::kAborting) return {Code::kFenced, what};
+  if (s_.step == Step::kAborting && !s_.fenced) return {Code::kFenced, what};
   if (interrupted) return {Code::kCancelled, StrCat("interrupted; ", what)};
   return {Code::kTimedOut, what};
 }

@@ -72,6 +72,7 @@ struct InferenceState {
   bool abort = false;       ///< To be aborted as soon as nobody touches the memory any more.
   bool fenced = false;      ///< While it is aborted: nothing can land any more.
   bool uncertain = false;   ///< It failed here: whether sources know the grants is for the controller to say.
+  bool undecided = false;   ///< A source was lost: whether there is another is for the controller to say.
   bool abort_told = false;  ///< The user's call has had its answer.
   bool tell_aborted = false;  ///< The controller waits for Aborted.
   Status abort_reason;
@@ -79,6 +80,7 @@ struct InferenceState {
 
   wire::UpdateId closed;     ///< The newest update that is over here ...
   bool closed_lost = false;  ///< ... and whether it left the live tensors without a version.
+  bool retried = false;      ///< It was, or is to be, aborted for another attempt: calls wait on.
   Status pending_error;      ///< Of an abort between two calls of the phases; told to the next.
   Status loss;               ///< Of a worker without which there will be no update.
   bool loss_told = false;

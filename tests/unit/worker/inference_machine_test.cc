@@ -1,61 +1,13 @@
-#include "worker/inference_machine.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "unit/worker/rank.h"
 
 namespace weightcast::worker {
 namespace {
 
 using wire::EngineState;
 using wire::Landing;
-
-constexpr wire::Term kTerm{.number = 1, .id = 7};
-
-wire::UpdateId Update(uint64_t sequence, uint32_t epoch = 1) {
-  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 0};
-}
-Version Number(int64_t number) { return {.run = 1, .number = number}; }
-const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
-
-/// A rank with its runtime and engine played by the test.
-struct Rank {
-  InferenceState state;
-  std::vector<InferenceAction> actions;
-
-  explicit Rank(Landing landing, bool verify = false) {
-    state.self = {wire::Role::kInference, "e", 0};
-    state.verify = verify;
-    Do(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
-    Do(RegisterCalled{.landing = landing, .same_memory = false});
-    Do(PlanArrived{1});
-    Do(PlanReady{1});
-  }
-  void Do(const InferenceEvent& event) { actions = Advance(state, event); }
-  template <typename T>
-  std::optional<T> Sent() const {
-    for (const auto& action : actions)
-      if (const auto* send = std::get_if<SendMessage>(&action))
-        if (const auto* message = std::get_if<T>(&send->message)) return *message;
-    return std::nullopt;
-  }
-  template <typename T>
-  std::optional<T> Action() const {
-    for (const auto& action : actions)
-      if (const auto* found = std::get_if<T>(&action)) return *found;
-    return std::nullopt;
-  }
-  Status Answer() const {
-    const auto answer = Action<AnswerCall>();
-    return answer ? answer->status : Status(Code::kInternal, "no answer");
-  }
-  /// From the request to Ready.
-  void Fill(uint64_t sequence, int64_t version) {
-    Do(wire::GrantRequest{Update(sequence), Number(version)});
-    Do(GrantsOpened{Update(sequence), {}});
-    Do(Arrived{Update(sequence), 100, 0.5});
-    Do(GrantsFenced{Update(sequence)});
-  }
-};
 
 TEST(InferenceMachine, InPlaceUpdateGoesThroughEveryStep) {
   Rank rank(Landing::kInPlace);

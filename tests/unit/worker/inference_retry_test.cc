@@ -1,0 +1,190 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/worker/rank.h"
+
+// What an inference rank does when an update is tried again from other sources.
+
+namespace weightcast::worker {
+namespace {
+
+using wire::EngineState;
+using wire::Landing;
+
+const Status kNoHolder(Code::kPeerDead, "trainer 1 is lost and nobody else holds its bytes");
+
+wire::Abort Retry(const wire::UpdateId& update) {
+  return {.update = update, .reason = Status::Ok(), .started = true};
+}
+/// A rank whose user waits while a first attempt is being written.
+Rank Writing(Landing landing, bool wait = true) {
+  Rank rank(landing);
+  if (wait) {
+    rank.Do(WaitCalled{});
+  } else {
+    rank.Do(BeginCalled{});
+    rank.Do(ReceiveCalled{});
+  }
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  return rank;
+}
+
+TEST(InferenceRetry, TheCallWaitsOnForTheNextAttempt) {
+  for (const auto landing : {Landing::kInPlace, Landing::kShadow}) {
+    for (const bool wait : {true, false}) {
+      Rank rank = Writing(landing, wait);
+      rank.Do(Retry(Update(1)));
+      EXPECT_TRUE(rank.Action<RevokeGrants>());
+      EXPECT_FALSE(rank.Action<AnswerCall>());
+      rank.Do(GrantsFenced{Update(1)});
+      EXPECT_EQ(rank.Sent<wire::Aborted>()->lost, landing == Landing::kInPlace);
+      EXPECT_FALSE(rank.Action<AnswerCall>());
+      rank.Do(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+      EXPECT_FALSE(rank.Action<AnswerCall>()) << "the loss is what the next attempt mends";
+      rank.Do(PlanArrived{2});
+      EXPECT_TRUE(rank.actions.empty());
+      rank.Do(PlanReady{2});
+      const auto again = Update(1, 2, 1);
+      rank.Do(wire::GrantRequest{again, Number(3)});
+      EXPECT_TRUE(rank.Action<OpenGrants>()) << "the user is still in Begin";
+      rank.Do(GrantsOpened{again, {}});
+      rank.Do(Arrived{again, 1, 1});
+      rank.Do(GrantsFenced{again});
+      EXPECT_TRUE(rank.Sent<wire::Ready>());
+      rank.Do(wire::Commit{again});
+      if (landing == Landing::kShadow) rank.Do(Copied{again});
+      if (!wait) {
+        EXPECT_TRUE(rank.Answer().ok());
+        rank.Do(FinishCalled{});
+      }
+      EXPECT_TRUE(rank.Sent<wire::Committed>());
+      rank.Do(wire::Serve{again});
+      EXPECT_TRUE(rank.Answer().ok());
+      EXPECT_EQ(rank.state.served, Number(3));
+    }
+  }
+}
+
+TEST(InferenceRetry, WithoutAnotherHolderTheCallFailsAfterAll) {
+  for (const bool wait : {true, false}) {
+    for (const bool fenced_first : {true, false}) {
+      Rank rank = Writing(Landing::kInPlace, wait);
+      rank.Do(Retry(Update(1)));
+      if (fenced_first) rank.Do(GrantsFenced{Update(1)});
+      if (fenced_first) rank.Do(PlanArrived{2});
+      rank.Do(wire::Abort{Update(1), kNoHolder});
+      if (fenced_first || !wait) {
+        EXPECT_EQ(rank.Answer(), kNoHolder);
+      }
+      if (!fenced_first) {
+        rank.Do(GrantsFenced{Update(1)});
+      }
+      if (!fenced_first && wait) {
+        EXPECT_EQ(rank.Answer(), kNoHolder) << "Wait: not before the fence";
+      }
+      ASSERT_TRUE(rank.Sent<wire::Aborted>());
+      EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+      EXPECT_EQ(rank.state.last_error, kNoHolder);
+      rank.Do(wire::Abort{Update(1), kNoHolder});
+      EXPECT_FALSE(rank.Action<AnswerCall>()) << "once is enough";
+    }
+  }
+}
+
+TEST(InferenceRetry, TheNextPhaseIsToldWhereNobodyWaited) {
+  Rank rank(Landing::kShadow);
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(Retry(Update(1)));
+  rank.Do(GrantsFenced{Update(1)});
+  rank.Do(wire::Abort{Update(1), kNoHolder});
+  EXPECT_FALSE(rank.Action<AnswerCall>());
+  rank.Do(ReceiveCalled{});
+  EXPECT_EQ(rank.Answer(), kNoHolder);
+}
+
+TEST(InferenceRetry, ALostSourceIsTheControllersToJudge) {
+  for (const bool wait : {true, false}) {
+    Rank rank = Writing(Landing::kInPlace, wait);
+    rank.Do(SourceLost{Update(1), kDead});
+    EXPECT_TRUE(rank.Sent<wire::Failed>());
+    EXPECT_TRUE(rank.Action<RevokeGrants>());
+    EXPECT_FALSE(rank.Action<AnswerCall>());
+    rank.Do(GrantsFenced{Update(1)});
+    EXPECT_TRUE(rank.actions.empty());
+    Rank late = rank;
+    late.Do(CallExpired{});
+    EXPECT_EQ(late.Answer().code(), Code::kTimedOut) << "nobody writes any more";
+    Rank other = rank;
+    rank.Do(Retry(Update(1)));
+    EXPECT_TRUE(rank.Sent<wire::Aborted>());
+    EXPECT_FALSE(rank.Action<AnswerCall>());
+    other.Do(wire::Abort{Update(1), kNoHolder});
+    EXPECT_TRUE(other.Sent<wire::Aborted>());
+    EXPECT_EQ(other.Answer(), kDead) << "what it saw itself says more";
+  }
+}
+
+TEST(InferenceRetry, WhoGivesUpWaitsForNobody) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(SourceLost{Update(1), kDead});
+  rank.Do(GrantsFenced{Update(1)});
+  rank.Do(AbortCalled{});
+  EXPECT_TRUE(rank.Answer().ok());
+  EXPECT_EQ(rank.state.user, UserPhase::kOutside);
+  rank.Do(Retry(Update(1)));
+  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+}
+
+TEST(InferenceRetry, TheNextAttemptMayComeBeforeTheFence) {
+  Rank rank = Writing(Landing::kShadow);
+  rank.Do(Retry(Update(1)));
+  rank.Do(PlanArrived{2});
+  rank.Do(PlanReady{2});
+  const auto again = Update(1, 2, 1);
+  rank.Do(wire::GrantRequest{again, Number(3)});
+  EXPECT_TRUE(rank.actions.empty());
+  Rank hopeless = rank;
+  rank.Do(GrantsFenced{Update(1)});
+  EXPECT_FALSE(rank.Action<AnswerCall>());
+  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_TRUE(rank.Action<OpenGrants>());
+  hopeless.Do(wire::Abort{again, kNoHolder});
+  EXPECT_EQ(hopeless.Sent<wire::Aborted>()->update, again);
+  hopeless.Do(GrantsFenced{Update(1)});
+  EXPECT_EQ(hopeless.Answer(), kNoHolder);
+}
+
+TEST(InferenceRetry, ReceivedBytesAreNotTakenBackInSilence) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(BeginCalled{});
+  rank.Fill(1, 3);
+  rank.Do(wire::Commit{Update(1)});
+  rank.Do(ReceiveCalled{});
+  EXPECT_TRUE(rank.Answer().ok());
+  rank.Do(Retry(Update(1)));
+  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  rank.Do(FinishCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kUnavailable);
+  rank.Do(ReceiveCalled{});
+  EXPECT_FALSE(rank.Action<AnswerCall>()) << "the engine may go on from here";
+}
+
+TEST(InferenceRetry, ABreakBetweenTheAttemptsEndsTheCall) {
+  Rank rank = Writing(Landing::kInPlace);
+  rank.Do(Retry(Update(1)));
+  rank.Do(GrantsFenced{Update(1)});
+  Rank late = rank;
+  rank.Do(SessionEnded{kNoHolder});
+  EXPECT_EQ(rank.Answer(), kNoHolder);
+  late.Do(CallExpired{});
+  EXPECT_EQ(late.Answer().code(), Code::kTimedOut);
+}
+
+}  // namespace
+}  // namespace weightcast::worker
