@@ -47,7 +47,7 @@ struct RankStats {
   uint64_t bytes = 0;
   double seconds = 0;  ///< From a receiver's grant until the last byte was there; of a sender, its slowest.
 };
-/// All that went from one trainer to one inference rank.
+/// All that went from one source to one inference rank.
 struct RouteStats {
   std::string sender;
   std::string receiver;
@@ -125,8 +125,11 @@ class Inference {
  public:
   static Result<std::unique_ptr<Inference>> Connect(WorkerOptions options);
   virtual ~Inference() = default;
-  /// Tells the shards that this rank wants filled and how they land.
-  virtual Status Register(std::vector<Shard> shards, LandingMode landing) = 0;
+  /// Tells the shards that this rank wants filled and how they land. With `shares` other engines may read the
+  /// served version from this rank's tensors, where a trainer died or an engine joins late. Say false if the
+  /// engine changes live tensors in place after an update (landing in_place). kUnavailable: another engine
+  /// still reads the memory that was registered before.
+  virtual Status Register(std::vector<Shard> shards, LandingMode landing, bool shares = true) = 0;
 
   /// The phases in one, for simple loops: blocks until a version newer than `newer_than` is served.
   /// The live tensors change only while this call runs. kTimedOut leaves all as it was.

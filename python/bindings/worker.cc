@@ -162,9 +162,9 @@ void BindInference(nb::module_& module) {
                         ValueOrThrow(CallUnlocked([&] { return Inference::Connect(std::move(options)); })));
                   })
       .def("register",
-           [](HeldInference& self, std::vector<Shard> shards, const std::string& landing) {
+           [](HeldInference& self, std::vector<Shard> shards, const std::string& landing, bool shares) {
              const LandingMode mode = LandingOf(landing);
-             ThrowIfError(CallUnlocked([&] { return self->Register(std::move(shards), mode); }));
+             ThrowIfError(CallUnlocked([&] { return self->Register(std::move(shards), mode, shares); }));
            })
       .def("wait",
            [](HeldInference& self, Version newer_than, double timeout) {

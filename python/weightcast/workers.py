@@ -203,13 +203,16 @@ class Inference(_Closing):
         )
         self._keep: list[Any] = []
 
-    def register(self, module_or_dict: Any, *, landing: str = "in_place") -> None:
+    def register(self, module_or_dict: Any, *, landing: str = "in_place", shares: bool = True) -> None:
         """Registers the tensors to fill. landing: "in_place", or "shadow" (a second copy first).
+
+        shares: other engines may read the served version from this rank's tensors. Say False if the engine
+        changes live tensors in place after an update (landing in_place).
 
         Again when they have moved: at other addresses nothing is served until the next version has landed.
         """
         shards, keep = core_shards(module_or_dict, writable=True)
-        self._core.register(shards, landing)
+        self._core.register(shards, landing, shares)
         self._keep = keep
 
     def wait(self, newer_than: _core.Version | int | None = None, timeout: float = _FOREVER) -> _core.Version:

@@ -13,6 +13,7 @@
 #include "base/strings.h"
 #include "weightcast/worker.h"
 #include "worker/background.h"
+#include "worker/giver.h"
 #include "worker/inference_machine.h"
 #include "worker/landing.h"
 #include "worker/receiver.h"
@@ -34,7 +35,7 @@ class InferenceWorker final : public Inference {
   ~InferenceWorker() override { Close(); }
   Status Open(const WorkerOptions& options);
 
-  Status Register(std::vector<Shard> shards, LandingMode landing) override;
+  Status Register(std::vector<Shard> shards, LandingMode landing, bool shares) override;
   Result<Version> Wait(Version newer_than, double timeout) override;
   Status Begin() override;
   Result<Version> Receive(double timeout) override;
@@ -53,7 +54,8 @@ class InferenceWorker final : public Inference {
     Version served;
     wire::EngineState state = wire::EngineState::kJoining;
     Status last_error;
-    bool idle = true;  ///< No update is under way.
+    bool idle = true;   ///< No update is under way.
+    bool lent = false;  ///< Others may be reading the landing memory.
     std::optional<AnswerCall> answer;
     struct Copy {
       wire::UpdateId update;
@@ -69,6 +71,8 @@ class InferenceWorker final : public Inference {
   AnswerCall Call(const std::function<void()>& task, TimePoint deadline);
   AnswerCall Call(const InferenceEvent& event, TimePoint deadline);
   AnswerCall WaitForAnswer(TimePoint deadline);
+  void RunInLoop(const std::function<void()>& task);
+  void Reclaim();
   void Shut();
 
   // The loop.
@@ -82,6 +86,7 @@ class InferenceWorker final : public Inference {
   void Show();
   void Carry(SendMessage& action) { session_->client().Send(std::move(action.message)); }
   void Carry(const SendRegistration&);
+  void Carry(const ReclaimMemory&);
   void Carry(const OpenGrants& action);
   void Carry(const RevokeGrants& action);
   void Carry(const VerifyChecksums& action);
@@ -104,6 +109,7 @@ class InferenceWorker final : public Inference {
   std::shared_ptr<GrantSet> grants_;
 
   std::unique_ptr<Session> session_;
+  std::unique_ptr<Giver> giver_;
   Background background_{"wc-prepare"};
 };
 
@@ -121,6 +127,11 @@ Status InferenceWorker::Open(const WorkerOptions& options) {
   interrupted_ = options.interrupted;
   state_.self = session_->name();
   state_.verify = session_->settings().checksum != 0;
+  Giver::Callbacks giving;
+  giving.send = [this](wire::WorkerMessage message) { session_->client().Send(std::move(message)); };
+  giving.held = [this] { return VersionToLend(state_); };
+  giving.on_lent = [this](bool lent) { lent ? Feed(MemoryLent{}) : Feed(MemoryFree{}); };
+  giver_ = std::make_unique<Giver>(*session_, background_, std::move(giving));
   return session_->Begin();
 }
 
@@ -134,12 +145,16 @@ void InferenceWorker::Close() {
 
 void InferenceWorker::Shut() {
   const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
+  std::unique_ptr<Sender> sender;
+  RunInLoop([&] { sender = giver_->End(); });
+  sender.reset();  // Waits, bounded, until nobody reads the memory.
   {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline, [&] { return shared_.idle; });
   }
   session_->Leave();
   background_.Join();
+  giver_.reset();
   grants_.reset();
   plan_.reset();
   if (memory_ != nullptr && !memory_->Close(deadline).ok()) {
@@ -170,15 +185,19 @@ AnswerCall InferenceWorker::Call(const std::function<void()>& task, TimePoint de
     const std::lock_guard lock(mutex_);
     shared_.answer.reset();
   }
-  // The task uses this stack: nothing returns before it is over, even if it gives the answer.
+  if (closed_) return {.status = Closed(), .version = {}};
+  RunInLoop(task);
+  return WaitForAnswer(deadline);
+}
+
+/// The task uses the caller's stack: nothing returns before it is over, even if it gives the answer.
+void InferenceWorker::RunInLoop(const std::function<void()>& task) {
   std::promise<void> over;
-  const bool posted = !closed_ && session_->loop().Post([&] {
+  const bool posted = session_->loop().Post([&] {
     task();
     over.set_value();
   });
-  if (!posted) return {.status = Closed(), .version = {}};
-  over.get_future().wait();
-  return WaitForAnswer(deadline);
+  if (posted) over.get_future().wait();
 }
 
 AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
@@ -204,13 +223,26 @@ AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
   }
 }
 
-Status InferenceWorker::Register(std::vector<Shard> shards, LandingMode landing) {
+/// The registered memory is given to nobody any more; waits, bounded, until nobody reads it. Under `calls_`.
+void InferenceWorker::Reclaim() {
+  const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
+  RunInLoop([this] {
+    const Status reason(Code::kCancelled, StrCat(session_->text(), " registered anew"));
+    giver_->Feed(MemoryReclaimed{.reason = reason, .leaves = true});
+  });
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] { return !shared_.lent; });
+}
+
+Status InferenceWorker::Register(std::vector<Shard> shards, LandingMode landing, bool shares) {
   auto registered = [&]() -> Result<std::shared_ptr<LandingMemory>> {
     const std::unique_lock call(calls_, std::try_to_lock);
     if (!call.owns_lock())
       return Status(Code::kInvalidArgument, "another thread is inside a call of this inference rank");
     if (closed_) return Closed();
-    return LandingMemory::Register(session_->endpoint(), std::move(shards), landing);
+    WC_ASSIGN_OR_RETURN(auto made, LandingMemory::Register(session_->endpoint(), std::move(shards), landing));
+    Reclaim();
+    return made;
   }();
   if (!registered.ok()) return registered.status();
   // Takes the old registration out of the loop, or the new one where that was refused; it ends here.
@@ -219,7 +251,7 @@ Status InferenceWorker::Register(std::vector<Shard> shards, LandingMode landing)
   const auto task = [&] {
     const bool same = memory_ != nullptr && memory_->SameMemory(*memory);
     std::swap(memory_, memory);
-    Feed(RegisterCalled{.landing = mode, .same_memory = same});
+    Feed(RegisterCalled{.landing = mode, .same_memory = same, .shares = shares});
     const std::lock_guard lock(mutex_);
     if (!shared_.answer->status.ok()) return std::swap(memory_, memory);
     shared_.memory = memory_;
@@ -276,13 +308,7 @@ std::vector<std::string> InferenceWorker::Describe() const {
     const std::lock_guard lock(mutex_);
     memory = shared_.memory;
   }
-  std::vector<std::string> lines;
-  if (memory == nullptr) return lines;
-  const bool shadow = memory->mode() == LandingMode::kShadow;
-  for (const Shard& shard : memory->shards())
-    lines.push_back(
-        StrCat(shard.tensor.name, ": ", shard.declared ? "not sent" : (shadow ? "shadow" : "in_place")));
-  return lines;
+  return memory == nullptr ? std::vector<std::string>() : memory->Describe();
 }
 
 std::vector<std::string> InferenceWorker::ConnectionMap() const { return session_->ConnectionMap(); }
@@ -293,8 +319,14 @@ void InferenceWorker::OnMessage(wire::ControllerMessage message) {
   const auto take = [this](auto&& value) {
     using T = std::decay_t<decltype(value)>;
     constexpr bool is_welcome = std::is_same_v<T, wire::Welcome>;
+    // Before the rank's own machine: what a new session makes void is given no more.
+    if constexpr (std::is_constructible_v<GiverEvent, T>) giver_->Feed(value);
     if constexpr (std::is_same_v<T, wire::Plan>) {
       OnPlan(std::move(value));
+    } else if constexpr (std::is_same_v<T, wire::PeerLanding>) {
+      giver_->OnLanding(std::move(value));
+    } else if constexpr (std::is_same_v<T, wire::Start>) {
+      giver_->OnStart(value);
     } else if constexpr (std::is_constructible_v<InferenceEvent, T>) {
       if constexpr (std::is_same_v<T, wire::Lost>) LogLoss(value);
       if constexpr (std::is_same_v<T, wire::Lost> || std::is_same_v<T, wire::Abort>)
@@ -308,6 +340,7 @@ void InferenceWorker::OnMessage(wire::ControllerMessage message) {
 }
 
 void InferenceWorker::OnSessionEnded(const Status& status) {
+  giver_->Feed(GiverEnded{});
   Feed(SessionEnded{AsOutcome(status)});
   session_->SetOutcome(status);
   // A call that must not end while a stopped process may write ends all the same, with that news.
@@ -316,6 +349,8 @@ void InferenceWorker::OnSessionEnded(const Status& status) {
 
 void InferenceWorker::OnPlan(wire::Plan plan) {
   const uint32_t epoch = plan.epoch;
+  if (plan.gives) return giver_->OnPlan(std::move(plan), memory_);
+  giver_->OnOtherPlan(epoch);
   plan_.reset();
   Feed(PlanArrived{epoch});
   if (memory_ == nullptr) return;
@@ -353,7 +388,7 @@ void InferenceWorker::OnConnected() {
 }
 
 void InferenceWorker::OnDisconnected(const Identity& peer, const Status& status) {
-  WC_LOG(kInfo, session_->text(), ": connection from ", ToString(peer), " ended: ", status.message());
+  WC_LOG(kInfo, session_->text(), ": connection with ", ToString(peer), " ended: ", status.message());
   const auto* source = grants_ == nullptr ? nullptr : grants_->Missing(peer.incarnation);
   if (source == nullptr || state_.step != Step::kWriting) return;
   const Status reason(status.code(), StrCat("the connection from ", source->name,
@@ -386,6 +421,7 @@ void InferenceWorker::Show() {
     shared_.state = state_.state;
     shared_.last_error = state_.last_error;
     shared_.idle = state_.step == Step::kNone;
+    shared_.lent = state_.lent;
   }
   changed_.notify_all();
   if (changed) session_->client().SetState(state_.state, state_.served);
@@ -397,8 +433,14 @@ void InferenceWorker::Carry(const SendRegistration&) {
                                          .rules = {},
                                          .landing = state_.landing,
                                          .state = state_.state,
-                                         .version = state_.served});
+                                         .version = state_.served,
+                                         .shares = state_.shares});
   session_->client().Send(memory_->Map());
+}
+
+void InferenceWorker::Carry(const ReclaimMemory&) {
+  const Status reason(Code::kCancelled, StrCat(session_->text(), " receives a newer version"));
+  giver_->Feed(MemoryReclaimed{.reason = reason});
 }
 
 void InferenceWorker::Carry(const OpenGrants& action) {

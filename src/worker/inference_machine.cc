@@ -35,6 +35,8 @@ class Transition {
   void operator()(const GrantsFenced& fenced);
   void operator()(const Verified& verified);
   void operator()(const Copied& copied);
+  void operator()(const MemoryLent&) { s_.lent = true; }
+  void operator()(const MemoryFree&);
   // The user.
   void operator()(const RegisterCalled& registered);
   void operator()(const BeginCalled&);
@@ -243,6 +245,11 @@ void Transition::operator()(const Copied& copied) {
   Switched();
 }
 
+void Transition::operator()(const MemoryFree&) {
+  s_.lent = s_.reclaiming = false;
+  TryOpen();
+}
+
 // --- The user -----------------------------------------------------------------------------------------
 
 void Transition::operator()(const RegisterCalled& registered) {
@@ -251,10 +258,15 @@ void Transition::operator()(const RegisterCalled& registered) {
     return Answer(
         {Code::kInvalidArgument, "an update is under way; register between Finish (or Abort) and Begin"});
   }
+  if (s_.lent) {
+    return Answer({Code::kUnavailable,
+                   "another engine still reads the served version from the registered memory; try again"});
+  }
   // The plan is void with the old registration, and so is a request of it: Register says so.
   if (s_.step == Step::kRequested) Close(/*lost=*/false);
   s_.registered = true;
   s_.landing = registered.landing;
+  s_.shares = registered.shares;
   s_.retried = false;
   s_.epoch = 0;
   s_.prepared = false;
@@ -263,6 +275,8 @@ void Transition::operator()(const RegisterCalled& registered) {
     s_.failed = false;
     s_.state = EngineState::kJoining;
   }
+  // A spare buffer is a new one.
+  s_.landed = s_.landing == Landing::kInPlace ? s_.served : Version{};
   Do(SendRegistration{});
   Answer(Status::Ok());
 }
@@ -371,7 +385,12 @@ void Transition::Request(const wire::GrantRequest& request) {
 void Transition::TryOpen() {
   const bool may = s_.landing == Landing::kShadow || s_.user == UserPhase::kBegun;
   if (s_.step != Step::kRequested || !may) return;
+  if (s_.lent) {  // Nobody may read what is being written.
+    if (!std::exchange(s_.reclaiming, true)) Do(ReclaimMemory{});
+    return;
+  }
   s_.step = Step::kOpening;
+  s_.landed = {};
   s_.state = EngineState::kUpdating;
   if (s_.landing == Landing::kInPlace) s_.served = {};
   Do(OpenGrants{s_.update});
@@ -380,6 +399,7 @@ void Transition::TryOpen() {
 void Transition::BecomeReady() {
   s_.step = Step::kReady;
   s_.state = EngineState::kReady;
+  s_.landed = s_.version;
   Send(wire::Ready{
       .update = s_.update, .bytes = s_.bytes, .seconds = s_.seconds, .sources = std::move(s_.sources)});
   s_.sources.clear();
@@ -468,6 +488,8 @@ void Transition::CompleteAbort() {
                                    : EngineState::kJoining;
   if (!reason.ok()) s_.last_error = reason;
   if (s_.tell_aborted && !s_.ended) Send(wire::Aborted{s_.update, lost});
+  // Live tensors that are of no version may be mended by the engine in any way.
+  if (s_.landing == Landing::kInPlace) s_.landed = s_.served;
   Close(lost);
   const bool switched =
       s_.call != UserCall::kWait && (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing);
@@ -550,9 +572,8 @@ Status Transition::TooLate(bool interrupted) const {
       what = "this rank has every byte, but others are not ready in time";
       break;
     case Step::kAborting:
-      what = s_.fenced
-                 ? "the controller has not said in time how the update goes on after: "
-                 : "a source may still write here (keep the engine paused and call Abort again) after: ";
+      what = s_.fenced ? "the controller has not said in time how the update goes on after: "
+                       : "a source may still write here (keep the engine paused and call Abort again) after: ";
       what += s_.abort_reason.message();
       break;
     default:
@@ -570,6 +591,10 @@ std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent
   Transition transition(state);
   std::visit(transition, event);
   return transition.Take();
+}
+
+Version VersionToLend(const InferenceState& state) {
+  return state.shares && !state.reclaiming ? state.landed : Version{};
 }
 
 }  // namespace weightcast::worker

@@ -46,6 +46,7 @@ struct InferenceState {
   bool verify = false;    ///< Compare checksums before Ready.
   bool registered = false;
   wire::Landing landing = wire::Landing::kInPlace;
+  bool shares = true;  ///< Others may read what has landed here.
 
   bool ended = false;  ///< The session is over for good, because of `end`.
   Status end;
@@ -85,6 +86,11 @@ struct InferenceState {
   Status loss;               ///< Of a worker without which there will be no update.
   bool loss_told = false;
   Status last_error;
+
+  // The landing memory as a source for others.
+  Version landed;           ///< What it wholly holds, of a receive that ended well; none once granted again.
+  bool lent = false;        ///< Others may be reading it.
+  bool reclaiming = false;  ///< They were asked to let go of it.
 
   friend bool operator==(const InferenceState&, const InferenceState&) = default;
 };
@@ -133,9 +139,12 @@ struct Copied {
 struct SessionEnded {
   Status reason;
 };
+struct MemoryLent {};  ///< Others may read the landing memory from here on ...
+struct MemoryFree {};  ///< ... and nobody does any more.
 struct RegisterCalled {
   wire::Landing landing = wire::Landing::kInPlace;
   bool same_memory = false;  ///< The same boxes at the same addresses: what is served stays served.
+  bool shares = true;
 };
 struct BeginCalled {};
 struct ReceiveCalled {};
@@ -149,11 +158,15 @@ struct CallExpired {   ///< The deadline of the blocking call has passed, or its
 using InferenceEvent =
     std::variant<wire::Welcome, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort, wire::Lost,
                  PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed, Arrived, SourceLost,
-                 GrantsFenced, Verified, Copied, SessionEnded, RegisterCalled, BeginCalled, ReceiveCalled,
-                 FinishCalled, AbortCalled, WaitCalled, CallExpired>;
+                 GrantsFenced, Verified, Copied, SessionEnded, MemoryLent, MemoryFree, RegisterCalled,
+                 BeginCalled, ReceiveCalled, FinishCalled, AbortCalled, WaitCalled, CallExpired>;
 
 // --- Actions --------------------------------------------------------------------------------------
 
+/// Asks others to let go of the landing memory; answered by MemoryFree.
+struct ReclaimMemory {
+  friend bool operator==(const ReclaimMemory&, const ReclaimMemory&) = default;
+};
 /// Answered by GrantsOpened or OpenFailed.
 struct OpenGrants {
   wire::UpdateId update;
@@ -180,11 +193,14 @@ struct AnswerCall {
   friend bool operator==(const AnswerCall&, const AnswerCall&) = default;
 };
 
-using InferenceAction = std::variant<SendMessage, SendRegistration, OpenGrants, RevokeGrants, VerifyChecksums,
-                                     CopyShadow, AnswerCall>;
+using InferenceAction = std::variant<SendMessage, SendRegistration, ReclaimMemory, OpenGrants, RevokeGrants,
+                                     VerifyChecksums, CopyShadow, AnswerCall>;
 
 /// Takes one event. A call may only come when the one before was answered. The new state (above all `served`)
 /// must be visible to others before any action is carried out: an action may let the live tensors change.
 std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent& event);
+
+/// The version that others may read from the landing memory now; none (-1) while it is on its way out.
+Version VersionToLend(const InferenceState& state);
 
 }  // namespace weightcast::worker

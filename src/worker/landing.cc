@@ -1,6 +1,7 @@
 #include "worker/landing.h"
 
 #include <cstring>
+#include <string_view>
 
 #include "base/strings.h"
 #include "worker/gather.h"
@@ -68,6 +69,14 @@ int LandingMemory::Find(const TensorInfo& tensor, const Box& box) const {
   const Shard& shard = shards_[found->second];
   const bool same = shard.tensor == tensor && shard.box == box && !shard.declared;
   return same ? static_cast<int>(found->second) : -1;
+}
+
+std::vector<std::string> LandingMemory::Describe() const {
+  const std::string_view mode = mode_ == LandingMode::kShadow ? "shadow" : "in_place";
+  std::vector<std::string> lines;
+  for (const Shard& shard : shards_)
+    lines.push_back(StrCat(shard.tensor.name, ": ", shard.declared ? "not sent" : mode));
+  return lines;
 }
 
 wire::LandingMap LandingMemory::Map() const {

@@ -31,6 +31,8 @@ class LandingMemory {
   [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box) const;
   /// Where the bytes of a shard land.
   [[nodiscard]] std::byte* LandingOf(size_t shard) const { return landing_[shard]; }
+  /// "name: in_place", a line for each tensor.
+  [[nodiscard]] std::vector<std::string> Describe() const;
   /// For the message LandingMap.
   [[nodiscard]] wire::LandingMap Map() const;
   /// Whether both are the same boxes of the same tensors at the same addresses.

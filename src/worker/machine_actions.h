@@ -1,9 +1,14 @@
 #pragma once
 
+#include <cstdint>
+
+#include "weightcast/status.h"
 #include "wire/messages.h"
 
-/// What both machines ask of their runtimes.
+/// What more than one machine asks of its runtime, and hears from it.
 namespace weightcast::worker {
+
+// --- Actions --------------------------------------------------------------------------------------
 
 struct SendMessage {
   wire::WorkerMessage message;
@@ -12,6 +17,31 @@ struct SendMessage {
 /// Sends Register and LandingMap, if the user has registered.
 struct SendRegistration {
   friend bool operator==(const SendRegistration&, const SendRegistration&) = default;
+};
+struct BeginSending {
+  wire::Start start;
+  friend bool operator==(const BeginSending&, const BeginSending&) = default;
+};
+/// Ends its transfers; SendFenced follows.
+struct StopSending {
+  wire::UpdateId update;
+  uint32_t destination = 0;
+  friend bool operator==(const StopSending&, const StopSending&) = default;
+};
+
+// --- Events ---------------------------------------------------------------------------------------
+
+/// The last transfer of a sending has ended; with an error, some may still be read from memory.
+struct SendEnded {
+  wire::UpdateId update;
+  uint32_t destination = 0;
+  Status status;
+  bool road = false;  ///< The error is of the road to this destination alone.
+};
+/// Nobody reads the sources for this sending any more. Comes once, after SendEnded or after it was stopped.
+struct SendFenced {
+  wire::UpdateId update;
+  uint32_t destination = 0;
 };
 
 }  // namespace weightcast::worker

@@ -31,7 +31,7 @@ bool Preparation::complete() const {
 
 Result<std::shared_ptr<const SendPlan>> Preparation::Run(Session& session) {
   auto plan = std::make_shared<SendPlan>();
-  plan->memory = memory_;
+  WC_ASSIGN_OR_RETURN(plan->memory, memory_());
   WC_ASSIGN_OR_RETURN(plan->table,
                       LoadTable(plan_, session.settings().tables, plan::RankTable::Role::kTrainer));
   plan->batches = CutIntoBatches(plan->table);

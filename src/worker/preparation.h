@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,12 +14,13 @@
 
 namespace weightcast::worker {
 
-/// A trainer's way from a plan to connections: gathers the landing maps of all destinations (in the loop),
+/// A source's way from a plan to connections: gathers the landing maps of all destinations (in the loop),
 /// then reads the table, connects to all of them at once and imports their regions (in a thread of its own).
 class Preparation {
  public:
-  Preparation(wire::Plan plan, std::shared_ptr<const SourceMemory> memory)
-      : plan_(std::move(plan)), memory_(std::move(memory)) {}
+  using MakeMemory = std::function<Result<std::shared_ptr<const SourceMemory>>()>;
+  /// `memory` is called by Run.
+  Preparation(wire::Plan plan, MakeMemory memory) : plan_(std::move(plan)), memory_(std::move(memory)) {}
 
   [[nodiscard]] uint32_t epoch() const { return plan_.epoch; }
   /// True when every destination's map is there: time to Run.
@@ -38,7 +40,7 @@ class Preparation {
   Result<Connection> Connect(Session& session, const wire::Member& member, TimePoint deadline) const;
 
   const wire::Plan plan_;
-  const std::shared_ptr<const SourceMemory> memory_;
+  const MakeMemory memory_;
   std::map<uint32_t, wire::LandingMap> landings_;
   std::atomic<bool> cancelled_{false};
   int64_t unreachable_ = -1;

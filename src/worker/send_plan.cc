@@ -4,6 +4,7 @@
 
 #include "base/strings.h"
 #include "worker/convert.h"
+#include "worker/landing.h"
 #include "worker/shard_key.h"
 #include "worker/shards.h"
 
@@ -29,10 +30,7 @@ void StageItem(const SendPlan& plan, const Item& item, std::byte* target) {
   Gather(source, item.first, item.count, DestinationTensor(plan.table, route.dst_shard).dtype, target);
 }
 
-}  // namespace
-
-Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
-                                                            std::string rules) {
+Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards) {
   auto memory = std::make_shared<SourceMemory>();
   WC_ASSIGN_OR_RETURN(memory->by_key, CheckShards(shards));
   std::vector<std::span<std::byte>> spans;
@@ -49,7 +47,24 @@ Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, 
   constexpr size_t kGap = 4095;
   WC_ASSIGN_OR_RETURN(memory->regions, RegionSet::Register(endpoint, spans, Access::kLocal, kGap));
   memory->shards = std::move(shards);
+  return memory;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
+                                                            std::string rules) {
+  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards)));
   memory->rules = std::move(rules);
+  return std::shared_ptr<const SourceMemory>(std::move(memory));
+}
+
+Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint,
+                                                            std::shared_ptr<const LandingMemory> landing) {
+  std::vector<Shard> shards = landing->shards();
+  for (size_t i = 0; i < shards.size(); ++i) shards[i].data = landing->LandingOf(i);
+  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards)));
+  memory->landing = std::move(landing);
   return std::shared_ptr<const SourceMemory>(std::move(memory));
 }
 

@@ -20,8 +20,11 @@
 
 namespace weightcast::worker {
 
-/// What a trainer has registered: the user's shards and their registrations. Immutable.
+class LandingMemory;
+
+/// What a source has registered: shards and their registrations. Immutable.
 struct SourceMemory {
+  std::shared_ptr<const LandingMemory> landing;  ///< Of an inference rank: where the bytes are.
   std::vector<Shard> shards;
   std::string rules;
   RegionSet regions;                            ///< Places as `shards`; only dense ones are registered.
@@ -31,6 +34,9 @@ struct SourceMemory {
 /// Registers what is dense; refuses shards that no plan can use. Errors name the tensor.
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
                                                             std::string rules);
+/// The bytes that have landed at an inference rank as sources for others.
+Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint,
+                                                            std::shared_ptr<const LandingMemory> landing);
 
 /// Regions of a peer, given back at the end.
 class ImportedRegions {
@@ -62,7 +68,7 @@ struct SendTarget {
   std::shared_ptr<ImportedRegions> imported;
 };
 
-/// All that a trainer needs to send an update of one epoch. Immutable; any number of threads may read it.
+/// All that a source needs to send an update of one epoch. Immutable; any number of threads may read it.
 struct SendPlan {
   plan::RankTable table;
   std::vector<Batches> batches;     ///< As table.peers.

@@ -15,9 +15,9 @@
 #include "transport/types.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
+#include "worker/machine_actions.h"
 #include "worker/send_plan.h"
 #include "worker/staging.h"
-#include "worker/trainer_machine.h"
 
 namespace weightcast::worker {
 

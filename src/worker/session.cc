@@ -115,13 +115,14 @@ Status Session::OpenClient() {
   return Status::Ok();
 }
 
-/// Bytes flow between trainers and inference ranks alone. Which incarnation of a rank may write is decided by
-/// the plan: it alone is given a grant.
+/// Bytes flow from trainers to inference ranks, and between these. Which incarnation of a rank may write is
+/// decided by the plan: it alone is given a grant.
 Status Session::Admit(const Identity& peer) const {
-  const auto other = name_.role == wire::Role::kTrainer ? wire::Role::kInference : wire::Role::kTrainer;
-  if (peer.role == RoleText(other)) return Status::Ok();
-  return {Code::kPermission, StrCat(text(), " takes connections from ", RoleText(other),
-                                    " workers only, not from ", ToString(peer))};
+  const bool inference = name_.role == wire::Role::kInference;
+  if (peer.role == RoleText(wire::Role::kInference)) return Status::Ok();
+  if (inference && peer.role == RoleText(wire::Role::kTrainer)) return Status::Ok();
+  return {Code::kPermission, StrCat(text(), " takes connections from ", inference ? "trainers and " : "",
+                                    "inference workers only, ", "not from ", ToString(peer))};
 }
 
 void Session::SetOutcome(Status status) {

@@ -246,7 +246,7 @@ void TrainerWorker::OnPlan(wire::Plan plan) {
   if (preparation_ != nullptr) preparation_->Cancel();
   Feed(TrainerPlanArrived{.epoch = plan.epoch, .run = plan.run});
   Note({});
-  preparation_ = std::make_shared<Preparation>(std::move(plan), memory_);
+  preparation_ = std::make_shared<Preparation>(std::move(plan), [memory = memory_] { return memory; });
   if (preparation_->complete()) Prepare();
 }
 

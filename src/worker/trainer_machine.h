@@ -64,18 +64,6 @@ struct TrainerPlanFailed {
   Status reason;
   int64_t destination = -1;  ///< Its number in the table, when only the road to it failed.
 };
-/// The last transfer of a sending has ended; with an error, some may still be read from memory.
-struct SendEnded {
-  wire::UpdateId update;
-  uint32_t destination = 0;
-  Status status;
-  bool road = false;  ///< The error is of the road to this destination alone.
-};
-/// Nobody reads the sources for this sending any more. Comes once, after SendEnded or after it was stopped.
-struct SendFenced {
-  wire::UpdateId update;
-  uint32_t destination = 0;
-};
 struct TrainerEnded {
   Status reason;
 };
@@ -95,16 +83,6 @@ using TrainerEvent =
 
 // --- Actions --------------------------------------------------------------------------------------
 
-struct BeginSending {
-  wire::Start start;
-  friend bool operator==(const BeginSending&, const BeginSending&) = default;
-};
-/// Ends its transfers; SendFenced follows.
-struct StopSending {
-  wire::UpdateId update;
-  uint32_t destination = 0;
-  friend bool operator==(const StopSending&, const StopSending&) = default;
-};
 /// A held version goes to an engine that joined: WaitSources waits again.
 struct HoldSources {
   int64_t number = 0;

@@ -2,16 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 
 #include "endpoint/endpoint.h"
-#include "plan/layout_builder.h"
-#include "plan/planner.h"
-#include "plan/table_format.h"
-#include "plan/verify.h"
+#include "unit/worker/planned.h"
 #include "weights.h"
 #include "worker/receiver.h"
 #include "worker/send_plan.h"
@@ -25,37 +20,6 @@ namespace {
 using test::Cut;
 using test::Weights;
 using testing::HasSubstr;
-
-/// Waits for something that another thread does.
-class Flag {
- public:
-  void Set() {
-    const std::lock_guard lock(mutex_);
-    set_ = true;
-    changed_.notify_all();
-  }
-  [[nodiscard]] bool Wait(double seconds = 20) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, FromSeconds(seconds), [&] { return set_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool set_ = false;
-};
-
-plan::Layout LayoutOf(const std::vector<std::vector<Shard>>& ranks) {
-  plan::LayoutBuilder builder(static_cast<int>(ranks.size()));
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    std::vector<plan::Holding> holdings;
-    for (const Shard& shard : ranks[r]) holdings.push_back({shard.tensor, shard.box});
-    EXPECT_TRUE(builder.AddRank(static_cast<int>(r), holdings).ok());
-  }
-  auto layout = builder.Build();
-  EXPECT_TRUE(layout.ok()) << layout.status().ToString();
-  return std::move(*layout);
-}
 
 std::unique_ptr<Endpoint> MakeEndpoint(const Settings& settings, std::string role, uint32_t rank,
                                        std::function<void(Connection)> on_connection = {}) {
@@ -96,16 +60,7 @@ class DataPath : public testing::Test {
 
   void Build(const std::vector<std::vector<Shard>>& sources, const std::vector<std::vector<Shard>>& sinks,
              LandingMode mode = LandingMode::kInPlace) {
-    const plan::Layout trainers = LayoutOf(sources);
-    const plan::Layout inference = LayoutOf(sinks);
-    const plan::NameRules rules;
-    const plan::PlanRequest request{.trainers = trainers, .inference = inference, .rules = rules};
-    auto made = plan::MakePlan(request);
-    ASSERT_TRUE(made.ok()) << made.status().ToString();
-    ASSERT_TRUE(plan::Verify(request, made->table).ok());
-    const auto encode = [&](plan::RankTable::Role role, size_t rank) {
-      return *plan::EncodeRankTable(role, static_cast<int>(rank), 1, trainers, inference, made->table);
-    };
+    const Planned planned(sources, sinks);
     for (size_t r = 0; r < sinks.size(); ++r)
       AddSink(static_cast<uint32_t>(r), sinks[r], mode, sources.size());
     for (size_t r = 0; r < sources.size(); ++r) {
@@ -113,9 +68,9 @@ class DataPath : public testing::Test {
       trainers_[r]->endpoint = MakeEndpoint(settings_, "trainer", static_cast<uint32_t>(r));
     }
     for (size_t r = 0; r < sources.size(); ++r)
-      Connect(*trainers_[r], encode(plan::RankTable::Role::kTrainer, r), sources[r]);
+      Connect(*trainers_[r], planned.For(plan::RankTable::Role::kTrainer, r), sources[r]);
     for (size_t r = 0; r < sinks.size(); ++r)
-      PlanSink(*inference_[r], encode(plan::RankTable::Role::kInference, r));
+      PlanSink(*inference_[r], planned.For(plan::RankTable::Role::kInference, r));
   }
 
   void AddSink(uint32_t rank, const std::vector<Shard>& shards, LandingMode mode, size_t sources) {

@@ -13,8 +13,8 @@ using wire::Landing;
 
 constexpr wire::Term kTerm{.number = 1, .id = 7};
 
-wire::UpdateId Update(uint64_t sequence, uint32_t epoch) {
-  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 0};
+wire::UpdateId Update(uint64_t sequence, uint32_t epoch, uint32_t attempt = 0) {
+  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = attempt};
 }
 Version Number(int64_t number) { return {.run = 1, .number = number}; }
 const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
@@ -32,7 +32,7 @@ class RandomWorld {
   /// What a healthy world would do next, mostly; sometimes anything.
   void Step() {
     if (Pick(10) < 6) return Helpful();
-    switch (Pick(16)) {
+    switch (Pick(18)) {
       case 0:
         return Feed(PlanArrived{++epoch_});
       case 1:
@@ -40,7 +40,7 @@ class RandomWorld {
         return Feed(PlanReady{epoch_});
       case 3:
       case 4:
-        return Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
+        return NextUpdate();
       case 5:
         return Feed(wire::Commit{Recent()});
       case 6:
@@ -53,6 +53,10 @@ class RandomWorld {
       case 10:
       case 11:
         return DataPlane();
+      case 12:
+        return Again();
+      case 13:
+        return Giving();
       default:
         return User();
     }
@@ -71,15 +75,36 @@ class RandomWorld {
   int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
   wire::UpdateId Recent() {
     const auto back = static_cast<uint64_t>(Pick(2));
-    return Update(sequence_ > back ? sequence_ - back : sequence_, Pick(9) == 0 ? 0 : epoch_);
+    return Update(sequence_ > back ? sequence_ - back : sequence_, Pick(9) == 0 ? 0 : epoch_,
+                  back == 0 ? attempt_ : 0);
   }
 
   /// Once the controller has said that no source was told, none will be.
   void AbortOf(const wire::UpdateId& update) {
     const bool started = update == granted_ && started_;
     if (update == granted_) may_start_ = false;
-    const bool superseded = !started && Pick(2) == 0;
-    Feed(wire::Abort{.update = update, .reason = superseded ? Status::Ok() : kDead, .started = started});
+    const bool calls_wait_on = Pick(2) == 0;  // Superseded, or to be tried again.
+    Feed(wire::Abort{.update = update, .reason = calls_wait_on ? Status::Ok() : kDead, .started = started});
+  }
+  /// Another attempt, under the same plan or the next.
+  void Again() {
+    if (sequence_ == 0) return;
+    if (Pick(2) == 0) {
+      Feed(PlanArrived{++epoch_});
+      Feed(PlanReady{epoch_});
+    }
+    Feed(wire::GrantRequest{Update(sequence_, epoch_, ++attempt_), Number(version_)});
+  }
+  /// Another rank reads what has landed here, or ceases to.
+  void Giving() {
+    if (std::exchange(lent_, false)) return Feed(MemoryFree{});
+    if (VersionToLend(state_).number < 0) return;
+    lent_ = true;
+    Feed(MemoryLent{});
+  }
+  void NextUpdate() {
+    attempt_ = 0;
+    Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
   }
 
   void Helpful() {
@@ -88,8 +113,11 @@ class RandomWorld {
     if (opening_ || open_ || fencing_ || verifying_ || copying_) return DataPlane();
     if (state_.step == worker::Step::kReady && !state_.commit) return Feed(wire::Commit{state_.update});
     if (state_.step == worker::Step::kCommitted) return Feed(wire::Serve{state_.update});
-    if (state_.step == worker::Step::kNone)
-      return Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
+    if (state_.reclaiming) return Giving();
+    if (state_.step == worker::Step::kNone) {
+      if (state_.retried) return Pick(4) == 0 ? AbortOf(state_.closed) : Again();
+      return NextUpdate();
+    }
     User();
   }
 
@@ -112,6 +140,7 @@ class RandomWorld {
     if (copying_) {
       copying_ = false;
       live_ = target_;
+      EXPECT_TRUE(landing_ != Landing::kShadow || landed_ == target_) << "copied what is not there";
       return Feed(Copied{granted_});
     }
     if (!open_) return;
@@ -122,6 +151,7 @@ class RandomWorld {
       return;
     }
     if (landing_ == Landing::kInPlace) live_ = target_;
+    landed_ = target_;
     Feed(Arrived{granted_, 1, 1});
   }
 
@@ -158,6 +188,12 @@ class RandomWorld {
   }
 
   void CheckServed(const InferenceState& before, const InferenceEvent& event) {
+    EXPECT_EQ(state_.lent, lent_);
+    if (const Version lends = VersionToLend(state_); lends.number >= 0) {
+      EXPECT_EQ(lends.number, landing_ == Landing::kInPlace ? live_ : landed_)
+          << "others would read what is not there";
+      EXPECT_FALSE(open_ || opening_) << "others would read what is being written";
+    }
     if (state_.served.number < 0) return;
     EXPECT_EQ(state_.served.number, live_) << "a version is reported whose bytes are not there";
     EXPECT_FALSE(landing_ == Landing::kInPlace && open_) << "reported while live memory may be written";
@@ -182,9 +218,14 @@ class RandomWorld {
     const auto* aborted = std::get_if<wire::Aborted>(&send.message);
     EXPECT_FALSE(aborted != nullptr && open_ && aborted->update == granted_) << "aborted before the fence";
   }
-  void Carry(const SendRegistration&) {}
+  void Carry(const SendRegistration&) {
+    if (landing_ == Landing::kShadow) landed_ = -1;
+  }
+  void Carry(const ReclaimMemory&) { EXPECT_TRUE(lent_) << "nobody reads it"; }
   void Carry(const OpenGrants& open) {
     EXPECT_FALSE(open_ || opening_ || copying_ || verifying_) << "two owners of one buffer";
+    EXPECT_FALSE(lent_) << "granted while others read it";
+    landed_ = -2;
     opening_ = true;
     granted_ = open.update;
     target_ = state_.version.number;
@@ -210,9 +251,11 @@ class RandomWorld {
   InferenceState state_;
   uint32_t epoch_ = 0;
   uint64_t sequence_ = 0;
+  uint32_t attempt_ = 0;
   int64_t version_ = 0;
   int64_t live_ = -1;  ///< What the live tensors really hold.
   int64_t target_ = -1;
+  int64_t landed_ = -1;  ///< What the spare buffer really holds.
   int64_t last_served_ = -1;
   int served_ = 0;
   wire::UpdateId granted_;
@@ -220,6 +263,7 @@ class RandomWorld {
   bool started_ = false;    ///< A source has been told of the grants ...
   bool may_start_ = false;  ///< ... or may still be.
   bool in_call_ = false;
+  bool lent_ = false;
 };
 
 TEST(InferenceMachineRandom, NeverReportsAMixtureWhateverHappens) {

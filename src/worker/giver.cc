@@ -1,0 +1,104 @@
+#include "worker/giver.h"
+
+#include <utility>
+#include <variant>
+
+#include "base/log.h"
+#include "base/strings.h"
+
+namespace weightcast::worker {
+
+// --- Plans --------------------------------------------------------------------------------------------
+
+void Giver::OnPlan(wire::Plan plan, const std::shared_ptr<const LandingMemory>& memory) {
+  if (preparation_ != nullptr) preparation_->Cancel();
+  plan_.reset();
+  Feed(GiverPlanArrived{plan.epoch});
+  preparation_ = std::make_shared<Preparation>(
+      std::move(plan), [this, memory]() -> Result<std::shared_ptr<const SourceMemory>> {
+        if (memory == nullptr) return Status(Code::kInvalidArgument, "nothing is registered here");
+        return RegisterSources(session_.endpoint(), memory);
+      });
+  if (preparation_->complete()) Prepare();
+}
+
+void Giver::OnLanding(wire::PeerLanding landing) {
+  if (preparation_ != nullptr && preparation_->Add(std::move(landing))) Prepare();
+}
+
+void Giver::Prepare() {
+  background_.Run([this, preparation = preparation_] {
+    auto plan = preparation->Run(session_);
+    session_.loop().Post([this, preparation, plan] { OnPrepared(*preparation, plan); });
+  });
+}
+
+void Giver::OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan) {
+  const uint32_t epoch = preparation.epoch();
+  if (epoch != state_.epoch || state_.ended) return;
+  if (sender_ == nullptr) sender_ = MakeSender();
+  const Status status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
+  if (!status.ok()) {
+    WC_LOG(kWarning, session_.text(), ": plan to give in epoch ", epoch, ": ", status.message());
+    return Feed(GiverPlanFailed{epoch, status, preparation.unreachable()});
+  }
+  plan_ = *plan;
+  for (const SendTarget& target : plan_->targets)
+    WC_LOG(kInfo, session_.text(), ": gives to ", target.name, ": ", target.connection.Describe());
+  Feed(GiverPrepared{epoch});
+}
+
+std::unique_ptr<Sender> Giver::MakeSender() {
+  Sender::Callbacks callbacks;
+  callbacks.on_ended = [this](const SendEnded& ended) {
+    session_.loop().Post([this, ended] { Feed(ended); });
+  };
+  callbacks.on_fenced = [this](const SendFenced& fenced) {
+    session_.loop().Post([this, fenced] { Feed(fenced); });
+  };
+  return std::make_unique<Sender>(session_.endpoint(), session_.settings(), std::move(callbacks));
+}
+
+void Giver::OnOtherPlan(uint32_t epoch) {
+  if (epoch > state_.epoch && !Lends(state_)) Feed(MemoryReclaimed{.reason = {}, .leaves = true});
+}
+
+// --- Giving -------------------------------------------------------------------------------------------
+
+void Giver::OnStart(const wire::Start& start) { Feed(GiverStart{start, callbacks_.held()}); }
+
+void Giver::Feed(const GiverEvent& event) {
+  const bool lent = Lends(state_);
+  auto actions = Advance(state_, event);
+  if (state_.epoch == 0) {  // The plan is void, and with it the hold on the memory.
+    if (preparation_ != nullptr) preparation_->Cancel();
+    preparation_.reset();
+    plan_.reset();
+  }
+  if (lent != Lends(state_)) callbacks_.on_lent(!lent);
+  for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
+}
+
+std::unique_ptr<Sender> Giver::End() {
+  Feed(GiverEnded{});
+  return std::move(sender_);
+}
+
+void Giver::Carry(const BeginSending& action) {
+  const wire::Start& start = action.start;
+  const int target = plan_ == nullptr || sender_ == nullptr ? -1 : plan_->TargetOf(start.destination);
+  if (target >= 0)
+    return sender_->Start(plan_, static_cast<size_t>(target), start.update, {start.slot, start.grant});
+  const Status status(Code::kProtocol, StrCat("told to give to destination ", start.destination,
+                                              ", for which this rank's table has no route"));
+  session_.loop().Post([this, start, status] {
+    Feed(SendEnded{.update = start.update, .destination = start.destination, .status = status});
+    Feed(SendFenced{start.update, start.destination});
+  });
+}
+
+void Giver::Carry(const StopSending& action) {
+  if (sender_ != nullptr) sender_->Stop(action.update, action.destination);
+}
+
+}  // namespace weightcast::worker

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "weightcast/status.h"
+#include "weightcast/version.h"
+#include "wire/messages.h"
+#include "worker/background.h"
+#include "worker/giver_machine.h"
+#include "worker/landing.h"
+#include "worker/preparation.h"
+#include "worker/send_plan.h"
+#include "worker/sender.h"
+#include "worker/session.h"
+
+namespace weightcast::worker {
+
+/// An inference rank as a source for others: carries out what the machine in giver_machine.h says. All is
+/// called in the session's loop, and so are its callbacks, unless said otherwise. To be destroyed after
+/// the loop and the background threads have ended.
+class Giver {
+ public:
+  struct Callbacks {
+    std::function<void(wire::WorkerMessage)> send;
+    std::function<Version()> held;      ///< VersionToLend of the rank's own machine.
+    std::function<void(bool)> on_lent;  ///< Others may read the landing memory from now on, or not any more.
+  };
+  Giver(Session& session, Background& background, Callbacks callbacks)
+      : session_(session), background_(background), callbacks_(std::move(callbacks)) {}
+
+  /// A plan that gives; from `memory`, which may be null if nothing is registered.
+  void OnPlan(wire::Plan plan, const std::shared_ptr<const LandingMemory>& memory);
+  void OnLanding(wire::PeerLanding landing);
+  void OnStart(const wire::Start& start);
+  /// A plan in which this rank receives: what it gave in an older one it will not be asked for again.
+  void OnOtherPlan(uint32_t epoch);
+  /// wire::Welcome, wire::Stop, wire::Release, MemoryReclaimed.
+  void Feed(const GiverEvent& event);
+  /// Nothing is given from now on. The destructor of what it returns, to be called outside of the loop,
+  /// waits, bounded, until nobody reads the memory; null if nothing was ever given.
+  std::unique_ptr<Sender> End();
+
+ private:
+  void Prepare();
+  void OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan);
+  std::unique_ptr<Sender> MakeSender();
+  void Carry(SendMessage& action) { callbacks_.send(std::move(action.message)); }
+  void Carry(const BeginSending& action);
+  void Carry(const StopSending& action);
+
+  Session& session_;
+  Background& background_;
+  const Callbacks callbacks_;
+  GiverState state_;
+  std::shared_ptr<Preparation> preparation_;
+  std::shared_ptr<const SendPlan> plan_;
+  std::unique_ptr<Sender> sender_;  ///< From the first plan on.
+};
+
+}  // namespace weightcast::worker

@@ -1,0 +1,151 @@
+#include "worker/giver_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace weightcast::worker {
+namespace {
+
+/// One transition: changes the state and collects what is to be done.
+class Transition {
+ public:
+  explicit Transition(GiverState& state) : s_(state) {}
+  std::vector<GiverAction> Take() { return std::move(actions_); }
+
+  void operator()(const wire::Welcome& welcome);
+  void operator()(const wire::Stop& stop);
+  void operator()(const wire::Release& release);
+  void operator()(const GiverPlanArrived& plan);
+  void operator()(const GiverPrepared& prepared);
+  void operator()(const GiverPlanFailed& failed);
+  void operator()(const GiverStart& event);
+  void operator()(const SendEnded& ended);
+  void operator()(const SendFenced& fenced);
+  void operator()(const MemoryReclaimed& reclaimed);
+  void operator()(const GiverEnded& ended);
+
+ private:
+  void Do(GiverAction action) { actions_.push_back(std::move(action)); }
+  void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
+  void Refuse(const wire::Start& start, Code code, const std::string& why);
+  void SilenceAll();
+  void Silence(Giving& giving);
+
+  GiverState& s_;
+  std::vector<GiverAction> actions_;
+};
+
+// --- The controller's messages ----------------------------------------------------------------------
+
+void Transition::operator()(const wire::Welcome& welcome) {
+  if (s_.ended || welcome.term < s_.term) return;
+  SilenceAll();
+  s_.term = welcome.term;
+  s_.epoch = 0;
+  s_.prepared = false;
+}
+
+void Transition::operator()(const GiverPlanArrived& plan) {
+  if (s_.ended) return;
+  SilenceAll();
+  s_.epoch = plan.epoch;
+  s_.prepared = false;
+}
+
+void Transition::operator()(const GiverStart& event) {
+  const wire::Start& start = event.start;
+  if (s_.ended || start.update.term != s_.term) return;
+  if (start.update.epoch != s_.epoch || !s_.prepared)
+    return Refuse(start, Code::kCancelled, StrCat("is not prepared to give in epoch ", start.update.epoch));
+  if (event.held != start.version || event.held.number < 0) {
+    return Refuse(start, Code::kUnavailable,
+                  StrCat("cannot give version ", ToString(start.version),
+                         "; the version that others may read here is ", ToString(event.held)));
+  }
+  s_.givings.push_back({.update = start.update, .destination = start.destination});
+  Do(BeginSending{start});
+}
+
+void Transition::operator()(const wire::Stop& stop) {
+  for (Giving& giving : s_.givings)
+    if (giving.update == stop.update && giving.destination == stop.destination) Silence(giving);
+}
+
+void Transition::operator()(const wire::Release& release) {
+  for (Giving& giving : s_.givings)
+    if (giving.update == release.update) Silence(giving);
+}
+
+// --- The data plane and the rank itself ---------------------------------------------------------------
+
+void Transition::operator()(const GiverPrepared& prepared) {
+  if (prepared.epoch != s_.epoch || s_.ended) return;
+  s_.prepared = true;
+  Send(wire::Prepared{.epoch = s_.epoch});
+}
+
+void Transition::operator()(const GiverPlanFailed& failed) {
+  if (failed.epoch != s_.epoch || s_.ended) return;
+  Send(wire::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
+                    .destination = failed.destination,
+                    .reason = failed.reason});
+}
+
+void Transition::operator()(const SendEnded& ended) {
+  for (Giving& giving : s_.givings) {
+    if (giving.update != ended.update || giving.destination != ended.destination || giving.quiet) continue;
+    giving.quiet = true;  // Of what went well the receiver tells.
+    if (!ended.status.ok()) Send(wire::Failed{ended.update, int64_t{ended.destination}, ended.status});
+  }
+}
+
+void Transition::operator()(const SendFenced& fenced) {
+  std::erase_if(s_.givings, [&](const Giving& giving) {
+    return giving.update == fenced.update && giving.destination == fenced.destination;
+  });
+}
+
+void Transition::operator()(const MemoryReclaimed& reclaimed) {
+  for (Giving& giving : s_.givings) {
+    if (giving.quiet) continue;
+    Silence(giving);
+    if (!s_.ended) Send(wire::Failed{giving.update, int64_t{giving.destination}, reclaimed.reason});
+  }
+  if (!reclaimed.leaves) return;
+  s_.epoch = 0;
+  s_.prepared = false;
+}
+
+void Transition::operator()(const GiverEnded&) {
+  s_.ended = true;
+  SilenceAll();
+  s_.epoch = 0;
+  s_.prepared = false;
+}
+
+// --- Parts of transitions -------------------------------------------------------------------------------
+
+void Transition::Refuse(const wire::Start& start, Code code, const std::string& why) {
+  Send(wire::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
+}
+
+void Transition::SilenceAll() {
+  for (Giving& giving : s_.givings) Silence(giving);
+}
+
+void Transition::Silence(Giving& giving) {
+  if (std::exchange(giving.quiet, true)) return;
+  Do(StopSending{giving.update, giving.destination});
+}
+
+}  // namespace
+
+std::vector<GiverAction> Advance(GiverState& state, const GiverEvent& event) {
+  Transition transition(state);
+  std::visit(transition, event);
+  return transition.Take();
+}
+
+}  // namespace weightcast::worker

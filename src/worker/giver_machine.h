@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "weightcast/status.h"
+#include "weightcast/version.h"
+#include "wire/messages.h"
+#include "worker/machine_actions.h"
+
+/// An inference rank as a source for others (docs/protocol.md, "Repair: another holder") as a pure function:
+/// (state, event) -> state, actions. It has no clock, thread or I/O; the runtime (worker/giver.cc) and tests
+/// drive it alike. What the rank receives itself is the business of inference_machine.h; the two meet in
+/// VersionToLend, MemoryLent, MemoryFree and ReclaimMemory there, and in Lends and MemoryReclaimed here.
+namespace weightcast::worker {
+
+/// The giving of one update to one destination.
+struct Giving {
+  wire::UpdateId update;
+  uint32_t destination = 0;
+  bool quiet = false;  ///< Stopped or over: nothing is said of it; it waits until nobody reads for it.
+  friend bool operator==(const Giving&, const Giving&) = default;
+};
+
+struct GiverState {
+  bool ended = false;  ///< The session is over for good.
+  wire::Term term;
+  uint32_t epoch = 0;  ///< Of the plan in which this rank gives; 0: none.
+  bool prepared = false;
+  std::vector<Giving> givings;
+  friend bool operator==(const GiverState&, const GiverState&) = default;
+};
+
+// --- Events beside the controller's messages ------------------------------------------------------
+
+struct GiverPlanArrived {  ///< Stands for a wire::Plan that gives.
+  uint32_t epoch = 0;
+};
+struct GiverPrepared {  ///< Table read, every destination connected.
+  uint32_t epoch = 0;
+};
+struct GiverPlanFailed {
+  uint32_t epoch = 0;
+  Status reason;
+  int64_t destination = -1;  ///< Its number in the table, when only the road to it failed.
+};
+struct GiverStart {  ///< Stands for wire::Start.
+  wire::Start start;
+  Version held;  ///< VersionToLend at this moment.
+};
+/// The rank needs its memory for itself: nothing may be read from it any more.
+struct MemoryReclaimed {
+  Status reason;
+  bool leaves = false;  ///< It is not even registered any more: the plan is void.
+};
+struct GiverEnded {};  ///< The session.
+
+using GiverEvent =
+    std::variant<wire::Welcome, wire::Stop, wire::Release, GiverPlanArrived, GiverPrepared, GiverPlanFailed,
+                 GiverStart, SendEnded, SendFenced, MemoryReclaimed, GiverEnded>;
+
+// --- Actions --------------------------------------------------------------------------------------
+
+using GiverAction = std::variant<SendMessage, BeginSending, StopSending>;
+
+/// Takes one event. Whenever Lends has changed, the rank's own machine must hear MemoryLent or MemoryFree
+/// before its next event.
+std::vector<GiverAction> Advance(GiverState& state, const GiverEvent& event);
+
+/// Whether anybody may still read the landing memory.
+inline bool Lends(const GiverState& state) { return !state.givings.empty(); }
+
+}  // namespace weightcast::worker

@@ -1,0 +1,231 @@
+#include "worker/giver_machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "worker/inference_machine.h"
+
+namespace weightcast::worker {
+namespace {
+
+constexpr wire::Term kTerm{.number = 1, .id = 7};
+constexpr Version kVersion{.run = 1, .number = 3};
+const Status kWanted(Code::kCancelled, "a newer version comes");
+
+wire::UpdateId Update(uint64_t sequence, uint32_t epoch = 2) {
+  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 1};
+}
+GiverStart StartOf(uint64_t sequence, uint32_t destination, Version held = kVersion) {
+  return {{Update(sequence), kVersion, destination, 1, 9}, held};
+}
+
+/// A giver with its runtime played by the test.
+struct Source {
+  GiverState state;
+  std::vector<GiverAction> actions;
+
+  explicit Source(bool prepared = true) {
+    Do(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Do(GiverPlanArrived{2});
+    if (prepared) Do(GiverPrepared{2});
+  }
+  void Do(const GiverEvent& event) { actions = Advance(state, event); }
+  template <typename T>
+  std::optional<T> Sent() const {
+    for (const auto& action : actions)
+      if (const auto* send = std::get_if<SendMessage>(&action))
+        if (const auto* message = std::get_if<T>(&send->message)) return *message;
+    return std::nullopt;
+  }
+  template <typename T>
+  [[nodiscard]] size_t Count() const {
+    size_t count = 0;
+    for (const auto& action : actions) count += std::holds_alternative<T>(action) ? 1 : 0;
+    return count;
+  }
+};
+
+TEST(GiverMachine, GivesUntilReleased) {
+  Source source(/*prepared=*/false);
+  source.Do(GiverPrepared{1});
+  EXPECT_TRUE(source.actions.empty()) << "of an older plan";
+  source.Do(GiverPrepared{2});
+  EXPECT_EQ(source.Sent<wire::Prepared>()->epoch, 2U);
+  source.Do(StartOf(1, 0));
+  source.Do(StartOf(1, 1));
+  EXPECT_EQ(source.Count<BeginSending>(), 1U);
+  source.Do(SendEnded{.update = Update(1), .destination = 0, .status = {}});
+  source.Do(SendFenced{Update(1), 0});
+  EXPECT_TRUE(source.actions.empty()) << "the receiver tells";
+  EXPECT_TRUE(Lends(source.state));
+  source.Do(wire::Release{Update(1), kVersion});
+  EXPECT_EQ(source.Count<StopSending>(), 1U);
+  EXPECT_TRUE(Lends(source.state)) << "free before the fence";
+  source.Do(SendFenced{Update(1), 1});
+  EXPECT_FALSE(Lends(source.state));
+  source.Do(StartOf(2, 0));
+  EXPECT_EQ(source.Count<BeginSending>(), 1U) << "the plan still holds";
+}
+
+TEST(GiverMachine, RefusesWhatItDoesNotHold) {
+  Source source;
+  for (const Version held : {Version{}, Version{.run = 1, .number = 4}, Version{.run = 2, .number = 3}}) {
+    source.Do(StartOf(1, 4, held));
+    const auto failed = source.Sent<wire::Failed>();
+    ASSERT_TRUE(failed);
+    EXPECT_EQ(failed->update, Update(1));
+    EXPECT_EQ(failed->destination, 4);
+    EXPECT_FALSE(Lends(source.state));
+  }
+  wire::Start other_epoch = StartOf(1, 4).start;
+  other_epoch.update.epoch = 1;
+  source.Do(GiverStart{other_epoch, kVersion});
+  EXPECT_EQ(source.Sent<wire::Failed>()->destination, 4);
+  wire::Start other_term = StartOf(1, 4).start;
+  other_term.update.term.number = 9;
+  source.Do(GiverStart{other_term, kVersion});
+  EXPECT_TRUE(source.actions.empty());
+  Source unprepared(/*prepared=*/false);
+  unprepared.Do(StartOf(1, 0));
+  EXPECT_TRUE(unprepared.Sent<wire::Failed>());
+}
+
+TEST(GiverMachine, FailuresNameTheDestination) {
+  Source source;
+  source.Do(StartOf(1, 3));
+  const Status reason(Code::kPeerDead, "gone");
+  source.Do(SendEnded{.update = Update(1), .destination = 3, .status = reason});
+  EXPECT_EQ(*source.Sent<wire::Failed>(), (wire::Failed{Update(1), 3, reason}));
+  EXPECT_TRUE(Lends(source.state));
+  source.Do(GiverPlanArrived{5});
+  EXPECT_EQ(source.Count<StopSending>(), 0U) << "it has ended already";
+  source.Do(GiverPlanFailed{.epoch = 5, .reason = reason, .destination = 1});
+  EXPECT_EQ(*source.Sent<wire::Failed>(), (wire::Failed{{.term = kTerm, .epoch = 5}, 1, reason}));
+}
+
+TEST(GiverMachine, StopSilencesOneDestination) {
+  Source source;
+  source.Do(StartOf(1, 0));
+  source.Do(StartOf(1, 1));
+  source.Do(wire::Stop{Update(1), 1});
+  EXPECT_EQ(source.Count<StopSending>(), 1U);
+  source.Do(SendEnded{.update = Update(1), .destination = 1, .status = kWanted});
+  EXPECT_TRUE(source.actions.empty());
+  source.Do(SendEnded{.update = Update(1), .destination = 0, .status = kWanted});
+  EXPECT_TRUE(source.Sent<wire::Failed>());
+}
+
+TEST(GiverMachine, EverythingEndsWithPlanSessionAndMemory) {
+  const std::vector<GiverEvent> ends = {GiverPlanArrived{3}, wire::Welcome{.term = kTerm, .run = 1},
+                                        GiverEnded{}, MemoryReclaimed{.reason = kWanted, .leaves = true},
+                                        MemoryReclaimed{.reason = kWanted}};
+  for (const GiverEvent& end : ends) {
+    Source source;
+    source.Do(StartOf(1, 0));
+    source.Do(StartOf(1, 1));
+    source.Do(SendEnded{.update = Update(1), .destination = 1, .status = {}});
+    source.Do(end);
+    EXPECT_EQ(source.Count<StopSending>(), 1U);
+    const bool reclaimed = std::holds_alternative<MemoryReclaimed>(end);
+    EXPECT_EQ(source.Sent<wire::Failed>().has_value(), reclaimed) << "who waits must hear of it";
+    EXPECT_TRUE(Lends(source.state));
+    source.Do(SendFenced{Update(1), 0});
+    source.Do(SendFenced{Update(1), 1});
+    EXPECT_FALSE(Lends(source.state));
+    source.Do(StartOf(2, 0));
+    const bool plan_stays = reclaimed && !std::get<MemoryReclaimed>(end).leaves;
+    EXPECT_EQ(source.Count<BeginSending>(), plan_stays ? 1U : 0U);
+  }
+}
+
+// --- With the machine of what the same rank receives -----------------------------------------------------
+
+/// A rank that has received and serves kVersion.
+InferenceState Served(wire::Landing landing, bool shares = true) {
+  InferenceState state;
+  const auto update = Update(1);
+  for (const InferenceEvent& event : std::vector<InferenceEvent>{
+           wire::Welcome{.term = kTerm, .run = 1}, RegisterCalled{.landing = landing, .shares = shares},
+           PlanArrived{2}, PlanReady{2}, WaitCalled{}, wire::GrantRequest{update, kVersion},
+           GrantsOpened{update, {}}, Arrived{update, 1, 1}, GrantsFenced{update}, wire::Commit{update},
+           Copied{update}, wire::Serve{update}})
+    Advance(state, event);
+  EXPECT_EQ(state.served, kVersion);
+  return state;
+}
+template <typename T>
+bool Has(const std::vector<InferenceAction>& actions) {
+  for (const auto& action : actions)
+    if (std::holds_alternative<T>(action)) return true;
+  return false;
+}
+
+TEST(LentMemory, IsWhatHasLandedAndWasNotGrantedSince) {
+  for (const auto landing : {wire::Landing::kInPlace, wire::Landing::kShadow}) {
+    InferenceState state = Served(landing);
+    EXPECT_EQ(VersionToLend(state), kVersion);
+    EXPECT_EQ(VersionToLend(Served(landing, /*shares=*/false)), Version{});
+    Advance(state, WaitCalled{});
+    Advance(state, wire::GrantRequest{Update(2), {.run = 1, .number = 4}});
+    EXPECT_EQ(VersionToLend(state), Version{});
+    Advance(state, GrantsOpened{Update(2), {}});
+    Advance(state, Arrived{Update(2), 1, 1});
+    EXPECT_EQ(VersionToLend(state), Version{}) << "before the fence";
+    Advance(state, GrantsFenced{Update(2)});
+    EXPECT_EQ(VersionToLend(state), (Version{.run = 1, .number = 4})) << "ready is enough";
+  }
+}
+
+TEST(LentMemory, IsReclaimedBeforeItIsGranted) {
+  for (const auto landing : {wire::Landing::kInPlace, wire::Landing::kShadow}) {
+    InferenceState state = Served(landing);
+    Advance(state, MemoryLent{});
+    Advance(state, WaitCalled{});
+    const auto actions = Advance(state, wire::GrantRequest{Update(2), {.run = 1, .number = 4}});
+    EXPECT_TRUE(Has<ReclaimMemory>(actions));
+    EXPECT_FALSE(Has<OpenGrants>(actions));
+    EXPECT_EQ(VersionToLend(state), Version{}) << "nobody may begin to read now";
+    EXPECT_EQ(state.served, kVersion) << "nothing has changed yet";
+    EXPECT_TRUE(Has<OpenGrants>(Advance(state, MemoryFree{})));
+  }
+}
+
+TEST(LentMemory, AnAbortBeforeItIsFreeLeavesItAsItWas) {
+  InferenceState state = Served(wire::Landing::kShadow);
+  Advance(state, MemoryLent{});
+  Advance(state, wire::GrantRequest{Update(2), {.run = 1, .number = 4}});
+  Advance(state, wire::Abort{.update = Update(2), .reason = kWanted, .started = false});
+  EXPECT_EQ(state.step, Step::kNone);
+  EXPECT_TRUE(Advance(state, MemoryFree{}).empty());
+  EXPECT_EQ(VersionToLend(state), kVersion);
+}
+
+TEST(LentMemory, IsNotRegisteredAnew) {
+  InferenceState state = Served(wire::Landing::kInPlace);
+  Advance(state, MemoryLent{});
+  const RegisterCalled again{.landing = wire::Landing::kInPlace, .same_memory = true};
+  auto actions = Advance(state, again);
+  EXPECT_EQ(std::get<AnswerCall>(actions.at(0)).status.code(), Code::kUnavailable);
+  Advance(state, MemoryFree{});
+  Advance(state, again);
+  EXPECT_EQ(VersionToLend(state), kVersion) << "the same tensors";
+  Advance(state, RegisterCalled{.landing = wire::Landing::kShadow, .same_memory = true});
+  EXPECT_EQ(VersionToLend(state), Version{}) << "an empty spare buffer";
+  EXPECT_EQ(state.served, kVersion);
+}
+
+TEST(LentMemory, GivingUpWhatLandedInPlaceLendsItNoMore) {
+  InferenceState state = Served(wire::Landing::kInPlace);
+  Advance(state, BeginCalled{});
+  Advance(state, wire::GrantRequest{Update(2), {.run = 1, .number = 4}});
+  Advance(state, GrantsOpened{Update(2), {}});
+  Advance(state, Arrived{Update(2), 1, 1});
+  Advance(state, GrantsFenced{Update(2)});
+  Advance(state, wire::Abort{.update = Update(2), .reason = kWanted});
+  EXPECT_EQ(VersionToLend(state), Version{});
+}
+
+}  // namespace
+}  // namespace weightcast::worker

@@ -1,0 +1,352 @@
+#include "worker/giver.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "unit/worker/planned.h"
+#include "weights.h"
+#include "worker/inference_machine.h"
+#include "worker/receiver.h"
+
+// Inference ranks that give to each other over real endpoints, without a controller.
+
+namespace weightcast::worker {
+namespace {
+
+using test::Cut;
+using test::Weights;
+using testing::HasSubstr;
+
+constexpr wire::Term kTerm{.number = 1, .id = 7};
+constexpr Version kVersion{.run = 1, .number = 5};
+
+wire::UpdateId Update(uint64_t sequence, uint32_t epoch) {
+  return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 1};
+}
+
+/// One rank: both machines and what carries out their actions. The test plays controller and user.
+class Node {
+ public:
+  Node(const std::string& engine, const std::map<std::string, std::string>& settings,
+       const std::vector<Shard>& shards, LandingMode mode) {
+    WorkerOptions options;
+    options.engine = engine;
+    options.settings = settings;
+    Session::Handlers handlers;
+    handlers.on_message = [](const wire::ControllerMessage&) {};
+    handlers.on_ended = [](const Status&) {};
+    handlers.on_connected = [](const Identity&) {};
+    handlers.on_disconnected = [](const Identity&, const Status&) {};
+    auto session = Session::Open(options, wire::Role::kInference, std::move(handlers));
+    EXPECT_TRUE(session.ok()) << session.status().ToString();
+    session_ = std::move(*session);
+    auto memory = LandingMemory::Register(session_->endpoint(), shards, mode);
+    EXPECT_TRUE(memory.ok()) << memory.status().ToString();
+    memory_ = *memory;
+    giver_ = std::make_unique<Giver>(
+        *session_, background_,
+        Giver::Callbacks{.send = [this](wire::WorkerMessage message) { Said(std::move(message)); },
+                         .held = [this] { return VersionToLend(state_); },
+                         .on_lent =
+                             [this](bool lent) {
+                               SetLent(lent);
+                               lent ? Feed(MemoryLent{}) : Feed(MemoryFree{});
+                             }});
+    Run([&] {
+      const wire::Welcome welcome{.term = kTerm, .run = 1, .lease_seconds = 5};
+      giver_->Feed(welcome);
+      Feed(welcome);
+      Feed(RegisterCalled{.landing = mode == LandingMode::kShadow ? wire::Landing::kShadow
+                                                                  : wire::Landing::kInPlace});
+    });
+  }
+  ~Node() {
+    std::unique_ptr<Sender> sender;
+    Run([&] { sender = giver_->End(); });
+    sender.reset();
+    session_->Leave();
+    background_.Join();
+    giver_.reset();
+    grants_.reset();
+    plan_.reset();
+    memory_.reset();
+    session_->CloseEndpoint();
+  }
+
+  /// In the loop.
+  void Run(const std::function<void()>& task) {
+    std::promise<void> done;
+    session_->loop().Post([&] {
+      task();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+  void Holds(Version version) {
+    Run([&] { state_.landed = state_.served = version; });
+  }
+  [[nodiscard]] wire::Member member() const {
+    return {.name = session_->name(),
+            .incarnation = session_->endpoint().self().incarnation,
+            .addresses = session_->endpoint().Addresses()};
+  }
+  void PlanToGive(const Planned& planned, uint32_t epoch, const Node& to) {
+    const wire::Plan plan{.epoch = epoch,
+                          .table = planned.For(plan::RankTable::Role::kTrainer, 0, epoch),
+                          .table_file = {},
+                          .peers = {to.member()},
+                          .gives = true};
+    wire::PeerLanding landing{.destination = 0, .map = to.memory_->Map()};
+    landing.map.epoch = epoch;
+    Run([&] {
+      giver_->OnPlan(plan, memory_);
+      giver_->OnLanding(landing);
+    });
+  }
+  void PlanToReceive(const Planned& planned, uint32_t epoch, const Node& from) {
+    const wire::Plan plan{.epoch = epoch,
+                          .table = planned.For(plan::RankTable::Role::kInference, 0, epoch),
+                          .table_file = {},
+                          .peers = {from.member()}};
+    auto made = MakeReceivePlan(plan, "", memory_);
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    // The other has connected: this one's side of it is found, or waited for.
+    auto connection = session_->endpoint().Connect(
+        plan.peers[0].addresses, session_->IdentityOf(plan.peers[0]), Clock::now() + FromSeconds(10));
+    ASSERT_TRUE(connection.ok()) << connection.status().ToString();
+    Run([&] {
+      plan_ = *made;
+      Feed(PlanArrived{epoch});
+      Feed(PlanReady{epoch});
+      Feed(BeginCalled{});
+    });
+  }
+  void Feed(const InferenceEvent& event) {
+    events_.push_back(event);
+    if (std::exchange(feeding_, true)) return;
+    while (!events_.empty()) {
+      const InferenceEvent next = events_.front();
+      events_.pop_front();
+      for (const auto& action : Advance(state_, next))
+        std::visit([this](const auto& a) { Carry(a); }, action);
+    }
+    feeding_ = false;
+  }
+  Giver& giver() { return *giver_; }
+  InferenceState& state() { return state_; }
+  [[nodiscard]] const std::shared_ptr<LandingMemory>& memory() const { return memory_; }
+  [[nodiscard]] bool lent() const { return lent_; }
+
+  /// Waits until a message of this type was sent since the last time.
+  template <typename T>
+  std::optional<T> Wait() {
+    std::unique_lock lock(mutex_);
+    std::optional<T> found;
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] {
+      while (!found && !said_.empty()) {
+        if (const auto* message = std::get_if<T>(&said_.front())) found = *message;
+        said_.pop_front();
+      }
+      return found.has_value();
+    });
+    return found;
+  }
+  [[nodiscard]] bool WaitUntilFree() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return !lent_; });
+  }
+  std::function<void()> on_open;  ///< Instead of opening grants.
+
+ private:
+  void SetLent(bool lent) {
+    const std::lock_guard lock(mutex_);
+    lent_ = lent;
+    changed_.notify_all();
+  }
+  void Said(wire::WorkerMessage message) {
+    const std::lock_guard lock(mutex_);
+    said_.push_back(std::move(message));
+    changed_.notify_all();
+  }
+  void Carry(const SendMessage& send) { Said(send.message); }
+  void Carry(const SendRegistration&) {}
+  void Carry(const ReclaimMemory&) { giver_->Feed(MemoryReclaimed{.reason = {Code::kCancelled, "wanted"}}); }
+  void Carry(const OpenGrants& open) {
+    if (on_open) return on_open();
+    auto opened = GrantSet::Open(session_->endpoint(), plan_, false, [this, update = open.update] {
+      session_->loop().Post([this, update] { Feed(Arrived{update, grants_->bytes(), 1, {}}); });
+    });
+    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+    grants_ = *opened;
+    Feed(GrantsOpened{open.update, grants_->grants()});
+  }
+  void Carry(const RevokeGrants& revoke) {
+    grants_->Revoke([this, update = revoke.update] {
+      session_->loop().Post([this, update] { Feed(GrantsFenced{update}); });
+    });
+  }
+  void Carry(const VerifyChecksums&) {}
+  void Carry(const CopyShadow&) {}
+  void Carry(const AnswerCall&) {}
+
+  std::unique_ptr<Session> session_;
+  Background background_{"wc-prepare"};
+  std::shared_ptr<LandingMemory> memory_;
+  std::unique_ptr<Giver> giver_;
+  InferenceState state_;
+  std::deque<InferenceEvent> events_;
+  bool feeding_ = false;
+  std::shared_ptr<const ReceivePlan> plan_;
+  std::shared_ptr<GrantSet> grants_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<wire::WorkerMessage> said_;
+  std::atomic<bool> lent_{false};
+};
+
+class GiverTest : public testing::Test {
+ protected:
+  void SetUp() override { ::setenv("WEIGHTCAST_TOKEN", "token-of-these-tests-alone", 1); }
+  void TearDown() override { ::unsetenv("WEIGHTCAST_TOKEN"); }
+  [[nodiscard]] std::map<std::string, std::string> Settings() const {
+    return {{"bind", "127.0.0.1"}, {"transport", transport_}};
+  }
+  /// Both sides of the plan; the receiving one has granted.
+  static std::optional<wire::Start> Grant(Node& from, Node& to, const Planned& planned, uint32_t epoch) {
+    from.PlanToGive(planned, epoch, to);
+    const auto prepared = from.Wait<wire::Prepared>();
+    if (!prepared || prepared->epoch != epoch) return std::nullopt;
+    to.PlanToReceive(planned, epoch, from);
+    const wire::UpdateId update = Update(epoch, epoch);
+    to.Run([&] { to.Feed(wire::GrantRequest{update, kVersion}); });
+    const auto granted = to.Wait<wire::Granted>();
+    if (!granted || granted->grants.size() != 1) return std::nullopt;
+    const wire::SourceGrant& grant = granted->grants[0];
+    return wire::Start{update, kVersion, 0, grant.slot, grant.id};
+  }
+  std::string transport_ = "shm";
+};
+
+TEST_F(GiverTest, WhatWasReceivedIsGivenOn) {
+  for (const char* transport : {"tcp", "shm"}) {
+    SCOPED_TRACE(transport);
+    transport_ = transport;
+    const auto model = test::SmallModel(DType::kBF16);
+    Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1),
+        third(model, Cut::kWhole, 0, 1, /*shared=*/false);
+    first.Fill(5);
+    Node a("a", Settings(), first.shards(), LandingMode::kInPlace);
+    Node b("b", Settings(), second.shards(), LandingMode::kShadow);
+    Node c("c", Settings(), third.shards(), LandingMode::kInPlace);
+    a.Holds(kVersion);
+    const Planned planned({first.shards()}, {second.shards()});
+    uint32_t epoch = 0;
+    // The last one goes over the connection that the one before has made.
+    for (auto [from, to] : {std::pair(&a, &b), std::pair(&b, &c), std::pair(&c, &b)}) {
+      const auto start = Grant(*from, *to, planned, ++epoch);
+      ASSERT_TRUE(start);
+      from->Run([&] { from->giver().OnStart(*start); });
+      ASSERT_TRUE(to->Wait<wire::Ready>());
+      from->Run([&] { from->giver().Feed(wire::Release{start->update, kVersion}); });
+      ASSERT_TRUE(from->WaitUntilFree());
+    }
+    EXPECT_EQ(third.Wrong(5), 0);
+    EXPECT_NE(second.Wrong(5), 0) << "what was given is the spare buffer";
+    b.memory()->CopyToLive();
+    EXPECT_EQ(second.Wrong(5), 0);
+  }
+}
+
+TEST_F(GiverTest, StopInTheMiddleIsFencedAndSaysNothing) {
+  const std::vector<TensorInfo> model = {{"w", DType::kU64, {8 << 20}}};
+  Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
+  Node a("a", Settings(), first.shards(), LandingMode::kInPlace);
+  Node b("b", Settings(), second.shards(), LandingMode::kInPlace);
+  a.Holds(kVersion);
+  const auto start = Grant(a, b, Planned({first.shards()}, {second.shards()}), 1);
+  ASSERT_TRUE(start);
+  a.Run([&] {
+    a.giver().OnStart(*start);
+    EXPECT_TRUE(a.lent());
+    a.giver().Feed(wire::Stop{start->update, 0});
+    EXPECT_TRUE(a.lent()) << "free before the fence";
+  });
+  EXPECT_TRUE(a.WaitUntilFree());
+  b.Run([&] { b.Feed(wire::Abort{start->update, {Code::kPeerDead, "x"}}); });
+  EXPECT_TRUE(b.Wait<wire::Aborted>());
+  a.Run([&] { a.giver().OnStart({Update(1, 1), {.run = 1, .number = 9}, 0, start->slot, start->grant}); });
+  const auto failed = a.Wait<wire::Failed>();
+  ASSERT_TRUE(failed);
+  EXPECT_THAT(failed->reason.message(), HasSubstr("cannot give version 9"))
+      << "the stopped one said something";
+  EXPECT_EQ(failed->destination, 0);
+}
+
+TEST_F(GiverTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
+  const std::vector<TensorInfo> model = {{"w", DType::kU64, {8 << 20}}};
+  Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
+  Node a("a", Settings(), first.shards(), LandingMode::kShadow);
+  Node b("b", Settings(), second.shards(), LandingMode::kInPlace);
+  a.Holds(kVersion);
+  const auto start = Grant(a, b, Planned({first.shards()}, {second.shards()}), 1);
+  ASSERT_TRUE(start);
+  Flag opened;
+  std::atomic<bool> read_at_opening = true;
+  a.on_open = [&] {
+    read_at_opening = a.lent();
+    opened.Set();
+  };
+  a.Run([&] {
+    a.Feed(PlanArrived{2});
+    a.Feed(PlanReady{2});
+    a.giver().OnStart(*start);
+    a.Feed(wire::GrantRequest{Update(2, 2), {.run = 1, .number = 6}});
+    EXPECT_EQ(a.state().step, Step::kRequested);
+    EXPECT_EQ(VersionToLend(a.state()), Version{});
+  });
+  ASSERT_TRUE(opened.Wait());
+  EXPECT_FALSE(read_at_opening);
+  const auto failed = a.Wait<wire::Failed>();
+  ASSERT_TRUE(failed) << "the destination waits for what will not come";
+  EXPECT_EQ(failed->update, start->update);
+  b.Run([&] { b.Feed(wire::Abort{start->update, {Code::kPeerDead, "x"}}); });
+  EXPECT_TRUE(b.Wait<wire::Aborted>());
+}
+
+TEST_F(GiverTest, UnreachableDestinationIsNamed) {
+  const auto model = test::SmallModel(DType::kU64);
+  Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
+  const Planned planned({first.shards()}, {second.shards()});
+  Node a("a", Settings(), first.shards(), LandingMode::kInPlace);
+  auto b = std::make_unique<Node>("b", Settings(), second.shards(), LandingMode::kInPlace);
+  wire::Plan plan{.epoch = 3,
+                  .table = planned.For(plan::RankTable::Role::kTrainer, 0, 3),
+                  .table_file = {},
+                  .peers = {b->member()},
+                  .gives = true};
+  wire::PeerLanding landing{.destination = 0, .map = b->memory()->Map()};
+  landing.map.epoch = 3;
+  b.reset();
+  a.Run([&] {
+    a.giver().OnPlan(plan, a.memory());
+    a.giver().OnLanding(landing);
+  });
+  const auto failed = a.Wait<wire::Failed>();
+  ASSERT_TRUE(failed);
+  EXPECT_EQ(failed->destination, 0);
+  EXPECT_EQ(failed->update, (wire::UpdateId{.term = kTerm, .epoch = 3, .sequence = 0, .attempt = 0}));
+  EXPECT_THAT(failed->reason.message(), HasSubstr("engine b rank 0"));
+}
+
+}  // namespace
+}  // namespace weightcast::worker
