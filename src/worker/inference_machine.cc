@@ -572,8 +572,9 @@ Status Transition::TooLate(bool interrupted) const {
       what = "this rank has every byte, but others are not ready in time";
       break;
     case Step::kAborting:
-      what = s_.fenced ? "the controller has not said in time how the update goes on after: "
-                       : "a source may still write here (keep the engine paused and call Abort again) after: ";
+      what = s_.fenced
+                 ? "the controller has not said in time how the update goes on after: "
+                 : "a source may still write here (keep the engine paused and call Abort again) after: ";
       what += s_.abort_reason.message();
       break;
     default:
