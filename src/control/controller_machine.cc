@@ -21,6 +21,7 @@ void Step(const MachineConfig& config, MachineState& state, const Event& event, 
 void Machine::Advance() {
   AdvanceUpdate();
   SupersedeUnstarted();
+  LeaveLate();
   ForgetEmptyGroups();
   FailHopeless();
   if (!s_.update) {
@@ -172,8 +173,13 @@ std::string Machine::NameOf(const Group& group) const {
   return group.id == kTrainers ? "the trainers" : StrCat("engine ", group.name);
 }
 
-void Machine::TellTrainers(const wire::ControllerMessage& message) {
-  for (const SessionId session : s_.plan.trainers)
+void Machine::TellTrainers(const UpdateState& update, const wire::ControllerMessage& message) {
+  for (const SessionId session : update.trainers)
+    if (Find(session) != nullptr) Tell(session, message);
+}
+
+void Machine::TellSources(const wire::ControllerMessage& message) {
+  for (const SessionId session : s_.plan.sources)
     if (Find(session) != nullptr) Tell(session, message);
 }
 

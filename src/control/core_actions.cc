@@ -104,9 +104,10 @@ void Core::Do(Model& model, MakePlan& action) {
               .run = model.state.run,
               .strategy = plan::StrategyFromName(settings_.strategy).value_or(plan::Strategy::kBalanced),
               .tables = settings_.tables,
-              .trainers = {},
+              .sources = {},
+              .from_engines = action.from_engines,
               .engines = {}};
-  for (const SessionId id : action.trainers) job.trainers.push_back(MemberOf(id));
+  for (const SessionId id : action.sources) job.sources.push_back(MemberOf(id));
   for (const auto& engine : action.engines) {
     auto& members = job.engines.emplace_back();
     for (const SessionId id : engine) members.push_back(MemberOf(id));

@@ -81,6 +81,7 @@ class Machine {
   enum class Part { kTarget, kAbsent, kIgnored, kFencing };
   Part PartOf(const Group& group, const Version& version, bool fresh, UpdateState& update) const;
   void Open(UpdateState update, bool fresh);
+  void AwaitGrants(Target& target);
 
   // The update (machine_update.cc, machine_abort.cc).
   void OnGranted(Worker& worker, const wire::Granted& message);
@@ -89,6 +90,8 @@ class Machine {
   void OnServing(Worker& worker, const wire::Serving& message);
   void OnAborted(Worker& worker, const wire::Aborted& message);
   void OnFailed(Worker& worker, const wire::Failed& message);
+  void SourceFailed(const Worker& worker, const wire::Failed& message, const Status& reason);
+  void RankFailed(const Worker& worker, const wire::Failed& message, const Status& reason);
   void OnStepTimer(GroupId group);
   /// The present step of the named worker if the message is about the open update and comes in turn;
   /// otherwise nullptr. What comes out of turn costs its engine the update.
@@ -96,9 +99,14 @@ class Machine {
   [[nodiscard]] bool AllAt(GroupId group, RankStep step) const;
   void Enter(Target& target, EngineStep step);
   void StartGranted();
+  /// A version that some engine serves already commits in each engine by itself.
+  [[nodiscard]] bool SwitchTogether() const { return config_.together && s_.update->fresh; }
   /// An update that still waits for its first grants ends when all trainers have something newer.
   void SupersedeUnstarted();
   void WithdrawUnstarted();
+  /// Engines that have not come to an update keep nobody else waiting once the others are through.
+  void LeaveLate();
+  [[nodiscard]] bool SomethingNewer() const;
   void BeginAgain(const Worker& rank);
   void DisarmStep(GroupId id);
   /// Whether some rank of the engine switches in its user's call, which may begin late.
@@ -109,7 +117,7 @@ class Machine {
   /// `who` is the rank that is to blame, nullptr when that is no rank of this engine.
   void EngineOut(Target& target, const Status& reason, const Worker* who = nullptr,
                  SessionId fenced_already = 0);
-  void AbortRanks(const Target& target, const Status& reason, bool started, SessionId fenced_already);
+  void AbortRanks(const Target& target, const Status& reason, SessionId fenced_already = 0);
   void StopSenders(const Target& target);
   /// No source is left: every engine that has not been told to commit is out.
   void AbortAll(const Status& reason);
@@ -119,6 +127,25 @@ class Machine {
   [[nodiscard]] wire::Done MakeDone(const UpdateState& update) const;
   void UpdateLoses(const Worker& worker, const Status& reason);
   Target* TargetOf(GroupId group);
+  Receiver* ReceiverOf(SessionId session);
+
+  // Other holders of the bytes (machine_repair.cc).
+  /// `lost` sends no more for this update: engines that lack bytes get them from others, or are out. With
+  /// `only`, just the road to that engine has failed.
+  void LoseSource(const Worker& lost, const Status& reason, Target* only = nullptr);
+  void MakeSourceless(Target& target);
+  void TryRepair();
+  void MakeRepairPlan(std::vector<SessionId> sources, bool from_engines);
+  void OpenAttempt();
+  /// What was planned for a repair does not work: the next holders are tried.
+  void RepairFailed(const Status& reason);
+  [[nodiscard]] bool Repairing() const { return s_.update && s_.update->repair_epoch != 0; }
+  [[nodiscard]] std::vector<SessionId> SessionsOf(Holders holders) const;
+  [[nodiscard]] bool Holds(const Group& group, const Version& version) const;
+  [[nodiscard]] Version NewestServed() const;
+  /// Engines that lack what others serve get it from them; true if such an update is open now.
+  bool OpenFromPeers();
+  [[nodiscard]] std::vector<const Group*> Lacking(const Version& version) const;
 
   // Look-ups.
   Worker* Find(SessionId session);
@@ -140,7 +167,9 @@ class Machine {
   void Tell(SessionId to, wire::ControllerMessage message) {
     actions_.push_back(Send{to, std::move(message)});
   }
-  void TellTrainers(const wire::ControllerMessage& message);
+  /// Those that keep its bytes.
+  void TellTrainers(const UpdateState& update, const wire::ControllerMessage& message);
+  void TellSources(const wire::ControllerMessage& message);
   void Arm(TimerKind kind, GroupId group, Duration after) {
     actions_.push_back(SetTimer{{kind, group}, after});
   }

@@ -15,14 +15,15 @@ Status Unwished(const Status& reason) {
 
 using wire::EngineState;
 
-void Machine::AbortRanks(const Target& target, const Status& reason, bool started, SessionId fenced_already) {
+void Machine::AbortRanks(const Target& target, const Status& reason, SessionId fenced_already) {
   for (const Receiver& rank : s_.update->receivers) {
     Worker* worker = Find(rank.session);
-    if (rank.group != target.group || worker == nullptr || rank.session == fenced_already) continue;
-    worker->fencing = s_.update->id;
+    const bool asked = rank.id.sequence != 0;
+    if (rank.group != target.group || !asked || worker == nullptr || rank.session == fenced_already) continue;
+    worker->fencing = rank.id;
     Tell(rank.session,
          wire::Abort{
-             .update = s_.update->id, .reason = reason, .version = s_.update->version, .started = started});
+             .update = rank.id, .reason = reason, .version = s_.update->version, .started = rank.started});
   }
 }
 
@@ -30,7 +31,7 @@ void Machine::StopSenders(const Target& target) {
   if (s_.update->released || s_.update->aborted) return;
   for (const Receiver& rank : s_.update->receivers) {
     if (rank.group == target.group && rank.step == RankStep::kGranted)
-      TellTrainers(wire::Stop{.update = s_.update->id, .destination = rank.destination});
+      TellSources(wire::Stop{.update = rank.id, .destination = rank.destination});
   }
 }
 
@@ -45,7 +46,7 @@ void Machine::EngineOut(Target& target, const Status& reason, const Worker* who,
   DisarmStep(target.group);
   Log(LogLevel::kWarning, "engine ", group.name, " is out of ", wire::ToString(s_.update->id), ": ",
       reason.message());
-  AbortRanks(target, reason, started, fenced_already);
+  AbortRanks(target, reason, fenced_already);
   if (started) StopSenders(target);
 }
 
@@ -56,7 +57,7 @@ void Machine::AbortAll(const Status& reason) {
   });
   if (!some_go_on && !update.released) {
     update.aborted = true;
-    TellTrainers(wire::Abort{.update = update.id, .reason = reason, .version = update.version});
+    TellTrainers(update, wire::Abort{.update = update.id, .reason = reason, .version = update.version});
   }
   for (Target& target : update.targets)
     if (target.step <= EngineStep::kReady) EngineOut(target, reason);
@@ -64,25 +65,19 @@ void Machine::AbortAll(const Status& reason) {
 
 void Machine::UpdateLoses(const Worker& worker, const Status& loss) {
   const Status reason = Unwished(loss);
-  UpdateState& update = *s_.update;
-  if (worker.group == kTrainers) {
-    const auto& trainers = s_.plan.trainers;
-    const bool takes_part =
-        worker.rank < trainers.size() && trainers[worker.rank] == worker.session && !update.released;
-    if (takes_part) AbortAll(reason);
-    return;
-  }
   Target* target = TargetOf(worker.group);
-  const bool takes_part =
-      target != nullptr && std::any_of(update.receivers.begin(), update.receivers.end(),
-                                       [&](const Receiver& r) { return r.session == worker.session; });
-  if (!takes_part || target->step == EngineStep::kOut) return;
-  if (target->step >= EngineStep::kServing) {
-    Enter(*target,
-          EngineStep::kDone);  // All had committed: its others serve; it is refilled when whole again.
-  } else {
-    EngineOut(*target, reason, &worker);
+  if (target != nullptr && ReceiverOf(worker.session) != nullptr && target->step != EngineStep::kOut) {
+    if (target->step >= EngineStep::kServing) {
+      Enter(*target, EngineStep::kDone);  // All had committed: it is refilled when whole again.
+    } else {
+      EngineOut(*target, reason, &worker);
+    }
   }
+  UpdateState& update = *s_.update;
+  std::erase(update.trainers, worker.session);
+  const auto& sources = s_.plan.sources;
+  const bool gives = std::find(sources.begin(), sources.end(), worker.session) != sources.end();
+  if (gives && !update.released) LoseSource(worker, reason);
 }
 
 void Machine::OnFailed(Worker& worker, const wire::Failed& message) {
@@ -90,27 +85,39 @@ void Machine::OnFailed(Worker& worker, const wire::Failed& message) {
     OnPrepareFailed(worker, message);
     return;
   }
-  if (!s_.update || s_.update->id != message.update) return;
-  UpdateState& update = *s_.update;
+  if (!s_.update) return;
   const Status reason =
       Unwished({message.reason.code(), StrCat(TextOf(worker), ": ", message.reason.message())});
-  if (worker.group == kTrainers && message.destination < 0) {
-    if (!update.released) AbortAll(reason);
+  const bool gives = worker.group == kTrainers || message.destination >= 0;
+  gives ? SourceFailed(worker, message, reason) : RankFailed(worker, message, reason);
+}
+
+/// A source says that it cannot send: to one destination, or at all.
+void Machine::SourceFailed(const Worker& worker, const wire::Failed& message, const Status& reason) {
+  UpdateState& update = *s_.update;
+  if (update.released || update.id != message.update) return;
+  if (message.destination < 0) return LoseSource(worker, reason);
+  for (const Receiver& rank : update.receivers) {
+    // Bytes that have all arrived need no road any more.
+    if (rank.id != message.update || rank.destination != message.destination || rank.step >= RankStep::kReady)
+      continue;
+    Target* target = TargetOf(rank.group);
+    if (target->step < EngineStep::kReady && target->step != EngineStep::kSourceless)
+      LoseSource(worker, reason, target);
     return;
   }
-  const Worker* who = &worker;
-  if (worker.group == kTrainers) {
-    const auto rank =
-        std::find_if(update.receivers.begin(), update.receivers.end(),
-                     [&](const Receiver& receiver) { return receiver.destination == message.destination; });
-    // Bytes that have all arrived need no road any more.
-    if (rank == update.receivers.end() || rank->step >= RankStep::kReady) return;
-    who = Find(rank->session);
-    if (who == nullptr) return;  // It has left, and its engine is out with it.
-  }
-  Target* target = TargetOf(who->group);
-  if (target == nullptr || target->step >= EngineStep::kServing) return;
-  EngineOut(*target, reason, who);
+}
+
+void Machine::RankFailed(const Worker& worker, const wire::Failed& message, const Status& reason) {
+  const Receiver* rank = ReceiverOf(worker.session);
+  if (rank == nullptr || rank->id != message.update) return;
+  Target* target = TargetOf(worker.group);
+  if (target->step >= EngineStep::kServing || target->step == EngineStep::kSourceless) return;
+  if (message.source < 0) return EngineOut(*target, reason, &worker);
+  const auto& sources = s_.plan.sources;
+  const auto source = static_cast<size_t>(message.source);
+  const Worker* lost = source < sources.size() ? Find(sources[source]) : nullptr;
+  if (lost != nullptr && rank->step < RankStep::kReady) LoseSource(*lost, reason, target);
 }
 
 void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
@@ -119,10 +126,15 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
     worker.fencing.reset();
   } else {
     // A rank whose user gave up the phases says so by itself: it has fenced already.
+    Receiver* rank = ReceiverOf(worker.session);
     Target* target = TargetOf(worker.group);
-    if (target == nullptr || s_.update->id != message.update || target->step >= EngineStep::kServing) return;
-    EngineOut(*target, {Code::kUnavailable, StrCat(TextOf(worker), " gave the update up")}, &worker,
-              worker.session);
+    if (rank == nullptr || rank->id != message.update || target->step >= EngineStep::kServing) return;
+    if (target->step == EngineStep::kSourceless) {
+      rank->step = RankStep::kAsked;  // It is asked for a new grant with the others.
+    } else {
+      EngineOut(*target, {Code::kUnavailable, StrCat(TextOf(worker), " gave the update up")}, &worker,
+                worker.session);
+    }
   }
   const bool serves = !message.lost && worker.version.number >= 0;
   worker.state = message.lost ? EngineState::kFailed : serves ? EngineState::kServing : EngineState::kJoining;
@@ -135,31 +147,42 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
 }
 
 void Machine::OnStepTimer(GroupId group) {
-  if (Group* late = FindGroup(group)) late->grant_timer = false;
   Target* target = TargetOf(group);
+  if (target != nullptr && !s_.update->fresh && target->step == EngineStep::kGranting && !target->overdue) {
+    target->overdue = true;
+    Arm(TimerKind::kStep, group, LimitOf(*target));
+    return;
+  }
+  if (Group* late = FindGroup(group)) late->grant_timer = false;
   if (target == nullptr) return;
-  static constexpr RankStep kWanted[] = {RankStep::kGranted, RankStep::kGranted,   RankStep::kReady,
-                                         RankStep::kReady,   RankStep::kCommitted, RankStep::kServing};
-  static constexpr const char* kMissing[] = {
-      " has not granted the update; is its engine in begin() or wait()? See grant_timeout",
-      "",
-      " has not received every byte",
-      "",
-      " has not switched; call receive() and finish(), or raise commit_timeout",
-      " has not answered Serve"};
-  static constexpr const char* kNotInWait =
+  struct Missing {
+    RankStep wanted;
+    std::string_view text;
+  };
+  static constexpr std::string_view kNotInWait =
       " has not switched; is its engine in receive() or wait()? See grant_timeout and commit_timeout";
+  // By EngineStep.
+  static constexpr Missing kMissing[] = {
+      {RankStep::kReady, " has not got its bytes from another holder"},
+      {RankStep::kGranted,
+       " has not granted the update; is its engine in begin() or wait()? See grant_timeout"},
+      {RankStep::kGranted, ""},
+      {RankStep::kReady, " has not received every byte"},
+      {RankStep::kReady, ""},
+      {RankStep::kCommitted, " has not switched; call receive() and finish(), or raise commit_timeout"},
+      {RankStep::kServing, " has not answered Serve"}};
   const bool waits = target->step == EngineStep::kGranted || target->step == EngineStep::kReady;
   if (waits || target->step >= EngineStep::kDone) return;
-  const auto step = static_cast<size_t>(target->step);
+  const Missing& missing = kMissing[static_cast<size_t>(target->step)];
   const Worker* who = nullptr;
   for (const Receiver& rank : s_.update->receivers) {
     const Worker* worker = Find(rank.session);
-    if (rank.group == group && rank.step < kWanted[step] && worker != nullptr && who == nullptr) who = worker;
+    if (rank.group == group && rank.step < missing.wanted && worker != nullptr && who == nullptr)
+      who = worker;
   }
   const bool late = target->step == EngineStep::kCommitting && HasShadow(group);
   const Status reason(Code::kTimedOut,
-                      StrCat(who == nullptr ? "" : TextOf(*who), late ? kNotInWait : kMissing[step], " (",
+                      StrCat(who == nullptr ? "" : TextOf(*who), late ? kNotInWait : missing.text, " (",
                              Seconds(LimitOf(*target)), " s)"));
   if (target->step == EngineStep::kServing) {
     Log(LogLevel::kWarning, reason.message());  // A Serve is never taken back.

@@ -20,7 +20,7 @@ enum class TimerKind : uint8_t {
   kPlan,     ///< Before the next plan, so that those who join together are planned together.
   kPrepare,  ///< A plan's members make their connections.
   kCatchUp,  ///< Some trainers have published, others have not.
-  kStep,     ///< Of an engine: the present step of the update.
+  kStep,     ///< Of an engine: the present step of the update, or its repair.
   kFence,    ///< Ranks still fence what an abort left.
 };
 struct TimerId {
@@ -84,10 +84,11 @@ struct Forget {
 /// Plan for these workers with what they have registered; answered by PlanMade or PlanFailed.
 struct MakePlan {
   uint32_t epoch = 0;
-  std::vector<SessionId> trainers;
+  std::vector<SessionId> sources;
+  bool from_engines = false;  ///< The sources are ranks of engines that hold the version.
   std::vector<std::vector<SessionId>> engines;
 };
-/// Send Plan to every member of the plan made last, PeerLanding to its trainers.
+/// Send Plan to every member of the plan made last, PeerLanding to its sources.
 struct HandOut {
   uint32_t epoch = 0;
 };

@@ -44,25 +44,28 @@ class Writer {
   }
   void Add(const Worker& w) {
     (*this)(w.session, w.group, w.rank, w.incarnation, w.connected, w.registered, w.landed, w.planned,
-            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.offered, w.hold,
-            w.waiting);
+            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.shares, w.offered,
+            w.hold, w.waiting);
   }
   void Add(const Group& g) {
     (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.grant_timer,
             g.fence_overdue, g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.last_error, g.loss);
   }
   void Add(const PlanState& p) {
-    (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.trainers, p.destinations);
+    (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.sources, p.from_engines, p.partial, p.destinations);
   }
   void Add(const Receiver& r) {
-    (*this)(r.session, r.group, r.rank, r.destination, r.step, r.grants, r.bytes, r.seconds, r.sources);
+    (*this)(r.session, r.group, r.rank, r.destination, r.id, r.step, r.started, r.grants, r.bytes, r.seconds,
+            r.routes);
   }
-  void Add(const wire::SourceBytes& s) { (*this)(s.source, s.bytes, s.seconds); }
+  void Add(const wire::WorkerName& n) { (*this)(n.role, n.engine, n.rank); }
+  void Add(const wire::RouteBytes& r) { (*this)(r.sender, r.receiver, r.bytes, r.seconds); }
   void Add(const wire::SourceGrant& g) { (*this)(g.source, g.slot, g.id); }
-  void Add(const Target& t) { (*this)(t.group, t.step, t.reason, t.rank); }
+  void Add(const Target& t) { (*this)(t.group, t.step, t.reason, t.overdue, t.late, t.rank); }
   void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason, o.rank); }
   void Add(const UpdateState& u) {
-    (*this)(u.id, u.version, u.fresh, u.started, u.released, u.aborted, u.targets, u.receivers, u.absent);
+    (*this)(u.id, u.version, u.fresh, u.started, u.released, u.aborted, u.targets, u.receivers, u.trainers,
+            u.unable, u.avoided, u.holders, u.repair_epoch, u.repairs, u.loss, u.absent);
   }
   void Add(const Withdrawn& w) { (*this)(w.number, w.reason); }
   void Add(const RunMember& m) { (*this)(m.rank, m.incarnation); }

@@ -131,6 +131,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   worker.hold = false;  // What a trainer held is not in this memory.
   if (worker.group == kTrainers) return;
   worker.landing = message.landing;
+  worker.shares = message.shares;
   TakeState(worker, message.state, message.version);
   BeginAgain(worker);
 }
@@ -175,6 +176,7 @@ void Machine::On(const Attached& event) {
       group.world_size, ")");
   if (Complete(group)) {
     group.loss = Status::Ok();
+    group.tries = 0;
     if (group.id != kTrainers) s_.engine_loss = Status::Ok();
   }
   Advance();

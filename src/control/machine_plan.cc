@@ -40,10 +40,11 @@ void Machine::Replan() {
 void Machine::StartPlan() {
   PlanState& plan = s_.plan;
   if (s_.update || !plan.stale || plan.phase == PlanPhase::kPlanning || !PlanPossible()) return;
+  if (OpenFromPeers()) return;
   if (plan.phase == PlanPhase::kPreparing) Disarm(TimerKind::kPrepare);
   ++plan.epoch;
   plan.phase = PlanPhase::kPlanning;
-  plan.stale = false;
+  plan.stale = plan.partial = plan.from_engines = false;
 
   std::vector<const Group*> engines;
   for (const Group& group : s_.groups)
@@ -60,8 +61,8 @@ void Machine::StartPlan() {
     }
     return ranks;
   };
-  MakePlan action{.epoch = plan.epoch, .trainers = members(kTrainers), .engines = {}};
-  plan.trainers = action.trainers;
+  MakePlan action{.epoch = plan.epoch, .sources = members(kTrainers), .from_engines = false, .engines = {}};
+  plan.sources = action.sources;
   plan.destinations.clear();
   for (const Group* engine : engines) {
     action.engines.push_back(members(engine->id));
@@ -81,7 +82,7 @@ void Machine::On(const PlanMade& event) {
   }
   plan.phase = PlanPhase::kPreparing;
   plan.ever = true;
-  for (Group& group : s_.groups) group.planned = false;
+  for (Group& group : s_.groups) group.planned = group.planned && plan.partial;
   for (const Worker& worker : s_.workers)
     if (InPlan(worker)) FindGroup(worker.group)->planned = true;
   actions_.push_back(HandOut{event.epoch});
@@ -95,7 +96,9 @@ void Machine::On(const PlanFailed& event) {
   plan.phase = PlanPhase::kNone;
   const bool outdated = plan.stale;
   plan.stale = true;
-  if (!outdated) {
+  if (Repairing()) {
+    if (!outdated) RepairFailed(event.reason);
+  } else if (!outdated) {
     Log(LogLevel::kError, "plan: epoch ", event.epoch, " is not possible: ", event.reason.message());
     s_.last_error = event.reason;
     RefuseWorkers(event.concerned, event.reason);
@@ -113,7 +116,8 @@ void Machine::OnPrepared(Worker& worker, const wire::Prepared& message) {
   if (!all) return;
   plan.phase = PlanPhase::kPrepared;
   Disarm(TimerKind::kPrepare);
-  for (Group& group : s_.groups) group.failed_prepares = 0;
+  if (!plan.partial)
+    for (Group& group : s_.groups) group.failed_prepares = 0;
   Log(LogLevel::kInfo, "epoch ", plan.epoch, " is prepared: all connections are made");
 }
 
@@ -127,6 +131,7 @@ void Machine::VoidPlan(Duration delay) {
 }
 
 void Machine::BlamePreparation(GroupId id, SessionId culprit, const Status& reason) {
+  if (Repairing()) return RepairFailed(reason);
   Group& group = *FindGroup(id);
   if (group.failed_epoch == s_.plan.epoch) return;  // Counted already.
   group.failed_epoch = s_.plan.epoch;
@@ -151,8 +156,7 @@ void Machine::OnPrepareFailed(Worker& worker, const wire::Failed& message) {
       !InPlan(worker))
     return;
   const Worker* culprit = &worker;
-  if (worker.group == kTrainers && message.destination >= 0 &&
-      static_cast<size_t>(message.destination) < plan.destinations.size()) {
+  if (message.destination >= 0 && static_cast<size_t>(message.destination) < plan.destinations.size()) {
     culprit = Find(plan.destinations[static_cast<size_t>(message.destination)]);
     if (culprit == nullptr) return;  // Lost meanwhile: the reason is known.
   }

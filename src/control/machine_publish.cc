@@ -173,6 +173,7 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
 
 void Machine::TryOpen() {
   const PlanState& plan = s_.plan;
+  if (!plan.delay && plan.phase != PlanPhase::kPreparing && OpenFromPeers()) return;
   const int64_t number = CommonOffer();
   if (s_.update || plan.phase != PlanPhase::kPrepared || plan.stale || number < 0) return;
   bool fresh = false;
@@ -216,14 +217,18 @@ void Machine::Open(UpdateState update, bool fresh) {
     ++s_.attempt;
   }
   update.fresh = fresh;
+  update.trainers = s_.plan.sources;
   update.id = {.term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = s_.attempt};
   for (uint32_t number = 0; number < s_.plan.destinations.size(); ++number) {
     const Worker& rank = *Find(s_.plan.destinations[number]);
     const bool takes_part = std::any_of(update.targets.begin(), update.targets.end(),
                                         [&](const Target& target) { return target.group == rank.group; });
     if (takes_part)
-      update.receivers.push_back(
-          {.session = rank.session, .group = rank.group, .rank = rank.rank, .destination = number});
+      update.receivers.push_back({.session = rank.session,
+                                  .group = rank.group,
+                                  .rank = rank.rank,
+                                  .destination = number,
+                                  .id = update.id});
   }
   for (Worker& worker : s_.workers) worker.waiting = false;
   Log(LogLevel::kInfo, wire::ToString(update.id), ": version ", ToString(update.version), " to ",
@@ -231,10 +236,15 @@ void Machine::Open(UpdateState update, bool fresh) {
   s_.update = std::move(update);
   for (const Receiver& receiver : s_.update->receivers)
     Tell(receiver.session, wire::GrantRequest{.update = s_.update->id, .version = s_.update->version});
-  for (const Target& target : s_.update->targets) {
-    if (!std::exchange(FindGroup(target.group)->grant_timer, true))
-      Arm(TimerKind::kStep, target.group, LimitOf(target));
-  }
+  for (Target& target : s_.update->targets) AwaitGrants(target);
+}
+
+/// Whoever was late for one update does not get the whole time anew for the next.
+void Machine::AwaitGrants(Target& target) {
+  target.step = EngineStep::kGranting;
+  target.overdue = std::exchange(FindGroup(target.group)->grant_timer, true);
+  if (target.overdue) return;
+  Arm(TimerKind::kStep, target.group, s_.update->fresh ? LimitOf(target) : config_.lease);
 }
 
 }  // namespace weightcast::control

@@ -52,6 +52,8 @@ struct Worker {
   std::optional<wire::UpdateId> told;     ///< Serve has gone out for it, to `told_version`; not yet answered.
   Version told_version;
 
+  bool shares = true;  ///< Others may get the version that it has from it.
+
   // Trainers.
   int64_t offered = -1;  ///< The number last published, as long as its bytes can be had.
   bool hold = false;
@@ -91,10 +93,12 @@ enum class PlanPhase : uint8_t {
 struct PlanState {
   uint32_t epoch = 0;
   PlanPhase phase = PlanPhase::kNone;
-  bool stale = true;   ///< Something has changed since it was made: make another between updates.
-  bool delay = false;  ///< The timer before the next plan is armed.
-  bool ever = false;   ///< There has been one.
-  std::vector<SessionId> trainers;      ///< By rank.
+  bool stale = true;               ///< Something has changed since it was made: make another between updates.
+  bool delay = false;              ///< The timer before the next plan is armed.
+  bool ever = false;               ///< There has been one.
+  std::vector<SessionId> sources;  ///< By number in the table: trainers by rank, or ranks of engines.
+  bool from_engines = false;       ///< The sources are engines' ranks.
+  bool partial = false;            ///< Made for one update: not all are in it.
   std::vector<SessionId> destinations;  ///< By number in the table: engines by name, then ranks.
   friend bool operator==(const PlanState&, const PlanState&) = default;
 };
@@ -106,16 +110,19 @@ struct Receiver {
   GroupId group = 0;
   uint32_t rank = 0;  ///< Kept here: the worker may have left politely before the update is over.
   uint32_t destination = 0;
+  wire::UpdateId id = {};  ///< Of the attempt that fills it; none yet if its sequence is 0.
   RankStep step = RankStep::kAsked;
+  bool started = false;                        ///< Some source was told of its grants.
   std::vector<wire::SourceGrant> grants = {};  ///< Until the sources are told.
   uint64_t bytes = 0;
   double seconds = 0;
-  std::vector<wire::SourceBytes> sources = {};
+  std::vector<wire::RouteBytes> routes = {};  ///< Once ready.
   friend bool operator==(const Receiver&, const Receiver&) = default;
 };
 
 /// An engine's: a step is reached when all its ranks have reached it.
 enum class EngineStep : uint8_t {
+  kSourceless,  ///< Its bytes are to come from another holder: fenced and planned before it is asked.
   kGranting,
   kGranted,  ///< By all its ranks; no source is told before every engine that switches with it has come so
              ///< far.
@@ -130,20 +137,37 @@ struct Target {
   GroupId group = 0;
   EngineStep step = EngineStep::kGranting;
   weightcast::Status reason;  ///< Why out.
+  bool overdue = false;       ///< Has not granted at once: others need not wait for it.
+  bool late = false;          ///< Out because it had not come: no failure of its own.
   int64_t rank = -1;          ///< Whose fault it was, if it was a rank's of this engine.
   friend bool operator==(const Target&, const Target&) = default;
 };
 
+/// Who may have the bytes of an update, in the order in which they are tried.
+enum class Holders : uint8_t {
+  kTrainersLeft,  ///< But for those from whom a road has failed.
+  kEngines,       ///< All ranks of engines that have every byte.
+  kAllTrainers,   ///< With new connections where the old ones failed.
+  kNobody,
+};
+
 struct UpdateState {
-  wire::UpdateId id;
+  wire::UpdateId id;  ///< Of the last attempt.
   Version version;
   bool fresh = false;    ///< Not a version held for engines that came later.
   bool started = false;  ///< Some source was told to.
   bool released = false;
   bool aborted = false;  ///< The trainers have been told.
   std::vector<Target> targets;
-  std::vector<Receiver> receivers;          ///< By destination.
-  std::vector<wire::EngineOutcome> absent;  ///< Engines that take no part, with the reason.
+  std::vector<Receiver> receivers;           ///< By destination.
+  std::vector<SessionId> trainers;           ///< That keep its bytes unchanged until they are released.
+  std::vector<SessionId> unable;             ///< Of them, those that have failed by themselves.
+  std::vector<SessionId> avoided;            ///< Of them, those from which a road has failed.
+  Holders holders = Holders::kTrainersLeft;  ///< To be tried next in a repair.
+  uint32_t repair_epoch = 0;                 ///< Of the plan that a repair waits for; 0: none.
+  uint32_t repairs = 0;                      ///< How often a source was lost.
+  weightcast::Status loss;                   ///< The last of them.
+  std::vector<wire::EngineOutcome> absent;   ///< Engines that take no part, with the reason.
   friend bool operator==(const UpdateState&, const UpdateState&) = default;
 };
 

@@ -15,15 +15,21 @@ Target* Machine::TargetOf(GroupId group) {
   return at == s_.update->targets.end() ? nullptr : &*at;
 }
 
+Receiver* Machine::ReceiverOf(SessionId session) {
+  if (!s_.update) return nullptr;
+  const auto at = std::find_if(s_.update->receivers.begin(), s_.update->receivers.end(),
+                               [&](const Receiver& receiver) { return receiver.session == session; });
+  return at == s_.update->receivers.end() ? nullptr : &*at;
+}
+
 Receiver* Machine::InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step,
                           std::string_view what) {
-  if (!s_.update || s_.update->id != update) return nullptr;
-  const auto at = std::find_if(s_.update->receivers.begin(), s_.update->receivers.end(),
-                               [&](const Receiver& receiver) { return receiver.session == worker.session; });
-  if (at == s_.update->receivers.end()) return nullptr;
+  Receiver* at = ReceiverOf(worker.session);
+  if (at == nullptr || at->id != update) return nullptr;
   Target& target = *TargetOf(worker.group);
-  if (target.step == EngineStep::kOut || target.step == EngineStep::kDone) return nullptr;
-  if (at->step == step) return &*at;
+  const bool over = target.step == EngineStep::kOut || target.step == EngineStep::kDone;
+  if (over || target.step == EngineStep::kSourceless) return nullptr;
+  if (at->step == step) return at;
   if (at->step > step) return nullptr;  // Said again.
   EngineOut(target, {Code::kProtocol, StrCat(TextOf(worker), " said ", what, " out of turn")}, &worker);
   return nullptr;
@@ -43,6 +49,8 @@ bool Machine::HasShadow(GroupId id) const {
 
 Duration Machine::LimitOf(const Target& target) const {
   switch (target.step) {
+    case EngineStep::kSourceless:
+      return 2 * config_.timeout;  // To fence, to plan and to connect.
     case EngineStep::kGranting:
       return config_.grant_timeout;
     case EngineStep::kWriting:
@@ -82,7 +90,7 @@ void Machine::Enter(Target& target, EngineStep step) {
 void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kAsked, "Granted");
   if (rank == nullptr) return;
-  std::vector<bool> named(s_.plan.trainers.size());
+  std::vector<bool> named(s_.plan.sources.size());
   for (const wire::SourceGrant& grant : message.grants) {
     if (grant.source < named.size() && !named[grant.source]) {
       named[grant.source] = true;
@@ -105,18 +113,19 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
 void Machine::StartGranted() {
   UpdateState& update = *s_.update;
   const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
-                                   [](const Target& target) { return target.step == EngineStep::kGranting; });
-  if (waiting && config_.together) return;
+                                   [](const Target& target) { return target.step <= EngineStep::kGranting; });
+  if (waiting && SwitchTogether()) return;
   for (Target& target : update.targets) {
     if (target.step != EngineStep::kGranted) continue;
     for (Receiver& rank : update.receivers) {
       if (rank.group != target.group) continue;
+      rank.started = true;
       for (const wire::SourceGrant& grant : std::exchange(rank.grants, {}))
-        Tell(s_.plan.trainers[grant.source], wire::Start{.update = update.id,
-                                                         .version = update.version,
-                                                         .destination = rank.destination,
-                                                         .slot = grant.slot,
-                                                         .grant = grant.id});
+        Tell(s_.plan.sources[grant.source], wire::Start{.update = rank.id,
+                                                        .version = update.version,
+                                                        .destination = rank.destination,
+                                                        .slot = grant.slot,
+                                                        .grant = grant.id});
     }
     update.started = true;
     // Ranks without a source are ready as soon as they have granted.
@@ -125,19 +134,57 @@ void Machine::StartGranted() {
 }
 
 void Machine::SupersedeUnstarted() {
-  if (!s_.update || s_.update->started) return;
-  const Version offered{.run = s_.run, .number = CommonOffer()};
-  if (offered.number < 0 || offered <= s_.update->version) return;
+  if (!s_.update || s_.update->started || !SomethingNewer()) return;
   Log(LogLevel::kInfo, wire::ToString(s_.update->id), ": version ", ToString(s_.update->version),
-      " is superseded by ", ToString(offered), " before anything was sent");
-  TellTrainers(wire::Superseded{.version = s_.update->version});
+      " is superseded before anything was sent");
+  TellTrainers(*s_.update, wire::Superseded{.version = s_.update->version});
   WithdrawUnstarted();
+}
+
+bool Machine::SomethingNewer() const {
+  const bool waits =
+      std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) { return worker.waiting; });
+  const Version offered{.run = s_.run, .number = CommonOffer()};
+  return waits && offered.number >= 0 && offered > s_.update->version;
+}
+
+void Machine::LeaveLate() {
+  if (!s_.update) return;
+  UpdateState& update = *s_.update;
+  bool through = false;
+  bool overdue = true;
+  for (const Target& target : update.targets) {
+    const bool late = target.step == EngineStep::kGranting;
+    if (!late && target.step < EngineStep::kDone) return;
+    through = through || !late;
+    overdue = overdue && (!late || target.overdue);
+  }
+  bool newcomers = false;
+  if (!update.fresh && overdue) {
+    for (const Group* group : Lacking(update.version))
+      newcomers = newcomers || (TargetOf(group->id) == nullptr && !group->grant_timer);
+  }
+  if (!newcomers && !(through && SomethingNewer())) return;
+  if (!through) return WithdrawUnstarted();
+  for (Target& target : update.targets) {
+    if (target.step != EngineStep::kGranting) continue;
+    const std::string_view engine = FindGroup(target.group)->name;
+    AbortRanks(target, Status::Ok());
+    target.step = EngineStep::kOut;
+    target.late = true;
+    target.reason = {Code::kUnavailable, StrCat("engine ", engine, " had not granted version ",
+                                                ToString(update.version), " when others wanted to go on")};
+  }
+  AdvanceUpdate();
 }
 
 /// Whoever is late does not get the whole time anew.
 void Machine::WithdrawUnstarted() {
-  for (const Target& target : s_.update->targets)
-    if (target.step != EngineStep::kOut) AbortRanks(target, Status::Ok(), /*started=*/false, 0);
+  for (const Target& target : s_.update->targets) {
+    if (target.step != EngineStep::kOut) AbortRanks(target, Status::Ok());
+    if (!FindGroup(target.group)->grant_timer) DisarmStep(target.group);
+  }
+  if (s_.plan.partial) s_.plan.stale = true;
   s_.update.reset();
 }
 
@@ -165,7 +212,16 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
   rank->step = RankStep::kReady;
   rank->bytes = message.bytes;
   rank->seconds = message.seconds;
-  rank->sources = message.sources;
+  rank->routes.clear();
+  for (const wire::SourceBytes& source : message.sources) {
+    const Worker* sender =
+        source.source < s_.plan.sources.size() ? Find(s_.plan.sources[source.source]) : nullptr;
+    if (sender == nullptr) continue;  // Only a statistic.
+    rank->routes.push_back({.sender = NameOf(*sender),
+                            .receiver = NameOf(worker),
+                            .bytes = source.bytes,
+                            .seconds = source.seconds});
+  }
   worker.state = EngineState::kReady;
   Target& target = *TargetOf(worker.group);
   if (target.step == EngineStep::kWriting && AllAt(worker.group, RankStep::kReady))
@@ -181,20 +237,22 @@ void Machine::ReleaseSources() {
                                    [](const Target& target) { return target.step < EngineStep::kReady; });
   if (!any || waiting) return;
   update.released = true;
-  TellTrainers(wire::Release{.update = update.id, .version = update.version});
+  const wire::Release release{.update = update.id, .version = update.version};
+  TellTrainers(update, release);
+  if (s_.plan.from_engines) TellSources(release);
 }
 
 void Machine::CommitReady() {
   UpdateState& update = *s_.update;
   const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
                                    [](const Target& target) { return target.step < EngineStep::kReady; });
-  if (waiting && config_.together) return;
+  if (waiting && SwitchTogether()) return;
   for (Target& target : update.targets) {
     if (target.step != EngineStep::kReady) continue;
     for (Receiver& rank : update.receivers) {
       if (rank.group != target.group) continue;
       rank.step = RankStep::kCommitting;
-      Tell(rank.session, wire::Commit{.update = update.id});
+      Tell(rank.session, wire::Commit{.update = rank.id});
     }
     Enter(target, EngineStep::kCommitting);
   }
@@ -209,9 +267,9 @@ void Machine::OnCommitted(Worker& worker, const wire::Committed& message) {
   for (const Receiver& other : s_.update->receivers) {
     Worker* told = Find(other.session);
     if (other.group != worker.group || told == nullptr) continue;
-    told->told = s_.update->id;
+    told->told = other.id;
     told->told_version = s_.update->version;
-    Tell(other.session, wire::Serve{.update = s_.update->id});
+    Tell(other.session, wire::Serve{.update = other.id});
   }
   Enter(*TargetOf(worker.group), EngineStep::kServing);
 }
@@ -228,13 +286,16 @@ void Machine::OnServing(Worker& worker, const wire::Serving& message) {
     if (AllAt(worker.group, RankStep::kServing)) Enter(*TargetOf(worker.group), EngineStep::kDone);
     return;
   }
-  if (!s_.update || s_.update->id != message.update) return;
+  const Receiver* rank = ReceiverOf(worker.session);
+  if (rank == nullptr || rank->id != message.update) return;
   RefuseWorker(worker.session,
                {Code::kProtocol, StrCat(TextOf(worker), " says that it serves version ",
                                         ToString(message.version), ", which it was not told to")});
 }
 
 void Machine::AdvanceUpdate() {
+  if (!s_.update) return;
+  TryRepair();
   if (!s_.update) return;
   StartGranted();
   CommitReady();
@@ -268,20 +329,20 @@ wire::Done Machine::MakeDone(const UpdateState& update) const {
   done.met_policy = committed > 0 && (!config_.together || committed == done.engines.size());
   if (done.met_policy) done.reason = Status::Ok();
   if (!done.met_policy && done.reason.ok()) done.reason = {Code::kUnavailable, "no engine took part"};
-  for (uint32_t rank = 0; rank < s_.plan.trainers.size(); ++rank)
+  for (uint32_t rank = 0; rank < s_.groups.front().world_size; ++rank)
     done.senders.push_back({.name = {.role = wire::Role::kTrainer, .engine = "", .rank = rank}});
   for (const Receiver& receiver : update.receivers) {
     if (receiver.step < RankStep::kReady) continue;
     const wire::WorkerName name{
         .role = wire::Role::kInference, .engine = FindGroup(receiver.group)->name, .rank = receiver.rank};
     done.receivers.push_back({.name = name, .bytes = receiver.bytes, .seconds = receiver.seconds});
-    for (const wire::SourceBytes& source : receiver.sources) {
-      if (source.source >= done.senders.size()) continue;  // Only a statistic.
-      wire::RankBytes& sender = done.senders[source.source];
-      sender.bytes += source.bytes;
-      sender.seconds = std::max(sender.seconds, source.seconds);
-      done.routes.push_back(
-          {.sender = sender.name, .receiver = name, .bytes = source.bytes, .seconds = source.seconds});
+    for (const wire::RouteBytes& route : receiver.routes) {
+      auto sender = std::find_if(done.senders.begin(), done.senders.end(),
+                                 [&](const wire::RankBytes& known) { return known.name == route.sender; });
+      if (sender == done.senders.end()) sender = done.senders.insert(sender, {.name = route.sender});
+      sender->bytes += route.bytes;
+      sender->seconds = std::max(sender->seconds, route.seconds);
+      done.routes.push_back(route);
     }
   }
   return done;
@@ -290,6 +351,9 @@ wire::Done Machine::MakeDone(const UpdateState& update) const {
 void Machine::Finish() {
   const UpdateState update = std::move(*s_.update);
   s_.update.reset();
+  if (s_.plan.from_engines && !update.released)
+    TellSources(wire::Release{.update = update.id, .version = update.version});
+  if (s_.plan.partial) s_.plan.stale = true;
   const wire::Done done = MakeDone(update);
   bool any_committed = false;
   for (const Target& target : update.targets) {
@@ -300,13 +364,14 @@ void Machine::Finish() {
       group.last_error = Status::Ok();
       continue;
     }
+    if (target.late) continue;
     group.tries = group.tried == update.version ? static_cast<uint8_t>(group.tries + 1) : uint8_t{1};
     group.tried = update.version;
     s_.plan.stale = true;  // The next epoch makes anew the connections that broke.
   }
   if (any_committed) s_.committed = std::max(s_.committed, update.version);
   if (!done.met_policy) s_.last_error = done.reason;
-  TellTrainers(done);
+  TellTrainers(update, done);
   Log(done.met_policy ? LogLevel::kInfo : LogLevel::kWarning, wire::ToString(update.id), ": version ",
       ToString(update.version), done.met_policy ? " is served" : " failed: ", done.reason.message());
 }

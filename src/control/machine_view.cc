@@ -11,6 +11,8 @@ std::string_view Machine::Phase() const {
     EngineStep least = EngineStep::kDone;
     for (const Target& target : s_.update->targets) least = std::min(least, target.step);
     switch (least) {
+      case EngineStep::kSourceless:
+        return "repairing";
       case EngineStep::kGranting:
       case EngineStep::kGranted:
         return "granting";

@@ -1,7 +1,9 @@
 #include "control/plan_job.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "base/strings.h"
@@ -25,11 +27,14 @@ struct Failure {
   std::vector<SessionId> concerned;
 };
 
-Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members) {
+/// With `wanted`, of tensors of these names alone.
+Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members,
+                                 const std::optional<std::set<std::string>>& wanted = std::nullopt) {
   plan::LayoutBuilder builder(static_cast<int>(members.size()));
   for (size_t rank = 0; rank < members.size(); ++rank) {
     std::vector<plan::Holding> holdings;
     for (const wire::ShardInfo& shard : members[rank].registration->shards) {
+      if (wanted && !wanted->contains(shard.tensor.name)) continue;
       if (shard.declared) {
         builder.DeclareNotSent(shard.tensor.name);
       } else {
@@ -73,7 +78,7 @@ class Planning {
     return false;
   }
   [[nodiscard]] std::vector<SessionId> Everybody() const {
-    std::vector<SessionId> all = SessionsOf(job_.trainers);
+    std::vector<SessionId> all = SessionsOf(job_.sources);
     for (const auto& engine : job_.engines)
       for (const PlanMember& member : engine) all.push_back(member.session);
     return all;
@@ -82,14 +87,25 @@ class Planning {
     return StrCat("engine ", job_.engines[engine].front().member.name.engine);
   }
 
+  /// What the destinations have, where that decides what the sources give.
+  [[nodiscard]] std::optional<std::set<std::string>> Wanted() const {
+    if (!job_.from_engines) return std::nullopt;
+    std::set<std::string> names;
+    for (const auto& engine : job_.engines)
+      for (const PlanMember& member : engine)
+        for (const wire::ShardInfo& shard : member.registration->shards) names.insert(shard.tensor.name);
+    return names;
+  }
+
   bool BuildLayouts() {
-    auto rules = CommonRules(job_.trainers);
-    if (!rules.ok()) return Fail(rules.status(), SessionsOf(job_.trainers));
+    auto rules = job_.from_engines ? plan::NameRules{} : CommonRules(job_.sources);
+    if (!rules.ok()) return Fail(rules.status(), SessionsOf(job_.sources));
     rules_ = std::move(*rules);
-    auto trainers = BuildLayout(job_.trainers);
+    auto trainers = BuildLayout(job_.sources, Wanted());
     if (!trainers.ok())
-      return Fail({trainers.status().code(), StrCat("trainers: ", trainers.status().message())},
-                  SessionsOf(job_.trainers));
+      return Fail({trainers.status().code(),
+                   StrCat(job_.from_engines ? "engines: " : "trainers: ", trainers.status().message())},
+                  SessionsOf(job_.sources));
     trainers_ = std::move(*trainers);
     for (size_t i = 0; i < job_.engines.size(); ++i) {
       auto engine = BuildLayout(job_.engines[i]);
@@ -193,13 +209,13 @@ class HandoutMaker {
   Status Run() {
     FindPeers();
     if (!job_.tables.empty()) RemoveOldTables(job_);
-    for (size_t rank = 0; rank < job_.trainers.size(); ++rank) {
+    for (size_t rank = 0; rank < job_.sources.size(); ++rank) {
       WC_ASSIGN_OR_RETURN(auto packets, PlanFor(wire::Role::kTrainer, rank, targets_[rank]));
       for (const int target : targets_[rank]) {
         WC_ASSIGN_OR_RETURN(SharedPacket landing, LandingOf(static_cast<size_t>(target)));
         packets.push_back(std::move(landing));
       }
-      output_.handouts.push_back({job_.trainers[rank].session, std::move(packets)});
+      output_.handouts.push_back({job_.sources[rank].session, std::move(packets)});
     }
     for (size_t number = 0; number < destinations_.size(); ++number) {
       WC_ASSIGN_OR_RETURN(auto packets, PlanFor(wire::Role::kInference, number, sources_[number]));
@@ -211,10 +227,10 @@ class HandoutMaker {
  private:
   void FindPeers() {
     const plan::RoutingTable& table = planning_.plan().table;
-    targets_.resize(job_.trainers.size());
+    targets_.resize(job_.sources.size());
     sources_.resize(destinations_.size());
     landings_.resize(destinations_.size());
-    for (size_t rank = 0; rank < job_.trainers.size(); ++rank) {
+    for (size_t rank = 0; rank < job_.sources.size(); ++rank) {
       const auto [first, last] = table.OfSource(static_cast<int>(rank));
       for (int64_t route = first; route < last; ++route) {
         const int target = table.View(route).dst_rank;
@@ -231,8 +247,12 @@ class HandoutMaker {
         plan::EncodeRankTable(trainer ? plan::RankTable::Role::kTrainer : plan::RankTable::Role::kInference,
                               static_cast<int>(number), job_.epoch, planning_.trainers(),
                               planning_.inference(), planning_.plan().table));
-    wire::Plan message{
-        .epoch = job_.epoch, .run = job_.run, .table = std::move(table), .table_file = {}, .peers = {}};
+    wire::Plan message{.epoch = job_.epoch,
+                       .run = job_.run,
+                       .table = std::move(table),
+                       .table_file = {},
+                       .peers = {},
+                       .gives = trainer && job_.from_engines};
     if (!job_.tables.empty()) {
       auto file = WriteTable(job_, role, number, message.table);
       if (file.ok()) {
@@ -242,9 +262,9 @@ class HandoutMaker {
         output_.warning = StrCat(file.status().message(), "; tables go by network");
       }
     }
-    const size_t others = trainer ? destinations_.size() : job_.trainers.size();
+    const size_t others = trainer ? destinations_.size() : job_.sources.size();
     for (size_t peer = 0; peer < others; ++peer) {
-      const wire::Member& member = trainer ? destinations_[peer]->member : job_.trainers[peer].member;
+      const wire::Member& member = trainer ? destinations_[peer]->member : job_.sources[peer].member;
       const bool meets = peers.contains(static_cast<int>(peer));
       message.peers.push_back(meets ? member
                                     : wire::Member{.name = member.name, .incarnation = 0, .addresses = {}});
@@ -277,8 +297,9 @@ class HandoutMaker {
 std::string Summary(const PlanJob& job, const Planning& planning) {
   const plan::PlanReport& report = planning.plan().report;
   return StrCat(job.model, ": plan: epoch ", job.epoch, ", ", planning.inference().tensors(), " tensors, ",
-                job.trainers.size(), " trainers to ", job.engines.size(), " engines, ", report.routes,
-                " routes, ", HumanBytes(static_cast<double>(report.total_bytes)), ", busiest sender ",
+                job.sources.size(), job.from_engines ? " giving ranks to " : " trainers to ",
+                job.engines.size(), " engines, ", report.routes, " routes, ",
+                HumanBytes(static_cast<double>(report.total_bytes)), ", busiest sender ",
                 report.sender_imbalance, " of the mean, busiest link ",
                 HumanBytes(static_cast<double>(report.makespan_bytes)), " (lower bound ",
                 HumanBytes(static_cast<double>(report.lower_bound_bytes)), ")");
@@ -299,7 +320,7 @@ PlanOutput RunPlan(const PlanJob& job) {
   output.status = HandoutMaker(job, planning, output).Run();
   if (!output.status.ok()) {
     output.handouts.clear();
-    output.concerned = SessionsOf(job.trainers);
+    output.concerned = SessionsOf(job.sources);
     for (const auto& engine : job.engines)
       for (const PlanMember& member : engine) output.concerned.push_back(member.session);
   }

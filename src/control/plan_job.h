@@ -29,7 +29,9 @@ struct PlanJob {
   uint64_t run = 0;
   plan::Strategy strategy = plan::Strategy::kBalanced;
   std::string tables;  ///< Shared folder, or empty.
-  std::vector<PlanMember> trainers;
+  std::vector<PlanMember> sources;
+  bool from_engines =
+      false;  ///< The sources are ranks of engines: names are theirs, and they are told to give.
   std::vector<std::vector<PlanMember>> engines;
 };
 
@@ -40,7 +42,7 @@ struct PlanOutput {
   std::vector<SessionId> concerned;  ///< When it failed: whose fault it is.
   struct Handout {
     SessionId session = 0;
-    std::vector<SharedPacket> packets;  ///< Plan, then a trainer's PeerLandings.
+    std::vector<SharedPacket> packets;  ///< Plan, then a source's PeerLandings.
   };
   std::vector<Handout> handouts;
   std::string summary;  ///< A line for the log.

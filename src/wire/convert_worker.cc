@@ -69,6 +69,7 @@ void PutIn(const Failed& from, pb::WorkerMessage& message) {
   auto& to = *message.mutable_failed();
   Put(from.update, *to.mutable_update());
   to.set_destination(from.destination);
+  to.set_source(from.source + 1);
   Put(from.reason, *to.mutable_reason());
 }
 void PutIn(const Cancel& from, pb::WorkerMessage& message) {
@@ -156,6 +157,9 @@ Failed GetFailed(const pb::Failed& from, Check& check) {
   check.That(from.destination() >= -1 && from.destination() < static_cast<int64_t>(kMaxWorkers),
              "destination is no number of a rank");
   check.That(from.reason().code() != 0, "the reason of a failure is 'ok'");
+  check.That(from.source() >= 0 && from.source() <= static_cast<int64_t>(kMaxWorkers),
+             "source is no number of a rank");
+  to.source = from.source() - 1;
   Get(from.update(), to.update, check);
   Get(from.reason(), to.reason, check);
   return to;

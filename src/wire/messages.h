@@ -174,8 +174,9 @@ struct Aborted {
 /// unreachable.
 struct Failed {
   UpdateId update;
-  int64_t destination = -1;  ///< Trainer: its number in the table, when only the road to it failed.
+  int64_t destination = -1;  ///< Source: its number in the table, when only the road to it failed.
   Status reason;
+  int64_t source = -1;  ///< Inference: its number in the table, when only the road from it failed.
   friend bool operator==(const Failed&, const Failed&) = default;
 };
 /// Trainer: the user called cancel().

@@ -151,17 +151,8 @@ void Transition::operator()(const wire::Done& done) {
 }
 
 void Transition::operator()(const wire::Lost& lost) {
-  s_.last_error = lost.reason;
-  if (lost.name.role != wire::Role::kTrainer) return;
-  // What has not begun cannot begin without that trainer's bytes.
-  for (auto& publication : s_.publications) {
-    if (publication.opened || publication.done) continue;
-    Send(wire::Cancel{publication.number});
-    publication.hold = false;
-    Let(publication, lost.reason);
-    Finish(publication, lost.reason);
-  }
-  Prune();
+  s_.last_error =
+      lost.reason;  // What becomes of an update the controller decides: others may have the bytes.
 }
 
 // --- The data plane -----------------------------------------------------------------------------------

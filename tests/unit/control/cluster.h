@@ -27,6 +27,7 @@ struct Cluster : Simulator {
     Settle();
     ASSERT_EQ(state.plan.phase, PlanPhase::kPrepared);
   }
+  [[nodiscard]] std::string Phase() const { return ViewOf(config, state).phase; }
   const wire::Done& LastDone(size_t trainer = 0) { return processes[trainers[trainer]].done.back(); }
 };
 

@@ -39,7 +39,7 @@ PlanJob TwoToTwo() {
   job.epoch = 3;
   job.run = 2;
   for (uint32_t rank = 0; rank < 2; ++rank)
-    job.trainers.push_back(
+    job.sources.push_back(
         Member(1 + rank, {.role = wire::Role::kTrainer, .engine = "", .rank = rank}, {Whole("w", {64, 4})}));
   for (const char* engine : {"a", "b"})
     job.engines.push_back(
@@ -116,7 +116,7 @@ TEST(PlanJob, ANewcomerThatDoesNotFitDoesNotEvictThoseThatServe) {
 
 TEST(PlanJob, WhenNoEngineFitsTheTrainersStay) {
   PlanJob job = TwoToTwo();
-  for (auto& trainer : job.trainers)
+  for (auto& trainer : job.sources)
     trainer.registration =
         std::make_shared<wire::Register>(wire::Register{.shards = {Whole("v", {64, 4})}, .rules = {}});
   const PlanOutput output = RunPlan(job);
@@ -126,12 +126,12 @@ TEST(PlanJob, WhenNoEngineFitsTheTrainersStay) {
 
 TEST(PlanJob, TrainersMustAgreeOnRulesAndRulesAreChecked) {
   PlanJob job = TwoToTwo();
-  job.trainers[1] =
+  job.sources[1] =
       Member(2, {.role = wire::Role::kTrainer, .engine = "", .rank = 1}, {Whole("w", {64, 4})}, "{}");
   PlanOutput output = RunPlan(job);
   EXPECT_THAT(output.status.message(), HasSubstr("different name rules"));
   EXPECT_EQ(output.concerned, (std::vector<SessionId>{1, 2}));
-  for (auto& trainer : job.trainers)
+  for (auto& trainer : job.sources)
     trainer.registration =
         std::make_shared<wire::Register>(wire::Register{.shards = {Whole("w", {64, 4})}, .rules = "no json"});
   output = RunPlan(job);
@@ -143,7 +143,7 @@ TEST(PlanJob, DeclaredTensorsNeedNoPartner) {
   PlanJob job = TwoToTwo();
   wire::ShardInfo declared = Whole("optimizer", {7});
   declared.declared = true;
-  for (auto& trainer : job.trainers)
+  for (auto& trainer : job.sources)
     trainer.registration = std::make_shared<wire::Register>(
         wire::Register{.shards = {Whole("w", {64, 4}), declared}, .rules = {}});
   EXPECT_TRUE(RunPlan(job).status.ok());

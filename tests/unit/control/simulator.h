@@ -27,6 +27,8 @@ class Simulator {
     bool linked = true;  ///< Its stream is whole.
     bool refused = false;
     Status refusal;
+    bool shares = true;  ///< As an inference rank: gives to others.
+    bool deaf = false;   ///< As an inference rank: writes to it are on their way, for now.
     bool stuck = false;  ///< Reads nothing more and says nothing more, but is not dead.
     std::deque<wire::ControllerMessage> inbox;
     std::deque<wire::WorkerMessage> outbox;
@@ -36,6 +38,8 @@ class Simulator {
     bool switches = true;  ///< Answers a Commit.
     bool fences = true;    ///< Answers an Abort.
     std::optional<wire::UpdateId> update;
+    std::optional<wire::UpdateId> closed;  ///< The last that was aborted.
+    bool closed_lost = false;
     std::map<uint64_t, uint32_t> open;  ///< Grant -> trainer.
     std::set<uint32_t> arrived;
     bool asked = false, granted = false, ready = false, committed = false;
@@ -70,7 +74,8 @@ class Simulator {
   std::map<uint32_t, MakePlan> plans;
   SessionId last_session = 0;
   uint64_t last_id = 0;
-  Status plan_error;  ///< Given to the next plan, with `plan_concerned`.
+  bool sharded = true;  ///< Only all trainers together have every byte.
+  Status plan_error;    ///< Given to the next plan, with `plan_concerned`.
   std::vector<SessionId> plan_concerned;
   std::vector<std::string> log;
   int kept = 0;  ///< Aborts that cost a rank in place nothing although it had granted.
@@ -122,7 +127,8 @@ class Simulator {
                                             .rules = {},
                                             .landing = process.hello.landing,
                                             .state = process.state,
-                                            .version = IsTrainer(process) ? Version{} : process.version});
+                                            .version = IsTrainer(process) ? Version{} : process.version,
+                                            .shares = process.shares});
     if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
   }
   /// A rank that is in no update, or has not granted, tells its tensors anew.
@@ -131,6 +137,13 @@ class Simulator {
     process.asked = false;
     process.epoch = 0;
     SayRegister(process);
+  }
+  /// A rank that was asked and had not granted does so.
+  void GrantLate(SessionId session) {
+    Process& process = processes[session];
+    process.grants = true;
+    if (process.asked && !process.granted)
+      Hear(process, wire::GrantRequest{.update = *process.update, .version = process.next});
   }
   /// The process dies; the controller sees its stream break.
   void Kill(SessionId session) {
@@ -186,7 +199,9 @@ class Simulator {
       const TimerId id = other == timers.end() ? first : other->first;
       Fire(id.kind, id.group);
     }
-    FAIL() << "never comes to an end";
+    std::string last;
+    for (size_t i = log.size() < 30 ? 0 : log.size() - 30; i < log.size(); ++i) last += log[i] + "\n";
+    FAIL() << "never comes to an end; the last steps:\n" << last;
   }
 
   [[nodiscard]] Version Served(SessionId session) const { return processes.at(session).version; }
@@ -247,10 +262,16 @@ class Simulator {
   }
   void Apply(HandOut& action) {
     const MakePlan& plan = plans.at(action.epoch);
-    for (const SessionId session : plan.trainers) Deliver(session, action.epoch, 0);
-    for (const auto& engine : plan.engines)
-      for (const SessionId session : engine)
-        Deliver(session, action.epoch, static_cast<uint32_t>(plan.trainers.size()));
+    for (const SessionId session : plan.sources) {
+      EXPECT_EQ(IsTrainer(processes.at(session)), !plan.from_engines);
+      Deliver(session, action.epoch, plan.from_engines);
+    }
+    for (const auto& engine : plan.engines) {
+      for (const SessionId session : engine) {
+        processes.at(session).sources = static_cast<uint32_t>(plan.sources.size());
+        Deliver(session, action.epoch, false);
+      }
+    }
   }
   void Apply(SetTimer& action) {
     EXPECT_GT(action.after.count(), 0);
@@ -259,13 +280,14 @@ class Simulator {
   void Apply(CancelTimer& action) { timers.erase(action.timer); }
   void Apply(Note& action) { log.push_back(action.text); }
 
-  void Deliver(SessionId session, uint32_t epoch, uint32_t sources) {
+  void Deliver(SessionId session, uint32_t epoch, bool gives) {
     Process& process = processes.at(session);
     EXPECT_FALSE(process.refused);
-    process.sources = sources;
-    if (process.alive)
-      process.inbox.push_back(
-          wire::Plan{.epoch = epoch, .run = state.run, .table = {}, .table_file = {}, .peers = {}});
+    wire::Plan plan;
+    plan.epoch = epoch;
+    plan.run = state.run;
+    plan.gives = gives;
+    if (process.alive) process.inbox.push_back(plan);
   }
   static void Close(Process& process) {
     process.inbox.clear();
@@ -285,8 +307,9 @@ class Simulator {
     EXPECT_TRUE(target.granted || !target.alive || target.refused) << "Start without a grant";
     started.emplace(message.update, target.session);
     ForRanks(message.update, [&](const Process& rank, const Target& part) {
-      const bool concerned = config.together ? part.step != EngineStep::kOut
-                                             : rank.hello.name.engine == target.hello.name.engine;
+      const bool concerned = config.together && state.update->fresh
+                                 ? part.step != EngineStep::kOut
+                                 : rank.hello.name.engine == target.hello.name.engine;
       if (concerned) {
         EXPECT_TRUE(rank.granted || !rank.alive) << "Start before all have granted";
       }
@@ -295,6 +318,7 @@ class Simulator {
   void Check(Process& to, const wire::Stop& message) { EXPECT_FALSE(to.over.contains(message.update)); }
   void Check(Process& to, const wire::Release& message) {
     EXPECT_FALSE(to.over.contains(message.update));
+    if (!state.update || state.update->id != message.update) return;  // Over: givers are let go.
     ForRanks(message.update, [&](const Process& rank, const Target& target) {
       if (target.step != EngineStep::kOut) {
         EXPECT_TRUE(rank.ready || !rank.alive) << "Release before Ready";
@@ -306,7 +330,7 @@ class Simulator {
       EXPECT_TRUE(message.started) << "an engine that is written to takes itself for whole";
     }
     EXPECT_FALSE(to.over.contains(message.update)) << "Abort after the end";
-    to.over.insert(message.update);
+    if (!message.reason.ok()) to.over.insert(message.update);  // Otherwise it may be told later why.
   }
   void Check(Process& to, const wire::Done& message) {
     if (message.update.sequence != 0) to.over.insert(message.update);
@@ -320,8 +344,9 @@ class Simulator {
   void Check(Process& to, const wire::Commit& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Commit after the end";
     ForRanks(message.update, [&](const Process& rank, const Target& target) {
-      const bool concerned =
-          config.together ? target.step != EngineStep::kOut : rank.hello.name.engine == to.hello.name.engine;
+      const bool concerned = config.together && state.update->fresh
+                                 ? target.step != EngineStep::kOut
+                                 : rank.hello.name.engine == to.hello.name.engine;
       if (concerned) {
         EXPECT_TRUE(rank.ready) << "Commit before all are Ready";
       }
@@ -340,7 +365,7 @@ class Simulator {
 
   template <typename Visit>
   void ForRanks(const wire::UpdateId& update, Visit visit) {
-    if (!state.update || state.update->id != update) return;
+    if (!state.update || state.update->id.sequence != update.sequence) return;  // Of any attempt.
     for (const Receiver& receiver : state.update->receivers)
       for (const Target& target : state.update->targets)
         if (target.group == receiver.group) visit(processes.at(receiver.session), target);
@@ -392,7 +417,8 @@ class Simulator {
       if (!process.outbox.empty()) choices.emplace_back(0, session);
       if (!process.inbox.empty()) choices.emplace_back(1, session);
     }
-    for (size_t i = 0; i < writes.size(); ++i) choices.emplace_back(2, static_cast<SessionId>(i));
+    for (size_t i = 0; i < writes.size(); ++i)
+      if (!processes.at(writes[i].to).deaf) choices.emplace_back(2, static_cast<SessionId>(i));
     if (planning) choices.emplace_back(3, 0);
     if (choices.empty()) return false;
     const auto [kind, which] = choices[random == nullptr ? 0 : (*random)() % choices.size()];
@@ -418,8 +444,11 @@ class Simulator {
 
   void FinishPlan() {
     const uint32_t epoch = planning->epoch;
+    const bool partly = !planning->from_engines && planning->sources.size() < state.groups.front().world_size;
     planning.reset();
-    if (plan_error.ok()) {
+    if (partly && sharded) {
+      Do(PlanFailed{epoch, {Code::kInvalidArgument, "the trainers do not hold all of it"}, {}});
+    } else if (plan_error.ok()) {
       Do(PlanMade{epoch});
     } else {
       const Status error = std::exchange(plan_error, Status::Ok());
@@ -459,6 +488,7 @@ class Simulator {
     SayRegister(process);
   }
   void Hear(Process& process, const wire::Plan& message) {
+    if (message.gives) return process.outbox.push_back(wire::Prepared{.epoch = message.epoch});
     process.epoch = message.epoch;
     process.run = message.run;
     process.outbox.push_back(wire::Prepared{.epoch = message.epoch});
@@ -515,6 +545,12 @@ class Simulator {
     const bool lost = touched && (process.hello.landing == wire::Landing::kInPlace || process.committed);
     const bool granted = process.granted && process.update == message.update;
     kept += granted && !touched && process.hello.landing == wire::Landing::kInPlace ? 1 : 0;
+    if (process.closed == message.update) {  // Told again, now with a reason.
+      if (process.fences) process.outbox.push_back(wire::Aborted{message.update, process.closed_lost});
+      return;
+    }
+    process.closed = message.update;
+    process.closed_lost = lost;
     process.open.clear();
     process.update.reset();
     process.asked = process.granted = process.ready = process.committed = false;
@@ -524,7 +560,7 @@ class Simulator {
                                                   : wire::EngineState::kJoining;
     if (process.fences) process.outbox.push_back(wire::Aborted{.update = message.update, .lost = lost});
   }
-  void Hear(Process& trainer, const wire::Release&) { ++trainer.releases; }
+  void Hear(Process& source, const wire::Release&) { ++source.releases; }
   void Hear(Process& trainer, const wire::Stop&) { ++trainer.stops; }
   void Hear(Process& trainer, const wire::Superseded& message) {
     EXPECT_TRUE(trainer.published.contains(message.version.number));

@@ -1,0 +1,201 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/control/cluster.h"
+
+namespace weightcast::control {
+namespace {
+
+using ::testing::HasSubstr;
+using wire::EngineState;
+
+TEST(MachineRepair, AReplicaFinishesWhatADeadTrainerBegan) {
+  for (const wire::Landing landing : {wire::Landing::kInPlace, wire::Landing::kShadow}) {
+    Cluster c;
+    c.sharded = false;
+    c.Start(2, {{"a", 2}, {"b", 1}}, landing);
+    c.processes[c.trainers[0]].writes = false;
+    c.PublishAll(1);
+    c.Settle();
+    ASSERT_EQ(c.Phase(), "writing");
+    c.KillAndNotice(c.trainers[0]);
+    c.Settle();
+    for (const auto& [name, ranks] : c.engines)
+      for (const SessionId rank : ranks) EXPECT_EQ(c.Served(rank), kFirst);
+    const wire::Done& done = c.LastDone(1);
+    EXPECT_TRUE(done.met_policy);
+    EXPECT_EQ(done.update.attempt, 1U);
+    ASSERT_EQ(done.senders.size(), 2U);
+    EXPECT_EQ(done.senders[0].bytes, 0U);
+    EXPECT_EQ(done.senders[1].bytes, 300U);
+    EXPECT_EQ(c.processes[c.trainers[1]].done.size(), 1U);
+    EXPECT_EQ(c.processes[c.trainers[1]].releases, 1);
+  }
+}
+
+TEST(MachineRepair, AnEngineThatHasEveryByteGivesThemWhenAllTrainersDie) {
+  for (const bool together : {true, false}) {
+    Cluster c;
+    c.config.together = together;
+    c.Start(2, {{"a", 2}, {"b", 2}}, wire::Landing::kShadow);
+    const SessionId late = c.engines["b"][1];
+    c.processes[late].deaf = true;
+    c.PublishAll(1);
+    c.Settle();
+    c.KillAndNotice(c.trainers[0]);
+    c.KillAndNotice(c.trainers[1]);
+    c.processes[late].deaf = false;
+    c.Settle();
+    for (const auto& [name, ranks] : c.engines)
+      for (const SessionId rank : ranks) EXPECT_EQ(c.Served(rank), kFirst) << name;
+    const MakePlan& repair = c.plans.at(2);
+    EXPECT_TRUE(repair.from_engines);
+    EXPECT_EQ(repair.sources, c.engines["a"]);
+    ASSERT_EQ(repair.engines.size(), 1U);
+    EXPECT_EQ(repair.engines[0], c.engines["b"]);
+    EXPECT_FALSE(c.started.contains({{c.config.term, 2, 1, 1}, c.engines["b"][0]}))
+        << "a rank that has every byte is not sent them again";
+  }
+}
+
+TEST(MachineRepair, WithoutAnotherHolderTheUpdateAbortsAndNamesTheDead) {
+  Cluster c;
+  c.Start(2, {{"a", 1}, {"b", 1}});
+  c.processes[c.trainers[1]].writes = false;
+  c.PublishAll(1);
+  c.Settle();
+  c.KillAndNotice(c.trainers[1]);
+  c.Settle();
+  EXPECT_FALSE(c.LastDone().met_policy);
+  EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("trainer 1 is lost"));
+  EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kFailed);
+}
+
+TEST(MachineRepair, AFailedRoadIsGoneAround) {
+  for (const bool sharded : {false, true}) {
+    Cluster c;
+    c.sharded = sharded;
+    c.Start(2, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+    c.processes[c.trainers[1]].writes = false;
+    c.PublishAll(1);
+    c.Settle();
+    c.processes[c.engines["a"][0]].outbox.push_back(
+        wire::Failed{.update = c.state.update->id, .reason = {Code::kUnavailable, "cut"}, .source = 1});
+    c.processes[c.trainers[1]].writes = true;
+    c.Settle();
+    EXPECT_EQ(c.plans.at(2).sources, std::vector<SessionId>{c.trainers[0]});
+    EXPECT_EQ(c.plans.size(), sharded ? 3U : 2U);
+    if (sharded) {
+      EXPECT_EQ(c.plans.at(3).sources, c.trainers) << "with new connections";
+    }
+    EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kReady) << "waits for the other";
+    c.Fire(TimerKind::kStep, c.GroupOf("b"));
+    c.Settle();
+    EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
+  }
+}
+
+TEST(MachineRepair, TheNextHolderIsTriedWhenAGiverDies) {
+  Cluster c;
+  c.config.together = false;
+  c.Start(1, {{"a", 1}, {"b", 1}, {"late", 1}}, wire::Landing::kShadow);
+  const SessionId late = c.engines["late"][0];
+  c.processes[late].deaf = true;
+  c.PublishAll(1);
+  c.Settle();
+  c.KillAndNotice(c.trainers[0]);
+  c.processes[c.engines["a"][0]].writes = false;
+  c.processes[late].deaf = false;
+  c.Settle();
+  ASSERT_EQ(c.Phase(), "writing");
+  c.KillAndNotice(c.engines["a"][0]);
+  c.Settle();
+  EXPECT_EQ(c.Served(late), kFirst);
+  EXPECT_EQ(c.plans.rbegin()->second.sources, c.engines["b"]);
+}
+
+TEST(MachineRepair, AJoinerIsServedByEnginesWithoutATrainer) {
+  for (const bool dead : {false, true}) {
+    Cluster c;
+    c.Start(2, {{"a", 2}, {"b", 2}});
+    c.PublishAll(1);
+    c.Settle();
+    const int releases = c.processes[c.trainers[0]].releases;
+    for (const SessionId trainer : c.trainers) {
+      c.processes[trainer].writes = false;
+      if (dead) c.KillAndNotice(trainer);
+    }
+    const std::vector<SessionId> joiner = {c.JoinRank("c", 0, 2), c.JoinRank("c", 1, 2)};
+    c.Settle();
+    for (const SessionId rank : joiner) EXPECT_EQ(c.Served(rank), kFirst);
+    for (const auto& [name, ranks] : c.engines)
+      for (const SessionId rank : ranks) EXPECT_EQ(c.processes[rank].releases, 1) << "it may be asked again";
+    EXPECT_EQ(c.processes[c.trainers[0]].done.size(), 1U) << "it is no business of theirs";
+    if (dead) continue;
+    EXPECT_EQ(c.processes[c.trainers[0]].releases, releases);
+    for (const SessionId trainer : c.trainers) c.processes[trainer].writes = true;
+    c.PublishAll(2);
+    c.Settle();
+    EXPECT_EQ(c.Served(joiner[0]).number, 2) << "and takes part in the next update";
+  }
+}
+
+TEST(MachineRepair, JoinersAreChained) {
+  Cluster c;
+  c.Start(1, {{"a", 1}});
+  c.PublishAll(1);
+  c.Settle();
+  c.KillAndNotice(c.trainers[0]);
+  std::vector<SessionId> joiners;
+  for (const char* name : {"b", "c", "d"}) joiners.push_back(c.JoinRank(name, 0, 1));
+  c.Settle();
+  for (const SessionId rank : joiners) EXPECT_EQ(c.Served(rank), kFirst);
+  std::vector<size_t> holders;
+  for (const auto& [epoch, plan] : c.plans) {
+    if (!plan.from_engines) continue;
+    holders.push_back(plan.sources.size());
+    EXPECT_LE(plan.engines.size(), plan.sources.size()) << "nobody gives to two at a time";
+  }
+  EXPECT_EQ(holders, (std::vector<size_t>{1, 2}));
+}
+
+TEST(MachineRepair, AnEngineThatKeepsItsTensorsToItselfIsNoHolder) {
+  Cluster c;
+  c.Start(1, {{"a", 1}});
+  c.processes[c.engines["a"][0]].shares = false;
+  c.RegisterAnew(c.engines["a"][0]);
+  c.Settle();
+  c.PublishAll(1);
+  c.Settle();
+  c.KillAndNotice(c.trainers[0]);
+  const SessionId joiner = c.JoinRank("b", 0, 1);
+  c.Settle();
+  EXPECT_EQ(c.StateOf(joiner), EngineState::kJoining);
+}
+
+TEST(MachineRepair, AnAbsentEngineKeepsNobodyFromTheServedVersion) {
+  Cluster c;
+  c.Start(1, {{"a", 1}});
+  c.PublishAll(1);
+  c.Settle();
+  const SessionId absent = c.JoinRank("b", 0, 1);
+  c.processes[absent].grants = false;
+  c.Settle();
+  ASSERT_EQ(c.Phase(), "granting");
+  const SessionId joiner = c.JoinRank("c", 0, 1);
+  c.Settle();
+  EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("b")}), c.config.lease);
+  c.Fire(TimerKind::kStep, c.GroupOf("b"));
+  c.Settle();
+  EXPECT_EQ(c.Served(joiner), kFirst);
+  c.PublishAll(2);
+  c.Settle();
+  EXPECT_EQ(c.Phase(), "granting") << "of version 2, which all switch to together";
+  c.GrantLate(absent);
+  c.Settle();
+  EXPECT_EQ(c.Served(joiner).number, 2);
+  EXPECT_EQ(c.Served(absent).number, 2);
+}
+
+}  // namespace
+}  // namespace weightcast::control
