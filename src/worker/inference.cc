@@ -393,7 +393,7 @@ void InferenceWorker::OnDisconnected(const Identity& peer, const Status& status)
   if (source == nullptr || state_.step != Step::kWriting) return;
   const Status reason(status.code(), StrCat("the connection from ", source->name,
                                             " ended before all its bytes had come: ", status.message()));
-  Feed(SourceLost{state_.update, reason});
+  Feed(SourceLost{state_.update, reason, int64_t{source->source}});
 }
 
 // --- What the machine wants done --------------------------------------------------------------------

@@ -212,7 +212,7 @@ void Transition::operator()(const Arrived& arrived) {
 
 void Transition::operator()(const SourceLost& lost) {
   if (!IsCurrent(lost.update, Step::kWriting)) return;
-  Send(wire::Failed{.update = s_.update, .reason = lost.reason});
+  Send(wire::Failed{.update = s_.update, .reason = lost.reason, .source = lost.source});
   // The call that waits is told nothing until the controller has found another source, or none.
   s_.abort = s_.uncertain = s_.undecided = true;
   s_.abort_reason = lost.reason;

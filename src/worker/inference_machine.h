@@ -125,6 +125,7 @@ struct Arrived {  ///< Every transfer of every source.
 struct SourceLost {  ///< A source's connection ended before all of it had come.
   wire::UpdateId update;
   Status reason;
+  int64_t source = -1;  ///< Its number in the table.
 };
 struct GrantsFenced {
   wire::UpdateId update;
