@@ -210,7 +210,7 @@ void Machine::OnFenceTimer() {
 }
 
 void Machine::Open(UpdateState update, bool fresh) {
-  if (fresh) {
+  if (fresh || s_.sequence == 0) {  // No update has the number 0, not even one to a version that is held.
     ++s_.sequence;
     s_.attempt = 0;
   } else {

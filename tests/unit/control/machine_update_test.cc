@@ -312,5 +312,19 @@ TEST(MachineUpdate, AHeldVersionIsTriedThreeTimesInAnEngine) {
   EXPECT_EQ(c.processes[c.trainers[0]].done.size(), 3U);
 }
 
+TEST(MachineUpdate, AHeldVersionThatOpensFirstHasANumberToo) {
+  Cluster c;
+  c.Start(1, {{"a", 2}});
+  c.KillAndNotice(c.engines["a"][0]);
+  c.PublishAll(1, /*hold=*/true);
+  c.Settle();
+  EXPECT_FALSE(c.LastDone().met_policy) << "no engine is left";
+  const SessionId again = c.JoinRank("a", 0, 2);
+  c.Settle();
+  EXPECT_EQ(c.Served(again), kFirst);
+  // 0 would stand for the preparation of a plan, and a Failed of this update would not be heard.
+  EXPECT_EQ(c.LastDone().update.sequence, 1U);
+}
+
 }  // namespace
 }  // namespace weightcast::control
