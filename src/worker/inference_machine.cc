@@ -124,6 +124,7 @@ void Transition::operator()(const wire::Serve& serve) {
   Close(/*lost=*/false);
   Send(wire::Serving{serve.update, s_.served});
   const bool waiting = s_.call != UserCall::kNone;
+  s_.cut_short = false;
   s_.user = waiting ? UserPhase::kOutside : UserPhase::kFinished;
   if (waiting) Answer(Status::Ok(), s_.served);
 }
@@ -310,6 +311,7 @@ void Transition::operator()(const FinishCalled&) {
   }
   if (RefuseCall()) return;
   s_.call = UserCall::kFinish;
+  s_.cut_short = false;
   if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
   if (s_.user == UserPhase::kReceived) return CommitSwitch();
   if (s_.user != UserPhase::kFinishing)
@@ -339,6 +341,7 @@ void Transition::operator()(const WaitCalled&) {
   if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
     return Answer({Code::kInvalidArgument, "Wait cannot be used between Begin and Finish"});
   s_.call = UserCall::kWait;
+  s_.cut_short = false;
   if (s_.user == UserPhase::kFinishing) return;  // One that was cut short; Serve or Abort will end it.
   s_.user = UserPhase::kBegun;
   s_.pending_error = Status::Ok();
@@ -493,7 +496,9 @@ void Transition::CompleteAbort() {
   Close(lost);
   const bool switched =
       s_.call != UserCall::kWait && (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing);
-  if (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing) s_.user = UserPhase::kBegun;
+  // Of a Wait that was cut short nothing is left: the live tensors may not be written outside a call.
+  if (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing)
+    s_.user = std::exchange(s_.cut_short, false) ? UserPhase::kOutside : UserPhase::kBegun;
   // A later version or attempt comes: the call that waits need not know, unless Receive has returned.
   const bool waits_on = reason.ok() && s_.call != UserCall::kAbort;
   if (!told && !waits_on) TellAbort(reason);
@@ -525,6 +530,7 @@ void Transition::Answer(Status status, Version version) {
 
 void Transition::AnswerError(Status status) {
   if (s_.call == UserCall::kWait && s_.user == UserPhase::kBegun) s_.user = UserPhase::kOutside;
+  s_.cut_short = s_.call == UserCall::kWait && s_.user == UserPhase::kFinishing;
   Answer(std::move(status));
 }
 

@@ -59,6 +59,7 @@ struct InferenceState {
   bool failed = false;  ///< The live tensors are of no version since an update was aborted.
   UserPhase user = UserPhase::kOutside;
   UserCall call = UserCall::kNone;
+  bool cut_short = false;  ///< A Wait has returned in kFinishing: the engine is not paused any more.
 
   // The update at hand, unless `step` is kNone.
   Step step = Step::kNone;

@@ -380,5 +380,20 @@ TEST(InferenceMachine, CallsOutOfOrderAreRefused) {
   EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
 }
 
+TEST(InferenceMachine, AWaitThatWasInterruptedLeavesNoPauseBehind) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(WaitCalled{});
+  rank.Fill(1, 1);
+  rank.Do(wire::Commit{Update(1)});
+  ASSERT_TRUE(rank.Sent<wire::Committed>());
+  rank.Do(CallExpired{.interrupted = true});
+  EXPECT_EQ(rank.Answer().code(), Code::kCancelled);
+  rank.Do(wire::Abort{.update = Update(1), .reason = kDead});
+  rank.Do(wire::GrantRequest{Update(2), Number(2)});
+  EXPECT_FALSE(rank.Action<OpenGrants>()) << "the engine is in no call";
+  rank.Do(WaitCalled{});
+  EXPECT_TRUE(rank.Action<OpenGrants>()) << "and the next one is taken";
+}
+
 }  // namespace
 }  // namespace weightcast::worker
