@@ -106,6 +106,7 @@ class Machine {
   void WithdrawUnstarted();
   /// Engines that have not come to an update keep nobody else waiting once the others are through.
   void LeaveLate();
+  [[nodiscard]] bool IsLate(const Target& target) const;
   [[nodiscard]] bool SomethingNewer() const;
   void BeginAgain(const Worker& rank);
   void DisarmStep(GroupId id);
@@ -134,6 +135,7 @@ class Machine {
   /// `only`, just the road to that engine has failed.
   void LoseSource(const Worker& lost, const Status& reason, Target* only = nullptr);
   void MakeSourceless(Target& target);
+  void LoseGiver(const Target& out, const Status& reason);
   void TryRepair();
   void MakeRepairPlan(std::vector<SessionId> sources, bool from_engines);
   void OpenAttempt();

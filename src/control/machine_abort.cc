@@ -48,6 +48,7 @@ void Machine::EngineOut(Target& target, const Status& reason, const Worker* who,
       reason.message());
   AbortRanks(target, reason, fenced_already);
   if (started) StopSenders(target);
+  LoseGiver(target, reason);
 }
 
 void Machine::AbortAll(const Status& reason) {
@@ -188,7 +189,7 @@ void Machine::OnStepTimer(GroupId group) {
     Log(LogLevel::kWarning, reason.message());  // A Serve is never taken back.
     Enter(*target, EngineStep::kDone);
   } else {
-    EngineOut(*target, reason, who);
+    EngineOut(*target, reason, target->step == EngineStep::kSourceless ? nullptr : who);
   }
 }
 

@@ -49,7 +49,8 @@ class Writer {
   }
   void Add(const Group& g) {
     (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.grant_timer,
-            g.fence_overdue, g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.last_error, g.loss);
+            g.fence_overdue, g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.at_fault, g.last_error,
+            g.loss);
   }
   void Add(const PlanState& p) {
     (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.sources, p.from_engines, p.partial, p.destinations);
@@ -78,8 +79,8 @@ class Writer {
 uint64_t Fingerprint(const MachineState& s) {
   Writer writer;
   writer(s.workers, s.groups, s.next_group, s.plan, s.update, s.sequence, s.attempt, s.run, s.run_made,
-         s.run_seen, s.run_members, s.catch_up_timer, s.fence_timer, s.withdrawn, s.committed, s.last_error,
-         s.engine_loss);
+         s.doubtful_run, s.run_seen, s.run_members, s.catch_up_timer, s.fence_timer, s.withdrawn, s.committed,
+         s.last_error, s.engine_loss);
   return writer.Hash();
 }
 

@@ -117,6 +117,7 @@ void Machine::NewRunIfServed(const wire::Hello& hello) {
   s_.run_seen = std::max(s_.run_seen, hello.version.run);
   const bool later = hello.version.run > s_.run;
   const bool same = hello.version.run == s_.run && s_.run_made && foreign;
+  if (same) s_.doubtful_run = s_.run;
   if (s_.run == 0 || !(later || same)) return;
   RaiseRun(
       s_.run_seen + 1, /*made=*/true,

@@ -81,10 +81,10 @@ void Machine::On(const PlanMade& event) {
     return;
   }
   plan.phase = PlanPhase::kPreparing;
-  plan.ever = true;
+  plan.ever = plan.ever || !plan.partial;
   for (Group& group : s_.groups) group.planned = group.planned && plan.partial;
   for (const Worker& worker : s_.workers)
-    if (InPlan(worker)) FindGroup(worker.group)->planned = true;
+    if (InPlan(worker) && Complete(*FindGroup(worker.group))) FindGroup(worker.group)->planned = true;
   actions_.push_back(HandOut{event.epoch});
   Arm(TimerKind::kPrepare, 0, config_.timeout);
   Advance();

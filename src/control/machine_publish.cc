@@ -5,13 +5,6 @@
 
 // From what the trainers publish to the update that opens.
 namespace weightcast::control {
-namespace {
-
-/// Updates to one held version that may fail in one engine before it has to join anew.
-constexpr uint8_t kMaxTries = 3;
-
-}  // namespace
-
 void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason) {
   Tell(trainer.session, wire::Done{.update = {},
                                    .version = {.run = s_.run, .number = number},

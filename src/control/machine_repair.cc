@@ -21,8 +21,11 @@ bool Contains(const std::vector<SessionId>& sessions, SessionId session) {
 
 bool Machine::Holds(const Group& group, const Version& version) const {
   if (group.id == kTrainers || !Whole(group)) return false;
+  if (version.run <= s_.doubtful_run) return false;
   const bool shares = std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    return worker.group != group.id || (worker.shares && worker.connected && !worker.fencing);
+    const bool refuses = s_.update && (Contains(s_.update->avoided, worker.session) ||
+                                       Contains(s_.update->unable, worker.session));
+    return worker.group != group.id || (worker.shares && !worker.fencing && !refuses);
   });
   if (!shares) return false;
   if (s_.update && s_.update->version == version) {
@@ -79,9 +82,8 @@ void Machine::LoseSource(const Worker& lost, const Status& reason, Target* only)
   } else if (!Contains(update.avoided, lost.session)) {
     update.avoided.push_back(lost.session);
   }
-  const auto lacks = [&](const Target& target) {
-    return target.step < EngineStep::kReady && (only == nullptr || &target == only);
-  };
+  // One plan at a time: whoever lacks bytes is planned anew with them.
+  const auto lacks = [](const Target& target) { return target.step < EngineStep::kReady; };
   if (std::none_of(update.targets.begin(), update.targets.end(), lacks)) return;
   update.loss = reason;
   update.holders = Holders::kTrainersLeft;
@@ -89,12 +91,21 @@ void Machine::LoseSource(const Worker& lost, const Status& reason, Target* only)
   bool anybody = false;
   for (const Holders holders : {Holders::kTrainersLeft, Holders::kEngines, Holders::kAllTrainers})
     anybody = anybody || !SessionsOf(holders).empty();
-  if (!anybody || ++update.repairs > kMaxRepairs)
+  if (!anybody || update.repairs >= kMaxRepairs)
     return only == nullptr ? AbortAll(reason) : EngineOut(*only, reason);
   for (Target& target : update.targets)
     if (lacks(target)) MakeSourceless(target);
   if (s_.plan.partial) s_.plan.stale = true;
   Log(LogLevel::kWarning, wire::ToString(update.id), " goes on from other holders: ", reason.message());
+}
+
+/// What an engine that is out has is its own affair: it gives no more.
+void Machine::LoseGiver(const Target& out, const Status& reason) {
+  if (!s_.plan.from_engines || s_.update->released) return;
+  for (const SessionId session : s_.plan.sources) {
+    const Worker* giver = Find(session);
+    if (giver != nullptr && giver->group == out.group) LoseSource(*giver, reason);
+  }
 }
 
 /// Ranks that have every byte keep them. The user's calls of the others wait on.
@@ -136,7 +147,8 @@ void Machine::TryRepair() {
     const std::vector<SessionId> sources = SessionsOf(update.holders);
     if (!sources.empty()) return MakeRepairPlan(sources, update.holders == Holders::kEngines);
   }
-  AbortAll(update.loss);
+  const Status nobody(Code::kUnavailable, "nobody is left who has its bytes");
+  AbortAll(update.loss.ok() ? nobody : update.loss);
 }
 
 void Machine::MakeRepairPlan(std::vector<SessionId> sources, bool from_engines) {
@@ -180,11 +192,13 @@ void Machine::RepairFailed(const Status& reason) {
 void Machine::OpenAttempt() {
   UpdateState& update = *s_.update;
   update.repair_epoch = 0;
+  ++update.repairs;
   update.id = {
       .term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = ++s_.attempt};
   for (uint32_t number = 0; number < s_.plan.destinations.size(); ++number) {
     Receiver& rank = *ReceiverOf(s_.plan.destinations[number]);
-    if (rank.step >= RankStep::kReady) continue;
+    const bool lacks = TargetOf(rank.group)->step == EngineStep::kSourceless;
+    if (!lacks || rank.step >= RankStep::kReady) continue;
     rank.id = update.id;
     rank.destination = number;
     rank.started = false;
@@ -200,7 +214,7 @@ void Machine::OpenAttempt() {
 std::vector<const Group*> Machine::Lacking(const Version& version) const {
   std::vector<const Group*> lacking;
   for (const Group& group : s_.groups) {
-    const bool tired = group.tried == version && group.tries != 0;  // It failed by itself.
+    const bool tired = group.tried == version && (group.at_fault || group.tries >= kMaxTries);
     if (group.id == kTrainers || !Whole(group) || tired || EngineVersion(group) >= version) continue;
     const bool fencing = std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
       return worker.group == group.id && worker.fencing;
@@ -226,6 +240,7 @@ bool Machine::OpenFromPeers() {
   // Whoever has got it gives too: no engine gives to more than one at a time.
   lacking.resize(std::min(lacking.size(), static_cast<size_t>(holders)));
 
+  s_.sequence = std::max<uint64_t>(s_.sequence, 1);  // 0 stands for what is said of preparation.
   UpdateState update;
   update.id = {
       .term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = ++s_.attempt};

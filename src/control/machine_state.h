@@ -62,6 +62,9 @@ struct Worker {
   friend bool operator==(const Worker&, const Worker&) = default;
 };
 
+/// Updates to one version that may fail in one engine before it has to join anew.
+inline constexpr uint8_t kMaxTries = 3;
+
 /// The trainers, or the ranks of an engine.
 struct Group {
   GroupId id = kTrainers;
@@ -77,6 +80,7 @@ struct Group {
   uint32_t failed_epoch = 0;    ///< The last of them.
   uint8_t tries = 0;            ///< Failed updates to `tried`.
   Version tried;
+  bool at_fault = false;  ///< The last of them failed because of one of its own ranks.
   weightcast::Status last_error;
   /// A member of the complete group was lost and has not been replaced.
   weightcast::Status loss;
@@ -165,7 +169,7 @@ struct UpdateState {
   std::vector<SessionId> avoided;            ///< Of them, those from which a road has failed.
   Holders holders = Holders::kTrainersLeft;  ///< To be tried next in a repair.
   uint32_t repair_epoch = 0;                 ///< Of the plan that a repair waits for; 0: none.
-  uint32_t repairs = 0;                      ///< How often a source was lost.
+  uint32_t repairs = 0;                      ///< Attempts from other holders.
   weightcast::Status loss;                   ///< The last of them.
   std::vector<wire::EngineOutcome> absent;   ///< Engines that take no part, with the reason.
   friend bool operator==(const UpdateState&, const UpdateState&) = default;
@@ -194,6 +198,7 @@ struct MachineState {
   uint32_t attempt = 0;
   uint64_t run = 0;
   bool run_made = false;               ///< Counted here, not adopted from trainers of another controller.
+  uint64_t doubtful_run = 0;           ///< Up to here one number may stand for different bytes.
   uint64_t run_seen = 0;               ///< The highest that an inference rank has served.
   std::vector<RunMember> run_members;  ///< Trainers that have joined since the run began.
   bool catch_up_timer = false;         ///< Armed.

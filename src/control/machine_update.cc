@@ -148,31 +148,42 @@ bool Machine::SomethingNewer() const {
   return waits && offered.number >= 0 && offered > s_.update->version;
 }
 
+/// Whether it is the engine that has not come: to grant, or to switch to a version that others serve already.
+bool Machine::IsLate(const Target& target) const {
+  const bool switches =
+      !s_.update->fresh && target.step == EngineStep::kCommitting && HasShadow(target.group);
+  return target.step == EngineStep::kGranting || switches;
+}
+
 void Machine::LeaveLate() {
   if (!s_.update) return;
   UpdateState& update = *s_.update;
   bool through = false;
   bool overdue = true;
+  bool begun = false;
   for (const Target& target : update.targets) {
-    const bool late = target.step == EngineStep::kGranting;
+    const bool late = IsLate(target);
     if (!late && target.step < EngineStep::kDone) return;
     through = through || !late;
-    overdue = overdue && (!late || target.overdue);
+    overdue = overdue && (!late || (target.overdue && target.step == EngineStep::kGranting));
+    begun = begun || (late && target.step != EngineStep::kGranting);
   }
   bool newcomers = false;
   if (!update.fresh && overdue) {
     for (const Group* group : Lacking(update.version))
       newcomers = newcomers || (TargetOf(group->id) == nullptr && !group->grant_timer);
   }
-  if (!newcomers && !(through && SomethingNewer())) return;
-  if (!through) return WithdrawUnstarted();
+  if (!newcomers && !((through || begun) && SomethingNewer())) return;
+  if (!through && !begun) return WithdrawUnstarted();
   for (Target& target : update.targets) {
-    if (target.step != EngineStep::kGranting) continue;
+    if (!IsLate(target)) continue;
     const std::string_view engine = FindGroup(target.group)->name;
     AbortRanks(target, Status::Ok());
+    // Whoever has not granted does not get the whole time anew.
+    if (target.step != EngineStep::kGranting) DisarmStep(target.group);
     target.step = EngineStep::kOut;
     target.late = true;
-    target.reason = {Code::kUnavailable, StrCat("engine ", engine, " had not granted version ",
+    target.reason = {Code::kUnavailable, StrCat("engine ", engine, " had not come for version ",
                                                 ToString(update.version), " when others wanted to go on")};
   }
   AdvanceUpdate();
@@ -199,7 +210,8 @@ void Machine::BeginAgain(const Worker& worker) {
   });
   if (!asked) return;
   const std::string text = StrCat(TextOf(worker), " registered its tensors anew");
-  if (s_.update->started) return EngineOut(*target, {Code::kUnavailable, text}, &worker);
+  const bool gone = s_.update->fresh && Version{s_.run, CommonOffer()} != s_.update->version;
+  if (s_.update->started || gone) return EngineOut(*target, {Code::kUnavailable, text}, &worker);
   Log(LogLevel::kInfo, wire::ToString(s_.update->id), " begins again: ", text);
   for (Worker& trainer : s_.workers)
     if (trainer.group == kTrainers) trainer.waiting = trainer.waiting || s_.update->fresh;
@@ -367,6 +379,7 @@ void Machine::Finish() {
     if (target.late) continue;
     group.tries = group.tried == update.version ? static_cast<uint8_t>(group.tries + 1) : uint8_t{1};
     group.tried = update.version;
+    group.at_fault = target.rank >= 0;
     s_.plan.stale = true;  // The next epoch makes anew the connections that broke.
   }
   if (any_committed) s_.committed = std::max(s_.committed, update.version);

@@ -91,8 +91,9 @@ void Transition::operator()(const wire::Welcome& welcome) {
 }
 
 void Transition::operator()(const PlanArrived& plan) {
-  // Everything of older epochs is void.
-  LeaveBehind({Code::kUnavailable, "the plan changed"});
+  // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
+  // anew.
+  if (s_.step != Step::kReady || s_.abort) LeaveBehind({Code::kUnavailable, "the plan changed"});
   s_.next.reset();
   s_.epoch = plan.epoch;
   s_.prepared = false;
@@ -248,6 +249,7 @@ void Transition::operator()(const Copied& copied) {
 
 void Transition::operator()(const MemoryFree&) {
   s_.lent = s_.reclaiming = false;
+  if (s_.step == Step::kAborting && s_.fenced && !s_.uncertain) return CompleteAbort();
   TryOpen();
 }
 
@@ -481,6 +483,14 @@ void Transition::BeginAbort(const Status& reason, bool tell) {
 }
 
 void Transition::CompleteAbort() {
+  if (s_.landing == Landing::kInPlace && s_.touched && s_.lent) {
+    // The live tensors are of no version now, and their engine may do with them what it likes.
+    s_.landed = {};
+    s_.step = Step::kAborting;
+    s_.fenced = true;
+    if (!std::exchange(s_.reclaiming, true)) Do(ReclaimMemory{});
+    return;
+  }
   const bool lost = s_.touched;
   const bool told = s_.abort_told;
   const Status reason = s_.abort_reason;

@@ -84,15 +84,63 @@ TEST(MachineRepair, AFailedRoadIsGoneAround) {
     c.processes[c.trainers[1]].writes = true;
     c.Settle();
     EXPECT_EQ(c.plans.at(2).sources, std::vector<SessionId>{c.trainers[0]});
-    EXPECT_EQ(c.plans.size(), sharded ? 3U : 2U);
-    if (sharded) {
-      EXPECT_EQ(c.plans.at(3).sources, c.trainers) << "with new connections";
-    }
-    EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kReady) << "waits for the other";
-    c.Fire(TimerKind::kStep, c.GroupOf("b"));
-    c.Settle();
-    EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
+    EXPECT_EQ(c.plans.at(2).engines.size(), 2U) << "all who lack bytes are planned together";
+    const std::vector<SessionId> sources = sharded ? c.trainers : std::vector<SessionId>{c.trainers[0]};
+    EXPECT_EQ(c.plans.at(sharded ? 3 : 2).sources, sources) << "all of them, over new connections, come last";
+    for (const char* engine : {"a", "b"}) EXPECT_EQ(c.Served(c.engines[engine][0]), kFirst);
+    EXPECT_TRUE(c.LastDone().met_policy);
   }
+}
+
+TEST(MachineRepair, AGiverWhoseOwnUpdateIsAbortedGivesNoMore) {
+  Cluster c;
+  c.Start(1, {{"a", 1}, {"b", 1}, {"c", 1}});
+  const SessionId a = c.engines["a"][0];
+  const SessionId late = c.engines["c"][0];
+  c.processes[late].deaf = true;
+  c.PublishAll(1);
+  c.Settle();
+  c.KillAndNotice(c.trainers[0]);
+  c.Settle();  // a and b give to c.
+  ASSERT_EQ(c.Phase(), "writing");
+  c.processes[a].outbox.push_back(wire::Aborted{.update = c.state.update->receivers[0].id, .lost = true});
+  c.processes[a].state = EngineState::kFailed;
+  c.processes[late].deaf = false;
+  c.Settle();
+  EXPECT_EQ(c.plans.rbegin()->second.sources, c.engines["b"]);
+  EXPECT_EQ(c.Served(late), kFirst);
+}
+
+TEST(MachineRepair, VersionsThatMayBeTwoThingsAreNotGiven) {
+  Cluster c;
+  c.Start(1, {{"y", 1}});
+  c.PublishAll(1);
+  c.Settle();
+  wire::Hello foreign;
+  foreign.name = {.role = wire::Role::kInference, .engine = "x", .rank = 0};
+  foreign.world_size = 1;
+  foreign.last_term = {.number = 0, .id = 5};
+  foreign.state = EngineState::kServing;
+  foreign.version = kFirst;
+  c.Join(foreign);
+  EXPECT_EQ(c.state.run, 2U);
+  const SessionId joiner = c.JoinRank("z", 0, 1);
+  c.Settle();
+  EXPECT_EQ(c.Served(joiner).number, -1);
+}
+
+TEST(MachineRepair, ManyTrainersMayDieAtOnce) {
+  Cluster c;
+  c.sharded = false;
+  c.Start(12, {{"a", 1}});
+  for (size_t i = 0; i + 1 < c.trainers.size(); ++i) c.processes[c.trainers[i]].writes = false;
+  c.PublishAll(1);
+  c.Settle();
+  c.processes[c.engines["a"][0]].fences = false;
+  for (size_t i = 0; i + 1 < c.trainers.size(); ++i) c.KillAndNotice(c.trainers[i]);
+  c.FenceLate(c.engines["a"][0]);
+  c.Settle();
+  EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
 }
 
 TEST(MachineRepair, TheNextHolderIsTriedWhenAGiverDies) {

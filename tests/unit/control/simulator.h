@@ -145,6 +145,13 @@ class Simulator {
     if (process.asked && !process.granted)
       Hear(process, wire::GrantRequest{.update = *process.update, .version = process.next});
   }
+  /// A rank that was told to abort and had not fenced does so.
+  void FenceLate(SessionId session) {
+    Process& process = processes[session];
+    process.fences = true;
+    if (process.closed)
+      process.outbox.push_back(wire::Aborted{.update = *process.closed, .lost = process.closed_lost});
+  }
   /// The process dies; the controller sees its stream break.
   void Kill(SessionId session) {
     Process& process = processes[session];
