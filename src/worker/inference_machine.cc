@@ -1,84 +1,16 @@
-#include "worker/inference_machine.h"
-
 #include <utility>
 
 #include "base/strings.h"
+#include "worker/inference_transition.h"
 
 namespace weightcast::worker {
-namespace {
 
 using wire::EngineState;
 using wire::Landing;
 
-/// One transition: changes the state and collects what is to be done.
-class Transition {
- public:
-  explicit Transition(InferenceState& state) : s_(state) {}
-  std::vector<InferenceAction> Take() { return std::move(actions_); }
-
-  // The controller's messages.
-  void operator()(const wire::Welcome& welcome);
-  void operator()(const PlanArrived& plan);
-  void operator()(const wire::GrantRequest& request);
-  void operator()(const wire::Commit& commit);
-  void operator()(const wire::Serve& serve);
-  void operator()(const wire::Abort& abort);
-  void operator()(const wire::Lost& lost);
-  void operator()(const SessionEnded& ended);
-  // The data plane.
-  void operator()(const PlanReady& ready);
-  void operator()(const PlanFailed& failed);
-  void operator()(const GrantsOpened& opened);
-  void operator()(const OpenFailed& failed);
-  void operator()(const Arrived& arrived);
-  void operator()(const SourceLost& lost);
-  void operator()(const GrantsFenced& fenced);
-  void operator()(const Verified& verified);
-  void operator()(const Copied& copied);
-  void operator()(const MemoryLent&) { s_.lent = true; }
-  void operator()(const MemoryFree&);
-  // The user.
-  void operator()(const RegisterCalled& registered);
-  void operator()(const BeginCalled&);
-  void operator()(const ReceiveCalled&);
-  void operator()(const FinishCalled&);
-  void operator()(const AbortCalled&);
-  void operator()(const WaitCalled&);
-  void operator()(const CallExpired& expired);
-
- private:
-  void Do(InferenceAction action) { actions_.push_back(std::move(action)); }
-  void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
-  [[nodiscard]] bool IsCurrent(const wire::UpdateId& update, Step step) const {
-    return s_.step == step && s_.update == update;
-  }
-
-  void Request(const wire::GrantRequest& request);
-  void TryOpen();
-  void BecomeReady();
-  void TrySwitch();
-  void Switched();
-  void CommitSwitch();
-  void Fail(const Status& reason);
-  void LeaveBehind(const Status& reason);
-  void BeginAbort(const Status& reason, bool tell);
-  void CompleteAbort();
-  void Close(bool lost);
-
-  void Answer(Status status, Version version = {});
-  void AnswerError(Status status);
-  void TellAbort(const Status& reason);
-  void TellLoss();
-  bool RefuseCall();
-  [[nodiscard]] Status TooLate(bool interrupted) const;
-
-  InferenceState& s_;
-  std::vector<InferenceAction> actions_;
-};
-
 // --- The controller's messages ----------------------------------------------------------------------
 
-void Transition::operator()(const wire::Welcome& welcome) {
+void InferenceTransition::operator()(const wire::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
   // A new session: the controller knows no more of an update that was under way.
   BeginAbort({Code::kUnavailable, "the controller began a new session"}, /*tell=*/false);
@@ -90,7 +22,7 @@ void Transition::operator()(const wire::Welcome& welcome) {
   Do(SendRegistration{});
 }
 
-void Transition::operator()(const PlanArrived& plan) {
+void InferenceTransition::operator()(const PlanArrived& plan) {
   // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
   // anew.
   if (s_.step != Step::kReady || s_.abort) LeaveBehind({Code::kUnavailable, "the plan changed"});
@@ -101,7 +33,7 @@ void Transition::operator()(const PlanArrived& plan) {
   s_.loss_told = false;
 }
 
-void Transition::operator()(const wire::GrantRequest& request) {
+void InferenceTransition::operator()(const wire::GrantRequest& request) {
   if (s_.ended || request.update.term != s_.term || request.update <= s_.closed) return;
   if (s_.step == Step::kNone) return Request(request);
   if (request.update <= s_.update) return;
@@ -110,13 +42,13 @@ void Transition::operator()(const wire::GrantRequest& request) {
   LeaveBehind({Code::kCancelled, StrCat(wire::ToString(s_.update), " was left for a later one")});
 }
 
-void Transition::operator()(const wire::Commit& commit) {
+void InferenceTransition::operator()(const wire::Commit& commit) {
   if (!IsCurrent(commit.update, Step::kReady)) return;
   s_.commit = true;
   TrySwitch();
 }
 
-void Transition::operator()(const wire::Serve& serve) {
+void InferenceTransition::operator()(const wire::Serve& serve) {
   if (!IsCurrent(serve.update, Step::kCommitted)) return;
   s_.served = s_.version;
   s_.state = EngineState::kServing;
@@ -130,7 +62,7 @@ void Transition::operator()(const wire::Serve& serve) {
   if (waiting) Answer(Status::Ok(), s_.served);
 }
 
-void Transition::operator()(const wire::Abort& abort) {
+void InferenceTransition::operator()(const wire::Abort& abort) {
   if (abort.update.term != s_.term) return;
   if (s_.next && s_.next->update == abort.update) {
     s_.next.reset();
@@ -152,7 +84,7 @@ void Transition::operator()(const wire::Abort& abort) {
   TellAbort(abort.reason);
 }
 
-void Transition::operator()(const wire::Lost& lost) {
+void InferenceTransition::operator()(const wire::Lost& lost) {
   const bool needed = lost.name.role == wire::Role::kTrainer || lost.name.engine == s_.self.engine;
   if (!needed || s_.ended) return;
   s_.last_error = lost.reason;
@@ -161,7 +93,7 @@ void Transition::operator()(const wire::Lost& lost) {
   TellLoss();
 }
 
-void Transition::operator()(const SessionEnded& ended) {
+void InferenceTransition::operator()(const SessionEnded& ended) {
   if (s_.ended) return;
   s_.ended = true;
   s_.end = ended.reason;
@@ -173,19 +105,19 @@ void Transition::operator()(const SessionEnded& ended) {
 
 // --- The data plane -----------------------------------------------------------------------------------
 
-void Transition::operator()(const PlanReady& ready) {
+void InferenceTransition::operator()(const PlanReady& ready) {
   if (ready.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
   Send(wire::Prepared{.epoch = s_.epoch, .connections = ready.connections});
 }
 
-void Transition::operator()(const PlanFailed& failed) {
+void InferenceTransition::operator()(const PlanFailed& failed) {
   if (failed.epoch != s_.epoch || s_.ended) return;
   s_.last_error = failed.reason;
   Send(wire::Failed{.update = {.term = s_.term, .epoch = s_.epoch}, .reason = failed.reason});
 }
 
-void Transition::operator()(const GrantsOpened& opened) {
+void InferenceTransition::operator()(const GrantsOpened& opened) {
   if (!IsCurrent(opened.update, Step::kOpening)) return;
   if (s_.abort) {  // Nobody was told their names.
     s_.step = Step::kAborting;
@@ -196,14 +128,14 @@ void Transition::operator()(const GrantsOpened& opened) {
   Send(wire::Granted{opened.update, opened.grants});
 }
 
-void Transition::operator()(const OpenFailed& failed) {
+void InferenceTransition::operator()(const OpenFailed& failed) {
   if (!IsCurrent(failed.update, Step::kOpening)) return;
   s_.step = Step::kRequested;
   if (s_.abort) return CompleteAbort();
   Fail(failed.reason);
 }
 
-void Transition::operator()(const Arrived& arrived) {
+void InferenceTransition::operator()(const Arrived& arrived) {
   if (!IsCurrent(arrived.update, Step::kWriting)) return;
   s_.bytes = arrived.bytes;
   s_.seconds = arrived.seconds;
@@ -212,7 +144,7 @@ void Transition::operator()(const Arrived& arrived) {
   Do(RevokeGrants{arrived.update});
 }
 
-void Transition::operator()(const SourceLost& lost) {
+void InferenceTransition::operator()(const SourceLost& lost) {
   if (!IsCurrent(lost.update, Step::kWriting)) return;
   Send(wire::Failed{.update = s_.update, .reason = lost.reason, .source = lost.source});
   // The call that waits is told nothing until the controller has found another source, or none.
@@ -222,7 +154,7 @@ void Transition::operator()(const SourceLost& lost) {
   Do(RevokeGrants{s_.update});
 }
 
-void Transition::operator()(const GrantsFenced& fenced) {
+void InferenceTransition::operator()(const GrantsFenced& fenced) {
   if (IsCurrent(fenced.update, Step::kAborting)) {
     s_.fenced = true;
     return s_.uncertain ? void() : CompleteAbort();
@@ -233,7 +165,7 @@ void Transition::operator()(const GrantsFenced& fenced) {
   Do(VerifyChecksums{fenced.update});
 }
 
-void Transition::operator()(const Verified& verified) {
+void InferenceTransition::operator()(const Verified& verified) {
   if (!IsCurrent(verified.update, Step::kVerifying)) return;
   if (s_.abort) return CompleteAbort();
   if (verified.status.ok()) return BecomeReady();
@@ -241,13 +173,13 @@ void Transition::operator()(const Verified& verified) {
   Fail(verified.status);
 }
 
-void Transition::operator()(const Copied& copied) {
+void InferenceTransition::operator()(const Copied& copied) {
   if (!IsCurrent(copied.update, Step::kCopying)) return;
   if (s_.abort) return CompleteAbort();
   Switched();
 }
 
-void Transition::operator()(const MemoryFree&) {
+void InferenceTransition::operator()(const MemoryFree&) {
   s_.lent = s_.reclaiming = false;
   if (s_.step == Step::kAborting && s_.fenced && !s_.uncertain) return CompleteAbort();
   TryOpen();
@@ -255,7 +187,7 @@ void Transition::operator()(const MemoryFree&) {
 
 // --- The user -----------------------------------------------------------------------------------------
 
-void Transition::operator()(const RegisterCalled& registered) {
+void InferenceTransition::operator()(const RegisterCalled& registered) {
   if (s_.ended) return Answer(s_.end);
   if (s_.step > Step::kRequested || s_.user != UserPhase::kOutside) {
     return Answer(
@@ -284,7 +216,7 @@ void Transition::operator()(const RegisterCalled& registered) {
   Answer(Status::Ok());
 }
 
-void Transition::operator()(const BeginCalled&) {
+void InferenceTransition::operator()(const BeginCalled&) {
   if (RefuseCall()) return;
   if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
     return Answer({Code::kInvalidArgument, "Begin was called already; Finish or Abort first"});
@@ -294,7 +226,7 @@ void Transition::operator()(const BeginCalled&) {
   TryOpen();
 }
 
-void Transition::operator()(const ReceiveCalled&) {
+void InferenceTransition::operator()(const ReceiveCalled&) {
   if (RefuseCall()) return;
   if (s_.user == UserPhase::kOutside || s_.user == UserPhase::kFinished)
     return Answer({Code::kInvalidArgument, "Receive comes after Begin"});
@@ -306,7 +238,7 @@ void Transition::operator()(const ReceiveCalled&) {
   TellLoss();
 }
 
-void Transition::operator()(const FinishCalled&) {
+void InferenceTransition::operator()(const FinishCalled&) {
   if (s_.user == UserPhase::kFinished) {
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok(), s_.served);
@@ -320,7 +252,7 @@ void Transition::operator()(const FinishCalled&) {
     AnswerError({Code::kInvalidArgument, "Finish comes after Begin and Receive"});
 }
 
-void Transition::operator()(const AbortCalled&) {
+void InferenceTransition::operator()(const AbortCalled&) {
   s_.pending_error = Status::Ok();
   s_.call = UserCall::kAbort;
   if (s_.undecided) {  // Another source would not matter any more.
@@ -338,7 +270,7 @@ void Transition::operator()(const AbortCalled&) {
   Fail({Code::kCancelled, "the engine gave up the update"});
 }
 
-void Transition::operator()(const WaitCalled&) {
+void InferenceTransition::operator()(const WaitCalled&) {
   if (RefuseCall()) return;
   if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
     return Answer({Code::kInvalidArgument, "Wait cannot be used between Begin and Finish"});
@@ -352,7 +284,7 @@ void Transition::operator()(const WaitCalled&) {
   TellLoss();
 }
 
-void Transition::operator()(const CallExpired& expired) {
+void InferenceTransition::operator()(const CallExpired& expired) {
   if (s_.call == UserCall::kNone || s_.step == Step::kCopying) return;
   // Wait lets nobody touch the live tensors after it has returned: once that has begun it sees the update to
   // its end, which the controller's time-outs or the session's end bring about.
@@ -369,7 +301,7 @@ void Transition::operator()(const CallExpired& expired) {
 
 // --- Parts of transitions -------------------------------------------------------------------------------
 
-void Transition::Request(const wire::GrantRequest& request) {
+void InferenceTransition::Request(const wire::GrantRequest& request) {
   if (s_.epoch == 0) return;  // It was sent before our Register came there, which takes it back.
   if (!s_.prepared || request.update.epoch != s_.epoch) {
     s_.closed = request.update;
@@ -387,7 +319,7 @@ void Transition::Request(const wire::GrantRequest& request) {
   TryOpen();
 }
 
-void Transition::TryOpen() {
+void InferenceTransition::TryOpen() {
   const bool may = s_.landing == Landing::kShadow || s_.user == UserPhase::kBegun;
   if (s_.step != Step::kRequested || !may) return;
   if (s_.lent) {  // Nobody may read what is being written.
@@ -401,7 +333,7 @@ void Transition::TryOpen() {
   Do(OpenGrants{s_.update});
 }
 
-void Transition::BecomeReady() {
+void InferenceTransition::BecomeReady() {
   s_.step = Step::kReady;
   s_.state = EngineState::kReady;
   s_.landed = s_.version;
@@ -410,7 +342,7 @@ void Transition::BecomeReady() {
   s_.sources.clear();
 }
 
-void Transition::TrySwitch() {
+void InferenceTransition::TrySwitch() {
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kWait;
   if (s_.step != Step::kReady || !s_.commit || !waiting || s_.user != UserPhase::kBegun) return;
   if (s_.landing == Landing::kInPlace) return Switched();
@@ -420,21 +352,21 @@ void Transition::TrySwitch() {
   Do(CopyShadow{s_.update});
 }
 
-void Transition::Switched() {
+void InferenceTransition::Switched() {
   s_.step = Step::kSwitched;
   if (s_.call == UserCall::kWait) return CommitSwitch();
   s_.user = UserPhase::kReceived;
   Answer(Status::Ok(), s_.version);
 }
 
-void Transition::CommitSwitch() {
+void InferenceTransition::CommitSwitch() {
   s_.step = Step::kCommitted;
   s_.state = EngineState::kCommitted;
   s_.user = UserPhase::kFinishing;
   Send(wire::Committed{s_.update});
 }
 
-void Transition::Fail(const Status& reason) {
+void InferenceTransition::Fail(const Status& reason) {
   if (!s_.ended) Send(wire::Failed{.update = s_.update, .reason = reason});
   const bool uncertain = !s_.ended && s_.step == Step::kWriting && s_.touched && s_.before.number >= 0;
   BeginAbort(reason, /*tell=*/false);
@@ -442,12 +374,12 @@ void Transition::Fail(const Status& reason) {
 }
 
 /// The update at hand makes way for what comes. A call that waits on waits for that.
-void Transition::LeaveBehind(const Status& reason) {
+void InferenceTransition::LeaveBehind(const Status& reason) {
   const bool waits_on = s_.abort && s_.abort_reason.ok();
   BeginAbort(waits_on ? Status::Ok() : reason, /*tell=*/false);
 }
 
-void Transition::BeginAbort(const Status& reason, bool tell) {
+void InferenceTransition::BeginAbort(const Status& reason, bool tell) {
   if (s_.step == Step::kNone) return;
   if (!s_.abort || s_.abort_reason.ok() || (s_.undecided && reason.ok())) s_.abort_reason = reason;
   if (!s_.abort_reason.ok()) s_.retried = false;
@@ -482,7 +414,7 @@ void Transition::BeginAbort(const Status& reason, bool tell) {
   }
 }
 
-void Transition::CompleteAbort() {
+void InferenceTransition::CompleteAbort() {
   if (s_.landing == Landing::kInPlace && s_.touched && s_.lent) {
     // The live tensors are of no version now, and their engine may do with them what it likes.
     s_.landed = {};
@@ -516,7 +448,7 @@ void Transition::CompleteAbort() {
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
 }
 
-void Transition::Close(bool lost) {
+void InferenceTransition::Close(bool lost) {
   s_.closed = s_.update;
   s_.closed_lost = lost;
   s_.step = Step::kNone;
@@ -533,18 +465,18 @@ void Transition::Close(bool lost) {
 
 // --- Answers --------------------------------------------------------------------------------------------
 
-void Transition::Answer(Status status, Version version) {
+void InferenceTransition::Answer(Status status, Version version) {
   s_.call = UserCall::kNone;
   Do(AnswerCall{std::move(status), version});
 }
 
-void Transition::AnswerError(Status status) {
+void InferenceTransition::AnswerError(Status status) {
   if (s_.call == UserCall::kWait && s_.user == UserPhase::kBegun) s_.user = UserPhase::kOutside;
   s_.cut_short = s_.call == UserCall::kWait && s_.user == UserPhase::kFinishing;
   Answer(std::move(status));
 }
 
-void Transition::TellAbort(const Status& reason) {
+void InferenceTransition::TellAbort(const Status& reason) {
   if (!s_.loss.ok() && s_.call != UserCall::kAbort) s_.loss_told = s_.loss_told || s_.loss == reason;
   if (s_.call == UserCall::kAbort) {
     s_.user = UserPhase::kOutside;
@@ -554,7 +486,7 @@ void Transition::TellAbort(const Status& reason) {
   if (s_.user != UserPhase::kOutside) s_.pending_error = reason;
 }
 
-void Transition::TellLoss() {
+void InferenceTransition::TellLoss() {
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kWait;
   // Within an update Abort will say it, or the update does without the lost one.
   if (!waiting || s_.step != Step::kNone || s_.retried || s_.loss.ok() || s_.loss_told) return;
@@ -562,7 +494,7 @@ void Transition::TellLoss() {
   AnswerError(s_.loss);
 }
 
-bool Transition::RefuseCall() {
+bool InferenceTransition::RefuseCall() {
   if (s_.ended) {
     Answer(s_.end);
     return true;
@@ -574,7 +506,7 @@ bool Transition::RefuseCall() {
   return false;
 }
 
-Status Transition::TooLate(bool interrupted) const {
+Status InferenceTransition::TooLate(bool interrupted) const {
   std::string what;
   switch (s_.step) {
     case Step::kNone:
@@ -602,10 +534,8 @@ Status Transition::TooLate(bool interrupted) const {
   return {Code::kTimedOut, what};
 }
 
-}  // namespace
-
 std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent& event) {
-  Transition transition(state);
+  InferenceTransition transition(state);
   std::visit(transition, event);
   return transition.Take();
 }

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "worker/inference_machine.h"
+
+namespace weightcast::worker {
+
+/// One transition of an inference rank's machine: changes the state and collects what is to be done.
+class InferenceTransition {
+ public:
+  explicit InferenceTransition(InferenceState& state) : s_(state) {}
+  std::vector<InferenceAction> Take() { return std::move(actions_); }
+
+  // The controller's messages.
+  void operator()(const wire::Welcome& welcome);
+  void operator()(const PlanArrived& plan);
+  void operator()(const wire::GrantRequest& request);
+  void operator()(const wire::Commit& commit);
+  void operator()(const wire::Serve& serve);
+  void operator()(const wire::Abort& abort);
+  void operator()(const wire::Lost& lost);
+  void operator()(const SessionEnded& ended);
+  // The data plane.
+  void operator()(const PlanReady& ready);
+  void operator()(const PlanFailed& failed);
+  void operator()(const GrantsOpened& opened);
+  void operator()(const OpenFailed& failed);
+  void operator()(const Arrived& arrived);
+  void operator()(const SourceLost& lost);
+  void operator()(const GrantsFenced& fenced);
+  void operator()(const Verified& verified);
+  void operator()(const Copied& copied);
+  void operator()(const MemoryLent&) { s_.lent = true; }
+  void operator()(const MemoryFree&);
+  // The user.
+  void operator()(const RegisterCalled& registered);
+  void operator()(const BeginCalled&);
+  void operator()(const ReceiveCalled&);
+  void operator()(const FinishCalled&);
+  void operator()(const AbortCalled&);
+  void operator()(const WaitCalled&);
+  void operator()(const CallExpired& expired);
+
+ private:
+  void Do(InferenceAction action) { actions_.push_back(std::move(action)); }
+  void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
+  [[nodiscard]] bool IsCurrent(const wire::UpdateId& update, Step step) const {
+    return s_.step == step && s_.update == update;
+  }
+
+  void Request(const wire::GrantRequest& request);
+  void TryOpen();
+  void BecomeReady();
+  void TrySwitch();
+  void Switched();
+  void CommitSwitch();
+  void Fail(const Status& reason);
+  void LeaveBehind(const Status& reason);
+  void BeginAbort(const Status& reason, bool tell);
+  void CompleteAbort();
+  void Close(bool lost);
+
+  void Answer(Status status, Version version = {});
+  void AnswerError(Status status);
+  void TellAbort(const Status& reason);
+  void TellLoss();
+  bool RefuseCall();
+  [[nodiscard]] Status TooLate(bool interrupted) const;
+
+  InferenceState& s_;
+  std::vector<InferenceAction> actions_;
+};
+
+}  // namespace weightcast::worker
