@@ -96,8 +96,12 @@ void Machine::On(const Said& event) {
       OnFailed(*worker, message);
     } else if constexpr (std::is_same_v<Message, wire::Goodbye>) {
       // Whoever gives up after a failure should not hide it.
-      const Status& before = FindGroup(worker->group)->last_error;
-      const bool tells = !before.ok() && before.code() != Code::kCancelled;
+      const auto is_failure = [](const Status& status) {
+        return !status.ok() && status.code() != Code::kCancelled;
+      };
+      const Status& own = FindGroup(worker->group)->last_error;
+      const Status& before = is_failure(own) ? own : s_.groups.front().loss;
+      const bool tells = is_failure(before);
       const Status reason(Code::kCancelled, StrCat(TextOf(*worker), " has left",
                                                    tells ? StrCat(", after: ", before.message()) : ""));
       actions_.push_back(Forget{event.session});
