@@ -450,6 +450,13 @@ void InferenceWorker::Carry(const OpenGrants& action) {
       Feed(Arrived{update, grants_->bytes(), grants_->seconds(), grants_->sources()});
     });
   };
+  if (plan_ != nullptr) {
+    for (const auto& source : plan_->sources) {
+      if (session_->endpoint().Find(source.incarnation)) continue;
+      const Status reason(Code::kUnavailable, StrCat("there is no connection from ", source.name));
+      return Feed(OpenFailed{action.update, reason, int64_t{source.source}});
+    }
+  }
   const Status no_plan(Code::kInternal, "grants were asked for without a table");
   auto opened = plan_ == nullptr ? Result<std::shared_ptr<GrantSet>>(no_plan)
                                  : GrantSet::Open(session_->endpoint(), plan_, state_.verify, complete);

@@ -132,7 +132,9 @@ void InferenceTransition::operator()(const OpenFailed& failed) {
   if (!IsCurrent(failed.update, Step::kOpening)) return;
   s_.step = Step::kRequested;
   if (s_.abort) return CompleteAbort();
-  Fail(failed.reason);
+  if (failed.source < 0) return Fail(failed.reason);
+  AskForSource(failed.reason, failed.source);
+  s_.fenced = true;
 }
 
 void InferenceTransition::operator()(const Arrived& arrived) {
@@ -146,12 +148,16 @@ void InferenceTransition::operator()(const Arrived& arrived) {
 
 void InferenceTransition::operator()(const SourceLost& lost) {
   if (!IsCurrent(lost.update, Step::kWriting)) return;
-  Send(wire::Failed{.update = s_.update, .reason = lost.reason, .source = lost.source});
-  // The call that waits is told nothing until the controller has found another source, or none.
-  s_.abort = s_.uncertain = s_.undecided = true;
-  s_.abort_reason = lost.reason;
-  s_.step = Step::kAborting;
+  AskForSource(lost.reason, lost.source);
   Do(RevokeGrants{s_.update});
+}
+
+/// The call that waits is told nothing until the controller has found another source, or none.
+void InferenceTransition::AskForSource(const Status& reason, int64_t source) {
+  Send(wire::Failed{.update = s_.update, .reason = reason, .source = source});
+  s_.abort = s_.uncertain = s_.undecided = true;
+  s_.abort_reason = reason;
+  s_.step = Step::kAborting;
 }
 
 void InferenceTransition::operator()(const GrantsFenced& fenced) {
@@ -446,6 +452,7 @@ void InferenceTransition::CompleteAbort() {
   if (!told && !waits_on) TellAbort(reason);
   if (waits_on && switched) TellAbort({Code::kUnavailable, "the update was begun again after Receive"});
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
+  TellLoss();  // Of a worker that was lost meanwhile: a superseded update has not said it.
 }
 
 void InferenceTransition::Close(bool lost) {

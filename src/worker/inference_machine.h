@@ -116,6 +116,7 @@ struct GrantsOpened {
 struct OpenFailed {  ///< None is open.
   wire::UpdateId update;
   Status reason;
+  int64_t source = -1;  ///< Its number in the table, when there is only no connection from it.
 };
 struct Arrived {  ///< Every transfer of every source.
   wire::UpdateId update;

@@ -57,6 +57,7 @@ class InferenceTransition {
   void Switched();
   void CommitSwitch();
   void Fail(const Status& reason);
+  void AskForSource(const Status& reason, int64_t source);
   void LeaveBehind(const Status& reason);
   void BeginAbort(const Status& reason, bool tell);
   void CompleteAbort();

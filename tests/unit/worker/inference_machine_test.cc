@@ -395,5 +395,17 @@ TEST(InferenceMachine, AWaitThatWasInterruptedLeavesNoPauseBehind) {
   EXPECT_TRUE(rank.Action<OpenGrants>()) << "and the next one is taken";
 }
 
+TEST(InferenceMachine, ALossDuringAnUpdateThatIsSupersededIsToldAfterIt) {
+  Rank rank(Landing::kShadow);
+  rank.Do(WaitCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(wire::Lost{{wire::Role::kInference, "e", 1}, kDead});
+  EXPECT_FALSE(rank.Action<AnswerCall>()) << "the update may still say it";
+  rank.Do(wire::Abort{.update = Update(1), .reason = Status::Ok(), .started = false});
+  rank.Do(GrantsFenced{Update(1)});
+  EXPECT_EQ(rank.Answer(), kDead) << "nothing else would ever end the call";
+}
+
 }  // namespace
 }  // namespace weightcast::worker

@@ -186,5 +186,25 @@ TEST(InferenceRetry, ABreakBetweenTheAttemptsEndsTheCall) {
   EXPECT_EQ(late.Answer().code(), Code::kTimedOut);
 }
 
+TEST(InferenceRetry, ASourceThatIsGoneBeforeTheGrantCostsNothing) {
+  for (const bool again : {true, false}) {
+    Rank rank(Landing::kInPlace);
+    rank.Do(BeginCalled{});
+    rank.Do(ReceiveCalled{});
+    rank.Do(wire::GrantRequest{Update(1), Number(3)});
+    rank.Do(OpenFailed{Update(1), kDead, 2});
+    EXPECT_EQ(rank.Sent<wire::Failed>()->source, 2);
+    EXPECT_FALSE(rank.Action<AnswerCall>()) << "another may have its bytes";
+    rank.Do(wire::Abort{.update = Update(1), .reason = again ? Status::Ok() : kDead, .started = false});
+    EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+    EXPECT_EQ(rank.Action<AnswerCall>().has_value(), !again);
+    if (!again) continue;
+    rank.Do(PlanArrived{2});
+    rank.Do(PlanReady{2});
+    rank.Do(wire::GrantRequest{Update(2, 2), Number(3)});
+    EXPECT_TRUE(rank.Action<OpenGrants>());
+  }
+}
+
 }  // namespace
 }  // namespace weightcast::worker
