@@ -94,6 +94,31 @@ def test_held_versions_reach_engines_that_join_later(trainer, engine, controller
     np.testing.assert_array_equal(late_live, np.arange(1000))
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("landing", ["in_place", "shadow"])
+def test_a_late_engine_gets_the_served_version_from_another(trainer, engine, controller, landing, transport):
+    serve(trainer, engine, landing=landing)
+    trainer.close()  # Nobody but the engine has the bytes.
+    late_live = np.zeros(1000, np.float32)
+    with wc.Inference(controller, engine="late", settings={**FAST, "transport": transport}) as late:
+        late.register({"w": late_live}, landing=landing)
+        assert late.wait(timeout=30).number == 1
+    np.testing.assert_array_equal(late_live, np.arange(1000))
+    assert engine.version.number == 1
+
+
+def test_an_engine_may_keep_its_tensors_to_itself(trainer, engine, controller):
+    engine.register({"w": engine.live}, shares=False)
+    update = trainer.publish(1)
+    engine.wait(timeout=30)
+    update.wait(30)
+    trainer.close()
+    with wc.Inference(controller, engine="late", settings=FAST) as late:
+        late.register({"w": np.zeros(1000, np.float32)})
+        with pytest.raises(wc.TimedOut):
+            late.wait(timeout=2)
+
+
 def test_rules_rename(controller):
     fused = np.zeros((6, 2), np.float32)
     parts = {name: np.full((2, 2), i, np.float32) for i, name in enumerate(["q", "k", "v"])}

@@ -1,6 +1,9 @@
 """Whole updates through the Python package, with real processes."""
 
+import json
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -49,6 +52,43 @@ def infer(controller, engine, last, landing, dtype="float32", settings=FAST):
                 np.testing.assert_array_equal(arrays[name], value.astype(dtype), err_msg=name)
             seen.append(version.number)
     return seen
+
+
+def wait_for_phase(binary, controller, phase):
+    deadline = time.monotonic() + 30
+    while True:
+        command = [binary, "info", "--controller", controller, "--json"]
+        view = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        if view["models"][0]["phase"] == phase:
+            return
+        assert time.monotonic() < deadline, view
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_replica_finishes_for_a_trainer_that_ends(spawn, controller, binary, transport, how):
+    settings = {**FAST, "transport": transport}
+    other = spawn(train, controller, 1, 2, [1, 2], "float32", settings)
+    arrays, live = zeros(), zeros()
+    with (
+        wc.Trainer(controller, rank=0, world_size=2, settings=settings) as trainer,
+        wc.Inference(controller, engine="e", settings=settings) as engine,
+    ):
+        trainer.register(arrays)
+        engine.register(live)
+        for version in (1, 2):
+            for name, value in values(version).items():
+                arrays[name][...] = value
+            update = trainer.publish(version)
+            if version == 2:  # Both have published; nothing is sent before the engine comes to wait.
+                wait_for_phase(binary, controller, "granting")
+                os.kill(other.process.pid, how)
+            assert engine.wait(timeout=30).number == version
+            stats = update.wait(30)
+        senders = {sender.name: sender.bytes for sender in stats.senders}
+        assert senders == {"trainer 0": stats.bytes, "trainer 1": 0}
+    for name, value in values(2).items():
+        np.testing.assert_array_equal(live[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("landing", ["in_place", "shadow"])
