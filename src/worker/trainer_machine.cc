@@ -82,7 +82,6 @@ void Transition::operator()(const wire::Welcome& welcome) {
 void Transition::OfferAgain(Publication& publication) {
   const bool newest = &publication == &s_.publications.back();
   if (newest && IsHeld(publication)) {
-    publication.opened = false;
     return Send(wire::Published{publication.number, publication.hold});
   }
   if (publication.done) return;
@@ -114,7 +113,6 @@ void Transition::operator()(const wire::Start& start) {
                         StrCat("version ", start.version.number, " is no longer held by this trainer"));
     return Send(wire::Failed{.update = start.update, .reason = reason});
   }
-  publication->opened = true;
   if (std::exchange(publication->free, false)) Do(HoldSources{publication->number});
   s_.sendings.push_back(
       {.update = start.update, .number = publication->number, .destination = start.destination});

@@ -18,7 +18,6 @@ namespace weightcast::worker {
 struct Publication {
   int64_t number = 0;
   bool hold = false;
-  bool opened = false;   ///< An update of it has begun here.
   bool release = false;  ///< The controller lets go of the sources; they are free once nothing is in flight.
   bool free = false;     ///< The user was told that the sources may change.
   bool done = false;     ///< The user was told the outcome.
