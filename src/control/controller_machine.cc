@@ -166,6 +166,19 @@ bool Machine::Whole(const Group& group) const {
          });
 }
 
+bool Machine::IsFencing(const Group& group) const {
+  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+    return worker.group == group.id && worker.fencing.has_value();
+  });
+}
+
+std::vector<SessionId> Machine::RanksOf(const Group& group) const {
+  std::vector<SessionId> ranks(group.world_size);
+  for (const Worker& worker : s_.workers)
+    if (worker.group == group.id) ranks[worker.rank] = worker.session;
+  return ranks;
+}
+
 wire::WorkerName Machine::NameOf(const Worker& worker) const {
   const Group* group = FindGroup(worker.group);
   return {.role = worker.group == kTrainers ? wire::Role::kTrainer : wire::Role::kInference,

@@ -75,6 +75,8 @@ class Machine {
   void FailWaiting(const Status& reason, bool for_good);
   void AnswerFailed(Worker& trainer, int64_t number, const Status& reason);
   [[nodiscard]] int64_t CommonOffer() const;
+  /// Whether a publication has no answer and no update yet.
+  [[nodiscard]] bool AnyWaiting() const;
   [[nodiscard]] std::string Disagreement() const;
   void TryOpen();
   /// What part an engine takes in an update to `version`.
@@ -159,6 +161,10 @@ class Machine {
   }
   /// Complete, registered and landed.
   [[nodiscard]] bool Whole(const Group& group) const;
+  /// Whether some rank has not answered an abort yet.
+  [[nodiscard]] bool IsFencing(const Group& group) const;
+  /// The sessions of a complete group, by rank.
+  [[nodiscard]] std::vector<SessionId> RanksOf(const Group& group) const;
   [[nodiscard]] bool InPlan(const Worker& worker) const {
     return worker.planned != 0 && worker.planned == s_.plan.epoch;
   }

@@ -141,10 +141,7 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
   worker.state = message.lost ? EngineState::kFailed : serves ? EngineState::kServing : EngineState::kJoining;
   if (message.lost) worker.version = {};
   Group& group = *FindGroup(worker.group);
-  const bool still = std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& other) {
-    return other.group == group.id && other.fencing.has_value();
-  });
-  if (!still) group.fence_overdue = false;
+  if (!IsFencing(group)) group.fence_overdue = false;
 }
 
 void Machine::OnStepTimer(GroupId group) {

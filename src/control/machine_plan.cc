@@ -53,13 +53,9 @@ void Machine::StartPlan() {
   const auto members = [&](GroupId id) {
     Group& group = *FindGroup(id);
     group.in_plan = plan.epoch;
-    std::vector<SessionId> ranks(group.world_size);
-    for (Worker& worker : s_.workers) {
-      if (worker.group != id) continue;
-      ranks[worker.rank] = worker.session;
-      worker.planned = plan.epoch;
-    }
-    return ranks;
+    for (Worker& worker : s_.workers)
+      if (worker.group == id) worker.planned = plan.epoch;
+    return RanksOf(group);
   };
   MakePlan action{.epoch = plan.epoch, .sources = members(kTrainers), .from_engines = false, .engines = {}};
   plan.sources = action.sources;

@@ -60,10 +60,13 @@ void Machine::FailWaiting(const Status& reason, bool for_good) {
   }
 }
 
+bool Machine::AnyWaiting() const {
+  return std::any_of(s_.workers.begin(), s_.workers.end(),
+                     [](const Worker& worker) { return worker.waiting; });
+}
+
 void Machine::FailHopeless() {
-  const bool any =
-      std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) { return worker.waiting; });
-  if (!any) return;
+  if (!AnyWaiting()) return;
   const Group& trainers = s_.groups.front();
   if (!Complete(trainers) && !trainers.loss.ok()) {
     FailWaiting(trainers.loss, true);
@@ -105,9 +108,7 @@ std::string Machine::Disagreement() const {
 }
 
 void Machine::ArmCatchUp() {
-  const bool some =
-      std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) { return worker.waiting; });
-  const bool wanted = some && !s_.update && Complete(s_.groups.front()) && CommonOffer() < 0;
+  const bool wanted = AnyWaiting() && !s_.update && Complete(s_.groups.front()) && CommonOffer() < 0;
   if (wanted == s_.catch_up_timer) return;
   s_.catch_up_timer = wanted;
   if (wanted) {

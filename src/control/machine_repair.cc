@@ -15,6 +15,8 @@ bool Contains(const std::vector<SessionId>& sessions, SessionId session) {
   return std::find(sessions.begin(), sessions.end(), session) != sessions.end();
 }
 
+Holders Next(Holders holders) { return static_cast<Holders>(static_cast<uint8_t>(holders) + 1); }
+
 }  // namespace
 
 // --- Who has the bytes ----------------------------------------------------------------------------------
@@ -48,24 +50,21 @@ std::vector<SessionId> Machine::SessionsOf(Holders holders) const {
   const UpdateState& update = *s_.update;
   std::vector<SessionId> sessions;
   switch (holders) {
+    case Holders::kAllTrainers:
+      if (update.avoided.empty() && update.fresh) break;  // Tried already.
+      [[fallthrough]];
     case Holders::kTrainersLeft:
-      for (const SessionId trainer : update.trainers)
-        if (!Contains(update.avoided, trainer) && !Contains(update.unable, trainer))
-          sessions.push_back(trainer);
+      for (const SessionId trainer : update.trainers) {
+        const bool avoided = holders == Holders::kTrainersLeft && Contains(update.avoided, trainer);
+        if (!avoided && !Contains(update.unable, trainer)) sessions.push_back(trainer);
+      }
       break;
     case Holders::kEngines:
       for (const Group& group : s_.groups) {
         if (!Holds(group, update.version)) continue;
-        std::vector<SessionId> ranks(group.world_size);
-        for (const Worker& worker : s_.workers)
-          if (worker.group == group.id) ranks[worker.rank] = worker.session;
+        const std::vector<SessionId> ranks = RanksOf(group);
         sessions.insert(sessions.end(), ranks.begin(), ranks.end());
       }
-      break;
-    case Holders::kAllTrainers:
-      if (update.avoided.empty() && update.fresh) break;  // Tried already.
-      for (const SessionId trainer : update.trainers)
-        if (!Contains(update.unable, trainer)) sessions.push_back(trainer);
       break;
     case Holders::kNobody:
       break;
@@ -142,8 +141,7 @@ void Machine::TryRepair() {
     const Worker* worker = Find(rank.session);
     if (worker != nullptr && worker->fencing && sourceless(*TargetOf(rank.group))) return;
   }
-  for (; update.holders != Holders::kNobody;
-       update.holders = static_cast<Holders>(static_cast<uint8_t>(update.holders) + 1)) {
+  for (; update.holders != Holders::kNobody; update.holders = Next(update.holders)) {
     const std::vector<SessionId> sources = SessionsOf(update.holders);
     if (!sources.empty()) return MakeRepairPlan(sources, update.holders == Holders::kEngines);
   }
@@ -163,17 +161,14 @@ void Machine::MakeRepairPlan(std::vector<SessionId> sources, bool from_engines) 
   plan.destinations.clear();
   s_.update->repair_epoch = plan.epoch;
   MakePlan action{.epoch = plan.epoch, .sources = plan.sources, .from_engines = from_engines, .engines = {}};
-  for (const SessionId session : plan.sources) Find(session)->planned = plan.epoch;
   for (const Target& target : s_.update->targets) {
     if (target.step != EngineStep::kSourceless) continue;
-    auto& ranks = action.engines.emplace_back(FindGroup(target.group)->world_size);
-    for (Worker& worker : s_.workers) {
-      if (worker.group != target.group) continue;
-      ranks[worker.rank] = worker.session;
-      worker.planned = plan.epoch;
-    }
+    const auto& ranks = action.engines.emplace_back(RanksOf(*FindGroup(target.group)));
     plan.destinations.insert(plan.destinations.end(), ranks.begin(), ranks.end());
   }
+  for (const auto* members : {&plan.sources, &plan.destinations})
+    for (const SessionId session : *members)
+      if (Worker* worker = Find(session)) worker->planned = plan.epoch;
   actions_.push_back(std::move(action));
 }
 
@@ -185,7 +180,7 @@ void Machine::RepairFailed(const Status& reason) {
   s_.plan.phase = PlanPhase::kNone;
   update.repair_epoch = 0;
   if (update.loss.ok()) update.loss = reason;
-  update.holders = static_cast<Holders>(static_cast<uint8_t>(update.holders) + 1);
+  update.holders = Next(update.holders);
 }
 
 /// Asks the ranks that lack bytes for grants to the sources of the repair's plan.
@@ -216,18 +211,13 @@ std::vector<const Group*> Machine::Lacking(const Version& version) const {
   for (const Group& group : s_.groups) {
     const bool tired = group.tried == version && (group.at_fault || group.tries >= kMaxTries);
     if (group.id == kTrainers || !Whole(group) || tired || EngineVersion(group) >= version) continue;
-    const bool fencing = std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-      return worker.group == group.id && worker.fencing;
-    });
-    if (!fencing) lacking.push_back(&group);
+    if (!IsFencing(group)) lacking.push_back(&group);
   }
   return lacking;
 }
 
 bool Machine::OpenFromPeers() {
-  const bool publishing =
-      CommonOffer() >= 0 &&
-      std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) { return worker.waiting; });
+  const bool publishing = AnyWaiting() && CommonOffer() >= 0;
   const Version version = NewestServed();
   if (s_.update || publishing || version.number < 0 || s_.plan.phase == PlanPhase::kPlanning) return false;
   const auto holders = std::count_if(s_.groups.begin(), s_.groups.end(),

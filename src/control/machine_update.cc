@@ -142,10 +142,8 @@ void Machine::SupersedeUnstarted() {
 }
 
 bool Machine::SomethingNewer() const {
-  const bool waits =
-      std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) { return worker.waiting; });
   const Version offered{.run = s_.run, .number = CommonOffer()};
-  return waits && offered.number >= 0 && offered > s_.update->version;
+  return AnyWaiting() && offered.number >= 0 && offered > s_.update->version;
 }
 
 /// Whether it is the engine that has not come: to grant, or to switch to a version that others serve already.
