@@ -41,6 +41,9 @@ if(WEIGHTCAST_STATIC)
   # libsystemd has no static form and gRPC does not use it here.
   set(grpc_static ${GRPC_STATIC_LDFLAGS})
   list(REMOVE_ITEM grpc_static -lsystemd -pthread -lpthread -ldl -lrt -lm)
+  # Ubuntu names the archive of c-ares libcares_static.a, Debian libcares.a.
+  find_library(CARES_ARCHIVE NAMES libcares.a libcares_static.a REQUIRED)
+  list(TRANSFORM grpc_static REPLACE "^-lcares$" "${CARES_ARCHIVE}")
   target_link_libraries(thirdparty_grpc INTERFACE
     -Wl,--start-group -Wl,-Bstatic ${grpc_static} -Wl,--end-group -Wl,-Bdynamic -ldl -lm Threads::Threads)
 else()
