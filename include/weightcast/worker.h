@@ -146,6 +146,15 @@ class Inference {
   /// anything may have been written, the rank is FAILED until a later update.
   virtual Status Abort() = 0;
 
+  /// The engine sleeps: when this returns nobody can write or read the registered memory, nothing of it is
+  /// registered any more, and it may be freed, moved or mapped anew. An update under way goes on without
+  /// this engine. kFenced: a stopped peer might still write; free nothing and call again. Not between Begin
+  /// and Finish. Seconds.
+  virtual Status Suspend(double timeout) = 0;
+  /// Registers the same shards, at the same addresses, again. What was served before is served on only if
+  /// `intact`: every byte of it is there again. An engine that is behind then gets the newest version.
+  virtual Status Resume(bool intact = false) = 0;
+
   /// What is served: its number is -1 unless the live tensors are wholly of this version and may be read.
   [[nodiscard]] virtual Version version() const = 0;
   [[nodiscard]] virtual std::string state() const = 0;

@@ -180,6 +180,12 @@ void BindInference(nb::module_& module) {
              ThrowIfError(CallUnlocked([&] { return self->Finish(timeout); }));
            })
       .def("abort", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Abort(); })); })
+      .def("suspend",
+           [](HeldInference& self, double timeout) {
+             ThrowIfError(CallUnlocked([&] { return self->Suspend(timeout); }));
+           })
+      .def("resume", [](HeldInference& self,
+                        bool intact) { ThrowIfError(CallUnlocked([&] { return self->Resume(intact); })); })
       .def_prop_ro("version", [](HeldInference& self) { return self->version(); })
       .def_prop_ro("state", [](HeldInference& self) { return self->state(); })
       .def("check", [](HeldInference& self) { ThrowIfError(self->last_error()); })

@@ -252,6 +252,27 @@ class Inference(_Closing):
     async def abort_async(self) -> None:
         await _on_thread(self.abort)
 
+    def suspend(self, timeout: float = _FOREVER) -> None:
+        """The engine sleeps: afterwards the registered memory may be freed, moved or mapped anew.
+
+        Nobody can write or read there when this returns; an update under way goes on without this engine.
+        `Fenced`: a stopped peer might still write; free nothing, and call again. Not between `begin` and
+        `finish`.
+        """
+        self._core.suspend(timeout)
+
+    async def suspend_async(self, timeout: float = _FOREVER) -> None:
+        await _on_thread(self.suspend, timeout)
+
+    def resume(self, *, intact: bool = False) -> None:
+        """Registers the same tensors at the same addresses again, with fresh keys.
+
+        intact: every byte that was there before the sleep is there again, so the version of before is
+        served on. Otherwise nothing is served until a version has landed; an engine that is behind gets the
+        newest from its peers. Tensors that lie elsewhere now are for `register`.
+        """
+        self._core.resume(intact)
+
     @property
     def version(self) -> _core.Version:
         """What is served; its number is -1 while there is nothing whole to serve."""

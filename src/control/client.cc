@@ -58,7 +58,8 @@ class Client final : public ControlClient {
   }
 
   void Send(wire::WorkerMessage message) override {
-    const bool registers = std::holds_alternative<wire::Register>(message);
+    const bool registers =
+        std::holds_alternative<wire::Register>(message) || std::holds_alternative<wire::Suspended>(message);
     auto packet = MakePacket(message);
     {
       const std::lock_guard lock(mutex_);

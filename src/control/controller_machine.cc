@@ -124,6 +124,8 @@ void Machine::On(const Said& event) {
       return !trainer && (OnCommitted(*worker, message), true);
     } else if constexpr (std::is_same_v<Message, wire::Serving>) {
       return !trainer && (OnServing(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::Suspended>) {
+      return !trainer && (OnSuspended(*worker), true);
     } else if constexpr (std::is_same_v<Message, wire::Aborted>) {
       return !trainer && (OnAborted(*worker, message), true);
     } else {
@@ -164,6 +166,12 @@ bool Machine::Whole(const Group& group) const {
   return Complete(group) && std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
            return worker.group != group.id || (worker.registered && (group.id == kTrainers || worker.landed));
          });
+}
+
+bool Machine::IsSuspended(const Group& group) const {
+  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+    return worker.group == group.id && worker.state == EngineState::kSuspended;
+  });
 }
 
 bool Machine::IsFencing(const Group& group) const {

@@ -39,6 +39,7 @@ class Machine {
   Group& GroupFor(const wire::Hello& hello);
   void Admit(SessionId session, const wire::Hello& hello, Group& group);
   void OnRegister(Worker& worker, const wire::Register& message);
+  void OnSuspended(Worker& rank);
   void NewRunIfReplaced(const wire::Hello& hello);
   void NewRunIfServed(const wire::Hello& hello);
   void RaiseRun(uint64_t run, bool made, const Status& reason);
@@ -110,7 +111,7 @@ class Machine {
   void LeaveLate();
   [[nodiscard]] bool IsLate(const Target& target) const;
   [[nodiscard]] bool SomethingNewer() const;
-  void BeginAgain(const Worker& rank);
+  void BeginAgain(const Worker& rank, std::string_view what);
   void DisarmStep(GroupId id);
   /// Whether some rank of the engine switches in its user's call, which may begin late.
   [[nodiscard]] bool HasShadow(GroupId id) const;
@@ -159,6 +160,8 @@ class Machine {
   [[nodiscard]] static bool Complete(const Group& group) {
     return group.world_size != 0 && group.members == group.world_size;
   }
+  /// A rank sleeps: the others wait for it as long as it likes.
+  [[nodiscard]] bool IsSuspended(const Group& group) const;
   /// Complete, registered and landed.
   [[nodiscard]] bool Whole(const Group& group) const;
   /// Whether some rank has not answered an abort yet.

@@ -138,7 +138,10 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
     }
   }
   const bool serves = !message.lost && worker.version.number >= 0;
-  worker.state = message.lost ? EngineState::kFailed : serves ? EngineState::kServing : EngineState::kJoining;
+  if (worker.state != EngineState::kSuspended)
+    worker.state = message.lost ? EngineState::kFailed
+                   : serves     ? EngineState::kServing
+                                : EngineState::kJoining;
   if (message.lost) worker.version = {};
   Group& group = *FindGroup(worker.group);
   if (!IsFencing(group)) group.fence_overdue = false;

@@ -14,9 +14,10 @@ constexpr size_t kNamesInMessage = 8;
 /// What a rank says of itself. Only what it serves counts: an update it was in is void.
 void TakeState(Worker& worker, wire::EngineState state, const Version& version) {
   worker.version = version;
-  worker.state = version.number >= 0                    ? wire::EngineState::kServing
-                 : state == wire::EngineState::kJoining ? wire::EngineState::kJoining
-                                                        : wire::EngineState::kFailed;
+  const bool kept = state == wire::EngineState::kJoining || state == wire::EngineState::kSuspended;
+  worker.state = version.number >= 0 ? wire::EngineState::kServing
+                 : kept              ? state
+                                     : wire::EngineState::kFailed;
 }
 
 }  // namespace
@@ -134,7 +135,17 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   worker.landing = message.landing;
   worker.shares = message.shares;
   TakeState(worker, message.state, message.version);
-  BeginAgain(worker);
+  BeginAgain(worker, "registered its tensors anew");
+}
+
+void Machine::OnSuspended(Worker& rank) {
+  rank.registered = rank.landed = false;
+  rank.state = wire::EngineState::kSuspended;
+  rank.version = {};
+  s_.plan.stale = s_.plan.stale || InPlan(rank);
+  FindGroup(rank.group)->planned = false;
+  Log(LogLevel::kInfo, TextOf(rank), " is suspended");
+  BeginAgain(rank, "was suspended");
 }
 
 void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
@@ -240,9 +251,13 @@ void Machine::ForgetEmptyGroups() {
 }
 
 void Machine::ArmJoinTimers() {
+  const bool sleepers =
+      std::any_of(s_.groups.begin(), s_.groups.end(), [&](const Group& group) { return IsSuspended(group); });
   for (Group& group : s_.groups) {
-    // During an update nobody is planned, so a whole group waits for us, not for others.
-    const bool wanted = !group.planned && group.members != 0 && !(s_.update && Whole(group));
+    // During an update nobody is planned, so a whole group waits for us, not for others. Whoever sleeps will
+    // come back.
+    const bool waits = (s_.update && Whole(group)) || (group.id == kTrainers ? sleepers : IsSuspended(group));
+    const bool wanted = !group.planned && group.members != 0 && !waits;
     if (wanted == group.join_timer) continue;
     group.join_timer = wanted;
     if (wanted) {

@@ -197,9 +197,9 @@ void Machine::WithdrawUnstarted() {
   s_.update.reset();
 }
 
-/// A rank registered anew before it had granted: what it was asked for was of its old tensors. As long as
-/// no source knows of the update, it costs nobody anything to begin it again under the next plan.
-void Machine::BeginAgain(const Worker& worker) {
+/// A rank registered anew, or sleeps, before it had granted: what it was asked for was of its old tensors. As
+/// long as no source knows of the update, it costs nobody anything to begin it again under the next plan.
+void Machine::BeginAgain(const Worker& worker, std::string_view what) {
   Target* target = s_.update ? TargetOf(worker.group) : nullptr;
   if (target == nullptr || target->step == EngineStep::kOut) return;
   const auto& ranks = s_.update->receivers;
@@ -207,7 +207,7 @@ void Machine::BeginAgain(const Worker& worker) {
     return rank.session == worker.session && rank.step == RankStep::kAsked;
   });
   if (!asked) return;
-  const std::string text = StrCat(TextOf(worker), " registered its tensors anew");
+  const std::string text = StrCat(TextOf(worker), " ", what);
   const bool gone = s_.update->fresh && Version{s_.run, CommonOffer()} != s_.update->version;
   if (s_.update->started || gone) return EngineOut(*target, {Code::kUnavailable, text}, &worker);
   Log(LogLevel::kInfo, wire::ToString(s_.update->id), " begins again: ", text);

@@ -72,6 +72,7 @@ void PutIn(const Failed& from, pb::WorkerMessage& message) {
   to.set_source(from.source + 1);
   Put(from.reason, *to.mutable_reason());
 }
+void PutIn(const Suspended&, pb::WorkerMessage& message) { message.mutable_suspended(); }
 void PutIn(const Cancel& from, pb::WorkerMessage& message) {
   message.mutable_cancel()->set_number(from.number);
 }
@@ -207,6 +208,9 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       return;
     case WorkerMessage::kFailed:
       to = GetFailed(from.failed(), check);
+      return;
+    case WorkerMessage::kSuspended:
+      to = Suspended{};
       return;
     case WorkerMessage::kCancel:
       to = Cancel{.number = from.cancel().number()};

@@ -179,6 +179,11 @@ struct Failed {
   int64_t source = -1;  ///< Inference: its number in the table, when only the road from it failed.
   friend bool operator==(const Failed&, const Failed&) = default;
 };
+/// Inference: nothing can land here any more, nobody reads here, and nothing is served, until the next
+/// Register.
+struct Suspended {
+  friend bool operator==(const Suspended&, const Suspended&) = default;
+};
 /// Trainer: the user called cancel().
 struct Cancel {
   int64_t number = 0;
@@ -192,8 +197,9 @@ struct Goodbye {
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
 
-using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready,
-                                   Committed, Serving, Aborted, Failed, Cancel, Heartbeat, Goodbye>;
+using WorkerMessage =
+    std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready, Committed, Serving,
+                 Aborted, Failed, Suspended, Cancel, Heartbeat, Goodbye>;
 
 // --- Controller -> worker ----------------------------------------------------------------------
 

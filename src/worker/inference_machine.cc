@@ -19,6 +19,7 @@ void InferenceTransition::operator()(const wire::Welcome& welcome) {
   s_.term = welcome.term;
   s_.epoch = 0;
   s_.prepared = false;
+  if (s_.suspended) return Send(wire::Suspended{});
   Do(SendRegistration{});
 }
 
@@ -211,6 +212,11 @@ void InferenceTransition::operator()(const RegisterCalled& registered) {
   s_.retried = false;
   s_.epoch = 0;
   s_.prepared = false;
+  if (std::exchange(s_.suspended, false)) {
+    s_.loss = Status::Ok();  // Whoever was lost meanwhile was of no plan of this rank's.
+    s_.served = std::exchange(s_.asleep, {});
+    s_.state = s_.served.number >= 0 ? EngineState::kServing : EngineState::kJoining;
+  }
   if (!registered.same_memory) {
     s_.served = {};
     s_.failed = false;
@@ -261,19 +267,25 @@ void InferenceTransition::operator()(const FinishCalled&) {
 void InferenceTransition::operator()(const AbortCalled&) {
   s_.pending_error = Status::Ok();
   s_.call = UserCall::kAbort;
-  if (s_.undecided) {  // Another source would not matter any more.
-    s_.undecided = false;
-    s_.uncertain = s_.touched && s_.before.number >= 0;
-    if (s_.fenced && !s_.uncertain) return CompleteAbort();
-  }
-  if (s_.step == Step::kAborting) return;
   const bool untouched = s_.landing == Landing::kShadow && !s_.touched;
-  if (s_.step <= Step::kRequested || untouched) {
+  if (s_.step <= Step::kRequested || (untouched && s_.step != Step::kAborting)) {
     // Only the pause ends. Bytes go on arriving in the spare buffer; a later Receive may take them.
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok());
   }
-  Fail({Code::kCancelled, "the engine gave up the update"});
+  GiveUp({Code::kCancelled, "the engine gave up the update"});
+}
+
+void InferenceTransition::operator()(const SuspendCalled&) {
+  if (s_.ended) return Answer(s_.end);
+  if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
+    return Answer(
+        {Code::kInvalidArgument, "an update is under way; suspend between Finish (or Abort) and Begin"});
+  if (s_.lent)
+    return Answer({Code::kUnavailable, "another engine still reads the served version; try again"});
+  s_.call = UserCall::kSuspend;
+  if (s_.step <= Step::kRequested) return Suspend();
+  GiveUp({Code::kCancelled, "the engine was suspended"});
 }
 
 void InferenceTransition::operator()(const WaitCalled&) {
@@ -379,6 +391,30 @@ void InferenceTransition::Fail(const Status& reason) {
   s_.uncertain = uncertain;  // The controller's Abort will say.
 }
 
+/// The user's wish: the call is answered when the memory is fenced.
+void InferenceTransition::GiveUp(const Status& reason) {
+  if (s_.undecided) {  // Another source would not matter any more.
+    s_.undecided = false;
+    s_.uncertain = s_.touched && s_.before.number >= 0;
+    if (s_.fenced && !s_.uncertain) return CompleteAbort();
+  }
+  if (s_.step != Step::kAborting) Fail(reason);
+}
+
+void InferenceTransition::Suspend() {
+  // The plan is void with the registration, and so is a request of it: Suspended says so.
+  if (s_.step == Step::kRequested) Close(/*lost=*/false);
+  if (!s_.suspended) s_.asleep = s_.served;
+  s_.suspended = true;
+  s_.registered = s_.prepared = s_.retried = s_.failed = false;
+  s_.epoch = 0;
+  s_.served = s_.landed = {};
+  s_.state = EngineState::kSuspended;
+  s_.user = UserPhase::kOutside;
+  Send(wire::Suspended{});
+  Answer(Status::Ok());
+}
+
 /// The update at hand makes way for what comes. A call that waits on waits for that.
 void InferenceTransition::LeaveBehind(const Status& reason) {
   const bool waits_on = s_.abort && s_.abort_reason.ok();
@@ -448,7 +484,7 @@ void InferenceTransition::CompleteAbort() {
   if (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing)
     s_.user = std::exchange(s_.cut_short, false) ? UserPhase::kOutside : UserPhase::kBegun;
   // A later version or attempt comes: the call that waits need not know, unless Receive has returned.
-  const bool waits_on = reason.ok() && s_.call != UserCall::kAbort;
+  const bool waits_on = reason.ok() && !GivesUp();
   if (!told && !waits_on) TellAbort(reason);
   if (waits_on && switched) TellAbort({Code::kUnavailable, "the update was begun again after Receive"});
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
@@ -484,7 +520,8 @@ void InferenceTransition::AnswerError(Status status) {
 }
 
 void InferenceTransition::TellAbort(const Status& reason) {
-  if (!s_.loss.ok() && s_.call != UserCall::kAbort) s_.loss_told = s_.loss_told || s_.loss == reason;
+  if (!s_.loss.ok() && !GivesUp()) s_.loss_told = s_.loss_told || s_.loss == reason;
+  if (s_.call == UserCall::kSuspend) return Suspend();
   if (s_.call == UserCall::kAbort) {
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok());
@@ -507,7 +544,8 @@ bool InferenceTransition::RefuseCall() {
     return true;
   }
   if (!s_.registered) {
-    Answer({Code::kInvalidArgument, "Register comes first"});
+    Answer({Code::kInvalidArgument,
+            s_.suspended ? "this rank is suspended; resume it first" : "Register comes first"});
     return true;
   }
   return false;

@@ -24,7 +24,7 @@ enum class UserPhase : uint8_t {
 };
 
 /// The blocking call that waits for its answer. There is at most one.
-enum class UserCall : uint8_t { kNone, kReceive, kFinish, kWait, kAbort };
+enum class UserCall : uint8_t { kNone, kReceive, kFinish, kWait, kAbort, kSuspend };
 
 /// How far the rank is in an update.
 enum class Step : uint8_t {
@@ -46,7 +46,9 @@ struct InferenceState {
   bool verify = false;    ///< Compare checksums before Ready.
   bool registered = false;
   wire::Landing landing = wire::Landing::kInPlace;
-  bool shares = true;  ///< Others may read what has landed here.
+  bool shares = true;      ///< Others may read what has landed here.
+  bool suspended = false;  ///< Nothing is registered until the engine wakes.
+  Version asleep;          ///< What was served before.
 
   bool ended = false;  ///< The session is over for good, because of `end`.
   Status end;
@@ -146,23 +148,24 @@ struct MemoryLent {};  ///< Others may read the landing memory from here on ...
 struct MemoryFree {};  ///< ... and nobody does any more.
 struct RegisterCalled {
   wire::Landing landing = wire::Landing::kInPlace;
-  bool same_memory = false;  ///< The same boxes at the same addresses: what is served stays served.
+  bool same_memory = false;  ///< The same bytes at the same addresses: what is served stays served.
   bool shares = true;
 };
 struct BeginCalled {};
 struct ReceiveCalled {};
 struct FinishCalled {};
 struct AbortCalled {};
+struct SuspendCalled {};
 struct WaitCalled {};  ///< Begin, Receive and Finish in one.
 struct CallExpired {   ///< The deadline of the blocking call has passed, or its caller was interrupted.
   bool interrupted = false;
 };
 
-using InferenceEvent =
-    std::variant<wire::Welcome, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort, wire::Lost,
-                 PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed, Arrived, SourceLost,
-                 GrantsFenced, Verified, Copied, SessionEnded, MemoryLent, MemoryFree, RegisterCalled,
-                 BeginCalled, ReceiveCalled, FinishCalled, AbortCalled, WaitCalled, CallExpired>;
+using InferenceEvent = std::variant<wire::Welcome, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort,
+                                    wire::Lost, PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed,
+                                    Arrived, SourceLost, GrantsFenced, Verified, Copied, SessionEnded,
+                                    MemoryLent, MemoryFree, RegisterCalled, BeginCalled, ReceiveCalled,
+                                    FinishCalled, AbortCalled, SuspendCalled, WaitCalled, CallExpired>;
 
 // --- Actions --------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ class InferenceTransition {
   void operator()(const ReceiveCalled&);
   void operator()(const FinishCalled&);
   void operator()(const AbortCalled&);
+  void operator()(const SuspendCalled&);
   void operator()(const WaitCalled&);
   void operator()(const CallExpired& expired);
 
@@ -57,6 +58,10 @@ class InferenceTransition {
   void Switched();
   void CommitSwitch();
   void Fail(const Status& reason);
+  void GiveUp(const Status& reason);
+  void Suspend();
+  /// Whether the user's call is one that ends the update here.
+  [[nodiscard]] bool GivesUp() const { return s_.call == UserCall::kAbort || s_.call == UserCall::kSuspend; }
   void AskForSource(const Status& reason, int64_t source);
   void LeaveBehind(const Status& reason);
   void BeginAbort(const Status& reason, bool tell);

@@ -1,5 +1,6 @@
 #include "worker/landing.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -91,17 +92,15 @@ wire::LandingMap LandingMemory::Map() const {
   return map;
 }
 
-bool LandingMemory::SameMemory(const LandingMemory& other) const {
-  if (shards_.size() != other.shards_.size()) return false;
-  for (const Shard& shard : shards_) {
-    const auto found = other.by_key_.find(ShardKey(shard.tensor.name, shard.box));
-    if (found == other.by_key_.end()) return false;
-    const Shard& theirs = other.shards_[found->second];
-    if (theirs.tensor != shard.tensor || theirs.box != shard.box || theirs.data != shard.data ||
-        theirs.declared != shard.declared)
-      return false;
-  }
-  return true;
+bool LandingMemory::SameMemory(const std::vector<Shard>& others) const {
+  return shards_.size() == others.size() &&
+         std::all_of(others.begin(), others.end(), [this](const Shard& other) {
+           const auto found = by_key_.find(ShardKey(other.tensor.name, other.box));
+           if (found == by_key_.end()) return false;
+           const Shard& own = shards_[found->second];
+           return own.tensor == other.tensor && own.box == other.box && own.data == other.data &&
+                  own.declared == other.declared;
+         });
 }
 
 void LandingMemory::CopyToLive() const {

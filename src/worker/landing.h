@@ -35,8 +35,8 @@ class LandingMemory {
   [[nodiscard]] std::vector<std::string> Describe() const;
   /// For the message LandingMap.
   [[nodiscard]] wire::LandingMap Map() const;
-  /// Whether both are the same boxes of the same tensors at the same addresses.
-  [[nodiscard]] bool SameMemory(const LandingMemory& other) const;
+  /// Whether these are the same boxes of the same tensors at the same addresses, in whatever order.
+  [[nodiscard]] bool SameMemory(const std::vector<Shard>& others) const;
   /// Shadow: copies every shard into the live tensors.
   void CopyToLive() const;
   /// Shadow only: bytes of the spare buffer.

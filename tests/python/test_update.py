@@ -64,6 +64,30 @@ def wait_for_phase(binary, controller, phase):
         assert time.monotonic() < deadline, view
 
 
+def test_an_engine_sleeps_and_wakes(controller):
+    arrays, live = zeros(), zeros()
+    with (
+        wc.Trainer(controller, settings=FAST) as trainer,
+        wc.Inference(controller, engine="e", settings=FAST) as engine,
+    ):
+        trainer.register(arrays)
+        engine.register(live)
+        for version, intact in ((1, True), (2, False)):
+            for name, value in values(version).items():
+                arrays[name][...] = value
+            update = trainer.publish(version)
+            assert engine.wait(version - 1, timeout=60) == update.version
+            update.wait(60)
+            engine.suspend(timeout=60)
+            assert (engine.state, engine.version.number) == ("SUSPENDED", -1)
+            with pytest.raises(wc.InvalidArgument, match="resume"):
+                engine.wait(timeout=1)
+            [state] = trainer.engines()
+            assert state.state == "SUSPENDED"
+            engine.resume(intact=intact)
+            assert engine.version.number == (version if intact else -1)
+
+
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_replica_finishes_for_a_trainer_that_ends(spawn, controller, binary, transport, how):

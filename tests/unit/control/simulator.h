@@ -136,7 +136,17 @@ class Simulator {
     Process& process = processes[session];
     process.asked = false;
     process.epoch = 0;
+    if (process.state == wire::EngineState::kSuspended) process.state = wire::EngineState::kJoining;
     SayRegister(process);
+  }
+  /// A rank that is in no update, or has not granted, falls asleep; RegisterAnew wakes it.
+  void Suspend(SessionId session) {
+    Process& process = processes[session];
+    process.asked = false;
+    process.epoch = 0;
+    process.version = {};
+    process.state = wire::EngineState::kSuspended;
+    process.outbox.push_back(wire::Suspended{});
   }
   /// A rank that was asked and had not granted does so.
   void GrantLate(SessionId session) {
@@ -492,6 +502,7 @@ class Simulator {
   void Hear(Process&, const Message&) {}
   void Hear(Process& process, const wire::Welcome& message) {
     process.run = message.run;
+    if (process.state == wire::EngineState::kSuspended) return process.outbox.push_back(wire::Suspended{});
     SayRegister(process);
   }
   void Hear(Process& process, const wire::Plan& message) {

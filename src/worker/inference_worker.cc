@@ -1,0 +1,217 @@
+#include "worker/inference_worker.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "worker/shards.h"
+
+// The loop's side: what comes from outside, and what the machine wants done.
+namespace weightcast::worker {
+
+// --- Beginning ------------------------------------------------------------------------------
+
+Status InferenceWorker::Open(const WorkerOptions& options) {
+  Session::Handlers handlers;
+  handlers.on_message = [this](wire::ControllerMessage message) { OnMessage(std::move(message)); };
+  handlers.on_ended = [this](const Status& status) { OnSessionEnded(status); };
+  handlers.on_connected = [this](const Identity&) { OnConnected(); };
+  handlers.on_disconnected = [this](const Identity& peer, const Status& status) {
+    OnDisconnected(peer, status);
+  };
+  WC_ASSIGN_OR_RETURN(session_, Session::Open(options, wire::Role::kInference, std::move(handlers)));
+  interrupted_ = options.interrupted;
+  state_.self = session_->name();
+  state_.verify = session_->settings().checksum != 0;
+  Giver::Callbacks giving;
+  giving.send = [this](wire::WorkerMessage message) { session_->client().Send(std::move(message)); };
+  giving.held = [this] { return VersionToLend(state_); };
+  giving.on_lent = [this](bool lent) { lent ? Feed(MemoryLent{}) : Feed(MemoryFree{}); };
+  giver_ = std::make_unique<Giver>(*session_, background_, std::move(giving));
+  return session_->Begin();
+}
+
+// --- What comes from outside ------------------------------------------------------------------------
+
+void InferenceWorker::OnMessage(wire::ControllerMessage message) {
+  const auto take = [this](auto&& value) {
+    using T = std::decay_t<decltype(value)>;
+    constexpr bool is_welcome = std::is_same_v<T, wire::Welcome>;
+    // Before the rank's own machine: what a new session makes void is given no more.
+    if constexpr (std::is_constructible_v<GiverEvent, T>) giver_->Feed(value);
+    if constexpr (std::is_same_v<T, wire::Plan>) {
+      OnPlan(std::move(value));
+    } else if constexpr (std::is_same_v<T, wire::PeerLanding>) {
+      giver_->OnLanding(std::move(value));
+    } else if constexpr (std::is_same_v<T, wire::Start>) {
+      giver_->OnStart(value);
+    } else if constexpr (std::is_constructible_v<InferenceEvent, T>) {
+      if constexpr (std::is_same_v<T, wire::Lost>) LogLoss(value);
+      if constexpr (std::is_same_v<T, wire::Lost> || std::is_same_v<T, wire::Abort>)
+        value.reason = AsOutcome(std::move(value.reason));
+      Feed(std::forward<decltype(value)>(value));
+      if constexpr (is_welcome) session_->SetOutcome(Status::Ok());
+    }
+    // Refused: the client ends with its reason. Superseded: nothing had come here of that version.
+  };
+  std::visit(take, std::move(message));
+}
+
+void InferenceWorker::OnSessionEnded(const Status& status) {
+  giver_->Feed(GiverEnded{});
+  Feed(SessionEnded{AsOutcome(status)});
+  session_->SetOutcome(status);
+  // A call that must not end while a stopped process may write ends all the same, with that news.
+  session_->loop().After(2 * session_->settings().lease, [this] { Feed(CallExpired{}); });
+}
+
+void InferenceWorker::OnPlan(wire::Plan plan) {
+  const uint32_t epoch = plan.epoch;
+  if (plan.gives) return giver_->OnPlan(std::move(plan), memory_);
+  giver_->OnOtherPlan(epoch);
+  plan_.reset();
+  Feed(PlanArrived{epoch});
+  if (memory_ == nullptr) return;
+  auto shared = std::make_shared<wire::Plan>(std::move(plan));
+  background_.Run([this, shared, memory = memory_] {
+    auto made = MakeReceivePlan(*shared, session_->settings().tables, memory);
+    session_->loop().Post([this, epoch = shared->epoch, made] { OnTable(epoch, made); });
+  });
+}
+
+void InferenceWorker::OnTable(uint32_t epoch, const Result<std::shared_ptr<const ReceivePlan>>& plan) {
+  if (epoch != state_.epoch) return;
+  if (!plan.ok()) {
+    WC_LOG(kWarning, session_->text(), ": plan of epoch ", epoch, ": ", plan.status().message());
+    return Feed(PlanFailed{epoch, plan.status()});
+  }
+  plan_ = *plan;
+  accepted_.assign(plan_->sources.size(), {});
+  OnConnected();
+}
+
+/// The sources connect; when the last is there this rank is prepared.
+void InferenceWorker::OnConnected() {
+  if (plan_ == nullptr || state_.prepared) return;
+  const auto missing = [this] { return std::count(accepted_.begin(), accepted_.end(), std::string()); };
+  for (size_t i = 0; i < accepted_.size(); ++i) {
+    if (!accepted_[i].empty()) continue;
+    const auto connection = session_->endpoint().Find(plan_->sources[i].incarnation);
+    if (!connection) continue;
+    accepted_[i] = StrCat(plan_->sources[i].name, ": ", connection->Describe());
+    WC_LOG(kInfo, session_->text(), ": accepted ", std::ssize(accepted_) - missing(), "/", accepted_.size(),
+           " from ", accepted_[i]);
+  }
+  if (missing() == 0) Feed(PlanReady{.epoch = state_.epoch, .connections = accepted_});
+}
+
+void InferenceWorker::OnDisconnected(const Identity& peer, const Status& status) {
+  WC_LOG(kInfo, session_->text(), ": connection with ", ToString(peer), " ended: ", status.message());
+  const auto* source = grants_ == nullptr ? nullptr : grants_->Missing(peer.incarnation);
+  if (source == nullptr || state_.step != Step::kWriting) return;
+  const Status reason(status.code(), StrCat("the connection from ", source->name,
+                                            " ended before all its bytes had come: ", status.message()));
+  Feed(SourceLost{state_.update, reason, int64_t{source->source}});
+}
+
+// --- What the machine wants done --------------------------------------------------------------------
+
+void InferenceWorker::Feed(InferenceEvent event) {
+  events_.push_back(std::move(event));
+  if (std::exchange(feeding_, true)) return;
+  while (!events_.empty()) {
+    const InferenceEvent next = std::move(events_.front());
+    events_.pop_front();
+    auto actions = Advance(state_, next);
+    Show();
+    for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
+  }
+  feeding_ = false;
+}
+
+/// Before any action: it may let the live tensors change, and then nobody may see a version.
+void InferenceWorker::Show() {
+  bool changed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    changed = shared_.served != state_.served || shared_.state != state_.state;
+    shared_.served = state_.served;
+    shared_.state = state_.state;
+    shared_.last_error = state_.last_error;
+    shared_.idle = state_.step == Step::kNone;
+    shared_.lent = state_.lent;
+  }
+  changed_.notify_all();
+  if (changed) session_->client().SetState(state_.state, state_.served);
+}
+
+void InferenceWorker::Carry(const SendRegistration&) {
+  if (memory_ == nullptr) return;
+  session_->client().Send(wire::Register{.shards = InfosOf(memory_->shards()),
+                                         .rules = {},
+                                         .landing = state_.landing,
+                                         .state = state_.state,
+                                         .version = state_.served,
+                                         .shares = state_.shares});
+  session_->client().Send(memory_->Map());
+}
+
+void InferenceWorker::Carry(const ReclaimMemory&) {
+  const Status reason(Code::kCancelled, StrCat(session_->text(), " receives a newer version"));
+  giver_->Feed(MemoryReclaimed{.reason = reason});
+}
+
+void InferenceWorker::Carry(const OpenGrants& action) {
+  const auto complete = [this, update = action.update] {
+    session_->loop().Post([this, update] {
+      if (grants_ == nullptr) return;
+      Feed(Arrived{update, grants_->bytes(), grants_->seconds(), grants_->sources()});
+    });
+  };
+  if (plan_ != nullptr) {
+    for (const auto& source : plan_->sources) {
+      if (session_->endpoint().Find(source.incarnation)) continue;
+      const Status reason(Code::kUnavailable, StrCat("there is no connection from ", source.name));
+      return Feed(OpenFailed{action.update, reason, int64_t{source.source}});
+    }
+  }
+  const Status no_plan(Code::kInternal, "grants were asked for without a table");
+  auto opened = plan_ == nullptr ? Result<std::shared_ptr<GrantSet>>(no_plan)
+                                 : GrantSet::Open(session_->endpoint(), plan_, state_.verify, complete);
+  if (!opened.ok()) return Feed(OpenFailed{action.update, opened.status()});
+  grants_ = *opened;
+  Feed(GrantsOpened{action.update, grants_->grants()});
+}
+
+void InferenceWorker::Carry(const RevokeGrants& action) {
+  grants_->Revoke([this, update = action.update] {
+    session_->loop().Post([this, update] { Feed(GrantsFenced{update}); });
+  });
+}
+
+void InferenceWorker::Carry(const VerifyChecksums& action) {
+  background_.Run([this, grants = grants_, update = action.update] {
+    const Status status = grants->Verify();
+    session_->loop().Post([this, update, status] { Feed(Verified{update, status}); });
+  });
+}
+
+void InferenceWorker::Carry(const CopyShadow& action) {
+  {
+    const std::lock_guard lock(mutex_);
+    shared_.copy = {.update = action.update, .memory = memory_};
+  }
+  changed_.notify_all();
+}
+
+void InferenceWorker::Carry(const AnswerCall& action) {
+  {
+    const std::lock_guard lock(mutex_);
+    shared_.answer = action;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace weightcast::worker

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weightcast/worker.h"
+#include "worker/background.h"
+#include "worker/giver.h"
+#include "worker/inference_machine.h"
+#include "worker/landing.h"
+#include "worker/receiver.h"
+#include "worker/session.h"
+#include "worker/waiting.h"
+
+namespace weightcast::worker {
+
+/// Carries out what the machine of an inference rank says. Its state belongs to the session's loop; a call of
+/// the user is a task there, and the user's thread waits for its answer (and copies, where landing is
+/// shadow).
+class InferenceWorker final : public Inference {
+ public:
+  ~InferenceWorker() override { Close(); }
+  Status Open(const WorkerOptions& options);
+
+  Status Register(std::vector<Shard> shards, LandingMode landing, bool shares) override;
+  Result<Version> Wait(Version newer_than, double timeout) override;
+  Status Begin() override;
+  Result<Version> Receive(double timeout) override;
+  Status Finish(double timeout) override;
+  Status Abort() override;
+  Status Suspend(double timeout) override;
+  Status Resume(bool intact) override;
+  Version version() const override;
+  std::string state() const override;
+  Status last_error() const override;
+  std::vector<std::string> Describe() const override;
+  std::vector<std::string> ConnectionMap() const override;
+  void Close() override;
+
+ private:
+  /// What others may see of the state, and the call that waits.
+  struct Shared {
+    Version served;
+    wire::EngineState state = wire::EngineState::kJoining;
+    Status last_error;
+    bool idle = true;   ///< No update is under way.
+    bool lent = false;  ///< Others may be reading the landing memory.
+    std::optional<AnswerCall> answer;
+    struct Copy {
+      wire::UpdateId update;
+      std::shared_ptr<const LandingMemory> memory;
+    };
+    std::optional<Copy> copy;
+    std::shared_ptr<const LandingMemory> memory;  ///< For Describe.
+  };
+
+  /// What a rank that sleeps will register again.
+  struct Asleep {
+    std::vector<Shard> shards;
+    LandingMode landing = LandingMode::kInPlace;
+    bool shares = true;
+    std::shared_ptr<LandingMemory> memory;  ///< Until nobody can write there any more.
+  };
+
+  // The user's threads.
+  Interrupted interrupted_;
+  const OwnProcess process_;
+  Status CheckCall(const std::unique_lock<std::mutex>& call) const;
+  AnswerCall Call(const InferenceEvent& event, TimePoint deadline);
+  AnswerCall CallLocked(const std::function<void()>& task, TimePoint deadline);
+  AnswerCall WaitForAnswer(TimePoint deadline);
+  void RunInLoop(const std::function<void()>& task);
+  void Reclaim(std::string_view why);
+  Status RegisterLocked(std::vector<Shard> shards, LandingMode landing, bool shares, bool intact);
+  void Shut();
+
+  // The loop.
+  void OnMessage(wire::ControllerMessage message);
+  void OnPlan(wire::Plan plan);
+  void OnTable(uint32_t epoch, const Result<std::shared_ptr<const ReceivePlan>>& plan);
+  void OnConnected();
+  void OnDisconnected(const Identity& peer, const Status& status);
+  void OnSessionEnded(const Status& status);
+  void Feed(InferenceEvent event);
+  void Show();
+  void Carry(SendMessage& action) { session_->client().Send(std::move(action.message)); }
+  void Carry(const SendRegistration&);
+  void Carry(const ReclaimMemory&);
+  void Carry(const OpenGrants& action);
+  void Carry(const RevokeGrants& action);
+  void Carry(const VerifyChecksums& action);
+  void Carry(const CopyShadow& action);
+  void Carry(const AnswerCall& action);
+
+  std::mutex calls_;  ///< Held during a call of the user.
+  bool closed_ = false;
+  std::optional<Asleep> asleep_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Shared shared_;
+
+  // The loop's.
+  InferenceState state_;
+  std::deque<InferenceEvent> events_;  ///< Those that came while one was being taken.
+  bool feeding_ = false;
+  std::shared_ptr<LandingMemory> memory_;
+  std::shared_ptr<const ReceivePlan> plan_;
+  std::vector<std::string> accepted_;  ///< Per source of the plan its connection; empty: not there yet.
+  std::shared_ptr<GrantSet> grants_;
+
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Giver> giver_;
+  Background background_{"wc-prepare"};
+};
+
+}  // namespace weightcast::worker
