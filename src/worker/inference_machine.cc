@@ -520,14 +520,15 @@ void InferenceTransition::AnswerError(Status status) {
 }
 
 void InferenceTransition::TellAbort(const Status& reason) {
-  if (!s_.loss.ok() && !GivesUp()) s_.loss_told = s_.loss_told || s_.loss == reason;
   if (s_.call == UserCall::kSuspend) return Suspend();
   if (s_.call == UserCall::kAbort) {
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok());
   }
+  if (s_.call == UserCall::kNone && s_.user == UserPhase::kOutside) return;  // Nobody is there to hear it.
+  if (!s_.loss.ok()) s_.loss_told = s_.loss_told || s_.loss == reason;
   if (s_.call != UserCall::kNone) return AnswerError(reason);
-  if (s_.user != UserPhase::kOutside) s_.pending_error = reason;
+  s_.pending_error = reason;
 }
 
 void InferenceTransition::TellLoss() {

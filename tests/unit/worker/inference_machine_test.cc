@@ -284,6 +284,24 @@ TEST(InferenceMachine, LostWorkersEndOneWait) {
   EXPECT_EQ(rank.Answer().code(), Code::kCancelled);
 }
 
+TEST(InferenceMachine, ALossThatEndsAnUpdateBetweenTwoWaitsIsToldToTheNext) {
+  for (const auto landing : {Landing::kInPlace, Landing::kShadow}) {
+    Rank rank(landing);
+    rank.Do(wire::GrantRequest{Update(1), Number(3)});
+    rank.Do(wire::Lost{{wire::Role::kInference, "e", 1}, kDead});
+    rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
+    if (landing == Landing::kShadow) {
+      rank.Do(GrantsOpened{Update(1), {}});
+      rank.Do(GrantsFenced{Update(1)});
+    }
+    EXPECT_FALSE(rank.Action<AnswerCall>()) << "nobody is in a call";
+    rank.Do(WaitCalled{});
+    EXPECT_EQ(rank.Answer(), kDead);
+    rank.Do(WaitCalled{});
+    EXPECT_FALSE(rank.Action<AnswerCall>()) << "once is enough";
+  }
+}
+
 TEST(InferenceMachine, WaitThatHasBegunToChangeTensorsGoesToTheEnd) {
   Rank rank(Landing::kInPlace);
   rank.Do(WaitCalled{});
