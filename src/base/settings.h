@@ -40,6 +40,7 @@ namespace weightcast {
   X(String,  policy,             "all",             "all|each",  "engines switch to a version together, or each when it is ready") \
   X(String,  strategy,           "balanced",        "name",      "planner: balanced, or the plain greedy one") \
   X(String,  tables,             "",                "folder",    "shared folder through which tables are handed out; empty: by network") \
+  X(String,  metrics,            "",                "host:port", "serve /metrics for Prometheus there; a range of ports, host:low-high, where several processes share the host; empty: not at all") \
   X(Count,   checksum,           "0",               "0|1",       "1: receivers verify a checksum of every transfer before they are ready")
 // clang-format on
 

@@ -34,12 +34,14 @@ Core::Core(const Settings& settings, wire::Term term)
   next_tick_ = Clock::now() + beat_;
   next_view_ = Clock::now() + kViewInterval;
   thread_ = std::thread([this] { Run(); });
+  collector_ = std::make_unique<trace::Collector>([this](auto& metrics) { Collect(metrics); });
 }
 
 Core::~Core() { Stop(); }
 
 void Core::Stop() {
   if (!thread_.joinable()) return;
+  collector_.reset();
   mailbox_->Post([this] { stop_ = true; });
   thread_.join();
   mailbox_->Close();
@@ -93,7 +95,6 @@ void Core::Run() {
   for (auto& [id, session] : sessions_)
     if (session->stream != nullptr) session->stream->Abort();
   for (const Stray& stray : strays_) stray.stream->Abort();
-  for (const trace::Metric& metric : trace::Snapshot()) WC_LOG(kDebug, metric.name, ": ", metric.value);
 }
 
 void Core::Tick() {

@@ -46,6 +46,7 @@ class Core {
     TimePoint began;
     TimePoint ready;
     bool is_ready = false;
+    wire::UpdateId measured;  ///< The last that was counted.
   };
   struct Session {
     SessionId id = 0;
@@ -107,6 +108,8 @@ class Core {
   void OnPlan(Model& model, PlanOutput output);
   [[nodiscard]] PlanMember MemberOf(SessionId id) const;
   [[nodiscard]] wire::ClusterView View() const;
+  /// For Prometheus; any thread but this one's.
+  void Collect(std::vector<trace::Metric>& metrics);
 
   const Settings settings_;
   MachineConfig config_;
@@ -131,8 +134,11 @@ class Core {
   trace::Counter& messages_in_ = trace::CounterNamed("control.messages_in");
   trace::Counter& messages_out_ = trace::CounterNamed("control.messages_out");
   trace::Counter& breaks_ = trace::CounterNamed("control.streams_broken");
+  trace::Counter& bytes_ = trace::CounterNamed("control.bytes");
+  trace::Timing& updates_ = trace::TimingNamed("control.update");
   PlannerThread planner_;
   std::thread thread_;
+  std::unique_ptr<trace::Collector> collector_;  ///< While the thread runs.
 };
 
 }  // namespace weightcast::control

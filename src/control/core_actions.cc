@@ -61,7 +61,13 @@ void Core::Measure(Model& model, wire::ControllerMessage& message) {
     model.ready = now;
   } else if (auto* done = std::get_if<wire::Done>(&message)) {
     if (model.update != done->update) return;
-    done->seconds = Seconds((model.is_ready ? model.ready : now) - model.began);
+    const Duration took = (model.is_ready ? model.ready : now) - model.began;
+    done->seconds = Seconds(took);
+    if (model.measured != done->update && done->met_policy) {
+      updates_.Add(took);
+      for (const wire::RankBytes& receiver : done->receivers) bytes_.Add(receiver.bytes);
+    }
+    model.measured = done->update;
     model.senders = done->senders;
     model.routes = done->routes;
   }
@@ -156,6 +162,7 @@ void Core::Do(Model& model, CancelTimer& action) {
 }
 
 void Core::Do(Model& model, Note& action) {
+  if (!action.counter.empty()) trace::CounterNamed(action.counter).Add();
   if (action.level >= GetLogLevel()) Log(action.level, StrCat(model.name, ": ", action.text));
 }
 

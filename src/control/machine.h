@@ -189,6 +189,11 @@ class Machine {
   void Log(LogLevel level, const Parts&... parts) {
     actions_.push_back(Note{level, StrCat(parts...)});
   }
+  /// A string that lives for ever, as in docs/operations.md.
+  template <typename... Parts>
+  void LogAndCount(std::string_view counter, LogLevel level, const Parts&... parts) {
+    actions_.push_back(Note{level, StrCat(parts...), counter});
+  }
 
   /// After every event: whatever has become possible or hopeless.
   void Advance();

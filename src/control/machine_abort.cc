@@ -44,8 +44,8 @@ void Machine::EngineOut(Target& target, const Status& reason, const Worker* who,
   target.rank = who == nullptr ? -1 : int64_t{who->rank};
   group.last_error = reason;
   DisarmStep(target.group);
-  Log(LogLevel::kWarning, "engine ", group.name, " is out of ", wire::ToString(s_.update->id), ": ",
-      reason.message());
+  LogAndCount("control.engines_out", LogLevel::kWarning, "engine ", group.name, " is out of ",
+              wire::ToString(s_.update->id), ": ", reason.message());
   AbortRanks(target, reason, fenced_already);
   if (started) StopSenders(target);
   LoseGiver(target, reason);

@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -100,10 +101,11 @@ struct SetTimer {
 struct CancelTimer {
   TimerId timer;
 };
-/// For the log.
+/// For the log, and one more of that counter unless it is empty.
 struct Note {
   LogLevel level{};
   std::string text;
+  std::string_view counter = {};
 };
 using Action = std::variant<Send, Refuse, Forget, MakePlan, HandOut, SetTimer, CancelTimer, Note>;
 using Actions = std::vector<Action>;

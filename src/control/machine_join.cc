@@ -212,7 +212,9 @@ void Machine::Lose(SessionId session, const Status& reason, const std::vector<Se
   if (InPlan(worker)) s_.plan.stale = true;
   --group.members;
   s_.workers.erase(s_.workers.begin() + (found - s_.workers.data()));
-  Log(reason.code() == Code::kCancelled ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  const bool polite = reason.code() == Code::kCancelled;
+  LogAndCount(polite ? "control.workers_left" : "control.workers_lost",
+              polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
   for (const Worker& other : s_.workers) {
     if (std::find(with_it.begin(), with_it.end(), other.session) == with_it.end())
       Tell(other.session, wire::Lost{.name = name, .reason = reason});

@@ -95,7 +95,8 @@ void Machine::LoseSource(const Worker& lost, const Status& reason, Target* only)
   for (Target& target : update.targets)
     if (lacks(target)) MakeSourceless(target);
   if (s_.plan.partial) s_.plan.stale = true;
-  Log(LogLevel::kWarning, wire::ToString(update.id), " goes on from other holders: ", reason.message());
+  LogAndCount("control.repairs", LogLevel::kWarning, wire::ToString(update.id),
+              " goes on from other holders: ", reason.message());
 }
 
 /// What an engine that is out has is its own affair: it gives no more.
@@ -246,8 +247,8 @@ bool Machine::OpenFromPeers() {
       if (worker.group == group->id)
         update.receivers.push_back({.session = worker.session, .group = group->id, .rank = worker.rank});
     }
-    Log(LogLevel::kInfo, "engine ", group->name, " gets version ", ToString(version),
-        " from engines that serve it");
+    LogAndCount("control.engines_refilled", LogLevel::kInfo, "engine ", group->name, " gets version ",
+                ToString(version), " from engines that serve it");
   }
   s_.update = std::move(update);
   for (const Target& target : s_.update->targets) {

@@ -135,8 +135,8 @@ void Machine::StartGranted() {
 
 void Machine::SupersedeUnstarted() {
   if (!s_.update || s_.update->started || !SomethingNewer()) return;
-  Log(LogLevel::kInfo, wire::ToString(s_.update->id), ": version ", ToString(s_.update->version),
-      " is superseded before anything was sent");
+  LogAndCount("control.updates_superseded", LogLevel::kInfo, wire::ToString(s_.update->id), ": version ",
+              ToString(s_.update->version), " is superseded before anything was sent");
   TellTrainers(*s_.update, wire::Superseded{.version = s_.update->version});
   WithdrawUnstarted();
 }
@@ -383,8 +383,9 @@ void Machine::Finish() {
   if (any_committed) s_.committed = std::max(s_.committed, update.version);
   if (!done.met_policy) s_.last_error = done.reason;
   TellTrainers(update, done);
-  Log(done.met_policy ? LogLevel::kInfo : LogLevel::kWarning, wire::ToString(update.id), ": version ",
-      ToString(update.version), done.met_policy ? " is served" : " failed: ", done.reason.message());
+  LogAndCount(done.met_policy ? "control.updates_committed" : "control.updates_failed",
+              done.met_policy ? LogLevel::kInfo : LogLevel::kWarning, wire::ToString(update.id), ": version ",
+              ToString(update.version), done.met_policy ? " is served" : " failed: ", done.reason.message());
 }
 
 }  // namespace weightcast::control

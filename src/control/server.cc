@@ -10,6 +10,7 @@
 #include "control/core.h"
 #include "control/listener.h"
 #include "control/token.h"
+#include "trace/exporter.h"
 #include "weightcast/worker.h"
 
 namespace weightcast {
@@ -49,6 +50,9 @@ class ControllerServer final : public Controller {
                                                                      .token = token.secret,
                                                                      .lease = settings.lease,
                                                                      .handlers = server->core_.Handlers()}));
+    if (!settings.metrics.empty()) {
+      WC_ASSIGN_OR_RETURN(server->exporter_, trace::Exporter::For(settings.metrics));
+    }
     const bool v6 = listen.host.find(':') != std::string::npos;
     server->address_ =
         StrCat(v6 ? "[" : "", listen.host, v6 ? "]:" : ":", static_cast<int>(server->listener_->port()));
@@ -69,6 +73,7 @@ class ControllerServer final : public Controller {
 
   control::Core core_;
   std::unique_ptr<control::Listener> listener_;
+  std::shared_ptr<trace::Exporter> exporter_;
   std::string address_;
 };
 

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "endpoint/core.h"
+#include "trace/metrics.h"
 
 namespace weightcast {
 
@@ -205,6 +206,7 @@ void Connection::State::On(const transport::LaneDown& event) {
 
 void Connection::State::OnLaneDown(uint32_t lane, std::string_view reason) {
   sender_.OnLaneDown(lane);
+  trace::CounterNamed("endpoint.lanes_lost").Add();
   WC_LOG(kWarning, "lane ", lane, " to ", label_, " has failed: ", reason, "; ", sender_.lanes_up(), " left");
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/strings.h"
+#include "trace/metrics.h"
 
 namespace weightcast::endpoint {
 
@@ -285,6 +286,7 @@ void Sender::FinishChunk(State& transfer, const Slot& slot) {
   } else if (slot.lost && slot.chunk.attempts >= kMaxAttempts) {
     End(transfer, {Code::kUnavailable, StrCat("a chunk was lost ", slot.chunk.attempts + 1, " times")});
   } else if (slot.lost) {
+    trace::CounterNamed("endpoint.chunks_resent").Add();
     transfer.resend.push_back(
         {.chunk = slot.chunk.chunk, .attempts = slot.chunk.attempts + 1, .begin = slot.chunk.begin});
     Enqueue(transfer);

@@ -5,6 +5,8 @@
 #include <memory>
 #include <mutex>
 
+#include "base/strings.h"
+
 namespace weightcast::trace {
 namespace {
 
@@ -12,6 +14,10 @@ struct Registry {
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<Counter>, std::less<>> counters;
   std::map<std::string, std::unique_ptr<Timing>, std::less<>> timings;
+
+  std::mutex collecting;  ///< Held while collectors run.
+  std::map<uint64_t, Collector::Collect> collectors;
+  uint64_t last_collector = 0;
 };
 
 /// Never destroyed: threads may count while the process exits.
@@ -28,6 +34,49 @@ auto& FindOrMake(Map& map, std::string_view name) {
   return *map.emplace(name, std::make_unique<typename Map::mapped_type::element_type>()).first->second;
 }
 
+uint64_t AddCollector(Collector::Collect collect) {
+  Registry& registry = Metrics();
+  const std::lock_guard lock(registry.collecting);
+  registry.collectors.emplace(++registry.last_collector, std::move(collect));
+  return registry.last_collector;
+}
+
+/// Letters, digits and underscores.
+std::string PrometheusName(const Metric& metric) {
+  std::string name = StrCat("weightcast_", metric.name, metric.rises ? "_total" : "");
+  for (char& letter : name) {
+    const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+                       (letter >= '0' && letter <= '9');
+    if (!plain) letter = '_';
+  }
+  return name;
+}
+
+std::string PrometheusLabels(const Labels& labels) {
+  std::string text;
+  for (const auto& [name, value] : labels) {
+    text += StrCat(text.empty() ? "{" : ",", name, "=\"");
+    for (const char letter : value) {
+      if (letter == '\n') {
+        text += "\\n";
+        continue;
+      }
+      if (letter == '"' || letter == '\\') text += '\\';
+      text += letter;
+    }
+    text += '"';
+  }
+  return text.empty() ? text : text + "}";
+}
+
+/// Whole numbers to the last digit: bytes are counted.
+std::string ValueText(double value) {
+  constexpr double kExact = 9007199254740992;  // 2^53
+  const bool whole =
+      value > -kExact && value < kExact && value == static_cast<double>(static_cast<int64_t>(value));
+  return whole ? std::to_string(static_cast<int64_t>(value)) : StrCat(value);
+}
+
 }  // namespace
 
 void Timing::Add(Duration duration) {
@@ -42,18 +91,43 @@ void Timing::Add(Duration duration) {
 Counter& CounterNamed(std::string_view name) { return FindOrMake(Metrics().counters, name); }
 Timing& TimingNamed(std::string_view name) { return FindOrMake(Metrics().timings, name); }
 
+Collector::Collector(Collect collect) : id_(AddCollector(std::move(collect))) {}
+Collector::~Collector() {
+  const std::lock_guard lock(Metrics().collecting);
+  Metrics().collectors.erase(id_);
+}
+
 std::vector<Metric> Snapshot() {
   std::vector<Metric> metrics;
-  const std::lock_guard lock(Metrics().mutex);
-  for (const auto& [name, counter] : Metrics().counters)
-    metrics.push_back({name, static_cast<double>(counter->value())});
-  for (const auto& [name, timing] : Metrics().timings) {
-    metrics.push_back({name + ".count", static_cast<double>(timing->count())});
-    metrics.push_back({name + ".longest", Seconds(timing->longest())});
-    metrics.push_back({name + ".seconds", Seconds(timing->total())});
+  {
+    const std::lock_guard lock(Metrics().mutex);
+    for (const auto& [name, counter] : Metrics().counters)
+      metrics.push_back({name, static_cast<double>(counter->value())});
+    for (const auto& [name, timing] : Metrics().timings) {
+      metrics.push_back({name + ".count", static_cast<double>(timing->count())});
+      metrics.push_back({name + ".longest", Seconds(timing->longest()), {}, /*rises=*/false});
+      metrics.push_back({name + ".seconds", Seconds(timing->total())});
+    }
   }
-  std::sort(metrics.begin(), metrics.end(), [](const Metric& a, const Metric& b) { return a.name < b.name; });
+  {
+    const std::lock_guard lock(Metrics().collecting);
+    for (const auto& [id, collect] : Metrics().collectors) collect(metrics);
+  }
+  std::stable_sort(metrics.begin(), metrics.end(),
+                   [](const Metric& a, const Metric& b) { return a.name < b.name; });
   return metrics;
+}
+
+std::string PrometheusText() {
+  std::string text;
+  std::string last;
+  for (const Metric& metric : Snapshot()) {
+    const std::string name = PrometheusName(metric);
+    if (name != last) text += StrCat("# TYPE ", name, metric.rises ? " counter\n" : " gauge\n");
+    last = name;
+    text += StrCat(name, PrometheusLabels(metric.labels), " ", ValueText(metric.value), "\n");
+  }
+  return text;
 }
 
 }  // namespace weightcast::trace

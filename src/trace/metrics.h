@@ -2,14 +2,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 
-/// What a process counts and times of itself. Metrics live as long as the process; adding is a few relaxed
-/// atomics, from any thread.
+/// What a process counts and times of itself. Counters and timings live as long as the process; adding is a
+/// few relaxed atomics, from any thread.
 namespace weightcast::trace {
 
 /// Something that happens.
@@ -54,12 +56,36 @@ class Span {
 Counter& CounterNamed(std::string_view name);
 Timing& TimingNamed(std::string_view name);
 
-/// One value of a snapshot: a counter, or a part of a timing ("control.plan.count", ".seconds", ".longest").
+/// A name and a value each ("engine", "rollout-1").
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+/// One value of a snapshot: a counter, a part of a timing ("control.plan.count", ".seconds", ".longest"), or
+/// what a collector told.
 struct Metric {
   std::string name;
   double value = 0;
+  Labels labels = {};
+  bool rises = true;  ///< Never falls while the process lives.
 };
+
+/// Tells at each snapshot how things stand then, for as long as it lives; its destructor waits for a snapshot
+/// under way. `collect` is called from the thread that takes the snapshot and must not wait for long.
+class Collector {
+ public:
+  using Collect = std::function<void(std::vector<Metric>&)>;
+  explicit Collector(Collect collect);
+  ~Collector();
+  Collector(const Collector&) = delete;
+  Collector& operator=(const Collector&) = delete;
+
+ private:
+  const uint64_t id_;
+};
+
 /// All metrics of this process, by name.
 std::vector<Metric> Snapshot();
+/// The same as Prometheus reads it (text format 0.0.4): "control.plan.count" is
+/// `weightcast_control_plan_count_total`, a value that may fall has no `_total`.
+std::string PrometheusText();
 
 }  // namespace weightcast::trace

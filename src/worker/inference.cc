@@ -26,6 +26,7 @@ void InferenceWorker::Close() {
 }
 
 void InferenceWorker::Shut() {
+  collector_.reset();
   const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
   std::unique_ptr<Sender> sender;
   RunInLoop([&] { sender = giver_->End(); });

@@ -580,6 +580,13 @@ Status InferenceTransition::TooLate(bool interrupted) const {
   return {Code::kTimedOut, what};
 }
 
+std::string_view NameOf(Step step) {
+  static constexpr std::string_view kNames[] = {"idle",     "requested", "opening", "writing",
+                                                "fencing",  "verifying", "ready",   "copying",
+                                                "switched", "committed", "aborting"};
+  return kNames[static_cast<size_t>(step)];
+}
+
 std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent& event) {
   InferenceTransition transition(state);
   std::visit(transition, event);

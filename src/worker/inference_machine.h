@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -40,6 +41,9 @@ enum class Step : uint8_t {
   kCommitted,  ///< Waits for Serve.
   kAborting,   ///< The grants are being revoked.
 };
+
+/// "writing"
+std::string_view NameOf(Step step);
 
 struct InferenceState {
   wire::WorkerName self;  ///< To tell its own engine's ranks from others.

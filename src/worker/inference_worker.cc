@@ -30,6 +30,7 @@ Status InferenceWorker::Open(const WorkerOptions& options) {
   giving.held = [this] { return VersionToLend(state_); };
   giving.on_lent = [this](bool lent) { lent ? Feed(MemoryLent{}) : Feed(MemoryFree{}); };
   giver_ = std::make_unique<Giver>(*session_, background_, std::move(giving));
+  collector_ = std::make_unique<trace::Collector>([this](auto& metrics) { Collect(metrics); });
   return session_->Begin();
 }
 
@@ -124,8 +125,10 @@ void InferenceWorker::Feed(InferenceEvent event) {
   while (!events_.empty()) {
     const InferenceEvent next = std::move(events_.front());
     events_.pop_front();
+    const Step step = state_.step;
     auto actions = Advance(state_, next);
     Show();
+    if (state_.step != step) Measure(step);
     for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
   }
   feeding_ = false;
@@ -145,6 +148,26 @@ void InferenceWorker::Show() {
   }
   changed_.notify_all();
   if (changed) session_->client().SetState(state_.state, state_.served);
+}
+
+/// The machine has left a step.
+void InferenceWorker::Measure(Step left) {
+  const TimePoint now = Clock::now();
+  const Duration took = now - std::exchange(step_began_, now);
+  if (left != Step::kNone) trace::TimingNamed(StrCat("inference.", NameOf(left))).Add(took);
+  if (left == Step::kWriting && state_.step == Step::kFencing)
+    trace::CounterNamed("inference.bytes").Add(state_.bytes);
+  if (state_.step == Step::kAborting) trace::CounterNamed("inference.aborts").Add();
+}
+
+/// Any thread.
+void InferenceWorker::Collect(std::vector<trace::Metric>& metrics) const {
+  const std::lock_guard lock(mutex_);
+  auto labels = session_->labels();
+  metrics.push_back(
+      {"inference.version", static_cast<double>(shared_.served.number), labels, /*rises=*/false});
+  labels.emplace_back("state", wire::NameOf(shared_.state));
+  metrics.push_back({"inference.state", 1, std::move(labels), /*rises=*/false});
 }
 
 void InferenceWorker::Carry(const SendRegistration&) {

@@ -91,6 +91,8 @@ class InferenceWorker final : public Inference {
   void OnSessionEnded(const Status& status);
   void Feed(InferenceEvent event);
   void Show();
+  void Measure(Step left);
+  void Collect(std::vector<trace::Metric>& metrics) const;
   void Carry(SendMessage& action) { session_->client().Send(std::move(action.message)); }
   void Carry(const SendRegistration&);
   void Carry(const ReclaimMemory&);
@@ -116,7 +118,10 @@ class InferenceWorker final : public Inference {
   std::vector<std::string> accepted_;  ///< Per source of the plan its connection; empty: not there yet.
   std::shared_ptr<GrantSet> grants_;
 
+  TimePoint step_began_;  ///< The machine's present step.
+
   std::unique_ptr<Session> session_;
+  std::unique_ptr<trace::Collector> collector_;
   std::unique_ptr<Giver> giver_;
   Background background_{"wc-prepare"};
 };

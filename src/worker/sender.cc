@@ -154,6 +154,7 @@ void Sender::Send(Pick pick) {
   if (status.ok()) {
     StagingSpace space;
     if (pick.block) space = {pick.block->data(), pick.block->region(), pick.block->offset()};
+    const trace::Span span(stage_);
     status = MakePieces(plan, job->target, pick.transfer, space, pieces);
   }
   if (!status.ok()) return EndTransfer(job, pick.transfer, status, Reached::kNothing);
@@ -166,7 +167,10 @@ void Sender::Send(Pick pick) {
   options.signal = pick.transfer;
   options.checksum = settings_.checksum != 0;
   options.timeout = settings_.timeout;
-  options.on_end = [this, job, transfer = pick.transfer](const Status& outcome) {
+  uint64_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.length;
+  options.on_end = [this, job, transfer = pick.transfer, bytes](const Status& outcome) {
+    if (outcome.ok()) bytes_.Add(bytes);
     EndTransfer(job, transfer, outcome, Reached::kFlight);
   };
   Connection connection = job->to().connection;

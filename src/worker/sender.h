@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "endpoint/endpoint.h"
+#include "trace/metrics.h"
 #include "transport/types.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
@@ -67,6 +68,8 @@ class Sender {
 
   const Settings settings_;
   const Callbacks callbacks_;
+  trace::Counter& bytes_ = trace::CounterNamed("sender.bytes");
+  trace::Timing& stage_ = trace::TimingNamed("sender.stage");
   StagingPool staging_;
 
   std::mutex mutex_;

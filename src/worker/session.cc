@@ -49,6 +49,9 @@ Result<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, wir
   if (!options.controller.empty()) overrides["controller"] = options.controller;
   WC_ASSIGN_OR_RETURN(Settings settings, Settings::From(overrides));
   std::unique_ptr<Session> session(new Session(options, role, std::move(settings), std::move(handlers)));
+  if (!session->settings_.metrics.empty()) {
+    WC_ASSIGN_OR_RETURN(session->exporter_, trace::Exporter::For(session->settings_.metrics));
+  }
   WC_RETURN_IF_ERROR(session->OpenEndpoint());
   return session;
 }
@@ -150,6 +153,13 @@ std::vector<std::string> Session::ConnectionMap() const {
   for (const PeerInfo& peer : endpoint_->Peers())
     lines.push_back(StrCat(ToString(peer.identity), ": ", peer.description));
   return lines;
+}
+
+trace::Labels Session::labels() const {
+  trace::Labels labels{{"model", model_}};
+  if (name_.role == wire::Role::kInference) labels.emplace_back("engine", name_.engine);
+  labels.emplace_back("rank", std::to_string(name_.rank));
+  return labels;
 }
 
 void Session::CloseEndpoint() {

@@ -10,6 +10,8 @@
 #include "base/settings.h"
 #include "control/client.h"
 #include "endpoint/endpoint.h"
+#include "trace/exporter.h"
+#include "trace/metrics.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
 #include "wire/messages.h"
@@ -55,6 +57,8 @@ class Session {
   /// The peer that a member of a plan must prove to be.
   [[nodiscard]] Identity IdentityOf(const wire::Member& member) const;
   [[nodiscard]] std::vector<std::string> ConnectionMap() const;
+  /// Who this worker is, for metrics.
+  [[nodiscard]] trace::Labels labels() const;
 
   /// Says goodbye, ends the loop. Tasks that had not run are dropped.
   void Leave();
@@ -85,6 +89,7 @@ class Session {
   mutable std::mutex map_mutex_;  ///< Keeps the endpoint while its map is being made.
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<control::ControlClient> client_;
+  std::shared_ptr<trace::Exporter> exporter_;
 };
 
 /// Warns of a worker that was lost; one that left politely is nobody's worry.

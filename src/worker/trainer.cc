@@ -1,3 +1,4 @@
+#include <atomic>
 #include <future>
 #include <map>
 #include <memory>
@@ -72,6 +73,7 @@ class TrainerWorker final : public Trainer {
   const std::shared_ptr<Anchor> anchor_;
   std::mutex calls_;  ///< One call of the user at a time, but for waits.
   bool closed_ = false;
+  std::atomic<int64_t> published_{-1};  ///< For metrics.
 
   // The loop's.
   TrainerState state_;
@@ -82,6 +84,7 @@ class TrainerWorker final : public Trainer {
   std::map<int64_t, std::shared_ptr<UpdateRecord>> records_;
 
   std::unique_ptr<Session> session_;
+  std::unique_ptr<trace::Collector> collector_;
   std::unique_ptr<Sender> sender_;
   Background background_{"wc-prepare"};
 };
@@ -111,6 +114,10 @@ Status TrainerWorker::Open(const WorkerOptions& options) {
     session_->loop().Post([this, fenced] { Feed(fenced); });
   };
   sender_ = std::make_unique<Sender>(session_->endpoint(), session_->settings(), std::move(callbacks));
+  collector_ = std::make_unique<trace::Collector>([this](auto& metrics) {
+    metrics.push_back(
+        {"trainer.version", static_cast<double>(published_.load()), session_->labels(), /*rises=*/false});
+  });
   return session_->Begin();
 }
 
@@ -121,6 +128,7 @@ void TrainerWorker::Close() {
   }
   const std::lock_guard lock(calls_);
   if (std::exchange(closed_, true) || session_ == nullptr) return;
+  collector_.reset();
   std::unique_ptr<Sender> sender;
   RunInLoop([&] {
     if (preparation_ != nullptr) preparation_->Cancel();
@@ -188,6 +196,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold
     session_->client().SetState(wire::EngineState::kJoining, {state_.run, state_.last_number});
   });
   if (!answer.status.ok()) return answer.status;
+  published_ = number;
   return MakeUpdate(std::move(record), [anchor = anchor_, number] {
     const std::lock_guard guard(anchor->mutex);
     if (anchor->worker != nullptr) anchor->worker->PostCancel(number);

@@ -1,0 +1,95 @@
+#include "trace/exporter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <string>
+
+#include "base/socket.h"
+#include "base/strings.h"
+#include "trace/metrics.h"
+
+namespace weightcast::trace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::string kAnywhere = "127.0.0.1:0";
+
+TimePoint Soon() { return Clock::now() + std::chrono::seconds(10); }
+
+/// Everything that comes after `request`.
+std::string Ask(const std::string& address, std::string_view request) {
+  auto socket = Connect(*SocketAddress::Parse(address), Soon());
+  if (!socket.ok()) return socket.status().ToString();
+  EXPECT_TRUE(SendAll(socket->get(), request, Soon()).ok());
+  std::string answer;
+  char bytes[4096];
+  while (WaitFor(socket->get(), POLLIN, Soon())) {
+    const ssize_t got = ::recv(socket->get(), bytes, sizeof bytes, 0);
+    if (got <= 0) break;
+    answer.append(bytes, static_cast<size_t>(got));
+  }
+  return answer;
+}
+
+TEST(PrometheusText, CountersTimingsAndCollectors) {
+  CounterNamed("prom.bytes").Add(12345678901);
+  TimingNamed("prom.step").Add(std::chrono::milliseconds(1500));
+  std::string text;
+  {
+    const Collector collector([](std::vector<Metric>& metrics) {
+      metrics.push_back({"prom.version", 7, {{"engine", "a \"b\"\\\n"}}, /*rises=*/false});
+      metrics.push_back({"prom.version", -1, {{"engine", "c"}}, /*rises=*/false});
+    });
+    text = PrometheusText();
+  }
+  EXPECT_THAT(
+      text,
+      HasSubstr("# TYPE weightcast_prom_bytes_total counter\nweightcast_prom_bytes_total 12345678901\n"));
+  EXPECT_THAT(text, HasSubstr("\nweightcast_prom_step_count_total 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nweightcast_prom_step_seconds_total 1.5\n"));
+  EXPECT_THAT(text,
+              HasSubstr("# TYPE weightcast_prom_step_longest gauge\nweightcast_prom_step_longest 1.5\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE weightcast_prom_version gauge\n"
+                              "weightcast_prom_version{engine=\"a \\\"b\\\"\\\\\\n\"} 7\n"
+                              "weightcast_prom_version{engine=\"c\"} -1\n"));
+  EXPECT_THAT(PrometheusText(), Not(HasSubstr("prom_version"))) << "a collector that is gone tells nothing";
+}
+
+TEST(Exporter, AnswersWhatPrometheusAsks) {
+  CounterNamed("prom.asked").Add();
+  const auto exporter = Exporter::For(kAnywhere);
+  ASSERT_TRUE(exporter.ok()) << exporter.status().ToString();
+  const std::string address = (*exporter)->address();
+  const std::string answer = Ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("version=0.0.4"),
+                            HasSubstr("\nweightcast_prom_asked_total 1\n")));
+  EXPECT_THAT(Ask(address, "GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Ask(address, "POST /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404"));
+  EXPECT_EQ(Ask(address, std::string(20000, 'x')), "") << "no request is as long as that";
+  EXPECT_THAT(Ask(address, "GET /metrics HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200")) << "and it lives on";
+}
+
+TEST(Exporter, IsSharedWithinTheProcess) {
+  const auto one = Exporter::For(kAnywhere);
+  const auto other = Exporter::For(kAnywhere);
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_EQ(one->get(), other->get());
+}
+
+TEST(Exporter, SaysWhatIsWrongWithAnAddress) {
+  EXPECT_THAT(Exporter::For("9470").status().message(), HasSubstr("host:port"));
+  EXPECT_EQ(Exporter::For("127.0.0.1:x").status().code(), Code::kInvalidArgument);
+  const auto first = Exporter::For(kAnywhere);
+  ASSERT_TRUE(first.ok());
+  const auto port = SocketAddress::Parse((*first)->address())->port();
+  const auto taken = Exporter::For(StrCat("127.0.0.1:", port));
+  EXPECT_THAT(taken.status().message(), HasSubstr("in use"));
+}
+
+}  // namespace
+}  // namespace weightcast::trace
