@@ -44,8 +44,8 @@ class Writer {
   }
   void Add(const Worker& w) {
     (*this)(w.session, w.group, w.rank, w.incarnation, w.connected, w.registered, w.landed, w.planned,
-            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.shares, w.offered,
-            w.hold, w.waiting);
+            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.shares, w.holds,
+            w.offered, w.hold, w.waiting);
   }
   void Add(const Group& g) {
     (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.grant_timer,

@@ -134,6 +134,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   if (worker.group == kTrainers) return;
   worker.landing = message.landing;
   worker.shares = message.shares;
+  worker.holds = message.landed;
   TakeState(worker, message.state, message.version);
   BeginAgain(worker, "registered its tensors anew");
 }
@@ -141,7 +142,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
 void Machine::OnSuspended(Worker& rank) {
   rank.registered = rank.landed = false;
   rank.state = wire::EngineState::kSuspended;
-  rank.version = {};
+  rank.version = rank.holds = {};
   s_.plan.stale = s_.plan.stale || InPlan(rank);
   FindGroup(rank.group)->planned = false;
   Log(LogLevel::kInfo, TextOf(rank), " is suspended");

@@ -27,7 +27,8 @@ bool Machine::Holds(const Group& group, const Version& version) const {
   const bool shares = std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
     const bool refuses = s_.update && (Contains(s_.update->avoided, worker.session) ||
                                        Contains(s_.update->unable, worker.session));
-    return worker.group != group.id || (worker.shares && !worker.fencing && !refuses);
+    return worker.group != group.id ||
+           (worker.shares && worker.holds == version && !worker.fencing && !refuses);
   });
   if (!shares) return false;
   if (s_.update && s_.update->version == version) {

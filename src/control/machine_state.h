@@ -52,7 +52,8 @@ struct Worker {
   std::optional<wire::UpdateId> told;     ///< Serve has gone out for it, to `told_version`; not yet answered.
   Version told_version;
 
-  bool shares = true;  ///< Others may get the version that it has from it.
+  bool shares = true;  ///< Others may get what has landed there from it ...
+  Version holds;       ///< ... which is wholly of this version, as far as is known here.
 
   // Trainers.
   int64_t offered = -1;  ///< The number last published, as long as its bytes can be had.

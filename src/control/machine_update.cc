@@ -103,6 +103,7 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
     return;
   }
   rank->step = RankStep::kGranted;
+  worker.holds = {};
   rank->grants = message.grants;
   worker.state = EngineState::kUpdating;
   if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kGranted);
@@ -220,6 +221,7 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kGranted, "Ready");
   if (rank == nullptr) return;
   rank->step = RankStep::kReady;
+  worker.holds = s_.update->version;
   rank->bytes = message.bytes;
   rank->seconds = message.seconds;
   rank->routes.clear();

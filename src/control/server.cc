@@ -64,6 +64,7 @@ class ControllerServer final : public Controller {
 
   [[nodiscard]] std::string address() const override { return address_; }
   void Stop() override {
+    exporter_.reset();
     core_.Stop();  // Ends the streams.
     if (listener_ != nullptr) listener_->Stop();
   }

@@ -27,6 +27,7 @@ void PutIn(const Register& from, pb::WorkerMessage& message) {
   to.set_state(static_cast<uint32_t>(from.state));
   Put(from.version, *to.mutable_version());
   to.set_withholds(!from.shares);
+  Put(from.landed, *to.mutable_landed());
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -108,6 +109,7 @@ Register GetRegister(const pb::Register& from, Check& check) {
   to.state = check.Value(from.state(), EngineState::kFailed, "state");
   Get(from.version(), to.version, check);
   to.shares = !from.withholds();
+  Get(from.landed(), to.landed, check);
   return to;
 }
 LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {

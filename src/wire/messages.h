@@ -99,7 +99,9 @@ struct Register {
   Landing landing = Landing::kInPlace;
   EngineState state = EngineState::kJoining;
   Version version = {};  ///< Served (or -1).
-  bool shares = true;    ///< Inference: others may get the version that it serves from here.
+  bool shares = true;    ///< Inference: others may get what has landed here from here.
+  Version landed =
+      {};  ///< Inference: what the landing memory wholly holds; with shadow landing not always `version`.
   friend bool operator==(const Register&, const Register&) = default;
 };
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the

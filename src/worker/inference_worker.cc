@@ -177,7 +177,8 @@ void InferenceWorker::Carry(const SendRegistration&) {
                                          .landing = state_.landing,
                                          .state = state_.state,
                                          .version = state_.served,
-                                         .shares = state_.shares});
+                                         .shares = state_.shares,
+                                         .landed = state_.landed});
   session_->client().Send(memory_->Map());
 }
 

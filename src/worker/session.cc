@@ -171,6 +171,7 @@ void Session::CloseEndpoint() {
 }
 
 void Session::Leave() {
+  exporter_.reset();
   if (client_ != nullptr) client_->Leave(Clock::now() + kGoodbye);
   loop_.Stop();  // Its tasks use the client.
   client_.reset();

@@ -33,6 +33,29 @@ TEST(MachineRepair, AReplicaFinishesWhatADeadTrainerBegan) {
   }
 }
 
+TEST(MachineRepair, AnEngineIsNotAskedForWhatItServesButHoldsNoMoreInItsSpareBuffer) {
+  Cluster c;
+  c.Start(1, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+  c.PublishAll(1);
+  c.Settle();
+  const SessionId slow = c.engines["a"][0];
+  c.processes[slow].deaf = true;
+  c.PublishAll(2);
+  c.Settle();
+  c.Do(Said{c.trainers[0], wire::Cancel{2}});
+  c.Settle();
+  for (const auto& [name, ranks] : c.engines) EXPECT_EQ(c.Served(ranks[0]), kFirst);
+  const size_t plans = c.plans.size();
+  const SessionId late = c.JoinRank("c", 0, 1, wire::Landing::kShadow);
+  c.Settle();
+  EXPECT_FALSE(c.state.update) << "a was granted again, and b has the bytes of version 2 there";
+  EXPECT_LE(c.plans.size(), plans + 1);
+  c.processes[slow].deaf = false;
+  c.PublishAll(3);
+  c.Settle();
+  EXPECT_EQ(c.Served(late).number, 3);
+}
+
 TEST(MachineRepair, AnEngineThatHasEveryByteGivesThemWhenAllTrainersDie) {
   for (const bool together : {true, false}) {
     Cluster c;

@@ -128,7 +128,8 @@ class Simulator {
                                             .landing = process.hello.landing,
                                             .state = process.state,
                                             .version = IsTrainer(process) ? Version{} : process.version,
-                                            .shares = process.shares});
+                                            .shares = process.shares,
+                                            .landed = IsTrainer(process) ? Version{} : process.version});
     if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
   }
   /// A rank that is in no update, or has not granted, tells its tensors anew.
