@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build test test-cpp test-python sanitize bench lint tidy format docs fuzz clean
+.PHONY: help demo binary build test test-cpp test-python sanitize soak-protocol bench lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,6 +45,13 @@ sanitize: ## the C++ tests under ASan+UBSan and under TSan
 	  TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1" \
 	  ctest --test-dir build/$$preset --output-on-failure --no-tests=error -j$(JOBS); \
 	done
+
+soak-protocol: ## a thousand random faults in small clusters, at most an hour (FAULTS=1000)
+	@scripts/bootstrap --dev
+	@[ -f build/debug/build.ninja ] || cmake --preset debug
+	@cmake --build --preset debug -j$(JOBS) --target soak_protocol
+	@build/debug/tests/soak/soak_protocol --faults $${FAULTS:-1000} --clusters 3
+	@build/debug/tests/soak/soak_protocol --repairs $${REPAIRS:-50}
 
 bench: binary ## measures this machine: transfers, whole updates, planning; the figures of the README
 	@build/weightcast bench p2p

@@ -1,0 +1,162 @@
+#include "soak/cluster.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace weightcast::soak {
+namespace {
+
+constexpr const char* kMark = "--soak-role";
+
+Board* MapBoard(const std::string& file) {
+  const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
+  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ::close(fd);
+  if (memory == MAP_FAILED) throw std::runtime_error("cannot map the board");
+  return static_cast<Board*>(memory);
+}
+
+/// Without taking the end away: one that is retired is looked at again later.
+bool HasEnded(pid_t pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid;
+}
+
+}  // namespace
+
+std::optional<int> RunIfStartedByCluster(int argc, char** argv) {
+  if (argc < 7 || std::string(argv[1]) != kMark) return std::nullopt;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Setup setup{.controller = argv[4],
+              .settings = {},
+              .shadow = std::string(argv[5]) == "shadow",
+              .sharded = std::string(argv[6]) == "sharded"};
+  for (int i = 7; i + 1 < argc; i += 2) setup.settings[argv[i]] = argv[i + 1];
+  return RunRole(*MapBoard(argv[2]), std::stoul(argv[3]), setup);
+}
+
+Cluster::Cluster(int number, Setup setup, std::unique_ptr<Network> network)
+    : setup_(std::move(setup)), network_(std::move(network)) {
+  std::string name = StrCat("/tmp/wc_soak_", number, "_XXXXXX");
+  const int fd = ::mkstemp(name.data());
+  if (fd < 0 || ::ftruncate(fd, sizeof(Board)) != 0) throw std::runtime_error("cannot make the board");
+  ::close(fd);
+  file_ = name;
+  board_ = new (MapBoard(file_)) Board();
+  for (size_t i = 0; i < kProcesses; ++i) Start(i);
+}
+
+Cluster::~Cluster() {
+  board_->stop = true;
+  for (Process& process : processes_) {
+    ::kill(process.pid, SIGKILL);
+    ::waitpid(process.pid, nullptr, 0);
+  }
+  ::munmap(board_, sizeof(Board));
+  ::unlink(file_.c_str());
+  if (!keep_log_) ::unlink(StrCat(file_, ".log").c_str());
+}
+
+void Cluster::Start(size_t index) {
+  std::vector<std::string> words;
+  if (network_ != nullptr) words = {"/usr/bin/env", "ip", "netns", "exec", network_->NamespaceOf(index)};
+  char self[4096] = {};
+  if (::readlink("/proc/self/exe", self, sizeof self - 1) < 0) throw std::runtime_error("no /proc/self/exe");
+  words.insert(words.end(),
+               {self, kMark, file_, std::to_string(index), setup_.controller,
+                setup_.shadow ? "shadow" : "in_place", setup_.sharded ? "sharded" : "replicated"});
+  auto settings = setup_.settings;
+  if (network_ != nullptr) settings["bind"] = network_->AddressOf(index);
+  for (const auto& [name, value] : settings) words.insert(words.end(), {name, value});
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, StrCat(file_, ".log").c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+  Process& process = processes_[index];
+  if (process.pid > 0) ::waitpid(process.pid, nullptr, 0);
+  board_->process[index].stage = Stage::kStarting;
+  if (::posix_spawn(&process.pid, words.front().c_str(), &actions, nullptr, arguments.data(), environ) != 0)
+    throw std::runtime_error("cannot start a process");
+  ::posix_spawn_file_actions_destroy(&actions);
+  process.stopped = false;
+  ++process.starts;
+}
+
+void Cluster::Kill(size_t index) { ::kill(processes_[index].pid, SIGKILL); }
+
+void Cluster::Retire(size_t index) {
+  processes_[index].retired = true;
+  Kill(index);
+}
+
+void Cluster::Reinstate(size_t index) { processes_[index].retired = false; }
+
+void Cluster::Stop(size_t index) {
+  ::kill(processes_[index].pid, SIGSTOP);
+  processes_[index].stopped = true;
+}
+
+void Cluster::Continue(size_t index) {
+  ::kill(processes_[index].pid, SIGCONT);
+  processes_[index].stopped = false;
+}
+
+void Cluster::Look() {
+  for (size_t i = 0; i < kProcesses; ++i)
+    if (!processes_[i].retired && HasEnded(processes_[i].pid)) Start(i);
+  const auto& trainers = board_->process;
+  const int64_t number = board_->publish;
+  if (trainers[kFirstTrainer].finished >= number && trainers[kFirstTrainer + 1].finished >= number)
+    board_->publish = number + 1;
+}
+
+bool Cluster::WaitUntil(const std::function<bool()>& done, double seconds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    Look();
+    if (done()) return true;
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+  }
+}
+
+std::string Cluster::Describe() const {
+  std::string text = StrCat("landing ", setup_.shadow ? "shadow" : "in_place", ", trainers ",
+                            setup_.sharded ? "sharded" : "replicated", network_ ? ", network" : "");
+  for (const auto& [name, value] : setup_.settings) text += StrCat(", ", name, " ", value);
+  text += StrCat("; number ", board_->publish.load(), "\n");
+  for (size_t i = 0; i < kProcesses; ++i) {
+    const Board::Process& process = board_->process[i];
+    text += StrCat("  ", kPlaces[i].text, ": ", kStageNames[static_cast<size_t>(process.stage.load())],
+                   ", started ", processes_[i].starts, " times, ");
+    text += i < kFirstRank
+                ? StrCat("finished ", process.finished.load(), ", committed ", process.committed.load())
+                : StrCat("serves ", process.run.load(), ":", process.served.load());
+    text += StrCat(", ", process.comparisons.load(), " comparisons, ", process.mixtures.load(), " mixtures");
+    for (uint32_t n = process.errors > 3 ? process.errors - 3 : 0; n < process.errors; ++n)
+      text += StrCat("\n    ", process.error[n % process.error.size()].data());
+    text += "\n";
+  }
+  return text + StrCat("  log: ", file_, ".log\n");
+}
+
+}  // namespace weightcast::soak
