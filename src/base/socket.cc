@@ -117,6 +117,14 @@ void TuneTcp(int fd, Duration user_timeout) {
   const auto milliseconds =
       static_cast<unsigned int>(std::chrono::duration_cast<std::chrono::milliseconds>(user_timeout).count());
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+  // The peer may have given the connection up while its packets were lost: whoever only waits to receive
+  // would never learn of it.
+  const auto seconds = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(user_timeout / 2).count());
+  const int idle = std::max(seconds, 1);
+  const int interval = 1;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
 }
 
 bool WaitFor(int fd, short events, TimePoint deadline) {

@@ -62,11 +62,12 @@ class Tormentor {
   void Approach(Stage stage) {
     watched_ = kFirstRank + random_() % 3;
     const bool at_first = stage == Stage::kStarting || stage == Stage::kPlanning;
-    if (at_first && outcome_.victim != kController) {
-      // A first blow, so that it begins anew.
-      const int starts = cluster_.starts(outcome_.victim);
-      cluster_.Kill(outcome_.victim);
-      cluster_.WaitUntil([&] { return cluster_.starts(outcome_.victim) > starts; }, kPatience);
+    if (at_first) {
+      // A first blow, so that it (or, for the controller, somebody) begins anew.
+      const size_t first = outcome_.victim == kController ? watched_ : outcome_.victim;
+      const int starts = cluster_.starts(first);
+      cluster_.Kill(first);
+      cluster_.WaitUntil([&] { return cluster_.starts(first) > starts; }, kPatience);
     }
     cluster_.WaitUntil([&] { return StageOf(outcome_.victim) == stage; }, kPatience);
     outcome_.stage = StageOf(outcome_.victim);
