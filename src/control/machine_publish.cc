@@ -18,6 +18,14 @@ void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason
 }
 
 void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
+  if (message.run != s_.run) {
+    // Bytes that came about before the run began, under whatever number.
+    AnswerFailed(
+        trainer, message.number,
+        {Code::kUnavailable, StrCat("version ", message.number, " of ", TextOf(trainer), " is of run ",
+                                    message.run, "; trainers have begun run ", s_.run)});
+    return;
+  }
   const int64_t before = trainer.offered;
   if (message.number <= before) {
     AnswerFailed(trainer, message.number,

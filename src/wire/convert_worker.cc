@@ -38,6 +38,7 @@ void PutIn(const Prepared& from, pb::WorkerMessage& message) {
 void PutIn(const Published& from, pb::WorkerMessage& message) {
   message.mutable_published()->set_number(from.number);
   message.mutable_published()->set_hold(from.hold);
+  message.mutable_published()->set_run(from.run);
 }
 void PutIn(const Granted& from, pb::WorkerMessage& message) {
   Put(from.update, *message.mutable_granted()->mutable_update());
@@ -191,7 +192,9 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       return;
     case WorkerMessage::kPublished:
       check.That(from.published().number() >= 0, "the number of a version is negative");
-      to = Published{.number = from.published().number(), .hold = from.published().hold()};
+      to = Published{.number = from.published().number(),
+                     .run = from.published().run(),
+                     .hold = from.published().hold()};
       return;
     case WorkerMessage::kGranted:
       to = GetGranted(from.granted(), check);

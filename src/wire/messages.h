@@ -129,6 +129,7 @@ struct Prepared {
 };
 struct Published {
   int64_t number = 0;
+  uint64_t run = 0;  ///< As this trainer knew it when it published.
   /// The bytes stay unchanged until this trainer publishes again: engines that join later get them too.
   bool hold = false;
   friend bool operator==(const Published&, const Published&) = default;

@@ -82,7 +82,8 @@ void Transition::operator()(const wire::Welcome& welcome) {
 void Transition::OfferAgain(Publication& publication) {
   const bool newest = &publication == &s_.publications.back();
   if (newest && IsHeld(publication)) {
-    return Send(wire::Published{publication.number, publication.hold});
+    return Send(
+        wire::Published{.number = publication.number, .run = publication.run, .hold = publication.hold});
   }
   if (publication.done) return;
   const Status lost(Code::kUnavailable, StrCat("the controller began a new session during version ",
@@ -242,10 +243,11 @@ void Transition::operator()(const PublishCalled& publish) {
   for (auto& publication : s_.publications) publication.hold = false;
   s_.last_number = publish.number;
   Publication& publication = s_.publications.emplace_back();
+  publication.run = s_.run;
   publication.number = publish.number;
   publication.hold = publish.hold;
   Prune();
-  Send(wire::Published{publish.number, publish.hold});
+  Send(wire::Published{.number = publish.number, .run = s_.run, .hold = publish.hold});
   Do(AnswerTrainer{Status::Ok(), {s_.run, publish.number}});
 }
 

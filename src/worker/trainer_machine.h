@@ -16,6 +16,7 @@ namespace weightcast::worker {
 
 /// One version that this trainer offers, until nothing more can become of it.
 struct Publication {
+  uint64_t run = 0;
   int64_t number = 0;
   bool hold = false;
   bool release = false;  ///< The controller lets go of the sources; they are free once nothing is in flight.

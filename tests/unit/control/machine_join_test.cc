@@ -470,10 +470,34 @@ TEST(MachinePublish, NumbersRise) {
   sim.Settle();
   sim.Publish(t, 5);
   sim.Settle();
-  sim.Do(Said{t, wire::Published{.number = 5}});
+  sim.Do(Said{t, wire::Published{.number = 5, .run = 1}});
   sim.Settle();
   ASSERT_EQ(sim.processes[t].done.size(), 1U);
   EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
+}
+
+TEST(MachinePublish, BytesOfAnOlderRunAreRefused) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  const SessionId t1 = sim.JoinTrainer(1, 2);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.KillAndNotice(t1);
+  const SessionId again = sim.JoinTrainer(1, 2);
+  ASSERT_EQ(sim.state.run, 2U);
+  // The one that stayed has not heard of it as it publishes.
+  sim.Do(Said{t0, wire::Published{.number = 1, .run = 1}});
+  sim.Settle();
+  ASSERT_FALSE(sim.processes[t0].done.empty());
+  EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
+            "version 1 of trainer 0 is of run 1; trainers have begun run 2");
+  sim.Publish(again, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of run 1";
+  sim.Publish(t0, 2);
+  sim.Publish(again, 2);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 2}));
 }
 
 TEST(MachineView, ShowsWhoIsThereAndWhatGoesOn) {

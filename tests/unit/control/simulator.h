@@ -116,7 +116,8 @@ class Simulator {
   void Publish(SessionId trainer, int64_t number, bool hold = false) {
     Process& process = processes[trainer];
     process.published[number] = false;
-    process.outbox.push_back(wire::Published{.number = number, .hold = hold});
+    process.outbox.push_back(
+        wire::Published{.number = number, .run = process.run != 0 ? process.run : state.run, .hold = hold});
   }
   void PublishAll(int64_t number, bool hold = false) {
     for (auto& [session, process] : processes)

@@ -50,7 +50,7 @@ std::vector<WorkerMessage> WorkerMessages() {
                .landed = {.run = 2, .number = 5}},
       kMap,
       Prepared{.epoch = 5, .connections = {"trainer 0: shm", "trainer 1: tcp"}},
-      Published{.number = 81, .hold = true},
+      Published{.number = 81, .run = 3, .hold = true},
       Granted{.update = kUpdate, .grants = {{.source = 1, .slot = 3, .id = 77}}},
       Ready{.update = kUpdate,
             .bytes = 17,

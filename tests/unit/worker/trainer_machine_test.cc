@@ -232,6 +232,10 @@ TEST(TrainerMachine, NewSessionOffersAgainWhatIsStillUnchanged) {
   EXPECT_TRUE(trainer.Action<StopSending>());
   EXPECT_TRUE(trainer.Action<SendRegistration>());
   EXPECT_EQ(trainer.Sent<wire::Published>()->number, 3);
+  trainer.Do(wire::Welcome{.term = {.number = 3, .id = 1}, .run = 2, .lease_seconds = 5});
+  EXPECT_EQ(trainer.Sent<wire::Published>()->run, 1U) << "its bytes are what they were";
+  trainer.Do(PublishCalled{.number = 4});
+  EXPECT_EQ(trainer.Sent<wire::Published>()->run, 2U);
 
   Trainer released;
   released.Do(PublishCalled{.number = 3});
