@@ -41,6 +41,7 @@ class Machine {
   void OnRegister(Worker& worker, const wire::Register& message);
   void OnSuspended(Worker& rank);
   void NewRunIfReplaced(const wire::Hello& hello);
+  void JoinRun(const Worker& trainer);
   void NewRunIfServed(const wire::Hello& hello);
   void RaiseRun(uint64_t run, bool made, const Status& reason);
   /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.

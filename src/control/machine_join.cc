@@ -96,9 +96,16 @@ void Machine::NewRunIfReplaced(const wire::Hello& hello) {
   const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& member) { return member.rank == hello.name.rank; });
   const bool has_published = hello.version.number >= 0;
+  const bool unknown = before == s_.run_members.end();
+  // Its number was counted by another controller, or the trainers that are here have outlived one: what they
+  // have published and what comes now would go by the same numbers.
+  const bool foreign = has_published && hello.version.run == s_.run && s_.run_made;
+  const bool late = !has_published && s_.run != 0 && !s_.run_made;
   const uint64_t run = s_.run;
-  if (before != s_.run_members.end() && before->incarnation != hello.incarnation) {
+  if (!unknown && before->incarnation != hello.incarnation) {
     RaiseRun(s_.run + 1, /*made=*/true, reason);
+  } else if (unknown && (late || (foreign && hello.last_term != config_.term))) {
+    RaiseRun(std::max(s_.run, s_.run_seen) + 1, /*made=*/true, reason);
   } else if (has_published && hello.version.run > s_.run) {
     RaiseRun(hello.version.run, /*made=*/false, reason);  // These trainers have outlived another controller.
   } else if (!has_published && s_.run <= s_.run_seen) {
@@ -109,6 +116,13 @@ void Machine::NewRunIfReplaced(const wire::Hello& hello) {
                                    [&](const RunMember& known) { return known.rank == hello.name.rank; });
   if (member == s_.run_members.end())
     s_.run_members.push_back({.rank = hello.name.rank, .incarnation = hello.incarnation});
+}
+
+/// Who publishes is part of the run even if it was here before the run began: whoever replaces it is not.
+void Machine::JoinRun(const Worker& trainer) {
+  const bool known = std::any_of(s_.run_members.begin(), s_.run_members.end(),
+                                 [&](const RunMember& member) { return member.rank == trainer.rank; });
+  if (!known) s_.run_members.push_back({.rank = trainer.rank, .incarnation = trainer.incarnation});
 }
 
 /// A version of another controller, which counted runs by itself, is of another run even if the number is the

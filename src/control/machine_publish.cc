@@ -26,6 +26,7 @@ void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
                                     message.run, "; trainers have begun run ", s_.run)});
     return;
   }
+  JoinRun(trainer);
   const int64_t before = trainer.offered;
   if (message.number <= before) {
     AnswerFailed(trainer, message.number,

@@ -201,7 +201,7 @@ struct MachineState {
   bool run_made = false;               ///< Counted here, not adopted from trainers of another controller.
   uint64_t doubtful_run = 0;           ///< Up to here one number may stand for different bytes.
   uint64_t run_seen = 0;               ///< The highest that an inference rank has served.
-  std::vector<RunMember> run_members;  ///< Trainers that have joined since the run began.
+  std::vector<RunMember> run_members;  ///< Trainers that have joined or published since the run began.
   bool catch_up_timer = false;         ///< Armed.
   bool fence_timer = false;            ///< Armed.
   Withdrawn withdrawn;

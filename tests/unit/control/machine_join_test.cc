@@ -233,7 +233,8 @@ TEST(MachineJoin, RunsInEveryOrderOfAttaching) {
   const std::vector<std::pair<std::vector<wire::Hello>, uint64_t>> cases = {
       {{engine, survivor}, 1},        {{survivor, engine}, 1},        {{engine, fresh}, 2},
       {{fresh, engine}, 2},           {{engine, survivor, fresh}, 2}, {{engine, fresh, survivor}, 2},
-      {{fresh, engine, survivor}, 2}, {{fresh, survivor, engine}, 2}};
+      {{fresh, engine, survivor}, 2}, {{fresh, survivor, engine}, 2}, {{survivor, fresh, engine}, 2},
+      {{survivor, engine, fresh}, 2}, {{survivor, fresh}, 2},         {{fresh, survivor}, 2}};
   for (size_t i = 0; i < cases.size(); ++i) {
     Simulator sim;
     for (const wire::Hello& hello : cases[i].first) sim.Join(hello);
@@ -474,6 +475,23 @@ TEST(MachinePublish, NumbersRise) {
   sim.Settle();
   ASSERT_EQ(sim.processes[t].done.size(), 1U);
   EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
+}
+
+TEST(MachinePublish, WhoPublishesIsPartOfTheRun) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  SessionId t1 = sim.JoinTrainer(1, 2);
+  sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.KillAndNotice(t0);
+  sim.JoinTrainer(0, 2);
+  sim.Settle();
+  EXPECT_EQ(sim.state.run, 2U);
+  sim.Publish(t1, 1);
+  sim.Settle();
+  sim.KillAndNotice(t1);
+  t1 = sim.JoinTrainer(1, 2);
+  EXPECT_EQ(sim.state.run, 3U) << "it may publish 1 of other bytes";
 }
 
 TEST(MachinePublish, BytesOfAnOlderRunAreRefused) {
