@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build test test-cpp test-python sanitize soak-protocol bench lint tidy format docs fuzz clean
+.PHONY: help demo binary build test test-cpp test-python sanitize model soak-protocol bench lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -52,6 +52,20 @@ soak-protocol: ## a thousand random faults in small clusters, at most an hour (F
 	@cmake --build --preset debug -j$(JOBS) --target soak_protocol
 	@build/debug/tests/soak/soak_protocol --faults $${FAULTS:-1000} --clusters 3
 	@build/debug/tests/soak/soak_protocol --repairs $${REPAIRS:-50}
+
+model: ## the model checker's long search: over 10 million states (MODEL_STATES for each configuration)
+	@scripts/bootstrap --dev
+	@[ -f build/debug/build.ninja ] || cmake --preset debug
+	@cmake --build --preset debug -j$(JOBS) --target model_checker
+	@faults="kills=1 restarts=1 stops=1 controller=1 timeouts=1 roads=1"; \
+	for config in $$(build/debug/tests/model/model_checker list); do \
+	  case $$config in \
+	    in_place*|shadow*) more= ;; \
+	    deep*|wide*) more="$$faults" ;; \
+	    *) more="search=departures $$faults" ;; \
+	  esac; \
+	  build/debug/tests/model/model_checker $$config $$more states=$${MODEL_STATES:-1400000} live_every=64 walks=200 progress; \
+	done
 
 bench: binary ## measures this machine: transfers, whole updates, planning; the figures of the README
 	@build/weightcast bench p2p

@@ -1,0 +1,193 @@
+#include <algorithm>
+
+#include "base/strings.h"
+#include "tests/model/model.h"
+#include "wire/codec.h"
+
+// The promises.
+namespace weightcast::model {
+
+using wire::Landing;
+using worker::Step;
+
+void Model::Fail(const char* property, std::string text) {
+  if (!violation_) violation_ = Violation{property, std::move(text)};
+}
+
+bool Model::Holds(Content box, Content version) const {
+  if (box >= kGarbage) return false;
+  return (box & ~kAnew) == version || (!config_.runs && box % kAnew == version % kAnew);
+}
+
+/// "mixture": whoever says that it serves a version holds that version and nothing else, in every box, and
+/// nobody writes there; the ranks of an engine that serve at one time serve the same.
+/// "taken back": what a process serves is never older than what it has served.
+void Model::CheckServed(const World& world, int slot) {
+  const Process& p = world.processes[slot];
+  if (p.life == Life::kDead) return;
+  const auto& state = machines_.rank(p.machine);
+  if (state.served.number < 0) return;
+  const Content served = CodeOf(state.served);
+  const std::string who = StrCat(wire::ToString(NameOf(slot)), " serves ", model::NameOf(served));
+  for (int box = 0; box < kBoxes; ++box)
+    if (!Holds(p.live[box], served))
+      Fail("mixture", StrCat(who, ", but box ", box, " holds ", model::NameOf(p.live[box])));
+  if (config_.runs && p.live[0] != p.live[1])
+    Fail("mixture", StrCat(who, ", but its boxes were published before and after a restart"));
+  if (p.copying != 0) Fail("mixture", StrCat(who, " while it copies into the live tensors"));
+  if (config_.landing == Landing::kInPlace && p.grants != GrantState::kNone)
+    Fail("grant", StrCat(who, " while its live tensors may be written"));
+  for (int other = config_.trainers; other < processes(); ++other) {
+    const Process& q = world.processes[other];
+    if (other == slot || EngineOf(other) != EngineOf(slot) || q.life == Life::kDead) continue;
+    const auto& version = machines_.rank(q.machine).served;
+    if (version.number >= 0 && version != state.served)
+      Fail("mixture",
+           StrCat(who, " while ", wire::ToString(NameOf(other)), " serves ", model::NameOf(CodeOf(version))));
+  }
+  if (served < p.newest) Fail("taken back", StrCat(who, " after it has served ", model::NameOf(p.newest)));
+  const_cast<Process&>(p).newest = std::max(p.newest, served);
+}
+
+/// "grant": bytes land only where the machine waits for them, and never where the engine reads.
+void Model::CheckLanding(const World& world, int write) {
+  const Write& w = world.writes[write];
+  const int slot = w.target;
+  const Process& p = world.processes[slot];
+  const std::string what =
+      StrCat("bytes of ", wire::ToString(NameOf(w.source)), " land in ", wire::ToString(NameOf(slot)));
+  const auto& state = machines_.rank(p.machine);
+  const bool waits =
+      state.step == Step::kWriting || state.step == Step::kFencing || state.step == Step::kAborting;
+  const bool same = p.grants != GrantState::kNone && p.grant_serial == w.serial && p.grant == w.update;
+  if (!same || !waits || machines_.Add(state.update) != w.update)
+    Fail("grant", StrCat(what, " outside its grant"));
+  if (config_.landing == Landing::kInPlace && p.paused == 0)
+    Fail("grant", StrCat(what, " while its engine runs"));
+}
+
+/// "grant": one open grant set, over memory that is fenced and that nobody reads.
+void Model::CheckOpening(const World& world, int slot) {
+  const Process& p = world.processes[slot];
+  const std::string who = StrCat(wire::ToString(NameOf(slot)), " opens grants");
+  if (p.grants != GrantState::kNone) Fail("grant", StrCat(who, " before the last ones are fenced"));
+  if (p.copying != 0 || p.verifying != 0) Fail("grant", StrCat(who, " for memory that is being read"));
+  if (config_.landing == Landing::kInPlace && p.paused == 0)
+    Fail("grant", StrCat(who, " while its engine runs"));
+  CheckUnread(world, slot, "opens grants");
+}
+
+/// "given": what a rank says that others may read is there, whole.
+void Model::CheckLanded(const World& world, int slot) {
+  const auto& state = machines_.rank(world.processes[slot].machine);
+  if (state.landed.number < 0) return;
+  Process p = world.processes[slot];
+  for (const Content box : LandingOf(p))
+    if (!Holds(box, CodeOf(state.landed)))
+      Fail("given", StrCat(wire::ToString(NameOf(slot)), " offers ", model::NameOf(CodeOf(state.landed)),
+                           " to others, but a box holds ", model::NameOf(box)));
+}
+
+/// "given": a rank sends nothing else than what it was asked for.
+void Model::CheckGiven(const World& world, int slot, Content version, uint8_t boxes) {
+  Process p = world.processes[slot];
+  const auto& memory = LandingOf(p);
+  for (int box = 0; box < kBoxes; ++box)
+    if ((boxes >> box & 1) != 0 && !Holds(memory[box], version))
+      Fail("given", StrCat(wire::ToString(NameOf(slot)), " gives ", model::NameOf(memory[box]), " as ",
+                           model::NameOf(version)));
+}
+
+/// "given": a rank's memory is not written or let go while others read it.
+void Model::CheckUnread(const World& world, int slot, const char* what) {
+  for (const Write& w : world.writes)
+    if (w.source == slot && (w.job == Job::kSending || w.job == Job::kEnding))
+      Fail("given", StrCat(wire::ToString(NameOf(slot)), " ", what, " while its memory is read for ",
+                           wire::ToString(NameOf(w.target))));
+}
+
+/// "two steps" and "grant": what a rank may say of an update.
+void Model::CheckSaid(World& world, int slot, uint32_t id) {
+  if (IsTrainer(slot)) return;
+  Process& p = world.processes[slot];
+  const Message& message = machines_.message(id);
+  if (message.update == 0) return;
+  const auto& value = std::get<wire::WorkerMessage>(message.value);
+  const bool ready = std::holds_alternative<wire::Ready>(value);
+  const bool committed = std::holds_alternative<wire::Committed>(value);
+  const bool aborted = std::holds_alternative<wire::Aborted>(value);
+  const bool open = p.grants != GrantState::kNone && (p.grant == message.update || ready || committed);
+  if ((ready || committed || aborted) && open)
+    Fail("grant", StrCat(wire::ToString(NameOf(slot)), " says ", wire::NameOf(value), " before the fence"));
+  if (ready) p.ready = message.update;
+  if (!committed) return;
+  p.switched = message.update;
+  const Content wanted = CodeOf(machines_.rank(p.machine).version);
+  for (int box = 0; box < kBoxes; ++box)
+    if (!Holds(p.live[box], wanted))
+      Fail("two steps", StrCat(wire::ToString(NameOf(slot)), " says Committed of ", model::NameOf(wanted),
+                               ", but box ", box, " holds ", model::NameOf(p.live[box])));
+}
+
+/// By which attempt of the open update this session's rank gets its bytes.
+uint16_t Model::AttemptOf(uint32_t controller, uint16_t session) {
+  const auto& update = machines_.controller(controller).update;
+  if (!update) return 0;
+  for (const control::Receiver& receiver : update->receivers)
+    if (receiver.session == session) return machines_.Add(receiver.id);
+  return 0;
+}
+
+/// "ids": each request for grants names an update that is newer than those before.
+void Model::CheckAsked(World& world, int slot, uint16_t update) {
+  Process& p = world.processes[slot];
+  if (update == 0 || (p.asked != 0 && machines_.update(update) <= machines_.update(p.asked)))
+    Fail("ids", StrCat("the controller asks ", wire::ToString(NameOf(slot)), " again for grants of ",
+                       wire::ToString(machines_.update(update))));
+  p.asked = update;
+}
+
+/// "two steps": Commit only when all ranks of the engine are ready, Serve only when all have switched.
+/// "taken back": no Abort after Serve.
+void Model::CheckTold(World& world, int slot, uint32_t id) {
+  const Message& message = machines_.message(id);
+  const auto& value = std::get<wire::ControllerMessage>(message.value);
+  if (std::holds_alternative<wire::GrantRequest>(value)) CheckAsked(world, slot, message.update);
+  if (message.update == 0) return;
+  const bool commit = std::holds_alternative<wire::Commit>(value);
+  const bool serve = std::holds_alternative<wire::Serve>(value);
+  const bool abort = std::holds_alternative<wire::Abort>(value);
+  if (serve) world.processes[slot].told = message.update;
+  if (IsTrainer(slot) || (!commit && !serve && !abort)) return;
+  for (int other = config_.trainers; other < processes(); ++other) {
+    if (EngineOf(other) != EngineOf(slot)) continue;
+    const Process& q = world.processes[other];
+    const bool taken_back = q.told == message.update ||
+                            (q.told != 0 && machines_.update(q.told) >= machines_.update(message.update));
+    if (abort && taken_back)
+      Fail("taken back", StrCat("the controller aborts for ", wire::ToString(NameOf(slot)), " what ",
+                                wire::ToString(NameOf(other)), " was told to serve"));
+    if (abort) continue;
+    // A process that the controller has not met yet is in no update.
+    const uint16_t reached = commit ? q.ready : q.switched;
+    const bool done = q.life == Life::kDead || q.session == 0 || q.stale != 0 ||
+                      reached == AttemptOf(world.controller, q.session) ||
+                      reached == AttemptOf(before_step_, q.session);  // It may end in the same step.
+    if (done) continue;
+    Fail("two steps",
+         StrCat("the controller says ", wire::NameOf(value), " to ", wire::ToString(NameOf(slot)), " before ",
+                wire::ToString(NameOf(other)), commit ? " is ready" : " has switched"));
+  }
+}
+
+/// "sources": the user is not told that they may change while a write reads them.
+void Model::CheckFreed(const World& world, int slot, uint32_t number) {
+  for (const Write& w : world.writes) {
+    const bool reads = w.source == slot && (w.job == Job::kSending || w.job == Job::kEnding);
+    if (reads && world.processes[slot].number == number)
+      Fail("sources", StrCat(wire::ToString(NameOf(slot)), " frees the sources of v", number, " while ",
+                             wire::ToString(NameOf(w.target)), " is still written to"));
+  }
+}
+
+}  // namespace weightcast::model

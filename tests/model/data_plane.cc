@@ -1,0 +1,127 @@
+#include "tests/model/arrivals.h"
+#include "tests/model/model.h"
+
+// One-sided writes, grants and fences: what endpoint/ and worker/{sender,receiver} promise.
+namespace weightcast::model {
+
+/// Which boxes of a destination come from a source of the plan. Trainers hold a box each, unless they are
+/// replicas; ranks of engines hold all.
+uint8_t Model::BoxesOf(int sources, int number, int destination) const {
+  uint8_t boxes = 0;
+  for (int box = 0; box < kBoxes; ++box)
+    if ((box + kBoxes * destination) % sources == number) boxes = static_cast<uint8_t>(boxes | 1 << box);
+  return boxes;
+}
+
+/// What lands: the memory of the source as it is now, as long as the sender reads it.
+std::array<Content, kBoxes> Model::BytesOf(const World& world, int write) const {
+  const Write& w = world.writes[write];
+  if (w.job == Job::kGone) return w.captured;
+  Process source = world.processes[w.source];
+  if (IsTrainer(w.source)) return {source.content, source.content};
+  return LandingOf(source);
+}
+
+void Model::BeginWrite(World& world, int source, const Effect& effect) {
+  const Process& sender = world.processes[source];
+  const wire::Plan& plan = PlanOf(IsTrainer(source) ? sender.plan : sender.giving);
+  const wire::Member& peer = plan.peers.at(effect.a);
+  const int slot = SlotOf(peer.name);
+  const Process& target = world.processes[slot];
+  const auto serial = static_cast<uint8_t>(effect.c & 0xff);
+  const bool granted =
+      !Gone(world, peer) && target.grants != GrantState::kNone && target.grant_serial == serial;
+  const uint8_t boxes = BoxesOf(plan.table[0], plan.table[1], effect.a);
+  if (!IsTrainer(source)) CheckGiven(world, source, static_cast<Content>(effect.c >> 16), boxes);
+  for (Write& w : world.writes) {
+    if (w.job != Job::kNone) continue;
+    w = Write{.update = effect.b,
+              .job = Job::kSending,
+              .wire = granted ? uint8_t{1} : uint8_t{0},
+              .landed = 0,
+              .serial = serial,
+              .destination = effect.a,
+              .source = static_cast<uint8_t>(source),
+              .target = static_cast<uint8_t>(slot),
+              .boxes = boxes,
+              .captured = {}};
+    return;
+  }
+  Fail("model", "more writes at once than the model has room for");
+}
+
+void Model::StopWrite(World& world, int source, const Effect& effect) {
+  for (Write& w : world.writes) {
+    const bool meant = w.source == source && w.update == effect.b && w.destination == effect.a;
+    if (meant && w.job == Job::kSending) w.job = Job::kEnding;
+  }
+}
+
+void Model::Land(World& world, int write, bool half) {
+  Write& w = world.writes[write];
+  CheckLanding(world, write);
+  auto& memory = LandingOf(world.processes[w.target]);
+  const auto bytes = BytesOf(world, write);
+  for (int box = 0; box < kBoxes; ++box)
+    if ((w.boxes >> box & 1) != 0) memory[box] = half ? kTorn : bytes[box];
+  w.landed = half ? 1 : 2;
+  if (world.processes[w.target].life != Life::kDead) CheckLanded(world, w.target);
+  if (config_.landing != wire::Landing::kInPlace) return;
+  for (int slot = config_.trainers; slot < processes(); ++slot) CheckServed(world, slot);
+}
+
+/// Dropped once the grant is closed.
+void Model::Signal(World& world, int write) {
+  const Write& w = world.writes[write];
+  const int slot = w.target;
+  Process& target = world.processes[slot];
+  if (target.life != Life::kRunning || target.grants != GrantState::kOpen) return;
+  if (target.grant_serial != w.serial || AllArrived(target.arrived, kBoxes)) return;
+  for (int box = 0; box < kBoxes; ++box)
+    if ((w.boxes >> box & 1) != 0) target.arrived = AddArrival(target.arrived, box);
+  if (AllArrived(target.arrived, kBoxes)) FeedRank(world, slot, In::kArrived, target.grant);
+}
+
+/// Whoever still sends learns that it may not.
+void Model::Fence(World& world, int slot) {
+  Process& p = world.processes[slot];
+  const uint16_t update = p.grant;
+  for (Write& w : world.writes) {
+    if (w.job == Job::kNone || w.target != slot || w.serial != p.grant_serial) continue;
+    w.wire = 0;
+    if (w.job == Job::kGone) w = Write{};
+  }
+  p.grants = GrantState::kNone;
+  p.grant = 0;
+  p.arrived = 0;
+  FeedRank(world, slot, In::kFenced, update);
+}
+
+void Model::SendEnd(World& world, int write) {
+  Write& w = world.writes[write];
+  const int source = w.source;
+  const uint32_t name = w.update | static_cast<uint32_t>(w.destination) << 16;
+  w.captured = BytesOf(world, write);
+  w.job = Job::kGone;
+  if (w.wire == 0) w = Write{};
+  FeedSource(world, source, In::kSendEnded, name);
+  FeedSource(world, source, In::kSendFenced, name);
+}
+
+void Model::SendFail(World& world, int write) {
+  Write& w = world.writes[write];
+  w.job = Job::kEnding;
+  FeedSource(world, w.source, In::kSendFailed, w.update | static_cast<uint32_t>(w.destination) << 16);
+}
+
+void Model::SendFence(World& world, int write) {
+  Write& w = world.writes[write];
+  const int source = w.source;
+  const uint32_t name = w.update | static_cast<uint32_t>(w.destination) << 16;
+  w.captured = BytesOf(world, write);
+  w.job = Job::kGone;
+  if (w.wire == 0) w = Write{};
+  FeedSource(world, source, In::kSendFenced, name);
+}
+
+}  // namespace weightcast::model

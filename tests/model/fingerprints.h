@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+#include "worker/giver_machine.h"
+#include "worker/inference_machine.h"
+#include "worker/trainer_machine.h"
+
+/// The workers' counterpart of control::Fingerprint: equal states have equal ones, others very probably not.
+namespace weightcast::model {
+
+uint64_t Fingerprint(const worker::InferenceState& state);
+uint64_t Fingerprint(const worker::GiverState& state);
+uint64_t Fingerprint(const worker::TrainerState& state);
+
+}  // namespace weightcast::model

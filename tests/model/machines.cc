@@ -1,0 +1,268 @@
+#include "tests/model/machines.h"
+
+#include "base/hash.h"
+#include "base/strings.h"
+#include "tests/model/fingerprints.h"
+#include "wire/codec.h"
+
+namespace weightcast::model {
+namespace {
+
+constexpr uint64_t kControllerKey = 1, kRankKey = 2, kTrainerKey = 3, kGiverKey = 4;
+
+/// Texts tell people, not machines; what is compared is kept.
+void DropText(Status& status) {
+  if (!status.ok()) status = {status.code(), "-"};
+}
+
+void Normalise(control::MachineState& s) {
+  s.last_error = {};
+  DropText(s.engine_loss);
+  DropText(s.withdrawn.reason);
+  s.committed = {};
+  for (auto& group : s.groups) {
+    group.last_error = {};
+    DropText(group.loss);
+  }
+  if (!s.update) return;
+  for (auto& target : s.update->targets) DropText(target.reason);
+  for (auto& absent : s.update->absent) DropText(absent.reason);
+}
+void Normalise(worker::InferenceState& s) {
+  s.last_error = {};
+  DropText(s.end);
+  DropText(s.pending_error);
+}
+void Normalise(worker::TrainerState& s) {
+  s.last_error = {};
+  DropText(s.end);
+  for (auto& publication : s.publications) DropText(publication.outcome);
+}
+
+template <typename T>
+constexpr bool kHasUpdate = requires(const T& t) { t.update.sequence; };
+
+void Normalise(wire::Done& done) {
+  DropText(done.reason);
+  for (auto& engine : done.engines) DropText(engine.reason);
+  done.senders.clear();
+  done.receivers.clear();
+}
+void Normalise(wire::Failed& failed) { DropText(failed.reason); }
+void Normalise(wire::Refused& refused) { DropText(refused.reason); }
+template <typename T>
+void Normalise(T&) {}
+
+}  // namespace
+
+// --- Names ----------------------------------------------------------------------------------------------
+
+uint8_t NumberOf(const control::TimerId& timer) {
+  switch (timer.kind) {
+    case control::TimerKind::kPlan:
+      return 0;
+    case control::TimerKind::kPrepare:
+      return 1;
+    case control::TimerKind::kCatchUp:
+      return 2;
+    case control::TimerKind::kFence:
+      return 3;
+    case control::TimerKind::kStep:
+      return static_cast<uint8_t>(4 + timer.group);
+    case control::TimerKind::kJoin:
+      return static_cast<uint8_t>(8 + timer.group);
+  }
+  return 0;
+}
+control::TimerId TimerOf(uint8_t number) {
+  using control::TimerKind;
+  static constexpr TimerKind kPlain[] = {TimerKind::kPlan, TimerKind::kPrepare, TimerKind::kCatchUp,
+                                         TimerKind::kFence};
+  if (number < 4) return {kPlain[number], 0};
+  return {number < 8 ? TimerKind::kStep : TimerKind::kJoin, static_cast<control::GroupId>(number % 4)};
+}
+
+Content CodeOf(const Version& version) {
+  return version.number < 0 ? kNothing
+                            : static_cast<Content>(version.run * 16 + static_cast<uint64_t>(version.number));
+}
+Version VersionOf(Content content) {
+  return content == kNothing ? Version{} : Version{.run = content / 16U, .number = int64_t{content} % 16};
+}
+std::string NameOf(Content content) {
+  if (content == kTorn) return "torn";
+  if (content == kGarbage) return "-";
+  if (content == kNothing) return "none";
+  return StrCat("v", content % 8, (content & kAnew) != 0 ? " anew" : "",
+                content / 16 == 1 ? "" : StrCat(" of run ", content / 16));
+}
+
+// --- Pools ----------------------------------------------------------------------------------------------
+
+Machines::Machines(const Config& config) : config_(config) {
+  Keep(control::InitialState());
+  Keep(worker::TrainerState{});
+  Keep(worker::GiverState{});
+  messages_.Add({}, 0);
+  updates_.Add({}, 0);
+  queues_.Add({}, 0);
+  popped_.push_back(0);
+}
+
+uint32_t Machines::NewRank(const wire::WorkerName& name) {
+  worker::InferenceState state;
+  state.self = name;
+  state.verify = config_.verify;
+  return Keep(std::move(state));
+}
+
+uint32_t Machines::Keep(control::MachineState state) {
+  Normalise(state);
+  const uint64_t fingerprint = control::Fingerprint(state);
+  return controllers_.Add(std::move(state), fingerprint);
+}
+uint32_t Machines::Keep(worker::InferenceState state) {
+  Normalise(state);
+  const uint64_t fingerprint = Fingerprint(state);
+  return ranks_.Add(std::move(state), fingerprint);
+}
+uint32_t Machines::Keep(worker::TrainerState state) {
+  Normalise(state);
+  const uint64_t fingerprint = Fingerprint(state);
+  return trainers_.Add(std::move(state), fingerprint);
+}
+uint32_t Machines::Keep(worker::GiverState state) {
+  const uint64_t fingerprint = Fingerprint(state);
+  return givers_.Add(std::move(state), fingerprint);
+}
+
+uint16_t Machines::Add(const wire::UpdateId& id) {
+  if (id.sequence == 0) return 0;
+  uint64_t key = Mix(id.term.number);
+  for (const uint64_t part : {uint64_t{id.epoch}, id.sequence, uint64_t{id.attempt}})
+    key = Mix(key * 31 + part);
+  return static_cast<uint16_t>(updates_.Add(id, key));
+}
+
+uint32_t Machines::AddMessage(Message message, const std::string& bytes) {
+  return messages_.Add(std::move(message), Hash64(bytes) | 1);
+}
+uint32_t Machines::Add(wire::WorkerMessage message) {
+  Message kept;
+  std::visit(
+      [&](auto& m) {
+        using T = std::decay_t<decltype(m)>;
+        Normalise(m);
+        if constexpr (kHasUpdate<T>) kept.update = Add(m.update);
+        kept.registers = std::is_same_v<T, wire::Register>;
+      },
+      message);
+  kept.straggles = kept.update != 0;
+  std::string bytes = "w" + wire::Encode(message);
+  kept.value = std::move(message);
+  return AddMessage(std::move(kept), bytes);
+}
+uint32_t Machines::Add(wire::ControllerMessage message) {
+  Message kept;
+  std::visit(
+      [&](auto& m) {
+        using T = std::decay_t<decltype(m)>;
+        Normalise(m);
+        if constexpr (kHasUpdate<T>) kept.update = Add(m.update);
+        // A Start that came twice would make a sender's job twice; that is the session's to prevent.
+        kept.straggles = kept.update != 0 && !std::is_same_v<T, wire::Start>;
+      },
+      message);
+  std::string bytes = "c" + wire::Encode(message);
+  kept.value = std::move(message);
+  return AddMessage(std::move(kept), bytes);
+}
+
+uint32_t Machines::Push(uint32_t queue, uint32_t message) {
+  const uint64_t key = Mix((uint64_t{queue} << 32) | message);
+  if (const uint32_t known = pushed_.Find(key); known != FingerprintTable::kAbsent) return known;
+  std::vector<uint32_t> items = queues_[queue];
+  items.push_back(message);
+  uint64_t fingerprint = 1;
+  for (const uint32_t item : items) fingerprint = Mix(fingerprint * 31 + item);
+  const uint32_t id = queues_.Add(std::move(items), fingerprint);
+  popped_.resize(queues_.size(), ~uint32_t{0});
+  pushed_.Insert(key, id);
+  return id;
+}
+uint32_t Machines::Pop(uint32_t queue) {
+  if (popped_[queue] != ~uint32_t{0}) return popped_[queue];
+  const std::vector<uint32_t> items = queues_[queue];
+  uint32_t rest = 0;
+  for (size_t i = 1; i < items.size(); ++i) rest = Push(rest, items[i]);
+  popped_[queue] = rest;
+  return rest;
+}
+
+// --- Steps ----------------------------------------------------------------------------------------------
+
+template <typename Run>
+Taken Machines::Remember(uint64_t key, Run run) {
+  if (const uint32_t at = known_.Find(key); at != FingerprintTable::kAbsent) return taken_[at];
+  Taken taken{.next = 0, .first = static_cast<uint32_t>(effects_.size()), .count = 0};
+  taken.next = run();
+  taken.count = static_cast<uint32_t>(effects_.size()) - taken.first;
+  known_.Insert(key, static_cast<uint32_t>(taken_.size()));
+  taken_.push_back(taken);
+  return taken;
+}
+
+Taken Machines::StepController(uint32_t state, uint8_t term, Ctl kind, uint16_t session, uint32_t arg) {
+  uint64_t key = Mix((uint64_t{state} << 16) | session);
+  key = Mix(key ^ (uint64_t{arg} << 24) ^ (uint64_t{term} << 16) ^ (static_cast<uint64_t>(kind) << 8) ^
+            kControllerKey);
+  return Remember(key, [&] {
+    control::MachineConfig config;
+    config.term = {.number = term, .id = 7};
+    config.together = config_.together;
+    config.min_engines = config_.late ? 1 : config_.engines;
+    control::MachineState next = controllers_[state];
+    control::Actions actions;
+    control::Step(config, next, EventOf(kind, session, arg), actions);
+    AddEffects(actions);
+    return Keep(std::move(next));
+  });
+}
+
+Taken Machines::StepRank(uint32_t state, In kind, uint32_t arg) {
+  const uint64_t key =
+      Mix(Mix((uint64_t{state} << 32) | arg) ^ (static_cast<uint64_t>(kind) << 8) ^ kRankKey);
+  return Remember(key, [&] {
+    worker::InferenceState next = ranks_[state];
+    AddEffects(worker::Advance(next, RankEvent(kind, arg)));
+    return Keep(std::move(next));
+  });
+}
+
+Taken Machines::StepTrainer(uint32_t state, In kind, uint32_t arg) {
+  const uint64_t key =
+      Mix(Mix((uint64_t{state} << 32) | arg) ^ (static_cast<uint64_t>(kind) << 8) ^ kTrainerKey);
+  return Remember(key, [&] {
+    worker::TrainerState next = trainers_[state];
+    AddEffects(worker::Advance(next, TrainerEvent(kind, arg)));
+    return Keep(std::move(next));
+  });
+}
+
+Taken Machines::StepGiver(uint32_t state, In kind, uint32_t arg) {
+  const uint64_t key =
+      Mix(Mix((uint64_t{state} << 32) | arg) ^ (static_cast<uint64_t>(kind) << 8) ^ kGiverKey);
+  return Remember(key, [&] {
+    worker::GiverState next = givers_[state];
+    AddEffects(worker::Advance(next, GiverEvent(kind, arg)));
+    return Keep(std::move(next));
+  });
+}
+
+std::string Machines::Sizes() const {
+  return StrCat(controllers_.size(), " states of the controller's machine, ", ranks_.size(), " of ranks', ",
+                trainers_.size(), " of trainers', ", givers_.size(), " of givers', ", taken_.size(),
+                " steps, ", messages_.size(), " messages, ", queues_.size(), " queues");
+}
+
+}  // namespace weightcast::model

@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""One-line mistakes that the model checker has to find.
+
+    mistakes.py list                  NAME|FILE|ARGUMENTS, a line each (CMake reads it)
+    mistakes.py write NAME ROOT OUT   the file with the mistake in it; fails unless its text is there once
+
+Each is (name, file, text, what stands there instead, the property that breaks, configuration and changes).
+"""
+
+import pathlib
+import sys
+
+RANK = "src/worker/inference_machine.cc"
+TRAINER = "src/worker/trainer_machine.cc"
+UPDATE = "src/control/machine_update.cc"
+ABORT = "src/control/machine_abort.cc"
+GIVER = "src/worker/giver_machine.cc"
+PUBLISH = "src/control/machine_publish.cc"
+REPAIR = "src/control/machine_repair.cc"
+
+MISTAKES = [
+    # Fences, grants and quarantine.
+    (
+        "no_fence",
+        RANK,
+        "  s_.step = Step::kFencing;\n  Do(RevokeGrants{arrived.update});",
+        "  BecomeReady();",
+        "grant",
+        "deep_in_place",
+    ),
+    (
+        "quarantine_skipped",
+        RANK,
+        "      s_.step = Step::kAborting;\n      return Do(RevokeGrants{s_.update});\n"
+        "    case Step::kFencing:",
+        "      Do(RevokeGrants{s_.update});\n      return CompleteAbort();\n    case Step::kFencing:",
+        "grant",
+        "deep_in_place timeouts=1",
+    ),
+    (
+        "grant_before_pause",
+        RANK,
+        "s_.landing == Landing::kShadow || s_.user == UserPhase::kBegun;",
+        "true;",
+        "grant",
+        "deep_in_place",
+    ),
+    (
+        "served_while_granted",
+        RANK,
+        "  if (s_.landing == Landing::kInPlace) s_.served = {};\n",
+        "",
+        "grant",
+        "deep_in_place",
+    ),
+    (
+        "sources_freed_in_flight",
+        TRAINER,
+        "if (publication.free || !publication.release || in_flight) return;",
+        "if (publication.free || !publication.release) return;",
+        "sources",
+        "deep_in_place timeouts=1",
+    ),
+    # Completeness.
+    (
+        "count_instead_of_set",
+        "tests/model/arrivals.cc",
+        "arrived | (1 << source)",
+        "(arrived << 1) | (source >= 0 ? 1 : 0)",
+        "two steps",
+        "wide_in_place repeats=1",
+    ),
+    (
+        "ready_when_one_is",
+        UPDATE,
+        "if (target.step == EngineStep::kWriting && AllAt(worker.group, RankStep::kReady))",
+        "if (target.step == EngineStep::kWriting)",
+        "two steps",
+        "deep_in_place",
+    ),
+    # Two steps.
+    (
+        "serve_before_all_have_committed",
+        UPDATE,
+        "  if (!AllAt(worker.group, RankStep::kCommitted)) return;\n",
+        "",
+        "two steps",
+        "deep_shadow",
+    ),
+    (
+        "served_at_the_switch",
+        RANK,
+        "  s_.step = Step::kCommitted;\n  s_.state = EngineState::kCommitted;",
+        "  s_.step = Step::kCommitted;\n  s_.served = s_.version;\n  s_.state = EngineState::kCommitted;",
+        "mixture",
+        "deep_shadow",
+    ),
+    (
+        "copy_while_the_engine_runs",
+        RANK,
+        "if (s_.step != Step::kReady || !s_.commit || !waiting || s_.user != UserPhase::kBegun) return;",
+        "if (s_.step != Step::kReady || !s_.commit || (waiting && s_.user != UserPhase::kBegun)) return;",
+        "mixture",
+        "deep_shadow",
+    ),
+    (
+        "old_version_after_an_abort",
+        RANK,
+        "const bool lost = s_.touched;",
+        "const bool lost = false;",
+        "mixture",
+        "deep_in_place timeouts=1 search=departures",
+    ),
+    (
+        "abort_says_not_started",
+        ABORT,
+        ".started = rank.started});",
+        ".started = false});",
+        "mixture",
+        "deep_in_place timeouts=1 search=departures",
+    ),
+    (
+        "serve_taken_back",
+        ABORT,
+        "    if (target->step >= EngineStep::kServing) {\n      Enter(*target,",
+        "    if (target->step > EngineStep::kServing) {\n      Enter(*target,",
+        "taken back",
+        "deep_in_place kills=1",
+    ),
+    # Ids, terms, epochs.
+    (
+        "no_attempt_check_at_the_controller",
+        UPDATE,
+        "if (at == nullptr || at->id != update) return nullptr;",
+        "if (at == nullptr) return nullptr;",
+        "two steps",
+        "deep_shadow stragglers=1",
+    ),
+    (
+        "no_attempt_check_at_the_rank",
+        RANK,
+        "if (!IsCurrent(serve.update, Step::kCommitted)) return;",
+        "if (s_.step != Step::kCommitted || s_.update.epoch != serve.update.epoch) return;",
+        "mixture",
+        "deep_shadow stragglers=1",
+    ),
+    (
+        "old_term_accepted",
+        RANK,
+        "if (s_.ended || request.update.term != s_.term || request.update <= s_.closed) return;",
+        "if (s_.ended || request.update <= s_.closed) return;",
+        "liveness",
+        "deep_in_place hold=0 versions=1 cancels=1 controller=1 stragglers=1 search=departures",
+    ),
+    (
+        "closed_update_granted_again",
+        RANK,
+        "request.update.term != s_.term || request.update <= s_.closed) return;",
+        "request.update.term != s_.term) return;",
+        "liveness",
+        "deep_in_place stragglers=1",
+    ),
+    # Repair.
+    (
+        "gives_another_version",
+        GIVER,
+        "if (event.held != start.version || event.held.number < 0) {",
+        "if (event.held.number < 0) {",
+        "given",
+        "peers_shadow kills=1 restarts=1 timeouts=1 search=departures live_every=8",
+    ),
+    (
+        "gives_what_it_serves_for_what_it_holds",
+        RANK,
+        "state.shares && !state.reclaiming ? state.landed : Version{};",
+        "state.shares && !state.reclaiming ? state.served : Version{};",
+        "given",
+        "peers_shadow kills=1 restarts=1 timeouts=1 search=departures live_every=8",
+    ),
+    (
+        "holds_a_spare_buffer_that_was_granted_again",
+        RANK,
+        "  s_.landed = {};\n  s_.state = EngineState::kUpdating;",
+        "  s_.state = EngineState::kUpdating;",
+        "given",
+        "peers_shadow",
+    ),
+    (
+        "memory_taken_back_before_the_fence",
+        GIVER,
+        "  if (!reclaimed.leaves) return;\n",
+        "  s_.givings.clear();\n  if (!reclaimed.leaves) return;\n",
+        "given",
+        "late_shadow live_every=0",
+    ),
+    (
+        "granted_while_others_read",
+        RANK,
+        "  if (s_.lent) {  // Nobody may read what is being written.",
+        "  if (s_.lent && s_.landing == Landing::kInPlace) {",
+        "given",
+        "late_shadow",
+    ),
+    (
+        "repaired_rank_keeps_its_old_attempt",
+        REPAIR,
+        "    rank.id = update.id;\n",
+        "",
+        "ids",
+        "replicas_shadow kills=1 search=departures live_every=0",
+    ),
+    # Runs.
+    (
+        "bytes_of_an_older_run",
+        PUBLISH,
+        "  if (message.run != s_.run) {",
+        "  if (message.run > s_.run) {",
+        "given",
+        "replicas_shadow kills=1 restarts=1 live_every=1",
+    ),
+    # Ends.
+    (
+        "wait_cut_short_stays_begun",
+        RANK,
+        "std::exchange(s_.cut_short, false) ? UserPhase::kOutside : UserPhase::kBegun;",
+        "UserPhase::kBegun;",
+        "liveness",
+        "deep_in_place interrupts=1 controller=1 search=departures",
+    ),
+    (
+        "publisher_is_no_member_of_its_run",
+        PUBLISH,
+        "  JoinRun(trainer);\n",
+        "",
+        "mixture",
+        "wide_shadow kills=2 restarts=2 versions=1 live_every=8 search=departures",
+    ),
+    (
+        "update_zero",
+        PUBLISH,
+        "if (fresh || s_.sequence == 0) {",
+        "if (fresh) {",
+        "liveness",
+        "deep_in_place kills=1 restarts=1",
+    ),
+]
+
+
+def line_of(mistake: tuple[str, ...]) -> str:
+    name, file, _, _, wanted, arguments = mistake
+    return f"{name}|{file}|{arguments} expect={wanted.replace(' ', '_')}"
+
+
+def write(name: str, root: pathlib.Path, out: pathlib.Path) -> None:
+    _, file, text, instead, _, _ = next(mistake for mistake in MISTAKES if mistake[0] == name)
+    source = (root / file).read_text()
+    if source.count(text) != 1:
+        sys.exit(f"mistakes.py: {name}: its text is {source.count(text)} times in {file}; adapt the mistake")
+    out.write_text(source.replace(text, instead))
+
+
+def main() -> None:
+    if sys.argv[1] == "list":
+        print("\n".join(line_of(mistake) for mistake in MISTAKES))
+    else:
+        write(sys.argv[2], pathlib.Path(sys.argv[3]), pathlib.Path(sys.argv[4]))
+
+
+if __name__ == "__main__":
+    main()

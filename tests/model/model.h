@@ -1,0 +1,169 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "tests/model/config.h"
+#include "tests/model/machines.h"
+#include "tests/model/moves.h"
+#include "tests/model/world.h"
+
+namespace weightcast::model {
+
+/// A promise that was broken.
+struct Violation {
+  std::string property;  ///< "mixture", "grant", "taken back", "two steps", "liveness"
+  std::string text;
+};
+
+/// The cluster around the machines: processes, channels, memory, users. Applies one move at a time to a World
+/// and checks the promises as it goes. docs/model_checker.md tells what stands for what.
+class Model {
+ public:
+  explicit Model(const Config& config);
+
+  World Initial();
+  /// All that can happen, in the order of the fair schedule.
+  void Moves(const World& world, MoveList& moves) const;
+  /// What the fair schedule does next; nullopt: nothing can happen any more. `to_the_end`: the longest waits
+  /// end too, those for members who do not join, for the controller and of the users themselves.
+  [[nodiscard]] std::optional<Move> Next(const World& world, const MoveList& moves, bool to_the_end) const;
+  void Apply(World& world, Move move);
+  /// Of the last Apply.
+  [[nodiscard]] const std::optional<Violation>& violation() const { return violation_; }
+  void Forgive() { violation_.reset(); }
+
+  [[nodiscard]] std::string TextOf(const World& world, Move move) const;
+  /// The states of everybody, a line each.
+  [[nodiscard]] std::string Show(const World& world) const;
+
+  /// After all budgets have been taken: runs the fair schedule to its end and checks what must hold there.
+  /// `trace`: the moves that it took.
+  void CheckLiveness(World world, bool controller_returns, MoveList* trace);
+
+  [[nodiscard]] const Config& config() const { return config_; }
+  [[nodiscard]] Machines& machines() { return machines_; }
+  [[nodiscard]] int processes() const { return config_.trainers + ranks(); }
+  [[nodiscard]] int ranks() const { return config_.engines * config_.ranks; }
+  [[nodiscard]] bool IsTrainer(int slot) const { return slot < config_.trainers; }
+  [[nodiscard]] int EngineOf(int slot) const { return (slot - config_.trainers) / config_.ranks; }
+  [[nodiscard]] wire::WorkerName NameOf(int slot) const;
+  [[nodiscard]] int SlotOf(const wire::WorkerName& name) const;
+  [[nodiscard]] const wire::Plan& PlanOf(uint32_t message) const;
+
+ private:
+  [[nodiscard]] std::string TextOfWork(const World& world, Move move) const;
+  [[nodiscard]] std::string TextOfFault(const World& world, Move move) const;
+
+  // What can happen (moves.cc).
+  void ProcessMoves(const World& world, int slot, MoveList& moves) const;
+  void WriteMoves(const World& world, int write, MoveList& moves) const;
+  void AdverseMoves(const World& world, MoveList& moves) const;
+  void AdverseProcessMoves(const World& world, int slot, MoveList& moves) const;
+  [[nodiscard]] bool MayCome(const World& world, uint32_t straggler) const;
+  [[nodiscard]] bool CanDial(const World& world, int slot) const;
+  [[nodiscard]] bool MayCall(const World& world, int slot) const;
+  [[nodiscard]] bool MayPublish(const World& world, int slot) const;
+  [[nodiscard]] bool InCall(const Process& process) const;
+  [[nodiscard]] bool Gone(const World& world, const wire::Member& peer) const;
+  [[nodiscard]] int FirstGone(const World& world, uint32_t plan) const;
+  [[nodiscard]] bool Ended(const World& world, int slot) const;
+  [[nodiscard]] static int ChannelOf(const World& world, Move move);
+  void SourceMoves(const World& world, int slot, Kind kind, bool dead, MoveList& moves) const;
+
+  // One move (model.cc).
+  void Take(World& world, Move move);
+  void TakeMessage(World& world, Move move);
+  void TakeStep(World& world, Move move);
+  void TakeData(World& world, Move move);
+  void TakeTime(World& world, Move move);
+  void TakeAdverse(World& world, Move move);
+  void TakeStraggler(World& world, Move move);
+
+  // Sessions and processes (sessions.cc).
+  void Start(World& world, int slot);
+  void Kill(World& world, int slot);
+  void TakeDown(World& world, int slot, uint32_t message);
+  void End(World& world, int slot);
+  void TakeHello(World& world, int slot);
+  void Dial(World& world, int slot);
+  void Say(World& world, int slot, uint32_t message);
+  void SayRegistration(World& world, int slot);
+  void KillController(World& world);
+  void StartController(World& world);
+  void FeedController(World& world, Ctl kind, uint16_t session, uint32_t arg);
+  void Carry(World& world, const Effect& effect);
+  void HandOut(World& world, uint32_t epoch);
+  [[nodiscard]] int SlotOfSession(const World& world, uint16_t session) const;
+  void EndSession(World& world, uint16_t session, Link link);
+  void Keep(World& world, uint32_t straggler);
+  [[nodiscard]] uint32_t EpochOf(uint32_t plan) const;
+  void Planned(World& world);
+
+  // Workers (workers.cc).
+  void Feed(World& world, int slot, In kind, uint32_t arg = 0);
+  void FeedRank(World& world, int slot, In kind, uint32_t arg);
+  void FeedTrainer(World& world, int slot, In kind, uint32_t arg);
+  void FeedGiver(World& world, int slot, In kind, uint32_t arg);
+  void FeedSource(World& world, int slot, In kind, uint32_t arg);
+  struct Opened {
+    In kind = In::kEnded;  ///< kOpened or kOpenFailed, to be fed when all actions are carried out.
+    uint32_t arg = 0;
+  };
+  void CarryRank(World& world, int slot, const Effect& effect, worker::UserCall call, Opened& opened);
+  void OpenGrants(World& world, int slot, uint16_t update, Opened& opened);
+  void CarryTrainer(World& world, int slot, const Effect& effect);
+  void CarrySource(World& world, int slot, const Effect& effect);
+  void TakeGivingPlan(World& world, int slot, uint32_t message);
+  void AskToRegister(World& world, int slot, bool same_memory);
+  void Register(World& world, int slot);
+  void OnAnswer(World& world, int slot, Code code, worker::UserCall call);
+  void Call(World& world, int slot);
+  void CallFor(World& world, int slot, In kind, worker::UserCall call);
+  void Publish(World& world, int slot);
+
+  // Data (data_plane.cc).
+  void BeginWrite(World& world, int source, const Effect& effect);
+  void StopWrite(World& world, int source, const Effect& effect);
+  [[nodiscard]] uint8_t BoxesOf(int sources, int number, int destination) const;
+  [[nodiscard]] std::array<Content, kBoxes>& LandingOf(Process& process) const {
+    return config_.landing == wire::Landing::kInPlace ? process.live : process.spare;
+  }
+  void Land(World& world, int write, bool half);
+  void Signal(World& world, int write);
+  void Fence(World& world, int slot);
+  void SendEnd(World& world, int write);
+  void SendFail(World& world, int write);
+  void SendFence(World& world, int write);
+  [[nodiscard]] std::array<Content, kBoxes> BytesOf(const World& world, int write) const;
+
+  // Promises (checks.cc).
+  void Fail(const char* property, std::string text);
+  [[nodiscard]] bool Holds(Content box, Content version) const;
+  void CheckServed(const World& world, int slot);
+  void CheckLanding(const World& world, int write);
+  void CheckOpening(const World& world, int slot);
+  void CheckSaid(World& world, int slot, uint32_t message);
+  void CheckTold(World& world, int slot, uint32_t message);
+  void CheckAsked(World& world, int slot, uint16_t update);
+  uint16_t AttemptOf(uint32_t controller, uint16_t session);
+  void CheckLanded(const World& world, int slot);
+  void CheckGiven(const World& world, int slot, Content version, uint8_t boxes);
+  void CheckUnread(const World& world, int slot, const char* what);
+  void CheckFreed(const World& world, int slot, uint32_t number);
+  void RunToTheEnd(World& world, std::array<int, kMaxProcesses>& expired, MoveList* trace);
+  [[nodiscard]] bool AnyEngine(const World& world) const;
+  [[nodiscard]] bool AnyGives(const World& world) const;
+  void CheckEnd(const World& world);
+
+  const Config config_;
+  Machines machines_;
+  std::optional<Violation> violation_;
+  uint32_t before_step_ = 0;         ///< The controller's state, while the last step is carried out.
+  uint32_t tired_ = 0;               ///< Users who make no more calls; only while liveness is checked.
+  bool without_controller_ = false;  ///< None is started again; likewise.
+  worker::UserCall immediate_ = worker::UserCall::kNone;  ///< The call that is being made.
+};
+
+}  // namespace weightcast::model

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "tests/model/config.h"
+
+/// The state that is searched, as plain bytes: what is large (the machines' states, messages, queues) stands
+/// in pools, here by its number. Two worlds are the same if their bytes are.
+namespace weightcast::model {
+
+inline constexpr int kMaxTrainers = 2;
+inline constexpr int kMaxEngines = 2;
+inline constexpr int kMaxRanks = 4;  ///< Of all engines.
+inline constexpr int kMaxProcesses = kMaxTrainers + kMaxRanks;
+inline constexpr int kMaxWrites = 24;
+inline constexpr int kBoxes = 2;  ///< Of a rank, and of a trainer that holds all.
+inline constexpr int kMaxStragglers = 2;
+
+/// A message that may come again: its number, the process, and which way.
+inline constexpr uint32_t kStragglerUp = 1U << 31;
+inline constexpr uint32_t kStragglerLeft = 1U << 30;  ///< It has not come yet.
+inline constexpr uint32_t kStragglerMessage = (1U << 24) - 1;
+inline int StragglerOf(uint32_t straggler) { return static_cast<int>(straggler >> 24 & 0x3f); }
+
+/// What a box holds: run and number of the version that was written into it. With kAnew it was published
+/// after a trainer had been started again that had published in that run: the number means two things.
+using Content = uint8_t;
+inline constexpr Content kAnew = 8;
+inline constexpr Content kTorn = 0xff;     ///< Half written.
+inline constexpr Content kGarbage = 0xfe;  ///< Of no version: fresh memory.
+inline constexpr Content kNothing = 0;
+
+enum class Life : uint8_t { kDead, kRunning, kStopped };
+enum class Link : uint8_t {
+  kNone,    ///< No stream, and the worker knows of no session to resume.
+  kHello,   ///< Its Hello is on its way.
+  kLinked,  ///< In a session.
+  kBroken,  ///< The stream broke; the controller keeps the session for a lease.
+  kEnded,   ///< The client has given up for good.
+};
+enum class GrantState : uint8_t { kNone, kOpen, kRevoking };
+enum class UserAt : uint8_t { kOutside, kBegun, kReceived, kMustAbort };
+
+struct Process {
+  uint32_t machine;   ///< Its state.
+  uint32_t up;        ///< Queue to the controller, of its present session.
+  uint32_t down;      ///< Queue from the controller.
+  uint32_t plan;      ///< The plan it follows; 0: none.
+  uint32_t giver;     ///< A rank's machine as a source for others.
+  uint32_t giving;    ///< The plan in which it is one; 0: none.
+  uint32_t hello;     ///< The Hello on its way.
+  uint16_t session;   ///< As the controller knows it; 0: none.
+  uint16_t stale;     ///< Of the incarnation before: the controller has not forgotten it yet.
+  uint16_t grant;     ///< The update for which the grants are open.
+  uint16_t ready;     ///< The last update for which it said Ready ...
+  uint16_t switched;  ///< ... and Committed.
+  uint16_t told;      ///< The last update for which the controller told it to serve ...
+  uint16_t asked;     ///< ... and for which it asked for grants.
+  Life life;
+  Link link;
+  uint8_t incarnation;
+  uint8_t dropping;   ///< What it says concerns a session that is over, until it registers.
+  uint8_t preparing;  ///< Its connections for `plan` are being made ...
+  uint8_t joining;    ///< ... and for `giving`.
+  // An inference rank.
+  UserAt user;
+  uint8_t paused;  ///< The engine's user does not read the live tensors.
+  GrantState grants;
+  uint8_t grant_serial;  ///< Names the grants; never used twice by a process.
+  uint8_t arrived;       ///< Set of the boxes whose last signal has come.
+  uint8_t verifying;
+  uint8_t copying;
+  uint8_t registering;                ///< The user waits to register: 1 other memory, 2 the same.
+  std::array<Content, kBoxes> live;   ///< By box.
+  std::array<Content, kBoxes> spare;  ///< The second buffer.
+  Content newest;                     ///< The newest it has served.
+  // A trainer.
+  Content content;  ///< What its sources hold.
+  uint8_t number;   ///< Last published.
+  uint8_t busy;     ///< The user may not change the sources.
+  uint8_t run;      ///< Of what it published last.
+  uint8_t former;   ///< Of what an incarnation before it published.
+  uint16_t zero;
+};
+
+enum class Job : uint8_t {
+  kNone,
+  kSending,
+  kEnding,  ///< Stopped or failed; the sources may still be read.
+  kGone,    ///< The sender has let go; bytes on the wire may still land.
+};
+/// The one-sided write of a source's boxes to a rank, under a grant.
+struct Write {
+  uint16_t update;
+  Job job;
+  uint8_t wire;                          ///< May still land.
+  uint8_t landed;                        ///< 1: half of it, 2: all, and its signal has come.
+  uint8_t serial;                        ///< Of the grant.
+  uint8_t destination;                   ///< As the source's plan numbers it.
+  uint8_t source;                        ///< Whose memory it reads ...
+  uint8_t target;                        ///< ... and to whom it goes.
+  uint8_t boxes;                         ///< A set.
+  std::array<Content, kBoxes> captured;  ///< The bytes on the wire, once the sender has let go.
+};
+
+struct World {
+  std::array<Process, kMaxProcesses> processes;     ///< Trainers, then ranks by engine.
+  std::array<Write, kMaxWrites> writes;             ///< In their order; those under way first.
+  std::array<uint32_t, kMaxStragglers> stragglers;  ///< Messages that may come again.
+  uint32_t controller;                              ///< Its machine's state.
+  uint32_t held;                                    ///< Channels that are held up.
+  uint16_t timers;                                  ///< Armed.
+  uint16_t last_session;
+  uint8_t controller_lives;
+  uint8_t term;
+  uint8_t planning;  ///< Epoch of the plan that is being made; 0: none.
+  uint8_t run_done;  ///< Trainers may begin to publish.
+  Budgets budgets;
+  uint8_t zero;
+};
+static_assert(std::has_unique_object_representations_v<World>, "it is hashed byte by byte");
+static_assert(std::is_trivially_copyable_v<World>);
+
+}  // namespace weightcast::model
