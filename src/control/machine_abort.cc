@@ -143,8 +143,7 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
                    : serves     ? EngineState::kServing
                                 : EngineState::kJoining;
   if (message.lost) worker.version = {};
-  // A spare buffer keeps what was Ready there; live tensors are of the version that is served, or of none.
-  if (worker.landing == wire::Landing::kInPlace) worker.holds = worker.version;
+  worker.holds = message.landed;
   Group& group = *FindGroup(worker.group);
   if (!IsFencing(group)) group.fence_overdue = false;
 }

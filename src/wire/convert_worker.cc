@@ -66,6 +66,7 @@ void PutIn(const Serving& from, pb::WorkerMessage& message) {
 void PutIn(const Aborted& from, pb::WorkerMessage& message) {
   Put(from.update, *message.mutable_aborted()->mutable_update());
   message.mutable_aborted()->set_lost(from.lost);
+  Put(from.landed, *message.mutable_aborted()->mutable_landed());
 }
 void PutIn(const Failed& from, pb::WorkerMessage& message) {
   auto& to = *message.mutable_failed();
@@ -154,6 +155,7 @@ Serving GetServing(const pb::Serving& from, Check& check) {
 Aborted GetAborted(const pb::Aborted& from, Check& check) {
   Aborted to{.update = {}, .lost = from.lost()};
   Get(from.update(), to.update, check);
+  Get(from.landed(), to.landed, check);
   return to;
 }
 Failed GetFailed(const pb::Failed& from, Check& check) {

@@ -169,6 +169,7 @@ struct Serving {
 struct Aborted {
   UpdateId update;
   bool lost = false;
+  Version landed = {};  ///< As in Register.
   friend bool operator==(const Aborted&, const Aborted&) = default;
 };
 /// A step failed here. With a destination (trainer) or from an inference rank: that engine is out of this

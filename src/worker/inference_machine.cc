@@ -67,7 +67,7 @@ void InferenceTransition::operator()(const wire::Abort& abort) {
   if (abort.update.term != s_.term) return;
   if (s_.next && s_.next->update == abort.update) {
     s_.next.reset();
-    Send(wire::Aborted{abort.update, false});
+    Send(wire::Aborted{abort.update, false, s_.landed});
     return abort.reason.ok() ? void() : BeginAbort(abort.reason, /*tell=*/false);
   }
   if (s_.step != Step::kNone && s_.update == abort.update) {
@@ -77,7 +77,7 @@ void InferenceTransition::operator()(const wire::Abort& abort) {
     return BeginAbort(abort.reason, /*tell=*/true);
   }
   const bool newest = abort.update == s_.closed;
-  Send(wire::Aborted{abort.update, newest && s_.closed_lost});
+  Send(wire::Aborted{abort.update, newest && s_.closed_lost, s_.landed});
   if (!newest || !s_.retried || abort.reason.ok() || s_.step != Step::kNone) return;
   // There was no other source after all.
   s_.retried = false;
@@ -474,9 +474,9 @@ void InferenceTransition::CompleteAbort() {
              : s_.failed           ? EngineState::kFailed
                                    : EngineState::kJoining;
   if (!reason.ok()) s_.last_error = reason;
-  if (s_.tell_aborted && !s_.ended) Send(wire::Aborted{s_.update, lost});
   // Live tensors that are of no version may be mended by the engine in any way.
   if (s_.landing == Landing::kInPlace) s_.landed = s_.served;
+  if (s_.tell_aborted && !s_.ended) Send(wire::Aborted{s_.update, lost, s_.landed});
   Close(lost);
   const bool switched =
       s_.call != UserCall::kWait && (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing);

@@ -4,7 +4,8 @@
     mistakes.py list                  NAME|FILE|ARGUMENTS, a line each (CMake reads it)
     mistakes.py write NAME ROOT OUT   the file with the mistake in it; fails unless its text is there once
 
-Each is (name, file, text, what stands there instead, the property that breaks, configuration and changes).
+Each is (name, file, text, what stands there instead, the property that breaks, configuration and changes),
+and (file, text, instead) more for each further place where the product is careful.
 """
 
 import pathlib
@@ -67,7 +68,7 @@ MISTAKES = [
         "tests/model/arrivals.cc",
         "arrived | (1 << source)",
         "(arrived << 1) | (source >= 0 ? 1 : 0)",
-        "two steps",
+        "given",
         "wide_in_place repeats=1",
     ),
     (
@@ -168,13 +169,15 @@ MISTAKES = [
         "if (event.held.number < 0) {",
         "given",
         "peers_shadow kills=1 restarts=1 timeouts=1 search=departures live_every=8",
+        # The controller looks too: only both together are a mistake that can be seen.
+        (REPAIR, "worker.shares && worker.holds == version && ", "worker.shares && "),
     ),
     (
         "gives_what_it_serves_for_what_it_holds",
         RANK,
         "state.shares && !state.reclaiming ? state.landed : Version{};",
         "state.shares && !state.reclaiming ? state.served : Version{};",
-        "given",
+        "liveness",
         "peers_shadow kills=1 restarts=1 timeouts=1 search=departures live_every=8",
     ),
     (
@@ -240,23 +243,29 @@ MISTAKES = [
         PUBLISH,
         "if (fresh || s_.sequence == 0) {",
         "if (fresh) {",
-        "liveness",
+        "ids",
         "deep_in_place kills=1 restarts=1",
     ),
 ]
 
 
-def line_of(mistake: tuple[str, ...]) -> str:
-    name, file, _, _, wanted, arguments = mistake
-    return f"{name}|{file}|{arguments} expect={wanted.replace(' ', '_')}"
+def line_of(mistake: tuple) -> str:
+    name, file, _, _, wanted, arguments, *more = mistake
+    files = ",".join([file, *(place[0] for place in more)])
+    return f"{name}|{files}|{arguments} expect={wanted.replace(' ', '_')}"
 
 
 def write(name: str, root: pathlib.Path, out: pathlib.Path) -> None:
-    _, file, text, instead, _, _ = next(mistake for mistake in MISTAKES if mistake[0] == name)
-    source = (root / file).read_text()
-    if source.count(text) != 1:
-        sys.exit(f"mistakes.py: {name}: its text is {source.count(text)} times in {file}; adapt the mistake")
-    out.write_text(source.replace(text, instead))
+    _, file, text, instead, _, _, *more = next(mistake for mistake in MISTAKES if mistake[0] == name)
+    sources = []
+    for place, old, new in [(file, text, instead), *more]:
+        source = (root / place).read_text()
+        if source.count(old) != 1:
+            sys.exit(
+                f"mistakes.py: {name}: its text is {source.count(old)} times in {place}; adapt the mistake"
+            )
+        sources.append(source.replace(old, new))
+    out.write_text("\n".join(sources))
 
 
 def main() -> None:

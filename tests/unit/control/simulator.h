@@ -13,6 +13,7 @@
 
 #include "base/strings.h"
 #include "control/controller_machine.h"
+#include "unit/control/simulated_process.h"
 
 namespace weightcast::control {
 
@@ -20,43 +21,7 @@ namespace weightcast::control {
 /// checked at every action. Timers fire when a test says so, or when nothing else can happen.
 class Simulator {
  public:
-  struct Process {
-    SessionId session = 0;
-    wire::Hello hello;
-    bool alive = true;   ///< The process runs.
-    bool linked = true;  ///< Its stream is whole.
-    bool refused = false;
-    Status refusal;
-    bool shares = true;  ///< As an inference rank: gives to others.
-    bool deaf = false;   ///< As an inference rank: writes to it are on their way, for now.
-    bool stuck = false;  ///< Reads nothing more and says nothing more, but is not dead.
-    std::deque<wire::ControllerMessage> inbox;
-    std::deque<wire::WorkerMessage> outbox;
-
-    // As an inference rank.
-    bool grants = true;    ///< Answers a GrantRequest.
-    bool switches = true;  ///< Answers a Commit.
-    bool fences = true;    ///< Answers an Abort.
-    std::optional<wire::UpdateId> update;
-    std::optional<wire::UpdateId> closed;  ///< The last that was aborted.
-    bool closed_lost = false;
-    std::map<uint64_t, uint32_t> open;  ///< Grant -> trainer.
-    std::set<uint32_t> arrived;
-    bool asked = false, granted = false, ready = false, committed = false;
-    Version version, next;
-    wire::EngineState state = wire::EngineState::kJoining;
-    uint32_t sources = 0;
-
-    // As a trainer.
-    uint32_t epoch = 0;
-    uint64_t run = 0;
-    bool writes = true;
-    std::map<int64_t, bool> published;  ///< Number -> answered.
-    std::vector<wire::Done> done;
-    std::vector<wire::Lost> lost;
-    std::set<wire::UpdateId> over;
-    int releases = 0, aborts = 0, stops = 0, superseded = 0;
-  };
+  using Process = SimulatedProcess;
   struct Write {
     SessionId from = 0;
     SessionId to = 0;
@@ -123,6 +88,11 @@ class Simulator {
     for (auto& [session, process] : processes)
       if (IsTrainer(process) && Lives(process)) Publish(session, number, hold);
   }
+  /// What its landing memory wholly holds.
+  static Version Landed(const Process& process) {
+    if (IsTrainer(process)) return {};
+    return process.hello.landing == wire::Landing::kShadow ? process.spare : process.version;
+  }
   static void SayRegister(Process& process) {
     process.outbox.push_back(wire::Register{.shards = {},
                                             .rules = {},
@@ -130,7 +100,7 @@ class Simulator {
                                             .state = process.state,
                                             .version = IsTrainer(process) ? Version{} : process.version,
                                             .shares = process.shares,
-                                            .landed = IsTrainer(process) ? Version{} : process.version});
+                                            .landed = Landed(process)});
     if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
   }
   /// A rank that is in no update, or has not granted, tells its tensors anew.
@@ -139,6 +109,7 @@ class Simulator {
     process.asked = false;
     process.epoch = 0;
     if (process.state == wire::EngineState::kSuspended) process.state = wire::EngineState::kJoining;
+    process.spare = {};  // A new one.
     SayRegister(process);
   }
   /// A rank that is in no update, or has not granted, falls asleep; RegisterAnew wakes it.
@@ -162,7 +133,8 @@ class Simulator {
     Process& process = processes[session];
     process.fences = true;
     if (process.closed)
-      process.outbox.push_back(wire::Aborted{.update = *process.closed, .lost = process.closed_lost});
+      process.outbox.push_back(
+          wire::Aborted{.update = *process.closed, .lost = process.closed_lost, .landed = Landed(process)});
   }
   /// The process dies; the controller sees its stream break.
   void Kill(SessionId session) {
@@ -493,6 +465,7 @@ class Simulator {
     if (rank.ready || !rank.granted || rank.arrived.size() != rank.sources) return;
     rank.open.clear();  // Fenced.
     rank.ready = true;
+    rank.spare = rank.next;
     rank.state = wire::EngineState::kReady;
     wire::Ready ready{.update = *rank.update, .bytes = 100 * rank.sources, .seconds = 0.5};
     for (uint32_t trainer = 0; trainer < rank.sources; ++trainer)
@@ -523,6 +496,7 @@ class Simulator {
     rank.open.clear();
     if (!rank.grants) return;
     rank.granted = true;
+    rank.spare = {};
     rank.state = wire::EngineState::kUpdating;
     wire::Granted granted{.update = message.update, .grants = {}};
     for (uint32_t trainer = 0; trainer < rank.sources; ++trainer) {
@@ -566,7 +540,8 @@ class Simulator {
     const bool granted = process.granted && process.update == message.update;
     kept += granted && !touched && process.hello.landing == wire::Landing::kInPlace ? 1 : 0;
     if (process.closed == message.update) {  // Told again, now with a reason.
-      if (process.fences) process.outbox.push_back(wire::Aborted{message.update, process.closed_lost});
+      if (process.fences)
+        process.outbox.push_back(wire::Aborted{message.update, process.closed_lost, Landed(process)});
       return;
     }
     process.closed = message.update;
@@ -578,7 +553,9 @@ class Simulator {
     process.state = lost                          ? wire::EngineState::kFailed
                     : process.version.number >= 0 ? wire::EngineState::kServing
                                                   : wire::EngineState::kJoining;
-    if (process.fences) process.outbox.push_back(wire::Aborted{.update = message.update, .lost = lost});
+    if (process.fences)
+      process.outbox.push_back(
+          wire::Aborted{.update = message.update, .lost = lost, .landed = Landed(process)});
   }
   void Hear(Process& source, const wire::Release&) { ++source.releases; }
   void Hear(Process& trainer, const wire::Stop&) { ++trainer.stops; }

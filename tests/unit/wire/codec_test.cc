@@ -58,7 +58,7 @@ std::vector<WorkerMessage> WorkerMessages() {
             .sources = {{.source = 3, .bytes = uint64_t{1} << 41, .seconds = 0.5}, {.source = 9}}},
       Committed{.update = kUpdate},
       Serving{.update = kUpdate, .version = kVersion},
-      Aborted{.update = kUpdate, .lost = true},
+      Aborted{.update = kUpdate, .lost = true, .landed = kVersion},
       Failed{.update = kUpdate, .destination = 5, .reason = kReason},
       Suspended{},
       Cancel{.number = 81},

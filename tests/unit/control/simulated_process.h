@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "control/controller_machine.h"
+
+namespace weightcast::control {
+
+/// A worker as the tests of the controller play it.
+struct SimulatedProcess {
+  SessionId session = 0;
+  wire::Hello hello;
+  bool alive = true;   ///< The process runs.
+  bool linked = true;  ///< Its stream is whole.
+  bool refused = false;
+  Status refusal;
+  bool shares = true;  ///< As an inference rank: gives to others.
+  bool deaf = false;   ///< As an inference rank: writes to it are on their way, for now.
+  bool stuck = false;  ///< Reads nothing more and says nothing more, but is not dead.
+  std::deque<wire::ControllerMessage> inbox;
+  std::deque<wire::WorkerMessage> outbox;
+
+  // As an inference rank.
+  bool grants = true;    ///< Answers a GrantRequest.
+  bool switches = true;  ///< Answers a Commit.
+  bool fences = true;    ///< Answers an Abort.
+  std::optional<wire::UpdateId> update;
+  std::optional<wire::UpdateId> closed;  ///< The last that was aborted.
+  bool closed_lost = false;
+  std::map<uint64_t, uint32_t> open;  ///< Grant -> trainer.
+  std::set<uint32_t> arrived;
+  bool asked = false, granted = false, ready = false, committed = false;
+  Version version, next;
+  Version spare;  ///< What the spare buffer wholly holds, with shadow landing.
+  wire::EngineState state = wire::EngineState::kJoining;
+  uint32_t sources = 0;
+
+  // As a trainer.
+  uint32_t epoch = 0;
+  uint64_t run = 0;
+  bool writes = true;
+  std::map<int64_t, bool> published;  ///< Number -> answered.
+  std::vector<wire::Done> done;
+  std::vector<wire::Lost> lost;
+  std::set<wire::UpdateId> over;
+  int releases = 0, aborts = 0, stops = 0, superseded = 0;
+};
+
+}  // namespace weightcast::control
