@@ -70,8 +70,9 @@ Result<UniqueFd> StartConnect(const SocketAddress& to, const SocketAddress* from
 Status ConnectOutcome(int fd, const SocketAddress& to);
 /// Connects and waits. kTimedOut or kUnavailable name the address.
 Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline);
-/// No Nagle. A peer that does not acknowledge for `user_timeout` ends the connection, and one that has given it
-/// up is noticed after half of that (at least a second), also by who only receives. Ignored on Unix sockets.
+/// No Nagle. A peer that does not acknowledge for `user_timeout` ends the connection, and one that has given
+/// it up is noticed after half of that (at least a second), also by who only receives. Ignored on Unix
+/// sockets.
 void TuneTcp(int fd, Duration user_timeout);
 
 /// Waits until `fd` has one of the poll(2) events; false at the deadline.
