@@ -71,14 +71,6 @@ const int64_t* Layout::FindCoords(int tensor, int rank) const {
   return nullptr;
 }
 
-void Layout::Prefetch(int tensor) const {
-  for (const Part& part : parts(tensor)) {
-    if (part.pattern >= 0) continue;
-    __builtin_prefetch(box_ranks_.data() + part.first_box);
-    __builtin_prefetch(box_ranks_.data() + part.first_box + part.boxes - 1);
-  }
-}
-
 bool Layout::FindBox(int tensor, int rank, Box& box) const {
   const Shape& shape = this->tensor(tensor).shape;
   for (const Part& part : parts(tensor)) {

@@ -86,8 +86,6 @@ class Layout {
   /// Where the box of a rank is kept (its offsets, then its sizes), for those who fetch many at
   /// once; nullptr if the rank holds none or its box comes from a pattern.
   [[nodiscard]] const int64_t* FindCoords(int tensor, int rank) const;
-  /// Asks the memory for the ranks in which FindCoords will look.
-  void Prefetch(int tensor) const;
   /// Bytes of all shards of a rank.
   [[nodiscard]] int64_t BytesOfRank(int rank) const;
 

@@ -70,8 +70,6 @@ class RoutingTable {
     const int64_t* box = coords_.data() + entry.coord;
     return {&links_[entry.link], entry.src_rank, entry.dst_rank, {box, dims}, {box + dims, dims}};
   }
-  /// Asks the memory for what View will read first.
-  void Prefetch(int64_t route) const { __builtin_prefetch(&routes_[static_cast<size_t>(route)]); }
   [[nodiscard]] Route At(int64_t route) const;
 
   /// Routes that leave `rank`: [first, second).

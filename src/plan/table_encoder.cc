@@ -14,7 +14,6 @@ namespace weightcast::plan {
 namespace {
 
 constexpr size_t kRoutesAhead = 16;
-constexpr size_t kShardsAhead = 8;
 
 /// Numbers keys in the order in which they first turn up: open addressing, no memory per key.
 class KeyNumbers {
@@ -89,10 +88,7 @@ void NamedShards::FindBoxes() {
   // Irregular boxes lie far apart: all are sent for before the first is needed.
   std::vector<const int64_t*> kept;
   kept.reserve(shards_.size());
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    if (i + kShardsAhead < shards_.size())
-      layout_.Prefetch(tensors_[static_cast<size_t>(shards_[i + kShardsAhead].tensor)]);
-    const Shard& shard = shards_[i];
+  for (const Shard& shard : shards_) {
     kept.push_back(layout_.FindCoords(tensors_[static_cast<size_t>(shard.tensor)], shard.rank));
     __builtin_prefetch(kept.back());
   }
@@ -241,9 +237,8 @@ Result<std::string> EncodeRankTable(RankTable::Role role, int rank, uint32_t epo
   NamedShards destinations(inference, routes.size());
   std::vector<Ends> ends;
   ends.reserve(routes.size());
-  for (size_t i = 0; i < routes.size(); ++i) {
-    if (i + kRoutesAhead < routes.size()) table.Prefetch(routes[i + kRoutesAhead]);
-    const RouteView route = table.View(routes[i]);
+  for (const uint32_t number : routes) {
+    const RouteView route = table.View(number);
     ends.push_back({sources.Number(route.src_rank, route.link->src_tensor),
                     destinations.Number(route.dst_rank, route.link->dst_tensor)});
   }
