@@ -1,47 +1,12 @@
-#include "base/bytes.h"
-#include "base/hash.h"
 #include "control/machine_state.h"
+#include "wire/field_hash.h"
 
 namespace weightcast::control {
 namespace {
 
-/// Writes every field, vectors with their lengths.
-class Writer {
+class Writer : public wire::FieldHash<Writer> {
  public:
-  template <typename... Fields>
-  void operator()(const Fields&... fields) {
-    (Add(fields), ...);
-  }
-  [[nodiscard]] uint64_t Hash() const { return Hash64(std::string_view(out_.bytes())); }
-
- private:
-  template <typename T>
-    requires std::is_integral_v<T>
-  void Add(T value) {
-    out_.Put(value);
-  }
-  template <typename T>
-    requires std::is_enum_v<T>
-  void Add(T value) {
-    out_.Put(static_cast<int>(value));
-  }
-  void Add(double value) { out_.PutRaw({reinterpret_cast<const char*>(&value), sizeof value}); }
-  void Add(const std::string& text) { out_.PutString(text); }
-  void Add(const weightcast::Status& status) { (*this)(status.code(), status.message()); }
-  void Add(const Version& version) { (*this)(version.run, version.number); }
-  void Add(const wire::UpdateId& id) {
-    (*this)(id.term.number, id.term.id, id.epoch, id.sequence, id.attempt);
-  }
-  template <typename T>
-  void Add(const std::optional<T>& value) {
-    Add(value.has_value());
-    if (value) Add(*value);
-  }
-  template <typename T>
-  void Add(const std::vector<T>& values) {
-    Add(values.size());
-    for (const T& value : values) Add(value);
-  }
+  using FieldHash::Add;
   void Add(const Worker& w) {
     (*this)(w.session, w.group, w.rank, w.incarnation, w.connected, w.registered, w.landed, w.planned,
             w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.shares, w.holds,
@@ -59,7 +24,6 @@ class Writer {
     (*this)(r.session, r.group, r.rank, r.destination, r.id, r.step, r.started, r.grants, r.bytes, r.seconds,
             r.routes);
   }
-  void Add(const wire::WorkerName& n) { (*this)(n.role, n.engine, n.rank); }
   void Add(const wire::RouteBytes& r) { (*this)(r.sender, r.receiver, r.bytes, r.seconds); }
   void Add(const wire::SourceGrant& g) { (*this)(g.source, g.slot, g.id); }
   void Add(const Target& t) { (*this)(t.group, t.step, t.reason, t.overdue, t.late, t.rank); }
@@ -70,8 +34,6 @@ class Writer {
   }
   void Add(const Withdrawn& w) { (*this)(w.number, w.reason); }
   void Add(const RunMember& m) { (*this)(m.rank, m.incarnation); }
-
-  ByteWriter out_;
 };
 
 }  // namespace
