@@ -97,13 +97,19 @@ void Model::Fence(World& world, int slot) {
   FeedRank(world, slot, In::kFenced, update);
 }
 
-void Model::SendEnd(World& world, int write) {
+/// The sender has let go of its sources: what is on the wire is fixed. Returns the name of the sending.
+uint32_t Model::LetGo(World& world, int write) {
   Write& w = world.writes[write];
-  const int source = w.source;
   const uint32_t name = w.update | static_cast<uint32_t>(w.destination) << 16;
   w.captured = BytesOf(world, write);
   w.job = Job::kGone;
   if (w.wire == 0) w = Write{};
+  return name;
+}
+
+void Model::SendEnd(World& world, int write) {
+  const int source = world.writes[write].source;
+  const uint32_t name = LetGo(world, write);
   FeedSource(world, source, In::kSendEnded, name);
   FeedSource(world, source, In::kSendFenced, name);
 }
@@ -115,13 +121,8 @@ void Model::SendFail(World& world, int write) {
 }
 
 void Model::SendFence(World& world, int write) {
-  Write& w = world.writes[write];
-  const int source = w.source;
-  const uint32_t name = w.update | static_cast<uint32_t>(w.destination) << 16;
-  w.captured = BytesOf(world, write);
-  w.job = Job::kGone;
-  if (w.wire == 0) w = Write{};
-  FeedSource(world, source, In::kSendFenced, name);
+  const int source = world.writes[write].source;
+  FeedSource(world, source, In::kSendFenced, LetGo(world, write));
 }
 
 }  // namespace weightcast::model

@@ -229,34 +229,27 @@ Taken Machines::StepController(uint32_t state, uint8_t term, Ctl kind, uint16_t 
   });
 }
 
-Taken Machines::StepRank(uint32_t state, In kind, uint32_t arg) {
-  const uint64_t key =
-      Mix(Mix((uint64_t{state} << 32) | arg) ^ (static_cast<uint64_t>(kind) << 8) ^ kRankKey);
+template <typename State, typename Event>
+Taken Machines::StepWorker(const State& state, uint64_t id, uint64_t salt, In kind, uint32_t arg,
+                           Event (Machines::*event)(In, uint32_t) const) {
+  const uint64_t key = Mix(Mix((id << 32) | arg) ^ (static_cast<uint64_t>(kind) << 8) ^ salt);
   return Remember(key, [&] {
-    worker::InferenceState next = ranks_[state];
-    AddEffects(worker::Advance(next, RankEvent(kind, arg)));
+    State next = state;
+    AddEffects(worker::Advance(next, (this->*event)(kind, arg)));
     return Keep(std::move(next));
   });
+}
+
+Taken Machines::StepRank(uint32_t state, In kind, uint32_t arg) {
+  return StepWorker(ranks_[state], state, kRankKey, kind, arg, &Machines::RankEvent);
 }
 
 Taken Machines::StepTrainer(uint32_t state, In kind, uint32_t arg) {
-  const uint64_t key =
-      Mix(Mix((uint64_t{state} << 32) | arg) ^ (static_cast<uint64_t>(kind) << 8) ^ kTrainerKey);
-  return Remember(key, [&] {
-    worker::TrainerState next = trainers_[state];
-    AddEffects(worker::Advance(next, TrainerEvent(kind, arg)));
-    return Keep(std::move(next));
-  });
+  return StepWorker(trainers_[state], state, kTrainerKey, kind, arg, &Machines::TrainerEvent);
 }
 
 Taken Machines::StepGiver(uint32_t state, In kind, uint32_t arg) {
-  const uint64_t key =
-      Mix(Mix((uint64_t{state} << 32) | arg) ^ (static_cast<uint64_t>(kind) << 8) ^ kGiverKey);
-  return Remember(key, [&] {
-    worker::GiverState next = givers_[state];
-    AddEffects(worker::Advance(next, GiverEvent(kind, arg)));
-    return Keep(std::move(next));
-  });
+  return StepWorker(givers_[state], state, kGiverKey, kind, arg, &Machines::GiverEvent);
 }
 
 std::string Machines::Sizes() const {

@@ -150,6 +150,9 @@ class Machines {
   template <typename Action>
   Effect EffectOfSource(const Action& action);
   [[nodiscard]] control::Event EventOf(Ctl kind, uint16_t session, uint32_t arg) const;
+  template <typename State, typename Event>
+  Taken StepWorker(const State& state, uint64_t id, uint64_t salt, In kind, uint32_t arg,
+                   Event (Machines::*event)(In, uint32_t) const);
   [[nodiscard]] worker::InferenceEvent RankEvent(In kind, uint32_t arg) const;
   [[nodiscard]] worker::TrainerEvent TrainerEvent(In kind, uint32_t arg) const;
   [[nodiscard]] worker::GiverEvent GiverEvent(In kind, uint32_t arg) const;

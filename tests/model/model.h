@@ -133,6 +133,7 @@ class Model {
   void Land(World& world, int write, bool half);
   void Signal(World& world, int write);
   void Fence(World& world, int slot);
+  uint32_t LetGo(World& world, int write);
   void SendEnd(World& world, int write);
   void SendFail(World& world, int write);
   void SendFence(World& world, int write);
