@@ -188,7 +188,7 @@ class Machine {
   void Disarm(TimerKind kind, GroupId group = 0) { actions_.push_back(CancelTimer{{kind, group}}); }
   template <typename... Parts>
   void Log(LogLevel level, const Parts&... parts) {
-    actions_.push_back(Note{level, StrCat(parts...)});
+    LogAndCount({}, level, parts...);
   }
   /// A string that lives for ever, as in docs/operations.md.
   template <typename... Parts>

@@ -268,12 +268,14 @@ void Machine::ForgetEmptyGroups() {
 }
 
 void Machine::ArmJoinTimers() {
-  const bool sleepers =
-      std::any_of(s_.groups.begin(), s_.groups.end(), [&](const Group& group) { return IsSuspended(group); });
+  const bool sleepers = std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) {
+    return worker.state == wire::EngineState::kSuspended;
+  });
   for (Group& group : s_.groups) {
     // During an update nobody is planned, so a whole group waits for us, not for others. Whoever sleeps will
     // come back.
-    const bool waits = (s_.update && Whole(group)) || (group.id == kTrainers ? sleepers : IsSuspended(group));
+    const bool waits =
+        (s_.update && Whole(group)) || (sleepers && (group.id == kTrainers || IsSuspended(group)));
     const bool wanted = !group.planned && group.members != 0 && !waits;
     if (wanted == group.join_timer) continue;
     group.join_timer = wanted;
