@@ -1,0 +1,211 @@
+#include <utility>
+
+#include "base/strings.h"
+#include "worker/inference_transition.h"
+
+// The machine of an inference rank: what its user calls, and what the calls are answered.
+namespace weightcast::worker {
+
+using wire::EngineState;
+using wire::Landing;
+
+// --- The user -----------------------------------------------------------------------------------------
+
+void InferenceTransition::operator()(const RegisterCalled& registered) {
+  if (s_.ended) return Answer(s_.end);
+  if (s_.step > Step::kRequested || s_.user != UserPhase::kOutside) {
+    return Answer(
+        {Code::kInvalidArgument, "an update is under way; register between Finish (or Abort) and Begin"});
+  }
+  if (s_.lent) {
+    return Answer({Code::kUnavailable,
+                   "another engine still reads the served version from the registered memory; try again"});
+  }
+  // The plan is void with the old registration, and so is a request of it: Register says so.
+  if (s_.step == Step::kRequested) Close(/*lost=*/false);
+  s_.registered = true;
+  s_.landing = registered.landing;
+  s_.shares = registered.shares;
+  s_.retried = false;
+  s_.epoch = 0;
+  s_.prepared = false;
+  if (std::exchange(s_.suspended, false)) {
+    s_.loss = Status::Ok();  // Whoever was lost meanwhile was of no plan of this rank's.
+    s_.served = std::exchange(s_.asleep, {});
+    s_.state = s_.served.number >= 0 ? EngineState::kServing : EngineState::kJoining;
+  }
+  if (!registered.same_memory) {
+    s_.served = {};
+    s_.failed = false;
+    s_.state = EngineState::kJoining;
+  }
+  // A spare buffer is a new one.
+  s_.landed = s_.landing == Landing::kInPlace ? s_.served : Version{};
+  Do(SendRegistration{});
+  Answer(Status::Ok());
+}
+
+void InferenceTransition::operator()(const BeginCalled&) {
+  if (RefuseCall()) return;
+  if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
+    return Answer({Code::kInvalidArgument, "Begin was called already; Finish or Abort first"});
+  s_.user = UserPhase::kBegun;
+  s_.pending_error = Status::Ok();
+  Answer(Status::Ok());
+  TryOpen();
+}
+
+void InferenceTransition::operator()(const ReceiveCalled&) {
+  if (RefuseCall()) return;
+  if (s_.user == UserPhase::kOutside || s_.user == UserPhase::kFinished)
+    return Answer({Code::kInvalidArgument, "Receive comes after Begin"});
+  if (s_.user != UserPhase::kBegun)
+    return Answer({Code::kInvalidArgument, "Receive has returned already; Finish or Abort"});
+  s_.call = UserCall::kReceive;
+  if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
+  TrySwitch();
+  TellLoss();
+}
+
+void InferenceTransition::operator()(const FinishCalled&) {
+  if (s_.user == UserPhase::kFinished) {
+    s_.user = UserPhase::kOutside;
+    return Answer(Status::Ok(), s_.served);
+  }
+  if (RefuseCall()) return;
+  s_.call = UserCall::kFinish;
+  s_.cut_short = false;
+  if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
+  if (s_.user == UserPhase::kReceived) return CommitSwitch();
+  if (s_.user != UserPhase::kFinishing)
+    AnswerError({Code::kInvalidArgument, "Finish comes after Begin and Receive"});
+}
+
+void InferenceTransition::operator()(const AbortCalled&) {
+  s_.pending_error = Status::Ok();
+  s_.call = UserCall::kAbort;
+  const bool untouched = s_.landing == Landing::kShadow && !s_.touched;
+  if (s_.step <= Step::kRequested || (untouched && s_.step != Step::kAborting)) {
+    // Only the pause ends. Bytes go on arriving in the spare buffer; a later Receive may take them.
+    s_.user = UserPhase::kOutside;
+    return Answer(Status::Ok());
+  }
+  GiveUp({Code::kCancelled, "the engine gave up the update"});
+}
+
+void InferenceTransition::operator()(const SuspendCalled&) {
+  if (s_.ended) return Answer(s_.end);
+  if (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)
+    return Answer(
+        {Code::kInvalidArgument, "an update is under way; suspend between Finish (or Abort) and Begin"});
+  if (s_.lent)
+    return Answer({Code::kUnavailable, "another engine still reads the served version; try again"});
+  s_.call = UserCall::kSuspend;
+  if (s_.step <= Step::kRequested) return Suspend();
+  GiveUp({Code::kCancelled, "the engine was suspended"});
+}
+
+void InferenceTransition::operator()(const WaitCalled&) {
+  if (RefuseCall()) return;
+  if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
+    return Answer({Code::kInvalidArgument, "Wait cannot be used between Begin and Finish"});
+  s_.call = UserCall::kWait;
+  s_.cut_short = false;
+  if (s_.user == UserPhase::kFinishing) return;  // One that was cut short; Serve or Abort will end it.
+  s_.user = UserPhase::kBegun;
+  s_.pending_error = Status::Ok();
+  TryOpen();
+  TrySwitch();
+  TellLoss();
+}
+
+void InferenceTransition::operator()(const CallExpired& expired) {
+  if (s_.call == UserCall::kNone || s_.step == Step::kCopying) return;
+  // Wait lets nobody touch the live tensors after it has returned: once that has begun it sees the update to
+  // its end, which the controller's time-outs or the session's end bring about.
+  const bool bound = s_.touched || s_.user == UserPhase::kFinishing ||
+                     (s_.step == Step::kOpening && s_.landing == Landing::kInPlace);
+  if (s_.call == UserCall::kWait && bound && s_.step != Step::kAborting) {
+    if (!expired.interrupted) return;
+    // Gives the update up; the answer comes when nobody can write any more. Committed bytes are whole
+    // already.
+    if (s_.step != Step::kCommitted) return Fail({Code::kCancelled, "the waiting engine was interrupted"});
+  }
+  AnswerError(TooLate(expired.interrupted));
+}
+
+// --- Answers --------------------------------------------------------------------------------------------
+
+void InferenceTransition::Answer(Status status, Version version) {
+  s_.call = UserCall::kNone;
+  Do(AnswerCall{std::move(status), version});
+}
+
+void InferenceTransition::AnswerError(Status status) {
+  if (s_.call == UserCall::kWait && s_.user == UserPhase::kBegun) s_.user = UserPhase::kOutside;
+  s_.cut_short = s_.call == UserCall::kWait && s_.user == UserPhase::kFinishing;
+  Answer(std::move(status));
+}
+
+void InferenceTransition::TellAbort(const Status& reason) {
+  if (s_.call == UserCall::kSuspend) return Suspend();
+  if (s_.call == UserCall::kAbort) {
+    s_.user = UserPhase::kOutside;
+    return Answer(Status::Ok());
+  }
+  if (s_.call == UserCall::kNone && s_.user == UserPhase::kOutside) return;  // Nobody is there to hear it.
+  if (!s_.loss.ok()) s_.loss_told = s_.loss_told || s_.loss == reason;
+  if (s_.call != UserCall::kNone) return AnswerError(reason);
+  s_.pending_error = reason;
+}
+
+void InferenceTransition::TellLoss() {
+  const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kWait;
+  // Within an update Abort will say it, or the update does without the lost one.
+  if (!waiting || s_.step != Step::kNone || s_.retried || s_.loss.ok() || s_.loss_told) return;
+  s_.loss_told = true;
+  AnswerError(s_.loss);
+}
+
+bool InferenceTransition::RefuseCall() {
+  if (s_.ended) {
+    Answer(s_.end);
+    return true;
+  }
+  if (!s_.registered) {
+    Answer({Code::kInvalidArgument,
+            s_.suspended ? "this rank is suspended; resume it first" : "Register comes first"});
+    return true;
+  }
+  return false;
+}
+
+Status InferenceTransition::TooLate(bool interrupted) const {
+  std::string what;
+  switch (s_.step) {
+    case Step::kNone:
+    case Step::kRequested:
+      what = s_.prepared ? "no newer version was published in time" : "the plan was not prepared in time";
+      break;
+    case Step::kCommitted:
+      what = "the other ranks of the engine have not all switched in time";
+      break;
+    case Step::kReady:
+      what = "this rank has every byte, but others are not ready in time";
+      break;
+    case Step::kAborting:
+      what = s_.fenced
+                 ? "the controller has not said in time how the update goes on after: "
+                 : "a source may still write here (keep the engine paused and call Abort again) after: ";
+      what += s_.abort_reason.message();
+      break;
+    default:
+      what = "not every byte arrived in time";
+  }
+  if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
+  if (s_.step == Step::kAborting && !s_.fenced) return {Code::kFenced, what};
+  if (interrupted) return {Code::kCancelled, StrCat("interrupted; ", what)};
+  return {Code::kTimedOut, what};
+}
+
+}  // namespace weightcast::worker
