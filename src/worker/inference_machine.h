@@ -122,7 +122,7 @@ struct GrantsOpened {
 struct OpenFailed {  ///< None is open.
   wire::UpdateId update;
   Status reason;
-  int64_t source = -1;  ///< Its number in the table, when there is only no connection from it.
+  int64_t source = -1;  ///< Its number in the table, when one is to blame.
 };
 struct Arrived {  ///< Every transfer of every source.
   wire::UpdateId update;

@@ -194,17 +194,11 @@ void InferenceWorker::Carry(const OpenGrants& action) {
       Feed(Arrived{update, grants_->bytes(), grants_->seconds(), grants_->sources()});
     });
   };
-  if (plan_ != nullptr) {
-    for (const auto& source : plan_->sources) {
-      if (session_->endpoint().Find(source.incarnation)) continue;
-      const Status reason(Code::kUnavailable, StrCat("there is no connection from ", source.name));
-      return Feed(OpenFailed{action.update, reason, int64_t{source.source}});
-    }
-  }
-  const Status no_plan(Code::kInternal, "grants were asked for without a table");
-  auto opened = plan_ == nullptr ? Result<std::shared_ptr<GrantSet>>(no_plan)
-                                 : GrantSet::Open(session_->endpoint(), plan_, state_.verify, complete);
-  if (!opened.ok()) return Feed(OpenFailed{action.update, opened.status()});
+  if (plan_ == nullptr)
+    return Feed(OpenFailed{action.update, {Code::kInternal, "grants were asked for without a table"}});
+  uint32_t refused = 0;
+  auto opened = GrantSet::Open(session_->endpoint(), plan_, state_.verify, complete, &refused);
+  if (!opened.ok()) return Feed(OpenFailed{action.update, opened.status(), int64_t{refused}});
   grants_ = *opened;
   Feed(GrantsOpened{action.update, grants_->grants()});
 }

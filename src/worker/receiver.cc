@@ -49,14 +49,15 @@ GrantSet::GrantSet(std::shared_ptr<const ReceivePlan> plan, std::function<void()
 
 Result<std::shared_ptr<GrantSet>> GrantSet::Open(const Endpoint& endpoint,
                                                  std::shared_ptr<const ReceivePlan> plan, bool checksums,
-                                                 std::function<void()> on_complete) {
+                                                 std::function<void()> on_complete, uint32_t* refused) {
   std::shared_ptr<GrantSet> set(new GrantSet(std::move(plan), std::move(on_complete)));
   for (size_t i = 0; i < set->sources_.size(); ++i) {
     const Status status = set->OpenOne(endpoint, i, checksums);
     if (status.ok()) continue;
     set->Revoke([] {});  // Nobody was told their names: nothing can come under them.
-    return Status(status.code(),
-                  StrCat("cannot open a grant for ", set->plan_->sources[i].name, ": ", status.message()));
+    const auto& source = set->plan_->sources[i];
+    if (refused != nullptr) *refused = source.source;
+    return Status(status.code(), StrCat("cannot open a grant for ", source.name, ": ", status.message()));
   }
   if (set->incomplete_.fetch_sub(1) == 1) set->on_complete_();
   return set;

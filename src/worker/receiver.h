@@ -41,10 +41,11 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
  public:
   /// Opens one for each source. `on_complete` is called once, from the endpoint's thread or this one, when
   /// every transfer of every source has arrived. Errors: kUnavailable, naming a source without a connection;
-  /// OpenGrant's. None is open then.
+  /// OpenGrant's. None is open then, and `refused` (when it is not null) is set to the source in question.
   static Result<std::shared_ptr<GrantSet>> Open(const Endpoint& endpoint,
                                                 std::shared_ptr<const ReceivePlan> plan, bool checksums,
-                                                std::function<void()> on_complete);
+                                                std::function<void()> on_complete,
+                                                uint32_t* refused = nullptr);
 
   [[nodiscard]] const std::vector<wire::SourceGrant>& grants() const { return names_; }
   /// Bytes of the whole update.

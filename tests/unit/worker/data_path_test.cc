@@ -287,6 +287,22 @@ TEST_F(DataPath, LostReceiverIsTheRoadsFailure) {
   EXPECT_TRUE(trainers_[0]->fenced.Wait());
 }
 
+TEST_F(DataPath, SourceWhoseConnectionEndedIsNamed) {
+  const auto model = test::SmallModel(DType::kU64);
+  Weights t0(model, Cut::kRows, 0, 2), t1(model, Cut::kRows, 1, 2), sink(model, Cut::kWhole, 0, 1);
+  Build({t0.shards(), t1.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  const auto& side = *inference_[0];
+  auto connection = side.endpoint->Find(side.plan->sources[1].incarnation);
+  ASSERT_TRUE(connection.has_value());
+  connection->Close();
+  uint32_t refused = 0;
+  const auto opened = GrantSet::Open(*side.endpoint, side.plan, false, [] {}, &refused);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(refused, side.plan->sources[1].source);
+  EXPECT_THAT(opened.status().message(), HasSubstr("trainer 1"));
+}
+
 TEST_F(DataPath, RevokedGrantRefusesWrites) {
   const auto model = test::SmallModel(DType::kU64);
   Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
