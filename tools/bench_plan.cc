@@ -89,11 +89,11 @@ Result<PlanTimes> Measure(int64_t boxes, int ranks, plan::Strategy strategy) {
   times.routes = plan.report.routes;
   WC_RETURN_IF_ERROR(plan::Verify(request, plan.table));
   times.verify = Lap(start);
+  const plan::TableEncoder encoder(trainers, inference, plan.table);
   using Role = plan::RankTable::Role;
   for (const Role role : {Role::kTrainer, Role::kInference}) {
     for (int rank = 0; rank < ranks; ++rank) {
-      WC_ASSIGN_OR_RETURN(const std::string bytes,
-                          plan::EncodeRankTable(role, rank, /*epoch=*/1, trainers, inference, plan.table));
+      WC_ASSIGN_OR_RETURN(const std::string bytes, encoder.Encode(role, rank, /*epoch=*/1));
       times.table_bytes += static_cast<int64_t>(bytes.size());
     }
   }

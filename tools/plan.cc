@@ -116,13 +116,12 @@ class PlanCommand : public Command {
   static Status WriteTables(const Context& context, const Inputs& inputs, const plan::RoutingTable& table) {
     const std::filesystem::path folder = context.settings.tables;
     WC_RETURN_IF_ERROR(checkpoint::MakeFolders(folder, false));
+    const plan::TableEncoder encoder(inputs.trainers, inputs.inference, table);
     using Role = plan::RankTable::Role;
     for (const auto& [role, ranks] : {std::pair{Role::kTrainer, inputs.trainers.ranks()},
                                       std::pair{Role::kInference, inputs.inference.ranks()}}) {
       for (int rank = 0; rank < ranks; ++rank) {
-        WC_ASSIGN_OR_RETURN(
-            const std::string bytes,
-            plan::EncodeRankTable(role, rank, /*epoch=*/1, inputs.trainers, inputs.inference, table));
+        WC_ASSIGN_OR_RETURN(const std::string bytes, encoder.Encode(role, rank, /*epoch=*/1));
         std::string number = StrCat(rank);
         number.insert(0, 5 - std::min<size_t>(5, number.size()), '0');
         const char* prefix = role == Role::kTrainer ? "trainer-" : "inference-";

@@ -201,7 +201,10 @@ class Planning {
 class HandoutMaker {
  public:
   HandoutMaker(const PlanJob& job, const Planning& planning, PlanOutput& output)
-      : job_(job), planning_(planning), output_(output) {
+      : job_(job),
+        planning_(planning),
+        output_(output),
+        encoder_(planning.trainers(), planning.inference(), planning.plan().table) {
     for (const auto& engine : job.engines)
       for (const PlanMember& member : engine) destinations_.push_back(&member);
   }
@@ -242,11 +245,9 @@ class HandoutMaker {
 
   Result<std::vector<SharedPacket>> PlanFor(wire::Role role, size_t number, const std::set<int>& peers) {
     const bool trainer = role == wire::Role::kTrainer;
-    WC_ASSIGN_OR_RETURN(
-        std::string table,
-        plan::EncodeRankTable(trainer ? plan::RankTable::Role::kTrainer : plan::RankTable::Role::kInference,
-                              static_cast<int>(number), job_.epoch, planning_.trainers(),
-                              planning_.inference(), planning_.plan().table));
+    using Role = plan::RankTable::Role;
+    WC_ASSIGN_OR_RETURN(std::string table, encoder_.Encode(trainer ? Role::kTrainer : Role::kInference,
+                                                           static_cast<int>(number), job_.epoch));
     wire::Plan message{.epoch = job_.epoch,
                        .run = job_.run,
                        .table = std::move(table),
@@ -288,6 +289,7 @@ class HandoutMaker {
   const PlanJob& job_;
   const Planning& planning_;
   PlanOutput& output_;
+  const plan::TableEncoder encoder_;
   std::vector<const PlanMember*> destinations_;
   std::vector<std::set<int>> targets_;  ///< Per trainer.
   std::vector<std::set<int>> sources_;  ///< Per destination.

@@ -181,7 +181,7 @@ namespace {
 
 /// Appends rows [first, last) of dimension `dim` of a box whose outer dimensions are one element.
 void AppendRows(std::span<int64_t> offset, std::span<int64_t> size, size_t dim, int64_t first, int64_t last,
-                std::vector<int64_t>& out) {
+                LargeVector<int64_t>& out) {
   const int64_t old_offset = offset[dim];
   const int64_t old_size = size[dim];
   offset[dim] += first;
@@ -193,7 +193,7 @@ void AppendRows(std::span<int64_t> offset, std::span<int64_t> size, size_t dim, 
 }
 
 void CutFrom(std::span<int64_t> offset, std::span<int64_t> size, size_t dim, int64_t first, int64_t last,
-             std::vector<int64_t>& out) {
+             LargeVector<int64_t>& out) {
   if (first >= last) return;
   int64_t row = 1;
   for (size_t d = dim + 1; d < size.size(); ++d) row *= size[d];
@@ -219,7 +219,7 @@ void CutFrom(std::span<int64_t> offset, std::span<int64_t> size, size_t dim, int
 }  // namespace
 
 void CutRowMajor(std::span<const int64_t> offset, std::span<const int64_t> size, int64_t first, int64_t last,
-                 std::vector<int64_t>& out) {
+                 LargeVector<int64_t>& out) {
   std::array<int64_t, 2 * kMaxDims> box;
   const size_t dims = offset.size();
   std::copy(offset.begin(), offset.end(), box.begin());

@@ -34,6 +34,6 @@ std::vector<int64_t> BytesPerSender(std::span<const Shipment> shipments, int ran
 /// Elements [first, last) of a box in row-major order, as boxes each of which is contiguous in it:
 /// one where both ends fall between rows of dimension 0. Appends offsets and sizes per box to `out`.
 void CutRowMajor(std::span<const int64_t> offset, std::span<const int64_t> size, int64_t first, int64_t last,
-                 std::vector<int64_t>& out);
+                 LargeVector<int64_t>& out);
 
 }  // namespace weightcast::plan

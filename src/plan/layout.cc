@@ -44,29 +44,23 @@ void Layout::ForEachBox(int tensor, const BoxVisitor& visit) const {
   for (const Part& part : parts(tensor)) ForEachBoxOfPart(tensor, part, visit);
 }
 
-namespace {
-
-/// A rank in an ascending list; nullptr if it is not there. Most lists have no gaps.
-const int32_t* FindRank(std::span<const int32_t> ranks, int rank) {
-  if (ranks.empty() || rank < ranks.front() || rank > ranks.back()) return nullptr;
-  if (ranks.back() - ranks.front() + 1 == static_cast<int32_t>(ranks.size()))
-    return &ranks[rank - ranks.front()];
-  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
-  return *at == rank ? &*at : nullptr;
+// Looks at the list of ranks only if it has gaps: asked for in any order, that would come from memory.
+uint32_t Layout::PlaceInList(const Part& part, int rank) const {
+  if (rank < part.first_rank) return part.boxes;
+  if (part.gapless) return static_cast<uint32_t>(rank - part.first_rank);
+  const int32_t* first = box_ranks_.data() + part.first_box;
+  const int32_t* at = std::lower_bound(first, first + part.boxes, rank);
+  return at != first + part.boxes && *at == rank ? static_cast<uint32_t>(at - first) : part.boxes;
 }
-
-}  // namespace
 
 const int64_t* Layout::FindCoords(int tensor, int rank) const {
   static constexpr int64_t kNoCoords = 0;  // Stands for the coordinates of a scalar, of which there are none.
-  const size_t width = 2 * this->tensor(tensor).shape.size();
   for (const Part& part : parts(tensor)) {
     if (part.pattern >= 0) continue;
-    const int32_t* first = box_ranks_.data() + part.first_box;
-    const int32_t* at = FindRank({first, part.boxes}, rank);
-    if (at == nullptr) continue;
-    if (width == 0) return &kNoCoords;
-    return box_coords_.data() + part.first_coord + static_cast<size_t>(at - first) * width;
+    const uint32_t place = PlaceInList(part, rank);
+    if (place >= part.boxes) continue;
+    if (part.dims == 0) return &kNoCoords;
+    return box_coords_.data() + part.first_coord + size_t{place} * 2 * part.dims;
   }
   return nullptr;
 }
@@ -113,9 +107,13 @@ void LayoutAssembler::AddPatternPart(const Pattern& pattern, int shift) {
 }
 
 void LayoutAssembler::AddBoxPart(std::span<const int> ranks, std::span<const int64_t> coords) {
-  layout_.parts_.push_back({.first_box = layout_.box_ranks_.size(),
+  const bool gapless = ranks.back() - ranks.front() + 1 == std::ssize(ranks);
+  layout_.parts_.push_back({.first_rank = ranks.front(),
+                            .first_box = layout_.box_ranks_.size(),
                             .first_coord = layout_.box_coords_.size(),
-                            .boxes = static_cast<uint32_t>(ranks.size())});
+                            .boxes = static_cast<uint32_t>(ranks.size()),
+                            .gapless = gapless,
+                            .dims = static_cast<uint8_t>(coords.size() / ranks.size() / 2)});
   layout_.box_ranks_.insert(layout_.box_ranks_.end(), ranks.begin(), ranks.end());
   layout_.box_coords_.insert(layout_.box_coords_.end(), coords.begin(), coords.end());
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/large_vector.h"
 #include "plan/box.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
@@ -64,10 +65,12 @@ class Layout {
   /// What one engine holds of one tensor.
   struct Part {
     int pattern = -1;        ///< Index into patterns(), or -1: a list of boxes.
-    int first_rank = 0;      ///< Added to every rank of the pattern.
+    int first_rank = 0;      ///< Added to every rank of the pattern; of a list, its first rank.
     uint64_t first_box = 0;  ///< Into the list of boxes.
     uint64_t first_coord = 0;
     uint32_t boxes = 0;
+    bool gapless = false;  ///< Of a list: its ranks are first_rank, first_rank + 1 and so on.
+    uint8_t dims = 0;      ///< Of the boxes of a list.
   };
 
   [[nodiscard]] int ranks() const { return ranks_; }
@@ -97,6 +100,9 @@ class Layout {
  private:
   friend class LayoutAssembler;
 
+  /// At least part.boxes if the rank is not there.
+  [[nodiscard]] uint32_t PlaceInList(const Part& part, int rank) const;
+
   int ranks_ = 0;
   std::vector<TensorInfo> infos_;
   std::vector<int32_t> by_name_;  ///< Tensor indices, sorted by name.
@@ -104,8 +110,8 @@ class Layout {
   std::vector<Pattern> patterns_;
   std::vector<Part> parts_;
   std::vector<uint32_t> first_part_;  ///< Per tensor, and one more.
-  std::vector<int32_t> box_ranks_;
-  std::vector<int64_t> box_coords_;  ///< Per box: offsets, then sizes.
+  LargeVector<int32_t> box_ranks_;
+  LargeVector<int64_t> box_coords_;  ///< Per box: offsets, then sizes.
 };
 
 /// Puts engines side by side: rank r of engine e becomes r + the ranks of the engines before it.

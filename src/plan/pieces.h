@@ -44,7 +44,7 @@ struct PieceList {
   std::vector<uint8_t> dims;      ///< Per link.
   std::vector<int> element_bits;  ///< Per link, on the wire.
   std::vector<Piece> pieces;      ///< By link, then destination rank, then place in the source tensor.
-  std::vector<int64_t> coords;    ///< Per box: offsets, then sizes.
+  LargeVector<int64_t> coords;    ///< Per box: offsets, then sizes.
   ReplicaSets sets;
 
   [[nodiscard]] std::span<const int64_t> offset(uint32_t link, uint32_t coord) const {

@@ -39,7 +39,7 @@ std::span<const uint32_t> RoutingTable::OfDestination(int rank) const {
 }
 
 RoutingTableBuilder::RoutingTableBuilder(int source_ranks, int destination_ranks, std::vector<Link> links,
-                                         std::vector<uint8_t> dims, std::vector<int64_t> coords) {
+                                         std::vector<uint8_t> dims, LargeVector<int64_t> coords) {
   assert(links.size() == dims.size());
   table_.links_ = std::move(links);
   table_.dims_ = std::move(dims);
@@ -74,7 +74,7 @@ RoutingTable RoutingTableBuilder::Build() && {
   const auto by_source = [](const auto& a, const auto& b) { return a.src_rank < b.src_rank; };
   if (!std::is_sorted(routes.begin(), routes.end(), by_source)) {
     std::vector<int64_t> next(from.begin(), from.end() - 1);
-    std::vector<RoutingTable::Entry> sorted(routes.size());
+    LargeVector<RoutingTable::Entry> sorted(routes.size());
     for (const auto& route : routes) sorted[next[route.src_rank]++] = route;
     routes.swap(sorted);
   }

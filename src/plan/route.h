@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/large_vector.h"
 #include "plan/box.h"
 #include "weightcast/tensor.h"
 
@@ -71,6 +72,8 @@ class RoutingTable {
     return {&links_[entry.link], entry.src_rank, entry.dst_rank, {box, dims}, {box + dims, dims}};
   }
   [[nodiscard]] Route At(int64_t route) const;
+  /// Sends for the memory that View will look at first.
+  void Prefetch(int64_t route) const { __builtin_prefetch(&routes_[static_cast<size_t>(route)]); }
 
   /// Routes that leave `rank`: [first, second).
   [[nodiscard]] std::pair<int64_t, int64_t> OfSource(int rank) const;
@@ -91,11 +94,11 @@ class RoutingTable {
 
   std::vector<Link> links_;
   std::vector<uint8_t> dims_;    ///< Dimensions of the tensors of each link.
-  std::vector<int64_t> coords_;  ///< Per distinct box: offsets, then sizes.
-  std::vector<Entry> routes_;
+  LargeVector<int64_t> coords_;  ///< Per distinct box: offsets, then sizes.
+  LargeVector<Entry> routes_;
   std::vector<int64_t> by_source_{0};       ///< First route of each source rank, and one more.
   std::vector<int64_t> by_destination_{0};  ///< First place in incoming_ of each destination rank.
-  std::vector<uint32_t> incoming_;
+  LargeVector<uint32_t> incoming_;
 };
 
 /// Collects routes in any order of source ranks, then sorts them stably by source rank.
@@ -104,7 +107,7 @@ class RoutingTableBuilder {
   /// `dims` are the dimensions of the tensors of each link. `coords` may hold boxes already: the
   /// offsets of each, then its sizes, in the coordinates of the source tensor.
   RoutingTableBuilder(int source_ranks, int destination_ranks, std::vector<Link> links,
-                      std::vector<uint8_t> dims, std::vector<int64_t> coords = {});
+                      std::vector<uint8_t> dims, LargeVector<int64_t> coords = {});
 
   /// Keeps a box for any number of routes; returns where it begins in the coordinates.
   uint32_t AddBox(const Box& box);

@@ -9,6 +9,7 @@
 
 #include "plan/layout.h"
 #include "plan/route.h"
+#include "plan/table_shards.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
 
@@ -59,11 +60,24 @@ struct RankTable {
   friend bool operator==(const RankTable&, const RankTable&) = default;
 };
 
-/// The binary form (docs/wire.md, "Routing table") of what `rank` of a side needs. `table` has
-/// passed Verify against these layouts. Errors: kInvalidArgument for a rank that the plan does not
-/// have, kExhausted above the limits of a table.
-Result<std::string> EncodeRankTable(RankTable::Role role, int rank, uint32_t epoch, const Layout& trainers,
-                                    const Layout& inference, const RoutingTable& table);
+/// Writes the tables of the ranks of one plan, in the binary form of docs/wire.md, "Routing table". What all
+/// of them need is made once. Immutable: any number of threads may encode.
+class TableEncoder {
+ public:
+  /// All three must outlive it. `table` has passed Verify against these layouts.
+  TableEncoder(const Layout& trainers, const Layout& inference, const RoutingTable& table);
+
+  /// What `rank` of a side needs. Errors: kInvalidArgument for a rank that the plan does not have,
+  /// kExhausted above the limits of a table.
+  [[nodiscard]] Result<std::string> Encode(RankTable::Role role, int rank, uint32_t epoch) const;
+
+ private:
+  const Layout& trainers_;
+  const Layout& inference_;
+  const RoutingTable& table_;
+  const TensorTexts trainer_tensors_;
+  const TensorTexts inference_tensors_;
+};
 
 /// Reads one, from a source that need not be trusted; whatever it returns is consistent: indices
 /// and boxes lie inside what they point into. Errors: kProtocol for another format version,

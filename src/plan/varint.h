@@ -35,6 +35,7 @@ class VarintWriter {
     PutRaw(text);
   }
   [[nodiscard]] size_t size() const { return used_; }
+  [[nodiscard]] std::string_view bytes() const { return {out_.data(), used_}; }
   std::string Take() {
     out_.resize(used_);
     return std::move(out_);

@@ -219,7 +219,7 @@ struct Refused {
   friend bool operator==(const Refused&, const Refused&) = default;
 };
 /// A plan this worker has a part in: from here on everything of older epochs is void. `table` is
-/// plan::EncodeRankTable's bytes, or empty when `table_file` names the file in the shared folder.
+/// plan::TableEncoder's bytes, or empty when `table_file` names the file in the shared folder.
 struct Plan {
   uint32_t epoch = 0;
   /// Of versions published from now on: higher than Welcome's once a trainer was replaced.

@@ -144,8 +144,9 @@ RC_GTEST_PROP(PlanProperty, EachRankReadsItsRoutesFromItsTable, ()) {
   const auto plan = MakePlan(random.Request());
   RC_ASSERT(plan.ok());
   const RoutingTable& table = plan->table;
+  const TableEncoder encoder(random.trainers, random.inference, table);
   const auto read = [&](RankTable::Role role, int rank) {
-    return DecodeRankTable(*EncodeRankTable(role, rank, 7, random.trainers, random.inference, table));
+    return DecodeRankTable(*encoder.Encode(role, rank, 7));
   };
   for (int rank = 0; rank < random.trainers.ranks(); ++rank) {
     const auto mine = read(RankTable::Role::kTrainer, rank);

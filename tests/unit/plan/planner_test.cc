@@ -148,7 +148,7 @@ RC_GTEST_PROP(CutRowMajorProperty, BoxesTileTheRangeInOrder, ()) {
   const int64_t elements = ElementsOf(size);
   const int64_t first = *rc::gen::inRange<int64_t>(0, elements + 1);
   const int64_t last = *rc::gen::inRange<int64_t>(first, elements + 1);
-  std::vector<int64_t> coords;
+  LargeVector<int64_t> coords;
   CutRowMajor(offset, size, first, last, coords);
   int64_t next = first;
   const size_t dims = size.size();

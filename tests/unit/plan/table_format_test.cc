@@ -30,7 +30,7 @@ std::string Sample(RankTable::Role role = RankTable::Role::kTrainer) {
   const Layout inference = *DdpLayout(ours, 3);
   const NameRules rules;
   const Plan plan = std::move(*MakePlan({trainers, inference, rules}));
-  return *EncodeRankTable(role, 1, 42, trainers, inference, plan.table);
+  return *TableEncoder(trainers, inference, plan.table).Encode(role, 1, 42);
 }
 
 /// The same bytes under a checksum that fits them, so that the parser behind it is reached.
@@ -69,7 +69,7 @@ TEST(TableFormatTest, RanksThatThePlanDoesNotHaveAreRefused) {
   const NameRules rules;
   const Plan plan = std::move(*MakePlan({two, three, rules}));
   const auto code = [&](RankTable::Role role, int rank) {
-    return EncodeRankTable(role, rank, 1, two, three, plan.table).status().code();
+    return TableEncoder(two, three, plan.table).Encode(role, rank, 1).status().code();
   };
   EXPECT_EQ(code(RankTable::Role::kTrainer, 1), Code::kOk);
   EXPECT_EQ(code(RankTable::Role::kTrainer, 2), Code::kInvalidArgument);

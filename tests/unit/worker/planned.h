@@ -62,7 +62,7 @@ class Planned {
     table_ = std::move(made->table);
   }
   [[nodiscard]] std::string For(plan::RankTable::Role role, size_t rank, uint32_t epoch = 1) const {
-    return *plan::EncodeRankTable(role, static_cast<int>(rank), epoch, sources_, sinks_, table_);
+    return *plan::TableEncoder(sources_, sinks_, table_).Encode(role, static_cast<int>(rank), epoch);
   }
 
  private:

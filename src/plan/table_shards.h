@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/layout.h"
+#include "plan/varint.h"
+
+namespace weightcast::plan {
+
+/// The tensors of one side, each as it stands in a table. Immutable.
+class TensorTexts {
+ public:
+  explicit TensorTexts(const Layout& layout);
+  void Write(int tensor, VarintWriter& out) const;
+
+ private:
+  std::string bytes_;
+  std::vector<size_t> first_;  ///< Per tensor, and one more.
+};
+
+/// The tensors and shards of one side that the routes of one rank name, numbered as they turn up and written
+/// down at once.
+class TableShards {
+ public:
+  /// At most `routes` shards will turn up. `own_rank` says that all are of one rank, or is -1.
+  TableShards(const Layout& layout, size_t routes, int own_rank);
+
+  /// The number of a shard of this side, of `dims` dimensions. `coords` is what the layout's FindCoords says
+  /// of it.
+  uint32_t Number(int rank, int tensor, size_t dims, const int64_t* coords);
+  /// Offsets, then sizes; until the next Number.
+  [[nodiscard]] const int64_t* box(uint32_t shard) const {
+    const Shard& known = shards_[shard];
+    return known.kept != nullptr ? known.kept : coords_.data() + known.coord;
+  }
+
+  void WriteTensors(const TensorTexts& texts, VarintWriter& out) const;
+  /// All ranks of the shards, ascending.
+  void WriteRanks(VarintWriter& out) const;
+  void WriteShards(VarintWriter& out) const;
+
+ private:
+  struct Shard {
+    int rank = 0;
+    int tensor = 0;                 ///< Of the layout.
+    const int64_t* kept = nullptr;  ///< By the layout; null for what comes from a pattern:
+    size_t coord = 0;               ///< in coords_.
+  };
+
+  /// Where the number of a shard is or is to be.
+  uint32_t& Slot(int rank, int tensor);
+  void Add(int rank, int tensor, size_t dims, const int64_t* coords);
+
+  const Layout& layout_;
+  const int own_rank_;
+  /// Shards by tensor, if all are of one rank; else by hash with open addressing, no memory per shard.
+  std::vector<uint32_t> slots_;
+  std::vector<Shard> shards_;
+  std::vector<int64_t> coords_;
+  std::vector<int> local_;    ///< Per tensor of the layout its place in tensors_, or -1.
+  std::vector<int> tensors_;  ///< Of the layout.
+  std::vector<bool> seen_;    ///< Per rank of the layout.
+  VarintWriter written_;      ///< The shards.
+};
+
+}  // namespace weightcast::plan
