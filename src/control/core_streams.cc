@@ -134,14 +134,11 @@ void Core::Hear(Session& session, Incoming incoming) {
     return Offend(session, {Code::kProtocol, StrCat("message ", incoming.number, " came out of order")});
   if (duplicate) return;
   if (auto* registration = std::get_if<wire::Register>(&incoming.message)) {
-    wire::Register light{.shards = {},
-                         .rules = {},
-                         .landing = registration->landing,
-                         .state = registration->state,
-                         .version = registration->version,
-                         .shares = registration->shares};
-    session.registration =
-        std::make_shared<const wire::Register>(std::exchange(*registration, std::move(light)));
+    // What is heavy stays here; the machine gets the rest.
+    auto kept = std::make_shared<wire::Register>();
+    kept->shards.swap(registration->shards);
+    kept->rules.swap(registration->rules);
+    session.registration = std::move(kept);
     session.landing.reset();
   } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {
     session.landing = std::make_shared<const wire::LandingMap>(std::exchange(*landing, {}));

@@ -88,6 +88,24 @@ def test_an_engine_sleeps_and_wakes(controller):
             assert engine.version.number == (version if intact else -1)
 
 
+def test_an_engine_that_registered_anew_still_gives(controller):
+    live, late = zeros(), zeros()
+    with wc.Inference(controller, engine="first", settings=FAST) as first:
+        first.register(live)
+        with wc.Trainer(controller, settings=FAST) as trainer:
+            trainer.register(values(1))
+            update = trainer.publish(1)
+            first.wait(timeout=30)
+            update.wait(30)
+        first.register(live)
+        assert first.version.number == 1
+        with wc.Inference(controller, engine="late", settings=FAST) as second:
+            second.register(late)
+            assert second.wait(timeout=30).number == 1
+    for name, value in values(1).items():
+        np.testing.assert_array_equal(late[name], value, err_msg=name)
+
+
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_replica_finishes_for_a_trainer_that_ends(spawn, controller, binary, transport, how):
