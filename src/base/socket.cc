@@ -50,7 +50,9 @@ Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog) {
     WC_ASSIGN_OR_RETURN(auto fd, NewSocket(address.family()));
     const int on = 1;
     const int off = 0;
-    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    // With it a port of the kernel's choice could be one that another such socket has and does not listen at
+    // yet.
+    if (port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (address.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     address.set_port(static_cast<uint16_t>(port));
     if (bind(fd.get(), address.raw(), address.length()) == 0 && listen(fd.get(), backlog) == 0) return fd;
