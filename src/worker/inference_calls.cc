@@ -76,7 +76,8 @@ void InferenceTransition::operator()(const FinishCalled&) {
   s_.call = UserCall::kFinish;
   s_.cut_short = false;
   if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
-  if (s_.user == UserPhase::kReceived) return CommitSwitch();
+  // An abort that waits for those who read here answers the call by itself.
+  if (s_.user == UserPhase::kReceived) return s_.step == Step::kSwitched ? CommitSwitch() : void();
   if (s_.user != UserPhase::kFinishing)
     AnswerError({Code::kInvalidArgument, "Finish comes after Begin and Receive"});
 }

@@ -24,6 +24,7 @@ void InferenceTransition::operator()(const wire::Welcome& welcome) {
 }
 
 void InferenceTransition::operator()(const PlanArrived& plan) {
+  if (s_.suspended) return;  // It was sent before Suspended came there.
   // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
   // anew.
   if (s_.step != Step::kReady || s_.abort) LeaveBehind({Code::kUnavailable, "the plan changed"});

@@ -425,5 +425,23 @@ TEST(InferenceMachine, ALossDuringAnUpdateThatIsSupersededIsToldAfterIt) {
   EXPECT_EQ(rank.Answer(), kDead) << "nothing else would ever end the call";
 }
 
+TEST(InferenceMachine, FinishWaitsForAnAbortThatWaitsForReaders) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(BeginCalled{});
+  rank.Fill(1, 5);
+  rank.Do(wire::Commit{Update(1)});
+  rank.Do(ReceiveCalled{});
+  ASSERT_TRUE(rank.Answer().ok());
+  rank.Do(MemoryLent{});
+  rank.Do(wire::Abort{.update = Update(1), .reason = kDead});
+  EXPECT_TRUE(rank.Action<ReclaimMemory>());
+  rank.Do(FinishCalled{});
+  EXPECT_FALSE(rank.Sent<wire::Committed>());
+  rank.Do(MemoryFree{});
+  EXPECT_EQ(rank.Answer(), kDead);
+  ASSERT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+}
+
 }  // namespace
 }  // namespace weightcast::worker
