@@ -144,6 +144,7 @@ class Tormentor {
         any = any || i != outcome_.victim;
         const std::string_view text = process.error[n % process.error.size()].data();
         named = named || text.find(kPlaces[outcome_.victim].text) != std::string_view::npos;
+        outcome_.errors += StrCat("  ", kPlaces[i].text, ": ", text, "\n");
       }
     }
     outcome_.named = named || !any;

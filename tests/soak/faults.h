@@ -28,6 +28,7 @@ struct Outcome {
   double seconds = 0;     ///< From the fault's end until everybody served something newer.
   bool named = true;      ///< Errors that it caused named the victim.
   bool repaired = false;  ///< A replica finished what a trainer that was killed had begun.
+  std::string errors;     ///< All that came meanwhile, a line each.
   std::string violation;  ///< Of a promise; empty: none.
 };
 

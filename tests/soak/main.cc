@@ -156,6 +156,10 @@ class Soak {
     ++kinds_[static_cast<size_t>(outcome.kind)];
     slowest_ = std::max(slowest_, outcome.seconds);
     unnamed_ += outcome.named ? 0 : 1;
+    if (!outcome.named)
+      std::printf("%s", StrCat("no error names ", kPlaces[outcome.victim].text, ", ",
+                               kKindNames[static_cast<size_t>(outcome.kind)], ":\n", outcome.errors)
+                            .c_str());
     repaired_ += outcome.repaired ? 1 : 0;
     if (done_ % 50 == 0) std::printf("%d faults\n", done_);
     if (!outcome.violation.empty()) Violated(outcome.violation);
