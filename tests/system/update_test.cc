@@ -30,6 +30,7 @@ struct Scene {
   DType trainer_dtype = DType::kBF16;
   bool checksum = false;
   bool tables = false;
+  int64_t versions = 3;
 };
 
 void PrintTo(const Scene& scene, std::ostream* out) { *out << scene.name; }
@@ -63,8 +64,6 @@ class Update : public testing::TestWithParam<Scene> {
   std::unique_ptr<Controller> controller_;
 };
 
-constexpr int64_t kVersions = 3;
-
 TEST_P(Update, EveryByteOfEveryVersionArrives) {
   const Scene& scene = GetParam();
   settings_["transport"] = scene.transport;
@@ -86,7 +85,7 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
       Weights weights(SmallModel(scene.trainer_dtype), scene.trainer_cut, rank, kTrainers);
       ASSERT_TRUE((*trainer)->Register(weights.shards(), "").ok());
       uint64_t bytes = 0;
-      for (int64_t version = 1; version <= kVersions; ++version) {
+      for (int64_t version = 1; version <= scene.versions; ++version) {
         weights.Fill(version);
         auto update = (*trainer)->Publish(version);
         ASSERT_TRUE(update.ok()) << update.status().ToString();
@@ -118,7 +117,7 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
         ASSERT_TRUE(registered.ok()) << registered.ToString();
         EXPECT_EQ((*inference)->version().number, -1);
         Version last;
-        while (last.number < kVersions) {
+        while (last.number < scene.versions) {
           auto version = (*inference)->Wait(last, 60);
           ASSERT_TRUE(version.ok()) << version.status().ToString();
           EXPECT_EQ(version->number, last.number < 0 ? 1 : last.number + 1);
@@ -160,7 +159,18 @@ INSTANTIATE_TEST_SUITE_P(
                           .trainer_cut = Cut::kColumns,
                           .engine_ranks = 2,
                           .checksum = true,
-                          .tables = true}),
+                          .tables = true},
+                    Scene{.name = "AHundredOverTcp",
+                          .transport = "tcp",
+                          .trainer_cut = Cut::kRows,
+                          .engine_ranks = 2,
+                          .versions = 100},
+                    Scene{.name = "AHundredOverShm",
+                          .transport = "shm",
+                          .landing = LandingMode::kShadow,
+                          .trainer_cut = Cut::kRows,
+                          .engine_ranks = 2,
+                          .versions = 100}),
     [](const auto& scene) { return scene.param.name; });
 
 /// One trainer and one engine of one rank, each in the test's own hands.
