@@ -30,7 +30,8 @@ std::string ModelText(const wire::ModelView& model) {
   if (!model.last_error.empty()) out += StrCat("last error: ", model.last_error, "\n");
   Table engines({"engine", "state", "version", "ranks", "last error"});
   for (const auto& engine : model.engines) {
-    engines.Add({engine.name, std::string(wire::NameOf(engine.state)), ToString(engine.version),
+    const std::string control = engine.control.empty() ? "" : StrCat(" (", engine.control, ")");
+    engines.Add({engine.name, StrCat(wire::NameOf(engine.state), control), ToString(engine.version),
                  StrCat(engine.ranks), engine.last_error});
   }
   if (!model.engines.empty()) out += "\n" + engines.ToString();
@@ -66,7 +67,8 @@ void AddEngines(Json& json, const wire::ModelView& model) {
   for (const auto& engine : model.engines) {
     json.BeginObject().Key("name").String(engine.name).Key("state").String(wire::NameOf(engine.state));
     AddVersion(json, engine.version);
-    json.Key("ranks").Number(engine.ranks).Key("last_error").String(engine.last_error).EndObject();
+    json.Key("ranks").Number(engine.ranks).Key("last_error").String(engine.last_error);
+    json.Key("control").String(engine.control).EndObject();
   }
   json.EndArray();
 }

@@ -166,6 +166,36 @@ class Inference {
   virtual void Close() = 0;
 };
 
+/// Stands where an engine can be paused (vLLM's or SGLang's front end), once per engine. The controller then
+/// steers the engine through it: no tensor of a paused-for update is written before the engine is paused, and
+/// no request is let in while the engine has no whole version. It asks for one thing after the other:
+///   kPause   generate nothing: the tensors are about to change (shadow landing: to be switched)
+///   kSettle  every rank has switched: flush what was computed with the old weights, say the new version
+///   kAdmit   every rank serves `version`: go on, and let requests come
+///   kEvict   there is no whole version to serve (`reason`): let no requests come
+/// Each has `commit_timeout`; whoever is later, or answers with an error, is out of the update. An engine
+/// that has had one takes part in updates only while one is here. Thread safe, but Next is for one thread.
+class EngineControl {
+ public:
+  enum class Move { kPause, kSettle, kAdmit, kEvict };
+  struct Order {
+    uint64_t number = 0;
+    Move move = Move::kEvict;
+    Version version;
+    std::string reason;
+    uint64_t session = 0;  ///< Of this object's; orders of an earlier one need no answer.
+  };
+  /// `options.engine` names the engine; rank and world size are not used. Blocks as Trainer::Connect.
+  static Result<std::unique_ptr<EngineControl>> Connect(WorkerOptions options);
+  virtual ~EngineControl() = default;
+  /// The next thing to do; one that was replaced before it was taken is left out. kTimedOut; why the session
+  /// has ended.
+  virtual Result<Order> Next(double timeout) = 0;
+  /// It is done, or why it could not be.
+  virtual void Answer(const Order& order, const Status& status) = 0;
+  virtual void Close() = 0;
+};
+
 /// The process that plans, in this process.
 class Controller {
  public:

@@ -108,6 +108,7 @@ void BindValues(nb::module_& module) {
 
 using HeldTrainer = Held<Trainer>;
 using HeldInference = Held<Inference>;
+using HeldControl = Held<EngineControl>;
 using HeldController = Held<Controller>;
 
 void BindTrainer(nb::module_& module) {
@@ -198,6 +199,39 @@ void BindInference(nb::module_& module) {
       });
 }
 
+void BindEngineControl(nb::module_& module) {
+  nb::enum_<EngineControl::Move>(module, "CoreMove")
+      .value("PAUSE", EngineControl::Move::kPause)
+      .value("SETTLE", EngineControl::Move::kSettle)
+      .value("ADMIT", EngineControl::Move::kAdmit)
+      .value("EVICT", EngineControl::Move::kEvict);
+  nb::class_<EngineControl::Order>(module, "CoreOrder")
+      .def_ro("move", &EngineControl::Order::move)
+      .def_ro("version", &EngineControl::Order::version)
+      .def_ro("reason", &EngineControl::Order::reason);
+  nb::class_<HeldControl>(module, "CoreEngineControl")
+      .def_static("connect",
+                  [](std::string controller, std::string model, std::string engine, StringMap settings) {
+                    auto options = OptionsOf(std::move(controller), 0, 1, std::move(model), std::move(engine),
+                                             std::move(settings));
+                    return HeldControl(ValueOrThrow(
+                        CallUnlocked([&] { return EngineControl::Connect(std::move(options)); })));
+                  })
+      .def("next",
+           [](HeldControl& self, double timeout) {
+             return ValueOrThrow(CallUnlocked([&] { return self->Next(timeout); }));
+           })
+      .def("answer",
+           [](HeldControl& self, const EngineControl::Order& order, const std::string& error) {
+             const nb::gil_scoped_release release;
+             self->Answer(order, error.empty() ? Status::Ok() : Status(Code::kUnavailable, error));
+           })
+      .def("close", [](HeldControl& self) {
+        const nb::gil_scoped_release release;
+        self->Close();
+      });
+}
+
 void BindController(nb::module_& module) {
   nb::class_<HeldController>(module, "CoreController")
       .def_static(
@@ -220,6 +254,7 @@ void BindWorker(nb::module_& module) {
   BindValues(module);
   BindTrainer(module);
   BindInference(module);
+  BindEngineControl(module);
   BindController(module);
   module.def("interrupt_when", &InterruptWhen, nb::arg("event").none(),
              "Calls of this thread that wait end once `event` (a threading.Event) is set; None: no more.");

@@ -19,6 +19,7 @@ from ._weightcast import (
     library_version,
     set_log_level,
 )
+from .engine_control import EngineControl
 from .errors import (
     Cancelled,
     Corrupt,
@@ -43,6 +44,7 @@ __all__ = [
     "Cancelled",
     "Controller",
     "Corrupt",
+    "EngineControl",
     "EngineState",
     "EngineStats",
     "Error",

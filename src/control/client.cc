@@ -58,8 +58,10 @@ class Client final : public ControlClient {
   }
 
   void Send(wire::WorkerMessage message) override {
-    const bool registers =
-        std::holds_alternative<wire::Register>(message) || std::holds_alternative<wire::Suspended>(message);
+    const auto* steered = std::get_if<wire::Steered>(&message);
+    const bool registers = std::holds_alternative<wire::Register>(message) ||
+                           std::holds_alternative<wire::Suspended>(message) ||
+                           (steered != nullptr && steered->order == 0);
     auto packet = MakePacket(message);
     {
       const std::lock_guard lock(mutex_);

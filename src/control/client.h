@@ -36,7 +36,7 @@ struct ClientOptions {
 ///
 /// Otherwise a session begins with each `Welcome`: the controller then knows of this worker only its Hello,
 /// so the worker registers (and publishes) again. After a Welcome that is not the first, messages sent before
-/// it are dropped, and so is all that is sent until the next Register or Suspended.
+/// it are dropped, and so is all that is sent until the next Register or Suspended, or Steered of order 0.
 ///
 /// The client ends (kEnded): kPermission for a wrong token, at once; with the reason of `Refused`; kTimedOut,
 /// naming the address, when no controller was reached for join_timeout at first, for controller_timeout

@@ -29,11 +29,13 @@ void Machine::Advance() {
     TryOpen();
     AdvanceUpdate();  // One without targets ends as it opens.
   }
+  SteerIdle();
   ArmJoinTimers();
   ArmCatchUp();
 }
 
 void Machine::On(const StreamBroken& event) {
+  if (Group* group = SteeredBy(event.session)) group->steering.connected = false;
   Worker* worker = Find(event.session);
   if (worker == nullptr) return;
   worker->connected = false;
@@ -42,6 +44,7 @@ void Machine::On(const StreamBroken& event) {
 }
 
 void Machine::On(const Resumed& event) {
+  if (Group* group = SteeredBy(event.session)) group->steering.connected = true;
   Worker* worker = Find(event.session);
   if (worker == nullptr) return;
   worker->connected = true;
@@ -49,6 +52,13 @@ void Machine::On(const Resumed& event) {
 }
 
 void Machine::On(const Gone& event) {
+  if (Group* group = SteeredBy(event.session)) {
+    actions_.push_back(Forget{event.session});
+    LoseControl(*group, {event.reason.code(), StrCat("the control of engine ", group->name,
+                                                     " is lost: ", event.reason.message())});
+    Advance();
+    return;
+  }
   const Worker* worker = Find(event.session);
   if (worker == nullptr) return;
   const Status reason(event.reason.code(), StrCat(TextOf(*worker), " is lost: ", event.reason.message()));
@@ -83,6 +93,11 @@ void Machine::On(const TimerFired& event) {
 }
 
 void Machine::On(const Said& event) {
+  if (Group* group = SteeredBy(event.session)) {
+    ControlSaid(*group, event.message);
+    Advance();
+    return;
+  }
   Worker* worker = Find(event.session);
   if (worker == nullptr) return;
   const bool trainer = worker->group == kTrainers;
@@ -163,7 +178,9 @@ Group* Machine::FindGroup(GroupId id) {
 }
 
 bool Machine::Whole(const Group& group) const {
-  return Complete(group) && std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+  const bool uncontrolled = group.controlled && group.steering.session == 0;
+  return Complete(group) && !uncontrolled &&
+         std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
            return worker.group != group.id || (worker.registered && (group.id == kTrainers || worker.landed));
          });
 }

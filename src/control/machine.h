@@ -85,6 +85,9 @@ class Machine {
   enum class Part { kTarget, kAbsent, kIgnored, kFencing };
   Part PartOf(const Group& group, const Version& version, bool fresh, UpdateState& update) const;
   void Open(UpdateState update, bool fresh);
+  /// Pauses the engine first if it has an EngineControl and its live tensors are to be written.
+  void BeginGrants(Target& target);
+  void AskForGrants(Target& target);
   void AwaitGrants(Target& target);
 
   // The update (machine_update.cc, machine_abort.cc).
@@ -119,6 +122,8 @@ class Machine {
   [[nodiscard]] Duration LimitOf(const Target& target) const;
   void ReleaseSources();
   void CommitReady();
+  void TellCommit(Target& target);
+  void TellServe(Target& target);
   /// `who` is the rank that is to blame, nullptr when that is no rank of this engine.
   void EngineOut(Target& target, const Status& reason, const Worker* who = nullptr,
                  SessionId fenced_already = 0);
@@ -152,6 +157,20 @@ class Machine {
   /// Engines that lack what others serve get it from them; true if such an update is open now.
   bool OpenFromPeers();
   [[nodiscard]] std::vector<const Group*> Lacking(const Version& version) const;
+
+  // EngineControl (machine_steer.cc).
+  void AttachControl(SessionId session, const wire::Hello& hello);
+  void LoseControl(Group& group, const Status& reason);
+  void ControlSaid(Group& group, const wire::WorkerMessage& message);
+  void OnSteered(Group& group, const wire::Steered& message);
+  void Order(Group& group, wire::Move move, const Version& version, const Status& reason = Status::Ok());
+  void OrderFor(Target& target, EngineStep step, wire::Move move, const Version& version);
+  void GoOn(Target& target);
+  void SteerFailed(Target& target, const Status& reason);
+  void OnSteerTimer(Target& target);
+  void SteerIdle();
+  /// The engine whose EngineControl this is; nullptr if it is none.
+  Group* SteeredBy(SessionId session);
 
   // Look-ups.
   Worker* Find(SessionId session);

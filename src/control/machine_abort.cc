@@ -166,15 +166,21 @@ void Machine::OnStepTimer(GroupId group) {
   // By EngineStep.
   static constexpr Missing kMissing[] = {
       {RankStep::kReady, " has not got its bytes from another holder"},
+      {RankStep::kAsked, ""},
       {RankStep::kGranted,
        " has not granted the update; is its engine in begin() or wait()? See grant_timeout"},
       {RankStep::kGranted, ""},
       {RankStep::kReady, " has not received every byte"},
       {RankStep::kReady, ""},
+      {RankStep::kAsked, ""},
       {RankStep::kCommitted, " has not switched; call receive() and finish(), or raise commit_timeout"},
+      {RankStep::kAsked, ""},
       {RankStep::kServing, " has not answered Serve"}};
   const bool waits = target->step == EngineStep::kGranted || target->step == EngineStep::kReady;
   if (waits || target->step >= EngineStep::kDone) return;
+  const bool steers = target->step == EngineStep::kPausing || target->step == EngineStep::kHalting ||
+                      target->step == EngineStep::kSettling || target->step == EngineStep::kAdmitting;
+  if (steers) return OnSteerTimer(*target);
   const Missing& missing = kMissing[static_cast<size_t>(target->step)];
   const Worker* who = nullptr;
   for (const Receiver& rank : s_.update->receivers) {

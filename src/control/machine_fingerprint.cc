@@ -15,7 +15,10 @@ class Writer : public wire::FieldHash<Writer> {
   void Add(const Group& g) {
     (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.grant_timer,
             g.fence_overdue, g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.at_fault, g.last_error,
-            g.loss);
+            g.loss, g.controlled, g.steering);
+  }
+  void Add(const Steering& c) {
+    (*this)(c.session, c.incarnation, c.connected, c.order, c.move, c.version, c.done, c.failed, c.overdue);
   }
   void Add(const PlanState& p) {
     (*this)(p.epoch, p.phase, p.stale, p.delay, p.ever, p.sources, p.from_engines, p.partial, p.destinations);

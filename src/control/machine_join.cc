@@ -36,6 +36,10 @@ Status Machine::CheckHello(const wire::Hello& hello) const {
             trainer ? "a trainer has no engine name" : "an inference rank needs the name of its engine"};
   if (hello.world_size == 0 || hello.world_size > wire::kMaxWorkers)
     return {Code::kInvalidArgument, StrCat("a world size of ", hello.world_size, " is not possible")};
+  if (hello.name.role == wire::Role::kControl)
+    return hello.world_size == 1 && hello.name.rank == 0
+               ? Status::Ok()
+               : Status(Code::kInvalidArgument, "an EngineControl has rank 0 of 1");
   if (hello.name.rank >= hello.world_size)
     return {Code::kInvalidArgument, StrCat(wire::ToString(hello.name), " is not among 0 .. ",
                                            hello.world_size - 1, ": the world size is ", hello.world_size)};
@@ -71,14 +75,15 @@ Status Machine::TakePlace(const wire::Hello& hello) {
 Group& Machine::GroupFor(const wire::Hello& hello) {
   const auto known = std::find_if(s_.groups.begin(), s_.groups.end(),
                                   [&](const Group& group) { return group.name == hello.name.engine; });
+  const bool control = hello.name.role == wire::Role::kControl;
   if (known == s_.groups.end()) {
     Group group;
     group.id = s_.next_group++;
     group.name = hello.name.engine;
-    group.world_size = hello.world_size;
+    if (!control) group.world_size = hello.world_size;
     return s_.groups.emplace_back(std::move(group));
   }
-  if (known->members == 0) known->world_size = hello.world_size;
+  if (known->members == 0 && !control) known->world_size = hello.world_size;
   return *known;
 }
 
@@ -149,6 +154,8 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   worker.landing = message.landing;
   worker.shares = message.shares;
   worker.holds = message.landed;
+  Group& group = *FindGroup(worker.group);
+  group.controlled = group.controlled || message.controlled;
   TakeState(worker, message.state, message.version);
   BeginAgain(worker, "registered its tensors anew");
 }
@@ -182,11 +189,17 @@ void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
 void Machine::On(const Attached& event) {
   const wire::Hello& hello = event.hello;
   Status refusal = CheckHello(hello);
-  if (refusal.ok()) refusal = TakePlace(hello);
+  const bool control = hello.name.role == wire::Role::kControl;
+  if (refusal.ok() && !control) refusal = TakePlace(hello);
   if (!refusal.ok()) {
     Log(LogLevel::kWarning, "refused ", wire::ToString(hello.name), " of ", hello.host, ": ",
         refusal.message());
     actions_.push_back(Refuse{event.session, std::move(refusal)});
+    Advance();
+    return;
+  }
+  if (control) {
+    AttachControl(event.session, hello);
     Advance();
     return;
   }
@@ -199,6 +212,7 @@ void Machine::On(const Attached& event) {
   Admit(event.session, hello, group);
   Tell(event.session,
        wire::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
+  if (group.controlled) Tell(event.session, wire::Controlled{});
   Log(LogLevel::kInfo, wire::ToString(hello.name), " joined from ", hello.host, " (", group.members, " of ",
       group.world_size, ")");
   if (Complete(group)) {
@@ -261,8 +275,8 @@ void Machine::ForgetEmptyGroups() {
   size_t empty = 0;
   for (size_t i = s_.groups.size(); i-- > 1;) {
     const Group& group = s_.groups[i];
-    const bool in_update = s_.update && TargetOf(group.id) != nullptr;
-    if (in_update || group.join_timer || group.members != 0 || ++empty <= kEmptyEnginesKept) continue;
+    const bool needed = TargetOf(group.id) != nullptr || group.steering.session != 0;
+    if (needed || group.join_timer || group.members != 0 || ++empty <= kEmptyEnginesKept) continue;
     s_.groups.erase(s_.groups.begin() + static_cast<ptrdiff_t>(i));
   }
 }
@@ -274,8 +288,11 @@ void Machine::ArmJoinTimers() {
   for (Group& group : s_.groups) {
     // During an update nobody is planned, so a whole group waits for us, not for others. Whoever sleeps will
     // come back.
+    const Target* target = TargetOf(group.id);
+    const bool busy =
+        target != nullptr && target->step != EngineStep::kOut && target->step != EngineStep::kDone;
     const bool waits =
-        (s_.update && Whole(group)) || (sleepers && (group.id == kTrainers || IsSuspended(group)));
+        busy || (s_.update && Whole(group)) || (sleepers && (group.id == kTrainers || IsSuspended(group)));
     const bool wanted = !group.planned && group.members != 0 && !waits;
     if (wanted == group.join_timer) continue;
     group.join_timer = wanted;
@@ -310,6 +327,8 @@ Status Machine::WhyStillWaiting(const Group& group) const {
     if (worker.group == group.id && !(worker.registered && (group.id == kTrainers || worker.landed)))
       return {Code::kTimedOut, StrCat(TextOf(worker), " has not registered its tensors", limit)};
   }
+  if (group.controlled && group.steering.session == 0)
+    return {Code::kTimedOut, StrCat("its EngineControl did not come back", limit)};
   if (group.id != kTrainers) {
     const Group& trainers = s_.groups.front();
     return {Code::kTimedOut,

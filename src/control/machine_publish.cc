@@ -165,6 +165,10 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
     return absent(false, {Code::kInvalidArgument,
                           StrCat("engine ", group.name, " serves version ", ToString(served), " already")});
   if (!fresh && group.tried == version && group.tries >= kMaxTries) return Part::kIgnored;
+  if (group.steering.overdue)
+    return absent(false, {Code::kTimedOut, StrCat("the control of engine ", group.name,
+                                                  " has not answered since it was asked to ",
+                                                  wire::NameOf(group.steering.move))});
   for (const Worker& worker : s_.workers) {
     if (worker.group != group.id || !worker.fencing) continue;
     if (!group.fence_overdue) return Part::kFencing;
@@ -227,19 +231,36 @@ void Machine::Open(UpdateState update, bool fresh) {
     const bool takes_part = std::any_of(update.targets.begin(), update.targets.end(),
                                         [&](const Target& target) { return target.group == rank.group; });
     if (takes_part)
-      update.receivers.push_back({.session = rank.session,
-                                  .group = rank.group,
-                                  .rank = rank.rank,
-                                  .destination = number,
-                                  .id = update.id});
+      update.receivers.push_back(
+          {.session = rank.session, .group = rank.group, .rank = rank.rank, .destination = number});
   }
   for (Worker& worker : s_.workers) worker.waiting = false;
   Log(LogLevel::kInfo, wire::ToString(update.id), ": version ", ToString(update.version), " to ",
       update.targets.size(), " engines");
   s_.update = std::move(update);
-  for (const Receiver& receiver : s_.update->receivers)
-    Tell(receiver.session, wire::GrantRequest{.update = s_.update->id, .version = s_.update->version});
-  for (Target& target : s_.update->targets) AwaitGrants(target);
+  for (Target& target : s_.update->targets) BeginGrants(target);
+}
+
+void Machine::BeginGrants(Target& target) {
+  const bool in_place = std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+    return worker.group == target.group && worker.landing == wire::Landing::kInPlace;
+  });
+  if (in_place && FindGroup(target.group)->controlled) {
+    OrderFor(target, EngineStep::kPausing, wire::Move::kPause, {});
+  } else {
+    AskForGrants(target);
+  }
+}
+
+/// Those of its ranks that have not every byte.
+void Machine::AskForGrants(Target& target) {
+  for (Receiver& rank : s_.update->receivers) {
+    if (rank.group != target.group || rank.step >= RankStep::kReady) continue;
+    rank.id = s_.update->id;
+    rank.started = false;
+    Tell(rank.session, wire::GrantRequest{.update = rank.id, .version = s_.update->version});
+  }
+  AwaitGrants(target);
 }
 
 /// Whoever was late for one update does not get the whole time anew for the next.

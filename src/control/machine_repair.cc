@@ -196,13 +196,10 @@ void Machine::OpenAttempt() {
     Receiver& rank = *ReceiverOf(s_.plan.destinations[number]);
     const bool lacks = TargetOf(rank.group)->step == EngineStep::kSourceless;
     if (!lacks || rank.step >= RankStep::kReady) continue;
-    rank.id = update.id;
     rank.destination = number;
-    rank.started = false;
-    Tell(rank.session, wire::GrantRequest{.update = rank.id, .version = update.version});
   }
   for (Target& target : update.targets) {
-    if (target.step == EngineStep::kSourceless) AwaitGrants(target);
+    if (target.step == EngineStep::kSourceless) BeginGrants(target);
   }
 }
 
@@ -212,7 +209,8 @@ std::vector<const Group*> Machine::Lacking(const Version& version) const {
   std::vector<const Group*> lacking;
   for (const Group& group : s_.groups) {
     const bool tired = group.tried == version && (group.at_fault || group.tries >= kMaxTries);
-    if (group.id == kTrainers || !Whole(group) || tired || EngineVersion(group) >= version) continue;
+    const bool hangs = group.steering.overdue;
+    if (group.id == kTrainers || !Whole(group) || tired || hangs || EngineVersion(group) >= version) continue;
     if (!IsFencing(group)) lacking.push_back(&group);
   }
   return lacking;

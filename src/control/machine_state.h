@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -63,6 +64,20 @@ struct Worker {
   friend bool operator==(const Worker&, const Worker&) = default;
 };
 
+/// Where an engine stands with its EngineControl: the last order, and what came of it.
+struct Steering {
+  SessionId session = 0;  ///< 0: it is not here.
+  uint64_t incarnation = 0;
+  bool connected = true;
+  uint64_t order = 0;  ///< Counts.
+  wire::Move move = wire::Move::kEvict;
+  Version version;
+  bool done = true;      ///< Answered, and well. Whoever comes new has no requests.
+  bool failed = false;   ///< Answered, and badly.
+  bool overdue = false;  ///< An update has waited for it in vain: others are not kept waiting again.
+  friend bool operator==(const Steering&, const Steering&) = default;
+};
+
 /// Updates to one version that may fail in one engine before it has to join anew.
 inline constexpr uint8_t kMaxTries = 3;
 
@@ -85,6 +100,8 @@ struct Group {
   weightcast::Status last_error;
   /// A member of the complete group was lost and has not been replaced.
   weightcast::Status loss;
+  bool controlled = false;  ///< Has, or had, an EngineControl: takes part in updates only with it.
+  Steering steering;
   friend bool operator==(const Group&, const Group&) = default;
 };
 
@@ -128,16 +145,22 @@ struct Receiver {
 /// An engine's: a step is reached when all its ranks have reached it.
 enum class EngineStep : uint8_t {
   kSourceless,  ///< Its bytes are to come from another holder: fenced and planned before it is asked.
+  kPausing,     ///< Its EngineControl pauses it: the live tensors are to be written.
   kGranting,
   kGranted,  ///< By all its ranks; no source is told before every engine that switches with it has come so
              ///< far.
   kWriting,
   kReady,
+  kHalting,  ///< As kPausing, before a switch from spare buffers.
   kCommitting,
-  kServing,  ///< All have committed, Serve has gone out: the update has succeeded here.
+  kSettling,   ///< All have committed; its EngineControl flushes caches and sets the version.
+  kServing,    ///< Serve has gone out: the update has succeeded here.
+  kAdmitting,  ///< Its EngineControl lets it go on.
   kDone,
   kOut,
 };
+/// "writing"
+std::string_view NameOf(EngineStep step);
 struct Target {
   GroupId group = 0;
   EngineStep step = EngineStep::kGranting;

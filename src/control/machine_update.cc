@@ -261,13 +261,21 @@ void Machine::CommitReady() {
   if (waiting && SwitchTogether()) return;
   for (Target& target : update.targets) {
     if (target.step != EngineStep::kReady) continue;
-    for (Receiver& rank : update.receivers) {
-      if (rank.group != target.group) continue;
-      rank.step = RankStep::kCommitting;
-      Tell(rank.session, wire::Commit{.update = rank.id});
+    if (FindGroup(target.group)->controlled) {
+      OrderFor(target, EngineStep::kHalting, wire::Move::kPause, {});
+    } else {
+      TellCommit(target);
     }
-    Enter(target, EngineStep::kCommitting);
   }
+}
+
+void Machine::TellCommit(Target& target) {
+  for (Receiver& rank : s_.update->receivers) {
+    if (rank.group != target.group) continue;
+    rank.step = RankStep::kCommitting;
+    Tell(rank.session, wire::Commit{.update = rank.id});
+  }
+  Enter(target, EngineStep::kCommitting);
 }
 
 void Machine::OnCommitted(Worker& worker, const wire::Committed& message) {
@@ -276,14 +284,23 @@ void Machine::OnCommitted(Worker& worker, const wire::Committed& message) {
   rank->step = RankStep::kCommitted;
   worker.state = EngineState::kCommitted;
   if (!AllAt(worker.group, RankStep::kCommitted)) return;
-  for (const Receiver& other : s_.update->receivers) {
-    Worker* told = Find(other.session);
-    if (other.group != worker.group || told == nullptr) continue;
-    told->told = other.id;
-    told->told_version = s_.update->version;
-    Tell(other.session, wire::Serve{.update = other.id});
+  Target& target = *TargetOf(worker.group);
+  if (FindGroup(worker.group)->controlled) {
+    OrderFor(target, EngineStep::kSettling, wire::Move::kSettle, s_.update->version);
+  } else {
+    TellServe(target);
   }
-  Enter(*TargetOf(worker.group), EngineStep::kServing);
+}
+
+void Machine::TellServe(Target& target) {
+  for (const Receiver& rank : s_.update->receivers) {
+    Worker* told = Find(rank.session);
+    if (rank.group != target.group || told == nullptr) continue;
+    told->told = rank.id;
+    told->told_version = s_.update->version;
+    Tell(rank.session, wire::Serve{.update = rank.id});
+  }
+  Enter(target, EngineStep::kServing);
 }
 
 void Machine::OnServing(Worker& worker, const wire::Serving& message) {
@@ -295,7 +312,13 @@ void Machine::OnServing(Worker& worker, const wire::Serving& message) {
     Receiver* rank = InTurn(worker, message.update, RankStep::kCommitted, "Serving");
     if (rank == nullptr) return;
     rank->step = RankStep::kServing;
-    if (AllAt(worker.group, RankStep::kServing)) Enter(*TargetOf(worker.group), EngineStep::kDone);
+    if (!AllAt(worker.group, RankStep::kServing)) return;
+    Target& target = *TargetOf(worker.group);
+    if (FindGroup(worker.group)->controlled) {
+      OrderFor(target, EngineStep::kAdmitting, wire::Move::kAdmit, s_.update->version);
+    } else {
+      Enter(target, EngineStep::kDone);
+    }
     return;
   }
   const Receiver* rank = ReceiverOf(worker.session);

@@ -13,13 +13,16 @@ std::string_view Machine::Phase() const {
     switch (least) {
       case EngineStep::kSourceless:
         return "repairing";
+      case EngineStep::kPausing:
       case EngineStep::kGranting:
       case EngineStep::kGranted:
         return "granting";
       case EngineStep::kWriting:
         return "writing";
       case EngineStep::kReady:
+      case EngineStep::kHalting:
       case EngineStep::kCommitting:
+      case EngineStep::kSettling:
         return "committing";
       default:
         return "serving";
@@ -37,6 +40,29 @@ std::string_view Machine::Phase() const {
   }
   return "waiting for workers";
 }
+
+std::string_view NameOf(EngineStep step) {
+  static constexpr std::string_view kNames[] = {"sourceless", "pausing", "granting",   "granted",  "writing",
+                                                "ready",      "halting", "committing", "settling", "serving",
+                                                "admitting",  "done",    "out"};
+  static_assert(std::size(kNames) == static_cast<size_t>(EngineStep::kOut) + 1);
+  return kNames[static_cast<size_t>(step)];
+}
+
+namespace {
+
+/// "admitted"; "pausing"; "pause failed"; "gone"; empty without an EngineControl.
+std::string ControlText(const Group& group) {
+  const Steering& control = group.steering;
+  if (control.session == 0) return group.controlled ? "gone" : "";
+  if (control.failed) return StrCat(wire::NameOf(control.move), " failed");
+  static constexpr std::string_view kDone[] = {"paused", "settled", "admitted", "evicted"};
+  static constexpr std::string_view kDoing[] = {"pausing", "settling", "admitting", "evicting"};
+  const auto move = static_cast<size_t>(control.move);
+  return std::string(control.done ? kDone[move] : kDoing[move]);
+}
+
+}  // namespace
 
 wire::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
   MachineState copy = state;
@@ -70,7 +96,8 @@ wire::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
                             .ranks = group.world_size,
                             .state = machine.EngineStateOf(group),
                             .version = machine.EngineVersion(group),
-                            .last_error = group.last_error.message()});
+                            .last_error = group.last_error.message(),
+                            .control = ControlText(group)});
   }
   view.last_error = state.last_error.message();
   return view;

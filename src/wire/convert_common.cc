@@ -47,7 +47,7 @@ void Put(const WorkerName& from, pb::WorkerName& to) {
   to.set_rank(from.rank);
 }
 void Get(const pb::WorkerName& from, WorkerName& to, Check& check) {
-  to.role = check.Value(from.role(), Role::kInference, "role");
+  to.role = check.Value(from.role(), Role::kControl, "role");
   check.Name(from.engine(), kMaxNameBytes, "engine");
   to.engine = from.engine();
   to.rank = from.rank();

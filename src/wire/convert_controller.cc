@@ -76,6 +76,14 @@ void PutIn(const Lost& from, pb::ControllerMessage& message) {
   Put(from.name, *message.mutable_lost()->mutable_name());
   Put(from.reason, *message.mutable_lost()->mutable_reason());
 }
+void PutIn(const Steer& from, pb::ControllerMessage& message) {
+  auto& to = *message.mutable_steer();
+  to.set_order(from.order);
+  to.set_move(static_cast<uint32_t>(from.move));
+  Put(from.version, *to.mutable_version());
+  Put(from.reason, *to.mutable_reason());
+}
+void PutIn(const Controlled&, pb::ControllerMessage& message) { message.mutable_controlled(); }
 void PutIn(const Heartbeat&, pb::ControllerMessage& message) { message.mutable_heartbeat(); }
 
 Welcome GetWelcome(const pb::Welcome& from, Check& check) {
@@ -170,6 +178,16 @@ Lost GetLost(const pb::Lost& from, Check& check) {
   return to;
 }
 
+Steer GetSteer(const pb::Steer& from, Check& check) {
+  Steer to{.order = from.order(),
+           .move = check.Value(from.move(), Move::kEvict, "move"),
+           .version = {},
+           .reason = {}};
+  Get(from.version(), to.version, check);
+  Get(from.reason(), to.reason, check);
+  return to;
+}
+
 }  // namespace
 
 void Put(const ControllerMessage& from, pb::ControllerMessage& to) {
@@ -220,6 +238,12 @@ void Get(const pb::ControllerMessage& from, ControllerMessage& to, Check& check)
       return;
     case ControllerMessage::kLost:
       to = GetLost(from.lost(), check);
+      return;
+    case ControllerMessage::kSteer:
+      to = GetSteer(from.steer(), check);
+      return;
+    case ControllerMessage::kControlled:
+      to = Controlled{};
       return;
     case ControllerMessage::kHeartbeat:
       to = Heartbeat{};

@@ -36,6 +36,7 @@ void Put(const EngineView& from, pb::EngineView& to) {
   to.set_state(static_cast<uint32_t>(from.state));
   wire::Put(from.version, *to.mutable_version());
   to.set_last_error(from.last_error.substr(0, kMaxStatusBytes));
+  to.set_control(from.control);
 }
 void Get(const pb::EngineView& from, EngineView& to, Check& check) {
   check.Name(from.name(), kMaxNameBytes, "engine");
@@ -46,6 +47,8 @@ void Get(const pb::EngineView& from, EngineView& to, Check& check) {
   to.state = check.Value(from.state(), EngineState::kFailed, "state");
   wire::Get(from.version(), to.version, check);
   to.last_error = from.last_error();
+  check.Name(from.control(), kMaxNameBytes, "control");
+  to.control = from.control();
 }
 
 void Put(const ModelView& from, pb::ModelView& to) {

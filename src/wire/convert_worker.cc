@@ -28,6 +28,7 @@ void PutIn(const Register& from, pb::WorkerMessage& message) {
   Put(from.version, *to.mutable_version());
   to.set_withholds(!from.shares);
   Put(from.landed, *to.mutable_landed());
+  to.set_controlled(from.controlled);
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -76,6 +77,10 @@ void PutIn(const Failed& from, pb::WorkerMessage& message) {
   Put(from.reason, *to.mutable_reason());
 }
 void PutIn(const Suspended&, pb::WorkerMessage& message) { message.mutable_suspended(); }
+void PutIn(const Steered& from, pb::WorkerMessage& message) {
+  message.mutable_steered()->set_order(from.order);
+  Put(from.status, *message.mutable_steered()->mutable_status());
+}
 void PutIn(const Cancel& from, pb::WorkerMessage& message) {
   message.mutable_cancel()->set_number(from.number);
 }
@@ -111,6 +116,7 @@ Register GetRegister(const pb::Register& from, Check& check) {
   to.state = check.Value(from.state(), EngineState::kFailed, "state");
   Get(from.version(), to.version, check);
   to.shares = !from.withholds();
+  to.controlled = from.controlled();
   Get(from.landed(), to.landed, check);
   return to;
 }
@@ -171,6 +177,12 @@ Failed GetFailed(const pb::Failed& from, Check& check) {
   return to;
 }
 
+Steered GetSteered(const pb::Steered& from, Check& check) {
+  Steered to{.order = from.order(), .status = {}};
+  Get(from.status(), to.status, check);
+  return to;
+}
+
 }  // namespace
 
 void Put(const WorkerMessage& from, pb::WorkerMessage& to) {
@@ -218,6 +230,9 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       return;
     case WorkerMessage::kSuspended:
       to = Suspended{};
+      return;
+    case WorkerMessage::kSteered:
+      to = GetSteered(from.steered(), check);
       return;
     case WorkerMessage::kCancel:
       to = Cancel{.number = from.cancel().number()};

@@ -8,6 +8,7 @@ namespace weightcast::wire {
 
 std::string ToString(const WorkerName& name) {
   if (name.role == Role::kTrainer) return StrCat("trainer ", name.rank);
+  if (name.role == Role::kControl) return StrCat("the control of engine ", name.engine);
   return StrCat("engine ", name.engine, " rank ", name.rank);
 }
 
@@ -20,6 +21,11 @@ std::string_view NameOf(EngineState state) {
   static constexpr std::array<std::string_view, 7> kNames = {"JOINING",   "SERVING",   "UPDATING", "READY",
                                                              "COMMITTED", "SUSPENDED", "FAILED"};
   return kNames[static_cast<size_t>(state)];
+}
+
+std::string_view NameOf(Move move) {
+  static constexpr std::array<std::string_view, 4> kNames = {"pause", "settle", "admit", "evict"};
+  return kNames[static_cast<size_t>(move)];
 }
 
 std::string_view NameOf(Landing landing) { return landing == Landing::kInPlace ? "in_place" : "shadow"; }

@@ -33,9 +33,10 @@ struct UpdateId {
   friend auto operator<=>(const UpdateId&, const UpdateId&) = default;
 };
 
-enum class Role : uint8_t { kTrainer, kInference };
+/// kControl: the EngineControl of an engine, which pauses it; no rank.
+enum class Role : uint8_t { kTrainer, kInference, kControl };
 
-/// A worker's place. Trainers have an empty engine.
+/// A worker's place. Trainers have an empty engine; an EngineControl has rank 0.
 struct WorkerName {
   Role role = Role::kTrainer;
   std::string engine;
@@ -102,6 +103,7 @@ struct Register {
   bool shares = true;    ///< Inference: others may get what has landed here from here.
   Version landed =
       {};  ///< Inference: what the landing memory wholly holds; with shadow landing not always `version`.
+  bool controlled = false;  ///< Inference: was told Controlled once.
   friend bool operator==(const Register&, const Register&) = default;
 };
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
@@ -188,6 +190,12 @@ struct Failed {
 struct Suspended {
   friend bool operator==(const Suspended&, const Suspended&) = default;
 };
+/// EngineControl: what Steer asked for is done, or why not.
+struct Steered {
+  uint64_t order = 0;  ///< 0: of none; said once in each session, which begins with it.
+  Status status;
+  friend bool operator==(const Steered&, const Steered&) = default;
+};
 /// Trainer: the user called cancel().
 struct Cancel {
   int64_t number = 0;
@@ -203,7 +211,7 @@ struct Goodbye {
 
 using WorkerMessage =
     std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready, Committed, Serving,
-                 Aborted, Failed, Suspended, Cancel, Heartbeat, Goodbye>;
+                 Aborted, Failed, Suspended, Steered, Cancel, Heartbeat, Goodbye>;
 
 // --- Controller -> worker ----------------------------------------------------------------------
 
@@ -325,6 +333,26 @@ struct Done {
   double seconds = 0;  ///< From the first grant request to the last rank's Ready.
   friend bool operator==(const Done&, const Done&) = default;
 };
+/// What an EngineControl is asked to do with its engine.
+enum class Move : uint8_t {
+  kPause,   ///< Generate nothing: the tensors are about to change.
+  kSettle,  ///< Every rank has switched to `version`: flush what was computed with the old weights, say the
+            ///< new version.
+  kAdmit,   ///< Every rank serves `version`: go on, and let requests come.
+  kEvict,   ///< There is no whole version to serve: let no requests come.
+};
+/// EngineControl: answered by Steered. A later order replaces one that is not done yet.
+struct Steer {
+  uint64_t order = 0;  ///< Rises within a session.
+  Move move = Move::kEvict;
+  Version version;
+  Status reason = {};  ///< Of kEvict.
+  friend bool operator==(const Steer&, const Steer&) = default;
+};
+/// Inference: the engine has an EngineControl and takes part in updates only with it.
+struct Controlled {
+  friend bool operator==(const Controlled&, const Controlled&) = default;
+};
 /// A worker of this model is gone.
 struct Lost {
   WorkerName name;
@@ -332,8 +360,9 @@ struct Lost {
   friend bool operator==(const Lost&, const Lost&) = default;
 };
 
-using ControllerMessage = std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start,
-                                       Commit, Serve, Stop, Abort, Release, Done, Lost, Heartbeat>;
+using ControllerMessage =
+    std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start, Commit, Serve, Stop,
+                 Abort, Release, Done, Lost, Steer, Controlled, Heartbeat>;
 
 // --- What `weightcast info` shows ---------------------------------------------------------------
 
@@ -356,6 +385,7 @@ struct EngineView {
   EngineState state = EngineState::kJoining;
   Version version;
   std::string last_error;
+  std::string control = {};  ///< How its EngineControl stands: "admitted", "pausing" ...; empty: it has none.
   friend bool operator==(const EngineView&, const EngineView&) = default;
 };
 struct ModelView {
@@ -382,5 +412,6 @@ std::string ToString(const WorkerName& name);  ///< "trainer 3", "engine rollout
 std::string ToString(const UpdateId& update);  ///< "update 7.1 (term 1, epoch 2)"
 std::string_view NameOf(EngineState state);    ///< "SERVING"
 std::string_view NameOf(Landing landing);      ///< "in_place"
+std::string_view NameOf(Move move);            ///< "pause"
 
 }  // namespace weightcast::wire

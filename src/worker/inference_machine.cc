@@ -23,6 +23,8 @@ void InferenceTransition::operator()(const wire::Welcome& welcome) {
   Do(SendRegistration{});
 }
 
+void InferenceTransition::operator()(const wire::Controlled&) { s_.controlled = true; }
+
 void InferenceTransition::operator()(const PlanArrived& plan) {
   if (s_.suspended) return;  // It was sent before Suspended came there.
   // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs

@@ -50,9 +50,10 @@ struct InferenceState {
   bool verify = false;    ///< Compare checksums before Ready.
   bool registered = false;
   wire::Landing landing = wire::Landing::kInPlace;
-  bool shares = true;      ///< Others may read what has landed here.
-  bool suspended = false;  ///< Nothing is registered until the engine wakes.
-  Version asleep;          ///< What was served before.
+  bool shares = true;       ///< Others may read what has landed here.
+  bool suspended = false;   ///< Nothing is registered until the engine wakes.
+  Version asleep;           ///< What was served before.
+  bool controlled = false;  ///< The engine has an EngineControl: a new controller must wait for it.
 
   bool ended = false;  ///< The session is over for good, because of `end`.
   Status end;
@@ -165,11 +166,12 @@ struct CallExpired {   ///< The deadline of the blocking call has passed, or its
   bool interrupted = false;
 };
 
-using InferenceEvent = std::variant<wire::Welcome, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort,
-                                    wire::Lost, PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed,
-                                    Arrived, SourceLost, GrantsFenced, Verified, Copied, SessionEnded,
-                                    MemoryLent, MemoryFree, RegisterCalled, BeginCalled, ReceiveCalled,
-                                    FinishCalled, AbortCalled, SuspendCalled, WaitCalled, CallExpired>;
+using InferenceEvent =
+    std::variant<wire::Welcome, wire::Controlled, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort,
+                 wire::Lost, PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed, Arrived,
+                 SourceLost, GrantsFenced, Verified, Copied, SessionEnded, MemoryLent, MemoryFree,
+                 RegisterCalled, BeginCalled, ReceiveCalled, FinishCalled, AbortCalled, SuspendCalled,
+                 WaitCalled, CallExpired>;
 
 // --- Actions --------------------------------------------------------------------------------------
 

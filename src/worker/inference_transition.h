@@ -16,6 +16,7 @@ class InferenceTransition {
   // The controller's messages.
   void operator()(const wire::Welcome& welcome);
   void operator()(const PlanArrived& plan);
+  void operator()(const wire::Controlled& controlled);
   void operator()(const wire::GrantRequest& request);
   void operator()(const wire::Commit& commit);
   void operator()(const wire::Serve& serve);

@@ -178,7 +178,8 @@ void InferenceWorker::Carry(const SendRegistration&) {
                                          .state = state_.state,
                                          .version = state_.served,
                                          .shares = state_.shares,
-                                         .landed = state_.landed});
+                                         .landed = state_.landed,
+                                         .controlled = state_.controlled});
   session_->client().Send(memory_->Map());
 }
 

@@ -206,9 +206,9 @@ MISTAKES = [
     ),
     (
         "repaired_rank_keeps_its_old_attempt",
-        REPAIR,
-        "    rank.id = update.id;\n",
-        "",
+        PUBLISH,
+        "    rank.id = s_.update->id;\n",
+        "    if (rank.id.sequence == 0) rank.id = s_.update->id;\n",
         "ids",
         "replicas_shadow kills=1 search=departures live_every=0",
     ),

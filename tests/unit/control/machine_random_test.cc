@@ -3,20 +3,33 @@
 #include <utility>
 
 #include "unit/control/simulator.h"
+#include "unit/diagram.h"
+#include "wire/codec.h"
 
 // Random orders of messages, deaths, restarts and late timers. The promises are checked at every action by
 // the simulator; here is what must hold in the end.
 namespace weightcast::control {
 namespace {
 
+std::string_view NameOfEvent(const Event& event) {
+  if (const auto* said = std::get_if<Said>(&event)) return wire::NameOf(said->message);
+  static constexpr std::string_view kNames[] = {"Hello", "stream broken", "stream back", "lease over",
+                                                "",      "time-out",      "plan made",   "plan failed"};
+  return kNames[event.index()];
+}
+
 class Adversary : public Simulator {
  public:
-  explicit Adversary(uint32_t seed) : random_(seed) {
+  Adversary(uint32_t seed, test::Diagram& diagram) : random_(seed) {
+    on_step = [&diagram](const MachineState& before, const Event& event, const MachineState& after) {
+      Draw(before, event, after, diagram);
+    };
     config.together = Chance(2);
     trainers_ = 1 + Pick(3);
     for (uint32_t engine = 0; engine < 1 + Pick(3); ++engine) engines_.push_back(1 + Pick(2));
     landing_ = Chance(2) ? wire::Landing::kInPlace : wire::Landing::kShadow;
     hold_ = Chance(3);
+    controlled_ = Chance(2);
   }
 
   void Run(int steps) {
@@ -29,7 +42,10 @@ class Adversary : public Simulator {
       }
       Disturb();
     }
-    for (auto& [session, process] : processes) Unstick(process);
+    for (auto& [session, process] : processes) {
+      Unstick(process);
+      if (IsControl(process) && Lives(process)) SteerLate(session);
+    }
     for (auto& [session, process] : processes) {
       if (process.linked || !Lives(process)) continue;
       process.linked = true;
@@ -49,6 +65,24 @@ class Adversary : public Simulator {
       EXPECT_FALSE(process.granted && !process.committed && IsTrainer(process));
     }
     CheckEnginesAgree();
+    CheckSteering();
+  }
+
+  /// Requests are let in exactly where one version is served.
+  void CheckSteering() {
+    for (const Group& group : state.groups) {
+      if (group.steering.session == 0) continue;
+      const Process& control = processes.at(group.steering.session);
+      const auto view = ViewOf(config, state);
+      const auto shown = std::find_if(view.engines.begin(), view.engines.end(),
+                                      [&](const auto& engine) { return engine.name == group.name; });
+      const bool serves = shown->version.number >= 0;
+      if (!serves) {
+        EXPECT_FALSE(control.admitted) << group.name << " is let in without a version";
+      } else if (!group.steering.failed) {
+        EXPECT_TRUE(control.admitted && !control.paused) << group.name << " is held back: " << shown->control;
+      }
+    }
   }
 
   /// Once nothing goes on, the ranks of a whole engine serve the same version or the engine is not serving.
@@ -56,7 +90,7 @@ class Adversary : public Simulator {
     for (const auto& engine : ViewOf(config, state).engines) {
       if (engine.state != wire::EngineState::kServing || engine.version.number < 0) continue;
       for (const auto& [session, process] : processes) {
-        if (Known(session) && process.hello.name.engine == engine.name) {
+        if (Known(session) && !IsControl(process) && process.hello.name.engine == engine.name) {
           EXPECT_TRUE(process.version == engine.version);
         }
       }
@@ -71,12 +105,25 @@ class Adversary : public Simulator {
   [[nodiscard]] bool Committed() const { return state.committed.number >= 0; }
 
  private:
+  /// An engine's way through an update; outside one it rests.
+  static void Draw(const MachineState& before, const Event& event, const MachineState& after,
+                   test::Diagram& diagram) {
+    const auto step = [](const MachineState& state, GroupId group) -> std::string_view {
+      if (!state.update) return "rest";
+      for (const Target& target : state.update->targets)
+        if (target.group == group) return NameOf(target.step);
+      return "rest";
+    };
+    for (const Group& group : after.groups)
+      diagram.Saw(step(before, group.id), step(after, group.id), NameOfEvent(event));
+  }
+
   uint32_t Pick(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
   bool Chance(uint32_t one_in) { return Pick(one_in) == 0; }
 
   static void Unstick(Process& process) {
     process.stuck = false;
-    process.grants = process.switches = process.fences = process.writes = true;
+    process.grants = process.switches = process.fences = process.writes = process.steers = true;
   }
 
   Process* Any() {
@@ -90,6 +137,8 @@ class Adversary : public Simulator {
     const uint32_t which = Pick(1 + static_cast<uint32_t>(engines_.size()));
     if (which == 0) {
       JoinTrainer(Pick(trainers_), trainers_);
+    } else if (controlled_ && Chance(4)) {
+      JoinControl(StrCat("e", which));
     } else {
       JoinRank(StrCat("e", which), Pick(engines_[which - 1]), engines_[which - 1], landing_);
     }
@@ -147,9 +196,11 @@ class Adversary : public Simulator {
         return;
       case 2:
         process.grants = !process.grants || Chance(2);
+        process.steers = !process.steers || Chance(2);
         return;
       case 3:
         process.switches = !process.switches || Chance(2);
+        if (IsControl(process)) process.cannot = {Code::kUnavailable, "not now"};
         return;
       case 4:
         process.writes = !process.writes || Chance(2);
@@ -164,14 +215,14 @@ class Adversary : public Simulator {
         Reregister(process);
         return;
       case 8:
-        if (state.update)
+        if (state.update && !IsControl(process))
           process.outbox.push_back(
               wire::Failed{.update = state.update->id,
                            .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
                            .reason = {Code::kInternal, "a step failed"}});
         return;
       default:
-        if (state.plan.phase == PlanPhase::kPreparing)
+        if (state.plan.phase == PlanPhase::kPreparing && !IsControl(process))
           process.outbox.push_back(
               wire::Failed{.update = {.term = config.term, .epoch = state.plan.epoch},
                            .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
@@ -181,7 +232,7 @@ class Adversary : public Simulator {
 
   /// As workers do it: not while memory may be written.
   void Reregister(Process& process) {
-    if (process.granted) return;
+    if (process.granted || IsControl(process)) return;
     if (!IsTrainer(process) && Chance(2)) {  // Other memory.
       process.version = {};
       process.state = wire::EngineState::kJoining;
@@ -195,19 +246,21 @@ class Adversary : public Simulator {
   std::vector<uint32_t> engines_;
   wire::Landing landing_ = wire::Landing::kInPlace;
   bool hold_ = false;
+  bool controlled_ = false;
   int64_t number_ = 0;
   int reregistered_ = 0;
 };
 
 TEST(MachineRandom, EveryPromiseHoldsInEveryOrder) {
+  test::Diagram diagram;
   uint64_t opened = 0;
   int committed = 0;
   int kept = 0;
   int superseded = 0;
   int reregistered = 0;
-  for (uint32_t seed = 1; seed <= 150; ++seed) {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(StrCat("seed ", seed));
-    Adversary adversary(seed);
+    Adversary adversary(seed, diagram);
     adversary.Run(2000);
     adversary.CheckEnd();
     if (::testing::Test::HasFailure()) break;
@@ -222,6 +275,7 @@ TEST(MachineRandom, EveryPromiseHoldsInEveryOrder) {
   EXPECT_GT(kept, 50) << "grants that no source was told of";
   EXPECT_GT(superseded, 100);
   EXPECT_GT(reregistered, 100);
+  diagram.ExpectInDocs("an engine in an update");
 }
 
 }  // namespace

@@ -40,6 +40,13 @@ struct SimulatedProcess {
   wire::EngineState state = wire::EngineState::kJoining;
   uint32_t sources = 0;
 
+  // As an engine's control.
+  bool steers = true;  ///< Answers Steer.
+  bool paused = false, admitted = false;
+  Version settled;
+  Status cannot;  ///< Its answer to the next Steer.
+  std::vector<wire::Steer> orders;
+
   // As a trainer.
   uint32_t epoch = 0;
   uint64_t run = 0;

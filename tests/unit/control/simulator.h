@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <random>
@@ -44,6 +45,8 @@ class Simulator {
   std::vector<SessionId> plan_concerned;
   std::vector<std::string> log;
   int kept = 0;  ///< Aborts that cost a rank in place nothing although it had granted.
+  /// Sees every step, before its actions are carried out.
+  std::function<void(const MachineState& before, const Event& event, const MachineState& after)> on_step;
   std::set<std::pair<wire::UpdateId, SessionId>> started;  ///< Ranks whose grants a source was told of.
 
   Simulator() { config.term = {.number = 1, .id = 77}; }
@@ -76,6 +79,12 @@ class Simulator {
     hello.name = {.role = wire::Role::kInference, .engine = engine, .rank = rank};
     hello.world_size = world_size;
     hello.landing = landing;
+    return Join(hello);
+  }
+  SessionId JoinControl(const std::string& engine) {
+    wire::Hello hello;
+    hello.name = {.role = wire::Role::kControl, .engine = engine, .rank = 0};
+    hello.world_size = 1;
     return Join(hello);
   }
   void Publish(SessionId trainer, int64_t number, bool hold = false) {
@@ -127,6 +136,12 @@ class Simulator {
     process.grants = true;
     if (process.asked && !process.granted)
       Hear(process, wire::GrantRequest{.update = *process.update, .version = process.next});
+  }
+  /// A control that has been asked for something answers.
+  void SteerLate(SessionId session) {
+    Process& control = processes[session];
+    control.steers = true;
+    for (const wire::Steer& order : std::exchange(control.orders, {})) Hear(control, order);
   }
   /// A rank that was told to abort and had not fenced does so.
   void FenceLate(SessionId session) {
@@ -198,8 +213,11 @@ class Simulator {
   [[nodiscard]] Version Served(SessionId session) const { return processes.at(session).version; }
   [[nodiscard]] wire::EngineState StateOf(SessionId session) const { return processes.at(session).state; }
   static bool IsTrainer(const Process& process) { return process.hello.name.role == wire::Role::kTrainer; }
+  static bool IsControl(const Process& process) { return process.hello.name.role == wire::Role::kControl; }
   static bool Lives(const Process& process) { return process.alive && !process.refused; }
   [[nodiscard]] bool Known(SessionId session) const {
+    for (const Group& group : state.groups)
+      if (group.steering.session == session) return true;
     return std::any_of(state.workers.begin(), state.workers.end(),
                        [&](const Worker& worker) { return worker.session == session; });
   }
@@ -208,6 +226,7 @@ class Simulator {
     const MachineState before = state;
     Actions actions;
     Step(config, state, event, actions);
+    if (on_step) on_step(before, event, state);
     // A pure function: the same again gives the same.
     MachineState again = before;
     Actions same;
@@ -331,9 +350,26 @@ class Simulator {
         << "a second grant is asked for while one is open";
     EXPECT_EQ(message.update.epoch, state.plan.epoch);
     EXPECT_EQ(state.plan.phase, PlanPhase::kPrepared);
+    if (!InPlace(to)) return;
+    if (const Process* control = ControlOf(to)) {
+      EXPECT_TRUE(control->paused) << "a grant before the engine has paused";
+    }
+  }
+  static bool InPlace(const Process& rank) { return rank.hello.landing == wire::Landing::kInPlace; }
+  /// Nothing in an engine that has one goes on without it.
+  const Process* ControlOf(const Process& rank) {
+    for (const Group& group : state.groups) {
+      if (group.name != rank.hello.name.engine || !group.controlled) continue;
+      EXPECT_NE(group.steering.session, 0U) << "an engine goes on without its control";
+      return group.steering.session == 0 ? nullptr : &processes.at(group.steering.session);
+    }
+    return nullptr;
   }
   void Check(Process& to, const wire::Commit& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Commit after the end";
+    if (const Process* control = ControlOf(to)) {
+      EXPECT_TRUE(control->paused) << "Commit before the engine has paused";
+    }
     ForRanks(message.update, [&](const Process& rank, const Target& target) {
       const bool concerned = config.together && state.update->fresh
                                  ? target.step != EngineStep::kOut
@@ -345,11 +381,26 @@ class Simulator {
   }
   void Check(Process& to, const wire::Serve& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Serve after the end";
+    if (const Process* control = ControlOf(to)) {
+      EXPECT_TRUE(control->settled == state.update->version) << "Serve before the caches are flushed";
+    }
     ForRanks(message.update, [&](const Process& rank, const Target&) {
       if (rank.hello.name.engine == to.hello.name.engine) {
         EXPECT_TRUE(rank.committed) << "Serve before all have committed";
       }
     });
+  }
+  void Check(Process& to, const wire::Steer& message) {
+    EXPECT_GT(message.order, to.orders.empty() ? 0 : to.orders.back().order);
+    if (message.move != wire::Move::kAdmit) return;
+    for (const auto& [session, rank] : processes) {
+      const bool member = Known(session) && rank.hello.name.role == wire::Role::kInference &&
+                          rank.hello.name.engine == to.hello.name.engine && rank.alive &&
+                          rank.outbox.empty();  // Otherwise the controller cannot know yet.
+      if (member) {
+        EXPECT_TRUE(rank.version == message.version) << "requests are let in to a mixture";
+      }
+    }
   }
   /// Between GrantRequest and the end of it, as the rank knows.
   static bool Unfinished(const Process& rank) { return rank.granted; }
@@ -477,6 +528,7 @@ class Simulator {
   void Hear(Process&, const Message&) {}
   void Hear(Process& process, const wire::Welcome& message) {
     process.run = message.run;
+    if (IsControl(process)) return process.outbox.push_back(wire::Steered{});
     if (process.state == wire::EngineState::kSuspended) return process.outbox.push_back(wire::Suspended{});
     SayRegister(process);
   }
@@ -567,6 +619,19 @@ class Simulator {
   void Hear(Process& trainer, const wire::Done& message) {
     trainer.done.push_back(message);
     trainer.published[message.version.number] = true;
+  }
+  void Hear(Process& control, const wire::Steer& message) {
+    control.orders.push_back(message);
+    if (!control.steers) return;
+    const Status status = std::exchange(control.cannot, Status::Ok());
+    if (status.ok()) {
+      if (message.move == wire::Move::kPause) control.paused = true;
+      if (message.move == wire::Move::kSettle) control.settled = message.version;
+      if (message.move == wire::Move::kAdmit) control.paused = false;
+      control.admitted =
+          message.move == wire::Move::kAdmit || (control.admitted && message.move != wire::Move::kEvict);
+    }
+    control.outbox.push_back(wire::Steered{.order = message.order, .status = status});
   }
   void Hear(Process& process, const wire::Lost& message) { process.lost.push_back(message); }
 };

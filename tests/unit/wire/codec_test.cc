@@ -61,6 +61,7 @@ std::vector<WorkerMessage> WorkerMessages() {
       Aborted{.update = kUpdate, .lost = true, .landed = kVersion},
       Failed{.update = kUpdate, .destination = 5, .reason = kReason},
       Suspended{},
+      Steered{.order = 7, .status = kReason},
       Cancel{.number = 81},
       Heartbeat{},
       Goodbye{},
@@ -97,6 +98,8 @@ std::vector<ControllerMessage> ControllerMessages() {
            .routes = {{.sender = kTrainer, .receiver = kRank, .bytes = 7, .seconds = 8}},
            .seconds = 5},
       Lost{.name = kRank, .reason = kReason},
+      Steer{.order = 7, .move = Move::kEvict, .version = kVersion, .reason = kReason},
+      Controlled{},
       Heartbeat{},
   };
 }

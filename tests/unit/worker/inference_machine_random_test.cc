@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "unit/diagram.h"
 #include "worker/inference_machine.h"
 
 namespace weightcast::worker {
@@ -19,10 +20,24 @@ wire::UpdateId Update(uint64_t sequence, uint32_t epoch, uint32_t attempt = 0) {
 Version Number(int64_t number) { return {.run = 1, .number = number}; }
 const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
 
+std::string_view NameOfEvent(const InferenceEvent& event) {
+  static constexpr std::string_view kNames[] = {
+      "Welcome",     "Controlled",    "GrantRequest",  "Commit",
+      "Serve",       "Abort",         "Lost",          "Plan",
+      "prepared",    "plan failed",   "grants opened", "no grants",
+      "all arrived", "source lost",   "fenced",        "verified",
+      "copied",      "session ended", "memory lent",   "memory free",
+      "register()",  "begin()",       "receive()",     "finish()",
+      "abort()",     "suspend()",     "wait()",        "time-out of a call"};
+  static_assert(std::size(kNames) == std::variant_size_v<InferenceEvent>);
+  return kNames[event.index()];
+}
+
 /// The machine against an environment that does anything it may do at any time.
 class RandomWorld {
  public:
-  RandomWorld(Landing landing, bool verify, uint64_t seed) : landing_(landing), random_(seed) {
+  RandomWorld(Landing landing, bool verify, uint64_t seed, test::Diagram& steps, test::Diagram& states)
+      : landing_(landing), random_(seed), steps_(steps), states_(states) {
     state_.self = {wire::Role::kInference, "e", 0};
     state_.verify = verify;
     Feed(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
@@ -108,6 +123,10 @@ class RandomWorld {
   }
 
   void Helpful() {
+    if (state_.suspended && !in_call_) {
+      in_call_ = true;
+      return Feed(RegisterCalled{.landing = landing_, .same_memory = Pick(2) == 0});
+    }
     if (!state_.prepared) return epoch_ == 0 ? Feed(PlanArrived{++epoch_}) : Feed(PlanReady{epoch_});
     if (state_.uncertain && state_.fenced) return AbortOf(state_.update);
     if (opening_ || open_ || fencing_ || verifying_ || copying_) return DataPlane();
@@ -161,6 +180,7 @@ class RandomWorld {
       return;
     }
     in_call_ = true;
+    if (Pick(20) == 0) return Feed(SuspendCalled{});
     switch (Pick(8)) {
       case 0:
         return Feed(RegisterCalled{.landing = landing_, .same_memory = true});
@@ -182,6 +202,8 @@ class RandomWorld {
   void Feed(const InferenceEvent& event) {
     const InferenceState before = state_;
     const auto actions = Advance(state_, event);
+    steps_.Saw(NameOf(before.step), NameOf(state_.step), NameOfEvent(event));
+    states_.Saw(wire::NameOf(before.state), wire::NameOf(state_.state), NameOfEvent(event));
     CheckServed(before, event);
     for (const auto& action : actions) std::visit([&](const auto& a) { Carry(a); }, action);
     CheckServed(before, event);
@@ -248,6 +270,8 @@ class RandomWorld {
 
   Landing landing_;
   std::mt19937_64 random_;
+  test::Diagram& steps_;
+  test::Diagram& states_;
   InferenceState state_;
   uint32_t epoch_ = 0;
   uint64_t sequence_ = 0;
@@ -267,15 +291,20 @@ class RandomWorld {
 };
 
 TEST(InferenceMachineRandom, NeverReportsAMixtureWhateverHappens) {
+  test::Diagram steps;
+  test::Diagram states;
   int served = 0;
   for (uint64_t seed = 0; seed < 400 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
-    RandomWorld world(seed % 2 == 0 ? Landing::kInPlace : Landing::kShadow, seed % 3 == 0, seed);
+    RandomWorld world(seed % 2 == 0 ? Landing::kInPlace : Landing::kShadow, seed % 3 == 0, seed, steps,
+                      states);
     for (int step = 0; step < 400 && !testing::Test::HasFailure(); ++step) world.Step();
     world.End();
     served += world.served();
   }
   EXPECT_GT(served, 400) << "the walk hardly ever gets anywhere and proves nothing";
+  steps.ExpectInDocs("a rank in an update");
+  states.ExpectInDocs("states of a rank");
 }
 
 }  // namespace

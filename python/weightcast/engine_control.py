@@ -1,0 +1,173 @@
+"""EngineControl: where an engine can be paused, the controller steers it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from . import _weightcast as _core
+from .errors import Cancelled, Error
+from .workers import _FOREVER, Settings, _settings
+
+_log = logging.getLogger("weightcast")
+
+
+class EngineControl:
+    """Stands in the front end of an engine (vLLM's or SGLang's), once per engine; its ranks are `Inference`.
+
+    The controller then asks for each step, in this order, and goes on when it has been done:
+
+    in_place: pause → bytes land → every rank switches → flush_caches, set_version → resume, admit
+    shadow:   bytes land → pause → every rank switches → flush_caches, set_version → resume, admit
+
+    pause()              generate nothing until `resume`; requests may be kept.
+    resume()             generate again.
+    flush_caches()       forget what was computed with the old weights (prefix, KV, encoder caches).
+    set_version(version) what the engine serves from now on (a `Version`).
+    admit()              requests may be routed here.
+    evict(reason)        there is no whole version to serve: route no requests here, until `admit`.
+
+    Each is a function or a coroutine function, or None; called from a thread of this object's, one at a time,
+    and only where it changes something. Coroutines run in the event loop in which this object was made, if
+    there was one. A step that raises, or takes longer than the setting `commit_timeout`, puts the engine out
+    of the update: what it served before it serves on if it still has it, otherwise it is evicted until a
+    version has landed. An engine that has had an EngineControl takes part in updates only while one is here.
+    """
+
+    def __init__(
+        self,
+        controller: str | None = None,
+        *,
+        engine: str,
+        model: str = "policy",
+        pause: Callable[[], Any] | None = None,
+        resume: Callable[[], Any] | None = None,
+        flush_caches: Callable[[], Any] | None = None,
+        set_version: Callable[[_core.Version], Any] | None = None,
+        admit: Callable[[], Any] | None = None,
+        evict: Callable[[str], Any] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._pause, self._resume = pause, resume
+        self._flush_caches, self._set_version = flush_caches, set_version
+        self._admit, self._evict = admit, evict
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+        # None: not known yet, so whatever is asked for is done.
+        self._paused: bool | None = None
+        self._admitted: bool | None = None
+        self._version: _core.Version | None = None
+        self._error: Error | None = None
+        self._core = _core.CoreEngineControl.connect(controller or "", model, engine, _settings(settings))
+        self._thread = threading.Thread(target=self._run, name="wc-engine-control", daemon=True)
+        self._thread.start()
+
+    @property
+    def paused(self) -> bool:
+        return self._paused is True
+
+    @property
+    def admitted(self) -> bool:
+        return self._admitted is True
+
+    @property
+    def version(self) -> _core.Version | None:
+        """What was last set."""
+        return self._version
+
+    def check(self) -> None:
+        """Raises what has ended the session with the controller, if anything has."""
+        if self._error is not None and not isinstance(self._error, Cancelled):
+            raise self._error
+
+    def close(self) -> None:
+        """Leaves politely; safe to call twice. The engine goes on as it is."""
+        self._core.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=1)  # Not for ever: a callback may hang.
+
+    def __enter__(self) -> EngineControl:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                order = self._core.next(_FOREVER)
+            except Error as error:
+                self._error = error
+                return
+            self._core.answer(order, self._do(order))
+
+    def _do(self, order: Any) -> str:
+        """Why it could not be done, or nothing."""
+        steps = {
+            _core.CoreMove.PAUSE: self._do_pause,
+            _core.CoreMove.SETTLE: self._do_settle,
+            _core.CoreMove.ADMIT: self._do_admit,
+            _core.CoreMove.EVICT: self._do_evict,
+        }
+        try:
+            steps[order.move](order)
+        except Exception as error:
+            _log.exception("weightcast: a step of the engine's control failed")
+            return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return ""
+
+    def _do_pause(self, _: Any) -> None:
+        if not self._paused:
+            self._call(self._pause)
+            self._paused = True
+
+    def _do_settle(self, order: Any) -> None:
+        self._call(self._flush_caches)
+        self._set(order.version)
+
+    def _do_admit(self, order: Any) -> None:
+        try:
+            if self._version != order.version:
+                self._set(order.version)
+            if self._paused is not False:
+                self._call(self._resume)
+                self._paused = False
+            if not self._admitted:
+                self._call(self._admit)
+                self._admitted = True
+        except Exception:
+            self._do_evict_because("the engine could not be let go on")
+            raise
+
+    def _do_evict(self, order: Any) -> None:
+        self._do_evict_because(order.reason)
+
+    def _do_evict_because(self, reason: str) -> None:
+        if self._admitted is not False:
+            self._call(self._evict, reason)
+            self._admitted = False
+
+    def _set(self, version: _core.Version) -> None:
+        self._call(self._set_version, version)
+        self._version = version
+
+    def _call(self, function: Callable[..., Any] | None, *arguments: Any) -> None:
+        if function is None:
+            return
+        result = function(*arguments)
+        if not inspect.isawaitable(result):
+            return
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(_wait_for(result), self._loop).result()
+        else:
+            asyncio.run(_wait_for(result))
+
+
+async def _wait_for(result: Any) -> None:
+    await result

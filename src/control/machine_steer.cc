@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <utility>
+
+#include "control/machine.h"
+
+// Engines with an EngineControl: paused before their tensors change, let go on once all of them serve one
+// version, and kept from requests while they have none.
+namespace weightcast::control {
+
+using wire::Move;
+
+Group* Machine::SteeredBy(SessionId session) {
+  const auto at = std::find_if(s_.groups.begin(), s_.groups.end(),
+                               [&](const Group& group) { return group.steering.session == session; });
+  return session == 0 || at == s_.groups.end() ? nullptr : &*at;
+}
+
+// --- It comes and goes ----------------------------------------------------------------------------------
+
+void Machine::AttachControl(SessionId session, const wire::Hello& hello) {
+  Group& group = GroupFor(hello);
+  const Steering before = group.steering;
+  const std::string name = wire::ToString(hello.name);
+  if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
+    const Status reason(Code::kInvalidArgument,
+                        StrCat(name, " is already here in another process; an engine has one EngineControl"));
+    Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
+    actions_.push_back(Refuse{session, reason});
+    return;
+  }
+  if (before.session != 0) {
+    actions_.push_back(Forget{before.session});
+    LoseControl(group, {Code::kPeerDead, StrCat(name, " is lost: it has begun anew")});
+  }
+  group.controlled = true;
+  group.steering = {};
+  group.steering.session = session;
+  group.steering.incarnation = hello.incarnation;
+  Tell(session, wire::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
+  for (const Worker& worker : s_.workers)
+    if (worker.group == group.id) Tell(worker.session, wire::Controlled{});
+  Log(LogLevel::kInfo, name, " joined from ", hello.host);
+}
+
+void Machine::LoseControl(Group& group, const Status& reason) {
+  group.steering = {};
+  group.planned = false;
+  group.in_plan = 0;
+  group.last_error = s_.last_error = reason;
+  LogAndCount(reason.code() == Code::kCancelled ? "control.workers_left" : "control.workers_lost",
+              reason.code() == Code::kCancelled ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  if (Target* target = TargetOf(group.id)) SteerFailed(*target, reason);
+}
+
+void Machine::ControlSaid(Group& group, const wire::WorkerMessage& message) {
+  const SessionId session = group.steering.session;
+  const std::string name = StrCat("the control of engine ", group.name);
+  if (const auto* steered = std::get_if<wire::Steered>(&message)) return OnSteered(group, *steered);
+  if (std::holds_alternative<wire::Heartbeat>(message)) return;
+  if (std::holds_alternative<wire::Goodbye>(message)) {
+    actions_.push_back(Forget{session});
+    return LoseControl(group, {Code::kCancelled, StrCat(name, " has left")});
+  }
+  const Status reason(Code::kProtocol, StrCat(name, " sent a message that is not its to send"));
+  actions_.push_back(Refuse{session, reason});
+  LoseControl(group, reason);
+}
+
+// --- Orders ---------------------------------------------------------------------------------------------
+
+void Machine::Order(Group& group, Move move, const Version& version, const Status& reason) {
+  Steering& control = group.steering;
+  control.move = move;
+  control.version = version;
+  control.done = control.failed = false;
+  Tell(control.session,
+       wire::Steer{.order = ++control.order, .move = move, .version = version, .reason = reason});
+}
+
+/// In an update: `step` lasts until it is done.
+void Machine::OrderFor(Target& target, EngineStep step, Move move, const Version& version) {
+  Group& group = *FindGroup(target.group);
+  const Steering& control = group.steering;
+  target.step = step;
+  if (control.session == 0)
+    return SteerFailed(target,
+                       {Code::kUnavailable, StrCat("the control of engine ", group.name, " is gone")});
+  const bool asked = control.move == move && control.version == version && !control.failed;
+  if (asked && control.done) return GoOn(target);
+  group.grant_timer = false;
+  Arm(TimerKind::kStep, target.group, config_.commit_timeout);
+  if (!asked) Order(group, move, version);
+}
+
+void Machine::OnSteered(Group& group, const wire::Steered& message) {
+  Steering& control = group.steering;
+  if (message.order != control.order || control.done || control.failed) return;
+  control.done = message.status.ok();
+  control.failed = !control.done;
+  control.overdue = false;
+  Target* target = TargetOf(group.id);
+  if (control.done) return target == nullptr ? void() : GoOn(*target);
+  const Status reason(message.status.code(),
+                      StrCat("the control of engine ", group.name, " cannot ", wire::NameOf(control.move),
+                             ": ", message.status.message()));
+  group.last_error = s_.last_error = reason;
+  Log(LogLevel::kError, reason.message());
+  if (target != nullptr) SteerFailed(*target, reason);
+}
+
+/// What the engine's step waited for, if it waited, is done.
+void Machine::GoOn(Target& target) {
+  switch (target.step) {
+    case EngineStep::kPausing:
+      DisarmStep(target.group);
+      return AskForGrants(target);
+    case EngineStep::kHalting:
+      return TellCommit(target);
+    case EngineStep::kSettling:
+      return TellServe(target);
+    case EngineStep::kAdmitting:
+      return Enter(target, EngineStep::kDone);
+    default:
+      return;
+  }
+}
+
+/// The engine is out if it was waited for; a Serve that has gone out is never taken back.
+void Machine::SteerFailed(Target& target, const Status& reason) {
+  switch (target.step) {
+    case EngineStep::kPausing:
+    case EngineStep::kHalting:
+    case EngineStep::kSettling:
+      return EngineOut(target, reason);
+    case EngineStep::kAdmitting:
+      return Enter(target, EngineStep::kDone);
+    default:
+      return;
+  }
+}
+
+void Machine::OnSteerTimer(Target& target) {
+  Group& group = *FindGroup(target.group);
+  group.steering.overdue = true;
+  const Status reason(Code::kTimedOut, StrCat("the control of engine ", group.name,
+                                              " has not answered: ", wire::NameOf(group.steering.move), " (",
+                                              Seconds(config_.commit_timeout), " s, commit_timeout)"));
+  group.last_error = s_.last_error = reason;
+  Log(LogLevel::kWarning, reason.message());
+  SteerFailed(target, reason);
+}
+
+/// Outside updates: engines that serve one version get requests, others do not.
+void Machine::SteerIdle() {
+  for (Group& group : s_.groups) {
+    const Steering& control = group.steering;
+    const Target* target = TargetOf(group.id);
+    const bool busy =
+        target != nullptr && target->step != EngineStep::kOut && target->step != EngineStep::kDone;
+    if (control.session == 0 || busy || IsFencing(group)) continue;
+    const Version version = EngineVersion(group);
+    const Move move = version.number >= 0 ? Move::kAdmit : Move::kEvict;
+    const bool known = control.order != 0 || !Whole(group);  // It may have outlived another controller.
+    if (control.move == move && control.version == version && known) continue;
+    const Status reason =
+        move == Move::kAdmit ? Status::Ok()
+        : group.last_error.ok()
+            ? Status(Code::kUnavailable, StrCat("engine ", group.name, " serves no version"))
+            : group.last_error;
+    Order(group, move, version, reason);
+  }
+}
+
+}  // namespace weightcast::control

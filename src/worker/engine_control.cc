@@ -1,0 +1,144 @@
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "base/random.h"
+#include "base/strings.h"
+#include "control/client.h"
+#include "weightcast/worker.h"
+#include "worker/waiting.h"
+
+namespace weightcast {
+namespace worker {
+namespace {
+
+constexpr auto kGoodbye = std::chrono::seconds(1);
+
+/// A session without an endpoint: no bytes come here.
+class EngineControlWorker : public EngineControl {
+ public:
+  explicit EngineControlWorker(Interrupted interrupted) : interrupted_(std::move(interrupted)) {}
+  ~EngineControlWorker() override { Close(); }
+
+  Status Open(const WorkerOptions& options);
+  Result<Order> Next(double timeout) override;
+  void Answer(const Order& order, const Status& status) override;
+  void Close() override;
+
+ private:
+  // The client's thread.
+  void OnMessage(const wire::ControllerMessage& message);
+  void OnState(control::LinkState state, const Status& status);
+
+  const OwnProcess process_;
+  const Interrupted interrupted_;
+  std::string text_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t session_ = 0;        ///< Counts the Welcomes.
+  std::optional<Order> order_;  ///< The last that was not taken yet.
+  bool ended_ = false;
+  Status end_;
+  std::unique_ptr<control::ControlClient> client_;
+};
+
+Status EngineControlWorker::Open(const WorkerOptions& options) {
+  if (options.engine.empty())
+    return {Code::kInvalidArgument, "an EngineControl needs the name of its engine"};
+  if (options.model.empty()) return {Code::kInvalidArgument, "the model needs a name"};
+  auto overrides = options.settings;
+  if (!options.controller.empty()) overrides["controller"] = options.controller;
+  control::ClientOptions client;
+  WC_ASSIGN_OR_RETURN(client.settings, Settings::From(overrides));
+  client.hello.model = options.model;
+  client.hello.name = {.role = wire::Role::kControl, .engine = options.engine};
+  client.hello.world_size = 1;
+  client.hello.incarnation = RandomId();
+  client.hello.host = HostName();
+  client.on_message = [this](const wire::ControllerMessage& message) { OnMessage(message); };
+  client.on_state = [this](control::LinkState state, const Status& status) { OnState(state, status); };
+  text_ = wire::ToString(client.hello.name);
+  WC_ASSIGN_OR_RETURN(auto made, control::ControlClient::Start(std::move(client)));
+  std::unique_lock lock(mutex_);
+  client_ = std::move(made);
+  changed_.notify_all();
+  const auto decided = [&] { return ended_ || session_ != 0; };
+  const Woken woken = WaitUntil(lock, changed_, TimePoint::max(), interrupted_, decided);
+  if (woken == Woken::kInterrupted) return {Code::kCancelled, "interrupted before the controller answered"};
+  return ended_ ? end_ : Status::Ok();
+}
+
+void EngineControlWorker::OnMessage(const wire::ControllerMessage& message) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return client_ != nullptr || ended_; });
+  if (client_ == nullptr) return;
+  if (std::holds_alternative<wire::Welcome>(message)) {
+    ++session_;
+    order_.reset();
+    client_->Send(wire::Steered{});
+  } else if (const auto* steer = std::get_if<wire::Steer>(&message)) {
+    order_ = Order{.number = steer->order,
+                   .move = static_cast<Move>(steer->move),
+                   .version = steer->version,
+                   .reason = steer->reason.message(),
+                   .session = session_};
+  }
+  changed_.notify_all();
+}
+
+void EngineControlWorker::OnState(control::LinkState state, const Status& status) {
+  if (state == control::LinkState::kBroken && !status.ok())
+    WC_LOG(kWarning, text_, ": no controller at present: ", status.message());
+  if (state != control::LinkState::kEnded) return;
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  end_ = status;
+  changed_.notify_all();
+}
+
+Result<EngineControl::Order> EngineControlWorker::Next(double timeout) {
+  WC_RETURN_IF_ERROR(process_.Check());
+  std::unique_lock lock(mutex_);
+  const auto ready = [&] { return ended_ || order_.has_value(); };
+  const Woken woken = WaitUntil(lock, changed_, DeadlineIn(timeout), interrupted_, ready);
+  if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted while waiting for an order");
+  if (ended_) return end_;
+  if (woken == Woken::kDeadline)
+    return Status(Code::kTimedOut, "the controller has asked for nothing in time");
+  return *std::exchange(order_, std::nullopt);
+}
+
+void EngineControlWorker::Answer(const Order& order, const Status& status) {
+  const std::lock_guard lock(mutex_);
+  if (client_ == nullptr || order.session != session_) return;
+  client_->Send(wire::Steered{.order = order.number, .status = status});
+}
+
+void EngineControlWorker::Close() {
+  if (!process_.Check().ok()) return;
+  std::unique_ptr<control::ControlClient> client;
+  {
+    const std::lock_guard lock(mutex_);
+    if (client_ == nullptr) return;
+    client = std::exchange(client_, nullptr);
+    if (!ended_) end_ = {Code::kCancelled, "this EngineControl was closed"};
+    ended_ = true;
+  }
+  changed_.notify_all();
+  client->Leave(Clock::now() + kGoodbye);
+}
+
+}  // namespace
+}  // namespace worker
+
+Result<std::unique_ptr<EngineControl>> EngineControl::Connect(WorkerOptions options) {
+  auto made = std::make_unique<worker::EngineControlWorker>(options.interrupted);
+  WC_RETURN_IF_ERROR(made->Open(options));
+  return std::unique_ptr<EngineControl>(std::move(made));
+}
+
+}  // namespace weightcast

@@ -1,0 +1,193 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/control/cluster.h"
+
+// Engines with an EngineControl. That nothing happens before its turn is checked by the simulator at every
+// action; here is what becomes of them.
+namespace weightcast::control {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using wire::EngineState;
+using wire::Move;
+
+struct Steered : Cluster {
+  SessionId control = 0;
+
+  void StartSteered(wire::Landing landing = wire::Landing::kInPlace) {
+    config.together = false;
+    control = JoinControl("a");
+    Start(1, {{"a", 2}, {"b", 1}}, landing);
+    processes[control].orders.clear();
+  }
+  std::vector<Move> Moves() {
+    std::vector<Move> moves;
+    for (const wire::Steer& order : std::exchange(processes[control].orders, {})) moves.push_back(order.move);
+    return moves;
+  }
+  SessionId a(size_t rank = 0) { return engines["a"][rank]; }
+};
+
+TEST(MachineSteer, InPlaceItIsPausedFirst) {
+  Steered c;
+  c.StartSteered();
+  c.PublishAll(1);
+  c.Settle();
+  EXPECT_THAT(c.Moves(), ElementsAre(Move::kPause, Move::kSettle, Move::kAdmit));
+  EXPECT_EQ(c.Served(c.a()), kFirst);
+  EXPECT_TRUE(c.processes[c.control].admitted);
+  EXPECT_EQ(ViewOf(c.config, c.state).engines[0].control, "admitted");
+}
+
+TEST(MachineSteer, IntoSpareBuffersItRunsUntilTheSwitch) {
+  Steered c;
+  c.StartSteered(wire::Landing::kShadow);
+  c.processes[c.control].steers = false;
+  c.PublishAll(1);
+  c.Settle();
+  EXPECT_EQ(c.StateOf(c.a()), EngineState::kReady) << "every byte is there before anybody pauses";
+  c.SteerLate(c.control);
+  c.Settle();
+  EXPECT_EQ(c.Served(c.a()), kFirst);
+}
+
+TEST(MachineSteer, WithoutAnAnswerItIsOutAndGoesOnWithWhatItHas) {
+  Steered c;
+  c.StartSteered();
+  c.PublishAll(1);
+  c.Settle();
+  c.processes[c.control].steers = false;
+  c.PublishAll(2);
+  c.Settle();
+  c.Moves();
+  EXPECT_EQ(c.Served(c.engines["b"][0]).number, 2) << "others do not wait, by policy each";
+  c.Fire(TimerKind::kStep, c.GroupOf("a"));
+  c.Settle();
+  EXPECT_EQ(c.Served(c.a()), kFirst) << "nothing was written";
+  EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("the control of engine a"));
+  c.PublishAll(3);
+  c.Settle();
+  EXPECT_EQ(c.processes[c.trainers[0]].done.size(), 3U) << "it is not waited for again";
+  c.SteerLate(c.control);
+  c.Settle();
+  EXPECT_TRUE(c.processes[c.control].admitted);
+  EXPECT_FALSE(c.processes[c.control].paused);
+  c.PublishAll(4);
+  c.Settle();
+  EXPECT_EQ(c.Served(c.a()).number, 4);
+}
+
+TEST(MachineSteer, AStepThatFailsKeepsRequestsOut) {
+  Steered c;
+  c.StartSteered();
+  c.PublishAll(1);
+  c.Settle();
+  c.Moves();
+  c.processes[c.control].steers = false;
+  c.PublishAll(2);
+  c.Settle();
+  c.SteerLate(c.control);  // Paused; now the caches cannot be flushed.
+  c.processes[c.control].cannot = {Code::kUnavailable, "no such cache"};
+  c.Settle();
+  EXPECT_THAT(c.Moves(),
+              ElementsAre(Move::kPause, Move::kSettle, Move::kEvict,   // Its tensors are of no version.
+                          Move::kPause, Move::kSettle, Move::kAdmit))  // From engine b.
+      << "kept out until it is filled";
+  EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("cannot settle: no such cache"));
+  EXPECT_EQ(c.Served(c.a()).number, 2);
+}
+
+TEST(MachineSteer, ItIsNotUpdatedWhileItsControlIsGone) {
+  Steered c;
+  c.StartSteered();
+  c.PublishAll(1);
+  c.Settle();
+  c.KillAndNotice(c.control);
+  c.PublishAll(2);
+  c.Settle();
+  EXPECT_EQ(c.Served(c.a()), kFirst);
+  EXPECT_EQ(c.Served(c.engines["b"][0]).number, 2);
+  EXPECT_EQ(ViewOf(c.config, c.state).engines[0].control, "gone");
+  c.control = c.JoinControl("a");
+  c.Settle();
+  EXPECT_EQ(c.Served(c.a()).number, 2) << "from engine b";
+  EXPECT_TRUE(c.processes[c.control].admitted);
+}
+
+TEST(MachineSteer, ADeathInTheMiddleIsTheEnginesAlone) {
+  for (const auto landing : {wire::Landing::kInPlace, wire::Landing::kShadow}) {
+    Steered c;
+    c.StartSteered(landing);
+    c.processes[c.control].steers = false;
+    c.PublishAll(1);
+    c.Settle();
+    c.KillAndNotice(c.control);
+    c.Settle();
+    EXPECT_EQ(c.Served(c.engines["b"][0]), kFirst);
+    EXPECT_EQ(c.Served(c.a()).number, -1);
+    EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("the control of engine a is lost"));
+  }
+}
+
+TEST(MachineSteer, WhenARankDiesRequestsAreKeptOut) {
+  Steered c;
+  c.StartSteered();
+  c.PublishAll(1);
+  c.Settle();
+  c.Moves();
+  c.KillAndNotice(c.a(1));
+  c.Settle();
+  EXPECT_THAT(c.Moves(), ElementsAre(Move::kEvict));
+}
+
+TEST(MachineSteer, ANewControllerWaitsForTheControlThatRanksTellOf) {
+  Steered c;
+  c.config.together = false;
+  c.Start(1, {{"b", 1}});
+  wire::Hello hello;
+  hello.name = {.role = wire::Role::kInference, .engine = "a", .rank = 0};
+  hello.world_size = 1;
+  hello.state = EngineState::kServing;
+  hello.version = kFirst;
+  const SessionId rank = c.Join(hello);
+  c.Do(Said{
+      rank,
+      wire::Register{
+          .shards = {}, .rules = {}, .state = EngineState::kServing, .version = kFirst, .controlled = true}});
+  c.processes[rank].inbox.clear();
+  c.Do(Said{rank, wire::LandingMap{}});
+  c.Settle();
+  c.PublishAll(2);
+  c.Settle();
+  EXPECT_EQ(c.Served(rank), kFirst);
+  EXPECT_EQ(ViewOf(c.config, c.state).engines[1].control, "gone");
+  const SessionId control = c.JoinControl("a");
+  c.Settle();
+  EXPECT_GT(c.Served(rank).number, 1);
+  EXPECT_TRUE(c.processes[control].admitted);
+}
+
+TEST(MachineSteer, ThereIsOneForAnEngine) {
+  Steered c;
+  c.StartSteered();
+  const SessionId second = c.JoinControl("a");
+  c.Settle();
+  EXPECT_THAT(c.processes[second].refusal.message(), HasSubstr("one EngineControl"));
+  c.PublishAll(1);
+  c.Settle();
+  EXPECT_EQ(c.Served(c.a()), kFirst);
+}
+
+TEST(MachineSteer, OthersDoNotSteer) {
+  Steered c;
+  c.StartSteered();
+  c.Do(Said{c.a(), wire::Steered{.order = 1, .status = {}}});
+  EXPECT_THAT(c.processes[c.a()].refusal.message(), HasSubstr("not its to send"));
+  c.Do(Said{c.control, wire::Published{.number = 1}});
+  EXPECT_THAT(c.processes[c.control].refusal.message(), HasSubstr("not its to send"));
+}
+
+}  // namespace
+}  // namespace weightcast::control
