@@ -47,9 +47,12 @@ void Machine::LoseControl(Group& group, const Status& reason) {
   group.planned = false;
   group.in_plan = 0;
   group.last_error = s_.last_error = reason;
-  LogAndCount(reason.code() == Code::kCancelled ? "control.workers_left" : "control.workers_lost",
-              reason.code() == Code::kCancelled ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
-  if (Target* target = TargetOf(group.id)) SteerFailed(*target, reason);
+  const bool polite = reason.code() == Code::kCancelled;
+  LogAndCount(polite ? "control.workers_left" : "control.workers_lost",
+              polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
+  // To the publisher the end of another is a failure.
+  const Code code = polite ? Code::kUnavailable : reason.code();
+  if (Target* target = TargetOf(group.id)) SteerFailed(*target, {code, reason.message()});
 }
 
 void Machine::ControlSaid(Group& group, const wire::WorkerMessage& message) {

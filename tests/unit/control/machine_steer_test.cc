@@ -131,6 +131,17 @@ TEST(MachineSteer, ADeathInTheMiddleIsTheEnginesAlone) {
   }
 }
 
+TEST(MachineSteer, LeavingInTheMiddleIsAFailureToThePublisher) {
+  Steered c;
+  c.StartSteered();
+  c.processes[c.control].steers = false;
+  c.PublishAll(1);
+  c.Settle();
+  c.Do(Said{c.control, wire::Goodbye{}});
+  c.Settle();
+  EXPECT_EQ(c.LastDone().engines[0].reason.code(), Code::kUnavailable);
+}
+
 TEST(MachineSteer, WhenARankDiesRequestsAreKeptOut) {
   Steered c;
   c.StartSteered();
