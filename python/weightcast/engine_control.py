@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,8 @@ class EngineControl:
         self._core = _core.CoreEngineControl.connect(controller or "", model, engine, _settings(settings))
         self._thread = threading.Thread(target=self._run, name="wc-engine-control", daemon=True)
         self._thread.start()
+        # A thread must not be inside the core when the interpreter ends.
+        self._end = weakref.finalize(self, _close, self._core, self._thread)
 
     @property
     def paused(self) -> bool:
@@ -88,9 +91,7 @@ class EngineControl:
 
     def close(self) -> None:
         """Leaves politely; safe to call twice. The engine goes on as it is."""
-        self._core.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=1)  # Not for ever: a callback may hang.
+        self._end()
 
     def __enter__(self) -> EngineControl:
         return self
@@ -167,6 +168,12 @@ class EngineControl:
             asyncio.run_coroutine_threadsafe(_wait_for(result), self._loop).result()
         else:
             asyncio.run(_wait_for(result))
+
+
+def _close(core: Any, thread: threading.Thread) -> None:
+    core.close()
+    if threading.current_thread() is not thread:
+        thread.join(timeout=1)  # Not for ever: a callback may hang.
 
 
 async def _wait_for(result: Any) -> None:

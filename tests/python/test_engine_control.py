@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -188,6 +190,11 @@ def test_steps_may_be_coroutines(cluster):
         assert ran == [loop]
 
     asyncio.run(run())
+
+
+def test_a_script_may_end_without_closing_it(controller):
+    script = "import sys, weightcast as wc; wc.EngineControl(sys.argv[1], engine='a', admit=print)"
+    subprocess.run([sys.executable, "-c", script, controller], check=True, timeout=30)
 
 
 def test_names_are_checked(cluster):
