@@ -301,12 +301,12 @@ TEST(MachinePlan, ARegistrationSaysWhatTheRankServesNow) {
   // Other memory under the same name: the version goes, and the held one comes again.
   sim.processes[a].version = {};
   sim.processes[a].state = EngineState::kJoining;
-  Simulator::SayRegister(sim.processes[a]);
+  sim.processes[a].SayRegister();
   sim.Settle();
   EXPECT_EQ(sim.processes[t].done.size(), 2U);
   EXPECT_EQ(sim.Served(a).number, 1);
   // A trainer that registers anew does not hold it any more.
-  Simulator::SayRegister(sim.processes[t]);
+  sim.processes[t].SayRegister();
   sim.Settle();
   sim.JoinRank("b", 0, 1);
   sim.Settle();

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "control/controller_machine.h"
@@ -56,6 +57,59 @@ struct SimulatedProcess {
   std::vector<wire::Lost> lost;
   std::set<wire::UpdateId> over;
   int releases = 0, aborts = 0, stops = 0, superseded = 0;
+
+  [[nodiscard]] bool IsTrainer() const { return hello.name.role == wire::Role::kTrainer; }
+  /// What its landing memory wholly holds.
+  [[nodiscard]] Version Landed() const {
+    if (IsTrainer()) return {};
+    return hello.landing == wire::Landing::kShadow ? spare : version;
+  }
+  void SayRegister() {
+    outbox.push_back(wire::Register{.shards = {},
+                                    .rules = {},
+                                    .landing = hello.landing,
+                                    .state = state,
+                                    .version = IsTrainer() ? Version{} : version,
+                                    .shares = shares,
+                                    .landed = Landed()});
+    if (!IsTrainer()) outbox.push_back(wire::LandingMap{});
+  }
+  /// True when it costs a rank in place nothing although it had granted.
+  bool HearAbort(const wire::Abort& message) {
+    ++aborts;
+    if (IsTrainer()) return false;
+    const bool in_place = hello.landing == wire::Landing::kInPlace;
+    const bool had_granted = granted && update == message.update;
+    const bool touched = had_granted && message.started;
+    const bool lost_it = touched && (in_place || committed);
+    if (closed != message.update) {  // Otherwise told again, now with a reason.
+      closed = message.update;
+      closed_lost = lost_it;
+      open.clear();
+      update.reset();
+      asked = granted = ready = committed = false;
+      if (lost_it) version = {};
+      state = lost_it               ? wire::EngineState::kFailed
+              : version.number >= 0 ? wire::EngineState::kServing
+                                    : wire::EngineState::kJoining;
+    }
+    if (fences)
+      outbox.push_back(wire::Aborted{.update = message.update, .lost = closed_lost, .landed = Landed()});
+    return had_granted && !touched && in_place;
+  }
+  /// As an engine's control.
+  void HearSteer(const wire::Steer& message) {
+    orders.push_back(message);
+    if (!steers) return;
+    const Status status = std::exchange(cannot, Status::Ok());
+    if (status.ok()) {
+      if (message.move == wire::Move::kPause) paused = true;
+      if (message.move == wire::Move::kSettle) settled = message.version;
+      if (message.move == wire::Move::kAdmit) paused = false;
+      admitted = message.move == wire::Move::kAdmit || (admitted && message.move != wire::Move::kEvict);
+    }
+    outbox.push_back(wire::Steered{.order = message.order, .status = status});
+  }
 };
 
 }  // namespace weightcast::control

@@ -97,21 +97,6 @@ class Simulator {
     for (auto& [session, process] : processes)
       if (IsTrainer(process) && Lives(process)) Publish(session, number, hold);
   }
-  /// What its landing memory wholly holds.
-  static Version Landed(const Process& process) {
-    if (IsTrainer(process)) return {};
-    return process.hello.landing == wire::Landing::kShadow ? process.spare : process.version;
-  }
-  static void SayRegister(Process& process) {
-    process.outbox.push_back(wire::Register{.shards = {},
-                                            .rules = {},
-                                            .landing = process.hello.landing,
-                                            .state = process.state,
-                                            .version = IsTrainer(process) ? Version{} : process.version,
-                                            .shares = process.shares,
-                                            .landed = Landed(process)});
-    if (!IsTrainer(process)) process.outbox.push_back(wire::LandingMap{});
-  }
   /// A rank that is in no update, or has not granted, tells its tensors anew.
   void RegisterAnew(SessionId session) {
     Process& process = processes[session];
@@ -119,7 +104,7 @@ class Simulator {
     process.epoch = 0;
     if (process.state == wire::EngineState::kSuspended) process.state = wire::EngineState::kJoining;
     process.spare = {};  // A new one.
-    SayRegister(process);
+    process.SayRegister();
   }
   /// A rank that is in no update, or has not granted, falls asleep; RegisterAnew wakes it.
   void Suspend(SessionId session) {
@@ -149,7 +134,7 @@ class Simulator {
     process.fences = true;
     if (process.closed)
       process.outbox.push_back(
-          wire::Aborted{.update = *process.closed, .lost = process.closed_lost, .landed = Landed(process)});
+          wire::Aborted{.update = *process.closed, .lost = process.closed_lost, .landed = process.Landed()});
   }
   /// The process dies; the controller sees its stream break.
   void Kill(SessionId session) {
@@ -212,7 +197,7 @@ class Simulator {
 
   [[nodiscard]] Version Served(SessionId session) const { return processes.at(session).version; }
   [[nodiscard]] wire::EngineState StateOf(SessionId session) const { return processes.at(session).state; }
-  static bool IsTrainer(const Process& process) { return process.hello.name.role == wire::Role::kTrainer; }
+  static bool IsTrainer(const Process& process) { return process.IsTrainer(); }
   static bool IsControl(const Process& process) { return process.hello.name.role == wire::Role::kControl; }
   static bool Lives(const Process& process) { return process.alive && !process.refused; }
   [[nodiscard]] bool Known(SessionId session) const {
@@ -530,7 +515,7 @@ class Simulator {
     process.run = message.run;
     if (IsControl(process)) return process.outbox.push_back(wire::Steered{});
     if (process.state == wire::EngineState::kSuspended) return process.outbox.push_back(wire::Suspended{});
-    SayRegister(process);
+    process.SayRegister();
   }
   void Hear(Process& process, const wire::Plan& message) {
     if (message.gives) return process.outbox.push_back(wire::Prepared{.epoch = message.epoch});
@@ -584,31 +569,8 @@ class Simulator {
     rank.asked = rank.granted = false;
     rank.outbox.push_back(wire::Serving{.update = message.update, .version = rank.version});
   }
-  void Hear(Process& process, const wire::Abort& message) {
-    ++process.aborts;
-    if (IsTrainer(process)) return;
-    const bool touched = process.granted && process.update == message.update && message.started;
-    const bool lost = touched && (process.hello.landing == wire::Landing::kInPlace || process.committed);
-    const bool granted = process.granted && process.update == message.update;
-    kept += granted && !touched && process.hello.landing == wire::Landing::kInPlace ? 1 : 0;
-    if (process.closed == message.update) {  // Told again, now with a reason.
-      if (process.fences)
-        process.outbox.push_back(wire::Aborted{message.update, process.closed_lost, Landed(process)});
-      return;
-    }
-    process.closed = message.update;
-    process.closed_lost = lost;
-    process.open.clear();
-    process.update.reset();
-    process.asked = process.granted = process.ready = process.committed = false;
-    if (lost) process.version = {};
-    process.state = lost                          ? wire::EngineState::kFailed
-                    : process.version.number >= 0 ? wire::EngineState::kServing
-                                                  : wire::EngineState::kJoining;
-    if (process.fences)
-      process.outbox.push_back(
-          wire::Aborted{.update = message.update, .lost = lost, .landed = Landed(process)});
-  }
+  void Hear(Process& process, const wire::Abort& message) { kept += process.HearAbort(message) ? 1 : 0; }
+  static void Hear(Process& control, const wire::Steer& message) { control.HearSteer(message); }
   void Hear(Process& source, const wire::Release&) { ++source.releases; }
   void Hear(Process& trainer, const wire::Stop&) { ++trainer.stops; }
   void Hear(Process& trainer, const wire::Superseded& message) {
@@ -619,19 +581,6 @@ class Simulator {
   void Hear(Process& trainer, const wire::Done& message) {
     trainer.done.push_back(message);
     trainer.published[message.version.number] = true;
-  }
-  void Hear(Process& control, const wire::Steer& message) {
-    control.orders.push_back(message);
-    if (!control.steers) return;
-    const Status status = std::exchange(control.cannot, Status::Ok());
-    if (status.ok()) {
-      if (message.move == wire::Move::kPause) control.paused = true;
-      if (message.move == wire::Move::kSettle) control.settled = message.version;
-      if (message.move == wire::Move::kAdmit) control.paused = false;
-      control.admitted =
-          message.move == wire::Move::kAdmit || (control.admitted && message.move != wire::Move::kEvict);
-    }
-    control.outbox.push_back(wire::Steered{.order = message.order, .status = status});
   }
   void Hear(Process& process, const wire::Lost& message) { process.lost.push_back(message); }
 };
