@@ -80,11 +80,12 @@ void Machine::Order(Group& group, Move move, const Version& version, const Statu
        wire::Steer{.order = ++control.order, .move = move, .version = version, .reason = reason});
 }
 
-/// In an update: `step` lasts until it is done.
+/// In an update: `step` lasts until it is done, no time at all in an engine that has no EngineControl.
 void Machine::OrderFor(Target& target, EngineStep step, Move move, const Version& version) {
   Group& group = *FindGroup(target.group);
   const Steering& control = group.steering;
   target.step = step;
+  if (!group.controlled) return GoOn(target);
   if (control.session == 0)
     return SteerFailed(target,
                        {Code::kUnavailable, StrCat("the control of engine ", group.name, " is gone")});

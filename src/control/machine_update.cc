@@ -259,14 +259,8 @@ void Machine::CommitReady() {
   const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
                                    [](const Target& target) { return target.step < EngineStep::kReady; });
   if (waiting && SwitchTogether()) return;
-  for (Target& target : update.targets) {
-    if (target.step != EngineStep::kReady) continue;
-    if (FindGroup(target.group)->controlled) {
-      OrderFor(target, EngineStep::kHalting, wire::Move::kPause, {});
-    } else {
-      TellCommit(target);
-    }
-  }
+  for (Target& target : update.targets)
+    if (target.step == EngineStep::kReady) OrderFor(target, EngineStep::kHalting, wire::Move::kPause, {});
 }
 
 void Machine::TellCommit(Target& target) {
@@ -284,12 +278,7 @@ void Machine::OnCommitted(Worker& worker, const wire::Committed& message) {
   rank->step = RankStep::kCommitted;
   worker.state = EngineState::kCommitted;
   if (!AllAt(worker.group, RankStep::kCommitted)) return;
-  Target& target = *TargetOf(worker.group);
-  if (FindGroup(worker.group)->controlled) {
-    OrderFor(target, EngineStep::kSettling, wire::Move::kSettle, s_.update->version);
-  } else {
-    TellServe(target);
-  }
+  OrderFor(*TargetOf(worker.group), EngineStep::kSettling, wire::Move::kSettle, s_.update->version);
 }
 
 void Machine::TellServe(Target& target) {
@@ -312,13 +301,8 @@ void Machine::OnServing(Worker& worker, const wire::Serving& message) {
     Receiver* rank = InTurn(worker, message.update, RankStep::kCommitted, "Serving");
     if (rank == nullptr) return;
     rank->step = RankStep::kServing;
-    if (!AllAt(worker.group, RankStep::kServing)) return;
-    Target& target = *TargetOf(worker.group);
-    if (FindGroup(worker.group)->controlled) {
-      OrderFor(target, EngineStep::kAdmitting, wire::Move::kAdmit, s_.update->version);
-    } else {
-      Enter(target, EngineStep::kDone);
-    }
+    if (AllAt(worker.group, RankStep::kServing))
+      OrderFor(*TargetOf(worker.group), EngineStep::kAdmitting, wire::Move::kAdmit, s_.update->version);
     return;
   }
   const Receiver* rank = ReceiverOf(worker.session);
