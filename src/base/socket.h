@@ -29,6 +29,10 @@ class SocketAddress {
   void set_port(uint16_t port);
   [[nodiscard]] int family() const { return storage_.ss_family; }
   [[nodiscard]] bool IsLoopback() const;
+  /// IPv6, reachable from one link only, and only with the scope that names the link.
+  [[nodiscard]] bool IsLinkLocal() const;
+  /// Which of this host's interfaces a link-local address is meant on.
+  void set_scope(uint32_t interface_index);
   [[nodiscard]] const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   [[nodiscard]] socklen_t length() const { return length_; }
 
@@ -45,6 +49,12 @@ struct HostPort {
 Result<HostPort> ParseHostPort(std::string_view text);
 /// All addresses of a name, IPv6 and IPv4, in the resolver's order. Blocks on the resolver.
 Result<std::vector<SocketAddress>> Resolve(const std::string& host, uint16_t port);
+/// Where an address that another process tells of itself may be reached from here: "host:port", numeric only.
+/// One address; but the scope of a link-local one is a name at the peer, so there it is one for each
+/// interface of this host that has a link, the one that happens to have the same name first. Abstract names
+/// are refused. Errors: kInvalidArgument for no address, kUnavailable for a link-local one where no interface
+/// has a link.
+Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text);
 /// Addresses of this host's usable interfaces: up, not link-local without scope; loopback last.
 /// `interfaces`: comma-separated names to take, or with `^` in front to leave out; empty = all.
 std::vector<SocketAddress> LocalAddresses(std::string_view interfaces);

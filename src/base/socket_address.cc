@@ -81,6 +81,15 @@ bool SocketAddress::IsLoopback() const {
   return family() == AF_UNIX;
 }
 
+bool SocketAddress::IsLinkLocal() const {
+  if (family() != AF_INET6) return false;
+  return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr) != 0;
+}
+
+void SocketAddress::set_scope(uint32_t interface_index) {
+  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage_)->sin6_scope_id = interface_index;
+}
+
 Result<HostPort> ParseHostPort(std::string_view text) {
   const size_t colon = text.rfind(':');
   const auto bad = [&] { return Status(Code::kInvalidArgument, StrCat("'", text, "' is not HOST:PORT")); };
@@ -125,7 +134,47 @@ std::set<std::string, std::less<>> SplitNames(std::string_view list) {
   return names;
 }
 
+/// The interfaces on which this host has a link-local address, the one of this name first.
+std::vector<uint32_t> Links(std::string_view first) {
+  std::vector<uint32_t> links;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return links;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    if (entry->ifa_addr->sa_family != AF_INET6) continue;
+    if (!SocketAddress(entry->ifa_addr, sizeof(sockaddr_in6)).IsLinkLocal()) continue;
+    const uint32_t index = if_nametoindex(entry->ifa_name);
+    if (index == 0 || std::ranges::find(links, index) != links.end()) continue;
+    links.insert(first == entry->ifa_name ? links.begin() : links.end(), index);
+  }
+  freeifaddrs(list);
+  return links;
+}
+
 }  // namespace
+
+Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
+  constexpr size_t kMostLinks = 8;
+  const size_t scope = std::min(text.find('%'), text.size());
+  const size_t end = std::min(text.find(']', scope), text.size());
+  WC_ASSIGN_OR_RETURN(SocketAddress address,
+                      SocketAddress::Parse(StrCat(text.substr(0, scope), text.substr(end))));
+  if (address.family() == AF_UNIX)
+    return Status(Code::kInvalidArgument, StrCat("not an address of a network: ", text));
+  std::vector<SocketAddress> addresses;
+  if (!address.IsLinkLocal()) {
+    addresses.push_back(address);
+    return addresses;
+  }
+  for (const uint32_t link : Links(text.substr(scope, end - scope).substr(scope < end ? 1 : 0))) {
+    if (addresses.size() == kMostLinks) break;
+    address.set_scope(link);
+    addresses.push_back(address);
+  }
+  if (addresses.empty())
+    return Status(Code::kUnavailable, StrCat(text, " is link-local, and no interface here has such a link"));
+  return addresses;
+}
 
 std::vector<SocketAddress> LocalAddresses(std::string_view interfaces) {
   const bool exclude = interfaces.starts_with('^');

@@ -41,15 +41,10 @@ bool IsWildcard(const SocketAddress& address) {
   return host == "0.0.0.0" || host == "::";
 }
 
-bool IsLinkLocal(const SocketAddress& address) {
-  if (address.family() != AF_INET6) return false;
-  return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address.raw())->sin6_addr) != 0;
-}
-
 /// 0: reachable from anywhere; 1: from the same link, under a scope name that may differ; 2: from here.
 int Remoteness(const SocketAddress& address) {
   if (address.IsLoopback()) return 2;
-  return IsLinkLocal(address) ? 1 : 0;
+  return address.IsLinkLocal() ? 1 : 0;
 }
 
 Result<std::vector<std::string>> Advertised(const Settings& settings, uint16_t port) {
@@ -108,8 +103,13 @@ Result<std::vector<SocketAddress>> ResolveAll(const std::vector<std::string>& ad
   std::vector<SocketAddress> all;
   Status unknown(Code::kInvalidArgument, "no address to connect to");
   for (const std::string& text : addresses) {
-    if (auto numeric = SocketAddress::Parse(text); numeric.ok() && numeric->family() != AF_UNIX) {
-      all.push_back(*numeric);
+    auto numeric = ParseOfPeer(text);
+    if (numeric.ok()) {
+      all.insert(all.end(), numeric->begin(), numeric->end());
+      continue;
+    }
+    if (numeric.status().code() == Code::kUnavailable) {
+      unknown = numeric.status();
       continue;
     }
     WC_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(text));

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -59,12 +58,6 @@ bool IsWildcard(const SocketAddress& address) {
          IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address.raw())->sin6_addr);
 }
 
-/// Only by chance does the peer call the interface of a link-local address by the same name.
-bool IsLinkLocal(const SocketAddress& address) {
-  return address.family() == AF_INET6 &&
-         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address.raw())->sin6_addr);
-}
-
 }  // namespace
 
 Door::Door(const Poller& poller, uint64_t listener_key, uint64_t visitor_key, Duration patience,
@@ -104,10 +97,8 @@ std::vector<SocketAddress> Door::Addresses(bool same_host) const {
     // A socket for IPv4 alone hears no IPv6; the other way round both arrive.
     if (bound_.family() == AF_INET)
       std::erase_if(addresses, [](const auto& a) { return a.family() != AF_INET; });
-    std::vector<SocketAddress> last;
-    std::ranges::copy_if(addresses, std::back_inserter(last), IsLinkLocal);
-    std::erase_if(addresses, IsLinkLocal);
-    addresses.insert(addresses.end(), last.begin(), last.end());
+    // The peer has to guess the link of a link-local address.
+    std::ranges::stable_partition(addresses, [](const auto& a) { return !a.IsLinkLocal(); });
   }
   if (!same_host) std::erase_if(addresses, [](const auto& address) { return address.IsLoopback(); });
   for (auto& address : addresses) address.set_port(bound_.port());

@@ -78,10 +78,14 @@ Result<Answer> ParseAnswer(std::string_view bytes) {
   if (!in.ok() || spread > 1 || count > kMaxAddresses) return malformed;
   for (int i = 0; i < count; ++i) {
     const auto text = in.GetString(kMaxAddressText);
-    auto address = SocketAddress::Parse(text);
-    // An abstract Unix name would lead into this host.
-    if (!in.ok() || !address.ok() || address->port() == 0) return malformed;
-    answer.addresses.push_back(*address);
+    // An abstract Unix name, which would lead into this host, is none.
+    const auto found = ParseOfPeer(text);
+    if (!in.ok()) return malformed;
+    if (found.status().code() == Code::kUnavailable) continue;
+    if (!found.ok() || found->front().port() == 0) return malformed;
+    const size_t room = kMaxAttempts - answer.addresses.size();
+    answer.addresses.insert(answer.addresses.end(), found->begin(),
+                            found->begin() + static_cast<std::ptrdiff_t>(std::min(room, found->size())));
   }
   if (!in.AtEnd()) return malformed;
   return answer;

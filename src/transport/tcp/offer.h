@@ -15,6 +15,8 @@ namespace weightcast::transport::tcp {
 inline constexpr uint32_t kMaxLanes = 64;
 inline constexpr uint32_t kMaxDepth = 4096;
 inline constexpr size_t kMaxAddresses = 32;
+/// A link-local address may be tried on several links. An attempt's number has eight bits in keys.h.
+inline constexpr size_t kMaxAttempts = 2 * kMaxAddresses;
 
 struct Offer {
   Cookie cookie{};
@@ -33,7 +35,7 @@ struct Answer {
 
 std::string EncodeOffer(const Offer& offer);
 std::string EncodeAnswer(const Answer& answer);
-/// kProtocol says what does not fit.
+/// kProtocol says what does not fit. An answer's addresses are as they can be reached from here.
 Result<Offer> ParseOffer(std::string_view bytes);
 Result<Answer> ParseAnswer(std::string_view bytes);
 

@@ -62,6 +62,31 @@ TEST(HostPort, SplitsNamesAndAddresses) {
   EXPECT_THAT(ParseHostPort("::1:80").status().message(), HasSubstr("in brackets: [::1]:80"));
 }
 
+TEST(ParseOfPeer, TheScopeOfAPeerIsNotOurs) {
+  for (const char* text : {"10.0.0.1:80", "[2001:db8::2]:1"}) {
+    const auto found = ParseOfPeer(text);
+    ASSERT_TRUE(found.ok() && found->size() == 1) << text;
+    EXPECT_EQ(found->front().ToString(), text);
+  }
+  for (const char* text : {"", "@name", "@a%b", "host:1", "[fe80::1%eth0", "10.0.0.1%eth0:1"}) {
+    EXPECT_EQ(ParseOfPeer(text).status().code(), Code::kInvalidArgument) << text;
+  }
+  const auto found = ParseOfPeer("[fe80::1%no-such-link]:80");
+  if (!found.ok()) {  // No interface here has a link.
+    EXPECT_EQ(found.status().code(), Code::kUnavailable);
+    return;
+  }
+  for (const SocketAddress& address : *found) {
+    EXPECT_TRUE(address.IsLinkLocal());
+    EXPECT_EQ(address.port(), 80);
+    EXPECT_THAT(address.ToString(), HasSubstr("fe80::1%"));
+    const auto first = ParseOfPeer(address.ToString());
+    ASSERT_TRUE(first.ok());
+    EXPECT_EQ(first->front().ToString(), address.ToString()) << "the link of this name comes first";
+    EXPECT_EQ(first->size(), found->size());
+  }
+}
+
 TEST(PortRange, IsLowToHigh) {
   const auto range = [](std::string_view text) {
     const auto parsed = ParsePortRange(text);

@@ -33,6 +33,19 @@ TEST(TcpOfferTest, AnswersComeBackAsTheyWere) {
   EXPECT_EQ(parsed->addresses[1].ToString(), "[::1]:443");
 }
 
+TEST(TcpOfferTest, ALinkThatIsUnknownHereSpoilsNoOtherAddress) {
+  Answer answer = ExampleAnswer();
+  const auto link_local = SocketAddress::Parse("[fe80::1%lo]:80");
+  ASSERT_TRUE(link_local.ok()) << link_local.status().ToString();
+  answer.addresses.push_back(*link_local);
+  std::string blob = EncodeAnswer(answer);
+  blob.replace(blob.find("%lo"), 3, "%zz");
+  const auto parsed = ParseAnswer(blob);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  ASSERT_GE(parsed->addresses.size(), 3U);
+  EXPECT_EQ(parsed->addresses[2].ToString(), "127.0.0.1:9");
+}
+
 TEST(TcpOfferTest, CutsAndAdditionsAreRefused) {
   const std::string offer = EncodeOffer({NewCookie(), 1, 1, "boot"});
   const std::string answer = EncodeAnswer(ExampleAnswer());
