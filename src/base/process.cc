@@ -2,11 +2,14 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <fstream>
+#include <vector>
 
 #include "base/strings.h"
 
@@ -21,6 +24,24 @@ Result<UniqueFd> OpenPidFd(int pid) {
 bool HasExited(const UniqueFd& pidfd) {
   pollfd entry{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
   return poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
+}
+
+Status CheckDescriptors(size_t wanted) {
+  std::vector<UniqueFd> taken;
+  taken.reserve(wanted);
+  while (taken.size() < wanted) {
+    taken.emplace_back(eventfd(0, EFD_CLOEXEC));
+    if (taken.back().valid()) continue;
+    const int error = errno;
+    rlimit limit{};
+    const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+    return {
+        Code::kExhausted,
+        StrCat("only ", taken.size() - 1, " more files can be opened here, and at least ", wanted,
+               " are needed: ", ErrnoText(error), "; raise the limit of open files (ulimit -n), which is ",
+               known ? StrCat(limit.rlim_cur) : std::string("unknown"))};
+  }
+  return Status::Ok();
 }
 
 void NameThread(const char* name) { pthread_setname_np(pthread_self(), name); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "base/fd.h"
@@ -12,6 +13,9 @@ namespace weightcast {
 Result<UniqueFd> OpenPidFd(int pid);
 /// True once the process has exited: from then on it writes nothing any more.
 bool HasExited(const UniqueFd& pidfd);
+/// Ok if this process may open so many more descriptors; kExhausted says what its limit is. Asked before
+/// libraries are used that end the process where they get none.
+Status CheckDescriptors(size_t wanted);
 /// Names the calling thread (at most 15 characters) for debuggers and `top -H`.
 void NameThread(const char* name);
 /// This host's name, a label only.

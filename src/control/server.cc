@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "base/socket.h"
@@ -15,6 +16,9 @@
 
 namespace weightcast {
 namespace {
+
+/// What the listener opens before there is any worker, and a few workers.
+constexpr size_t kLeastDescriptors = 32;
 
 /// Rises between restarts of a controller; milliseconds, so that even a quick one is later.
 wire::Term NewTerm() {
@@ -43,6 +47,7 @@ class ControllerServer final : public Controller {
     WC_ASSIGN_OR_RETURN(const Settings settings, Settings::From(options.settings));
     WC_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(settings.controller));
     WC_ASSIGN_OR_RETURN(const control::Token token, control::LoadToken(settings));
+    WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
     WC_RETURN_IF_ERROR(CheckReach(listen, token));
     auto server = std::unique_ptr<ControllerServer>(new ControllerServer(settings));
     WC_ASSIGN_OR_RETURN(server->listener_, control::Listener::Start({.host = listen.host,

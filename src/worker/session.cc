@@ -14,6 +14,8 @@ namespace weightcast::worker {
 namespace {
 
 constexpr auto kGoodbye = std::chrono::seconds(1);
+/// What endpoint and client open before there is any peer, and a few peers.
+constexpr size_t kLeastDescriptors = 48;
 
 std::string_view RoleText(wire::Role role) { return role == wire::Role::kTrainer ? "trainer" : "inference"; }
 
@@ -48,6 +50,7 @@ Result<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, wir
   auto overrides = options.settings;
   if (!options.controller.empty()) overrides["controller"] = options.controller;
   WC_ASSIGN_OR_RETURN(Settings settings, Settings::From(overrides));
+  WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
   std::unique_ptr<Session> session(new Session(options, role, std::move(settings), std::move(handlers)));
   if (!session->settings_.metrics.empty()) {
     WC_ASSIGN_OR_RETURN(session->exporter_, trace::Exporter::For(session->settings_.metrics));
