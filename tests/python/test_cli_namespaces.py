@@ -1,73 +1,26 @@
 """Five processes in five network namespaces: as on five hosts, with counters on every wire."""
 
-import json
-import os
 import pathlib
-import shutil
-import subprocess
+from collections.abc import Iterator
 
 import pytest
 
 from cli import FAST, Running, write_checkpoint
+from netns import Network, make_network
 
 NAMES = ["controller", "trainer0", "trainer1", "inference0", "inference1"]
 MIB = 1 << 20
 
 
-def ip(*arguments: str) -> str:
-    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
-
-
-class Network:
-    """A bridge in a namespace of its own, and a host at the end of each wire."""
-
-    def __init__(self) -> None:
-        self.prefix = f"wc{os.getpid()}"
-        self.hub = f"{self.prefix}-hub"
-        ip("netns", "add", self.hub)
-        try:
-            ip("-n", self.hub, "link", "add", "br0", "type", "bridge")
-            ip("-n", self.hub, "link", "set", "br0", "up")
-            for number, name in enumerate(NAMES, 1):
-                self._add_host(number, name)
-        except BaseException:
-            self.close()
-            raise
-
-    def _add_host(self, number: int, name: str) -> None:
-        host = f"{self.prefix}-{name}"
-        ip("netns", "add", host)
-        ip("link", "add", f"p{number}", "netns", self.hub, "type", "veth", "peer", "eth0", "netns", host)
-        ip("-n", self.hub, "link", "set", f"p{number}", "master", "br0", "up")
-        ip("-n", host, "addr", "add", f"10.99.0.{number}/24", "dev", "eth0")
-        ip("-n", host, "link", "set", "eth0", "up")
-        ip("-n", host, "link", "set", "lo", "up")
-
-    def inside(self, name: str) -> list[str]:
-        return ["ip", "netns", "exec", f"{self.prefix}-{name}"]
-
-    def counters(self, name: str) -> tuple[int, int]:
-        """Bytes sent and received by this host."""
-        stats = json.loads(ip("-n", f"{self.prefix}-{name}", "-s", "-j", "link", "show", "eth0"))[0][
-            "stats64"
-        ]
-        return stats["tx"]["bytes"], stats["rx"]["bytes"]
-
-    def close(self) -> None:
-        for name in [self.hub, *(f"{self.prefix}-{name}" for name in NAMES)]:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-
-
 @pytest.fixture
-def network():
-    if shutil.which("ip") is None or os.geteuid() != 0:
-        pytest.skip("five network namespaces need root and iproute2")
+def network() -> Iterator[Network]:
+    made = make_network()
     try:
-        made = Network()
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"network namespaces cannot be made here: {error.stderr.strip()}")
-    yield made
-    made.close()
+        for number, name in enumerate(NAMES, 1):
+            made.add_host(name, f"10.99.0.{number}/24")
+        yield made
+    finally:
+        made.close()
 
 
 def test_five_hosts_move_only_the_bytes_of_the_update(tmp_path: pathlib.Path, network: Network):
