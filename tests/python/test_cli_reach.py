@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cli import FAST, Running, fails, only_json, run, write_checkpoint
+from cli import Running, fails, only_json, run, write_checkpoint
 from netns import Network, make_network
 
 TENSORS = {f"layer.{i}.weight": ("BF16", [256, 1024]) for i in range(4)}  # 2 MiB
@@ -75,14 +75,14 @@ def test_each_pair_of_hosts_finds_the_addresses_that_work(tmp_path, network, sta
     v4, v6 = f"10.99.0.1:{PORT}", f"[fd00:99::1]:{PORT}"
     out = tmp_path / "out"
 
-    start("controller", "controller", "--listen", f"[::]:{PORT}", "--min-engines", 2, *FAST).line()
+    start("controller", "controller", "--listen", f"[::]:{PORT}", "--min-engines", 2).line()
     sources = [
-        start("trainer0", *trainer(v4, 0, 2, folder), "--bind", "10.99.0.2", *FAST),
-        start("trainer1", *trainer(v6, 1, 2, folder), *FAST),
+        start("trainer0", *trainer(v4, 0, 2, folder), "--bind", "10.99.0.2"),
+        start("trainer1", *trainer(v6, 1, 2, folder)),
     ]
     sinks = [
-        start("inference0", *inference(v4, "e0", folder, out), "--port-range", "29800-29801", *FAST),
-        start("inference1", *inference(v6, "e1", folder, out), "--advertise", "fd00:99::5", *FAST),
+        start("inference0", *inference(v4, "e0", folder, out), "--port-range", "29800-29801"),
+        start("inference1", *inference(v6, "e1", folder, out), "--advertise", "fd00:99::5"),
     ]
     for sink in sinks:
         assert sink.line().startswith("version 1: ")
@@ -107,9 +107,9 @@ def test_hosts_that_have_nothing_but_link_local_addresses(tmp_path, network, sta
     for name, interface in (("controller", "c0"), ("trainer0", "t0"), ("inference0", "i0")):
         network.add_host(name, interface=interface)
     head = network.link_local("controller")
-    start("controller", "controller", "--listen", f"[::]:{PORT}", *FAST).line()
-    start("trainer0", *trainer(f"[{head}%t0]:{PORT}", 0, 1, folder), *FAST)
-    sink = start("inference0", *inference(f"[{head}%i0]:{PORT}", "e", folder, tmp_path), *FAST)
+    start("controller", "controller", "--listen", f"[::]:{PORT}").line()
+    start("trainer0", *trainer(f"[{head}%t0]:{PORT}", 0, 1, folder))
+    sink = start("inference0", *inference(f"[{head}%i0]:{PORT}", "e", folder, tmp_path))
     assert sink.line().startswith("version 1: ")
 
 
