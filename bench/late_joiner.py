@@ -10,6 +10,7 @@ serves the version. Prints a table with what crossed each trainer's wire meanwhi
 import argparse
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -122,6 +123,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("network namespaces need root")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Namespaces are removed then, too.
     with tempfile.TemporaryDirectory() as folder:
         # The workers' secret; nobody else knows these networks.
         os.environ["WEIGHTCAST_TOKEN"] = os.urandom(16).hex()
