@@ -5,15 +5,10 @@
 #include "tools/demo_run.h"
 #include "tools/json.h"
 #include "tools/output.h"
+#include "tools/statistics.h"
 
 namespace weightcast::tools {
 namespace {
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 /// One way of moving the weights, and how long it took.
 struct UpdateTimes {

@@ -2,10 +2,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,9 +12,9 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/fd.h"
 #include "base/strings.h"
 #include "endpoint/endpoint.h"
+#include "tools/bench_processes.h"
 #include "tools/demo_messages.h"
 #include "weightcast/memory.h"
 
@@ -216,35 +213,6 @@ Status RunSource(int peer_fd, int parent, const std::vector<P2pCase>& cases, con
   return Status::Ok();
 }
 
-/// Runs in a fork of its own that dies with us; what goes wrong in it is told to the parent.
-template <typename Work>
-pid_t ForkWorker(int parent_fd, const Work& work) {
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
-  if (getppid() != parent) _exit(1);
-  const Status status = work();
-  if (!status.ok()) {
-    ByteWriter out;
-    out.PutString(status.message());
-    [[maybe_unused]] const Status told = SendDatagram(parent_fd, out.bytes());
-  }
-  _exit(status.ok() ? 0 : 1);
-}
-
-struct Pair {
-  UniqueFd a;
-  UniqueFd b;
-};
-Result<Pair> MakePair() {
-  int fds[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoText(errno)));
-  return Pair{UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
 Result<P2pResult> NextResult(int fd, const P2pCase& one, double seconds) {
   WC_ASSIGN_OR_RETURN(const auto bytes, ReceiveDatagram(fd, Patience() + FromSeconds(seconds)));
   if (!bytes) return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly");
@@ -261,8 +229,8 @@ Result<P2pResult> NextResult(int fd, const P2pCase& one, double seconds) {
 
 Status MeasureP2p(const std::vector<P2pCase>& cases, const Settings& settings, double seconds,
                   const std::function<void(const P2pResult&)>& on_result) {
-  WC_ASSIGN_OR_RETURN(Pair between, MakePair());
-  WC_ASSIGN_OR_RETURN(Pair results, MakePair());
+  WC_ASSIGN_OR_RETURN(SocketPair between, MakeSocketPair());
+  WC_ASSIGN_OR_RETURN(SocketPair results, MakeSocketPair());
   const pid_t target = ForkWorker(results.b.get(), [&] {
     between.a.reset();
     return RunTarget(between.b.get(), cases, settings);
@@ -271,7 +239,7 @@ Status MeasureP2p(const std::vector<P2pCase>& cases, const Settings& settings, d
     between.b.reset();
     return RunSource(between.a.get(), results.b.get(), cases, settings, seconds);
   });
-  between = Pair{};
+  between = SocketPair{};
   results.b.reset();
   Status status;
   for (const P2pCase& one : cases) {

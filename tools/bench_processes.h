@@ -1,0 +1,64 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "weightcast/status.h"
+
+namespace weightcast::tools {
+
+/// Two ends between which datagrams go.
+struct SocketPair {
+  UniqueFd a;
+  UniqueFd b;
+};
+Result<SocketPair> MakeSocketPair();
+
+/// Runs `work` in a fork of this process that dies with it. What goes wrong in it is sent to `parent_fd`
+/// as a text (ByteWriter::PutString). Call it while single-threaded. Returns the pid; -1: no fork.
+pid_t ForkWorker(int parent_fd, const std::function<Status()>& work);
+
+/// In such a fork: its end of the sockets between it and the process that measures.
+class BenchParent {
+ public:
+  explicit BenchParent(int fd) : fd_(fd) {}
+  Status Report(std::string_view bytes) const;
+  /// Waits for what the parent tells next.
+  [[nodiscard]] Result<std::string> Next() const;
+
+ private:
+  int fd_;
+};
+
+/// Forks of this process that take part in one measurement and die with this object.
+class BenchProcesses {
+ public:
+  BenchProcesses() = default;
+  ~BenchProcesses() { Kill(); }
+  BenchProcesses(const BenchProcesses&) = delete;
+  BenchProcesses& operator=(const BenchProcesses&) = delete;
+
+  /// Starts one more. Call it while single-threaded.
+  Status Start(const std::function<Status(const BenchParent&)>& work);
+  Status Tell(size_t process, std::string_view bytes) const;
+  Status TellAll(std::string_view bytes) const;
+  /// The next report of each, in the order of their start. Errors: the first that goes wrong in one of
+  /// them; kTimedOut; kCancelled when this process has been asked to end.
+  [[nodiscard]] Result<std::vector<std::string>> Gather(TimePoint deadline) const;
+  void Kill();
+
+ private:
+  struct Process {
+    pid_t pid = -1;
+    UniqueFd fd;
+  };
+  std::vector<Process> processes_;
+};
+
+}  // namespace weightcast::tools
