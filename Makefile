@@ -67,10 +67,11 @@ model: ## the model checker's long search: over 10 million states (MODEL_STATES 
 	  build/debug/tests/model/model_checker $$config $$more states=$${MODEL_STATES:-1400000} live_every=64 walks=200 progress; \
 	done
 
-bench: binary ## measures this machine: transfers, whole updates, planning; the figures of the README
+bench: binary ## measures this machine: transfers, whole updates, planning, connecting; the figures of the README
 	@build/weightcast bench p2p
 	@build/weightcast bench update
 	@build/weightcast bench plan
+	@build/weightcast bench connect
 	@bench/figures.py
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60)

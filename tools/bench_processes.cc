@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/strings.h"
@@ -65,6 +66,13 @@ Result<std::string> BenchParent::Next() const {
   WC_ASSIGN_OR_RETURN(auto bytes, ReceiveDatagram(fd_, Clock::now() + std::chrono::hours(24)));
   if (!bytes) return Status(Code::kCancelled, "the process that measures has ended");
   return std::move(*bytes);
+}
+
+std::map<std::string, std::string> PatientSettings(const Context& context) {
+  std::map<std::string, std::string> settings = context.overrides;
+  for (const auto& [name, value] : {std::pair{"lease", "20"}, {"connect_timeout", "60"}, {"timeout", "300"}})
+    if (context.settings.Get(name) == Settings().Get(name)) settings.emplace(name, value);
+  return settings;
 }
 
 Status BenchProcesses::Start(const std::function<Status(const BenchParent&)>& work) {

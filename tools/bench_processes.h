@@ -3,12 +3,14 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "tools/command.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {
@@ -35,6 +37,10 @@ class BenchParent {
  private:
   int fd_;
 };
+
+/// The flags of a command line, with generous time limits where the user has not chosen any: for many
+/// processes on few cores.
+std::map<std::string, std::string> PatientSettings(const Context& context);
 
 /// Forks of this process that take part in one measurement and die with this object.
 class BenchProcesses {

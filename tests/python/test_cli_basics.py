@@ -21,6 +21,7 @@ COMMANDS = [
     ["bench", "p2p"],
     ["bench", "update"],
     ["bench", "plan"],
+    ["bench", "connect"],
 ]
 
 
@@ -68,6 +69,7 @@ def test_version():
         (["inference", "--engine", "e"], ["--like", "--model"]),
         (["bench", "p2p", "--sizes", "many"], ["'many'", "64K"]),
         (["bench", "update", "--versions", "1"], ["--versions", "2"]),
+        (["bench", "connect", "--transports", "pigeon"], ["--transports", "tcp"]),
     ],
 )
 def test_bad_command_lines_are_one_line_errors(arguments, words):
