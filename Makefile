@@ -67,11 +67,12 @@ model: ## the model checker's long search: over 10 million states (MODEL_STATES 
 	  build/debug/tests/model/model_checker $$config $$more states=$${MODEL_STATES:-1400000} live_every=64 walks=200 progress; \
 	done
 
-bench: binary ## measures this machine: transfers, whole updates, planning, connecting; the figures of the README
+bench: binary ## measures this machine: transfers, whole updates, planning, connecting, registering; the figures of the README
 	@build/weightcast bench p2p
 	@build/weightcast bench update
 	@build/weightcast bench plan
 	@build/weightcast bench connect
+	@build/weightcast bench register
 	@bench/figures.py
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60)

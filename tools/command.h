@@ -67,6 +67,7 @@ std::unique_ptr<Command> MakeBenchP2pCommand();
 std::unique_ptr<Command> MakeBenchUpdateCommand();
 std::unique_ptr<Command> MakeBenchPlanCommand();
 std::unique_ptr<Command> MakeBenchConnectCommand();
+std::unique_ptr<Command> MakeBenchRegisterCommand();
 
 /// In the order in which --help lists them.
 std::vector<std::unique_ptr<Command>> AllCommands();

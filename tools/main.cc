@@ -14,6 +14,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   all.push_back(MakeBenchUpdateCommand());
   all.push_back(MakeBenchPlanCommand());
   all.push_back(MakeBenchConnectCommand());
+  all.push_back(MakeBenchRegisterCommand());
   all.push_back(MakeDemoWorkerCommand());
   return all;
 }

@@ -22,6 +22,7 @@ COMMANDS = [
     ["bench", "update"],
     ["bench", "plan"],
     ["bench", "connect"],
+    ["bench", "register"],
 ]
 
 
@@ -70,6 +71,7 @@ def test_version():
         (["bench", "p2p", "--sizes", "many"], ["'many'", "64K"]),
         (["bench", "update", "--versions", "1"], ["--versions", "2"]),
         (["bench", "connect", "--transports", "pigeon"], ["--transports", "tcp"]),
+        (["bench", "register", "--inference", "3", "--engines", "2"], ["3 inference ranks", "--engines"]),
     ],
 )
 def test_bad_command_lines_are_one_line_errors(arguments, words):
