@@ -125,6 +125,7 @@ class EngineControl:
 
     def _do_pause(self, _: Any) -> None:
         if not self._paused:
+            self._paused = None  # A pause that fails half-way has to be undone.
             self._call(self._pause)
             self._paused = True
 
