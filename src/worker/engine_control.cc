@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "control/client.h"
 #include "weightcast/worker.h"
+#include "worker/options.h"
 #include "worker/waiting.h"
 
 namespace weightcast {
@@ -17,6 +18,8 @@ namespace worker {
 namespace {
 
 constexpr auto kGoodbye = std::chrono::seconds(1);
+/// What the client opens.
+constexpr size_t kLeastDescriptors = 32;
 
 /// A session without an endpoint: no bytes come here.
 class EngineControlWorker : public EngineControl {
@@ -49,11 +52,9 @@ class EngineControlWorker : public EngineControl {
 Status EngineControlWorker::Open(const WorkerOptions& options) {
   if (options.engine.empty())
     return {Code::kInvalidArgument, "an EngineControl needs the name of its engine"};
-  if (options.model.empty()) return {Code::kInvalidArgument, "the model needs a name"};
-  auto overrides = options.settings;
-  if (!options.controller.empty()) overrides["controller"] = options.controller;
   control::ClientOptions client;
-  WC_ASSIGN_OR_RETURN(client.settings, Settings::From(overrides));
+  WC_ASSIGN_OR_RETURN(client.settings, SettingsOf(options));
+  WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
   client.hello.model = options.model;
   client.hello.name = {.role = wire::Role::kControl, .engine = options.engine};
   client.hello.world_size = 1;

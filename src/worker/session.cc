@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "control/token.h"
+#include "worker/options.h"
 
 namespace weightcast::worker {
 namespace {
@@ -25,7 +26,6 @@ Status CheckOptions(const WorkerOptions& options, wire::Role role) {
             StrCat("rank ", options.rank, " is not among 0..", static_cast<int64_t>(options.world_size) - 1,
                    "; world_size says how many there are")};
   }
-  if (options.model.empty()) return {Code::kInvalidArgument, "the model needs a name"};
   if (role == wire::Role::kInference && options.engine.empty())
     return {Code::kInvalidArgument, "an inference rank needs the name of its engine"};
   return Status::Ok();
@@ -47,9 +47,7 @@ Session::~Session() = default;
 Result<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, wire::Role role,
                                                Handlers handlers) {
   WC_RETURN_IF_ERROR(CheckOptions(options, role));
-  auto overrides = options.settings;
-  if (!options.controller.empty()) overrides["controller"] = options.controller;
-  WC_ASSIGN_OR_RETURN(Settings settings, Settings::From(overrides));
+  WC_ASSIGN_OR_RETURN(Settings settings, SettingsOf(options));
   WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
   std::unique_ptr<Session> session(new Session(options, role, std::move(settings), std::move(handlers)));
   if (!session->settings_.metrics.empty()) {
