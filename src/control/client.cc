@@ -295,9 +295,12 @@ class Client final : public ControlClient {
   void Welcome(const wire::Welcome& welcome, Conduit::Event& event) {
     if (connected()) return;
     if (welcome.term < term_) {
-      reason_ = {Code::kUnavailable,
-                 StrCat("the controller at ", settings_.controller,
-                        " is older than one that this worker has followed; end the older one")};
+      const Status older(Code::kUnavailable,
+                         StrCat("the controller at ", settings_.controller,
+                                " is older than one that this worker has followed; end the older one"));
+      // What was told before was why the newer one is gone; that it found this one is news, once.
+      if (reason_.message() != older.message()) Tell(LinkState::kBroken, older);
+      reason_ = older;
       attempt_until_ = Clock::now() + kLeastAttempt;
       GiveUpStream();
       return;
