@@ -110,7 +110,7 @@ class Trainer {
   /// With `hold` the bytes stay unchanged until the next Publish, whatever WaitSources says: engines that
   /// join in between get them too. All trainers say the same.
   virtual Result<std::shared_ptr<Update>> Publish(int64_t number, bool hold = false) = 0;
-  /// Asks the controller. Blocks at most the controller time-out.
+  /// Asks the controller; waits while it is away, at most the controller time-out.
   virtual Result<std::vector<EngineStatus>> Engines() = 0;
   /// The connections of this rank, a line each.
   [[nodiscard]] virtual std::vector<std::string> ConnectionMap() const = 0;

@@ -1,5 +1,6 @@
 #include "worker/session.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -15,6 +16,7 @@ namespace weightcast::worker {
 namespace {
 
 constexpr auto kGoodbye = std::chrono::seconds(1);
+constexpr auto kBetweenViews = std::chrono::milliseconds(200);
 /// What endpoint and client open before there is any peer, and a few peers.
 constexpr size_t kLeastDescriptors = 48;
 
@@ -113,7 +115,14 @@ Status Session::OpenClient() {
   client.on_state = [this](control::LinkState state, const Status& status) {
     if (state == control::LinkState::kBroken && !status.ok())
       WC_LOG(kWarning, text(), ": no controller at present: ", status.message());
-    if (state == control::LinkState::kEnded) loop_.Post([this, status] { handlers_.on_ended(status); });
+    if (state != control::LinkState::kEnded) return;
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      end_ = AsOutcome(status);
+    }
+    changed_.notify_all();
+    loop_.Post([this, status] { handlers_.on_ended(status); });
   };
   WC_ASSIGN_OR_RETURN(client_, control::ControlClient::Start(std::move(client)));
   return Status::Ok();
@@ -127,6 +136,23 @@ Status Session::Admit(const Identity& peer) const {
   if (inference && peer.role == RoleText(wire::Role::kTrainer)) return Status::Ok();
   return {Code::kPermission, StrCat(text(), " takes connections from ", inference ? "trainers and " : "",
                                     "inference workers only, ", "not from ", ToString(peer))};
+}
+
+Result<wire::ClusterView> Session::View() {
+  const Duration attempt = std::max<Duration>(2 * settings_.lease, std::chrono::seconds(1));
+  const Duration patience = settings_.controller_timeout;
+  const TimePoint deadline = patience > Duration::zero() ? Clock::now() + patience : TimePoint::max();
+  for (;;) {
+    auto view = control::GetView(settings_, std::min(deadline, Clock::now() + attempt));
+    const TimePoint now = Clock::now();
+    const bool away = view.status().code() == Code::kUnavailable || view.status().code() == Code::kTimedOut;
+    if (!away || now >= deadline) return view;
+    std::unique_lock lock(mutex_);
+    const TimePoint again = std::min(deadline, now + kBetweenViews);
+    const Woken woken = WaitUntil(lock, changed_, again, interrupted_, [&] { return ended_; });
+    if (woken == Woken::kDone) return end_;
+    if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted without a controller");
+  }
 }
 
 void Session::SetOutcome(Status status) {

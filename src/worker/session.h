@@ -57,6 +57,9 @@ class Session {
   /// The peer that a member of a plan must prove to be.
   [[nodiscard]] Identity IdentityOf(const wire::Member& member) const;
   [[nodiscard]] std::vector<std::string> ConnectionMap() const;
+  /// What the controller shows. Asks again while it is away: until controller_timeout, the end of this
+  /// session or an interruption. Any thread but the loop's.
+  Result<wire::ClusterView> View();
   /// Who this worker is, for metrics.
   [[nodiscard]] trace::Labels labels() const;
 
@@ -84,6 +87,8 @@ class Session {
   Interrupted interrupted_;
   bool decided_ = false;
   Status outcome_;
+  bool ended_ = false;  ///< The controller's client has given up, because of `end_`.
+  Status end_;
 
   Loop loop_;
   mutable std::mutex map_mutex_;  ///< Keeps the endpoint while its map is being made.

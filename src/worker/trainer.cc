@@ -208,10 +208,8 @@ void TrainerWorker::PostCancel(int64_t number) {
 }
 
 Result<std::vector<EngineStatus>> TrainerWorker::Engines() {
-  const Settings& settings = session_->settings();
-  const Duration limit =
-      settings.controller_timeout > Duration::zero() ? settings.controller_timeout : 2 * settings.lease;
-  WC_ASSIGN_OR_RETURN(const auto view, control::GetView(settings, Clock::now() + limit));
+  WC_RETURN_IF_ERROR(process_.Check());
+  WC_ASSIGN_OR_RETURN(const auto view, session_->View());
   std::vector<EngineStatus> engines;
   for (const auto& model : view.models) {
     if (model.model != session_->model()) continue;
