@@ -1,7 +1,9 @@
 """Hosts that reach each other in different ways: IPv6 alone, dead addresses, a controller that moves."""
 
 import pathlib
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -113,6 +115,13 @@ def test_hosts_that_have_nothing_but_link_local_addresses(tmp_path, network, sta
     assert sink.line().startswith("version 1: ")
 
 
+def until(condition: Callable[[], bool], timeout: float = 20) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def write_hosts(path: pathlib.Path, *addresses: str) -> None:
     """In place: it is mounted over a worker's /etc/hosts."""
     with path.open("w") as file:
@@ -152,6 +161,53 @@ def test_workers_follow_a_controller_that_moves(tmp_path, network, start, folder
     assert (tmp_path / "out" / "e" / "2" / "model.safetensors").read_bytes() == second
     figures = network.run("controller", sys.executable, "-c", SCRAPE)
     assert ("\nweightcast_control_workers_lost_total" in figures) == lost
+
+
+@pytest.mark.parametrize("moving", [False, True], ids=["between updates", "in the middle of one"])
+def test_a_second_controller_takes_over_from_one_that_was_stopped(tmp_path, network, start, folder, moving):
+    hosts = tmp_path / "hosts"
+    write_hosts(hosts, "10.99.0.1")
+    for number, name in enumerate(("first", "second", "trainer0", "inference0"), 1):
+        network.add_host(name, f"10.99.0.{number}/24")
+    lease = "--lease=1"
+    address = f"head:{PORT}"
+    listen = ["controller", "--listen", f"0.0.0.0:{PORT}", lease]
+    first = start("first", *listen)
+    first.line()
+    more = [lease, "--controller-timeout=30"]
+    source = start("trainer0", *trainer(address, 0, 1, folder), *more, hosts=hosts)
+    sink = start("inference0", *inference(address, "e", folder, tmp_path / "out"), *more, hosts=hosts)
+    assert sink.line().startswith("version 1: ")
+    assert source.line().startswith("version 1 committed: ")
+
+    if moving:
+        network.limit("trainer0", 8)  # Two seconds for a version.
+        before = network.counters("trainer0")
+        write_checkpoint(folder / "step-2", seed=2, tensors=TENSORS)
+        until(lambda: network.moved("trainer0", before) > 300_000)
+    first.process.send_signal(signal.SIGSTOP)
+    write_hosts(hosts, "10.99.0.2")
+    second = start("second", *listen)
+    second.line()
+    if not moving:
+        write_checkpoint(folder / "step-2", seed=2, tensors=TENSORS)
+    assert sink.line().startswith("version 2: ")
+
+    # The first goes on and finds its workers gone. What it still says is not heard.
+    first.process.send_signal(signal.SIGCONT)
+    until(lambda: not workers_of(network, "first", f"127.0.0.1:{PORT}"))
+    third = write_checkpoint(folder / "step-3", seed=3, tensors=TENSORS)
+    assert sink.line().startswith("version 3: ")
+    assert (tmp_path / "out" / "e" / "3" / "model.safetensors").read_bytes() == third
+
+    # It cannot have them back: it is older than what they have followed. Started anew it can.
+    second.kill()
+    write_hosts(hosts, "10.99.0.1")
+    until(lambda: "older than" in sink.errors() and "older than" in source.errors())
+    first.kill()
+    start("first", *listen).line()
+    write_checkpoint(folder / "step-4", seed=4, tensors=TENSORS)
+    assert sink.line().startswith("version 4: ")
 
 
 @pytest.mark.parametrize("limit", [12, 20, 32])
