@@ -143,7 +143,9 @@ class Inference {
   /// Says that this rank has switched; returns when all ranks of the engine have: serve.
   virtual Status Finish(double timeout) = 0;
   /// Gives up the phases. With shadow landing the old version is served on; with in_place, if
-  /// anything may have been written, the rank is FAILED until a later update.
+  /// anything may have been written, the rank is FAILED until a later update. Blocks at most two leases.
+  /// Errors: kFenced, a source might still write, so stay paused and call again; kTimedOut, the phases are
+  /// over, but the controller has not said yet what the rank has left (see state).
   virtual Status Abort() = 0;
 
   /// The engine sleeps: when this returns nobody can write or read the registered memory, nothing of it is

@@ -246,7 +246,11 @@ class Inference(_Closing):
         await _on_thread(self.finish, timeout)
 
     def abort(self) -> None:
-        """Gives up the phases; see `state` for what can be served. Waits until nobody can write any more."""
+        """Gives up the phases; see `state` for what can be served. Waits until nobody can write any more.
+
+        At most two leases. `Fenced`: a source might still write; stay paused and call again. `TimedOut`: the
+        phases are over, but the controller has not said yet what this rank has left.
+        """
         self._core.abort()
 
     async def abort_async(self) -> None:

@@ -132,6 +132,8 @@ void InferenceTransition::operator()(const CallExpired& expired) {
     // already.
     if (s_.step != Step::kCommitted) return Fail({Code::kCancelled, "the waiting engine was interrupted"});
   }
+  // Nobody writes any more, so the engine need not stay paused for the controller's word.
+  if (s_.call == UserCall::kAbort && s_.fenced) s_.user = UserPhase::kOutside;
   AnswerError(TooLate(expired.interrupted));
 }
 

@@ -363,7 +363,8 @@ void InferenceTransition::CompleteAbort() {
     s_.user = std::exchange(s_.cut_short, false) ? UserPhase::kOutside : UserPhase::kBegun;
   // A later version or attempt comes: the call that waits need not know, unless Receive has returned.
   const bool waits_on = reason.ok() && !GivesUp();
-  if (!told && !waits_on) TellAbort(reason);
+  // Who has been told may have come back to give it up, and waits for this.
+  if ((!told || GivesUp()) && !waits_on) TellAbort(reason);
   if (waits_on && switched) TellAbort({Code::kUnavailable, "the update was begun again after Receive"});
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
   TellLoss();  // Of a worker that was lost meanwhile: a superseded update has not said it.

@@ -131,7 +131,13 @@ void Model::OnAnswer(World& world, int slot, Code code, UserCall call) {
     case UserCall::kAbort:
       p.user = UserAt::kOutside;
       p.paused = code == Code::kFenced ? 1 : 0;
-      if (code == Code::kFenced && call == UserCall::kAbort) p.user = UserAt::kMustAbort;
+      if (call != UserCall::kAbort) return;
+      if (code == Code::kFenced) {
+        p.user = UserAt::kMustAbort;
+      } else if (machines_.rank(p.machine).user != worker::UserPhase::kOutside) {
+        Fail("calls end", StrCat("after an Abort that ended ", wire::ToString(NameOf(slot)),
+                                 " is still between Begin and Finish"));
+      }
       return;
   }
 }

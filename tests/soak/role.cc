@@ -127,22 +127,23 @@ class Role {
     WC_RETURN_IF_ERROR(inference.Begin());
     auto version = inference.Receive(kWait);
     while (version.status().code() == Code::kTimedOut && !board_.stop) version = inference.Receive(kWait);
-    if (!version.ok()) {
-      [[maybe_unused]] const Status aborted = inference.Abort();
-      return version.status();
-    }
+    if (!version.ok()) return GiveUp(inference, version.status());
     post_processing_ = true;
     Rest(static_cast<int>(random_() % 20));
     post_processing_ = false;
     Status status = inference.Finish(kPatience);
     while (!status.ok() && status.code() == Code::kTimedOut && !board_.stop)
       status = inference.Finish(kPatience);
-    if (!status.ok()) {
-      [[maybe_unused]] const Status aborted = inference.Abort();
-      return status;
-    }
+    if (!status.ok()) return GiveUp(inference, status);
     Served(*version, weights);
     return Status::Ok();
+  }
+
+  /// Stays paused as long as a stopped source might still write.
+  Status GiveUp(Inference& inference, const Status& reason) {
+    Status status = inference.Abort();
+    while (status.code() == Code::kFenced && !board_.stop) status = inference.Abort();
+    return reason;
   }
 
   /// Nobody writes until the next call, so all must be there.

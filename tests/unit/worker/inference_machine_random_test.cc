@@ -207,6 +207,9 @@ class RandomWorld {
     CheckServed(before, event);
     for (const auto& action : actions) std::visit([&](const auto& a) { Carry(a); }, action);
     CheckServed(before, event);
+    const bool gives_up =
+        state_.call == worker::UserCall::kAbort || state_.call == worker::UserCall::kSuspend;
+    EXPECT_FALSE(gives_up && state_.step == worker::Step::kNone) << "an Abort waits for nothing";
   }
 
   void CheckServed(const InferenceState& before, const InferenceEvent& event) {

@@ -302,6 +302,43 @@ TEST(InferenceMachine, ALossThatEndsAnUpdateBetweenTwoWaitsIsToldToTheNext) {
   }
 }
 
+TEST(InferenceMachine, AbortAfterTheErrorOfReceiveIsAnsweredOnceNobodyWrites) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(ReceiveCalled{});
+  rank.Do(wire::Abort{Update(1), kDead});
+  EXPECT_EQ(rank.Answer(), kDead) << "the engine is paused: it need not wait for the fence";
+  rank.Do(AbortCalled{});
+  EXPECT_FALSE(rank.Action<AnswerCall>());
+  rank.Do(GrantsFenced{Update(1)});
+  ASSERT_TRUE(rank.Action<AnswerCall>());
+  EXPECT_TRUE(rank.Answer().ok());
+  rank.Do(BeginCalled{});
+  EXPECT_TRUE(rank.Answer().ok());
+}
+
+TEST(InferenceMachine, AnAbortThatTheControllerDoesNotAnswerEndsThePhasesOnceNobodyWrites) {
+  Rank rank(Landing::kInPlace);
+  rank.state.served = Number(2);
+  rank.state.state = EngineState::kServing;
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(AbortCalled{});
+  rank.Do(CallExpired{});
+  EXPECT_EQ(rank.Answer().code(), Code::kFenced);
+  rank.Do(BeginCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument) << "somebody may still write";
+  rank.Do(AbortCalled{});
+  rank.Do(GrantsFenced{Update(1)});
+  rank.Do(CallExpired{});
+  EXPECT_EQ(rank.Answer().code(), Code::kTimedOut) << "did a source start?";
+  rank.Do(BeginCalled{});
+  EXPECT_TRUE(rank.Answer().ok());
+}
+
 TEST(InferenceMachine, WaitThatHasBegunToChangeTensorsGoesToTheEnd) {
   Rank rank(Landing::kInPlace);
   rank.Do(WaitCalled{});
