@@ -151,7 +151,7 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
 void Machine::OnStepTimer(GroupId group) {
   Target* target = TargetOf(group);
   if (target != nullptr && !s_.update->fresh && target->step == EngineStep::kGranting && !target->overdue) {
-    target->overdue = true;
+    target->overdue = FindGroup(group)->grant_timer = true;
     Arm(TimerKind::kStep, group, LimitOf(*target));
     return;
   }

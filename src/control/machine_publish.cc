@@ -265,9 +265,11 @@ void Machine::AskForGrants(Target& target) {
 
 /// Whoever was late for one update does not get the whole time anew for the next.
 void Machine::AwaitGrants(Target& target) {
+  Group& group = *FindGroup(target.group);
   target.step = EngineStep::kGranting;
-  target.overdue = std::exchange(FindGroup(target.group)->grant_timer, true);
+  target.overdue = group.grant_timer;
   if (target.overdue) return;
+  group.grant_timer = s_.update->fresh;
   Arm(TimerKind::kStep, target.group, s_.update->fresh ? LimitOf(target) : config_.lease);
 }
 

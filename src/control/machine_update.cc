@@ -179,7 +179,8 @@ void Machine::LeaveLate() {
     const std::string_view engine = FindGroup(target.group)->name;
     AbortRanks(target, Status::Ok());
     // Whoever has not granted does not get the whole time anew.
-    if (target.step != EngineStep::kGranting) DisarmStep(target.group);
+    if (target.step != EngineStep::kGranting || !FindGroup(target.group)->grant_timer)
+      DisarmStep(target.group);
     target.step = EngineStep::kOut;
     target.late = true;
     target.reason = {Code::kUnavailable, StrCat("engine ", engine, " had not come for version ",

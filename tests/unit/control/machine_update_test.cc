@@ -154,7 +154,8 @@ TEST(MachineUpdate, ALateEngineDoesNotHoldUpLaterVersions) {
     c.Settle();
     ASSERT_TRUE(c.state.update);
     const TimerId step{TimerKind::kStep, c.GroupOf("late")};
-    c.timers.at(step) = FromSeconds(7);  // What is left of it.
+    c.Fire(TimerKind::kStep, c.GroupOf("late"));  // A lease has passed: it is late.
+    c.timers.at(step) = FromSeconds(7);           // What is left of grant_timeout.
     c.Publish(c.trainers[0], 2);
     c.Settle();
     EXPECT_EQ(c.state.update->version, kFirst) << "not all have something newer";
@@ -172,6 +173,22 @@ TEST(MachineUpdate, ALateEngineDoesNotHoldUpLaterVersions) {
     EXPECT_EQ(c.StateOf(late), EngineState::kJoining);
     EXPECT_EQ(c.processes[c.trainers[0]].published, (std::map<int64_t, bool>{{1, true}, {2, true}}));
   }
+}
+
+TEST(MachineUpdate, AnEngineThatIsNotLateYetHasTheWholeTimeForTheNextVersion) {
+  Cluster c;
+  c.Start(2, {{"a", 1}});
+  c.PublishAll(1, /*hold=*/true);
+  c.Settle();
+  c.processes[c.JoinRank("late", 0, 1)].grants = false;
+  c.Settle();
+  const TimerId step{TimerKind::kStep, c.GroupOf("late")};
+  EXPECT_EQ(c.timers.at(step), c.config.lease) << "then others that come are served before it";
+  c.PublishAll(2);
+  c.Settle();
+  ASSERT_TRUE(c.state.update);
+  EXPECT_EQ(c.state.update->version.number, 2);
+  EXPECT_EQ(c.timers.at(step), c.config.grant_timeout);
 }
 
 TEST(MachineUpdate, ARankThatRegistersAnewBeginsTheUpdateAgain) {
