@@ -141,7 +141,7 @@ Status Session::Admit(const Identity& peer) const {
 Result<wire::ClusterView> Session::View() {
   const Duration attempt = std::max<Duration>(2 * settings_.lease, std::chrono::seconds(1));
   const Duration patience = settings_.controller_timeout;
-  const TimePoint deadline = patience > Duration::zero() ? Clock::now() + patience : TimePoint::max();
+  const TimePoint deadline = Clock::now() + (patience > Duration::zero() ? patience : 2 * settings_.lease);
   for (;;) {
     auto view = control::GetView(settings_, std::min(deadline, Clock::now() + attempt));
     const TimePoint now = Clock::now();
