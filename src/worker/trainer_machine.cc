@@ -82,8 +82,10 @@ void Transition::operator()(const wire::Welcome& welcome) {
 void Transition::OfferAgain(Publication& publication) {
   const bool newest = &publication == &s_.publications.back();
   if (newest && IsHeld(publication)) {
-    return Send(
-        wire::Published{.number = publication.number, .run = publication.run, .hold = publication.hold});
+    Send(wire::Published{.number = publication.number, .run = publication.run, .hold = publication.hold});
+    // It may not have come to the one before.
+    if (publication.cancelled) Send(wire::Cancel{publication.number});
+    return;
   }
   if (publication.done) return;
   const Status lost(Code::kUnavailable, StrCat("the controller began a new session during version ",
@@ -255,6 +257,7 @@ void Transition::operator()(const CancelCalled& cancel) {
   Publication* publication = Find(cancel.number);
   if (publication == nullptr || s_.ended || (publication->done && !publication->hold)) return;
   publication->hold = false;
+  publication->cancelled = true;
   Send(wire::Cancel{cancel.number});
   if (publication->done) Silence([&](const Sending& sending) { return sending.number == cancel.number; });
 }

@@ -19,6 +19,7 @@ struct Publication {
   uint64_t run = 0;
   int64_t number = 0;
   bool hold = false;
+  bool cancelled = false;
   bool release = false;  ///< The controller lets go of the sources; they are free once nothing is in flight.
   bool free = false;     ///< The user was told that the sources may change.
   bool done = false;     ///< The user was told the outcome.

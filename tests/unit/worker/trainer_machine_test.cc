@@ -152,6 +152,17 @@ TEST(TrainerMachine, HeldVersionIsSentAgainUntilTheNextPublish) {
   EXPECT_TRUE(trainer.Sent<wire::Failed>()) << "the hold has ended";
 }
 
+TEST(TrainerMachine, ACancelThatANewControllerHasNotHeardIsSaidAgain) {
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(CancelCalled{3});
+  EXPECT_TRUE(trainer.Sent<wire::Cancel>());
+  trainer.Do(wire::Welcome{.term = 2, .run = 1});
+  EXPECT_TRUE(trainer.Sent<wire::Published>());
+  ASSERT_TRUE(trainer.Sent<wire::Cancel>());
+  EXPECT_EQ(trainer.Sent<wire::Cancel>()->number, 3);
+}
+
 TEST(TrainerMachine, TheEndOfARefillElsewhereLeavesTheNextVersionAlone) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3, .hold = true});
