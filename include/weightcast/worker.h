@@ -110,7 +110,7 @@ class Trainer {
   /// With `hold` the bytes stay unchanged until the next Publish, whatever WaitSources says: engines that
   /// join in between get them too. All trainers say the same.
   virtual Result<std::shared_ptr<Update>> Publish(int64_t number, bool hold = false) = 0;
-  /// Asks the controller; waits while it is away, at most the controller time-out.
+  /// Asks the controller; waits while it is away, at most controller_timeout (0: twice the lease).
   virtual Result<std::vector<EngineStatus>> Engines() = 0;
   /// The connections of this rank, a line each.
   [[nodiscard]] virtual std::vector<std::string> ConnectionMap() const = 0;
@@ -144,8 +144,9 @@ class Inference {
   virtual Status Finish(double timeout) = 0;
   /// Gives up the phases. With shadow landing the old version is served on; with in_place, if
   /// anything may have been written, the rank is FAILED until a later update. Blocks at most two leases.
-  /// Errors: kFenced, a source might still write, so stay paused and call again; kTimedOut, the phases are
-  /// over, but the controller has not said yet what the rank has left (see state).
+  /// Errors: kFenced, others might still write or read here, so stay paused and call again; kTimedOut, the
+  /// phases are over, but the controller has not said yet what the rank has left (see state); kCancelled,
+  /// interrupted.
   virtual Status Abort() = 0;
 
   /// The engine sleeps: when this returns nobody can write or read the registered memory, nothing of it is

@@ -248,8 +248,8 @@ class Inference(_Closing):
     def abort(self) -> None:
         """Gives up the phases; see `state` for what can be served. Waits until nobody can write any more.
 
-        At most two leases. `Fenced`: a source might still write; stay paused and call again. `TimedOut`: the
-        phases are over, but the controller has not said yet what this rank has left.
+        At most two leases. `Fenced`: others might still write or read here; stay paused and call again.
+        `TimedOut`: the phases are over, but the controller has not said yet what this rank has left.
         """
         self._core.abort()
 

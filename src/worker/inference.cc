@@ -88,10 +88,13 @@ void InferenceWorker::RunInLoop(const std::function<void()>& task) {
 
 AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
   const auto again = std::max<Duration>(2 * session_->settings().lease, std::chrono::seconds(1));
+  bool interrupted = false;
   std::unique_lock lock(mutex_);
   while (true) {
     const auto awake = [&] { return shared_.answer || shared_.copy; };
-    const Woken woken = WaitUntil(lock, changed_, deadline, interrupted_, awake);
+    // One interruption is enough: the answer may have to wait until nobody can write.
+    const Woken woken =
+        WaitUntil(lock, changed_, deadline, interrupted ? Interrupted() : interrupted_, awake);
     if (shared_.copy) {
       const auto copy = *std::exchange(shared_.copy, std::nullopt);
       lock.unlock();
@@ -102,7 +105,7 @@ AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
       return *shared_.answer;
     } else {
       // The machine decides whether the call may end now; it is asked again while it may not.
-      const bool interrupted = woken == Woken::kInterrupted;
+      interrupted = interrupted || woken == Woken::kInterrupted;
       session_->loop().Post([this, interrupted] { Feed(CallExpired{interrupted}); });
       deadline = Clock::now() + again;
     }

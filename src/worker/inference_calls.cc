@@ -13,7 +13,7 @@ using wire::Landing;
 
 void InferenceTransition::operator()(const RegisterCalled& registered) {
   if (s_.ended) return Answer(s_.end);
-  if (s_.step > Step::kRequested || s_.user != UserPhase::kOutside) {
+  if (s_.step > Step::kRequested || (s_.user != UserPhase::kOutside && s_.user != UserPhase::kFinished)) {
     return Answer(
         {Code::kInvalidArgument, "an update is under way; register between Finish (or Abort) and Begin"});
   }
@@ -24,6 +24,7 @@ void InferenceTransition::operator()(const RegisterCalled& registered) {
   // The plan is void with the old registration, and so is a request of it: Register says so.
   if (s_.step == Step::kRequested) Close(/*lost=*/false);
   s_.registered = true;
+  s_.user = UserPhase::kOutside;
   s_.landing = registered.landing;
   s_.shares = registered.shares;
   s_.retried = false;
@@ -132,8 +133,13 @@ void InferenceTransition::operator()(const CallExpired& expired) {
     // already.
     if (s_.step != Step::kCommitted) return Fail({Code::kCancelled, "the waiting engine was interrupted"});
   }
-  // Nobody writes any more, so the engine need not stay paused for the controller's word.
-  if (s_.call == UserCall::kAbort && s_.fenced) s_.user = UserPhase::kOutside;
+  // Nobody writes or reads there any more, so the engine need not stay paused for the controller's word or
+  // the checksums; it has been told then.
+  const bool quiet = (s_.fenced || s_.step == Step::kVerifying) && !s_.lent;
+  if (s_.call == UserCall::kAbort && quiet) {
+    s_.user = UserPhase::kOutside;
+    s_.abort_told = true;
+  }
   AnswerError(TooLate(expired.interrupted));
 }
 
@@ -196,17 +202,23 @@ Status InferenceTransition::TooLate(bool interrupted) const {
     case Step::kReady:
       what = "this rank has every byte, but others are not ready in time";
       break;
+    case Step::kVerifying:
+      what = "the checksums were not compared in time";
+      break;
     case Step::kAborting:
-      what = s_.fenced
-                 ? "the controller has not said in time how the update goes on after: "
-                 : "a source may still write here (keep the engine paused and call Abort again) after: ";
+      if (!s_.fenced)
+        what = "a source may still write here (keep the engine paused and call Abort again) after: ";
+      else if (s_.lent)
+        what = "another engine still reads here (keep the engine paused and call Abort again) after: ";
+      else
+        what = "the controller has not said in time how the update goes on after: ";
       what += s_.abort_reason.message();
       break;
     default:
       what = "not every byte arrived in time";
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
-  if (s_.step == Step::kAborting && !s_.fenced) return {Code::kFenced, what};
+  if (s_.step == Step::kAborting && (!s_.fenced || s_.lent)) return {Code::kFenced, what};
   if (interrupted) return {Code::kCancelled, StrCat("interrupted; ", what)};
   return {Code::kTimedOut, what};
 }

@@ -15,7 +15,7 @@ void InferenceTransition::operator()(const wire::Welcome& welcome) {
   // A new session: the controller knows no more of an update that was under way.
   BeginAbort({Code::kUnavailable, "the controller began a new session"}, /*tell=*/false);
   s_.next.reset();
-  s_.retried = false;
+  s_.retried = s_.closed_silently = false;
   s_.term = welcome.term;
   s_.epoch = 0;
   s_.prepared = false;
@@ -81,9 +81,9 @@ void InferenceTransition::operator()(const wire::Abort& abort) {
   }
   const bool newest = abort.update == s_.closed;
   Send(wire::Aborted{abort.update, newest && s_.closed_lost, s_.landed});
-  if (!newest || !s_.retried || abort.reason.ok() || s_.step != Step::kNone) return;
+  if (!newest || !s_.closed_silently || abort.reason.ok() || s_.step != Step::kNone) return;
   // There was no other source after all.
-  s_.retried = false;
+  s_.retried = s_.closed_silently = false;
   s_.last_error = abort.reason;
   TellAbort(abort.reason);
 }
@@ -103,6 +103,7 @@ void InferenceTransition::operator()(const SessionEnded& ended) {
   s_.end = ended.reason;
   s_.last_error = ended.reason;
   s_.next.reset();
+  if (std::exchange(s_.abort_told, false)) s_.abort_reason = ended.reason;  // To whoever has called since.
   if (s_.step != Step::kNone) return BeginAbort(ended.reason, /*tell=*/false);
   if (s_.call != UserCall::kNone) AnswerError(ended.reason);
 }
@@ -201,13 +202,13 @@ void InferenceTransition::Request(const wire::GrantRequest& request) {
   if (s_.epoch == 0) return;  // It was sent before our Register came there, which takes it back.
   if (!s_.prepared || request.update.epoch != s_.epoch) {
     s_.closed = request.update;
-    s_.closed_lost = false;
+    s_.closed_lost = s_.closed_silently = false;
     const Status reason(Code::kProtocol, StrCat("asked for grants of epoch ", request.update.epoch,
                                                 ", but this rank is prepared for ",
                                                 s_.prepared ? StrCat("epoch ", s_.epoch) : "none"));
     return Send(wire::Failed{.update = request.update, .reason = reason});
   }
-  s_.retried = false;
+  s_.retried = s_.closed_silently = false;
   s_.step = Step::kRequested;
   s_.update = request.update;
   s_.version = request.version;
@@ -308,7 +309,7 @@ void InferenceTransition::BeginAbort(const Status& reason, bool tell) {
   s_.tell_aborted = s_.tell_aborted || tell;
   // Between Begin and Finish the engine is paused: its call need not wait until the memory is fenced.
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kFinish;
-  if (waiting && s_.step != Step::kCopying && !reason.ok()) {
+  if (waiting && s_.step != Step::kCopying && !reason.ok() && !s_.abort_told) {
     s_.abort_told = true;
     AnswerError(s_.abort_reason);
   }
@@ -363,8 +364,9 @@ void InferenceTransition::CompleteAbort() {
     s_.user = std::exchange(s_.cut_short, false) ? UserPhase::kOutside : UserPhase::kBegun;
   // A later version or attempt comes: the call that waits need not know, unless Receive has returned.
   const bool waits_on = reason.ok() && !GivesUp();
-  // Who has been told may have come back to give it up, and waits for this.
-  if ((!told || GivesUp()) && !waits_on) TellAbort(reason);
+  s_.closed_silently = waits_on && !switched;
+  // Who has been told may have come back to finish it or to give it up, and waits for this.
+  if ((!told || GivesUp() || s_.call == UserCall::kFinish) && !waits_on) TellAbort(reason);
   if (waits_on && switched) TellAbort({Code::kUnavailable, "the update was begun again after Receive"});
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
   TellLoss();  // Of a worker that was lost meanwhile: a superseded update has not said it.

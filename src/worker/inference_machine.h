@@ -78,8 +78,9 @@ struct InferenceState {
   uint64_t bytes = 0;
   double seconds = 0;
   std::vector<wire::SourceBytes> sources;
-  bool abort = false;       ///< To be aborted as soon as nobody touches the memory any more.
-  bool fenced = false;      ///< While it is aborted: nothing can land any more.
+  bool abort = false;            ///< To be aborted as soon as nobody touches the memory any more.
+  bool closed_silently = false;  ///< The call waits on; a later Abort of the `closed` update has the reason.
+  bool fenced = false;           ///< While it is aborted: nothing can land any more.
   bool uncertain = false;   ///< It failed here: whether sources know the grants is for the controller to say.
   bool undecided = false;   ///< A source was lost: whether there is another is for the controller to say.
   bool abort_told = false;  ///< The user's call has had its answer.

@@ -337,6 +337,75 @@ TEST(InferenceMachine, AnAbortThatTheControllerDoesNotAnswerEndsThePhasesOnceNob
   EXPECT_EQ(rank.Answer().code(), Code::kTimedOut) << "did a source start?";
   rank.Do(BeginCalled{});
   EXPECT_TRUE(rank.Answer().ok());
+  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
+  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_EQ(rank.state.served, Number(2));
+  rank.Do(ReceiveCalled{});
+  EXPECT_FALSE(rank.Action<AnswerCall>()) << "it has given that update up itself";
+}
+
+TEST(InferenceMachine, ACallThatBeginsWhileAToldAbortIsFencedHearsOfTheEndOfTheSession) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(ReceiveCalled{});
+  rank.Do(wire::Abort{Update(1), kDead});
+  EXPECT_EQ(rank.Answer(), kDead);
+  rank.Do(ReceiveCalled{});
+  EXPECT_FALSE(rank.Action<AnswerCall>()) << "it waits for the next version";
+  const Status end(Code::kUnavailable, "no controller");
+  rank.Do(SessionEnded{end});
+  EXPECT_EQ(rank.Answer(), end);
+}
+
+TEST(InferenceMachine, AbortWhileTheChecksumsAreComparedEndsThePhases) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.state.verify = true;
+  rank.Do(Arrived{Update(1), 100, 0.5});
+  rank.Do(GrantsFenced{Update(1)});
+  ASSERT_TRUE(rank.Action<VerifyChecksums>());
+  rank.Do(AbortCalled{});
+  rank.Do(CallExpired{});
+  EXPECT_EQ(rank.Answer().code(), Code::kTimedOut);
+  rank.Do(BeginCalled{});
+  EXPECT_TRUE(rank.Answer().ok());
+}
+
+TEST(InferenceMachine, ARepairThatHadNotStartedAndFindsNoOtherHolderEndsTheCall) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(ReceiveCalled{});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(wire::Abort{.update = Update(1), .reason = Status::Ok(), .started = false});
+  rank.Do(GrantsFenced{Update(1)});
+  EXPECT_FALSE(rank.Action<AnswerCall>());
+  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
+  EXPECT_EQ(rank.Answer(), kDead);
+}
+
+TEST(InferenceMachine, AnAbortDoesNotEndThePhasesWhileOthersReadTheLiveTensors) {
+  Rank rank(Landing::kInPlace);
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(Arrived{Update(1), 100, 0.5});
+  rank.Do(GrantsFenced{Update(1)});
+  ASSERT_TRUE(rank.Sent<wire::Ready>());
+  rank.Do(MemoryLent{});
+  rank.Do(AbortCalled{});
+  EXPECT_TRUE(rank.Action<ReclaimMemory>());
+  rank.Do(CallExpired{});
+  EXPECT_EQ(rank.Answer().code(), Code::kFenced);
+  rank.Do(BeginCalled{});
+  EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument);
+  rank.Do(AbortCalled{});
+  rank.Do(MemoryFree{});
+  EXPECT_TRUE(rank.Answer().ok());
 }
 
 TEST(InferenceMachine, WaitThatHasBegunToChangeTensorsGoesToTheEnd) {
