@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "base/log.h"
 #include "base/strings.h"
 #include "weightcast/worker.h"
 #include "weights.h"
@@ -201,6 +202,7 @@ class Role {
 }  // namespace
 
 int RunRole(Board& board, size_t index, const Setup& setup) {
+  SetLogLevel(LogLevel::kInfo);  // Read only after a violation.
   board.process[index].stage = Stage::kStarting;
   Role role(board, index, setup);
   if (kPlaces[index].role == "controller") return role.RunController();
