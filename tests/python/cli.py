@@ -76,9 +76,9 @@ class Running:
         return subprocess.CompletedProcess(self.process.args, self.process.returncode, text, self.errors())
 
     def errors(self) -> str:
-        """Its standard error so far."""
-        self._errors.seek(0)
-        return self._errors.read().decode()
+        """Its standard error so far. The file's position is the child's."""
+        file = self._errors.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 10) -> subprocess.CompletedProcess:
         self.process.send_signal(number)

@@ -31,7 +31,6 @@ class Container:
     network: str  # The name of a network namespace.
     user: int = 1000
     own_pids: bool = True
-    cross_copy: bool = False
     log: str | None = None  # Where standard error goes.
 
 
@@ -129,8 +128,7 @@ def contained(container: Container, function: Callable[..., Any], *arguments: An
     def inside() -> Any:
         _die_with_parent()
         _drop_capabilities()
-        if not container.cross_copy:
-            _forbid_cross_copy()
+        _forbid_cross_copy()
         return function(*arguments)
 
     def outside() -> Any:

@@ -36,7 +36,8 @@ class Network:
         number = len(self.interfaces)
         self.interfaces[name] = interface
         ip("netns", "add", host)
-        self.run(name, "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad")
+        # So that an IPv6 address can be used at once, where there is IPv6.
+        self.run(name, "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad || true")
         wire = ["link", "add", f"p{number}", "netns", self.hub, "type", "veth"]
         ip(*wire, "peer", "name", interface, "netns", host)
         ip("-n", self.hub, "link", "set", f"p{number}", "master", "br0", "up")
@@ -89,12 +90,13 @@ class Network:
         for namespace, device in ((self.namespace(name), self.interfaces[name]), (self.hub, port)):
             qdisc = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
             rate = ["rate", f"{megabits}mbit", "burst", "256k", "cburst", "256k", "quantum", "60000"]
+            # Of 20 ms: as a switch has, not one that hides the limit for seconds.
+            queue = max(megabits * 1_000_000 // 8 // 50, 65536)
             for command in (
                 [*qdisc, "root", "handle", "1:", "htb", "default", "1"],
                 ["tc", "-n", namespace, "class", "add", "dev", device, "parent", "1:"]
                 + ["classid", "1:1", "htb", *rate],
-                # A queue of 20 ms at 400 Mbit/s: as a switch has, not one that hides the limit for seconds.
-                [*qdisc, "parent", "1:1", "handle", "10:", "bfifo", "limit", "1m"],
+                [*qdisc, "parent", "1:1", "handle", "10:", "bfifo", "limit", str(queue)],
             ):
                 subprocess.run(command, check=True, capture_output=True, text=True)
 
