@@ -90,8 +90,8 @@ class Network:
         for namespace, device in ((self.namespace(name), self.interfaces[name]), (self.hub, port)):
             qdisc = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
             rate = ["rate", f"{megabits}mbit", "burst", "256k", "cburst", "256k", "quantum", "60000"]
-            # Of 20 ms: as a switch has, not one that hides the limit for seconds.
-            queue = max(megabits * 1_000_000 // 8 // 50, 65536)
+            # Of 20 ms, as a switch has, not one that hides the limit for seconds; but bursts have to fit.
+            queue = max(megabits * 1_000_000 // 8 // 50, 4 * 65536)
             for command in (
                 [*qdisc, "root", "handle", "1:", "htb", "default", "1"],
                 ["tc", "-n", namespace, "class", "add", "dev", device, "parent", "1:"]

@@ -1,5 +1,6 @@
 """Hosts that reach each other in different ways: IPv6 alone, dead addresses, a controller that moves."""
 
+import functools
 import pathlib
 import signal
 import sys
@@ -197,7 +198,8 @@ def test_a_second_controller_takes_over_from_one_that_was_stopped(tmp_path, netw
 
     # The first goes on and finds its workers gone. What it still says is not heard.
     first.process.send_signal(signal.SIGCONT)
-    until(lambda: not workers_of(network, "first", f"127.0.0.1:{PORT}"))
+    shown = functools.partial(workers_of, network, "first", f"127.0.0.1:{PORT}")
+    until(lambda: not any(worker["alive"] for worker in shown().values()))
     third = write_checkpoint(folder / "step-3", seed=3, tensors=TENSORS)
     assert sink.line().startswith("version 3: ")
     assert (tmp_path / "out" / "e" / "3" / "model.safetensors").read_bytes() == third
