@@ -302,11 +302,16 @@ TEST(InferenceMachine, ALossThatEndsAnUpdateBetweenTwoWaitsIsToldToTheNext) {
   }
 }
 
-TEST(InferenceMachine, AbortAfterTheErrorOfReceiveIsAnsweredOnceNobodyWrites) {
-  Rank rank(Landing::kInPlace);
+/// The engine has paused, and its sources have grants.
+void GrantInPhases(Rank& rank) {
   rank.Do(BeginCalled{});
   rank.Do(wire::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
+}
+
+TEST(InferenceMachine, AbortAfterTheErrorOfReceiveIsAnsweredOnceNobodyWrites) {
+  Rank rank(Landing::kInPlace);
+  GrantInPhases(rank);
   rank.Do(ReceiveCalled{});
   rank.Do(wire::Abort{Update(1), kDead});
   EXPECT_EQ(rank.Answer(), kDead) << "the engine is paused: it need not wait for the fence";
@@ -323,9 +328,7 @@ TEST(InferenceMachine, AnAbortThatTheControllerDoesNotAnswerEndsThePhasesOnceNob
   Rank rank(Landing::kInPlace);
   rank.state.served = Number(2);
   rank.state.state = EngineState::kServing;
-  rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
-  rank.Do(GrantsOpened{Update(1), {}});
+  GrantInPhases(rank);
   rank.Do(AbortCalled{});
   rank.Do(CallExpired{});
   EXPECT_EQ(rank.Answer().code(), Code::kFenced);
@@ -346,9 +349,7 @@ TEST(InferenceMachine, AnAbortThatTheControllerDoesNotAnswerEndsThePhasesOnceNob
 
 TEST(InferenceMachine, ACallThatBeginsWhileAToldAbortIsFencedHearsOfTheEndOfTheSession) {
   Rank rank(Landing::kInPlace);
-  rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
-  rank.Do(GrantsOpened{Update(1), {}});
+  GrantInPhases(rank);
   rank.Do(ReceiveCalled{});
   rank.Do(wire::Abort{Update(1), kDead});
   EXPECT_EQ(rank.Answer(), kDead);
@@ -361,9 +362,7 @@ TEST(InferenceMachine, ACallThatBeginsWhileAToldAbortIsFencedHearsOfTheEndOfTheS
 
 TEST(InferenceMachine, AbortWhileTheChecksumsAreComparedEndsThePhases) {
   Rank rank(Landing::kInPlace);
-  rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
-  rank.Do(GrantsOpened{Update(1), {}});
+  GrantInPhases(rank);
   rank.state.verify = true;
   rank.Do(Arrived{Update(1), 100, 0.5});
   rank.Do(GrantsFenced{Update(1)});
@@ -390,9 +389,7 @@ TEST(InferenceMachine, ARepairThatHadNotStartedAndFindsNoOtherHolderEndsTheCall)
 
 TEST(InferenceMachine, AnAbortDoesNotEndThePhasesWhileOthersReadTheLiveTensors) {
   Rank rank(Landing::kInPlace);
-  rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
-  rank.Do(GrantsOpened{Update(1), {}});
+  GrantInPhases(rank);
   rank.Do(Arrived{Update(1), 100, 0.5});
   rank.Do(GrantsFenced{Update(1)});
   ASSERT_TRUE(rank.Sent<wire::Ready>());
