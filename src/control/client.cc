@@ -51,10 +51,15 @@ class Client final : public ControlClient {
     caller_.join();
   }
 
-  void SetState(wire::EngineState state, Version version) override {
+  void SetServed(wire::EngineState state, Version served, Version newest) override {
     const std::lock_guard lock(mutex_);
     options_.hello.state = state;
-    options_.hello.version = version;
+    options_.hello.version = served;
+    options_.hello.newest = newest;
+  }
+  void SetRun(const wire::Run& run) override {
+    const std::lock_guard lock(mutex_);
+    options_.hello.run = run;
   }
 
   void Send(wire::WorkerMessage message) override {

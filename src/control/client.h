@@ -48,8 +48,10 @@ class ControlClient {
   /// Ends without a Goodbye if need be, within a second; no callback runs afterwards. Not from a callback.
   virtual ~ControlClient() = default;
 
-  /// What the next Hello says of this worker.
-  virtual void SetState(wire::EngineState state, Version version) = 0;
+  /// What the next Hello says of this worker: an inference rank ...
+  virtual void SetServed(wire::EngineState state, Version served, Version newest) = 0;
+  /// ... or a trainer.
+  virtual void SetRun(const wire::Run& run) = 0;
   /// Queues a message; never blocks, from any thread. Ignored once ended.
   virtual void Send(wire::WorkerMessage message) = 0;
   /// Says Goodbye after all that was sent before, waits until it has gone out or `deadline`, and ends.

@@ -235,6 +235,13 @@ Version Machine::EngineVersion(const Group& group) const {
   return common && Complete(group) ? *common : Version{};
 }
 
+Version Machine::NewestOf(const Group& group) const {
+  Version newest;
+  for (const Worker& worker : s_.workers)
+    if (worker.group == group.id) newest = std::max(newest, worker.newest);
+  return newest;
+}
+
 EngineState Machine::EngineStateOf(const Group& group) const {
   static constexpr EngineState kLeastFirst[] = {
       EngineState::kFailed, EngineState::kSuspended, EngineState::kJoining, EngineState::kUpdating,

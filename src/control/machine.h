@@ -27,6 +27,8 @@ class Machine {
 
   // What a view needs too.
   [[nodiscard]] Version EngineVersion(const Group& group) const;
+  /// That any of its ranks has served: what is older would take it back.
+  [[nodiscard]] Version NewestOf(const Group& group) const;
   [[nodiscard]] wire::EngineState EngineStateOf(const Group& group) const;
   [[nodiscard]] wire::WorkerName NameOf(const Worker& worker) const;
   [[nodiscard]] std::string_view Phase() const;
@@ -41,9 +43,10 @@ class Machine {
   void OnRegister(Worker& worker, const wire::Register& message);
   void OnSuspended(Worker& rank);
   void NewRunIfReplaced(const wire::Hello& hello);
-  void JoinRun(const Worker& trainer);
+  void JoinRun(uint32_t rank, uint64_t incarnation);
   void NewRunIfServed(const wire::Hello& hello);
-  void RaiseRun(uint64_t run, bool made, const Status& reason);
+  void RaiseRun(const wire::Run& run, const Status& reason);
+  void BeginRun(uint64_t after, const Status& reason) { RaiseRun({after + 1, config_.term}, reason); }
   /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.
   void Lose(SessionId session, const Status& reason, const std::vector<SessionId>& with_it = {});
   void RefuseWorker(SessionId session, const Status& reason);

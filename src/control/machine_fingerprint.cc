@@ -9,8 +9,8 @@ class Writer : public wire::FieldHash<Writer> {
   using FieldHash::Add;
   void Add(const Worker& w) {
     (*this)(w.session, w.group, w.rank, w.incarnation, w.connected, w.registered, w.landed, w.planned,
-            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.shares, w.holds,
-            w.offered, w.hold, w.waiting);
+            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.newest, w.shares,
+            w.holds, w.offered, w.hold, w.waiting);
   }
   void Add(const Group& g) {
     (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.grant_timer,
@@ -43,7 +43,7 @@ class Writer : public wire::FieldHash<Writer> {
 
 uint64_t Fingerprint(const MachineState& s) {
   Writer writer;
-  writer(s.workers, s.groups, s.next_group, s.plan, s.update, s.sequence, s.attempt, s.run, s.run_made,
+  writer(s.workers, s.groups, s.next_group, s.plan, s.update, s.sequence, s.attempt, s.run, s.run_before,
          s.doubtful_run, s.run_seen, s.run_members, s.catch_up_timer, s.fence_timer, s.withdrawn, s.committed,
          s.last_error, s.engine_loss);
   return writer.Hash();

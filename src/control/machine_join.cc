@@ -87,10 +87,9 @@ Group& Machine::GroupFor(const wire::Hello& hello) {
   return *known;
 }
 
-void Machine::RaiseRun(uint64_t run, bool made, const Status& reason) {
+void Machine::RaiseRun(const wire::Run& run, const Status& reason) {
   FailWaiting(reason, true);
   s_.run = run;
-  s_.run_made = made;
   s_.withdrawn = {};
   for (Worker& worker : s_.workers) worker.offered = -1;
   s_.plan.stale = true;  // The next Plan tells trainers that stayed.
@@ -100,49 +99,43 @@ void Machine::NewRunIfReplaced(const wire::Hello& hello) {
   const Status reason(Code::kUnavailable, StrCat(wire::ToString(hello.name), " was started again"));
   const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& member) { return member.rank == hello.name.rank; });
-  const bool has_published = hello.version.number >= 0;
-  const bool unknown = before == s_.run_members.end();
-  // Its number was counted by another controller, or the trainers that are here have outlived one: what they
-  // have published and what comes now would go by the same numbers.
-  const bool foreign = has_published && hello.version.run == s_.run && s_.run_made;
-  const bool late = !has_published && s_.run != 0 && !s_.run_made;
-  const uint64_t run = s_.run;
-  if (!unknown && before->incarnation != hello.incarnation) {
-    RaiseRun(s_.run + 1, /*made=*/true, reason);
-  } else if (unknown && (late || (foreign && hello.last_term != config_.term))) {
-    RaiseRun(std::max(s_.run, s_.run_seen) + 1, /*made=*/true, reason);
-  } else if (has_published && hello.version.run > s_.run) {
-    RaiseRun(hello.version.run, /*made=*/false, reason);  // These trainers have outlived another controller.
-  } else if (!has_published && s_.run <= s_.run_seen) {
-    RaiseRun(s_.run_seen + 1, /*made=*/true, reason);
+  const bool known = before != s_.run_members.end();
+  const wire::Run run = s_.run;
+  // Of two that come from different runs of earlier controllers, or from one and from none, one may have been
+  // started after the other had published.
+  const bool elsewhere = hello.run.term != config_.term && hello.run != s_.run && hello.run != s_.run_before;
+  if (run.number == 0) {
+    s_.run_before = hello.run;
+    const bool adopted = hello.run.number > 0 && hello.run.number >= s_.run_seen;
+    adopted ? RaiseRun(hello.run, reason) : BeginRun(s_.run_seen, reason);
+  } else if (known ? before->incarnation != hello.incarnation : elsewhere) {
+    s_.run_before = hello.run;
+    BeginRun(std::max({run.number, hello.run.number, s_.run_seen}), reason);
   }
   if (s_.run != run) s_.run_members.clear();
-  const auto member = std::find_if(s_.run_members.begin(), s_.run_members.end(),
-                                   [&](const RunMember& known) { return known.rank == hello.name.rank; });
-  if (member == s_.run_members.end())
-    s_.run_members.push_back({.rank = hello.name.rank, .incarnation = hello.incarnation});
+  JoinRun(hello.name.rank, hello.incarnation);
 }
 
 /// Who publishes is part of the run even if it was here before the run began: whoever replaces it is not.
-void Machine::JoinRun(const Worker& trainer) {
+void Machine::JoinRun(uint32_t rank, uint64_t incarnation) {
   const bool known = std::any_of(s_.run_members.begin(), s_.run_members.end(),
-                                 [&](const RunMember& member) { return member.rank == trainer.rank; });
-  if (!known) s_.run_members.push_back({.rank = trainer.rank, .incarnation = trainer.incarnation});
+                                 [&](const RunMember& member) { return member.rank == rank; });
+  if (!known) s_.run_members.push_back({.rank = rank, .incarnation = incarnation});
 }
 
 /// A version of another controller, which counted runs by itself, is of another run even if the number is the
 /// same. Trainers that are here stay members of the run that is raised.
 void Machine::NewRunIfServed(const wire::Hello& hello) {
-  const bool foreign = hello.version.number >= 0 && hello.last_term != config_.term;
-  s_.run_seen = std::max(s_.run_seen, hello.version.run);
-  const bool later = hello.version.run > s_.run;
-  const bool same = hello.version.run == s_.run && s_.run_made && foreign;
-  if (same) s_.doubtful_run = s_.run;
-  if (s_.run == 0 || !(later || same)) return;
-  RaiseRun(
-      s_.run_seen + 1, /*made=*/true,
-      {Code::kUnavailable, StrCat(wire::ToString(hello.name), " serves version ", ToString(hello.version),
-                                  " of an earlier controller; versions are of a later run from here on")});
+  const Version newest = std::max(hello.version, hello.newest);
+  const bool foreign = newest.number >= 0 && hello.last_term != config_.term;
+  s_.run_seen = std::max(s_.run_seen, newest.run);
+  const bool later = newest.run > s_.run.number;
+  const bool same = newest.run == s_.run.number && s_.run.term == config_.term && foreign;
+  if (same) s_.doubtful_run = s_.run.number;
+  if (s_.run.number == 0 || !(later || same)) return;
+  BeginRun(s_.run_seen, {Code::kUnavailable,
+                         StrCat(wire::ToString(hello.name), " has served version ", ToString(newest),
+                                " of an earlier controller; versions are of a later run from here on")});
 }
 
 void Machine::OnRegister(Worker& worker, const wire::Register& message) {
@@ -156,6 +149,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   worker.holds = message.landed;
   Group& group = *FindGroup(worker.group);
   group.controlled = group.controlled || message.controlled;
+  worker.newest = std::max({worker.newest, message.version, message.newest});
   TakeState(worker, message.state, message.version);
   BeginAgain(worker, "registered its tensors anew");
 }
@@ -178,6 +172,7 @@ void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
   worker.incarnation = hello.incarnation;
   worker.landing = hello.landing;
   if (group.id != kTrainers) {
+    worker.newest = std::max(hello.version, hello.newest);
     TakeState(worker, hello.state, hello.version);
   }
   const auto at = std::find_if(s_.workers.begin(), s_.workers.end(),

@@ -7,7 +7,7 @@
 namespace weightcast::control {
 void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason) {
   Tell(trainer.session, wire::Done{.update = {},
-                                   .version = {.run = s_.run, .number = number},
+                                   .version = {.run = s_.run.number, .number = number},
                                    .met_policy = false,
                                    .reason = reason,
                                    .engines = {},
@@ -19,14 +19,15 @@ void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason
 
 void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
   if (message.run != s_.run) {
-    // Bytes that came about before the run began, under whatever number.
+    // Bytes that came about before the run began, or in one that another controller counted.
+    const std::string_view of = message.run.number == s_.run.number ? " of an earlier controller" : "";
     AnswerFailed(
         trainer, message.number,
         {Code::kUnavailable, StrCat("version ", message.number, " of ", TextOf(trainer), " is of run ",
-                                    message.run, "; trainers have begun run ", s_.run)});
+                                    message.run.number, of, "; trainers have begun run ", s_.run.number)});
     return;
   }
-  JoinRun(trainer);
+  JoinRun(trainer.rank, trainer.incarnation);
   const int64_t before = trainer.offered;
   if (message.number <= before) {
     AnswerFailed(trainer, message.number,
@@ -37,7 +38,7 @@ void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
   if (trainer.waiting) Supersede(before);
   if (message.number <= s_.withdrawn.number) {
     if (s_.withdrawn.reason.ok()) {
-      Tell(trainer.session, wire::Superseded{.version = {.run = s_.run, .number = message.number}});
+      Tell(trainer.session, wire::Superseded{.version = {.run = s_.run.number, .number = message.number}});
     } else {
       AnswerFailed(trainer, message.number, s_.withdrawn.reason);
     }
@@ -53,7 +54,7 @@ void Machine::Supersede(int64_t number) {
     if (trainer.group != kTrainers || !trainer.waiting || trainer.offered != number) continue;
     trainer.waiting = false;
     trainer.offered = -1;
-    Tell(trainer.session, wire::Superseded{.version = {.run = s_.run, .number = number}});
+    Tell(trainer.session, wire::Superseded{.version = {.run = s_.run.number, .number = number}});
   }
   if (number > s_.withdrawn.number) s_.withdrawn = {.number = number, .reason = Status::Ok()};
 }
@@ -140,7 +141,7 @@ void Machine::OnCatchUpTimer() {
 
 void Machine::OnCancel(Worker& trainer, const wire::Cancel& message) {
   const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(trainer)));
-  const bool open = s_.update && s_.update->version == Version{s_.run, message.number};
+  const bool open = s_.update && s_.update->version == Version{s_.run.number, message.number};
   if (!open && trainer.offered != message.number) return;
   for (Worker& other : s_.workers) {
     if (other.group != kTrainers || other.offered != message.number) continue;
@@ -161,9 +162,9 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
   };
   const Version served = EngineVersion(group);
   if (served == version) return absent(true, Status::Ok());
-  if (served > version)
-    return absent(false, {Code::kInvalidArgument,
-                          StrCat("engine ", group.name, " serves version ", ToString(served), " already")});
+  if (const Version newest = NewestOf(group); newest > version)
+    return absent(false, {Code::kInvalidArgument, StrCat("engine ", group.name, " has served version ",
+                                                         ToString(newest), " already")});
   if (!fresh && group.tried == version && group.tries >= kMaxTries) return Part::kIgnored;
   if (group.steering.overdue)
     return absent(false, {Code::kTimedOut, StrCat("the control of engine ", group.name,
@@ -193,7 +194,7 @@ void Machine::TryOpen() {
   if (!fresh && !held) return;
 
   UpdateState update;
-  update.version = {.run = s_.run, .number = number};
+  update.version = {.run = s_.run.number, .number = number};
   bool fencing = false;
   for (const Group& group : s_.groups) {
     if (group.id == kTrainers || !group.planned) continue;

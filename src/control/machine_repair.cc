@@ -210,7 +210,8 @@ std::vector<const Group*> Machine::Lacking(const Version& version) const {
   for (const Group& group : s_.groups) {
     const bool tired = group.tried == version && (group.at_fault || group.tries >= kMaxTries);
     const bool hangs = group.steering.overdue;
-    if (group.id == kTrainers || !Whole(group) || tired || hangs || EngineVersion(group) >= version) continue;
+    const bool beyond = EngineVersion(group) == version || NewestOf(group) > version;
+    if (group.id == kTrainers || !Whole(group) || tired || hangs || beyond) continue;
     if (!IsFencing(group)) lacking.push_back(&group);
   }
   return lacking;
@@ -237,7 +238,7 @@ bool Machine::OpenFromPeers() {
   update.version = version;
   update.holders = Holders::kEngines;
   for (const Worker& worker : s_.workers) {
-    const bool has = worker.hold && Version{s_.run, worker.offered} == version;
+    const bool has = worker.hold && Version{s_.run.number, worker.offered} == version;
     if (worker.group == kTrainers && has) update.trainers.push_back(worker.session);
   }
   for (const Group* group : lacking) {

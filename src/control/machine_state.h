@@ -52,6 +52,7 @@ struct Worker {
   std::optional<wire::UpdateId> fencing;  ///< Aborted, but not yet answered: not to be granted anew.
   std::optional<wire::UpdateId> told;     ///< Serve has gone out for it, to `told_version`; not yet answered.
   Version told_version;
+  Version newest;  ///< That it was ever told to serve: it gets nothing older.
 
   bool shares = true;  ///< Others may get what has landed there from it ...
   Version holds;       ///< ... which is wholly of this version, as far as is known here.
@@ -220,10 +221,10 @@ struct MachineState {
   std::optional<UpdateState> update;
   uint64_t sequence = 0;
   uint32_t attempt = 0;
-  uint64_t run = 0;
-  bool run_made = false;               ///< Counted here, not adopted from trainers of another controller.
-  uint64_t doubtful_run = 0;           ///< Up to here one number may stand for different bytes.
-  uint64_t run_seen = 0;               ///< The highest that an inference rank has served.
+  wire::Run run;              ///< Counted here, or adopted from trainers that have outlived a controller.
+  wire::Run run_before;       ///< That the trainer with which it began had been told of; none if new.
+  uint64_t doubtful_run = 0;  ///< Up to here one number may stand for different bytes.
+  uint64_t run_seen = 0;      ///< The highest that an inference rank has served.
   std::vector<RunMember> run_members;  ///< Trainers that have joined or published since the run began.
   bool catch_up_timer = false;         ///< Armed.
   bool fence_timer = false;            ///< Armed.

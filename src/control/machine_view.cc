@@ -81,7 +81,7 @@ wire::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
                             .prepared = worker.prepared != 0 && worker.prepared == state.plan.epoch,
                             .state = worker.state,
                             .version = worker.group == kTrainers
-                                           ? Version{.run = state.run, .number = worker.offered}
+                                           ? Version{.run = state.run.number, .number = worker.offered}
                                            : worker.version,
                             .addresses = {},
                             .connections = {}});

@@ -26,7 +26,7 @@ struct PlanJob {
   std::string model;
   uint64_t term = 0;
   uint32_t epoch = 0;
-  uint64_t run = 0;
+  wire::Run run;
   plan::Strategy strategy = plan::Strategy::kBalanced;
   std::string tables;  ///< Shared folder, or empty.
   std::vector<PlanMember> sources;

@@ -15,6 +15,7 @@ namespace weightcast::wire {
 namespace pb {
 class Term;
 class UpdateId;
+class Run;
 class Version;
 class Status;
 class WorkerName;
@@ -71,6 +72,7 @@ class Check {
 
 void Put(const Term& from, pb::Term& to);
 void Put(const UpdateId& from, pb::UpdateId& to);
+void Put(const Run& from, pb::Run& to);
 void Put(const Version& from, pb::Version& to);
 void Put(const weightcast::Status& from, pb::Status& to);
 void Put(const WorkerName& from, pb::WorkerName& to);
@@ -84,6 +86,7 @@ void Put(const LandingMap& from, pb::LandingMap& to);
 
 void Get(const pb::Term& from, Term& to, Check& check);
 void Get(const pb::UpdateId& from, UpdateId& to, Check& check);
+void Get(const pb::Run& from, Run& to, Check& check);
 void Get(const pb::Version& from, Version& to, Check& check);
 void Get(const pb::Status& from, weightcast::Status& to, Check& check);
 void Get(const pb::WorkerName& from, WorkerName& to, Check& check);

@@ -22,6 +22,15 @@ void Get(const pb::UpdateId& from, UpdateId& to, Check& check) {
   to.attempt = from.attempt();
 }
 
+void Put(const Run& from, pb::Run& to) {
+  to.set_number(from.number);
+  Put(from.term, *to.mutable_term());
+}
+void Get(const pb::Run& from, Run& to, Check& check) {
+  to.number = from.number();
+  Get(from.term(), to.term, check);
+}
+
 void Put(const Version& from, pb::Version& to) {
   to.set_run(from.run);
   to.set_number(from.number);

@@ -6,7 +6,7 @@ namespace {
 
 void PutIn(const Welcome& from, pb::ControllerMessage& message) {
   Put(from.term, *message.mutable_welcome()->mutable_term());
-  message.mutable_welcome()->set_run(from.run);
+  Put(from.run, *message.mutable_welcome()->mutable_run());
   message.mutable_welcome()->set_lease_seconds(from.lease_seconds);
 }
 void PutIn(const Refused& from, pb::ControllerMessage& message) {
@@ -15,7 +15,7 @@ void PutIn(const Refused& from, pb::ControllerMessage& message) {
 void PutIn(const Plan& from, pb::ControllerMessage& message) {
   auto& to = *message.mutable_plan();
   to.set_epoch(from.epoch);
-  to.set_run(from.run);
+  Put(from.run, *to.mutable_run());
   to.set_table(from.table);
   to.set_table_file(from.table_file);
   PutAll(from.peers, to.mutable_peers());
@@ -87,8 +87,9 @@ void PutIn(const Controlled&, pb::ControllerMessage& message) { message.mutable_
 void PutIn(const Heartbeat&, pb::ControllerMessage& message) { message.mutable_heartbeat(); }
 
 Welcome GetWelcome(const pb::Welcome& from, Check& check) {
-  Welcome to{.term = {}, .run = from.run(), .lease_seconds = from.lease_seconds()};
+  Welcome to{.term = {}, .run = {}, .lease_seconds = from.lease_seconds()};
   Get(from.term(), to.term, check);
+  Get(from.run(), to.run, check);
   check.Time(from.lease_seconds(), "lease");
   return to;
 }
@@ -99,7 +100,8 @@ Refused GetRefused(const pb::Refused& from, Check& check) {
   return to;
 }
 Plan GetPlan(const pb::Plan& from, Check& check) {
-  Plan to{.epoch = from.epoch(), .run = from.run(), .table = {}, .table_file = {}, .peers = {}};
+  Plan to{.epoch = from.epoch(), .run = {}, .table = {}, .table_file = {}, .peers = {}};
+  Get(from.run(), to.run, check);
   check.Size(from.table().size(), kMaxMessageBytes, "table");
   check.Name(from.table_file(), kMaxPathBytes, "table_file");
   to.table = from.table();

@@ -18,6 +18,8 @@ void PutIn(const Hello& from, pb::WorkerMessage& message) {
   Put(from.last_term, *to.mutable_last_term());
   to.set_state(static_cast<uint32_t>(from.state));
   Put(from.version, *to.mutable_version());
+  Put(from.newest, *to.mutable_newest());
+  Put(from.run, *to.mutable_run());
 }
 void PutIn(const Register& from, pb::WorkerMessage& message) {
   auto& to = *message.mutable_registration();
@@ -29,6 +31,7 @@ void PutIn(const Register& from, pb::WorkerMessage& message) {
   to.set_withholds(!from.shares);
   Put(from.landed, *to.mutable_landed());
   to.set_controlled(from.controlled);
+  Put(from.newest, *to.mutable_newest());
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -39,7 +42,7 @@ void PutIn(const Prepared& from, pb::WorkerMessage& message) {
 void PutIn(const Published& from, pb::WorkerMessage& message) {
   message.mutable_published()->set_number(from.number);
   message.mutable_published()->set_hold(from.hold);
-  message.mutable_published()->set_run(from.run);
+  Put(from.run, *message.mutable_published()->mutable_run());
 }
 void PutIn(const Granted& from, pb::WorkerMessage& message) {
   Put(from.update, *message.mutable_granted()->mutable_update());
@@ -105,6 +108,14 @@ Hello GetHello(const pb::Hello& from, Check& check) {
   Get(from.last_term(), to.last_term, check);
   to.state = check.Value(from.state(), EngineState::kFailed, "state");
   Get(from.version(), to.version, check);
+  Get(from.newest(), to.newest, check);
+  Get(from.run(), to.run, check);
+  return to;
+}
+Published GetPublished(const pb::Published& from, Check& check) {
+  check.That(from.number() >= 0, "the number of a version is negative");
+  Published to{.number = from.number(), .run = {}, .hold = from.hold()};
+  Get(from.run(), to.run, check);
   return to;
 }
 Register GetRegister(const pb::Register& from, Check& check) {
@@ -118,6 +129,7 @@ Register GetRegister(const pb::Register& from, Check& check) {
   to.shares = !from.withholds();
   to.controlled = from.controlled();
   Get(from.landed(), to.landed, check);
+  Get(from.newest(), to.newest, check);
   return to;
 }
 LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {
@@ -205,10 +217,7 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       to = GetPrepared(from.prepared(), check);
       return;
     case WorkerMessage::kPublished:
-      check.That(from.published().number() >= 0, "the number of a version is negative");
-      to = Published{.number = from.published().number(),
-                     .run = from.published().run(),
-                     .hold = from.published().hold()};
+      to = GetPublished(from.published(), check);
       return;
     case WorkerMessage::kGranted:
       to = GetGranted(from.granted(), check);

@@ -24,6 +24,14 @@ struct Term {
   friend auto operator<=>(const Term&, const Term&) = default;
 };
 
+/// A beginning of the trainers. Two controllers may give one number: it is the same run only if the same
+/// controller counted it. Number 0: none yet.
+struct Run {
+  uint64_t number = 0;
+  Term term = {};  ///< Of the controller that counted it.
+  friend bool operator==(const Run&, const Run&) = default;
+};
+
 /// What the machinery goes by. Newer is greater.
 struct UpdateId {
   Term term;
@@ -88,7 +96,9 @@ struct Hello {
   Landing landing = Landing::kInPlace;
   Term last_term;  ///< The highest this worker has followed.
   EngineState state = EngineState::kJoining;
-  Version version;  ///< Inference: served (or -1). Trainer: last published.
+  Version version;  ///< Inference: served (or -1).
+  Version newest;   ///< Inference: that this process has ever served.
+  Run run;          ///< Trainer: the last that it was told of.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 /// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old. With it an
@@ -104,6 +114,7 @@ struct Register {
   Version landed =
       {};  ///< Inference: what the landing memory wholly holds; with shadow landing not always `version`.
   bool controlled = false;  ///< Inference: was told Controlled once.
+  Version newest = {};      ///< As in Hello.
   friend bool operator==(const Register&, const Register&) = default;
 };
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
@@ -131,7 +142,7 @@ struct Prepared {
 };
 struct Published {
   int64_t number = 0;
-  uint64_t run = 0;  ///< As this trainer knew it when it published.
+  Run run = {};  ///< As this trainer knew it when it published.
   /// The bytes stay unchanged until this trainer publishes again: engines that join later get them too.
   bool hold = false;
   friend bool operator==(const Published&, const Published&) = default;
@@ -217,7 +228,7 @@ using WorkerMessage =
 
 struct Welcome {
   Term term;
-  uint64_t run = 0;          ///< Versions of these trainers belong to this run.
+  Run run = {};              ///< Versions of these trainers belong to it.
   double lease_seconds = 0;  ///< The controller's; workers of another lease warn.
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
@@ -231,7 +242,7 @@ struct Refused {
 struct Plan {
   uint32_t epoch = 0;
   /// Of versions published from now on: higher than Welcome's once a trainer was replaced.
-  uint64_t run = 0;
+  Run run = {};
   std::string table;
   std::string table_file;
   /// The other side; index = rank number in the table. Those it exchanges nothing with have incarnation 0.

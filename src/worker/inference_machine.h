@@ -62,6 +62,7 @@ struct InferenceState {
   bool prepared = false;
 
   wire::EngineState state = wire::EngineState::kJoining;
+  Version newest;  ///< That was ever served.
   Version served;  ///< What version() says: none unless the live tensors are wholly of it and may be read.
   bool failed = false;  ///< The live tensors are of no version since an update was aborted.
   UserPhase user = UserPhase::kOutside;

@@ -147,7 +147,7 @@ void InferenceWorker::Show() {
     shared_.lent = state_.lent;
   }
   changed_.notify_all();
-  if (changed) session_->client().SetState(state_.state, state_.served);
+  if (changed) session_->client().SetServed(state_.state, state_.served, state_.newest);
 }
 
 /// The machine has left a step.
@@ -179,7 +179,8 @@ void InferenceWorker::Carry(const SendRegistration&) {
                                          .version = state_.served,
                                          .shares = state_.shares,
                                          .landed = state_.landed,
-                                         .controlled = state_.controlled});
+                                         .controlled = state_.controlled,
+                                         .newest = state_.newest});
   session_->client().Send(memory_->Map());
 }
 

@@ -188,12 +188,11 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold
   std::shared_ptr<UpdateRecord> record;
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
-    record = std::make_shared<UpdateRecord>(Version{state_.run, number}, interrupted_);
+    record = std::make_shared<UpdateRecord>(Version{state_.run.number, number}, interrupted_);
     const bool known = records_.contains(number);
     if (!known) records_[number] = record;
     Feed(PublishCalled{.number = number, .hold = hold});
     if (!answer_->status.ok() && !known) records_.erase(number);
-    session_->client().SetState(wire::EngineState::kJoining, {state_.run, state_.last_number});
   });
   if (!answer.status.ok()) return answer.status;
   published_ = number;
@@ -301,7 +300,10 @@ void TrainerWorker::Note(const std::string& note) {
 // --- What the machine wants done --------------------------------------------------------------------
 
 void TrainerWorker::Feed(const TrainerEvent& event) {
-  for (auto& action : Advance(state_, event)) std::visit([this](auto& a) { Carry(a); }, action);
+  const wire::Run before = state_.run;
+  auto actions = Advance(state_, event);
+  if (state_.run != before) session_->client().SetRun(state_.run);
+  for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
 }
 
 void TrainerWorker::Carry(const SendRegistration&) {

@@ -162,7 +162,7 @@ void Transition::operator()(const TrainerPlanArrived& plan) {
   // Everything of older epochs is void.
   Silence([](const Sending&) { return true; });
   s_.epoch = plan.epoch;
-  s_.run = std::max(s_.run, plan.run);
+  if (plan.run.number > s_.run.number) s_.run = plan.run;
   s_.prepared = false;
 }
 
@@ -250,7 +250,7 @@ void Transition::operator()(const PublishCalled& publish) {
   publication.hold = publish.hold;
   Prune();
   Send(wire::Published{.number = publish.number, .run = s_.run, .hold = publish.hold});
-  Do(AnswerTrainer{Status::Ok(), {s_.run, publish.number}});
+  Do(AnswerTrainer{Status::Ok(), {s_.run.number, publish.number}});
 }
 
 void Transition::operator()(const CancelCalled& cancel) {

@@ -16,7 +16,7 @@ namespace weightcast::worker {
 
 /// One version that this trainer offers, until nothing more can become of it.
 struct Publication {
-  uint64_t run = 0;
+  wire::Run run;
   int64_t number = 0;
   bool hold = false;
   bool cancelled = false;
@@ -40,7 +40,7 @@ struct TrainerState {
   bool ended = false;  ///< The session is over for good, because of `end`.
   Status end;
   wire::Term term;
-  uint64_t run = 0;  ///< Of versions published from now on.
+  wire::Run run;  ///< Of versions published from now on.
   uint32_t epoch = 0;
   bool prepared = false;
   bool registered = false;
@@ -55,7 +55,7 @@ struct TrainerState {
 
 struct TrainerPlanArrived {  ///< Stands for wire::Plan.
   uint32_t epoch = 0;
-  uint64_t run = 0;
+  wire::Run run;
 };
 struct TrainerPrepared {  ///< Table read, every destination connected.
   uint32_t epoch = 0;

@@ -22,8 +22,8 @@ class Writer : public wire::FieldHash<Writer> {
 uint64_t Fingerprint(const worker::InferenceState& s) {
   Writer writer;
   writer(s.self, s.verify, s.registered, s.landing, s.shares, s.suspended, s.asleep, s.ended, s.end, s.term,
-         s.epoch, s.prepared, s.state, s.served, s.failed, s.user, s.call, s.cut_short, s.step, s.update,
-         s.version, s.before, s.touched, s.commit, s.bytes, s.seconds, s.sources, s.abort, s.fenced,
+         s.epoch, s.prepared, s.state, s.newest, s.served, s.failed, s.user, s.call, s.cut_short, s.step,
+         s.update, s.version, s.before, s.touched, s.commit, s.bytes, s.seconds, s.sources, s.abort, s.fenced,
          s.uncertain, s.undecided, s.abort_told, s.tell_aborted, s.abort_reason, s.next, s.closed,
          s.closed_lost, s.closed_silently, s.retried, s.pending_error, s.loss, s.loss_told, s.last_error,
          s.landed, s.lent, s.reclaiming);

@@ -17,6 +17,7 @@ UPDATE = "src/control/machine_update.cc"
 ABORT = "src/control/machine_abort.cc"
 GIVER = "src/worker/giver_machine.cc"
 PUBLISH = "src/control/machine_publish.cc"
+JOIN = "src/control/machine_join.cc"
 REPAIR = "src/control/machine_repair.cc"
 
 MISTAKES = [
@@ -217,9 +218,25 @@ MISTAKES = [
         "bytes_of_an_older_run",
         PUBLISH,
         "  if (message.run != s_.run) {",
-        "  if (message.run > s_.run) {",
+        "  if (message.run.number > s_.run.number) {",
         "given",
         "replicas_shadow kills=1 restarts=1 live_every=1",
+    ),
+    (
+        "trainers_of_different_pasts",
+        JOIN,
+        "hello.run != s_.run && hello.run != s_.run_before;",
+        "false;",
+        "mixture",
+        "wide_in_place kills=1 restarts=1 stops=1 controller=1 timeouts=1 roads=1 live_every=64",
+    ),
+    (
+        "a_version_is_taken_back",
+        REPAIR,
+        "|| NewestOf(group) > version;",
+        "|| EngineVersion(group) > version;",
+        "taken back",
+        "in_place_all live_every=64",
     ),
     # Ends.
     (
@@ -233,7 +250,7 @@ MISTAKES = [
     (
         "publisher_is_no_member_of_its_run",
         PUBLISH,
-        "  JoinRun(trainer);\n",
+        "  JoinRun(trainer.rank, trainer.incarnation);\n",
         "",
         "mixture",
         "wide_shadow kills=2 restarts=2 versions=1 live_every=8 search=departures",

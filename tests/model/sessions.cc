@@ -91,12 +91,13 @@ void Model::Dial(World& world, int slot) {
   if (IsTrainer(slot)) {
     const auto& state = machines_.trainer(p.machine);
     hello.last_term = state.term;
-    if (state.last_number >= 0) hello.version = {state.run, state.last_number};
+    hello.run = state.run;
   } else {
     const auto& state = machines_.rank(p.machine);
     hello.last_term = state.term;
     hello.state = state.state;
     hello.version = state.served;
+    hello.newest = state.newest;
   }
   p.hello = machines_.Add(wire::WorkerMessage(std::move(hello)));
   p.link = Link::kHello;
@@ -122,6 +123,7 @@ void Model::SayRegistration(World& world, int slot) {
   registration.landing = state.landing;
   registration.state = state.state;
   registration.version = state.served;
+  registration.newest = state.newest;
   registration.shares = state.shares;
   registration.landed = state.landed;
   Say(world, slot, machines_.Add(wire::WorkerMessage(registration)));

@@ -249,7 +249,7 @@ void Model::Publish(World& world, int slot) {
   Process& p = world.processes[slot];
   ++p.number;
   p.busy = 1;
-  const auto run = machines_.trainer(p.machine).run;
+  const auto run = machines_.trainer(p.machine).run.number;
   p.run = static_cast<uint8_t>(run);
   const bool anew = std::any_of(world.processes.begin(), world.processes.begin() + config_.trainers,
                                 [&](const Process& trainer) { return trainer.former >= p.run; });

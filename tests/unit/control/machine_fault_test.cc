@@ -36,7 +36,7 @@ TEST(MachineFault, ATrainerThatDiesAbortsAndIsNamed) {
   // A new process in its place: a new run, and all is well again.
   c.trainers[1] = c.JoinTrainer(1, 2);
   c.Settle();
-  EXPECT_EQ(c.processes[c.trainers[0]].run, 2U) << "told by the plan";
+  EXPECT_EQ(c.processes[c.trainers[0]].run.number, 2U) << "told by the plan";
   c.PublishAll(1);
   c.Settle();
   EXPECT_TRUE(c.LastDone().met_policy);

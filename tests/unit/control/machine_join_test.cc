@@ -9,13 +9,6 @@ namespace {
 using ::testing::HasSubstr;
 using wire::EngineState;
 
-wire::Hello RankHello(const std::string& engine, uint32_t rank, uint32_t world_size) {
-  wire::Hello hello;
-  hello.name = {.role = wire::Role::kInference, .engine = engine, .rank = rank};
-  hello.world_size = world_size;
-  return hello;
-}
-
 void ExpectRefused(Simulator& sim, SessionId session, const std::string& why) {
   EXPECT_TRUE(sim.processes[session].refused);
   EXPECT_THAT(sim.processes[session].refusal.message(), HasSubstr(why));
@@ -149,115 +142,6 @@ TEST(MachineJoin, TheFirstPlanWaitsForTheWantedNumberOfEngines) {
   sim.Settle();
   EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
   EXPECT_EQ(sim.state.plan.destinations.size(), 1U);
-}
-
-TEST(MachineJoin, RunsAndRestarts) {
-  Simulator sim;
-  SessionId t0 = sim.JoinTrainer(0, 2);
-  SessionId t1 = sim.JoinTrainer(1, 2);
-  EXPECT_EQ(sim.state.run, 1U);
-  sim.KillAndNotice(t0);
-  sim.KillAndNotice(t1);
-  t0 = sim.JoinTrainer(0, 2);
-  t1 = sim.JoinTrainer(1, 2);
-  EXPECT_EQ(sim.state.run, 2U) << "one new run for both";
-  wire::Hello same = sim.processes[t1].hello;
-  sim.KillAndNotice(t1);
-  sim.Join(same);
-  EXPECT_EQ(sim.state.run, 2U) << "a process that was only taken for dead";
-
-  Simulator after_restart;
-  wire::Hello rank = RankHello("a", 0, 1);
-  rank.state = EngineState::kServing;
-  rank.version = {.run = 3, .number = 8};
-  after_restart.Join(rank);
-  after_restart.JoinTrainer(0, 1);
-  EXPECT_EQ(after_restart.state.run, 4U) << "new trainers supersede what the engine serves";
-
-  Simulator survivors;
-  wire::Hello trainer;
-  trainer.world_size = 1;
-  trainer.version = {.run = 3, .number = 8};
-  survivors.Join(trainer);
-  EXPECT_EQ(survivors.state.run, 3U) << "trainers that outlived the controller keep their run";
-}
-
-wire::Hello FreshTrainer(uint32_t rank = 0, uint32_t world_size = 1) {
-  wire::Hello hello;
-  hello.name.rank = rank;
-  hello.world_size = world_size;
-  return hello;
-}
-wire::Hello ServesOf(const std::string& engine, Version version, wire::Term last_term) {
-  wire::Hello hello = RankHello(engine, 0, 1);
-  hello.state = EngineState::kServing;
-  hello.version = version;
-  hello.last_term = last_term;
-  return hello;
-}
-
-TEST(MachineJoin, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
-  const wire::Term old{.number = 0, .id = 5};
-  Simulator sim;  // Controller and trainers were restarted; the trainers are back first.
-  const SessionId t = sim.Join(FreshTrainer());
-  sim.Publish(t, 81);
-  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 100}, old));
-  EXPECT_EQ(sim.state.run, 2U);
-  sim.Settle();
-  EXPECT_EQ(sim.processes[t].run, 2U);
-  sim.Publish(t, 100);
-  sim.Settle();
-  EXPECT_TRUE(sim.processes[t].done.back().met_policy);
-  EXPECT_EQ(sim.processes[t].done.back().receivers.size(), 1U) << "bytes were sent";
-  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 100}));
-
-  // Those who come back to this controller, or later, change nothing.
-  sim.Join(ServesOf("b", {.run = 2, .number = 100}, sim.config.term));
-  sim.Join(ServesOf("c", {.run = 1, .number = 120}, old));
-  EXPECT_EQ(sim.state.run, 2U);
-  sim.Join(ServesOf("d", {.run = 2, .number = 9}, {.number = 0, .id = 6}));
-  EXPECT_EQ(sim.state.run, 3U);
-
-  // Members of the run are still known: restarted trainers begin another.
-  sim.Settle();
-  sim.KillAndNotice(t);
-  sim.Join(FreshTrainer());
-  EXPECT_EQ(sim.state.run, 4U);
-}
-
-TEST(MachineJoin, RunsInEveryOrderOfAttaching) {
-  const wire::Hello engine = ServesOf("a", {.run = 1, .number = 100}, {.number = 0, .id = 5});
-  wire::Hello survivor = FreshTrainer(1, 2);
-  survivor.version = {.run = 1, .number = 100};
-  const wire::Hello fresh = FreshTrainer(0, 2);
-  const std::vector<std::pair<std::vector<wire::Hello>, uint64_t>> cases = {
-      {{engine, survivor}, 1},        {{survivor, engine}, 1},        {{engine, fresh}, 2},
-      {{fresh, engine}, 2},           {{engine, survivor, fresh}, 2}, {{engine, fresh, survivor}, 2},
-      {{fresh, engine, survivor}, 2}, {{fresh, survivor, engine}, 2}, {{survivor, fresh, engine}, 2},
-      {{survivor, engine, fresh}, 2}, {{survivor, fresh}, 2},         {{fresh, survivor}, 2}};
-  for (size_t i = 0; i < cases.size(); ++i) {
-    Simulator sim;
-    for (const wire::Hello& hello : cases[i].first) sim.Join(hello);
-    EXPECT_EQ(sim.state.run, cases[i].second) << "case " << i;
-  }
-}
-
-TEST(MachineJoin, AnEngineThatServesTheVersionAlreadyIsNotDisturbed) {
-  Simulator sim;
-  wire::Hello trainer;
-  trainer.world_size = 1;
-  trainer.version = {.run = 3, .number = 8};
-  wire::Hello rank = RankHello("a", 0, 1);
-  rank.state = EngineState::kServing;
-  rank.version = {.run = 3, .number = 9};
-  const SessionId t = sim.Join(trainer);
-  sim.Join(rank);
-  sim.Settle();
-  sim.Publish(t, 9);
-  sim.Settle();
-  ASSERT_EQ(sim.processes[t].done.size(), 1U);
-  EXPECT_TRUE(sim.processes[t].done[0].met_policy);
-  EXPECT_TRUE(sim.processes[t].done[0].receivers.empty());
 }
 
 TEST(MachineJoin, GoodbyeIsToldToTheOthers) {
@@ -463,59 +347,6 @@ TEST(MachinePublish, WhoPublishesASupersededVersionLateIsTold) {
   sim.Publish(t1, 1);
   sim.Settle();
   EXPECT_EQ(sim.processes[t1].superseded, 1);
-}
-
-TEST(MachinePublish, NumbersRise) {
-  Simulator sim;
-  const SessionId t = sim.JoinTrainer(0, 1);
-  sim.Settle();
-  sim.Publish(t, 5);
-  sim.Settle();
-  sim.Do(Said{t, wire::Published{.number = 5, .run = 1}});
-  sim.Settle();
-  ASSERT_EQ(sim.processes[t].done.size(), 1U);
-  EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
-}
-
-TEST(MachinePublish, WhoPublishesIsPartOfTheRun) {
-  Simulator sim;
-  const SessionId t0 = sim.JoinTrainer(0, 2);
-  SessionId t1 = sim.JoinTrainer(1, 2);
-  sim.JoinRank("a", 0, 1);
-  sim.Settle();
-  sim.KillAndNotice(t0);
-  sim.JoinTrainer(0, 2);
-  sim.Settle();
-  EXPECT_EQ(sim.state.run, 2U);
-  sim.Publish(t1, 1);
-  sim.Settle();
-  sim.KillAndNotice(t1);
-  t1 = sim.JoinTrainer(1, 2);
-  EXPECT_EQ(sim.state.run, 3U) << "it may publish 1 of other bytes";
-}
-
-TEST(MachinePublish, BytesOfAnOlderRunAreRefused) {
-  Simulator sim;
-  const SessionId t0 = sim.JoinTrainer(0, 2);
-  const SessionId t1 = sim.JoinTrainer(1, 2);
-  const SessionId a = sim.JoinRank("a", 0, 1);
-  sim.Settle();
-  sim.KillAndNotice(t1);
-  const SessionId again = sim.JoinTrainer(1, 2);
-  ASSERT_EQ(sim.state.run, 2U);
-  // The one that stayed has not heard of it as it publishes.
-  sim.Do(Said{t0, wire::Published{.number = 1, .run = 1}});
-  sim.Settle();
-  ASSERT_FALSE(sim.processes[t0].done.empty());
-  EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
-            "version 1 of trainer 0 is of run 1; trainers have begun run 2");
-  sim.Publish(again, 1);
-  sim.Settle();
-  EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of run 1";
-  sim.Publish(t0, 2);
-  sim.Publish(again, 2);
-  sim.Settle();
-  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 2}));
 }
 
 TEST(MachineView, ShowsWhoIsThereAndWhatGoesOn) {

@@ -146,7 +146,7 @@ TEST(MachineRepair, VersionsThatMayBeTwoThingsAreNotGiven) {
   foreign.state = EngineState::kServing;
   foreign.version = kFirst;
   c.Join(foreign);
-  EXPECT_EQ(c.state.run, 2U);
+  EXPECT_EQ(c.state.run.number, 2U);
   const SessionId joiner = c.JoinRank("z", 0, 1);
   c.Settle();
   EXPECT_EQ(c.Served(joiner).number, -1);

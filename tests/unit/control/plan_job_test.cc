@@ -37,7 +37,7 @@ PlanJob TwoToTwo() {
   job.model = "policy";
   job.term = 5;
   job.epoch = 3;
-  job.run = 2;
+  job.run.number = 2;
   for (uint32_t rank = 0; rank < 2; ++rank)
     job.sources.push_back(
         Member(1 + rank, {.role = wire::Role::kTrainer, .engine = "", .rank = rank}, {Whole("w", {64, 4})}));
@@ -66,7 +66,7 @@ TEST(PlanJob, EveryMemberGetsItsTableItsPeersAndItsLandings) {
   const auto messages = MessagesFor(output, 1);
   const auto& plan = std::get<wire::Plan>(messages[0]);
   EXPECT_EQ(plan.epoch, 3U);
-  EXPECT_EQ(plan.run, 2U);
+  EXPECT_EQ(plan.run.number, 2U);
   ASSERT_EQ(plan.peers.size(), 2U);
   const auto table = plan::DecodeRankTable(plan.table);
   ASSERT_TRUE(table.ok()) << table.status().ToString();

@@ -75,6 +75,16 @@ class Puppet {
   }
 
   ControlClient& client() { return *client_; }
+  /// In the run that the controller told last; false if it told none in time.
+  bool Publish(int64_t number) {
+    if (!WaitWelcomes(1)) return false;
+    client_->Send(wire::Published{.number = number, .run = run()});
+    return true;
+  }
+  wire::Run run() {
+    const std::lock_guard lock(mutex_);
+    return run_;
+  }
   template <typename Predicate>
   bool Wait(Predicate predicate, Duration limit = kPatience) {
     std::unique_lock lock(mutex_);
@@ -135,8 +145,9 @@ class Puppet {
   }
   template <typename Message>
   void Hear(const Message&) {}
-  void Hear(const wire::Welcome&) {
+  void Hear(const wire::Welcome& welcome) {
     ++welcomes_;
+    run_ = welcome.run;
     if (!options_.follows) return;
     client_->Send(wire::Register{.shards = options_.shards, .rules = {}});
     if (options_.name.role == wire::Role::kInference)
@@ -179,6 +190,7 @@ class Puppet {
   Version version_;
   Version served_;
   size_t welcomes_ = 0;
+  wire::Run run_;
 };
 
 }  // namespace weightcast::control

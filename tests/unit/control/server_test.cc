@@ -60,7 +60,7 @@ TEST_F(ServerTest, OneUpdateOverTheNetwork) {
   Start();
   Puppet& trainer = Add(TrainerName(0), 1);
   Puppet& rank = Add(RankName("a"), 1);
-  trainer.client().Send(wire::Published{.number = 1, .run = 1});
+  ASSERT_TRUE(trainer.Publish(1));
   ASSERT_TRUE(rank.WaitServed(1));
   ASSERT_TRUE(trainer.WaitDone(1));
   const wire::Done done = trainer.done()[0];
@@ -77,8 +77,7 @@ TEST_F(ServerTest, SixtyFourWorkersAndFiveVersions) {
     Add(RankName(StrCat("engine-", i)), 1);
   }
   for (int64_t number = 1; number <= 5; ++number) {
-    for (size_t i = 0; i < puppets_.size(); i += 2)
-      puppets_[i]->client().Send(wire::Published{.number = number, .run = 1});
+    for (size_t i = 0; i < puppets_.size(); i += 2) ASSERT_TRUE(puppets_[i]->Publish(number));
     for (size_t i = 0; i < puppets_.size(); i += 2)
       ASSERT_TRUE(puppets_[i]->WaitDone(static_cast<size_t>(number))) << "trainer " << i / 2;
     for (size_t i = 1; i < puppets_.size(); i += 2) EXPECT_EQ(puppets_[i]->served().number, number);
@@ -101,7 +100,7 @@ TEST_F(ServerTest, LargeRegistrationsAndTablesTravelInPieces) {
   options.shards = shards;
   Puppet& trainer = Add(TrainerName(0), 1, options);
   Puppet& rank = Add(RankName("a"), 1, options);
-  trainer.client().Send(wire::Published{.number = 1, .run = 1});
+  ASSERT_TRUE(trainer.Publish(1));
   ASSERT_TRUE(rank.WaitServed(1));
 }
 
@@ -243,7 +242,7 @@ TEST_F(ServerTest, BreaksLoseNothing) {
   Puppet& rank = Add(RankName("a"), 1, options);
   std::mt19937 random(7);
   for (int64_t number = 1; number <= 30; ++number) {
-    trainer.client().Send(wire::Published{.number = number, .run = 1});
+    ASSERT_TRUE(trainer.Publish(number));
     if (random() % 2 == 0) proxy.Cut();
     ASSERT_TRUE(trainer.WaitDone(static_cast<size_t>(number))) << "version " << number;
     ASSERT_TRUE(trainer.done().back().met_policy) << trainer.done().back().reason.ToString();
@@ -271,7 +270,7 @@ TEST_F(ServerTest, ABreakLongerThanTheLeaseIsDeathAndANewBeginning) {
   proxy.Switch(true);
   ASSERT_TRUE(rank.Wait([&] { return rank.client().state() == LinkState::kConnected; }));
   EXPECT_EQ(rank.welcomes(), 2U);
-  trainer.client().Send(wire::Published{.number = 1, .run = 1});
+  ASSERT_TRUE(trainer.Publish(1));
   ASSERT_TRUE(rank.WaitServed(1));
 }
 
@@ -280,7 +279,7 @@ TEST_F(ServerTest, AnotherControllerAtTheSameAddressIsANewBeginning) {
   const std::string address = controller_->address();
   Puppet& trainer = Add(TrainerName(0), 1);
   Puppet& rank = Add(RankName("a"), 1);
-  trainer.client().Send(wire::Published{.number = 1, .run = 1});
+  ASSERT_TRUE(trainer.Publish(1));
   ASSERT_TRUE(trainer.WaitDone(1));
   controller_.reset();
   auto started = Controller::Start({.listen = address, .settings = {}});
@@ -288,7 +287,7 @@ TEST_F(ServerTest, AnotherControllerAtTheSameAddressIsANewBeginning) {
   controller_ = std::move(*started);
   ASSERT_TRUE(trainer.WaitWelcomes(2));
   ASSERT_TRUE(rank.WaitWelcomes(2));
-  trainer.client().Send(wire::Published{.number = 2, .run = 1});
+  ASSERT_TRUE(trainer.Publish(2));
   ASSERT_TRUE(rank.WaitServed(2));
 }
 

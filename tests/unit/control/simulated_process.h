@@ -5,12 +5,27 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "control/controller_machine.h"
 
 namespace weightcast::control {
+
+inline wire::Hello RankHello(const std::string& engine, uint32_t rank, uint32_t world_size) {
+  wire::Hello hello;
+  hello.name = {.role = wire::Role::kInference, .engine = engine, .rank = rank};
+  hello.world_size = world_size;
+  return hello;
+}
+inline wire::Hello ServesOf(const std::string& engine, Version version, wire::Term last_term) {
+  wire::Hello hello = RankHello(engine, 0, 1);
+  hello.state = wire::EngineState::kServing;
+  hello.version = version;
+  hello.last_term = last_term;
+  return hello;
+}
 
 /// A worker as the tests of the controller play it.
 struct SimulatedProcess {
@@ -50,7 +65,7 @@ struct SimulatedProcess {
 
   // As a trainer.
   uint32_t epoch = 0;
-  uint64_t run = 0;
+  wire::Run run;
   bool writes = true;
   std::map<int64_t, bool> published;  ///< Number -> answered.
   std::vector<wire::Done> done;
@@ -71,7 +86,8 @@ struct SimulatedProcess {
                                     .state = state,
                                     .version = IsTrainer() ? Version{} : version,
                                     .shares = shares,
-                                    .landed = Landed()});
+                                    .landed = Landed(),
+                                    .newest = hello.newest});
     if (!IsTrainer()) outbox.push_back(wire::LandingMap{});
   }
   /// True when it costs a rank in place nothing although it had granted.

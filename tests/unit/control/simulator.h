@@ -75,9 +75,7 @@ class Simulator {
   }
   SessionId JoinRank(const std::string& engine, uint32_t rank, uint32_t world_size,
                      wire::Landing landing = wire::Landing::kInPlace) {
-    wire::Hello hello;
-    hello.name = {.role = wire::Role::kInference, .engine = engine, .rank = rank};
-    hello.world_size = world_size;
+    wire::Hello hello = RankHello(engine, rank, world_size);
     hello.landing = landing;
     return Join(hello);
   }
@@ -90,8 +88,8 @@ class Simulator {
   void Publish(SessionId trainer, int64_t number, bool hold = false) {
     Process& process = processes[trainer];
     process.published[number] = false;
-    process.outbox.push_back(
-        wire::Published{.number = number, .run = process.run != 0 ? process.run : state.run, .hold = hold});
+    process.outbox.push_back(wire::Published{
+        .number = number, .run = process.run.number != 0 ? process.run : state.run, .hold = hold});
   }
   void PublishAll(int64_t number, bool hold = false) {
     for (auto& [session, process] : processes)
@@ -566,6 +564,8 @@ class Simulator {
     EXPECT_TRUE(rank.update == message.update && rank.committed);
     rank.state = wire::EngineState::kServing;
     rank.version = rank.next;
+    EXPECT_GE(rank.version, rank.hello.newest) << "a version that was served is taken back";
+    rank.hello.newest = rank.version;
     rank.asked = rank.granted = false;
     rank.outbox.push_back(wire::Serving{.update = message.update, .version = rank.version});
   }

@@ -27,7 +27,7 @@ struct Source {
   std::vector<GiverAction> actions;
 
   explicit Source(bool prepared = true) {
-    Do(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Do(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Do(GiverPlanArrived{2});
     if (prepared) Do(GiverPrepared{2});
   }
@@ -118,9 +118,9 @@ TEST(GiverMachine, StopSilencesOneDestination) {
 }
 
 TEST(GiverMachine, EverythingEndsWithPlanSessionAndMemory) {
-  const std::vector<GiverEvent> ends = {GiverPlanArrived{3}, wire::Welcome{.term = kTerm, .run = 1},
-                                        GiverEnded{}, MemoryReclaimed{.reason = kWanted, .leaves = true},
-                                        MemoryReclaimed{.reason = kWanted}};
+  const std::vector<GiverEvent> ends = {
+      GiverPlanArrived{3}, wire::Welcome{.term = kTerm, .run = {.number = 1}}, GiverEnded{},
+      MemoryReclaimed{.reason = kWanted, .leaves = true}, MemoryReclaimed{.reason = kWanted}};
   for (const GiverEvent& end : ends) {
     Source source;
     source.Do(StartOf(1, 0));
@@ -147,10 +147,10 @@ InferenceState Served(wire::Landing landing, bool shares = true) {
   InferenceState state;
   const auto update = Update(1);
   for (const InferenceEvent& event : std::vector<InferenceEvent>{
-           wire::Welcome{.term = kTerm, .run = 1}, RegisterCalled{.landing = landing, .shares = shares},
-           PlanArrived{2}, PlanReady{2}, WaitCalled{}, wire::GrantRequest{update, kVersion},
-           GrantsOpened{update, {}}, Arrived{update, 1, 1}, GrantsFenced{update}, wire::Commit{update},
-           Copied{update}, wire::Serve{update}})
+           wire::Welcome{.term = kTerm, .run = {.number = 1}},
+           RegisterCalled{.landing = landing, .shares = shares}, PlanArrived{2}, PlanReady{2}, WaitCalled{},
+           wire::GrantRequest{update, kVersion}, GrantsOpened{update, {}}, Arrived{update, 1, 1},
+           GrantsFenced{update}, wire::Commit{update}, Copied{update}, wire::Serve{update}})
     Advance(state, event);
   EXPECT_EQ(state.served, kVersion);
   return state;

@@ -40,7 +40,7 @@ class RandomWorld {
       : landing_(landing), random_(seed), steps_(steps), states_(states) {
     state_.self = {wire::Role::kInference, "e", 0};
     state_.verify = verify;
-    Feed(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Feed(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Feed(RegisterCalled{.landing = landing, .same_memory = false});
   }
 

@@ -470,7 +470,7 @@ TEST(InferenceMachine, StaleMessagesChangeNothing) {
   rank.Do(wire::Serve{Update(5)});
   rank.Do(Arrived{Update(4), 1, 1});
   rank.Do(GrantsFenced{Update(4)});
-  rank.Do(wire::Welcome{.term = {.number = 0, .id = 1}, .run = 1, .lease_seconds = 1});
+  rank.Do(wire::Welcome{.term = {.number = 0, .id = 1}, .run = {.number = 1}, .lease_seconds = 1});
   EXPECT_EQ(rank.state, before);
 }
 

@@ -75,7 +75,7 @@ TEST_P(InferenceSuspend, NotBetweenBeginAndFinish) {
 TEST_P(InferenceSuspend, AnotherSessionLearnsOfItAtOnce) {
   Rank rank = Serving(GetParam());
   rank.Do(SuspendCalled{});
-  rank.Do(wire::Welcome{.term = {.number = 2, .id = 8}, .run = 1, .lease_seconds = 5});
+  rank.Do(wire::Welcome{.term = {.number = 2, .id = 8}, .run = {.number = 1}, .lease_seconds = 5});
   EXPECT_TRUE(rank.Sent<wire::Suspended>());
   EXPECT_FALSE(rank.Action<SendRegistration>());
 }

@@ -24,7 +24,7 @@ struct Rank {
   explicit Rank(wire::Landing landing, bool verify = false) {
     state.self = {wire::Role::kInference, "e", 0};
     state.verify = verify;
-    Do(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Do(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Do(RegisterCalled{.landing = landing, .same_memory = false});
     Do(PlanArrived{1});
     Do(PlanReady{1});

@@ -30,9 +30,9 @@ struct Trainer {
   std::vector<TrainerAction> actions;
 
   Trainer() {
-    Do(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Do(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Do(TrainerRegisterCalled{});
-    Do(TrainerPlanArrived{.epoch = 1, .run = 1});
+    Do(TrainerPlanArrived{.epoch = 1, .run = {.number = 1}});
     Do(TrainerPrepared{1});
   }
   void Do(const TrainerEvent& event) { actions = Advance(state, event); }
@@ -157,7 +157,7 @@ TEST(TrainerMachine, ACancelThatANewControllerHasNotHeardIsSaidAgain) {
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(CancelCalled{3});
   EXPECT_TRUE(trainer.Sent<wire::Cancel>());
-  trainer.Do(wire::Welcome{.term = 2, .run = 1});
+  trainer.Do(wire::Welcome{.term = 2, .run = {.number = 1}});
   EXPECT_TRUE(trainer.Sent<wire::Published>());
   ASSERT_TRUE(trainer.Sent<wire::Cancel>());
   EXPECT_EQ(trainer.Sent<wire::Cancel>()->number, 3);
@@ -239,21 +239,21 @@ TEST(TrainerMachine, NewSessionOffersAgainWhatIsStillUnchanged) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 0));
-  trainer.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = 1, .lease_seconds = 5});
+  trainer.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
   EXPECT_TRUE(trainer.Action<StopSending>());
   EXPECT_TRUE(trainer.Action<SendRegistration>());
   EXPECT_EQ(trainer.Sent<wire::Published>()->number, 3);
-  trainer.Do(wire::Welcome{.term = {.number = 3, .id = 1}, .run = 2, .lease_seconds = 5});
-  EXPECT_EQ(trainer.Sent<wire::Published>()->run, 1U) << "its bytes are what they were";
+  trainer.Do(wire::Welcome{.term = {.number = 3, .id = 1}, .run = {.number = 2}, .lease_seconds = 5});
+  EXPECT_EQ(trainer.Sent<wire::Published>()->run.number, 1U) << "its bytes are what they were";
   trainer.Do(PublishCalled{.number = 4});
-  EXPECT_EQ(trainer.Sent<wire::Published>()->run, 2U);
+  EXPECT_EQ(trainer.Sent<wire::Published>()->run.number, 2U);
 
   Trainer released;
   released.Do(PublishCalled{.number = 3});
   released.Do(StartOf(1, 3, 0));
   released.Finish(1, 0);
   released.Do(wire::Release{Update(1), {1, 3}});
-  released.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = 1, .lease_seconds = 5});
+  released.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
   EXPECT_FALSE(released.Sent<wire::Published>()) << "its bytes may have changed";
   EXPECT_EQ(released.Action<FinishUpdate>()->status.code(), Code::kUnavailable);
 }
@@ -286,13 +286,13 @@ TEST(TrainerMachine, RegisterWaitsForTheSources) {
 class RandomTrainer {
  public:
   explicit RandomTrainer(uint64_t seed) : random_(seed) {
-    Feed(wire::Welcome{.term = kTerm, .run = 1, .lease_seconds = 5});
+    Feed(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Feed(TrainerRegisterCalled{});
   }
   void Step() {
     switch (Pick(14)) {
       case 0:
-        return Feed(TrainerPlanArrived{.epoch = ++epoch_, .run = 1});
+        return Feed(TrainerPlanArrived{.epoch = ++epoch_, .run = {.number = 1}});
       case 1:
         return Feed(TrainerPrepared{epoch_});
       case 2:

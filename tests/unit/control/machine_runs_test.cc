@@ -1,0 +1,232 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/control/simulator.h"
+
+// Runs: which publications belong together, and what is newer.
+namespace weightcast::control {
+namespace {
+
+using ::testing::HasSubstr;
+using wire::EngineState;
+
+wire::Hello FreshTrainer(uint32_t rank = 0, uint32_t world_size = 1) {
+  wire::Hello hello;
+  hello.name.rank = rank;
+  hello.world_size = world_size;
+  return hello;
+}
+
+TEST(MachineRuns, RunsAndRestarts) {
+  Simulator sim;
+  SessionId t0 = sim.JoinTrainer(0, 2);
+  SessionId t1 = sim.JoinTrainer(1, 2);
+  EXPECT_EQ(sim.state.run.number, 1U);
+  sim.KillAndNotice(t0);
+  sim.KillAndNotice(t1);
+  t0 = sim.JoinTrainer(0, 2);
+  t1 = sim.JoinTrainer(1, 2);
+  EXPECT_EQ(sim.state.run.number, 2U) << "one new run for both";
+  wire::Hello same = sim.processes[t1].hello;
+  sim.KillAndNotice(t1);
+  sim.Join(same);
+  EXPECT_EQ(sim.state.run.number, 2U) << "a process that was only taken for dead";
+
+  Simulator after_restart;
+  wire::Hello rank = RankHello("a", 0, 1);
+  rank.state = EngineState::kServing;
+  rank.version = {.run = 3, .number = 8};
+  after_restart.Join(rank);
+  after_restart.JoinTrainer(0, 1);
+  EXPECT_EQ(after_restart.state.run.number, 4U) << "new trainers supersede what the engine serves";
+
+  Simulator survivors;
+  wire::Hello trainer;
+  trainer.world_size = 1;
+  trainer.run = {.number = 3, .term = {.number = 0, .id = 5}};
+  survivors.Join(trainer);
+  EXPECT_EQ(survivors.state.run.number, 3U) << "trainers that outlived the controller keep their run";
+}
+
+TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
+  const wire::Term old{.number = 0, .id = 5};
+  Simulator sim;  // Controller and trainers were restarted; the trainers are back first.
+  const SessionId t = sim.Join(FreshTrainer());
+  sim.Publish(t, 81);
+  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 100}, old));
+  EXPECT_EQ(sim.state.run.number, 2U);
+  sim.Settle();
+  EXPECT_EQ(sim.processes[t].run.number, 2U);
+  sim.Publish(t, 100);
+  sim.Settle();
+  EXPECT_TRUE(sim.processes[t].done.back().met_policy);
+  EXPECT_EQ(sim.processes[t].done.back().receivers.size(), 1U) << "bytes were sent";
+  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 100}));
+
+  // Those who come back to this controller, or later, change nothing.
+  sim.Join(ServesOf("b", {.run = 2, .number = 100}, sim.config.term));
+  sim.Join(ServesOf("c", {.run = 1, .number = 120}, old));
+  EXPECT_EQ(sim.state.run.number, 2U);
+  sim.Join(ServesOf("d", {.run = 2, .number = 9}, {.number = 0, .id = 6}));
+  EXPECT_EQ(sim.state.run.number, 3U);
+
+  // Members of the run are still known: restarted trainers begin another.
+  sim.Settle();
+  sim.KillAndNotice(t);
+  sim.Join(FreshTrainer());
+  EXPECT_EQ(sim.state.run.number, 4U);
+}
+
+TEST(MachineRuns, RunsInEveryOrderOfAttaching) {
+  const wire::Hello engine = ServesOf("a", {.run = 1, .number = 100}, {.number = 0, .id = 5});
+  wire::Hello survivor = FreshTrainer(1, 2);
+  survivor.run = {.number = 1, .term = engine.last_term};
+  const wire::Hello fresh = FreshTrainer(0, 2);
+  const std::vector<std::pair<std::vector<wire::Hello>, uint64_t>> cases = {
+      {{engine, survivor}, 1},        {{survivor, engine}, 1},        {{engine, fresh}, 2},
+      {{fresh, engine}, 2},           {{engine, survivor, fresh}, 2}, {{engine, fresh, survivor}, 3},
+      {{fresh, engine, survivor}, 3}, {{fresh, survivor, engine}, 2}, {{survivor, fresh, engine}, 2},
+      {{survivor, engine, fresh}, 2}, {{survivor, fresh}, 2},         {{fresh, survivor}, 2}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    Simulator sim;
+    for (const wire::Hello& hello : cases[i].first) sim.Join(hello);
+    EXPECT_EQ(sim.state.run.number, cases[i].second) << "case " << i;
+  }
+}
+
+TEST(MachineRuns, AnEngineThatServesTheVersionAlreadyIsNotDisturbed) {
+  Simulator sim;
+  wire::Hello trainer;
+  trainer.world_size = 1;
+  trainer.run = {.number = 3, .term = {.number = 0, .id = 5}};
+  wire::Hello rank = RankHello("a", 0, 1);
+  rank.state = EngineState::kServing;
+  rank.version = {.run = 3, .number = 9};
+  const SessionId t = sim.Join(trainer);
+  sim.Join(rank);
+  sim.Settle();
+  sim.Publish(t, 9);
+  sim.Settle();
+  ASSERT_EQ(sim.processes[t].done.size(), 1U);
+  EXPECT_TRUE(sim.processes[t].done[0].met_policy);
+  EXPECT_TRUE(sim.processes[t].done[0].receivers.empty());
+}
+
+TEST(MachineRuns, NumbersRise) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  sim.Settle();
+  sim.Publish(t, 5);
+  sim.Settle();
+  sim.Do(Said{t, wire::Published{.number = 5, .run = sim.state.run}});
+  sim.Settle();
+  ASSERT_EQ(sim.processes[t].done.size(), 1U);
+  EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
+}
+
+TEST(MachineRuns, WhoPublishesIsPartOfTheRun) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  SessionId t1 = sim.JoinTrainer(1, 2);
+  sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.KillAndNotice(t0);
+  sim.JoinTrainer(0, 2);
+  sim.Settle();
+  EXPECT_EQ(sim.state.run.number, 2U);
+  sim.Publish(t1, 1);
+  sim.Settle();
+  sim.KillAndNotice(t1);
+  t1 = sim.JoinTrainer(1, 2);
+  EXPECT_EQ(sim.state.run.number, 3U) << "it may publish 1 of other bytes";
+}
+
+TEST(MachineRuns, BytesOfARunThatAnotherControllerCountedAreRefused) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  const SessionId t1 = sim.JoinTrainer(1, 2);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  // It said Hello before it published, so that nothing showed that it had outlived a controller.
+  sim.Do(Said{t0, wire::Published{.number = 1, .run = {.number = 1, .term = {.number = 0, .id = 5}}}});
+  sim.Publish(t1, 1);
+  sim.Settle();
+  ASSERT_FALSE(sim.processes[t0].done.empty());
+  EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
+            "version 1 of trainer 0 is of run 1 of an earlier controller; trainers have begun run 1");
+  EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of another run";
+}
+
+TEST(MachineRuns, TrainersOfDifferentPastsBeginARun) {
+  const wire::Run first{.number = 3, .term = {.number = 0, .id = 5}};
+  const wire::Run second{.number = 3, .term = {.number = 0, .id = 6}};
+  struct Case {
+    wire::Run one;
+    wire::Run other;
+    bool together;
+    uint64_t run;
+  };
+  for (const Case& c : {Case{{}, {}, true, 1}, Case{first, first, true, 3}, Case{first, second, false, 4},
+                        Case{{}, first, false, 4}, Case{first, {}, false, 4}}) {
+    Simulator sim;
+    wire::Hello hello = FreshTrainer(0, 2);
+    hello.run = c.one;
+    sim.Join(hello);
+    const wire::Run alone = sim.state.run;
+    hello.name.rank = 1;
+    hello.run = c.other;
+    const SessionId session = sim.Join(hello);
+    const wire::Run both = sim.state.run;
+    EXPECT_EQ(both.number, c.run) << c.one.number << " and " << c.other.number;
+    EXPECT_EQ(both == alone, c.together);
+    // Whoever comes back to this controller comes from its run.
+    hello.run = both;
+    hello.incarnation = sim.processes[session].hello.incarnation;
+    sim.KillAndNotice(session);
+    sim.Join(hello);
+    EXPECT_EQ(sim.state.run, both);
+  }
+}
+
+TEST(MachineRuns, NothingOlderThanARankHasServed) {
+  Simulator sim;
+  wire::Hello a = ServesOf("a", {.run = 3, .number = 1}, {.number = 0, .id = 5});
+  wire::Hello b = RankHello("b", 0, 1);  // It has lost its bytes.
+  b.newest = {.run = 3, .number = 2};
+  sim.Join(a);
+  const SessionId ahead = sim.Join(b);
+  const SessionId behind = sim.JoinRank("c", 0, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(behind), (Version{.run = 3, .number = 1}));
+  EXPECT_EQ(sim.Served(ahead).number, -1);
+  sim.JoinTrainer(0, 1);
+  EXPECT_EQ(sim.state.run.number, 4U);
+}
+
+TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  const SessionId t1 = sim.JoinTrainer(1, 2);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  const wire::Run first = sim.state.run;
+  sim.KillAndNotice(t1);
+  const SessionId again = sim.JoinTrainer(1, 2);
+  ASSERT_EQ(sim.state.run.number, 2U);
+  // The one that stayed has not heard of it as it publishes.
+  sim.Do(Said{t0, wire::Published{.number = 1, .run = first}});
+  sim.Settle();
+  ASSERT_FALSE(sim.processes[t0].done.empty());
+  EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
+            "version 1 of trainer 0 is of run 1; trainers have begun run 2");
+  sim.Publish(again, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of run 1";
+  sim.Publish(t0, 2);
+  sim.Publish(again, 2);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 2}));
+}
+
+}  // namespace
+}  // namespace weightcast::control
