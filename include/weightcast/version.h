@@ -12,7 +12,15 @@ namespace weightcast {
 struct Version {
   uint64_t run = 0;
   int64_t number = -1;  ///< -1: none yet.
-  friend auto operator<=>(const Version&, const Version&) = default;
+  /// Set by the library: which controller counted the run. No part of the label: two controllers that know
+  /// nothing of each other may give one label to different bytes.
+  uint64_t origin = 0;
+  friend bool operator==(const Version& a, const Version& b) {
+    return a.run == b.run && a.number == b.number;
+  }
+  friend auto operator<=>(const Version& a, const Version& b) {
+    return a.run != b.run ? a.run <=> b.run : a.number <=> b.number;
+  }
 };
 
 /// "80" for run 1, "2:80" for later runs, "none" for number -1.

@@ -214,7 +214,6 @@ class Client final : public ControlClient {
       const std::lock_guard lock(mutex_);
       hello = options_.hello;
     }
-    hello.last_term = term_;
     auto packet = MakePacket(wire::WorkerMessage(std::move(hello)));
     if (!packet.ok()) return End(packet.status());
     link_->Hold();

@@ -20,7 +20,7 @@ enum class LinkState {
 struct ClientOptions {
   /// Used: controller, job, token_file, lease, join_timeout, controller_timeout.
   Settings settings;
-  /// Its job and last_term are filled in by the client.
+  /// Its job is filled in by the client.
   wire::Hello hello;
   /// Every message but heartbeats. Called from a thread of the client's, one at a time; may Send. Heartbeats
   /// go on meanwhile, but the destructor waits for it.

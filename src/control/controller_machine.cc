@@ -229,7 +229,8 @@ Version Machine::EngineVersion(const Group& group) const {
   std::optional<Version> common;
   for (const Worker& worker : s_.workers) {
     if (worker.group != group.id) continue;
-    if (worker.state != EngineState::kServing || (common && *common != worker.version)) return {};
+    if (worker.state != EngineState::kServing || (common && !wire::SameBytes(*common, worker.version)))
+      return {};
     common = worker.version;
   }
   return common && Complete(group) ? *common : Version{};
@@ -240,6 +241,12 @@ Version Machine::NewestOf(const Group& group) const {
   for (const Worker& worker : s_.workers)
     if (worker.group == group.id) newest = std::max(newest, worker.newest);
   return newest;
+}
+
+bool Machine::TakesBack(const Group& group, const Version& version) const {
+  const Version newest = NewestOf(group);
+  const bool unclear = newest.run == version.run && newest.origin != version.origin;
+  return newest.number >= 0 && (newest > version || unclear);
 }
 
 EngineState Machine::EngineStateOf(const Group& group) const {

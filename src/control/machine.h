@@ -29,6 +29,8 @@ class Machine {
   [[nodiscard]] Version EngineVersion(const Group& group) const;
   /// That any of its ranks has served: what is older would take it back.
   [[nodiscard]] Version NewestOf(const Group& group) const;
+  /// Or cannot be told from what is newer: of the same run's number, but counted by another controller.
+  [[nodiscard]] bool TakesBack(const Group& group, const Version& version) const;
   [[nodiscard]] wire::EngineState EngineStateOf(const Group& group) const;
   [[nodiscard]] wire::WorkerName NameOf(const Worker& worker) const;
   [[nodiscard]] std::string_view Phase() const;
@@ -44,9 +46,11 @@ class Machine {
   void OnSuspended(Worker& rank);
   void NewRunIfReplaced(const wire::Hello& hello);
   void JoinRun(uint32_t rank, uint64_t incarnation);
-  void NewRunIfServed(const wire::Hello& hello);
+  void NewRunIfServed(const Worker& rank);
+  /// Versions of the run would not be newer than all that has been served.
+  [[nodiscard]] bool IsOver(const wire::Run& run) const;
   void RaiseRun(const wire::Run& run, const Status& reason);
-  void BeginRun(uint64_t after, const Status& reason) { RaiseRun({after + 1, config_.term}, reason); }
+  void BeginRun(uint64_t after, const Status& reason) { RaiseRun({after + 1, config_.term.id}, reason); }
   /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.
   void Lose(SessionId session, const Status& reason, const std::vector<SessionId>& with_it = {});
   void RefuseWorker(SessionId session, const Status& reason);
@@ -69,6 +73,7 @@ class Machine {
   void BlamePreparation(GroupId group, SessionId culprit, const Status& reason);
 
   // Publications (machine_publish.cc).
+  void RefusePublished(Worker& trainer, const wire::Published& message);
   void OnPublished(Worker& trainer, const wire::Published& message);
   void OnCancel(Worker& trainer, const wire::Cancel& message);
   void OnCatchUpTimer();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "control/machine.h"
 #include "wire/limits.h"
@@ -103,10 +104,11 @@ void Machine::NewRunIfReplaced(const wire::Hello& hello) {
   const wire::Run run = s_.run;
   // Of two that come from different runs of earlier controllers, or from one and from none, one may have been
   // started after the other had published.
-  const bool elsewhere = hello.run.term != config_.term && hello.run != s_.run && hello.run != s_.run_before;
+  const bool elsewhere =
+      hello.run.origin != config_.term.id && hello.run != s_.run && hello.run != s_.run_before;
   if (run.number == 0) {
     s_.run_before = hello.run;
-    const bool adopted = hello.run.number > 0 && hello.run.number >= s_.run_seen;
+    const bool adopted = hello.run.number > 0 && hello.run.number >= s_.run_seen && !IsOver(hello.run);
     adopted ? RaiseRun(hello.run, reason) : BeginRun(s_.run_seen, reason);
   } else if (known ? before->incarnation != hello.incarnation : elsewhere) {
     s_.run_before = hello.run;
@@ -116,25 +118,27 @@ void Machine::NewRunIfReplaced(const wire::Hello& hello) {
   JoinRun(hello.name.rank, hello.incarnation);
 }
 
-/// Who publishes is part of the run even if it was here before the run began: whoever replaces it is not.
+/// Whoever is told of a run is part of it, even if it was here before it began: whoever replaces it is not.
 void Machine::JoinRun(uint32_t rank, uint64_t incarnation) {
   const bool known = std::any_of(s_.run_members.begin(), s_.run_members.end(),
                                  [&](const RunMember& member) { return member.rank == rank; });
   if (!known) s_.run_members.push_back({.rank = rank, .incarnation = incarnation});
 }
 
+bool Machine::IsOver(const wire::Run& run) const {
+  return std::any_of(s_.groups.begin(), s_.groups.end(), [&](const Group& group) {
+    return group.id != kTrainers &&
+           TakesBack(group, wire::VersionOf(run, std::numeric_limits<int64_t>::max()));
+  });
+}
+
 /// A version of another controller, which counted runs by itself, is of another run even if the number is the
 /// same. Trainers that are here stay members of the run that is raised.
-void Machine::NewRunIfServed(const wire::Hello& hello) {
-  const Version newest = std::max(hello.version, hello.newest);
-  const bool foreign = newest.number >= 0 && hello.last_term != config_.term;
-  s_.run_seen = std::max(s_.run_seen, newest.run);
-  const bool later = newest.run > s_.run.number;
-  const bool same = newest.run == s_.run.number && s_.run.term == config_.term && foreign;
-  if (same) s_.doubtful_run = s_.run.number;
-  if (s_.run.number == 0 || !(later || same)) return;
+void Machine::NewRunIfServed(const Worker& rank) {
+  s_.run_seen = std::max(s_.run_seen, rank.newest.run);
+  if (s_.run.number == 0 || !IsOver(s_.run)) return;
   BeginRun(s_.run_seen, {Code::kUnavailable,
-                         StrCat(wire::ToString(hello.name), " has served version ", ToString(newest),
+                         StrCat(TextOf(rank), " has served version ", ToString(rank.newest),
                                 " of an earlier controller; versions are of a later run from here on")});
 }
 
@@ -151,6 +155,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   group.controlled = group.controlled || message.controlled;
   worker.newest = std::max({worker.newest, message.version, message.newest});
   TakeState(worker, message.state, message.version);
+  NewRunIfServed(worker);
   BeginAgain(worker, "registered its tensors anew");
 }
 
@@ -198,13 +203,10 @@ void Machine::On(const Attached& event) {
     Advance();
     return;
   }
-  if (hello.name.role == wire::Role::kTrainer) {
-    NewRunIfReplaced(hello);
-  } else {
-    NewRunIfServed(hello);
-  }
+  if (hello.name.role == wire::Role::kTrainer) NewRunIfReplaced(hello);
   Group& group = GroupFor(hello);
   Admit(event.session, hello, group);
+  NewRunIfServed(*Find(event.session));
   Tell(event.session,
        wire::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
   if (group.controlled) Tell(event.session, wire::Controlled{});

@@ -7,7 +7,7 @@
 namespace weightcast::control {
 void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason) {
   Tell(trainer.session, wire::Done{.update = {},
-                                   .version = {.run = s_.run.number, .number = number},
+                                   .version = wire::VersionOf(s_.run, number),
                                    .met_policy = false,
                                    .reason = reason,
                                    .engines = {},
@@ -17,17 +17,25 @@ void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason
                                    .seconds = 0});
 }
 
-void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
-  if (message.run != s_.run) {
-    // Bytes that came about before the run began, or in one that another controller counted.
-    const std::string_view of = message.run.number == s_.run.number ? " of an earlier controller" : "";
-    AnswerFailed(
-        trainer, message.number,
-        {Code::kUnavailable, StrCat("version ", message.number, " of ", TextOf(trainer), " is of run ",
-                                    message.run.number, of, "; trainers have begun run ", s_.run.number)});
-    return;
+/// Bytes that came about before the run began, or in one that another controller counted. This trainer will
+/// not publish the number again: others need not wait for it.
+void Machine::RefusePublished(Worker& trainer, const wire::Published& message) {
+  const std::string_view of = message.run.number == s_.run.number ? " of an earlier controller" : "";
+  const Status reason(Code::kUnavailable,
+                      StrCat("version ", message.number, " of ", TextOf(trainer), " is of run ",
+                             message.run.number, of, "; trainers have begun run ", s_.run.number,
+                             ": publish the state that they agree on under a higher number"));
+  AnswerFailed(trainer, message.number, reason);
+  for (Worker& other : s_.workers) {
+    if (other.group != kTrainers || !other.waiting || other.offered != message.number) continue;
+    other.waiting = false;
+    other.offered = -1;
+    AnswerFailed(other, message.number, reason);
   }
-  JoinRun(trainer.rank, trainer.incarnation);
+}
+
+void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
+  if (message.run != s_.run) return RefusePublished(trainer, message);
   const int64_t before = trainer.offered;
   if (message.number <= before) {
     AnswerFailed(trainer, message.number,
@@ -38,7 +46,7 @@ void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
   if (trainer.waiting) Supersede(before);
   if (message.number <= s_.withdrawn.number) {
     if (s_.withdrawn.reason.ok()) {
-      Tell(trainer.session, wire::Superseded{.version = {.run = s_.run.number, .number = message.number}});
+      Tell(trainer.session, wire::Superseded{.version = wire::VersionOf(s_.run, message.number)});
     } else {
       AnswerFailed(trainer, message.number, s_.withdrawn.reason);
     }
@@ -54,7 +62,7 @@ void Machine::Supersede(int64_t number) {
     if (trainer.group != kTrainers || !trainer.waiting || trainer.offered != number) continue;
     trainer.waiting = false;
     trainer.offered = -1;
-    Tell(trainer.session, wire::Superseded{.version = {.run = s_.run.number, .number = number}});
+    Tell(trainer.session, wire::Superseded{.version = wire::VersionOf(s_.run, number)});
   }
   if (number > s_.withdrawn.number) s_.withdrawn = {.number = number, .reason = Status::Ok()};
 }
@@ -141,7 +149,8 @@ void Machine::OnCatchUpTimer() {
 
 void Machine::OnCancel(Worker& trainer, const wire::Cancel& message) {
   const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(trainer)));
-  const bool open = s_.update && s_.update->version == Version{s_.run.number, message.number};
+  const bool open = s_.update && s_.update->version.number == message.number &&
+                    Contains(s_.update->trainers, trainer.session);
   if (!open && trainer.offered != message.number) return;
   for (Worker& other : s_.workers) {
     if (other.group != kTrainers || other.offered != message.number) continue;
@@ -149,7 +158,9 @@ void Machine::OnCancel(Worker& trainer, const wire::Cancel& message) {
     other.waiting = false;
     other.offered = -1;  // Not to be sent to engines that join later either.
   }
-  if (message.number > s_.withdrawn.number) s_.withdrawn = {.number = message.number, .reason = reason};
+  const bool present = !open || s_.update->version.run == s_.run.number;
+  if (present && message.number > s_.withdrawn.number)
+    s_.withdrawn = {.number = message.number, .reason = reason};
   if (open) AbortAll(reason);
 }
 
@@ -161,10 +172,10 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
     return fresh ? Part::kAbsent : Part::kIgnored;
   };
   const Version served = EngineVersion(group);
-  if (served == version) return absent(true, Status::Ok());
-  if (const Version newest = NewestOf(group); newest > version)
+  if (wire::SameBytes(served, version)) return absent(true, Status::Ok());
+  if (TakesBack(group, version))
     return absent(false, {Code::kInvalidArgument, StrCat("engine ", group.name, " has served version ",
-                                                         ToString(newest), " already")});
+                                                         ToString(NewestOf(group)), " already")});
   if (!fresh && group.tried == version && group.tries >= kMaxTries) return Part::kIgnored;
   if (group.steering.overdue)
     return absent(false, {Code::kTimedOut, StrCat("the control of engine ", group.name,
@@ -194,7 +205,7 @@ void Machine::TryOpen() {
   if (!fresh && !held) return;
 
   UpdateState update;
-  update.version = {.run = s_.run.number, .number = number};
+  update.version = wire::VersionOf(s_.run, number);
   bool fencing = false;
   for (const Group& group : s_.groups) {
     if (group.id == kTrainers || !group.planned) continue;

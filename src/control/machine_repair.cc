@@ -11,10 +11,6 @@ namespace {
 /// Sources that an update may lose before it is given up.
 constexpr uint32_t kMaxRepairs = 8;
 
-bool Contains(const std::vector<SessionId>& sessions, SessionId session) {
-  return std::find(sessions.begin(), sessions.end(), session) != sessions.end();
-}
-
 Holders Next(Holders holders) { return static_cast<Holders>(static_cast<uint8_t>(holders) + 1); }
 
 }  // namespace
@@ -23,21 +19,20 @@ Holders Next(Holders holders) { return static_cast<Holders>(static_cast<uint8_t>
 
 bool Machine::Holds(const Group& group, const Version& version) const {
   if (group.id == kTrainers || !Whole(group)) return false;
-  if (version.run <= s_.doubtful_run) return false;
   const bool shares = std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
     const bool refuses = s_.update && (Contains(s_.update->avoided, worker.session) ||
                                        Contains(s_.update->unable, worker.session));
     return worker.group != group.id ||
-           (worker.shares && worker.holds == version && !worker.fencing && !refuses);
+           (worker.shares && wire::SameBytes(worker.holds, version) && !worker.fencing && !refuses);
   });
   if (!shares) return false;
-  if (s_.update && s_.update->version == version) {
+  if (s_.update && wire::SameBytes(s_.update->version, version)) {
     for (const Target& target : s_.update->targets) {
       if (target.group == group.id)
         return target.step >= EngineStep::kReady && target.step != EngineStep::kOut;
     }
   }
-  return EngineVersion(group) == version;
+  return wire::SameBytes(EngineVersion(group), version);
 }
 
 Version Machine::NewestServed() const {
@@ -210,7 +205,7 @@ std::vector<const Group*> Machine::Lacking(const Version& version) const {
   for (const Group& group : s_.groups) {
     const bool tired = group.tried == version && (group.at_fault || group.tries >= kMaxTries);
     const bool hangs = group.steering.overdue;
-    const bool beyond = EngineVersion(group) == version || NewestOf(group) > version;
+    const bool beyond = wire::SameBytes(EngineVersion(group), version) || TakesBack(group, version);
     if (group.id == kTrainers || !Whole(group) || tired || hangs || beyond) continue;
     if (!IsFencing(group)) lacking.push_back(&group);
   }
@@ -238,7 +233,7 @@ bool Machine::OpenFromPeers() {
   update.version = version;
   update.holders = Holders::kEngines;
   for (const Worker& worker : s_.workers) {
-    const bool has = worker.hold && Version{s_.run.number, worker.offered} == version;
+    const bool has = worker.hold && wire::VersionOf(s_.run, worker.offered) == version;
     if (worker.group == kTrainers && has) update.trainers.push_back(worker.session);
   }
   for (const Group* group : lacking) {

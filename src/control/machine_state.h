@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +18,10 @@ namespace weightcast::control {
 
 /// One worker process from its Hello until it leaves or is lost. Given by the shell, rising, never 0.
 using SessionId = uint32_t;
+inline bool Contains(const std::vector<SessionId>& sessions, SessionId session) {
+  return std::find(sessions.begin(), sessions.end(), session) != sessions.end();
+}
+
 /// Given by the machine, rising. 0 stands for the trainers, who are a group like an engine's ranks.
 using GroupId = uint32_t;
 inline constexpr GroupId kTrainers = 0;
@@ -221,10 +226,9 @@ struct MachineState {
   std::optional<UpdateState> update;
   uint64_t sequence = 0;
   uint32_t attempt = 0;
-  wire::Run run;              ///< Counted here, or adopted from trainers that have outlived a controller.
-  wire::Run run_before;       ///< That the trainer with which it began had been told of; none if new.
-  uint64_t doubtful_run = 0;  ///< Up to here one number may stand for different bytes.
-  uint64_t run_seen = 0;      ///< The highest that an inference rank has served.
+  wire::Run run;          ///< Counted here, or adopted from trainers that have outlived a controller.
+  wire::Run run_before;   ///< That the trainer with which it began had been told of; none if new.
+  uint64_t run_seen = 0;  ///< The highest that an inference rank has served.
   std::vector<RunMember> run_members;  ///< Trainers that have joined or published since the run began.
   bool catch_up_timer = false;         ///< Armed.
   bool fence_timer = false;            ///< Armed.

@@ -143,7 +143,7 @@ void Machine::SupersedeUnstarted() {
 }
 
 bool Machine::SomethingNewer() const {
-  const Version offered{.run = s_.run.number, .number = CommonOffer()};
+  const Version offered = wire::VersionOf(s_.run, CommonOffer());
   return AnyWaiting() && offered.number >= 0 && offered > s_.update->version;
 }
 
@@ -210,7 +210,7 @@ void Machine::BeginAgain(const Worker& worker, std::string_view what) {
   });
   if (!asked) return;
   const std::string text = StrCat(TextOf(worker), " ", what);
-  const bool gone = s_.update->fresh && Version{s_.run.number, CommonOffer()} != s_.update->version;
+  const bool gone = s_.update->fresh && wire::VersionOf(s_.run, CommonOffer()) != s_.update->version;
   if (s_.update->started || gone) return EngineOut(*target, {Code::kUnavailable, text}, &worker);
   Log(LogLevel::kInfo, wire::ToString(s_.update->id), " begins again: ", text);
   for (Worker& trainer : s_.workers)

@@ -24,20 +24,18 @@ void Get(const pb::UpdateId& from, UpdateId& to, Check& check) {
 
 void Put(const Run& from, pb::Run& to) {
   to.set_number(from.number);
-  Put(from.term, *to.mutable_term());
+  to.set_origin(from.origin);
 }
-void Get(const pb::Run& from, Run& to, Check& check) {
-  to.number = from.number();
-  Get(from.term(), to.term, check);
-}
+void Get(const pb::Run& from, Run& to, Check&) { to = {.number = from.number(), .origin = from.origin()}; }
 
 void Put(const Version& from, pb::Version& to) {
   to.set_run(from.run);
   to.set_number(from.number);
+  to.set_origin(from.origin);
 }
 void Get(const pb::Version& from, Version& to, Check& check) {
   check.That(from.number() >= -1, "version has a number below -1");
-  to = {.run = from.run(), .number = from.number()};
+  to = {.run = from.run(), .number = from.number(), .origin = from.origin()};
 }
 
 void Put(const weightcast::Status& from, pb::Status& to) {

@@ -15,7 +15,6 @@ void PutIn(const Hello& from, pb::WorkerMessage& message) {
   for (const auto& address : from.addresses) to.add_addresses(address);
   to.set_host(from.host);
   to.set_landing(static_cast<uint32_t>(from.landing));
-  Put(from.last_term, *to.mutable_last_term());
   to.set_state(static_cast<uint32_t>(from.state));
   Put(from.version, *to.mutable_version());
   Put(from.newest, *to.mutable_newest());
@@ -105,7 +104,6 @@ Hello GetHello(const pb::Hello& from, Check& check) {
   GetNames(from.addresses(), to.addresses, kMaxAddresses, kMaxNameBytes, "addresses", check);
   to.host = from.host();
   to.landing = check.Value(from.landing(), Landing::kShadow, "landing");
-  Get(from.last_term(), to.last_term, check);
   to.state = check.Value(from.state(), EngineState::kFailed, "state");
   Get(from.version(), to.version, check);
   Get(from.newest(), to.newest, check);

@@ -41,8 +41,8 @@ class FieldHash {
   void Add(double value) { out_.PutRaw({reinterpret_cast<const char*>(&value), sizeof value}); }
   void Add(const std::string& text) { out_.PutString(text); }
   void Add(const weightcast::Status& status) { (*this)(status.code(), status.message()); }
-  void Add(const Run& run) { (*this)(run.number, run.term); }
-  void Add(const Version& version) { (*this)(version.run, version.number); }
+  void Add(const Run& run) { (*this)(run.number, run.origin); }
+  void Add(const Version& version) { (*this)(version.run, version.number, version.origin); }
   void Add(const Term& term) { (*this)(term.number, term.id); }
   void Add(const UpdateId& id) { (*this)(id.term, id.epoch, id.sequence, id.attempt); }
   void Add(const WorkerName& name) { (*this)(name.role, name.engine, name.rank); }

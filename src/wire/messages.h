@@ -28,9 +28,13 @@ struct Term {
 /// controller counted it. Number 0: none yet.
 struct Run {
   uint64_t number = 0;
-  Term term = {};  ///< Of the controller that counted it.
+  uint64_t origin = 0;  ///< Term::id of the controller that counted it.
   friend bool operator==(const Run&, const Run&) = default;
 };
+inline Run RunOf(const Version& version) { return {version.run, version.origin}; }
+inline Version VersionOf(const Run& run, int64_t number) { return {run.number, number, run.origin}; }
+/// One label, and counted by one controller.
+inline bool SameBytes(const Version& a, const Version& b) { return a == b && a.origin == b.origin; }
 
 /// What the machinery goes by. Newer is greater.
 struct UpdateId {
@@ -94,7 +98,6 @@ struct Hello {
   std::vector<std::string> addresses;
   std::string host;
   Landing landing = Landing::kInPlace;
-  Term last_term;  ///< The highest this worker has followed.
   EngineState state = EngineState::kJoining;
   Version version;  ///< Inference: served (or -1).
   Version newest;   ///< Inference: that this process has ever served.

@@ -250,7 +250,7 @@ void Transition::operator()(const PublishCalled& publish) {
   publication.hold = publish.hold;
   Prune();
   Send(wire::Published{.number = publish.number, .run = s_.run, .hold = publish.hold});
-  Do(AnswerTrainer{Status::Ok(), {s_.run.number, publish.number}});
+  Do(AnswerTrainer{Status::Ok(), wire::VersionOf(s_.run, publish.number)});
 }
 
 void Transition::operator()(const CancelCalled& cancel) {

@@ -58,7 +58,6 @@ bool Model::AnyEngine(const World& world) const {
 
 /// Whether an engine is there that serves a version and may give it.
 bool Model::AnyGives(const World& world) const {
-  const auto& controller = machines_.controller(world.controller);
   for (int engine = 0; engine < config_.engines && world.controller_lives != 0; ++engine) {
     bool gives = true;
     for (int rank = 0; rank < config_.ranks; ++rank) {
@@ -67,8 +66,7 @@ bool Model::AnyGives(const World& world) const {
       gives = gives && p.life == Life::kRunning && !Ended(world, slot);
       if (!gives) break;
       const auto& state = machines_.rank(p.machine);
-      gives = state.served.number >= 0 && worker::VersionToLend(state) == state.served &&
-              state.served.run > controller.doubtful_run;
+      gives = state.served.number >= 0 && worker::VersionToLend(state) == state.served;
     }
     if (gives) return true;
   }

@@ -218,7 +218,7 @@ Taken Machines::StepController(uint32_t state, uint8_t term, Ctl kind, uint16_t 
             kControllerKey);
   return Remember(key, [&] {
     control::MachineConfig config;
-    config.term = {.number = term, .id = 7};
+    config.term = {.number = term, .id = 7U + term};
     config.together = config_.together;
     config.min_engines = config_.late ? 1 : config_.engines;
     control::MachineState next = controllers_[state];

@@ -17,6 +17,7 @@ UPDATE = "src/control/machine_update.cc"
 ABORT = "src/control/machine_abort.cc"
 GIVER = "src/worker/giver_machine.cc"
 PUBLISH = "src/control/machine_publish.cc"
+PLAN = "src/control/machine_plan.cc"
 JOIN = "src/control/machine_join.cc"
 REPAIR = "src/control/machine_repair.cc"
 
@@ -171,7 +172,7 @@ MISTAKES = [
         "given",
         "peers_shadow kills=1 restarts=1 timeouts=1 search=departures live_every=8",
         # The controller looks too: only both together are a mistake that can be seen.
-        (REPAIR, "worker.shares && worker.holds == version && ", "worker.shares && "),
+        (REPAIR, "worker.shares && wire::SameBytes(worker.holds, version) && ", "worker.shares && "),
     ),
     (
         "gives_what_it_serves_for_what_it_holds",
@@ -217,8 +218,8 @@ MISTAKES = [
     (
         "bytes_of_an_older_run",
         PUBLISH,
-        "  if (message.run != s_.run) {",
-        "  if (message.run.number > s_.run.number) {",
+        "if (message.run != s_.run) return RefusePublished",
+        "if (message.run.number > s_.run.number) return RefusePublished",
         "given",
         "replicas_shadow kills=1 restarts=1 live_every=1",
     ),
@@ -233,7 +234,7 @@ MISTAKES = [
     (
         "a_version_is_taken_back",
         REPAIR,
-        "|| NewestOf(group) > version;",
+        "|| TakesBack(group, version);",
         "|| EngineVersion(group) > version;",
         "taken back",
         "in_place_all live_every=64",
@@ -248,10 +249,10 @@ MISTAKES = [
         "deep_in_place interrupts=1 controller=1 search=departures",
     ),
     (
-        "publisher_is_no_member_of_its_run",
-        PUBLISH,
-        "  JoinRun(trainer.rank, trainer.incarnation);\n",
-        "",
+        "whoever_stays_is_no_member_of_the_run",
+        PLAN,
+        "JoinRun(worker.rank, worker.incarnation);",
+        ";",
         "mixture",
         "wide_shadow kills=2 restarts=2 versions=1 live_every=8 search=departures",
     ),

@@ -90,11 +90,9 @@ void Model::Dial(World& world, int slot) {
   hello.landing = config_.landing;
   if (IsTrainer(slot)) {
     const auto& state = machines_.trainer(p.machine);
-    hello.last_term = state.term;
     hello.run = state.run;
   } else {
     const auto& state = machines_.rank(p.machine);
-    hello.last_term = state.term;
     hello.state = state.state;
     hello.version = state.served;
     hello.newest = state.newest;

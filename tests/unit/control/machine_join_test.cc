@@ -173,7 +173,7 @@ TEST(MachinePlan, ARegistrationSaysWhatTheRankServesNow) {
   Simulator sim;
   const SessionId t = sim.JoinTrainer(0, 1);
   // Its Hello was packed before its tensors were lost.
-  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 7}, {.number = 0, .id = 5}));
+  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 7, .origin = 5}));
   EXPECT_EQ(sim.state.workers.back().state, EngineState::kServing);
   sim.processes[a].version = {};
   sim.processes[a].state = EngineState::kFailed;

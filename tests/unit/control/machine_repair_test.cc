@@ -134,7 +134,7 @@ TEST(MachineRepair, AGiverWhoseOwnUpdateIsAbortedGivesNoMore) {
   EXPECT_EQ(c.Served(late), kFirst);
 }
 
-TEST(MachineRepair, VersionsThatMayBeTwoThingsAreNotGiven) {
+TEST(MachineRepair, EnginesWithBytesOfTwoControllersDoNotGiveTogether) {
   Cluster c;
   c.Start(1, {{"y", 1}});
   c.PublishAll(1);
@@ -142,14 +142,14 @@ TEST(MachineRepair, VersionsThatMayBeTwoThingsAreNotGiven) {
   wire::Hello foreign;
   foreign.name = {.role = wire::Role::kInference, .engine = "x", .rank = 0};
   foreign.world_size = 1;
-  foreign.last_term = {.number = 0, .id = 5};
   foreign.state = EngineState::kServing;
-  foreign.version = kFirst;
+  foreign.version = {.run = 1, .number = 1, .origin = 5};
   c.Join(foreign);
   EXPECT_EQ(c.state.run.number, 2U);
   const SessionId joiner = c.JoinRank("z", 0, 1);
   c.Settle();
-  EXPECT_EQ(c.Served(joiner).number, -1);
+  EXPECT_EQ(c.Served(joiner), kFirst);
+  EXPECT_EQ(c.state.plan.sources.size(), 1U);
 }
 
 TEST(MachineRepair, ManyTrainersMayDieAtOnce) {

@@ -43,17 +43,16 @@ TEST(MachineRuns, RunsAndRestarts) {
   Simulator survivors;
   wire::Hello trainer;
   trainer.world_size = 1;
-  trainer.run = {.number = 3, .term = {.number = 0, .id = 5}};
+  trainer.run = {.number = 3, .origin = 5};
   survivors.Join(trainer);
   EXPECT_EQ(survivors.state.run.number, 3U) << "trainers that outlived the controller keep their run";
 }
 
 TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
-  const wire::Term old{.number = 0, .id = 5};
   Simulator sim;  // Controller and trainers were restarted; the trainers are back first.
   const SessionId t = sim.Join(FreshTrainer());
   sim.Publish(t, 81);
-  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 100}, old));
+  const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 100, .origin = 5}));
   EXPECT_EQ(sim.state.run.number, 2U);
   sim.Settle();
   EXPECT_EQ(sim.processes[t].run.number, 2U);
@@ -64,10 +63,10 @@ TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
   EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 100}));
 
   // Those who come back to this controller, or later, change nothing.
-  sim.Join(ServesOf("b", {.run = 2, .number = 100}, sim.config.term));
-  sim.Join(ServesOf("c", {.run = 1, .number = 120}, old));
+  sim.Join(ServesOf("b", {.run = 2, .number = 100, .origin = sim.config.term.id}));
+  sim.Join(ServesOf("c", {.run = 1, .number = 120, .origin = 5}));
   EXPECT_EQ(sim.state.run.number, 2U);
-  sim.Join(ServesOf("d", {.run = 2, .number = 9}, {.number = 0, .id = 6}));
+  sim.Join(ServesOf("d", {.run = 2, .number = 9, .origin = 6}));
   EXPECT_EQ(sim.state.run.number, 3U);
 
   // Members of the run are still known: restarted trainers begin another.
@@ -78,9 +77,9 @@ TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
 }
 
 TEST(MachineRuns, RunsInEveryOrderOfAttaching) {
-  const wire::Hello engine = ServesOf("a", {.run = 1, .number = 100}, {.number = 0, .id = 5});
+  const wire::Hello engine = ServesOf("a", {.run = 1, .number = 100, .origin = 5});
   wire::Hello survivor = FreshTrainer(1, 2);
-  survivor.run = {.number = 1, .term = engine.last_term};
+  survivor.run = {.number = 1, .origin = 5};
   const wire::Hello fresh = FreshTrainer(0, 2);
   const std::vector<std::pair<std::vector<wire::Hello>, uint64_t>> cases = {
       {{engine, survivor}, 1},        {{survivor, engine}, 1},        {{engine, fresh}, 2},
@@ -98,10 +97,10 @@ TEST(MachineRuns, AnEngineThatServesTheVersionAlreadyIsNotDisturbed) {
   Simulator sim;
   wire::Hello trainer;
   trainer.world_size = 1;
-  trainer.run = {.number = 3, .term = {.number = 0, .id = 5}};
+  trainer.run = {.number = 3, .origin = 5};
   wire::Hello rank = RankHello("a", 0, 1);
   rank.state = EngineState::kServing;
-  rank.version = {.run = 3, .number = 9};
+  rank.version = {.run = 3, .number = 9, .origin = 5};
   const SessionId t = sim.Join(trainer);
   sim.Join(rank);
   sim.Settle();
@@ -148,18 +147,20 @@ TEST(MachineRuns, BytesOfARunThatAnotherControllerCountedAreRefused) {
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
   // It said Hello before it published, so that nothing showed that it had outlived a controller.
-  sim.Do(Said{t0, wire::Published{.number = 1, .run = {.number = 1, .term = {.number = 0, .id = 5}}}});
+  sim.Do(Said{t0, wire::Published{.number = 1, .run = {.number = 1, .origin = 5}}});
   sim.Publish(t1, 1);
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());
   EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
-            "version 1 of trainer 0 is of run 1 of an earlier controller; trainers have begun run 1");
+            "version 1 of trainer 0 is of run 1 of an earlier controller; trainers have begun run 1: publish "
+            "the state "
+            "that they agree on under a higher number");
   EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of another run";
 }
 
 TEST(MachineRuns, TrainersOfDifferentPastsBeginARun) {
-  const wire::Run first{.number = 3, .term = {.number = 0, .id = 5}};
-  const wire::Run second{.number = 3, .term = {.number = 0, .id = 6}};
+  const wire::Run first{.number = 3, .origin = 5};
+  const wire::Run second{.number = 3, .origin = 6};
   struct Case {
     wire::Run one;
     wire::Run other;
@@ -190,9 +191,9 @@ TEST(MachineRuns, TrainersOfDifferentPastsBeginARun) {
 
 TEST(MachineRuns, NothingOlderThanARankHasServed) {
   Simulator sim;
-  wire::Hello a = ServesOf("a", {.run = 3, .number = 1}, {.number = 0, .id = 5});
+  wire::Hello a = ServesOf("a", {.run = 3, .number = 1, .origin = 5});
   wire::Hello b = RankHello("b", 0, 1);  // It has lost its bytes.
-  b.newest = {.run = 3, .number = 2};
+  b.newest = {.run = 3, .number = 2, .origin = 5};
   sim.Join(a);
   const SessionId ahead = sim.Join(b);
   const SessionId behind = sim.JoinRank("c", 0, 1);
@@ -217,8 +218,10 @@ TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
   sim.Do(Said{t0, wire::Published{.number = 1, .run = first}});
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());
-  EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
-            "version 1 of trainer 0 is of run 1; trainers have begun run 2");
+  EXPECT_EQ(
+      sim.processes[t0].done.back().reason.message(),
+      "version 1 of trainer 0 is of run 1; trainers have begun run 2: publish the state that they agree on "
+      "under a higher number");
   sim.Publish(again, 1);
   sim.Settle();
   EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of run 1";

@@ -19,11 +19,10 @@ inline wire::Hello RankHello(const std::string& engine, uint32_t rank, uint32_t 
   hello.world_size = world_size;
   return hello;
 }
-inline wire::Hello ServesOf(const std::string& engine, Version version, wire::Term last_term) {
+inline wire::Hello ServesOf(const std::string& engine, Version version) {
   wire::Hello hello = RankHello(engine, 0, 1);
   hello.state = wire::EngineState::kServing;
   hello.version = version;
-  hello.last_term = last_term;
   return hello;
 }
 

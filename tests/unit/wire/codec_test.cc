@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 const Term kTerm{.number = 7, .id = 0xfedcba9876543210};
 const UpdateId kUpdate{.term = kTerm, .epoch = 3, .sequence = 12, .attempt = 2};
-const Version kVersion{.run = 2, .number = 80};
+const Version kVersion{.run = 2, .number = 80, .origin = 77};
 const WorkerName kTrainer{.role = Role::kTrainer, .engine = "", .rank = 3};
 const WorkerName kRank{.role = Role::kInference, .engine = "rollout-1", .rank = 1};
 const weightcast::Status kReason(Code::kPeerDead, "trainer 1 is lost \xff");
@@ -38,11 +38,10 @@ std::vector<WorkerMessage> WorkerMessages() {
             .addresses = {"10.0.0.1:4711", "[fe80::1%eth0]:4711"},
             .host = "node-3",
             .landing = Landing::kShadow,
-            .last_term = kTerm,
             .state = EngineState::kServing,
             .version = kVersion,
             .newest = {.run = 2, .number = 81},
-            .run = {.number = 3, .term = kTerm}},
+            .run = {.number = 3, .origin = 77}},
       Register{.shards = {kShard, {.tensor = {.name = "s", .dtype = DType::kF32, .shape = {}}, .box = {}}},
                .rules = "{}",
                .landing = Landing::kShadow,
@@ -54,7 +53,7 @@ std::vector<WorkerMessage> WorkerMessages() {
                .newest = {.run = 2, .number = 81}},
       kMap,
       Prepared{.epoch = 5, .connections = {"trainer 0: shm", "trainer 1: tcp"}},
-      Published{.number = 81, .run = {.number = 3, .term = kTerm}, .hold = true},
+      Published{.number = 81, .run = {.number = 3, .origin = 77}, .hold = true},
       Granted{.update = kUpdate, .grants = {{.source = 1, .slot = 3, .id = 77}}},
       Ready{.update = kUpdate,
             .bytes = 17,
@@ -74,10 +73,10 @@ std::vector<WorkerMessage> WorkerMessages() {
 
 std::vector<ControllerMessage> ControllerMessages() {
   return {
-      Welcome{.term = kTerm, .run = {.number = 2, .term = kTerm}, .lease_seconds = 0.5},
+      Welcome{.term = kTerm, .run = {.number = 2, .origin = 77}, .lease_seconds = 0.5},
       Refused{.reason = kReason},
       Plan{.epoch = 3,
-           .run = {.number = 2, .term = kTerm},
+           .run = {.number = 2, .origin = 77},
            .table = std::string(1000, '\xaa'),
            .table_file = "/shared/epoch-3/t",
            .peers = {{.name = kTrainer, .incarnation = 5, .addresses = {"a:1"}},
@@ -145,6 +144,13 @@ TEST(Codec, EveryWorkerMessageSurvives) {
     ASSERT_TRUE(decoded.ok()) << NameOf(messages[i]) << ": " << decoded.status().ToString();
     EXPECT_TRUE(*decoded == messages[i]) << NameOf(messages[i]);
   }
+}
+
+TEST(Codec, TheOriginOfAVersionTravels) {
+  const WorkerMessage message = Serving{.update = kUpdate, .version = kVersion};
+  const auto decoded = DecodeWorkerMessage(Encode(message));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_TRUE(SameBytes(std::get<Serving>(*decoded).version, kVersion));
 }
 
 TEST(Codec, EveryControllerMessageSurvives) {
