@@ -48,6 +48,8 @@ void Machine::On(const Resumed& event) {
   Worker* worker = Find(event.session);
   if (worker == nullptr) return;
   worker->connected = true;
+  // It hears now of the run that began meanwhile.
+  if (worker->group == kTrainers) JoinRun(worker->rank, worker->incarnation);
   Log(LogLevel::kInfo, TextOf(*worker), " is back");
 }
 
@@ -244,9 +246,11 @@ Version Machine::NewestOf(const Group& group) const {
 }
 
 bool Machine::TakesBack(const Group& group, const Version& version) const {
-  const Version newest = NewestOf(group);
-  const bool unclear = newest.run == version.run && newest.origin != version.origin;
-  return newest.number >= 0 && (newest > version || unclear);
+  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+    const Version& newest = worker.newest;
+    const bool unclear = newest.run == version.run && newest.origin != version.origin;
+    return worker.group == group.id && newest.number >= 0 && (newest > version || unclear);
+  });
 }
 
 EngineState Machine::EngineStateOf(const Group& group) const {

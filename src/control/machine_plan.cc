@@ -82,7 +82,8 @@ void Machine::On(const PlanMade& event) {
   for (const Worker& worker : s_.workers)
     if (InPlan(worker) && Complete(*FindGroup(worker.group))) FindGroup(worker.group)->planned = true;
   for (const Worker& worker : s_.workers)
-    if (worker.group == kTrainers && InPlan(worker)) JoinRun(worker.rank, worker.incarnation);
+    if (worker.group == kTrainers && worker.connected && InPlan(worker))
+      JoinRun(worker.rank, worker.incarnation);
   actions_.push_back(HandOut{event.epoch});
   Arm(TimerKind::kPrepare, 0, config_.timeout);
   Advance();

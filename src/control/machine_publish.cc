@@ -149,18 +149,21 @@ void Machine::OnCatchUpTimer() {
 
 void Machine::OnCancel(Worker& trainer, const wire::Cancel& message) {
   const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(trainer)));
-  const bool open = s_.update && s_.update->version.number == message.number &&
-                    Contains(s_.update->trainers, trainer.session);
-  if (!open && trainer.offered != message.number) return;
-  for (Worker& other : s_.workers) {
-    if (other.group != kTrainers || other.offered != message.number) continue;
-    if (other.waiting) AnswerFailed(other, message.number, reason);
-    other.waiting = false;
-    other.offered = -1;  // Not to be sent to engines that join later either.
+  const bool offers = trainer.offered == message.number;
+  const bool named = s_.update && s_.update->version.number == message.number;
+  const bool of_this_run = named && wire::RunOf(s_.update->version) == s_.run;
+  // Its session may be another than the one with which the update began.
+  const bool open = named && (Contains(s_.update->trainers, trainer.session) || (offers && of_this_run));
+  if (!open && !offers) return;
+  if (offers || of_this_run) {
+    for (Worker& other : s_.workers) {
+      if (other.group != kTrainers || other.offered != message.number) continue;
+      if (other.waiting) AnswerFailed(other, message.number, reason);
+      other.waiting = false;
+      other.offered = -1;  // Not to be sent to engines that join later either.
+    }
+    if (message.number > s_.withdrawn.number) s_.withdrawn = {.number = message.number, .reason = reason};
   }
-  const bool present = !open || s_.update->version.run == s_.run.number;
-  if (present && message.number > s_.withdrawn.number)
-    s_.withdrawn = {.number = message.number, .reason = reason};
   if (open) AbortAll(reason);
 }
 

@@ -188,7 +188,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold
   std::shared_ptr<UpdateRecord> record;
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
-    record = std::make_shared<UpdateRecord>(Version{state_.run.number, number}, interrupted_);
+    record = std::make_shared<UpdateRecord>(wire::VersionOf(state_.run, number), interrupted_);
     const bool known = records_.contains(number);
     if (!known) records_[number] = record;
     Feed(PublishCalled{.number = number, .hold = hold});

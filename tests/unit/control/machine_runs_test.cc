@@ -204,6 +204,21 @@ TEST(MachineRuns, NothingOlderThanARankHasServed) {
   EXPECT_EQ(sim.state.run.number, 4U);
 }
 
+TEST(MachineRuns, WhoeverIsToldOfARunIsReplacedOnlyByANewOne) {
+  Simulator sim;
+  SessionId t0 = sim.JoinTrainer(0, 2);
+  const SessionId t1 = sim.JoinTrainer(1, 2);
+  sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.KillAndNotice(t0);
+  t0 = sim.JoinTrainer(0, 2);
+  sim.Settle();
+  ASSERT_EQ(sim.state.run.number, 2U);
+  sim.KillAndNotice(t1);  // It had heard of run 2; what it published in it never came.
+  sim.JoinTrainer(1, 2);
+  EXPECT_EQ(sim.state.run.number, 3U);
+}
+
 TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
   Simulator sim;
   const SessionId t0 = sim.JoinTrainer(0, 2);
