@@ -27,9 +27,10 @@ class Machine {
 
   // What a view needs too.
   [[nodiscard]] Version EngineVersion(const Group& group) const;
-  /// That any of its ranks has served: what is older would take it back.
+  /// The newest that any of its ranks has served.
   [[nodiscard]] Version NewestOf(const Group& group) const;
-  /// Or cannot be told from what is newer: of the same run's number, but counted by another controller.
+  /// The version is older than one that a rank of the engine has served, or cannot be told to be newer: its
+  /// run has that one's number, but another controller counted it.
   [[nodiscard]] bool TakesBack(const Group& group, const Version& version) const;
   [[nodiscard]] wire::EngineState EngineStateOf(const Group& group) const;
   [[nodiscard]] wire::WorkerName NameOf(const Worker& worker) const;

@@ -229,7 +229,7 @@ struct MachineState {
   wire::Run run;          ///< Counted here, or adopted from trainers that have outlived a controller.
   wire::Run run_before;   ///< That the trainer with which it began had been told of; none if new.
   uint64_t run_seen = 0;  ///< The highest that an inference rank has served.
-  std::vector<RunMember> run_members;  ///< Trainers that have joined or published since the run began.
+  std::vector<RunMember> run_members;  ///< Trainers that have joined since the run began, or were told of it.
   bool catch_up_timer = false;         ///< Armed.
   bool fence_timer = false;            ///< Armed.
   Withdrawn withdrawn;
