@@ -80,6 +80,9 @@ class Machine {
   void OnCatchUpTimer();
   void OnFenceTimer();
   void FailHopeless();
+  void FailPassed();
+  /// The trainer offers nothing from now on; its publication ends with this reason if it still waits.
+  void WithdrawOffer(Worker& trainer, const Status& reason);
   void ArmCatchUp();
   void Supersede(int64_t number);
   /// Answers every publication that waits with this reason. `for_good`: its bytes are not to be had any more.

@@ -26,12 +26,13 @@ void Machine::RefusePublished(Worker& trainer, const wire::Published& message) {
                              message.run.number, of, "; trainers have begun run ", s_.run.number,
                              ": publish the state that they agree on under a higher number"));
   AnswerFailed(trainer, message.number, reason);
-  for (Worker& other : s_.workers) {
-    if (other.group != kTrainers || !other.waiting || other.offered != message.number) continue;
-    other.waiting = false;
-    other.offered = -1;
-    AnswerFailed(other, message.number, reason);
-  }
+  for (Worker& other : s_.workers)
+    if (other.waiting && other.offered == message.number) WithdrawOffer(other, reason);
+}
+
+void Machine::WithdrawOffer(Worker& trainer, const Status& reason) {
+  const int64_t number = std::exchange(trainer.offered, -1);
+  if (std::exchange(trainer.waiting, false)) AnswerFailed(trainer, number, reason);
 }
 
 void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
@@ -83,7 +84,23 @@ bool Machine::AnyWaiting() const {
                      [](const Worker& worker) { return worker.waiting; });
 }
 
+/// Numbers only grow: what one trainer has gone past, no other completes.
+void Machine::FailPassed() {
+  const auto newest =
+      std::max_element(s_.workers.begin(), s_.workers.end(),
+                       [](const Worker& one, const Worker& other) { return one.offered < other.offered; });
+  for (Worker& trainer : s_.workers) {
+    if (!trainer.waiting || trainer.offered == newest->offered) continue;
+    WithdrawOffer(trainer,
+                  {Code::kInvalidArgument,
+                   StrCat("version ", trainer.offered, " of ", TextOf(trainer),
+                          " cannot be completed: ", TextOf(*newest), " has gone on to version ",
+                          newest->offered, "; publish the state that they agree on under a higher number")});
+  }
+}
+
 void Machine::FailHopeless() {
+  FailPassed();
   if (!AnyWaiting()) return;
   const Group& trainers = s_.groups.front();
   if (!Complete(trainers) && !trainers.loss.ok()) {
@@ -154,14 +171,9 @@ void Machine::OnCancel(Worker& trainer, const wire::Cancel& message) {
   const bool of_this_run = named && wire::RunOf(s_.update->version) == s_.run;
   // Its session may be another than the one with which the update began.
   const bool open = named && (Contains(s_.update->trainers, trainer.session) || (offers && of_this_run));
-  if (!open && !offers) return;
-  if (offers || of_this_run) {
-    for (Worker& other : s_.workers) {
-      if (other.group != kTrainers || other.offered != message.number) continue;
-      if (other.waiting) AnswerFailed(other, message.number, reason);
-      other.waiting = false;
-      other.offered = -1;  // Not to be sent to engines that join later either.
-    }
+  if (offers || (open && of_this_run)) {
+    for (Worker& other : s_.workers)  // Not to be sent to engines that join later either.
+      if (other.group == kTrainers && other.offered == message.number) WithdrawOffer(other, reason);
     if (message.number > s_.withdrawn.number) s_.withdrawn = {.number = message.number, .reason = reason};
   }
   if (open) AbortAll(reason);

@@ -304,8 +304,40 @@ TEST(MachinePublish, WhoDoesNotCatchUpIsNamed) {
   sim.PublishAll(6);
   sim.Settle();
   EXPECT_TRUE(sim.processes[t0].done[1].met_policy);
+}
+
+TEST(MachinePublish, WhoPublishesWhatAnotherHasGonePastIsToldAtOnce) {
+  for (const bool low_first : {true, false}) {
+    Simulator sim;
+    const SessionId t0 = sim.JoinTrainer(0, 2);
+    const SessionId t1 = sim.JoinTrainer(1, 2);
+    const SessionId a = sim.JoinRank("a", 0, 1);
+    sim.Settle();
+    if (low_first) sim.Publish(t1, 7);
+    sim.Publish(t0, 8);
+    if (!low_first) sim.Publish(t1, 7);
+    sim.Settle();
+    ASSERT_EQ(sim.processes[t1].done.size(), 1U);
+    EXPECT_EQ(
+        sim.processes[t1].done[0].reason.message(),
+        "version 7 of trainer 1 cannot be completed: trainer 0 has gone on to version 8; publish the state "
+        "that they agree on under a higher number");
+    EXPECT_TRUE(sim.processes[t0].done.empty()) << "the other may still publish 8";
+    sim.Publish(t1, 8);
+    sim.Settle();
+    EXPECT_EQ(sim.Served(a).number, 8);
+  }
+}
+
+TEST(MachinePublish, ATrainerThatServesAnOlderVersionIsNamedWithIt) {
+  Simulator sim;
+  const SessionId t0 = sim.JoinTrainer(0, 2);
+  sim.JoinTrainer(1, 2);
+  sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.PublishAll(7);
+  sim.Settle();
   sim.Publish(t0, 8);
-  sim.Publish(t1, 7);
   sim.Settle();
   sim.Fire(TimerKind::kCatchUp);
   sim.Settle();

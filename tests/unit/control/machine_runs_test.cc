@@ -153,8 +153,7 @@ TEST(MachineRuns, BytesOfARunThatAnotherControllerCountedAreRefused) {
   ASSERT_FALSE(sim.processes[t0].done.empty());
   EXPECT_EQ(sim.processes[t0].done.back().reason.message(),
             "version 1 of trainer 0 is of run 1 of an earlier controller; trainers have begun run 1: publish "
-            "the state "
-            "that they agree on under a higher number");
+            "the state that they agree on under a higher number");
   EXPECT_EQ(sim.Served(a).number, -1) << "half of it would be of another run";
 }
 

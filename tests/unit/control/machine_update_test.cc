@@ -264,6 +264,42 @@ TEST(MachineUpdate, CancelAbortsWhatIsNotYetCommitting) {
   EXPECT_FALSE(c.state.update) << "a cancelled version is not tried again, held or not";
 }
 
+TEST(MachineUpdate, CancelIsHeardFromANewSessionToo) {
+  Cluster c;
+  c.Start(2, {{"a", 1}});
+  c.processes[c.engines["a"][0]].grants = false;
+  c.PublishAll(1, /*hold=*/true);
+  c.Settle();
+  const SessionId again = c.Join(c.processes[c.trainers[1]].hello);  // Its stream broke; the process lives.
+  c.Publish(again, 1, /*hold=*/true);
+  c.processes[again].outbox.push_back(wire::Cancel{.number = 1});
+  c.Settle();
+  EXPECT_EQ(c.LastDone(0).reason.code(), Code::kCancelled);
+  EXPECT_FALSE(c.state.update);
+  EXPECT_EQ(c.Served(c.engines["a"][0]).number, -1);
+}
+
+TEST(MachineUpdate, CancelOfAnOlderRunLeavesTheNumberToTheNext) {
+  Cluster c;
+  c.Start(2, {{"a", 1}});
+  Cluster::Process& rank = c.processes[c.engines["a"][0]];
+  rank.grants = false;
+  c.PublishAll(1);
+  c.Settle();
+  ASSERT_TRUE(c.state.update);
+  c.Join(ServesOf("d", {.run = 4, .number = 9, .origin = 6}));  // Of another controller: a run begins.
+  ASSERT_EQ(c.state.run.number, 5U);
+  ASSERT_TRUE(c.state.update);
+  c.Do(Said{c.trainers[0], wire::Cancel{.number = 1}});
+  EXPECT_FALSE(c.state.update);
+  rank.grants = true;
+  c.Settle();
+  EXPECT_EQ(c.LastDone(0).reason.code(), Code::kCancelled);
+  c.PublishAll(1);
+  c.Settle();
+  EXPECT_EQ(c.Served(c.engines["a"][0]), (Version{.run = 5, .number = 1}));
+}
+
 TEST(MachineUpdate, CancelComesTooLateOnceCommitting) {
   Cluster c;
   c.Start(1, {{"a", 1}});
