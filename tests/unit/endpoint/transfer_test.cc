@@ -170,14 +170,28 @@ TEST_F(TransferTest, CancelEndsAtOnceAndNothingLandsAfterTheFence) {
 
 TEST_F(TransferTest, ShortTransfersDoNotWaitForLongOnes) {
   FakeNet::SetDefaults("fast", {.lanes = 1});
+  std::mutex mutex;
+  std::vector<std::string> ends;
   Pair pair(8 << 20);
-  auto whole = pair.WriteAll();
+  const auto noting = [&](const char* name) {
+    return TransferOptions{.on_end = [&, name](const Status&) {
+      const std::lock_guard lock(mutex);
+      ends.emplace_back(name);
+    }};
+  };
+  pair.a.fast().Set([](Faults& faults) { faults.hold = true; });
+  auto whole = pair.WriteAll(noting("long"));
   const Piece small = pair.At(0, 8);
-  auto quick = pair.to_b->Write({&small, 1}, {});
+  auto quick = pair.to_b->Write({&small, 1}, noting("short"));
   ASSERT_TRUE(whole.ok() && quick.ok());
+  pair.a.fast().Set([](Faults& faults) { faults.hold = false; });
   EXPECT_TRUE(quick->Wait().ok());
-  EXPECT_FALSE(whole->ended());
   EXPECT_TRUE(whole->Wait().ok());
+  EXPECT_TRUE(Eventually([&] {
+    const std::lock_guard lock(mutex);
+    return ends.size() == 2;
+  }));
+  EXPECT_EQ(ends, (std::vector<std::string>{"short", "long"}));
 }
 
 TEST_F(TransferTest, BadArgumentsAreRefusedAtTheBorder) {
