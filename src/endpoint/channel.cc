@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/strings.h"
@@ -49,6 +50,8 @@ Status Channel::Flush() {
 
 Status Channel::Receive() {
   std::array<char, 8192> buffer;
+  in_.erase(0,
+            std::exchange(taken_, 0));  // Once for many messages: many small ones cost no copies of the rest.
   for (size_t total = 0; total < kReadAtOnce && in_.size() < limit_ + buffer.size();) {
     const ssize_t count = recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (count > 0) {
@@ -68,16 +71,17 @@ Status Channel::Receive() {
 }
 
 Result<std::optional<Message>> Channel::Next() {
-  ByteReader header(in_);
+  const std::string_view rest = std::string_view(in_).substr(taken_);
+  ByteReader header(rest);
   const auto size = header.Get<uint32_t>();
   const auto type = header.Get<uint8_t>();
-  if (in_.size() >= sizeof size && size > limit_) {
+  if (rest.size() >= sizeof size && size > limit_) {
     return Status(Code::kProtocol, StrCat("a message of ", size, " bytes where ", limit_,
                                           " are allowed; is the other side a weightcast endpoint?"));
   }
-  if (!header.ok() || in_.size() - kHeader < size) return std::optional<Message>();
-  Message message{static_cast<MessageType>(type), in_.substr(kHeader, size)};
-  in_.erase(0, kHeader + size);
+  if (!header.ok() || rest.size() - kHeader < size) return std::optional<Message>();
+  Message message{static_cast<MessageType>(type), std::string(rest.substr(kHeader, size))};
+  taken_ += kHeader + size;
   return std::optional<Message>(std::move(message));
 }
 

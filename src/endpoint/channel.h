@@ -47,6 +47,7 @@ class Channel {
   UniqueFd fd_;
   size_t limit_ = kMaxUnproven;
   std::string in_;
+  size_t taken_ = 0;  ///< Of in_, by Next.
   std::string out_;
   TimePoint heard_{};
 };

@@ -117,6 +117,20 @@ TEST(Channel, CarriesMessagesInAnyPieces) {
   EXPECT_EQ((**wire.b->Next()).payload, "xyz");
 }
 
+TEST(Channel, TakesManyMessagesFromOnePieceAndTheRestLater) {
+  Wire wire;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 2000; ++i) ASSERT_TRUE(wire.a->Send({MessageType::kOffers, std::to_string(i)}).ok());
+    for (int i = 0; i < 2000;) {
+      ASSERT_TRUE(wire.a->Flush().ok());
+      ASSERT_TRUE(wire.b->Receive().ok());
+      for (auto message = wire.b->Next(); (*message).has_value(); message = wire.b->Next()) {
+        ASSERT_EQ((**message).payload, std::to_string(i++));
+      }
+    }
+  }
+}
+
 TEST(Channel, RefusesTooLongMessagesBeforeTheyCome) {
   Wire wire;
   const uint32_t length = Channel::kMaxUnproven + 1;
