@@ -39,6 +39,8 @@ class Connection::State : public std::enable_shared_from_this<State> {
   // --- Any thread -----------------------------------------------------------------------------
   [[nodiscard]] const Identity& peer() const { return hello_.identity; }
   [[nodiscard]] uint64_t peer_chunk() const { return hello_.chunk; }
+  /// "10.0.0.1:4711".
+  [[nodiscard]] const std::string& address() const { return address_; }
   /// "trainer 0 (10.0.0.1:4711)".
   [[nodiscard]] const std::string& label() const { return label_; }
   [[nodiscard]] std::string Describe() const;

@@ -116,6 +116,7 @@ void Transfer::Cancel() {
 
 const Identity& Connection::peer() const { return state_->peer(); }
 uint64_t Connection::peer_chunk() const { return state_->peer_chunk(); }
+const std::string& Connection::address() const { return state_->address(); }
 std::string Connection::Describe() const { return state_->Describe(); }
 std::string Connection::transport_name() const { return state_->transport_name(); }
 Status Connection::status() const { return state_->status(); }

@@ -83,6 +83,8 @@ class Connection {
   [[nodiscard]] const Identity& peer() const;
   /// Bytes of the chunks that the peer cuts its transfers into.
   [[nodiscard]] uint64_t peer_chunk() const;
+  /// Where it listens: "10.0.0.1:4711", "[fd00::1]:4711".
+  [[nodiscard]] const std::string& address() const;
   /// "shm (mapped memory), 1 lane, to trainer 0 at 10.0.0.1:4711".
   [[nodiscard]] std::string Describe() const;
   [[nodiscard]] std::string transport_name() const;

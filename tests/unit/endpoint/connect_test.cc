@@ -28,6 +28,8 @@ TEST_F(ConnectTest, ProvesWhoIsWho) {
   const Connection to_a = b.Accepted();
   EXPECT_EQ(to_b->peer(), b->self());
   EXPECT_EQ(to_a.peer(), a->self());
+  EXPECT_EQ(to_b->address(), b->Addresses()[0]);
+  EXPECT_EQ(to_a.address(), a->Addresses()[0]) << "where it listens, not where it called from";
   EXPECT_EQ(to_b->transport_name(), "fast");
   EXPECT_EQ(to_b->Describe(),
             "fast: in this process, 2 lanes, to engine rollout rank 1 at " + b->Addresses()[0]);
