@@ -85,6 +85,7 @@ void Connection::State::End(Status reason) {
     core_->Linger(std::move(channel_), /*proven=*/true);
   }
   sender_.EndAll(reason);
+  notices_.OnEnd();
   roads_.Close();
   if (transport_ == nullptr) grants_.OnLinkClosed();
   core_->OnConnectionEnded(keep, reason);
@@ -106,13 +107,13 @@ void Connection::State::OnSocket() {
     auto message = channel_.Next();
     if (!message.ok()) return End(message.status());
     if (!message->has_value()) break;
-    if (Status handled = OnMessage(**message); !handled.ok()) return End(handled);
+    if (Status handled = OnMessage(std::move(**message)); !handled.ok()) return End(handled);
   }
   if (status.ok()) status = received;
   if (!status.ok()) OnChannelClosed(status);
 }
 
-Status Connection::State::OnMessage(const Message& message) {
+Status Connection::State::OnMessage(Message message) {
   switch (message.type) {
     case MessageType::kHeartbeat:
       return Status::Ok();
@@ -124,6 +125,10 @@ Status Connection::State::OnMessage(const Message& message) {
       return roads_.OnRoad(message.payload);
     case MessageType::kChosen:
       return roads_.OnChosen(message.payload);
+    case MessageType::kNotice:
+      return OnNotice(std::move(message.payload));
+    case MessageType::kCredit:
+      return notices_.OnCredit(message.payload);
     case MessageType::kGoodbye: {
       const auto why = endpoint::ParseOutcome(message.payload);
       if (!why) return {Code::kProtocol, "malformed goodbye"};

@@ -11,6 +11,7 @@
 #include "endpoint/grants.h"
 #include "endpoint/handshake.h"
 #include "endpoint/imports.h"
+#include "endpoint/notices.h"
 #include "endpoint/roads.h"
 #include "endpoint/sender.h"
 #include "endpoint/timers.h"
@@ -60,6 +61,9 @@ class Connection::State : public std::enable_shared_from_this<State> {
     return grants_.ProgressOf(grant);
   }
   void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
+  Status Notify(std::string_view bytes);
+  Status Notify(std::string_view bytes, TimePoint deadline);
+  Result<std::string> TakeNotice(TimePoint deadline);
   void Close();
 
   // --- Holder of progress -----------------------------------------------------------------------
@@ -88,7 +92,9 @@ class Connection::State : public std::enable_shared_from_this<State> {
   struct Build;
   endpoint::Roads::Hooks RoadHooks();
   void OnSocket();
-  Status OnMessage(const endpoint::Message& message);
+  Status OnMessage(endpoint::Message message);
+  Status OnNotice(std::string bytes);
+  void SendCredit();
   void Send(const endpoint::Message& message);
   void OnChannelClosed(const Status& why);
   void OnBeat();
@@ -111,6 +117,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
 
   endpoint::Imports imports_;
   endpoint::Grants grants_;
+  endpoint::Notices notices_;
 
   // Holder of progress.
   endpoint::Channel channel_;

@@ -71,4 +71,17 @@ std::optional<uint8_t> ParseChosen(std::string_view payload) {
   return index;
 }
 
+std::string EncodeCredit(uint64_t taken) {
+  ByteWriter out;
+  out.Put(taken);
+  return out.Take();
+}
+
+std::optional<uint64_t> ParseCredit(std::string_view payload) {
+  ByteReader in(payload);
+  const auto taken = in.Get<uint64_t>();
+  if (!in.AtEnd()) return std::nullopt;
+  return taken;
+}
+
 }  // namespace weightcast::endpoint

@@ -13,6 +13,7 @@ namespace weightcast::endpoint {
 inline constexpr size_t kMaxTransports = 16;
 inline constexpr size_t kMaxTransportName = 32;
 inline constexpr size_t kMaxBlob = 4096;
+inline constexpr size_t kMaxNotice = 32 << 10;
 
 /// One transport in kOffers or kAnswers.
 struct RoadOffer {
@@ -37,5 +38,9 @@ std::optional<RoadNotice> ParseRoad(std::string_view payload);
 
 std::string EncodeChosen(uint8_t index);
 std::optional<uint8_t> ParseChosen(std::string_view payload);
+
+/// kCredit: the cost of all notices that were taken since the connection began.
+std::string EncodeCredit(uint64_t taken);
+std::optional<uint64_t> ParseCredit(std::string_view payload);
 
 }  // namespace weightcast::endpoint

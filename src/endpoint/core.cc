@@ -136,6 +136,11 @@ void Core::OnConnectionEnded(const ConnectionState& connection, const Status& re
   }
 }
 
+void Core::OnNotice(const ConnectionState& connection) {
+  if (!options_.on_notice) return;
+  Later([on_notice = options_.on_notice, connection] { on_notice(Connection(connection)); });
+}
+
 void Core::Linger(Channel channel, bool proven) {
   // What does not fit into the socket now will not be waited for.
   const size_t most = proven ? MostLingering() : std::min(MostLingering(), kMaxUnprovenLingering);

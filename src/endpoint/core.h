@@ -77,6 +77,8 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   void OnProven(Proven proven);
   void OnConnectionReady(const ConnectionState& connection, transport::Role role);
   void OnConnectionEnded(const ConnectionState& connection, const Status& reason);
+  /// Notices wait to be taken.
+  void OnNotice(const ConnectionState& connection);
   /// Lets the peer read what was sent last before the socket closes; one that has not proven itself only
   /// while few linger.
   void Linger(Channel channel, bool proven);

@@ -141,6 +141,11 @@ GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
 void Connection::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
   state_->RevokeGrant(grant, std::move(fenced));
 }
+Status Connection::Notify(std::string_view bytes) { return state_->Notify(bytes); }
+Status Connection::Notify(std::string_view bytes, TimePoint deadline) {
+  return state_->Notify(bytes, deadline);
+}
+Result<std::string> Connection::TakeNotice(TimePoint deadline) { return state_->TakeNotice(deadline); }
 void Connection::Close() { state_->Close(); }
 
 // --- Endpoint ----------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ struct PeerInfo {
 class Connection {
  public:
   class State;
+  static constexpr size_t kMaxNotice = 32 << 10;  ///< Bytes.
   explicit Connection(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   [[nodiscard]] const Identity& peer() const;
@@ -111,7 +112,23 @@ class Connection {
   /// the grant, the link or the peer is gone already. Never called while a stopped writer might still write.
   void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
 
-  /// Polite end. Transfers end as kCancelled; returns at once.
+  /// Sends the peer a message of at most kMaxNotice bytes, which it takes with TakeNotice. Notices of one
+  /// connection arrive once and in the order of these calls, or the connection ends. One that is sent after a
+  /// transfer of this connection was seen to have ended well is delivered after that transfer's bytes are in
+  /// place at the peer (docs/wire.md says why, and what is not promised). Ok: it is on its way. kExhausted:
+  /// the peer's application has not taken those before; nothing was sent.
+  Status Notify(std::string_view bytes);
+  /// The same, but waits until the peer has taken enough; kTimedOut at the deadline. Not from a callback.
+  Status Notify(std::string_view bytes, TimePoint deadline);
+  /// The peer's oldest notice that has not been taken yet; waits for one, driving progress. kTimedOut at the
+  /// deadline (one that has passed: only looks). After the end of the connection what came before is still
+  /// given, then the reason. Several takers: each notice goes to one of them. A queue to pull from, because
+  /// only that can hold the sender back; EndpointOptions::on_notice tells an event loop when to look. From a
+  /// callback only with a deadline that has passed.
+  Result<std::string> TakeNotice(TimePoint deadline);
+
+  /// Polite end. Transfers end as kCancelled, notices that are still on their way may be lost; returns at
+  /// once.
   void Close();
 
  private:
@@ -129,6 +146,9 @@ struct EndpointOptions {
   std::function<void(Connection)> on_connection{};
   /// A connection ended, with the reason. Called from the progress thread; must not block.
   std::function<void(const Identity&, const Status&)> on_disconnect{};
+  /// A notice came where none waited: a hint to call TakeNotice until it gives no more. Not before the
+  /// connection's on_connection. Called from the progress thread; must not block.
+  std::function<void(Connection)> on_notice{};
 };
 
 /// One process' door to the network. Thread safe. One progress thread, asleep when idle; callers in

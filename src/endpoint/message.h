@@ -22,6 +22,8 @@ enum class MessageType : uint8_t {
   kChosen = 19,
   kHeartbeat = 20,
   kGoodbye = 21,
+  kNotice = 22,
+  kCredit = 23,
 };
 
 struct Message {

@@ -47,6 +47,11 @@ TEST(ControlMessage, RoadsAndChoices) {
   EXPECT_FALSE(ParseChosen("").has_value());
 }
 
+TEST(ControlMessage, Credit) {
+  EXPECT_EQ(ParseCredit(EncodeCredit(UINT64_MAX - 1)), UINT64_MAX - 1);
+  Damage(EncodeCredit(77), [](const std::string& bytes) { return ParseCredit(bytes).has_value(); });
+}
+
 TEST(Descriptor, IsWhatItWas) {
   const RegionDescriptor descriptor{.name = {123, 4, 5},
                                     .access = Access::kGranted,

@@ -40,6 +40,7 @@ struct PartyOptions {
   std::string token = "secret";
   std::map<std::string, std::string> settings{};
   std::function<Status(const Identity&)> admit{};
+  std::function<void(Connection)> on_notice{};
 };
 
 /// An endpoint over fake transports, and what its callbacks have told.
@@ -52,6 +53,7 @@ class Party {
     made.token = options.token;
     made.settings = SettingsOf(options.settings);
     made.admit = options.admit;
+    made.on_notice = options.on_notice;
     made.on_connection = [this](Connection connection) {
       const std::lock_guard lock(mutex_);
       connections_.push_back(std::move(connection));
