@@ -43,6 +43,8 @@ class PeerProcess {
     if (verb == "revoke") return Revoke();
     if (verb == "write") return Write(words);
     if (verb == "flood") return Flood(words);
+    if (verb == "echo") return Echo();
+    if (verb == "take") return Take(words);
     if (verb == "status") return Said(connection_->status());
     if (verb == "disconnected") return Eventually([&] { return ended_.load(); }) ? "ok" : "error still there";
     if (verb == "filled") {
@@ -147,6 +149,29 @@ class PeerProcess {
       status = write.ok() ? write->Wait() : write.status();
     }
     return Said(status);
+  }
+  /// Takes notices, each the seed of what was written to our memory before it, and sends them back; until an
+  /// empty one.
+  std::string Echo() {
+    while (true) {
+      auto notice = connection_->TakeNotice(Soon());
+      if (!notice.ok()) return Said(notice);
+      if (notice->empty()) return "ok";
+      if (!IsFilled(area_->bytes, std::stoull(*notice)))
+        return "error notice " + *notice + " before its bytes";
+      if (Status sent = connection_->Notify(*notice); !sent.ok()) return Said(sent);
+    }
+  }
+  /// take COUNT: as many notices, numbered from 1.
+  std::string Take(std::istringstream& words) {
+    uint64_t count = 0;
+    words >> count;
+    for (uint64_t i = 1; i <= count; ++i) {
+      auto notice = connection_->TakeNotice(Soon());
+      if (!notice.ok()) return Said(notice);
+      if (std::stoull(*notice) != i) return "error out of order";
+    }
+    return "ok";
   }
   Status Prepare(std::istringstream& words, Piece& piece, TransferOptions& options) {
     std::string descriptor;

@@ -102,6 +102,37 @@ TEST_P(EndpointTransfer, BothDirectionsAtOnce) {
   }
 }
 
+TEST_P(EndpointTransfer, ANoticeComesAfterTheBytesBeforeIt) {
+  constexpr size_t kSize = 1 << 20;  // Four chunks, over all lanes.
+  Linked linked(GetParam(), kSize);
+  EXPECT_TRUE(std::ranges::count(linked.peer.addresses(), linked.connection->address()) == 1)
+      << linked.connection->address();
+  linked.peer.Tell("echo");
+  for (uint64_t seed = 1; seed <= (kSanitized ? 10 : 50); ++seed) {
+    Fill(linked.area.bytes, seed);
+    const Piece piece = linked.At(0, kSize);
+    ASSERT_TRUE(linked.connection->Write({&piece, 1}, {})->Wait().ok());
+    ASSERT_TRUE(linked.connection->Notify(std::to_string(seed)).ok());
+    auto echo = linked.connection->TakeNotice(Soon());
+    ASSERT_TRUE(echo.ok()) << echo.status().ToString();
+    EXPECT_EQ(*echo, std::to_string(seed));
+  }
+  ASSERT_TRUE(linked.connection->Notify("").ok());
+  EXPECT_EQ(linked.peer.Answer(), "ok");
+}
+
+TEST_P(EndpointTransfer, AStoppedPeerHoldsNoticesBack) {
+  Linked linked(GetParam(), 4096);
+  linked.peer.Signal(SIGSTOP);
+  uint64_t sent = 0;
+  while (linked.connection->Notify(std::to_string(sent + 1) + std::string(10'000, ' ')).ok()) ++sent;
+  EXPECT_GT(sent, 20U);
+  EXPECT_TRUE(linked.connection->status().ok());
+  linked.peer.Signal(SIGCONT);
+  EXPECT_EQ(linked.peer.Ask("take " + std::to_string(sent)), "ok");
+  EXPECT_TRUE(linked.connection->Notify("", Soon()).ok());
+}
+
 TEST_P(EndpointTransfer, AfterACancelledWriteIsFencedNothingLands) {
   constexpr size_t kSize = 16 << 20;
   Linked linked(GetParam(), kSize);
