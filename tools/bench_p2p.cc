@@ -5,10 +5,13 @@
 #include "tools/json.h"
 #include "tools/output.h"
 #include "tools/p2p_bench.h"
+#include "tools/p2p_hosts.h"
 #include "tools/stop.h"
 
 namespace weightcast::tools {
 namespace {
+
+constexpr int64_t kMostPairs = 128;
 
 /// "64K", "200x64K": pieces and their length.
 Result<P2pCase> ParseSize(const std::string& text) {
@@ -37,33 +40,49 @@ class BenchP2pCommand : public Command {
  public:
   std::string_view name() const override { return "bench p2p"; }
   std::string_view summary() const override {
-    return "Bandwidth and latency between two processes of this machine";
+    return "Bandwidth and latency between two processes, of this machine or of two";
   }
   std::string_view example() const override {
     return "  weightcast bench p2p\n"
            "  weightcast bench p2p --transports shm --memories mapped --sizes 1M,200x64K --milliseconds "
-           "2000\n";
+           "2000\n"
+           "  weightcast bench p2p --both --pairs 4 --sizes 1M                 eight processes, all "
+           "directions\n"
+           "  weightcast bench p2p --listen 7000                               on one host, and on another:\n"
+           "  weightcast bench p2p --connect first-host:7000\n";
   }
   void Declare(Flags& flags) override {
-    flags.AddList("--transports", transports_, "NAMES", "shm, tcp");
+    flags.AddList("--transports", transports_, "NAMES",
+                  "shm, tcp; without it: both, with --connect tcp alone");
     flags.AddList("--memories", memories_, "KINDS", "mapped: memory both sides map; any: anonymous pages");
     flags.AddList("--ops", ops_, "OPS", "write, read");
     flags.AddList("--sizes", sizes_, "SIZES", "Bytes of a transfer, or pieces that lie apart: 200x64K");
     flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
+    flags.Add("--both", options_.both, "Both directions at once; GB/s is their sum");
+    flags.Add("--pairs", options_.pairs, 1, kMostPairs, "Pairs of processes at once; GB/s is their sum");
+    flags.Add("--reuse", options_.reuse,
+              "The same bytes every time, which nobody reads: from cache to cache. Without it the source "
+              "writes its bytes anew for each transfer and the target reads them once, both untimed");
+    flags.Add("--listen", listen_, "[HOST:]PORT",
+              "Lend this host's half of each pair to --connect, until Ctrl-C. Other addresses than "
+              "loopback need a token");
+    flags.Add("--connect", options_.connect, "HOST:PORT", "Measure with the other half of each pair there");
   }
   Status Run(const Context& context) override {
+    if (!listen_.empty()) return Listen(context);
     WC_ASSIGN_OR_RETURN(const auto groups, Groups());
     std::vector<P2pResult> results;
     ProgressBar bar;
     const size_t all = groups.size() * groups.front().size();
+    options_.settings = context.settings;
+    options_.seconds = static_cast<double>(milliseconds_) / 1000;
     for (const auto& cases : groups) {
-      WC_RETURN_IF_ERROR(MeasureP2p(cases, context.settings, static_cast<double>(milliseconds_) / 1000,
-                                    [&](const P2pResult& result) {
-                                      results.push_back(result);
-                                      bar.Show(static_cast<double>(results.size()) / static_cast<double>(all),
-                                               StrCat(result.what.transport, " ", result.what.memory, " ",
-                                                      result.what.op, " ", result.what.bytes(), " bytes"));
-                                    }));
+      WC_RETURN_IF_ERROR(MeasureP2p(cases, options_, [&](const P2pResult& result) {
+        results.push_back(result);
+        bar.Show(static_cast<double>(results.size()) / static_cast<double>(all),
+                 StrCat(result.what.transport, " ", result.what.memory, " ", result.what.op, " ",
+                        result.what.bytes(), " bytes"));
+      }));
       WC_RETURN_IF_ERROR(CheckStop());
     }
     bar.Clear();
@@ -82,8 +101,12 @@ class BenchP2pCommand : public Command {
     if (!known(memories_, {"mapped", "any"}))
       return Status(Code::kInvalidArgument, "--memories takes mapped and any");
     if (!known(ops_, {"write", "read"})) return Status(Code::kInvalidArgument, "--ops takes write and read");
+    std::vector<std::string> transports = transports_;
+    if (transports.empty())
+      transports =
+          options_.connect.empty() ? std::vector<std::string>{"shm", "tcp"} : std::vector<std::string>{"tcp"};
     std::vector<std::vector<P2pCase>> groups;
-    for (const std::string& transport : transports_) {
+    for (const std::string& transport : transports) {
       for (const std::string& memory : memories_) {
         auto& cases = groups.emplace_back();
         for (const std::string& op : ops_) {
@@ -101,6 +124,16 @@ class BenchP2pCommand : public Command {
     return groups;
   }
 
+  Status Listen(const Context& context) const {
+    if (!options_.connect.empty())
+      return {Code::kInvalidArgument, "give either --listen or --connect, on one host each"};
+    return ServeParties(listen_, context.settings, [&](std::string_view address) {
+      Json json;
+      json.BeginObject().Key("address").String(address).EndObject();
+      return Print(context.json ? json.Line() : StrCat("listening at ", address, "\n"));
+    });
+  }
+
   static std::string AsText(const std::vector<P2pResult>& results) {
     Table table({"transport", "memory", "op", "bytes", "pieces", "GB/s", "p50 us", "p99 us"});
     for (const P2pResult& one : results) {
@@ -110,7 +143,7 @@ class BenchP2pCommand : public Command {
     return table.ToString();
   }
 
-  static std::string AsJson(const std::vector<P2pResult>& results) {
+  [[nodiscard]] std::string AsJson(const std::vector<P2pResult>& results) const {
     Json json;
     json.BeginObject().Key("results").BeginArray();
     for (const P2pResult& one : results) {
@@ -122,16 +155,22 @@ class BenchP2pCommand : public Command {
           .Key("iovs")
           .Number(one.what.iovs);
       json.Key("transfers").Number(one.transfers).Key("gb_per_s").Number(one.gb_per_s);
-      json.Key("p50_us").Number(one.p50_us).Key("p99_us").Number(one.p99_us).EndObject();
+      json.Key("p50_us").Number(one.p50_us).Key("p99_us").Number(one.p99_us);
+      if (options_.both) json.Key("both").Bool(true);
+      if (options_.pairs > 1) json.Key("pairs").Number(options_.pairs);
+      if (options_.reuse) json.Key("reuse").Bool(true);
+      json.EndObject();
     }
     return json.EndArray().EndObject().Line();
   }
 
-  std::vector<std::string> transports_{"shm", "tcp"};
+  std::vector<std::string> transports_;
   std::vector<std::string> memories_{"mapped", "any"};
   std::vector<std::string> ops_{"write", "read"};
-  std::vector<std::string> sizes_{"8", "64K", "1M", "16M", "256M", "200x64K"};
+  std::vector<std::string> sizes_{"8", "64K", "1M", "16M", "256M", "1G", "200x64K"};
   int64_t milliseconds_ = 500;
+  std::string listen_;
+  P2pOptions options_;
 };
 
 }  // namespace

@@ -1,260 +1,185 @@
 #include "tools/p2p_bench.h"
 
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <bit>
-#include <csignal>
-#include <cstring>
-#include <memory>
+#include <optional>
+#include <thread>
 
-#include "base/bytes.h"
 #include "base/clock.h"
-#include "base/strings.h"
-#include "endpoint/endpoint.h"
-#include "tools/bench_processes.h"
-#include "tools/demo_messages.h"
-#include "weightcast/memory.h"
+#include "tools/p2p_crew.h"
+#include "tools/p2p_messages.h"
+#include "tools/statistics.h"
 
 namespace weightcast::tools {
 namespace {
 
-constexpr int kFewestTransfers = 10;
 constexpr size_t kMostTransfers = 200'000;
-constexpr int kWarmUp = 3;
-constexpr double kPatienceSeconds = 120;
+constexpr uint64_t kRoundBytes = 1 << 20;  ///< Of small transfers: about as much as one in the middle.
+constexpr uint64_t kMostSlots = 1024;
+constexpr uint64_t kLargeBytes = 64 << 20;
+/// By then all parties have woken that are to begin at the same time.
+constexpr Duration kHeadStart = std::chrono::microseconds(300);
 
-TimePoint Patience() { return Clock::now() + FromSeconds(kPatienceSeconds); }
+uint64_t PerRound(uint64_t each) { return std::clamp<uint64_t>(kRoundBytes / each, 1, kMostSlots); }
 
-/// Memory of the kind that a case asks for.
-class BenchMemory {
- public:
-  static Result<BenchMemory> Make(const std::string& kind, size_t bytes) {
-    BenchMemory memory;
-    if (kind == "mapped") {
-      WC_ASSIGN_OR_RETURN(memory.shared_, Allocate(bytes));
-      memory.bytes_ = memory.shared_->bytes();
-      return memory;
-    }
-    void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pages == MAP_FAILED)
-      return Status(Code::kExhausted, StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno)));
-    // Never unmapped: the process that owns it ends with its measurements.
-    memory.bytes_ = {static_cast<std::byte*>(pages), bytes};
-    return memory;
+PartyWork WorkOf(const P2pCase& one, const P2pOptions& options) {
+  PartyWork work{.op = one.op, .piece_bytes = one.piece_bytes, .iovs = one.iovs};
+  if (options.reuse)
+    work.repeats = PerRound(one.bytes());
+  else
+    work.slots = PerRound(work.stride());
+  return work;
+}
+
+/// Bytes of one direction.
+uint64_t MemoryFor(const std::vector<P2pCase>& cases, const P2pOptions& options) {
+  uint64_t most = 4096;
+  for (const P2pCase& one : cases) {
+    const PartyWork work = WorkOf(one, options);
+    most = std::max(most, work.slots * work.stride());
   }
-  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  return (most + 4095) / 4096 * 4096;
+}
+
+/// Nanoseconds from the first begin to the last end of those that share a clock.
+class Span {
+ public:
+  void Add(const PartyTimes& times) {
+    begin_ = std::min(begin_, times.begin);
+    end_ = std::max(end_, times.end);
+  }
+  [[nodiscard]] int64_t length() const { return std::max<int64_t>(end_ - begin_, 0); }
 
  private:
-  std::shared_ptr<SharedBuffer> shared_;
-  std::span<std::byte> bytes_;
+  int64_t begin_ = INT64_MAX;
+  int64_t end_ = INT64_MIN;
 };
 
-/// Pieces lie twice their length apart.
-uint64_t SpanOf(const P2pCase& one) { return one.iovs == 1 ? one.piece_bytes : 2 * one.bytes(); }
-
-size_t MemoryFor(const std::vector<P2pCase>& cases) {
-  uint64_t most = 4096;
-  for (const P2pCase& one : cases) most = std::max(most, SpanOf(one));
-  return most;
-}
-
-void PinToCore(int which) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
-  for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed) || seen++ != which) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    return;
+class Measurement {
+ public:
+  Measurement(const P2pCrew& crew, const P2pCase& one, const P2pOptions& options, uint64_t direction_bytes)
+      : crew_(crew), case_(one), options_(options), work_(WorkOf(one, options)) {
+    if (options.both) work_.to = direction_bytes;
+    const bool write = one.op == "write";
+    for (size_t party = 0; party < crew.size(); ++party) {
+      const bool first = party % 2 == 0;
+      if (options.both || first) runners_.push_back(party);
+      if (options.both || first == write) fillers_.push_back(party);
+      if (options.both || first != write) checkers_.push_back(party);
+    }
   }
-}
 
-/// One of the two processes: its endpoint and its registered memory.
-struct Side {
-  std::unique_ptr<Endpoint> endpoint;
-  BenchMemory memory;
-  Region region;  ///< Last, so that it ends before the others.
+  Result<P2pResult> Run() {
+    const bool large = case_.bytes() >= kLargeBytes;
+    const int warm_up = large ? 1 : 3;
+    const size_t fewest = (large ? 5 : 10) * runners_.size();
+    TimePoint start;
+    for (int round = 0;; ++round) {
+      if (round == warm_up) {
+        transfers_.clear();
+        rates_.clear();
+        start = Clock::now();
+      }
+      if (round == 0 || !options_.reuse) WC_RETURN_IF_ERROR(All(Ask::kFill, fillers_));
+      WC_RETURN_IF_ERROR(RunRound());
+      const bool enough =
+          round >= warm_up && transfers_.size() >= fewest &&
+          (Seconds(Clock::now() - start) >= options_.seconds || transfers_.size() >= kMostTransfers);
+      if (enough || !options_.reuse) WC_RETURN_IF_ERROR(All(Ask::kCheck, checkers_));
+      if (enough) return Summary();
+      ++work_.seed;
+    }
+  }
+
+ private:
+  /// Has each of them fill, or check what its partner has filled.
+  Status All(Ask ask, const std::vector<size_t>& which) {
+    for (const size_t party : which) {
+      PartyWork work = work_;
+      const size_t filler = ask == Ask::kFill ? party : party ^ 1;
+      // Directions differ in their bytes, too; the same from first to last where bytes are reused.
+      work.seed = ((options_.reuse ? 0 : work_.seed) << 32) + (static_cast<uint64_t>(filler) << 24);
+      WC_RETURN_IF_ERROR(crew_.Ask(party, Encode(ask, work)));
+    }
+    return crew_.AwaitAll(which);
+  }
+
+  Status RunRound() {
+    PartyWork work = work_;
+    const bool cores = runners_.size() <= std::thread::hardware_concurrency();
+    if (runners_.size() > 1 && cores && options_.connect.empty())
+      work.start = (Clock::now() + kHeadStart).time_since_epoch().count();
+    for (const size_t party : runners_) WC_RETURN_IF_ERROR(crew_.Ask(party, Encode(Ask::kRun, work)));
+    Span here;
+    Span there;
+    uint64_t bytes = 0;
+    for (const size_t party : runners_) {
+      WC_ASSIGN_OR_RETURN(const std::string answer, crew_.Answer(party));
+      WC_ASSIGN_OR_RETURN(const PartyTimes times, DecodeTimes(answer));
+      (crew_.remote(party) ? there : here).Add(times);
+      bytes += times.transfers.size() * case_.bytes();
+      for (const int64_t one : times.transfers) transfers_.push_back(static_cast<double>(one) / 1e9);
+    }
+    const auto span = static_cast<double>(std::max<int64_t>({here.length(), there.length(), 1}));
+    rates_.push_back(static_cast<double>(bytes) / span);
+    return Status::Ok();
+  }
+
+  Result<P2pResult> Summary() const {
+    P2pResult result{.what = case_, .transfers = static_cast<int64_t>(transfers_.size())};
+    result.p50_us = Quantile(transfers_, 0.5) * 1e6;
+    result.p99_us = Quantile(transfers_, 0.99) * 1e6;
+    result.gb_per_s = runners_.size() == 1 ? static_cast<double>(case_.bytes()) / result.p50_us / 1e3
+                                           : Median(rates_);  // Bytes by nanoseconds.
+    return result;
+  }
+
+  const P2pCrew& crew_;
+  const P2pCase& case_;
+  const P2pOptions& options_;
+  PartyWork work_;
+  std::vector<size_t> runners_;
+  std::vector<size_t> fillers_;
+  std::vector<size_t> checkers_;
+  std::vector<double> transfers_;  ///< Seconds.
+  std::vector<double> rates_;      ///< GB/s of each round.
 };
 
-Result<Side> MakeSide(const std::vector<P2pCase>& cases, const Settings& settings, uint32_t rank,
-                      Access access) {
-  PinToCore(static_cast<int>(rank));
-  EndpointOptions options;
-  options.self = {.job = "bench", .role = "bench", .engine = "", .rank = rank};
-  options.settings = settings;
-  options.settings.transport = cases.front().transport;
-  if (options.settings.bind.empty()) options.settings.bind = "127.0.0.1";
-  WC_ASSIGN_OR_RETURN(BenchMemory memory, BenchMemory::Make(cases.front().memory, MemoryFor(cases)));
-  WC_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::Create(std::move(options)));
-  WC_ASSIGN_OR_RETURN(Region region, endpoint->Register(memory.bytes(), access));
-  return Side{std::move(endpoint), std::move(memory), std::move(region)};
-}
-
-void FillPattern(std::span<std::byte> bytes, uint64_t seed) {
-  for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
-    const uint64_t word = (i + seed) * 0x9E3779B97F4A7C15;
-    std::memcpy(bytes.data() + i, &word, 8);
+Status SetUp(const P2pCrew& crew, const P2pCase& one, uint64_t bytes) {
+  std::vector<size_t> all(crew.size());
+  for (size_t party = 0; party < all.size(); ++party) {
+    all[party] = party;
+    const PartySetup setup{.transport = one.transport,
+                           .memory = one.memory,
+                           .bytes = bytes,
+                           .number = static_cast<uint32_t>(party)};
+    WC_RETURN_IF_ERROR(crew.Ask(party, Encode(setup)));
   }
-}
-
-/// The passive process: offers its memory until the other one has gone.
-Status RunTarget(int peer, const std::vector<P2pCase>& cases, const Settings& settings) {
-  WC_ASSIGN_OR_RETURN(const Side side, MakeSide(cases, settings, 1, Access::kReadWrite));
-  FillPattern(side.memory.bytes(), 1);
-  ByteWriter hello;
-  hello.Put(side.endpoint->self().incarnation);
-  hello.PutString(side.region.Descriptor());
-  const auto addresses = side.endpoint->Addresses();
-  hello.Put(static_cast<uint32_t>(addresses.size()));
-  for (const auto& address : addresses) hello.PutString(address);
-  WC_RETURN_IF_ERROR(SendDatagram(peer, hello.bytes()));
-  // An empty answer is the end.
-  return ReceiveDatagram(peer, Clock::now() + std::chrono::hours(24)).status();
-}
-
-struct Peer {
-  Connection connection;
-  uint32_t region = 0;
-};
-
-Result<Peer> Meet(int peer, const Side& side, const std::string& transport) {
-  WC_ASSIGN_OR_RETURN(const auto bytes, ReceiveDatagram(peer, Patience()));
-  if (!bytes) return Status(Code::kPeerDead, "the other process of the benchmark has ended");
-  ByteReader in(*bytes);
-  Identity expected{.job = "bench", .role = "bench", .engine = "", .rank = 1};
-  expected.incarnation = in.Get<Incarnation>();
-  const std::string descriptor(in.GetString(64 << 10));
-  std::vector<std::string> addresses;
-  for (auto left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) addresses.emplace_back(in.GetString(256));
-  WC_ASSIGN_OR_RETURN(Connection connection, side.endpoint->Connect(addresses, expected, Patience()));
-  if (connection.transport_name() != transport) {
-    return Status(Code::kUnavailable, StrCat("no connection over ", transport, ": ", connection.Describe()));
+  std::vector<PartyHello> hellos;
+  for (const size_t party : all) {
+    WC_ASSIGN_OR_RETURN(const std::string answer, crew.Answer(party));
+    WC_ASSIGN_OR_RETURN(PartyHello hello, DecodeHello(answer));
+    hellos.push_back(std::move(hello));
   }
-  WC_ASSIGN_OR_RETURN(const uint32_t region, connection.Import(descriptor));
-  return Peer{connection, region};
-}
-
-std::vector<Piece> PiecesOf(const P2pCase& one, const Side& side, const Peer& peer) {
-  std::vector<Piece> pieces;
-  for (uint64_t i = 0; i < one.iovs; ++i) {
-    const uint64_t at = 2 * i * one.piece_bytes;
-    pieces.push_back({.local_region = side.region.id(),
-                      .remote_region = peer.region,
-                      .local_offset = side.region.offset() + at,
-                      .remote_offset = at,
-                      .length = one.piece_bytes});
+  for (const size_t party : all) {
+    const PartyMeeting meeting{.peer = hellos[party ^ 1], .dials = party % 2 == 0};
+    WC_RETURN_IF_ERROR(crew.Ask(party, Encode(meeting)));
   }
-  return pieces;
-}
-
-Status TransferOnce(Peer& peer, const std::string& op, const std::vector<Piece>& pieces) {
-  auto transfer = op == "write" ? peer.connection.Write(pieces, {}) : peer.connection.Read(pieces, {});
-  WC_RETURN_IF_ERROR(transfer.status());
-  return transfer->Wait();
-}
-
-/// Compares what stands at the target: what was written there, or what should have been read.
-Status CompareOnce(const P2pCase& one, const Side& side, Peer& peer, const std::vector<Piece>& pieces) {
-  std::vector<std::byte> before(SpanOf(one));
-  const auto here = side.memory.bytes().first(before.size());
-  std::copy(here.begin(), here.end(), before.begin());
-  for (const Piece& piece : pieces)
-    std::memset(here.data() + (piece.local_offset - side.region.offset()), 0, piece.length);
-  WC_RETURN_IF_ERROR(TransferOnce(peer, "read", pieces));
-  if (std::equal(here.begin(), here.end(), before.begin())) return Status::Ok();
-  return {Code::kCorrupt,
-          StrCat("bytes differ after ", one.op, " of ", one.bytes(), " over ", one.transport)};
-}
-
-Result<P2pResult> MeasureCase(const P2pCase& one, const Side& side, Peer& peer, double seconds) {
-  const auto pieces = PiecesOf(one, side, peer);
-  FillPattern(side.memory.bytes().first(SpanOf(one)), one.bytes());
-  for (int i = 0; i < kWarmUp; ++i) WC_RETURN_IF_ERROR(TransferOnce(peer, one.op, pieces));
-  std::vector<double> times;
-  const TimePoint start = Clock::now();
-  TimePoint last = start;
-  while (times.size() < kMostTransfers &&
-         (times.size() < kFewestTransfers || Seconds(last - start) < seconds)) {
-    WC_RETURN_IF_ERROR(TransferOnce(peer, one.op, pieces));
-    const TimePoint now = Clock::now();
-    times.push_back(Seconds(now - last));
-    last = now;
-  }
-  WC_RETURN_IF_ERROR(CompareOnce(one, side, peer, pieces));
-  std::sort(times.begin(), times.end());
-  P2pResult result{.what = one, .transfers = static_cast<int64_t>(times.size())};
-  const double p50 = times[times.size() / 2];
-  result.p50_us = p50 * 1e6;
-  result.p99_us = times[times.size() * 99 / 100] * 1e6;
-  result.gb_per_s = static_cast<double>(one.bytes()) / p50 / 1e9;
-  return result;
-}
-
-/// The active process.
-Status RunSource(int peer_fd, int parent, const std::vector<P2pCase>& cases, const Settings& settings,
-                 double seconds) {
-  WC_ASSIGN_OR_RETURN(const Side side, MakeSide(cases, settings, 0, Access::kLocal));
-  WC_ASSIGN_OR_RETURN(Peer peer, Meet(peer_fd, side, cases.front().transport));
-  for (const P2pCase& one : cases) {
-    WC_ASSIGN_OR_RETURN(const P2pResult result, MeasureCase(one, side, peer, seconds));
-    ByteWriter out;
-    out.PutString("");
-    out.Put(result.transfers);
-    for (const double value : {result.p50_us, result.p99_us, result.gb_per_s})
-      out.Put(std::bit_cast<uint64_t>(value));
-    WC_RETURN_IF_ERROR(SendDatagram(parent, out.bytes()));
-  }
-  return Status::Ok();
-}
-
-Result<P2pResult> NextResult(int fd, const P2pCase& one, double seconds) {
-  WC_ASSIGN_OR_RETURN(const auto bytes, ReceiveDatagram(fd, Patience() + FromSeconds(seconds)));
-  if (!bytes) return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly");
-  ByteReader in(*bytes);
-  const std::string error(in.GetString(64 << 10));
-  if (!error.empty()) return Status(Code::kUnavailable, error);
-  P2pResult result{.what = one, .transfers = in.Get<int64_t>()};
-  for (double* value : {&result.p50_us, &result.p99_us, &result.gb_per_s})
-    *value = std::bit_cast<double>(in.Get<uint64_t>());
-  return result;
+  return crew.AwaitAll(all);
 }
 
 }  // namespace
 
-Status MeasureP2p(const std::vector<P2pCase>& cases, const Settings& settings, double seconds,
+Status MeasureP2p(const std::vector<P2pCase>& cases, const P2pOptions& options,
                   const std::function<void(const P2pResult&)>& on_result) {
-  WC_ASSIGN_OR_RETURN(SocketPair between, MakeSocketPair());
-  WC_ASSIGN_OR_RETURN(SocketPair results, MakeSocketPair());
-  const pid_t target = ForkWorker(results.b.get(), [&] {
-    between.a.reset();
-    return RunTarget(between.b.get(), cases, settings);
-  });
-  const pid_t source = ForkWorker(results.b.get(), [&] {
-    between.b.reset();
-    return RunSource(between.a.get(), results.b.get(), cases, settings, seconds);
-  });
-  between = SocketPair{};
-  results.b.reset();
-  Status status;
+  P2pCrew crew;
+  WC_RETURN_IF_ERROR(crew.Start(options));
+  const uint64_t direction = MemoryFor(cases, options);
+  WC_RETURN_IF_ERROR(SetUp(crew, cases.front(), options.both ? 2 * direction : direction));
   for (const P2pCase& one : cases) {
-    const auto result = NextResult(results.a.get(), one, seconds);
-    status = result.status();
-    if (!status.ok()) break;
-    on_result(*result);
+    WC_ASSIGN_OR_RETURN(const P2pResult result, Measurement(crew, one, options, direction).Run());
+    on_result(result);
   }
-  for (const pid_t pid : {source, target}) {
-    if (pid <= 0) continue;
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
-  }
-  if (source < 0 || target < 0) return {Code::kExhausted, "cannot start the benchmark's processes"};
-  return status;
+  return Status::Ok();
 }
 
 }  // namespace weightcast::tools

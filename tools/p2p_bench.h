@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/settings.h"
@@ -21,18 +20,31 @@ struct P2pCase {
   [[nodiscard]] uint64_t bytes() const { return piece_bytes * iovs; }
 };
 
+/// How all cases are measured.
+struct P2pOptions {
+  Settings settings;
+  double seconds = 0.5;  ///< For each case, about, between rounds too.
+  bool both = false;     ///< Both processes of a pair transfer at the same time.
+  int64_t pairs = 1;     ///< Pairs of processes, all at the same time.
+  bool reuse = false;    ///< The same bytes every time, read by nobody.
+  std::string connect;   ///< "host:port" of the other half of each pair; empty: all on this host.
+};
+
 struct P2pResult {
   P2pCase what;
   int64_t transfers = 0;
-  double p50_us = 0;  ///< From the call to its end, one transfer at a time.
+  double p50_us = 0;  ///< From the call to its end, one transfer at a time in each process that transfers.
   double p99_us = 0;
-  double gb_per_s = 0;  ///< bytes / p50.
+  /// bytes / p50; of several at once the bytes of a round by the time from its first begin to its last
+  /// end (between hosts, whose clocks differ: of the host that took longer), median over rounds.
+  double gb_per_s = 0;
 };
 
-/// Measures cases that share transport and memory between two fresh processes on cores of their own
-/// (if there are two), each for about `seconds`, and compares the bytes that came over.
+/// Measures cases that share transport and memory between fresh processes on cores of their own (where
+/// there are enough). Before each timed round the source writes its bytes anew, after it the target reads
+/// them once and compares; a round is one transfer, or up to 1024 small ones with bytes of their own.
 /// Call it while single-threaded: it forks. `on_result`: as each is there.
-Status MeasureP2p(const std::vector<P2pCase>& cases, const Settings& settings, double seconds,
+Status MeasureP2p(const std::vector<P2pCase>& cases, const P2pOptions& options,
                   const std::function<void(const P2pResult&)>& on_result);
 
 }  // namespace weightcast::tools

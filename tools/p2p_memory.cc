@@ -1,0 +1,79 @@
+#include "tools/p2p_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/strings.h"
+
+namespace weightcast::tools {
+namespace {
+
+constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+
+/// The pattern is a sum, so that writing and comparing it costs little beside the memory's own time.
+void FillPiece(std::byte* out, uint64_t bytes, uint64_t seed) {
+  uint64_t i = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    const uint64_t word = seed + i;
+    std::memcpy(out + i, &word, 8);
+  }
+  const uint64_t last = seed + i;
+  std::memcpy(out + i, &last, bytes - i);
+}
+
+bool HoldsPiece(const std::byte* in, uint64_t bytes, uint64_t seed) {
+  uint64_t i = 0;
+  uint64_t differences = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, in + i, 8);
+    differences |= word ^ (seed + i);
+  }
+  const uint64_t last = seed + i;
+  return differences == 0 && std::memcmp(in + i, &last, bytes - i) == 0;
+}
+
+uint64_t SeedOf(const PartyWork& work, uint64_t slot, uint64_t piece) {
+  return (work.seed + slot * work.iovs + piece + 1) * kOdd;
+}
+
+}  // namespace
+
+Result<BenchMemory> BenchMemory::Make(const std::string& kind, size_t bytes) {
+  BenchMemory memory;
+  if (kind == "mapped") {
+    WC_ASSIGN_OR_RETURN(memory.shared_, Allocate(bytes));
+    memory.bytes_ = memory.shared_->bytes();
+    return memory;
+  }
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED)
+    return Status(Code::kExhausted, StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno)));
+  // Never unmapped: the process that owns it ends with its measurements.
+  memory.bytes_ = {static_cast<std::byte*>(pages), bytes};
+  return memory;
+}
+
+void FillRound(std::span<std::byte> memory, const PartyWork& work) {
+  for (uint64_t slot = 0; slot < work.slots; ++slot) {
+    std::byte* const base = memory.data() + work.from + slot * work.stride();
+    for (uint64_t i = 0; i < work.iovs; ++i)
+      FillPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
+  }
+}
+
+Status CheckRound(std::span<const std::byte> memory, const PartyWork& work) {
+  bool same = true;
+  for (uint64_t slot = 0; slot < work.slots; ++slot) {
+    const std::byte* const base = memory.data() + work.to + slot * work.stride();
+    for (uint64_t i = 0; i < work.iovs; ++i)
+      same &= HoldsPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
+  }
+  if (same) return Status::Ok();
+  return {Code::kCorrupt, StrCat("bytes differ after ", work.op, " of ", work.bytes(), " bytes")};
+}
+
+}  // namespace weightcast::tools

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "memory/memory.h"
+#include "weightcast/status.h"
+
+namespace weightcast::tools {
+
+/// A stream socket that carries whole messages between the process that measures and one of those that
+/// transfer, of this host or another.
+class BenchChannel {
+ public:
+  BenchChannel() = default;
+  explicit BenchChannel(UniqueFd fd) : fd_(std::move(fd)) {}
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  void Close() { fd_.reset(); }
+
+  [[nodiscard]] Status Send(std::string_view message) const;
+  /// The next message. Errors: kPeerDead when the other side has gone, kTimedOut, kProtocol when it is
+  /// longer than `limit`.
+  [[nodiscard]] Result<std::string> Receive(TimePoint deadline, size_t limit) const;
+  /// An answer: an error of the other side, or what it has to tell.
+  [[nodiscard]] Status Answer(const Status& status, std::string_view bytes) const;
+  [[nodiscard]] Result<std::string> TakeAnswer(TimePoint deadline) const;
+
+ private:
+  UniqueFd fd_;
+};
+
+/// Two ends of one such stream, within this host.
+struct ChannelPair {
+  BenchChannel a;
+  BenchChannel b;
+};
+Result<ChannelPair> MakeChannelPair();
+
+/// What a party of the benchmark is asked for, the first byte of each message.
+enum class Ask : uint8_t {
+  kSetUp,  ///< PartySetup → PartyHello
+  kMeet,   ///< PartyMeeting → nothing
+  kFill,   ///< PartyWork → nothing: new data where transfers read
+  kRun,    ///< PartyWork → PartyTimes
+  kCheck,  ///< PartyWork → nothing: reads once what has come over
+};
+
+struct PartySetup {
+  std::string transport;
+  std::string memory;
+  uint64_t bytes = 0;
+  uint32_t number = 0;  ///< Among all parties; chooses its core.
+};
+
+/// How another party finds this one.
+struct PartyHello {
+  uint32_t number = 0;
+  Incarnation incarnation = 0;
+  std::string descriptor{};  ///< Of its memory.
+  std::vector<std::string> addresses{};
+};
+
+struct PartyMeeting {
+  PartyHello peer;
+  bool dials = false;  ///< Otherwise it waits for the peer.
+};
+
+/// One round: `slots` transfers of the same kind, each with bytes of its own.
+struct PartyWork {
+  std::string op;
+  uint64_t piece_bytes = 0;
+  uint64_t iovs = 1;
+  uint64_t slots = 1;
+  uint64_t repeats = 1;  ///< Of all slots.
+  uint64_t from = 0;     ///< Where the source begins in its party's memory.
+  uint64_t to = 0;       ///< Where the target does.
+  uint64_t seed = 0;     ///< Of the bytes.
+  int64_t start = 0;     ///< Nanoseconds of the common clock; 0: at once.
+
+  [[nodiscard]] uint64_t bytes() const { return piece_bytes * iovs; }
+  /// Bytes between the beginnings of two slots. Pieces lie twice their length apart.
+  [[nodiscard]] uint64_t stride() const { return ((iovs == 1 ? piece_bytes : 2 * bytes()) + 63) / 64 * 64; }
+};
+
+struct PartyTimes {
+  int64_t begin = 0;  ///< Nanoseconds of this host's clock.
+  int64_t end = 0;
+  std::vector<int64_t> transfers{};  ///< Nanoseconds of each.
+};
+
+std::string Encode(const PartySetup& setup);
+std::string Encode(const PartyHello& hello);
+std::string Encode(const PartyMeeting& meeting);
+std::string Encode(Ask ask, const PartyWork& work);
+std::string Encode(const PartyTimes& times);
+/// These take what stands after the first byte. Errors: kProtocol.
+Result<PartySetup> DecodeSetup(std::string_view bytes);
+Result<PartyHello> DecodeHello(std::string_view bytes);
+Result<PartyMeeting> DecodeMeeting(std::string_view bytes);
+Result<PartyWork> DecodeWork(std::string_view bytes);
+Result<PartyTimes> DecodeTimes(std::string_view bytes);
+
+}  // namespace weightcast::tools

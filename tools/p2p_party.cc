@@ -1,0 +1,217 @@
+#include "tools/p2p_party.h"
+
+#include <sched.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/strings.h"
+#include "endpoint/endpoint.h"
+#include "tools/p2p_memory.h"
+
+namespace weightcast::tools {
+namespace {
+
+constexpr size_t kMaxAsk = 1 << 20;
+constexpr uint64_t kMaxPieces = uint64_t{1} << 22;  ///< Of a round.
+constexpr uint64_t kWakeBytes = 4096;               ///< At the end of the memory: for what is not measured.
+constexpr double kMeetSeconds = 60;
+constexpr int64_t kLongestWaitNs = 1'000'000'000;
+
+void PinToCore(uint32_t number) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  const uint32_t which = number % static_cast<uint32_t>(CPU_COUNT(&allowed));
+  for (uint32_t cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || seen++ != which) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    return;
+  }
+}
+
+int64_t Now() { return Clock::now().time_since_epoch().count(); }
+
+/// The connection that a peer opens.
+class Arrival {
+ public:
+  void Take(const Connection& connection) {
+    const std::lock_guard lock(mutex_);
+    connection_ = connection;
+    changed_.notify_all();
+  }
+  Result<Connection> Wait() {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, FromSeconds(kMeetSeconds), [&] { return connection_.has_value(); }))
+      return *connection_;
+    return Status(Code::kTimedOut, "the benchmark's other process has not connected in time");
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Connection> connection_;
+};
+
+class Party {
+ public:
+  Party(Settings settings, std::string token) : settings_(std::move(settings)), token_(std::move(token)) {}
+
+  Result<std::string> Do(std::string_view message) {
+    if (message.empty()) return Status(Code::kProtocol, "an empty message for the benchmark");
+    const auto ask = static_cast<Ask>(message.front());
+    message.remove_prefix(1);
+    switch (ask) {
+      case Ask::kSetUp:
+        return SetUp(message);
+      case Ask::kMeet:
+        return Meet(message);
+      case Ask::kFill:
+      case Ask::kRun:
+      case Ask::kCheck:
+        break;
+      default:
+        return Status(Code::kProtocol, "an unknown message for the benchmark");
+    }
+    WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeWork(message));
+    WC_RETURN_IF_ERROR(Accept(work));
+    if (ask == Ask::kRun) return Run(work);
+    if (ask == Ask::kFill)
+      FillRound(memory_.bytes(), work);
+    else
+      WC_RETURN_IF_ERROR(CheckRound(memory_.bytes(), work));
+    return std::string();
+  }
+
+ private:
+  Result<std::string> SetUp(std::string_view message) {
+    WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeSetup(message));
+    transport_ = setup.transport;
+    PinToCore(setup.number);
+    EndpointOptions options;
+    options.self = {.job = "bench", .role = "bench", .engine = "", .rank = setup.number};
+    options.token = token_;
+    options.settings = settings_;
+    options.settings.transport = setup.transport;
+    options.on_connection = [arrival = arrival_](const Connection& connection) { arrival->Take(connection); };
+    WC_ASSIGN_OR_RETURN(memory_, BenchMemory::Make(setup.memory, setup.bytes + kWakeBytes));
+    WC_ASSIGN_OR_RETURN(endpoint_, Endpoint::Create(std::move(options)));
+    WC_ASSIGN_OR_RETURN(Region region, endpoint_->Register(memory_.bytes(), Access::kReadWrite));
+    region_.emplace(std::move(region));
+    return Encode(PartyHello{.number = setup.number,
+                             .incarnation = endpoint_->self().incarnation,
+                             .descriptor = region_->Descriptor(),
+                             .addresses = endpoint_->Addresses()});
+  }
+
+  Result<std::string> Meet(std::string_view message) {
+    WC_ASSIGN_OR_RETURN(const PartyMeeting meeting, DecodeMeeting(message));
+    if (endpoint_ == nullptr) return Status(Code::kProtocol, "the benchmark's messages are out of order");
+    const Identity peer{.job = "bench",
+                        .role = "bench",
+                        .engine = "",
+                        .rank = meeting.peer.number,
+                        .incarnation = meeting.peer.incarnation};
+    WC_ASSIGN_OR_RETURN(Connection connection,
+                        meeting.dials ? endpoint_->Connect(meeting.peer.addresses, peer,
+                                                           Clock::now() + FromSeconds(kMeetSeconds))
+                                      : arrival_->Wait());
+    if (!(connection.peer() == peer)) return Status(Code::kProtocol, "a stranger has connected");
+    if (connection.transport_name() != transport_) {
+      return Status(Code::kUnavailable,
+                    StrCat("no connection over ", transport_, ": ", connection.Describe()));
+    }
+    WC_ASSIGN_OR_RETURN(remote_, connection.Import(meeting.peer.descriptor));
+    connection_.emplace(std::move(connection));
+    return std::string();
+  }
+
+  /// Only what lies within the memory, which is as large at both ends.
+  Status Accept(const PartyWork& work) const {
+    const uint64_t all = memory_.bytes().size();
+    const auto within = [&](uint64_t at) { return at <= all && work.slots <= (all - at) / work.stride(); };
+    const bool sizes = work.piece_bytes > 0 && work.piece_bytes <= all && work.iovs > 0 &&
+                       work.iovs <= kMaxPieces && work.slots > 0 && work.slots <= kMaxPieces / work.iovs &&
+                       work.repeats > 0 && work.repeats <= kMaxPieces;
+    if (connection_ && sizes && within(work.from) && within(work.to)) return Status::Ok();
+    return {Code::kProtocol, "the benchmark was asked for transfers outside its memory"};
+  }
+
+  Piece PieceAt(uint64_t here, uint64_t there, uint64_t length) const {
+    return {.local_region = region_->id(),
+            .remote_region = remote_,
+            .local_offset = region_->offset() + here,
+            .remote_offset = there,
+            .length = length};
+  }
+
+  [[nodiscard]] std::vector<std::vector<Piece>> TransfersOf(const PartyWork& work) const {
+    const auto [here, there] =
+        work.op == "write" ? std::pair(work.from, work.to) : std::pair(work.to, work.from);
+    std::vector<std::vector<Piece>> transfers(work.slots);
+    for (uint64_t slot = 0; slot < work.slots; ++slot) {
+      for (uint64_t i = 0; i < work.iovs; ++i) {
+        const uint64_t at = slot * work.stride() + 2 * i * work.piece_bytes;
+        transfers[slot].push_back(PieceAt(here + at, there + at, work.piece_bytes));
+      }
+    }
+    return transfers;
+  }
+
+  Status TransferOnce(const std::string& op, std::span<const Piece> pieces) {
+    auto transfer = op == "write" ? connection_->Write(pieces, {}) : connection_->Read(pieces, {});
+    WC_RETURN_IF_ERROR(transfer.status());
+    return transfer->Wait();
+  }
+
+  Result<std::string> Run(const PartyWork& work) {
+    const auto transfers = TransfersOf(work);
+    PartyTimes times;
+    times.transfers.reserve(work.slots * work.repeats);
+    // Both sides were asleep: what is measured is a transfer among others.
+    const Piece wake = PieceAt(memory_.bytes().size() - 64, memory_.bytes().size() - 64, 8);
+    WC_RETURN_IF_ERROR(TransferOnce(work.op, {&wake, 1}));
+    while (Now() < work.start && work.start - Now() < kLongestWaitNs) {
+    }
+    int64_t last = times.begin = Now();
+    for (uint64_t repeat = 0; repeat < work.repeats; ++repeat) {
+      for (const auto& pieces : transfers) {
+        WC_RETURN_IF_ERROR(TransferOnce(work.op, pieces));
+        const int64_t now = Now();
+        times.transfers.push_back(now - last);
+        last = now;
+      }
+    }
+    times.end = last;
+    return Encode(times);
+  }
+
+  Settings settings_;
+  const std::string token_;
+  std::string transport_;
+  const std::shared_ptr<Arrival> arrival_ = std::make_shared<Arrival>();
+  BenchMemory memory_;
+  std::unique_ptr<Endpoint> endpoint_;
+  std::optional<Region> region_;  ///< After what it is a region of.
+  std::optional<Connection> connection_;
+  uint32_t remote_ = 0;
+};
+
+}  // namespace
+
+void ServeParty(const BenchChannel& channel, const Settings& settings, const std::string& token) {
+  Party party(settings, token);
+  for (;;) {
+    const auto message = channel.Receive(Clock::now() + std::chrono::hours(24), kMaxAsk);
+    if (!message.ok()) return;
+    const auto answer = party.Do(*message);
+    if (!channel.Answer(answer.status(), answer.ok() ? *answer : "").ok()) return;
+  }
+}
+
+}  // namespace weightcast::tools
