@@ -64,6 +64,7 @@ std::unique_ptr<Command> MakeInferenceCommand();
 std::unique_ptr<Command> MakeDemoCommand();
 std::unique_ptr<Command> MakeDemoWorkerCommand();
 std::unique_ptr<Command> MakeBenchP2pCommand();
+std::unique_ptr<Command> MakeBenchFloorCommand();
 std::unique_ptr<Command> MakeBenchUpdateCommand();
 std::unique_ptr<Command> MakeBenchPlanCommand();
 std::unique_ptr<Command> MakeBenchConnectCommand();

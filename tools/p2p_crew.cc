@@ -1,6 +1,5 @@
 #include "tools/p2p_crew.h"
 
-#include <poll.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -10,7 +9,6 @@
 #include "tools/bench_processes.h"
 #include "tools/p2p_hosts.h"
 #include "tools/p2p_party.h"
-#include "tools/stop.h"
 
 namespace weightcast::tools {
 namespace {
@@ -61,13 +59,7 @@ Status P2pCrew::Ask(size_t party, std::string_view message) const {
 }
 
 Result<std::string> P2pCrew::Answer(size_t party) const {
-  const BenchChannel& channel = parties_[party].channel;
-  pollfd polled[] = {{channel.fd(), POLLIN, 0}, {StopDescriptor(), POLLIN, 0}};
-  const TimePoint deadline = Clock::now() + FromSeconds(kPatienceSeconds);
-  const int ready = poll(polled, 2, static_cast<int>(kPatienceSeconds * 1000));
-  WC_RETURN_IF_ERROR(CheckStop());
-  if (ready == 0) return Status(Code::kTimedOut, "a process of the benchmark has not answered in time");
-  return channel.TakeAnswer(deadline);
+  return AwaitAnswer(parties_[party].channel, kPatienceSeconds);
 }
 
 Status P2pCrew::AwaitAll(const std::vector<size_t>& which) const {

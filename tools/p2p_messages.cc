@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "tools/stop.h"
 
 namespace weightcast::tools {
 namespace {
@@ -83,6 +84,15 @@ Result<std::string> BenchChannel::TakeAnswer(TimePoint deadline) const {
   const std::string error(in.GetString(kMaxDescriptor));
   if (!error.empty()) return Status(Code::kUnavailable, error);
   return std::string(in.rest());
+}
+
+Result<std::string> AwaitAnswer(const BenchChannel& channel, double seconds) {
+  pollfd polled[] = {{channel.fd(), POLLIN, 0}, {StopDescriptor(), POLLIN, 0}};
+  const TimePoint deadline = Clock::now() + FromSeconds(seconds);
+  const int ready = poll(polled, 2, static_cast<int>(seconds * 1000));
+  WC_RETURN_IF_ERROR(CheckStop());
+  if (ready == 0) return Status(Code::kTimedOut, "a process of the benchmark has not answered in time");
+  return channel.TakeAnswer(deadline);
 }
 
 Result<ChannelPair> MakeChannelPair() {

@@ -33,6 +33,10 @@ class BenchChannel {
   UniqueFd fd_;
 };
 
+/// The next answer, while this process has not been asked to end. Errors: what went wrong at the other side;
+/// kTimedOut, kCancelled.
+Result<std::string> AwaitAnswer(const BenchChannel& channel, double seconds);
+
 /// Two ends of one such stream, within this host.
 struct ChannelPair {
   BenchChannel a;

@@ -1,7 +1,5 @@
 #include "tools/p2p_party.h"
 
-#include <sched.h>
-
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -10,6 +8,7 @@
 #include "base/strings.h"
 #include "endpoint/endpoint.h"
 #include "tools/p2p_memory.h"
+#include "tools/pinning.h"
 
 namespace weightcast::tools {
 namespace {
@@ -19,21 +18,6 @@ constexpr uint64_t kMaxPieces = uint64_t{1} << 22;  ///< Of a round.
 constexpr uint64_t kWakeBytes = 4096;               ///< At the end of the memory: for what is not measured.
 constexpr double kMeetSeconds = 60;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
-
-void PinToCore(uint32_t number) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
-  const uint32_t which = number % static_cast<uint32_t>(CPU_COUNT(&allowed));
-  for (uint32_t cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed) || seen++ != which) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    return;
-  }
-}
 
 int64_t Now() { return Clock::now().time_since_epoch().count(); }
 
