@@ -1,10 +1,13 @@
-"""`weightcast bench connect` and `bench register`: that they work, never how fast."""
+"""`weightcast bench connect`, `register` and `floor`: that they work, never how fast."""
 
+import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
-from cli import fails, only_json, run
+from cli import BINARY, ROOT, fails, only_json, run
 
 
 def test_connect_counts_every_connection_over_every_transport():
@@ -53,3 +56,48 @@ def test_register_prints_a_table():
     lines = result.stdout.splitlines()
     assert lines[0].startswith("gpt2, 1 trainer (ddp) -> 1 engine of 1 rank")
     assert lines[-1].split()[0] == "2"
+
+
+def test_floor_measures_every_kind():
+    results = only_json(run("bench", "floor", "--sizes", "13,1M", "--milliseconds", 1, "--json"))["results"]
+    assert [(one["what"], one["bytes"]) for one in results] == [
+        *((what, size) for what in ("memcpy", "stream", "cross", "socket") for size in (13, 1 << 20)),
+        ("socket-ping", 8),
+        ("flag-ping", 8),
+    ]
+    for one in results:
+        assert list(one) == ["what", "bytes", "gb_per_s", "p50_us", "p99_us"]
+        assert one["gb_per_s"] > 0
+        assert 0 < one["p50_us"] <= one["p99_us"]
+
+
+def test_floor_prints_a_table():
+    result = run("bench", "floor", "--what", "flag-ping", "--milliseconds", 1)
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[:2] for line in result.stdout.splitlines()] == [
+        ["what", "bytes"],
+        ["flag-ping", "8"],
+    ]
+
+
+def test_side_by_side_prints_ratios(tmp_path):
+    command = [sys.executable, ROOT / "bench" / "side_by_side.py", "--binary", BINARY, "--peers", ""]
+    command += ["--turns", "2", "--seconds", "0.001", "--sizes", "8,2x4K", "--json", tmp_path / "figures"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+    rows = json.loads((tmp_path / "figures").read_text())["rows"]
+    assert len(rows) == sum(line.startswith(("| tcp", "| shm")) for line in result.stdout.splitlines())
+    compared = {(one["road"], one["contender"]) for one in rows if "ratio" in one}
+    assert compared == {
+        ("tcp", "floor: socket"),
+        ("tcp", "floor: socket-ping"),
+        ("any", "floor: cross"),
+        ("mapped", "floor: memcpy"),
+        ("mapped", "floor: stream"),
+        ("mapped", "floor: flag-ping"),
+    }
+    for one in rows:
+        assert one["turns"] == 2
+        assert one["p50_us"] > 0
+        if "ratio" in one:
+            assert 0 < one["least"] <= one["ratio"] <= one["greatest"]

@@ -1,0 +1,34 @@
+"""A peer with an API for Python: its own file is the program that measures, inside its environment."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+from . import Missing
+
+
+def check_import(python: pathlib.Path, module: str, environment: dict[str, str]) -> None:
+    """Raises Missing when it does not load here."""
+    command = [str(python), "-c", f"import {module}"]
+    result = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
+    )
+    if result.returncode != 0:
+        raise Missing(f"it does not load: {(result.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+
+
+def measure(
+    python: pathlib.Path,
+    program: str,
+    environment: dict[str, str],
+    sizes: list[str],
+    seconds: float,
+    cores: list[int],
+) -> dict[str, float]:
+    command = [str(python), program, "--sizes", ",".join(sizes), "--seconds", str(seconds)]
+    command += ["--cores", ",".join(map(str, cores))]
+    result = subprocess.run(
+        command, env={**os.environ, **environment}, check=True, capture_output=True, text=True, timeout=600
+    )
+    return {one["size"]: one["p50_us"] for one in json.loads(result.stdout)["results"]}
