@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "base/random.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "tools/bench_processes.h"
@@ -40,7 +41,8 @@ Status P2pCrew::StartHere(const Settings& settings, const std::string& token) {
 Status P2pCrew::Start(const P2pOptions& options) {
   if (options.connect.empty()) {
     const Settings settings = SettingsOn("127.0.0.1", options.settings);
-    for (int64_t i = 0; i < 2 * options.pairs; ++i) WC_RETURN_IF_ERROR(StartHere(settings, /*token=*/""));
+    const std::string token = StrCat(RandomId(), RandomId());
+    for (int64_t i = 0; i < 2 * options.pairs; ++i) WC_RETURN_IF_ERROR(StartHere(settings, token));
     return Status::Ok();
   }
   WC_ASSIGN_OR_RETURN(const HostPort place, ParseHostPort(options.connect));

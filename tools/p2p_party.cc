@@ -15,7 +15,8 @@ namespace {
 
 constexpr size_t kMaxAsk = 1 << 20;
 constexpr uint64_t kMaxPieces = uint64_t{1} << 22;  ///< Of a round.
-constexpr uint64_t kWakeBytes = 4096;               ///< At the end of the memory: for what is not measured.
+constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
+constexpr uint64_t kWakeBytes = 4096;  ///< At the end of the memory: for what is not measured.
 constexpr double kMeetSeconds = 60;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
 
@@ -75,6 +76,8 @@ class Party {
  private:
   Result<std::string> SetUp(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeSetup(message));
+    if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
+      return Status(Code::kProtocol, "the benchmark's messages are out of order");
     transport_ = setup.transport;
     PinToCore(setup.number);
     EndpointOptions options;
@@ -122,7 +125,8 @@ class Party {
     const bool sizes = work.piece_bytes > 0 && work.piece_bytes <= all && work.iovs > 0 &&
                        work.iovs <= kMaxPieces && work.slots > 0 && work.slots <= kMaxPieces / work.iovs &&
                        work.repeats > 0 && work.repeats <= kMaxPieces;
-    if (connection_ && sizes && within(work.from) && within(work.to)) return Status::Ok();
+    const bool known = work.op == "write" || work.op == "read";
+    if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
     return {Code::kProtocol, "the benchmark was asked for transfers outside its memory"};
   }
 
