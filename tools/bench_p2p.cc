@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "tools/bench_processes.h"
 #include "tools/command.h"
 #include "tools/json.h"
 #include "tools/output.h"
@@ -69,12 +70,13 @@ class BenchP2pCommand : public Command {
     flags.Add("--connect", options_.connect, "HOST:PORT", "Measure with the other half of each pair there");
   }
   Status Run(const Context& context) override {
+    // Many processes on few cores.
+    WC_ASSIGN_OR_RETURN(options_.settings, Settings::From(PatientSettings(context)));
     if (!listen_.empty()) return Listen(context);
     WC_ASSIGN_OR_RETURN(const auto groups, Groups());
     std::vector<P2pResult> results;
     ProgressBar bar;
     const size_t all = groups.size() * groups.front().size();
-    options_.settings = context.settings;
     options_.seconds = static_cast<double>(milliseconds_) / 1000;
     for (const auto& cases : groups) {
       WC_RETURN_IF_ERROR(MeasureP2p(cases, options_, [&](const P2pResult& result) {
@@ -127,7 +129,7 @@ class BenchP2pCommand : public Command {
   Status Listen(const Context& context) const {
     if (!options_.connect.empty())
       return {Code::kInvalidArgument, "give either --listen or --connect, on one host each"};
-    return ServeParties(listen_, context.settings, [&](std::string_view address) {
+    return ServeParties(listen_, options_.settings, [&](std::string_view address) {
       Json json;
       json.BeginObject().Key("address").String(address).EndObject();
       return Print(context.json ? json.Line() : StrCat("listening at ", address, "\n"));

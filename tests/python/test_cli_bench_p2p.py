@@ -16,7 +16,7 @@ TINY = ["--sizes", "13,3x7", "--milliseconds", 1]
 
 
 def measured(*arguments: object) -> list[dict]:
-    results = only_json(run("bench", "p2p", *arguments, "--json", timeout=120))["results"]
+    results = only_json(run("bench", "p2p", *arguments, "--json", timeout=240))["results"]
     for one in results:
         assert one["gb_per_s"] > 0
         assert 0 < one["p50_us"] <= one["p99_us"]
