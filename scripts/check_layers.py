@@ -17,6 +17,7 @@ ALLOWED = {
     "trace": ["base"],
     "transport": ["base", "memory", "wire", "trace"],
     "endpoint": ["base", "memory", "wire", "trace", "transport"],
+    "p2p": ["base", "memory", "transport", "endpoint"],
     "control": ["base", "plan", "wire", "trace"],
     "worker": ["base", "plan", "checkpoint", "memory", "wire", "trace", "transport", "endpoint", "control"],
 }

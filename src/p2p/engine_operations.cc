@@ -1,0 +1,427 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+#include "p2p/engine.h"
+
+// Operations, from the call to their end.
+namespace weightcast::p2p {
+namespace {
+
+constexpr Duration kGlance = std::chrono::milliseconds(100);  ///< Between two looks at `interrupted`.
+/// A transfer ends by itself when the peer is dead; a slow network is no reason.
+constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
+
+constexpr uint32_t kGrantsOfChannel = 16;
+
+Status NoSuchOperation(uint64_t number) {
+  return {Code::kInvalidArgument, StrCat("there is no operation ", number, ", or its end was told already")};
+}
+
+bool Sends(const Operation& operation) { return operation.kind == OperationKind::kSend; }
+bool Receives(const Operation& operation) { return operation.kind == OperationKind::kReceive; }
+
+uint64_t BytesOf(const std::vector<Slice>& slices) {
+  uint64_t bytes = 0;
+  for (const Slice& slice : slices) bytes += slice.length;
+  return bytes;
+}
+
+}  // namespace
+
+// --- Calls -------------------------------------------------------------------------------------------
+
+Result<OperationPtr> Engine::Make(OperationKind kind, std::span<const Local> local) {
+  auto operation = std::make_shared<Operation>();
+  operation->kind = kind;
+  for (size_t i = 0; i < local.size(); ++i) {
+    if (local[i].length == 0) {
+      operation->parts.emplace_back();
+      continue;
+    }
+    auto part = Resolve(local[i]);
+    if (!part.ok()) {
+      const std::lock_guard lock(mutex_);
+      Retire(*operation);
+      return Status(part.status().code(), local.size() == 1
+                                              ? part.status().message()
+                                              : StrCat("piece ", i, ": ", part.status().message()));
+    }
+    operation->bytes += part->length;
+    operation->parts.push_back(*std::move(part));
+  }
+  return operation;
+}
+
+/// To a channel that lives, if its memory has not been deregistered meanwhile.
+Status Engine::Attach(Operation& operation, uint64_t channel) {
+  auto usable = Usable(channel);
+  Status wrong = usable.ok() ? StillRegistered(operation) : usable.status();
+  if (wrong.ok()) {
+    operation.channel = *std::move(usable);
+  } else {
+    Retire(operation);
+  }
+  return wrong;
+}
+
+uint64_t Engine::Number(OperationPtr operation) {
+  operations_[++last_operation_] = std::move(operation);
+  return last_operation_;
+}
+
+Result<uint64_t> Engine::Send(uint64_t channel, std::span<const Local> from) {
+  WC_ASSIGN_OR_RETURN(const OperationPtr send, Make(OperationKind::kSend, from));
+  const std::lock_guard lock(mutex_);
+  WC_RETURN_IF_ERROR(Attach(*send, channel));
+  send->number = ++send->channel->sends;
+  send->channel->sending[send->number] = send;
+  const uint64_t number = Number(send);
+  MeetOffer(send);
+  return number;
+}
+
+Result<uint64_t> Engine::Receive(uint64_t channel, std::span<const Local> to) {
+  if (to.size() > kMaxPieces) {
+    return Status(Code::kInvalidArgument,
+                  StrCat("a recv into ", to.size(), " pieces, more than ", kMaxPieces, "; split it"));
+  }
+  WC_ASSIGN_OR_RETURN(const OperationPtr receive, Make(OperationKind::kReceive, to));
+  const std::lock_guard lock(mutex_);
+  WC_RETURN_IF_ERROR(Attach(*receive, channel));
+  receive->number = ++receive->channel->receives;
+  receive->channel->receiving[receive->number] = receive;
+  const uint64_t number = Number(receive);
+  auto& abandoned = receive->channel->abandoned;
+  if (const auto found = abandoned.find(receive->number); found != abandoned.end()) {
+    const Status reason = found->second;
+    abandoned.erase(found);
+    Finish(*receive, reason);
+    return number;
+  }
+  receive->channel->peer->without_grant.push_back(receive);
+  OfferWhatCanBe(receive->channel->peer);
+  return number;
+}
+
+Result<uint64_t> Engine::Write(uint64_t channel, std::span<const Local> local,
+                               std::span<const Advert> adverts) {
+  return OneSided(OperationKind::kWrite, channel, local, adverts);
+}
+
+Result<uint64_t> Engine::Read(uint64_t channel, std::span<const Local> local,
+                              std::span<const Advert> adverts) {
+  return OneSided(OperationKind::kRead, channel, local, adverts);
+}
+
+Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::span<const Local> local,
+                                  std::span<const Advert> adverts) {
+  if (local.size() != adverts.size()) {
+    return Status(Code::kInvalidArgument, StrCat(local.size(), " pieces of local memory and ", adverts.size(),
+                                                 " of the peer's; there must be as many"));
+  }
+  WC_ASSIGN_OR_RETURN(const OperationPtr operation, Make(kind, local));
+  const std::lock_guard lock(mutex_);
+  WC_RETURN_IF_ERROR(Attach(*operation, channel));
+  for (size_t i = 0; i < adverts.size(); ++i) {
+    if (Status wrong = CheckAdvert(adverts[i], local[i].length, *operation->channel->peer); !wrong.ok()) {
+      Retire(*operation);
+      return wrong;
+    }
+    operation->remote.push_back(
+        {.memory = adverts[i].memory, .offset = adverts[i].offset, .length = local[i].length});
+  }
+  operation->channel->one_sided.insert(operation);
+  const uint64_t number = Number(operation);
+  Launch(operation);
+  return number;
+}
+
+Status Engine::CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
+  const Identity& owner = peer.connection.peer();
+  if (advert.owner != owner.incarnation) {
+    return {Code::kInvalidArgument, StrCat("the advertised memory is not of the peer of this connection, ",
+                                           ToString(owner), "; has that process restarted?")};
+  }
+  if (length > advert.length)
+    return {Code::kOutOfBounds, StrCat(length, " bytes, but ", advert.length, " were advertised")};
+  return Status::Ok();
+}
+
+// --- Sends meet receives -----------------------------------------------------------------------------
+
+/// If it is there as a whole.
+void Engine::MeetOffer(const OperationPtr& send) {
+  auto& offers = send->channel->offers;
+  const auto found = offers.find(send->number);
+  if (found == offers.end() || found->second.offer.more) return;
+  const Channel::Offered offered = std::move(found->second);
+  offers.erase(found);
+  send->channel->peer->offered -= offered.offer.slices.size();
+  if (!offered.reason.ok()) return Finish(*send, offered.reason);
+  const uint64_t wanted = BytesOf(offered.offer.slices);
+  if (wanted != send->bytes) {
+    return FailSend(
+        *send, {Code::kInvalidArgument, StrCat("a send of ", send->bytes, " bytes meets a recv of ", wanted,
+                                               "; they must be as long")});
+  }
+  send->grant = offered.offer.grant;
+  send->remote = offered.offer.slices;
+  Launch(send);
+}
+
+void Engine::FailSend(Operation& send, const Status& reason) {
+  if (send.ended) return;
+  Tell(*send.channel->peer, Abandon{.channel = send.channel->wire, .number = send.number, .reason = reason});
+  Finish(send, reason);
+}
+
+/// False: it has asked for what is missing.
+Result<bool> Engine::AllDescribed(const Operation& operation, Peer& peer) {
+  bool described = true;
+  for (const Slice& slice : operation.remote) {
+    if (slice.length == 0) continue;
+    const auto entry = peer.imports.try_emplace(slice.memory).first;
+    Peer::Import& import = entry->second;
+    if (!import.reason.ok()) {
+      const Status reason = import.reason;
+      peer.imports.erase(entry);  // Who comes next asks again: something may have run out for a moment.
+      return reason;
+    }
+    if (import.region) continue;
+    described = false;
+    if (!std::exchange(import.asked, true)) Tell(peer, Want{.memory = slice.memory});
+  }
+  return described;
+}
+
+void Engine::Launch(const OperationPtr& operation) {
+  if (operation->ended) return;
+  Peer& peer = *operation->channel->peer;
+  const auto fail = [&](const Status& reason) {
+    return Sends(*operation) ? FailSend(*operation, reason) : Finish(*operation, reason);
+  };
+  const auto described = AllDescribed(*operation, peer);
+  if (!described.ok()) return fail(described.status());
+  if (!*described) {
+    peer.describing.push_back(operation);
+    return;
+  }
+  TransferOptions options;
+  options.timeout = kNoLimit;
+  if (Sends(*operation)) {
+    options.grant = operation->grant;
+    options.signal = 0;
+  }
+  options.on_end = [this, operation](const Status& outcome) { OnTransferEnd(*operation, outcome); };
+  const auto pieces = PiecesOf(*operation, peer);
+  auto transfer = operation->kind == OperationKind::kRead ? peer.connection.Read(pieces, std::move(options))
+                                                          : peer.connection.Write(pieces, std::move(options));
+  if (!transfer.ok()) return fail(transfer.status());
+  operation->transfer = *std::move(transfer);
+  changed_.notify_all();  // Whoever waits can drive it.
+}
+
+/// Both sides are rows of bytes: a piece ends where either side's does.
+std::vector<Piece> Engine::PiecesOf(const Operation& operation, const Peer& peer) {
+  std::vector<Piece> pieces;
+  pieces.reserve(operation.parts.size());
+  auto slice = operation.remote.begin();
+  uint64_t slice_done = 0;
+  for (const Part& part : operation.parts) {
+    for (uint64_t done = 0; done < part.length;) {
+      for (; slice_done == slice->length; slice_done = 0) ++slice;
+      const uint64_t length = std::min(part.length - done, slice->length - slice_done);
+      pieces.push_back({.local_region = part.memory->region->id(),
+                        .remote_region = peer.imports.at(slice->memory).region.value(),
+                        .local_offset = part.memory->region->offset() + part.offset + done,
+                        .remote_offset = slice->offset + slice_done,
+                        .length = length});
+      done += length;
+      slice_done += length;
+    }
+  }
+  return pieces;
+}
+
+void Engine::OnTransferEnd(Operation& operation, Status outcome) {
+  const std::lock_guard lock(mutex_);
+  if (operation.ended) return;
+  if (outcome.code() == Code::kCancelled && !operation.reason.ok()) outcome = operation.reason;
+  const Channel& channel = *operation.channel;
+  if (!Sends(operation) || !channel.status.ok()) return Finish(operation, outcome);
+  if (outcome.ok()) {
+    Tell(*channel.peer, Finished{.channel = channel.wire, .number = operation.number});
+    Finish(operation, outcome);
+  } else if (outcome.code() == Code::kFenced) {
+    // The receiver took its leave back: it has every byte, or has said why. Either comes as its answer.
+    if (!std::exchange(operation.asked, true))
+      Tell(*channel.peer, Abandon{.channel = channel.wire, .number = operation.number, .reason = outcome});
+  } else {
+    FailSend(operation, outcome);
+  }
+}
+
+// --- Receives ----------------------------------------------------------------------------------------
+
+/// In order, but no channel takes all grants of the connection.
+void Engine::OfferWhatCanBe(const PeerPtr& peer) {
+  auto& waiting = peer->without_grant;
+  for (auto next = waiting.begin(); next != waiting.end();) {
+    const OperationPtr receive = *next;
+    if (!receive->ended && receive->channel->granted >= kGrantsOfChannel) {
+      ++next;
+      continue;
+    }
+    if (!receive->ended && !OfferOne(receive)) return;
+    next = waiting.erase(next);
+  }
+}
+
+/// False: the connection has no grant left.
+bool Engine::OfferOne(const OperationPtr& receive) {
+  GrantOptions options;
+  options.transfers = 1;
+  options.on_transfer = [this, receive](uint32_t, const GrantProgress&) {
+    const std::lock_guard lock(mutex_);
+    EndReceive(receive, Status::Ok());
+  };
+  auto grant = receive->channel->peer->connection.OpenGrant(std::move(options));
+  if (grant.status().code() == Code::kExhausted) return false;
+  if (grant.ok()) {
+    ++receive->channel->granted;
+    receive->grant = *grant;
+    OfferMemory(*receive);
+  } else {
+    Finish(*receive, grant.status());
+  }
+  return true;
+}
+
+void Engine::OfferMemory(const Operation& receive) {
+  Peer& peer = *receive.channel->peer;
+  Offer offer{.channel = receive.channel->wire,
+              .number = receive.number,
+              .grant = receive.grant,
+              .more = false,
+              .slices = {}};
+  for (const Part& part : receive.parts) {
+    if (part.length == 0) continue;
+    if (offer.slices.size() == Offer::kMaxSlices) {
+      offer.more = true;
+      Tell(peer, offer);
+      offer.more = false;
+      offer.slices.clear();
+    }
+    TellOf(peer, *part.memory);
+    offer.slices.push_back({.memory = part.memory->id, .offset = part.offset, .length = part.length});
+  }
+  Tell(peer, offer);
+}
+
+/// Well or badly: first takes back what the peer may write to, also once it has written all: a chunk that was
+/// sent again because a lane failed may still be on its way.
+void Engine::EndReceive(const OperationPtr& receive, const Status& outcome) {
+  if (receive->ended || receive->ending) return;
+  if (receive->grant.id == 0) return Finish(*receive, outcome);
+  receive->ending = true;
+  receive->limit = Clock::now() + 2 * options_.settings.lease;
+  const PeerPtr peer = receive->channel->peer;
+  peer->connection.RevokeGrant(receive->grant, [this, peer, receive, outcome] {
+    const std::lock_guard lock(mutex_);
+    --receive->channel->granted;
+    Finish(*receive, outcome);
+    OfferWhatCanBe(peer);
+  });
+}
+
+// --- Ends --------------------------------------------------------------------------------------------
+
+void Engine::Finish(Operation& operation, const Status& outcome) {
+  if (operation.ended) return;
+  operation.ended = true;
+  operation.outcome = outcome;
+  if (operation.transfer && !operation.transfer->fenced())
+    operation.limit = Clock::now() + options_.settings.lease;
+  if (Sends(operation)) operation.channel->sending.erase(operation.number);
+  if (Receives(operation)) operation.channel->receiving.erase(operation.number);
+  std::erase_if(operation.channel->one_sided,
+                [&](const OperationPtr& one) { return one.get() == &operation; });
+  Retire(operation);
+  changed_.notify_all();
+}
+
+void Engine::Cancel(const OperationPtr& operation, const Status& reason) {
+  if (operation->ended) return;
+  if (operation->reason.ok()) operation->reason = reason;
+  if (operation->transfer) return operation->transfer->Cancel();
+  if (Sends(*operation)) return FailSend(*operation, reason);
+  if (!Receives(*operation)) return Finish(*operation, reason);
+  const Channel& channel = *operation->channel;
+  if (channel.status.ok() && !operation->ending)
+    Tell(*channel.peer, Withdraw{.channel = channel.wire, .number = operation->number, .reason = reason});
+  EndReceive(operation, reason);
+}
+
+/// Nobody touches its memory any more; or somebody stopped may, which its outcome then says.
+bool Engine::IsOver(Operation& operation) {
+  const bool late = Clock::now() >= operation.limit;
+  if (!operation.ended && operation.ending && late)
+    Finish(operation, {Code::kTimedOut, "the peer is stopped and may still write to the memory: keep it"});
+  if (!operation.ended) return false;
+  return !operation.transfer || operation.transfer->fenced() || late;
+}
+
+std::optional<Status> Engine::Poll(uint64_t number) {
+  OperationPtr operation;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = operations_.find(number);
+    if (found == operations_.end()) return NoSuchOperation(number);
+    if (!IsOver(*found->second)) return std::nullopt;
+    operation = std::move(found->second);
+    operations_.erase(found);
+  }
+  operation->retired.clear();  // Waits until they are closed.
+  return operation->outcome;
+}
+
+Status Engine::Wait(uint64_t number, const Interrupted& interrupted) {
+  std::unique_lock lock(mutex_);
+  const auto found = operations_.find(number);
+  if (found == operations_.end()) return NoSuchOperation(number);
+  const OperationPtr operation = found->second;
+  bool cancelled = false;
+  while (!IsOver(*operation)) {
+    auto transfer = operation->transfer;
+    if (transfer && !operation->asked) {
+      lock.unlock();
+      Drive(*operation, *transfer);
+    } else {
+      changed_.wait_for(lock, kGlance);
+      if (IsOver(*operation)) break;
+      lock.unlock();
+    }
+    const bool stop = !cancelled && interrupted && interrupted();
+    lock.lock();
+    if (stop) {
+      cancelled = true;
+      Cancel(operation, {Code::kCancelled, "interrupted"});
+    }
+  }
+  operations_.erase(number);
+  lock.unlock();
+  operation->retired.clear();
+  return operation->outcome;
+}
+
+/// On the caller's own thread, which is quicker than to be told of the end.
+void Engine::Drive(Operation& operation, Transfer transfer) {
+  const TimePoint until = Clock::now() + kGlance;
+  (void)transfer.Wait(until);
+  if (!transfer.ended()) return;
+  OnTransferEnd(operation, transfer.Wait());
+  (void)transfer.WaitFenced(until);
+}
+
+}  // namespace weightcast::p2p

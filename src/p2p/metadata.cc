@@ -1,0 +1,123 @@
+#include "p2p/metadata.h"
+
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "base/socket.h"
+#include "base/strings.h"
+
+namespace weightcast::p2p {
+namespace {
+
+constexpr uint32_t kMetadataMagic = 0x31454357;  // "WCE1"
+constexpr uint32_t kAdvertMagic = 0x31414357;    // "WCA1"
+constexpr uint32_t kAdvertsMagic = 0x314c4357;   // "WCL1"
+constexpr size_t kMaxAddress = 64;
+constexpr size_t kChecksum = sizeof(uint64_t);
+
+/// Filled up with zeros to `size`, the last eight bytes a checksum of all before.
+std::string Seal(ByteWriter body, size_t size) {
+  std::string bytes = body.Take();
+  bytes.resize(size - kChecksum);
+  ByteWriter checksum;
+  checksum.Put(Hash64(bytes));
+  return bytes + checksum.bytes();
+}
+
+/// The fields of what Seal made; kInvalidArgument if this is not it.
+Result<ByteReader> Unseal(std::string_view bytes, size_t size, uint32_t magic, std::string_view what) {
+  if (bytes.size() != size)
+    return Status(Code::kInvalidArgument, StrCat(what, " has ", size, " bytes, not ", bytes.size()));
+  ByteReader checksum(bytes.substr(size - kChecksum));
+  const std::string_view body = bytes.substr(0, size - kChecksum);
+  ByteReader fields(body);
+  if (fields.Get<uint32_t>() != magic)
+    return Status(Code::kInvalidArgument,
+                  StrCat("these bytes are not ", what, " of this release of weightcast"));
+  if (checksum.Get<uint64_t>() != Hash64(body))
+    return Status(Code::kInvalidArgument, StrCat(what, " was damaged on its way: its checksum is wrong"));
+  return fields;
+}
+
+}  // namespace
+
+std::string Encode(const EngineMetadata& metadata) {
+  ByteWriter writer;
+  writer.Put(kMetadataMagic);
+  writer.Put(metadata.incarnation);
+  writer.Put(metadata.rank);
+  writer.Put(metadata.gpu.index);
+  writer.Put(static_cast<uint8_t>(metadata.gpu.by_index));
+  writer.PutString(std::string_view(metadata.gpu.label).substr(0, Gpu::kMaxLabel));
+  for (const std::string& address : metadata.addresses) {
+    const size_t needed = writer.bytes().size() + sizeof(uint32_t) + address.size();
+    if (address.empty() || address.size() > kMaxAddress || needed > EngineMetadata::kBytes - kChecksum)
+      continue;
+    writer.PutString(address);
+  }
+  return Seal(std::move(writer), EngineMetadata::kBytes);
+}
+
+Result<EngineMetadata> ParseMetadata(std::string_view bytes) {
+  WC_ASSIGN_OR_RETURN(ByteReader reader,
+                      Unseal(bytes, EngineMetadata::kBytes, kMetadataMagic, "an endpoint's metadata"));
+  EngineMetadata metadata;
+  metadata.incarnation = reader.Get<Incarnation>();
+  metadata.rank = reader.Get<uint32_t>();
+  metadata.gpu.index = reader.Get<int32_t>();
+  metadata.gpu.by_index = reader.Get<uint8_t>() != 0;
+  metadata.gpu.label = reader.GetString(Gpu::kMaxLabel);
+  while (reader.rest().size() >= sizeof(uint32_t)) {  // Zeros fill the rest: an empty one is the end.
+    const std::string_view address = reader.GetString(kMaxAddress);
+    if (address.empty()) break;
+    WC_RETURN_IF_ERROR(ParseHostPort(address).status());
+    metadata.addresses.emplace_back(address);
+  }
+  if (!reader.ok() || metadata.incarnation == 0 || metadata.addresses.empty())
+    return Status(Code::kInvalidArgument, "an endpoint's metadata is malformed");
+  return metadata;
+}
+
+std::string Encode(const Advert& advert) {
+  ByteWriter writer;
+  writer.Put(kAdvertMagic);
+  for (const uint64_t field : {advert.owner, advert.memory, advert.offset, advert.length, advert.address})
+    writer.Put(field);
+  return Seal(std::move(writer), Advert::kBytes);
+}
+
+Result<Advert> ParseAdvert(std::string_view bytes) {
+  WC_ASSIGN_OR_RETURN(ByteReader reader, Unseal(bytes, Advert::kBytes, kAdvertMagic, "advertised memory"));
+  Advert advert;
+  for (uint64_t* field : {&advert.owner, &advert.memory, &advert.offset, &advert.length, &advert.address})
+    *field = reader.Get<uint64_t>();
+  if (advert.owner == 0 || advert.memory == 0 || advert.offset > UINT64_MAX - advert.length)
+    return Status(Code::kInvalidArgument, "advertised memory is malformed");
+  return advert;
+}
+
+std::string Encode(const std::vector<Advert>& adverts) {
+  ByteWriter writer;
+  writer.Put(kAdvertsMagic);
+  writer.Put(static_cast<uint32_t>(adverts.size()));
+  for (const Advert& advert : adverts) writer.PutRaw(Encode(advert));
+  return writer.Take();
+}
+
+Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
+  ByteReader reader(bytes);
+  const auto magic = reader.Get<uint32_t>();
+  const auto count = reader.Get<uint32_t>();
+  if (magic != kAdvertsMagic || count > kMaxAdverts || reader.rest().size() != count * Advert::kBytes)
+    return Status(Code::kInvalidArgument,
+                  "these bytes are no serialized descriptors of this release of weightcast");
+  std::vector<Advert> adverts;
+  for (uint32_t i = 0; i < count; ++i) {
+    WC_ASSIGN_OR_RETURN(const Advert advert, ParseAdvert(reader.GetRaw(Advert::kBytes)));
+    adverts.push_back(advert);
+  }
+  return adverts;
+}
+
+}  // namespace weightcast::p2p

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "endpoint/endpoint.h"
+#include "p2p/messages.h"
+
+// What an engine keeps of its peers; all guarded by its mutex.
+namespace weightcast::p2p {
+
+struct Peer;
+struct Channel;
+
+/// Registered memory.
+struct Memory {
+  uint64_t id = 0;
+  std::byte* address = nullptr;
+  uint64_t length = 0;
+  std::shared_ptr<Region> region;  ///< Null from the moment at which it is deregistered.
+  bool temporary = false;          ///< Of one operation.
+  bool advertised = false;         ///< Registered because it was advertised.
+};
+
+/// One piece of an operation on this side.
+struct Part {
+  std::shared_ptr<Memory> memory;
+  uint64_t offset = 0;  ///< Within the memory.
+  uint64_t length = 0;
+};
+
+enum class OperationKind { kSend, kReceive, kWrite, kRead };
+
+/// send, recv, write or read, from the call until somebody has heard how it ended.
+struct Operation {
+  OperationKind kind{};
+  std::shared_ptr<Channel> channel;
+  uint64_t number = 0;  ///< Of the sends, or of the receives, of its channel.
+  std::vector<Part> parts;
+  uint64_t bytes = 0;
+  std::vector<Slice> remote;         ///< Once known: the peer's memory.
+  transport::GrantName grant;        ///< A receive's own, or the one under which a send writes.
+  std::optional<Transfer> transfer;  ///< From its beginning on.
+  Status reason;                     ///< Why it was cancelled.
+  bool asked = false;                ///< A send whose grant was revoked: the receiver says how it ended.
+  bool ending = false;               ///< A receive whose grant is being revoked.
+  bool ended = false;
+  Status outcome;
+  TimePoint limit = TimePoint::max();  ///< Nobody waits longer for what a stopped peer may still touch.
+  std::vector<std::shared_ptr<Region>> retired;  ///< Of this call alone; to be closed without the mutex.
+};
+using OperationPtr = std::shared_ptr<Operation>;
+
+/// One end of a channel. A closed one is in no table any more.
+struct Channel {
+  uint64_t id = 0;    ///< The script's.
+  uint64_t wire = 0;  ///< Both engines'.
+  std::shared_ptr<Peer> peer;
+  Gpu gpu;        ///< The peer's.
+  Status status;  ///< Why it is closed.
+  uint64_t sends = 0;
+  uint64_t receives = 0;
+  uint32_t granted = 0;                        ///< Receives that hold a grant.
+  std::map<uint64_t, OperationPtr> sending;    ///< All sends that have not ended.
+  std::map<uint64_t, OperationPtr> receiving;  ///< All receives that have not ended.
+  std::set<OperationPtr> one_sided;            ///< All reads and writes that have not ended.
+  /// The peer's receives for which no send was called yet; a reason: they have ended already.
+  struct Offered {
+    Offer offer;
+    Status reason;
+  };
+  std::map<uint64_t, Offered> offers;
+  std::map<uint64_t, Status>
+      abandoned;  ///< The peer's sends that will not come, before a receive was called.
+};
+using ChannelPtr = std::shared_ptr<Channel>;
+
+/// Another engine, as long as the connection to it lives.
+struct Peer {
+  explicit Peer(Connection to) : connection(std::move(to)) {}
+
+  /// A memory of the peer.
+  struct Import {
+    bool asked = false;              ///< Its description is on its way.
+    Status reason;                   ///< Why it cannot be used.
+    std::optional<uint32_t> region;  ///< Connection::Import's.
+  };
+
+  Connection connection;
+  uint64_t opened = 0;                      ///< Channels, by us.
+  bool lower = false;                       ///< Ours is the smaller incarnation.
+  Status lost;                              ///< Why the connection has ended.
+  std::map<uint64_t, ChannelPtr> channels;  ///< By their number on the wire.
+  std::map<uint64_t, Import> imports;
+  std::set<uint64_t> told;                 ///< Memories of ours that it has been described.
+  size_t offered = 0;                      ///< Slices in its offers that wait for a send.
+  uint64_t shared_generation = 0;          ///< How often the shared channel was closed.
+  std::deque<OperationPtr> without_grant;  ///< Receives that wait for one, in order.
+  std::vector<OperationPtr> describing;    ///< Operations that wait for descriptions.
+};
+using PeerPtr = std::shared_ptr<Peer>;
+
+}  // namespace weightcast::p2p
