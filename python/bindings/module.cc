@@ -9,4 +9,5 @@ NB_MODULE(_weightcast, module) {
   BindTensor(module);
   BindMemory(module);
   BindWorker(module);
+  BindP2p(module);
 }

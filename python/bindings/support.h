@@ -78,5 +78,6 @@ void BindStatus(nb::module_& module);
 void BindTensor(nb::module_& module);
 void BindMemory(nb::module_& module);
 void BindWorker(nb::module_& module);
+void BindP2p(nb::module_& module);
 
 }  // namespace weightcast::bindings

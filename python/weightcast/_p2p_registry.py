@@ -1,0 +1,78 @@
+"""Which endpoints of `weightcast.p2p` this user has on this host.
+
+Each announces itself by a file with its metadata, on which it holds a lock as long as it lives: a file whose
+lock is free was left by a process that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import stat
+import tempfile
+import weakref
+from collections.abc import Iterator
+
+from .errors import Permission
+
+
+def _folder() -> pathlib.Path:
+    base = pathlib.Path("/dev/shm")
+    if not os.access(base, os.W_OK):
+        base = pathlib.Path(tempfile.gettempdir())
+    folder = base / f"weightcast-p2p-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise Permission(f"{folder} belongs to somebody else; remove it")
+    return folder
+
+
+_open: weakref.WeakSet[Announcement] = weakref.WeakSet()
+
+
+class Announcement:
+    """Tells of an endpoint until it is closed. A forked child lets go of it: the lock is the parent's."""
+
+    def __init__(self, metadata: bytes) -> None:
+        handle, name = tempfile.mkstemp(prefix=".", dir=_folder())
+        self._file = os.fdopen(handle, "wb")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        self._file.write(metadata)
+        self._file.flush()
+        hidden = pathlib.Path(name)
+        self._path = hidden.rename(hidden.with_name(hidden.name[1:]))
+        self._owner = os.getpid()
+        _open.add(self)
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        if os.getpid() == self._owner:
+            self._path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def _let_go() -> None:
+    for one in list(_open):
+        one.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def announced() -> Iterator[bytes]:
+    """The metadata of every endpoint that lives, one's own too; those of dead ones are cleared away."""
+    for path in sorted(_folder().iterdir()):
+        if path.name.startswith("."):
+            continue
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield file.read()
+            else:
+                path.unlink(missing_ok=True)
