@@ -56,7 +56,7 @@ class BenchP2pCommand : public Command {
     flags.AddList("--transports", transports_, "NAMES",
                   "shm, tcp; without it: both, with --connect tcp alone");
     flags.AddList("--memories", memories_, "KINDS", "mapped: memory both sides map; any: anonymous pages");
-    flags.AddList("--ops", ops_, "OPS", "write, read");
+    flags.AddList("--ops", ops_, "OPS", "write, read, send (each meets a recv that waits)");
     flags.AddList("--sizes", sizes_, "SIZES", "Bytes of a transfer, or pieces that lie apart: 200x64K");
     flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
     flags.Add("--both", options_.both, "Both directions at once; GB/s is their sum");
@@ -102,7 +102,11 @@ class BenchP2pCommand : public Command {
     };
     if (!known(memories_, {"mapped", "any"}))
       return Status(Code::kInvalidArgument, "--memories takes mapped and any");
-    if (!known(ops_, {"write", "read"})) return Status(Code::kInvalidArgument, "--ops takes write and read");
+    if (!known(ops_, {"write", "read", "send"}))
+      return Status(Code::kInvalidArgument, "--ops takes write, read and send");
+    if (options_.both && std::find(ops_.begin(), ops_.end(), "send") != ops_.end())
+      return Status(Code::kInvalidArgument,
+                    "--both takes write and read: a process that sends does nothing else");
     std::vector<std::string> transports = transports_;
     if (transports.empty())
       transports =

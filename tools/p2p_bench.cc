@@ -59,10 +59,11 @@ class Measurement {
   Measurement(const P2pCrew& crew, const P2pCase& one, const P2pOptions& options, uint64_t direction_bytes)
       : crew_(crew), case_(one), options_(options), work_(WorkOf(one, options)) {
     if (options.both) work_.to = direction_bytes;
-    const bool write = one.op == "write";
+    const bool write = one.op != "read";
     for (size_t party = 0; party < crew.size(); ++party) {
       const bool first = party % 2 == 0;
       if (options.both || first) runners_.push_back(party);
+      if (one.op == "send" && !first) receivers_.push_back(party);
       if (options.both || first == write) fillers_.push_back(party);
       if (options.both || first != write) checkers_.push_back(party);
     }
@@ -108,6 +109,9 @@ class Measurement {
     const bool cores = runners_.size() <= std::thread::hardware_concurrency();
     if (runners_.size() > 1 && cores && options_.connect.empty())
       work.start = (Clock::now() + kHeadStart).time_since_epoch().count();
+    PartyWork receive = work;
+    receive.op = "recv";
+    for (const size_t party : receivers_) WC_RETURN_IF_ERROR(crew_.Ask(party, Encode(Ask::kRun, receive)));
     for (const size_t party : runners_) WC_RETURN_IF_ERROR(crew_.Ask(party, Encode(Ask::kRun, work)));
     Span here;
     Span there;
@@ -119,6 +123,7 @@ class Measurement {
       bytes += times.transfers.size() * case_.bytes();
       for (const int64_t one : times.transfers) transfers_.push_back(static_cast<double>(one) / 1e9);
     }
+    WC_RETURN_IF_ERROR(crew_.AwaitAll(receivers_));
     const auto span = static_cast<double>(std::max<int64_t>({here.length(), there.length(), 1}));
     rates_.push_back(static_cast<double>(bytes) / span);
     return Status::Ok();
@@ -138,20 +143,22 @@ class Measurement {
   const P2pOptions& options_;
   PartyWork work_;
   std::vector<size_t> runners_;
+  std::vector<size_t> receivers_;  ///< Of sends.
   std::vector<size_t> fillers_;
   std::vector<size_t> checkers_;
   std::vector<double> transfers_;  ///< Seconds.
   std::vector<double> rates_;      ///< GB/s of each round.
 };
 
-Status SetUp(const P2pCrew& crew, const P2pCase& one, uint64_t bytes) {
+Status SetUp(const P2pCrew& crew, const P2pCase& one, uint64_t bytes, bool messages) {
   std::vector<size_t> all(crew.size());
   for (size_t party = 0; party < all.size(); ++party) {
     all[party] = party;
     const PartySetup setup{.transport = one.transport,
                            .memory = one.memory,
                            .bytes = bytes,
-                           .number = static_cast<uint32_t>(party)};
+                           .number = static_cast<uint32_t>(party),
+                           .messages = messages};
     WC_RETURN_IF_ERROR(crew.Ask(party, Encode(setup)));
   }
   std::vector<PartyHello> hellos;
@@ -174,7 +181,9 @@ Status MeasureP2p(const std::vector<P2pCase>& cases, const P2pOptions& options,
   P2pCrew crew;
   WC_RETURN_IF_ERROR(crew.Start(options));
   const uint64_t direction = MemoryFor(cases, options);
-  WC_RETURN_IF_ERROR(SetUp(crew, cases.front(), options.both ? 2 * direction : direction));
+  const bool messages =
+      std::any_of(cases.begin(), cases.end(), [](const P2pCase& one) { return one.op == "send"; });
+  WC_RETURN_IF_ERROR(SetUp(crew, cases.front(), options.both ? 2 * direction : direction, messages));
   for (const P2pCase& one : cases) {
     WC_ASSIGN_OR_RETURN(const P2pResult result, Measurement(crew, one, options, direction).Run());
     on_result(result);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kMaxMessage = 8 << 20;
 constexpr size_t kMaxName = 256;
+constexpr size_t kMaxMetadata = 4096;
 constexpr size_t kMaxDescriptor = 64 << 10;
 constexpr uint32_t kMaxAddresses = 256;
 constexpr double kSendSeconds = 30;
@@ -32,6 +33,7 @@ void Write(ByteWriter& out, const PartyHello& hello) {
   out.PutString(hello.descriptor);
   out.Put(static_cast<uint32_t>(hello.addresses.size()));
   for (const std::string& address : hello.addresses) out.PutString(address);
+  out.PutString(hello.metadata);
 }
 
 PartyHello ReadHello(ByteReader& in) {
@@ -39,6 +41,7 @@ PartyHello ReadHello(ByteReader& in) {
   hello.descriptor = in.GetString(kMaxDescriptor);
   for (auto left = std::min(in.Get<uint32_t>(), kMaxAddresses); left > 0 && in.ok(); --left)
     hello.addresses.emplace_back(in.GetString(kMaxName));
+  hello.metadata = in.GetString(kMaxMetadata);
   return hello;
 }
 
@@ -108,6 +111,7 @@ std::string Encode(const PartySetup& setup) {
   out.PutString(setup.memory);
   out.Put(setup.bytes);
   out.Put(setup.number);
+  out.Put(static_cast<uint8_t>(setup.messages));
   return out.Take();
 }
 
@@ -118,6 +122,7 @@ Result<PartySetup> DecodeSetup(std::string_view bytes) {
   setup.memory = in.GetString(kMaxName);
   setup.bytes = in.Get<uint64_t>();
   setup.number = in.Get<uint32_t>();
+  setup.messages = in.Get<uint8_t>() != 0;
   return Whole(in, std::move(setup));
 }
 

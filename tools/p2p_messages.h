@@ -57,7 +57,8 @@ struct PartySetup {
   std::string transport;
   std::string memory;
   uint64_t bytes = 0;
-  uint32_t number = 0;  ///< Among all parties; chooses its core.
+  uint32_t number = 0;    ///< Among all parties; chooses its core.
+  bool messages = false;  ///< It is to send or receive too.
 };
 
 /// How another party finds this one.
@@ -66,6 +67,7 @@ struct PartyHello {
   Incarnation incarnation = 0;
   std::string descriptor{};  ///< Of its memory.
   std::vector<std::string> addresses{};
+  std::string metadata{};  ///< For messages; empty: it does not exchange any.
 };
 
 struct PartyMeeting {

@@ -1,6 +1,7 @@
 #include "tools/p2p_party.h"
 
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/strings.h"
 #include "endpoint/endpoint.h"
 #include "tools/p2p_memory.h"
+#include "tools/p2p_messenger.h"
 #include "tools/pinning.h"
 
 namespace weightcast::tools {
@@ -16,7 +18,8 @@ namespace {
 constexpr size_t kMaxAsk = 1 << 20;
 constexpr uint64_t kMaxPieces = uint64_t{1} << 22;  ///< Of a round.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
-constexpr uint64_t kWakeBytes = 4096;  ///< At the end of the memory: for what is not measured.
+constexpr uint64_t kWakeBytes = 4096;    ///< At the end of the memory: for what is not measured.
+constexpr uint64_t kReceivesAhead = 16;  ///< Fewer than a connection has grants.
 constexpr double kMeetSeconds = 60;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
 
@@ -65,6 +68,8 @@ class Party {
     }
     WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeWork(message));
     WC_RETURN_IF_ERROR(Accept(work));
+    if (ask == Ask::kRun && work.op == "send") return RunSends(work);
+    if (ask == Ask::kRun && work.op == "recv") return RunReceives(work);
     if (ask == Ask::kRun) return Run(work);
     if (ask == Ask::kFill)
       FillRound(memory_.bytes(), work);
@@ -90,10 +95,17 @@ class Party {
     WC_ASSIGN_OR_RETURN(endpoint_, Endpoint::Create(std::move(options)));
     WC_ASSIGN_OR_RETURN(Region region, endpoint_->Register(memory_.bytes(), Access::kReadWrite));
     region_.emplace(std::move(region));
-    return Encode(PartyHello{.number = setup.number,
-                             .incarnation = endpoint_->self().incarnation,
-                             .descriptor = region_->Descriptor(),
-                             .addresses = endpoint_->Addresses()});
+    PartyHello hello{.number = setup.number,
+                     .incarnation = endpoint_->self().incarnation,
+                     .descriptor = region_->Descriptor(),
+                     .addresses = endpoint_->Addresses()};
+    if (setup.messages) {
+      Settings settings = settings_;
+      settings.transport = setup.transport;
+      WC_ASSIGN_OR_RETURN(messenger_, P2pMessenger::Make(settings, token_, setup.number, memory_.bytes()));
+      hello.metadata = messenger_->metadata();
+    }
+    return Encode(hello);
   }
 
   Result<std::string> Meet(std::string_view message) {
@@ -115,6 +127,7 @@ class Party {
     }
     WC_ASSIGN_OR_RETURN(remote_, connection.Import(meeting.peer.descriptor));
     connection_.emplace(std::move(connection));
+    if (messenger_ != nullptr) WC_RETURN_IF_ERROR(messenger_->Meet(meeting.peer.metadata));
     return std::string();
   }
 
@@ -125,7 +138,8 @@ class Party {
     const bool sizes = work.piece_bytes > 0 && work.piece_bytes <= all && work.iovs > 0 &&
                        work.iovs <= kMaxPieces && work.slots > 0 && work.slots <= kMaxPieces / work.iovs &&
                        work.repeats > 0 && work.repeats <= kMaxPieces;
-    const bool known = work.op == "write" || work.op == "read";
+    const bool messages = work.op == "send" || work.op == "recv";
+    const bool known = work.op == "write" || work.op == "read" || (messages && messenger_ != nullptr);
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
     return {Code::kProtocol, "the benchmark was asked for transfers outside its memory"};
   }
@@ -179,6 +193,48 @@ class Party {
     return Encode(times);
   }
 
+  static std::vector<MessagePiece> MessageOf(const PartyWork& work, uint64_t begin, uint64_t slot) {
+    std::vector<MessagePiece> pieces;
+    for (uint64_t i = 0; i < work.iovs; ++i)
+      pieces.push_back({begin + slot * work.stride() + 2 * i * work.piece_bytes, work.piece_bytes});
+    return pieces;
+  }
+
+  Result<std::string> RunSends(const PartyWork& work) const {
+    PartyTimes times;
+    const MessagePiece wake{memory_.bytes().size() - 64, 8};
+    WC_ASSIGN_OR_RETURN(const uint64_t first, messenger_->Send({&wake, 1}));
+    WC_RETURN_IF_ERROR(messenger_->Wait(first));
+    int64_t last = times.begin = Now();
+    for (uint64_t i = 0; i < work.repeats * work.slots; ++i) {
+      WC_ASSIGN_OR_RETURN(const uint64_t send, messenger_->Send(MessageOf(work, work.from, i % work.slots)));
+      WC_RETURN_IF_ERROR(messenger_->Wait(send));
+      const int64_t now = Now();
+      times.transfers.push_back(now - last);
+      last = now;
+    }
+    times.end = last;
+    return Encode(times);
+  }
+
+  /// Some are posted ahead, as those do who want speed.
+  Result<std::string> RunReceives(const PartyWork& work) const {
+    const MessagePiece wake{memory_.bytes().size() - 64, 8};
+    WC_ASSIGN_OR_RETURN(const uint64_t first, messenger_->Receive({&wake, 1}));
+    const uint64_t all = work.repeats * work.slots;
+    std::deque<uint64_t> posted{first};
+    for (uint64_t i = 0; i < all || !posted.empty();) {
+      for (; i < all && posted.size() < kReceivesAhead; ++i) {
+        WC_ASSIGN_OR_RETURN(const uint64_t next,
+                            messenger_->Receive(MessageOf(work, work.to, i % work.slots)));
+        posted.push_back(next);
+      }
+      WC_RETURN_IF_ERROR(messenger_->Wait(posted.front()));
+      posted.pop_front();
+    }
+    return std::string();
+  }
+
   Settings settings_;
   const std::string token_;
   std::string transport_;
@@ -187,6 +243,7 @@ class Party {
   std::unique_ptr<Endpoint> endpoint_;
   std::optional<Region> region_;  ///< After what it is a region of.
   std::optional<Connection> connection_;
+  std::unique_ptr<P2pMessenger> messenger_;  ///< For send and recv; after its memory.
   uint32_t remote_ = 0;
 };
 
