@@ -46,7 +46,9 @@ Status Core::CheckOptions() const {
 Status Core::Init(Factories factories) {
   WC_ASSIGN_OR_RETURN(progress_, Progress::Create(*this));
   sockets_ = std::make_unique<Sockets>(progress_->poller());
-  WC_ASSIGN_OR_RETURN(Door door, OpenDoor(settings()));
+  Settings of_door = settings();  // Transports listen on ports of their own.
+  if (options_.port != 0) of_door.port_range = StrCat(options_.port, "-", options_.port);
+  WC_ASSIGN_OR_RETURN(Door door, OpenDoor(of_door));
   if (options_.token.empty() && !door.loopback_only) {
     return {
         Code::kPermission,

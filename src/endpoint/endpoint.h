@@ -138,6 +138,7 @@ class Connection {
 struct EndpointOptions {
   Identity self;        ///< incarnation 0: a random one is made.
   std::string token{};  ///< Empty: only with the setting `bind` at a loopback address.
+  uint16_t port = 0;    ///< Where peers find it; 0: any of the setting `port_range`.
   Settings settings{};
   /// Asked for each peer that has proven the token; default: takes everyone of the same job. The error
   /// reaches the peer. Asked on both sides of a connection. Called from the progress thread; must not block.

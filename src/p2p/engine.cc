@@ -35,12 +35,11 @@ EndpointOptions EndpointOptionsOf(const EngineOptions& options) {
 /// On the port where scripts look, if that is free.
 Result<std::unique_ptr<Endpoint>> CreateEndpoint(EndpointOptions options, const EngineOptions& from) {
   if (!from.settings.port_range.empty()) return Endpoint::Create(std::move(options));
-  const int port = kFirstPort + from.gpu.index;
   EndpointOptions first = options;
-  first.settings.port_range = StrCat(port, "-", port);
+  first.port = static_cast<uint16_t>(kFirstPort + from.gpu.index);
   auto endpoint = Endpoint::Create(std::move(first));
   if (endpoint.ok()) return endpoint;
-  WC_LOG(kInfo, "p2p: port ", port, " is not to be had (", endpoint.status().message(),
+  WC_LOG(kInfo, "p2p: port ", kFirstPort + from.gpu.index, " is not to be had (", endpoint.status().message(),
          "); any other is taken");
   return Endpoint::Create(std::move(options));
 }

@@ -333,6 +333,24 @@ TEST_P(EngineTest, WrongArgumentsAreRefused) {
   EXPECT_EQ(a->Accept(Clock::now(), Never).status().code(), Code::kTimedOut);
 }
 
+TEST(Engine, ListensWhereScriptsLook) {
+  std::unique_ptr<Engine> engine;
+  uint32_t index = 0;
+  std::string wanted;
+  // Another program may have the port.
+  for (index = 2000; index < 2100 && engine == nullptr; ++index) {
+    engine = MakeEngine("tcp", index);
+    wanted = StrCat("127.0.0.1:", kFirstPort + index);
+    if (engine->metadata().addresses.front() != wanted) engine.reset();
+  }
+  ASSERT_NE(engine, nullptr);
+  const auto other = MakeEngine("tcp", index - 1);
+  EXPECT_NE(other->metadata().addresses.front(), wanted) << "any other";
+  const auto connected =
+      other->Connect("127.0.0.1", static_cast<uint16_t>(kFirstPort + index - 1), false, Soon(), Never);
+  EXPECT_TRUE(connected.ok()) << connected.status().ToString();
+}
+
 TEST(Engine, AnotherTokenIsRefusedAndNobodyIsWaitedFor) {
   const auto a = MakeEngine("tcp", 0);
   const auto stranger = MakeEngine("tcp", 1, "another");
