@@ -12,6 +12,9 @@ namespace {
 
 /// Descriptors tell of rare things while everybody spins; looking costs a system call.
 constexpr uint32_t kTurnsPerPoll = 64;
+/// And callers come and go quickly: whoever slept until a descriptor was ready, and does not look at once,
+/// finds it ready again.
+constexpr Duration kPollInterval = std::chrono::microseconds(100);
 constexpr uint32_t kOperationsPerTurn = 64;
 
 }  // namespace
@@ -29,7 +32,7 @@ void ShmTransport::Poll() {
   poll_now_ = false;
   std::array<epoll_event, 64> events;
   const int count = context_.poller.Wait(events, Duration(0));
-  const TimePoint now = Clock::now();
+  const TimePoint now = polled_ = Clock::now();
   for (int i = 0; i < count; ++i) Dispatch(events[i].data.u64, now);
   acceptor_.Expire(context_.poller, now);
   for (Link* link : order_) {
@@ -45,6 +48,7 @@ void ShmTransport::Dispatch(uint64_t key, TimePoint now) {
   } else if (kind == PollKind::kTimer) {
     uint64_t expired = 0;
     [[maybe_unused]] const ssize_t ignored = read(timer_.get(), &expired, sizeof expired);
+    timer_at_.reset();
   } else if (kind == PollKind::kListener) {
     acceptor_.Accept(context_.poller, now);
   } else if (kind == PollKind::kStranger) {
@@ -147,7 +151,7 @@ bool ShmTransport::Arm() {
 void ShmTransport::Disarm() {
   asleep_.store(false, std::memory_order_seq_cst);
   for (Link* link : order_) link->Disarm();
-  poll_now_ = true;
+  if (Clock::now() - polled_ >= kPollInterval) poll_now_ = true;
 }
 
 void ShmTransport::SetTimer() {
@@ -155,6 +159,8 @@ void ShmTransport::SetTimer() {
   for (const Link* link : order_) {
     if (const auto of_link = link->due(); of_link && (!due || *of_link < *due)) due = of_link;
   }
+  if (due == timer_at_) return;
+  timer_at_ = due;
   itimerspec when{};
   if (due) {
     const int64_t at = std::max<int64_t>(due->time_since_epoch().count(), 1);

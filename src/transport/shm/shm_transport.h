@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -78,6 +79,7 @@ class ShmTransport final : public Transport {
   Context context_;
   WakeFd wake_;
   UniqueFd timer_;
+  std::optional<TimePoint> timer_at_;  ///< When it fires.
   Acceptor acceptor_;
   const std::string boot_id_;
 
@@ -87,6 +89,7 @@ class ShmTransport final : public Transport {
   std::vector<RegionFence> region_fences_;
   uint32_t turns_ = 0;
   bool poll_now_ = true;
+  TimePoint polled_{};
   std::atomic<bool> asleep_{false};
 };
 

@@ -90,8 +90,11 @@ void Registry::FreeImport(LinkId link, RemoteRegion region) {
 
 void Registry::Put(Command command) {
   commands_.push_back(std::move(command));
-  pending_.store(true, std::memory_order_release);
-  if (armed_) wake_.Wake();
+  // Sequentially consistent, as in Arm: either it sees this command, or this sees that it is armed.
+  pending_.store(true, std::memory_order_seq_cst);
+  if (!armed_.load(std::memory_order_seq_cst)) return;
+  woken_.store(true, std::memory_order_release);
+  wake_.Wake();
 }
 
 void Registry::Take(std::vector<Command>& commands) {
@@ -102,15 +105,16 @@ void Registry::Take(std::vector<Command>& commands) {
 }
 
 bool Registry::Arm() {
-  const std::lock_guard lock(mutex_);
-  armed_ = commands_.empty();
-  return armed_;
+  armed_.store(true, std::memory_order_seq_cst);
+  if (!pending_.load(std::memory_order_seq_cst)) return true;
+  armed_.store(false, std::memory_order_relaxed);
+  return false;
 }
 
 void Registry::Disarm() {
-  const std::lock_guard lock(mutex_);
-  if (!std::exchange(armed_, false)) return;
-  wake_.Drain();
+  armed_.store(false, std::memory_order_relaxed);
+  // A wake-up that comes after this is drained by the next.
+  if (woken_.load(std::memory_order_acquire) && woken_.exchange(false)) wake_.Drain();
 }
 
 }  // namespace weightcast::transport::tcp

@@ -69,7 +69,8 @@ class Registry {
   std::set<uint32_t> regions_;  ///< Ids in use, until their Deregistered.
   std::map<LinkId, Imports> links_;
   std::vector<Command> commands_;
-  bool armed_ = false;
+  std::atomic<bool> armed_ = false;
+  std::atomic<bool> woken_ = false;  ///< wake_ is readable, or is about to be.
   std::atomic<bool> pending_ = false;
   WakeFd wake_;
 };

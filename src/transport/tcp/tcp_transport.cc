@@ -299,7 +299,12 @@ bool TcpTransport::Arm() {
       if (!lane->Arm()) return false;
     }
   }
-  const TimePoint next = NextStep();
+  return SetTimer(NextStep()) && registry_.Arm();
+}
+
+/// False: it is time already.
+bool TcpTransport::SetTimer(TimePoint next) {
+  if (next == timer_at_) return next == TimePoint::max() || next > Clock::now();
   itimerspec spec{};  // All zero: off.
   if (next != TimePoint::max()) {
     if (next <= Clock::now()) return false;
@@ -309,7 +314,8 @@ bool TcpTransport::Arm() {
     spec.it_value.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count();
   }
   timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
-  return registry_.Arm();
+  timer_at_ = next;
+  return true;
 }
 
 void TcpTransport::Disarm() { registry_.Disarm(); }

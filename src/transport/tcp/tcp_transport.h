@@ -70,12 +70,14 @@ class TcpTransport final : public Transport, private Door::Host {
   void OnReady(uint64_t key);
   void StepTimers();
   [[nodiscard]] TimePoint NextStep() const;
+  bool SetTimer(TimePoint next);
 
   Settings settings_;
   Incarnation self_;
   std::string boot_id_;
   Poller poller_;
   UniqueFd timer_;
+  TimePoint timer_at_ = TimePoint::max();  ///< When it fires; max: never.
   Registry registry_;
   Door door_;
   RegionTable regions_;
