@@ -54,6 +54,10 @@ class Connection::State : public std::enable_shared_from_this<State> {
 
   Result<uint32_t> Import(std::string_view descriptor);
   void Release(uint32_t index) { imports_.Remove(index); }
+  [[nodiscard]] uint64_t LengthOf(uint32_t index) const {
+    const auto import = imports_.Find(index);
+    return import == nullptr ? 0 : import->length;
+  }
   Result<std::shared_ptr<Transfer::State>> Begin(transport::OpKind kind, std::span<const Piece> pieces,
                                                  TransferOptions options);
   Result<transport::GrantName> OpenGrant(GrantOptions options);

@@ -18,6 +18,8 @@ using transport::LinkId;
 using transport::Role;
 
 constexpr Duration kLinger = std::chrono::seconds(1);
+/// At whether a caller inside Connect is to give up.
+constexpr Duration kBetweenLooks = std::chrono::milliseconds(100);
 /// Sockets that linger: at most this many, and no more than their share of the descriptors.
 constexpr size_t kMaxLingering = 1024;
 constexpr size_t kLingeringShare = 16;
@@ -93,9 +95,23 @@ Result<Core::ConnectionState> Core::Connect(const std::vector<std::string>& addr
   call->expected = expected;
   call->deadline = deadline;
   progress_->Submit(MakeTask([this, call] { meetings_->Connect(call); }), /*now=*/true);
-  progress_->WaitFor(call->done, 1, std::nullopt);  // The call has its own limit.
+  WaitForCall(call);
   if (!call->status.ok()) return call->status;
   return call->connection;
+}
+
+/// The call has its own limit.
+void Core::WaitForCall(const std::shared_ptr<ConnectCall>& call) {
+  const auto& interrupted = options_.interrupted;
+  if (!interrupted) {
+    progress_->WaitFor(call->done, 1, std::nullopt);
+    return;
+  }
+  while (!progress_->WaitFor(call->done, 1, After(kBetweenLooks))) {
+    if (!interrupted()) continue;
+    progress_->Call([&] { meetings_->Interrupt(call); });
+    return;
+  }
 }
 
 void Core::OnProven(Proven proven) {

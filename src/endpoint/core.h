@@ -106,6 +106,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   Status CheckOptions() const;
   Status CreateTransports(Factories factories);
   Status AddTransport(const transport::TransportFactory& factory);
+  void WaitForCall(const std::shared_ptr<ConnectCall>& call);
   bool PumpAll();
   void Dispatch(const transport::Event& event);
   template <typename OfLink>

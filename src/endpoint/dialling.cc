@@ -35,6 +35,8 @@ int Weight(Code code) {
   }
 }
 
+std::string Named(const Identity& expected) { return expected.role.empty() ? "a peer" : ToString(expected); }
+
 }  // namespace
 
 void Meetings::Connect(std::shared_ptr<ConnectCall> call) {
@@ -54,7 +56,13 @@ void Meetings::Connect(std::shared_ptr<ConnectCall> call) {
 void Meetings::GiveUp(const Call& call) {
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat("; ", error);
-  Resolve(call, {Code::kTimedOut, StrCat("no connection to ", ToString(call->expected), " in time", errors)},
+  Resolve(call, {Code::kTimedOut, StrCat("no connection to ", Named(call->expected), " in time", errors)},
+          nullptr);
+}
+
+void Meetings::Interrupt(const Call& call) {
+  Resolve(call,
+          {Code::kCancelled, StrCat("interrupted before there was a connection to ", Named(call->expected))},
           nullptr);
 }
 
@@ -119,7 +127,7 @@ void Meetings::FailDialling(const Call& call) {
   }
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat(errors.empty() ? "" : "; ", error);
-  Resolve(call, {call->worst, StrCat("cannot connect to ", ToString(call->expected), ": ", errors)}, nullptr);
+  Resolve(call, {call->worst, StrCat("cannot connect to ", Named(call->expected), ": ", errors)}, nullptr);
 }
 
 void Meetings::WaitFor(const Call& call, Incarnation target) {

@@ -102,6 +102,27 @@ Status Transfer::WaitFenced(std::optional<TimePoint> deadline) {
   return WaitPhase(*state_, State::kFenced, deadline);
 }
 
+void Transfer::OnEnd(std::function<void(const Status&)> then) {
+  if (state_->core->forked()) return;
+  state_->core->progress().Submit(
+      endpoint::MakeTask([state = state_, then = std::move(then)]() mutable {
+        if (state->phase.value() >= State::kEnded) {
+          state->core->Later([state, then = std::move(then)] { then(state->outcome); });
+          return;
+        }
+        auto& on_end = state->options.on_end;
+        if (on_end == nullptr) {
+          on_end = std::move(then);
+          return;
+        }
+        on_end = [first = std::move(on_end), then = std::move(then)](const Status& status) {
+          first(status);
+          then(status);
+        };
+      }),
+      /*now=*/true);
+}
+
 void Transfer::Cancel() {
   if (ended() || state_->core->forked()) return;
   state_->core->progress().Submit(endpoint::MakeTask([state = state_] {
@@ -122,6 +143,7 @@ std::string Connection::transport_name() const { return state_->transport_name()
 Status Connection::status() const { return state_->status(); }
 Result<uint32_t> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
 void Connection::Release(uint32_t remote_region) { state_->Release(remote_region); }
+uint64_t Connection::LengthOf(uint32_t remote_region) const { return state_->LengthOf(remote_region); }
 
 Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
   WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));

@@ -81,6 +81,9 @@ class Connection {
   static constexpr size_t kMaxNotice = 32 << 10;  ///< Bytes.
   explicit Connection(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
+  /// Both name the same connection.
+  friend bool operator==(const Connection&, const Connection&) = default;
+
   [[nodiscard]] const Identity& peer() const;
   /// Bytes of the chunks that the peer cuts its transfers into.
   [[nodiscard]] uint64_t peer_chunk() const;
@@ -96,6 +99,8 @@ class Connection {
   /// outside: kProtocol if it is malformed, kInvalidArgument if it is another peer's.
   Result<uint32_t> Import(std::string_view descriptor);
   void Release(uint32_t remote_region);
+  /// Bytes of an imported region; 0: there is none of this index.
+  [[nodiscard]] uint64_t LengthOf(uint32_t remote_region) const;
 
   /// One asynchronous vectored transfer. Zero-length pieces are allowed; no pieces: ends at once (a
   /// signal is still set). Offsets count from the first byte of the registration for local_region (a
@@ -150,6 +155,9 @@ struct EndpointOptions {
   /// A notice came where none waited: a hint to call TakeNotice until it gives no more. Not before the
   /// connection's on_connection. Called from the progress thread; must not block.
   std::function<void(Connection)> on_notice{};
+  /// Looked at about ten times a second by a caller inside Connect, on its own thread: true ends that wait
+  /// with kCancelled.
+  std::function<bool()> interrupted{};
 };
 
 /// One process' door to the network. Thread safe. One progress thread, asleep when idle; callers in

@@ -63,8 +63,9 @@ class Meetings {
   [[nodiscard]] const std::vector<std::string>& addresses() const { return door_.addresses; }
 
   void Connect(std::shared_ptr<ConnectCall> call);
-  /// The caller no longer waits.
+  /// The caller no longer waits: its time is over, or it was interrupted.
   void GiveUp(const std::shared_ptr<ConnectCall>& call);
+  void Interrupt(const std::shared_ptr<ConnectCall>& call);
 
   void OnConnectionReady(const std::shared_ptr<Connection::State>& connection);
   /// One that had not become ready.

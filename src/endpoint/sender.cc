@@ -329,7 +329,9 @@ Status Sender::Explain(const State& transfer, Code code) const {
                                                    : "the grant was revoked"};
     case Code::kPermission:
       return {code,
-              "the peer's region does not allow it; register it with another access, or write under a grant"};
+              "the peer's region is closed or does not allow it; register it with another access, or write "
+              "under a "
+              "grant"};
     case Code::kOutOfBounds:
       return {code, "outside the peer's region"};
     case Code::kPeerDead:

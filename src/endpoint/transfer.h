@@ -45,6 +45,10 @@ class Transfer {
   /// `deadline` ends only the waiting: kTimedOut, the transfer goes on.
   Status Wait(std::optional<TimePoint> deadline = std::nullopt);
   Status WaitFenced(std::optional<TimePoint> deadline = std::nullopt);
+  /// Calls `then` once, from the progress thread, when the transfer has ended; soon, if it has already. As
+  /// TransferOptions::on_end, for those who learn only later that they have to wait; each of several calls
+  /// is served. Must not block. Never called if the endpoint is closed already: look at ended() afterwards.
+  void OnEnd(std::function<void(const Status&)> then);
   /// Ends it as kCancelled if it has not ended.
   void Cancel();
   [[nodiscard]] uint64_t bytes() const;

@@ -196,6 +196,23 @@ TEST_F(ConnectTest, ASilentAddressDelaysButDoesNotStop) {
   EXPECT_EQ(status.code(), Code::kTimedOut);
 }
 
+TEST_F(ConnectTest, ACallerCanBeInterrupted) {
+  std::atomic<bool> interrupted{false};
+  std::thread::id asked;
+  Party a({.interrupted = [&] {
+    asked = std::this_thread::get_id();
+    return interrupted.exchange(true);
+  }});
+  Party b({.rank = 1});
+  auto silent = Listen(*SocketAddress::Parse("127.0.0.1:0"), {});
+  const std::string address = LocalAddressOf(silent->get())->ToString();
+  const Status status = a->Connect({address}, {}, Soon()).status();
+  EXPECT_EQ(status.code(), Code::kCancelled) << status.ToString();
+  EXPECT_EQ(asked, std::this_thread::get_id());
+  interrupted = false;
+  EXPECT_TRUE(a.Connect(b).ok()) << "only that call was interrupted";
+}
+
 TEST_F(ConnectTest, StrangersAtTheDoorDoNoHarm) {
   Party a;
   Party b({.rank = 1});

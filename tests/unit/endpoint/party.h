@@ -41,6 +41,7 @@ struct PartyOptions {
   std::map<std::string, std::string> settings{};
   std::function<Status(const Identity&)> admit{};
   std::function<void(Connection)> on_notice{};
+  std::function<bool()> interrupted{};
 };
 
 /// An endpoint over fake transports, and what its callbacks have told.
@@ -54,6 +55,7 @@ class Party {
     made.settings = SettingsOf(options.settings);
     made.admit = options.admit;
     made.on_notice = options.on_notice;
+    made.interrupted = options.interrupted;
     made.on_connection = [this](Connection connection) {
       const std::lock_guard lock(mutex_);
       connections_.push_back(std::move(connection));

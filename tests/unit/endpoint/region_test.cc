@@ -41,6 +41,8 @@ TEST_F(RegionTest, OffsetsCountFromTheImportedRegion) {
   auto region = pair.b->Register(buffer->bytes().subspan(10'000, 500), Access::kReadWrite);
   auto index = pair.to_b->Import(region->Descriptor());
   ASSERT_TRUE(index.ok()) << index.status().ToString();
+  EXPECT_EQ(pair.to_b->LengthOf(*index), 500U);
+  EXPECT_EQ(pair.to_b->LengthOf(*index + 1), 0U);
   Piece piece{pair.source_region->id(), *index, 20, 0, 500};
   ASSERT_TRUE(pair.to_b->Write({&piece, 1}, {})->Wait().ok());
   EXPECT_TRUE(

@@ -74,6 +74,26 @@ TEST_F(TransferTest, NothingToWriteEndsAtOnce) {
   EXPECT_EQ(pair.a.fast().posted(), 0U);
 }
 
+TEST_F(TransferTest, WhoeverAsksIsToldOfTheEnd) {
+  FakeNet::SetDefaults("fast", {.hold = true});
+  Pair pair;
+  pair.b.fast().Set([](Faults& faults) { faults.hold = false; });
+  std::atomic<int> told{0};
+  const auto tell = [&](const Status& status) { told += status.ok() ? 1 : 100; };
+  auto write = pair.WriteAll({.on_end = tell});
+  ASSERT_TRUE(write.ok());
+  write->OnEnd(tell);
+  write->OnEnd(tell);
+  EXPECT_EQ(told, 0);
+  pair.a.fast().Set([](Faults& faults) { faults.hold = false; });
+  EXPECT_TRUE(write->Wait().ok());
+  write->OnEnd(tell);  // Also when it has ended.
+  EXPECT_TRUE(Eventually([&] { return told == 4; })) << told;
+  pair.to_b->Close();
+  auto failed = pair.WriteAll();
+  EXPECT_FALSE(failed.ok());
+}
+
 TEST_F(TransferTest, StripesByTheBytesUnderWay) {
   FakeNet::SetDefaults("fast", {.lanes = 4});
   Pair pair(4096 * 64);
