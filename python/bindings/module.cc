@@ -1,3 +1,4 @@
+#include "endpoint.h"
 #include "support.h"
 #include "weightcast/version.h"
 
@@ -10,4 +11,5 @@ NB_MODULE(_weightcast, module) {
   BindMemory(module);
   BindWorker(module);
   BindP2p(module);
+  BindEndpoint(module);
 }

@@ -7,18 +7,31 @@ trainer.publish(step).wait()
 worker = wc.Inference("head:29750", engine="rollout-0")
 worker.register(model)
 version = worker.wait()
+
+The data plane alone, for anything else:
+
+with wc.Endpoint() as endpoint:
+    connection = endpoint.connect("10.0.0.1:4711")
+    remote = connection.import_region(connection.take_notice())
+    connection.write(endpoint.register(array), remote).wait()
 """
 
 from ._weightcast import (
     EngineState,
     EngineStats,
+    Identity,
     RankStats,
+    Region,
+    RegionSlice,
+    RemoteRegion,
+    RemoteSlice,
     RouteStats,
     UpdateStats,
     Version,
     library_version,
     set_log_level,
 )
+from .endpoint import Connection, Endpoint, Transfer
 from .engine_control import EngineControl
 from .errors import (
     Cancelled,
@@ -42,14 +55,17 @@ __version__ = library_version()
 
 __all__ = [
     "Cancelled",
+    "Connection",
     "Controller",
     "Corrupt",
+    "Endpoint",
     "EngineControl",
     "EngineState",
     "EngineStats",
     "Error",
     "Exhausted",
     "Fenced",
+    "Identity",
     "Inference",
     "InvalidArgument",
     "OutOfBounds",
@@ -57,10 +73,15 @@ __all__ = [
     "Permission",
     "ProtocolError",
     "RankStats",
+    "Region",
+    "RegionSlice",
+    "RemoteRegion",
+    "RemoteSlice",
     "RouteStats",
     "Shard",
     "TimedOut",
     "Trainer",
+    "Transfer",
     "Unavailable",
     "Update",
     "UpdateAborted",

@@ -1,0 +1,308 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "endpoint.h"
+
+// Connections: transfers, and notices.
+namespace weightcast::bindings {
+namespace {
+
+using LinkHandle = std::shared_ptr<Link>;
+/// One row a piece: offset in the local slice, offset in the remote one, bytes.
+using PieceTable = nb::ndarray<const uint64_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
+
+std::string TypeName(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
+
+/// The pieces of one transfer, from what Python gives.
+class Batch {
+ public:
+  /// `read`: into local memory.
+  Batch(const Link& link, bool read) : link_(link), read_(read) {}
+
+  void Add(nb::handle local, nb::handle remote) {
+    const LocalSlice& from = LocalOf(local);
+    const RemoteSlice& to = RemoteOf(remote);
+    if (from.length != to.length) {
+      throw StatusError({Code::kInvalidArgument, "the local slice has " + std::to_string(from.length) +
+                                                     " bytes and the remote one " +
+                                                     std::to_string(to.length) + "; they must be as long"});
+    }
+    AddPiece(from, to, 0, 0, from.length);
+  }
+  void AddPairs(const nb::iterable& pairs) {
+    for (const nb::handle pair : pairs) {
+      if (!nb::isinstance<nb::sequence>(pair) || nb::len(pair) != 2) {
+        throw StatusError({Code::kInvalidArgument, "give pairs of (local slice, remote slice)"});
+      }
+      const nb::object local = pair[0];
+      const nb::object remote = pair[1];
+      Add(local, remote);
+    }
+  }
+  void AddTable(nb::handle local, nb::handle remote, const PieceTable& table) {
+    const LocalSlice& from = LocalOf(local);
+    const RemoteSlice& to = RemoteOf(remote);
+    pieces_.reserve(table.shape(0));
+    for (size_t row = 0; row < table.shape(0); ++row) {
+      AddPiece(from, to, table(row, 0), table(row, 1), table(row, 2));
+    }
+  }
+
+  /// With the GIL from the look at the regions on, so that nobody closes one: its number may be another's
+  /// after that. It does not wait for anything.
+  Flight Start(std::optional<double> timeout) {
+    link_.host->Check();
+    link_.host->keeper()->Sweep();
+    for (const auto& registered : registrations_) CheckOpen(registered.get());
+    TransferOptions options;
+    options.timeout = timeout ? DurationOf(*timeout) : link_.host->settings().timeout;
+    Connection connection = link_.connection;
+    auto begun =
+        read_ ? connection.Read(pieces_, std::move(options)) : connection.Write(pieces_, std::move(options));
+    std::sort(registrations_.begin(), registrations_.end());
+    registrations_.erase(std::unique(registrations_.begin(), registrations_.end()), registrations_.end());
+    return {link_.host, ValueOrThrow(std::move(begun)), std::move(registrations_)};
+  }
+
+ private:
+  static void CheckOpen(const Registered* registered) {
+    if (registered != nullptr && !registered->closed()) return;
+    throw StatusError({Code::kInvalidArgument, "the local region is closed; register its memory again"});
+  }
+  const LocalSlice& LocalOf(nb::handle object) const {
+    LocalSlice* slice = nullptr;
+    if (!nb::try_cast(object, slice) || slice == nullptr) {
+      throw StatusError(
+          {Code::kInvalidArgument, "the local side is a " + TypeName(object) +
+                                       "; give a Region of Endpoint.register, or a slice of one"});
+    }
+    CheckOpen(slice->registered.get());
+    if (read_ && !slice->registered->writable()) {
+      throw StatusError(
+          {Code::kInvalidArgument, "the local region is read-only; a read needs memory that can be written"});
+    }
+    return *slice;
+  }
+  const RemoteSlice& RemoteOf(nb::handle object) const {
+    RemoteSlice* slice = nullptr;
+    if (!nb::try_cast(object, slice) || slice == nullptr) {
+      throw StatusError(
+          {Code::kInvalidArgument, "the remote side is a " + TypeName(object) +
+                                       "; give what Connection.import_region returned, or a slice of it"});
+    }
+    if (&slice->imported->link() != &link_ && slice->imported->link().connection != link_.connection) {
+      throw StatusError({Code::kInvalidArgument, "the remote region was imported on another connection"});
+    }
+    return *slice;
+  }
+  static void CheckInside(const char* side, uint64_t offset, uint64_t length, uint64_t size) {
+    if (length <= size && offset <= size - length) return;
+    throw StatusError({Code::kOutOfBounds, std::to_string(length) + " bytes at " + std::to_string(offset) +
+                                               " of a " + side + " slice of " + std::to_string(size)});
+  }
+  void AddPiece(const LocalSlice& from, const RemoteSlice& to, uint64_t local_offset, uint64_t remote_offset,
+                uint64_t length) {
+    CheckInside("local", local_offset, length, from.length);
+    CheckInside("remote", remote_offset, length, to.length);
+    Region& region = from.registered->region();
+    pieces_.push_back({.local_region = region.id(),
+                       .remote_region = to.imported->index(),
+                       .local_offset = region.offset() + from.offset + local_offset,
+                       .remote_offset = to.offset + remote_offset,
+                       .length = length});
+    if (registrations_.empty() || registrations_.back() != from.registered) {
+      registrations_.push_back(from.registered);
+    }
+  }
+
+  const Link& link_;
+  const bool read_;
+  std::vector<Piece> pieces_;
+  Registrations registrations_;
+};
+
+Flight Post(const LinkHandle& link, bool read, nb::handle local, nb::handle remote,
+            std::optional<double> timeout) {
+  Batch batch(*link, read);
+  if (remote.is_none()) {
+    LocalSlice* alone = nullptr;
+    if (nb::try_cast(local, alone) || !nb::isinstance<nb::iterable>(local)) {
+      throw StatusError({Code::kInvalidArgument, "give a local and a remote slice, or a list of such pairs"});
+    }
+    batch.AddPairs(nb::borrow<nb::iterable>(local));
+  } else {
+    batch.Add(local, remote);
+  }
+  return batch.Start(timeout);
+}
+
+Flight PostTable(const LinkHandle& link, bool read, nb::handle local, nb::handle remote,
+                 const PieceTable& table, std::optional<double> timeout) {
+  Batch batch(*link, read);
+  batch.AddTable(local, remote, table);
+  return batch.Start(timeout);
+}
+
+// --- Transfers -----------------------------------------------------------------------------------
+
+/// Until it has ended, or is fenced; its outcome. Raises TimedOut when only the waiting has ended.
+Status WaitFor(Flight& flight, std::optional<double> timeout, bool fenced) {
+  Transfer& transfer = flight.transfer();
+  const auto over = [&] { return fenced ? transfer.fenced() : transfer.ended(); };
+  if (over()) return transfer.Wait();
+  flight.host().Check();
+  const auto outcome = CallUnlocked([&] {
+    return LookUntil(DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+      Status status = fenced ? transfer.WaitFenced(until) : transfer.Wait(until);
+      if (over()) return transfer.Wait();
+      if (status.code() == Code::kTimedOut) return std::nullopt;
+      return status;
+    });
+  });
+  if (!outcome) throw StatusError({Code::kTimedOut, "the transfer goes on; only the waiting has ended"});
+  if (!over()) ThrowIfError(*outcome);
+  return *outcome;
+}
+
+void BindTransfer(nb::module_& module) {
+  nb::class_<Flight>(module, "CoreTransfer")
+      .def_prop_ro("ended", [](Flight& self) { return self.transfer().ended(); })
+      .def_prop_ro("fenced", [](Flight& self) { return self.transfer().fenced(); })
+      .def_prop_ro("nbytes", [](Flight& self) { return self.transfer().bytes(); })
+      .def(
+          "wait",
+          [](Flight& self, std::optional<double> timeout) { ThrowIfError(WaitFor(self, timeout, false)); },
+          nb::arg("timeout").none())
+      .def(
+          "wait_fenced",
+          [](Flight& self, std::optional<double> timeout) { (void)WaitFor(self, timeout, true); },
+          nb::arg("timeout").none())
+      .def("cancel", [](Flight& self) { self.transfer().Cancel(); })
+      .def("ring_at_end", [](Flight& self, const HeldCompletions& held, uint64_t number) {
+        self.transfer().OnEnd([bell = Bell{held.queue, number}](const Status&) { bell.Ring(); });
+      });
+}
+
+// --- Notices -------------------------------------------------------------------------------------
+
+nb::bytes BytesOf(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+/// The peer's oldest notice; false: there is none yet. Errors: why none will come.
+Result<bool> Look(Connection& connection, TimePoint until, std::string& taken) {
+  for (TimePoint limit = until;; limit = Clock::now()) {
+    const bool live = connection.status().ok();
+    auto notice = connection.TakeNotice(limit);
+    if (notice.ok()) {
+      taken = std::move(notice).value();
+      return true;
+    }
+    if (notice.status().code() != Code::kTimedOut) return notice.status();
+    // The reason of an end may be a time-out too: then what was asked after the end counts.
+    if (!live) return Status(Code::kUnavailable, notice.status().message());
+    if (connection.status().ok()) return false;
+  }
+}
+
+nb::bytes TakeNotice(const LinkHandle& link, std::optional<double> timeout) {
+  link->host->Check();
+  Connection connection = link->connection;
+  std::string taken;
+  const auto found = CallUnlocked([&] {
+    return LookUntil(DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+      auto looked = Look(connection, until, taken);
+      if (looked.ok() && !*looked) return std::nullopt;
+      return looked.status();
+    });
+  });
+  if (!found) {
+    throw StatusError({Code::kTimedOut, "no notice has come from " + ToString(connection.peer()) + " (" +
+                                            connection.address() + ")"});
+  }
+  ThrowIfError(*found);
+  return BytesOf(taken);
+}
+
+std::optional<nb::bytes> TryTakeNotice(const LinkHandle& link) {
+  link->host->Check();
+  Connection connection = link->connection;
+  std::string taken;
+  if (!ValueOrThrow(Look(connection, Clock::now(), taken))) return std::nullopt;
+  return BytesOf(taken);
+}
+
+void Notify(const LinkHandle& link, const nb::bytes& message, std::optional<double> timeout) {
+  link->host->Check();
+  Connection connection = link->connection;
+  const std::string_view bytes(message.c_str(), message.size());
+  Status last;
+  const auto found = CallUnlocked([&] {
+    return LookUntil(DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+      last = connection.Notify(bytes, until);
+      if (last.code() == Code::kTimedOut && connection.status().ok()) return std::nullopt;
+      return last;
+    });
+  });
+  ThrowIfError(found.value_or(last));
+}
+
+RemoteRegion Import(const LinkHandle& link, const nb::bytes& descriptor) {
+  link->host->Check();
+  const std::string_view bytes(descriptor.c_str(), descriptor.size());
+  const uint32_t index = ValueOrThrow(CallUnlocked([&] { return link->connection.Import(bytes); }));
+  RemoteRegion region;
+  region.imported = std::make_shared<Imported>(link, index);
+  region.length = link->connection.LengthOf(index);
+  return region;
+}
+
+}  // namespace
+
+void BindConnection(nb::module_& module) {
+  BindTransfer(module);
+  nb::class_<HeldLink>(module, "CoreConnection")
+      .def_prop_ro("peer", [](HeldLink& self) { return self.link->connection.peer(); })
+      .def_prop_ro("address", [](HeldLink& self) { return self.link->connection.address(); })
+      .def_prop_ro("transport", [](HeldLink& self) { return self.link->connection.transport_name(); })
+      .def("describe", [](HeldLink& self) { return self.link->connection.Describe(); })
+      .def("check", [](HeldLink& self) { ThrowIfError(self.link->connection.status()); })
+      .def_prop_ro("usable", [](HeldLink& self) { return self.link->connection.status().ok(); })
+      .def("same",
+           [](HeldLink& self, HeldLink& other) { return self.link->connection == other.link->connection; })
+      .def("import_region", [](HeldLink& self, const nb::bytes& text) { return Import(self.link, text); })
+      .def(
+          "post",
+          [](HeldLink& self, bool read, nb::handle local, nb::handle remote, std::optional<double> timeout) {
+            return Post(self.link, read, local, remote, timeout);
+          },
+          nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(), nb::arg("timeout").none())
+      .def(
+          "post_table",
+          [](HeldLink& self, bool read, nb::handle local, nb::handle remote, const PieceTable& table,
+             std::optional<double> timeout) {
+            return PostTable(self.link, read, local, remote, table, timeout);
+          },
+          nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(), nb::arg("table"),
+          nb::arg("timeout").none())
+      .def(
+          "notify",
+          [](HeldLink& self, const nb::bytes& message, std::optional<double> timeout) {
+            Notify(self.link, message, timeout);
+          },
+          nb::arg("message"), nb::arg("timeout").none())
+      .def(
+          "take_notice",
+          [](HeldLink& self, std::optional<double> timeout) { return TakeNotice(self.link, timeout); },
+          nb::arg("timeout").none())
+      .def("try_take_notice", [](HeldLink& self) { return TryTakeNotice(self.link); })
+      .def("close", [](HeldLink& self) {
+        self.link->host->Check();
+        self.link->connection.Close();
+      });
+}
+
+}  // namespace weightcast::bindings
