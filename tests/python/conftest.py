@@ -71,6 +71,15 @@ def controller() -> Iterator[str]:
         yield running.address
 
 
+@pytest.fixture
+def pair() -> Iterator[Any]:
+    from endpoints import Pair
+
+    made = Pair()
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="session")
 def binary() -> pathlib.Path:
     path = ROOT / "build" / "weightcast"
