@@ -19,6 +19,10 @@ def test_minimal():
     assert "bit-exact: 6 versions checked by 2 engines" in run("minimal.py")
 
 
+def test_key_value_blocks():
+    assert run("key_value_blocks.py").rstrip().endswith("bit-exact: 64 blocks")
+
+
 def test_train_and_publish():
     pytest.importorskip("torch")
     assert run("train_and_publish.py").rstrip().endswith("done")
