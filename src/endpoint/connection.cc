@@ -188,14 +188,19 @@ void Connection::State::OnChosen() {
     transport_ = road.transport;
     link_ = road.link;
     transport_name_ = road.name;
-    description_ = StrCat(road.transport->Describe(road.link), ", ", road.lanes,
-                          road.lanes == 1 ? " lane" : " lanes", ", to ", ToString(peer()), " at ", address_);
+    description_ = DescribeNow();
     was_ready_ = true;
   }
   WC_LOG(kInfo, "connected: ", description_);
   core_->OnConnectionReady(shared_from_this(), role_);
   for (const uint32_t lane : road.lanes_down) OnLaneDown(lane, "it failed before the transport was chosen");
   if (!road.lost.ok()) On(transport::LinkDown{link_, road.lost});
+}
+
+/// With the lanes that are up at this moment. Holder of progress, once a transport is chosen.
+std::string Connection::State::DescribeNow() const {
+  return StrCat(transport_->Describe(link_), ", ", sender_.lanes_up(),
+                sender_.lanes_up() == 1 ? " lane" : " lanes", ", to ", ToString(peer()), " at ", address_);
 }
 
 void Connection::State::On(const transport::SignalArrived& event) {
@@ -213,6 +218,19 @@ void Connection::State::OnLaneDown(uint32_t lane, std::string_view reason) {
   sender_.OnLaneDown(lane);
   trace::CounterNamed("endpoint.lanes_lost").Add();
   WC_LOG(kWarning, "lane ", lane, " to ", label_, " has failed: ", reason, "; ", sender_.lanes_up(), " left");
+  const std::lock_guard lock(mutex_);
+  description_ = DescribeNow();
+}
+
+void Connection::State::On(const transport::LaneUp& event) {
+  if (ended_) return;
+  if (transport_ == nullptr) return roads_.OnLaneUp(event.link, event.lane);
+  if (event.link != link_) return;
+  sender_.OnLaneUp(event.lane);
+  trace::CounterNamed("endpoint.lanes_rebuilt").Add();
+  WC_LOG(kInfo, "lane ", event.lane, " to ", label_, " works again; ", sender_.lanes_up(), " are up");
+  const std::lock_guard lock(mutex_);
+  description_ = DescribeNow();
 }
 
 void Connection::State::On(const transport::LinkDown& event) {

@@ -88,6 +88,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void On(const transport::SignalArrived& event);
   void On(const transport::LinkReady& event) { roads_.OnReady(event.link, event.lanes); }
   void On(const transport::LaneDown& event);
+  void On(const transport::LaneUp& event);
   void On(const transport::LinkDown& event);
   void On(const transport::Revoked& event);
   void On(const transport::LinkClosed& event);
@@ -104,6 +105,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void OnBeat();
   void OnChosen();
   void OnLaneDown(uint32_t lane, std::string_view reason);
+  [[nodiscard]] std::string DescribeNow() const;
   Status AddPiece(Build& build, const Piece& piece) const;
   Status CheckUsable() const;
 

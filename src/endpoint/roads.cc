@@ -215,6 +215,10 @@ void Roads::OnLaneDown(LinkId link, uint32_t lane) {
   if (Road* road = Find(link); road != nullptr) road->lanes_down.push_back(lane);
 }
 
+void Roads::OnLaneUp(LinkId link, uint32_t lane) {
+  if (Road* road = Find(link); road != nullptr) std::erase(road->lanes_down, lane);
+}
+
 void Roads::SetDown(Road& road, std::string reason) {
   road.here = Road::State::kDown;
   road.reason = std::move(reason);

@@ -74,6 +74,7 @@ class Roads {
   void OnReady(transport::LinkId link, uint32_t lanes);
   void OnDown(transport::LinkId link, const Status& reason);
   void OnLaneDown(transport::LinkId link, uint32_t lane);
+  void OnLaneUp(transport::LinkId link, uint32_t lane);
 
   /// The road in use; null until chosen.
   [[nodiscard]] const Road* chosen() const { return chosen_ < 0 ? nullptr : &roads_[chosen_]; }

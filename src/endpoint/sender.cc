@@ -308,6 +308,10 @@ void Sender::OnLaneDown(uint32_t lane) {
   if (lanes_[lane].partial != kNone) AbandonPartial(lanes_[lane]);
 }
 
+void Sender::OnLaneUp(uint32_t lane) {
+  if (lane < lanes_.size()) lanes_[lane].up = true;
+}
+
 void Sender::OnLinkClosed() {
   for (Lane& lane : lanes_) {
     lane.up = false;

@@ -54,6 +54,7 @@ class Sender {
 
   void OnCompletion(const transport::Completion& completion);
   void OnLaneDown(uint32_t lane);
+  void OnLaneUp(uint32_t lane);
   /// Nothing of the link is under way any more: fences what is left.
   void OnLinkClosed();
 

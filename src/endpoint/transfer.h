@@ -40,6 +40,8 @@ class Transfer {
   /// Ended: the outcome is known. The local memory may still be read or written by the transport until
   /// fenced() (they differ only after Cancel, a time-out or a failure).
   [[nodiscard]] bool ended() const;
+  /// The local memory is the caller's again, and of a write nothing lands at the peer any more; after the end
+  /// of the connection the peer alone knows the latter, from its own grant or region.
   [[nodiscard]] bool fenced() const;
   /// Ends no later than the transfer's own time-out or the peer's lease. Drives progress meanwhile.
   /// `deadline` ends only the waiting: kTimedOut, the transfer goes on.

@@ -29,9 +29,10 @@ namespace weightcast::transport {
 /// this exchange by writing and reading a nonce; where that fails LinkDown says why.
 ///
 /// Every operation that Post takes gives exactly one Completion, also when its lane, its link or the
-/// peer dies. Operations complete in any order. A lane that fails gives LaneDown after the completions
-/// of what it held (kUnavailable, with Written telling whether bytes may have landed); the endpoint
-/// sends those again on another lane. Rewriting the same bytes is harmless: signals are sets.
+/// peer dies. Operations complete in any order. A lane that fails gives LaneDown; what it held completes as
+/// kUnavailable (Written tells whether bytes may have landed) once nothing of it can land any more, or when
+/// the link goes down; the endpoint sends it again on another lane. Signals are sets: twice is harmless. A
+/// lane may come back (LaneUp), under the same number.
 ///
 /// Writes under a grant land only while the target holds it open. After Revoke the event Revoked comes
 /// as soon as it is certain that nothing of that grant can land any more: at once, after the

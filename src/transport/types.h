@@ -87,11 +87,19 @@ struct LinkReady {
   LinkId link{};
   uint32_t lanes = 1;
 };
-/// This lane takes no more operations; those it had taken have completed or will as kUnavailable.
+/// This lane takes no more operations until LaneUp. Those it had taken have completed, or will as
+/// kUnavailable as soon as it is certain that nothing of them can land any more: only then may their bytes be
+/// sent elsewhere.
 struct LaneDown {
   LinkId link{};
   uint32_t lane = 0;
   Status reason;
+};
+/// This lane takes operations again: a transport may open another road in the place of one that failed. All
+/// that the old one had taken has completed.
+struct LaneUp {
+  LinkId link{};
+  uint32_t lane = 0;
 };
 /// Could not be established, or its last lane went down.
 struct LinkDown {
@@ -111,8 +119,8 @@ struct LinkClosed {
 struct Deregistered {
   uint32_t region = 0;
 };
-using Event =
-    std::variant<Completion, SignalArrived, LinkReady, LaneDown, LinkDown, Revoked, LinkClosed, Deregistered>;
+using Event = std::variant<Completion, SignalArrived, LinkReady, LaneDown, LaneUp, LinkDown, Revoked,
+                           LinkClosed, Deregistered>;
 
 /// How a target keeps late writes of a revoked grant out.
 enum class RevokeKind : uint8_t {

@@ -110,6 +110,8 @@ void Side::Take(Event& event) {
   } else if (auto* lane = std::get_if<LaneDown>(&event)) {
     Require(!lane->reason.ok() && !lane->reason.message().empty(), "LaneDown without a reason");
     lanes_down.push_back(*lane);
+  } else if (auto* lane_up = std::get_if<LaneUp>(&event)) {
+    lanes_up.push_back(*lane_up);
   } else if (auto* link_down = std::get_if<LinkDown>(&event)) {
     Require(!link_down->reason.ok() && !link_down->reason.message().empty(), "LinkDown without a reason");
     Require(!down.contains(link_down->link), "LinkDown twice");
@@ -150,6 +152,7 @@ void Side::Forget() {
   completions.clear();
   signals.clear();
   lanes_down.clear();
+  lanes_up.clear();
 }
 
 bool PumpUntil(std::initializer_list<Side*> sides, const std::function<bool()>& done, Duration patience) {

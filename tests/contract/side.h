@@ -85,6 +85,7 @@ class Side {
   std::map<LinkId, uint32_t> ready;  ///< Number of lanes.
   std::map<LinkId, Status> down;
   std::vector<LaneDown> lanes_down;
+  std::vector<LaneUp> lanes_up;
   std::set<LinkId> closed;
   std::vector<GrantName> revoked;
   std::set<uint32_t> deregistered;

@@ -1,5 +1,4 @@
-// What only tcp has: sockets that can be cut, a port that anyone can talk to, addresses to choose from.
-#include <dirent.h>
+// What only tcp has: a port that anyone can talk to, addresses to choose from.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -12,7 +11,6 @@
 #include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
-#include "contract/child.h"
 #include "contract/side.h"
 #include "transport/tcp/factory.h"
 #include "transport/tcp/frame.h"
@@ -28,100 +26,6 @@ Settings WithLanes(int64_t lanes) {
   Settings settings = TestSettings();
   settings.lanes = lanes;
   return settings;
-}
-
-/// This process' descriptor of the socket with this local address, or -1.
-int FindSocket(std::string_view local) {
-  int found = -1;
-  DIR* folder = opendir("/proc/self/fd");
-  while (const dirent* entry = readdir(folder)) {
-    const auto fd = ParseNumber<int>(entry->d_name);
-    if (!fd || !PeerAddressOf(*fd).ok()) continue;
-    const auto address = LocalAddressOf(*fd);
-    if (address.ok() && address->family() != AF_UNIX && address->ToString() == local) found = *fd;
-  }
-  closedir(folder);
-  return found;
-}
-
-/// The local address of a lane, from "tcp: 3 lanes, LOCAL to PEER, LOCAL to PEER, ...".
-std::string LocalAddressOfLane(const std::string& description, uint32_t lane) {
-  size_t at = 0;
-  for (uint32_t i = 0; i <= lane; ++i) at = description.find(", ", at) + 2;
-  return description.substr(at, description.find(" to ", at) - at);
-}
-
-void CutLane(const Side& side, LinkId link, uint32_t lane) {
-  const int fd = FindSocket(LocalAddressOfLane(side.transport().Describe(link), lane));
-  ASSERT_GE(fd, 0);
-  shutdown(fd, SHUT_RDWR);
-}
-
-TEST(TcpLaneTest, TheOthersGoOnWhenOneIsCut) {
-  constexpr size_t kSize = 1U << 20;
-  Pair pair(kTcp, WithLanes(3));
-  ASSERT_TRUE(pair.Connect());
-  ASSERT_EQ(pair.a.ready[Pair::kA], 3U);
-  const TestMemory source(kSize, true);
-  const TestMemory target(kSize, true);
-  source.Fill(1);
-  const Described local = pair.a.Register(source, Access::kLocal);
-  const RemoteRegion remote = pair.a.Import(Pair::kA, pair.b.Register(target, Access::kReadWrite));
-  const Op op{.local = local.name.id, .remote = remote, .length = kSize, .grant{}, .signal{}};
-  std::array<std::vector<uint64_t>, 3> cookies;
-  for (int i = 0; i < 8; ++i) {
-    for (uint32_t lane = 0; lane < 3; ++lane) cookies[lane].push_back(pair.a.Post(Pair::kA, lane, op));
-  }
-  CutLane(pair.a, Pair::kA, 1);
-  ASSERT_TRUE(pair.Until([&] { return pair.a.pending() == 0 && pair.b.lanes_down.size() == 1; }));
-  for (uint32_t lane = 0; lane < 3; ++lane) {
-    for (const uint64_t cookie : cookies[lane]) {
-      const Completion& done = pair.a.completions[cookie];
-      EXPECT_EQ(done.lane, lane);
-      EXPECT_TRUE(done.code == Code::kOk || (lane == 1 && done.code == Code::kUnavailable));
-      EXPECT_TRUE(done.code == Code::kOk || done.written != Written::kYes);
-    }
-  }
-  EXPECT_EQ(pair.a.completions[cookies[1].back()].code, Code::kUnavailable);
-  EXPECT_EQ(pair.a.completions[cookies[1].back()].written, Written::kNo) << "it had not been begun";
-  ASSERT_EQ(pair.a.lanes_down.size(), 1U);
-  EXPECT_EQ(pair.a.lanes_down[0].lane, 1U);
-  EXPECT_EQ(pair.b.lanes_down[0].lane, 1U);
-  EXPECT_FALSE(pair.a.down.contains(Pair::kA));
-  EXPECT_EQ(pair.a.transport().Post(Pair::kA, 1, std::array{op}), 0U);
-  const uint64_t again = pair.a.Post(Pair::kA, 2, op);
-  ASSERT_TRUE(pair.Until([&] { return pair.a.Completed(again); }));
-  EXPECT_EQ(pair.a.completions[again].code, Code::kOk);
-
-  CutLane(pair.a, Pair::kA, 0);
-  CutLane(pair.a, Pair::kA, 2);
-  ASSERT_TRUE(pair.Until([&] { return pair.a.down.contains(Pair::kA) && pair.b.down.contains(Pair::kB); }));
-  EXPECT_EQ(pair.a.lanes_down.size(), 3U);
-}
-
-TEST(TcpLaneTest, AStoppedPeerEndsItsLanesWithinTheLease) {
-  Settings settings = TestSettings();
-  settings.lease = std::chrono::seconds(1);
-  Child child([&](Channel& channel) {
-    Side side(kTcp, settings);
-    ConnectOver(channel, side, Pair::kB, Role::kResponder);
-    const TestMemory target(1U << 20, false);
-    channel.Send(Pack(side.Register(target, Access::kReadWrite)));
-    while (!channel.Readable()) side.Pump();
-  });
-  Side side(kTcp, settings);
-  ConnectOver(child.channel(), side, Pair::kA, Role::kInitiator);
-  const TestMemory source(1U << 20, false);
-  const Described local = side.Register(source, Access::kLocal);
-  const RemoteRegion remote = side.Import(Pair::kA, Unpack(child.channel().Receive()));
-  child.Stop();
-  std::vector<Op> ops(100,
-                      {.local = local.name.id, .remote = remote, .length = 1U << 20, .grant{}, .signal{}});
-  for (uint32_t lane = 0; lane < side.ready[Pair::kA]; ++lane)
-    ASSERT_GT(side.TryPost(Pair::kA, lane, ops), 50U);
-  // The kernel looks at the time-out when it probes the closed window, so a little later.
-  ASSERT_TRUE(PumpUntil({&side}, [&] { return side.down.contains(Pair::kA); }, std::chrono::seconds(20)));
-  EXPECT_EQ(side.pending(), 0U);
 }
 
 // --- Addresses and settings
@@ -242,8 +146,8 @@ class Intruder {
     Require(PumpUntil({&target_}, [&] { return target_.ready.contains(kLink); }), "not ready");
     return fd;
   }
-  void Say(const UniqueFd& fd, tcp::Greeting::Kind kind) const {
-    const auto bytes = tcp::EncodeGreeting({kind, 0, answer_.cookie});
+  void Say(const UniqueFd& fd, tcp::Greeting::Kind kind, uint32_t life = 0) const {
+    const auto bytes = tcp::EncodeGreeting({kind, 0, life, answer_.cookie});
     send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   static void Say(const UniqueFd& fd, const tcp::Frame& frame) {
@@ -284,7 +188,7 @@ TEST(TcpHostileTest, StrangersAtTheDoorAreSentAway) {
   // A hello that is right but for its cookie, and a start without a hello.
   for (const auto kind : {tcp::Greeting::Kind::kHello, tcp::Greeting::Kind::kStart}) {
     sockets.push_back(intruder.Dial());
-    const auto bytes = tcp::EncodeGreeting({kind, 0, tcp::NewCookie()});
+    const auto bytes = tcp::EncodeGreeting({kind, 0, 0, tcp::NewCookie()});
     Intruder::Say(sockets.back(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
   sockets.push_back(intruder.Dial());
@@ -373,6 +277,28 @@ TEST_F(HostileFrames, MoreReadsThanAgreedWhileTakingNoAnswer) {
   ExpectEnd();
 }
 
+TEST_F(HostileFrames, TheEndOfTheLaneThatItSpeaksOn) {
+  Intruder::Say(socket, Make(tcp::FrameType::kLaneOver, 0, 0));
+  ExpectEnd();
+}
+
+TEST_F(HostileFrames, TheEndOfALaneThatThereIsNot) {
+  tcp::Frame frame = Make(tcp::FrameType::kLaneOver, 0, 0);
+  frame.lane = 1;
+  Intruder::Say(socket, frame);
+  ExpectEnd();
+}
+
+/// Nobody opens a lane a second time while it lives, whatever life it names.
+TEST_F(HostileFrames, ALaneThatIsThere) {
+  for (const uint32_t life : {0U, 1U, 2U}) {
+    const UniqueFd second = intruder.Dial();
+    intruder.Say(second, tcp::Greeting::Kind::kHello, life);
+    ASSERT_TRUE(PumpUntil({&side}, [&] { return Closed(second); })) << life;
+  }
+  EXPECT_FALSE(side.down.contains(Intruder::kLink));
+}
+
 TEST_F(HostileFrames, AnAckForARead) {
   // We read from the intruder; it answers with an ack, again and again.
   const TestMemory landing(kSize, true);
@@ -446,7 +372,7 @@ TEST(TcpHostileTest, RandomFramesBreakNothing) {
                                          .signal{}});
       side.TryPost(Intruder::kLink, 0, ops);
       // Every other round is of operations alone: answers of nothing end a lane soon.
-      const auto type = static_cast<tcp::FrameType>(1 + random() % (round % 2 == 0 ? 3 : 6));
+      const auto type = static_cast<tcp::FrameType>(1 + random() % (round % 2 == 0 ? 3 : 7));
       const bool operation = type <= tcp::FrameType::kRead;
       const Described& region = random() % 2 == 0 ? open_region : closed_region;
       tcp::Frame frame{.type = type,

@@ -15,13 +15,12 @@ constexpr Duration kStagger = std::chrono::milliseconds(50);
 constexpr Duration kWelcomeLimit = std::chrono::seconds(2);
 }  // namespace
 
-Dialer::Dialer(const Poller& poller, uint64_t key, uint16_t lane, Cookie ours, Cookie theirs,
+Dialer::Dialer(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
                std::vector<SocketAddress> addresses, Duration lease)
     : poller_(&poller),
       key_(key),
-      lane_(lane),
+      hello_(hello),
       ours_(ours),
-      theirs_(theirs),
       lease_(lease),
       addresses_(std::move(addresses)) {
   attempts_.reserve(addresses_.size());
@@ -71,7 +70,7 @@ void Dialer::Greet(Attempt& attempt, TimePoint now) {
   if (const Status status = ConnectOutcome(attempt.fd.get(), attempt.to); !status.ok()) {
     return GiveUp(attempt, status.message());
   }
-  const auto hello = EncodeGreeting({Greeting::Kind::kHello, lane_, theirs_});
+  const auto hello = EncodeGreeting(hello_);
   // A new socket takes 32 bytes whole.
   if (send(attempt.fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) != kGreetingSize) {
     return GiveUp(attempt, StrCat("sending the greeting: ", ErrnoText(errno)));
@@ -92,8 +91,8 @@ void Dialer::Listen(Attempt& attempt) {
   attempt.got += static_cast<size_t>(got);
   if (attempt.got < kGreetingSize) return;
   const auto greeting = ParseGreeting(attempt.bytes);
-  if (!greeting || greeting->kind != Greeting::Kind::kWelcome || greeting->lane != lane_ ||
-      greeting->cookie != ours_) {
+  if (!greeting || greeting->kind != Greeting::Kind::kWelcome || greeting->lane != hello_.lane ||
+      greeting->life != hello_.life || greeting->cookie != ours_) {
     return GiveUp(attempt, "whoever listens there is not the peer");
   }
   poller_->Remove(attempt.fd.get());

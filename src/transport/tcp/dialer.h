@@ -19,7 +19,7 @@ namespace weightcast::transport::tcp {
 class Dialer {
  public:
   /// The poller tells readiness under `key` with the attempt's number added.
-  Dialer(const Poller& poller, uint64_t key, uint16_t lane, Cookie ours, Cookie theirs,
+  Dialer(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
          std::vector<SocketAddress> addresses, Duration lease);
   Dialer(Dialer&&) = default;
   ~Dialer();
@@ -58,9 +58,8 @@ class Dialer {
 
   const Poller* poller_;
   uint64_t key_;
-  uint16_t lane_;
+  Greeting hello_;
   Cookie ours_;
-  Cookie theirs_;
   Duration lease_;
   std::vector<SocketAddress> addresses_;
   std::vector<Attempt> attempts_;  ///< One for each address begun, in order.

@@ -164,7 +164,7 @@ bool Door::Greet(Visitor& visitor, Host& host) {
   const Cookie* cookie = host.OnHello(*greeting);
   if (cookie == nullptr) return false;
   visitor.welcomed = true;
-  const auto welcome = EncodeGreeting({Greeting::Kind::kWelcome, greeting->lane, *cookie});
+  const auto welcome = EncodeGreeting({Greeting::Kind::kWelcome, greeting->lane, greeting->life, *cookie});
   return send(visitor.fd.get(), welcome.data(), welcome.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == kGreetingSize;
 }
 

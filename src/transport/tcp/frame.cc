@@ -14,6 +14,7 @@ constexpr size_t kWriteSize = 40;
 constexpr size_t kReadSize = 24;
 constexpr size_t kResultSize = 8;
 constexpr size_t kDataSize = 8;
+constexpr size_t kLaneOverSize = 8;
 static_assert(kPrefixSize + kWriteSize + kSignalSize == kMaxFrameSize);
 
 /// Appends numbers without bounds checks: every frame fits kMaxFrameSize.
@@ -77,6 +78,8 @@ size_t SizeOf(uint8_t type, uint8_t flags) {
       return kPrefixSize + kResultSize;
     case FrameType::kData:
       return kPrefixSize + kDataSize;
+    case FrameType::kLaneOver:
+      return kPrefixSize + kLaneOverSize;
   }
   return 0;
 }
@@ -114,6 +117,16 @@ std::string_view GetResult(Reader& in, Frame& frame) {
   return "";
 }
 
+std::string_view GetLaneOver(Reader& in, Frame& frame) {
+  uint8_t heard = 0;
+  uint8_t zero8 = 0;
+  uint32_t zero32 = 0;
+  in.Get(frame.lane, heard, zero8, zero32);
+  if (heard > 1 || zero8 != 0 || zero32 != 0) return "a reserved field is not zero";
+  frame.heard = heard == 1;
+  return "";
+}
+
 /// Empty, or what is wrong.
 std::string_view GetBody(Reader& in, Frame& frame) {
   switch (frame.type) {
@@ -130,6 +143,8 @@ std::string_view GetBody(Reader& in, Frame& frame) {
     case FrameType::kData:
       in.Get(frame.length);
       return frame.length <= kMaxLength ? "" : "a data frame's length is out of range";
+    case FrameType::kLaneOver:
+      return GetLaneOver(in, frame);
   }
   return "an unknown frame type";
 }
@@ -163,6 +178,9 @@ size_t EncodeFrame(const Frame& frame, std::span<std::byte, kMaxFrameSize> out) 
       break;
     case FrameType::kData:
       writer.Put(frame.length);
+      break;
+    case FrameType::kLaneOver:
+      writer.Put(frame.lane, static_cast<uint8_t>(frame.heard), uint8_t{0}, uint32_t{0});
       break;
   }
   return writer.size();

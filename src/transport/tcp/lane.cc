@@ -19,9 +19,10 @@ constexpr std::string_view kTooMany = "it has more operations out than agreed";
 
 }  // namespace
 
-Lane::Lane(const LaneShared& shared, const GrantTable& grants, LinkId link, uint32_t index, uint32_t depth,
-           UniqueFd socket, std::string peer)
+Lane::Lane(const LaneShared& shared, Owner& owner, const GrantTable& grants, LinkId link, uint32_t index,
+           uint32_t depth, UniqueFd socket, std::string peer)
     : shared_(shared),
+      owner_(owner),
       grants_(grants),
       link_(link),
       index_(index),
@@ -140,9 +141,15 @@ Status Lane::Broken(int error) const {
 
 void Lane::Fail(Status reason) {
   if (reason.code() == Code::kProtocol) WC_LOG(kError, "tcp: ", reason.message());
+  HangUp(std::move(reason));
+}
+
+void Lane::HangUp(Status reason) {
   reason_ = reason.message();
-  Close(Code::kUnavailable);
+  Hang();
+  has_input_ = blocked_ = false;
   shared_.events.Push(LaneDown{link_, index_, std::move(reason)});
+  owner_.OnHungUp();
 }
 
 void Lane::Close(Code code) {
@@ -166,6 +173,8 @@ Verdict Lane::OnFrame(const Frame& frame) {
       return {.violation = outbox_.OnAck(frame.sequence)};
     case FrameType::kResult:
       return {.violation = outbox_.OnResult(frame)};
+    case FrameType::kLaneOver:
+      return {.violation = owner_.OnLaneOver(index_, frame)};
     case FrameType::kData:
       std::byte* place = outbox_.ReadLanding(frame.sequence, frame.length);
       return {.violation = place == nullptr ? "it sends data that nobody asked for" : "", .place = place};

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/poller.h"
 #include "transport/tcp/event_queue.h"
@@ -22,16 +23,27 @@ struct LaneShared {
   RegionTable& regions;
   EventQueue& events;
   uint64_t& stale_signals;
-  uint32_t& wanting;  ///< How many lanes want attention though no socket may say so.
-  bool& moved;        ///< Set when bytes went in or out.
+  uint32_t& wanting;     ///< How many lanes want attention though no socket may say so.
+  bool& moved;           ///< Set when bytes went in or out.
+  TimePoint& next_step;  ///< Set to the past when a link's NextStep may have come nearer.
 };
 
 /// One started socket of a link: the peer's operations carried out and ours sent. Once it fails it stays
-/// closed; it has then completed its operations and said LaneDown.
+/// closed; it has then said LaneDown, and its operations wait for Settle.
 class Lane final : private FrameHandler {
  public:
-  Lane(const LaneShared& shared, const GrantTable& grants, LinkId link, uint32_t index, uint32_t depth,
-       UniqueFd socket, std::string peer);
+  /// What the lanes of one link have to tell each other.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    /// A lane has failed and hung up.
+    virtual void OnHungUp() = 0;
+    /// The peer says on lane `carrier` that another one is over. Not empty: a violation.
+    virtual std::string_view OnLaneOver(uint32_t carrier, const Frame& frame) = 0;
+  };
+
+  Lane(const LaneShared& shared, Owner& owner, const GrantTable& grants, LinkId link, uint32_t index,
+       uint32_t depth, UniqueFd socket, std::string peer);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
   ~Lane() override;
@@ -59,6 +71,12 @@ class Lane final : private FrameHandler {
   void Fence(const GrantName& grant);
   /// No byte of this region is written or read for the peer from here on.
   void Forget(const LocalRegion& region);
+  /// Queued; Flush sends it.
+  void SayLaneOver(uint16_t lane, uint32_t life, bool heard) { outbox_.SayLaneOver(lane, life, heard); }
+  /// Closes the socket and says LaneDown: nothing lands here through it any more.
+  void HangUp(Status reason);
+  /// The peer has hung up as well: completes what is left as kUnavailable.
+  void Settle() { outbox_.FailAll(Code::kUnavailable); }
   /// Completes everything with `code` and closes the socket, without LaneDown.
   void Close(Code code);
 
@@ -82,6 +100,7 @@ class Lane final : private FrameHandler {
   void CountWanting();
 
   LaneShared shared_;
+  Owner& owner_;
   const GrantTable& grants_;
   LinkId link_;
   uint32_t index_;

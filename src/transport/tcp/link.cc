@@ -1,7 +1,5 @@
 #include "transport/tcp/link.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -27,28 +25,25 @@ Status Link::Dial(const Answer& answer, TimePoint now) {
   terms_.lanes = answer.lanes;
   terms_.depth = std::min<uint32_t>(terms_.depth, answer.depth);
   started_.resize(terms_.lanes);
+  addresses_ = answer.addresses;
+  spread_ = answer.spread;
   dialers_.reserve(terms_.lanes);
-  for (uint32_t lane = 0; lane < terms_.lanes; ++lane) {
-    auto addresses = answer.addresses;
-    if (answer.spread) {
-      const auto first = static_cast<std::ptrdiff_t>(lane % addresses.size());
-      std::rotate(addresses.begin(), addresses.begin() + first, addresses.end());
-    }
-    dialers_.emplace_back(shared_.poller, MakeKey(KeyKind::kDial, terms_.id, lane),
-                          static_cast<uint16_t>(lane), terms_.ours, terms_.theirs, std::move(addresses),
-                          terms_.lease);
-  }
+  for (uint32_t lane = 0; lane < terms_.lanes; ++lane) dialers_.push_back(NewDialer(lane, 0));
   Step(now);
   return Status::Ok();
 }
 
 void Link::OnDialReady(uint32_t lane, size_t attempt, TimePoint now) {
-  if (state_ != State::kOpening || lane >= dialers_.size()) return;
-  dialers_[lane].OnReady(attempt, now);
+  if (state_ == State::kOpening && lane < dialers_.size()) {
+    dialers_[lane].OnReady(attempt, now);
+  } else if (state_ == State::kReady && lane < lives_.size() && lives_[lane].dialer) {
+    lives_[lane].dialer->OnReady(attempt, now);
+  }
   Step(now);
 }
 
 void Link::Step(TimePoint now) {
+  for (uint32_t index = 0; state_ == State::kReady && index < lives_.size(); ++index) StepLife(index, now);
   if (state_ != State::kOpening) return;
   for (Dialer& dialer : dialers_) {
     if (now >= dialer.NextStep()) dialer.Step(now);
@@ -65,46 +60,48 @@ void Link::Step(TimePoint now) {
 }
 
 TimePoint Link::NextStep() const {
-  if (state_ != State::kOpening) return TimePoint::max();
-  TimePoint next = terms_.deadline;
+  TimePoint next = state_ == State::kOpening ? terms_.deadline : TimePoint::max();
   for (const Dialer& dialer : dialers_) next = std::min(next, dialer.NextStep());
+  if (state_ != State::kReady) return next;
+  for (const Life& life : lives_) {
+    next = std::min(next, life.dialer ? std::min(life.give_up, life.dialer->NextStep()) : life.dial_at);
+  }
   return next;
 }
 
 void Link::OnWelcomed() {
   for (uint32_t lane = 0; lane < terms_.lanes; ++lane) {
     started_[lane] = dialers_[lane].TakeSocket();
-    const auto start = EncodeGreeting({Greeting::Kind::kStart, static_cast<uint16_t>(lane), terms_.theirs});
-    // The socket is empty: it takes 32 bytes whole. If the peer has gone, the lane will tell.
-    [[maybe_unused]] const ssize_t sent =
-        send(started_[lane].get(), start.data(), start.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    SendStart(lane, 0, started_[lane]);
   }
   dialers_.clear();
   BecomeReady();
 }
 
-bool Link::Awaits(uint32_t lane) const {
-  return terms_.role == Role::kResponder && state_ == State::kOpening && lane < started_.size() &&
-         !started_[lane].valid();
+bool Link::Awaits(const Greeting& greeting) const {
+  const uint32_t lane = greeting.lane;
+  if (terms_.role != Role::kResponder) return false;
+  if (state_ == State::kOpening) {
+    return greeting.life == 0 && lane < started_.size() && !started_[lane].valid();
+  }
+  return state_ == State::kReady && lane < lanes_.size() && !lanes_[lane]->open() &&
+         greeting.life == lives_[lane].number + 1;
 }
 
-void Link::OnStart(uint32_t lane, UniqueFd socket) {
-  if (!Awaits(lane)) return;
-  started_[lane] = std::move(socket);
+void Link::OnStart(const Greeting& start, UniqueFd socket) {
+  if (!Awaits(start)) return;
+  if (state_ == State::kReady) {
+    SettleLane(start.lane);  // Who begins anew has hung up.
+    return BeginLane(start.lane, std::move(socket));
+  }
+  started_[start.lane] = std::move(socket);
   if (std::ranges::all_of(started_, &UniqueFd::valid)) BecomeReady();
 }
 
 void Link::BecomeReady() {
-  const auto text = [](const Result<SocketAddress>& address) {
-    return address.ok() ? address->ToString() : "?";
-  };
-  description_ = StrCat(terms_.lanes, terms_.lanes == 1 ? " lane" : " lanes");
+  lives_.resize(terms_.lanes);
   for (uint32_t index = 0; index < terms_.lanes; ++index) {
-    UniqueFd socket = std::move(started_[index]);
-    const std::string peer = text(PeerAddressOf(socket.get()));
-    description_ += StrCat(", ", text(LocalAddressOf(socket.get())), " to ", peer);
-    lanes_.push_back(
-        std::make_unique<Lane>(shared_, grants_, terms_.id, index, terms_.depth, std::move(socket), peer));
+    lanes_.push_back(NewLane(index, std::move(started_[index])));
     if (const Status added = lanes_.back()->Watch(); !added.ok()) return GoDown(added);
   }
   started_.clear();
@@ -115,6 +112,8 @@ void Link::BecomeReady() {
 void Link::GoDown(Status reason) {
   dialers_.clear();
   started_.clear();
+  for (Life& life : lives_) life.dialer.reset();
+  for (const auto& lane : lanes_) lane->Settle();  // There is nobody left to ask.
   state_ = State::kDown;
   shared_.events.Push(LinkDown{terms_.id, std::move(reason)});
 }
@@ -195,18 +194,26 @@ void Link::Forget(const LocalRegion& region) {
 
 void Link::Close() {
   for (const auto& lane : lanes_) {
-    if (!lane->open()) continue;
     lane->Flush();  // Answers that are due: what has landed shall not look lost to the peer.
     lane->Close(Code::kCancelled);
   }
+  for (Life& life : lives_) life.dialer.reset();
   dialers_.clear();
   started_.clear();
   state_ = State::kDown;
 }
 
 std::string Link::Describe() const {
-  if (description_.empty()) return state_ == State::kOpening ? "tcp: connecting" : "tcp: down";
-  return StrCat("tcp: ", description_);
+  if (lanes_.empty()) return state_ == State::kOpening ? "tcp: connecting" : "tcp: down";
+  const auto open = std::ranges::count_if(lanes_, [](const auto& lane) { return lane->open(); });
+  const auto all = static_cast<std::ptrdiff_t>(lanes_.size());
+  std::string text = open == all ? StrCat("tcp: ", all) : StrCat("tcp: ", open, " of ", all);
+  text += all == 1 ? " lane" : " lanes";
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    text += StrCat(", ", lives_[i].road);
+    if (!lanes_[i]->open()) text += StrCat(" (failed: ", lanes_[i]->reason(), ")");
+  }
+  return text;
 }
 
 }  // namespace weightcast::transport::tcp

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,7 +30,12 @@ struct LinkTerms {
 };
 
 /// The lanes to one peer, from the first dial to the last one down.
-class Link {
+///
+/// A lane that fails while another one is left begins again, with a new socket under the same number and the
+/// next *life* (docs/wire.md, "lanes that fail"). In between both sides tell each other over the other lanes
+/// that they have hung up: from then on nothing of the old socket can land, what it held completes, and the
+/// initiator dials, first soon and then more and more seldom.
+class Link final : private Lane::Owner {
  public:
   Link(const LaneShared& shared, const LinkTerms& terms);
   Link(const Link&) = delete;
@@ -41,8 +47,8 @@ class Link {
   Status Dial(const Answer& answer, TimePoint now);
   void OnDialReady(uint32_t lane, size_t attempt, TimePoint now);
   /// Responder: does this link await this lane?
-  [[nodiscard]] bool Awaits(uint32_t lane) const;
-  void OnStart(uint32_t lane, UniqueFd socket);
+  [[nodiscard]] bool Awaits(const Greeting& greeting) const;
+  void OnStart(const Greeting& start, UniqueFd socket);
   /// What is due by time alone; and when that will be.
   void Step(TimePoint now);
   [[nodiscard]] TimePoint NextStep() const;
@@ -67,6 +73,29 @@ class Link {
 
  private:
   enum class State : uint8_t { kOpening, kReady, kDown };
+  /// What a lane's number has been through.
+  struct Life {
+    uint32_t number = 0;
+    bool over = false;  ///< The peer has hung up too.
+    std::string road;   ///< "10.0.0.1:4711 to 10.0.0.2:4712"
+    TimePoint began;
+    // At the initiator, once it is over.
+    uint32_t failures = 0;  ///< Tries to begin again that came to nothing, or to little.
+    TimePoint dial_at = TimePoint::max();
+    TimePoint give_up;
+    std::optional<Dialer> dialer;
+  };
+
+  void OnHungUp() override;
+  std::string_view OnLaneOver(uint32_t carrier, const Frame& frame) override;
+  void SettleLane(uint32_t index);
+  void PlanDial(Life& life, TimePoint now);
+  void StepLife(uint32_t index, TimePoint now);
+  void BeginLane(uint32_t index, UniqueFd socket);
+  std::unique_ptr<Lane> NewLane(uint32_t index, UniqueFd socket);
+  Dialer NewDialer(uint32_t index, uint32_t life) const;
+  void SendStart(uint32_t index, uint32_t life, const UniqueFd& socket) const;
+
   void OnWelcomed();
   void BecomeReady();
   void GoDown(Status reason);
@@ -79,9 +108,11 @@ class Link {
   std::vector<Dialer> dialers_;
   std::vector<UniqueFd> started_;  ///< Sockets by lane until the link is ready.
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<Life> lives_;               ///< One for each lane.
+  std::vector<SocketAddress> addresses_;  ///< Initiator: the peer's.
+  bool spread_ = false;                   ///< Initiator: lanes begin with different ones.
   GrantTable grants_;
   std::vector<ImportedRegion> imports_;
-  std::string description_;
 };
 
 }  // namespace weightcast::transport::tcp

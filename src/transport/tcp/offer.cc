@@ -9,7 +9,7 @@
 namespace weightcast::transport::tcp {
 namespace {
 
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 constexpr size_t kMaxBootId = 64;
 constexpr size_t kMaxAddressText = 96;
 

@@ -120,6 +120,15 @@ bool Outbox::Serve(uint32_t sequence, LocalRegion& region, uint64_t offset, uint
   return true;
 }
 
+void Outbox::SayLaneOver(uint16_t lane, uint32_t life, bool heard) {
+  for (LaneOver& waiting : lanes_over_) {
+    if (waiting.lane != lane) continue;
+    waiting = {lane, std::max(waiting.life, life), waiting.heard && heard};
+    return;
+  }
+  lanes_over_.push_back({lane, life, heard});
+}
+
 void Outbox::Forget(const LocalRegion& region) {
   for (uint32_t number = services_.head(); number != services_.tail(); ++number) {
     if (services_[number].region == &region) services_[number].region = nullptr;
@@ -141,6 +150,16 @@ SendBatch::Outcome Outbox::Flush(int socket, bool& moved) {
 }
 
 void Outbox::Fill() {
+  while (!lanes_over_.empty() && !batch_.full()) {
+    const LaneOver& over = lanes_over_.back();
+    batch_.Add({.type = FrameType::kLaneOver,
+                .sequence = over.life,
+                .grant{},
+                .signal{},
+                .lane = over.lane,
+                .heard = over.heard});
+    lanes_over_.pop_back();
+  }
   while (!results_.empty() && !batch_.full()) {
     const Result& result = results_.front();
     batch_.Add({.type = FrameType::kResult,

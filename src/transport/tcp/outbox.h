@@ -45,6 +45,9 @@ class Outbox {
   /// Lets a region go that peers may be reading; those reads end with kPermission.
   void Forget(const LocalRegion& region);
 
+  /// Tells the peer that a lane is over. What has not gone out yet of the same lane is put together with it.
+  void SayLaneOver(uint16_t lane, uint32_t life, bool heard);
+
   // --- The socket
   /// Sends what the socket takes; sets `moved` if it took anything. kBlocked: there is more to send. kFailed:
   /// errno.
@@ -84,6 +87,12 @@ class Outbox {
     uint64_t left = 0;
   };
 
+  struct LaneOver {
+    uint16_t lane = 0;
+    uint32_t life = 0;
+    bool heard = false;
+  };
+
   void Complete(Operation& operation, Code code, Written written);
   void Retire();
   [[nodiscard]] bool IsOut(uint32_t sequence) const;
@@ -101,6 +110,7 @@ class Outbox {
   uint32_t next_to_ack_ = 0;
   Ring<Result> results_;
   Ring<Service> services_;
+  std::vector<LaneOver> lanes_over_;  ///< At most one for each lane.
   uint32_t ack_ = 0;
   bool ack_due_ = false;
   bool waits_for_event_ = false;

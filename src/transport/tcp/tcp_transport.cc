@@ -163,8 +163,8 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     }
     blob = EncodeAnswer(answer);
   }
-  links_[link] =
-      std::make_unique<Link>(LaneShared{poller_, regions_, events_, stale_signals_, wanting_, moved_}, terms);
+  links_[link] = std::make_unique<Link>(
+      LaneShared{poller_, regions_, events_, stale_signals_, wanting_, moved_, next_step_}, terms);
   registry_.OpenLink(link, peer);
   next_step_ = TimePoint{};
   return blob;
@@ -195,11 +195,11 @@ std::string TcpTransport::Describe(LinkId link) const {
 
 const Cookie* TcpTransport::OnHello(const Greeting& hello) {
   const Link* link = FindByCookie(hello.cookie);
-  return link != nullptr && link->Awaits(hello.lane) ? &link->terms().theirs : nullptr;
+  return link != nullptr && link->Awaits(hello) ? &link->terms().theirs : nullptr;
 }
 
 void TcpTransport::OnStart(const Greeting& start, UniqueFd socket) {
-  if (Link* link = FindByCookie(start.cookie); link != nullptr) link->OnStart(start.lane, std::move(socket));
+  if (Link* link = FindByCookie(start.cookie); link != nullptr) link->OnStart(start, std::move(socket));
 }
 
 // --- Grants and operations

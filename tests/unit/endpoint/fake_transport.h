@@ -131,6 +131,14 @@ class FakeTransport final : public transport::Transport {
     }
     Wake();
   }
+  void RaiseLane(uint32_t lane) {
+    const std::lock_guard lock(net_.mutex);
+    for (auto& [id, link] : links_) {
+      if (lane >= link.lanes.size() || std::exchange(link.lanes[lane].up, true)) continue;
+      events_.push_back(transport::LaneUp{id, lane});
+    }
+    Wake();
+  }
   /// A signal as a hostile peer might send it, to all links of this end.
   void Inject(const transport::Signal& signal) {
     const std::lock_guard lock(net_.mutex);

@@ -59,7 +59,8 @@ TEST_F(RoadsTest, WhatFailsBeforeItIsReadyCannotBeChosen) {
 
 TEST_F(RoadsTest, LanesThatFailBeforeTheChoiceAreRemembered) {
   roads.OnReady(kFast, 3);
-  roads.OnLaneDown(kFast, 1);
+  for (const uint32_t lane : {1U, 2U}) roads.OnLaneDown(kFast, lane);
+  roads.OnLaneUp(kFast, 2);
   ASSERT_TRUE(roads.OnChosen(EncodeChosen(0)).ok());
   EXPECT_EQ(roads.chosen()->lanes_down, std::vector<uint32_t>{1});
 }

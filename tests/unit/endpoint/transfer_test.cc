@@ -118,6 +118,22 @@ TEST_F(TransferTest, ALostLanesChunksGoOutOnTheOthers) {
   ASSERT_TRUE(pair.WriteAll()->Wait().ok());
 }
 
+TEST_F(TransferTest, ALaneThatIsBackIsUsedAgain) {
+  FakeNet::SetDefaults("fast", {.lanes = 2});
+  Pair pair(4096 * 64);
+  pair.a.fast().KillLane(0);
+  ASSERT_TRUE(pair.WriteAll()->Wait().ok());
+  const uint64_t without = pair.a.fast().posted_per_lane()[0];
+  EXPECT_TRUE(Eventually([&] { return pair.to_b->Describe().find("1 lane,") != std::string::npos; }))
+      << pair.to_b->Describe();
+  pair.a.fast().RaiseLane(0);
+  EXPECT_TRUE(Eventually([&] { return pair.to_b->Describe().find("2 lanes,") != std::string::npos; }))
+      << pair.to_b->Describe();
+  ASSERT_TRUE(pair.WriteAll()->Wait().ok());
+  EXPECT_EQ(pair.source, pair.target);
+  EXPECT_GT(pair.a.fast().posted_per_lane()[0], without);
+}
+
 TEST_F(TransferTest, WithoutLanesItFailsAndNamesThePeer) {
   FakeNet::SetDefaults("fast", {.lanes = 2, .hold = true});
   Pair pair(4096 * 100);

@@ -23,11 +23,13 @@ Frame Example(FrameType type) {
           .length = 1U << 20,
           .signal = {.grant = {.slot = 63, .id = 5}, .transfer = 6, .chunk = 7, .chunks = 8, .checksum = 99},
           .code = Code::kFenced,
-          .written = Written::kMaybe};
+          .written = Written::kMaybe,
+          .lane = 12,
+          .heard = true};
 }
 
-constexpr FrameType kTypes[] = {FrameType::kWrite, FrameType::kSignal, FrameType::kRead,
-                                FrameType::kAck,   FrameType::kResult, FrameType::kData};
+constexpr FrameType kTypes[] = {FrameType::kWrite,  FrameType::kSignal, FrameType::kRead,    FrameType::kAck,
+                                FrameType::kResult, FrameType::kData,   FrameType::kLaneOver};
 
 TEST(TcpFrameTest, ComesBackAsItWas) {
   for (const FrameType type : kTypes) {
@@ -61,6 +63,10 @@ TEST(TcpFrameTest, ComesBackAsItWas) {
       EXPECT_EQ(out.code, Code::kFenced);
       EXPECT_EQ(out.written, Written::kMaybe);
     }
+    if (type == FrameType::kLaneOver) {
+      EXPECT_EQ(out.lane, 12);
+      EXPECT_TRUE(out.heard);
+    }
   }
 }
 
@@ -89,6 +95,10 @@ TEST(TcpFrameTest, BytesOnTheWire) {
   EXPECT_EQ(EncodeFrame(Example(FrameType::kAck), bytes), 8U);
   EXPECT_EQ(EncodeFrame(Example(FrameType::kResult), bytes), 16U);
   EXPECT_EQ(EncodeFrame(Example(FrameType::kData), bytes), 16U);
+  EXPECT_EQ(EncodeFrame(Example(FrameType::kLaneOver), bytes), 16U);
+  EXPECT_EQ(at(4), 4);
+  EXPECT_EQ(at(8), 12);
+  EXPECT_EQ(at(10), 1);
 }
 
 TEST(TcpFrameTest, AnythingShorterAsksForMore) {
@@ -115,7 +125,7 @@ TEST(TcpFrameTest, WhatTheFormatForbidsIsMalformed) {
   for (const FrameType type : kTypes) {
     EXPECT_TRUE(damaged(type, 0, 'X'));
     EXPECT_TRUE(damaged(type, 2, 0));
-    EXPECT_TRUE(damaged(type, 2, 7));
+    EXPECT_TRUE(damaged(type, 2, 8));
     EXPECT_TRUE(damaged(type, 3, 4));
     EXPECT_EQ(damaged(type, 3, 1), type != FrameType::kWrite);
     EXPECT_EQ(damaged(type, 3, 2), type != FrameType::kWrite && type != FrameType::kSignal);
@@ -130,6 +140,9 @@ TEST(TcpFrameTest, WhatTheFormatForbidsIsMalformed) {
   EXPECT_TRUE(damaged(FrameType::kResult, 8, 13));
   EXPECT_TRUE(damaged(FrameType::kResult, 9, 3));
   EXPECT_TRUE(damaged(FrameType::kResult, 15, 1));
+  EXPECT_TRUE(damaged(FrameType::kLaneOver, 10, 2));
+  EXPECT_TRUE(damaged(FrameType::kLaneOver, 11, 1));
+  EXPECT_TRUE(damaged(FrameType::kLaneOver, 15, 1));
 }
 
 /// What parses, encodes to the very bytes again: nothing is lost and nothing is made up.
@@ -140,7 +153,7 @@ TEST(TcpFrameTest, RandomBytesParseToThemselvesOrNotAtAll) {
     std::array<std::byte, kMaxFrameSize> bytes;
     for (auto& byte : bytes) byte = random() % 4 == 0 ? static_cast<std::byte>(random()) : std::byte{0};
     if (random() % 8 != 0) bytes[0] = std::byte{'W'}, bytes[1] = std::byte{'C'};
-    if (random() % 8 != 0) bytes[2] = static_cast<std::byte>(1 + random() % 6);
+    if (random() % 8 != 0) bytes[2] = static_cast<std::byte>(1 + random() % 7);
     if (random() % 8 != 0) bytes[3] = std::byte{0};
     Frame frame;
     const auto parsed = ParseFrame(bytes, frame);

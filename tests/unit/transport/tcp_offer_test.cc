@@ -69,21 +69,22 @@ TEST(TcpOfferTest, WhatIsOutOfRangeIsRefused) {
 
 TEST(TcpOfferTest, AnotherVersionSaysSo) {
   std::string offer = EncodeOffer({NewCookie(), 1, 1, "boot"});
-  offer[0] = 2;
+  offer[0] = 3;
   const auto parsed = ParseOffer(offer);
   EXPECT_EQ(parsed.status().code(), Code::kProtocol);
-  EXPECT_NE(parsed.status().message().find("version 2"), std::string::npos) << parsed.status().message();
+  EXPECT_NE(parsed.status().message().find("version 3"), std::string::npos) << parsed.status().message();
 }
 
 TEST(TcpGreetingTest, ComesBackAsItWasAndNothingElseIsTaken) {
-  const Greeting greeting{Greeting::Kind::kWelcome, 63, NewCookie()};
+  const Greeting greeting{Greeting::Kind::kWelcome, 63, 5, NewCookie()};
   const GreetingBytes bytes = EncodeGreeting(greeting);
   const auto parsed = ParseGreeting(bytes);
   ASSERT_TRUE(parsed.has_value());
   EXPECT_EQ(parsed->kind, greeting.kind);
   EXPECT_EQ(parsed->lane, 63);
+  EXPECT_EQ(parsed->life, 5U);
   EXPECT_EQ(parsed->cookie, greeting.cookie);
-  for (const size_t index : {0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 15}) {
+  for (const size_t index : {0, 1, 2, 3, 4, 5, 6, 7, 10, 11}) {
     GreetingBytes damaged = bytes;
     damaged[index] ^= std::byte{0x80};
     EXPECT_FALSE(ParseGreeting(damaged).has_value()) << index;

@@ -1,0 +1,140 @@
+// Lanes that fail and begin again.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/random.h"
+#include "base/strings.h"
+#include "transport/tcp/keys.h"
+#include "transport/tcp/link.h"
+
+namespace weightcast::transport::tcp {
+namespace {
+
+/// Before the first try to open a lane again; doubled with each that comes to nothing, up to the longest.
+constexpr Duration kShortestWait = std::chrono::milliseconds(100);
+constexpr Duration kLongestWait = std::chrono::seconds(5);
+/// A lane that lived so long was a good one: the next waits as if it were the first.
+constexpr Duration kSettled = std::chrono::seconds(10);
+/// For one try, where the lease is shorter.
+constexpr Duration kLeastPatience = std::chrono::seconds(1);
+
+/// Half of it by chance: a cable that was pulled takes many links' lanes at once.
+Duration WaitAfter(uint32_t failures) {
+  const Duration whole = std::min(kShortestWait * (1U << std::min(failures, 10U)), kLongestWait);
+  return whole / 2 +
+         Duration(static_cast<Duration::rep>(RandomId() % static_cast<uint64_t>(whole.count() / 2)));
+}
+
+std::string TextOf(const Result<SocketAddress>& address) { return address.ok() ? address->ToString() : "?"; }
+
+}  // namespace
+
+Dialer Link::NewDialer(uint32_t index, uint32_t life) const {
+  auto addresses = addresses_;
+  if (spread_) {
+    const auto first = static_cast<std::ptrdiff_t>(index % addresses.size());
+    std::rotate(addresses.begin(), addresses.begin() + first, addresses.end());
+  }
+  const Greeting hello{Greeting::Kind::kHello, static_cast<uint16_t>(index), life, terms_.theirs};
+  return {shared_.poller, MakeKey(KeyKind::kDial, terms_.id, index), hello, terms_.ours, std::move(addresses),
+          terms_.lease};
+}
+
+void Link::SendStart(uint32_t index, uint32_t life, const UniqueFd& socket) const {
+  const auto start =
+      EncodeGreeting({Greeting::Kind::kStart, static_cast<uint16_t>(index), life, terms_.theirs});
+  // The socket is empty: it takes 32 bytes whole. If the peer has gone, the lane will tell.
+  [[maybe_unused]] const ssize_t sent =
+      send(socket.get(), start.data(), start.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+std::unique_ptr<Lane> Link::NewLane(uint32_t index, UniqueFd socket) {
+  const std::string peer = TextOf(PeerAddressOf(socket.get()));
+  lives_[index].road = StrCat(TextOf(LocalAddressOf(socket.get())), " to ", peer);
+  lives_[index].began = Clock::now();
+  return std::make_unique<Lane>(shared_, static_cast<Lane::Owner&>(*this), grants_, terms_.id, index,
+                                terms_.depth, std::move(socket), peer);
+}
+
+/// Says so on every other lane: one that looks open may be dead as well. When such a one fails, all that the
+/// peer has not answered is said once more.
+void Link::OnHungUp() {
+  for (uint32_t index = 0; index < lanes_.size(); ++index) {
+    if (lanes_[index]->open() || lives_[index].over) continue;
+    for (const auto& lane : lanes_) {
+      if (!lane->open()) continue;
+      lane->SayLaneOver(static_cast<uint16_t>(index), lives_[index].number, /*heard=*/false);
+      lane->Flush();
+    }
+  }
+}
+
+std::string_view Link::OnLaneOver(uint32_t carrier, const Frame& frame) {
+  const uint32_t index = frame.lane;
+  if (index >= lanes_.size() || index == carrier) return "it ends a lane that it cannot end";
+  Life& life = lives_[index];
+  if (frame.sequence > life.number) {
+    // A life of which the start has not reached us.
+    const bool next = terms_.role == Role::kResponder && frame.sequence == life.number + 1;
+    if (!next || lanes_[index]->open()) return "it ends a lane that has not begun";
+    SettleLane(index);
+    life.number = frame.sequence;
+  }
+  if (frame.sequence == life.number && !life.over) {
+    life.over = true;
+    if (lanes_[index]->open()) lanes_[index]->HangUp({Code::kUnavailable, "the peer has given it up"});
+    SettleLane(index);
+  }
+  if (!frame.heard) lanes_[carrier]->SayLaneOver(frame.lane, frame.sequence, /*heard=*/true);
+  return "";
+}
+
+/// Both sides have hung up: nothing of the old socket can land any more, here or there.
+void Link::SettleLane(uint32_t index) {
+  Life& life = lives_[index];
+  life.over = true;
+  lanes_[index]->Settle();
+  if (terms_.role != Role::kInitiator) return;
+  const TimePoint now = Clock::now();
+  if (now - life.began >= kSettled) life.failures = 0;
+  PlanDial(life, now);
+}
+
+void Link::PlanDial(Life& life, TimePoint now) {
+  life.dialer.reset();
+  life.dial_at = now + WaitAfter(life.failures++);
+  shared_.next_step = TimePoint{};
+}
+
+void Link::StepLife(uint32_t index, TimePoint now) {
+  Life& life = lives_[index];
+  if (!life.dialer) {
+    if (now < life.dial_at) return;
+    life.dial_at = TimePoint::max();
+    life.give_up = now + std::max(terms_.lease, kLeastPatience);
+    life.dialer.emplace(NewDialer(index, life.number + 1));
+  }
+  Dialer& dialer = *life.dialer;
+  dialer.Step(now);
+  if (dialer.welcomed()) {
+    UniqueFd socket = dialer.TakeSocket();
+    SendStart(index, life.number + 1, socket);
+    BeginLane(index, std::move(socket));
+  } else if (dialer.failed() || now >= life.give_up) {
+    PlanDial(life, now);
+  }
+}
+
+void Link::BeginLane(uint32_t index, UniqueFd socket) {
+  Life& life = lives_[index];
+  life.dialer.reset();
+  ++life.number;
+  life.over = false;
+  lanes_[index] = NewLane(index, std::move(socket));
+  shared_.events.Push(LaneUp{terms_.id, index});
+  if (const Status added = lanes_[index]->Watch(); !added.ok()) lanes_[index]->HangUp(added);
+}
+
+}  // namespace weightcast::transport::tcp
