@@ -90,6 +90,33 @@ TEST_P(RegionTest, AnImportThatClaimsMoreThanThereIsReachesNothingBeyond) {
   EXPECT_TRUE(whole.Wiped());
 }
 
+/// The two sides' regions need not be of one size: what both have crosses, one byte more is refused on the
+/// side that lacks it.
+TEST_P(RegionTest, RegionsOfDifferentSizes) {
+  const TestMemory small = NewMemory(kSize / 2 + 3);
+  const size_t both = small.bytes().size();
+  small.Fill(7);
+  const Described whole = b.Register(target, Access::kReadWrite);
+  const Described part = b.Register(small, Access::kReadWrite);
+  // A large source and a small target.
+  EXPECT_EQ(Attempt(part, [&] { return WriteOp(0, 0, both + 1); }), Code::kOutOfBounds);
+  EXPECT_EQ(Attempt(part, [&] { return WriteOp(kSize - both, 0, both); }), Code::kOk);
+  EXPECT_TRUE(SameBytes(source.bytes().last(both), small.bytes()));
+  EXPECT_EQ(Attempt(part, [&] { return ReadOp(0, 0, both + 1); }), Code::kOutOfBounds);
+  // A small source and a large target.
+  const Described mine = a.Register(small, Access::kLocal);
+  const auto from_small = [&](uint64_t to, uint64_t length) {
+    Op op = WriteOp(0, to, length);
+    op.local = mine.name.id;
+    return op;
+  };
+  EXPECT_EQ(Attempt(whole, [&] { return from_small(0, both + 1); }), Code::kOutOfBounds);
+  EXPECT_TRUE(target.Wiped());
+  EXPECT_EQ(Attempt(whole, [&] { return from_small(kSize - both, both); }), Code::kOk);
+  EXPECT_TRUE(SameBytes(target.bytes().last(both), small.bytes()));
+  EXPECT_EQ(target.bytes()[kSize - both - 1], std::byte{0x5a});
+}
+
 TEST_P(RegionTest, LocalMistakesCompleteWithTheReason) {
   const Described region = b.Register(target, Access::kReadWrite);
   EXPECT_EQ(Attempt(region, [&] { return WriteOp(1, 0, kSize); }), Code::kOutOfBounds);
