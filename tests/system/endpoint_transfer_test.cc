@@ -1,36 +1,9 @@
-#include "system/endpoint_peer.h"
+#include <random>
+
+#include "system/endpoint_linked.h"
 
 namespace weightcast::system_test {
 namespace {
-
-/// The test's end of a connection to a peer process, with memory on both sides.
-class Linked {
- public:
-  Linked(const PeerSetup& setup, size_t size, const std::string& access = "readwrite")
-      : peer(setup, size), area(size, setup.shared) {
-    endpoint = *Endpoint::Create(OptionsOf(setup, "test"));
-    peer.Open();
-    auto connected = endpoint->Connect(peer.addresses(), peer.identity(), Soon());
-    EXPECT_TRUE(connected.ok()) << connected.status().ToString();
-    connection.emplace(std::move(connected).value());
-    peer.Do("accepted");
-    region.emplace(std::move(endpoint->Register(area.bytes, Access::kReadWrite)).value());
-    auto index = connection->Import(peer.Region(access));
-    EXPECT_TRUE(index.ok()) << index.status().ToString();
-    imported = *index;
-  }
-  [[nodiscard]] Piece At(uint64_t offset, uint64_t length) const {
-    return {region->id(), imported, region->offset() + offset, offset, length};
-  }
-  [[nodiscard]] uint64_t Hash() const { return Hash64(area.bytes); }
-
-  Peer peer;
-  Area area;
-  std::unique_ptr<Endpoint> endpoint;
-  std::optional<Connection> connection;
-  std::optional<Region> region;
-  uint32_t imported = 0;
-};
 
 class EndpointTransfer : public ::testing::TestWithParam<PeerSetup> {};
 
@@ -102,6 +75,32 @@ TEST_P(EndpointTransfer, BothDirectionsAtOnce) {
   }
 }
 
+TEST_P(EndpointTransfer, ManyThreadsWriteAndReadBack) {
+  constexpr size_t kThreads = 6;
+  constexpr size_t kEach = 512 << 10;
+  Linked linked(GetParam(), kThreads * kEach);
+  std::vector<std::thread> threads;
+  std::atomic<size_t> right{0};
+  for (size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937 random(static_cast<unsigned>(i));
+      const auto mine = linked.area.bytes.subspan(i * kEach, kEach);
+      for (uint64_t round = 1; round <= 40; ++round) {
+        const size_t length = round % 4 == 0 ? kEach : 1 + random() % 5000;
+        Fill(mine.first(length), 100 * i + round);
+        const Piece piece = linked.At(i * kEach, length);
+        if (!linked.connection->Write({&piece, 1}, {})->Wait().ok()) return;
+        std::fill_n(mine.begin(), length, std::byte{0});
+        if (!linked.connection->Read({&piece, 1}, {})->Wait().ok()) return;
+        if (!IsFilled(mine.first(length), 100 * i + round)) return;
+      }
+      ++right;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(right, kThreads);
+}
+
 TEST_P(EndpointTransfer, ANoticeComesAfterTheBytesBeforeIt) {
   constexpr size_t kSize = 1 << 20;  // Four chunks, over all lanes.
   Linked linked(GetParam(), kSize);
@@ -152,40 +151,6 @@ TEST_P(EndpointTransfer, AfterACancelledWriteIsFencedNothingLands) {
     const Piece byte = linked.At(0, 0);
     EXPECT_TRUE(linked.connection->Write({&byte, 1}, {})->Wait().ok());
   }
-}
-
-/// Data sockets of this process: TCP, connected, not to a port of `control`.
-std::vector<int> LaneSockets(const std::vector<std::string>& control) {
-  std::vector<int> lanes;
-  for (int fd = 3; fd < 200; ++fd) {
-    const auto peer = PeerAddressOf(fd);
-    if (!peer.ok() || (peer->family() != AF_INET && peer->family() != AF_INET6)) continue;
-    const bool is_control = std::any_of(control.begin(), control.end(), [&](const std::string& address) {
-      return ParseHostPort(address)->port == peer->port();
-    });
-    if (!is_control) lanes.push_back(fd);
-  }
-  return lanes;
-}
-
-TEST(EndpointLanes, ALaneLostUnderLoadIsMadeUpFor) {
-  const PeerSetup setup{.transport = "tcp", .shared = false};
-  const size_t size = kSanitized ? 16 << 20 : 64 << 20;
-  Linked linked(setup, size);
-  const auto lanes = LaneSockets(linked.peer.addresses());
-  ASSERT_GE(lanes.size(), 2U);
-  Fill(linked.area.bytes, 3);
-  const Piece piece = linked.At(0, size);
-  auto write = linked.connection->Write({&piece, 1}, {});
-  ASSERT_TRUE(write.ok());
-  shutdown(lanes[0], SHUT_RDWR);
-  EXPECT_TRUE(write->Wait().ok()) << write->Wait().ToString();
-  linked.peer.Do("filled 3");
-  EXPECT_TRUE(linked.connection->status().ok());
-  for (const int lane : lanes) shutdown(lane, SHUT_RDWR);
-  const Status status = linked.connection->Write({&piece, 1}, {})->Wait();
-  EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
-  EXPECT_NE(status.message().find("peer 0 (127.0.0.1:"), std::string::npos) << status.ToString();
 }
 
 TEST(EndpointRoads, SharedMemoryIsFoundByItself) {

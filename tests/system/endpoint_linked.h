@@ -1,0 +1,36 @@
+#pragma once
+
+#include "system/endpoint_peer.h"
+
+namespace weightcast::system_test {
+
+/// The test's end of a connection to a peer process, with memory on both sides.
+class Linked {
+ public:
+  Linked(const PeerSetup& setup, size_t size, const std::string& access = "readwrite")
+      : peer(setup, size), area(size, setup.shared) {
+    endpoint = *Endpoint::Create(OptionsOf(setup, "test"));
+    peer.Open();
+    auto connected = endpoint->Connect(peer.addresses(), peer.identity(), Soon());
+    EXPECT_TRUE(connected.ok()) << connected.status().ToString();
+    connection.emplace(std::move(connected).value());
+    peer.Do("accepted");
+    region.emplace(std::move(endpoint->Register(area.bytes, Access::kReadWrite)).value());
+    auto index = connection->Import(peer.Region(access));
+    EXPECT_TRUE(index.ok()) << index.status().ToString();
+    imported = *index;
+  }
+  [[nodiscard]] Piece At(uint64_t offset, uint64_t length) const {
+    return {region->id(), imported, region->offset() + offset, offset, length};
+  }
+  [[nodiscard]] uint64_t Hash() const { return Hash64(area.bytes); }
+
+  Peer peer;
+  Area area;
+  std::unique_ptr<Endpoint> endpoint;
+  std::optional<Connection> connection;
+  std::optional<Region> region;
+  uint32_t imported = 0;
+};
+
+}  // namespace weightcast::system_test
