@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build test test-cpp test-python sanitize model soak-protocol bench lint tidy format docs fuzz clean
+.PHONY: help demo binary build test test-cpp test-python sanitize model soak-protocol soak-data bench lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -52,6 +52,12 @@ soak-protocol: ## a thousand random faults in small clusters, at most an hour (F
 	@cmake --build --preset debug -j$(JOBS) --target soak_protocol
 	@build/debug/tests/soak/soak_protocol --faults $${FAULTS:-1000} --clusters 3
 	@build/debug/tests/soak/soak_protocol --repairs $${REPAIRS:-50}
+
+soak-data: ## a thousand random faults under transfers between pairs of processes, at most an hour (FAULTS=1000)
+	@scripts/bootstrap --dev
+	@[ -f build/debug/build.ninja ] || cmake --preset debug
+	@cmake --build --preset debug -j$(JOBS) --target soak_data
+	@build/debug/tests/soak/soak_data --faults $${FAULTS:-1000}
 
 model: ## the model checker's long search: over 10 million states (MODEL_STATES for each configuration)
 	@scripts/bootstrap --dev

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <vector>
 
 #include "base/strings.h"
 
@@ -18,11 +20,12 @@ void Do(const std::string& command) {
 
 }  // namespace
 
-Network::Network(int number) : prefix_(StrCat("wcs", ::getpid(), "-", number)), number_(number) {
+Network::Network(int number, size_t processes)
+    : prefix_(StrCat("wcs", ::getpid(), "-", number)), number_(number), processes_(processes) {
   Do(StrCat("ip netns add ", prefix_, "-hub"));
   Do(StrCat("ip -n ", prefix_, "-hub link add br0 type bridge"));
   Do(StrCat("ip -n ", prefix_, "-hub link set br0 up"));
-  for (size_t i = 0; i < kProcesses; ++i) {
+  for (size_t i = 0; i < processes_; ++i) {
     const std::string host = NamespaceOf(i);
     Do(StrCat("ip netns add ", host));
     Do(StrCat("ip link add p", i, " netns ", prefix_, "-hub type veth peer eth0 netns ", host));
@@ -34,7 +37,7 @@ Network::Network(int number) : prefix_(StrCat("wcs", ::getpid(), "-", number)), 
 }
 
 Network::~Network() {
-  for (size_t i = 0; i < kProcesses; ++i) Try(StrCat("ip netns del ", NamespaceOf(i)));
+  for (size_t i = 0; i < processes_; ++i) Try(StrCat("ip netns del ", NamespaceOf(i)));
   Try(StrCat("ip netns del ", prefix_, "-hub"));
 }
 
@@ -52,7 +55,31 @@ void Network::DropPackets(size_t process, int percent) const {
   if (percent == 0) return;
   Do(nft + "add table inet soak");
   Do(nft + "'add chain inet soak in { type filter hook input priority 0; }'");
-  Do(StrCat(nft, "add rule inet soak in iifname eth0 numgen random mod 100 '<' ", percent, " drop"));
+  const std::string chance = percent < 100 ? StrCat("numgen random mod 100 '<' ", percent) : "";
+  Do(StrCat(nft, "add rule inet soak in iifname eth0 ", chance, " drop"));
+}
+
+bool Network::BreakOne(size_t process, Break how, unsigned choice) const {
+  const std::string in = StrCat("ip netns exec ", NamespaceOf(process), " ");
+  std::vector<std::string> ports;
+  FILE* list = ::popen((in + "ss -Htn state established 2>/dev/null").c_str(), "r");
+  if (list == nullptr) return false;
+  char local[128];
+  while (std::fscanf(list, "%*s %*s %127s %*s", local) == 1) {
+    const std::string address = local;
+    ports.push_back(address.substr(address.rfind(':') + 1));
+  }
+  ::pclose(list);
+  if (ports.empty()) return false;
+  const std::string& port = ports[choice % ports.size()];
+  if (how == Break::kReset) return Try(StrCat(in, "ss -K sport = :", port, " | grep -q ", port));
+  const std::string nft = in + "nft ";
+  Do(nft + "add table inet soak");
+  Do(nft + "'add chain inet soak in { type filter hook input priority 0; }'");
+  Do(nft + "'add chain inet soak out { type filter hook output priority 0; }'");
+  Do(StrCat(nft, "add rule inet soak in tcp dport ", port, " drop"));
+  Do(StrCat(nft, "add rule inet soak out tcp sport ", port, " drop"));
+  return true;
 }
 
 bool CanMakeNetworks() {
