@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build test test-cpp test-python sanitize model soak-protocol soak-data bench lint tidy format docs fuzz clean
+.PHONY: help demo binary build test test-cpp test-python sanitize model soak-protocol soak-data bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -86,6 +86,14 @@ bench: binary ## measures this machine: transfers beside its peers, updates, pla
 fuzz: ## each fuzz target for FUZZ_SECONDS (60)
 	@scripts/bootstrap --dev
 	@scripts/fuzz $${FUZZ_SECONDS:-60}
+
+wheel: binary ## dist/: wheels with extension and binary, for the stable ABI and for each older Python found (WHEEL_PYTHON=3.12: only that)
+	@scripts/bootstrap $(PYTHON_TOOLS)
+	@scripts/make_wheels.py $(if $(WHEEL_PYTHON),--python $(WHEEL_PYTHON))
+	@scripts/check_wheel.py dist/weightcast-*.whl
+
+test-wheel: wheel ## installs the wheels into empty environments and runs what is in them
+	@.venv/bin/python -m pytest tests/wheel -q
 
 lint: ## formatting, layering, headers that compile alone, ruff
 	@scripts/bootstrap --dev $(PYTHON_TOOLS)

@@ -7,6 +7,12 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  # The builds of the binary and of the wheels compile the same files with the same options: once is enough.
+  # Not so in builds for debuggers, which want to know the folder of the build.
+  if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
+  endif()
 endif()
 
 add_library(weightcast_flags INTERFACE)
