@@ -2,7 +2,6 @@
 #include <ctime>
 #include <random>
 
-#include "base/clock.h"
 #include "base/strings.h"
 #include "plan/layout_builder.h"
 #include "plan/planner.h"
@@ -11,6 +10,7 @@
 #include "tools/command.h"
 #include "tools/json.h"
 #include "tools/output.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::tools {
 namespace {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "tools/command.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "base/clock.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/watch.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {

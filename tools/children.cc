@@ -13,10 +13,10 @@
 #include <cstring>
 #include <map>
 
-#include "base/clock.h"
 #include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::tools {
 namespace {

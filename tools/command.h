@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/settings.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {

@@ -10,12 +10,12 @@
 #include <set>
 
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
-#include "endpoint/endpoint.h"
 #include "tools/bench_processes.h"
+#include "weightcast/clock.h"
+#include "weightcast/endpoint.h"
 #include "worker/background.h"
 
 namespace weightcast::tools {

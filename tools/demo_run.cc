@@ -8,7 +8,6 @@
 #include <optional>
 #include <set>
 
-#include "base/clock.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "memory/available.h"
@@ -19,6 +18,7 @@
 #include "tools/demo_weights.h"
 #include "tools/files.h"
 #include "tools/stop.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::tools {
 namespace {

@@ -16,7 +16,6 @@
 #include <functional>
 
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "tools/bench_processes.h"
@@ -24,6 +23,7 @@
 #include "tools/p2p_messages.h"
 #include "tools/pinning.h"
 #include "tools/statistics.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::tools {
 namespace {

@@ -1,6 +1,5 @@
 #include <filesystem>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "checkpoint/version_folder.h"
@@ -13,6 +12,7 @@
 #include "tools/stop.h"
 #include "tools/versions.h"
 #include "tools/worker_loop.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::tools {
 namespace {

@@ -1,6 +1,5 @@
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/strings.h"
 #include "control/client.h"
 #include "tools/command.h"
@@ -9,6 +8,7 @@
 #include "tools/output.h"
 #include "tools/stop.h"
 #include "tools/view.h"
+#include "weightcast/clock.h"
 #include "weightcast/version.h"
 
 namespace weightcast::tools {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/settings.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {

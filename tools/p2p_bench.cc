@@ -4,10 +4,10 @@
 #include <optional>
 #include <thread>
 
-#include "base/clock.h"
 #include "tools/p2p_crew.h"
 #include "tools/p2p_messages.h"
 #include "tools/statistics.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::tools {
 namespace {

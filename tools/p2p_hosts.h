@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "base/settings.h"
 #include "tools/p2p_messages.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {

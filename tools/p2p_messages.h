@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "memory/memory.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {

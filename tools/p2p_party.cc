@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "endpoint/endpoint.h"
 #include "tools/p2p_memory.h"
 #include "tools/p2p_messenger.h"
 #include "tools/pinning.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::tools {
 namespace {

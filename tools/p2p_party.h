@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "base/settings.h"
 #include "tools/p2p_messages.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {

@@ -1,7 +1,6 @@
 #include <chrono>
 #include <filesystem>
 
-#include "base/clock.h"
 #include "base/strings.h"
 #include "checkpoint/files.h"
 #include "plan/layout_json.h"
@@ -15,6 +14,7 @@
 #include "tools/json.h"
 #include "tools/model.h"
 #include "tools/output.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::tools {
 namespace {

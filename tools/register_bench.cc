@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/process.h"
 #include "base/random.h"
 #include "base/strings.h"
@@ -23,6 +22,7 @@
 #include "plan/models.h"
 #include "tools/bench_processes.h"
 #include "tools/demo_options.h"
+#include "weightcast/clock.h"
 #include "weightcast/worker.h"
 #include "worker/shard_key.h"
 #include "worker/table_file.h"

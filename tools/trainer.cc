@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "checkpoint/files.h"
@@ -18,6 +17,7 @@
 #include "tools/output.h"
 #include "tools/stop.h"
 #include "tools/worker_loop.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::tools {
 namespace {

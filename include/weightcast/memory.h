@@ -1,12 +1,21 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
 #include "weightcast/status.h"
 
 namespace weightcast {
+
+/// What peers may do with a region.
+enum class Access : uint8_t {
+  kLocal,      ///< Nothing: a source or a landing place of our own operations.
+  kGranted,    ///< Write only under an open grant; no read. For weights.
+  kReadWrite,  ///< Read and write at any time while it is registered. For general point-to-point use.
+  kRead,       ///< Read at any time while it is registered.
+};
 
 /// Host memory that other processes on this host can map: the fastest kind to send from and
 /// to receive into. It is a memfd; its pages are reserved when it is made, so that full memory

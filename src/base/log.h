@@ -2,8 +2,8 @@
 
 #include <string_view>
 
-#include "base/clock.h"
 #include "base/strings.h"
+#include "weightcast/clock.h"
 
 namespace weightcast {
 

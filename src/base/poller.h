@@ -6,8 +6,8 @@
 #include <optional>
 #include <span>
 
-#include "base/clock.h"
 #include "base/fd.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast {

@@ -1,4 +1,4 @@
-#include "base/settings.h"
+#include "weightcast/settings.h"
 
 #include <unistd.h>
 

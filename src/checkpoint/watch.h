@@ -10,10 +10,10 @@
 #include <string_view>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/poller.h"
 #include "checkpoint/checkpoint.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast::checkpoint {

@@ -3,8 +3,8 @@
 #include <functional>
 #include <memory>
 
-#include "base/clock.h"
-#include "base/settings.h"
+#include "weightcast/clock.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
 

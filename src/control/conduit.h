@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "base/clock.h"
 #include "control/session_link.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 /// The network as a client sees it. grpc_conduit.cc is the only file behind it.

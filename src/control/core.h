@@ -9,14 +9,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/settings.h"
 #include "control/controller_machine.h"
 #include "control/listener.h"
 #include "control/mailbox.h"
 #include "control/planner_thread.h"
 #include "control/session_link.h"
 #include "trace/metrics.h"
+#include "weightcast/clock.h"
+#include "weightcast/settings.h"
 
 namespace weightcast::control {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace grpc {

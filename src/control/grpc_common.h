@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::control {
 

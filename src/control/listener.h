@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "base/clock.h"
 #include "control/session_link.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
 

@@ -7,9 +7,9 @@
 #include <variant>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "control/machine_state.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::control {
 

@@ -5,13 +5,13 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/random.h"
-#include "base/settings.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "control/core.h"
 #include "control/listener.h"
 #include "control/token.h"
 #include "trace/exporter.h"
+#include "weightcast/settings.h"
 #include "weightcast/worker.h"
 
 namespace weightcast {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/settings.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::control {

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "endpoint/message.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast::endpoint {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <span>
 
-#include "endpoint/transfer.h"
+#include "weightcast/transfer.h"
 
 namespace weightcast {
 

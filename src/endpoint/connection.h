@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "endpoint/channel.h"
-#include "endpoint/endpoint.h"
 #include "endpoint/grants.h"
 #include "endpoint/handshake.h"
 #include "endpoint/imports.h"
@@ -15,6 +14,7 @@
 #include "endpoint/roads.h"
 #include "endpoint/sender.h"
 #include "endpoint/timers.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast {
 

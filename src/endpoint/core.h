@@ -15,13 +15,13 @@
 
 #include "base/poller.h"
 #include "endpoint/connection.h"
-#include "endpoint/endpoint.h"
 #include "endpoint/meetings.h"
 #include "endpoint/progress.h"
 #include "endpoint/regions.h"
 #include "endpoint/sockets.h"
 #include "endpoint/timers.h"
 #include "transport/transport.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::endpoint {
 

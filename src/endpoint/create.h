@@ -3,8 +3,8 @@
 #include <memory>
 #include <span>
 
-#include "endpoint/endpoint.h"
 #include "transport/transport.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::endpoint {
 

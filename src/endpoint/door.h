@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "base/settings.h"
 #include "base/socket.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::endpoint {

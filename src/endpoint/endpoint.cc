@@ -1,4 +1,4 @@
-#include "endpoint/endpoint.h"
+#include "weightcast/endpoint.h"
 
 #include "base/log.h"
 #include "base/strings.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::endpoint {
 

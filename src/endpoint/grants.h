@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "endpoint/endpoint.h"
 #include "transport/types.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::endpoint {
 

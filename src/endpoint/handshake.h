@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/hash.h"
-#include "endpoint/identity.h"
 #include "endpoint/message.h"
 #include "transport/types.h"
+#include "weightcast/clock.h"
+#include "weightcast/identity.h"
 #include "weightcast/status.h"
 
 namespace weightcast::endpoint {

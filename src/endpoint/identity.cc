@@ -1,4 +1,4 @@
-#include "endpoint/identity.h"
+#include "weightcast/identity.h"
 
 #include "base/strings.h"
 

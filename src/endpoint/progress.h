@@ -6,10 +6,10 @@
 #include <optional>
 #include <thread>
 
-#include "base/clock.h"
 #include "base/poller.h"
 #include "endpoint/flag.h"
 #include "endpoint/task_queue.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast::endpoint {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "endpoint/descriptor.h"
-#include "endpoint/endpoint.h"
 #include "endpoint/flag.h"
 #include "memory/registration_cache.h"
 #include "transport/transport.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::endpoint {
 

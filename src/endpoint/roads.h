@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "endpoint/control_message.h"
 #include "transport/transport.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::endpoint {
 

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::endpoint {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::endpoint {
 

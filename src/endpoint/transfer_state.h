@@ -8,7 +8,7 @@
 #include "endpoint/flag.h"
 #include "endpoint/regions.h"
 #include "endpoint/timers.h"
-#include "endpoint/transfer.h"
+#include "weightcast/transfer.h"
 
 namespace weightcast {
 

@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "weightcast/identity.h"
+#include "weightcast/memory.h"
+
 namespace weightcast {
 
 enum class MemoryKind : uint8_t { kHost, kDevice };
@@ -31,23 +34,12 @@ struct Memory {
   uint64_t fd_offset = 0;  ///< Where `address` lies in that descriptor.
 };
 
-/// Random, new at every start of a process (more exactly: of an endpoint). Never 0.
-using Incarnation = uint64_t;
-
 /// Names registered memory among all endpoints. Ids are small and reused; the generation is not.
 struct RegionName {
   Incarnation owner = 0;
   uint32_t id = 0;
   uint32_t generation = 0;  ///< Never 0 for a live region.
   friend auto operator<=>(const RegionName&, const RegionName&) = default;
-};
-
-/// What peers may do with a region.
-enum class Access : uint8_t {
-  kLocal,      ///< Nothing: a source or a landing place of our own operations.
-  kGranted,    ///< Write only under an open grant; no read. For weights.
-  kReadWrite,  ///< Read and write at any time while it is registered. For general point-to-point use.
-  kRead,       ///< Read at any time while it is registered.
 };
 
 }  // namespace weightcast

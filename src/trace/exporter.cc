@@ -10,13 +10,13 @@
 #include <thread>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "trace/metrics.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::trace {
 namespace {

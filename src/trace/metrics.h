@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 
 /// What a process counts and times of itself. Counters and timings live as long as the process; adding is a
 /// few relaxed atomics, from any thread.

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <string>
 #include <variant>
 
-#include "base/clock.h"
-#include "base/settings.h"
 #include "memory/memory.h"
+#include "weightcast/clock.h"
+#include "weightcast/grant.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::transport {
@@ -15,14 +15,8 @@ namespace weightcast::transport {
 /// A connection to one peer over one transport. Chosen by the caller, unique in its endpoint, never 0.
 enum class LinkId : uint32_t {};
 
-/// A target's leave to be written to by one peer: stands on the wire for (update id, buffer).
-/// Slot 0 with id 0 is the standing grant, valid for regions with Access::kReadWrite alone.
-struct GrantName {
-  uint32_t slot = 0;  ///< 1 .. kGrantSlots - 1 for real grants; per link and direction.
-  uint64_t id = 0;    ///< Never used twice by one target.
-  friend auto operator<=>(const GrantName&, const GrantName&) = default;
-};
-inline constexpr uint32_t kGrantSlots = 64;
+using weightcast::GrantName;
+using weightcast::kGrantSlots;
 
 /// The mark that one chunk of a transfer has landed. Idempotent: setting it twice is setting it once.
 struct Signal {

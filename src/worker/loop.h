@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 #include "worker/waiting.h"
 
 namespace weightcast::worker {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/settings.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "endpoint/endpoint.h"
 #include "plan/table_format.h"
+#include "weightcast/clock.h"
+#include "weightcast/endpoint.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
 #include "worker/batches.h"
@@ -70,7 +70,7 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
   };
   struct Source {
     std::optional<Connection> connection;
-    transport::GrantName grant;
+    GrantName grant;
     std::atomic<bool> complete{false};
     std::atomic<double> seconds{0};  ///< When it was complete.
     std::vector<ChunkSum> sums;      ///< The endpoint's thread, until fenced.

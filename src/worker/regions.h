@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "endpoint/endpoint.h"
+#include "weightcast/endpoint.h"
 #include "weightcast/status.h"
 
 namespace weightcast::worker {

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "endpoint/endpoint.h"
 #include "plan/table_format.h"
+#include "weightcast/endpoint.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
 #include "wire/messages.h"

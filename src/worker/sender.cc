@@ -30,7 +30,7 @@ struct Sender::Job {
   std::shared_ptr<const SendPlan> plan;
   size_t target = 0;
   wire::UpdateId update;
-  transport::GrantName grant;
+  GrantName grant;
   uint32_t next = 0;   ///< Transfer.
   size_t running = 0;  ///< Transfers begun and not ended.
   std::map<uint32_t, Flight> flights;
@@ -84,7 +84,7 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
 }
 
 void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::UpdateId& update,
-                   const transport::GrantName& grant) {
+                   const GrantName& grant) {
   auto job = std::make_shared<Job>();
   job->plan = std::move(plan);
   job->target = target;

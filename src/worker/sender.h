@@ -9,11 +9,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/settings.h"
-#include "endpoint/endpoint.h"
 #include "trace/metrics.h"
 #include "transport/types.h"
+#include "weightcast/clock.h"
+#include "weightcast/endpoint.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
 #include "worker/machine_actions.h"
@@ -43,7 +43,7 @@ class Sender {
 
   /// `target`: index into plan->targets.
   void Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::UpdateId& update,
-             const transport::GrantName& grant);
+             const GrantName& grant);
   /// Harmless for what has ended or was never started.
   void Stop(const wire::UpdateId& update, uint32_t destination);
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "base/settings.h"
 #include "control/client.h"
-#include "endpoint/endpoint.h"
 #include "trace/exporter.h"
 #include "trace/metrics.h"
+#include "weightcast/endpoint.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
 #include "wire/messages.h"

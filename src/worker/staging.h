@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "endpoint/endpoint.h"
+#include "weightcast/endpoint.h"
 #include "weightcast/memory.h"
 #include "weightcast/status.h"
 

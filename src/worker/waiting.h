@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 // How the user's calls wait.

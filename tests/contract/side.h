@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "memory/memory.h"
 #include "transport/transport.h"
+#include "weightcast/clock.h"
 #include "weightcast/memory.h"
 
 namespace weightcast::transport {

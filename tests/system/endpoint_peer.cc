@@ -191,7 +191,7 @@ class PeerProcess {
   std::unique_ptr<Endpoint> endpoint_;
   std::optional<weightcast::Region> region_;
   std::optional<Connection> connection_;
-  transport::GrantName grant_;
+  GrantName grant_;
 };
 
 }  // namespace

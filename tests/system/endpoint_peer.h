@@ -26,7 +26,7 @@
 #include "base/random.h"
 #include "base/socket.h"
 #include "base/strings.h"
-#include "endpoint/endpoint.h"
+#include "weightcast/endpoint.h"
 #include "weightcast/memory.h"
 
 // Two processes: the test, and a peer that it forks, tells what to do and kills.

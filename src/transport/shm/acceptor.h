@@ -6,11 +6,11 @@
 #include <optional>
 #include <string>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/context.h"
 #include "transport/shm/messages.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::transport::shm {
 

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/context.h"
 #include "transport/shm/cross_copy.h"
@@ -20,6 +19,7 @@
 #include "transport/shm/receiver.h"
 #include "transport/shm/sender.h"
 #include "transport/types.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::transport::shm {
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/poller.h"
 #include "base/socket.h"
 #include "transport/tcp/greeting.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::transport::tcp {
 

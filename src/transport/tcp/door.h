@@ -5,13 +5,13 @@
 #include <map>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/poller.h"
-#include "base/settings.h"
 #include "base/socket.h"
 #include "transport/tcp/greeting.h"
+#include "weightcast/clock.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::transport::tcp {

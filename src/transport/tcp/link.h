@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "transport/tcp/dialer.h"
 #include "transport/tcp/grant_table.h"
 #include "transport/tcp/greeting.h"
 #include "transport/tcp/lane.h"
 #include "transport/tcp/offer.h"
 #include "transport/types.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::transport::tcp {
 

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "base/poller.h"
-#include "base/settings.h"
 #include "transport/tcp/door.h"
 #include "transport/tcp/event_queue.h"
 #include "transport/tcp/link.h"
 #include "transport/tcp/region_table.h"
 #include "transport/tcp/registry.h"
 #include "transport/transport.h"
+#include "weightcast/settings.h"
 
 namespace weightcast::transport::tcp {
 

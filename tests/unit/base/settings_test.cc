@@ -1,4 +1,4 @@
-#include "base/settings.h"
+#include "weightcast/settings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

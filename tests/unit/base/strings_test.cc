@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 
 namespace weightcast {
 namespace {

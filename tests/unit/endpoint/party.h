@@ -13,8 +13,8 @@
 
 #include "base/random.h"
 #include "endpoint/create.h"
-#include "endpoint/endpoint.h"
 #include "unit/endpoint/fake_transport.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::endpoint {
 

@@ -13,9 +13,9 @@
 #include <random>
 #include <thread>
 
-#include "base/clock.h"
 #include "base/process.h"
 #include "transport/shm/fence.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::transport::shm {
 namespace {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <optional>
 
-#include "endpoint/endpoint.h"
 #include "unit/worker/planned.h"
+#include "weightcast/endpoint.h"
 #include "weights.h"
 #include "worker/receiver.h"
 #include "worker/send_plan.h"

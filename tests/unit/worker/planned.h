@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "plan/layout_builder.h"
 #include "plan/planner.h"
 #include "plan/table_format.h"
 #include "plan/verify.h"
+#include "weightcast/clock.h"
 #include "weightcast/worker.h"
 
 /// What tests of the worker's data path have in common.

@@ -9,13 +9,13 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/settings.h"
-#include "endpoint/identity.h"
-#include "endpoint/transfer.h"
-#include "memory/memory.h"
+#include "weightcast/clock.h"
+#include "weightcast/grant.h"
+#include "weightcast/identity.h"
 #include "weightcast/memory.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
+#include "weightcast/transfer.h"
 
 namespace weightcast {
 
@@ -110,12 +110,12 @@ class Connection {
   Result<Transfer> Read(std::span<const Piece> pieces, TransferOptions options);
 
   /// At the target: lets this peer write under the returned name until RevokeGrant.
-  Result<transport::GrantName> OpenGrant(GrantOptions options);
+  Result<GrantName> OpenGrant(GrantOptions options);
   /// Of a grant that has been revoked: never complete.
-  [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& grant) const;
+  [[nodiscard]] GrantProgress ProgressOf(const GrantName& grant) const;
   /// `fenced` is called once, from the progress thread, when nothing of it can land any more; also when
   /// the grant, the link or the peer is gone already. Never called while a stopped writer might still write.
-  void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
+  void RevokeGrant(const GrantName& grant, std::function<void()> fenced);
 
   /// Sends the peer a message of at most kMaxNotice bytes, which it takes with TakeNotice. Notices of one
   /// connection arrive once and in the order of these calls, or the connection ends. One that is sent after a

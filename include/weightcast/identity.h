@@ -4,9 +4,10 @@
 #include <string>
 #include <string_view>
 
-#include "memory/memory.h"
-
 namespace weightcast {
+
+/// Random, new at every start of a process (more exactly: of an endpoint). Never 0.
+using Incarnation = uint64_t;
 
 /// Who a process is, as proven in the handshake.
 struct Identity {

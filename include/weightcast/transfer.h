@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "base/clock.h"
-#include "transport/types.h"
+#include "weightcast/clock.h"
+#include "weightcast/grant.h"
 #include "weightcast/status.h"
 
 namespace weightcast {
@@ -21,7 +21,7 @@ struct Piece {
 };
 
 struct TransferOptions {
-  transport::GrantName grant{};  ///< The target's leave; {} for regions open to all (kReadWrite).
+  GrantName grant{};  ///< The target's leave; {} for regions open to all (kReadWrite).
   std::optional<uint32_t>
       signal{};           ///< Number of this transfer under the grant; set chunk by chunk at the target.
   bool checksum = false;  ///< Signals carry checksums of their chunks.

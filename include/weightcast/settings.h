@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/clock.h"
+#include "weightcast/clock.h"
 #include "weightcast/status.h"
 
 namespace weightcast {
