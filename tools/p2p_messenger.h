@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/settings.h"
 #include "p2p/engine.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::tools {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "completions.h"
-#include "endpoint/endpoint.h"
 #include "keeper.h"
 #include "support.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::bindings {
 

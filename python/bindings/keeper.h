@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "endpoint/endpoint.h"
 #include "support.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::bindings {
 

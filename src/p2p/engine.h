@@ -13,11 +13,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/settings.h"
-#include "endpoint/endpoint.h"
 #include "p2p/operation.h"
 #include "p2p/outbox.h"
+#include "weightcast/clock.h"
+#include "weightcast/endpoint.h"
+#include "weightcast/settings.h"
 
 namespace weightcast::p2p {
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "endpoint/endpoint.h"
 #include "p2p/messages.h"
+#include "weightcast/clock.h"
+#include "weightcast/endpoint.h"
 
 // What an engine keeps of its peers; all guarded by its mutex.
 namespace weightcast::p2p {

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "endpoint/endpoint.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::p2p {
 

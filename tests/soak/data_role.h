@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "endpoint/endpoint.h"
 #include "soak/data_board.h"
+#include "weightcast/endpoint.h"
 #include "weightcast/memory.h"
 
 namespace weightcast::soak {

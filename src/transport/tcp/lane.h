@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/poller.h"
 #include "transport/tcp/event_queue.h"
@@ -14,6 +13,7 @@
 #include "transport/tcp/outbox.h"
 #include "transport/tcp/refusals.h"
 #include "transport/tcp/region_table.h"
+#include "weightcast/clock.h"
 
 namespace weightcast::transport::tcp {
 
