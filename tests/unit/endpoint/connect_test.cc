@@ -197,11 +197,11 @@ TEST_F(ConnectTest, ASilentAddressDelaysButDoesNotStop) {
 }
 
 TEST_F(ConnectTest, ACallerCanBeInterrupted) {
-  std::atomic<bool> interrupted{false};
+  std::atomic<bool> interrupted{true};
   std::thread::id asked;
   Party a({.interrupted = [&] {
     asked = std::this_thread::get_id();
-    return interrupted.exchange(true);
+    return interrupted.load();
   }});
   Party b({.rank = 1});
   auto silent = Listen(*SocketAddress::Parse("127.0.0.1:0"), {});
