@@ -176,7 +176,7 @@ TEST_F(TcpLaneTest, ALinkLivesOnThroughAnyNumberOfFailures) {
     failures += CutLane(at_a ? a : b, at_a ? Pair::kA : Pair::kB, lane, how) ? 1 : 0;
   };
   while (failures < 10) {
-    const uint32_t first = random() % 3;
+    const auto first = static_cast<uint32_t>(random() % 3);
     const Cut how = random() % 2 == 0 ? Cut::kEnd : Cut::kReset;
     cut(first, how);
     PumpFor({&a, &b}, std::chrono::microseconds(random() % 500));

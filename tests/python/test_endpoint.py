@@ -248,7 +248,7 @@ def test_cancelling_ends_at_once_and_fences_soon(pair):
 def test_dropped_handles_keep_their_memory_until_it_is_free(pair):
     size = 8 << 20
     target = np.zeros(size, np.uint8)
-    _, remote = pair.shared(target)
+    region, remote = pair.shared(target)
     source = pattern(size)
     expected, alive = source.copy(), weakref.ref(source)
     pair.to_b.write(pair.a.register(source), remote)

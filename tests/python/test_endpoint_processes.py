@@ -154,7 +154,8 @@ def fork_and_use() -> list[str]:
     with wc.Endpoint(settings=SETTINGS) as endpoint, wc.Endpoint(settings=SETTINGS) as other:
         connection = endpoint.connect(other.addresses, timeout=PATIENCE)
         back = other.accept(PATIENCE)
-        remote = connection.import_region(other.allocate(LONG).descriptor)
+        target = other.allocate(LONG)  # Open to the peer as long as somebody holds it.
+        remote = connection.import_region(target.descriptor)
         region = endpoint.allocate(LONG)
         transfer = connection.write([(region, remote)] * 100)
         calls = [
@@ -179,7 +180,7 @@ def fork_and_use() -> list[str]:
                     said.append("nothing")
                 except wc.Error as error:
                     said.append(f"{error.code}: {error}")
-            del calls, transfer, region, remote, connection, back
+            del calls, transfer, region, target, remote, connection, back
             os.write(writable, "\n".join(said).encode())
             os._exit(0)
         os.wait()
