@@ -92,7 +92,8 @@ def build(minor: int, python: str, tools: pathlib.Path) -> pathlib.Path:
     for folder in (raw, repaired):
         shutil.rmtree(folder, ignore_errors=True)
     settings = {
-        "build-dir": "build/wheel/{wheel_tag}",
+        # As deep as build/release: ccache knows files by their way from the build folder.
+        "build-dir": "build/wheel-{wheel_tag}",
         "install.strip": "true",
         "cmake.define.WEIGHTCAST_WHEEL_EXTRAS": extras,
     }
