@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build test test-cpp test-python sanitize model soak-protocol soak-data bench wheel test-wheel lint tidy format docs fuzz clean
+.PHONY: help demo binary build install test test-cpp test-python sanitize model soak-protocol soak-data bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -24,6 +24,10 @@ build: binary .venv/.weightcast-built ## the binary, and .venv with the Python p
 	@scripts/bootstrap $(PYTHON_TOOLS)
 	@.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --no-deps .
 	@touch $@
+
+install: binary ## binary, headers and libraries for C++ programs, into PREFIX (/usr/local)
+	@cmake --build --preset release -j$(JOBS)
+	@cmake --install build/release --strip --prefix $(or $(PREFIX),/usr/local)
 
 test: test-cpp test-python ## everything: C++ with ctest, Python with pytest
 
