@@ -176,7 +176,7 @@ class Target {
   std::optional<Region> landing_region_;
   std::optional<Region> open_region_;
   std::optional<Region> book_region_;
-  std::optional<transport::GrantName> grant_;
+  std::optional<GrantName> grant_;
   std::optional<uint64_t> open_seed_;  ///< What the open area holds while nobody writes.
 };
 
