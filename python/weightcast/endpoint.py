@@ -7,6 +7,8 @@ only in the parent.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
@@ -309,7 +311,12 @@ class Endpoint:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await _on_thread(self.close)
+        # On a thread of its own: calls that only this ends may hold all of the loop's.
+        own = concurrent.futures.ThreadPoolExecutor(1, "wc-close")
+        try:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(own, self.close))
+        finally:
+            own.shutdown(wait=False)
 
 
 def _message(message: bytes) -> bytes:

@@ -43,7 +43,8 @@ def _of_torch(torch: Any, tensor: Any) -> Memory:
         raise InvalidArgument(f"the tensor is {tensor.layout}; only dense strided tensors can be registered")
     if not tensor.is_contiguous():
         raise InvalidArgument("the tensor is not contiguous; register the tensor that it is a part of")
-    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), True, tensor)
+    # What it stands for now: `tensor.data = other` gives the tensor another storage.
+    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), True, tensor.detach())
 
 
 def _bytes_of(value: Any) -> np.ndarray:

@@ -158,6 +158,7 @@ class Engine {
   void OfferMemory(const Operation& receive);
   void EndReceive(const OperationPtr& receive, const Status& outcome);
   void Finish(Operation& operation, const Status& outcome);
+  void TellEnd(const Operation& receive);
   void Cancel(const OperationPtr& operation, const Status& reason);
   bool IsOver(Operation& operation);
   void Drive(Operation& operation, Transfer transfer);

@@ -152,7 +152,12 @@ void Engine::Heard(const PeerPtr& peer, const Abandon& abandon) {
   if (channel == nullptr) return;
   const Status reason(abandon.reason.code(), StrCat("the peer's send has ended: ", abandon.reason.message()));
   if (const auto found = channel->receiving.find(abandon.number); found != channel->receiving.end()) {
-    EndReceive(OperationPtr(found->second), reason);
+    const OperationPtr receive = found->second;
+    if (receive->ending) {
+      receive->asked = true;  // It is about to end.
+    } else {
+      EndReceive(receive, reason);
+    }
   } else if (abandon.number <= channel->receives) {
     // It has ended here: well, or the peer was told before.
     Tell(*peer, Received{.channel = abandon.channel, .number = abandon.number});

@@ -253,6 +253,8 @@ void Engine::OnTransferEnd(Operation& operation, Status outcome) {
   if (outcome.ok()) {
     Tell(*channel.peer, Finished{.channel = channel.wire, .number = operation.number});
     Finish(operation, outcome);
+  } else if (outcome.code() == Code::kFenced && !operation.reason.ok()) {
+    Finish(operation, operation.reason);  // The receiver has said why.
   } else if (outcome.code() == Code::kFenced) {
     // The receiver took its leave back: it has every byte, or has said why. Either comes as its answer.
     if (!std::exchange(operation.asked, true))
@@ -293,6 +295,8 @@ bool Engine::OfferOne(const OperationPtr& receive) {
     receive->grant = *grant;
     OfferMemory(*receive);
   } else {
+    Tell(*receive->channel->peer,
+         Withdraw{.channel = receive->channel->wire, .number = receive->number, .reason = grant.status()});
     Finish(*receive, grant.status());
   }
   return true;
@@ -345,15 +349,29 @@ void Engine::Finish(Operation& operation, const Status& outcome) {
     operation.limit = Clock::now() + options_.settings.lease;
   if (Sends(operation)) operation.channel->sending.erase(operation.number);
   if (Receives(operation)) operation.channel->receiving.erase(operation.number);
+  if (Receives(operation) && operation.asked) TellEnd(operation);
   std::erase_if(operation.channel->one_sided,
                 [&](const OperationPtr& one) { return one.get() == &operation; });
   Retire(operation);
   changed_.notify_all();
 }
 
+/// To a sender who has asked.
+void Engine::TellEnd(const Operation& receive) {
+  const Channel& channel = *receive.channel;
+  if (!channel.status.ok()) return;
+  if (receive.outcome.ok()) {
+    Tell(*channel.peer, Received{.channel = channel.wire, .number = receive.number});
+  } else {
+    Tell(*channel.peer,
+         Withdraw{.channel = channel.wire, .number = receive.number, .reason = receive.outcome});
+  }
+}
+
 void Engine::Cancel(const OperationPtr& operation, const Status& reason) {
   if (operation->ended) return;
   if (operation->reason.ok()) operation->reason = reason;
+  if (Sends(*operation) && operation->asked) return Finish(*operation, reason);
   if (operation->transfer) return operation->transfer->Cancel();
   if (Sends(*operation)) return FailSend(*operation, reason);
   if (!Receives(*operation)) return Finish(*operation, reason);
@@ -369,7 +387,11 @@ bool Engine::IsOver(Operation& operation) {
   if (!operation.ended && operation.ending && late)
     Finish(operation, {Code::kTimedOut, "the peer is stopped and may still write to the memory: keep it"});
   if (!operation.ended) return false;
-  return !operation.transfer || operation.transfer->fenced() || late;
+  if (!operation.transfer || operation.transfer->fenced()) return true;
+  // A peer that lives gives back what it has; one that is lost and stopped may not.
+  if (!late || operation.channel->peer->lost.ok()) return false;
+  operation.outcome = {Code::kTimedOut, "the peer is stopped and may still touch the memory: keep it"};
+  return true;
 }
 
 std::optional<Status> Engine::Poll(uint64_t number) {

@@ -49,7 +49,7 @@ struct Operation {
   transport::GrantName grant;        ///< A receive's own, or the one under which a send writes.
   std::optional<Transfer> transfer;  ///< From its beginning on.
   Status reason;                     ///< Why it was cancelled.
-  bool asked = false;                ///< A send whose grant was revoked: the receiver says how it ended.
+  bool asked = false;                ///< One side has asked the other how the receive of this number ended.
   bool ending = false;               ///< A receive whose grant is being revoked.
   bool ended = false;
   Status outcome;

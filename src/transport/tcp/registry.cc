@@ -93,8 +93,8 @@ void Registry::Put(Command command) {
   // Sequentially consistent, as in Arm: either it sees this command, or this sees that it is armed.
   pending_.store(true, std::memory_order_seq_cst);
   if (!armed_.load(std::memory_order_seq_cst)) return;
-  woken_.store(true, std::memory_order_release);
   wake_.Wake();
+  woken_.store(true, std::memory_order_release);  // Last: whoever sees it drains what was written.
 }
 
 void Registry::Take(std::vector<Command>& commands) {

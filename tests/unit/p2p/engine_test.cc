@@ -243,6 +243,23 @@ TEST_P(EngineTest, AnInterruptedRecvLetsGoOfItsMemory) {
   EXPECT_THAT(WaitFor(*b, b->Receive(to_a, {&to, 1})).message(), HasSubstr("the peer's send has ended"));
 }
 
+TEST_P(EngineTest, ARecvThatIsInterruptedMidwayEndsItsSendTheSameWay) {
+  Bytes source = Pattern(32 << 20, 1);
+  Bytes target(source.size());
+  const Local from = All(Reg(*a, source), source);
+  const Local to = All(Reg(*b, target), target);
+  for (int round = 0; round < 10; ++round) {
+    const auto receive = b->Receive(to_a, {&to, 1});
+    const auto send = a->Send(to_b, {&from, 1});
+    ASSERT_TRUE(receive.ok() && send.ok());
+    auto sent = std::async(std::launch::async, [&] { return a->Wait(*send, Never); });
+    const Status received = b->Wait(*receive, [] { return true; });
+    ASSERT_EQ(sent.wait_for(kPatience), std::future_status::ready) << "it would go on for ever";
+    const Status end = sent.get();
+    EXPECT_EQ(end.ok(), received.ok()) << end.ToString() << " / " << received.ToString();
+  }
+}
+
 TEST_P(EngineTest, PollTellsTheEndOnce) {
   Bytes source = Pattern(100, 1);
   Bytes target(100);
