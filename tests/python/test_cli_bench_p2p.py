@@ -89,6 +89,13 @@ def test_a_transfer_larger_than_a_round_is_one_round():
     assert [one["bytes"] for one in results] == [3 << 20, 4 << 20] * 4
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_messages_are_measured(transport):
+    results = measured(*TINY, "--transports", transport, "--ops", "send")
+    assert {one["op"] for one in results} == {"send"}
+    assert len(results) == 2 * 2
+
+
 def test_a_table_is_printed():
     result = run("bench", "p2p", "--transports", "tcp", "--memories", "any", "--ops", "read", *TINY)
     assert result.returncode == 0, result.stderr
@@ -106,7 +113,8 @@ def test_a_table_is_printed():
         (["--sizes", "0"], ["'0'"]),
         (["--sizes", "0x8"], ["'0x8'"]),
         (["--sizes", "8x"], ["'8x'"]),
-        (["--ops", "send"], ["--ops", "write and read"]),
+        (["--ops", "swim"], ["--ops", "write, read and send"]),
+        (["--ops", "send", "--both"], ["--both", "write and read"]),
         (["--memories", "shared"], ["--memories", "mapped and any"]),
         (["--transports", "pigeon"], ["'pigeon'"]),
         (["--pairs", "0"], ["--pairs", "'0'", "from 1 to"]),
