@@ -78,7 +78,7 @@ def test_torch_tensors_of_a_dtype_that_numpy_has_not(pair):
     torch = pytest.importorskip("torch")
     target = torch.zeros(64, 32, dtype=torch.bfloat16)
     region, remote = pair.shared(target)
-    assert len(region) == target.numel() * 2 and region.array is target
+    assert len(region) == target.numel() * 2 and region.array.data_ptr() == target.data_ptr()
     source = torch.randn(64, 32).to(torch.bfloat16)
     pair.to_b.write(pair.a.register(source), remote).wait(PATIENCE)
     assert torch.equal(target, source)
