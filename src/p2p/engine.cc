@@ -13,7 +13,6 @@ namespace weightcast::p2p {
 namespace {
 
 constexpr const char* kRole = "p2p";
-constexpr Duration kGlance = std::chrono::milliseconds(100);  ///< Between two looks at `interrupted`.
 constexpr Duration kOneDial = std::chrono::seconds(3);
 
 Status Admit(const Identity& peer) {
@@ -260,7 +259,7 @@ void Engine::EndChannel(Channel& channel, const Status& reason) {
   const auto sending = channel.sending;
   for (const auto& [number, send] : sending) EndUnfinished(*send, reason);
   const auto one_sided = channel.one_sided;
-  for (const OperationPtr& operation : one_sided) EndUnfinished(*operation, reason);
+  for (const auto& [number, operation] : one_sided) EndUnfinished(*operation, reason);
   const auto receiving = channel.receiving;
   for (const auto& [number, receive] : receiving) EndReceive(receive, reason);
   // The script never had the number of one that it has not accepted.

@@ -53,6 +53,7 @@ class Engine {
  public:
   /// Looked at ten times a second by calls that wait: true ends them as kCancelled.
   using Interrupted = std::function<bool()>;
+  static constexpr Duration kGlance = std::chrono::milliseconds(100);  ///< Between two such looks.
 
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options);
   Engine(const Engine&) = delete;
@@ -158,6 +159,7 @@ class Engine {
   void OfferMemory(const Operation& receive);
   void EndReceive(const OperationPtr& receive, const Status& outcome);
   void Finish(Operation& operation, const Status& outcome);
+  void TellWithdrawn(const Operation& receive, const Status& reason);
   void TellEnd(const Operation& receive);
   void Cancel(const OperationPtr& operation, const Status& reason);
   bool IsOver(Operation& operation);

@@ -8,7 +8,6 @@
 namespace weightcast::p2p {
 namespace {
 
-constexpr Duration kGlance = std::chrono::milliseconds(100);  ///< Between two looks at `interrupted`.
 /// A transfer ends by itself when the peer is dead; a slow network is no reason.
 constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
 
@@ -131,7 +130,8 @@ Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::spa
     operation->remote.push_back(
         {.memory = adverts[i].memory, .offset = adverts[i].offset, .length = local[i].length});
   }
-  operation->channel->one_sided.insert(operation);
+  operation->number = ++operation->channel->one_sideds;
+  operation->channel->one_sided[operation->number] = operation;
   const uint64_t number = Number(operation);
   Launch(operation);
   return number;
@@ -295,8 +295,7 @@ bool Engine::OfferOne(const OperationPtr& receive) {
     receive->grant = *grant;
     OfferMemory(*receive);
   } else {
-    Tell(*receive->channel->peer,
-         Withdraw{.channel = receive->channel->wire, .number = receive->number, .reason = grant.status()});
+    TellWithdrawn(*receive, grant.status());
     Finish(*receive, grant.status());
   }
   return true;
@@ -347,25 +346,27 @@ void Engine::Finish(Operation& operation, const Status& outcome) {
   operation.outcome = outcome;
   if (operation.transfer && !operation.transfer->fenced())
     operation.limit = Clock::now() + options_.settings.lease;
-  if (Sends(operation)) operation.channel->sending.erase(operation.number);
-  if (Receives(operation)) operation.channel->receiving.erase(operation.number);
+  Channel& channel = *operation.channel;
+  (Sends(operation)      ? channel.sending
+   : Receives(operation) ? channel.receiving
+                         : channel.one_sided)
+      .erase(operation.number);
   if (Receives(operation) && operation.asked) TellEnd(operation);
-  std::erase_if(operation.channel->one_sided,
-                [&](const OperationPtr& one) { return one.get() == &operation; });
   Retire(operation);
   changed_.notify_all();
+}
+
+void Engine::TellWithdrawn(const Operation& receive, const Status& reason) {
+  const Channel& channel = *receive.channel;
+  if (!channel.status.ok()) return;
+  Tell(*channel.peer, Withdraw{.channel = channel.wire, .number = receive.number, .reason = reason});
 }
 
 /// To a sender who has asked.
 void Engine::TellEnd(const Operation& receive) {
   const Channel& channel = *receive.channel;
-  if (!channel.status.ok()) return;
-  if (receive.outcome.ok()) {
-    Tell(*channel.peer, Received{.channel = channel.wire, .number = receive.number});
-  } else {
-    Tell(*channel.peer,
-         Withdraw{.channel = channel.wire, .number = receive.number, .reason = receive.outcome});
-  }
+  if (!receive.outcome.ok()) return TellWithdrawn(receive, receive.outcome);
+  if (channel.status.ok()) Tell(*channel.peer, Received{.channel = channel.wire, .number = receive.number});
 }
 
 void Engine::Cancel(const OperationPtr& operation, const Status& reason) {
@@ -375,9 +376,7 @@ void Engine::Cancel(const OperationPtr& operation, const Status& reason) {
   if (operation->transfer) return operation->transfer->Cancel();
   if (Sends(*operation)) return FailSend(*operation, reason);
   if (!Receives(*operation)) return Finish(*operation, reason);
-  const Channel& channel = *operation->channel;
-  if (channel.status.ok() && !operation->ending)
-    Tell(*channel.peer, Withdraw{.channel = channel.wire, .number = operation->number, .reason = reason});
+  if (!operation->ending) TellWithdrawn(*operation, reason);
   EndReceive(operation, reason);
 }
 

@@ -42,7 +42,7 @@ enum class OperationKind { kSend, kReceive, kWrite, kRead };
 struct Operation {
   OperationKind kind{};
   std::shared_ptr<Channel> channel;
-  uint64_t number = 0;  ///< Of the sends, or of the receives, of its channel.
+  uint64_t number = 0;  ///< Among those of its kind of its channel; reads and writes are one kind.
   std::vector<Part> parts;
   uint64_t bytes = 0;
   std::vector<Slice> remote;         ///< Once known: the peer's memory.
@@ -67,10 +67,11 @@ struct Channel {
   Status status;  ///< Why it is closed.
   uint64_t sends = 0;
   uint64_t receives = 0;
+  uint64_t one_sideds = 0;
   uint32_t granted = 0;                        ///< Receives that hold a grant.
   std::map<uint64_t, OperationPtr> sending;    ///< All sends that have not ended.
   std::map<uint64_t, OperationPtr> receiving;  ///< All receives that have not ended.
-  std::set<OperationPtr> one_sided;            ///< All reads and writes that have not ended.
+  std::map<uint64_t, OperationPtr> one_sided;  ///< All reads and writes that have not ended.
   /// The peer's receives for which no send was called yet; a reason: they have ended already.
   struct Offered {
     Offer offer;
