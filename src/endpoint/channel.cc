@@ -48,11 +48,12 @@ Status Channel::Flush() {
   return status;
 }
 
-Status Channel::Receive() {
+Result<size_t> Channel::Receive() {
   std::array<char, 8192> buffer;
   in_.erase(0,
             std::exchange(taken_, 0));  // Once for many messages: many small ones cost no copies of the rest.
-  for (size_t total = 0; total < kReadAtOnce && in_.size() < limit_ + buffer.size();) {
+  size_t total = 0;
+  while (total < kReadAtOnce && in_.size() < limit_ + buffer.size()) {
     const ssize_t count = recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (count > 0) {
       heard_ = Clock::now();
@@ -60,14 +61,14 @@ Status Channel::Receive() {
       total += static_cast<size_t>(count);
       if (static_cast<size_t>(count) < buffer.size()) break;
     } else if (count == 0) {
-      return {Code::kUnavailable, "the other side closed the connection"};
+      return Status(Code::kUnavailable, "the other side closed the connection");
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
-      return {Code::kUnavailable, ErrnoText(errno)};
+      return Status(Code::kUnavailable, ErrnoText(errno));
     }
   }
-  return Status::Ok();
+  return total;
 }
 
 Result<std::optional<Message>> Channel::Next() {

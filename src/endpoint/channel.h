@@ -32,9 +32,9 @@ class Channel {
   /// True while something waits: watch for writability.
   [[nodiscard]] bool waiting() const { return !out_.empty(); }
 
-  /// Reads what has come, a bounded amount at a time. kUnavailable: the peer has closed; messages that
-  /// came before are still there.
-  Status Receive();
+  /// Reads what has come, a bounded amount at a time; how many bytes. kUnavailable: the peer has closed;
+  /// messages that came before are still there.
+  Result<size_t> Receive();
   /// The next whole message; nothing when there is none. kProtocol: longer than the limit.
   Result<std::optional<Message>> Next();
   /// When something was read last.

@@ -95,22 +95,26 @@ void Connection::State::End(Status reason) {
 
 void Connection::State::Send(const Message& message) {
   if (ended_) return;
-  if (Status status = channel_.Send(message); !status.ok()) return OnChannelClosed(status);
+  // A socket that takes nothing more may still hold the peer's goodbye: OnSocket reads it to its end.
+  if (Status status = channel_.Send(message); status.code() == Code::kExhausted) return End(status);
   core_->sockets().Change(socket_key_, channel_.waiting() ? uint32_t{EPOLLIN | EPOLLOUT} : uint32_t{EPOLLIN});
 }
 
 void Connection::State::OnSocket() {
-  Status status = channel_.waiting() ? channel_.Flush() : Status::Ok();
+  const Status sent = channel_.waiting() ? channel_.Flush() : Status::Ok();
   if (!channel_.waiting()) core_->sockets().Change(socket_key_, EPOLLIN);
-  const Status received = channel_.Receive();
-  while (!ended_) {
-    auto message = channel_.Next();
-    if (!message.ok()) return End(message.status());
-    if (!message->has_value()) break;
-    if (Status handled = OnMessage(std::move(**message)); !handled.ok()) return End(handled);
-  }
-  if (status.ok()) status = received;
-  if (!status.ok()) OnChannelClosed(status);
+  Result<size_t> received = size_t{0};
+  do {
+    received = channel_.Receive();
+    while (!ended_) {
+      auto message = channel_.Next();
+      if (!message.ok()) return End(message.status());
+      if (!message->has_value()) break;
+      if (Status handled = OnMessage(std::move(**message)); !handled.ok()) return End(handled);
+    }
+  } while (!ended_ && !sent.ok() && received.ok() && *received > 0);
+  if (!received.ok()) return OnChannelClosed(received.status());
+  if (!sent.ok()) OnChannelClosed(sent);
 }
 
 Status Connection::State::OnMessage(Message message) {
@@ -141,7 +145,6 @@ Status Connection::State::OnMessage(Message message) {
 }
 
 void Connection::State::OnChannelClosed(const Status& why) {
-  if (why.code() == Code::kExhausted) return End(why);
   End({Code::kPeerDead, StrCat("the peer's process has ended, or the network to it: ", why.message())});
 }
 

@@ -162,16 +162,13 @@ void Core::Linger(Channel channel, bool proven) {
   const size_t most = proven ? MostLingering() : std::min(MostLingering(), kMaxUnprovenLingering);
   if (channel.waiting() || lingering_.size() >= most || shutdown(channel.fd(), SHUT_WR) != 0) return;
   const uint64_t id = ++last_lingering_;
-  auto key = sockets_->Watch(channel.fd(), EPOLLIN, [this, id](uint32_t) { EndLingering(id); });
+  auto key = sockets_->Watch(channel.fd(), EPOLLIN, [this, id](uint32_t) { ReadLingering(id); });
   if (!key.ok()) return;
   Lingering& entry = lingering_.emplace(id, Lingering{std::move(channel), *key, {}}).first->second;
-  entry.limit = timers_.Add(After(kLinger), [this, id] {
-    sockets_->Forget(lingering_.at(id).key);
-    lingering_.erase(id);
-  });
+  entry.limit = timers_.Add(After(kLinger), [this, id] { EndLingering(lingering_.find(id)); });
 }
 
-void Core::EndLingering(uint64_t id) {
+void Core::ReadLingering(uint64_t id) {
   const auto found = lingering_.find(id);
   std::array<char, 4096> ignored;
   ssize_t count = 1;
@@ -179,9 +176,13 @@ void Core::EndLingering(uint64_t id) {
     count = recv(found->second.channel.fd(), ignored.data(), ignored.size(), MSG_DONTWAIT);
   }
   if (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR))) return;
-  sockets_->Forget(found->second.key);
-  timers_.Cancel(found->second.limit);
-  lingering_.erase(found);
+  EndLingering(found);
+}
+
+void Core::EndLingering(std::map<uint64_t, Lingering>::iterator ended) {
+  sockets_->Forget(ended->second.key);
+  timers_.Cancel(ended->second.limit);
+  lingering_.erase(ended);
 }
 
 // --- Links and transports ------------------------------------------------------------------------
@@ -314,11 +315,9 @@ void Core::CheckFenced() {
 }
 
 void Core::DropTransports() {
-  for (auto& [id, entry] : lingering_) {
-    sockets_->Forget(entry.key);
-    timers_.Cancel(entry.limit);
-  }
-  lingering_.clear();
+  // What is unread when a socket closes would reset it, and the goodbye could be lost with it.
+  for (auto next = lingering_.begin(); next != lingering_.end();) ReadLingering((next++)->first);
+  while (!lingering_.empty()) EndLingering(lingering_.begin());
   sockets_->Forget(transports_key_);
   {
     const std::lock_guard lock(transports_mutex_);

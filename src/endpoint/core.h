@@ -115,7 +115,9 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   void CloseAll();
   void CheckFenced();
   void DropTransports();
-  void EndLingering(uint64_t id);
+  /// Reads past what it says until it closes, a bounded amount at a time.
+  void ReadLingering(uint64_t id);
+  void EndLingering(std::map<uint64_t, Lingering>::iterator ended);
 
   EndpointOptions options_;
   const std::string boot_id_;

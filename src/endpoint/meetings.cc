@@ -97,7 +97,7 @@ void Meetings::OnSocket(uint64_t id, uint32_t events) {
 
 void Meetings::Read(uint64_t id) {
   Attempt* attempt = Find(id);
-  const Status received = attempt->channel.Receive();
+  const Status received = attempt->channel.Receive().status();
   // Each message may end the attempt, or turn it into a connection, which goes on reading.
   while ((attempt = Find(id)) != nullptr) {
     auto message = attempt->channel.Next();

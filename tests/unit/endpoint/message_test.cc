@@ -176,7 +176,7 @@ TEST(Channel, TheEndComesAfterWhatWasSent) {
   ASSERT_TRUE(wire.a->Send({MessageType::kGoodbye, "bye"}).ok());
   wire.a.reset();
   EXPECT_TRUE(wire.b->Receive().ok());
-  EXPECT_EQ(wire.b->Receive().code(), Code::kUnavailable);
+  EXPECT_EQ(wire.b->Receive().status().code(), Code::kUnavailable);
   EXPECT_EQ((**wire.b->Next()).payload, "bye");
 }
 

@@ -291,7 +291,7 @@ std::optional<Status> GoodbyeAfter(const Party& party, const Message& last) {
   bool said = false;
   if (!channel.Send(machine.Start()).ok()) return std::nullopt;
   while (WaitFor(channel.fd(), POLLIN, Soon())) {
-    const Status received = channel.Receive();
+    const Status received = channel.Receive().status();
     for (auto next = channel.Next(); next.ok() && next->has_value(); next = channel.Next()) {
       const Message& message = **next;
       if (message.type == MessageType::kGoodbye) return ParseOutcome(message.payload);
