@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
+#include <utility>
 
 #include "weightcast/clock.h"
 #include "weightcast/grant.h"
@@ -35,7 +35,15 @@ struct TransferOptions {
 class Transfer {
  public:
   class State;
-  explicit Transfer(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  /// For the endpoint: takes over one reference.
+  explicit Transfer(State* state) : state_(state) {}
+  Transfer(const Transfer& other);
+  Transfer(Transfer&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Transfer& operator=(Transfer other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Transfer();
 
   /// Ended: the outcome is known. The local memory may still be read or written by the transport until
   /// fenced() (they differ only after Cancel, a time-out or a failure).
@@ -56,7 +64,7 @@ class Transfer {
   [[nodiscard]] uint64_t bytes() const;
 
  private:
-  std::shared_ptr<State> state_;
+  State* state_;  ///< Null only when moved from.
 };
 
 }  // namespace weightcast

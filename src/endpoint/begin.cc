@@ -1,6 +1,7 @@
 // How a caller's pieces become a transfer: checked, translated and counted, on the caller's thread.
 
-#include <unordered_map>
+#include <array>
+#include <utility>
 
 #include "base/strings.h"
 #include "endpoint/connection.h"
@@ -42,55 +43,51 @@ Status CheckAccess(OpKind kind, Access access, bool granted) {
 
 }  // namespace
 
-/// A transfer in the making. What it has counted on registrations is given back when it does not come to be.
+/// A transfer in the making. What it has counted is given back when it does not come to be.
 struct Connection::State::Build {
-  explicit Build(endpoint::Core& owner) : core(owner), transfer(std::make_shared<Transfer::State>()) {}
+  Build(State& of, endpoint::TransferRef made) : connection(of), transfer(std::move(made)) {}
   Build(const Build&) = delete;
   Build& operator=(const Build&) = delete;
   ~Build() {
-    if (transfer == nullptr || transfer->locals.empty()) return;
-    core.progress().Submit(endpoint::MakeTask([&owner = core, locals = std::move(transfer->locals)] {
-                             for (const auto& local : locals) owner.regions().TransferFenced(*local);
-                           }),
-                           /*now=*/true);
+    if (transfer == nullptr) return;
+    for (auto* local : transfer->locals) connection.core_->regions().Done(*local);
+    for (const uint32_t remote : transfer->remotes) connection.imports_.Done(remote);
   }
 
+  /// Each is found, and counted, once; more often only where many take turns.
   Result<const endpoint::Registration*> Local(uint32_t id) {
-    if (last_local != nullptr && last_local->name.id == id) return last_local;
-    auto [found, fresh] = locals.try_emplace(id, nullptr);
-    if (fresh) {
-      auto registration = core.regions().Use(id);
-      if (registration == nullptr) return Status(Code::kInvalidArgument, StrCat("no local region ", id));
-      found->second = registration.get();
-      transfer->locals.push_back(std::move(registration));
-    }
-    return last_local = found->second;
+    const endpoint::Registration*& last = locals[id % kRemembered];
+    if (last != nullptr && last->name.id == id) return last;
+    auto* const registration = connection.core_->regions().Use(id);
+    if (registration == nullptr) return Status(Code::kInvalidArgument, StrCat("no local region ", id));
+    transfer->locals.push_back(registration);
+    return last = registration;
   }
-  Result<const endpoint::RemoteImport*> Remote(const endpoint::Imports& imports, uint32_t index) {
-    if (last_remote != nullptr && last_index == index) return last_remote;
-    auto [found, fresh] = remotes.try_emplace(index, nullptr);
-    if (fresh) {
-      auto import = imports.Find(index);
-      if (import == nullptr) return Status(Code::kInvalidArgument, StrCat("no imported region ", index));
-      found->second = import.get();
-      transfer->remotes.push_back(std::move(import));
-    }
-    last_index = index;
-    return last_remote = found->second;
+  Result<const endpoint::RemoteImport*> Remote(uint32_t index) {
+    auto& last = remotes[index % kRemembered];
+    if (last.import != nullptr && last.index == index) return last.import;
+    const auto* const import = connection.imports_.Use(index);
+    if (import == nullptr) return Status(Code::kInvalidArgument, StrCat("no imported region ", index));
+    transfer->remotes.push_back(index);
+    last = {import, index};
+    return import;
   }
 
-  endpoint::Core& core;
-  std::shared_ptr<Transfer::State> transfer;
-  std::unordered_map<uint32_t, const endpoint::Registration*> locals;
-  std::unordered_map<uint32_t, const endpoint::RemoteImport*> remotes;
-  const endpoint::Registration* last_local = nullptr;
-  const endpoint::RemoteImport* last_remote = nullptr;
-  uint32_t last_index = 0;
+  struct Remembered {
+    const endpoint::RemoteImport* import = nullptr;
+    uint32_t index = 0;
+  };
+  static constexpr uint32_t kRemembered = 8;
+
+  State& connection;
+  endpoint::TransferRef transfer;
+  std::array<const endpoint::Registration*, kRemembered> locals{};
+  std::array<Remembered, kRemembered> remotes{};
 };
 
-Status Connection::State::AddPiece(Build& build, const Piece& piece) const {
+Status Connection::State::AddPiece(Build& build, const Piece& piece) {
   WC_ASSIGN_OR_RETURN(const auto* local, build.Local(piece.local_region));
-  WC_ASSIGN_OR_RETURN(const auto* remote, build.Remote(imports_, piece.remote_region));
+  WC_ASSIGN_OR_RETURN(const auto* remote, build.Remote(piece.remote_region));
   Transfer::State& transfer = *build.transfer;
   if (!Inside(piece.local_offset, piece.length, local->memory.length)) {
     return Outside("local", piece.local_offset, piece.length, local->memory.length);
@@ -107,16 +104,16 @@ Status Connection::State::AddPiece(Build& build, const Piece& piece) const {
   return Status::Ok();
 }
 
-Result<std::shared_ptr<Transfer::State>> Connection::State::Begin(OpKind kind, std::span<const Piece> pieces,
-                                                                  TransferOptions options) {
+Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<const Piece> pieces,
+                                                       TransferOptions options) {
   WC_RETURN_IF_ERROR(CheckUsable());
   if (options.signal && (kind == OpKind::kRead || options.grant.id == 0)) {
     return Status(Code::kInvalidArgument, "only a write under a grant can set a signal");
   }
-  Build build(*core_);
+  Build build(*this, core_->transfers().Take());
   Transfer::State& transfer = *build.transfer;
   transfer.core = core_;
-  transfer.connection = std::const_pointer_cast<State>(shared_from_this());
+  transfer.connection = shared_from_this();
   transfer.kind = kind;
   transfer.options = std::move(options);
   transfer.pieces.reserve(pieces.size());
@@ -131,14 +128,24 @@ Result<std::shared_ptr<Transfer::State>> Connection::State::Begin(OpKind kind, s
                                                  "; split it, or raise the setting chunk"));
   }
   transfer.chunks = static_cast<uint32_t>(chunks);
-  auto begun = std::exchange(build.transfer, nullptr);
-  core_->progress().Submit(endpoint::MakeTask([self = shared_from_this(), begun] {
-                             self->sender_.Add(begun);
-                             if (self->ended_) return self->sender_.EndAll(self->end_reason_);
-                             self->core_->WantPump(self);
-                           }),
-                           /*now=*/begun->bytes <= kShort);
+  endpoint::TransferRef begun = std::exchange(build.transfer, {});
+  const bool now = begun->bytes <= kShort;
+  const auto start = [&] {
+    Start(begun);
+    return sender_.in_flight() || core_->pumping();
+  };
+  if (!now || !core_->progress().TryVisit(start)) {
+    core_->progress().Submit(endpoint::TaskPtr(endpoint::TransferRef(begun).Release()), now);
+  }
   return begun;
+}
+
+void Connection::State::Start(const endpoint::TransferRef& transfer) {
+  sender_.Add(transfer);
+  if (ended_) return sender_.EndAll(end_reason_);
+  if (sender_.Pump()) core_->Reap(*transport_);
+  sender_.WatchDeadline(*transfer);
+  if (sender_.wants_pump()) core_->WantPump(shared_from_this());
 }
 
 Result<uint32_t> Connection::State::Import(std::string_view descriptor) {
@@ -154,13 +161,8 @@ Result<uint32_t> Connection::State::Import(std::string_view descriptor) {
     if (key.transport != name) continue;
     WC_ASSIGN_OR_RETURN(const auto handle,
                         core_->ImportAt(*transport_, link_, region.name, region.registered, key.key));
-    auto import = std::make_shared<endpoint::RemoteImport>(
-        handle,
-        [core = core_, link = link_](transport::RemoteRegion gone) { core->ReleaseImport(link, gone); });
-    import->offset = region.offset;
-    import->length = region.length;
-    import->access = region.access;
-    return imports_.Add(std::move(import));
+    return imports_.Add(
+        {.handle = handle, .offset = region.offset, .length = region.length, .access = region.access});
   }
   return Status(Code::kUnavailable, StrCat(label_, " has not registered this region with ", name));
 }

@@ -30,13 +30,14 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
       hello_(std::move(proven.hello)),
       address_(std::move(proven.address)),
       label_(StrCat(ToString(hello_.identity), " (", address_, ")")),
+      imports_([this](transport::RemoteRegion gone) { core_->ReleaseImport(link_, gone); }),
       grants_([core = core_.get()](auto callback) { core->Later(std::move(callback)); }),
       channel_(std::move(proven.channel)),
       roads_(role_, core_->transports(),
              {hello_.identity.incarnation, label_,
               !hello_.boot_id.empty() && hello_.boot_id == core_->boot_id()},
              RoadHooks()),
-      sender_({core_->timers(), core_->regions(),
+      sender_({core_->timers(), core_->regions(), imports_,
                [core = core_.get()](auto callback) { core->Later(std::move(callback)); }, label_}) {}
 
 endpoint::Roads::Hooks Connection::State::RoadHooks() {
@@ -72,10 +73,7 @@ void Connection::State::End(Status reason) {
   if (std::exchange(ended_, true)) return;
   const auto keep = shared_from_this();
   end_reason_ = reason;
-  {
-    const std::lock_guard lock(mutex_);
-    if (status_.ok()) status_ = {reason.code(), StrCat(label_, ": ", reason.message())};
-  }
+  SetEnd(reason);
   core_->timers().Cancel(beat_);
   core_->timers().Cancel(choice_limit_);
   core_->timers().Cancel(grace_);
@@ -289,7 +287,14 @@ bool Connection::State::usable() const {
 
 Status Connection::State::CheckUsable() const {
   WC_RETURN_IF_ERROR(core_->Usable());
-  return status();
+  return ok_.load(std::memory_order_acquire) ? Status::Ok() : status();
+}
+
+void Connection::State::SetEnd(const Status& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!status_.ok()) return;
+  status_ = {reason.code(), StrCat(label_, ": ", reason.message())};
+  ok_.store(false, std::memory_order_release);
 }
 
 Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) {
@@ -323,11 +328,7 @@ void Connection::State::RevokeGrant(const transport::GrantName& grant, std::func
 void Connection::State::Close() {
   if (core_->forked()) return;
   const Status closed(Code::kCancelled, "the connection was closed");
-  {
-    // At once, so that nobody is given a connection that is about to end.
-    const std::lock_guard lock(mutex_);
-    if (status_.ok()) status_ = {closed.code(), StrCat(label_, ": ", closed.message())};
-  }
+  SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
   core_->progress().Submit(endpoint::MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
                            /*now=*/true);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -54,12 +55,15 @@ class Connection::State : public std::enable_shared_from_this<State> {
 
   Result<uint32_t> Import(std::string_view descriptor);
   void Release(uint32_t index) { imports_.Remove(index); }
-  [[nodiscard]] uint64_t LengthOf(uint32_t index) const {
-    const auto import = imports_.Find(index);
-    return import == nullptr ? 0 : import->length;
+  [[nodiscard]] uint64_t LengthOf(uint32_t index) {
+    const auto* import = imports_.Use(index);
+    if (import == nullptr) return 0;
+    const uint64_t length = import->length;
+    imports_.Done(index);
+    return length;
   }
-  Result<std::shared_ptr<Transfer::State>> Begin(transport::OpKind kind, std::span<const Piece> pieces,
-                                                 TransferOptions options);
+  Result<endpoint::TransferRef> Begin(transport::OpKind kind, std::span<const Piece> pieces,
+                                      TransferOptions options);
   Result<transport::GrantName> OpenGrant(GrantOptions options);
   [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& grant) const {
     return grants_.ProgressOf(grant);
@@ -81,6 +85,8 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void Abandon() { sender_.OnLinkClosed(); }
   [[nodiscard]] bool Pump() { return sender_.Pump(); }
   [[nodiscard]] bool wants_pump() const { return sender_.wants_pump(); }
+  /// What the transport can do of it at once is done when this returns.
+  void Start(const endpoint::TransferRef& transfer);
   void EndUsing(const endpoint::Registration& registration) { sender_.EndUsing(registration); }
   void EndTransfer(Transfer::State& transfer, Status outcome) { sender_.End(transfer, std::move(outcome)); }
 
@@ -106,8 +112,10 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void OnChosen();
   void OnLaneDown(uint32_t lane, std::string_view reason);
   [[nodiscard]] std::string DescribeNow() const;
-  Status AddPiece(Build& build, const Piece& piece) const;
-  Status CheckUsable() const;
+  Status AddPiece(Build& build, const Piece& piece);
+  [[nodiscard]] Status CheckUsable() const;
+  /// The first reason for its end that callers are told.
+  void SetEnd(const Status& reason);
 
   const std::shared_ptr<endpoint::Core> core_;
   const transport::Role role_;
@@ -115,8 +123,9 @@ class Connection::State : public std::enable_shared_from_this<State> {
   const std::string address_;
   const std::string label_;
 
-  mutable std::mutex mutex_;  ///< Guards the four below; never taken for a chunk.
+  mutable std::mutex mutex_;  ///< Guards the five below; never taken for a chunk.
   Status status_;
+  std::atomic<bool> ok_{true};  ///< Whether status_ is, for those who take no lock.
   bool was_ready_ = false;
   std::string transport_name_;
   std::string description_;

@@ -255,6 +255,12 @@ bool Core::Step(bool sockets) {
   return moved || events;
 }
 
+void Core::Reap(transport::Transport& transport) {
+  while (const size_t count = transport.Reap(events_)) {
+    for (size_t i = 0; i < count; ++i) Dispatch(events_[i]);
+  }
+}
+
 bool Core::Arm() {
   bool settled = true;
   for (const auto& transport : transports_) settled &= transport->Arm();

@@ -43,6 +43,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   [[nodiscard]] const std::vector<std::string>& addresses() const { return meetings_->addresses(); }
   [[nodiscard]] Progress& progress() { return *progress_; }
   [[nodiscard]] Regions& regions() { return regions_; }
+  [[nodiscard]] TransferPool& transfers() { return transfers_; }
   /// kInternal after fork() in the child, kCancelled after Shutdown.
   [[nodiscard]] Status Usable() const;
   [[nodiscard]] bool forked() const;
@@ -74,6 +75,9 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   void DropLink(transport::LinkId link) { links_.erase(link); }
   /// It has something for the transports.
   void WantPump(const ConnectionState& connection);
+  [[nodiscard]] bool pumping() const { return !pumping_.empty(); }
+  /// Takes what the transport has done already, moving nothing.
+  void Reap(transport::Transport& transport);
   void OnProven(Proven proven);
   void OnConnectionReady(const ConnectionState& connection, transport::Role role);
   void OnConnectionEnded(const ConnectionState& connection, const Status& reason);
@@ -123,6 +127,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   const std::string boot_id_;
   const uint32_t forks_;  ///< How often the process had been forked when this was made.
   std::atomic<bool> closed_{false};
+  TransferPool transfers_;  ///< Outlives all that may still hold one.
   Regions regions_;
 
   std::unique_ptr<Progress> progress_;

@@ -92,6 +92,13 @@ Status WaitPhase(Transfer::State& transfer, uint32_t phase, std::optional<TimePo
 
 }  // namespace
 
+Transfer::Transfer(const Transfer& other) : state_(other.state_) {
+  if (state_ != nullptr) state_->AddReference();
+}
+Transfer::~Transfer() {
+  if (state_ != nullptr) state_->DropReference();
+}
+
 bool Transfer::ended() const { return state_->phase.value() >= State::kEnded; }
 bool Transfer::fenced() const { return state_->phase.value() >= State::kFenced; }
 uint64_t Transfer::bytes() const { return state_->bytes; }
@@ -105,7 +112,7 @@ Status Transfer::WaitFenced(std::optional<TimePoint> deadline) {
 void Transfer::OnEnd(std::function<void(const Status&)> then) {
   if (state_->core->forked()) return;
   state_->core->progress().Submit(
-      endpoint::MakeTask([state = state_, then = std::move(then)]() mutable {
+      endpoint::MakeTask([state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
           state->core->Later([state, then = std::move(then)] { then(state->outcome); });
           return;
@@ -125,7 +132,7 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
 
 void Transfer::Cancel() {
   if (ended() || state_->core->forked()) return;
-  state_->core->progress().Submit(endpoint::MakeTask([state = state_] {
+  state_->core->progress().Submit(endpoint::MakeTask([state = endpoint::Share(*state_)] {
                                     if (state->phase.value() >= State::kEnded) return;
                                     static_cast<Connection::State*>(state->connection.get())
                                         ->EndTransfer(*state, {Code::kCancelled, "cancelled by the caller"});
@@ -147,11 +154,11 @@ uint64_t Connection::LengthOf(uint32_t remote_region) const { return state_->Len
 
 Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
   WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));
-  return Transfer(std::move(begun));
+  return Transfer(begun.Release());
 }
 Result<Transfer> Connection::Read(std::span<const Piece> pieces, TransferOptions options) {
   WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kRead, pieces, std::move(options)));
-  return Transfer(std::move(begun));
+  return Transfer(begun.Release());
 }
 
 Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {

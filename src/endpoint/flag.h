@@ -13,6 +13,8 @@ namespace weightcast::endpoint {
 class Flag {
  public:
   [[nodiscard]] uint32_t value() const { return value_.load(std::memory_order_acquire); }
+  /// Back to 0, when nobody else can look.
+  void Reset() { value_.store(0, std::memory_order_relaxed); }
   /// Makes a system call only where somebody sleeps.
   void Set(uint32_t value);
   /// Sleeps while the value is below `value`; false at the deadline.

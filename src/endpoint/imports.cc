@@ -1,30 +1,57 @@
 #include "endpoint/imports.h"
 
+#include <utility>
+
 namespace weightcast::endpoint {
 
-uint32_t Imports::Add(std::shared_ptr<RemoteImport> import) {
+Imports::~Imports() {
+  for (const auto& entry : entries_) {
+    if (entry != nullptr) release_(entry->import.handle);
+  }
+}
+
+uint32_t Imports::Add(const RemoteImport& import) {
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
-    entries_.push_back(std::move(import));
-    return static_cast<uint32_t>(entries_.size() - 1);
+    free_.push_back(static_cast<uint32_t>(entries_.size()));
+    entries_.emplace_back();
   }
   const uint32_t index = free_.back();
   free_.pop_back();
-  entries_[index] = std::move(import);
+  entries_[index] = std::make_unique<Entry>(Entry{.import = import});
+  table_.Set(index, &entries_[index]->import);
   return index;
 }
 
 void Imports::Remove(uint32_t index) {
-  std::shared_ptr<RemoteImport> gone;  // Let go without the lock: it calls the endpoint.
-  const std::lock_guard lock(mutex_);
-  if (index >= entries_.size() || entries_[index] == nullptr) return;
-  gone = std::move(entries_[index]);
-  free_.push_back(index);
+  bool unused = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (index >= entries_.size() || entries_[index] == nullptr) return;
+    if (std::exchange(entries_[index]->removed, true)) return;
+    unused = table_.Remove(index);
+  }
+  if (unused) OnUnused(index);
 }
 
-std::shared_ptr<RemoteImport> Imports::Find(uint32_t index) const {
-  const std::lock_guard lock(mutex_);
-  return index < entries_.size() ? entries_[index] : nullptr;
+const RemoteImport* Imports::Use(uint32_t index) {
+  const auto found = table_.Use(index);
+  if (found.became_unused) OnUnused(index);
+  return found.thing;
+}
+
+void Imports::Done(uint32_t index) {
+  if (table_.Drop(index)) OnUnused(index);
+}
+
+void Imports::OnUnused(uint32_t index) {
+  std::unique_ptr<Entry> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    gone = std::move(entries_[index]);
+    free_.push_back(index);
+  }
+  release_(gone->import.handle);  // Without the lock: it calls the endpoint.
 }
 
 }  // namespace weightcast::endpoint

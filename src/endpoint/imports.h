@@ -4,46 +4,50 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <vector>
 
+#include "endpoint/use_table.h"
 #include "memory/memory.h"
 #include "transport/types.h"
-#include "weightcast/status.h"
 
 namespace weightcast::endpoint {
 
-/// A peer's region, usable over one link. The transport forgets it when the last holder lets go: the
-/// table below and the transfers that use it.
-class RemoteImport {
- public:
-  /// `release` gives the region back to the transport; any thread.
-  RemoteImport(transport::RemoteRegion region, std::function<void(transport::RemoteRegion)> release)
-      : handle(region), release_(std::move(release)) {}
-  RemoteImport(const RemoteImport&) = delete;
-  RemoteImport& operator=(const RemoteImport&) = delete;
-  ~RemoteImport() { release_(handle); }
-
-  const transport::RemoteRegion handle;
+/// A peer's region, usable over one link.
+struct RemoteImport {
+  transport::RemoteRegion handle{};
   uint64_t offset = 0;  ///< Of the region in the peer's registration.
   uint64_t length = 0;
   Access access = Access::kLocal;
-
- private:
-  std::function<void(transport::RemoteRegion)> release_;
 };
 
-/// The regions imported on one connection, by the index that callers use. Any thread.
+/// The regions imported on one connection, by the index that callers use. Any thread. A transport forgets a
+/// region when it is removed and no transfer uses it any more.
 class Imports {
  public:
-  uint32_t Add(std::shared_ptr<RemoteImport> import);
+  /// `release` gives a region back to the transport; called from any thread, and for what is left at the end.
+  explicit Imports(std::function<void(transport::RemoteRegion)> release) : release_(std::move(release)) {}
+  Imports(const Imports&) = delete;
+  Imports& operator=(const Imports&) = delete;
+  ~Imports();
+
+  uint32_t Add(const RemoteImport& import);
   void Remove(uint32_t index);
-  /// Null if there is none.
-  std::shared_ptr<RemoteImport> Find(uint32_t index) const;
+  /// It stays until Done; null if there is none. No lock.
+  const RemoteImport* Use(uint32_t index);
+  /// Ends one Use.
+  void Done(uint32_t index);
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<RemoteImport>> entries_;
+  struct Entry {
+    RemoteImport import;
+    bool removed = false;
+  };
+  void OnUnused(uint32_t index);
+
+  const std::function<void(transport::RemoteRegion)> release_;
+  UseTable<const RemoteImport> table_;
+  std::mutex mutex_;  ///< Guards the two below and table_'s changes.
+  std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<uint32_t> free_;
 };
 

@@ -1,13 +1,14 @@
 #include "endpoint/progress.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include <array>
 #include <system_error>
+#include <utility>
 
 #include "base/process.h"
 #include "base/strings.h"
-#include "endpoint/spin.h"
 
 namespace weightcast::endpoint {
 namespace {
@@ -17,6 +18,12 @@ constexpr uint64_t kWakeKey = 0;
 constexpr Duration kSocketInterval = std::chrono::microseconds(100);
 /// A sleeper looks again this often whether anyone drives: the thread may be held up in a callback.
 constexpr Duration kSleepSlice = std::chrono::milliseconds(100);
+
+/// How often a caller, or the thread that gave way to it, yields before it goes on without the other.
+constexpr int kYields = 16;
+/// A thread that was turned away looks again after this. A caller who has what it waited for is mostly back
+/// at once, and does not wake it each time only to turn it away again.
+constexpr Duration kParkSlice = std::chrono::microseconds(500);
 
 /// When it is time to look at the sockets again.
 class SocketTurn {
@@ -74,7 +81,7 @@ bool Progress::StepOnce(bool sockets) {
   return work_.Step(sockets) || ran;
 }
 
-void Progress::Submit(std::unique_ptr<Task> task, bool now) {
+void Progress::Submit(TaskPtr task, bool now) {
   tasks_.Push(std::move(task));
   if (now) {
     if (!TryOwn()) return;  // The holder looks at the queue once more after it has let go.
@@ -103,7 +110,7 @@ void Progress::Later(std::function<void()> callback) {
 
 bool Progress::WaitFor(Flag& flag, uint32_t value, std::optional<TimePoint> deadline) {
   while (flag.value() < value) {
-    if (TryOwn()) {
+    if (TryOwn() || TakeFromThread()) {
       Drive(flag, value, deadline);
       if (flag.value() >= value) break;
     }
@@ -115,66 +122,116 @@ bool Progress::WaitFor(Flag& flag, uint32_t value, std::optional<TimePoint> dead
   return true;
 }
 
+/// A caller who waits had better drive itself: woken by the thread, and on the thread's core, it would lose
+/// two context switches to each of its transfers for as long as something moves. False: the thread is in a
+/// long step, or another caller drives.
+bool Progress::TakeFromThread() {
+  bool owned = false;
+  wanted_.fetch_add(1, std::memory_order_relaxed);
+  for (int i = 0; i < kYields && !owned && by_thread_.load(std::memory_order_relaxed); ++i) {
+    sched_yield();
+    owned = TryOwn();
+  }
+  wanted_.fetch_sub(1, std::memory_order_relaxed);
+  return owned;
+}
+
 /// Until the flag is set, the deadline has passed or nothing moves.
 void Progress::Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> deadline) {
   work_.Disarm();
   work_.Mask(true);
-  Spin spin;
+  const TimePoint begun = Clock::now();
   SocketTurn sockets;
-  bool moved = true;
-  while (flag.value() < value && spin.GoOn(moved)) {
+  spin_.Begin(begun);
+  bool moved = false;
+  while (flag.value() < value && spin_.GoOn(moved)) {
     const bool look = sockets.Due();
     if (look && deadline && Clock::now() >= *deadline) break;
     moved = StepOnce(look);
   }
   work_.Mask(false);
-  Leave();
+  Leave(flag.value() < value || Clock::now() - begun > kParkSlice);
 }
 
 /// A caller lets go: from here on the thread watches.
-void Progress::Leave() {
+void Progress::Leave(bool for_long) {
   do {
     const bool settled = work_.Arm();
     const auto next = work_.NextDeadline();
     const bool wake = !settled || (next && *next < sleep_until_);
     owned_.store(false, std::memory_order_seq_cst);
-    if (wake || parked_.load(std::memory_order_seq_cst)) wake_.Wake();
+    if (wake || (for_long && parked_.load(std::memory_order_seq_cst))) wake_.Wake();
     if (tasks_.empty() || !TryOwn()) return;
     work_.Disarm();
     StepOnce(false);
   } while (true);
 }
 
+/// A visitor lets go, and nothing moved: what was armed still is, and the thread sleeps for the right time.
+void Progress::LeaveAsFound() {
+  const auto next = work_.NextDeadline();
+  const bool wake = next && *next < sleep_until_;
+  owned_.store(false, std::memory_order_seq_cst);
+  if (wake) wake_.Wake();
+  if (tasks_.empty() || !TryOwn()) return;
+  work_.Disarm();
+  StepOnce(false);
+  Leave();
+}
+
 void Progress::Main() {
   NameThread("wc-progress");
+  bool turned_away = false;
   while (true) {
     callbacks_.RunAll();
     if (stop_.load()) break;
     if (!TryOwn()) {
       Park();
+      turned_away = true;
       continue;
     }
     by_thread_ = true;
     sleep_until_ = TimePoint::max();
-    work_.Disarm();
-    if (DriveUntilIdle()) {
+    if (std::exchange(turned_away, false)) {
+      // The driver has just left, and may be back soon: it is not to find us spinning in its place.
       Sleep();
-    } else {
-      ReleaseForCallbacks();
+      continue;
+    }
+    work_.Disarm();
+    switch (DriveUntilPause()) {
+      case Pause::kIdle:
+        Sleep();
+        break;
+      case Pause::kCallbacks:
+        ReleaseForCallbacks();
+        break;
+      case Pause::kWanted:
+        GiveWay();
+        break;
     }
   }
 }
 
-/// False when callbacks wait or the thread is to end.
-bool Progress::DriveUntilIdle() {
-  Spin spin;
+/// kCallbacks also when the thread is to end.
+Progress::Pause Progress::DriveUntilPause() {
   SocketTurn sockets;
   bool moved = false;
   do {
     moved = StepOnce(sockets.Due());
-    if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) return false;
-  } while (spin.GoOn(moved));
-  return true;
+    if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) return Pause::kCallbacks;
+    if (wanted_.load(std::memory_order_relaxed) > 0) return Pause::kWanted;
+  } while (spin_.GoOn(moved));
+  return Pause::kIdle;
+}
+
+/// To a caller who waits. Should none take it, the thread goes on.
+void Progress::GiveWay() {
+  by_thread_ = false;
+  owned_.store(false, std::memory_order_seq_cst);
+  for (int i = 0; i < kYields && wanted_.load(std::memory_order_relaxed) > 0; ++i) {
+    if (owned_.load(std::memory_order_relaxed)) return;
+    sched_yield();
+  }
 }
 
 void Progress::ReleaseForCallbacks() {
@@ -204,12 +261,13 @@ void Progress::Sleep() {
   wake_.Drain();
 }
 
-/// A caller drives: only it, when it leaves, or a callback may wake us.
+/// A caller drives. It wakes us if it leaves for long, a callback may, and we look again ourselves.
 void Progress::Park() {
   parked_.store(true, std::memory_order_seq_cst);
   if (owned_.load(std::memory_order_seq_cst) && callbacks_.empty() && !stop_.load()) {
     pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
-    poll(&entry, 1, -1);
+    constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
+    ppoll(&entry, 1, &kWait, nullptr);
   }
   wake_.Drain();
   parked_.store(false, std::memory_order_relaxed);

@@ -8,6 +8,7 @@
 
 #include "base/poller.h"
 #include "endpoint/flag.h"
+#include "endpoint/spin.h"
 #include "endpoint/task_queue.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
@@ -50,7 +51,22 @@ class Progress {
 
   /// Runs `task` under progress, soon. Any thread. `now`: here, if nobody drives, with one step of
   /// everything; right for what is short.
-  void Submit(std::unique_ptr<Task> task, bool now);
+  void Submit(TaskPtr task, bool now);
+  /// Runs `visit` here and now, if nobody drives and nothing waits to be run; false: it was not run. For
+  /// what can be done at once, without a step of everything: `visit` returns whether it has left anything to
+  /// be driven, and only then is there one.
+  template <typename Visit>
+  bool TryVisit(Visit&& visit) {
+    if (!tasks_.empty() || !TryOwn()) return false;
+    if (visit()) {
+      work_.Disarm();
+      StepOnce(false);
+      Leave();
+    } else {
+      LeaveAsFound();
+    }
+    return true;
+  }
   /// Runs `function` under progress and returns when it has run. Any thread, callbacks as well.
   void Call(std::function<void()> function);
   /// Holder of progress: runs `callback` on the thread, without progress, in the order of these calls.
@@ -60,13 +76,19 @@ class Progress {
 
  private:
   explicit Progress(Work& work) : work_(work) {}
+  enum class Pause : uint8_t { kIdle, kCallbacks, kWanted };
+
   bool TryOwn();
+  bool TakeFromThread();
   bool StepOnce(bool sockets);
   void Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> deadline);
-  void Leave();
+  /// `for_long`: the caller will hardly be back at once.
+  void Leave(bool for_long = false);
+  void LeaveAsFound();
   void Main();
-  bool DriveUntilIdle();
+  Pause DriveUntilPause();
   void ReleaseForCallbacks();
+  void GiveWay();
   void Sleep();
   void Park();
 
@@ -75,10 +97,12 @@ class Progress {
   WakeFd wake_;
   TaskQueue tasks_;      ///< Taken by the holder of progress.
   TaskQueue callbacks_;  ///< Taken by the thread.
+  Spin spin_;            ///< Holder's.
   std::atomic<bool> owned_{false};
   std::atomic<bool> parked_{false};
   std::atomic<bool> stop_{false};
-  bool by_thread_ = false;                   ///< The holder is the thread. Written by holders.
+  std::atomic<bool> by_thread_{false};       ///< The holder is the thread. Written by holders.
+  std::atomic<uint32_t> wanted_{0};          ///< Callers who wait for the thread to give way.
   TimePoint sleep_until_{TimePoint::max()};  ///< When the thread wakes by itself. Written by holders.
   std::thread thread_;
 };

@@ -18,18 +18,17 @@ Regions::Regions(Incarnation self, Hooks hooks)
       }) {}
 
 void Regions::SetTransports(Transports transports) {
-  std::vector<std::shared_ptr<Registration>> orphans;
-  {
-    const std::lock_guard lock(mutex_);
-    transports_ = std::move(transports);
-    if (!transports_.empty()) return;
-    orphans.swap(by_id_);
-    by_id_.resize(1);
-    free_ids_.clear();
+  const std::lock_guard lock(mutex_);
+  transports_ = std::move(transports);
+  if (!transports_.empty()) return;
+  for (auto& registration : by_id_) {
+    if (registration == nullptr) continue;
+    registration->closing.store(true);
+    registration->closed.Set(1);
+    orphans_.push_back(std::move(registration));  // Transfers that are not fenced may name it still.
   }
-  for (const auto& orphan : orphans) {
-    if (orphan != nullptr) orphan->closed.Set(1);
-  }
+  by_id_.resize(1);
+  free_ids_.clear();
 }
 
 Result<Regions::Handle> Regions::Acquire(std::span<std::byte> bytes, Access access) {
@@ -73,6 +72,7 @@ Result<std::shared_ptr<Registration>> Regions::Make(const Memory& memory, Access
   for (const auto& [name, transport] : transports_) {
     auto key = transport->Register(registration->name, memory, access);
     if (!key.ok()) {
+      Publish(*registration);
       Retire(registration);
       return Status(key.status().code(), StrCat("cannot register ", HumanBytes(double(memory.length)),
                                                 " with ", name, ": ", key.status().message()));
@@ -80,14 +80,38 @@ Result<std::shared_ptr<Registration>> Regions::Make(const Memory& memory, Access
     ++registration->deregistrations;
     registration->keys.push_back({name, std::move(key).value()});
   }
+  Publish(*registration);
   return registration;
 }
 
-std::shared_ptr<Registration> Regions::Use(uint32_t id) {
+void Regions::Publish(Registration& registration) {
   const std::lock_guard lock(mutex_);
-  if (id >= by_id_.size() || by_id_[id] == nullptr || by_id_[id]->closing.load()) return nullptr;
-  by_id_[id]->transfers.fetch_add(1);
-  return by_id_[id];
+  table_.Set(registration.name.id, &registration);
+}
+
+Registration* Regions::Use(uint32_t id) {
+  const auto found = table_.Use(id);
+  if (found.became_unused) OnUnused(id);
+  if (found.thing == nullptr || !found.thing->closing.load()) return found.thing;
+  Done(*found.thing);
+  return nullptr;
+}
+
+void Regions::Done(Registration& registration) {
+  const uint32_t id = registration.name.id;  // Gone as soon as it is unused.
+  if (table_.Drop(id)) OnUnused(id);
+}
+
+/// Nothing of ours touches a registration that is closing any more: the transports' turn.
+void Regions::OnUnused(uint32_t id) {
+  hooks_.submit([this, id] {
+    std::shared_ptr<Registration> registration;
+    {
+      const std::lock_guard lock(mutex_);
+      if (id < by_id_.size()) registration = by_id_[id];
+    }
+    if (registration != nullptr) Deregister(*registration);
+  });
 }
 
 void Regions::FreeBuffer(Registration& registration) {
@@ -98,7 +122,6 @@ void Regions::FreeBuffer(Registration& registration) {
 
 void Regions::Retire(std::shared_ptr<Registration> registration) {
   {
-    // Under the lock: whoever counted a transfer before is seen by the holder of progress below.
     const std::lock_guard lock(mutex_);
     registration->closing.store(true);
     if (transports_.empty()) registration->closed.Set(1);
@@ -107,9 +130,14 @@ void Regions::Retire(std::shared_ptr<Registration> registration) {
 }
 
 void Regions::AskClose(Registration& registration) {
+  if (std::exchange(registration.close_asked, true)) return;
   hooks_.cancel(registration);
-  registration.close_asked = true;
-  if (registration.transfers.load() == 0) Deregister(registration);
+  bool unused = false;
+  {
+    const std::lock_guard lock(mutex_);
+    unused = table_.Remove(registration.name.id);
+  }
+  if (unused) Deregister(registration);
 }
 
 void Regions::CloseAll() {
@@ -125,12 +153,7 @@ void Regions::CloseAll() {
   for (const auto& registration : all) AskClose(*registration);
 }
 
-void Regions::TransferFenced(Registration& registration) {
-  if (registration.transfers.fetch_sub(1) == 1 && registration.close_asked) Deregister(registration);
-}
-
 void Regions::Deregister(Registration& registration) {
-  if (std::exchange(registration.deregistering, true)) return;
   if (registration.deregistrations == 0) return Finish(registration);
   Transports transports;
   {

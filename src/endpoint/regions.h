@@ -11,6 +11,7 @@
 
 #include "endpoint/descriptor.h"
 #include "endpoint/flag.h"
+#include "endpoint/use_table.h"
 #include "memory/registration_cache.h"
 #include "transport/transport.h"
 #include "weightcast/endpoint.h"
@@ -27,9 +28,7 @@ struct Registration {
   std::vector<RegionKey> keys;
   std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it. Guarded by Regions.
   std::atomic<bool> closing{false};      ///< Nobody may begin to use it.
-  std::atomic<uint32_t> transfers{0};    ///< Transfers that are not fenced.
-  bool close_asked = false;              ///< Holder of progress: the transports may be asked...
-  bool deregistering = false;            ///< ...and have been.
+  bool close_asked = false;              ///< Holder of progress.
   uint32_t deregistrations = 0;          ///< Transports that have not yet let go.
   Flag closed;                           ///< 1: no peer reads or writes it any more.
 };
@@ -52,13 +51,14 @@ class Regions {
   // Any thread.
   using Handle = RegistrationCache<std::shared_ptr<Registration>>::Handle;
   Result<Handle> Acquire(std::span<std::byte> bytes, Access access);
-  /// The live registration of this id, with one more transfer counted on it; null if there is none.
-  std::shared_ptr<Registration> Use(uint32_t id);
+  /// The live registration of this id, which stays until Done; null if there is none. No lock.
+  Registration* Use(uint32_t id);
+  /// Ends one Use.
+  void Done(Registration& registration);
   /// Lets go of a closed registration's buffer, which may take long when it is the last to hold it.
   void FreeBuffer(Registration& registration);
 
   // Holder of progress.
-  void TransferFenced(Registration& registration);
   /// One transport has let go.
   void OnDeregistered(uint32_t id);
   /// Closes all, whoever holds them.
@@ -69,18 +69,22 @@ class Regions {
  private:
   Result<std::shared_ptr<Registration>> Make(const Memory& memory, Access access);
   std::shared_ptr<Registration> NewName();
+  void Publish(Registration& registration);
   void Retire(std::shared_ptr<Registration> registration);
   void AskClose(Registration& registration);
+  void OnUnused(uint32_t id);
   void Deregister(Registration& registration);
   void Finish(Registration& registration);
 
   const Incarnation self_;
   const Hooks hooks_;
-  mutable std::mutex mutex_;  ///< Guards the four below and the registrations' buffers.
+  UseTable<Registration> table_;  ///< By id; the transfers that are not fenced are the uses.
+  mutable std::mutex mutex_;      ///< Guards the five below, table_'s changes and the registrations' buffers.
   Transports transports_;
   std::vector<std::shared_ptr<Registration>> by_id_;  ///< Null: free. [0] is never used.
   std::vector<uint32_t> free_ids_;
   uint32_t last_generation_ = 0;
+  std::vector<std::shared_ptr<Registration>> orphans_;  ///< Not closed when the transports went.
   RegistrationCache<std::shared_ptr<Registration>> cache_;
 };
 

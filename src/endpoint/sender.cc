@@ -28,35 +28,68 @@ uint32_t Sender::lanes_up() const {
 
 // --- Transfers ---------------------------------------------------------------------------------
 
-void Sender::Add(std::shared_ptr<State> added) {
-  State& transfer = *added;
-  transfer.place = transfers_.insert(transfers_.end(), std::move(added));
-  for (const auto& local : transfer.locals) {
+void Sender::Add(TransferRef added) {
+  State& transfer = *added.Release();
+  transfer.before = newest_;
+  transfer.after = nullptr;
+  (newest_ == nullptr ? oldest_ : newest_->after) = &transfer;
+  newest_ = &transfer;
+  for (const auto* local : transfer.locals) {
     if (local->closing.load()) return End(transfer, {Code::kCancelled, "the local region was closed"});
   }
   if (transfer.bytes == 0 && !transfer.options.signal) return End(transfer, Status::Ok());
-  const Duration limit = transfer.options.timeout;
-  transfer.timer = hooks_.timers.Add(After(limit), [this, &transfer, limit] {
-    End(transfer, {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks, " chunks done after ",
-                                           Seconds(limit), " s")});
-  });
   Enqueue(transfer);
+}
+
+/// One timer for all, set for the earliest: mostly each new one is later, and most end long before.
+void Sender::WatchDeadline(State& transfer) {
+  if (transfer.phase.value() >= State::kEnded) return;
+  transfer.deadline = After(transfer.options.timeout);
+  if (transfer.deadline >= next_deadline_) return;
+  next_deadline_ = transfer.deadline;
+  hooks_.timers.Cancel(deadline_timer_);
+  deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });
+}
+
+void Sender::OnDeadline() {
+  const TimePoint now = Clock::now();
+  next_deadline_ = TimePoint::max();
+  const auto keep = oldest_ == nullptr ? nullptr : oldest_->connection;  // It holds us.
+  for (State* next = oldest_; next != nullptr;) {
+    State& transfer = *std::exchange(next, next->after);
+    if (transfer.phase.value() >= State::kEnded) continue;
+    if (transfer.deadline > now) {
+      next_deadline_ = std::min(next_deadline_, transfer.deadline);
+      continue;
+    }
+    End(transfer, {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks, " chunks done after ",
+                                           Seconds(transfer.options.timeout), " s")});
+  }
+  if (next_deadline_ == TimePoint::max()) return;
+  deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });
 }
 
 void Sender::Enqueue(State& transfer) {
   if (std::exchange(transfer.waiting, true)) return;
-  waiting_.push_back(&transfer);
+  transfer.next_waiting = nullptr;
+  (last_waiting_ == nullptr ? waiting_ : last_waiting_->next_waiting) = &transfer;
+  last_waiting_ = &transfer;
+  ++waiting_count_;
 }
 
+/// Few stand before it: only the first kInterleaved are served, and what ends early is rare.
 void Sender::TakeOffWaiting(State& transfer) {
   if (!std::exchange(transfer.waiting, false)) return;
-  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &transfer));
+  State* before = nullptr;
+  for (State* at = waiting_; at != &transfer; at = at->next_waiting) before = at;
+  (before == nullptr ? waiting_ : before->next_waiting) = transfer.next_waiting;
+  if (last_waiting_ == &transfer) last_waiting_ = before;
+  --waiting_count_;
 }
 
 void Sender::End(State& transfer, Status outcome) {
   if (transfer.phase.value() >= State::kEnded) return;
-  const auto keep = *transfer.place;
-  hooks_.timers.Cancel(transfer.timer);
+  const TransferRef keep = Share(transfer);
   TakeOffWaiting(transfer);
   transfer.resend.clear();
   if (!outcome.ok()) {
@@ -81,29 +114,31 @@ void Sender::End(State& transfer, Status outcome) {
 }
 
 void Sender::EndAll(const Status& outcome) {
-  for (State* transfer : std::exchange(waiting_, {})) transfer->waiting = false;
-  for (auto next = transfers_.begin(); next != transfers_.end();) {
-    State& transfer = **next++;  // End may take it off the list.
+  hooks_.timers.Cancel(deadline_timer_);
+  next_deadline_ = TimePoint::max();
+  for (State* next = oldest_; next != nullptr;) {
+    State& transfer = *std::exchange(next, next->after);  // End may take it off the list.
     End(transfer, outcome);
   }
 }
 
 void Sender::EndUsing(const Registration& registration) {
-  for (auto next = transfers_.begin(); next != transfers_.end();) {
-    State& transfer = **next++;
-    const bool uses = std::any_of(transfer.locals.begin(), transfer.locals.end(),
-                                  [&](const auto& local) { return local.get() == &registration; });
+  for (State* next = oldest_; next != nullptr;) {
+    State& transfer = *std::exchange(next, next->after);
+    const bool uses =
+        std::find(transfer.locals.begin(), transfer.locals.end(), &registration) != transfer.locals.end();
     if (uses) End(transfer, {Code::kCancelled, "the local region was closed"});
   }
 }
 
 void Sender::Fence(State& transfer) {
-  const auto keep = *transfer.place;
-  transfers_.erase(transfer.place);
-  for (const auto& local : transfer.locals) hooks_.regions.TransferFenced(*local);
+  const TransferRef keep = TransferRef::Adopt(&transfer);  // The list's own.
+  (transfer.before == nullptr ? oldest_ : transfer.before->after) = transfer.after;
+  (transfer.after == nullptr ? newest_ : transfer.after->before) = transfer.before;
+  for (auto* local : transfer.locals) hooks_.regions.Done(*local);
+  for (const uint32_t remote : transfer.remotes) hooks_.imports.Done(remote);
   transfer.locals.clear();
   transfer.remotes.clear();
-  transfer.pieces = {};
   transfer.phase.Set(State::kFenced);
   transfer.connection.reset();
 }
@@ -115,7 +150,7 @@ bool Sender::Pump() {
   for (Lane& lane : lanes_) {
     if (lane.partial != kNone) moved |= PostSlot(lane.partial);
   }
-  while (!waiting_.empty()) {
+  while (waiting_ != nullptr) {
     Lane* lane = BestLane();
     if (lane == nullptr) break;
     const uint32_t slot = TakeSlot(*NextWaiting(), *lane);
@@ -124,7 +159,13 @@ bool Sender::Pump() {
   return moved;
 }
 
-Sender::State* Sender::NextWaiting() { return waiting_[turn_++ % std::min(waiting_.size(), kInterleaved)]; }
+Sender::State* Sender::NextWaiting() {
+  State* next = waiting_;
+  for (size_t skip = turn_++ % std::min(waiting_count_, kInterleaved); skip > 0; --skip) {
+    next = next->next_waiting;
+  }
+  return next;
+}
 
 Sender::Lane* Sender::BestLane() {
   Lane* best = nullptr;

@@ -2,14 +2,13 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <list>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "endpoint/chunks.h"
+#include "endpoint/imports.h"
 #include "endpoint/regions.h"
 #include "endpoint/timers.h"
 #include "endpoint/transfer_state.h"
@@ -27,6 +26,7 @@ class Sender {
   struct Hooks {
     Timers& timers;
     Regions& regions;
+    Imports& imports;
     std::function<void(std::function<void()>)> later;  ///< Runs a callback.
     std::string peer;                                  ///< "trainer 0 (10.0.0.1:4711)", for messages.
   };
@@ -44,12 +44,14 @@ class Sender {
   void Start(const Road& road);
 
   /// Takes a transfer; from here on it ends and is fenced.
-  void Add(std::shared_ptr<State> transfer);
+  void Add(TransferRef transfer);
+  /// Sees to its time-out, unless it has ended: after the first Pump, since what ends at once needs none.
+  void WatchDeadline(State& transfer);
   /// Gives the transport what it takes; whether it took anything.
   bool Pump();
   /// Transfers wait for a lane, or for room on one.
-  [[nodiscard]] bool wants_pump() const { return !waiting_.empty() || partial_ > 0; }
-  [[nodiscard]] bool in_flight() const { return !transfers_.empty(); }
+  [[nodiscard]] bool wants_pump() const { return waiting_ != nullptr || partial_ > 0; }
+  [[nodiscard]] bool in_flight() const { return newest_ != nullptr; }
   [[nodiscard]] uint32_t lanes_up() const;
 
   void OnCompletion(const transport::Completion& completion);
@@ -110,16 +112,22 @@ class Sender {
   void FreeSlot(uint32_t index);
   void Enqueue(State& transfer);
   void Fence(State& transfer);
+  void OnDeadline();
 
   Hooks hooks_;
   Road road_;
   std::vector<Lane> lanes_;
   std::vector<Slot> slots_;
   uint32_t free_slot_ = kNone;
-  uint32_t partial_ = 0;        ///< Lanes with a partial chunk.
-  std::deque<State*> waiting_;  ///< With chunks to send.
+  uint32_t partial_ = 0;      ///< Lanes with a partial chunk.
+  State* waiting_ = nullptr;  ///< With chunks to send, the oldest first.
+  State* last_waiting_ = nullptr;
+  size_t waiting_count_ = 0;
   size_t turn_ = 0;
-  std::list<std::shared_ptr<State>> transfers_;  ///< All that are not fenced.
+  State* oldest_ = nullptr;  ///< All that are not fenced; we hold a reference to each.
+  State* newest_ = nullptr;
+  TimePoint next_deadline_ = TimePoint::max();  ///< No later than any deadline; for this the timer is set.
+  TimerId deadline_timer_;
   std::array<transport::Op, kOpsAtOnce> ops_;
   std::array<ChunkWalk, kOpsAtOnce + 1> walks_;  ///< Where each of ops_ was cut from, and the end.
 };

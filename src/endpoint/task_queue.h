@@ -12,15 +12,22 @@ class Task {
  public:
   virtual ~Task() = default;
   virtual void Run() = 0;
+  /// The queue has done with it, whether it ran or not.
+  virtual void Dispose() { delete this; }
 
  private:
   friend class TaskQueue;
   Task* next_ = nullptr;
 };
 
+struct DisposeTask {
+  void operator()(Task* task) const { task->Dispose(); }
+};
+using TaskPtr = std::unique_ptr<Task, DisposeTask>;
+
 /// A Task from anything that can be called.
 template <typename Function>
-std::unique_ptr<Task> MakeTask(Function function) {
+TaskPtr MakeTask(Function function) {
   class FunctionTask final : public Task {
    public:
     explicit FunctionTask(Function run) : run_(std::move(run)) {}
@@ -29,7 +36,7 @@ std::unique_ptr<Task> MakeTask(Function function) {
    private:
     Function run_;
   };
-  return std::make_unique<FunctionTask>(std::move(function));
+  return TaskPtr(new FunctionTask(std::move(function)));
 }
 
 /// First in, first out; many producers, one consumer at a time; no lock.
@@ -39,12 +46,12 @@ class TaskQueue {
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
   ~TaskQueue() {
-    for (Task* task = TakeAll(); task != nullptr;) delete std::exchange(task, task->next_);
+    for (Task* task = TakeAll(); task != nullptr;) std::exchange(task, task->next_)->Dispose();
   }
 
   /// Any thread. Sequentially consistent, so that a look at empty() after letting go of progress sees it.
   /// True if the queue was empty: nobody else has announced what is in it.
-  bool Push(std::unique_ptr<Task> task) {
+  bool Push(TaskPtr task) {
     Task* const raw = task.release();
     Task* before = newest_.load(std::memory_order_relaxed);
     do {
@@ -60,7 +67,7 @@ class TaskQueue {
     if (newest_.load(std::memory_order_relaxed) == nullptr) return 0;
     size_t count = 0;
     for (Task* task = TakeAll(); task != nullptr; ++count) {
-      const std::unique_ptr<Task> owned(std::exchange(task, task->next_));
+      const TaskPtr owned(std::exchange(task, task->next_));
       owned->Run();
     }
     return count;

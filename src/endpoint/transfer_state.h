@@ -1,20 +1,22 @@
 #pragma once
 
-#include <list>
+#include <atomic>
 #include <memory>
 #include <vector>
 
+#include "base/intrusive_ptr.h"
 #include "endpoint/chunks.h"
 #include "endpoint/flag.h"
 #include "endpoint/regions.h"
-#include "endpoint/timers.h"
+#include "endpoint/task_queue.h"
 #include "weightcast/transfer.h"
 
 namespace weightcast {
 
 namespace endpoint {
 class Core;
-class RemoteImport;
+class TransferPool;
+struct RemoteImport;
 
 /// A chunk that a lane took and did not deliver.
 struct Resend {
@@ -25,11 +27,19 @@ struct Resend {
 }  // namespace endpoint
 
 /// One transfer. What stands first is fixed before it is handed over; the rest belongs to the holder of
-/// progress, but for `phase` and, once phase is 1, `outcome`.
-class Transfer::State {
+/// progress, but for `phase` and, once phase is 1, `outcome`. Made by a TransferPool, to which the last
+/// reference gives it back.
+class Transfer::State final : public endpoint::Task {
  public:
   static constexpr uint32_t kEnded = 1;
   static constexpr uint32_t kFenced = 2;
+
+  /// Under progress, once: begins. As a task it holds one reference.
+  void Run() override;
+  void Dispose() override { DropReference(); }
+
+  void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void DropReference();
 
   std::shared_ptr<endpoint::Core> core;
   std::shared_ptr<void> connection;  ///< Held until fenced.
@@ -37,8 +47,8 @@ class Transfer::State {
   TransferOptions options;
   /// remote_region is the transport's handle, remote_offset is into its registration.
   std::vector<Piece> pieces;
-  std::vector<std::shared_ptr<endpoint::Registration>> locals;  ///< Each used once or more.
-  std::vector<std::shared_ptr<endpoint::RemoteImport>> remotes;
+  std::vector<endpoint::Registration*> locals;  ///< Each used once or more; counted until fenced.
+  std::vector<uint32_t> remotes;                ///< Indices of imports; the same.
   uint64_t bytes = 0;
   uint32_t chunks = 1;
 
@@ -50,9 +60,51 @@ class Transfer::State {
   uint32_t done = 0;         ///< Chunks delivered.
   uint32_t outstanding = 0;  ///< Chunks at the transport.
   std::vector<endpoint::Resend> resend;
-  endpoint::TimerId timer;
-  bool waiting = false;  ///< In the sender's list of those that have chunks to send.
-  std::list<std::shared_ptr<State>>::iterator place;
+  TimePoint deadline = TimePoint::max();
+  // The sender's lists: of all that are not fenced, and of those that have chunks to send.
+  State* before = nullptr;
+  State* after = nullptr;
+  bool waiting = false;
+  State* next_waiting = nullptr;
+
+ private:
+  friend class endpoint::TransferPool;
+  /// Forgets everything but the room in its lists.
+  void Clear();
+
+  std::atomic<uint32_t> references_{1};
+  State* next_free_ = nullptr;  ///< In the pool.
 };
 
+namespace endpoint {
+
+using TransferRef = IntrusivePtr<Transfer::State>;
+
+/// One more reference.
+inline TransferRef Share(Transfer::State& state) {
+  state.AddReference();
+  return TransferRef::Adopt(&state);
+}
+
+/// Transfers that are not in use: a small write allocates nothing. Any thread; no lock.
+class TransferPool {
+ public:
+  TransferPool() = default;
+  TransferPool(const TransferPool&) = delete;
+  TransferPool& operator=(const TransferPool&) = delete;
+  ~TransferPool();
+
+  TransferRef Take();
+  void GiveBack(Transfer::State* unused);
+
+ private:
+  static constexpr uint32_t kMostFree = 1024;
+
+  void Push(Transfer::State* first, Transfer::State* last);
+
+  std::atomic<Transfer::State*> free_{nullptr};
+  std::atomic<uint32_t> count_{0};  ///< About how many.
+};
+
+}  // namespace endpoint
 }  // namespace weightcast

@@ -88,6 +88,12 @@ class Transport {
   };
   /// Moves bytes and fills `out` with events. Neither, when there was nothing to do.
   virtual Progressed Progress(std::span<Event> out) = 0;
+  /// The events that are there already: moves nothing, looks at no peer. What Post completed at once is found
+  /// so without a turn of everything, also while armed. None: a transport whose Post completes nothing.
+  virtual size_t Reap(std::span<Event> out) {
+    (void)out;
+    return 0;
+  }
 
   // --- Sleeping -----------------------------------------------------------------------------
   /// Becomes readable when Progress may have something to do; level-triggered, for epoll.

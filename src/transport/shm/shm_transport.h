@@ -46,6 +46,7 @@ class ShmTransport final : public Transport {
 
   size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
   Progressed Progress(std::span<Event> out) override;
+  size_t Reap(std::span<Event> out) override { return context_.events.Pop(out); }
 
   [[nodiscard]] int fd() const override { return context_.poller.fd(); }
   bool Arm() override;

@@ -101,6 +101,7 @@ Inbox::Received Inbox::ReceiveSome(int socket, size_t budget) {
 }
 
 void Inbox::Account(size_t received) {
+  received_ += received;
   if (in_payload_) {
     const size_t direct = std::min<uint64_t>(left_, received);
     if (place_ != nullptr) place_ += direct;

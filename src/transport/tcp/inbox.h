@@ -39,6 +39,8 @@ class Inbox {
   };
   /// Receives about `budget` bytes at most.
   Outcome Receive(int socket, size_t budget, FrameHandler& handler);
+  /// Bytes since the beginning.
+  [[nodiscard]] uint64_t received() const { return received_; }
   [[nodiscard]] std::string_view violation() const { return violation_; }
 
   /// The frame whose payload is being received, or nullptr.
@@ -63,6 +65,7 @@ class Inbox {
   std::array<std::byte, kBuffer> buffer_;
   size_t begin_ = 0;
   size_t end_ = 0;
+  uint64_t received_ = 0;
   Frame frame_;
   bool in_payload_ = false;
   std::byte* place_ = nullptr;

@@ -135,6 +135,14 @@ void Lane::Receive() {
   }
 }
 
+void Lane::LookForMore() {
+  if (!open() || wanting_) return;
+  const bool moved = shared_.moved;
+  const uint64_t before = inbox_.received();
+  Receive();
+  if (open() && inbox_.received() == before) shared_.moved = moved;
+}
+
 Status Lane::Broken(int error) const {
   return {Code::kUnavailable, StrCat("the connection to ", peer_, " broke: ", ErrnoText(error))};
 }

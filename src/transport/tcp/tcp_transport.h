@@ -67,6 +67,7 @@ class TcpTransport final : public Transport, private Door::Host {
   void OnRegionEnded(uint32_t id);
   void Poll();
   void PollSockets();
+  bool LookAtLastLane();
   void OnReady(uint64_t key);
   void StepTimers();
   [[nodiscard]] TimePoint NextStep() const;
@@ -86,6 +87,11 @@ class TcpTransport final : public Transport, private Door::Host {
   uint32_t wanting_ = 0;  ///< See LaneShared.
   bool moved_ = false;    ///< See LaneShared.
   std::map<LinkId, std::unique_ptr<Link>> links_;
+  /// Where something was received last: one who spins looks there, and at all others every kLooks times.
+  LinkId last_link_{};
+  uint32_t last_lane_ = 0;
+  uint32_t looks_ = 0;
+  static constexpr uint32_t kLooks = 4;
   std::vector<Command> commands_;
   TimePoint next_step_ = TimePoint::max();
 };

@@ -1,0 +1,92 @@
+#include "endpoint/transfer_state.h"
+
+#include <utility>
+
+#include "endpoint/core.h"
+
+namespace weightcast {
+
+namespace {
+
+/// A long list's room is not kept for a short one.
+template <typename T>
+void Empty(std::vector<T>& list) {
+  constexpr size_t kKept = 256;
+  list.clear();
+  if (list.capacity() > kKept) list = {};
+}
+
+}  // namespace
+
+void Transfer::State::Run() {
+  const auto keep = connection;
+  static_cast<Connection::State*>(keep.get())->Start(endpoint::Share(*this));
+}
+
+void Transfer::State::DropReference() {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const auto owner = std::move(core);  // It may go with us.
+  owner->transfers().GiveBack(this);
+}
+
+void Transfer::State::Clear() {
+  core.reset();
+  connection.reset();
+  options = {};
+  Empty(pieces);
+  Empty(locals);
+  Empty(remotes);
+  Empty(resend);
+  bytes = 0;
+  chunks = 1;
+  phase.Reset();
+  outcome = Status::Ok();
+  next = {};
+  next_chunk = done = outstanding = 0;
+  deadline = TimePoint::max();
+}
+
+namespace endpoint {
+
+TransferPool::~TransferPool() {
+  for (auto* state = free_.load(std::memory_order_acquire); state != nullptr;) {
+    delete std::exchange(state, state->next_free_);
+  }
+}
+
+/// Takes all and gives the rest back: nobody can have changed what is ours meanwhile.
+TransferRef TransferPool::Take() {
+  Transfer::State* const first = free_.exchange(nullptr, std::memory_order_acquire);
+  if (first == nullptr) return TransferRef::Adopt(new Transfer::State);
+  count_.fetch_sub(1, std::memory_order_relaxed);
+  if (Transfer::State* const rest = std::exchange(first->next_free_, nullptr); rest != nullptr) {
+    Transfer::State* empty = nullptr;
+    if (!free_.compare_exchange_strong(empty, rest, std::memory_order_release)) {
+      Transfer::State* last = rest;
+      while (last->next_free_ != nullptr) last = last->next_free_;
+      Push(rest, last);
+    }
+  }
+  first->references_.store(1, std::memory_order_relaxed);
+  return TransferRef::Adopt(first);
+}
+
+void TransferPool::GiveBack(Transfer::State* unused) {
+  unused->Clear();
+  if (count_.fetch_add(1, std::memory_order_relaxed) >= kMostFree) {
+    count_.fetch_sub(1, std::memory_order_relaxed);
+    delete unused;
+    return;
+  }
+  Push(unused, unused);
+}
+
+void TransferPool::Push(Transfer::State* first, Transfer::State* last) {
+  Transfer::State* newest = free_.load(std::memory_order_relaxed);
+  do {
+    last->next_free_ = newest;
+  } while (!free_.compare_exchange_weak(newest, first, std::memory_order_release, std::memory_order_relaxed));
+}
+
+}  // namespace endpoint
+}  // namespace weightcast

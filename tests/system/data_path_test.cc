@@ -1,0 +1,114 @@
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "system/endpoint_linked.h"
+
+// What a transfer costs besides moving its bytes: this program counts its own allocations and locks.
+
+namespace {
+
+/// Counted while a thread asks for it.
+struct Counted {
+  bool on = false;
+  int allocations = 0;
+  int locks = 0;
+};
+thread_local Counted counted;
+
+void* CountedAllocation(size_t size) {
+  if (counted.on) ++counted.allocations;
+  void* const memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+int CountedLock(const char* name, void* lock) {
+  if (counted.on) ++counted.locks;
+  using Lock = int (*)(void*);
+  return reinterpret_cast<Lock>(dlsym(RTLD_NEXT, name))(lock);
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return CountedAllocation(size); }
+void* operator new[](size_t size) { return CountedAllocation(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+extern "C" {
+int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept { return CountedLock("pthread_mutex_lock", mutex); }
+int pthread_rwlock_rdlock(pthread_rwlock_t* lock) noexcept {
+  return CountedLock("pthread_rwlock_rdlock", lock);
+}
+int pthread_rwlock_wrlock(pthread_rwlock_t* lock) noexcept {
+  return CountedLock("pthread_rwlock_wrlock", lock);
+}
+}
+
+namespace weightcast::system_test {
+namespace {
+
+class DataPath : public ::testing::TestWithParam<PeerSetup> {};
+
+std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& info) {
+  return StrCat(info.param.transport, info.param.shared ? "Shared" : "Private");
+}
+INSTANTIATE_TEST_SUITE_P(Roads, DataPath,
+                         ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
+                                           PeerSetup{.transport = "shm", .shared = false},
+                                           PeerSetup{.transport = "tcp", .shared = false}),
+                         NameOf);
+
+/// The counting itself works.
+TEST(Counting, WhatAllocatesAndLocksIsCounted) {
+  std::mutex mutex;
+  counted = {.on = true};
+  const auto made = std::make_unique<int>(1);
+  {
+    const std::lock_guard lock(mutex);
+  }
+  counted.on = false;
+  EXPECT_EQ(counted.allocations, 1);
+  EXPECT_EQ(counted.locks, 1);
+  EXPECT_EQ(*made, 1);
+}
+
+TEST_P(DataPath, AllocatesNothingAndTakesNoLock) {
+  constexpr size_t kPieces = 64;
+  Linked linked(GetParam(), size_t{4} << 20);
+  const auto run = [&](size_t length, size_t count) {
+    std::array<Piece, kPieces> pieces;
+    for (size_t i = 0; i < count; ++i) pieces[i] = linked.At(i * (64 << 10), length);
+    const std::span<const Piece> all(pieces.data(), count);
+    for (const bool write : {true, false}) {
+      counted = {.on = true};
+      for (int i = 0; i < 100; ++i) {
+        auto transfer = write ? linked.connection->Write(all, {}) : linked.connection->Read(all, {});
+        if (!transfer.ok() || !transfer->Wait().ok()) std::abort();
+      }
+      counted.on = false;
+      if (counted.allocations + counted.locks > 0) return counted;
+    }
+    return counted;
+  };
+  for (const auto& [length, count] : {std::pair<size_t, size_t>{8, 1}, {8, kPieces}, {32 << 10, kPieces}}) {
+    run(length, count);  // The first ones make room.
+    // The endpoint's thread may hold progress at that moment, and what it does is not counted here.
+    EXPECT_TRUE(Eventually(
+        [&, length = length, count = count] {
+          const Counted found = run(length, count);
+          return found.allocations == 0 && found.locks == 0;
+        },
+        std::chrono::seconds(5)))
+        << count << " pieces of " << length << ": " << counted.allocations << " allocations, "
+        << counted.locks << " locks";
+  }
+}
+
+}  // namespace
+}  // namespace weightcast::system_test
