@@ -31,7 +31,8 @@ void Parsers(std::string_view bytes) {
 
 /// Messages as on the wire: u8 length, u8 type, payload.
 void Conversation(transport::Role role, std::string_view bytes) {
-  Hello mine{.identity = {"job", "trainer", "", 0, 1}};
+  Hello mine;
+  mine.identity = {"job", "trainer", "", 0, 1};
   Handshaker side(role, mine, "a token that the peer does not know");
   while (bytes.size() >= 2) {
     const size_t length = std::min<size_t>(static_cast<uint8_t>(bytes[0]), bytes.size() - 2);

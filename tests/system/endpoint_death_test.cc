@@ -90,6 +90,73 @@ TEST_P(EndpointDeath, AKilledPeerIsNoticedAtOnce) {
   EXPECT_TRUE(region->Close(Soon()).ok());
 }
 
+/// Whatever was done last before it was killed: every call ends with an error soon, and what is left closes.
+TEST_P(EndpointDeath, APeerKilledAtEveryStageHangsNobody) {
+  constexpr size_t kSize = 32 << 20;
+  constexpr std::array kStages = {"listening",  "connected",     "registered",   "imported",
+                                  "small done", "write is half", "read is half", "notices wait"};
+  for (size_t last = 0; last < kStages.size(); ++last) {
+    SCOPED_TRACE(kStages[last]);
+    Peer peer(GetParam(), kSize);
+    peer.Open();
+    Area area(kSize, GetParam().shared);
+    Watcher watcher(GetParam());
+    const auto upto = [&](std::string_view stage) {
+      return last >= static_cast<size_t>(std::find(kStages.begin(), kStages.end(), stage) - kStages.begin());
+    };
+    std::optional<Connection> connection;
+    std::optional<Region> region;
+    uint32_t imported = 0;
+    std::vector<Transfer> transfers;
+    if (upto("connected")) {
+      connection.emplace(std::move(watcher.Connect(peer)).value());
+      peer.Do("accepted");
+    }
+    if (upto("registered")) region.emplace(*watcher->Register(area.bytes, Access::kReadWrite));
+    if (upto("imported")) imported = *connection->Import(peer.Region("readwrite"));
+    const auto piece = [&](uint64_t length) { return Piece{region->id(), imported, 0, 0, length}; };
+    if (upto("small done")) {
+      const Piece small = piece(8);
+      ASSERT_TRUE(connection->Write({&small, 1}, {})->Wait().ok());
+    }
+    if (upto("write is half")) {
+      const Piece all = piece(kSize);
+      for (int i = 0; i < 8; ++i) transfers.push_back(*connection->Write({&all, 1}, {}));
+      ASSERT_TRUE(transfers[0].Wait().ok());
+    }
+    if (upto("read is half")) {
+      const Piece all = piece(kSize);
+      for (int i = 0; i < 8; ++i) transfers.push_back(*connection->Read({&all, 1}, {}));
+    }
+    if (upto("notices wait")) {
+      while (connection->Notify(std::string(1000, 'x')).ok()) {
+      }
+    }
+    const TimePoint then = Clock::now();
+    peer.Kill();
+    if (connection) {
+      for (Transfer& transfer : transfers) {
+        (void)transfer.Wait();  // Well, or with an error: but it ends.
+        EXPECT_TRUE(transfer.WaitFenced(Soon()).ok() || transfer.fenced());
+      }
+      EXPECT_TRUE(Eventually([&] { return !connection->status().ok(); }));
+      EXPECT_EQ(connection->status().code(), Code::kPeerDead) << connection->status().ToString();
+      EXPECT_EQ(connection->Notify("late", Soon()).code(), Code::kPeerDead);
+      EXPECT_EQ(connection->TakeNotice(Soon()).status().code(), Code::kPeerDead);
+    } else {
+      EXPECT_FALSE(watcher.Connect(peer).ok());
+    }
+    if (region) {
+      EXPECT_TRUE(region->Close(Soon()).ok());
+      if (connection) {
+        const Piece small{region->id(), imported, 0, 0, 8};
+        EXPECT_FALSE(connection->Write({&small, 1}, {}).ok());
+      }
+    }
+    EXPECT_LT(Clock::now() - then, kPatience / 2) << "ended, not timed out";
+  }
+}
+
 TEST_P(EndpointDeath, AStoppedPeerIsDeadAfterItsLeaseAndHarmlessLater) {
   PeerSetup setup = GetParam();
   setup.lease = "0.5";
