@@ -77,14 +77,16 @@ model: ## the model checker's long search: over 10 million states (MODEL_STATES 
 	  build/debug/tests/model/model_checker $$config $$more states=$${MODEL_STATES:-1400000} live_every=64 walks=200 progress; \
 	done
 
-bench: binary ## measures this machine: transfers beside its peers, updates, planning, connecting, registering; the README's figures
+bench: build ## measures this machine: transfers beside its peers, updates, planning, connecting, registering; the README's figures
 	@bench/side_by_side.py
 	@build/weightcast bench p2p
 	@build/weightcast bench floor
+	@bench/update_side_by_side.py
 	@build/weightcast bench update
 	@build/weightcast bench plan
 	@build/weightcast bench connect
 	@build/weightcast bench register
+	@.venv/bin/python bench/idle_endpoint.py
 	@bench/figures.py
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60)

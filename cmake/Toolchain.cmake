@@ -23,7 +23,9 @@ target_compile_options(weightcast_flags INTERFACE
   $<$<BOOL:${WEIGHTCAST_WERROR}>:-Werror>
   # gcc 12 sees uninitialised members where std::variant moves, at -O2 only; clang-tidy, which reads the
   # same flags, does not know the warning.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-unknown-warning-option>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-unknown-warning-option>
+  # libstdc++'s own stable_sort uses what clang warns of.
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
 target_compile_definitions(weightcast_flags INTERFACE _GNU_SOURCE)
 
 if(WEIGHTCAST_SANITIZE)

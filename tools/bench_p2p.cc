@@ -3,10 +3,12 @@
 #include "base/strings.h"
 #include "tools/bench_processes.h"
 #include "tools/command.h"
+#include "tools/files.h"
 #include "tools/json.h"
 #include "tools/output.h"
 #include "tools/p2p_bench.h"
 #include "tools/p2p_hosts.h"
+#include "tools/plot.h"
 #include "tools/stop.h"
 
 namespace weightcast::tools {
@@ -68,6 +70,7 @@ class BenchP2pCommand : public Command {
               "Lend this host's half of each pair to --connect, until Ctrl-C. Other addresses than "
               "loopback need a token");
     flags.Add("--connect", options_.connect, "HOST:PORT", "Measure with the other half of each pair there");
+    flags.Add("--plot", plot_, "FILE.svg", "Draws GB/s by size, a line for each transport, memory and op");
   }
   Status Run(const Context& context) override {
     // Many processes on few cores.
@@ -88,10 +91,25 @@ class BenchP2pCommand : public Command {
       WC_RETURN_IF_ERROR(CheckStop());
     }
     bar.Clear();
+    if (!plot_.empty()) WC_RETURN_IF_ERROR(WriteFileAtomically(plot_, ToSvg(AsPlot(results))));
     return Print(context.json ? AsJson(results) : AsText(results));
   }
 
  private:
+  /// Only what lies in one piece: the sizes of the others stand on another scale.
+  static Plot AsPlot(const std::vector<P2pResult>& results) {
+    Plot plot{
+        .title = "weightcast bench p2p", .x_label = "bytes", .y_label = "GB/s", .x_bytes = true, .lines = {}};
+    for (const P2pResult& result : results) {
+      if (result.what.iovs > 1) continue;
+      const std::string name = StrCat(result.what.transport, " ", result.what.memory, " ", result.what.op);
+      if (plot.lines.empty() || plot.lines.back().name != name) plot.lines.push_back({name, {}});
+      plot.lines.back().points.emplace_back(static_cast<double>(result.what.bytes()), result.gb_per_s);
+    }
+    for (PlotLine& line : plot.lines) std::sort(line.points.begin(), line.points.end());
+    return plot;
+  }
+
   /// Cases that share two processes: of one transport and one kind of memory.
   Result<std::vector<std::vector<P2pCase>>> Groups() const {
     const auto known = [](const std::vector<std::string>& given,
@@ -177,6 +195,7 @@ class BenchP2pCommand : public Command {
   int64_t milliseconds_ = 500;
   std::string listen_;
   P2pOptions options_;
+  std::string plot_;
 };
 
 }  // namespace

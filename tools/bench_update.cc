@@ -3,8 +3,10 @@
 #include "base/strings.h"
 #include "tools/command.h"
 #include "tools/demo_run.h"
+#include "tools/files.h"
 #include "tools/json.h"
 #include "tools/output.h"
+#include "tools/plot.h"
 #include "tools/statistics.h"
 
 namespace weightcast::tools {
@@ -12,6 +14,7 @@ namespace {
 
 /// One way of moving the weights, and how long it took.
 struct UpdateTimes {
+  int64_t trainers = 0;
   std::string transport;
   std::string landing;
   uint64_t bytes = 0;
@@ -21,8 +24,9 @@ struct UpdateTimes {
   [[nodiscard]] double gb_per_s() const { return static_cast<double>(bytes) / median / 1e9; }
 };
 
-UpdateTimes Summarise(const DemoReport& report, const std::string& landing) {
-  UpdateTimes times{.transport = report.transport, .landing = landing};
+UpdateTimes Summarise(const DemoReport& report, const DemoOptions& options) {
+  UpdateTimes times{
+      .trainers = options.cluster.trainers, .transport = report.transport, .landing = options.landing};
   std::vector<double> seconds;
   seconds.reserve(report.updates.size());
   for (const DemoUpdate& update : report.updates) seconds.push_back(update.seconds);
@@ -41,50 +45,91 @@ class BenchUpdateCommand : public Command {
   std::string_view summary() const override { return "Times whole updates, as the demo makes them"; }
   std::string_view example() const override {
     return "  weightcast bench update --transports shm,tcp --landings in_place,shadow\n"
-           "  weightcast bench update --model qwen2.5-0.5b --versions 11\n";
+           "  weightcast bench update --model qwen2.5-0.5b --versions 11\n"
+           "  weightcast bench update --model qwen2.5-0.5b --sweep-trainers 1,2,4,8,16\n";
   }
   void Declare(Flags& flags) override {
     DeclareDemoFlags(flags, options_);
     flags.AddList("--transports", transports_, "NAMES", "Measured one after the other");
     flags.AddList("--landings", landings_, "NAMES", "Measured one after the other");
+    flags.AddList("--sweep-trainers", sweep_, "NUMBERS",
+                  "How time and bandwidth grow with the trainers, which share each engine's bytes: measured "
+                  "with so many, one after the other; instead of --trainers");
+    flags.Add("--plot", plot_, "FILE.svg", "Draws GB/s by trainers, a line for each transport and landing");
   }
   Status Run(const Context& context) override {
     if (options_.versions < 2) {
       return {Code::kInvalidArgument, "--versions must be at least 2: the first update is counted apart"};
     }
+    WC_ASSIGN_OR_RETURN(const std::vector<DemoOptions> ways, Ways());
     std::vector<UpdateTimes> all;
     ProgressBar bar;
-    const double parts = static_cast<double>(transports_.size() * landings_.size());
+    const auto parts = static_cast<double>(transports_.size() * ways.size());
     for (const std::string& transport : transports_) {
-      for (const std::string& landing : landings_) {
-        Context one = context;
-        one.overrides["transport"] = transport;
-        WC_ASSIGN_OR_RETURN(one.settings, Settings::From(one.overrides));
-        DemoOptions options = options_;
-        if (landing != "in_place" && landing != "shadow")
-          return {Code::kInvalidArgument, StrCat("no landing is called '", landing, "': in_place, shadow")};
-        options.landing = landing;
+      Context one = context;
+      one.overrides["transport"] = transport;
+      WC_ASSIGN_OR_RETURN(one.settings, Settings::From(one.overrides));
+      for (const DemoOptions& options : ways) {
         DemoWatcher watcher;
         watcher.on_step = [&](double part, std::string_view text) {
           bar.Show((static_cast<double>(all.size()) + part) / parts,
-                   StrCat(transport, " ", landing, ": ", text));
+                   StrCat(transport, " ", options.landing, ": ", text));
         };
         WC_ASSIGN_OR_RETURN(const DemoReport report, RunDemo(one, options, /*keep=*/false, watcher));
-        all.push_back(Summarise(report, landing));
+        all.push_back(Summarise(report, options));
       }
     }
     bar.Clear();
+    if (!plot_.empty()) WC_RETURN_IF_ERROR(WriteFileAtomically(plot_, ToSvg(AsPlot(all))));
     return Print(context.json ? AsJson(all) : AsText(all));
   }
 
  private:
-  std::string AsText(const std::vector<UpdateTimes>& all) const {
-    Table table({"transport", "landing", "bytes", "first s", "median s", "best s", "GB/s"});
-    for (const UpdateTimes& one : all) {
-      table.Add({one.transport, one.landing, Grouped(one.bytes), Fixed(one.first, 4), Fixed(one.median, 4),
-                 Fixed(one.best, 4), Fixed(one.gb_per_s(), 2)});
+  /// All that is measured over each transport.
+  Result<std::vector<DemoOptions>> Ways() const {
+    std::vector<DemoOptions> ways;
+    for (const std::string& landing : landings_) {
+      if (landing != "in_place" && landing != "shadow")
+        return Status(Code::kInvalidArgument,
+                      StrCat("no landing is called '", landing, "': in_place, shadow"));
+      DemoOptions options = options_;
+      options.landing = landing;
+      if (sweep_.empty()) ways.push_back(options);
+      for (const std::string& trainers : sweep_) {
+        const auto count = ParseNumber<int64_t>(trainers);
+        if (!count || *count < 1) {
+          return Status(Code::kInvalidArgument,
+                        StrCat("--sweep-trainers: '", trainers, "' is no number of trainers"));
+        }
+        options.cluster.trainers = *count;
+        ways.push_back(options);
+      }
     }
-    return StrCat(options_.model, ", ", Describe(options_.cluster), ", median of ", options_.versions - 1,
+    return ways;
+  }
+
+  [[nodiscard]] Plot AsPlot(const std::vector<UpdateTimes>& all) const {
+    Plot plot{.title = StrCat("weightcast bench update, ", options_.model),
+              .x_label = "trainers",
+              .y_label = "GB/s",
+              .lines = {}};
+    for (const UpdateTimes& one : all) {
+      const std::string name = StrCat(one.transport, " ", one.landing);
+      if (plot.lines.empty() || plot.lines.back().name != name) plot.lines.push_back({name, {}});
+      plot.lines.back().points.emplace_back(static_cast<double>(one.trainers), one.gb_per_s());
+    }
+    for (PlotLine& line : plot.lines) std::sort(line.points.begin(), line.points.end());
+    return plot;
+  }
+
+  std::string AsText(const std::vector<UpdateTimes>& all) const {
+    Table table({"trainers", "transport", "landing", "bytes", "first s", "median s", "best s", "GB/s"});
+    for (const UpdateTimes& one : all) {
+      table.Add({Grouped(static_cast<uint64_t>(one.trainers)), one.transport, one.landing, Grouped(one.bytes),
+                 Fixed(one.first, 4), Fixed(one.median, 4), Fixed(one.best, 4), Fixed(one.gb_per_s(), 2)});
+    }
+    const std::string cluster = sweep_.empty() ? StrCat(", ", Describe(options_.cluster)) : "";
+    return StrCat(options_.model, cluster, ", median of ", options_.versions - 1,
                   " updates after the first\n", table.ToString());
   }
   std::string AsJson(const std::vector<UpdateTimes>& all) const {
@@ -92,7 +137,8 @@ class BenchUpdateCommand : public Command {
     json.BeginObject().Key("model").String(options_.model).Key("trainers").Number(options_.cluster.trainers);
     json.Key("inference").Number(options_.cluster.inference).Key("results").BeginArray();
     for (const UpdateTimes& one : all) {
-      json.BeginObject().Key("transport").String(one.transport).Key("landing").String(one.landing);
+      json.BeginObject().Key("trainers").Number(one.trainers);
+      json.Key("transport").String(one.transport).Key("landing").String(one.landing);
       json.Key("bytes").Number(one.bytes).Key("first_seconds").Number(one.first);
       json.Key("median_seconds").Number(one.median).Key("best_seconds").Number(one.best);
       json.Key("gb_per_s").Number(one.gb_per_s()).EndObject();
@@ -103,6 +149,8 @@ class BenchUpdateCommand : public Command {
   DemoOptions options_;
   std::vector<std::string> transports_{"shm", "tcp"};
   std::vector<std::string> landings_{"in_place"};
+  std::vector<std::string> sweep_;
+  std::string plot_;
 };
 
 }  // namespace

@@ -73,6 +73,7 @@ def test_version():
         (["bench", "floor", "--what", "luck"], ["--what", "socket-ping"]),
         (["bench", "floor", "--sizes", "0"], ["'0'", "64K"]),
         (["bench", "update", "--versions", "1"], ["--versions", "2"]),
+        (["bench", "update", "--sweep-trainers", "1,few"], ["--sweep-trainers", "'few'"]),
         (["bench", "connect", "--transports", "pigeon"], ["--transports", "tcp"]),
         (["bench", "register", "--inference", "3", "--engines", "2"], ["3 inference ranks", "--engines"]),
     ],

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree
 
 import pytest
 
@@ -93,6 +94,16 @@ def test_transports_and_landings(small, transport, landing):
 def test_shapes_of_clusters(small, shape):
     report = only_json(run("demo", *shape, "--checkpoint", small, "--versions", 2, "--json"))
     assert report["bit_exact"] is True
+
+
+def test_bench_update_sweeps_over_trainers(small, tmp_path):
+    flags = ["--checkpoint", small, "--versions", 2, "--transports", "shm", "--sweep-trainers", "1,3"]
+    plot = tmp_path / "sweep.svg"
+    results = only_json(run("bench", "update", *flags, "--plot", plot, "--json"))["results"]
+    circles = [one for one in xml.etree.ElementTree.parse(plot).iter() if one.tag.endswith("circle")]
+    assert len(circles) == 2
+    assert [result["trainers"] for result in results] == [1, 3]
+    assert all(result["bytes"] == results[0]["bytes"] and result["gb_per_s"] > 0 for result in results)
 
 
 def test_output_of_the_first_version_is_the_checkpoint_byte_for_byte(small, tmp_path):

@@ -1,0 +1,137 @@
+"""A whole update with NIXL, as weightcast's benchmark makes one: two sources, each with a replica, write two
+targets' copies of a model together, tensor by tensor. Runs inside NIXL's environment.
+
+Each of the four is a process. Half of each target's bytes come from each source. Before each round the
+sources write their bytes anew, after it the targets read them once, both untimed.
+"""
+
+import argparse
+import json
+import multiprocessing as mp
+import os
+import statistics
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+SOURCES, TARGETS = 2, 2
+
+
+def halves(tensors: list[int]) -> list[list[tuple[int, int]]]:
+    """For each source its tensors (offset, bytes), so that each has about half: the largest first."""
+    offsets, at = [], 0
+    for size in tensors:
+        offsets.append((at, size))
+        at += size
+    shares: list[list[tuple[int, int]]] = [[] for _ in range(SOURCES)]
+    for piece in sorted(offsets, key=lambda one: -one[1]):
+        min(shares, key=lambda share: sum(size for _, size in share)).append(piece)
+    return [sorted(share) for share in shares]
+
+
+def agent_with(memory: Any) -> Any:
+    from nixl_cu13._api import nixl_agent, nixl_agent_config
+
+    agent = nixl_agent(f"update-{os.getpid()}", nixl_agent_config(False, False, 0, backends=["UCX"]))
+    agent.register_memory([(memory.ctypes.data, memory.nbytes, 0, "")], "DRAM")
+    return agent
+
+
+def target(pipe: Connection, total: int) -> None:
+    import numpy as np
+
+    memory = np.zeros(total // 8, dtype=np.uint64)
+    agent = agent_with(memory)
+    pipe.send((agent.get_agent_metadata(), memory.ctypes.data))
+    pipe.recv()
+    while True:
+        while not pipe.poll(0):
+            agent.get_new_notifs()  # Drives it.
+        if pipe.recv() is None:
+            return
+        pipe.send(int(memory.sum(dtype=np.uint64)))
+
+
+def source(pipe: Connection, tensors: list[int], share: list[tuple[int, int]]) -> None:
+    import numpy as np
+
+    memory = np.zeros(sum(tensors) // 8, dtype=np.uint64)
+    agent = agent_with(memory)
+    pipe.send("ready")
+    prepared = []
+    for metadata, there in pipe.recv():
+        peer = agent.add_remote_agent(metadata)
+        ours = agent.get_xfer_descs([(memory.ctypes.data + at, size, 0) for at, size in share], "DRAM")
+        theirs = agent.get_xfer_descs([(there + at, size, 0) for at, size in share], "DRAM")
+        prepared.append(agent.initialize_xfer("WRITE", ours, theirs, peer))
+    pipe.send("met")
+    while (number := pipe.recv()) is not None:
+        memory[:] = number
+        pipe.send("filled")
+        pipe.recv()
+        waiting = list(prepared)
+        for transfer in waiting:
+            agent.transfer(transfer)
+        while waiting:
+            states = [(transfer, agent.check_xfer_state(transfer)) for transfer in waiting]
+            if any(state not in ("PROC", "DONE") for _, state in states):
+                raise RuntimeError("a transfer of NIXL has failed")
+            waiting = [transfer for transfer, state in states if state == "PROC"]
+        pipe.send("done")
+
+
+def start(run: Any, *arguments: Any) -> tuple[Any, Connection]:
+    ours, theirs = mp.Pipe()
+    process = mp.Process(target=run, args=(theirs, *arguments), daemon=True)
+    process.start()
+    return process, ours
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tensors", required=True, help="bytes of each, comma separated")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    mp.set_start_method("spawn")
+    # Rounded up to words, so that all can be summed.
+    tensors = [(int(size) + 7) // 8 * 8 for size in arguments.tensors.split(",")]
+    targets = [start(target, sum(tensors)) for _ in range(TARGETS)]
+    sources = [start(source, tensors, share) for share in halves(tensors)]
+    pipes = [pipe for _, pipe in sources]
+    hellos = [pipe.recv() for _, pipe in targets]
+    for pipe in pipes:
+        pipe.recv()
+        pipe.send(hellos)
+    for pipe in pipes:
+        pipe.recv()
+    for _, pipe in targets:
+        pipe.send("met")
+    times = []
+    for number in range(1, arguments.rounds + 2):
+        for pipe in pipes:
+            pipe.send(number)
+        for pipe in pipes:
+            pipe.recv()
+        begun = time.perf_counter()
+        for pipe in pipes:
+            pipe.send("go")
+        for pipe in pipes:
+            pipe.recv()
+        times.append(time.perf_counter() - begun)
+        for _, pipe in targets:
+            pipe.send("sum")
+        if any(pipe.recv() != number * (sum(tensors) // 8) for _, pipe in targets):
+            sys.exit("bytes differ after an update")
+    json.dump({"seconds": statistics.median(times[1:])}, results)  # The first connects.
+    results.flush()
+    for process, _ in [*targets, *sources]:
+        process.kill()  # Ending such engines politely may hang.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.append(sys.path.pop(0))  # This file's folder must not stand in front of what it imports.
+    main()
