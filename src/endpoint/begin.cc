@@ -58,19 +58,22 @@ struct Connection::State::Build {
   Result<const endpoint::Registration*> Local(uint32_t id) {
     const endpoint::Registration*& last = locals[id % kRemembered];
     if (last != nullptr && last->name.id == id) return last;
-    auto* const registration = connection.core_->regions().Use(id);
-    if (registration == nullptr) return Status(Code::kInvalidArgument, StrCat("no local region ", id));
-    transfer->locals.push_back(registration);
-    return last = registration;
+    auto& place = transfer->locals.emplace_back();  // First: what is counted is never without one.
+    place = connection.core_->regions().Use(id);
+    if (place != nullptr) return last = place;
+    transfer->locals.pop_back();
+    return Status(Code::kInvalidArgument, StrCat("no local region ", id));
   }
   Result<const endpoint::RemoteImport*> Remote(uint32_t index) {
     auto& last = remotes[index % kRemembered];
     if (last.import != nullptr && last.index == index) return last.import;
-    const auto* const import = connection.imports_.Use(index);
-    if (import == nullptr) return Status(Code::kInvalidArgument, StrCat("no imported region ", index));
     transfer->remotes.push_back(index);
-    last = {import, index};
-    return import;
+    if (const auto* const import = connection.imports_.Use(index); import != nullptr) {
+      last = {import, index};
+      return import;
+    }
+    transfer->remotes.pop_back();
+    return Status(Code::kInvalidArgument, StrCat("no imported region ", index));
   }
 
   struct Remembered {

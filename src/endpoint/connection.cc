@@ -60,7 +60,6 @@ void Connection::State::Start() {
   });
   if (!key.ok()) return End(key.status());
   socket_key_ = *key;
-  last_beat_ = Clock::now();
   OnBeat();
   // Half of the time for a transport to become ready, the rest for what comes before and after.
   const TimePoint deadline = endpoint::After(core_->settings().connect_timeout / 2);
@@ -161,12 +160,15 @@ void Connection::State::OnBeat() {
   }
   // Often enough for either side's lease.
   const Duration beat = std::max(std::min(lease, hello_.lease) / kBeats, kShortestBeat);
-  if (now - last_beat_ >= beat) {
-    last_beat_ = now;
+  // All connections beat at the same moments, and so do all endpoints of a host: it is woken once for all.
+  const TimePoint following((now.time_since_epoch() / beat + 1) * beat);
+  if (next_beat_ == TimePoint{}) next_beat_ = following;
+  if (now >= next_beat_) {
+    next_beat_ = following;
     Send({MessageType::kHeartbeat, {}});
     if (ended_) return;
   }
-  beat_ = core_->timers().Add(std::min(last_beat_ + beat, channel_.heard() + lease), [this] { OnBeat(); });
+  beat_ = core_->timers().Add(std::min(next_beat_, channel_.heard() + lease), [this] { OnBeat(); });
 }
 
 // --- Transport -----------------------------------------------------------------------------------

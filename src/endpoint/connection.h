@@ -142,7 +142,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   endpoint::TimerId beat_;
   endpoint::TimerId choice_limit_;
   endpoint::TimerId grace_;
-  TimePoint last_beat_{};
+  TimePoint next_beat_{};
   bool ended_ = false;
   Status end_reason_;
   /// The link in use, set with `was_ready_` and constant from then on; read by any thread after that.

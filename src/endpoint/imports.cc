@@ -17,9 +17,10 @@ uint32_t Imports::Add(const RemoteImport& import) {
     entries_.emplace_back();
   }
   const uint32_t index = free_.back();
+  auto entry = std::make_unique<Entry>(Entry{.import = import});
+  table_.Set(index, &entry->import);
+  entries_[index] = std::move(entry);
   free_.pop_back();
-  entries_[index] = std::make_unique<Entry>(Entry{.import = import});
-  table_.Set(index, &entries_[index]->import);
   return index;
 }
 

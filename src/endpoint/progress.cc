@@ -76,7 +76,7 @@ bool Progress::TryOwn() {
   return !owned_.load(std::memory_order_seq_cst) && !owned_.exchange(true, std::memory_order_seq_cst);
 }
 
-bool Progress::StepOnce(bool sockets) {
+bool Progress::StepOnce(bool sockets) noexcept {
   const bool ran = tasks_.RunAll() > 0;
   return work_.Step(sockets) || ran;
 }
@@ -193,8 +193,11 @@ void Progress::Main() {
     by_thread_ = true;
     sleep_until_ = TimePoint::max();
     if (std::exchange(turned_away, false)) {
-      // The driver has just left, and may be back soon: it is not to find us spinning in its place.
-      Sleep();
+      // The driver has just left, and may be back soon: it is not to find us spinning in its place. But those
+      // who only visit look at no socket and no timer.
+      work_.Disarm();
+      StepOnce(true);
+      callbacks_.empty() && !stop_.load(std::memory_order_relaxed) ? Sleep() : ReleaseForCallbacks();
       continue;
     }
     work_.Disarm();

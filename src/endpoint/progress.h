@@ -54,9 +54,10 @@ class Progress {
   void Submit(TaskPtr task, bool now);
   /// Runs `visit` here and now, if nobody drives and nothing waits to be run; false: it was not run. For
   /// what can be done at once, without a step of everything: `visit` returns whether it has left anything to
-  /// be driven, and only then is there one.
+  /// be driven, and only then is there one. Whoever throws under progress ends the process: it would never
+  /// be let go.
   template <typename Visit>
-  bool TryVisit(Visit&& visit) {
+  bool TryVisit(Visit&& visit) noexcept {
     if (!tasks_.empty() || !TryOwn()) return false;
     if (visit()) {
       work_.Disarm();
@@ -80,7 +81,7 @@ class Progress {
 
   bool TryOwn();
   bool TakeFromThread();
-  bool StepOnce(bool sockets);
+  bool StepOnce(bool sockets) noexcept;
   void Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> deadline);
   /// `for_long`: the caller will hardly be back at once.
   void Leave(bool for_long = false);

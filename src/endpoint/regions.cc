@@ -18,6 +18,7 @@ Regions::Regions(Incarnation self, Hooks hooks)
       }) {}
 
 void Regions::SetTransports(Transports transports) {
+  std::vector<std::shared_ptr<SharedBuffer>> buffers;  // Outlive the lock.
   const std::lock_guard lock(mutex_);
   transports_ = std::move(transports);
   if (!transports_.empty()) return;
@@ -25,6 +26,8 @@ void Regions::SetTransports(Transports transports) {
     if (registration == nullptr) continue;
     registration->closing.store(true);
     registration->closed.Set(1);
+    // Whoever still has a region in it lets go of its memory later; otherwise nobody would.
+    if (registration.use_count() == 1) buffers.push_back(std::move(registration->buffer));
     orphans_.push_back(std::move(registration));  // Transfers that are not fenced may name it still.
   }
   by_id_.resize(1);
@@ -81,12 +84,17 @@ Result<std::shared_ptr<Registration>> Regions::Make(const Memory& memory, Access
     registration->keys.push_back({name, std::move(key).value()});
   }
   Publish(*registration);
+  if (registration->closing.load()) {
+    Retire(registration);
+    return Status(Code::kCancelled, "the endpoint is closed");
+  }
   return registration;
 }
 
 void Regions::Publish(Registration& registration) {
   const std::lock_guard lock(mutex_);
   table_.Set(registration.name.id, &registration);
+  registration.published.store(true);
 }
 
 Registration* Regions::Use(uint32_t id) {
@@ -150,7 +158,9 @@ void Regions::CloseAll() {
       all.push_back(registration);
     }
   }
-  for (const auto& registration : all) AskClose(*registration);
+  for (const auto& registration : all) {
+    if (registration->published.load()) AskClose(*registration);  // Else who is making it sees to it.
+  }
 }
 
 void Regions::Deregister(Registration& registration) {

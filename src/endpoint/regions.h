@@ -27,6 +27,7 @@ struct Registration {
   Access access = Access::kLocal;
   std::vector<RegionKey> keys;
   std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it. Guarded by Regions.
+  std::atomic<bool> published{false};    ///< Found by its id.
   std::atomic<bool> closing{false};      ///< Nobody may begin to use it.
   bool close_asked = false;              ///< Holder of progress.
   uint32_t deregistrations = 0;          ///< Transports that have not yet let go.

@@ -46,9 +46,9 @@ void Sender::WatchDeadline(State& transfer) {
   if (transfer.phase.value() >= State::kEnded) return;
   transfer.deadline = After(transfer.options.timeout);
   if (transfer.deadline >= next_deadline_) return;
-  next_deadline_ = transfer.deadline;
   hooks_.timers.Cancel(deadline_timer_);
-  deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });
+  deadline_timer_ = hooks_.timers.Add(transfer.deadline, [this] { OnDeadline(); });
+  next_deadline_ = transfer.deadline;
 }
 
 void Sender::OnDeadline() {

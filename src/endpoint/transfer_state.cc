@@ -13,7 +13,7 @@ template <typename T>
 void Empty(std::vector<T>& list) {
   constexpr size_t kKept = 256;
   list.clear();
-  if (list.capacity() > kKept) list = {};
+  if (list.capacity() > kKept) std::vector<T>().swap(list);  // Assigning {} would keep the room.
 }
 
 }  // namespace

@@ -135,12 +135,13 @@ void Lane::Receive() {
   }
 }
 
-void Lane::LookForMore() {
-  if (!open() || wanting_) return;
+bool Lane::LookForMore() {
+  if (!open() || wanting_) return false;
   const bool moved = shared_.moved;
   const uint64_t before = inbox_.received();
   Receive();
   if (open() && inbox_.received() == before) shared_.moved = moved;
+  return true;
 }
 
 Status Lane::Broken(int error) const {

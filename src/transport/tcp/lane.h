@@ -66,8 +66,8 @@ class Lane final : private FrameHandler {
   void Flush();
   /// Receives a bounded amount, then sends what became due.
   void Receive();
-  /// The same without having been told that something is there.
-  void LookForMore();
+  /// The same without having been told that something is there. False: it has other things to do first.
+  bool LookForMore();
 
   /// Nothing of this grant lands from here on.
   void Fence(const GrantName& grant);

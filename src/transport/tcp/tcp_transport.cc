@@ -249,8 +249,7 @@ bool TcpTransport::LookAtLastLane() {
   if (looks_++ % kLooks == 0) return false;
   Link* const link = Find(last_link_);
   Lane* const lane = link == nullptr ? nullptr : link->lane(last_lane_);
-  if (lane == nullptr || !lane->open()) return false;
-  lane->LookForMore();
+  if (lane == nullptr || !lane->LookForMore()) return false;
   link->LookForDeadLanes();
   return true;
 }
