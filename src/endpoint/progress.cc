@@ -84,10 +84,8 @@ bool Progress::StepOnce(bool sockets) noexcept {
 void Progress::Submit(TaskPtr task, bool now) {
   tasks_.Push(std::move(task));
   if (now) {
-    if (!TryOwn()) return;  // The holder looks at the queue once more after it has let go.
-    work_.Disarm();
-    StepOnce(false);
-    Leave();
+    // The holder looks at the queue once more after it has let go.
+    if (TryOwn()) StepAndLeave();
   } else if (!owned_.load(std::memory_order_seq_cst)) {
     wake_.Wake();
   }
@@ -173,7 +171,11 @@ void Progress::LeaveAsFound() {
   const bool wake = next && *next < sleep_until_;
   owned_.store(false, std::memory_order_seq_cst);
   if (wake) wake_.Wake();
-  if (tasks_.empty() || !TryOwn()) return;
+  if (!tasks_.empty() && TryOwn()) StepAndLeave();
+}
+
+/// What a caller does who has something for everybody, and waits for nothing.
+void Progress::StepAndLeave() {
   work_.Disarm();
   StepOnce(false);
   Leave();

@@ -60,9 +60,7 @@ class Progress {
   bool TryVisit(Visit&& visit) noexcept {
     if (!tasks_.empty() || !TryOwn()) return false;
     if (visit()) {
-      work_.Disarm();
-      StepOnce(false);
-      Leave();
+      StepAndLeave();
     } else {
       LeaveAsFound();
     }
@@ -86,6 +84,7 @@ class Progress {
   /// `for_long`: the caller will hardly be back at once.
   void Leave(bool for_long = false);
   void LeaveAsFound();
+  void StepAndLeave();
   void Main();
   Pause DriveUntilPause();
   void ReleaseForCallbacks();
