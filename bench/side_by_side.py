@@ -25,10 +25,16 @@ PEERS = {"ucx": ucx.Peer, "nixl": nixl.Peer, "mooncake": mooncake.Peer}
 ROADS = {  # What weightcast is told, and what the machine's own is.
     "tcp": (["--transports", "tcp", "--memories", "any"], ["socket", "socket-ping"]),
     "any": (["--transports", "shm", "--memories", "any"], ["cross"]),
+    "huge": (["--transports", "shm", "--memories", "huge"], ["cross-huge"]),
     "mapped": (["--transports", "shm", "--memories", "mapped"], ["memcpy", "stream", "flag-ping"]),
 }
 SIZES = {road: "8,64K,1M,16M,256M,200x64K" + ("" if road == "tcp" else ",1G") for road in ROADS}
-TITLES = {"tcp": "tcp", "any": "shm, any memory", "mapped": "shm, mapped memory"}
+TITLES = {
+    "tcp": "tcp",
+    "any": "shm, any memory",
+    "huge": "shm, any memory in huge pages",
+    "mapped": "shm, mapped memory",
+}
 
 Figures = dict[str, float]  # Size → microseconds of one write.
 Contender = tuple[str, bool, Callable[[], Figures]]  # Name, whether it sends the same bytes, one run.

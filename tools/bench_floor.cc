@@ -22,7 +22,8 @@ class BenchFloorCommand : public Command {
   }
   void Declare(Flags& flags) override {
     flags.AddList("--what", what_, "NAMES",
-                  "memcpy; stream: non-temporal; cross: process_vm_writev; socket: TCP on loopback; "
+                  "memcpy; stream: non-temporal; cross: process_vm_writev; cross-huge: into huge pages; "
+                  "socket: TCP on loopback; "
                   "socket-ping, flag-ping: 8 bytes one way, spinning");
     flags.AddList("--sizes", sizes_, "SIZES", "Bytes of a copy; ping-pongs always take 8");
     flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
@@ -49,7 +50,7 @@ class BenchFloorCommand : public Command {
     for (const std::string& what : what_) {
       if (std::find(known.begin(), known.end(), what) == known.end())
         return Status(Code::kInvalidArgument,
-                      "--what takes memcpy, stream, cross, socket, socket-ping and flag-ping");
+                      "--what takes memcpy, stream, cross, cross-huge, socket, socket-ping and flag-ping");
       if (what.ends_with("-ping")) {
         cases.push_back({what, kPingBytes});
         continue;

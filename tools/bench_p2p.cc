@@ -57,7 +57,8 @@ class BenchP2pCommand : public Command {
   void Declare(Flags& flags) override {
     flags.AddList("--transports", transports_, "NAMES",
                   "shm, tcp; without it: both, with --connect tcp alone");
-    flags.AddList("--memories", memories_, "KINDS", "mapped: memory both sides map; any: anonymous pages");
+    flags.AddList("--memories", memories_, "KINDS",
+                  "mapped: memory both sides map; any: anonymous pages; huge: the same in huge pages");
     flags.AddList("--ops", ops_, "OPS", "write, read, send (each meets a recv that waits)");
     flags.AddList("--sizes", sizes_, "SIZES", "Bytes of a transfer, or pieces that lie apart: 200x64K");
     flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
@@ -118,8 +119,8 @@ class BenchP2pCommand : public Command {
         return std::find(allowed.begin(), allowed.end(), one) != allowed.end();
       });
     };
-    if (!known(memories_, {"mapped", "any"}))
-      return Status(Code::kInvalidArgument, "--memories takes mapped and any");
+    if (!known(memories_, {"mapped", "any", "huge"}))
+      return Status(Code::kInvalidArgument, "--memories takes mapped, any and huge");
     if (!known(ops_, {"write", "read", "send"}))
       return Status(Code::kInvalidArgument, "--ops takes write, read and send");
     if (options_.both && std::find(ops_.begin(), ops_.end(), "send") != ops_.end())

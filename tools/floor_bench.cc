@@ -13,6 +13,7 @@
 #include <bit>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <functional>
 
 #include "base/bytes.h"
@@ -28,6 +29,8 @@
 namespace weightcast::tools {
 namespace {
 
+constexpr std::string_view kCross = "cross";
+constexpr std::string_view kCrossHuge = "cross-huge";
 constexpr int kWarmUp = 2;
 constexpr size_t kFewest = 5;
 constexpr size_t kMost = 100'000;
@@ -37,12 +40,14 @@ constexpr double kPatienceSeconds = 60;
 TimePoint Patience() { return Clock::now() + FromSeconds(kPatienceSeconds); }
 
 /// Pages that are there, never unmapped: the processes end with their measurement.
-Result<std::span<std::byte>> Pages(size_t bytes, int flags) {
-  const size_t whole = (bytes + 4095) / 4096 * 4096;
-  void* const pages =
-      mmap(nullptr, whole, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+Result<std::span<std::byte>> Pages(size_t bytes, int flags, bool huge = false) {
+  const size_t page = huge ? 2 << 20 : 4096;
+  const size_t whole = (bytes + page - 1) / page * page;
+  void* const pages = mmap(nullptr, whole, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED)
     return Status(Code::kExhausted, StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno)));
+  madvise(pages, whole, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  std::memset(pages, 0, whole);
   return std::span(static_cast<std::byte*>(pages), bytes);
 }
 
@@ -92,7 +97,7 @@ Status ServeCross(std::span<std::byte> memory, const BenchChannel& channel) {
 }
 
 Result<std::vector<double>> CopyAcross(const FloorCase& what, const BenchChannel& partner, double seconds) {
-  WC_ASSIGN_OR_RETURN(const auto from, Pages(what.bytes, MAP_PRIVATE));
+  WC_ASSIGN_OR_RETURN(const auto from, Pages(what.bytes, MAP_PRIVATE, what.what == kCrossHuge));
   WC_ASSIGN_OR_RETURN(const std::string where, partner.Receive(Patience(), 64));
   ByteReader in(where);
   const auto pid = static_cast<pid_t>(in.Get<uint64_t>());
@@ -211,8 +216,8 @@ Status Serve(const FloorCase& what, Common& common) {
       common.words[kApart].store(round, std::memory_order_release);
     }
   }
-  WC_ASSIGN_OR_RETURN(const auto memory, Pages(what.bytes, MAP_PRIVATE));
-  if (what.what == "cross") return ServeCross(memory, common.channels.b);
+  WC_ASSIGN_OR_RETURN(const auto memory, Pages(what.bytes, MAP_PRIVATE, what.what == kCrossHuge));
+  if (what.what.starts_with(kCross)) return ServeCross(memory, common.channels.b);
   const int fd = common.sockets.second.get();
   if (what.what == "socket") return ServeSocket(fd, memory);
   while (Through(fd, memory, /*out=*/false) && Through(fd, memory, /*out=*/true)) {
@@ -221,7 +226,7 @@ Status Serve(const FloorCase& what, Common& common) {
 }
 
 Result<std::vector<double>> Drive(const FloorCase& what, Common& common, double seconds) {
-  if (what.what == "cross") return CopyAcross(what, common.channels.a, seconds);
+  if (what.what.starts_with(kCross)) return CopyAcross(what, common.channels.a, seconds);
   if (what.what == "flag-ping") {
     uint64_t round = 0;
     return PingPongs(seconds, [&] {
@@ -256,7 +261,7 @@ Result<std::vector<double>> WithPartner(const FloorCase& what, double seconds) {
 }  // namespace
 
 const std::vector<std::string>& FloorNames() {
-  static const std::vector<std::string> names{"memcpy", "stream",      "cross",
+  static const std::vector<std::string> names{"memcpy", "stream",      "cross",    "cross-huge",
                                               "socket", "socket-ping", "flag-ping"};
   return names;
 }

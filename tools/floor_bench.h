@@ -25,7 +25,7 @@ struct FloorResult {
 /// large copies walk memory and small ones find their source in the caches:
 /// "memcpy": within one process.
 /// "stream": the same with non-temporal stores.
-/// "cross": process_vm_writev into another process.
+/// "cross", "cross-huge": process_vm_writev into another process, from and to ordinary or huge pages.
 /// "socket": over a TCP connection of this machine into another process, until its answer of one byte; both
 /// sides spin.
 /// "socket-ping": one way of a ping-pong over such a connection; both sides spin.

@@ -13,7 +13,7 @@ namespace weightcast::tools {
 /// One thing to measure: transfers of `iovs` equal pieces that lie apart on both sides.
 struct P2pCase {
   std::string transport;  ///< "tcp", "shm"
-  std::string memory;     ///< "mapped": from Allocate, "any": anonymous pages.
+  std::string memory;     ///< "mapped": from Allocate, "any": anonymous pages, "huge": anonymous huge pages.
   std::string op;         ///< "write", "read", "send"
   uint64_t piece_bytes = 0;
   uint64_t iovs = 1;

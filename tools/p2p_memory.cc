@@ -11,6 +11,7 @@
 namespace weightcast::tools {
 namespace {
 
+constexpr size_t kHugePage = 2 << 20;
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
 
 /// The pattern is a sum, so that writing and comparing it costs little beside the memory's own time.
@@ -49,9 +50,13 @@ Result<BenchMemory> BenchMemory::Make(const std::string& kind, size_t bytes) {
     memory.bytes_ = memory.shared_->bytes();
     return memory;
   }
-  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool huge = kind == "huge";
+  const size_t room = huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes;
+  void* pages = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED)
     return Status(Code::kExhausted, StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno)));
+  // What a system that never gives huge pages says to this does not matter: then there are none.
+  madvise(pages, room, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   // Never unmapped: the process that owns it ends with its measurements.
   memory.bytes_ = {static_cast<std::byte*>(pages), bytes};
   return memory;

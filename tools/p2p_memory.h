@@ -12,7 +12,8 @@
 
 namespace weightcast::tools {
 
-/// Memory of the kind that a case asks for: "mapped" (from Allocate) or "any" (anonymous pages).
+/// Memory of the kind that a case asks for: "mapped" (from Allocate), "any" (anonymous pages) or
+/// "huge" (anonymous huge pages).
 class BenchMemory {
  public:
   static Result<BenchMemory> Make(const std::string& kind, size_t bytes);

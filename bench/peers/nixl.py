@@ -12,7 +12,7 @@ if __name__ != "__main__":
 
 class Peer:
     name = "NIXL"
-    roads = ("tcp", "any")
+    roads = ("tcp", "any", "huge")
     reuse = False
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -22,6 +22,8 @@ class Peer:
     def measure(self, road: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
         # Within a host UCX has its own choice of road: without tcp among them it does not start.
         choice = {"UCX_TLS": "tcp,self"} if road == "tcp" else {}
+        # Left alone numpy asks for huge pages.
+        choice["NUMPY_MADVISE_HUGEPAGE"] = "1" if road == "huge" else "0"
         return python_peer.measure(self.python, __file__, choice, sizes, seconds, cores)
 
 

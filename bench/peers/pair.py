@@ -23,6 +23,7 @@ import numpy as np
 ROUND_BYTES = 1 << 20
 MOST_SLOTS = 1024
 WAKE_BYTES = 4096  # At the end of the memory.
+FEWEST_BYTES = 8 << 20  # From 4 MiB on numpy asks for huge pages, where it may.
 
 
 class Engine(Protocol):
@@ -69,7 +70,7 @@ class Round:
 
 
 def memory_for(sizes: list[str]) -> np.ndarray:
-    most = max(one.slots * one.stride for one in map(Round, sizes))
+    most = max(FEWEST_BYTES, *(one.slots * one.stride for one in map(Round, sizes)))
     memory = np.empty(most + WAKE_BYTES, dtype=np.uint8)
     memory[:] = 0
     return memory

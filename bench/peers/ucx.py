@@ -10,6 +10,7 @@ from .install import library_path, unpack_debian
 
 WRITES_A_SECOND_BYTES = 5e9  # To choose how many writes take about a time.
 WAIT_SECONDS = 120
+HUGE_PAGE = 2 << 20
 
 
 def free_port() -> int:
@@ -23,7 +24,7 @@ def parse_size(text: str) -> int:
 
 class Peer:
     name = "ucx_perftest"
-    roads = ("tcp", "any", "mapped")
+    roads = ("tcp", "any", "huge", "mapped")
     reuse = True
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -37,9 +38,10 @@ class Peer:
         count = max(5, min(100_000, int(seconds * WRITES_A_SECOND_BYTES / max(size, 20_000))))
         options = ["-s", str(size), "-n", str(count), "-w", str(max(2, count // 10)), "-f", "-v"]
         kind = "put_lat" if size <= 8 else "put_bw"
-        if road == "any":
-            # The road alone: above it UCX would take memory that it maps.
-            return [*options, "-t", "put_bw", "-d", "memory", "-x", "cma", "-D", "zcopy"], {}
+        if road in ("any", "huge"):
+            # The road alone: above it UCX would take memory that it maps. Left alone it takes huge pages.
+            pages = {"UCX_CMA_ALLOC": "mmap" if road == "any" else "thp"}
+            return [*options, "-t", "put_bw", "-d", "memory", "-x", "cma", "-D", "zcopy"], pages
         road = {"tcp": "tcp,self", "mapped": "posix,self"}[road]
         return [*options, "-t", f"ucp_{kind}"], {"UCX_TLS": road}
 
@@ -70,11 +72,10 @@ class Peer:
         return float(figures[1]) if latency else size / (float(figures[5]) * 1.048576)
 
     def measure(self, road: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
-        return {
-            size: self._measure_one(road, parse_size(size), seconds, cores)
-            for size in sizes
-            if "x" not in size
-        }
+        plain = [size for size in sizes if "x" not in size]
+        # In less than a page it takes small ones.
+        sizes = [size for size in plain if road != "huge" or parse_size(size) >= HUGE_PAGE]
+        return {size: self._measure_one(road, parse_size(size), seconds, cores) for size in sizes}
 
 
 def wait_listening(port: int, server: subprocess.Popen) -> None:

@@ -61,7 +61,7 @@ def test_register_prints_a_table():
 def test_floor_measures_every_kind():
     results = only_json(run("bench", "floor", "--sizes", "13,1M", "--milliseconds", 1, "--json"))["results"]
     assert [(one["what"], one["bytes"]) for one in results] == [
-        *((what, size) for what in ("memcpy", "stream", "cross", "socket") for size in (13, 1 << 20)),
+        *((what, size) for what in ("memcpy", "stream", "cross", "cross-huge", "socket") for size in (13, 1 << 20)),
         ("socket-ping", 8),
         ("flag-ping", 8),
     ]
@@ -92,6 +92,7 @@ def test_side_by_side_prints_ratios(tmp_path):
         ("tcp", "floor: socket"),
         ("tcp", "floor: socket-ping"),
         ("any", "floor: cross"),
+        ("huge", "floor: cross-huge"),
         ("mapped", "floor: memcpy"),
         ("mapped", "floor: stream"),
         ("mapped", "floor: flag-ping"),

@@ -115,7 +115,7 @@ def test_a_table_is_printed():
         (["--sizes", "8x"], ["'8x'"]),
         (["--ops", "swim"], ["--ops", "write, read and send"]),
         (["--ops", "send", "--both"], ["--both", "write and read"]),
-        (["--memories", "shared"], ["--memories", "mapped and any"]),
+        (["--memories", "shared"], ["--memories", "mapped, any and huge"]),
         (["--transports", "pigeon"], ["'pigeon'"]),
         (["--pairs", "0"], ["--pairs", "'0'", "from 1 to"]),
         (["--pairs", "1000"], ["--pairs", "'1000'"]),
