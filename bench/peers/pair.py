@@ -24,6 +24,7 @@ ROUND_BYTES = 1 << 20
 MOST_SLOTS = 1024
 WAKE_BYTES = 4096  # At the end of the memory.
 FEWEST_BYTES = 8 << 20  # From 4 MiB on numpy asks for huge pages, where it may.
+HUGE_PAGE = 2 << 20
 
 
 class Engine(Protocol):
@@ -71,7 +72,9 @@ class Round:
 
 def memory_for(sizes: list[str]) -> np.ndarray:
     most = max(FEWEST_BYTES, *(one.slots * one.stride for one in map(Round, sizes)))
-    memory = np.empty(most + WAKE_BYTES, dtype=np.uint8)
+    memory = np.empty(most + WAKE_BYTES + HUGE_PAGE, dtype=np.uint8)
+    begin = -memory.ctypes.data % HUGE_PAGE  # Or the first bytes lie in small pages.
+    memory = memory[begin : begin + most + WAKE_BYTES]
     memory[:] = 0
     return memory
 
