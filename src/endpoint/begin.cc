@@ -14,9 +14,6 @@ using transport::OpKind;
 
 namespace {
 
-/// A transfer up to this long is worth doing on the caller's own thread, without waking another.
-constexpr uint64_t kShort = 64 << 10;
-
 bool Inside(uint64_t offset, uint64_t length, uint64_t size) {
   return length <= size && offset <= size - length;
 }
@@ -132,9 +129,9 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
   }
   transfer.chunks = static_cast<uint32_t>(chunks);
   endpoint::TransferRef begun = std::exchange(build.transfer, {});
-  const bool now = begun->bytes <= kShort;
+  const bool now = begun->bytes <= at_once_;
   const auto start = [&] {
-    Start(begun);
+    Start(begun, /*visit=*/true);
     return sender_.in_flight() || core_->pumping();
   };
   if (!now || !core_->progress().TryVisit(start)) {
@@ -143,10 +140,10 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
   return begun;
 }
 
-void Connection::State::Start(const endpoint::TransferRef& transfer) {
+void Connection::State::Start(const endpoint::TransferRef& transfer, bool visit) {
   sender_.Add(transfer);
   if (ended_) return sender_.EndAll(end_reason_);
-  if (sender_.Pump()) core_->Reap(*transport_);
+  if (sender_.Pump() && visit) core_->Reap(*transport_);
   sender_.WatchDeadline(*transfer);
   if (sender_.wants_pump()) core_->WantPump(shared_from_this());
 }

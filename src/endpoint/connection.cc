@@ -190,6 +190,7 @@ void Connection::State::OnChosen() {
     const std::lock_guard lock(mutex_);
     transport_ = road.transport;
     link_ = road.link;
+    at_once_ = write.at_once;
     transport_name_ = road.name;
     description_ = DescribeNow();
     was_ready_ = true;

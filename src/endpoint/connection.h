@@ -85,8 +85,8 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void Abandon() { sender_.OnLinkClosed(); }
   [[nodiscard]] bool Pump() { return sender_.Pump(); }
   [[nodiscard]] bool wants_pump() const { return sender_.wants_pump(); }
-  /// What the transport can do of it at once is done when this returns.
-  void Start(const endpoint::TransferRef& transfer);
+  /// A visit makes no step afterwards: what the transport can do of it at once has ended when this returns.
+  void Start(const endpoint::TransferRef& transfer, bool visit);
   void EndUsing(const endpoint::Registration& registration) { sender_.EndUsing(registration); }
   void EndTransfer(Transfer::State& transfer, Status outcome) { sender_.End(transfer, std::move(outcome)); }
 
@@ -148,6 +148,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   /// The link in use, set with `was_ready_` and constant from then on; read by any thread after that.
   transport::Transport* transport_ = nullptr;
   transport::LinkId link_{};
+  uint64_t at_once_ = 0;  ///< A transfer up to this long begins on its caller's thread.
 };
 
 }  // namespace weightcast

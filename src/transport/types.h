@@ -126,11 +126,12 @@ enum class RevokeKind : uint8_t {
 /// What a transport can do for one (operation, local kind, remote kind).
 struct Capability {
   bool supported = false;
-  uint64_t max_length = 0;    ///< Of one operation.
-  uint32_t alignment = 1;     ///< Of offsets and lengths.
-  uint32_t inline_bytes = 0;  ///< Up to here the source is free as soon as the operation is taken.
-  bool ordered = true;        ///< Operations of one lane land in the order of posting.
-  bool target_cpu = false;    ///< The target's progress must run.
+  uint64_t max_length = 0;      ///< Of one operation.
+  uint32_t alignment = 1;       ///< Of offsets and lengths.
+  uint32_t inline_bytes = 0;    ///< Up to here the source is free as soon as the operation is taken.
+  uint64_t at_once = 64 << 10;  ///< Up to here a caller had better post itself than wake another thread.
+  bool ordered = true;          ///< Operations of one lane land in the order of posting.
+  bool target_cpu = false;      ///< The target's progress must run.
   RevokeKind revoke = RevokeKind::kReceiverChecks;
 };
 

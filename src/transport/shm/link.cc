@@ -12,8 +12,7 @@ namespace {
 constexpr Duration kGrace = std::chrono::milliseconds(100);
 /// Not every lack of room ends with the socket's becoming writable: the user's descriptors under way, say.
 constexpr Duration kFlush = std::chrono::milliseconds(1);
-/// Up to here an operation runs inside Post.
-constexpr uint64_t kInlineBytes = 16 * 1024;
+/// Run inside one Post.
 constexpr uint32_t kInlineOperations = 64;
 
 }  // namespace
@@ -80,10 +79,10 @@ std::optional<TimePoint> Link::due() const {
   return due;
 }
 
-size_t Link::Post(std::span<const Op> ops) {
+size_t Link::Post(std::span<const Op> ops, Budget& budget) {
   if (state_ != State::kReady) return 0;
   const size_t taken = sender_->Take(ops);
-  Budget budget{.bytes = kInlineBytes, .operations = kInlineOperations};
+  budget.operations = kInlineOperations;
   sender_->Run(budget);
   return taken;
 }

@@ -67,7 +67,7 @@ class Link {
   [[nodiscard]] std::optional<TimePoint> due() const;
 
   // --- Bytes ---
-  size_t Post(std::span<const Op> ops);
+  size_t Post(std::span<const Op> ops, Budget& budget);
   /// Handles what came, moves what waits. True if there was anything to do.
   bool Turn(Budget& budget);
   /// Asks the peer to ring for what we wait for; `fences`: also when its busy word changes.

@@ -75,6 +75,7 @@ bool ShmTransport::Turn() {
       budget.operations = kOperationsPerTurn;
       any |= order_[(first_ + i) % order_.size()]->Turn(budget);
     }
+    posts_.bytes = kAtOnceBytes - (kPieceBytes - budget.bytes);
   }
   any |= SettleFences();
   return RemoveClosed() || any;

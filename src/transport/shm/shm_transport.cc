@@ -65,6 +65,7 @@ Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const 
   // The target's processor is needed where cross-process copy is refused.
   return {.supported = true,
           .max_length = std::numeric_limits<uint64_t>::max() / 2,
+          .at_once = kAtOnceBytes,
           .target_cpu = true,
           .revoke = RevokeKind::kWriterMarks};
 }
@@ -146,7 +147,7 @@ void ShmTransport::Revoke(LinkId link, const GrantName& grant) {
 size_t ShmTransport::Post(LinkId link, uint32_t lane, std::span<const Op> ops) {
   if (context_.peer_regions.pending()) TakeChanges();
   Link* const found = Find(link);
-  return found == nullptr || lane != 0 ? 0 : found->Post(ops);
+  return found == nullptr || lane != 0 ? 0 : found->Post(ops, posts_);
 }
 
 Link* ShmTransport::Find(LinkId link) const {

@@ -46,7 +46,10 @@ class ShmTransport final : public Transport {
 
   size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
   Progressed Progress(std::span<Event> out) override;
-  size_t Reap(std::span<Event> out) override { return context_.events.Pop(out); }
+  size_t Reap(std::span<Event> out) override {
+    posts_.bytes = kAtOnceBytes;  // Whoever visits makes no turn.
+    return context_.events.Pop(out);
+  }
 
   [[nodiscard]] int fd() const override { return context_.poller.fd(); }
   bool Arm() override;
@@ -88,6 +91,7 @@ class ShmTransport final : public Transport {
   std::vector<Link*> order_;  ///< All links, for turns.
   size_t first_ = 0;          ///< Whose turn comes first.
   std::vector<RegionFence> region_fences_;
+  Budget posts_{.bytes = kAtOnceBytes};  ///< Of what is posted until the next turn.
   uint32_t turns_ = 0;
   bool poll_now_ = true;
   TimePoint polled_{};
