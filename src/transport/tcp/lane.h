@@ -7,11 +7,11 @@
 
 #include "base/fd.h"
 #include "base/poller.h"
-#include "transport/tcp/event_queue.h"
-#include "transport/tcp/grant_table.h"
+#include "transport/event_queue.h"
+#include "transport/grant_table.h"
+#include "transport/refusals.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/outbox.h"
-#include "transport/tcp/refusals.h"
 #include "transport/tcp/region_table.h"
 #include "weightcast/clock.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "transport/grant_table.h"
 #include "transport/tcp/dialer.h"
-#include "transport/tcp/grant_table.h"
 #include "transport/tcp/greeting.h"
 #include "transport/tcp/lane.h"
 #include "transport/tcp/offer.h"

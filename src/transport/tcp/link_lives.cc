@@ -4,28 +4,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/random.h"
 #include "base/strings.h"
+#include "transport/backoff.h"
 #include "transport/tcp/keys.h"
 #include "transport/tcp/link.h"
 
 namespace weightcast::transport::tcp {
 namespace {
 
-/// Before the first try to open a lane again; doubled with each that comes to nothing, up to the longest.
-constexpr Duration kShortestWait = std::chrono::milliseconds(100);
-constexpr Duration kLongestWait = std::chrono::seconds(5);
-/// A lane that lived so long was a good one: the next waits as if it were the first.
-constexpr Duration kSettled = std::chrono::seconds(10);
 /// For one try, where the lease is shorter.
 constexpr Duration kLeastPatience = std::chrono::seconds(1);
-
-/// Half of it by chance: a cable that was pulled takes many links' lanes at once.
-Duration WaitAfter(uint32_t failures) {
-  const Duration whole = std::min(kShortestWait * (1U << std::min(failures, 10U)), kLongestWait);
-  return whole / 2 +
-         Duration(static_cast<Duration::rep>(RandomId() % static_cast<uint64_t>(whole.count() / 2)));
-}
 
 std::string TextOf(const Result<SocketAddress>& address) { return address.ok() ? address->ToString() : "?"; }
 
@@ -98,7 +86,7 @@ void Link::SettleLane(uint32_t index) {
   lanes_[index]->Settle();
   if (terms_.role != Role::kInitiator) return;
   const TimePoint now = Clock::now();
-  if (now - life.began >= kSettled) life.failures = 0;
+  if (now - life.began >= kGoodLife) life.failures = 0;
   PlanDial(life, now);
 }
 

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <string_view>
 
-#include "transport/tcp/event_queue.h"
+#include "transport/event_queue.h"
+#include "transport/ring.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/region_table.h"
-#include "transport/tcp/ring.h"
 #include "transport/tcp/send_batch.h"
 
 namespace weightcast::transport::tcp {

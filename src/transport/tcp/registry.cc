@@ -12,10 +12,7 @@ namespace {
 constexpr uint32_t kMaxImports = 1U << 20;
 }  // namespace
 
-Status Registry::Create() {
-  WC_ASSIGN_OR_RETURN(wake_, WakeFd::Create());
-  return Status::Ok();
-}
+Status Registry::Create() { return commands_.Create(); }
 
 Status Registry::Register(const RegionName& name, const Memory& memory, Access access) {
   if (memory.kind != MemoryKind::kHost) {
@@ -29,24 +26,24 @@ Status Registry::Register(const RegionName& name, const Memory& memory, Access a
                                            ": ids are below ", kMaxRegionId, ", generations above 0")};
   }
   WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(commands_.mutex());
   if (!regions_.insert(name.id).second) {
     return {Code::kInvalidArgument, StrCat("region id ", name.id, " is in use; deregister it first")};
   }
-  Put(AddRegion{name, memory, access});
+  commands_.Put(AddRegion{name, memory, access}, lock);
   return Status::Ok();
 }
 
 void Registry::Deregister(uint32_t id) {
-  const std::lock_guard lock(mutex_);
-  if (regions_.contains(id)) Put(RemoveRegion{id});
+  const std::lock_guard lock(commands_.mutex());
+  if (regions_.contains(id)) commands_.Put(RemoveRegion{id}, lock);
 }
 
 Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
                                       std::string_view key) {
   if (!key.empty()) return Status(Code::kProtocol, "the peer's key of a region is not tcp's");
   if (name.generation == 0) return Status(Code::kProtocol, "the peer's region has no generation");
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(commands_.mutex());
   const auto found = links_.find(link);
   if (found == links_.end()) return Status(Code::kUnavailable, "the link to this peer is closed");
   Imports& imports = found->second;
@@ -62,59 +59,30 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
   } else {
     return Status(Code::kExhausted, StrCat(kMaxImports, " regions of this peer are imported; release some"));
   }
-  Put(AddImport{link, index, {name.id, name.generation, length}});
+  commands_.Put(AddImport{link, index, {name.id, name.generation, length}}, lock);
   return static_cast<RemoteRegion>(index);
 }
 
 void Registry::OpenLink(LinkId link, Incarnation peer) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(commands_.mutex());
   links_[link] = {.peer = peer, .next = 0, .free = {}};
 }
 
 void Registry::CloseLink(LinkId link) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(commands_.mutex());
   links_.erase(link);
 }
 
 void Registry::FreeRegion(uint32_t id) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(commands_.mutex());
   regions_.erase(id);
 }
 
 void Registry::FreeImport(LinkId link, RemoteRegion region) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(commands_.mutex());
   if (const auto found = links_.find(link); found != links_.end()) {
     found->second.free.push_back(static_cast<uint32_t>(region));
   }
-}
-
-void Registry::Put(Command command) {
-  commands_.push_back(std::move(command));
-  // Sequentially consistent, as in Arm: either it sees this command, or this sees that it is armed.
-  pending_.store(true, std::memory_order_seq_cst);
-  if (!armed_.load(std::memory_order_seq_cst)) return;
-  wake_.Wake();
-  woken_.store(true, std::memory_order_release);  // Last: whoever sees it drains what was written.
-}
-
-void Registry::Take(std::vector<Command>& commands) {
-  commands.clear();
-  const std::lock_guard lock(mutex_);
-  commands.swap(commands_);
-  pending_.store(false, std::memory_order_release);
-}
-
-bool Registry::Arm() {
-  armed_.store(true, std::memory_order_seq_cst);
-  if (!pending_.load(std::memory_order_seq_cst)) return true;
-  armed_.store(false, std::memory_order_relaxed);
-  return false;
-}
-
-void Registry::Disarm() {
-  armed_.store(false, std::memory_order_relaxed);
-  // A wake-up that comes after this is drained by the next.
-  if (woken_.load(std::memory_order_acquire) && woken_.exchange(false)) wake_.Drain();
 }
 
 }  // namespace weightcast::transport::tcp

@@ -1,16 +1,14 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "base/poller.h"
 #include "memory/memory.h"
+#include "transport/command_queue.h"
 #include "transport/tcp/outbox.h"
 #include "transport/types.h"
 
@@ -37,7 +35,7 @@ using Command = std::variant<AddRegion, RemoveRegion, AddImport>;
 class Registry {
  public:
   Status Create();
-  [[nodiscard]] int wake_fd() const { return wake_.fd(); }
+  [[nodiscard]] int wake_fd() const { return commands_.wake_fd(); }
 
   // --- Any thread
   Status Register(const RegionName& name, const Memory& memory, Access access);
@@ -50,12 +48,7 @@ class Registry {
   /// The region's Deregistered is on its way: its id may be used again.
   void FreeRegion(uint32_t id);
   void FreeImport(LinkId link, RemoteRegion region);
-  /// Cheap: one load.
-  [[nodiscard]] bool pending() const { return pending_.load(std::memory_order_acquire); }
-  void Take(std::vector<Command>& commands);
-  /// From here on commands make wake_fd readable. False: some are here already.
-  bool Arm();
-  void Disarm();
+  [[nodiscard]] CommandQueue<Command>& commands() { return commands_; }
 
  private:
   struct Imports {
@@ -63,16 +56,10 @@ class Registry {
     uint32_t next = 0;
     std::vector<uint32_t> free;
   };
-  void Put(Command command);  ///< With the lock held.
 
-  std::mutex mutex_;
-  std::set<uint32_t> regions_;  ///< Ids in use, until their Deregistered.
+  CommandQueue<Command> commands_;  ///< Its mutex guards what follows.
+  std::set<uint32_t> regions_;      ///< Ids in use, until their Deregistered.
   std::map<LinkId, Imports> links_;
-  std::vector<Command> commands_;
-  std::atomic<bool> armed_ = false;
-  std::atomic<bool> woken_ = false;  ///< wake_ is readable, or is about to be.
-  std::atomic<bool> pending_ = false;
-  WakeFd wake_;
 };
 
 }  // namespace weightcast::transport::tcp

@@ -1,11 +1,9 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <sys/resource.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <utility>
 
 #include "base/log.h"
@@ -32,17 +30,16 @@ constexpr uint32_t kDefaultDepth = 128;
 
 Result<std::unique_ptr<Transport>> TcpTransport::Create(const TransportOptions& options) {
   WC_ASSIGN_OR_RETURN(auto poller, Poller::Create());
-  UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer.valid()) return Status(Code::kExhausted, StrCat("timerfd_create: ", ErrnoText(errno)));
+  WC_ASSIGN_OR_RETURN(auto timer, TimerFd::Create());
   std::unique_ptr<TcpTransport> made(new TcpTransport(options, std::move(poller), std::move(timer)));
   WC_RETURN_IF_ERROR(made->registry_.Create());
   WC_RETURN_IF_ERROR(made->poller_.Add(made->registry_.wake_fd(), EPOLLIN, MakeKey(KeyKind::kWake)));
-  WC_RETURN_IF_ERROR(made->poller_.Add(made->timer_.get(), EPOLLIN, MakeKey(KeyKind::kTimer)));
+  WC_RETURN_IF_ERROR(made->poller_.Add(made->timer_.fd(), EPOLLIN, MakeKey(KeyKind::kTimer)));
   WC_RETURN_IF_ERROR(made->door_.Listen(options.settings));
   return std::unique_ptr<Transport>(std::move(made));
 }
 
-TcpTransport::TcpTransport(const TransportOptions& options, Poller poller, UniqueFd timer)
+TcpTransport::TcpTransport(const TransportOptions& options, Poller poller, TimerFd timer)
     : settings_(options.settings),
       self_(options.self),
       boot_id_(BootId()),
@@ -84,9 +81,9 @@ void TcpTransport::Release(LinkId link, RemoteRegion region) {
 }
 
 void TcpTransport::RunCommands() {
-  if (!registry_.pending()) return;
+  if (!registry_.commands().pending()) return;
   std::vector<Command> commands = std::move(commands_);
-  registry_.Take(commands);
+  registry_.commands().Take(commands);
   for (const Command& command : commands) Run(command);
   commands_ = std::move(commands);  // Its memory serves again.
 }
@@ -312,27 +309,11 @@ bool TcpTransport::Arm() {
       if (!lane->Arm()) return false;
     }
   }
-  return SetTimer(NextStep()) && registry_.Arm();
-}
-
-/// False: it is time already.
-bool TcpTransport::SetTimer(TimePoint next) {
-  if (next == timer_at_) return next == TimePoint::max() || next > Clock::now();
-  itimerspec spec{};  // All zero: off.
-  if (next != TimePoint::max()) {
-    if (next <= Clock::now()) return false;
-    const auto since = next.time_since_epoch();
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
-    spec.it_value.tv_sec = seconds.count();
-    spec.it_value.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count();
-  }
-  timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
-  timer_at_ = next;
-  return true;
+  return timer_.Set(NextStep()) && registry_.commands().Arm();
 }
 
 void TcpTransport::Disarm() {
-  registry_.Disarm();
+  registry_.commands().Disarm();
   looks_ = 0;  // Somebody may have been woken for any of them.
 }
 

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "base/poller.h"
+#include "base/timer_fd.h"
+#include "transport/event_queue.h"
 #include "transport/tcp/door.h"
-#include "transport/tcp/event_queue.h"
 #include "transport/tcp/link.h"
 #include "transport/tcp/region_table.h"
 #include "transport/tcp/registry.h"
@@ -54,7 +55,7 @@ class TcpTransport final : public Transport, private Door::Host {
   [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
 
  private:
-  TcpTransport(const TransportOptions& options, Poller poller, UniqueFd timer);
+  TcpTransport(const TransportOptions& options, Poller poller, TimerFd timer);
 
   const Cookie* OnHello(const Greeting& hello) override;
   void OnStart(const Greeting& start, UniqueFd socket) override;
@@ -71,14 +72,12 @@ class TcpTransport final : public Transport, private Door::Host {
   void OnReady(uint64_t key);
   void StepTimers();
   [[nodiscard]] TimePoint NextStep() const;
-  bool SetTimer(TimePoint next);
 
   Settings settings_;
   Incarnation self_;
   std::string boot_id_;
   Poller poller_;
-  UniqueFd timer_;
-  TimePoint timer_at_ = TimePoint::max();  ///< When it fires; max: never.
+  TimerFd timer_;
   Registry registry_;
   Door door_;
   RegionTable regions_;

@@ -5,7 +5,7 @@
 
 #include "transport/types.h"
 
-namespace weightcast::transport::tcp {
+namespace weightcast::transport {
 
 /// The writes of one lane that were refused since their grant's last signal: see Op. Kept on both sides,
 /// each for what it refuses itself.
@@ -29,4 +29,4 @@ class Refusals {
   std::array<Refusal, kGrantSlots> slots_{};
 };
 
-}  // namespace weightcast::transport::tcp
+}  // namespace weightcast::transport

@@ -7,7 +7,7 @@
 #include "transport/types.h"
 #include "weightcast/status.h"
 
-namespace weightcast::transport::tcp {
+namespace weightcast::transport {
 
 /// The grants that one peer holds here.
 class GrantTable {
@@ -36,4 +36,4 @@ class GrantTable {
   std::array<uint64_t, kGrantSlots> ids_{};
 };
 
-}  // namespace weightcast::transport::tcp
+}  // namespace weightcast::transport

@@ -7,7 +7,7 @@
 
 #include "transport/types.h"
 
-namespace weightcast::transport::tcp {
+namespace weightcast::transport {
 
 /// Events on their way to the caller of Progress, in order. Grows only beyond its start capacity, and
 /// those who produce by choice (receiving, refusing) stop when it is full().
@@ -42,4 +42,4 @@ class EventQueue {
   size_t next_ = 0;
 };
 
-}  // namespace weightcast::transport::tcp
+}  // namespace weightcast::transport

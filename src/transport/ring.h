@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace weightcast::transport::tcp {
+namespace weightcast::transport {
 
 /// A queue of fixed capacity whose elements stay where they are: no allocation after the start.
 /// Elements are named by a number that grows with each push, modulo 2^32.
@@ -40,4 +40,4 @@ class Ring {
   uint32_t tail_ = 0;
 };
 
-}  // namespace weightcast::transport::tcp
+}  // namespace weightcast::transport
