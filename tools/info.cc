@@ -3,6 +3,7 @@
 #include "base/strings.h"
 #include "control/client.h"
 #include "tools/command.h"
+#include "tools/hardware.h"
 #include "tools/json.h"
 #include "tools/machine.h"
 #include "tools/output.h"
@@ -33,7 +34,7 @@ std::string AsText(const Machine& machine) {
   const auto known = [](int64_t value) { return value < 0 ? std::string("-") : StrCat(value); };
   for (const auto& one : machine.addresses)
     addresses.Add({one.interface, one.address, known(one.mbit_per_second), known(one.mtu)});
-  return out + addresses.ToString();
+  return StrCat(out, addresses.ToString(), "\n", HardwareText(machine.transport_checks, machine.hardware));
 }
 
 std::string AsJson(const Machine& machine) {
@@ -50,7 +51,9 @@ std::string AsJson(const Machine& machine) {
     json.BeginObject().Key("interface").String(one.interface).Key("address").String(one.address);
     json.Key("mbit_per_second").Number(one.mbit_per_second).Key("mtu").Number(one.mtu).EndObject();
   }
-  return json.EndArray().EndObject().Line();
+  json.EndArray();
+  AddHardware(json, machine.transport_checks, machine.hardware);
+  return json.EndObject().Line();
 }
 
 class InfoCommand : public Command {

@@ -20,6 +20,7 @@
 #include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "drivers/ibverbs/ibverbs.h"
 #include "memory/available.h"
 #include "transport/transport.h"
 #include "weightcast/memory.h"
@@ -113,6 +114,8 @@ Machine LookAtMachine(const Settings& settings) {
     machine.transports.emplace_back(transport.name);
   machine.cross_process_copy = TryCrossProcessCopy();
   machine.memfd = TryMemfd();
+  machine.hardware = topology::LookAtHardware(settings, drivers::LoadIbverbs(), topology::Sysfs());
+  machine.transport_checks = CheckTransports(settings, machine.hardware);
   return machine;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/hardware.h"
+#include "topology/hardware.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 
@@ -26,8 +28,10 @@ struct Machine {
   };
   std::vector<Address> addresses;
   std::vector<std::string> transports;  ///< Built in, best first.
-  Status memfd;                         ///< Ok: memory that two processes map works.
-  Status cross_process_copy;            ///< Ok: one process may write another's memory.
+  std::vector<TransportCheck> transport_checks;
+  topology::Hardware hardware;
+  Status memfd;               ///< Ok: memory that two processes map works.
+  Status cross_process_copy;  ///< Ok: one process may write another's memory.
 };
 
 /// Looks, and tries what can be tried. Starts a short-lived process; call it while single-threaded.

@@ -112,6 +112,34 @@ def test_info_tells_what_the_machine_has():
     assert info["memory_bytes"] == total_kb * 1024
 
 
+def test_info_tells_which_transports_work_and_why_not():
+    info = only_json(run("info", "--json", "--transport", "tcp"))
+    checks = {one["name"]: one for one in info["transport_checks"]}
+    assert checks["tcp"] == {"name": "tcp", "works": True, "reason": None}
+    assert checks["shm"] == {"name": "shm", "works": False, "reason": "left out by the setting transport"}
+    text = run("info", "--transport", "tcp").stdout
+    assert re.search(r"^tcp +yes$", text, re.MULTILINE)
+    assert re.search(r"^shm +no: left out by the setting transport$", text, re.MULTILINE)
+
+
+def test_info_tells_about_rdma_ports_and_gpus():
+    info = only_json(run("info", "--json"))
+    verbs = next(one for one in info["transport_checks"] if one["name"] == "verbs")
+    devices = pathlib.Path("/sys/class/infiniband")
+    names = {path.name for path in devices.iterdir()} if devices.exists() else set()
+    assert {port["device"] for port in info["rdma_ports"]} == names
+    for port in info["rdma_ports"]:
+        assert port["used"] == (port["reason"] is None)
+    used = [port["name"] for port in info["rdma_ports"] if port["used"]]
+    assert verbs["works"] or verbs["reason"]
+    assert used or not verbs["works"]
+    for one in info["gpus"] + info["numa_nodes"]:
+        assert sorted(name for tier in one["nics"] for name in tier["names"]) == sorted(used)
+    shown = run("info").stdout
+    for port in info["rdma_ports"]:
+        assert port["name"] in shown
+
+
 def test_the_settings_page_is_up_to_date():
     page = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "settings.md"
     assert page.read_text() == run("info", "--settings-markdown").stdout, "run `make docs`"

@@ -1,0 +1,123 @@
+#include "topology/gid.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+
+#include "base/strings.h"
+
+namespace weightcast::topology {
+namespace {
+
+constexpr size_t kMappedPrefix = 12;
+constexpr int kMappedBits = 96;
+/// InfiniBand's subnet prefix, and IPv6's where the interface does not tell.
+constexpr uint8_t kUsualBits = 64;
+/// IPv4's where the interface does not tell.
+constexpr uint8_t kUsualMappedBits = kMappedBits + 24;
+
+bool IsMapped(const Gid& gid) {
+  static constexpr std::array<uint8_t, kMappedPrefix> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::equal(kMapped.begin(), kMapped.end(), gid.begin());
+}
+
+bool IsLinkLocal(const Gid& gid) { return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80; }
+
+Gid GidOf(const ibv_gid_entry& entry) {
+  Gid gid{};
+  std::memcpy(gid.data(), entry.gid.raw, gid.size());
+  return gid;
+}
+
+/// Higher is better; 0: not to be used by itself.
+int Rank(const ibv_gid_entry& entry) {
+  if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return 0;
+  const Gid gid = GidOf(entry);
+  if (IsMapped(gid)) return 3;
+  return IsLinkLocal(gid) ? 1 : 2;
+}
+
+template <typename Bytes>
+uint8_t OnesIn(const Bytes& mask) {
+  int ones = 0;
+  for (size_t i = 0; i < sizeof mask; ++i) ones += std::popcount(reinterpret_cast<const uint8_t*>(&mask)[i]);
+  return static_cast<uint8_t>(ones);
+}
+
+/// The netmask of the interface's address that the GID is made of.
+uint8_t SubnetBits(const Gid& gid) {
+  const bool mapped = IsMapped(gid);
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) list = nullptr;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(list, [](ifaddrs* l) {
+    if (l != nullptr) freeifaddrs(l);
+  });
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_netmask == nullptr) continue;
+    if (mapped && at->ifa_addr->sa_family == AF_INET) {
+      const auto& address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
+      if (std::memcmp(&address, gid.data() + kMappedPrefix, sizeof address) != 0) continue;
+      return static_cast<uint8_t>(kMappedBits +
+                                  OnesIn(reinterpret_cast<const sockaddr_in*>(at->ifa_netmask)->sin_addr));
+    }
+    if (!mapped && at->ifa_addr->sa_family == AF_INET6) {
+      const auto& address = reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
+      if (std::memcmp(&address, gid.data(), sizeof address) != 0) continue;
+      return OnesIn(reinterpret_cast<const sockaddr_in6*>(at->ifa_netmask)->sin6_addr);
+    }
+  }
+  return mapped ? kUsualMappedBits : kUsualBits;
+}
+
+FoundGid Found(const ibv_gid_entry& entry, const ibv_port_attr& attr) {
+  const Gid gid = GidOf(entry);
+  const bool ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+  return {.gid = gid,
+          .index = static_cast<uint8_t>(entry.gid_index),
+          .subnet_bits = ethernet ? SubnetBits(gid) : kUsualBits};
+}
+
+}  // namespace
+
+std::string ToString(const Gid& gid) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (IsMapped(gid)) {
+    inet_ntop(AF_INET, gid.data() + kMappedPrefix, text, sizeof text);
+  } else {
+    inet_ntop(AF_INET6, gid.data(), text, sizeof text);
+  }
+  return text;
+}
+
+Result<FoundGid> ChooseGid(drivers::Ibverbs& api, ibv_context* context, uint8_t port,
+                           const ibv_port_attr& attr, std::string_view setting) {
+  const bool ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+  const uint32_t count = std::min<uint32_t>(static_cast<uint32_t>(std::max(attr.gid_tbl_len, 0)), 256);
+  const auto wanted = ParseNumber<uint32_t>(setting);
+  ibv_gid_entry best{};
+  int best_rank = 0;
+  for (uint32_t index = 0; index < count; ++index) {
+    ibv_gid_entry entry{};
+    if (api.QueryGid(context, port, index, &entry) != 0) continue;
+    entry.gid_index = index;
+    if (wanted ? index == *wanted : !ethernet) return Found(entry, attr);
+    const int rank = Rank(entry);
+    if (!wanted && rank > best_rank) {
+      best = entry;
+      best_rank = rank;
+    }
+  }
+  if (best_rank > 0) return Found(best, attr);
+  return Status(Code::kUnavailable,
+                wanted
+                    ? StrCat("its GID table has no entry ", *wanted, " (setting gid_index)")
+                    : StrCat("its GID table has no RoCE v2 entry: give its network interface an IP address"));
+}
+
+}  // namespace weightcast::topology

@@ -1,0 +1,210 @@
+#include "topology/hardware.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <functional>
+
+#include "base/strings.h"
+#include "topology/device_file.h"
+#include "topology/gid.h"
+#include "topology/nic_wish.h"
+
+namespace weightcast::topology {
+namespace {
+
+using drivers::Ibverbs;
+
+/// libibverbs leaves out what has no device file, as in a container, or no driver.
+constexpr std::string_view kNotListed =
+    "libibverbs does not list it: is /dev/infiniband here (a container: --device /dev/infiniband), and "
+    "ibverbs-providers (Debian, Ubuntu) or rdma-core (elsewhere) installed?";
+
+/// Gb/s of one lane, as links are sold (InfiniBand volume 1, PortInfo.LinkSpeedActive); 0: newer than we are.
+double LaneRate(uint8_t speed) {
+  switch (speed) {
+    case 1:
+      return 2.5;
+    case 2:
+      return 5;
+    case 4:  // QDR
+    case 8:  // FDR10
+      return 10;
+    case 16:
+      return 14;
+    case 32:
+      return 25;
+    case 64:
+      return 50;
+    case 128:
+      return 100;
+    default:
+      return 0;
+  }
+}
+
+/// PortInfo.LinkWidthActive.
+int Lanes(uint8_t width) {
+  switch (width) {
+    case 1:
+      return 1;
+    case 2:
+      return 4;
+    case 4:
+      return 8;
+    case 8:
+      return 12;
+    case 16:
+      return 2;
+    default:
+      return 0;
+  }
+}
+
+std::string_view StateText(ibv_port_state state) {
+  switch (state) {
+    case IBV_PORT_DOWN:
+      return "down";
+    case IBV_PORT_INIT:
+      return "init";
+    case IBV_PORT_ARMED:
+      return "armed";
+    case IBV_PORT_ACTIVE:
+      return "active";
+    default:
+      return "unknown";
+  }
+}
+
+/// Fills in what only the device knows. The status says why the port cannot be used.
+Status Ask(Ibverbs& api, ibv_context* context, const Settings& settings, RdmaPort& port) {
+  const auto number = static_cast<uint8_t>(port.port);
+  ibv_port_attr attr{};
+  if (const int error = api.QueryPort(context, number, &attr); error != 0)
+    return {Code::kUnavailable, StrCat("its port cannot be queried: ", ErrnoText(error))};
+  port.state = StateText(attr.state);
+  port.link_layer = attr.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand";
+  port.gbit_per_second = LaneRate(attr.active_speed) * Lanes(attr.active_width);
+  // Also of a port that is down: it will be this one.
+  const auto gid = ChooseGid(api, context, number, attr, settings.gid_index);
+  if (gid.ok()) {
+    port.gid = ToString(gid->gid);
+    port.gid_index = gid->index;
+  }
+  if (attr.state != IBV_PORT_ACTIVE)
+    return {Code::kUnavailable, StrCat("its port is not active but ", port.state)};
+  return gid.status();
+}
+
+class Looker {
+ public:
+  Looker(const Settings& settings, const Sysfs& sysfs)
+      : settings_(settings), sysfs_(sysfs), wish_(settings.nics) {}
+
+  /// All ports of a device that libibverbs knows.
+  void Add(Ibverbs& api, ibv_device* device) {
+    ibv_context* const context = api.OpenDevice(device);
+    const int open_error = errno;
+    if (context == nullptr) {
+      Add(device->name, WhyNotOpened(*device, open_error));
+      return;
+    }
+    ibv_device_attr attr{};
+    const int error = api.QueryDevice(context, &attr);
+    for (int number = 1; error == 0 && number <= attr.phys_port_cnt; ++number) {
+      RdmaPort port = Start(device->name, number);
+      if (attr.phys_port_cnt > 1) port.name += StrCat(":", number);
+      if (const Status usable = Ask(api, context, settings_, port); !usable.ok())
+        port.refused = usable.message();
+      Finish(std::move(port));
+    }
+    api.CloseDevice(context);
+    if (error != 0) Add(device->name, StrCat("cannot be queried: ", ErrnoText(error)));
+  }
+  /// A device that can only be looked at.
+  void Add(const std::string& device, std::string refused) {
+    RdmaPort port = Start(device, 1);
+    port.refused = std::move(refused);
+    Finish(std::move(port));
+  }
+  [[nodiscard]] bool Has(std::string_view device) const {
+    return std::ranges::any_of(ports_, [&](const RdmaPort& port) { return port.device == device; });
+  }
+  std::vector<RdmaPort> Take() { return std::move(ports_); }
+
+ private:
+  [[nodiscard]] RdmaPort Start(const std::string& device, int number) const {
+    RdmaPort port;
+    port.name = port.device = device;
+    port.port = number;
+    port.state = port.link_layer = "unknown";
+    port.place = sysfs_.PlaceOf(device);
+    return port;
+  }
+  void Finish(RdmaPort port) {
+    const auto gid = port.gid_index < 0 ? std::nullopt : std::optional(port.gid_index);
+    port.interface = sysfs_.InterfaceOf(port.device, port.port, gid);
+    if (port.gbit_per_second == 0) port.gbit_per_second = sysfs_.RateOf(port.device, port.port);
+    if (!wish_.Allows(port.device, port.port)) port.refused = "left out by the setting nics";
+    ports_.push_back(std::move(port));
+  }
+
+  const Settings& settings_;
+  const Sysfs& sysfs_;
+  NicWish wish_;
+  std::vector<RdmaPort> ports_;
+};
+
+/// Only NICs that are used; the indices are those of `ports`.
+std::vector<std::vector<Tier>> Nearest(const Hardware& hardware, std::span<const Place> devices) {
+  std::vector<Place> places;
+  std::vector<size_t> numbers;
+  for (size_t i = 0; i < hardware.ports.size(); ++i) {
+    if (!hardware.ports[i].refused.empty()) continue;
+    places.push_back(hardware.ports[i].place);
+    numbers.push_back(i);
+  }
+  auto all = NearestNics(devices, places, hardware.nodes.size());
+  for (auto& tiers : all) {
+    for (Tier& tier : tiers) {
+      for (size_t& nic : tier.nics) nic = numbers[nic];
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::vector<Tier>> Hardware::NearestToGpus() const {
+  std::vector<Place> places;
+  places.reserve(gpus.size());
+  for (const Gpu& gpu : gpus) places.push_back(gpu.place);
+  return Nearest(*this, places);
+}
+
+std::vector<std::vector<Tier>> Hardware::NearestToNodes() const {
+  std::vector<Place> places;
+  places.reserve(nodes.size());
+  for (const int node : nodes) places.push_back({.path = {}, .node = node});
+  return Nearest(*this, places);
+}
+
+Hardware LookAtHardware(const Settings& settings, const Result<std::shared_ptr<Ibverbs>>& api,
+                        const Sysfs& sysfs) {
+  Hardware hardware;
+  hardware.rdma = api.status();
+  hardware.gpus = sysfs.Gpus();
+  hardware.nodes = sysfs.Nodes();
+  Looker looker(settings, sysfs);
+  int count = 0;
+  ibv_device** const list = api.ok() ? (*api)->GetDeviceList(&count) : nullptr;
+  for (int i = 0; list != nullptr && i < count; ++i) looker.Add(**api, list[i]);
+  if (list != nullptr) (*api)->FreeDeviceList(list);
+  for (const std::string& device : sysfs.RdmaDevices()) {
+    if (looker.Has(device)) continue;
+    looker.Add(device, api.ok() ? std::string(kNotListed) : api.status().message());
+  }
+  hardware.ports = looker.Take();
+  return hardware;
+}
+
+}  // namespace weightcast::topology

@@ -1,0 +1,47 @@
+#include "topology/place.h"
+
+#include <algorithm>
+
+namespace weightcast::topology {
+namespace {
+
+bool IsHostBridge(std::string_view part) { return part.starts_with("pci"); }
+
+/// On a machine of one node everything is on it, whatever the firmware says.
+Nearness ByNode(int a, int b, size_t nodes) {
+  if (nodes <= 1) return Nearness::kNode;
+  if (a < 0 || b < 0) return Nearness::kUnknown;
+  return a == b ? Nearness::kNode : Nearness::kOtherNode;
+}
+
+}  // namespace
+
+std::string_view Place::address() const {
+  return path.empty() || IsHostBridge(path.back()) ? std::string_view() : std::string_view(path.back());
+}
+
+std::string_view ToString(Nearness nearness) {
+  switch (nearness) {
+    case Nearness::kSwitch:
+      return "same switch";
+    case Nearness::kHostBridge:
+      return "same host bridge";
+    case Nearness::kNode:
+      return "same NUMA node";
+    case Nearness::kOtherNode:
+      return "other NUMA node";
+    case Nearness::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+Distance DistanceOf(const Place& a, const Place& b, size_t nodes) {
+  const auto [end_a, end_b] = std::ranges::mismatch(a.path, b.path);
+  const auto shared = end_a - a.path.begin();
+  if (shared == 0) return {ByNode(a.node, b.node, nodes)};
+  if (IsHostBridge(a.path[static_cast<size_t>(shared) - 1])) return {Nearness::kHostBridge};
+  return {Nearness::kSwitch, static_cast<int>((a.path.end() - end_a) + (b.path.end() - end_b))};
+}
+
+}  // namespace weightcast::topology

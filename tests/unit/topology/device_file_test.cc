@@ -1,0 +1,38 @@
+#include "topology/device_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+namespace weightcast::topology {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(WhyNotOpened, NamesTheFileThatIsMissing) {
+  ibv_device device{};
+  std::snprintf(device.dev_name, sizeof device.dev_name, "uverbs-of-nobody");
+  EXPECT_THAT(WhyNotOpened(device, ENOENT),
+              AllOf(HasSubstr("No such file"), HasSubstr("is /dev/infiniband/uverbs-of-nobody here")));
+}
+
+TEST(WhyNotOpened, HasTheErrorWhereTheFileCanBeOpened) {
+  ibv_device device{};
+  std::snprintf(device.dev_name, sizeof device.dev_name, "null");
+  EXPECT_EQ(WhyNotOpened(device, ENOMEM, "/dev"), "cannot be opened: Cannot allocate memory (12)");
+}
+
+TEST(WhyNotOpened, KnowsAFileOfSomebodyElse) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may open everything";
+  ibv_device device{};
+  std::snprintf(device.dev_name, sizeof device.dev_name, "shadow");
+  EXPECT_THAT(WhyNotOpened(device, ENOENT, "/etc"),
+              HasSubstr("this user may not read and write /etc/shadow"));
+}
+
+}  // namespace
+}  // namespace weightcast::topology

@@ -1,0 +1,179 @@
+#include "tools/hardware.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/strings.h"
+#include "tools/output.h"
+#include "transport/transport.h"
+
+namespace weightcast::tools {
+namespace {
+
+using topology::Hardware;
+using topology::Place;
+using topology::RdmaPort;
+using topology::Tier;
+
+std::string Or(std::string_view text) { return std::string(text.empty() ? "-" : text); }
+std::string NodeText(int node) { return node < 0 ? "-" : StrCat(node); }
+
+bool IsNamed(std::string_view setting, std::string_view name) {
+  const std::string all = StrCat(",", setting, ",");
+  return setting.empty() || all.find(StrCat(",", name, ",")) != std::string::npos;
+}
+
+Status Check(const transport::TransportFactory& factory, const Settings& settings, const Hardware& hardware) {
+  if (!IsNamed(settings.transport, factory.name))
+    return {Code::kUnavailable, "left out by the setting transport"};
+  if (const auto made = factory.create({.settings = settings, .self = 1}); !made.ok()) return made.status();
+  // It waits for a port to come up, but nothing can use it now.
+  if (factory.name == "verbs" &&
+      std::ranges::none_of(hardware.ports, &std::string::empty, &RdmaPort::refused))
+    return {Code::kUnavailable, "no RDMA port can be used now"};
+  return Status::Ok();
+}
+
+std::string HexText(uint16_t id) {
+  char text[8];
+  std::snprintf(text, sizeof text, "%04x", unsigned{id});
+  return text;
+}
+
+std::string NamesOf(const Hardware& hardware, const Tier& tier) {
+  std::string names;
+  for (const size_t nic : tier.nics) names += StrCat(names.empty() ? "" : ", ", hardware.ports[nic].name);
+  return names;
+}
+
+/// The nearest tier in two columns, and the names of the next.
+void AddTiers(std::vector<std::string>& row, const Hardware& hardware, const std::vector<Tier>& tiers) {
+  row.push_back(tiers.empty() ? "-" : NamesOf(hardware, tiers[0]));
+  row.emplace_back(tiers.empty() ? "-" : ToString(tiers[0].distance.nearness));
+  row.push_back(tiers.size() < 2 ? "-" : NamesOf(hardware, tiers[1]));
+}
+
+std::string PortsText(const Hardware& hardware) {
+  if (hardware.ports.empty()) return "RDMA devices: none\n";
+  Table table({"NIC", "state", "link", "Gb/s", "GID", "index", "interface", "PCIe", "NUMA", "used"});
+  for (const RdmaPort& port : hardware.ports) {
+    table.Add({port.name, port.state, port.link_layer,
+               port.gbit_per_second > 0 ? StrCat(port.gbit_per_second) : "-", Or(port.gid),
+               port.gid_index < 0 ? "-" : StrCat(port.gid_index), Or(port.interface),
+               Or(port.place.address()), NodeText(port.place.node),
+               port.refused.empty() ? "yes" : StrCat("no: ", port.refused)});
+  }
+  return table.ToString();
+}
+
+std::string GpusText(const Hardware& hardware) {
+  if (hardware.gpus.empty()) return "GPUs: none\n";
+  Table table({"GPU", "PCIe", "NUMA", "nearest NICs", "distance", "then"});
+  const auto nearest = hardware.NearestToGpus();
+  for (size_t i = 0; i < hardware.gpus.size(); ++i) {
+    const topology::Gpu& gpu = hardware.gpus[i];
+    std::vector<std::string> row = {
+        StrCat(gpu.vendor, " ", HexText(gpu.vendor_id), ":", HexText(gpu.device_id)), Or(gpu.place.address()),
+        NodeText(gpu.place.node)};
+    AddTiers(row, hardware, nearest[i]);
+    table.Add(std::move(row));
+  }
+  return table.ToString();
+}
+
+/// Empty where all memory is equally near.
+std::string NodesText(const Hardware& hardware) {
+  if (hardware.nodes.size() < 2 || hardware.ports.empty()) return {};
+  Table table({"memory of", "nearest NICs", "distance", "then"});
+  const auto nearest = hardware.NearestToNodes();
+  for (size_t i = 0; i < hardware.nodes.size(); ++i) {
+    std::vector<std::string> row = {StrCat("NUMA node ", hardware.nodes[i])};
+    AddTiers(row, hardware, nearest[i]);
+    table.Add(std::move(row));
+  }
+  return StrCat("\n", table.ToString());
+}
+
+void AddText(Json& json, std::string_view key, std::string_view text) {
+  json.Key(key);
+  text.empty() ? json.Null() : json.String(text);
+}
+
+void AddPlace(Json& json, const Place& place) {
+  AddText(json, "pci_address", place.address());
+  json.Key("numa_node");
+  place.node < 0 ? json.Null() : json.Number(place.node);
+}
+
+void AddPort(Json& json, const RdmaPort& port) {
+  json.BeginObject().Key("name").String(port.name).Key("device").String(port.device);
+  json.Key("port").Number(port.port).Key("state").String(port.state);
+  json.Key("link_layer").String(port.link_layer).Key("gbit_per_second");
+  port.gbit_per_second > 0 ? json.Number(port.gbit_per_second) : json.Null();
+  AddText(json, "gid", port.gid);
+  json.Key("gid_index");
+  port.gid_index < 0 ? json.Null() : json.Number(port.gid_index);
+  AddText(json, "interface", port.interface);
+  AddPlace(json, port.place);
+  json.Key("used").Bool(port.refused.empty());
+  AddText(json, "reason", port.refused);
+  json.EndObject();
+}
+
+void AddTiers(Json& json, const Hardware& hardware, const std::vector<Tier>& tiers) {
+  json.Key("nics").BeginArray();
+  for (const Tier& tier : tiers) {
+    json.BeginObject().Key("distance").String(ToString(tier.distance.nearness));
+    json.Key("names").BeginArray();
+    for (const size_t nic : tier.nics) json.String(hardware.ports[nic].name);
+    json.EndArray().EndObject();
+  }
+  json.EndArray();
+}
+
+}  // namespace
+
+std::vector<TransportCheck> CheckTransports(const Settings& settings, const Hardware& hardware) {
+  std::vector<TransportCheck> checks;
+  for (const auto& factory : transport::BuiltinTransports())
+    checks.push_back({std::string(factory.name), Check(factory, settings, hardware)});
+  return checks;
+}
+
+std::string HardwareText(const std::vector<TransportCheck>& transports, const Hardware& hardware) {
+  Table table({"transport", "works"});
+  for (const TransportCheck& one : transports)
+    table.Add({one.name, one.works.ok() ? "yes" : StrCat("no: ", one.works.message())});
+  return StrCat(table.ToString(), "\n", PortsText(hardware), "\n", GpusText(hardware), NodesText(hardware));
+}
+
+void AddHardware(Json& json, const std::vector<TransportCheck>& transports, const Hardware& hardware) {
+  json.Key("transport_checks").BeginArray();
+  for (const TransportCheck& one : transports) {
+    json.BeginObject().Key("name").String(one.name).Key("works").Bool(one.works.ok());
+    AddText(json, "reason", one.works.ok() ? "" : one.works.message());
+    json.EndObject();
+  }
+  json.EndArray().Key("rdma_ports").BeginArray();
+  for (const RdmaPort& port : hardware.ports) AddPort(json, port);
+  json.EndArray().Key("gpus").BeginArray();
+  const auto to_gpus = hardware.NearestToGpus();
+  for (size_t i = 0; i < hardware.gpus.size(); ++i) {
+    const topology::Gpu& gpu = hardware.gpus[i];
+    json.BeginObject().Key("vendor").String(gpu.vendor).Key("vendor_id").String(HexText(gpu.vendor_id));
+    json.Key("device_id").String(HexText(gpu.device_id));
+    AddPlace(json, gpu.place);
+    AddTiers(json, hardware, to_gpus[i]);
+    json.EndObject();
+  }
+  json.EndArray().Key("numa_nodes").BeginArray();
+  const auto to_nodes = hardware.NearestToNodes();
+  for (size_t i = 0; i < hardware.nodes.size(); ++i) {
+    json.BeginObject().Key("node").Number(hardware.nodes[i]);
+    AddTiers(json, hardware, to_nodes[i]);
+    json.EndObject();
+  }
+  json.EndArray();
+}
+
+}  // namespace weightcast::tools
