@@ -28,6 +28,13 @@ namespace weightcast {
   X(Count,   lanes,              "0",               "lanes",     "roads per connection and transport; 0: chosen by the transport and the number of peers") \
   X(Bytes,   chunk,              "1M",              "bytes",     "size of the pieces that a transfer is cut into, 4K to 64M") \
   X(Count,   window,             "16",              "chunks",    "chunks in flight on one lane") \
+  X(String,  nics,               "",                "names",     "RDMA devices to use, comma separated (mlx5_0, or mlx5_0:2 for a port); with ^ in front: to leave out; empty: all that are up") \
+  X(String,  gid_index,          "",                "number",    "entry of a port's GID table; empty: RoCE v2, IPv4-mapped preferred") \
+  X(Count,   traffic_class,      "0",               "0-255",     "of RDMA packets: the DSCP times four, as switches are set up for it") \
+  X(Count,   service_level,      "0",               "0-15",      "of RDMA packets on InfiniBand") \
+  X(Count,   rdma_timeout,       "0",               "0-31",      "a queue pair sends again after 4.096 us times 2 to this; 0: so that it gives up after a quarter of the lease") \
+  X(Count,   rdma_retries,       "6",               "0-7",       "how often a queue pair sends again before it gives up; 7 is for ever to soft-RoCE") \
+  X(Count,   rnr_retries,        "7",               "0-7",       "how often a queue pair waits for a peer that has no room for a message; 7: for ever") \
   X(Bytes,   staging,            "256M",            "bytes",     "most memory a trainer uses to stage tensors that need a cast or are not contiguous") \
   X(Seconds, lease,              "5",               "s",         "a process not heard of for this long is taken for dead") \
   X(Seconds, timeout,            "60",              "s",         "limit of a transfer and of each step of an update that has no limit of its own") \

@@ -68,6 +68,11 @@ bool IsOneOf(std::string_view value, std::initializer_list<std::string_view> all
   return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
 }
 
+bool IsEmptyOrBelow(std::string_view text, uint32_t limit) {
+  const auto number = ParseNumber<uint32_t>(text);
+  return text.empty() || (number && *number < limit);
+}
+
 bool IsZeroDuration(const Settings& settings, std::string_view name) {
   const auto is_zero = [](const auto& value) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, Duration>) return value == Duration::zero();
@@ -89,6 +94,13 @@ std::string_view WhatIsWrong(const Settings& settings, std::string_view name) {
   if (name == "chunk" && (settings.chunk < 4096 || settings.chunk > (64U << 20))) return "4K to 64M";
   if (name == "window" && (settings.window < 1 || settings.window > 4096)) return "1 to 4096";
   if (name == "lanes" && settings.lanes > 64) return "0 to 64";
+  if (name == "gid_index" && !IsEmptyOrBelow(settings.gid_index, 256))
+    return "a number below 256, or nothing";
+  if (name == "traffic_class" && settings.traffic_class > 255) return "0 to 255";
+  if (name == "service_level" && settings.service_level > 15) return "0 to 15";
+  if (name == "rdma_timeout" && settings.rdma_timeout > 31) return "0 to 31";
+  if (name == "rdma_retries" && settings.rdma_retries > 7) return "0 to 7";
+  if (name == "rnr_retries" && settings.rnr_retries > 7) return "0 to 7";
   if (name == "checksum" && settings.checksum > 1) return "0 or 1";
   if (name == "port_range" && !ParsePortRange(settings.port_range).ok())
     return "low-high, such as 29800-29899";

@@ -76,7 +76,12 @@ Status Core::CreateTransports(Factories factories) {
     WC_RETURN_IF_ERROR(AddTransport(*found));
   }
   for (size_t i = 0; i < factories.size() && wanted.empty(); ++i) {
-    if (Status status = AddTransport(factories[i]); !status.ok()) {
+    Status status = AddTransport(factories[i]);
+    if (status.ok()) continue;
+    // A machine without such hardware is no surprise; hardware that does not work is one.
+    if (status.code() == Code::kUnavailable) {
+      WC_LOG(kInfo, "going on without ", status.message());
+    } else {
       WC_LOG(kWarning, "going on without ", status.message());
     }
   }

@@ -3,6 +3,7 @@
 #include "transport/shm/factory.h"
 #include "transport/tcp/factory.h"
 #include "transport/transport.h"
+#include "transport/verbs/factory.h"
 
 namespace weightcast::transport {
 
@@ -10,6 +11,7 @@ namespace weightcast::transport {
 std::span<const TransportFactory> BuiltinTransports() {
   static constexpr std::array kFactories = {
       TransportFactory{"shm", &CreateShmTransport},
+      TransportFactory{"verbs", &CreateVerbsTransport},
       TransportFactory{"tcp", &CreateTcpTransport},
   };
   return kFactories;

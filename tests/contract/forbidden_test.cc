@@ -93,13 +93,13 @@ TEST_P(ForbiddenTest, BytesCrossWhereWeMayNotCopyBetweenProcesses) {
   EXPECT_EQ(writer.channel().Receive(), "fine");
 }
 
-/// Another user's process is reached over sockets; nobody maps or copies its memory.
-TEST_P(ForbiddenTest, AnotherUserIsServedBySocketsAlone) {
+/// Another user's process is reached over a network; nobody maps or copies its memory.
+TEST_P(ForbiddenTest, AnotherUserIsServedByTheNetworkAlone) {
   if (getuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto become_nobody = [] {
     return setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0;
   };
-  if (factory().name == "tcp") {
+  if (factory().name == "tcp" || factory().name == "verbs") {
     Child child([&](Channel& channel) { Receive(channel, GetParam(), become_nobody); });
     return ThereAndBack(child, GetParam());
   }
@@ -137,7 +137,7 @@ TEST_P(ForbiddenTest, AnotherUserIsServedBySocketsAlone) {
   }
 }
 
-WC_CONTRACT(ForbiddenTest);
+WC_CONTRACT_ACROSS_PROCESSES(ForbiddenTest);
 
 }  // namespace
 }  // namespace weightcast::transport

@@ -195,7 +195,7 @@ TEST_P(ProcessTest, AStoppedTargetThatGoesOnLosesNothing) {
   for (const auto& [cookie, done] : here.side.completions) EXPECT_EQ(done.code, Code::kOk);
 }
 
-WC_CONTRACT(ProcessTest);
+WC_CONTRACT_ACROSS_PROCESSES(ProcessTest);
 
 }  // namespace
 }  // namespace weightcast::transport

@@ -21,6 +21,8 @@ Settings TestSettings() {
   Settings settings;
   settings.lease = std::chrono::seconds(2);
   settings.bind = "127.0.0.1";
+  // The devices that tests/rdma has made for this run.
+  if (const char* nics = std::getenv("WC_TEST_NICS"); nics != nullptr) settings.nics = nics;
   return settings;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 
 #include "contract/side.h"
@@ -63,12 +64,19 @@ class PairTest : public ContractTest {
   RemoteRegion remote{};
 };
 
-inline std::vector<Subject> AllSubjects() {
+inline std::vector<Subject> SubjectsThat(const std::function<bool(const TestedTransport&)>& serve) {
   std::vector<Subject> subjects;
-  for (const TransportFactory& factory : TestedTransports()) {
-    for (const bool shared : {true, false}) subjects.push_back({factory, shared});
+  for (const TestedTransport& tested : TestedTransports()) {
+    if (!serve(tested)) continue;
+    for (const bool shared : {true, false}) subjects.push_back({tested.factory, shared});
   }
   return subjects;
+}
+inline std::vector<Subject> AllSubjects() {
+  return SubjectsThat([](const TestedTransport&) { return true; });
+}
+inline std::vector<Subject> SubjectsAcrossProcesses() {
+  return SubjectsThat([](const TestedTransport& tested) { return tested.crosses_processes; });
 }
 
 inline std::string SubjectName(const ::testing::TestParamInfo<Subject>& info) {
@@ -78,5 +86,8 @@ inline std::string SubjectName(const ::testing::TestParamInfo<Subject>& info) {
 /// After the last test of each suite.
 #define WC_CONTRACT(suite) \
   INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(AllSubjects()), SubjectName)
+/// The same for a suite whose peer is another process.
+#define WC_CONTRACT_ACROSS_PROCESSES(suite) \
+  INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(SubjectsAcrossProcesses()), SubjectName)
 
 }  // namespace weightcast::transport

@@ -1,12 +1,15 @@
 #pragma once
 
-#include <array>
-#include <span>
+#include <cstdlib>
+#include <vector>
 
+#include "fake_ibverbs/fabric.h"
 #include "transport/shm/factory.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/factory.h"
 #include "transport/transport.h"
+#include "transport/verbs/factory.h"
+#include "transport/verbs/verbs_transport.h"
 
 namespace weightcast::transport {
 
@@ -15,14 +18,35 @@ inline Result<std::unique_ptr<Transport>> CreateShmRing(const TransportOptions& 
   return shm::ShmTransport::Create(options, /*cross_copy=*/false);
 }
 
+/// Queue pairs over two NICs that are a network inside this process: each transport is a host of it.
+inline Result<std::unique_ptr<Transport>> CreateVerbsOnFake(const TransportOptions& options) {
+  static fake::Fabric fabric({.background = true});
+  fake::HostConfig host;
+  host.devices.assign(2, {});
+  for (int i = 0; i < 2; ++i) {
+    fake::DeviceConfig& device = host.devices[static_cast<size_t>(i)];
+    device.name = i == 0 ? "fake0" : "fake1";
+    device.ports[0].rail = i;
+    device.rounds_up = device.keeps_completions = true;
+  }
+  return verbs::VerbsTransport::Create(options, fabric.NewHost(host));
+}
+
 /// Every transport that the suite runs over.
-inline std::span<const TransportFactory> TestedTransports() {
-  static constexpr std::array kFactories = {
-      TransportFactory{"tcp", &CreateTcpTransport},
-      TransportFactory{"shm", &CreateShmTransport},
-      TransportFactory{"shm_ring", &CreateShmRing},
+struct TestedTransport {
+  TransportFactory factory;
+  bool crosses_processes = true;
+};
+inline std::vector<TestedTransport> TestedTransports() {
+  std::vector<TestedTransport> tested = {
+      {{"tcp", &CreateTcpTransport}},
+      {{"shm", &CreateShmTransport}},
+      {{"shm_ring", &CreateShmRing}},
+      {{"verbs_fake", &CreateVerbsOnFake}, /*crosses_processes=*/false},
   };
-  return kFactories;
+  // Where there is a device: tests/rdma.
+  if (std::getenv("WC_TEST_VERBS") != nullptr) tested.push_back({{"verbs", &CreateVerbsTransport}});
+  return tested;
 }
 
 }  // namespace weightcast::transport

@@ -1,54 +1,7 @@
-#include <dlfcn.h>
-#include <pthread.h>
-
-#include <cstdlib>
-#include <new>
-
+#include "system/counted.h"
 #include "system/endpoint_linked.h"
 
 // What a transfer costs besides moving its bytes: this program counts its own allocations and locks.
-
-namespace {
-
-/// Counted while a thread asks for it.
-struct Counted {
-  bool on = false;
-  int allocations = 0;
-  int locks = 0;
-};
-thread_local Counted counted;
-
-void* CountedAllocation(size_t size) {
-  if (counted.on) ++counted.allocations;
-  void* const memory = std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-int CountedLock(const char* name, void* lock) {
-  if (counted.on) ++counted.locks;
-  using Lock = int (*)(void*);
-  return reinterpret_cast<Lock>(dlsym(RTLD_NEXT, name))(lock);
-}
-
-}  // namespace
-
-void* operator new(size_t size) { return CountedAllocation(size); }
-void* operator new[](size_t size) { return CountedAllocation(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-
-extern "C" {
-int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept { return CountedLock("pthread_mutex_lock", mutex); }
-int pthread_rwlock_rdlock(pthread_rwlock_t* lock) noexcept {
-  return CountedLock("pthread_rwlock_rdlock", lock);
-}
-int pthread_rwlock_wrlock(pthread_rwlock_t* lock) noexcept {
-  return CountedLock("pthread_rwlock_wrlock", lock);
-}
-}
 
 namespace weightcast::system_test {
 namespace {

@@ -8,8 +8,10 @@ namespace weightcast::system_test {
 class Linked {
  public:
   Linked(const PeerSetup& setup, size_t size, const std::string& access = "readwrite")
-      : peer(setup, size), area(size, setup.shared) {
-    endpoint = *Endpoint::Create(OptionsOf(setup, "test"));
+      : Linked(setup, setup, size, access) {}
+  Linked(const PeerSetup& ours, const PeerSetup& theirs, size_t size, const std::string& access = "readwrite")
+      : peer(theirs, size), area(size, ours.shared) {
+    endpoint = *Endpoint::Create(OptionsOf(ours, "test"));
     peer.Open();
     auto connected = endpoint->Connect(peer.addresses(), peer.identity(), Soon());
     EXPECT_TRUE(connected.ok()) << connected.status().ToString();

@@ -105,14 +105,18 @@ struct PeerSetup {
   std::string token = "secret";
   uint32_t rank = 0;
   Incarnation incarnation = 0;
+  std::string nics{};  ///< As the setting; empty: all.
 };
 
 inline EndpointOptions OptionsOf(const PeerSetup& setup, std::string role) {
   EndpointOptions options;
   options.self = {"job", std::move(role), "", setup.rank, setup.incarnation};
   options.token = setup.token;
-  const std::map<std::string, std::string> settings = {
-      {"bind", "127.0.0.1"}, {"transport", setup.transport}, {"lease", setup.lease}, {"chunk", "256K"}};
+  const std::map<std::string, std::string> settings = {{"bind", "127.0.0.1"},
+                                                       {"transport", setup.transport},
+                                                       {"lease", setup.lease},
+                                                       {"chunk", "256K"},
+                                                       {"nics", setup.nics}};
   for (const auto& [name, value] : settings) {
     if (!options.settings.Set(name, value).ok()) std::abort();
   }

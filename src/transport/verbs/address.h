@@ -1,0 +1,84 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "weightcast/status.h"
+
+namespace weightcast::transport::verbs {
+
+using Gid = std::array<uint8_t, 16>;
+
+/// Where one port of one device can be reached: what its peer needs to connect a queue pair.
+struct Address {
+  bool infiniband = false;  ///< Else RoCE v2.
+  uint8_t mtu = 0;          ///< enum ibv_mtu of what is active.
+  uint8_t reads = 0;        ///< Reads of a peer that one queue pair serves at once.
+  uint16_t lid = 0;         ///< InfiniBand.
+  Gid gid{};
+  uint8_t subnet_bits = 0;  ///< How many leading bits of `gid` are the same for all on its subnet.
+};
+
+/// One subnet: packets go there directly.
+bool SameSubnet(const Address& x, const Address& y);
+/// Both speak the same protocol: there may be a road, over routers.
+bool SameKind(const Address& x, const Address& y);
+/// "10.0.0.1", "fe80::1" or "LID 7".
+std::string ToString(const Address& address);
+
+/// A queue pair as its peer needs to know it. Both numbers have 24 bits.
+struct QueueName {
+  uint32_t number = 0;
+  uint32_t psn = 0;
+};
+
+inline constexpr size_t kMaxNics = 16;
+inline constexpr size_t kMaxLanes = 64;
+
+/// What the initiator has made: for each device a control queue pair and data ones.
+struct OfferedNic {
+  uint8_t index = 0;  ///< Among the initiator's NICs, as in its region keys.
+  Address address;
+  QueueName control;
+  std::vector<QueueName> data;
+};
+struct Offer {
+  uint64_t cookie = 0;
+  std::vector<OfferedNic> nics;
+};
+/// The responder's choice: for a device of the offer one of its own.
+struct AnsweredRail {
+  uint8_t offered = 0;  ///< Index in the offer.
+  uint8_t nic = 0;      ///< Index of the responder's device, as in its region keys.
+  Address address;
+  QueueName control;
+  std::vector<QueueName> data;  ///< For the first ones of the offer.
+};
+struct Answer {
+  uint64_t cookie = 0;
+  std::vector<AnsweredRail> rails;
+};
+
+std::string Encode(const Offer& offer);
+std::string Encode(const Answer& answer);
+/// kProtocol for everything that Encode does not write.
+Result<Offer> ParseOffer(std::string_view bytes);
+Result<Answer> ParseAnswer(std::string_view bytes);
+
+/// What a peer needs to reach a region: its place and its key in each of the owner's devices.
+struct RegionKey {
+  uint32_t id = 0;
+  uint32_t generation = 0;
+  uint8_t access = 0;
+  uint64_t base = 0;
+  uint64_t length = 0;
+  std::vector<uint32_t> rkeys;
+};
+std::string Encode(const RegionKey& key);
+Result<RegionKey> ParseRegionKey(std::string_view bytes);
+
+}  // namespace weightcast::transport::verbs

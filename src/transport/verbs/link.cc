@@ -1,0 +1,265 @@
+#include "transport/verbs/link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace weightcast::transport::verbs {
+namespace {
+
+/// Regions that a peer may have here are known by small ids as well.
+constexpr uint32_t kMaxPeerRegion = kMaxRegionId;
+
+}  // namespace
+
+// --- Traffic
+
+size_t Link::Post(uint32_t lane, std::span<const Op> ops) {
+  if (state_ != State::kReady || lane >= lanes_.size()) return 0;
+  Lane& target = *lanes_[lane];
+  size_t taken = 0;
+  while (taken < ops.size() && target.HasRoom() && !shared_.events.full()) target.Push(ops[taken++]);
+  if (taken > 0) target.Pump();
+  return taken;
+}
+
+void Link::Touch() {
+  if (std::exchange(touched_, true)) return;
+  shared_.touched.push_back(terms_.id);
+}
+
+void Link::Continue() {
+  touched_ = false;
+  PumpLanes();
+  LookAtBarriers();
+}
+
+void Link::PumpLanes() {
+  for (const auto& lane : lanes_) {
+    if (state_ == State::kReady) lane->Pump();  // One that breaks may take the link with it.
+  }
+}
+
+const ImportedRegion* Link::FindImport(RemoteRegion region) const {
+  const auto index = static_cast<size_t>(region);
+  if (index >= imports_.size() || imports_[index].generation == 0) return nullptr;
+  return &imports_[index];
+}
+
+void Link::AddImport(uint32_t index, ImportedRegion region) {
+  if (index >= imports_.size()) imports_.resize(index + 1);
+  // Taken back before it was imported: it is known, and nothing may be done with it.
+  if (region.id < over_regions_.size() && over_regions_[region.id] >= region.generation)
+    region.access = Access::kLocal;
+  imports_[index] = std::move(region);
+}
+
+bool Link::RemoveImport(RemoteRegion region) {
+  if (FindImport(region) == nullptr) return false;
+  imports_[static_cast<size_t>(region)] = {};
+  return true;
+}
+
+// --- Messages
+
+void Link::Say(const ControlMessage& message) {
+  if (control_->Send(message)) return;
+  GoDown({Code::kExhausted, "the peer does not take its messages"});
+}
+
+void Link::OnControl(const ControlMessage& message) {
+  if (closed_ && std::holds_alternative<Bye>(message)) return Leave();
+  if (closed_ || state_ == State::kDown) return;
+  if (std::holds_alternative<Start>(message)) {
+    OnStart();
+  } else if (std::holds_alternative<Started>(message)) {
+    OnStarted();
+  } else if (const auto* opened = std::get_if<GrantOpened>(&message)) {
+    grants_.Opened(opened->grant, opened->lease);
+    Touch();
+  } else if (const auto* ask = std::get_if<AskGrant>(&message)) {
+    if (leases_.IsOpen(ask->grant)) {
+      Say(GrantOpened{ask->grant, leases_.Of(ask->grant)});
+    } else {
+      Say(GrantClosed{ask->grant});
+    }
+  } else if (const auto* closed = std::get_if<GrantClosed>(&message)) {
+    grants_.Deny(closed->grant);
+    PumpLanes();
+    grants_.EndDenial();
+  } else if (const auto* revoke = std::get_if<RevokeGrant>(&message)) {
+    grants_.Closed(revoke->grant);
+    BeginBarrier(revoke->fence);
+  } else if (const auto* over = std::get_if<RegionOver>(&message)) {
+    OnRegionOver(*over);
+  } else if (const auto* fenced = std::get_if<Fenced>(&message)) {
+    const auto found = std::ranges::find(fences_, fenced->fence, &Fence::number);
+    if (found == fences_.end()) return;  // Made by force meanwhile.
+    const Fence fence = *found;
+    fences_.erase(found);
+    EndFence(fence);
+  } else if (const auto* queue_over = std::get_if<QueueOver>(&message)) {
+    OnQueueOver(*queue_over);
+  } else if (const auto* offer = std::get_if<QueueOffer>(&message)) {
+    OnQueueOffer(*offer);
+  } else if (const auto* answer = std::get_if<QueueAnswer>(&message)) {
+    OnQueueAnswer(*answer);
+  } else {
+    GoDown({Code::kUnavailable, "the peer has closed the link"});
+  }
+}
+
+void Link::OnRegionOver(const RegionOver& over) {
+  if (over.id >= kMaxPeerRegion)
+    return GoDown({Code::kProtocol, "the peer takes back a region that cannot be"});
+  if (over.id >= over_regions_.size()) over_regions_.resize(over.id + 1);
+  over_regions_[over.id] = std::max(over_regions_[over.id], over.generation);
+  for (ImportedRegion& import : imports_) {
+    if (import.id == over.id && import.generation == over.generation) import.access = Access::kLocal;
+  }
+  BeginBarrier(over.fence);
+}
+
+// --- Grants and fences
+
+void Link::AskFor(const GrantName& grant) {
+  if (grants_.Ask(grant)) Say(AskGrant{grant});
+}
+
+Status Link::OpenGrant(const GrantName& grant) {
+  if (state_ == State::kDown || control_ == nullptr)
+    return {Code::kUnavailable, "the link to this peer is down"};
+  WC_RETURN_IF_ERROR(leases_.Open(grant));
+  Say(GrantOpened{grant, leases_.Of(grant)});
+  return Status::Ok();
+}
+
+void Link::Revoke(const GrantName& grant) {
+  leases_.Close(grant);  // No signal of it from here on.
+  Fence fence{.number = ++last_fence_, .grant = grant, .region = nullptr, .deadline = {}};
+  if (state_ == State::kDown || control_ == nullptr) return EndFence(fence);
+  Say(RevokeGrant{grant, fence.number});
+  BeginFence(fence);
+}
+
+void Link::Forget(LocalRegion& region) {
+  if (region.access == Access::kLocal || state_ == State::kDown || control_ == nullptr) return;
+  ++region.uses;
+  Fence fence{.number = ++last_fence_, .grant = {}, .region = &region, .deadline = {}};
+  Say(RegionOver{region.id, region.generation, fence.number});
+  BeginFence(fence);
+}
+
+void Link::BeginFence(Fence fence) {
+  const bool reachable = std::ranges::any_of(lanes_, [](const auto& lane) { return lane->has_queue(); });
+  if (!reachable || state_ == State::kDown) return EndFence(fence);
+  // A region's fence costs a late writer one lane; a grant's costs the peer all of them.
+  fence.deadline = Clock::now() + shared_.settings.lease / (fence.region != nullptr ? 16 : 4);
+  fences_.push_back(fence);
+  shared_.next_step = TimePoint{};
+}
+
+void Link::EndFence(const Fence& fence) {
+  if (fence.region != nullptr) return shared_.regions.Unuse(*fence.region);
+  shared_.events.Push(Revoked{terms_.id, fence.grant});
+}
+
+/// A region's key is taken out of the devices next, which fences by itself; a grant has no key.
+void Link::MakeFences(TimePoint now) {
+  const auto late = std::stable_partition(fences_.begin(), fences_.end(),
+                                          [now](const Fence& fence) { return now < fence.deadline; });
+  const std::vector<Fence> made(late, fences_.end());
+  fences_.erase(late, fences_.end());
+  const bool grant = std::ranges::any_of(made, [](const Fence& fence) { return fence.region == nullptr; });
+  for (uint32_t queue = rails(); grant && queue < lives_.size() && state_ != State::kDown; ++queue) {
+    EndQueue(queue, {Code::kUnavailable, "the peer did not answer in time that it has stopped writing"});
+  }
+  for (const Fence& fence : made) EndFence(fence);
+}
+
+void Link::BeginBarrier(uint64_t number) {
+  // First what waits is refused, so that nothing more is posted under what was taken back.
+  PumpLanes();
+  Barrier barrier{.fence = number, .lanes = {}};
+  for (uint32_t i = 0; i < lanes_.size(); ++i) {
+    barrier.lanes.push_back({.life = lives_[rails() + i].number, .posted = lanes_[i]->posted()});
+  }
+  barriers_.push_back(std::move(barrier));
+  LookAtBarriers();
+}
+
+void Link::LookAtBarriers() {
+  const auto done = [this](const Barrier& barrier) {
+    for (uint32_t i = 0; i < lanes_.size(); ++i) {
+      const Life& life = lives_[rails() + i];
+      const Barrier::Mark& mark = barrier.lanes[i];
+      if (life.number != mark.life || life.stage == Stage::kOver) continue;
+      if (life.stage == Stage::kEnding || !lanes_[i]->HasDone(mark.posted)) return false;
+    }
+    return true;
+  };
+  while (!barriers_.empty() && done(barriers_.front())) {
+    const uint64_t fence = barriers_.front().fence;
+    barriers_.erase(barriers_.begin());
+    Say(Fenced{fence});
+  }
+}
+
+// --- The end
+
+void Link::GoDown(Status reason) {
+  if (state_ == State::kDown) return;
+  state_ = State::kDown;
+  offered_.clear();
+  for (uint32_t queue = 0; queue < lives_.size(); ++queue) DestroyQueue(queue, reason);
+  for (const auto& lane : lanes_) lane->Settle(Code::kUnavailable, /*peer_alive=*/false);
+  for (const Fence& fence : std::exchange(fences_, {})) EndFence(fence);
+  barriers_.clear();
+  shared_.events.Push(LinkDown{terms_.id, std::move(reason)});
+}
+
+void Link::Close() {
+  const bool says_bye = state_ != State::kDown && control_ != nullptr && control_->any_open();
+  if (says_bye) Say(Bye{});
+  closed_ = true;
+  offered_.clear();
+  for (const auto& lane : lanes_) lane->Close(Code::kCancelled);
+  for (Life& life : lives_) life.waiting.reset();
+  if (!says_bye) Leave();
+  for (const Fence& fence : std::exchange(fences_, {})) EndFence(fence);
+  barriers_.clear();
+  state_ = State::kDown;
+}
+
+/// There is nobody to say goodbye to.
+void Link::Leave() {
+  for (uint32_t rail = 0; rail < rails(); ++rail) control_->Break(rail);
+}
+
+// --- Time
+
+void Link::Step(TimePoint now) {
+  if (closed_ || state_ == State::kDown) return;
+  if (state_ != State::kReady) {
+    if (now >= terms_.deadline) GoDown({Code::kTimedOut, "the link was not ready in time"});
+    return;
+  }
+  if (!fences_.empty()) MakeFences(now);
+  for (uint32_t queue = 0; queue < lives_.size() && state_ == State::kReady; ++queue) {
+    if (lives_[queue].stage == Stage::kOver && now >= lives_[queue].again) OfferNext(queue);
+  }
+}
+
+TimePoint Link::NextStep() const {
+  if (closed_ || state_ == State::kDown) return TimePoint::max();
+  if (state_ != State::kReady) return terms_.deadline;
+  TimePoint next = TimePoint::max();
+  for (const Fence& fence : fences_) next = std::min(next, fence.deadline);
+  for (const Life& life : lives_) {
+    if (life.stage == Stage::kOver) next = std::min(next, life.again);
+  }
+  return next;
+}
+
+}  // namespace weightcast::transport::verbs

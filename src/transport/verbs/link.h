@@ -1,0 +1,195 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/verbs/control.h"
+#include "transport/verbs/lane.h"
+
+namespace weightcast::transport::verbs {
+
+/// What a link knows from its beginning.
+struct LinkTerms {
+  LinkId id{};
+  Role role = Role::kInitiator;
+  TimePoint deadline;  ///< To become ready.
+  uint32_t lanes = 0;  ///< Wanted; 0: by the number of NICs and peers.
+};
+
+/// One peer: lanes over queue pairs on rails, the grants on both sides, fences. docs/verbs.md.
+///
+/// Its queue pairs have numbers: first one control queue pair for each rail, then the lanes, rail by rail in
+/// turn.
+class Link final : private Lane::Host, private Control::Host {
+ public:
+  using Nics = std::span<const std::unique_ptr<Nic>>;
+  Link(const Shared& shared, Nics nics, const LinkTerms& terms);
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  ~Link() override;
+
+  // --- Opening
+  Result<std::string> MakeOffer();
+  Result<std::string> MakeAnswer(std::string_view offer);
+  Status Establish(std::string_view answer);
+  [[nodiscard]] const LinkTerms& terms() const { return terms_; }
+  [[nodiscard]] bool down() const { return state_ == State::kDown; }
+  [[nodiscard]] std::string Describe() const;
+
+  // --- Ending
+  /// Completes everything and destroys the data queue pairs. What is left says goodbye: until `gone`.
+  void Close();
+  /// After Close: the goodbye has been delivered, or cannot be.
+  [[nodiscard]] bool gone() const { return control_ == nullptr || control_->lost() || control_->delivered(); }
+
+  // --- Traffic
+  size_t Post(uint32_t lane, std::span<const Op> ops);
+  /// Goes on with what was touched.
+  void Continue();
+  void AddImport(uint32_t index, ImportedRegion region);
+  /// False: there is none.
+  bool RemoveImport(RemoteRegion region);
+
+  // --- Grants and fences
+  Status OpenGrant(const GrantName& grant);
+  void Revoke(const GrantName& grant);
+  /// The peer may write to it no more. It is used until that is certain.
+  void Forget(LocalRegion& region);
+
+  // --- Time and devices
+  void Step(TimePoint now);
+  [[nodiscard]] TimePoint NextStep() const;
+  /// Its port went down or came up, or it died.
+  void OnNicChanged(const Nic& nic);
+
+ private:
+  enum class State : uint8_t {
+    kNew,       ///< Initiator: offered.
+    kProbing,   ///< Initiator: established, probes are out.
+    kStarting,  ///< Initiator: Start is out. Responder: waits for it.
+    kReady,
+    kDown,
+  };
+  struct Rail {
+    uint8_t nic = 0;
+    uint8_t peer_nic = 0;
+    Address peer;
+  };
+  enum class Stage : uint8_t {
+    kMade,     ///< Not connected yet.
+    kProbing,  ///< Connected; initiator: our probe is out; responder: it has to come.
+    kUp,
+    kEnding,   ///< Ours is destroyed; the peer's may not be.
+    kOver,     ///< Both are.
+    kOffered,  ///< Initiator: the next life is offered.
+  };
+  /// One queue pair's lives, one after another.
+  struct Life {
+    uint32_t rail = 0;
+    uint32_t number = 1;
+    Stage stage = Stage::kMade;
+    bool peer_over = false;
+    uint32_t failures = 0;  ///< In a row.
+    TimePoint began{};
+    TimePoint again = TimePoint::max();  ///< kOver, initiator: when to offer the next.
+    std::unique_ptr<Queue> waiting{};    ///< kOffered: made, not connected.
+  };
+  /// At the target: the peer has been told, and has not answered.
+  struct Fence {
+    uint64_t number = 0;
+    GrantName grant;                ///< Or
+    LocalRegion* region = nullptr;  ///< one of these.
+    TimePoint deadline;
+  };
+  /// At the writer: answered once this has completed.
+  struct Barrier {
+    uint64_t fence = 0;
+    struct Mark {
+      uint32_t life = 0;
+      uint32_t posted = 0;
+    };
+    std::vector<Mark> lanes;
+  };
+
+  // Lane::Host and Control::Host
+  const ImportedRegion* FindImport(RemoteRegion region) const override;
+  void AskFor(const GrantName& grant) override;
+  void Touch() override;
+  void OnControl(const ControlMessage& message) override;
+  void OnQueueProbed(uint32_t queue, const Probe& probe) override;
+  void OnQueueProven(uint32_t queue) override;
+  void OnQueueBroken(uint32_t queue, Status reason) override;
+
+  // Opening: link_open.cc
+  [[nodiscard]] uint32_t DataQueuesOf(const Nic& nic) const;
+  Status MakeLanes(const std::vector<uint32_t>& counts, uint64_t own_cookie);
+  [[nodiscard]] std::vector<int> PairNics(const Offer& offer) const;
+  void LookWhetherProbed();
+  void OnStart();
+  void OnStarted();
+  void BeReady();
+
+  // Queue pairs' lives: link_lives.cc
+  [[nodiscard]] uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
+  [[nodiscard]] Nic& NicOf(const Life& life) const { return *nics_[rails_[life.rail].nic]; }
+  [[nodiscard]] bool IsControl(uint32_t queue) const { return queue < rails(); }
+  Lane& LaneOf(uint32_t queue) { return *lanes_[queue - rails()]; }
+  Result<std::unique_ptr<Queue>> MakeQueue(uint32_t queue);
+  void BeginQueue(uint32_t queue, std::unique_ptr<Queue> made, bool probe);
+  void DestroyQueue(uint32_t queue, const Status& reason);
+  void EndQueue(uint32_t queue, const Status& reason);
+  void SettleQueue(uint32_t queue);
+  void OpenQueue(uint32_t queue);
+  void PlanNext(Life& life, TimePoint now);
+  void OfferNext(uint32_t queue);
+  void OnQueueOver(const QueueOver& message);
+  void OnQueueOffer(const QueueOffer& message);
+  void OnQueueAnswer(const QueueAnswer& message);
+
+  // Messages and fences
+  void PumpLanes();
+  void Say(const ControlMessage& message);
+  void OnRegionOver(const RegionOver& over);
+  void BeginFence(Fence fence);
+  void EndFence(const Fence& fence);
+  /// What has been asked for in vain until now is made so.
+  void MakeFences(TimePoint now);
+  void BeginBarrier(uint64_t fence);
+  void LookAtBarriers();
+  void GoDown(Status reason);
+  void Leave();
+
+  Shared shared_;
+  Nics nics_;
+  LinkTerms terms_;
+  State state_ = State::kNew;
+  bool closed_ = false;
+  bool touched_ = false;
+  std::string last_reason_;  ///< Why a queue pair broke.
+  uint64_t own_cookie_;
+  uint64_t peer_cookie_ = 0;
+  std::vector<Rail> rails_;
+  std::vector<Life> lives_;
+  std::unique_ptr<Control> control_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<ImportedRegion> imports_;
+  std::vector<uint32_t> over_regions_;  ///< By id: the last generation that the peer has taken back.
+  Leases leases_;
+  PeerGrants grants_;
+  std::vector<Fence> fences_;
+  std::vector<Barrier> barriers_;
+  uint64_t last_fence_ = 0;
+  /// Initiator, until it is established: by NIC, what was offered.
+  struct Offered {
+    uint8_t nic = 0;
+    std::unique_ptr<Queue> control;
+    std::vector<std::unique_ptr<Queue>> data;
+  };
+  std::vector<Offered> offered_;
+};
+
+}  // namespace weightcast::transport::verbs

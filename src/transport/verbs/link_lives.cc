@@ -1,0 +1,180 @@
+// Queue pairs that fail and begin again.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "transport/backoff.h"
+#include "transport/verbs/link.h"
+
+namespace weightcast::transport::verbs {
+
+Result<std::unique_ptr<Queue>> Link::MakeQueue(uint32_t queue) {
+  return Queue::Create(NicOf(lives_[queue]), IsControl(queue) ? Control::kDepth : Lane::kRequests);
+}
+
+void Link::BeginQueue(uint32_t queue, std::unique_ptr<Queue> made, bool probe) {
+  Life& life = lives_[queue];
+  life.stage = Stage::kProbing;
+  life.peer_over = false;
+  life.began = Clock::now();
+  std::optional<Probe> hello;
+  if (probe) hello = {.cookie = peer_cookie_, .queue = static_cast<uint16_t>(queue), .life = life.number};
+  if (IsControl(queue)) {
+    control_->Begin(queue, std::move(made), hello);
+  } else {
+    LaneOf(queue).Begin(std::move(made), hello);
+  }
+}
+
+/// Initiator: our probe has arrived.
+void Link::OnQueueProven(uint32_t queue) {
+  OpenQueue(queue);
+  LookWhetherProbed();
+}
+
+/// Responder: the initiator's has.
+void Link::OnQueueProbed(uint32_t queue, const Probe& probe) {
+  const Life& life = lives_[queue];
+  if (terms_.role != Role::kResponder || probe.cookie != own_cookie_ || probe.queue != queue ||
+      probe.life != life.number) {
+    return OnQueueBroken(queue, {Code::kProtocol, "the peer's probe is for another queue pair"});
+  }
+  if (life.stage == Stage::kProbing) OpenQueue(queue);
+}
+
+void Link::OpenQueue(uint32_t queue) {
+  lives_[queue].stage = Stage::kUp;
+  if (IsControl(queue)) return control_->Open(queue);
+  if (state_ != State::kReady) return;  // All at once, then.
+  LaneOf(queue).Open();
+  shared_.events.Push(LaneUp{terms_.id, queue - rails()});
+}
+
+void Link::OnQueueBroken(uint32_t queue, Status reason) {
+  EndQueue(queue, reason);
+  LookWhetherProbed();
+}
+
+void Link::DestroyQueue(uint32_t queue, const Status& reason) {
+  lives_[queue].waiting.reset();
+  if (IsControl(queue)) {
+    control_->Break(queue);
+  } else {
+    LaneOf(queue).Break(reason);
+  }
+}
+
+/// Ours is destroyed, and the peer is told over what is left.
+void Link::EndQueue(uint32_t queue, const Status& reason) {
+  Life& life = lives_[queue];
+  if (closed_ || state_ == State::kDown) return DestroyQueue(queue, reason);
+  if (life.stage == Stage::kEnding || life.stage == Stage::kOver) return;
+  last_reason_ = reason.message();
+  life.stage = Stage::kEnding;
+  WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", NicOf(life).name(), " ends: ", reason.message());
+  DestroyQueue(queue, reason);
+  if (state_ != State::kProbing && control_->lost()) {
+    return GoDown({reason.code(), StrCat("no road to the peer is left; ", reason.message())});
+  }
+  Say(QueueOver{static_cast<uint16_t>(queue), life.number});
+  control_->TestOthers();
+  if (life.peer_over) SettleQueue(queue);
+}
+
+/// Both ends are destroyed: nothing of this life can land any more, here or there.
+void Link::SettleQueue(uint32_t queue) {
+  Life& life = lives_[queue];
+  life.stage = Stage::kOver;
+  if (!IsControl(queue)) LaneOf(queue).Settle(Code::kUnavailable, /*peer_alive=*/true);
+  Touch();  // A barrier may have waited for it.
+  if (terms_.role != Role::kInitiator) return;
+  const TimePoint now = Clock::now();
+  if (now - life.began >= kGoodLife) life.failures = 0;
+  PlanNext(life, now);
+}
+
+void Link::PlanNext(Life& life, TimePoint now) {
+  life.again = now + WaitAfter(life.failures++);
+  shared_.next_step = TimePoint{};
+}
+
+void Link::OfferNext(uint32_t queue) {
+  Life& life = lives_[queue];
+  life.again = TimePoint::max();
+  if (!NicOf(life).up() || !control_->any_open()) return PlanNext(life, Clock::now());
+  auto made = MakeQueue(queue);
+  if (!made.ok()) {
+    WC_LOG(kInfo, "verbs: ", made.status().message());
+    return PlanNext(life, Clock::now());
+  }
+  ++life.number;
+  life.stage = Stage::kOffered;
+  life.peer_over = false;
+  life.began = Clock::now();
+  life.waiting = std::move(*made);
+  const QueueName name = life.waiting->name();
+  Say(QueueOffer{static_cast<uint16_t>(queue), life.number, name.number, name.psn});
+}
+
+void Link::OnQueueOver(const QueueOver& message) {
+  if (message.queue >= lives_.size())
+    return GoDown({Code::kProtocol, "the peer ends a queue pair that is not there"});
+  Life& life = lives_[message.queue];
+  if (message.life != life.number) return;  // Of a life that is over.
+  life.peer_over = true;
+  if (life.stage == Stage::kEnding) return SettleQueue(message.queue);
+  OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has given it up"});
+}
+
+void Link::OnQueueOffer(const QueueOffer& message) {
+  const bool fits = message.queue < lives_.size() && terms_.role == Role::kResponder &&
+                    lives_[message.queue].stage == Stage::kOver &&
+                    message.life == lives_[message.queue].number + 1;
+  if (!fits) return GoDown({Code::kProtocol, "the peer offers a queue pair out of turn"});
+  Life& life = lives_[message.queue];
+  life.number = message.life;
+  const Status down(Code::kUnavailable, "port is down");
+  auto made = NicOf(life).up() ? MakeQueue(message.queue) : Result<std::unique_ptr<Queue>>(down);
+  Status connected = made.status();
+  if (made.ok()) {
+    connected = (*made)->Connect(rails_[life.rail].peer, {message.number, message.psn}, shared_.settings);
+  }
+  if (!connected.ok()) {
+    WC_LOG(kInfo, "verbs: ", connected.message());
+    return Say(QueueOver{message.queue, message.life});
+  }
+  const QueueName name = (*made)->name();
+  BeginQueue(message.queue, std::move(*made), /*probe=*/false);
+  Say(QueueAnswer{message.queue, message.life, name.number, name.psn});
+}
+
+void Link::OnQueueAnswer(const QueueAnswer& message) {
+  if (message.queue >= lives_.size() || terms_.role != Role::kInitiator) {
+    return GoDown({Code::kProtocol, "the peer answers an offer that was not made"});
+  }
+  Life& life = lives_[message.queue];
+  if (life.stage != Stage::kOffered || message.life != life.number) return;  // Ended meanwhile.
+  const Status connected =
+      life.waiting->Connect(rails_[life.rail].peer, {message.number, message.psn}, shared_.settings);
+  if (!connected.ok()) return EndQueue(message.queue, connected);
+  BeginQueue(message.queue, std::move(life.waiting), /*probe=*/true);
+}
+
+void Link::OnNicChanged(const Nic& nic) {
+  if (closed_ || state_ == State::kDown) return;
+  for (uint32_t queue = 0; queue < lives_.size() && state_ != State::kDown; ++queue) {
+    Life& life = lives_[queue];
+    if (&NicOf(life) != &nic) continue;
+    if (!nic.up()) {
+      EndQueue(queue, {Code::kUnavailable, StrCat(nic.name(), " is down")});
+    } else if (life.stage == Stage::kOver && life.again != TimePoint::max()) {
+      life.failures = 0;
+      life.again = TimePoint{};
+      shared_.next_step = TimePoint{};
+    }
+  }
+  LookWhetherProbed();
+}
+
+}  // namespace weightcast::transport::verbs

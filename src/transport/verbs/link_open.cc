@@ -1,0 +1,252 @@
+// How a link comes to be: which NICs meet, and which queue pairs work.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/random.h"
+#include "base/strings.h"
+#include "transport/verbs/link.h"
+
+namespace weightcast::transport::verbs {
+namespace {
+
+constexpr uint32_t kDataQueues = 2;
+/// A NIC with more queue pairs than this gives each peer one lane only.
+constexpr uint32_t kManyQueues = 512;
+
+}  // namespace
+
+Link::Link(const Shared& shared, Nics nics, const LinkTerms& terms)
+    : shared_(shared), nics_(nics), terms_(terms), own_cookie_(RandomId()) {}
+
+Link::~Link() {
+  for (const Fence& fence : fences_) {
+    if (fence.region != nullptr) shared_.regions.Unuse(*fence.region);
+  }
+}
+
+uint32_t Link::DataQueuesOf(const Nic& nic) const {
+  const auto up = static_cast<uint32_t>(std::ranges::count_if(nics_, [](const auto& n) { return n->up(); }));
+  if (terms_.lanes > 0) return std::min((terms_.lanes + up - 1) / up, static_cast<uint32_t>(kMaxLanes) / up);
+  return nic.queues() > kManyQueues ? 1 : kDataQueues;
+}
+
+Result<std::string> Link::MakeOffer() {
+  Offer offer{.cookie = own_cookie_, .nics = {}};
+  Status last(Code::kUnavailable, "no RDMA port is up");
+  for (const auto& nic : nics_) {
+    if (!nic->up()) {
+      last = nic->why_down();
+      continue;
+    }
+    Offered made{.nic = nic->index(), .control = nullptr, .data = {}};
+    auto control = Queue::Create(*nic, Control::kDepth);
+    if (!control.ok()) {
+      last = control.status();
+      continue;
+    }
+    made.control = std::move(*control);
+    OfferedNic told{
+        .index = nic->index(), .address = nic->address(), .control = made.control->name(), .data = {}};
+    for (uint32_t i = DataQueuesOf(*nic); i > 0; --i) {
+      auto data = Queue::Create(*nic, Lane::kRequests);
+      if (!data.ok()) {
+        last = data.status();
+        break;
+      }
+      told.data.push_back((*data)->name());
+      made.data.push_back(std::move(*data));
+    }
+    if (made.data.empty()) continue;
+    offer.nics.push_back(std::move(told));
+    offered_.push_back(std::move(made));
+  }
+  if (offered_.empty()) return last;
+  return Encode(offer);
+}
+
+/// For each NIC of the offer one of ours that it reaches, or -1. On one subnet if any pair is; those that
+/// this link, and then all links, use least.
+std::vector<int> Link::PairNics(const Offer& offer) const {
+  const auto reaches = [&](const OfferedNic& theirs, const Nic& ours, bool routed) {
+    return ours.up() &&
+           (routed ? SameKind(theirs.address, ours.address()) : SameSubnet(theirs.address, ours.address()));
+  };
+  const bool routed = std::ranges::none_of(offer.nics, [&](const OfferedNic& theirs) {
+    return std::ranges::any_of(nics_, [&](const auto& ours) { return reaches(theirs, *ours, false); });
+  });
+  std::vector<int> pairs;
+  std::vector<uint32_t> used(nics_.size(), 0);
+  for (const OfferedNic& theirs : offer.nics) {
+    int best = -1;
+    for (size_t i = 0; i < nics_.size(); ++i) {
+      if (!reaches(theirs, *nics_[i], routed)) continue;
+      const auto load = [&](size_t nic) { return std::pair(used[nic], nics_[nic]->queues()); };
+      if (best < 0 || load(i) < load(static_cast<size_t>(best))) best = static_cast<int>(i);
+    }
+    if (best >= 0) ++used[static_cast<size_t>(best)];
+    pairs.push_back(best);
+  }
+  return pairs;
+}
+
+/// Lanes rail by rail in turn, so that the first ones use all NICs.
+Status Link::MakeLanes(const std::vector<uint32_t>& counts, uint64_t own_cookie) {
+  const auto lanes = std::accumulate(counts.begin(), counts.end(), size_t{0});
+  if (lanes == 0 || lanes > kMaxLanes)
+    return {Code::kProtocol, "the peer agrees to no usable number of lanes"};
+  control_ =
+      std::make_unique<Control>(static_cast<Control::Host&>(*this), shared_.moved, rails(), own_cookie);
+  control_->SetPeerCookie(peer_cookie_);
+  for (uint32_t rail = 0; rail < rails(); ++rail) lives_.push_back({.rail = rail});
+  const uint32_t most = *std::ranges::max_element(counts);
+  for (uint32_t turn = 0; turn < most; ++turn) {
+    for (uint32_t rail = 0; rail < rails(); ++rail) {
+      if (turn >= counts[rail]) continue;
+      const auto index = static_cast<uint32_t>(lanes_.size());
+      lanes_.push_back(std::make_unique<Lane>(shared_, static_cast<Lane::Host&>(*this), leases_, grants_,
+                                              terms_.id, index, rails() + index, rails_[rail].peer_nic));
+      lives_.push_back({.rail = rail});
+    }
+  }
+  return Status::Ok();
+}
+
+Result<std::string> Link::MakeAnswer(std::string_view blob) {
+  WC_ASSIGN_OR_RETURN(const Offer offer, ParseOffer(blob));
+  peer_cookie_ = offer.cookie;
+  const std::vector<int> pairs = PairNics(offer);
+  Answer answer{.cookie = own_cookie_, .rails = {}};
+  std::vector<uint32_t> counts;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (pairs[i] < 0) continue;
+    const Nic& nic = *nics_[static_cast<size_t>(pairs[i])];
+    const OfferedNic& offered = offer.nics[i];
+    rails_.push_back({.nic = nic.index(), .peer_nic = offered.index, .peer = offered.address});
+    counts.push_back(std::min(static_cast<uint32_t>(offered.data.size()), std::max(DataQueuesOf(nic), 1U)));
+    answer.rails.push_back({.offered = static_cast<uint8_t>(i),
+                            .nic = nic.index(),
+                            .address = nic.address(),
+                            .control = {},
+                            .data = {}});
+  }
+  if (rails_.empty()) {
+    return Status(Code::kUnavailable,
+                  StrCat("none of the peer's RDMA ports, ", ToString(offer.nics.front().address),
+                         " first, is of a kind that one of ours can reach"));
+  }
+  WC_RETURN_IF_ERROR(MakeLanes(counts, own_cookie_));
+  std::vector<uint32_t> taken(rails(), 0);
+  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
+    const uint32_t rail = lives_[queue].rail;
+    const OfferedNic& offered = offer.nics[answer.rails[rail].offered];
+    const QueueName peer = IsControl(queue) ? offered.control : offered.data[taken[rail]++];
+    WC_ASSIGN_OR_RETURN(auto made, MakeQueue(queue));
+    WC_RETURN_IF_ERROR(made->Connect(rails_[rail].peer, peer, shared_.settings));
+    if (IsControl(queue)) {
+      answer.rails[rail].control = made->name();
+    } else {
+      answer.rails[rail].data.push_back(made->name());
+    }
+    BeginQueue(queue, std::move(made), /*probe=*/false);
+  }
+  state_ = State::kStarting;
+  return Encode(answer);
+}
+
+Status Link::Establish(std::string_view blob) {
+  if (state_ != State::kNew || terms_.role != Role::kInitiator || offered_.empty()) {
+    return {Code::kInvalidArgument, "the link is established already"};
+  }
+  WC_ASSIGN_OR_RETURN(const Answer answer, ParseAnswer(blob));
+  std::vector<uint32_t> counts;
+  for (const AnsweredRail& rail : answer.rails) {
+    const auto same = [&](const AnsweredRail& other) { return other.offered == rail.offered; };
+    if (rail.offered >= offered_.size() || rail.data.size() > offered_[rail.offered].data.size() ||
+        std::ranges::count_if(answer.rails, same) != 1) {
+      return {Code::kProtocol, "the peer's verbs answer does not fit the offer"};
+    }
+    counts.push_back(static_cast<uint32_t>(rail.data.size()));
+  }
+  peer_cookie_ = answer.cookie;
+  rails_.clear();
+  for (const AnsweredRail& rail : answer.rails) {
+    rails_.push_back({.nic = offered_[rail.offered].nic, .peer_nic = rail.nic, .peer = rail.address});
+  }
+  WC_RETURN_IF_ERROR(MakeLanes(counts, own_cookie_));
+  state_ = State::kProbing;
+  std::vector<uint32_t> taken(rails(), 0);
+  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
+    const uint32_t rail = lives_[queue].rail;
+    const AnsweredRail& answered = answer.rails[rail];
+    Offered& made = offered_[answered.offered];
+    const uint32_t nth = IsControl(queue) ? 0 : taken[rail]++;
+    auto& own = IsControl(queue) ? made.control : made.data[nth];
+    const QueueName peer = IsControl(queue) ? answered.control : answered.data[nth];
+    if (Status connected = own->Connect(answered.address, peer, shared_.settings); !connected.ok()) {
+      own.reset();
+      EndQueue(queue, connected);
+    } else {
+      BeginQueue(queue, std::move(own), /*probe=*/true);
+    }
+  }
+  offered_.clear();  // What the peer has no use for goes.
+  LookWhetherProbed();
+  return Status::Ok();
+}
+
+void Link::LookWhetherProbed() {
+  if (state_ != State::kProbing) return;
+  const bool waiting = std::ranges::any_of(
+      lives_, [](const Life& life) { return life.stage == Stage::kProbing || life.stage == Stage::kMade; });
+  if (waiting) return;
+  const auto up = [&](uint32_t queue) { return lives_[queue].stage == Stage::kUp; };
+  bool lane_up = false;
+  for (uint32_t queue = rails(); queue < lives_.size(); ++queue) lane_up = lane_up || up(queue);
+  if (!lane_up || !control_->any_open())
+    return GoDown({Code::kUnavailable, StrCat("no road: ", last_reason_)});
+  state_ = State::kStarting;
+  Say(Start{});
+}
+
+/// Responder: what has not been probed by now is told to be over.
+void Link::OnStart() {
+  if (terms_.role != Role::kResponder || state_ != State::kStarting) return;
+  for (uint32_t queue = rails(); queue < lives_.size(); ++queue) {
+    if (lives_[queue].stage == Stage::kProbing) lives_[queue].stage = Stage::kUp;
+  }
+  Say(Started{});
+  BeReady();
+}
+
+void Link::OnStarted() {
+  if (terms_.role == Role::kInitiator && state_ == State::kStarting) BeReady();
+}
+
+void Link::BeReady() {
+  state_ = State::kReady;
+  shared_.events.Push(LinkReady{terms_.id, static_cast<uint32_t>(lanes_.size())});
+  for (uint32_t queue = rails(); queue < lives_.size(); ++queue) {
+    if (lives_[queue].stage == Stage::kUp) {
+      LaneOf(queue).Open();
+    } else {
+      shared_.events.Push(LaneDown{terms_.id, queue - rails(), {Code::kUnavailable, last_reason_}});
+    }
+  }
+}
+
+std::string Link::Describe() const {
+  if (rails_.empty()) return state_ == State::kDown ? "verbs: down" : "verbs: connecting";
+  std::string text = StrCat("verbs: ", lanes_.size(), " lanes");
+  for (const Rail& rail : rails_) {
+    const Nic& nic = *nics_[rail.nic];
+    text += StrCat(", ", nic.name(), " (", ToString(nic.address()), ") to ", ToString(rail.peer));
+  }
+  const auto open = std::ranges::count_if(lanes_, [](const auto& lane) { return lane->open(); });
+  if (state_ == State::kReady && open != static_cast<std::ptrdiff_t>(lanes_.size())) {
+    text += StrCat("; ", open, " of them open, ", last_reason_);
+  }
+  return text;
+}
+
+}  // namespace weightcast::transport::verbs

@@ -1,0 +1,141 @@
+#include "transport/verbs/messages.h"
+
+#include <array>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+namespace weightcast::transport::verbs {
+namespace {
+
+/// First byte of each message. Control messages follow in the order of their variant.
+constexpr uint8_t kProbe = 1;
+constexpr uint8_t kRecord = 2;
+constexpr uint8_t kControl = 16;
+
+// The fields of each message, in the order in which they cross.
+auto Fields(Probe& m) { return std::tie(m.cookie, m.queue, m.life); }
+auto Fields(Record& m) { return std::tie(m.lease, m.transfer, m.chunk, m.chunks, m.checksum); }
+auto Fields(Start&) { return std::tie(); }
+auto Fields(Started&) { return std::tie(); }
+auto Fields(GrantOpened& m) { return std::tie(m.grant.slot, m.grant.id, m.lease); }
+auto Fields(AskGrant& m) { return std::tie(m.grant.slot, m.grant.id); }
+auto Fields(GrantClosed& m) { return std::tie(m.grant.slot, m.grant.id); }
+auto Fields(RevokeGrant& m) { return std::tie(m.grant.slot, m.grant.id, m.fence); }
+auto Fields(RegionOver& m) { return std::tie(m.id, m.generation, m.fence); }
+auto Fields(Fenced& m) { return std::tie(m.fence); }
+auto Fields(QueueOver& m) { return std::tie(m.queue, m.life); }
+auto Fields(QueueOffer& m) { return std::tie(m.queue, m.life, m.number, m.psn); }
+auto Fields(QueueAnswer& m) { return std::tie(m.queue, m.life, m.number, m.psn); }
+auto Fields(Bye&) { return std::tie(); }
+
+class Writer {
+ public:
+  template <typename T>
+  void Put(T value) {  // Little-endian, as all machines that we run on.
+    std::memcpy(out_.bytes.data() + out_.length, &value, sizeof value);
+    out_.length += sizeof value;
+  }
+  template <typename M>
+  void PutFields(M message) {
+    std::apply([this](auto&... field) { (Put(field), ...); }, Fields(message));
+  }
+  [[nodiscard]] const MessageBytes& done() const { return out_; }
+
+ private:
+  MessageBytes out_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+  template <typename T>
+  bool Get(T& value) {
+    if (rest_.size() < sizeof value) return false;
+    std::memcpy(&value, rest_.data(), sizeof value);
+    rest_.remove_prefix(sizeof value);
+    return true;
+  }
+  template <typename M>
+  std::optional<M> GetLast() {
+    M message;
+    const bool whole = std::apply([this](auto&... field) { return (Get(field) && ...); }, Fields(message));
+    if (!whole || !rest_.empty()) return std::nullopt;
+    return message;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+template <size_t... I>
+std::optional<ControlMessage> ParseControl(size_t kind, Reader& in, std::index_sequence<I...>) {
+  std::optional<ControlMessage> found;
+  const auto look = [&]<size_t N>() {
+    if (kind != N) return;
+    if (const auto message = in.GetLast<std::variant_alternative_t<N, ControlMessage>>()) found = *message;
+  };
+  (look.template operator()<I>(), ...);
+  return found;
+}
+
+bool IsGrant(const GrantName& grant) { return grant.slot > 0 && grant.slot < kGrantSlots && grant.id != 0; }
+
+/// What a field may hold beyond its type.
+bool InRange(const ControlMessage& control) {
+  return std::visit(
+      [](const auto& message) {
+        if constexpr (requires { message.lease; }) {
+          if (message.lease == 0 || message.lease >= kLeases) return false;
+        }
+        if constexpr (requires { message.grant; }) return IsGrant(message.grant);
+        if constexpr (requires { message.number; })
+          return message.number < 1U << 24 && message.psn < 1U << 24;
+        return true;
+      },
+      control);
+}
+
+}  // namespace
+
+MessageBytes Encode(const Message& message) {
+  Writer out;
+  if (const auto* probe = std::get_if<Probe>(&message)) {
+    out.Put(kProbe);
+    out.PutFields(*probe);
+  } else if (const auto* record = std::get_if<Record>(&message)) {
+    out.Put(kRecord);
+    out.PutFields(*record);
+  } else {
+    const auto& numbered = std::get<Numbered>(message);
+    out.Put(static_cast<uint8_t>(kControl + numbered.message.index()));
+    out.Put(numbered.cookie);
+    out.Put(numbered.number);
+    std::visit([&out](const auto& control) { out.PutFields(control); }, numbered.message);
+  }
+  return out.done();
+}
+
+std::optional<Message> ParseMessage(std::string_view bytes) {
+  Reader in(bytes);
+  uint8_t kind = 0;
+  if (!in.Get(kind)) return std::nullopt;
+  if (kind == kProbe) {
+    if (const auto probe = in.GetLast<Probe>()) return *probe;
+    return std::nullopt;
+  }
+  if (kind == kRecord) {
+    const auto record = in.GetLast<Record>();
+    if (!record || record->lease >= kLeases) return std::nullopt;
+    return *record;
+  }
+  Numbered numbered;
+  if (kind < kControl || !in.Get(numbered.cookie) || !in.Get(numbered.number)) return std::nullopt;
+  const auto control =
+      ParseControl(kind - kControl, in, std::make_index_sequence<std::variant_size_v<ControlMessage>>{});
+  if (!control || !InRange(*control)) return std::nullopt;
+  numbered.message = *control;
+  return numbered;
+}
+
+}  // namespace weightcast::transport::verbs

@@ -1,0 +1,57 @@
+// Which of the machine's RDMA ports are used.
+#include <functional>
+#include <memory>
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "topology/nic_wish.h"
+#include "transport/verbs/nic.h"
+
+namespace weightcast::transport::verbs {
+namespace {
+
+int PortsOf(Ibverbs& api, ibv_device* device) {
+  ibv_context* const context = api.OpenDevice(device);
+  if (context == nullptr) return 1;  // Opening it again says why not.
+  ibv_device_attr attr{};
+  const int error = api.QueryDevice(context, &attr);
+  api.CloseDevice(context);
+  return error == 0 ? attr.phys_port_cnt : 1;
+}
+
+}  // namespace
+
+Result<std::vector<std::unique_ptr<Nic>>> OpenNics(const std::shared_ptr<Ibverbs>& api,
+                                                   const Settings& settings) {
+  const topology::NicWish wish(settings.nics);
+  int count = 0;
+  ibv_device** const list = api->GetDeviceList(&count);
+  const std::unique_ptr<ibv_device*, std::function<void(ibv_device**)>> owned(
+      list, [&api](ibv_device** l) { api->FreeDeviceList(l); });
+  std::vector<std::unique_ptr<Nic>> nics;
+  std::string refused;
+  std::string seen;
+  for (int i = 0; i < (list == nullptr ? 0 : count); ++i) {
+    seen += StrCat(seen.empty() ? "" : ", ", list[i]->name);
+    const int ports = PortsOf(*api, list[i]);
+    for (int port = 1; port <= ports && nics.size() < kMaxNics; ++port) {
+      if (!wish.Allows(list[i]->name, port)) continue;
+      auto nic =
+          Nic::Open(api, list[i], static_cast<uint8_t>(port), static_cast<uint8_t>(nics.size()), settings);
+      if (nic.ok()) {
+        nics.push_back(std::move(*nic));
+      } else {
+        refused += StrCat("; ", nic.status().message());
+      }
+    }
+  }
+  if (!nics.empty()) return nics;
+  if (seen.empty())
+    return Status(Code::kUnavailable, "this machine has no RDMA device that libibverbs knows");
+  return Status(Code::kUnavailable,
+                wish.everything()
+                    ? StrCat("none of the RDMA devices ", seen, " can be used", refused)
+                    : StrCat("the setting nics, ", settings.nics, ", leaves none of ", seen, refused));
+}
+
+}  // namespace weightcast::transport::verbs

@@ -1,0 +1,186 @@
+#include "transport/verbs/queue.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/random.h"
+#include "base/strings.h"
+
+namespace weightcast::transport::verbs {
+namespace {
+
+/// Asked for in this order; some devices refuse what is too much, others grant less.
+constexpr std::array<uint32_t, 3> kInline = {220, kMaxMessage, 36};
+/// 0.64 ms until a receiver that had no room is asked again.
+constexpr uint8_t kReceiverNotReady = 12;
+constexpr uint8_t kHops = 64;
+
+Status Failed(const Nic& nic, std::string_view what, int error) {
+  return {Code::kUnavailable, StrCat(nic.name(), ": ", what, ": ", ErrnoText(error))};
+}
+
+}  // namespace
+
+uint8_t TimeoutFor(const Settings& settings) {
+  if (settings.rdma_timeout > 0) return static_cast<uint8_t>(settings.rdma_timeout);
+  const double limit = Seconds(settings.lease) / 4;
+  const auto tries = static_cast<double>(settings.rdma_retries + 1);
+  uint8_t timeout = 1;
+  while (timeout < 31 && 4.096e-6 * static_cast<double>(uint64_t{2} << timeout) * tries <= limit) ++timeout;
+  return timeout;
+}
+
+Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
+  depth = std::min(depth, static_cast<uint32_t>(std::max(nic.limits().max_qp_wr, 1)));
+  if (nic.room() < kOwn) {
+    return Status(Code::kExhausted, StrCat(nic.name(), ": no room in its completion queue for one more than ",
+                                           nic.queues(), " queue pairs"));
+  }
+  std::unique_ptr<Queue> made(new Queue(nic, depth));
+  int error = 0;
+  for (const uint32_t inline_bytes : kInline) {
+    ibv_qp_init_attr attr{};
+    attr.send_cq = attr.recv_cq = nic.completions();
+    attr.srq = nic.receives();
+    attr.qp_type = IBV_QPT_RC;
+    attr.cap = {.max_send_wr = depth,
+                .max_recv_wr = 0,
+                .max_send_sge = 1,
+                .max_recv_sge = 0,
+                .max_inline_data = inline_bytes};
+    made->queue_ = nic.api().CreateQp(nic.domain(), &attr);
+    error = errno;
+    made->inline_bytes_ = attr.cap.max_inline_data;
+    if (made->queue_ != nullptr || error != EINVAL) break;
+  }
+  if (made->queue_ == nullptr) {
+    return Status(Code::kExhausted,
+                  StrCat(nic.name(), ": cannot make a queue pair (", nic.queues(), " of at most ",
+                         nic.limits().max_qp, " exist here): ", ErrnoText(error)));
+  }
+  made->id_ = nic.Attach(made->queue_->qp_num);
+  nic.TakeRoom(kOwn);
+  made->psn_ = static_cast<uint32_t>(RandomId()) & 0xffffff;
+  if (made->inline_bytes_ < kInline.back()) {
+    return Status(Code::kUnavailable,
+                  StrCat(nic.name(), " sends only ", made->inline_bytes_, " bytes inline"));
+  }
+  WC_RETURN_IF_ERROR(made->ToInit());
+  return made;
+}
+
+Queue::~Queue() {
+  if (queue_ == nullptr) return;
+  nic_.Detach(queue_->qp_num, id_, kOwn + beyond_own());
+  nic_.api().DestroyQp(queue_);
+}
+
+Status Queue::ToInit() {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = nic_.port();
+  attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  const int error = nic_.api().ModifyQp(queue_, &attr,
+                                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair does not begin", error);
+}
+
+ibv_ah_attr Queue::Path(const Address& peer, const Settings& settings) const {
+  ibv_ah_attr path{};
+  path.port_num = nic_.port();
+  path.sl = static_cast<uint8_t>(settings.service_level);
+  path.dlid = peer.lid;
+  // On InfiniBand a GID is needed only across subnets.
+  if (!peer.infiniband || !SameSubnet(peer, nic_.address())) {
+    path.is_global = 1;
+    std::copy(peer.gid.begin(), peer.gid.end(), path.grh.dgid.raw);
+    path.grh.sgid_index = nic_.gid_index();
+    path.grh.hop_limit = kHops;
+    path.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
+  }
+  return path;
+}
+
+Status Queue::Connect(const Address& peer, const QueueName& name, const Settings& settings) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.ah_attr = Path(peer, settings);
+  attr.path_mtu = static_cast<ibv_mtu>(std::min(peer.mtu, nic_.address().mtu));
+  attr.dest_qp_num = name.number;
+  attr.rq_psn = name.psn;
+  attr.max_dest_rd_atomic = nic_.address().reads;
+  attr.min_rnr_timer = kReceiverNotReady;
+  int error = nic_.api().ModifyQp(queue_, &attr,
+                                  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (error != 0) return Failed(nic_, StrCat("no road to ", ToString(peer)), error);
+  attr = {};
+  attr.qp_state = IBV_QPS_RTS;
+  attr.sq_psn = psn_;
+  attr.timeout = TimeoutFor(settings);
+  attr.retry_cnt = static_cast<uint8_t>(settings.rdma_retries);
+  attr.rnr_retry = static_cast<uint8_t>(settings.rnr_retries);
+  attr.max_rd_atomic =
+      std::min(peer.reads, static_cast<uint8_t>(std::clamp(nic_.limits().max_qp_init_rd_atom, 0, 255)));
+  error = nic_.api().ModifyQp(queue_, &attr,
+                              IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                                  IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+  return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair does not send", error);
+}
+
+ibv_send_wr& Queue::Add(const Place& place, ibv_wr_opcode opcode) {
+  if (batched_ == kBatch) (void)Flush();  // The next one says if it failed.
+  const uint32_t at = batched_++;
+  places_[at] = {.addr = place.local, .length = place.length, .lkey = place.lkey};
+  ibv_send_wr& request = requests_[at];
+  request.wr_id = static_cast<uint64_t>(id_) << 32 | added_;
+  request.next = nullptr;
+  request.sg_list = &places_[at];
+  request.num_sge = place.length > 0 ? 1 : 0;
+  request.opcode = opcode;
+  request.send_flags = 0;
+  if (opcode != IBV_WR_RDMA_READ && place.length <= inline_bytes_) request.send_flags = IBV_SEND_INLINE;
+  if (added_ % kSignalEvery == kSignalEvery - 1 || place.length >= kLong)
+    request.send_flags |= IBV_SEND_SIGNALED;
+  request.wr.rdma = {.remote_addr = place.remote, .rkey = place.rkey};
+  if (at > 0) requests_[at - 1].next = &request;
+  if (under_way() >= kOwn) nic_.TakeRoom(1);
+  ++added_;
+  return request;
+}
+
+void Queue::AddWrite(const Place& place, uint32_t immediate) {
+  Add(place, IBV_WR_RDMA_WRITE_WITH_IMM).imm_data = htonl(immediate);
+}
+
+void Queue::AddMessage(const MessageBytes& message) {
+  // Inline: the device takes the bytes while it is posted, from our own copy.
+  ibv_send_wr& request =
+      Add({.local = 0, .lkey = 0, .remote = 0, .rkey = 0, .length = message.length}, IBV_WR_SEND);
+  const size_t at = batched_ - 1;
+  messages_[at] = message;
+  places_[at].addr = reinterpret_cast<uint64_t>(messages_[at].bytes.data());
+  request.send_flags |= IBV_SEND_INLINE;
+}
+
+Status Queue::Flush() {
+  // Nothing behind a list that was not posted: a signal must not overtake its writes.
+  if (batched_ > 0 && broken_.ok()) {
+    requests_[batched_ - 1].send_flags |= IBV_SEND_SIGNALED;
+    ibv_send_wr* bad = nullptr;
+    const int error = nic_.api().PostSend(queue_, requests_.data(), &bad);
+    if (error != 0) broken_ = Failed(nic_, "cannot post", error);
+  }
+  batched_ = 0;
+  return broken_;
+}
+
+void Queue::Complete(uint32_t sequence) {
+  const uint32_t before = beyond_own();
+  done_ = sequence + 1;
+  nic_.GiveRoom(before - beyond_own());
+}
+
+}  // namespace weightcast::transport::verbs

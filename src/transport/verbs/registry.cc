@@ -1,0 +1,168 @@
+#include "transport/verbs/registry.h"
+
+#include <utility>
+
+#include "base/strings.h"
+#include "memory/populate.h"
+
+namespace weightcast::transport::verbs {
+namespace {
+
+/// Far more than any plan has; a peer's descriptors must not make us grow without end.
+constexpr uint32_t kMaxImports = 1U << 20;
+
+/// What the hardware lets peers do: it knows no grants, so a region under grants is open to writes.
+int FlagsFor(Access access) {
+  switch (access) {
+    case Access::kLocal:
+      return IBV_ACCESS_LOCAL_WRITE;
+    case Access::kGranted:
+      return IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    case Access::kReadWrite:
+      return IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    case Access::kRead:
+      return IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Status Registry::Create(Nics nics) {
+  nics_ = nics;
+  return commands_.Create();
+}
+
+Status Registry::Check(const RegionName& name, const Memory& memory) const {
+  if (memory.kind != MemoryKind::kHost) {
+    return {Code::kInvalidArgument,
+            "verbs moves host memory only so far; stage device memory through host memory"};
+  }
+  if (memory.address == nullptr || memory.length == 0) {
+    return {Code::kInvalidArgument, "a region needs at least one byte of memory"};
+  }
+  if (name.generation == 0 || name.id >= kMaxRegionId) {
+    return {Code::kInvalidArgument, StrCat("region ", name.id, ", generation ", name.generation,
+                                           ": ids are below ", kMaxRegionId, ", generations above 0")};
+  }
+  return Status::Ok();
+}
+
+Status Registry::Claim(uint32_t id) {
+  const std::lock_guard lock(commands_.mutex());
+  if (regions_.insert(id).second) return Status::Ok();
+  return {Code::kInvalidArgument, StrCat("region id ", id, " is in use; deregister it first")};
+}
+
+Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const Memory& memory, Access access) const {
+  std::vector<ibv_mr*> made;
+  for (const auto& nic : nics_) {
+    auto region = nic->RegisterMemory(memory.address, memory.length, FlagsFor(access));
+    if (!region.ok()) {
+      for (size_t i = 0; i < made.size(); ++i) nics_[i]->DeregisterMemory(made[i]);
+      return region.status();
+    }
+    made.push_back(*region);
+  }
+  return made;
+}
+
+Result<std::string> Registry::Register(const RegionName& name, const Memory& memory, Access access) {
+  WC_RETURN_IF_ERROR(Check(name, memory));
+  WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
+  WC_RETURN_IF_ERROR(Claim(name.id));
+  auto registered = RegisterEverywhere(memory, access);
+  const std::lock_guard lock(commands_.mutex());
+  if (!registered.ok()) {
+    regions_.erase(name.id);
+    return registered.status();
+  }
+  RegionKey key{.id = name.id,
+                .generation = name.generation,
+                .access = static_cast<uint8_t>(access),
+                .base = reinterpret_cast<uint64_t>(memory.address),
+                .length = memory.length,
+                .rkeys = {}};
+  // Without a key nothing can be reached, whatever else a peer knows.
+  for (const ibv_mr* region : *registered) key.rkeys.push_back(access == Access::kLocal ? 0 : region->rkey);
+  commands_.Put(LocalRegion{.base = memory.address,
+                            .length = memory.length,
+                            .id = name.id,
+                            .generation = name.generation,
+                            .access = access,
+                            .live = true,
+                            .uses = 0,
+                            .registered = std::move(*registered)},
+                lock);
+  return Encode(key);
+}
+
+void Registry::Deregister(uint32_t id) {
+  const std::lock_guard lock(commands_.mutex());
+  if (regions_.contains(id)) commands_.Put(RemoveRegion{id}, lock);
+}
+
+Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
+                                      std::string_view key) {
+  WC_ASSIGN_OR_RETURN(RegionKey parsed, ParseRegionKey(key));
+  if (name.generation == 0) return Status(Code::kProtocol, "the peer's region has no generation");
+  if (parsed.id != name.id || parsed.generation != name.generation) {
+    return Status(Code::kPermission, "the key belongs to another region");
+  }
+  if (length > parsed.length) return Status(Code::kOutOfBounds, "the region is shorter than is claimed");
+  if (parsed.access > static_cast<uint8_t>(Access::kRead)) {
+    return Status(Code::kProtocol, "the peer's region has an access that is not known here");
+  }
+  const std::lock_guard lock(commands_.mutex());
+  const auto found = links_.find(link);
+  if (found == links_.end()) return Status(Code::kUnavailable, "the link to this peer is closed");
+  Imports& imports = found->second;
+  if (name.owner != imports.peer) {
+    return Status(Code::kInvalidArgument, "the region belongs to another process than this link's peer");
+  }
+  uint32_t index = imports.next;
+  if (!imports.free.empty()) {
+    index = imports.free.back();
+    imports.free.pop_back();
+  } else if (index < kMaxImports) {
+    ++imports.next;
+  } else {
+    return Status(Code::kExhausted, StrCat(kMaxImports, " regions of this peer are imported; release some"));
+  }
+  commands_.Put(AddImport{link,
+                          index,
+                          {.id = name.id,
+                           .generation = name.generation,
+                           .access = static_cast<Access>(parsed.access),
+                           .base = parsed.base,
+                           .length = length,
+                           .rkeys = std::move(parsed.rkeys)}},
+                lock);
+  return static_cast<RemoteRegion>(index);
+}
+
+void Registry::OpenLink(LinkId link, Incarnation peer) {
+  const std::lock_guard lock(commands_.mutex());
+  links_[link] = {.peer = peer, .next = 0, .free = {}};
+}
+
+void Registry::CloseLink(LinkId link) {
+  const std::lock_guard lock(commands_.mutex());
+  links_.erase(link);
+}
+
+void Registry::FreeRegion(LocalRegion& region) {
+  for (size_t i = 0; i < region.registered.size(); ++i) nics_[i]->DeregisterMemory(region.registered[i]);
+  region.registered.clear();
+  const std::lock_guard lock(commands_.mutex());
+  regions_.erase(region.id);
+}
+
+void Registry::FreeImport(LinkId link, RemoteRegion region) {
+  const std::lock_guard lock(commands_.mutex());
+  if (const auto found = links_.find(link); found != links_.end()) {
+    found->second.free.push_back(static_cast<uint32_t>(region));
+  }
+}
+
+}  // namespace weightcast::transport::verbs

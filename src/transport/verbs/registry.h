@@ -1,0 +1,67 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "memory/memory.h"
+#include "transport/command_queue.h"
+#include "transport/verbs/nic.h"
+#include "transport/verbs/regions.h"
+
+namespace weightcast::transport::verbs {
+
+/// What any thread may ask of a transport, kept for the holder of progress.
+struct RemoveRegion {
+  uint32_t id = 0;
+};
+struct AddImport {
+  LinkId link{};
+  uint32_t index = 0;
+  ImportedRegion region;
+};
+using Command = std::variant<LocalRegion, RemoveRegion, AddImport>;
+
+/// The half of a transport that other threads see: memory registered in every NIC, which names are taken, and
+/// commands on their way. All functions are thread safe.
+class Registry {
+ public:
+  using Nics = std::span<const std::unique_ptr<Nic>>;
+  Status Create(Nics nics);
+  [[nodiscard]] CommandQueue<Command>& commands() { return commands_; }
+
+  // --- Any thread
+  /// The key for peers.
+  Result<std::string> Register(const RegionName& name, const Memory& memory, Access access);
+  void Deregister(uint32_t id);
+  Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length, std::string_view key);
+
+  // --- The holder of progress
+  void OpenLink(LinkId link, Incarnation peer);
+  void CloseLink(LinkId link);
+  /// Takes its memory out of the NICs. Its Deregistered is on its way: its id may be used again.
+  void FreeRegion(LocalRegion& region);
+  void FreeImport(LinkId link, RemoteRegion region);
+
+ private:
+  struct Imports {
+    Incarnation peer = 0;
+    uint32_t next = 0;
+    std::vector<uint32_t> free;
+  };
+  Status Check(const RegionName& name, const Memory& memory) const;
+  Result<std::vector<ibv_mr*>> RegisterEverywhere(const Memory& memory, Access access) const;
+  Status Claim(uint32_t id);
+
+  Nics nics_;
+  CommandQueue<Command> commands_;  ///< Its mutex guards what follows.
+  std::set<uint32_t> regions_;      ///< Ids in use, until their Deregistered.
+  std::map<LinkId, Imports> links_;
+};
+
+}  // namespace weightcast::transport::verbs

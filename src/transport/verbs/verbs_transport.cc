@@ -1,0 +1,286 @@
+#include "transport/verbs/verbs_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "transport/verbs/factory.h"
+
+namespace weightcast::transport {
+
+Result<std::unique_ptr<Transport>> CreateVerbsTransport(const TransportOptions& options) {
+  WC_ASSIGN_OR_RETURN(auto api, drivers::LoadIbverbs());
+  return verbs::VerbsTransport::Create(options, std::move(api));
+}
+
+namespace verbs {
+namespace {
+
+/// Of one operation; cut into work requests, whose length the device bounds.
+constexpr uint64_t kLongestOperation = uint64_t{1} << 40;
+/// How long a closed link tries to say so.
+constexpr Duration kFarewell = std::chrono::seconds(1);
+constexpr Duration kLastFarewell = std::chrono::milliseconds(100);
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> VerbsTransport::Create(const TransportOptions& options,
+                                                          std::shared_ptr<Ibverbs> api) {
+  WC_ASSIGN_OR_RETURN(auto nics, OpenNics(api, options.settings));
+  WC_ASSIGN_OR_RETURN(auto poller, Poller::Create());
+  WC_ASSIGN_OR_RETURN(auto timer, TimerFd::Create());
+  std::unique_ptr<VerbsTransport> made(
+      new VerbsTransport(options, std::move(poller), std::move(timer), std::move(nics)));
+  WC_RETURN_IF_ERROR(made->registry_.Create(made->nics_));
+  WC_RETURN_IF_ERROR(made->Watch());
+  return std::unique_ptr<Transport>(std::move(made));
+}
+
+VerbsTransport::VerbsTransport(const TransportOptions& options, Poller poller, TimerFd timer,
+                               std::vector<std::unique_ptr<Nic>> nics)
+    : settings_(options.settings),
+      poller_(std::move(poller)),
+      timer_(std::move(timer)),
+      nics_(std::move(nics)),
+      regions_([this] { RunCommands(); }, [this](LocalRegion& region) { OnRegionEnded(region); }) {}
+
+Status VerbsTransport::Watch() {
+  WC_RETURN_IF_ERROR(poller_.Add(registry_.commands().wake_fd(), EPOLLIN, 0));
+  WC_RETURN_IF_ERROR(poller_.Add(timer_.fd(), EPOLLIN, 0));
+  for (const auto& nic : nics_) {
+    WC_RETURN_IF_ERROR(poller_.Add(nic->completion_fd(), EPOLLIN, 0));
+    WC_RETURN_IF_ERROR(poller_.Add(nic->event_fd(), EPOLLIN, 0));
+  }
+  return Status::Ok();
+}
+
+VerbsTransport::~VerbsTransport() {
+  for (auto& [id, link] : links_) {
+    link->Close();
+    farewells_.push_back({std::move(link), TimePoint{}});
+  }
+  const TimePoint limit = Clock::now() + kLastFarewell;
+  while (Clock::now() < limit &&
+         std::ranges::any_of(farewells_, [](const Farewell& farewell) { return !farewell.link->gone(); })) {
+    for (const auto& nic : nics_) nic->Poll();
+  }
+  farewells_.clear();
+  links_.clear();
+  RunCommands();
+  regions_.ForEach([this](LocalRegion& region) { registry_.FreeRegion(region); });
+  for (const auto& nic : nics_) {
+    poller_.Remove(nic->completion_fd());
+    poller_.Remove(nic->event_fd());
+  }
+}
+
+Capability VerbsTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
+  Capability capability;
+  capability.supported = local == MemoryKind::kHost && remote == MemoryKind::kHost;
+  capability.max_length = kLongestOperation;
+  capability.revoke = RevokeKind::kReceiverResets;
+  return capability;
+}
+
+// --- Memory
+
+Result<std::string> VerbsTransport::Register(const RegionName& name, const Memory& memory, Access access) {
+  return registry_.Register(name, memory, access);
+}
+
+void VerbsTransport::Deregister(uint32_t region) { registry_.Deregister(region); }
+
+Result<RemoteRegion> VerbsTransport::Import(LinkId link, const RegionName& name, uint64_t length,
+                                            std::string_view key) {
+  return registry_.Import(link, name, length, key);
+}
+
+void VerbsTransport::Release(LinkId link, RemoteRegion region) {
+  RunCommands();
+  Link* found = Find(link);
+  if (found != nullptr && found->RemoveImport(region)) registry_.FreeImport(link, region);
+}
+
+void VerbsTransport::RunCommands() {
+  if (!registry_.commands().pending()) return;
+  std::vector<Command> commands = std::move(commands_);
+  registry_.commands().Take(commands);
+  for (Command& command : commands) Run(command);
+  commands_ = std::move(commands);  // Its memory serves again.
+}
+
+void VerbsTransport::Run(Command& command) {
+  if (auto* region = std::get_if<LocalRegion>(&command)) {
+    regions_.Add(std::move(*region));
+  } else if (const auto* removed = std::get_if<RemoveRegion>(&command)) {
+    LocalRegion* const retired = regions_.Retire(removed->id);
+    if (retired == nullptr) return;
+    for (const auto& [id, link] : links_) link->Forget(*retired);
+    regions_.Unuse(*retired);
+  } else if (auto* import = std::get_if<AddImport>(&command)) {
+    if (Link* link = Find(import->link); link != nullptr)
+      link->AddImport(import->index, std::move(import->region));
+  }
+}
+
+void VerbsTransport::OnRegionEnded(LocalRegion& region) {
+  registry_.FreeRegion(region);
+  events_.Push(Deregistered{region.id});
+}
+
+// --- Links
+
+Link* VerbsTransport::Find(LinkId link) const {
+  const auto found = links_.find(link);
+  return found == links_.end() ? nullptr : found->second.get();
+}
+
+Result<std::string> VerbsTransport::OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
+                                             TimePoint deadline) {
+  RunCommands();
+  LookAtNics();
+  if (link == LinkId{} || links_.contains(link)) {
+    return Status(Code::kInvalidArgument, StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use"));
+  }
+  auto opened = std::make_unique<Link>(
+      Shared{settings_, regions_, events_, stale_signals_, moved_, next_step_, touched_}, nics_,
+      LinkTerms{
+          .id = link, .role = role, .deadline = deadline, .lanes = static_cast<uint32_t>(settings_.lanes)});
+  WC_ASSIGN_OR_RETURN(std::string blob,
+                      role == Role::kInitiator ? opened->MakeOffer() : opened->MakeAnswer(offer));
+  links_[link] = std::move(opened);
+  registry_.OpenLink(link, peer);
+  next_step_ = TimePoint{};
+  return blob;
+}
+
+Status VerbsTransport::Establish(LinkId link, std::string_view answer) {
+  Link* found = Find(link);
+  if (found == nullptr) return {Code::kInvalidArgument, "there is no such link"};
+  return found->Establish(answer);
+}
+
+void VerbsTransport::CloseLink(LinkId link) {
+  RunCommands();
+  if (const auto found = links_.find(link); found != links_.end()) {
+    found->second->Close();
+    farewells_.push_back({std::move(found->second), Clock::now() + kFarewell});
+    links_.erase(found);
+    registry_.CloseLink(link);
+    next_step_ = TimePoint{};
+  }
+  events_.Push(LinkClosed{link});
+}
+
+std::string VerbsTransport::Describe(LinkId link) const {
+  const Link* found = Find(link);
+  return found == nullptr ? "verbs: closed" : found->Describe();
+}
+
+// --- Grants and operations
+
+Status VerbsTransport::OpenGrant(LinkId link, const GrantName& grant) {
+  Link* found = Find(link);
+  if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed"};
+  return found->OpenGrant(grant);
+}
+
+void VerbsTransport::Revoke(LinkId link, const GrantName& grant) {
+  if (GrantTable::IsStanding(grant)) {
+    WC_LOG(kError, "verbs: the standing grant cannot be revoked; deregister the region");
+    return;
+  }
+  if (Link* found = Find(link); found != nullptr) return found->Revoke(grant);
+  events_.Push(Revoked{link, grant});  // With its link every grant is over.
+}
+
+size_t VerbsTransport::Post(LinkId link, uint32_t lane, std::span<const Op> ops) {
+  RunCommands();
+  Link* found = Find(link);
+  return found == nullptr ? 0 : found->Post(lane, ops);
+}
+
+// --- Progress
+
+Transport::Progressed VerbsTransport::Progress(std::span<Event> out) {
+  moved_ = false;
+  if (events_.size() < out.size()) {
+    RunCommands();
+    if (next_step_ != TimePoint::max()) StepTimers();
+    if (turns_++ % kTurns == 0) LookAtNics();
+    PollNics();
+    ContinueLinks();
+  }
+  return {.events = events_.Take(out), .moved = moved_};
+}
+
+void VerbsTransport::PollNics() {
+  for (const auto& nic : nics_) {
+    if (!events_.full()) nic->Poll();
+  }
+  if (!farewells_.empty()) EndFarewells(Clock::now());
+}
+
+void VerbsTransport::ContinueLinks() {
+  if (touched_.empty()) return;
+  std::swap(touched_, touched_now_);
+  for (const LinkId id : touched_now_) {
+    if (Link* link = Find(id); link != nullptr) link->Continue();
+  }
+  touched_now_.clear();
+}
+
+void VerbsTransport::LookAtNics() {
+  for (const auto& nic : nics_) {
+    if (!nic->LookAtEvents()) continue;
+    for (const auto& [id, link] : links_) link->OnNicChanged(*nic);
+  }
+}
+
+void VerbsTransport::StepTimers() {
+  const TimePoint now = Clock::now();
+  if (now < next_step_) return;
+  EndFarewells(now);
+  for (const auto& [id, link] : links_) link->Step(now);
+  next_step_ = NextStep();
+}
+
+void VerbsTransport::EndFarewells(TimePoint now) {
+  std::erase_if(farewells_, [now](const Farewell& farewell) {
+    return farewell.link->gone() || now >= farewell.deadline;
+  });
+}
+
+TimePoint VerbsTransport::NextStep() const {
+  TimePoint next = TimePoint::max();
+  for (const Farewell& farewell : farewells_) next = std::min(next, farewell.deadline);
+  for (const auto& [id, link] : links_) next = std::min(next, link->NextStep());
+  return next;
+}
+
+// --- Sleeping
+
+bool VerbsTransport::Arm() {
+  if (!events_.empty() || !touched_.empty()) return false;
+  for (const auto& nic : nics_) {
+    if (const Status armed = nic->Arm(); !armed.ok()) {
+      WC_LOG(kDebug, armed.message());
+      if (nic->up()) return false;  // Nobody would wake us.
+      continue;
+    }
+    // What came before it was armed gives no event.
+    if (nic->Poll()) return false;
+  }
+  if (!events_.empty() || !touched_.empty()) return false;
+  return timer_.Set(NextStep()) && registry_.commands().Arm();
+}
+
+void VerbsTransport::Disarm() {
+  registry_.commands().Disarm();
+  for (const auto& nic : nics_) nic->Disarm();
+  turns_ = 0;  // The next turn looks at the devices' events.
+}
+
+}  // namespace verbs
+}  // namespace weightcast::transport

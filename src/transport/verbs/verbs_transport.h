@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/poller.h"
+#include "base/timer_fd.h"
+#include "drivers/ibverbs/ibverbs.h"
+#include "transport/event_queue.h"
+#include "transport/transport.h"
+#include "transport/verbs/link.h"
+#include "transport/verbs/nic.h"
+#include "transport/verbs/registry.h"
+#include "weightcast/settings.h"
+
+namespace weightcast::transport::verbs {
+
+/// InfiniBand and RoCE v2: docs/verbs.md. Register and Deregister of memory happen on the caller's thread;
+/// commands about them, and all else, belong to the holder of progress.
+class VerbsTransport final : public Transport {
+ public:
+  static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options,
+                                                   std::shared_ptr<Ibverbs> api);
+  ~VerbsTransport() override;
+
+  [[nodiscard]] std::string_view name() const override { return "verbs"; }
+  [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
+
+  Result<std::string> Register(const RegionName& name, const Memory& memory, Access access) override;
+  void Deregister(uint32_t region) override;
+  Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length,
+                              std::string_view key) override;
+  void Release(LinkId link, RemoteRegion region) override;
+
+  Result<std::string> OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
+                               TimePoint deadline) override;
+  Status Establish(LinkId link, std::string_view answer) override;
+  void CloseLink(LinkId link) override;
+  [[nodiscard]] std::string Describe(LinkId link) const override;
+
+  Status OpenGrant(LinkId link, const GrantName& grant) override;
+  void Revoke(LinkId link, const GrantName& grant) override;
+
+  size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;
+  Progressed Progress(std::span<Event> out) override;
+
+  [[nodiscard]] int fd() const override { return poller_.fd(); }
+  bool Arm() override;
+  void Disarm() override;
+  [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
+
+ private:
+  /// A closed link that still says goodbye.
+  struct Farewell {
+    std::unique_ptr<Link> link;
+    TimePoint deadline;
+  };
+
+  VerbsTransport(const TransportOptions& options, Poller poller, TimerFd timer,
+                 std::vector<std::unique_ptr<Nic>> nics);
+  Status Watch();
+  Link* Find(LinkId link) const;
+  void RunCommands();
+  void Run(Command& command);
+  void OnRegionEnded(LocalRegion& region);
+  void PollNics();
+  void LookAtNics();
+  void ContinueLinks();
+  void StepTimers();
+  void EndFarewells(TimePoint now);
+  [[nodiscard]] TimePoint NextStep() const;
+
+  Settings settings_;
+  Poller poller_;
+  TimerFd timer_;
+  std::vector<std::unique_ptr<Nic>> nics_;
+  Registry registry_;
+  EventQueue events_;
+  Regions regions_;
+  uint64_t stale_signals_ = 0;
+  bool moved_ = false;
+  TimePoint next_step_ = TimePoint::max();
+  std::vector<LinkId> touched_;
+  std::vector<LinkId> touched_now_;
+  std::vector<Command> commands_;
+  std::map<LinkId, std::unique_ptr<Link>> links_;
+  std::vector<Farewell> farewells_;
+  /// Devices' events are looked at after each sleep, and every so many turns of one who does not sleep.
+  uint32_t turns_ = 0;
+  static constexpr uint32_t kTurns = 1024;
+};
+
+}  // namespace weightcast::transport::verbs

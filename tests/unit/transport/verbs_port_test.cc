@@ -1,0 +1,127 @@
+#include <gmock/gmock.h>
+
+#include <deque>
+
+#include "unit/transport/verbs_world.h"
+
+// Two NICs share the work; one goes and comes back.
+
+namespace weightcast::transport::verbs {
+namespace {
+
+using ::testing::HasSubstr;
+
+class VerbsPortTest : public VerbsPairTest {
+ protected:
+  static constexpr uint64_t kBytes = 64 << 20;
+  static constexpr uint64_t kPiece = 256 << 10;
+  static constexpr uint32_t kLanes = 4;
+
+  void SetUp() override {
+    Join(Nics(2), Nics(2), World::OwnSettings(), kBytes);
+    a.memory->Fill(3);
+  }
+  /// All of the region, as much on each lane as it takes, in turn; what is lost goes over lanes that are up.
+  /// `half` is called once half of it has completed. False: something else went wrong.
+  bool WriteAll(const std::function<void()>& half) {
+    std::deque<uint64_t> waiting;
+    for (uint64_t at = 0; at < kBytes; at += kPiece) waiting.push_back(at);
+    std::map<uint64_t, uint64_t> places;
+    uint64_t done = 0;
+    uint32_t lane = 0;
+    bool told = false;
+    return Until([&] {
+      for (uint32_t full = 0; !waiting.empty() && full < kLanes && places.size() < 32;) {
+        const uint64_t cookie = Post(lane++ % kLanes, WriteOf(a, remote, waiting.front(), kPiece));
+        if (cookie == 0) {
+          ++full;
+          continue;
+        }
+        full = 0;
+        places[cookie] = waiting.front();
+        waiting.pop_front();
+      }
+      for (const auto& [cookie, completion] : a.side->completions) {
+        if (completion.code == Code::kOk) {
+          ++done;
+        } else {
+          EXPECT_EQ(completion.code, Code::kUnavailable);
+          ++lost;
+          waiting.push_back(places[cookie]);
+        }
+        places.erase(cookie);
+      }
+      a.side->completions.clear();
+      if (!told && done * kPiece >= kBytes / 2) {
+        told = true;
+        half();
+      }
+      return done * kPiece == kBytes;
+    });
+  }
+  [[nodiscard]] uint64_t SentBy(int device) const {
+    return world.fabric.CountersOf(*a.host, device).bytes_sent;
+  }
+
+  uint64_t lost = 0;
+};
+
+TEST_F(VerbsPortTest, EqualWorkOnAllLanesIsEqualWorkForBothNics) {
+  ASSERT_TRUE(WriteAll([] {}));
+  EXPECT_TRUE(SameBytes(a.memory->bytes(), b.memory->bytes()));
+  EXPECT_GE(SentBy(0) + SentBy(1), kBytes);
+  EXPECT_NEAR(static_cast<double>(SentBy(0)), static_cast<double>(SentBy(1)), 0.05 * kBytes / 2);
+  EXPECT_EQ(lost, 0U);
+}
+
+/// `at_writer`: the port is the writer's, who is told; else the target's, and the writer finds out.
+class VerbsPortSideTest : public VerbsPortTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(VerbsPortSideTest, ALinkThatGoesDownIsCarriedByTheOtherAndComesBack) {
+  Node& node = GetParam() ? a : b;
+  world.fabric.SetDelay(100us, 1ms);  // So that some are under way.
+  testing::internal::CaptureStderr();
+  uint64_t before = 0;
+  ASSERT_TRUE(WriteAll([&] {
+    world.fabric.SetLink(*node.host, 0, fake::Link::kDown);
+    before = SentBy(1);
+  }));
+  int turns = 0;
+  ASSERT_TRUE(Until([&] { return ++turns > 2000; })) << "devices' events are looked at every so many turns";
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(SameBytes(a.memory->bytes(), b.memory->bytes()));
+  EXPECT_GT(lost, 0U);
+  EXPECT_GT(SentBy(1), before + kBytes / 4);
+  EXPECT_EQ(std::ranges::count(told, '\n'), 1) << told;
+  EXPECT_THAT(told, HasSubstr("nic0"));
+  EXPECT_EQ(a.side->lanes_down.size(), 2U);
+  EXPECT_FALSE(a.side->down.contains(Pair::kA));
+
+  world.fabric.SetLink(*node.host, 0, fake::Link::kUp);
+  ASSERT_TRUE(Until([&] { return a.side->lanes_up.size() == 2 && b.side->lanes_up.size() == 2; }));
+  const uint64_t nic0 = SentBy(0);
+  a.memory->Fill(4);
+  ASSERT_TRUE(WriteAll([] {}));
+  EXPECT_TRUE(SameBytes(a.memory->bytes(), b.memory->bytes()));
+  EXPECT_GT(SentBy(0), nic0 + kBytes / 4) << "it is used again";
+}
+INSTANTIATE_TEST_SUITE_P(Sides, VerbsPortSideTest, ::testing::Bool(),
+                         [](const auto& side) { return side.param ? "Writer" : "Target"; });
+
+/// The initiator waits longer and longer for a port that is down; once it is up it waits no more.
+TEST_F(VerbsPortTest, APortThatWasDownForLongIsUsedAtOnceWhenItIsUp) {
+  testing::internal::CaptureStderr();
+  world.fabric.SetLink(*a.host, 0, fake::Link::kDown);
+  ASSERT_TRUE(Until([&] { return a.side->lanes_down.size() == 2 && b.side->lanes_down.size() == 2; }));
+  // Four tries in vain: the next would come 0.8 s later or more.
+  const TimePoint limit = Clock::now() + 1500ms;
+  ASSERT_TRUE(Until([&] { return Clock::now() > limit; }));
+  world.fabric.SetLink(*a.host, 0, fake::Link::kUp);
+  const TimePoint up = Clock::now();
+  ASSERT_TRUE(Until([&] { return a.side->lanes_up.size() == 2; }));
+  EXPECT_LT(Clock::now() - up, 300ms);
+  testing::internal::GetCapturedStderr();
+}
+
+}  // namespace
+}  // namespace weightcast::transport::verbs
