@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build install test test-cpp test-python sanitize model soak-protocol soak-data bench wheel test-wheel lint tidy format docs fuzz clean
+.PHONY: help demo binary build install test test-cpp test-rdma test-python sanitize model soak-protocol soak-data bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -29,13 +29,22 @@ install: binary ## binary, headers and libraries for C++ programs, into PREFIX (
 	@cmake --build --preset release -j$(JOBS)
 	@cmake --install build/release --strip --prefix $(or $(PREFIX),/usr/local)
 
-test: test-cpp test-python ## everything: C++ with ctest, Python with pytest
+test: test-cpp test-rdma test-python ## everything: C++ with ctest, RDMA in an emulated machine, Python with pytest
+
+# JOBS says how much goes on at once; two of these in one build folder would be in each other's way.
+.NOTPARALLEL:
 
 test-cpp:
 	@scripts/bootstrap --dev
 	@[ -f build/debug/build.ninja ] || cmake --preset debug
 	@cmake --build --preset debug -j$(JOBS)
 	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS)
+
+test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
+	@scripts/bootstrap --dev
+	@[ -f build/debug/build.ninja ] || cmake --preset debug
+	@cmake --build --preset debug -j$(JOBS) --target contract weightcast rdma_rails
+	@tests/rdma/test
 
 # pytest exits with 5 when it ran nothing: a failure like any other.
 test-python: build

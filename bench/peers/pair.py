@@ -158,7 +158,9 @@ def main(engine_type: type[Engine]) -> None:
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     command = [sys.executable, *sys.argv, "--target"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
+    # The target may be given another network device.
+    environment = {**os.environ, **json.loads(os.environ.get("PAIR_TARGET_ENVIRONMENT", "{}"))}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
 
         def ask(order: Any) -> Any:
             send(target.stdin, order)

@@ -25,10 +25,11 @@ def measure(
     sizes: list[str],
     seconds: float,
     cores: list[int],
+    at_target: dict[str, str] | None = None,
 ) -> dict[str, float]:
+    """`at_target`: what the target's environment has beyond the source's."""
     command = [str(python), program, "--sizes", ",".join(sizes), "--seconds", str(seconds)]
     command += ["--cores", ",".join(map(str, cores))]
-    result = subprocess.run(
-        command, env={**os.environ, **environment}, check=True, capture_output=True, text=True, timeout=600
-    )
+    environment = {**os.environ, **environment, "PAIR_TARGET_ENVIRONMENT": json.dumps(at_target or {})}
+    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=600)
     return {one["size"]: one["p50_us"] for one in json.loads(result.stdout)["results"]}

@@ -61,7 +61,11 @@ def test_register_prints_a_table():
 def test_floor_measures_every_kind():
     results = only_json(run("bench", "floor", "--sizes", "13,1M", "--milliseconds", 1, "--json"))["results"]
     assert [(one["what"], one["bytes"]) for one in results] == [
-        *((what, size) for what in ("memcpy", "stream", "cross", "cross-huge", "socket") for size in (13, 1 << 20)),
+        *(
+            (what, size)
+            for what in ("memcpy", "stream", "cross", "cross-huge", "socket")
+            for size in (13, 1 << 20)
+        ),
         ("socket-ping", 8),
         ("flag-ping", 8),
     ]
