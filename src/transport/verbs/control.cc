@@ -21,11 +21,12 @@ class Control::Rail final : public QueueOwner {
     ahead -= others;
     count -= others;
     if (std::exchange(probing, false)) control_.host_.OnQueueProven(index_);
-    if (queue != nullptr && count > 0) control_.OnDelivered(index_, count);
+    control_.OnDelivered(index_, count);
   }
   void OnSendError(uint32_t sequence, Code, std::string_view reason) override {
+    if (!queue->Fail()) return;
     if (sequence != queue->done()) OnSent(sequence - 1);
-    if (queue != nullptr) control_.host_.OnQueueBroken(index_, {Code::kUnavailable, std::string(reason)});
+    control_.host_.OnQueueBroken(index_, {Code::kUnavailable, std::string(reason)});
   }
   void OnMessage(std::string_view bytes) override {
     control_.moved_ = true;
@@ -83,8 +84,9 @@ void Control::Open(uint32_t rail) {
 
 void Control::Break(uint32_t rail) {
   Rail& broken = *rails_[rail];
-  broken.queue.reset();
   broken.open = broken.probing = false;
+  if (broken.queue != nullptr) broken.queue->Retire();
+  broken.queue.reset();
   broken.ahead = 0;
   if (rail != carrier_) return;
   posted_ = 0;  // Whatever of it has arrived is known there by its number.

@@ -43,6 +43,8 @@ void Lane::Begin(std::unique_ptr<Queue> queue, std::optional<Probe> probe) {
 }
 
 void Lane::DestroyQueue() {
+  open_ = false;
+  if (queue_ != nullptr) queue_->Retire();
   queue_.reset();
   probing_ = false;
   while (!lengths_.empty()) lengths_.Pop();
@@ -50,6 +52,7 @@ void Lane::DestroyQueue() {
 }
 
 void Lane::Break(const Status& reason) {
+  const bool was_open = open_;
   DestroyQueue();
   // What was never posted cannot land any more; what was waits for the peer.
   for (uint32_t at = next_to_post_; at != operations_.tail(); ++at) {
@@ -58,7 +61,7 @@ void Lane::Break(const Status& reason) {
   }
   next_to_post_ = operations_.tail();
   RetireDone();
-  if (std::exchange(open_, false)) shared_.events.Push(LaneDown{link_, index_, reason});
+  if (was_open) shared_.events.Push(LaneDown{link_, index_, reason});
 }
 
 void Lane::Settle(Code code, bool peer_alive) {
@@ -75,7 +78,6 @@ void Lane::Settle(Code code, bool peer_alive) {
 }
 
 void Lane::Close(Code code) {
-  open_ = false;
   DestroyQueue();
   Settle(code, /*peer_alive=*/false);
 }
@@ -178,7 +180,8 @@ std::optional<Code> Lane::Judge(const Operation& operation) const {
 
 /// What the owner of the region allows, read included.
 Code Lane::JudgeWrite(const Operation& operation, const ImportedRegion& remote) const {
-  if (!operation.local->live || remote.access == Access::kLocal || peer_nic_ >= remote.rkeys.size()) {
+  if (!operation.local->live || operation.local->registered[queue_->nic().index()] == nullptr ||
+      remote.access == Access::kLocal || peer_nic_ >= remote.rkeys.size()) {
     return Code::kPermission;
   }
   if (operation.kind == OpKind::kRead) {
@@ -283,6 +286,7 @@ void Lane::OnSent(uint32_t sequence) {
 }
 
 void Lane::OnSendError(uint32_t sequence, Code code, std::string_view reason) {
+  if (!queue_->Fail()) return;
   if (sequence != queue_->done()) CompleteUpTo(sequence - 1);
   if (code != Code::kUnavailable) {
     for (uint32_t at = operations_.head(); at != operations_.tail(); ++at) {

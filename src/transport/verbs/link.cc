@@ -10,6 +10,8 @@ namespace {
 
 /// Regions that a peer may have here are known by small ids as well.
 constexpr uint32_t kMaxPeerRegion = kMaxRegionId;
+/// What a peer may take back before the first of it is fenced.
+constexpr size_t kMostBarriers = 1U << 16;
 
 }  // namespace
 
@@ -31,6 +33,7 @@ void Link::Touch() {
 
 void Link::Continue() {
   touched_ = false;
+  EndBroken();
   PumpLanes();
   LookAtBarriers();
 }
@@ -69,7 +72,7 @@ void Link::Say(const ControlMessage& message) {
 }
 
 void Link::OnControl(const ControlMessage& message) {
-  if (closed_ && std::holds_alternative<Bye>(message)) return Leave();
+  peer_gone_ = peer_gone_ || std::holds_alternative<Bye>(message);
   if (closed_ || state_ == State::kDown) return;
   if (std::holds_alternative<Start>(message)) {
     OnStart();
@@ -152,7 +155,10 @@ void Link::Forget(LocalRegion& region) {
 }
 
 void Link::BeginFence(Fence fence) {
-  const bool reachable = std::ranges::any_of(lanes_, [](const auto& lane) { return lane->has_queue(); });
+  // Also through one that is offered: the peer may have its end already.
+  const bool reachable =
+      std::ranges::any_of(lanes_, [](const auto& lane) { return lane->has_queue(); }) ||
+      std::ranges::any_of(lives_, [](const Life& life) { return life.stage == Stage::kOffered; });
   if (!reachable || state_ == State::kDown) return EndFence(fence);
   // A region's fence costs a late writer one lane; a grant's costs the peer all of them.
   fence.deadline = Clock::now() + shared_.settings.lease / (fence.region != nullptr ? 16 : 4);
@@ -179,6 +185,9 @@ void Link::MakeFences(TimePoint now) {
 }
 
 void Link::BeginBarrier(uint64_t number) {
+  if (barriers_.size() >= kMostBarriers) {
+    return GoDown({Code::kProtocol, "the peer takes back more than it can have given"});
+  }
   // First what waits is refused, so that nothing more is posted under what was taken back.
   PumpLanes();
   Barrier barrier{.fence = number, .lanes = {}};
@@ -209,6 +218,12 @@ void Link::LookAtBarriers() {
 // --- The end
 
 void Link::GoDown(Status reason) {
+  if (state_ == State::kDown || going_down_) return;
+  going_down_ = std::move(reason);
+  Touch();
+}
+
+void Link::TakeDown(const Status& reason) {
   if (state_ == State::kDown) return;
   state_ = State::kDown;
   offered_.clear();
@@ -216,7 +231,7 @@ void Link::GoDown(Status reason) {
   for (const auto& lane : lanes_) lane->Settle(Code::kUnavailable, /*peer_alive=*/false);
   for (const Fence& fence : std::exchange(fences_, {})) EndFence(fence);
   barriers_.clear();
-  shared_.events.Push(LinkDown{terms_.id, std::move(reason)});
+  shared_.events.Push(LinkDown{terms_.id, reason});
 }
 
 void Link::Close() {
@@ -246,8 +261,12 @@ void Link::Step(TimePoint now) {
     return;
   }
   if (!fences_.empty()) MakeFences(now);
-  for (uint32_t queue = 0; queue < lives_.size() && state_ == State::kReady; ++queue) {
-    if (lives_[queue].stage == Stage::kOver && now >= lives_[queue].again) OfferNext(queue);
+  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
+    const Life& life = lives_[queue];
+    if (life.stage == Stage::kOver && now >= life.again) OfferNext(queue);
+    if (AwaitsProbe(life) && now >= life.began + shared_.settings.lease) {
+      EndQueue(queue, {Code::kUnavailable, "the peer did not prove it in time"});
+    }
   }
 }
 
@@ -258,6 +277,7 @@ TimePoint Link::NextStep() const {
   for (const Fence& fence : fences_) next = std::min(next, fence.deadline);
   for (const Life& life : lives_) {
     if (life.stage == Stage::kOver) next = std::min(next, life.again);
+    if (AwaitsProbe(life)) next = std::min(next, life.began + shared_.settings.lease);
   }
   return next;
 }

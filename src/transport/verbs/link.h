@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,7 +45,11 @@ class Link final : private Lane::Host, private Control::Host {
   /// Completes everything and destroys the data queue pairs. What is left says goodbye: until `gone`.
   void Close();
   /// After Close: the goodbye has been delivered, or cannot be.
-  [[nodiscard]] bool gone() const { return control_ == nullptr || control_->lost() || control_->delivered(); }
+  [[nodiscard]] bool gone() const {
+    return control_ == nullptr || peer_gone_ || control_->lost() || control_->delivered();
+  }
+  /// Ends what was found broken: queue pairs are destroyed here, never inside a completion.
+  void EndBroken();
 
   // --- Traffic
   size_t Post(uint32_t lane, std::span<const Op> ops);
@@ -144,6 +149,10 @@ class Link final : private Lane::Host, private Control::Host {
   void EndQueue(uint32_t queue, const Status& reason);
   void SettleQueue(uint32_t queue);
   void OpenQueue(uint32_t queue);
+  /// At the responder, whose queue pair waits in silence.
+  [[nodiscard]] bool AwaitsProbe(const Life& life) const {
+    return terms_.role == Role::kResponder && life.stage == Stage::kProbing;
+  }
   void PlanNext(Life& life, TimePoint now);
   void OfferNext(uint32_t queue);
   void OnQueueOver(const QueueOver& message);
@@ -160,7 +169,9 @@ class Link final : private Lane::Host, private Control::Host {
   void MakeFences(TimePoint now);
   void BeginBarrier(uint64_t fence);
   void LookAtBarriers();
+  /// The link ends with the next EndBroken.
   void GoDown(Status reason);
+  void TakeDown(const Status& reason);
   void Leave();
 
   Shared shared_;
@@ -169,6 +180,17 @@ class Link final : private Lane::Host, private Control::Host {
   State state_ = State::kNew;
   bool closed_ = false;
   bool touched_ = false;
+  /// The queue pair that is being destroyed: not over yet, whatever arrives meanwhile.
+  std::optional<uint32_t> destroying_;
+  bool peer_gone_ = false;  ///< It has said goodbye.
+  /// Found broken, not ended yet.
+  struct Broken {
+    uint32_t queue = 0;
+    uint32_t life = 0;
+    Status reason;
+  };
+  std::vector<Broken> broken_;
+  std::optional<Status> going_down_;
   std::string last_reason_;  ///< Why a queue pair broke.
   uint64_t own_cookie_;
   uint64_t peer_cookie_ = 0;

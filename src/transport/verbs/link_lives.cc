@@ -29,6 +29,7 @@ void Link::BeginQueue(uint32_t queue, std::unique_ptr<Queue> made, bool probe) {
 
 /// Initiator: our probe has arrived.
 void Link::OnQueueProven(uint32_t queue) {
+  if (lives_[queue].stage != Stage::kProbing) return;
   OpenQueue(queue);
   LookWhetherProbed();
 }
@@ -52,8 +53,18 @@ void Link::OpenQueue(uint32_t queue) {
 }
 
 void Link::OnQueueBroken(uint32_t queue, Status reason) {
-  EndQueue(queue, reason);
-  LookWhetherProbed();
+  broken_.push_back({.queue = queue, .life = lives_[queue].number, .reason = std::move(reason)});
+  Touch();
+}
+
+void Link::EndBroken() {
+  while (!broken_.empty() || going_down_) {
+    for (const Broken& broken : std::exchange(broken_, {})) {
+      if (lives_[broken.queue].number == broken.life) EndQueue(broken.queue, broken.reason);
+    }
+    LookWhetherProbed();
+    if (going_down_) TakeDown(*std::exchange(going_down_, std::nullopt));
+  }
 }
 
 void Link::DestroyQueue(uint32_t queue, const Status& reason) {
@@ -73,7 +84,9 @@ void Link::EndQueue(uint32_t queue, const Status& reason) {
   last_reason_ = reason.message();
   life.stage = Stage::kEnding;
   WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", NicOf(life).name(), " ends: ", reason.message());
+  destroying_ = queue;
   DestroyQueue(queue, reason);
+  destroying_.reset();
   if (state_ != State::kProbing && control_->lost()) {
     return GoDown({reason.code(), StrCat("no road to the peer is left; ", reason.message())});
   }
@@ -123,6 +136,7 @@ void Link::OnQueueOver(const QueueOver& message) {
   Life& life = lives_[message.queue];
   if (message.life != life.number) return;  // Of a life that is over.
   life.peer_over = true;
+  if (destroying_ == message.queue) return;
   if (life.stage == Stage::kEnding) return SettleQueue(message.queue);
   OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has given it up"});
 }

@@ -20,6 +20,9 @@ Link::Link(const Shared& shared, Nics nics, const LinkTerms& terms)
     : shared_(shared), nics_(nics), terms_(terms), own_cookie_(RandomId()) {}
 
 Link::~Link() {
+  closed_ = true;
+  for (const auto& lane : lanes_) lane->Close(Code::kCancelled);
+  if (control_ != nullptr) Leave();
   for (const Fence& fence : fences_) {
     if (fence.region != nullptr) shared_.regions.Unuse(*fence.region);
   }
@@ -225,6 +228,7 @@ void Link::OnStarted() {
 
 void Link::BeReady() {
   state_ = State::kReady;
+  shared_.next_step = TimePoint{};  // What was planned before then is looked at from now on.
   shared_.events.Push(LinkReady{terms_.id, static_cast<uint32_t>(lanes_.size())});
   for (uint32_t queue = rails(); queue < lives_.size(); ++queue) {
     if (lives_[queue].stage == Stage::kUp) {

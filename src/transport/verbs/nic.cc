@@ -168,6 +168,7 @@ Result<ibv_mr*> Nic::RegisterMemory(std::byte* base, uint64_t length, int access
 }
 
 void Nic::DeregisterMemory(ibv_mr* region) const {
+  if (region == nullptr) return;
   if (const int error = api_->DeregMr(region); error != 0) {
     WC_LOG(kError, name_, ": a region stays registered: ", ErrnoText(error));
   }
@@ -205,7 +206,10 @@ void Nic::Detach(uint32_t queue_number, uint32_t id, uint32_t taken) {
 bool Nic::Poll() {
   const uint32_t stale = stale_;
   const int count = api_->PollCq(completions_, kPollBatch, polled_.data());
+  if (count < 0) Die(StrCat(name_, ": its completion queue cannot be polled"));
+  polling_ = true;
   for (int i = 0; i < count; ++i) Dispatch(polled_[static_cast<size_t>(i)]);
+  polling_ = false;
   if (count < kPollBatch && stale > 0) {  // The queue was empty after they had gone.
     room_ += stale;
     stale_ -= stale;
@@ -216,6 +220,13 @@ bool Nic::Poll() {
     }
   }
   return count > 0;
+}
+
+void Nic::Drain() {
+  // Bounded: others' completions go on coming.
+  for (uint32_t turn = 0; turn < kCompletions / kPollBatch && !polling_ && !dead(); ++turn) {
+    if (!Poll()) return;
+  }
 }
 
 QueueOwner* Nic::OwnerOf(const ibv_wc& completion) const {
@@ -265,7 +276,7 @@ Status Nic::PostReceives(uint32_t count) {
 }
 
 void Nic::Die(std::string_view reason) {
-  if (std::exchange(dead_, true)) return;
+  if (dead_.exchange(true)) return;
   why_down_ = {Code::kUnavailable, StrCat(reason, "; it is not used any more by this process")};
   WC_LOG(kError, "verbs: ", why_down_.message());
 }
@@ -288,7 +299,7 @@ void Nic::OnEvent(const ibv_async_event& event) {
     case IBV_EVENT_LID_CHANGE:
     case IBV_EVENT_GID_CHANGE:
     case IBV_EVENT_PKEY_CHANGE: {
-      if (event.element.port_num != port_) return;
+      if (event.element.port_num != port_ || dead()) return;
       const bool was_up = up();
       FindAddress();
       if (was_up && !up()) WC_LOG(kWarning, "verbs: ", why_down_.message(), "; going on without it");

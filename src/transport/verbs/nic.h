@@ -3,6 +3,7 @@
 #include <infiniband/verbs.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -70,6 +71,13 @@ class Nic {
   // --- Progress
   /// Hands a bounded number of completions to their owners; whether there were any.
   bool Poll();
+  /// Until there are none, unless it is being polled.
+  void Drain();
+  /// It is not used any more by this process.
+  void Die(std::string_view reason);
+  [[nodiscard]] bool dead() const { return dead_.load(std::memory_order_relaxed); }
+  /// LookAtEvents has something to tell.
+  [[nodiscard]] bool changed() const { return up() != told_up_; }
   /// Ports that went down or came up, devices that died. Returns whether `up()` has changed since the last
   /// call.
   bool LookAtEvents();
@@ -94,7 +102,6 @@ class Nic {
   /// Whether the port is up, and under which address.
   void FindAddress();
   Status ReadAddress();
-  void Die(std::string_view reason);
   Status PostReceives(uint32_t count);
   void Dispatch(const ibv_wc& completion);
   void OnReceived(const ibv_wc& completion);
@@ -115,7 +122,8 @@ class Nic {
   Address address_;
   uint8_t gid_index_ = 0;
   bool up_ = false;
-  bool dead_ = false;
+  std::atomic<bool> dead_ = false;  ///< Read by any thread.
+  bool polling_ = false;
   Status why_down_;
   bool told_up_ = false;  ///< What LookAtEvents has told.
 

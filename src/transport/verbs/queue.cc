@@ -72,9 +72,27 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
 }
 
 Queue::~Queue() {
+  if (queue_ != nullptr) Destroy();
+}
+
+void Queue::Retire() {
   if (queue_ == nullptr) return;
-  nic_.Detach(queue_->qp_num, id_, kOwn + beyond_own());
-  nic_.api().DestroyQp(queue_);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  nic_.api().ModifyQp(queue_, &attr, IBV_QP_STATE);
+  // Some devices sweep its completions out of the queue when it is destroyed, with the receives in them.
+  nic_.Drain();
+  Destroy();
+}
+
+void Queue::Destroy() {
+  const uint32_t number = queue_->qp_num;
+  if (const int error = nic_.api().DestroyQp(queue_); error != 0) {
+    nic_.Die(StrCat(nic_.name(), ": a queue pair cannot be destroyed: ", ErrnoText(error)));
+  }
+  queue_ = nullptr;
+  nic_.Drain();  // Others leave them there: they are its owner's too.
+  nic_.Detach(number, id_, kOwn + beyond_own());
 }
 
 Status Queue::ToInit() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "transport/verbs/address.h"
 #include "transport/verbs/messages.h"
@@ -33,6 +34,9 @@ class Queue {
   [[nodiscard]] Nic& nic() const { return nic_; }
   /// Its completions go there; before anything is added.
   void SetOwner(QueueOwner& owner) { nic_.SetOwner(queue_->qp_num, id_, owner); }
+  /// Stops and destroys it, and first hands to its owner what it has received: the peer may know already that
+  /// this has arrived. Not from inside a completion.
+  void Retire();
   /// Ready to receive and to send.
   Status Connect(const Address& peer, const QueueName& name, const Settings& settings);
 
@@ -59,6 +63,8 @@ class Queue {
   /// Posts what was added. Not ok: the queue pair is broken, and what was added is lost with it.
   Status Flush();
 
+  /// One has failed: those behind it are flushed, and say nothing new. False: that is known already.
+  bool Fail() { return !std::exchange(failed_, true); }
   /// All up to this number have completed.
   void Complete(uint32_t sequence);
 
@@ -75,6 +81,7 @@ class Queue {
   Queue(Nic& nic, uint32_t depth) : nic_(nic), depth_(depth) {}
   /// How many entries of the completion queue it has besides.
   [[nodiscard]] uint32_t beyond_own() const { return under_way() > kOwn ? under_way() - kOwn : 0; }
+  void Destroy();
   ibv_send_wr& Add(const Place& place, ibv_wr_opcode opcode);
   Status ToInit();
   [[nodiscard]] ibv_ah_attr Path(const Address& peer, const Settings& settings) const;
@@ -88,6 +95,7 @@ class Queue {
   uint32_t added_ = 0;
   uint32_t done_ = 0;
   uint32_t batched_ = 0;
+  bool failed_ = false;
   Status broken_;  ///< Why a list could not be posted.
   std::array<ibv_send_wr, kBatch> requests_{};
   std::array<ibv_sge, kBatch> places_{};

@@ -58,6 +58,7 @@ Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const Memory& memory, 
   std::vector<ibv_mr*> made;
   for (const auto& nic : nics_) {
     auto region = nic->RegisterMemory(memory.address, memory.length, FlagsFor(access));
+    if (!region.ok() && nic->dead()) region = nullptr;  // Nothing goes over it any more.
     if (!region.ok()) {
       for (size_t i = 0; i < made.size(); ++i) nics_[i]->DeregisterMemory(made[i]);
       return region.status();
@@ -84,7 +85,9 @@ Result<std::string> Registry::Register(const RegionName& name, const Memory& mem
                 .length = memory.length,
                 .rkeys = {}};
   // Without a key nothing can be reached, whatever else a peer knows.
-  for (const ibv_mr* region : *registered) key.rkeys.push_back(access == Access::kLocal ? 0 : region->rkey);
+  for (const ibv_mr* region : *registered) {
+    key.rkeys.push_back(access == Access::kLocal || region == nullptr ? 0 : region->rkey);
+  }
   commands_.Put(LocalRegion{.base = memory.address,
                             .length = memory.length,
                             .id = name.id,

@@ -57,6 +57,7 @@ Status VerbsTransport::Watch() {
 
 VerbsTransport::~VerbsTransport() {
   for (auto& [id, link] : links_) {
+    link->EndBroken();
     link->Close();
     farewells_.push_back({std::move(link), TimePoint{}});
   }
@@ -64,6 +65,7 @@ VerbsTransport::~VerbsTransport() {
   while (Clock::now() < limit &&
          std::ranges::any_of(farewells_, [](const Farewell& farewell) { return !farewell.link->gone(); })) {
     for (const auto& nic : nics_) nic->Poll();
+    for (const Farewell& farewell : farewells_) farewell.link->EndBroken();
   }
   farewells_.clear();
   links_.clear();
@@ -207,9 +209,10 @@ Transport::Progressed VerbsTransport::Progress(std::span<Event> out) {
   moved_ = false;
   if (events_.size() < out.size()) {
     RunCommands();
+    // First what is there: an answer that waits is no answer that is late.
+    PollNics();
     if (next_step_ != TimePoint::max()) StepTimers();
     if (turns_++ % kTurns == 0) LookAtNics();
-    PollNics();
     ContinueLinks();
   }
   return {.events = events_.Take(out), .moved = moved_};
@@ -217,7 +220,8 @@ Transport::Progressed VerbsTransport::Progress(std::span<Event> out) {
 
 void VerbsTransport::PollNics() {
   for (const auto& nic : nics_) {
-    if (!events_.full()) nic->Poll();
+    for (uint32_t turn = 0; turn < kPolls && !events_.full() && nic->Poll(); ++turn) {
+    }
   }
   if (!farewells_.empty()) EndFarewells(Clock::now());
 }
@@ -247,6 +251,7 @@ void VerbsTransport::StepTimers() {
 }
 
 void VerbsTransport::EndFarewells(TimePoint now) {
+  for (const Farewell& farewell : farewells_) farewell.link->EndBroken();
   std::erase_if(farewells_, [now](const Farewell& farewell) {
     return farewell.link->gone() || now >= farewell.deadline;
   });
@@ -271,6 +276,10 @@ bool VerbsTransport::Arm() {
     }
     // What came before it was armed gives no event.
     if (nic->Poll()) return false;
+    if (nic->changed()) {
+      turns_ = 0;
+      return false;
+    }
   }
   if (!events_.empty() || !touched_.empty()) return false;
   return timer_.Set(NextStep()) && registry_.commands().Arm();

@@ -91,6 +91,8 @@ class VerbsTransport final : public Transport {
   /// Devices' events are looked at after each sleep, and every so many turns of one who does not sleep.
   uint32_t turns_ = 0;
   static constexpr uint32_t kTurns = 1024;
+  /// Batches of completions taken from one NIC in one turn.
+  static constexpr uint32_t kPolls = 16;
 };
 
 }  // namespace weightcast::transport::verbs
