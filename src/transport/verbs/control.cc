@@ -55,9 +55,6 @@ Control::Control(Host& host, bool& moved, uint32_t rails, uint64_t own_cookie)
 
 Control::~Control() = default;
 
-bool Control::open(uint32_t rail) const { return rails_[rail]->open; }
-bool Control::has_queue(uint32_t rail) const { return rails_[rail]->queue != nullptr; }
-
 bool Control::any_open() const {
   return std::ranges::any_of(rails_, [](const auto& rail) { return rail->open; });
 }

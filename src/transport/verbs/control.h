@@ -41,8 +41,6 @@ class Control {
   void Open(uint32_t rail);
   /// Destroys the queue pair.
   void Break(uint32_t rail);
-  [[nodiscard]] bool open(uint32_t rail) const;
-  [[nodiscard]] bool has_queue(uint32_t rail) const;
   [[nodiscard]] bool any_open() const;
   /// None is there any more, open or about to be.
   [[nodiscard]] bool lost() const;

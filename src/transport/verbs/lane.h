@@ -60,7 +60,6 @@ class Lane final : private QueueOwner {
   void Open() { open_ = queue_ != nullptr; }
   [[nodiscard]] bool open() const { return open_; }
   [[nodiscard]] bool has_queue() const { return queue_ != nullptr; }
-  [[nodiscard]] bool idle() const { return operations_.empty(); }
 
   /// Work requests of its queue pair: an operation may need several, and a signal one more.
   static constexpr uint32_t kRequests = 128;
