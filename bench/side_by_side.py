@@ -18,10 +18,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from peers import Missing, Peer, mooncake, nixl, ucx
+from peers import Missing, Peer, gloo, mooncake, nixl, ucx
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PEERS = {"ucx": ucx.Peer, "nixl": nixl.Peer, "mooncake": mooncake.Peer}
+PEERS = {"ucx": ucx.Peer, "nixl": nixl.Peer, "mooncake": mooncake.Peer, "gloo": gloo.Peer}
 ROADS = {  # What weightcast is told, and what the machine's own is.
     "tcp": (["--transports", "tcp", "--memories", "any"], ["socket", "socket-ping"]),
     "any": (["--transports", "shm", "--memories", "any"], ["cross"]),
@@ -35,6 +35,8 @@ TITLES = {
     "huge": "shm, any memory in huge pages",
     "mapped": "shm, mapped memory",
 }
+
+LEAST_BOTH = 64 << 10  # Below, both directions at once say nothing.
 
 Figures = dict[str, float]  # Size → microseconds of one write.
 Contender = tuple[str, bool, Callable[[], Figures]]  # Name, whether it sends the same bytes, one run.
@@ -54,6 +56,14 @@ class Weightcast:
         more = ["--reuse"] if reuse else []
         asked = ["p2p", *ROADS[road][0], "--ops", "write", "--sizes", ",".join(sizes), *more]
         return {size: one["p50_us"] for size, one in zip(sizes, self._results(*asked), strict=True)}
+
+    def both(self, road: str, sizes: list[str]) -> Figures:
+        """Both directions at once: the time of the bytes of one at the speed of their sum."""
+        asked = ["p2p", *ROADS[road][0], "--ops", "write", "--sizes", ",".join(sizes), "--both"]
+        results = self._results(*asked)
+        return {
+            size: bytes_of(size) / one["gb_per_s"] / 1e3 for size, one in zip(sizes, results, strict=True)
+        }
 
     def floor(self, what: str, sizes: list[str]) -> Figures:
         plain = ["8"] if what.endswith("-ping") else [size for size in sizes if "x" not in size]
@@ -79,6 +89,9 @@ def contenders_of(
     found: list[Contender] = [("weightcast", False, lambda: ours.write(road, sizes, reuse=False))]
     if any(peer.reuse for peer in peers):
         found.append(("weightcast, same bytes", True, lambda: ours.write(road, sizes, reuse=True)))
+    large = [size for size in sizes if bytes_of(size) >= LEAST_BOTH]
+    if large:
+        found.append(("weightcast, both directions", False, lambda: ours.both(road, large)))
     for what in ROADS[road][1]:
         found.append((f"floor: {what}", False, lambda what=what: ours.floor(what, sizes)))
     for peer in peers:

@@ -11,6 +11,7 @@ from .install import library_path, unpack_debian
 WRITES_A_SECOND_BYTES = 5e9  # To choose how many writes take about a time.
 WAIT_SECONDS = 120
 HUGE_PAGE = 2 << 20
+MOST_TCP = 64 << 20
 
 
 def free_port() -> int:
@@ -73,6 +74,8 @@ class Peer:
 
     def measure(self, road: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
         plain = [size for size in sizes if "x" not in size]
+        if road == "tcp":  # Over its TCP it stands still from 256 MiB on.
+            plain = [size for size in plain if parse_size(size) <= MOST_TCP]
         # In less than a page it takes small ones.
         sizes = [size for size in plain if road != "huge" or parse_size(size) >= HUGE_PAGE]
         return {size: self._measure_one(road, parse_size(size), seconds, cores) for size in sizes}
