@@ -1,0 +1,302 @@
+"""Models and their tokenizers: from a folder, from the hub, or random from a built-in configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+from transformers.initialization import no_init_weights
+
+from ..errors import InvalidArgument
+
+log = logging.getLogger("weightcast.rl")
+
+MODEL_TYPES = ("gpt2", "qwen2")
+_HUB = ("huggingface.co", 443)
+_HUB_SECONDS = 3.0
+_PATTERNS = ["*.json", "*.safetensors", "merges.txt"]
+
+
+class Tokenizer(Protocol):
+    """Text to tokens and back. pad is never attended to; it may be the same as eos."""
+
+    bos: int | None
+    eos: int
+    pad: int
+    size: int
+
+    def encode(self, text: str) -> list[int]:
+        """At least one token."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text up to the end of sequence."""
+
+
+class ByteTokenizer:
+    """A token for each byte of UTF-8, and three more."""
+
+    bos, eos, pad = 256, 257, 258
+    size = 259
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode()) or [self.bos]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Up to the end of sequence; what is no byte becomes one replacement character, as 0xff does."""
+        ids = list(tokens)
+        ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
+        return bytes(min(token, 255) for token in ids).decode(errors="replace")
+
+
+class FolderTokenizer:
+    """A tokenizer of transformers; one without a padding token pads with the end of sequence."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        if tokenizer.eos_token_id is None:
+            raise InvalidArgument(
+                "the tokenizer has no end of sequence; set eos_token in tokenizer_config.json"
+            )
+        self._tokenizer = tokenizer
+        self.bos: int | None = tokenizer.bos_token_id
+        self.eos: int = tokenizer.eos_token_id
+        self.pad: int = self.eos if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self.size = len(tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text) or [self.eos if self.bos is None else self.bos]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        ids = list(tokens)
+        ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model without dropout, in evaluation mode. origin: "folder", "hub" or "random"."""
+
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+    origin: str
+
+
+class ValueHead(nn.Linear):
+    """What a state is worth: hidden states `[..., hidden]` to `[...]`. Starts at 0 everywhere."""
+
+    def __init__(self, hidden: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(hidden, 1, dtype=dtype)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden).squeeze(-1)
+
+
+def _tiny() -> GPT2Config:
+    return GPT2Config(vocab_size=ByteTokenizer.size, n_positions=256, n_embd=128, n_layer=3, n_head=4)
+
+
+def _tiny_qwen() -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=ByteTokenizer.size,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+    )
+
+
+def _qwen2_5_0_5b() -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=151936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        tie_word_embeddings=True,
+    )
+
+
+BUILT_IN: dict[str, Callable[[], PretrainedConfig]] = {
+    "tiny": _tiny,
+    "tiny-qwen": _tiny_qwen,
+    "gpt2": GPT2Config,
+    "Qwen/Qwen2.5-0.5B": _qwen2_5_0_5b,
+}
+
+
+def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Loaded:
+    """The model of a folder (config.json and safetensors), of a name on the hub, or of a built-in name.
+
+    A built-in name that the hub does not give (it cannot be reached, or has none) becomes the same model
+    with random weights, the same for the same seed on every machine. Raises `InvalidArgument` if there is
+    nothing to be had.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _from_folder(folder, dtype)
+    if name.startswith((".", "/", "~")):
+        raise InvalidArgument(f"there is no folder {name}; give one with config.json and model.safetensors")
+    tiny = name.startswith("tiny")
+    if not tiny and (found := _from_hub(name, dtype)) is not None:
+        return found
+    if name not in BUILT_IN:
+        raise InvalidArgument(
+            f"{name} is no folder, not in the hub's cache, and the hub did not give it;"
+            f" choose a folder or one of {', '.join(BUILT_IN)}"
+        )
+    if not tiny:
+        log.warning("%s cannot be had from the hub: its weights are random, its tokens are bytes", name)
+    return Loaded(_random(BUILT_IN[name](), dtype, seed), ByteTokenizer(), "random")
+
+
+def initialise(model: nn.Module, seed: int) -> None:
+    """Random weights as in GPT-2: matrices from N(0, 0.02), their parameters' names in order, the rest as built.
+
+    Norms become 1, biases 0. One generator, so the weights depend on the seed and on the shapes alone.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+
+
+def token_logits(model: nn.Module, ids: Tensor, keep: Tensor, hidden: bool) -> tuple[Tensor, Tensor | None]:
+    """Logits `[kept, vocabulary]` in float32 and, if asked for, final hidden states `[kept, hidden]`.
+
+    model: plain, or wrapped by DDP or FSDP2. ids: `[rows, time]`, padded on the right. keep: `[rows, time]`,
+    True at the positions that are wanted.
+    """
+    output = model(input_ids=ids, use_cache=False, logits_to_keep=keep, output_hidden_states=hidden)
+    return output.logits.float(), output.hidden_states[-1][keep] if hidden else None
+
+
+def _random(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+    with no_init_weights():
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    initialise(model, seed)
+    return _ready(model)
+
+
+def _ready(model: PreTrainedModel) -> PreTrainedModel:
+    """Without dropout: the probabilities of training are to be those of generation."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model.eval()
+
+
+def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
+    if not (folder / "config.json").is_file():
+        raise InvalidArgument(f"{folder} has no config.json; give a folder that save_pretrained wrote")
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(f"{folder} has no safetensors; write them with model.save_pretrained")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        _check_type(config, str(folder))
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except InvalidArgument:
+        raise
+    except Exception as error:  # transformers, safetensors and json raise many kinds.
+        raise InvalidArgument(f"{folder} cannot be loaded: {_one_line(error)}; write it again") from error
+    _check_whole(found, folder)
+    return Loaded(_ready(model), _folder_tokenizer(folder, model.config.vocab_size), "folder")
+
+
+def _check_type(config: PretrainedConfig, where: str) -> None:
+    if config.model_type not in MODEL_TYPES:
+        raise InvalidArgument(f"{where} is a {config.model_type}; give one of {', '.join(MODEL_TYPES)}")
+
+
+def _check_whole(found: Mapping[str, Any], folder: Path) -> None:
+    """Every parameter has come from the files, in its shape."""
+    for name, saved, wanted in sorted(found["mismatched_keys"]):
+        raise InvalidArgument(
+            f"{folder}: {name} is {list(saved)} in the safetensors and {list(wanted)} by config.json;"
+            " they are of different models"
+        )
+    for name in sorted(found["missing_keys"]):
+        raise InvalidArgument(f"{folder}: the safetensors have no {name}; they do not fit config.json")
+
+
+def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:
+    names = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+    tokenizer: Tokenizer = ByteTokenizer()
+    if any((folder / name).is_file() for name in names):
+        try:
+            tokenizer = FolderTokenizer(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        except InvalidArgument:
+            raise
+        except Exception as error:
+            raise InvalidArgument(
+                f"the tokenizer of {folder} cannot be loaded: {_one_line(error)}"
+            ) from error
+    if tokenizer.size > vocabulary:
+        raise InvalidArgument(f"{folder}: {tokenizer.size} tokens do not fit a vocabulary of {vocabulary}")
+    return tokenizer
+
+
+def _from_hub(name: str, dtype: torch.dtype) -> Loaded | None:
+    """None if neither the hub's cache nor the hub itself has it."""
+    try:
+        found = snapshot_download(name, allow_patterns=_PATTERNS, local_files_only=not _hub_answers())
+    except (OSError, ValueError, HfHubHTTPError):  # Also: not cached, no such name.
+        return None
+    folder = Path(found)
+    if not any(folder.glob("*.safetensors")):
+        return None
+    return replace(_from_folder(folder, dtype), origin="hub")
+
+
+def _hub_answers() -> bool:
+    """Whether a connection can be made soon. On a thread, since looking up a name knows no time-out."""
+    if os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE"):
+        return False
+    answers = threading.Event()
+
+    def connect() -> None:
+        with contextlib.suppress(OSError), socket.create_connection(_HUB, timeout=_HUB_SECONDS):
+            answers.set()
+
+    threading.Thread(target=connect, daemon=True).start()
+    return answers.wait(_HUB_SECONDS)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

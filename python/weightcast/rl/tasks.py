@@ -1,0 +1,255 @@
+"""Tasks: prompts, and what a completion is worth.
+
+A prompt is for training or for evaluation, never for both: a hash of its text decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import json
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ..errors import InvalidArgument
+
+HELD_OUT = 500
+RewardFunction = Callable[[list[str], list[str]], Sequence[float]]
+
+
+class Task(ABC):
+    """Texts are without special tokens; a completion reaches to its end of sequence or to its last token."""
+
+    held_out_share = 0.1
+
+    def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
+        """The training prompts of an iteration, the same for the same arguments."""
+        draws = self._draws(random.Random(f"{seed}/prompts/{iteration}"))
+        return list(itertools.islice((one for one in draws if not self._is_held_out(one)), count))
+
+    def held_out(self, count: int = HELD_OUT) -> list[str]:
+        """Distinct prompts that `prompts` never returns, always the same."""
+        draws = self._draws(random.Random("held out"))
+        distinct = dict.fromkeys(
+            one for one in itertools.islice(draws, 100 * count) if self._is_held_out(one)
+        )
+        return list(distinct)[:count]
+
+    def rewards(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
+        """The reward of each pair."""
+        return [
+            self.reward(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+
+    @abstractmethod
+    def reward(self, prompt: str, completion: str) -> float:
+        """What the learner maximises."""
+
+    @abstractmethod
+    def correct(self, prompt: str, completion: str) -> bool:
+        """Whether the completion solves the task."""
+
+    @abstractmethod
+    def _draw(self, source: random.Random) -> str:
+        """A prompt at random."""
+
+    def _draws(self, source: random.Random) -> Iterator[str]:
+        while True:
+            yield self._draw(source)
+
+    def _is_held_out(self, prompt: str) -> bool:
+        digest = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") < self.held_out_share * 2**64
+
+
+class Sort(Task):
+    """Sort digits: "3141=" wants "1134" and then the end of sequence.
+
+    A right answer is worth 1, any other half the share of its characters that are in their place.
+    """
+
+    def __init__(self, digits: int = 4) -> None:
+        self._digits = digits
+
+    def reward(self, prompt: str, completion: str) -> float:
+        answer = self._answer(prompt)
+        if completion == answer:
+            return 1.0
+        right = sum(wanted == got for wanted, got in zip(answer, completion, strict=False))
+        return 0.5 * right / max(len(answer), len(completion))
+
+    def correct(self, prompt: str, completion: str) -> bool:
+        return completion == self._answer(prompt)
+
+    def _draw(self, source: random.Random) -> str:
+        return "".join(source.choices("0123456789", k=self._digits)) + "="
+
+    @staticmethod
+    def _answer(prompt: str) -> str:
+        return "".join(sorted(prompt.removesuffix("=")))
+
+
+class Text(Task):
+    """Write about something, in many different words: worth their number up to 16, by the share that is distinct."""
+
+    held_out_share = 0.25
+    _WORDS = 16
+    _MANNERS = (
+        "short long true sad funny quiet strange simple old new plain brave honest careful odd warm".split()
+    )
+    _FORMS = "story letter poem report speech song note joke".split()
+    _SUBJECTS = (
+        "winter rivers bread music trains gardens ships clouds friends maps machines birds stones markets "
+        "schools lanterns mountains clocks bridges harbours forests letters windows holidays".split()
+    )
+
+    def reward(self, prompt: str, completion: str) -> float:
+        words = [word for word in completion.lower().split() if word.isalpha()]
+        if not words:
+            return 0.0
+        return min(len(words), self._WORDS) / self._WORDS * len(set(words)) / len(words)
+
+    def correct(self, prompt: str, completion: str) -> bool:
+        return self.reward(prompt, completion) >= 0.8
+
+    def _draw(self, source: random.Random) -> str:
+        manner, form, subject = map(source.choice, (self._MANNERS, self._FORMS, self._SUBJECTS))
+        return f"A {manner} {form} about {subject}:"
+
+
+class FromFile(Task):
+    """Prompts of a file of JSON lines, {"prompt": text, "answer": text}; the answer may be missing.
+
+    Without a reward function a completion is worth 1 if it is the answer, else 0.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._answers = _read(Path(path))
+        self._prompts = list(self._answers)
+        sides = {self._is_held_out(prompt) for prompt in self._answers}
+        if sides != {False, True}:
+            raise InvalidArgument(
+                f"{path} has {len(self._answers)} distinct prompts; give some dozens or more"
+            )
+
+    def held_out(self, count: int = HELD_OUT) -> list[str]:
+        return [prompt for prompt in self._answers if self._is_held_out(prompt)][:count]
+
+    def reward(self, prompt: str, completion: str) -> float:
+        return float(self.correct(prompt, completion))
+
+    def correct(self, prompt: str, completion: str) -> bool:
+        answer = self._answers[prompt]
+        return answer is not None and completion.strip() == answer.strip()
+
+    @property
+    def answered(self) -> bool:
+        """Whether every prompt has an answer."""
+        return None not in self._answers.values()
+
+    def _draw(self, source: random.Random) -> str:
+        return source.choice(self._prompts)
+
+
+class Rewarded(Task):
+    """Another task with a reward function of the user's: `function(prompts, completions)`, a number for each."""
+
+    def __init__(self, task: Task, function: RewardFunction, name: str) -> None:
+        self._task = task
+        self._function = function
+        self._name = name
+
+    def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
+        return self._task.prompts(iteration, count, seed)
+
+    def held_out(self, count: int = HELD_OUT) -> list[str]:
+        return self._task.held_out(count)
+
+    def reward(self, prompt: str, completion: str) -> float:
+        return self.rewards([prompt], [completion])[0]
+
+    def rewards(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
+        try:
+            found = [float(one) for one in self._function(list(prompts), list(completions))]
+        except Exception as error:  # The user's code: anything may come.
+            raise InvalidArgument(
+                f"the reward {self._name} failed: {type(error).__name__}: {error}"
+            ) from error
+        if len(found) != len(prompts):
+            raise InvalidArgument(
+                f"the reward {self._name} returned {len(found)} numbers for {len(prompts)} completions"
+            )
+        if not all(map(math.isfinite, found)):
+            raise InvalidArgument(f"the reward {self._name} returned a number that is not finite")
+        return found
+
+    def correct(self, prompt: str, completion: str) -> bool:
+        return self._task.correct(prompt, completion)
+
+    def _draw(self, source: random.Random) -> str:
+        return self._task._draw(source)
+
+
+def make(
+    name: str = "sort", *, digits: int = 4, prompts: str | None = None, reward: str | None = None
+) -> Task:
+    """The task of the options.
+
+    name: "sort" or "text". prompts: a file of JSON lines that stands for the task's own prompts.
+    reward: "module:function", called with lists of prompts and completions.
+    """
+    task: Task
+    if prompts is not None:
+        task = FromFile(prompts)
+        if reward is None and not task.answered:
+            raise InvalidArgument(f"{prompts} has prompts without an answer; give --reward module:function")
+    elif name in ("sort", "text"):
+        task = Sort(digits) if name == "sort" else Text()
+    else:
+        raise InvalidArgument(f"there is no task {name!r}; choose sort or text, or give --prompts FILE.jsonl")
+    return task if reward is None else Rewarded(task, _imported(reward), reward)
+
+
+def _read(path: Path) -> dict[str, str | None]:
+    """Prompt to answer."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"the prompts {path} cannot be read: {error}") from error
+    answers: dict[str, str | None] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        prompt, answer = _prompt_of(line, f"{path}:{number}")
+        answers[prompt] = answer
+    return answers
+
+
+def _prompt_of(line: str, where: str) -> tuple[str, str | None]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise InvalidArgument(f"{where} is not JSON: {error}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("prompt"), str) or not found["prompt"]:
+        raise InvalidArgument(f'{where} is not {{"prompt": text, "answer": text}}')
+    answer = found.get("answer")
+    if answer is not None and not isinstance(answer, str):
+        raise InvalidArgument(f"{where} has an answer that is not a text")
+    return found["prompt"], answer
+
+
+def _imported(reward: str) -> RewardFunction:
+    module, _, function = reward.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except Exception as error:  # Importing runs the user's code.
+        raise InvalidArgument(
+            f"the reward {reward!r} cannot be had ({type(error).__name__}: {error}); give module:function"
+        ) from error
+    if not callable(found):
+        raise InvalidArgument(f"the reward {reward!r} is not a function")
+    return found
