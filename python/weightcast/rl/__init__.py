@@ -1,1 +1,4 @@
-"""A reinforcement-learning loop for language models on top of weightcast: `python -m weightcast.rl`."""
+"""The reinforcement-learning loop: trainers learn, engines generate, weights flow (docs/rl.md).
+
+python -m weightcast.rl --help
+"""

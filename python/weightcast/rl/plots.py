@@ -1,0 +1,296 @@
+"""Pictures of a run, from its report: `python -m weightcast.rl.plots RUN_DIR` draws them (again).
+
+reward.png: reward and accuracy; transfer.png: seconds of an update for each way of synchronising;
+bandwidth.png: GB/s of all receivers together and of each; timeline.png: who did what when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import Error, InvalidArgument
+from .report import Iteration, read_iterations, read_timeline
+from .timeline import KINDS, hidden_share
+
+# Okabe and Ito's colours, which colour-blind people can tell apart.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#BBBBBB",
+)  # fmt: skip
+WAY_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
+KIND_COLOURS = {
+    "generate": GREEN,
+    "train": BLUE,
+    "publish": YELLOW,
+    "transfer": ORANGE,
+    "commit": RED,
+    "evaluate": PURPLE,
+    "wait": GREY,
+}
+_SHOWN_ITERATIONS = 5
+_WIDTH = 9.0  # Inches, at 150 dots each.
+
+
+def _pyplot() -> Any:
+    """`InvalidArgument` where matplotlib is not installed. Draws into files only, without a display."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InvalidArgument("--plots: matplotlib is not installed; pip install matplotlib") from None
+
+    def figure(height: float, rows: int = 1) -> tuple[Any, Any]:
+        made = Figure(figsize=(_WIDTH, height), dpi=150, layout="constrained")
+        FigureCanvasAgg(made)
+        return made, made.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+
+    return figure
+
+
+def _plain(axes: Any, title: str, y: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.set_ylabel(y)
+    axes.grid(True, alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def smoothed(values: Sequence[float], width: int) -> list[float]:
+    """The mean of each and up to `width` - 1 before it."""
+    return [statistics.fmean(values[max(0, i + 1 - width) : i + 1]) for i in range(len(values))]
+
+
+def _series(rows: Sequence[Iteration], value: Callable[[Iteration], float | None]) -> tuple[list, list]:
+    known = [(row.iteration, number) for row in rows if (number := value(row)) is not None]
+    return [iteration for iteration, _ in known], [number for _, number in known]
+
+
+def _marker(count: int) -> str:
+    return "o" if count <= 40 else ""
+
+
+def draw_reward(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
+    at, rewards = _series(rows, lambda row: row.reward)
+    evaluated, accuracy = _series(rows, lambda row: row.accuracy)
+    made, panels = figure(5.4 if accuracy else 3.6, 2 if accuracy else 1)
+    width = max(1, len(at) // 20)
+    panels[0].plot(at, rewards, color=BLUE, alpha=0.35 if width > 1 else 1, marker=_marker(len(at)), ms=3)
+    if width > 1:
+        label = f"mean of {width} iterations"
+        panels[0].plot(at, smoothed(rewards, width), color=BLUE, lw=2, label=label)
+        panels[0].legend(frameon=False)
+    _plain(panels[0], "Reward", "mean reward of a rollout")
+    if accuracy:
+        panels[1].plot(evaluated, [100 * one for one in accuracy], color=GREEN, marker="o", ms=4)
+        _plain(panels[1], "Accuracy", "right answers, %")
+        panels[1].set_ylim(-3, 103)
+    panels[-1].set_xlabel("iteration")
+    return made
+
+
+def _ways(rows: Sequence[Iteration]) -> list[str]:
+    return list(dict.fromkeys(one.way for row in rows for one in row.transfers))
+
+
+def _of_way(way: str, value: Callable[[Any], float | None]) -> Callable[[Iteration], float | None]:
+    def of(row: Iteration) -> float | None:
+        return next((value(one) for one in row.transfers if one.way == way), None)
+
+    return of
+
+
+def draw_transfer(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
+    made, (axes,) = figure(3.8)
+    for way, colour in zip(_ways(rows), WAY_COLOURS, strict=False):
+        at, seconds = _series(rows, _of_way(way, lambda one: one.seconds))
+        label = f"{way}: median {_short_time(statistics.median(seconds))}"
+        axes.plot(
+            at, [1e3 * one for one in seconds], color=colour, marker=_marker(len(at)), ms=3, label=label
+        )
+    axes.set_ylim(bottom=0)
+    _plain(axes, "Transfer of one version to all engines", "milliseconds")
+    axes.set_xlabel("iteration")
+    _legend_beside(axes)
+    return made
+
+
+def _short_time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _legend_beside(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=9)
+
+
+def draw_bandwidth(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
+    ways = _ways(rows)
+    made, panels = figure(3.2 + 2.6 * len(ways), 1 + max(1, len(ways)))
+    for way, colour in zip(ways, WAY_COLOURS, strict=False):
+        at, rates = _series(rows, _of_way(way, lambda one: one.gb_per_s))
+        label = f"{way}: median {statistics.median(rates):.3g}"
+        panels[0].plot(at, rates, color=colour, marker=_marker(len(at)), ms=3, label=label)
+    panels[0].set_ylim(bottom=0)
+    _plain(panels[0], "All receivers together", "GB/s")
+    _legend_beside(panels[0])
+    for way, axes in zip(ways, panels[1:], strict=False):
+        _draw_receivers(rows, way, axes)
+    panels[-1].set_xlabel("iteration")
+    return made
+
+
+def _draw_receivers(rows: Sequence[Iteration], way: str, axes: Any) -> None:
+    from matplotlib import colormaps
+
+    names = sorted(
+        {name for row in rows for one in row.transfers if one.way == way for name in one.receivers}
+    )
+    palette = colormaps["viridis"]
+    for i, name in enumerate(names):
+        at, rates = _series(rows, _of_way(way, lambda one, name=name: one.gb_per_s_each().get(name)))
+        colour = WAY_COLOURS[i] if len(names) <= len(WAY_COLOURS) else palette(i / (len(names) - 1))
+        # With more names than a legend can have, some of them stand for all.
+        label = name if len(names) <= 8 or i % -(-len(names) // 8) == 0 else None
+        axes.plot(at, rates, color=colour, marker=_marker(len(at)), ms=3, lw=1.2, label=label)
+    axes.set_ylim(bottom=0)
+    _plain(axes, f"Each receiver, {way}", "GB/s")
+    _legend_beside(axes)
+
+
+Entries = Sequence[Mapping[str, Any]]
+
+
+def _part(entries: Entries, first: int | None, last: int | None) -> tuple[Entries, int, int]:
+    """The spans of some iterations, by default of the last few, and these iterations' numbers."""
+    numbers = [one["iteration"] for one in entries if one["iteration"] is not None]
+    highest = max(numbers, default=0) if last is None else last
+    lowest = max(min(numbers, default=0), highest - _SHOWN_ITERATIONS + 1) if first is None else first
+    inside = [
+        one for one in entries if one["iteration"] is not None and lowest <= one["iteration"] <= highest
+    ]
+    return inside, lowest, highest
+
+
+def _row_order(process: str) -> tuple[int, list[int | str]]:
+    """Trainers first, then the controller, then engines; by number, not by digits."""
+    import re
+
+    group = next((i for i, one in enumerate(("trainer", "controller")) if process.startswith(one)), 2)
+    return group, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", process)]
+
+
+def draw_timeline(
+    entries: Entries, figure: Callable[..., Any], first: int | None = None, last: int | None = None
+) -> Any:
+    shown, lowest, highest = _part(entries, first, last)
+    processes = sorted({one["process"] for one in shown}, key=_row_order)
+    made, (axes,) = figure(1.9 + 0.42 * max(len(processes), 2))
+    begin = min((one["start"] for one in shown), default=0.0)
+    end = max((one["end"] for one in shown), default=1.0)
+    for row, process in enumerate(processes):
+        _draw_row(axes, row, [one for one in shown if one["process"] == process], end - begin)
+    axes.set_yticks(range(len(processes)), processes)
+    axes.set_ylim(len(processes) - 0.4, -0.6)
+    axes.set_xlim(begin, end)
+    axes.set_xlabel("seconds since the run's start (number on a bar: version of the weights)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    hidden = hidden_share(shown)
+    overlap = "" if hidden is None else f": engines generate during {hidden:.0%} of the transfers"
+    axes.set_title(f"Iterations {lowest} to {highest}{overlap}", loc="left", fontsize=11, fontweight="bold")
+    _kind_legend(axes, {one["kind"] for one in shown})
+    return made
+
+
+def _lanes(spans: Entries) -> list[int]:
+    """0 for what a process does, 1 for transfers into it meanwhile, so that overlap can be seen."""
+    return [1 if one["kind"] in ("transfer", "publish") else 0 for one in spans]
+
+
+def _draw_row(axes: Any, row: int, spans: Entries, length: float) -> None:
+    """The upper part of a row is what the process does, the lower what flows meanwhile."""
+    for span, lane in zip(spans, _lanes(spans), strict=True):
+        height, top = (0.46, row - 0.36) if lane == 0 else (0.24, row + 0.12)
+        width = max(span["end"] - span["start"], length / 2000)
+        colour = KIND_COLOURS[span["kind"]]
+        axes.broken_barh([(span["start"], width)], (top, height), color=colour, ec="white", lw=0.4)
+        if lane == 0 and span["version"] is not None and span["kind"] != "wait":
+            text = str(span["version"])
+            if width / length > 0.011 * (len(text) + 0.5):
+                dark = span["kind"] in ("publish", "wait")
+                middle = span["start"] + width / 2
+                axes.text(
+                    middle, top + height / 2, text, ha="center", va="center", fontsize=7.5,
+                    color="black" if dark else "white", clip_on=True,
+                )  # fmt: skip
+
+
+def _kind_legend(axes: Any, present: set[str]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=KIND_COLOURS[kind], label=kind) for kind in KINDS if kind in present]
+    axes.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(1.005, 1.02),
+        frameon=False,
+        fontsize=9,
+        handlelength=1,
+    )
+
+
+def draw(
+    run: str | pathlib.Path,
+    folder: str | pathlib.Path | None = None,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+) -> list[pathlib.Path]:
+    """Draws the report in the folder `run` into `folder` (None: into `run`); returns the files.
+
+    first, last: iterations that the timeline shows; None: the last few.
+    `InvalidArgument`: no report there, or no matplotlib.
+    """
+    run = pathlib.Path(run)
+    folder = run if folder is None else pathlib.Path(folder)
+    rows, entries = read_iterations(run), read_timeline(run)
+    if not rows:
+        raise InvalidArgument(f"{run} has no report with an iteration; name the folder of a run")
+    figure = _pyplot()
+    pictures = {"reward.png": draw_reward(rows, figure)}
+    if _ways(rows):
+        pictures["transfer.png"] = draw_transfer(rows, figure)
+        pictures["bandwidth.png"] = draw_bandwidth(rows, figure)
+    if entries:
+        pictures["timeline.png"] = draw_timeline(entries, figure, first, last)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, picture in pictures.items():
+        picture.savefig(folder / name)
+    return [folder / name for name in pictures]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m weightcast.rl.plots", description="Draws a run's report."
+    )
+    parser.add_argument("run", help="folder of the run, with iterations.jsonl")
+    parser.add_argument("--plots", metavar="DIR", help="where to (default: the folder of the run)")
+    parser.add_argument("--first", type=int, metavar="N", help="first iteration of the timeline")
+    parser.add_argument("--last", type=int, metavar="N", help="last iteration of the timeline")
+    options = parser.parse_args()
+    try:
+        for path in draw(options.run, options.plots, first=options.first, last=options.last):
+            print(path)
+    except Error as error:
+        sys.exit(f"weightcast: {error}")
+
+
+if __name__ == "__main__":
+    main()

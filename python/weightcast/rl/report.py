@@ -1,0 +1,251 @@
+"""The report of a run, kept by trainer 0: console table, JSON lines, TensorBoard, Weights & Biases.
+
+`iterations.jsonl` has one object for each iteration; times are in seconds, null is what there was not:
+
+| key | meaning |
+|---|---|
+| iteration, version | from 1; the weights' version that it ended with |
+| at_s | when it ended, since the run's start |
+| training_s | of the optimisation: log-probs, advantages, passes |
+| generation_s | that the trainers waited for rollouts (sync), or that engines generated for it (async) |
+| transfer_s | that the trainers gave to synchronising weights |
+| total_s | from the end of the last iteration to the end of this one |
+| reward, kl, staleness | means over its samples; staleness in versions |
+| train_rollout_logprob_abs_diff | mean of abs(log-prob of the trainer - of the engine) over generated tokens |
+| accuracy | of the evaluation after it, 0 to 1 |
+| metrics | further numbers by name (losses, clip fraction, ...) |
+| transfers | one object for each way of synchronising, the one that engines follow first |
+
+and each of `transfers`: way; seconds, of the whole update; bytes, received by all together; gb_per_s, 10^9
+bytes a second of all together; receivers: {name: {bytes, seconds, gb_per_s}}; tensors_changed of tensors.
+
+`timeline.jsonl`: see `timeline`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import IO, Any
+
+from ..errors import InvalidArgument
+from .console import Console, summary
+from .records import Lines, TensorBoard, Wandb, keep_lines, read_lines
+from .timeline import Clock, Timeline, hidden_share, well_formed
+
+ITERATIONS = "iterations.jsonl"
+TIMELINE = "timeline.jsonl"
+LOGS = ("tensorboard", "wandb")
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds / 1e9 if seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One version's way to the engines, by one way of synchronising."""
+
+    way: str
+    seconds: float
+    bytes: int  # Received by all together.
+    receivers: Mapping[str, tuple[int, float]] = field(default_factory=dict)  # Bytes and seconds of each.
+    tensors_changed: int = 0
+    tensors: int = 0
+
+    @classmethod
+    def of_update(cls, way: str, stats: Any, tensors_changed: int, tensors: int) -> Transfer:
+        """From the `UpdateStats` that `Update.wait` returns."""
+        receivers = {one.name.removeprefix("engine "): (one.bytes, one.seconds) for one in stats.receivers}
+        return cls(way, stats.seconds, stats.bytes, receivers, tensors_changed, tensors)
+
+    @property
+    def gb_per_s(self) -> float:
+        return _rate(self.bytes, self.seconds)
+
+    def gb_per_s_each(self) -> dict[str, float]:
+        return {name: _rate(*moved) for name, moved in self.receivers.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        receivers = {
+            name: {"bytes": count, "seconds": seconds, "gb_per_s": _rate(count, seconds)}
+            for name, (count, seconds) in self.receivers.items()
+        }
+        return {**asdict(self), "gb_per_s": self.gb_per_s, "receivers": receivers}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Transfer:
+        receivers = {name: (one["bytes"], one["seconds"]) for name, one in entry["receivers"].items()}
+        known = {one.name: entry[one.name] for one in fields(cls) if one.name != "receivers"}
+        return cls(**known, receivers=receivers)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The numbers of one iteration; see the module for units."""
+
+    iteration: int
+    version: int
+    training_s: float
+    generation_s: float
+    transfer_s: float
+    total_s: float
+    reward: float | None
+    kl: float | None
+    staleness: float
+    train_rollout_logprob_abs_diff: float | None
+    accuracy: float | None = None
+    transfers: tuple[Transfer, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "transfers": [one.as_json() for one in self.transfers]}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Iteration:
+        """`InvalidArgument` if it is no such object."""
+        try:
+            known = {one.name: entry[one.name] for one in fields(cls) if one.name != "transfers"}
+            return cls(**known, transfers=tuple(Transfer.from_json(one) for one in entry["transfers"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(f"an iteration of the report has no good {error}") from None
+
+    def scalars(self) -> dict[str, float]:
+        """Everything that can be drawn over iterations, by name."""
+        found = {
+            "reward": self.reward,
+            "kl": self.kl,
+            "staleness": self.staleness,
+            "train_rollout_logprob_abs_diff": self.train_rollout_logprob_abs_diff,
+            "accuracy": self.accuracy,
+            "seconds/training": self.training_s,
+            "seconds/generation": self.generation_s,
+            "seconds/transfer": self.transfer_s,
+            "seconds/total": self.total_s,
+            **{f"metrics/{name}": value for name, value in self.metrics.items()},
+        }
+        for one in self.transfers:
+            found[f"sync/{one.way}/seconds"] = one.seconds
+            found[f"sync/{one.way}/gb_per_s"] = one.gb_per_s
+            found[f"sync/{one.way}/tensors_changed"] = one.tensors_changed
+            found |= {f"sync/{one.way}/gb_per_s/{name}": rate for name, rate in one.gb_per_s_each().items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def read_iterations(folder: pathlib.Path) -> list[Iteration]:
+    """Of a run's folder; empty if there is no report."""
+    return [Iteration.from_json(entry) for entry in read_lines(folder / ITERATIONS)]
+
+
+def read_timeline(folder: pathlib.Path) -> list[dict[str, Any]]:
+    return read_lines(folder / TIMELINE)
+
+
+def check_folder(folder: str | pathlib.Path, resume: bool) -> None:
+    """`InvalidArgument` if a new run would write into the report of another."""
+    if not resume and read_lines(pathlib.Path(folder) / ITERATIONS):
+        raise InvalidArgument(f"{folder} has the report of a run; name another folder, or --resume that run")
+
+
+class Report:
+    """Writes the report of a run into a folder; of one thread, except `clock`, `timeline` and `events`.
+
+    folder: None: the console only.
+    resume_from: the iteration of the checkpoint that the run goes on from; later lines are dropped, and the
+    clock goes on after the last that is left. None: a new run.
+    log: of "tensorboard" and "wandb". run_id, options: what Weights & Biases is told.
+    """
+
+    def __init__(
+        self,
+        folder: str | pathlib.Path | None = None,
+        *,
+        resume_from: int | None = None,
+        log: Collection[str] = (),
+        run_id: str = "run",
+        options: Mapping[str, Any] | None = None,
+        out: IO[str] | None = None,
+        err: IO[str] | None = None,
+    ) -> None:
+        if unknown := set(log) - set(LOGS):
+            raise InvalidArgument(f"--log {min(unknown)}: allowed are {', '.join(LOGS)}")
+        self.history: list[Iteration] = []
+        self._spans: list[dict[str, Any]] = []
+        self._spans_lock = threading.Lock()
+        self._console = Console(out, err)
+        self._files: tuple[Lines, Lines] | None = None
+        self._sinks: list[TensorBoard | Wandb] = []
+        if folder is not None:
+            self._open(pathlib.Path(folder), resume_from, log, run_id, options or {})
+        elif log:
+            raise InvalidArgument(f"--log {min(log)} needs a folder for the run")
+        # One clock over all parts of a run, without the time between them.
+        self.clock = Clock(Clock.reading() - max((one["end"] for one in self._spans), default=0.0))
+        self.timeline = Timeline("trainer-0", self.clock)
+
+    def _open(
+        self,
+        folder: pathlib.Path,
+        resume_from: int | None,
+        log: Collection[str],
+        run_id: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        check_folder(folder, resume_from is not None)
+        folder.mkdir(parents=True, exist_ok=True)
+        last = resume_from or 0
+        kept = keep_lines(folder / ITERATIONS, lambda entry: entry["iteration"] <= last)
+        self.history = [Iteration.from_json(entry) for entry in kept]
+        self._spans = keep_lines(folder / TIMELINE, lambda entry: (entry["iteration"] or 0) <= last)
+        if "tensorboard" in log:
+            self._sinks.append(TensorBoard(folder / "tensorboard", last + 1))
+        if "wandb" in log:
+            self._sinks.append(Wandb(folder, run_id, options))
+        self._files = (Lines(folder / ITERATIONS), Lines(folder / TIMELINE))
+
+    def iteration(self, row: Iteration) -> None:
+        """An iteration is over: a line on the console and in each file, with the events so far."""
+        self.events(self.timeline.take())
+        self.history.append(row)
+        self._console.iteration(row)
+        if self._files is not None:
+            self._files[0].write({**row.as_json(), "at_s": self.clock.now()})
+        for sink in self._sinks:
+            sink.write(row.iteration, row.scalars())
+
+    def events(self, entries: Iterable[Any]) -> int:
+        """Spans that other processes sent (`Timeline.take`); returns how many were malformed and dropped."""
+        entries = list(entries)
+        good = [dict(entry) for entry in entries if well_formed(entry)]
+        with self._spans_lock:
+            self._spans += good
+            if self._files is not None and good:
+                self._files[1].write(*good)
+        return len(entries) - len(good)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """A bar on standard error, where that is a terminal."""
+        self._console.progress(what, done, total)
+
+    def message(self, text: str) -> None:
+        """A line between those of the table."""
+        self._console.show(text)
+
+    def close(self) -> None:
+        """Prints the summary; safe to call twice."""
+        self.events(self.timeline.take())
+        lines = summary(self.history, hidden_share(self._spans))
+        self._console.show("", *lines) if lines else self._console.close()
+        self.history = []
+        with self._spans_lock:
+            for one in (*self._sinks, *(self._files or ())):
+                one.close()
+            self._sinks, self._files = [], None
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
