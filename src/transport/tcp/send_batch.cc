@@ -27,14 +27,23 @@ void SendBatch::AddPayload(std::byte* bytes, uint64_t length, const LocalRegion*
 
 SendBatch::Outcome SendBatch::Send(int socket) {
   while (!empty()) {
+    // What one call takes the peer gets only when it ends, since acknowledgements wait for the socket's lock.
+    size_t count = 0;
+    size_t asked = 0;
+    while (next_iov_ + count < iov_count_ && asked < kCall) asked += iov_[next_iov_ + count++].iov_len;
+    const size_t cut = asked > kCall + kSlack ? asked - kCall : 0;
+    iovec& last = iov_[next_iov_ + count - 1];
+    last.iov_len -= cut;
     msghdr message{};
     message.msg_iov = &iov_[next_iov_];
-    message.msg_iovlen = iov_count_ - next_iov_;
+    message.msg_iovlen = count;
     const ssize_t sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    last.iov_len += cut;
     if (sent > 0) {
       Advance(static_cast<size_t>(sent));
-      // Less than all: the socket is full, and asking it again at once is a wasted call.
-      return empty() ? Outcome::kSent : Outcome::kBlocked;
+      // Less than asked: the socket is full, and asking it again at once is a wasted call.
+      if (static_cast<size_t>(sent) < asked - cut) return Outcome::kBlocked;
+      continue;
     }
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return Outcome::kBlocked;

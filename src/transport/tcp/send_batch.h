@@ -37,6 +37,8 @@ class SendBatch {
 
   static constexpr size_t kFrames = 32;
   static constexpr size_t kBytes = 512U << 10;
+  static constexpr size_t kCall = 256U << 10;  ///< Bytes of one system call …
+  static constexpr size_t kSlack = 64U << 10;  ///< … or so many more, rather than a call for little.
   std::array<std::array<std::byte, kMaxFrameSize>, kFrames> frames_;
   std::array<iovec, 2 * kFrames> iov_;
   std::array<const LocalRegion*, 2 * kFrames> served_;
