@@ -9,27 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
 from .algorithms import token_log_probs
-
-
-@dataclass
-class Sequence:
-    """A prompt and what was generated for it.
-
-    tokens: with the end of sequence, if it was reached. logprobs: natural logarithm of each token's
-    probability at the temperature it was sampled with. versions: of the weights that made each token.
-    """
-
-    prompt: list[int]
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+from .sequence import Sequence
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from torch.distributed.tensor import DTensor
 
 from ..errors import InvalidArgument
 from . import algorithms
-from .generation import Sequence, item_seed
+from .generation import item_seed
 from .models import token_logits
+from .sequence import Sequence
 
 ALGORITHMS = ("grpo", "ppo")
 

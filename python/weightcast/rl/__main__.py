@@ -1,0 +1,37 @@
+"""python -m weightcast.rl: see options."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from ..errors import Error
+
+
+def main() -> int:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    # Several processes share a machine's cores; a process that wants more says so.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        from . import start
+        from .options import parse
+
+        start.run(parse(sys.argv[1:]))
+    except ModuleNotFoundError as error:
+        return _fail(f"{error}; pip install 'weightcast[rl]'")
+    except Error as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _fail(reason: str) -> int:
+    rank = os.environ.get("RANK")
+    print(f"weightcast.rl{f' (rank {rank})' if rank else ''}: {reason}", file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

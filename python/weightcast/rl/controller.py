@@ -1,0 +1,45 @@
+"""The controller as a process of its own, which ends with the process that started it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+from ..errors import Error, Unavailable
+from ..workers import Controller
+
+
+class OwnController:
+    """Starts one; `address` is "host:port"."""
+
+    def __init__(self, listen: str, settings: dict[str, Any]) -> None:
+        command = [sys.executable, "-m", "weightcast.rl.controller", listen, json.dumps(settings)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip()
+        if not self.address:
+            raise Unavailable("the controller does not start; its own words are above")
+
+    def stop(self) -> None:
+        """It ends when its input does, so also when this process is killed."""
+        self._process.communicate(timeout=30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("listen", help="host:port")
+    parser.add_argument("settings", help="JSON object")
+    arguments = parser.parse_args()
+    try:
+        with Controller(arguments.listen, settings=json.loads(arguments.settings)) as controller:
+            print(controller.address, flush=True)
+            sys.stdin.read()
+    except Error as error:
+        sys.exit(f"weightcast.rl.controller: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,472 @@
+"""Where work for the engines is handed out and rollouts come in: docs/rl.md, "The desk".
+
+Messages are msgpack maps with a `type`, at most 64 MiB:
+
+engine  → desk  hello {key, name, role}, free {version, news}, done {iteration, number, sequences, news}, alive
+trainer → desk  hello, want {iteration}
+desk → engine   welcome {start, reading, host}, item {item}, update {version}, end {reason}, alive, refused {reason}
+desk → trainer  welcome, share {iteration, items: sequences of each}, end, alive, refused
+
+`news` is what an engine tells of itself, in maps; the desk hands it on. An `end` without a reason is a good one.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgpack
+import zmq
+
+from ..errors import InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable
+from .sequence import Sequence
+from .timeline import Clock, host_identity
+
+_log = logging.getLogger("weightcast.rl")
+_MOST_BYTES = 64 << 20
+_BEATS = 4  # In a lease.
+
+
+@dataclasses.dataclass
+class Item:
+    """Prompts that are generated together; its outcome depends on nothing but its fields and the weights.
+
+    oldest, newest: versions that it may be generated with. samples: of each prompt, side by side in the result.
+    greedy: the likeliest tokens, without `seed`. trainer: whose share it is.
+    """
+
+    iteration: int
+    number: int
+    trainer: int
+    prompts: list[list[int]]
+    samples: int
+    seed: int
+    oldest: int
+    newest: int
+    greedy: bool = False
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.iteration, self.number
+
+
+class EndOfRun(Exception):
+    """The desk says that the run is over; its text is why it failed, or nothing."""
+
+
+def _key() -> bytes:
+    """What all processes of a run must have alike: the token, if there is one."""
+    return hashlib.sha256(b"weightcast.rl desk " + os.environ.get("WEIGHTCAST_TOKEN", "").encode()).digest()
+
+
+def _pack(message: dict[str, Any]) -> bytes:
+    return msgpack.packb(message, use_bin_type=True)
+
+
+def _unpack(data: bytes) -> dict[str, Any]:
+    try:
+        message = msgpack.unpackb(data, raw=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a message is no msgpack: {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ProtocolError("a message is no map with a type")
+    return message
+
+
+def _number(message: dict[str, Any], name: str) -> int:
+    value = message.get(name)
+    if type(value) is not int or not -(1 << 62) < value < 1 << 62:
+        raise ProtocolError(f"a message of type {message['type']} has no number '{name}'")
+    return value
+
+
+@dataclasses.dataclass
+class _Peer:
+    """A client as the desk knows it."""
+
+    name: str
+    role: str
+    heard: float
+    item: Item | None = None
+    waits_with: int | None = None  # The version with which an engine waits for work.
+    wants: int | None = None  # The iteration for which a trainer waits.
+
+
+class Desk:
+    """Trainer 0's. One thread of its own has the socket; methods may be called from any thread.
+
+    events: called with what engines say of their doings, from that thread.
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        *,
+        trainers: int,
+        lease: float,
+        clock: Clock,
+        news: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._trainers, self._lease, self._clock, self._news = trainers, lease, clock, news
+        self._peers: dict[bytes, _Peer] = {}
+        self._waiting: collections.deque[Item] = collections.deque()
+        self._open: set[tuple[int, int]] = set()  # Items that nobody has brought yet.
+        self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
+        self._results: dict[tuple[int, int], list[Sequence]] = {}
+        self._version = -1
+        self._end: str | None = None
+        self._failure: Exception | None = None
+        self._changed = threading.Condition()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _MOST_BYTES)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        host, _, port = bind.rpartition(":")
+        try:
+            self._socket.bind(f"tcp://{host or '*'}:{port or '*'}")
+        except zmq.ZMQError as error:
+            raise Unavailable(f"the desk cannot listen on {bind}: {error}; choose another --desk") from None
+        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.port = int(bound.rpartition(":")[2])
+        self._wake_out = self._context.socket(zmq.PAIR)
+        self._wake_out.bind(f"inproc://desk-{id(self)}")
+        self._wake_in = self._context.socket(zmq.PAIR)
+        self._wake_in.connect(f"inproc://desk-{id(self)}")
+        self._thread = threading.Thread(target=self._run, name="wc-rl-desk", daemon=True)
+        self._thread.start()
+
+    # --- Trainer 0
+
+    def offer(self, items: Iterable[Item], *, first: bool = False) -> None:
+        """Work of one or more iterations, in the order in which it is handed out; first: before what waits."""
+        with self._changed:
+            items = list(items)
+            self._waiting = collections.deque([*items, *self._waiting] if first else [*self._waiting, *items])
+            for item in items:
+                self._open.add(item.key)
+                self._expected.setdefault((item.iteration, item.trainer), []).append(item.key)
+        self._wake()
+
+    def announce(self, version: int) -> None:
+        """This version is published: engines that have nothing to do with an older one wait for it."""
+        with self._changed:
+            self._version = version
+        self._wake()
+
+    def take(self, iteration: int, trainer: int, timeout: float) -> list[list[Sequence]]:
+        """The results of a trainer's items, in the order of their numbers. Once. Raises TimedOut."""
+        with self._changed:
+            ready = self._changed.wait_for(
+                lambda: self._failure or self._is_whole(iteration, trainer), timeout
+            )
+            if self._failure:
+                raise self._failure
+            if not ready:
+                raise TimedOut(
+                    f"the rollouts of iteration {iteration} are not here after {timeout:g} s; {self._missing()}"
+                )
+            return self._pop(iteration, trainer)
+
+    def engines(self) -> list[str]:
+        """Those heard of within the lease."""
+        with self._changed:
+            now = time.monotonic()
+            return [
+                one.name
+                for one in self._peers.values()
+                if one.role == "inference" and now - one.heard < self._lease
+            ]
+
+    def end(self, reason: str = "") -> None:
+        """Tells everyone that the run is over, with what has failed, if anything has; and closes."""
+        with self._changed:
+            self._end = reason
+        self._wake()
+        self._thread.join(5)
+
+    # --- The thread
+
+    def _wake(self) -> None:
+        with self._changed:
+            if not self._wake_in.closed:
+                self._wake_in.send(b"")
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake_out, zmq.POLLIN)
+        beat = time.monotonic()
+        try:
+            while True:
+                found = dict(poller.poll(self._lease * 1000 / _BEATS))
+                if self._wake_out in found:
+                    self._wake_out.recv()
+                if self._socket in found:
+                    self._receive_all()
+                now = time.monotonic()
+                if now - beat >= self._lease / _BEATS:
+                    beat = now
+                    self._beat(now)
+                if not self._serve():
+                    break
+        except Exception as error:
+            _log.exception("the desk has failed")
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+        finally:
+            with self._changed:
+                for socket in (self._socket, self._wake_out, self._wake_in):
+                    socket.close()
+            self._context.term()
+
+    def _receive_all(self) -> None:
+        while self._socket.poll(0):
+            frames = self._socket.recv_multipart()
+            sender = frames[0]
+            with self._changed:
+                try:
+                    if len(frames) != 2:
+                        raise ProtocolError("a message has more than one part")
+                    self._on(sender, _unpack(frames[1]))
+                except ProtocolError as error:
+                    who = self._peers.pop(sender, None)
+                    if who is not None:
+                        self._take_back(who, f"{who.name} is refused")
+                    _log.warning("the desk refuses %s: %s", who.name if who else "a stranger", error)
+                    self._send(sender, {"type": "refused", "reason": str(error)})
+
+    def _on(self, sender: bytes, message: dict[str, Any]) -> None:
+        peer, kind = self._peers.get(sender), message["type"]
+        if kind == "hello":
+            return self._on_hello(sender, message)
+        if peer is None:
+            raise ProtocolError("it has not said hello")
+        peer.heard = time.monotonic()
+        if peer.role == "trainer" and kind == "want":
+            peer.wants = _number(message, "iteration")
+            return None
+        if peer.role == "inference" and kind == "free":
+            if peer.item is None:  # Otherwise an item is on its way to it.
+                peer.waits_with = _number(message, "version")
+            self._tell(peer, message)
+            return None
+        if peer.role == "inference" and kind == "done":
+            self._on_done(peer, message)
+            self._tell(peer, message)
+            return None
+        if kind != "alive":
+            raise ProtocolError(f"a {peer.role} sends a message of type '{kind[:32]}'")
+        return None
+
+    def _on_hello(self, sender: bytes, message: dict[str, Any]) -> None:
+        if message.get("key") != _key():
+            raise ProtocolError("it has another WEIGHTCAST_TOKEN; give all processes of a run the same")
+        name, role = message.get("name"), message.get("role")
+        if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
+            raise ProtocolError("its hello has no name and role")
+        if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
+            raise ProtocolError(f"there is no trainer '{name[:32]}' among {self._trainers}")
+        for other, peer in list(self._peers.items()):
+            if other == sender or (peer.name, peer.role) == (name, role):
+                self._take_back(peer, f"{name} has been started again")
+                del self._peers[other]
+        self._peers[sender] = _Peer(name, role, time.monotonic())
+        welcome = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
+        self._send(sender, {"type": "welcome", **welcome})
+
+    def _on_done(self, peer: _Peer, message: dict[str, Any]) -> None:
+        key = _number(message, "iteration"), _number(message, "number")
+        item, peer.item = peer.item, None
+        if item is None or item.key != key or key not in self._open:
+            return  # It was given to another meanwhile.
+        sequences = message.get("sequences")
+        if not isinstance(sequences, list) or len(sequences) != len(item.prompts) * item.samples:
+            peer.item = item
+            raise ProtocolError("an item came back with another number of sequences")
+        self._results[key] = [Sequence.unpack(one) for one in sequences]
+        self._open.discard(key)
+        self._changed.notify_all()
+
+    def _tell(self, peer: _Peer, message: dict[str, Any]) -> None:
+        news = message.get("news")
+        if isinstance(news, dict) and news:
+            self._news(peer.name, news)
+
+    def _beat(self, now: float) -> None:
+        with self._changed:
+            for sender, peer in self._peers.items():
+                if now - peer.heard > self._lease:
+                    self._take_back(peer, f"nothing heard of {peer.name} for {self._lease:g} s")
+                self._send(sender, {"type": "alive"})
+
+    def _take_back(self, peer: _Peer, reason: str) -> None:
+        if peer.item is not None:
+            _log.warning("%s: its work goes to another engine", reason)
+            self._waiting.appendleft(peer.item)
+            peer.item = None
+
+    def _serve(self) -> bool:
+        """Answers those who wait and can be answered. False: the run is over."""
+        with self._changed:
+            for sender, peer in self._peers.items():
+                if self._end is not None:
+                    self._send(sender, {"type": "end", "reason": self._end})
+                elif peer.wants is not None and self._is_whole(peer.wants, trainer := int(peer.name)):
+                    share = [[one.pack() for one in item] for item in self._pop(peer.wants, trainer)]
+                    self._send(sender, {"type": "share", "iteration": peer.wants, "items": share})
+                    peer.wants = None
+                elif peer.waits_with is not None:
+                    self._serve_engine(sender, peer, peer.waits_with)
+            return self._end is None
+
+    def _serve_engine(self, sender: bytes, peer: _Peer, version: int) -> None:
+        item = next((one for one in self._waiting if one.oldest <= version <= one.newest), None)
+        if item is not None:
+            self._waiting.remove(item)
+            peer.item, peer.waits_with = item, None
+            self._send(sender, {"type": "item", "item": dataclasses.asdict(item)})
+        elif version < self._version:
+            peer.waits_with = None
+            self._send(sender, {"type": "update", "version": self._version})
+
+    def _send(self, to: bytes, message: dict[str, Any]) -> None:
+        try:
+            self._socket.send_multipart([to, _pack(message)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            _log.debug("the desk cannot answer: %s", error)  # It is silent from now on, and then lost.
+
+    # --- State; with the lock
+
+    def _is_whole(self, iteration: int, trainer: int) -> bool:
+        keys = self._expected.get((iteration, trainer))
+        return keys is not None and all(key in self._results for key in keys)
+
+    def _pop(self, iteration: int, trainer: int) -> list[list[Sequence]]:
+        return [self._results.pop(key) for key in self._expected.pop((iteration, trainer))]
+
+    def _missing(self) -> str:
+        away = {peer.item.key: peer.name for peer in self._peers.values() if peer.item is not None}
+        engines = sum(peer.role == "inference" for peer in self._peers.values())
+        held = f"; with {', '.join(sorted(set(away.values())))}" if away else ""
+        return f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine, {engines} engines are here{held}"
+
+
+class DeskClient:
+    """An engine's or a trainer's way to the desk. One thread at a time."""
+
+    def __init__(self, address: str, *, name: str, role: str, lease: float, timeout: float) -> None:
+        """Raises TimedOut when nobody answers there, InvalidArgument when the desk refuses us."""
+        self._lease, self._address = lease, address
+        self._kept: collections.deque[dict[str, Any]] = collections.deque()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _MOST_BYTES)
+        self._socket.connect(f"tcp://{address}")
+        self._heard = self._said = time.monotonic()
+        self._send({"type": "hello", "key": _key(), "name": name, "role": role})
+        try:
+            sent = Clock.reading()
+            welcome = self._next(timeout, lease=timeout)
+            if welcome is None:
+                raise TimedOut(
+                    f"nobody answers at the desk {address} for {timeout:g} s; does trainer 0 run there?"
+                )
+            # Counts like trainer 0's.
+            self.clock = Clock.from_hello(
+                welcome["start"], welcome["reading"], sent, Clock.reading(), welcome["host"]
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, version: int, news: dict[str, Any]) -> None:
+        """Says that this engine is free; `next` brings what to do."""
+        self._send({"type": "free", "version": version, "news": news})
+
+    def bring(self, item: Item, sequences: list[Sequence], news: dict[str, Any]) -> None:
+        packed = [one.pack() for one in sequences]
+        self._send(
+            {
+                "type": "done",
+                "iteration": item.iteration,
+                "number": item.number,
+                "sequences": packed,
+                "news": news,
+            }
+        )
+
+    def want(self, iteration: int) -> None:
+        self._send({"type": "want", "iteration": iteration})
+
+    def alive(self) -> None:
+        """To be called often while an item is worked on; says so a few times within a lease."""
+        if time.monotonic() - self._said >= self._lease / _BEATS:
+            self._send({"type": "alive"})
+
+    def listen(self) -> None:
+        """Takes note of the desk's beats and of the end of the run; an order is kept for `next`."""
+        if (message := self._next(0, self._lease)) is not None:
+            self._kept.append(message)
+
+    def next(self, timeout: float) -> dict[str, Any] | None:
+        """The desk's next order, or None after `timeout`.
+
+        Raises EndOfRun at its end, PeerDead when the desk was not heard of for a lease.
+        """
+        return self._kept.popleft() if self._kept else self._next(timeout, self._lease)
+
+    def _next(self, timeout: float, lease: float) -> dict[str, Any] | None:
+        deadline = time.monotonic() + timeout
+        # What came while this thread was busy elsewhere has kept the lease.
+        while True:
+            now = time.monotonic()
+            wait = max(0.0, min(deadline - now, self._lease / _BEATS))
+            if self._socket.poll(wait * 1000):
+                message = _unpack(self._socket.recv())
+                self._heard = time.monotonic()
+                if message["type"] == "end":
+                    raise EndOfRun(str(message.get("reason") or ""))
+                if message["type"] == "refused":
+                    raise InvalidArgument(
+                        f"the desk {self._address} refuses this process: {message.get('reason')}"
+                    )
+                if message["type"] != "alive":
+                    return message
+                continue
+            self.alive()
+            if time.monotonic() - self._heard > lease:
+                raise PeerDead(f"trainer 0 (desk {self._address}) has not been heard of for {lease:g} s")
+            if time.monotonic() >= deadline:
+                return None
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._said = time.monotonic()
+        self._socket.send(_pack(message))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+
+    def __enter__(self) -> DeskClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def item_of(message: dict[str, Any]) -> Item:
+    """Raises ProtocolError for what no desk sends."""
+    try:
+        return Item(**message["item"])
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"the desk sends a malformed item: {error}") from None

@@ -1,0 +1,168 @@
+"""An inference engine of the loop: generates what the desk hands out, with the weights that have come."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import time
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import ProtocolError, TimedOut, Unavailable
+from ..workers import Inference
+from .desk import DeskClient, EndOfRun, Item, item_of
+from .generation import Sampling, generate
+from .sequence import Sequence
+from .timeline import Timeline
+
+_log = logging.getLogger("weightcast.rl")
+
+
+class Weights(Protocol):
+    """How an engine's module gets its versions."""
+
+    @property
+    def version(self) -> int:
+        """What the module holds; -1: nothing yet."""
+
+    def arrived(self) -> bool:
+        """Whether a newer version is here and only waits for `update`."""
+
+    def update(self, timeout: float) -> None:
+        """Takes up the next version if one comes within `timeout` seconds; the module changes only here."""
+
+
+class FixedWeights:
+    """Those that the module was made with: version 0 for ever."""
+
+    version = 0
+
+    def arrived(self) -> bool:
+        return False
+
+    def update(self, timeout: float) -> None:
+        time.sleep(timeout)
+
+
+class CastWeights:
+    """Those that weightcast brings."""
+
+    def __init__(self, worker: Inference) -> None:
+        self._worker = worker
+
+    @property
+    def version(self) -> int:
+        return self._worker.version.number
+
+    def arrived(self) -> bool:
+        return self._worker.state == "READY"
+
+    def update(self, timeout: float) -> None:
+        try:
+            self._worker.wait(timeout=timeout)
+        except TimedOut:
+            return
+
+
+class Engine:
+    """Drives one module; all methods on one thread.
+
+    sampling: of rollouts. keep: a version is taken up between two tokens, with the key-value cache as it is;
+    otherwise between two items. digests: after each update the desk is told the SHA-256 of every tensor.
+    lease: seconds.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        weights: Weights,
+        desk: DeskClient,
+        sampling: Sampling,
+        timeline: Timeline,
+        *,
+        lease: float,
+        keep: bool = False,
+        digests: bool = False,
+    ) -> None:
+        self._module, self._weights, self._desk = module, weights, desk
+        self._sampling, self._timeline, self._lease = sampling, timeline, lease
+        self._keep, self._with_digests = keep, digests
+        self._digests: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Until the desk ends the run. Raises Unavailable when it has failed, PeerDead when others are gone."""
+        try:
+            while True:
+                self._step()
+        except EndOfRun as end:
+            if str(end):
+                raise Unavailable(f"the run has ended: {end}") from None
+
+    def _step(self) -> None:
+        self._take_up()
+        self._desk.ask(self._weights.version, self._news())
+        order = self._desk.next(self._lease / 8)
+        while order is None:
+            # Weights may come for an engine that waits for work.
+            if self._take_up():
+                self._desk.ask(self._weights.version, self._news())
+            order = self._desk.next(self._lease / 8)
+        if order["type"] == "update":
+            self._update(order["version"])
+        elif order["type"] == "item":
+            item = item_of(order)
+            self._desk.bring(item, self._generate(item), self._news())
+        else:
+            raise ProtocolError(f"the desk sends an order of type '{order['type']}'")
+
+    def _news(self) -> dict[str, Any]:
+        digests, self._digests = self._digests, {}
+        return {"spans": self._timeline.take(), "digests": digests}
+
+    def _take_up(self) -> bool:
+        """Switches to a version that has arrived."""
+        if not self._weights.arrived():
+            return False
+        self._update(self._weights.version + 1)
+        return True
+
+    def _update(self, newest: int) -> None:
+        """Until at least this version is here."""
+        start = self._timeline.clock.now()
+        while self._weights.version < newest:
+            self._weights.update(self._lease / 2)
+            self._desk.listen()
+        version = self._weights.version
+        self._timeline.add("commit", start, self._timeline.clock.now(), version=version)
+        if self._with_digests:
+            self._digests[str(version)] = digests_of(self._module)
+
+    def _generate(self, item: Item) -> list[Sequence]:
+        kind = "evaluate" if item.greedy else "generate"
+        with self._timeline.span(kind, version=self._weights.version, iteration=abs(item.iteration)):
+            return generate(
+                self._module,
+                item.prompts,
+                dataclasses.replace(self._sampling, temperature=0.0) if item.greedy else self._sampling,
+                samples=item.samples,
+                seed=item.seed,
+                version=lambda: self._weights.version,
+                between_tokens=self._between_tokens,
+            )
+
+    def _between_tokens(self) -> None:
+        self._desk.alive()
+        if self._keep:
+            self._take_up()
+
+
+def digests_of(module: torch.nn.Module) -> dict[str, str]:
+    """SHA-256 of the bytes of every tensor in the module's state, by name."""
+    return {name: digest_of(tensor) for name, tensor in module.state_dict().items()}
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest()

@@ -1,0 +1,229 @@
+"""What `python -m weightcast.rl` can be told: by flags, and by a file of the same names."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import typing
+from typing import Any, Literal
+
+from ..errors import InvalidArgument
+
+_CHOICES_OF_NOTHING = ("",)
+
+
+def _option(default: Any, help: str, **more: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"help": help, **more})
+
+
+@dataclasses.dataclass
+class Options:
+    """Counts are of what their name says, times are seconds, rates are per step."""
+
+    # Who does what
+    num_training: int = _option(2, "trainer ranks")
+    num_inference: int = _option(2, "inference engines, one rank each")
+    role: Literal["", "trainer", "inference"] = _option(
+        "",
+        "trainer: this torchrun has trainers alone; inference: this process is an engine; without it one torchrun has all",
+    )
+    controller_rank: int = _option(
+        -1,
+        "rank that runs the controller; -1: the one after the trainers if there is one to spare, else a process that trainer 0 starts",
+    )
+    controller: str = _option("", "host:port of a controller that runs already; needed with --role inference")
+    desk: str = _option(
+        "",
+        "host:port where trainer 0 hands out work and takes rollouts; empty: any free port (one torchrun only)",
+    )
+    engine: str = _option("", "name of this engine (--role inference); empty: from the host and process")
+    backend: Literal["gloo", "nccl"] = _option("gloo", "torch.distributed between trainers")
+
+    # Model
+    model_name: str = _option("tiny", "tiny, gpt2, Qwen/Qwen2.5-0.5B, a hub name, or a local folder")
+    dtype: Literal["float32", "bfloat16", "float16"] = _option("float32", "of the trainers' parameters")
+    wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option(
+        "", "of the engines' parameters, cast on the way; empty: the trainers'"
+    )
+    trainer: Literal["ddp", "fsdp2"] = _option("ddp", "how trainers share the model")
+
+    # Loop
+    rl_iterations: int = _option(10, "iterations")
+    rollouts_per_gpu: int = _option(8, "prompts of an iteration for each trainer rank")
+    samples_per_prompt: int = _option(0, "samples of each prompt; 0: 8 with grpo, 1 with ppo")
+    max_gen_length: int = _option(16, "tokens generated at most")
+    temperature: float = _option(1.0, "of sampling")
+    mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
+    max_staleness: int = _option(1, "async: versions that rollouts may be behind")
+    inflight: Literal["finish", "keep"] = _option(
+        "finish",
+        "what becomes of sequences being generated when a version arrives: they are finished first, or they go on with it and list their spans",
+    )
+    sync_every: int = _option(1, "publish after every so many iterations")
+    item_prompts: int = _option(0, "prompts generated together; 0: chosen")
+
+    # Learning
+    algorithm: Literal["ppo", "grpo"] = _option("grpo", "what the trainers optimise")
+    ppo_epochs: int = _option(1, "passes over the rollouts of an iteration")
+    minibatches: int = _option(1, "optimizer steps of a pass")
+    learning_rate: float = _option(1e-3, "of Adam")
+    clip: float = _option(0.2, "of the policy's ratio")
+    kl_coefficient: float = _option(0.0, "weight of the KL to the reference; 0: no reference is kept")
+    entropy_coefficient: float = _option(0.0, "weight of the entropy bonus")
+    value_coefficient: float = _option(0.5, "weight of the value loss (ppo)")
+    gamma: float = _option(1.0, "discount (ppo)")
+    gae_lambda: float = _option(0.95, "of generalised advantage estimation (ppo)")
+    max_grad_norm: float = _option(1.0, "gradients are clipped to this norm; 0: not at all")
+
+    # Task
+    task: Literal["sort", "text"] = _option("sort", "built-in task")
+    prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
+    reward: str = _option("", "module:function(prompts, completions) -> rewards, in place of the task's")
+    eval_every: int = _option(0, "evaluate after every so many iterations; 0: never")
+    eval_prompts: int = _option(500, "held-out prompts of an evaluation")
+
+    # Weights
+    sync: Literal["p2p", "collective", "both", "none"] = _option(
+        "p2p",
+        "p2p: weightcast; collective: broadcasts of torch.distributed; both: measured beside each other; none: engines keep version 0",
+    )
+    transport: str = _option("", "roads that weightcast may use (tcp, shm, verbs); empty: its own choice")
+    num_shards: int = _option(1, "ranks of an engine; only 1 so far")
+    verify: bool = _option(False, "compare SHA-256 of every tensor after each update")
+
+    # Keeping
+    seed: int = _option(0, "of everything random")
+    output: str = _option("", "folder of this run's report; empty: runs/<time>")
+    checkpoint_dir: str = _option("", "folder of checkpoints")
+    checkpoint_every: int = _option(
+        0, "iterations between checkpoints; 0: only at the end, if there is a folder"
+    )
+    resume: bool = _option(False, "go on from the last complete checkpoint")
+    export_hf: str = _option("", "folder for the trained model in transformers' format")
+    log: str = _option("", "tensorboard, wandb, or both with a comma")
+    plots: str = _option("", "folder for PNG plots")
+    lease: float = _option(5.0, "a process not heard of for this long is taken for dead")
+    timeout: float = _option(
+        300.0, "limit of a step that waits for others: rollouts of an iteration, an update"
+    )
+
+    @property
+    def samples(self) -> int:
+        return self.samples_per_prompt or (8 if self.algorithm == "grpo" else 1)
+
+    @property
+    def uses_p2p(self) -> bool:
+        return self.sync in ("p2p", "both", "none")
+
+    def settings(self) -> dict[str, Any]:
+        """Of weightcast's workers."""
+        found: dict[str, Any] = {"lease": self.lease, "timeout": self.timeout, "grant_timeout": self.timeout}
+        return found | ({"transport": self.transport} if self.transport else {})
+
+    def check(self) -> None:
+        """Raises InvalidArgument for what can be seen wrong without any other process."""
+        for name in ("num_training", "num_inference", "rollouts_per_gpu", "max_gen_length", "rl_iterations"):
+            _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("ppo_epochs", "minibatches", "sync_every", "eval_prompts"):
+            _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("samples_per_prompt", "item_prompts", "eval_every", "checkpoint_every", "max_staleness"):
+            _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")
+        for name in ("temperature", "learning_rate", "lease", "timeout"):
+            _require(getattr(self, name) > 0, f"--{name} is {getattr(self, name)}; it must be more than 0")
+        _require(self.num_shards == 1, "--num_shards above 1 is not supported: an engine has one rank")
+        _require(
+            self.algorithm != "grpo" or self.samples > 1,
+            "--algorithm grpo compares samples of one prompt: --samples_per_prompt must be at least 2",
+        )
+        _require(
+            self.mode == "sync" or self.sync in ("p2p", "none"),
+            f"--mode async moves weights beside generation, which --sync {self.sync} cannot; use --sync p2p",
+        )
+        _require(
+            self.role == "" or self.sync in ("p2p", "none"),
+            f"--role has no process group between trainers and engines, which --sync {self.sync} needs; use --sync p2p",
+        )
+        if self.role:
+            _require(self.desk != "", f"--role {self.role} needs --desk HOST:PORT of trainer 0")
+        if self.role == "inference":
+            _require(self.controller != "", "--role inference needs --controller HOST:PORT")
+        _require(not self.resume or self.checkpoint_dir != "", "--resume needs --checkpoint_dir")
+        for one in filter(None, self.log.split(",")):
+            _require(one in ("tensorboard", "wandb"), f"--log knows tensorboard and wandb, not '{one}'")
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise InvalidArgument(otherwise)
+
+
+def parse(arguments: list[str]) -> Options:
+    """Flags over the file of --config over the defaults. Raises InvalidArgument; --help ends the process."""
+    parser = _Parser(
+        prog="python -m weightcast.rl",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    hints = typing.get_type_hints(Options)
+    for field in dataclasses.fields(Options):
+        kind = hints[field.name]
+        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else None
+        shown = "" if field.default in ("", False) else f" (default {field.default})"
+        common: dict[str, Any] = {"default": None, "help": field.metadata["help"].replace("%", "%%") + shown}
+        if kind is bool:
+            parser.add_argument(f"--{field.name}", action=argparse.BooleanOptionalAction, **common)
+        elif choices:
+            parser.add_argument(f"--{field.name}", choices=[one for one in choices if one], **common)
+        else:
+            parser.add_argument(f"--{field.name}", type=kind, metavar=kind.__name__.upper(), **common)
+    parser.add_argument(
+        "--config", metavar="FILE", help="JSON object of options by the names above; flags win"
+    )
+    given = vars(parser.parse_args(arguments))
+    file = given.pop("config")
+    values = _from_file(file) if file else {}
+    values |= {name: value for name, value in given.items() if value is not None}
+    options = Options(**values)
+    options.check()
+    return options
+
+
+def _from_file(file: str) -> dict[str, Any]:
+    try:
+        values = json.loads(pathlib.Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"--config {file}: {error}") from None
+    _require(isinstance(values, dict), f"--config {file} must be one JSON object of options")
+    hints = typing.get_type_hints(Options)
+    for name, value in values.items():
+        _require(name in hints, f"--config {file}: there is no option '{name}'")
+        kind = hints[name]
+        if typing.get_origin(kind) is Literal:
+            choices = typing.get_args(kind)
+            _require(
+                value in choices,
+                f"--config {file}: {name} is {value!r}; choose of {', '.join(filter(None, choices))}",
+            )
+        elif kind is float and type(value) is int:
+            values[name] = float(value)
+        else:
+            _require(type(value) is kind, f"--config {file}: {name} is {value!r}, no {kind.__name__}")
+    return values
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        raise InvalidArgument(f"{message}; see python -m weightcast.rl --help")
+
+
+_DESCRIPTION = (
+    "Reinforcement learning of a language model: trainers and inference engines in processes of their own."
+)
+_EPILOG = """examples:
+  torchrun --nproc_per_node 4 -m weightcast.rl --num_training 2 --num_inference 2
+  torchrun --nproc_per_node 2 -m weightcast.rl --role trainer --num_training 2 --desk :29600 --controller head:29750
+  python -m weightcast.rl --role inference --controller head:29750 --desk head:29600 --engine a"""

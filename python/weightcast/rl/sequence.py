@@ -1,0 +1,49 @@
+"""A prompt and what was generated for it, in memory and on its way to the trainers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import ProtocolError
+
+_PARTS = {"prompt": "<i4", "tokens": "<i4", "logprobs": "<f4", "versions": "<i4"}
+
+
+@dataclass
+class Sequence:
+    """A prompt and what was generated for it.
+
+    tokens: end of sequence included, if it was reached. logprobs: natural logarithm of each token's
+    probability at the temperature it was sampled with. versions: of the weights that made each token.
+    """
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """(version, how many tokens it made), in order."""
+        found: list[tuple[int, int]] = []
+        for version in self.versions:
+            count = found.pop()[1] if found and found[-1][0] == version else 0
+            found.append((version, count + 1))
+        return found
+
+    def pack(self) -> dict[str, bytes]:
+        """Little-endian arrays: 4-byte integers, and floats that are exactly those of float32."""
+        return {name: np.asarray(getattr(self, name), kind).tobytes() for name, kind in _PARTS.items()}
+
+    @classmethod
+    def unpack(cls, packed: Any) -> Sequence:
+        """Raises ProtocolError for what no `pack` makes."""
+        try:
+            one = cls(**{name: np.frombuffer(packed[name], kind).tolist() for name, kind in _PARTS.items()})
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"a rollout is malformed: {error}") from None
+        if not one.prompt or not len(one.tokens) == len(one.logprobs) == len(one.versions) > 0:
+            raise ProtocolError("a rollout has no prompt, no token, or not as many numbers as tokens")
+        return one

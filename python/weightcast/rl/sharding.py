@@ -1,0 +1,45 @@
+"""The trainers' modules: DDP or FSDP2 over their group."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+
+def wrap(module: nn.Module, kind: str, group: dist.ProcessGroup | None) -> nn.Module:
+    """kind: "ddp" or "fsdp2". group: None: there is one trainer, and with ddp the module stays as it is."""
+    if kind == "fsdp2":
+        assert group is not None
+        mesh = DeviceMesh.from_group(group, next(module.parameters()).device.type)
+        for block in _blocks(module):
+            fully_shard(block, mesh=mesh)
+        return fully_shard(module, mesh=mesh)
+    return module if group is None else DistributedDataParallel(module, process_group=group)
+
+
+def plain(module: nn.Module) -> nn.Module:
+    """Without DDP's wrapper."""
+    return module.module if isinstance(module, DistributedDataParallel) else module
+
+
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    """The layers of a transformer: the entries of its longest list of modules."""
+    lists = [one for one in module.modules() if isinstance(one, nn.ModuleList)]
+    return list(max(lists, key=len)) if lists else []
+
+
+def whole_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The module's state, gathered: all trainers at once."""
+    state = plain(module).state_dict()
+    return {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in state.items()}
+
+
+def local_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """This trainer's part of the module's state."""
+    state = plain(module).state_dict()
+    return {name: one.to_local() if isinstance(one, DTensor) else one for name, one in state.items()}

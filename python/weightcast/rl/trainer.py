@@ -1,0 +1,335 @@
+"""A trainer's loop: rollouts in, weights out."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch import nn
+
+from ..errors import Corrupt, TimedOut
+from .desk import Desk, DeskClient, Item
+from .engine import digest_of
+from .generation import item_seed
+from .learner import Learner
+from .models import Tokenizer
+from .options import Options
+from .publisher import Publisher
+from .report import Iteration, Report, Transfer
+from .sequence import Sequence
+from .sharding import whole_tensors
+from .tasks import Task
+from .timeline import Clock, Timeline, seconds_of
+
+
+class Rollouts(Protocol):
+    """Where a trainer gets its share of an iteration's rollouts."""
+
+    def take(self, iteration: int, timeout: float) -> list[Sequence]:
+        """In the order of the prompts. Raises TimedOut."""
+
+
+class FromClient:
+    """For the trainers beside trainer 0."""
+
+    def __init__(self, client: DeskClient) -> None:
+        self._client = client
+
+    def take(self, iteration: int, timeout: float) -> list[Sequence]:
+        self._client.want(iteration)
+        share = self._client.next(timeout)
+        if share is None:
+            raise TimedOut(f"the rollouts of iteration {iteration} are not here after {timeout:g} s")
+        return [Sequence.unpack(one) for item in share["items"] for one in item]
+
+
+class FromDesk:
+    """For trainer 0."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def take(self, iteration: int, timeout: float) -> list[Sequence]:
+        return [one for item in self._desk.take(iteration, 0, timeout) for one in item]
+
+
+class News:
+    """What engines tell of themselves, as trainer 0 keeps it. Thread safe."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._changed = threading.Condition()
+        self._digests: dict[int, dict[str, dict[str, str]]] = {}  # Version → engine → tensor → digest.
+        self._spans: dict[int, list[tuple[float, float]]] = {}  # Iteration → when it was generated.
+
+    def on(self, engine: str, news: dict[str, Any]) -> None:
+        spans = news.get("spans") or []
+        self._report.events(spans)
+        with self._changed:
+            for span in spans:
+                if span.get("kind") == "generate":
+                    self._spans.setdefault(span["iteration"], []).append((span["start"], span["end"]))
+            for version, digests in (news.get("digests") or {}).items():
+                self._digests.setdefault(int(version), {})[engine] = digests
+            self._changed.notify_all()
+
+    def generation_seconds(self, iteration: int) -> float:
+        """In which some engine generated for it."""
+        with self._changed:
+            return seconds_of(self._spans.pop(iteration, []))
+
+    def compare(self, version: int, ours: dict[str, str], engines: int, timeout: float) -> int:
+        """Raises Corrupt when an engine's tensor differs; otherwise how many engines have been compared."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._digests.get(version, {})) >= engines, timeout)
+            for engine, theirs in sorted(self._digests.pop(version, {}).items()):
+                for name in sorted(set(ours) | set(theirs)):
+                    if ours.get(name) != theirs.get(name):
+                        raise Corrupt(
+                            f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} and "
+                            f"{ours.get(name)} at the trainers"
+                        )
+                engines -= 1
+            if engines > 0:
+                raise TimedOut(f"version {version}: {engines} engines have not said their digests")
+            return engines
+
+
+@dataclass
+class Parts:
+    """What a trainer's loop works with. desk, report, news: trainer 0's, None elsewhere."""
+
+    options: Options
+    rank: int
+    module: nn.Module  # As it is registered: with DDP's or FSDP2's wrapping.
+    learner: Learner
+    publisher: Publisher
+    rollouts: Rollouts
+    task: Task
+    tokenizer: Tokenizer
+    timeline: Timeline
+    group: dist.ProcessGroup | None
+    wire: Any = None  # The engines' dtype, where it is another.
+    desk: Desk | None = None
+    report: Report | None = None
+    news: News | None = None
+    save: Any = None  # Called with (iteration, version) when a checkpoint is due.
+
+
+@dataclass
+class _Times:
+    """Seconds of an iteration so far, by kind."""
+
+    clock: Clock
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def of(self, kind: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
+
+
+class TrainerLoop:
+    """Runs `parts.options.rl_iterations` iterations, from the one after `first` - 1."""
+
+    def __init__(self, parts: Parts, *, first: int = 1) -> None:
+        self.parts = parts
+        self._options = parts.options
+        self._first = first
+        self._version = -1
+        self._transfers: list[Transfer] = []
+        self._times = _Times(parts.timeline.clock)
+        self._accuracy: float | None = None
+
+    def run(self) -> None:
+        options = self._options
+        self._publish(self._version_before(self._first))
+        self._settle()
+        if self._first == 1 and options.eval_every:
+            self._evaluate(0)
+        self._offer(self._first)
+        end = self._times.clock.now()
+        for iteration in range(self._first, options.rl_iterations + 1):
+            if options.mode == "async" and iteration < options.rl_iterations:
+                self._offer(iteration + 1)
+            row = self._iterate(iteration)
+            if options.mode == "sync" and iteration < options.rl_iterations:
+                self._offer(iteration + 1)
+            now = self._times.clock.now()
+            self._report(iteration, row, now - end)
+            end = now
+
+    def _version_before(self, iteration: int) -> int:
+        """The newest version that is published when this iteration begins."""
+        done = iteration - 1
+        return 0 if self._options.sync == "none" else done - done % self._options.sync_every
+
+    def _iterate(self, iteration: int) -> dict[str, Any]:
+        options, parts = self._options, self.parts
+        self._times = _Times(parts.timeline.clock)
+        with self._times.of("generation"), parts.timeline.span("wait", iteration=iteration):
+            sequences = parts.rollouts.take(iteration, options.timeout)
+        with self._times.of("training"), parts.timeline.span("train", iteration=iteration):
+            metrics = self._learn(iteration, sequences)
+        behind = [iteration - 1 - version for one in sequences for version in one.versions]
+        staleness = sum(behind) / len(behind)
+        due = iteration % options.sync_every == 0 and options.sync != "none"
+        if due:
+            self._publish(iteration)
+        last = iteration == options.rl_iterations
+        evaluate = options.eval_every and (iteration % options.eval_every == 0 or last)
+        save = parts.save is not None and (
+            last or (options.checkpoint_every and iteration % options.checkpoint_every == 0)
+        )
+        if options.mode == "sync" or evaluate or save or last:
+            self._settle()
+        self._accuracy = self._evaluate(iteration) if evaluate else None
+        if save:
+            parts.save(iteration, self._version)
+        return {**metrics, "staleness": staleness, "spans": max(len(one.spans()) for one in sequences)}
+
+    # --- Rollouts
+
+    def _offer(self, iteration: int) -> None:
+        """Trainer 0 hands out the work of an iteration, every trainer's share."""
+        if self.parts.desk is None:
+            return
+        options, newest = self._options, self._version_before(iteration)
+        oldest = newest
+        if options.mode == "async":
+            oldest = max(0, newest - options.max_staleness * options.sync_every)
+        each = options.rollouts_per_gpu
+        texts = self.parts.task.prompts(iteration, each * options.num_training, options.seed)
+        items = []
+        for rank in range(options.num_training):
+            share = texts[rank * each : (rank + 1) * each]
+            for begin in range(0, each, size := self._item_prompts()):
+                number = len(items)
+                items.append(
+                    Item(
+                        iteration=iteration,
+                        number=number,
+                        trainer=rank,
+                        prompts=[self.parts.tokenizer.encode(text) for text in share[begin : begin + size]],
+                        samples=options.samples,
+                        seed=item_seed(options.seed, "rollout", iteration, number),
+                        oldest=oldest,
+                        newest=newest if options.mode == "sync" else 1 << 60,
+                    )
+                )
+        self.parts.desk.offer(items)
+
+    def _item_prompts(self) -> int:
+        """As many as give each engine one item of an iteration."""
+        options = self._options
+        items = -(-options.num_inference // options.num_training)
+        return options.item_prompts or -(-options.rollouts_per_gpu // items)
+
+    def _learn(self, iteration: int, sequences: list[Sequence]) -> dict[str, float]:
+        parts = self.parts
+        prompts = [parts.tokenizer.decode(one.prompt) for one in sequences]
+        completions = [parts.tokenizer.decode(one.tokens) for one in sequences]
+        rewards = parts.task.rewards(prompts, completions)
+
+        def before_change() -> None:
+            with self._times.of("transfer"):
+                parts.publisher.wait_sources(self._options.timeout)
+
+        return parts.learner.step(
+            iteration, sequences, rewards, samples=self._options.samples, before_change=before_change
+        )
+
+    # --- Weights
+
+    def _publish(self, version: int) -> None:
+        self._settle()
+        self._version = version
+        self._ours = self._digests() if self._options.verify else {}
+        with self._times.of("transfer"), self.parts.timeline.span("publish", version=version):
+            self._start = self.parts.timeline.clock.now()
+            self.parts.publisher.publish(version, self._announce)
+
+    def _announce(self) -> None:
+        if self.parts.desk is not None:
+            self.parts.desk.announce(self._version)
+
+    def _settle(self) -> None:
+        """Waits until the last published version is committed, and checks it if asked to."""
+        with self._times.of("transfer"):
+            transfers = self.parts.publisher.wait(self._options.timeout)
+        if not transfers:
+            return
+        end = self.parts.timeline.clock.now()
+        if self.parts.rank == 0:
+            self.parts.timeline.add("transfer", self._start, end, version=self._version)
+        self._transfers = transfers
+        if self.parts.news is not None and self.parts.desk is not None and self._options.verify:
+            engines = len(self.parts.desk.engines())
+            self.parts.news.compare(self._version, self._ours, engines, self._options.timeout)
+
+    def _digests(self) -> dict[str, str]:
+        """Of the gathered parameters, as they are before the publication."""
+        found = whole_tensors(self.parts.module)
+        if self.parts.rank != 0:
+            return {}
+        wire = self.parts.wire
+        cast = {name: one.to(wire) if wire and one.is_floating_point() else one for name, one in found.items()}
+        return {name: digest_of(one) for name, one in cast.items()}
+
+    # --- Evaluation and report
+
+    def _evaluate(self, iteration: int) -> float | None:
+        """Exact match on held-out prompts, greedy, generated by the engines; trainer 0's, None elsewhere."""
+        desk, task, tokenizer = self.parts.desk, self.parts.task, self.parts.tokenizer
+        if desk is None:
+            return None
+        prompts = task.held_out(self._options.eval_prompts)
+        size = -(-len(prompts) // self._options.num_inference)
+        number, mark = 0, -1 - iteration  # Evaluations are counted below the iterations.
+        items = []
+        for begin in range(0, len(prompts), size):
+            tokens = [tokenizer.encode(text) for text in prompts[begin : begin + size]]
+            items.append(
+                Item(mark, number, 0, tokens, 1, 0, self._version, 1 << 60, greedy=True)
+            )
+            number += 1
+        desk.offer(items, first=True)
+        found = [one for item in desk.take(mark, 0, self._options.timeout) for one in item]
+        right = [
+            task.correct(prompt, tokenizer.decode(one.tokens))
+            for prompt, one in zip(prompts, found, strict=True)
+        ]
+        accuracy = sum(right) / len(right)
+        if self.parts.report is not None and iteration == 0:
+            self.parts.report.message(f"before training: {accuracy:.1%} of {len(right)} held-out prompts right")
+        return accuracy
+
+    def _report(self, iteration: int, metrics: dict[str, Any], total: float) -> None:
+        report, news = self.parts.report, self.parts.news
+        if report is None or news is None:
+            return
+        seconds = self._times.seconds
+        generation = seconds.get("generation", 0.0)
+        generated = news.generation_seconds(iteration)
+        named = {name: metrics.pop(name, None) for name in ("reward", "kl", "staleness", "train_rollout_logprob_abs_diff")}
+        report.iteration(
+            Iteration(
+                iteration=iteration,
+                version=self._version,
+                training_s=seconds.get("training", 0.0),
+                generation_s=generated if self._options.mode == "async" else generation,
+                transfer_s=seconds.get("transfer", 0.0),
+                total_s=total,
+                accuracy=self._accuracy,
+                transfers=tuple(self._transfers),
+                metrics=metrics,
+                **named,
+            )
+        )
+        self._transfers = []
