@@ -445,7 +445,9 @@ class DeskClient:
                 continue
             self.alive()
             if time.monotonic() - self._heard > lease:
-                raise PeerDead(f"trainer 0 (desk {self._address}) has not been heard of for {lease:g} s")
+                raise PeerDead(
+                    f"the trainers are gone: trainer 0, whose desk is {self._address}, was not heard of for {lease:g} s"
+                )
             if time.monotonic() >= deadline:
                 return None
 

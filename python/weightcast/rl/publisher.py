@@ -85,7 +85,10 @@ class Changes:
         self.tensors = len(local_tensors(module))
 
     def count(self) -> int:
-        hashes = {name: torch.hash_tensor(one).view(torch.int64).item() for name, one in local_tensors(self._module).items()}
+        hashes = {
+            name: torch.hash_tensor(one).view(torch.int64).item()
+            for name, one in local_tensors(self._module).items()
+        }
         before, self._hashes = self._hashes, hashes
         return sum(before.get(name) != value for name, value in hashes.items())
 

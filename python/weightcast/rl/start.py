@@ -8,8 +8,10 @@ import json
 import os
 import pathlib
 import secrets
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +60,11 @@ def run(options: Options) -> None:
     dist.init_process_group(options.backend)
     try:
         _share_token()
-        trainers = dist.new_group(list(roles.trainers)) if len(roles.trainers) > 1 or options.trainer == "fsdp2" else None
+        trainers = (
+            dist.new_group(list(roles.trainers))
+            if len(roles.trainers) > 1 or options.trainer == "fsdp2"
+            else None
+        )
         if role == "trainer":
             _run_trainer(options, roles, rank, loaded, task, trainers, resumed)
         else:
@@ -179,11 +185,16 @@ def _run_trainer(
                 clock=report.clock,
                 news=news.on,
             )
+            _end_on_sigterm(desk)
         where = _agree(f"{_own_address()}:{desk.port}" if desk else "", 0)
         if rank != 0:
-            client = DeskClient(where, name=str(rank), role="trainer", lease=options.lease, timeout=options.timeout)
+            client = DeskClient(
+                where, name=str(rank), role="trainer", lease=options.lease, timeout=options.timeout
+            )
         timeline = report.timeline if report else Timeline(f"trainer-{rank}", client.clock)
-        loop = _make_loop(options, rank, loaded, task, group, resumed, address, timeline, desk, client, report, news)
+        loop = _make_loop(
+            options, rank, loaded, task, group, resumed, address, timeline, desk, client, report, news
+        )
         try:
             loop.run()
         finally:
@@ -209,6 +220,18 @@ def _run_trainer(
             client.close()
         if controller is not None:
             controller.stop()
+
+
+def _end_on_sigterm(desk: Desk) -> None:
+    """Tells the engines why, which the main thread could not while it waits for another trainer."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        desk.end("trainer 0 was told to stop (SIGTERM), as torchrun does when another rank has ended")
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, name="wc-rl-sigterm", daemon=True).start()
 
 
 def _make_loop(

@@ -279,7 +279,9 @@ class TrainerLoop:
         if self.parts.rank != 0:
             return {}
         wire = self.parts.wire
-        cast = {name: one.to(wire) if wire and one.is_floating_point() else one for name, one in found.items()}
+        cast = {
+            name: one.to(wire) if wire and one.is_floating_point() else one for name, one in found.items()
+        }
         return {name: digest_of(one) for name, one in cast.items()}
 
     # --- Evaluation and report
@@ -295,9 +297,7 @@ class TrainerLoop:
         items = []
         for begin in range(0, len(prompts), size):
             tokens = [tokenizer.encode(text) for text in prompts[begin : begin + size]]
-            items.append(
-                Item(mark, number, 0, tokens, 1, 0, self._version, 1 << 60, greedy=True)
-            )
+            items.append(Item(mark, number, 0, tokens, 1, 0, self._version, 1 << 60, greedy=True))
             number += 1
         desk.offer(items, first=True)
         found = [one for item in desk.take(mark, 0, self._options.timeout) for one in item]
@@ -307,7 +307,9 @@ class TrainerLoop:
         ]
         accuracy = sum(right) / len(right)
         if self.parts.report is not None and iteration == 0:
-            self.parts.report.message(f"before training: {accuracy:.1%} of {len(right)} held-out prompts right")
+            self.parts.report.message(
+                f"before training: {accuracy:.1%} of {len(right)} held-out prompts right"
+            )
         return accuracy
 
     def _report(self, iteration: int, metrics: dict[str, Any], total: float) -> None:
@@ -317,7 +319,10 @@ class TrainerLoop:
         seconds = self._times.seconds
         generation = seconds.get("generation", 0.0)
         generated = news.generation_seconds(iteration)
-        named = {name: metrics.pop(name, None) for name in ("reward", "kl", "staleness", "train_rollout_logprob_abs_diff")}
+        named = {
+            name: metrics.pop(name, None)
+            for name in ("reward", "kl", "staleness", "train_rollout_logprob_abs_diff")
+        }
         report.iteration(
             Iteration(
                 iteration=iteration,
