@@ -120,6 +120,7 @@ class Desk:
         self._open: set[tuple[int, int]] = set()  # Items that nobody has brought yet.
         self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
         self._results: dict[tuple[int, int], list[Sequence]] = {}
+        self._key = _key()
         self._version = -1
         self._end: str | None = None
         self._failure: Exception | None = None
@@ -268,7 +269,7 @@ class Desk:
         return None
 
     def _on_hello(self, sender: bytes, message: dict[str, Any]) -> None:
-        if message.get("key") != _key():
+        if message.get("key") != self._key:
             raise ProtocolError("it has another WEIGHTCAST_TOKEN; give all processes of a run the same")
         name, role = message.get("name"), message.get("role")
         if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
@@ -376,7 +377,7 @@ class DeskClient:
         self._send({"type": "hello", "key": _key(), "name": name, "role": role})
         try:
             sent = Clock.reading()
-            welcome = self._next(timeout, lease=timeout)
+            welcome = self._next(timeout, lease=float("inf"))
             if welcome is None:
                 raise TimedOut(
                     f"nobody answers at the desk {address} for {timeout:g} s; does trainer 0 run there?"

@@ -1,0 +1,254 @@
+"""The desk: items go out once, results come back whole, and what is malformed hurts nobody else."""
+
+import random
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("zmq")
+msgpack = pytest.importorskip("msgpack")
+import zmq  # noqa: E402
+
+import weightcast as wc  # noqa: E402
+from weightcast.rl.desk import Desk, DeskClient, EndOfRun, Item, item_of  # noqa: E402
+from weightcast.rl.sequence import Sequence  # noqa: E402
+from weightcast.rl.timeline import Clock  # noqa: E402
+
+LEASE = 0.5
+PATIENCE = 20
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def desk(told):
+    made = Desk(
+        "127.0.0.1:0", trainers=2, lease=LEASE, clock=Clock(), news=lambda who, what: told.append((who, what))
+    )
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def client(desk):
+    made = []
+
+    def connect(name="a", role="inference"):
+        made.append(
+            DeskClient(f"127.0.0.1:{desk.port}", name=name, role=role, lease=LEASE * 20, timeout=PATIENCE)
+        )
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+def item(number, *, iteration=1, trainer=0, oldest=0, newest=0):
+    return Item(iteration, number, trainer, [[1, 2], [3]], 2, 7, oldest, newest)
+
+
+def outcome(of: Item) -> list[Sequence]:
+    prompts = [prompt for prompt in of.prompts for _ in range(of.samples)]
+    return [Sequence(prompt, [of.number, 9], [-0.5, -0.25], [0, 0]) for prompt in prompts]
+
+
+def work(client, version=0):
+    """Asks once and brings what it is given; the item."""
+    client.ask(version, {})
+    found = item_of(client.next(PATIENCE))
+    client.bring(found, outcome(found), {})
+    return found
+
+
+def test_results_come_back_in_the_order_of_their_numbers(desk, client):
+    engines = [client("a"), client("b")]
+    desk.offer([item(0), item(1), item(2)])
+    for engine in (engines[1], engines[0], engines[1]):
+        work(engine)
+    found = desk.take(1, 0, PATIENCE)
+    assert [one[0].tokens[0] for one in found] == [0, 1, 2]
+    assert found[0] == outcome(item(0))
+
+
+def test_a_trainer_gets_its_share_when_it_is_whole(desk, client):
+    trainer, engine = client("1", "trainer"), client()
+    desk.offer([item(0, trainer=1), item(1, trainer=1)])
+    trainer.want(1)
+    work(engine)
+    assert trainer.next(0.1) is None
+    work(engine)
+    share = trainer.next(PATIENCE)
+    assert (share["iteration"], len(share["items"])) == (1, 2)
+
+
+def test_an_item_waits_for_an_engine_with_the_right_version(desk, client):
+    engine = client()
+    desk.offer([item(0, oldest=3, newest=4)])
+    engine.ask(2, {})
+    assert engine.next(0.1) is None
+    desk.announce(3)
+    assert engine.next(PATIENCE) == {"type": "update", "version": 3}
+    engine.ask(5, {})
+    assert engine.next(0.1) is None
+    engine.ask(4, {})
+    assert item_of(engine.next(PATIENCE)).number == 0
+
+
+def test_the_work_of_a_silent_engine_goes_to_another_and_its_late_result_is_dropped(desk, client):
+    slow, quick = client("slow"), client("quick")
+    desk.offer([item(0)])
+    slow.ask(0, {})
+    held = item_of(slow.next(PATIENCE))
+    assert work(quick).number == 0  # Not before the lease is over.
+    slow.bring(held, [Sequence([1], [5], [-9.0], [0])] * 4, {})
+    assert desk.take(1, 0, PATIENCE)[0][0].tokens == [0, 9]
+    desk.offer([item(1)])
+    assert work(slow).number == 1  # It has lost nothing but its item.
+
+
+def test_an_engine_that_was_started_again_gets_work(desk, client):
+    first = client("a")
+    desk.offer([item(0)])
+    first.ask(0, {})
+    assert first.next(PATIENCE)["type"] == "item"
+    assert work(client("a")).number == 0
+
+
+def test_an_urgent_item_goes_first(desk, client):
+    desk.offer([item(0), item(1)])
+    desk.offer([item(0, iteration=-1)], first=True)
+    assert work(client()).iteration == -1
+
+
+def test_news_are_handed_on(desk, client, told):
+    engine = client("a")
+    engine.ask(0, {"spans": [1, 2]})
+    deadline = time.monotonic() + PATIENCE
+    while not told and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told == [("a", {"spans": [1, 2]})]
+
+
+def test_who_waits_too_long_learns_what_is_missing(desk, client):
+    client("a")
+    desk.offer([item(0)])
+    with pytest.raises(wc.TimedOut, match="1 items are open.*1 engines"):
+        desk.take(1, 0, 0.1)
+
+
+def test_the_end_reaches_everyone_with_its_reason(desk, client):
+    engine, trainer = client(), client("1", "trainer")
+    engine.ask(0, {})
+    trainer.want(1)
+    desk.end("the disk is full")
+    for one in (engine, trainer):
+        with pytest.raises(EndOfRun, match="the disk is full"):
+            one.next(PATIENCE)
+
+
+def test_a_desk_that_falls_silent_is_noticed_within_the_lease(desk):
+    engine = DeskClient(f"127.0.0.1:{desk.port}", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
+    desk._send = lambda *_: None
+    begin = time.monotonic()
+    with pytest.raises(wc.PeerDead, match="trainer 0"):
+        engine.next(PATIENCE)
+    assert time.monotonic() - begin < 2 * LEASE + 1
+    engine.close()
+
+
+def test_nobody_at_the_address_is_said():
+    with pytest.raises(wc.TimedOut, match=r"127\.0\.0\.1:9"):
+        DeskClient("127.0.0.1:9", name="a", role="inference", lease=LEASE, timeout=0.3)
+
+
+def test_another_token_is_refused(desk, monkeypatch):
+    monkeypatch.setenv("WEIGHTCAST_TOKEN", "another")
+    with pytest.raises(wc.InvalidArgument, match="WEIGHTCAST_TOKEN"):
+        DeskClient(f"127.0.0.1:{desk.port}", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
+
+
+def hostile_messages():
+    source = random.Random(5)
+    yield b""
+    yield b"\x00"
+    yield b"\xc1" * 10
+    yield msgpack.packb({"type": 3})
+    yield msgpack.packb({"type": "hello"})
+    yield msgpack.packb({"type": "free", "version": "x"})
+    yield msgpack.packb({"type": "done", "iteration": 1, "number": 0, "sequences": [{}]})
+    yield msgpack.packb({"type": "done", "iteration": 1 << 60, "number": -1, "sequences": None})
+    yield b"\xdf\xff\xff\xff\xff"  # A map of four billion entries.
+    for _ in range(300):
+        yield source.randbytes(source.randrange(64))
+
+
+def test_nonsense_is_refused_and_hurts_nobody(desk, client):
+    engine = client()
+    context = zmq.Context()
+    for known in (False, True):
+        stranger = context.socket(zmq.DEALER)
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(f"tcp://127.0.0.1:{desk.port}")
+        for message in hostile_messages():
+            if known:
+                from weightcast.rl.desk import _key
+
+                hello = {"type": "hello", "key": _key(), "name": "evil", "role": "inference"}
+                stranger.send(msgpack.packb(hello))
+            stranger.send(message)
+        stranger.send_multipart([b"two", b"parts"])
+        assert stranger.poll(PATIENCE * 1000)
+        stranger.close()
+    context.term()
+    desk.offer([item(0)])
+    assert work(engine).number == 0
+    assert desk.take(1, 0, PATIENCE)
+
+
+def test_a_result_that_is_malformed_costs_its_engine_the_item(desk, client):
+    evil, good = client("evil"), client("good")
+    desk.offer([item(0)])
+    evil.ask(0, {})
+    held = item_of(evil.next(PATIENCE))
+    evil.bring(held, outcome(held)[:1], {})
+    with pytest.raises(wc.InvalidArgument, match="refuses"):
+        evil.next(PATIENCE)
+    assert work(good).number == 0
+
+
+def test_many_items_engines_and_trainers(desk, client):
+    trainer, engines = client("1", "trainer"), [client(f"engine-{i}") for i in range(4)]
+    desk.offer([item(i, trainer=i % 2) for i in range(40)])
+
+    def serve(engine):
+        while True:
+            engine.ask(0, {})
+            if (order := engine.next(1)) is None:
+                return
+            engine.bring(item_of(order), outcome(item_of(order)), {})
+
+    threads = [threading.Thread(target=serve, args=(engine,)) for engine in engines]
+    for thread in threads:
+        thread.start()
+    trainer.want(1)
+    assert len(trainer.next(PATIENCE)["items"]) == 20
+    assert [one[0].tokens[0] for one in desk.take(1, 0, PATIENCE)] == list(range(0, 40, 2))
+    for thread in threads:
+        thread.join()
+
+
+def test_sequences_survive_packing_bit_by_bit():
+    one = Sequence([1, 2], [3, 4, 5], [-0.1, -1e-30, -7.25], [0, 0, 1])
+    packed = Sequence.unpack(one.pack())
+    import numpy as np
+
+    assert packed.tokens == one.tokens and packed.spans() == [(0, 2), (1, 1)]
+    assert packed.logprobs == np.asarray(one.logprobs, np.float32).tolist()
+    for broken in (None, {}, {**one.pack(), "tokens": b"123"}, {**one.pack(), "versions": b""}):
+        with pytest.raises(wc.ProtocolError):
+            Sequence.unpack(broken)

@@ -1,0 +1,341 @@
+"""Whole runs of the loop, in processes as a user starts them."""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("zmq")
+
+import safetensors.torch  # noqa: E402
+import torch  # noqa: E402
+
+PATIENCE = 240
+SMALL = ["--rollouts_per_gpu", "4", "--samples_per_prompt", "4", "--max_gen_length", "6"]
+pytestmark = pytest.mark.timeout(2 * PATIENCE)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def torchrun(ranks: int, *arguments: str) -> list[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
+    return [*command, "--master_port", str(free_port()), "-m", "weightcast.rl", *arguments]
+
+
+def run(ranks: int, *arguments: str) -> str:
+    """A whole run; what it printed."""
+    result = subprocess.run(
+        torchrun(ranks, *SMALL, *arguments),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def iterations(folder: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "iterations.jsonl").read_text().splitlines()]
+
+
+def spans(folder: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "timeline.jsonl").read_text().splitlines()]
+
+
+def test_weights_are_equal_in_every_iteration_and_the_first_ratio_is_one(tmp_path):
+    folder = tmp_path / "run"
+    printed = run(
+        4,
+        "--rl_iterations",
+        "3",
+        "--verify",
+        "--eval_every",
+        "3",
+        "--eval_prompts",
+        "20",
+        "--output",
+        str(folder),
+    )
+    rows = iterations(folder)
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    for row in rows:
+        assert abs(row["metrics"]["ratio_first_min"] - 1) < 1e-4
+        assert abs(row["metrics"]["ratio_first_max"] - 1) < 1e-4
+        assert row["staleness"] == 0
+        assert (
+            set(row["transfers"][0]["receivers"]) == {"rank-2", "rank-3"} or row["transfers"][0]["receivers"]
+        )
+    assert "held-out prompts right" in printed
+    versions = {span["version"] for span in spans(folder) if span["kind"] == "commit"}
+    assert versions == {0, 1, 2, 3}
+    described = json.loads((folder / "run.json").read_text())
+    assert described["options"]["rl_iterations"] == 3
+
+
+def test_a_stale_tensor_trips_the_check(tmp_path, monkeypatch):
+    """One tensor of one rank is kept as it was behind everybody's back."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('RANK') == '3':\n"
+        "    import weightcast.workers as workers\n"
+        "    register = workers.Inference.register\n"
+        "    def with_a_copy(self, module, **more):\n"
+        "        kept = module.state_dict()\n"
+        "        name = sorted(kept)[0]\n"
+        "        kept[name] = kept[name].clone()\n"
+        "        register(self, kept, **more)\n"
+        "    workers.Inference.register = with_a_copy\n"
+    )
+    more = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    result = subprocess.run(
+        torchrun(4, *SMALL, "--rl_iterations", "2", "--verify", "--output", str(tmp_path / "run")),
+        env={**environment(), **more},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert result.returncode != 0
+    assert re.search(r"rank 0\): version 0: \S+ has SHA-256", result.stderr), result.stderr
+
+
+@pytest.mark.parametrize("more", [["--algorithm", "ppo", "--kl_coefficient", "0.1"], ["--trainer", "fsdp2"]])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, more):
+    def go(name: str, last: int, *extra: str) -> None:
+        folders = ["--output", tmp_path / name, "--checkpoint_dir", tmp_path / f"{name}-kept"]
+        folders += ["--export_hf", tmp_path / f"{name}-model"]
+        run(4, *more, "--rl_iterations", str(last), "--checkpoint_every", "2", *map(str, folders), *extra)
+
+    go("whole", 4)
+    go("parts", 2)
+    go("parts", 4, "--resume")
+    assert [row["reward"] for row in iterations(tmp_path / "whole")] == [
+        row["reward"] for row in iterations(tmp_path / "parts")
+    ]
+    files = [tmp_path / f"{name}-model" / "model.safetensors" for name in ("whole", "parts")]
+    assert len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1
+    assert all(torch.isfinite(one).all() for one in safetensors.torch.load_file(files[0]).values())
+
+
+def test_in_async_mode_generation_overlaps_training(tmp_path):
+    folder = tmp_path / "run"
+    run(
+        4,
+        "--mode",
+        "async",
+        "--rl_iterations",
+        "6",
+        "--rollouts_per_gpu",
+        "32",
+        "--verify",
+        "--output",
+        str(folder),
+    )
+    rows = iterations(folder)
+    assert all(0 <= row["staleness"] <= 1 for row in rows)
+    found = spans(folder)
+    trained = [
+        (one["start"], one["end"])
+        for one in found
+        if one["process"] == "trainer-0" and one["kind"] == "train"
+    ]
+    generated = [(one["start"], one["end"]) for one in found if one["kind"] == "generate"]
+    assert any(a < d and c < b for a, b in trained for c, d in generated)
+    assert {one["version"] for one in found if one["kind"] == "commit"} >= {0, 1, 6}
+
+
+def test_idle_ranks_and_a_controller_rank(tmp_path):
+    printed = run(
+        6,
+        "--num_training",
+        "2",
+        "--num_inference",
+        "2",
+        "--rl_iterations",
+        "1",
+        "--output",
+        str(tmp_path / "run"),
+    )
+    assert "rank 3 has nothing to do" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--num_training", "4"], "nproc_per_node"),
+        (["--model_name", "/nowhere"], "/nowhere"),
+        (["--backend", "nccl"], "GPU"),
+        (["--reward", "json:no_such"], "no_such"),
+        (["--prompts", "/nowhere.jsonl"], "/nowhere.jsonl"),
+        (["--checkpoint_dir", "/nowhere", "--resume"], "/nowhere"),
+    ],
+)
+def test_bad_input_ends_every_rank_before_any_waits(arguments, word):
+    # As torchrun would start them; no rank may wait for another.
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "weightcast.rl", *arguments],
+            env={
+                **environment(),
+                "RANK": str(rank),
+                "WORLD_SIZE": "4",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": "1",
+            },
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 3)
+    ]
+    for one in ranks:
+        _, said = one.communicate(timeout=PATIENCE)
+        assert one.returncode == 1
+        lines = [line for line in said.splitlines() if line.startswith("weightcast.rl")]
+        assert len(lines) == 1 and word in lines[0], said
+
+
+def test_a_reward_that_raises_ends_the_run_with_one_line(tmp_path):
+    (tmp_path / "my_reward.py").write_text(
+        "def score(prompts, completions):\n    raise ValueError('no such luck')\n"
+    )
+    more = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    result = subprocess.run(
+        torchrun(4, *SMALL, "--reward", "my_reward:score", "--output", str(tmp_path / "run")),
+        env={**environment(), **more},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert result.returncode != 0
+    assert (
+        "no such luck" in result.stderr
+        and 'Traceback (most recent call last):\n  File "<frozen' not in result.stderr
+    )
+
+
+class Apart:
+    """Trainers under torchrun, a controller and engines as processes of their own."""
+
+    LEASE = "2"
+
+    def __init__(self, folder: pathlib.Path, count: int) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen] = []
+        self.controller_port, self.desk_port = free_port(), free_port()
+        script = (
+            "import sys, weightcast as wc\n"
+            "with wc.Controller(sys.argv[1], settings={'min_engines': 2, 'lease': 2}) as controller:\n"
+            "    sys.stdin.read()\n"
+        )
+        self.start("controller", [sys.executable, "-c", script, f"127.0.0.1:{self.controller_port}"])
+        self.trainers = self.start(
+            "trainers", torchrun(2, "--role", "trainer", "--rl_iterations", str(count), *self.common())
+        )
+        self.engines = {name: self.start_engine(name) for name in ("a", "b")}
+
+    def common(self) -> list[str]:
+        places = [
+            "--controller",
+            f"127.0.0.1:{self.controller_port}",
+            "--desk",
+            f"127.0.0.1:{self.desk_port}",
+        ]
+        return [*SMALL, *places, "--lease", self.LEASE, "--verify", "--output", str(self.folder / "run")]
+
+    def start(self, name: str, command: list[str]) -> subprocess.Popen:
+        more = {"WEIGHTCAST_TOKEN": "a token of sixteen characters or more"}
+        with open(self.folder / f"{name}.log", "a") as log:
+            process = subprocess.Popen(
+                command, env={**environment(), **more}, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+        self.processes.append(process)
+        return process
+
+    def start_engine(self, name: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "weightcast.rl", "--role", "inference", "--engine", name]
+        return self.start(f"engine-{name}", [*command, *self.common()])
+
+    def wait_iteration(self, number: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        file = self.folder / "run" / "iterations.jsonl"
+        while not (file.exists() and len(file.read_text().splitlines()) >= number):
+            assert time.monotonic() < deadline and self.trainers.poll() is None, self.said("trainers")
+            time.sleep(0.05)
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def apart(tmp_path):
+    made = []
+
+    def start(count: int) -> Apart:
+        made.append(Apart(tmp_path, count))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_an_engine_that_is_killed_and_started_again_rejoins_with_the_current_version(apart):
+    run = apart(400)
+    run.wait_iteration(2)
+    run.engines["a"].kill()
+    run.engines["a"].wait()
+    done = len(iterations(run.folder / "run"))
+    run.wait_iteration(done + 3)  # Training goes on without it.
+    run.start_engine("a")
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        assert time.monotonic() < deadline
+        rejoined = [
+            one for one in spans(run.folder / "run") if one["process"] == "a" and one["kind"] == "generate"
+        ]
+        if any((one["version"] or 0) > done for one in rejoined):
+            break
+        time.sleep(0.2)
+    assert run.trainers.poll() is None and run.engines["b"].poll() is None
+
+
+def test_a_trainer_that_is_killed_ends_the_run_in_time_with_its_name(apart):
+    run = apart(400)
+    run.wait_iteration(1)
+    trainer = children_of(run.trainers.pid)[-1]
+    os.kill(trainer, signal.SIGKILL)
+    begin = time.monotonic()
+    codes = [one.wait(timeout=PATIENCE) for one in (run.trainers, *run.engines.values())]
+    assert time.monotonic() - begin < 2 * float(run.LEASE) + 5
+    assert all(code != 0 for code in codes)
+    assert str(trainer) in run.said("trainers")
+    for name in run.engines:
+        assert "trainer 0" in run.said(f"engine-{name}")

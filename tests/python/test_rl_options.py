@@ -1,0 +1,95 @@
+"""Options and roles of the loop: what cannot work is refused before anything starts, in one line."""
+
+import json
+
+import pytest
+
+import weightcast as wc
+from weightcast.rl.options import Options, parse
+from weightcast.rl.roles import roles_of
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(wc.InvalidArgument) as error:
+        parse(list(arguments))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_seeds_options_are_taken():
+    given = (
+        "--model_name=gpt2 --num_training=16 --num_inference=8 --rl_iterations=10 --ppo_epochs=4 "
+        "--rollouts_per_gpu=8 --max_gen_length=32 --dtype=bfloat16 --num_shards=1"
+    )
+    options = parse(given.split())
+    assert (options.num_training, options.num_inference, options.dtype) == (16, 8, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ("--num_training 0", "num_training"),
+        ("--rollouts_per_gpu x", "rollouts_per_gpu"),
+        ("--temperature 0", "temperature"),
+        ("--algorithm dpo", "dpo"),
+        ("--num_shards 2", "one rank"),
+        ("--mode async --sync collective", "async"),
+        ("--role inference --desk a:1", "--controller"),
+        ("--role trainer", "--desk"),
+        ("--role trainer --desk :1 --sync both", "process group"),
+        ("--resume", "--checkpoint_dir"),
+        ("--algorithm grpo --samples_per_prompt 1", "samples_per_prompt"),
+        ("--log mlflow", "mlflow"),
+        ("--unknown 3", "--unknown"),
+    ],
+)
+def test_what_cannot_work_is_refused(arguments, word):
+    assert word in refused(*arguments.split())
+
+
+def test_a_file_gives_options_and_flags_win(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"num_training": 3, "learning_rate": 1, "verify": True}))
+    options = parse(["--config", str(file), "--num_training", "4"])
+    assert (options.num_training, options.learning_rate, options.verify) == (4, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"num_trainers": 3}', '{"num_training": "3"}', '{"mode": "later"}', "[]", "{", '{"verify": 1}'],
+)
+def test_a_file_with_mistakes_is_refused(tmp_path, content):
+    file = tmp_path / "run.json"
+    file.write_text(content)
+    assert str(file) in refused("--config", str(file))
+
+
+def test_trainers_come_first_and_engines_last():
+    roles = roles_of(Options(num_training=16, num_inference=8), 32)
+    assert (roles.controller, roles.idle) == (16, tuple(range(17, 24)))
+    assert roles.engines == tuple(range(24, 32))
+    assert [roles.of(rank) for rank in (0, 16, 20, 31)] == ["trainer", "controller", "idle", "inference"]
+
+
+def test_without_a_rank_to_spare_the_controller_is_a_process_of_its_own():
+    roles = roles_of(Options(num_training=24, num_inference=8), 32)
+    assert (roles.controller, roles.idle) == (None, ())
+
+
+def test_the_controller_may_be_any_rank_between():
+    roles = roles_of(Options(num_training=2, num_inference=2, controller_rank=3), 6)
+    assert (roles.controller, roles.idle) == (3, (2,))
+
+
+@pytest.mark.parametrize(
+    ("options", "world_size"),
+    [
+        (Options(num_training=2, num_inference=2), 3),
+        (Options(num_training=2, num_inference=2, controller_rank=1), 6),
+        (Options(num_training=2, num_inference=2, controller_rank=2), 4),
+        (Options(num_training=2, num_inference=2, role="trainer", desk=":1"), 4),
+    ],
+)
+def test_ranks_that_cannot_hold_the_roles_are_refused(options, world_size):
+    with pytest.raises(wc.InvalidArgument):
+        roles_of(options, world_size)
