@@ -20,7 +20,7 @@ ESTIMATORS = ("k1", "k2", "k3")
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Advantages and returns, `[rows, time]` each (Schulman 2015, equation 16; its sum ends with the episode).
+    """Advantages and returns, `[rows, time]` each (Schulman 2015, equation 16; summed to the end).
 
     rewards, values: `[rows, time]`; the state after the last token of a row is terminal and worth 0.
     The returns are advantage + value, the target of the value function (TD(lambda)).
@@ -88,7 +88,7 @@ def kl(log_probs: Tensor, reference: Tensor, estimator: str) -> Tensor:
 
 
 def shaped_rewards(scores: Tensor, kls: Tensor, mask: Tensor, coefficient: float) -> Tensor:
-    """Rewards `[rows, time]`: minus coefficient x KL at each token, and the score at the last (Ziegler 2019, 2).
+    """Rewards `[rows, time]`: minus coefficient x KL at each token, the score at the last (Ziegler 2019, 2).
 
     scores: `[rows]`. kls: `[rows, time]`. Every row has at least one token.
     """

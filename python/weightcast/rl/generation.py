@@ -85,7 +85,7 @@ class _Decoder:
         self._padded = any(len(prompt) != longest for prompt in prompts)
 
     def prefill(self, samples: int) -> Tensor:
-        """Logits of the first token, `[rows, vocabulary]`; from here on there are `samples` rows of a prompt."""
+        """Logits of the first token, `[rows, vocabulary]`; a prompt has `samples` rows from here on."""
         logits = self._forward(self._ids).repeat_interleave(samples, 0)
         self._cache.batch_repeat_interleave(samples)
         self._padding = self._padding.repeat_interleave(samples)

@@ -1,7 +1,7 @@
 """A trainer's optimisation: from sequences and rewards to changed weights.
 
-`[rows, time]` tensors are padded on the right, so attention, which looks only back, needs no mask. The place of
-a token's numbers (log-probability, advantage, value) is that of the position whose logits it is drawn from.
+`[rows, time]` tensors are padded on the right, so attention, which looks only back, needs no mask. A token's
+numbers (log-probability, advantage, value) stand at the position whose logits it is drawn from.
 Losses are divided by the number of tokens of all trainers together, so that shares may differ in tokens.
 """
 
@@ -88,8 +88,8 @@ def make_optimizer(
 class Learner:
     """Changes the weights of a policy.
 
-    policy: a model of `models`, plain or wrapped by DDP or FSDP2 over the group. value_head: wrapped likewise;
-    for PPO. reference: a frozen model, if the objective has a KL. group: of all trainers; None: there is one.
+    policy: a model of `models`, plain or wrapped by DDP or FSDP2 over the group. value_head: for PPO, wrapped
+    likewise. reference: a frozen model, if the objective has a KL. group: of all trainers; None if alone.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Learner:
     def _forward(
         self, model: nn.Module, ids: Tensor, keep: Tensor, hidden: bool
     ) -> tuple[Tensor, Tensor | None]:
-        logits, states = token_logits(model, ids, keep, hidden)
+        logits, states = token_logits(model, ids[:, :-1], keep[:, :-1], hidden)
         return logits / (self._objective.temperature or 1.0), states
 
     def _add_advantages(self, batch: Batch, scores: Tensor, samples: int) -> None:
@@ -202,7 +202,7 @@ class Learner:
         yield from zip(pieces, tokens.tolist(), strict=True)
 
     def _loss(self, part: Batch, tokens: float, tally: Tally) -> Tensor:
-        """What to differentiate; DDP and FSDP2 take the mean over the trainers, so it is times their number."""
+        """What to differentiate; DDP and FSDP2 take the mean over the trainers, hence the factor."""
         goal, keep = self._objective, part.keep
         logits, hidden = self._forward(self._policy, part.ids, keep, self._value_head is not None)
         logprobs = algorithms.token_log_probs(logits, _targets(part.ids, keep))

@@ -176,9 +176,9 @@ def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Loa
 
 
 def initialise(model: nn.Module, seed: int) -> None:
-    """Random weights as in GPT-2: matrices from N(0, 0.02), their parameters' names in order, the rest as built.
+    """Random weights as in GPT-2: matrices from N(0, 0.02), biases 0, scales of norms 1.
 
-    Norms become 1, biases 0. One generator, so the weights depend on the seed and on the shapes alone.
+    One generator, so the weights depend on the seed and on the shapes alone.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

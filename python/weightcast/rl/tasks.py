@@ -94,17 +94,28 @@ class Sort(Task):
 
 
 class Text(Task):
-    """Write about something, in many different words: worth their number up to 16, by the share that is distinct."""
+    """Write about something: worth the number of words, 16 at most, times the share that is distinct."""
 
     held_out_share = 0.25
     _WORDS = 16
-    _MANNERS = (
-        "short long true sad funny quiet strange simple old new plain brave honest careful odd warm".split()
+    _MANNERS = ("short", "long", "true", "sad", "funny", "quiet", "strange", "simple", "old", "new", "plain")
+    _FORMS = (
+        "story",
+        "letter",
+        "poem",
+        "report",
+        "speech",
+        "song",
+        "note",
+        "joke",
+        "diary",
+        "sermon",
+        "review",
     )
-    _FORMS = "story letter poem report speech song note joke".split()
     _SUBJECTS = (
-        "winter rivers bread music trains gardens ships clouds friends maps machines birds stones markets "
-        "schools lanterns mountains clocks bridges harbours forests letters windows holidays".split()
+        *("winter", "rivers", "bread", "music", "trains", "gardens", "ships", "clouds", "friends", "maps"),
+        *("machines", "birds", "stones", "markets", "schools", "lanterns", "mountains", "clocks", "bridges"),
+        *("harbours", "forests", "letters", "windows", "holidays", "doctors", "kitchens", "islands", "roads"),
     )
 
     def reward(self, prompt: str, completion: str) -> float:
@@ -156,7 +167,7 @@ class FromFile(Task):
 
 
 class Rewarded(Task):
-    """Another task with a reward function of the user's: `function(prompts, completions)`, a number for each."""
+    """Another task with a reward function of the user's: `function(prompts, completions)`, numbers."""
 
     def __init__(self, task: Task, function: RewardFunction, name: str) -> None:
         self._task = task
