@@ -90,8 +90,12 @@ def test_the_kl_estimators_have_the_expectation_they_promise():
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(2, 50, generator=generator, dtype=torch.float64)
     policy, reference = logits.log_softmax(-1)
-    exact = torch.distributions.kl_divergence(*(torch.distributions.Categorical(logits=one) for one in logits))
-    mean = {name: (policy.exp() * algorithms.kl(policy, reference, name)).sum() for name in algorithms.ESTIMATORS}
+    exact = torch.distributions.kl_divergence(
+        *(torch.distributions.Categorical(logits=one) for one in logits)
+    )
+    mean = {
+        name: (policy.exp() * algorithms.kl(policy, reference, name)).sum() for name in algorithms.ESTIMATORS
+    }
     torch.testing.assert_close(mean["k1"], exact)
     torch.testing.assert_close(mean["k3"], exact)
     torch.testing.assert_close(mean["k2"], (policy.exp() * (policy - reference).square()).sum() / 2)

@@ -7,12 +7,13 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor, nn
@@ -125,7 +126,7 @@ def _tiny_qwen() -> Qwen2Config:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=1024,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
     )
 
 
@@ -202,6 +203,7 @@ def token_logits(model: nn.Module, ids: Tensor, keep: Tensor, hidden: bool) -> t
 def _random(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> PreTrainedModel:
     with no_init_weights():
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.tie_weights()
     initialise(model, seed)
     return _ready(model)
 
@@ -222,21 +224,35 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         _check_type(config, str(folder))
-        model, found = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
+        with _quiet():
+            model, found = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                local_files_only=True,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # Said below, with the name of the folder.
+                output_loading_info=True,
+            )
     except InvalidArgument:
         raise
     except Exception as error:  # transformers, safetensors and json raise many kinds.
         raise InvalidArgument(f"{folder} cannot be loaded: {_one_line(error)}; write it again") from error
     _check_whole(found, folder)
     return Loaded(_ready(model), _folder_tokenizer(folder, model.config.vocab_size), "folder")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bars and tables of transformers."""
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.CRITICAL)
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        transformers.logging.enable_progress_bar()
 
 
 def _check_type(config: PretrainedConfig, where: str) -> None:

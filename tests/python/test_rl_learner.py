@@ -1,0 +1,171 @@
+"""The learner: one gradient whatever the number of trainers, nothing random of its own, and it learns."""
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch.distributed as dist  # noqa: E402
+
+from weightcast import InvalidArgument  # noqa: E402
+from weightcast.rl import models  # noqa: E402
+from weightcast.rl.generation import Sampling, Sequence, generate, item_seed  # noqa: E402
+from weightcast.rl.learner import Learner, Objective, clip_gradients, make_optimizer  # noqa: E402
+
+TOKENIZER = models.ByteTokenizer()
+PROMPTS = [TOKENIZER.encode(text) for text in ("31=", "9265=", "3=", "589793=")]
+
+
+def policy(seed: int = 0):
+    return models.load("tiny-qwen", seed=seed).model
+
+
+def rollouts(seed: int = 1, samples: int = 2) -> tuple[list[Sequence], list[float]]:
+    sampling = Sampling(5, 1.0, TOKENIZER.eos, TOKENIZER.pad)
+    sequences = generate(policy(), PROMPTS, sampling, samples=samples, seed=seed)
+    sequences[0].tokens, sequences[0].logprobs = sequences[0].tokens[:2], sequences[0].logprobs[:2]
+    return sequences, [float(sum(one.tokens) % 7) for one in sequences]
+
+
+def objective(algorithm: str) -> Objective:
+    return Objective(algorithm, minibatches=1, kl_coefficient=0.05, entropy_coefficient=0.01)
+
+
+def learned(algorithm: str, share: slice, wrap, group=None) -> tuple[dict, dict[str, float]]:
+    """The weights after one step with a part of the rollouts, and the metrics."""
+    model, value_head = wrap(policy()), wrap(models.ValueHead(128))
+    parameters = [*model.parameters(), *value_head.parameters()]
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    reference = policy(seed=5)
+    learner = Learner(
+        model, optimizer, objective(algorithm), value_head=value_head, reference=reference, group=group
+    )
+    sequences, rewards = rollouts()
+    metrics = learner.step(1, sequences[share], rewards[share], samples=2)
+    whole = (one.full_tensor() if hasattr(one, "full_tensor") else one for one in parameters)
+    return [one.detach().clone() for one in whole], metrics
+
+
+def one_of_two(rank: int, store: str, algorithm: str, kind: str) -> tuple[list, dict[str, float]]:
+    """A trainer in a process of its own; the first has three prompts' sequences, the other one's."""
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    group = dist.group.WORLD
+
+    def wrap(module):
+        if kind == "ddp":
+            return torch.nn.parallel.DistributedDataParallel(module)
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in getattr(getattr(module, "model", None), "layers", []):
+            fully_shard(layer)
+        return fully_shard(module)
+
+    weights, metrics = learned(algorithm, slice(0, 6) if rank == 0 else slice(6, 8), wrap, group)
+    dist.destroy_process_group()
+    return [one.numpy() for one in weights], metrics
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_two_trainers_make_the_gradient_of_one(spawn, tmp_path, algorithm, kind):
+    wanted, wanted_metrics = learned(algorithm, slice(0, 8), lambda module: module)
+    both = [spawn(one_of_two, rank, str(tmp_path / "store"), algorithm, kind) for rank in range(2)]
+    for child in both:
+        weights, metrics = child.value()
+        for ours, theirs in zip(wanted, weights, strict=True):
+            torch.testing.assert_close(ours, torch.from_numpy(theirs), atol=1e-6, rtol=1e-4)
+        assert metrics == pytest.approx(wanted_metrics, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_the_first_ratio_is_one_and_equal_seeds_learn_equally(algorithm):
+    outcomes = []
+    for noise in range(2):
+        torch.manual_seed(noise)
+        model, value_head = policy(), models.ValueHead(128)
+        goal = Objective(algorithm, epochs=2, minibatches=2)
+        optimizer = make_optimizer(model, value_head, 1e-3)
+        learner = Learner(model, optimizer, goal, value_head=value_head, pad=TOKENIZER.pad, seed=4)
+        metrics = learner.step(1, *rollouts(), samples=2)
+        outcomes.append(([one.detach().clone() for one in model.parameters()], metrics))
+    assert metrics["ratio_first_min"] == pytest.approx(1, abs=1e-4)
+    assert metrics["ratio_first_max"] == pytest.approx(1, abs=1e-4)
+    assert metrics["train_rollout_logprob_abs_diff"] < 1e-5
+    assert all(torch.equal(a, b) for a, b in zip(outcomes[0][0], outcomes[1][0], strict=True))
+    assert outcomes[0][1] == outcomes[1][1]
+
+
+def test_a_step_by_hand():
+    """One token each: the first loss is minus the mean advantage, 0; the KL to itself is 0."""
+    sequences, _ = rollouts()
+    for one in sequences:
+        del one.tokens[1:], one.logprobs[1:]
+    model = policy()
+    goal = Objective(minibatches=1, kl_coefficient=0.1, max_gradient_norm=1e9)
+    learner = Learner(model, make_optimizer(model, None, 1e-4), goal, reference=policy())
+    metrics = learner.step(1, sequences, [float(row) for row in range(8)], samples=2)
+    assert metrics["loss"] == pytest.approx(0, abs=1e-6)
+    assert metrics["kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics["reward"] == pytest.approx(3.5)
+    assert metrics["completion_tokens"] == pytest.approx(1)
+    assert metrics["clip_fraction"] == 0
+    assert metrics["entropy"] == pytest.approx(5.5, abs=0.1)  # Nearly uniform over 259.
+
+
+def test_the_weights_change_after_the_call_that_announces_it():
+    model = policy()
+    before = [one.detach().clone() for one in model.parameters()]
+    calls = []
+
+    def announced():
+        calls.append(all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)))
+
+    learner = Learner(model, make_optimizer(model, None, 1e-3), Objective(epochs=2))
+    learner.step(1, *rollouts(), samples=2, before_change=announced)
+    assert calls == [True]
+    assert not torch.equal(before[0], next(model.parameters()))
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_it_learns(algorithm):
+    """Worth 1 for each "7": soon there is nothing else."""
+    model, value_head = policy(), models.ValueHead(128)
+    goal = Objective(algorithm, minibatches=2)
+    learner = Learner(model, make_optimizer(model, value_head, 3e-3), goal, value_head=value_head)
+    rewards = []
+    for iteration in range(12):
+        sampling = Sampling(2, 1.0, TOKENIZER.eos, TOKENIZER.pad)
+        sequences = generate(model, PROMPTS, sampling, samples=64, seed=item_seed(0, "learn", iteration, 0))
+        rewards.append([one.tokens.count(ord("7")) / 2 for one in sequences])
+        learner.step(iteration, sequences, rewards[-1], samples=64)
+    assert sum(rewards[0]) / 256 < 0.03
+    assert sum(rewards[-1]) / 256 > 0.5
+
+
+def test_gradients_are_clipped_to_the_norm_over_all():
+    one, other = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))
+    one.grad, other.grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
+    optimizer = torch.optim.SGD([one, other], 1.0)
+    assert clip_gradients(optimizer, 10.0) == pytest.approx(5)
+    assert one.grad.tolist() == [3, 0]
+    assert clip_gradients(optimizer, 1.0) == pytest.approx(5)
+    assert one.grad.tolist() == pytest.approx([0.6, 0], abs=1e-5)
+    assert other.grad.tolist() == pytest.approx([0.8], abs=1e-5)
+
+
+def test_what_does_not_fit_is_refused():
+    model = policy()
+    optimizer = make_optimizer(model, None, 1e-3)
+    with pytest.raises(InvalidArgument, match="reinforce"):
+        Learner(model, optimizer, Objective("reinforce"))
+    with pytest.raises(InvalidArgument, match="value head"):
+        Learner(model, optimizer, Objective("ppo"))
+    with pytest.raises(InvalidArgument, match="reference"):
+        Learner(model, optimizer, Objective(kl_coefficient=0.1))
+    sequences, rewards = rollouts()
+    with pytest.raises(InvalidArgument, match="8 sequences, 7 rewards"):
+        Learner(model, optimizer, Objective()).step(1, sequences, rewards[:7], samples=2)
