@@ -2,12 +2,14 @@
 
 Messages are msgpack maps with a `type`, at most 64 MiB:
 
-engine  → desk  hello {key, name, role}, free {version, news}, done {iteration, number, sequences, news}, alive
-trainer → desk  hello, want {iteration}
-desk → engine   welcome {start, reading, host}, item {item}, update {version}, end {reason}, alive, refused {reason}
-desk → trainer  welcome, share {iteration, items: sequences of each}, end, alive, refused
+engine  → desk  hello {key, name, role} · free {version, news} · alive
+                done {iteration, number, sequences, news}
+trainer → desk  hello · want {iteration} · alive
+desk → engine   welcome {start, reading, host} · item {item} · update {version}
+                end {reason} · alive · refused {reason}
+desk → trainer  welcome · share {iteration, items: sequences of each} · end · alive · refused
 
-`news` is what an engine tells of itself, in maps; the desk hands it on. An `end` without a reason is a good one.
+`news` is a map of what an engine tells of itself; the desk hands it on. A good `end` has no reason.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ _BEATS = 4  # In a lease.
 class Item:
     """Prompts that are generated together; its outcome depends on nothing but its fields and the weights.
 
-    oldest, newest: versions that it may be generated with. samples: of each prompt, side by side in the result.
-    greedy: the likeliest tokens, without `seed`. trainer: whose share it is.
+    oldest, newest: versions that it may be generated with. samples: of each prompt, side by side in the
+    result. greedy: the likeliest tokens, without `seed`. trainer: whose share it is.
     """
 
     iteration: int
@@ -147,7 +149,10 @@ class Desk:
     # --- Trainer 0
 
     def offer(self, items: Iterable[Item], *, first: bool = False) -> None:
-        """Work of one or more iterations, in the order in which it is handed out; first: before what waits."""
+        """Work of one or more iterations, in the order in which it is handed out.
+
+        first: before what waits already.
+        """
         with self._changed:
             items = list(items)
             self._waiting = collections.deque([*items, *self._waiting] if first else [*self._waiting, *items])
@@ -172,7 +177,8 @@ class Desk:
                 raise self._failure
             if not ready:
                 raise TimedOut(
-                    f"the rollouts of iteration {iteration} are not here after {timeout:g} s; {self._missing()}"
+                    f"the rollouts of iteration {iteration} are not here after {timeout:g} s; "
+                    f"{self._missing()}"
                 )
             return self._pop(iteration, trainer)
 
@@ -358,7 +364,8 @@ class Desk:
         away = {peer.item.key: peer.name for peer in self._peers.values() if peer.item is not None}
         engines = sum(peer.role == "inference" for peer in self._peers.values())
         held = f"; with {', '.join(sorted(set(away.values())))}" if away else ""
-        return f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine, {engines} engines are here{held}"
+        items = f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine"
+        return f"{items}, {engines} engines are here{held}"
 
 
 class DeskClient:
@@ -447,7 +454,8 @@ class DeskClient:
             self.alive()
             if time.monotonic() - self._heard > lease:
                 raise PeerDead(
-                    f"the trainers are gone: trainer 0, whose desk is {self._address}, was not heard of for {lease:g} s"
+                    f"the trainers are gone: trainer 0, whose desk is {self._address}, was not heard of "
+                    f"for {lease:g} s"
                 )
             if time.monotonic() >= deadline:
                 return None

@@ -6,12 +6,14 @@ import dataclasses
 import hashlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
-from ..errors import ProtocolError, TimedOut, Unavailable
+from ..errors import Corrupt, ProtocolError, TimedOut, Unavailable
 from ..workers import Inference
+from .collectives import Way
 from .desk import DeskClient, EndOfRun, Item, item_of
 from .generation import Sampling, generate
 from .sequence import Sequence
@@ -30,8 +32,11 @@ class Weights(Protocol):
     def arrived(self) -> bool:
         """Whether a newer version is here and only waits for `update`."""
 
-    def update(self, timeout: float) -> None:
-        """Takes up the next version if one comes within `timeout` seconds; the module changes only here."""
+    def update(self, newest: int, timeout: float) -> None:
+        """Takes up the next version if one comes within `timeout` seconds; the module changes only here.
+
+        newest: what the trainers have published last.
+        """
 
 
 class FixedWeights:
@@ -42,7 +47,7 @@ class FixedWeights:
     def arrived(self) -> bool:
         return False
 
-    def update(self, timeout: float) -> None:
+    def update(self, newest: int, timeout: float) -> None:
         time.sleep(timeout)
 
 
@@ -59,11 +64,73 @@ class CastWeights:
     def arrived(self) -> bool:
         return self._worker.state == "READY"
 
-    def update(self, timeout: float) -> None:
+    def update(self, newest: int, timeout: float) -> None:
         try:
             self._worker.wait(timeout=timeout)
         except TimedOut:
             return
+
+
+class WaysWeights:
+    """Those that the ways of torch.distributed bring.
+
+    live: the module's own weights, for the first way; None: another `Weights` has filled it before, and every
+    way goes into a copy that is compared with it. ready: as `publisher.WaysPublisher` has it.
+    """
+
+    def __init__(
+        self, ways: list[Way], module: torch.nn.Module, ready: Callable[[], None], *, live: bool
+    ) -> None:
+        self.version = -1
+        self._ways, self._module, self._ready, self._live = ways, module, ready, live
+        self._copy = _copy_of(module)
+
+    def arrived(self) -> bool:
+        return False
+
+    def update(self, newest: int, timeout: float) -> None:
+        for number, way in enumerate(self._ways):
+            into = self._module if self._live and number == 0 else self._copy
+            self._ready()
+            way.receive(into)
+            self._ready()
+            if into is self._copy:
+                self._compare(way.name, newest)
+        self.version = newest
+
+    def _compare(self, way: str, version: int) -> None:
+        for name, tensor in self._module.state_dict().items():
+            if not torch.equal(tensor.view(torch.uint8), self._copy[name].view(torch.uint8)):
+                raise Corrupt(f"version {version}: {name} came otherwise by '{way}' than the engine has it")
+        for tensor in self._copy.values():
+            tensor.zero_()
+
+
+def _copy_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Zeros of the same names and shapes; what is tied is one tensor here too."""
+    state = module.state_dict(keep_vars=True)
+    copies = {id(one): torch.zeros_like(one.detach()) for one in state.values()}
+    return {name: copies[id(one)] for name, one in state.items()}
+
+
+class BothWeights:
+    """The first brings the module's weights, the second measures beside it."""
+
+    def __init__(self, first: Weights, second: WaysWeights) -> None:
+        self._first, self._second = first, second
+
+    @property
+    def version(self) -> int:
+        return self._first.version
+
+    def arrived(self) -> bool:
+        return self._first.arrived()
+
+    def update(self, newest: int, timeout: float) -> None:
+        before = self._first.version
+        self._first.update(newest, timeout)
+        if self._first.version != before:
+            self._second.update(newest, timeout)
 
 
 class Engine:
@@ -92,7 +159,7 @@ class Engine:
         self._digests: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Until the desk ends the run. Raises Unavailable when it has failed, PeerDead when others are gone."""
+        """Until the desk ends the run. Raises Unavailable when that has failed, PeerDead when others are gone."""
         try:
             while True:
                 self._step()
@@ -132,7 +199,7 @@ class Engine:
         """Until at least this version is here."""
         start = self._timeline.clock.now()
         while self._weights.version < newest:
-            self._weights.update(self._lease / 2)
+            self._weights.update(newest, self._lease / 2)
             self._desk.listen()
         version = self._weights.version
         self._timeline.add("commit", start, self._timeline.clock.now(), version=version)

@@ -27,16 +27,16 @@ class Options:
     num_inference: int = _option(2, "inference engines, one rank each")
     role: Literal["", "trainer", "inference"] = _option(
         "",
-        "trainer: this torchrun has trainers alone; inference: this process is an engine; without it one torchrun has all",
+        "trainer: this torchrun has trainers alone; inference: this process is an engine; empty: all in one",
     )
     controller_rank: int = _option(
         -1,
-        "rank that runs the controller; -1: the one after the trainers if there is one to spare, else a process that trainer 0 starts",
+        "rank that runs the controller; -1: the one after the trainers, else a process of its own",
     )
     controller: str = _option("", "host:port of a controller that runs already; needed with --role inference")
     desk: str = _option(
         "",
-        "host:port where trainer 0 hands out work and takes rollouts; empty: any free port (one torchrun only)",
+        "host:port where trainer 0 hands out work and takes rollouts; empty: any free port",
     )
     engine: str = _option("", "name of this engine (--role inference); empty: from the host and process")
     backend: Literal["gloo", "nccl"] = _option("gloo", "torch.distributed between trainers")
@@ -59,7 +59,7 @@ class Options:
     max_staleness: int = _option(1, "async: versions that rollouts may be behind")
     inflight: Literal["finish", "keep"] = _option(
         "finish",
-        "what becomes of sequences being generated when a version arrives: they are finished first, or they go on with it and list their spans",
+        "sequences under way when a version arrives: finished first, or kept and gone on with",
     )
     sync_every: int = _option(1, "publish after every so many iterations")
     item_prompts: int = _option(0, "prompts generated together; 0: chosen")
@@ -87,7 +87,7 @@ class Options:
     # Weights
     sync: Literal["p2p", "collective", "both", "none"] = _option(
         "p2p",
-        "p2p: weightcast; collective: broadcasts of torch.distributed; both: measured beside each other; none: engines keep version 0",
+        "p2p: weightcast; collective: torch.distributed; both, measured; none: engines keep version 0",
     )
     transport: str = _option("", "roads that weightcast may use (tcp, shm, verbs); empty: its own choice")
     num_shards: int = _option(1, "ranks of an engine; only 1 so far")
@@ -114,8 +114,8 @@ class Options:
         return self.samples_per_prompt or (8 if self.algorithm == "grpo" else 1)
 
     @property
-    def uses_p2p(self) -> bool:
-        return self.sync in ("p2p", "both", "none")
+    def uses_weightcast(self) -> bool:
+        return self.sync in ("p2p", "both")
 
     def settings(self) -> dict[str, Any]:
         """Of weightcast's workers."""
@@ -142,8 +142,12 @@ class Options:
             f"--mode async moves weights beside generation, which --sync {self.sync} cannot; use --sync p2p",
         )
         _require(
+            not self.wire_dtype or self.sync in ("p2p", "none"),
+            f"--wire_dtype casts on the way, which --sync {self.sync} cannot; use --sync p2p",
+        )
+        _require(
             self.role == "" or self.sync in ("p2p", "none"),
-            f"--role has no process group between trainers and engines, which --sync {self.sync} needs; use --sync p2p",
+            f"--role has no process group of trainers and engines, as --sync {self.sync} needs; use --sync p2p",
         )
         if self.role:
             _require(self.desk != "", f"--role {self.role} needs --desk HOST:PORT of trainer 0")
@@ -225,5 +229,5 @@ _DESCRIPTION = (
 )
 _EPILOG = """examples:
   torchrun --nproc_per_node 4 -m weightcast.rl --num_training 2 --num_inference 2
-  torchrun --nproc_per_node 2 -m weightcast.rl --role trainer --num_training 2 --desk :29600 --controller head:29750
+  torchrun --nproc_per_node 2 -m weightcast.rl --role trainer --controller head:29750 --desk :29600
   python -m weightcast.rl --role inference --controller head:29750 --desk head:29600 --engine a"""

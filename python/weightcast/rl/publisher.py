@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from ..workers import Trainer, Update
+from .collectives import Way
 from .report import Transfer
 from .sharding import local_tensors, plain
 
@@ -76,6 +77,69 @@ class CastPublisher:
         self._trainer.close()
 
 
+class WaysPublisher:
+    """Ways of torch.distributed: engines follow the first, unless another publisher has been there first.
+
+    ready: called before and after each way by trainer 0, and by engines likewise, so that a way's time is
+    until its last engine has everything.
+    """
+
+    def __init__(
+        self, ways: Sequence[Way], module: nn.Module, ready: Callable[[], None], engines: int
+    ) -> None:
+        self._ways, self._module, self._ready, self._engines = ways, module, ready, engines
+        self._changes = Changes(module)
+        self._due = False
+
+    def publish(self, version: int, announce: Callable[[], None]) -> None:
+        self._due = True
+        announce()
+
+    def wait_sources(self, timeout: float) -> None:
+        """There is nothing under way: `wait` is what moves."""
+
+    def wait(self, timeout: float) -> list[Transfer]:
+        if not self._due:
+            return []
+        self._due = False
+        changed = self._changes.count()
+        return [self._move(way, changed) for way in self._ways]
+
+    def _move(self, way: Way, changed: int) -> Transfer:
+        self._ready()
+        start = time.monotonic()
+        moved = way.send(plain(self._module))
+        self._ready()
+        seconds = time.monotonic() - start
+        return Transfer(way.name, seconds, moved.nbytes * self._engines, {}, changed, self._changes.tensors)
+
+    def close(self) -> None:
+        for way in self._ways:
+            way.close()
+
+
+class BothPublisher:
+    """One publisher that engines follow, and then others that are measured beside it."""
+
+    def __init__(self, publishers: Sequence[Publisher]) -> None:
+        self._publishers = publishers
+
+    def publish(self, version: int, announce: Callable[[], None]) -> None:
+        for one in self._publishers:
+            one.publish(version, announce)
+
+    def wait_sources(self, timeout: float) -> None:
+        for one in self._publishers:
+            one.wait_sources(timeout)
+
+    def wait(self, timeout: float) -> list[Transfer]:
+        return [transfer for one in self._publishers for transfer in one.wait(timeout)]
+
+    def close(self) -> None:
+        for one in self._publishers:
+            one.close()
+
+
 class Changes:
     """How many of a module's tensors have other bytes than when it was last asked; of this trainer's part."""
 
@@ -91,10 +155,3 @@ class Changes:
         }
         before, self._hashes = self._hashes, hashes
         return sum(before.get(name) != value for name, value in hashes.items())
-
-
-def timed(work: Callable[[], Any]) -> float:
-    """Seconds."""
-    start = time.monotonic()
-    work()
-    return time.monotonic() - start

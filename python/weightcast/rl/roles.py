@@ -36,14 +36,14 @@ def roles_of(options: Options, world_size: int) -> Roles:
     if options.role == "trainer":
         if world_size != options.num_training:
             raise InvalidArgument(
-                f"--role trainer: torchrun has {world_size} ranks and --num_training says {options.num_training}"
+                f"--role trainer: torchrun has {world_size} ranks, --num_training {options.num_training}"
             )
         return Roles(world_size, trainers, (), None, ())
     wanted = options.num_training + options.num_inference
     if world_size < wanted:
         raise InvalidArgument(
-            f"{options.num_training} trainers and {options.num_inference} engines need {wanted} ranks, and torchrun "
-            f"has {world_size}: start it with --nproc_per_node (times --nnodes) of at least {wanted}"
+            f"{options.num_training} trainers and {options.num_inference} engines need {wanted} ranks, and "
+            f"torchrun has {world_size}: start it with --nproc_per_node (times --nnodes) of at least {wanted}"
         )
     engines = tuple(range(world_size - options.num_inference, world_size))
     spare = range(options.num_training, world_size - options.num_inference)
@@ -66,5 +66,5 @@ def from_environment(name: str) -> int:
         return int(os.environ[name])
     except (KeyError, ValueError):
         raise InvalidArgument(
-            f"the environment has no number {name}: start under torchrun (see --help), or an engine with --role inference"
+            f"the environment has no number {name}: start under torchrun, or an engine with --role inference"
         ) from None

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch.distributed as dist
 from torch import nn
 
 from ..errors import Corrupt, TimedOut
@@ -91,8 +90,8 @@ class News:
                 for name in sorted(set(ours) | set(theirs)):
                     if ours.get(name) != theirs.get(name):
                         raise Corrupt(
-                            f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} and "
-                            f"{ours.get(name)} at the trainers"
+                            f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} "
+                            f"and {ours.get(name)} at the trainers"
                         )
                 engines -= 1
             if engines > 0:
@@ -113,7 +112,6 @@ class Parts:
     task: Task
     tokenizer: Tokenizer
     timeline: Timeline
-    group: dist.ProcessGroup | None
     wire: Any = None  # The engines' dtype, where it is another.
     desk: Desk | None = None
     report: Report | None = None
@@ -293,12 +291,12 @@ class TrainerLoop:
             return None
         prompts = task.held_out(self._options.eval_prompts)
         size = -(-len(prompts) // self._options.num_inference)
-        number, mark = 0, -1 - iteration  # Evaluations are counted below the iterations.
+        mark = -1 - iteration  # Evaluations are counted below the iterations.
         items = []
         for begin in range(0, len(prompts), size):
             tokens = [tokenizer.encode(text) for text in prompts[begin : begin + size]]
+            number = len(items)
             items.append(Item(mark, number, 0, tokens, 1, 0, self._version, 1 << 60, greedy=True))
-            number += 1
         desk.offer(items, first=True)
         found = [one for item in desk.take(mark, 0, self._options.timeout) for one in item]
         right = [

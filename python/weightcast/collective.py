@@ -1,0 +1,202 @@
+"""Broadcast and all-gather among the processes of a group, on `weightcast.Endpoint`. No torch needed.
+
+with collective.Group(rank, world_size, "10.0.0.1:29800") as group:
+    group.broadcast(tensors, root=0)
+    group.all_gather(out, mine)
+
+How it works: docs/collective.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import Any
+
+from ._collective_call import Call, Flow, parents_of
+from ._collective_layouts import Layouts, tensors_of
+from ._collective_mesh import ROLE, Member, Mesh, check_listens_at, host_of_this, listening_at, meet
+from .endpoint import Endpoint
+from .errors import Cancelled, Error, InvalidArgument
+from .memory import memory_of
+from .workers import Settings
+
+__all__ = ["Group"]
+
+_SHAPES = ("auto", "chain", "star")
+
+
+class Group:
+    """A fixed set of processes that all make the same calls in the same order.
+
+    rank, world_size: who this process is among them.
+    rendezvous: how they find each other: the address of rank 0 ("10.0.0.1:29800", where it will listen), a
+        store or a process group of torch.distributed, or a function that takes this rank's bytes and gives
+        those of all, by rank.
+    name: groups that share a store or an address need different ones.
+    host: ranks with the same word share a machine; None: found out.
+    token, settings: as of `Endpoint`.
+    timeout: seconds that this, and each call without a limit of its own, may take.
+    shape: within a host "star" (all read from one), "chain", or "auto"; see docs/collective.md.
+
+    Arrays are contiguous numpy arrays or CPU torch tensors; empty ones are allowed. They must not change
+    during a call. Their memory is registered by the first call with it, and known until the arrays are gone;
+    it is not kept alive. For one thread at a time.
+
+    A call that fails at one rank fails at all, with an error that names the rank: within the setting `lease`
+    if a process died. The group is closed then, and nothing touches the arrays any more.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        rendezvous: Any,
+        *,
+        name: str = "",
+        host: str | None = None,
+        token: str | None = None,
+        settings: Settings | None = None,
+        timeout: float = 60.0,
+        shape: str = "auto",
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise InvalidArgument(f"rank {rank} is none of {world_size}")
+        if shape not in _SHAPES:
+            raise InvalidArgument(f"shape is '{shape}'; allowed: {', '.join(_SHAPES)}")
+        self.rank, self.world_size = rank, world_size
+        self._timeout, self._shape = timeout, shape
+        listens = rank == 0 and isinstance(rendezvous, str) and world_size > 1
+        self._endpoint = Endpoint(
+            token=token,
+            role=ROLE,
+            rank=rank,
+            settings=listening_at(rendezvous, settings) if listens else settings,
+        )
+        try:
+            me = Member(
+                rank,
+                world_size,
+                name,
+                host_of_this() if host is None else host,
+                self._endpoint.identity.incarnation,
+                self._endpoint.addresses,
+            )
+            if listens:
+                check_listens_at(rendezvous, self._endpoint)
+            members, connections = meet(self._endpoint, me, rendezvous, time.monotonic() + timeout)
+        except BaseException:
+            self._endpoint.close()
+            raise
+        self._hosts = [one.host for one in members]
+        self._mesh = Mesh(self._endpoint, connections)
+        self._layouts = Layouts(self._endpoint)
+        self._trees: dict[int, list[int | None]] = {}
+        self._early: list[tuple[int, list[Any]]] = []
+        self._calls = 0
+        self._closed: str | None = None
+        self._busy = threading.Lock()
+
+    def broadcast(self, tensors: Any, root: int = 0, *, timeout: float | None = None) -> None:
+        """Fills everybody's tensors with the root's: one, or a list, whose dtypes and sizes are the same.
+
+        Returns when this rank has them all and nobody reads from it any more: they may change.
+        """
+        if not 0 <= root < self.world_size:
+            raise InvalidArgument(f"root {root} is none of {self.world_size} ranks")
+        self._run(f"broadcast from rank {root}", tensors_of(tensors), [root], self.rank != root, timeout)
+
+    def all_gather(self, out: Any, mine: Any, *, timeout: float | None = None) -> None:
+        """Fills `out` with everybody's `mine`, by rank: one array of world_size times its bytes, or a list of
+        world_size arrays like it. Returns as `broadcast` does; `mine` may be a part of `out`."""
+        listed, source = tensors_of(out), memory_of(mine)
+        targets = [memory_of(one) for one in listed]
+        total = source.nbytes * self.world_size
+        if sum(one.nbytes for one in targets) != total or (
+            len(targets) not in (1, self.world_size) or len({one.nbytes for one in targets}) > 1
+        ):
+            raise InvalidArgument(
+                f"out has {[one.nbytes for one in targets]} bytes; with {source.nbytes} of each rank give "
+                f"one array of {total}, or {self.world_size} arrays of {source.nbytes}"
+            )
+        if not all(one.writable for one in targets):
+            raise InvalidArgument("out is read-only")
+        own = (
+            targets[self.rank].address if len(targets) > 1 else targets[0].address + self.rank * source.nbytes
+        )
+        if own != source.address:
+            ctypes.memmove(own, source.address, source.nbytes)
+        self._run("all_gather", listed, list(range(self.world_size)), True, timeout)
+
+    def close(self) -> None:
+        """Leaves politely: calls of the others that do not need this rank any more end well. Safe to call
+        twice."""
+        if self._closed is None:
+            self._end("this rank has closed it", ["left"])
+
+    def connection_map(self) -> list[str]:
+        """One line for each connection: who, over which transport, by which road."""
+        return self._endpoint.connection_map()
+
+    # --- One call ----------------------------------------------------------------------------------
+
+    def _run(
+        self, what: str, tensors: list[Any], roots: list[int], fills: bool, timeout: float | None
+    ) -> None:
+        """The roots' bytes lie in the list one after another, as many of each."""
+        if not self._busy.acquire(blocking=False):
+            raise InvalidArgument("another thread is inside a call of this group")
+        try:
+            if self._closed is not None:
+                raise Cancelled(f"the group is closed: {self._closed}")
+            deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+            self._mesh.forget_lists(self._layouts.forget(), deadline)
+            layout = self._layouts.of(tensors)
+            if fills and not layout.writable:
+                raise InvalidArgument("the arrays are read-only, and are to be filled")
+            share = layout.nbytes // len(roots)
+            flows = [
+                Flow(self.rank, root, self._parents(root), place * share, (place + 1) * share)
+                for place, root in enumerate(roots)
+            ]
+            self._calls += 1
+            call = Call(self._mesh, self.rank, self._calls, what, layout, flows, deadline)
+            self._early = call.run(self._early)
+        except Error as error:
+            if self._closed is not None:
+                raise
+            cause = self._mesh.cause_of(error)
+            self._fail(cause)
+            raise cause from (error if cause is not error else None)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._busy.release()
+
+    def _parents(self, root: int) -> list[int | None]:
+        if root not in self._trees:
+            self._trees[root] = parents_of(root, self._hosts, self._shape)
+        return self._trees[root]
+
+    def _fail(self, error: BaseException) -> None:
+        if self._closed is None:
+            code = error.code if isinstance(error, Error) else Cancelled.code
+            reason = str(error) if isinstance(error, Error) else repr(error)
+            if not self._mesh.was_told:
+                reason = f"rank {self.rank}: {reason}"
+            self._end(reason, ["failed", code, reason])
+
+    def _end(self, reason: str, farewell: list[Any]) -> None:
+        self._closed = reason
+        self._mesh.say_farewell(farewell)
+        self._endpoint.close()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            self._fail(error)
+        self.close()

@@ -1,0 +1,248 @@
+"""The ways of torch.distributed to move weights from trainers to engines, to be measured beside weightcast's.
+
+Trainers and engines are ranks of one default process group; every rank makes the same ways in the same order,
+once, since that makes their process groups. For each new version trainers call `send` and engines `receive`,
+with a module or a dict of tensors: of the same names, shapes and dtypes on both sides. Tensors stay on their
+device: gloo moves them in host memory, NCCL between GPUs. Errors are torch.distributed's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import collective
+from ..errors import InvalidArgument
+from ..workers import Settings
+
+Weights = torch.nn.Module | Mapping[str, torch.Tensor]
+
+_BUCKET = 64 << 20
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which ranks of the default process group train, which are engines. hosts: of all ranks, by rank."""
+
+    trainers: list[int]
+    engines: list[int]
+    hosts: list[str]
+
+    @property
+    def root(self) -> int:
+        """The trainer that sends; the others have the same weights, or a part that it gathers."""
+        return self.trainers[0]
+
+    @property
+    def outer(self) -> list[int]:
+        """The root and the first engine of each host."""
+        first: dict[str, int] = {}
+        for rank in self.engines:
+            first.setdefault(self.hosts[rank], rank)
+        return [self.root, *first.values()]
+
+    def inner(self) -> list[list[int]]:
+        """The engines of each host."""
+        found: dict[str, list[int]] = {}
+        for rank in self.engines:
+            found.setdefault(self.hosts[rank], []).append(rank)
+        return list(found.values())
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a `send` or `receive` of one rank took. nbytes: of the weights, counted once."""
+
+    seconds: float
+    nbytes: int
+
+
+class Way:
+    """One way; a subclass says how. Not for several threads at once."""
+
+    name: str
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+
+    def send(self, weights: Weights) -> Moved:
+        """On every trainer. Returns when the weights may change."""
+        return self._timed(self._send, weights)
+
+    def receive(self, weights: Weights) -> Moved:
+        """On every engine. Returns when the weights are there."""
+        return self._timed(self._receive, weights)
+
+    def close(self) -> None:
+        """On every rank."""
+
+    def _send(self, tensors: list[torch.Tensor]) -> None:
+        raise NotImplementedError
+
+    def _receive(self, tensors: list[torch.Tensor]) -> None:
+        raise NotImplementedError
+
+    def _timed(self, move: Any, weights: Weights) -> Moved:
+        tensors = tensors_of(weights)
+        _synchronize(tensors)
+        began = time.monotonic()
+        with torch.no_grad():
+            move(tensors)
+        _synchronize(tensors)
+        return Moved(time.monotonic() - began, sum(one.numel() * one.element_size() for one in tensors))
+
+
+class TensorByTensor(Way):
+    """A broadcast for each tensor."""
+
+    name = "tensor by tensor"
+
+    def __init__(self, roles: Roles) -> None:
+        super().__init__(roles)
+        self._group = _group([roles.root, *roles.engines])
+
+    def _send(self, tensors: list[torch.Tensor]) -> None:
+        if dist.get_rank() == self._roles.root:
+            self._receive(tensors)
+
+    def _receive(self, tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), self._roles.root, self._group)
+
+
+class Packed(TensorByTensor):
+    """Tensors are copied into flat buckets, which are broadcast and unpacked."""
+
+    name = "packed"
+
+    def _send(self, tensors: list[torch.Tensor]) -> None:
+        if dist.get_rank() != self._roles.root:
+            return
+        for bucket in buckets_of(tensors):
+            flat = torch.cat([one.reshape(-1) for one in bucket])
+            dist.broadcast(flat, self._roles.root, self._group)
+
+    def _receive(self, tensors: list[torch.Tensor]) -> None:
+        for bucket in buckets_of(tensors):
+            sizes = [one.numel() for one in bucket]
+            flat = torch.empty(sum(sizes), dtype=bucket[0].dtype, device=bucket[0].device)
+            dist.broadcast(flat, self._roles.root, self._group)
+            for one, part in zip(bucket, flat.split(sizes), strict=True):
+                one.copy_(part.view_as(one))
+
+
+class Hierarchical(Way):
+    """A broadcast for each tensor to one engine of each host, then one within the host."""
+
+    name = "hierarchical"
+
+    def __init__(self, roles: Roles) -> None:
+        super().__init__(roles)
+        self._outer = _group(roles.outer)
+        self._inner = [(ranks[0], ranks, _group(ranks)) for ranks in roles.inner()]
+
+    def _send(self, tensors: list[torch.Tensor]) -> None:
+        if dist.get_rank() == self._roles.root:
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), self._roles.root, self._outer)
+
+    def _receive(self, tensors: list[torch.Tensor]) -> None:
+        rank = dist.get_rank()
+        first, ranks, group = next(one for one in self._inner if rank in one[1])
+        for tensor in tensors:
+            if rank == first:
+                dist.broadcast(tensor.detach(), self._roles.root, self._outer)
+            if len(ranks) > 1:
+                dist.broadcast(tensor.detach(), first, group)
+
+
+class Gathered(TensorByTensor):
+    """FSDP2: trainers gather each parameter whole (`full_tensor`), and the first broadcasts it."""
+
+    name = "fsdp2 gather"
+
+    def _send(self, tensors: list[torch.Tensor]) -> None:
+        sends = dist.get_rank() == self._roles.root
+        for tensor in tensors:
+            # Every trainer takes part in gathering.
+            whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.detach()
+            if sends:
+                dist.broadcast(whole, self._roles.root, self._group)
+
+
+class Collective(Way):
+    """`weightcast.collective`: one broadcast of the list of all tensors. Host memory only."""
+
+    name = "weightcast.collective"
+
+    def __init__(self, roles: Roles, *, settings: Settings | None = None) -> None:
+        super().__init__(roles)
+        members = [roles.root, *roles.engines]
+        met = _group(members, backend="gloo")
+        self._group: collective.Group | None = None
+        if dist.get_rank() in members:
+            self._group = collective.Group(
+                members.index(dist.get_rank()),
+                len(members),
+                met,
+                host=roles.hosts[dist.get_rank()],
+                settings=settings,
+            )
+
+    def _send(self, tensors: list[torch.Tensor]) -> None:
+        if self._group is not None:
+            self._group.broadcast(tensors)
+
+    _receive = _send
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+
+
+WAYS: dict[str, type[Way]] = {
+    way.name: way for way in (TensorByTensor, Packed, Hierarchical, Gathered, Collective)
+}
+
+
+def way_of(name: str, roles: Roles, **more: Any) -> Way:
+    """The way of this name; `more` as its class takes it."""
+    if name not in WAYS:
+        raise InvalidArgument(f"no way is called '{name}'; there are {', '.join(WAYS)}")
+    return WAYS[name](roles, **more)
+
+
+def tensors_of(weights: Weights) -> list[torch.Tensor]:
+    """Each once, in the order of their names in the module or dict; tied ones are one."""
+    named = weights.state_dict(keep_vars=True) if isinstance(weights, torch.nn.Module) else weights
+    return list({id(tensor): tensor for tensor in named.values()}.values())
+
+
+def buckets_of(tensors: Iterable[torch.Tensor], most: int = _BUCKET) -> Iterator[list[torch.Tensor]]:
+    """Neighbours of one dtype, together at most `most` bytes, unless one alone is larger."""
+    bucket: list[torch.Tensor] = []
+    held = 0
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if bucket and (tensor.dtype != bucket[0].dtype or held + size > most):
+            yield bucket
+            bucket, held = [], 0
+        bucket.append(tensor)
+        held += size
+    if bucket:
+        yield bucket
+
+
+def _group(ranks: list[int], **more: Any) -> Any:
+    return dist.new_group(sorted(set(ranks)), **more)
+
+
+def _synchronize(tensors: list[torch.Tensor]) -> None:
+    """Kernels and NCCL return before they are done."""
+    for device in {one.device for one in tensors if one.device.type == "cuda"}:
+        torch.cuda.synchronize(device)

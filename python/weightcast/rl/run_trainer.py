@@ -1,0 +1,232 @@
+"""A trainer's process: makes the parts of its loop, and runs it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+from .. import __version__
+from ..workers import Trainer
+from . import checkpoint, models
+from .desk import Desk, DeskClient
+from .learner import Learner, Objective, make_optimizer
+from .options import Options
+from .publisher import BothPublisher, CastPublisher, NoPublisher, Publisher, WaysPublisher
+from .report import Report
+from .sharding import wrap
+from .start import Place, agree, identity, own_address, start_controller
+from .timeline import Timeline
+from .trainer import FromClient, FromDesk, News, Parts, TrainerLoop
+
+
+def run_trainer(place: Place) -> None:
+    """Every trainer at once, and the other ranks of the torchrun as `start` has them."""
+    desk: Desk | None = None
+    controller = start_controller(place)
+    try:
+        address = agree(
+            controller.address if controller else place.options.controller, place.roles.controller
+        )
+        if place.rank == 0:
+            report = _open_report(place)
+            news = News(report)
+            desk = _open_desk(place.options, report, news)
+            agree(f"{own_address()}:{desk.port}", 0)
+            loop = _make_loop(place, address, report.timeline, FromDesk(desk), desk, report, news)
+            _run_loop(place, loop)
+            desk.end()
+            report.close()
+            _draw(place.options)
+        else:
+            where, options = agree("", 0), place.options
+            with DeskClient(
+                where, name=str(place.rank), role="trainer", lease=options.lease, timeout=options.timeout
+            ) as client:
+                timeline = Timeline(f"trainer-{place.rank}", client.clock)
+                _run_loop(place, _make_loop(place, address, timeline, FromClient(client)))
+        if place.options.role == "":
+            dist.barrier()
+    except BaseException as error:
+        if desk is not None:
+            desk.end(" ".join(str(error).split()) or type(error).__name__)
+        raise
+    finally:
+        if controller is not None:
+            controller.stop()
+
+
+def _run_loop(place: Place, loop: TrainerLoop) -> None:
+    try:
+        loop.run()
+    finally:
+        loop.parts.publisher.close()
+    if place.options.export_hf:
+        tokenizer = getattr(place.loaded.tokenizer, "_tokenizer", None)
+        checkpoint.export_hf(loop.parts.module, tokenizer, place.options.export_hf, place.group)
+    elif place.group is not None:
+        dist.barrier(place.group)
+
+
+def _open_desk(options: Options, report: Report, news: News) -> Desk:
+    desk = Desk(
+        options.desk or f"{own_address()}:0",
+        trainers=options.num_training,
+        lease=options.lease,
+        clock=report.clock,
+        news=news.on,
+    )
+    _end_on_sigterm(desk)
+    return desk
+
+
+def _end_on_sigterm(desk: Desk) -> None:
+    """Tells the engines why, which the main thread could not while it waits for another trainer."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        desk.end("trainer 0 was told to stop (SIGTERM), as torchrun does when another rank has ended")
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, name="wc-rl-sigterm", daemon=True).start()
+
+
+def _make_loop(
+    place: Place,
+    controller: str,
+    timeline: Timeline,
+    rollouts: FromDesk | FromClient,
+    desk: Desk | None = None,
+    report: Report | None = None,
+    news: News | None = None,
+) -> TrainerLoop:
+    options, group, model = place.options, place.group, place.loaded.model
+    reference = _frozen(copy.deepcopy(model), place) if options.kl_coefficient else None
+    module = wrap(model, options.trainer, group)
+    modules = {"model": module}
+    if options.algorithm == "ppo":
+        head = models.ValueHead(model.config.hidden_size, getattr(torch, options.dtype))
+        modules["value"] = wrap(head, options.trainer, group)
+    optimizer = make_optimizer(module, modules.get("value"), options.learning_rate)
+    first = 1
+    if place.resumed is not None:
+        found = checkpoint.load(
+            place.resumed, options=identity(options), modules=modules, optimizers=[optimizer], group=group
+        )
+        first = found.iteration + 1
+
+    def save(iteration: int, version: int) -> None:
+        checkpoint.save(
+            options.checkpoint_dir,
+            iteration=iteration,
+            version=version,
+            run_id=f"seed {options.seed}",
+            options=identity(options),
+            modules=modules,
+            optimizers=[optimizer],
+            group=group,
+        )
+
+    learner = Learner(
+        module,
+        optimizer,
+        _objective(options),
+        value_head=modules.get("value"),
+        reference=reference,
+        group=group,
+        pad=place.loaded.tokenizer.pad,
+        seed=options.seed,
+    )
+    return TrainerLoop(
+        Parts(
+            options=options,
+            rank=place.rank,
+            module=module,
+            learner=learner,
+            publisher=_make_publisher(place, controller, module),
+            rollouts=rollouts,
+            task=place.task,
+            tokenizer=place.loaded.tokenizer,
+            timeline=timeline,
+            wire=getattr(torch, options.wire_dtype) if options.wire_dtype else None,
+            desk=desk,
+            report=report,
+            news=news,
+            save=save if options.checkpoint_dir else None,
+        ),
+        first=first,
+    )
+
+
+def _frozen(model: torch.nn.Module, place: Place) -> torch.nn.Module:
+    """The reference: as it was at the start, sharded where the policy is."""
+    model.requires_grad_(False)
+    return wrap(model, "fsdp2", place.group) if place.options.trainer == "fsdp2" else model
+
+
+def _make_publisher(place: Place, controller: str, module: torch.nn.Module) -> Publisher:
+    options = place.options
+    publishers: list[Publisher] = []
+    if options.uses_weightcast:
+        worker = Trainer(
+            controller, rank=place.rank, world_size=options.num_training, settings=options.settings()
+        )
+        publishers.append(CastPublisher(worker, module))
+    if place.ways:
+        publishers.append(WaysPublisher(place.ways, module, place.ready, len(place.roles.engines)))
+    return BothPublisher(publishers) if publishers else NoPublisher()
+
+
+def _objective(options: Options) -> Objective:
+    return Objective(
+        algorithm=options.algorithm,
+        epochs=options.ppo_epochs,
+        minibatches=options.minibatches,
+        temperature=options.temperature,
+        clip=options.clip,
+        max_gradient_norm=options.max_grad_norm,
+        entropy_coefficient=options.entropy_coefficient,
+        kl_coefficient=options.kl_coefficient,
+        gamma=options.gamma,
+        lam=options.gae_lambda,
+        value_coefficient=options.value_coefficient,
+    )
+
+
+# --- The report
+
+
+def _open_report(place: Place) -> Report:
+    """In `options.output`, which it chooses if nobody has; with a file that says how the run was started."""
+    options = place.options
+    options.output = options.output or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    folder = pathlib.Path(options.output)
+    described = dataclasses.asdict(options)
+    report = Report(
+        folder,
+        resume_from=checkpoint.check(place.resumed).iteration if place.resumed else None,
+        log=[one for one in options.log.split(",") if one],
+        run_id=folder.name,
+        options=described,
+    )
+    versions = {"weightcast": __version__, "torch": torch.__version__, "python": sys.version.split()[0]}
+    text = json.dumps({"command": sys.argv, "options": described, "versions": versions}, indent=1)
+    (folder / "run.json").write_text(text + "\n")
+    return report
+
+
+def _draw(options: Options) -> None:
+    if options.plots:
+        from .plots import draw
+
+        draw(pathlib.Path(options.output), pathlib.Path(options.plots))
