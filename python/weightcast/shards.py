@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,8 @@ _TORCH_PREFIX = "torch."
 class Shard:
     """A part of a tensor: `array` lies at `offset` in a tensor of `shape`.
 
-    Without `shape` and `offset` it is the whole tensor. `declared=True`: known to the plan, not moved.
+    Without `shape` and `offset` it is the whole tensor; a DTensor knows its own. `declared=True`: known to
+    the plan, not moved.
     """
 
     array: Any
@@ -36,15 +38,30 @@ class Shard:
     declared: bool = False
 
 
-@dataclass(frozen=True)
-class _View:
+class _View(NamedTuple):
     """What the core must know of an array: strides are in elements."""
 
     dtype: str
-    size: list[int]
-    strides: list[int]
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
     address: int
     writable: bool
+
+
+class _Place(NamedTuple):
+    """All that the core knows of a shard: as long as it is the same, the tensor has not moved."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    address: int
+    declared: bool
+
+
+_NO_PLACE = _Place("", "", (), (), (), (), 0, False)
 
 
 def _is_torch(value: Any) -> bool:
@@ -53,16 +70,13 @@ def _is_torch(value: Any) -> bool:
 
 
 def _view_torch(name: str, tensor: Any) -> _View:
-    if type(tensor).__name__ == "DTensor":
-        raise InvalidArgument(f"{name} is a DTensor; pass wc.Shard(tensor.to_local(), shape=..., offset=...)")
     if tensor.device.type != "cpu":
         raise InvalidArgument(f"{name} is on {tensor.device}; only CPU tensors are supported so far")
     if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
         raise InvalidArgument(f"{name} is {tensor.layout}; only dense strided tensors can be registered")
     kind = str(tensor.dtype).removeprefix(_TORCH_PREFIX)
-    return _View(
-        _safetensors_name(name, kind), list(tensor.shape), list(tensor.stride()), tensor.data_ptr(), True
-    )
+    size, strides = tuple(tensor.shape), tensor.stride()
+    return _View(_safetensors_name(name, kind), size, strides, tensor.data_ptr(), True)
 
 
 def _view_numpy(name: str, value: Any) -> _View:
@@ -77,10 +91,10 @@ def _view_numpy(name: str, value: Any) -> _View:
         raise InvalidArgument(
             f"{name} has strides of {value.strides} bytes, no multiple of its {step}-byte elements"
         )
-    strides = [stride // step for stride in value.strides]
+    strides = tuple(stride // step for stride in value.strides)
     address = value.__array_interface__["data"][0]
     kind = _safetensors_name(name, value.dtype.name)
-    return _View(kind, list(value.shape), strides, address, bool(value.flags.writeable))
+    return _View(kind, value.shape, strides, address, bool(value.flags.writeable))
 
 
 def _safetensors_name(tensor: str, kind: str) -> str:
@@ -100,33 +114,87 @@ def _is_dense(size: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _mapping_of(source: Any) -> Mapping[str, Any]:
-    if isinstance(source, Mapping):
-        return source
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(source, torch.nn.Module):
-        if isinstance(source, torch.nn.parallel.DistributedDataParallel):
-            source = source.module
-        if any(type(module).__name__ == "FullyShardedDataParallel" for module in source.modules()):
-            raise InvalidArgument("FSDP1 modules hide their shards; use FSDP2 (fully_shard)")
-        return source.state_dict(keep_vars=True)
+        from .torch import tensors_of  # Only where PyTorch is loaded already.
+
+        return tensors_of(source)
+    if isinstance(source, Mapping):
+        return source
+    if callable(source):
+        return _mapping_of(source())
     raise InvalidArgument(f"give a dict of arrays or a torch module, not a {type(source).__name__}")
 
 
-def core_shards(source: Any, *, writable: bool) -> tuple[list[Any], list[Any]]:
-    """The core's shards of a module or dict, and the objects that keep their memory alive."""
-    shards, keep = [], []
-    for name, value in _mapping_of(source).items():
-        part = value if isinstance(value, Shard) else Shard(value)
-        view = _view_torch(name, part.array) if _is_torch(part.array) else _view_numpy(name, part.array)
-        if writable and not view.writable and not part.declared:
-            raise InvalidArgument(f"{name} is read-only; an inference rank needs arrays that can be written")
-        shape = list(view.size if part.shape is None else part.shape)
-        offset = list([0] * len(shape) if part.offset is None else part.offset)
-        strides = [] if _is_dense(view.size, view.strides) else view.strides
-        shards.append(
-            _core.CoreShard(name, view.dtype, shape, offset, view.size, view.address, strides, part.declared)
+def _shard_of(name: str, value: Any) -> Shard | None:
+    """None: this rank holds nothing of the tensor."""
+    part = value if isinstance(value, Shard) else Shard(value)
+    if not _is_torch(part.array):
+        return part
+    from .torch import shard_of
+
+    return shard_of(name, part)
+
+
+def _place_of(name: str, part: Shard, *, writable: bool) -> _Place:
+    view = _view_torch(name, part.array) if _is_torch(part.array) else _view_numpy(name, part.array)
+    if writable and not view.writable and not part.declared:
+        raise InvalidArgument(f"{name} is read-only; an inference rank needs arrays that can be written")
+    shape = view.size if part.shape is None else tuple(part.shape)
+    offset = (0,) * len(shape) if part.offset is None else tuple(part.offset)
+    strides = () if _is_dense(view.size, view.strides) else view.strides
+    return _Place(name, view.dtype, shape, offset, view.size, strides, view.address, part.declared)
+
+
+class Registration:
+    """The shards of a module, a dict or a function that returns one, and how to find them again.
+
+    Holds the memory in which they lie, also after the tensors have been given other memory; `release` ends
+    that.
+    """
+
+    def __init__(self, source: Any, *, writable: bool) -> None:
+        """writable: an inference rank's, which is to be filled."""
+        self._source, self._writable = source, writable
+        self._places: list[_Place] = []
+        self._memory: list[Any] = []
+        for name, value in _mapping_of(source).items():
+            part = _shard_of(name, value)
+            if part is None:
+                continue
+            self._places.append(_place_of(name, part, writable=writable))
+            # A tensor's `data` may become another's: what is registered is what it stands for now.
+            self._memory.append(part.array.detach() if _is_torch(part.array) else part.array)
+        if not self._places:
+            raise InvalidArgument("nothing to register: the module or dict has no tensors")
+
+    def core_shards(self) -> list[Any]:
+        return [
+            _core.CoreShard(
+                place.name, place.dtype, list(place.shape), list(place.offset), list(place.size),
+                place.address, list(place.strides), place.declared,
+            )
+            for place in self._places
+        ]  # fmt: skip
+
+    def again(self) -> Registration:
+        """The same as it lies now. Raises what registering it would raise."""
+        return Registration(self._source, writable=self._writable)
+
+    def moved_to(self, now: Registration) -> list[str]:
+        """The names of what has come, gone, or lies elsewhere or otherwise than here."""
+        if self._places == now._places:
+            return []
+        changed = set(self._places) ^ set(now._places)
+        return list(dict.fromkeys(place.name for place in [*now._places, *self._places] if place in changed))
+
+    def same_layout(self, now: Registration) -> bool:
+        """Whether others need not be told of more than that memory has moved."""
+        return all(
+            place._replace(address=0, strides=()) == other._replace(address=0, strides=())
+            for place, other in zip_longest(self._places, now._places, fillvalue=_NO_PLACE)
         )
-        keep.append(part.array)
-    if not shards:
-        raise InvalidArgument("nothing to register: the module or dict has no tensors")
-    return shards, keep
+
+    def release(self) -> None:
+        """Lets go of the memory; nothing of it may be registered any more."""
+        self._memory.clear()

@@ -1,16 +1,45 @@
 """What may be registered, and what is refused with which words."""
 
+import sys
+
 import numpy as np
 import pytest
 
 import weightcast as wc
-from weightcast.shards import core_shards
+from weightcast.shards import Registration
 
 
-def test_names_dtypes_and_keeps_memory_alive():
+def test_keeps_memory_alive_until_released():
     array = np.zeros((2, 3), np.float32)
-    shards, keep = core_shards({"x": array}, writable=True)
-    assert len(shards) == 1 and keep[0] is array
+    references = sys.getrefcount(array)
+    arrays = {"x": array}
+    registration = Registration(arrays, writable=True)
+    assert len(registration.core_shards()) == 1
+    arrays.clear()
+    assert sys.getrefcount(array) == references + 1
+    registration.release()
+    assert sys.getrefcount(array) == references
+
+
+def test_says_what_has_moved():
+    arrays = {"a": np.zeros(3), "b": np.zeros((2, 3)), "c": np.zeros(4)}
+    registration = Registration(arrays, writable=False)
+    arrays["a"][:] = 1
+    assert registration.moved_to(registration.again()) == []
+    arrays["a"] = np.zeros(3)
+    arrays["b"] = arrays["b"].T
+    assert registration.moved_to(registration.again()) == ["a", "b"]
+    del arrays["c"]
+    arrays["d"] = np.zeros(1)
+    assert registration.moved_to(registration.again()) == ["a", "b", "d", "c"]
+
+
+def test_a_function_is_asked_each_time():
+    array = np.zeros(3)
+    registration = Registration(lambda: {"x": array}, writable=False)
+    assert registration.moved_to(registration.again()) == []
+    array = np.zeros(3)
+    assert registration.moved_to(registration.again()) == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -23,25 +52,25 @@ def test_names_dtypes_and_keeps_memory_alive():
 )
 def test_refuses(value, words):
     with pytest.raises(wc.InvalidArgument, match=words):
-        core_shards({"x": value}, writable=False)
+        Registration({"x": value}, writable=False)
 
 
 def test_inference_needs_writable_arrays():
     array = np.zeros(3, np.float32)
     array.flags.writeable = False
-    core_shards({"x": array}, writable=False)
+    Registration({"x": array}, writable=False)
     with pytest.raises(wc.InvalidArgument, match="read-only"):
-        core_shards({"x": array}, writable=True)
+        Registration({"x": array}, writable=True)
 
 
 def test_nothing_to_register():
     with pytest.raises(wc.InvalidArgument, match="no tensors"):
-        core_shards({}, writable=False)
+        Registration({}, writable=False)
 
 
 def test_ml_dtypes():
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    core_shards(
+    Registration(
         {"x": np.zeros(3, ml_dtypes.bfloat16), "y": np.zeros(3, ml_dtypes.float8_e4m3fn)}, writable=True
     )
 
@@ -49,16 +78,14 @@ def test_ml_dtypes():
 def test_torch_module_and_tensors():
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(3, 2)
-    shards, keep = core_shards(module, writable=True)
-    assert len(shards) == 2
-    assert keep[0].data_ptr() == module.weight.data_ptr()
-    core_shards({"t": torch.zeros(4, 5, dtype=torch.bfloat16).t()}, writable=False)
+    assert len(Registration(module, writable=True).core_shards()) == 2
+    Registration({"t": torch.zeros(4, 5, dtype=torch.bfloat16).t()}, writable=False)
 
 
 def test_torch_meta_tensor_is_refused():
     torch = pytest.importorskip("torch")
     with pytest.raises(wc.InvalidArgument, match="meta"):
-        core_shards({"t": torch.empty(3, device="meta")}, writable=False)
+        Registration({"t": torch.empty(3, device="meta")}, writable=False)
 
 
 def test_allocate_is_shared_memory_and_outlives_its_parts():

@@ -1,0 +1,192 @@
+"""Which part of which tensor a rank holds of a torch module, and where: nothing is gathered or copied.
+
+trainer.register(module) does this by itself; docs/torch.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import InvalidArgument
+from .shards import Shard
+
+# Classes that put a module into themselves, and the attribute that has it.
+_WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "DeepSpeedEngine": "module",
+}
+# What torch.compile and activation checkpointing put into the names of a module inside.
+_PREFIXES = ("_orig_mod", "_checkpoint_wrapped_module")
+
+
+def shards(module: nn.Module) -> dict[str, Shard]:
+    """What this rank holds of `module`: the tensors of its state_dict by the names of the bare model.
+
+    They are as they lie now. To have them found again after they moved, register the module itself, or a
+    function: `trainer.register(lambda: {"actor." + name: one for name, one in shards(module).items()})`.
+    Left out: what lies on other ranks only. Errors: InvalidArgument, naming what cannot be registered.
+    """
+    found = ((name, shard_of(name, Shard(tensor))) for name, tensor in tensors_of(module).items())
+    return {name: shard for name, shard in found if shard is not None}
+
+
+def tensors_of(module: nn.Module) -> dict[str, Any]:
+    """The state_dict (parameters and persistent buffers) without wrappers' prefixes and extra states.
+
+    What is tied is there once, by the name that comes first.
+    """
+    _refuse_hidden(module)
+    wrapped = _wrapped_prefixes(module)
+    tensors = {}
+    seen: set[Any] = set()
+    for key, tensor in module.state_dict(keep_vars=True).items():
+        name = _plain_name(key, wrapped)
+        if name.rpartition(".")[2] == "_extra_state":
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidArgument(f"{name} in the state_dict is a {type(tensor).__name__}, not a tensor")
+        identities = _identities(tensor)
+        if seen.isdisjoint(identities):
+            tensors[name] = tensor
+        seen.update(identities)
+    return tensors
+
+
+def _identities(tensor: Any) -> list[Any]:
+    """Two tensors that share one are tied. Not where a shard lies: an empty one would, on some ranks only."""
+    if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
+        return [id(tensor)]
+    if tensor.numel() == 0 or tensor.data_ptr() == 0:
+        return [id(tensor)]
+    return [id(tensor), (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())]
+
+
+def shard_of(name: str, part: Shard) -> Shard | None:
+    """`part`, whose array is a tensor, with the box of a DTensor; None if this rank is not in its mesh.
+
+    Errors: InvalidArgument for what is not a dense tensor with memory of its own.
+    """
+    tensor = part.array
+    _refuse_absent(name, tensor)
+    if type(tensor).__name__ != "DTensor":
+        return part
+    if part.shape is not None or part.offset is not None:
+        raise InvalidArgument(f"{name} is a DTensor and knows its box; leave out shape and offset")
+    if any(placement.is_partial() for placement in tensor.placements):
+        raise InvalidArgument(f"{name} is a DTensor of partial sums ({tensor.placements}); reduce it first")
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return None
+    local = tensor._local_tensor  # to_local() without a node in the autograd graph.
+    size, offset = _box_of(tensor.shape, tensor.device_mesh, tensor.placements, tuple(coordinate))
+    if size != tuple(local.shape):
+        raise InvalidArgument(
+            f"{name}: this rank has {tuple(local.shape)} of {tuple(tensor.shape)}, but its placements "
+            f"{tensor.placements} make {size}; only DTensors as torch cuts them can be registered"
+        )
+    _refuse_absent(name, local)
+    return Shard(local, tuple(tensor.shape), offset, part.declared)
+
+
+@functools.lru_cache(maxsize=4096)
+def _box_of(
+    shape: torch.Size, mesh: Any, placements: tuple[Any, ...], coordinate: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Size and offset of what this process, at `coordinate`, holds.
+
+    Remembered, as torch makes a list of indices each time. The controller checks that the boxes of all ranks
+    are disjoint and whole, which they are only if the indices of each (in rising order) have no gaps.
+    """
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    size, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
+    return tuple(size), tuple(offset)
+
+
+# --- Names ------------------------------------------------------------------------------------------
+
+
+def _wrapped_prefixes(module: nn.Module) -> list[tuple[str, str]]:
+    """Prefixes of names that a wrapper has made longer, the longest first, and what they should be."""
+    found = []
+    for path, part in module.named_modules(remove_duplicate=False):
+        for wrapper in _class_names(type(part)) & _WRAPPERS.keys():
+            outer = _without_prefixes(path + "." if path else "")
+            found.append((f"{outer}{_WRAPPERS[wrapper]}.", outer))
+    return found[::-1]
+
+
+@functools.lru_cache
+def _class_names(kind: type) -> frozenset[str]:
+    """Of a class and its bases: so known without being imported."""
+    return frozenset(base.__name__ for base in kind.__mro__)
+
+
+def _plain_name(key: str, wrapped: list[tuple[str, str]]) -> str:
+    name = _without_prefixes(key)
+    for longer, shorter in wrapped:
+        if name.startswith(longer):
+            name = shorter + name[len(longer) :]
+    return name
+
+
+def _without_prefixes(name: str) -> str:
+    if not any(prefix in name for prefix in _PREFIXES):
+        return name
+    return ".".join(part for part in name.split(".") if part not in _PREFIXES)
+
+
+# --- Refusals ---------------------------------------------------------------------------------------
+
+
+def _refuse_hidden(module: nn.Module) -> None:
+    """Modules whose tensors are not what they seem to be."""
+    for path, part in module.named_modules():
+        name = path or type(module).__name__
+        if "FullyShardedDataParallel" in _class_names(type(part)):
+            raise InvalidArgument(
+                f"{name} is an FSDP1 module, which hides its shards in flat parameters; use FSDP2 "
+                "(torch.distributed.fsdp.fully_shard)"
+            )
+        if any(getattr(hook, "offload", False) is True for hook in _accelerate_hooks(part)):
+            raise InvalidArgument(
+                f"{name} is offloaded by Accelerate: its tensors are there only while it runs; load the "
+                "model without offloading, or first call "
+                "accelerate.hooks.remove_hook_from_module(model, recurse=True)"
+            )
+
+
+def _accelerate_hooks(module: nn.Module) -> Iterator[Any]:
+    hook = module.__dict__.get("_hf_hook")
+    if hook is not None:
+        yield from getattr(hook, "hooks", (hook,))
+
+
+def _refuse_absent(name: str, tensor: Any) -> None:
+    """Tensors that have no memory, or that of a flat parameter of which they are not a box."""
+    if hasattr(tensor, "ds_id") and tensor.numel() != tensor.ds_numel:
+        raise InvalidArgument(
+            f"{name} is partitioned by DeepSpeed ZeRO-3 (this rank has no box of it); register and publish "
+            "inside `with deepspeed.zero.GatheredParameters(list(module.parameters())):` and leave it after "
+            "wait_sources, or train with ZeRO-2 or FSDP2"
+        )
+    if getattr(tensor, "_fsdp_flattened", False):
+        raise InvalidArgument(f"{name} is part of an FSDP1 flat parameter; use FSDP2 (fully_shard)")
+    if tensor.device.type == "meta":
+        raise InvalidArgument(
+            f"{name} is on the meta device and has no bytes; load the weights first (an offloaded model: "
+            "without offloading)"
+        )
+    if type(tensor).__name__ == "DTensor" or tensor.layout != torch.strided:
+        return
+    if tensor.numel() > 0 and tensor.data_ptr() == 0:
+        raise InvalidArgument(
+            f"{name} is a {type(tensor).__name__} without memory of its own: its storage was freed, or it "
+            "wraps other tensors; register those"
+        )
