@@ -362,7 +362,7 @@ def _finish(path: pathlib.Path, complete: Complete, keep: int) -> None:
     missing = [rank for rank in range(complete.world_size) if str(rank) not in parts]
     if missing:
         raise Error(
-            f"checkpoint {path} lacks the part of trainer {missing[0]}; the folder must be one that all trainers share"
+            f"checkpoint {path} lacks the part of trainer {missing[0]}; all trainers must share the folder"
         )
     files = {one.name: one.stat().st_size for one in sorted(path.iterdir())}
     making = path / f".{COMPLETE}.making"

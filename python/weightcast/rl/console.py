@@ -48,13 +48,13 @@ def _line(cells: Sequence[str], way: str) -> str:
     return f"{text}  {way}".rstrip()
 
 
-def _transfer_cells(seconds: float, transfer: Transfer | None) -> list[str]:
+def _transfer_cells(transfer: Transfer | None) -> list[str]:
     if transfer is None:
-        return [number(seconds, 3), "-", "-", "-", "-"]
+        return ["-"] * 5
     changed = f"{transfer.tensors_changed}/{transfer.tensors}"
     rates = list(transfer.gb_per_s_each().values())
     return [
-        number(seconds, 3),
+        number(transfer.seconds, 3),
         number(transfer.bytes / 1e6, 1),
         number(transfer.gb_per_s, 2),
         span_of(rates),
@@ -65,7 +65,7 @@ def _transfer_cells(seconds: float, transfer: Transfer | None) -> list[str]:
 def rows(row: Iteration) -> list[str]:
     """A line for the iteration, and one for each further way of synchronising."""
     first = row.transfers[0] if row.transfers else None
-    seconds, *moved = _transfer_cells(row.transfer_s, first)
+    seconds, *moved = _transfer_cells(first)
     cells = [
         str(row.iteration),
         number(row.reward, 4),
@@ -81,14 +81,14 @@ def rows(row: Iteration) -> list[str]:
     ]
     lines = [_line(cells, first.way if first else "")]
     for other in row.transfers[1:]:
-        seconds, *moved = _transfer_cells(other.seconds, other)
+        seconds, *moved = _transfer_cells(other)
         lines.append(_line(["", "", "", "", "", "", "", "", seconds, "", *moved], other.way))
     return lines
 
 
 def header() -> list[str]:
     titles = _line([title for title, _ in COLUMNS], "way")
-    return [titles, "-" * max(len(titles), 128)]
+    return [titles, "-" * (len(titles) + 9)]
 
 
 def _part(name: str, seconds: float, whole: float) -> str:

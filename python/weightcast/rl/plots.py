@@ -58,7 +58,7 @@ def _plain(axes: Any, title: str, y: str) -> None:
     axes.set_ylabel(y)
     axes.grid(True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def smoothed(values: Sequence[float], width: int) -> list[float]:
@@ -146,18 +146,23 @@ def draw_bandwidth(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any
 
 
 def _draw_receivers(rows: Sequence[Iteration], way: str, axes: Any) -> None:
-    from matplotlib import colormaps
-
-    names = sorted(
-        {name for row in rows for one in row.transfers if one.way == way for name in one.receivers}
-    )
-    palette = colormaps["viridis"]
-    for i, name in enumerate(names):
-        at, rates = _series(rows, _of_way(way, lambda one, name=name: one.gb_per_s_each().get(name)))
-        colour = WAY_COLOURS[i] if len(names) <= len(WAY_COLOURS) else palette(i / (len(names) - 1))
-        # With more names than a legend can have, some of them stand for all.
-        label = name if len(names) <= 8 or i % -(-len(names) // 8) == 0 else None
-        axes.plot(at, rates, color=colour, marker=_marker(len(at)), ms=3, lw=1.2, label=label)
+    """A line for each receiver; where they are too many to tell apart, their median and extremes."""
+    each = [(row.iteration, one.gb_per_s_each()) for row in rows for one in row.transfers if one.way == way]
+    names = sorted({name for _, rates in each for name in rates}, key=_row_order)
+    if len(names) <= len(WAY_COLOURS):
+        for name, colour in zip(names, WAY_COLOURS, strict=False):
+            at = [iteration for iteration, rates in each if name in rates]
+            values = [rates[name] for _, rates in each if name in rates]
+            axes.plot(at, values, color=colour, marker=_marker(len(at)), ms=3, lw=1.2, label=name)
+    else:
+        at = [iteration for iteration, rates in each if rates]
+        values = [list(rates.values()) for _, rates in each if rates]
+        middle = [statistics.median(one) for one in values]
+        axes.plot(at, middle, color=BLUE, label=f"median of {len(names)} receivers")
+        axes.fill_between(
+            at, list(map(min, values)), list(map(max, values)), color=SKY, alpha=0.4, lw=0,
+            label="slowest to fastest",
+        )  # fmt: skip
     axes.set_ylim(bottom=0)
     _plain(axes, f"Each receiver, {way}", "GB/s")
     _legend_beside(axes)
@@ -210,8 +215,8 @@ def draw_timeline(
 
 
 def _lanes(spans: Entries) -> list[int]:
-    """0 for what a process does, 1 for transfers into it meanwhile, so that overlap can be seen."""
-    return [1 if one["kind"] in ("transfer", "publish") else 0 for one in spans]
+    """0 for what a process does, 1 for what happens to weights meanwhile, so that overlap can be seen."""
+    return [1 if one["kind"] in ("publish", "transfer", "commit") else 0 for one in spans]
 
 
 def _draw_row(axes: Any, row: int, spans: Entries, length: float) -> None:
@@ -224,12 +229,8 @@ def _draw_row(axes: Any, row: int, spans: Entries, length: float) -> None:
         if lane == 0 and span["version"] is not None and span["kind"] != "wait":
             text = str(span["version"])
             if width / length > 0.011 * (len(text) + 0.5):
-                dark = span["kind"] in ("publish", "wait")
-                middle = span["start"] + width / 2
-                axes.text(
-                    middle, top + height / 2, text, ha="center", va="center", fontsize=7.5,
-                    color="black" if dark else "white", clip_on=True,
-                )  # fmt: skip
+                middle = (span["start"] + width / 2, top + height / 2)
+                axes.text(*middle, text, ha="center", va="center", fontsize=7.5, color="white", clip_on=True)
 
 
 def _kind_legend(axes: Any, present: set[str]) -> None:

@@ -47,7 +47,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
         return []
     found: list[dict[str, Any]] = []
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = lines.pop()  # Empty, unless it was cut short.
+    lines.pop()  # Empty, or cut short.
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
@@ -56,7 +56,6 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
         if not isinstance(entry, dict):
             raise InvalidArgument(f"{path}: line {number} is no JSON object; remove that line")
         found.append(entry)
-    del last
     return found
 
 
@@ -99,7 +98,7 @@ def wandb_mode(environment: Mapping[str, str]) -> str:
 
 
 class Wandb:
-    """A run of Weights & Biases: offline, in the run's folder, unless WANDB_API_KEY or WANDB_MODE say otherwise."""
+    """A run of Weights & Biases; offline, into the run's folder, unless the environment says otherwise."""
 
     def __init__(self, folder: pathlib.Path, run_id: str, options: Mapping[str, Any]) -> None:
         try:

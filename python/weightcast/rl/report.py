@@ -11,7 +11,7 @@
 | transfer_s | that the trainers gave to synchronising weights |
 | total_s | from the end of the last iteration to the end of this one |
 | reward, kl, staleness | means over its samples; staleness in versions |
-| train_rollout_logprob_abs_diff | mean of abs(log-prob of the trainer - of the engine) over generated tokens |
+| train_rollout_logprob_abs_diff | mean of abs(log-prob of trainer - of engine) over generated tokens |
 | accuracy | of the evaluation after it, 0 to 1 |
 | metrics | further numbers by name (losses, clip fraction, ...) |
 | transfers | one object for each way of synchronising, the one that engines follow first |

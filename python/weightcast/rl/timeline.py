@@ -129,12 +129,13 @@ def seconds_of(spans: Iterable[Span]) -> float:
 
 def overlap(first: Iterable[Span], second: Iterable[Span]) -> float:
     """Seconds in which both have a span."""
-    both = [*(first := list(first)), *(second := list(second))]
-    return seconds_of(first) + seconds_of(second) - seconds_of(both)
+    first, second = list(first), list(second)
+    both = [*first, *second]
+    return max(0.0, seconds_of(first) + seconds_of(second) - seconds_of(both))
 
 
 def hidden_share(entries: Iterable[Mapping[str, Any]]) -> float | None:
-    """Which part of the time in which weights were on their way some engine was generating; None: no transfer."""
+    """Which part of the time of all transfers some engine was generating in; None: there were none."""
     spans: dict[str, list[Span]] = {"transfer": [], "generate": []}
     for entry in entries:
         if entry["kind"] in spans:
