@@ -203,7 +203,8 @@ def export_hf(
 ) -> pathlib.Path:
     """Writes a transformers folder for `from_pretrained`, in place of an export that is there.
 
-    module: a transformers model; plain, DDP or FSDP2. tokenizer: None: no tokenizer is written.
+    module: a transformers model; plain, DDP or FSDP2. tokenizer: one of transformers;
+    of others nothing is written.
     `InvalidArgument`: `folder` is something else than an export. `Error`: it could not be written.
     """
     folder = pathlib.Path(folder)
@@ -228,6 +229,8 @@ def _read_complete(path: pathlib.Path) -> Complete:
                 f"checkpoint {path} has format {found['format']}, this weightcast reads {FORMAT}{_OTHER}"
             )
         complete = Complete(**{one.name: found[one.name] for one in fields(Complete)})
+        if not all(isinstance(one, dict) for one in (complete.options, complete.files, complete.extra)):
+            raise ValueError("it is of another form")
     except FileNotFoundError:
         raise InvalidArgument(f"checkpoint {path} is not complete{_OTHER}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -271,9 +274,8 @@ def _together(group: dist.ProcessGroup | None, work: Callable[[], None]) -> None
             error = one
     if dist.is_initialized():
         outcome = [None if error is None else (isinstance(error, InvalidArgument), str(error))]
-        dist.broadcast_object_list(
-            outcome, src=dist.get_global_rank(group or dist.group.WORLD, 0), group=group
-        )
+        first = 0 if group is None else dist.get_global_rank(group, 0)
+        dist.broadcast_object_list(outcome, src=first, group=group)
         if error is None and outcome[0] is not None:
             invalid, text = outcome[0]
             error = InvalidArgument(text) if invalid else Error(text)
@@ -313,7 +315,8 @@ def _state(
 def _get_random() -> dict[str, torch.Tensor]:
     """The global generators' states, as tensors of fixed shapes."""
     _, words, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state()
+    numpy: Any = np.random.get_state()
+    _, keys, position, has_gauss, cached = numpy
     states = {
         "torch": torch.get_rng_state(),
         # Words below 2^32, exact in a float64; nan: no second number of a pair is left over.
@@ -394,9 +397,7 @@ def _run_of(path: pathlib.Path) -> str | None:
         return None
 
 
-def _write_export(
-    module: Any, tensors: Mapping[str, torch.Tensor], tokenizer: Any, folder: pathlib.Path
-) -> None:
+def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folder: pathlib.Path) -> None:
     if folder.exists() and not (folder / "config.json").exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} is not a transformers folder; export to another")
     making = folder.with_name(f".{folder.name}.making")
@@ -405,7 +406,7 @@ def _write_export(
         shutil.rmtree(rest, ignore_errors=True)
     making.parent.mkdir(parents=True, exist_ok=True)
     module.save_pretrained(making, state_dict=dict(tensors))
-    if tokenizer is not None:
+    if hasattr(tokenizer, "save_pretrained"):
         tokenizer.save_pretrained(making)
     for file in making.iterdir():
         with file.open("rb") as opened:
