@@ -156,11 +156,11 @@ def _draw_receivers(rows: Sequence[Iteration], way: str, axes: Any) -> None:
             axes.plot(at, values, color=colour, marker=_marker(len(at)), ms=3, lw=1.2, label=name)
     else:
         at = [iteration for iteration, rates in each if rates]
-        values = [list(rates.values()) for _, rates in each if rates]
-        middle = [statistics.median(one) for one in values]
+        spread = [sorted(rates.values()) for _, rates in each if rates]
+        middle = [statistics.median(one) for one in spread]
         axes.plot(at, middle, color=BLUE, label=f"median of {len(names)} receivers")
         axes.fill_between(
-            at, list(map(min, values)), list(map(max, values)), color=SKY, alpha=0.4, lw=0,
+            at, [one[0] for one in spread], [one[-1] for one in spread], color=SKY, alpha=0.4, lw=0,
             label="slowest to fastest",
         )  # fmt: skip
     axes.set_ylim(bottom=0)

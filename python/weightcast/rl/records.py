@@ -102,7 +102,7 @@ class Wandb:
 
     def __init__(self, folder: pathlib.Path, run_id: str, options: Mapping[str, Any]) -> None:
         try:
-            import wandb
+            import wandb  # type: ignore[import-not-found]
         except ImportError:
             raise InvalidArgument("--log wandb: wandb is not installed; pip install wandb") from None
         mode = wandb_mode(os.environ)

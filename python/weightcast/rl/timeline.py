@@ -99,12 +99,13 @@ def well_formed(entry: Any) -> bool:
     """Whether this, which came from elsewhere, is an entry of a timeline."""
     if not isinstance(entry, Mapping) or entry.get("kind") not in KINDS:
         return False
-    times = (entry.get("start"), entry.get("end"))
+    start, end = entry.get("start"), entry.get("end")
+    if not isinstance(start, (int, float)) or not isinstance(end, (int, float)):
+        return False
     numbers = (entry.get("version"), entry.get("iteration"))
     return (
         isinstance(entry.get("process"), str)
-        and all(isinstance(one, (int, float)) for one in times)
-        and times[0] <= times[1]
+        and start <= end
         and all(one is None or isinstance(one, int) for one in numbers)
     )
 
