@@ -98,9 +98,10 @@ def test_a_stale_tensor_trips_the_check(tmp_path, monkeypatch):
         "    import weightcast.workers as workers\n"
         "    register = workers.Inference.register\n"
         "    def with_a_copy(self, module, **more):\n"
-        "        kept = module.state_dict()\n"
-        "        name = sorted(kept)[0]\n"
-        "        kept[name] = kept[name].clone()\n"
+        "        from weightcast.torch import tensors_of\n"
+        "        kept = dict(tensors_of(module))\n"
+        "        name = max(kept, key=lambda one: kept[one].numel())\n"
+        "        kept[name] = kept[name].detach().clone()\n"
         "        register(self, kept, **more)\n"
         "    workers.Inference.register = with_a_copy\n"
     )
@@ -113,7 +114,7 @@ def test_a_stale_tensor_trips_the_check(tmp_path, monkeypatch):
         timeout=PATIENCE,
     )
     assert result.returncode != 0
-    assert re.search(r"rank 0\): version 0: \S+ has SHA-256", result.stderr), result.stderr
+    assert re.search(r"rank 0\): version \d+: \S+ has SHA-256", result.stderr), result.stderr
 
 
 @pytest.mark.parametrize("more", [["--algorithm", "ppo", "--kl_coefficient", "0.1"], ["--trainer", "fsdp2"]])

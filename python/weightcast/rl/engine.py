@@ -159,7 +159,7 @@ class Engine:
         self._digests: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Until the desk ends the run. Raises Unavailable when that has failed, PeerDead when others are gone."""
+        """Until the desk ends the run. Raises Unavailable when that failed, PeerDead when others are gone."""
         try:
             while True:
                 self._step()

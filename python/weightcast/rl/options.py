@@ -147,7 +147,7 @@ class Options:
         )
         _require(
             self.role == "" or self.sync in ("p2p", "none"),
-            f"--role has no process group of trainers and engines, as --sync {self.sync} needs; use --sync p2p",
+            f"--role has no process group of all, which --sync {self.sync} needs; use --sync p2p",
         )
         if self.role:
             _require(self.desk != "", f"--role {self.role} needs --desk HOST:PORT of trainer 0")
