@@ -10,10 +10,11 @@ import hashlib
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, PretrainedConfig
 
 from .algorithms import token_log_probs
 from .sequence import Sequence
@@ -77,7 +78,7 @@ class _Decoder:
         longest = max(map(len, prompts))
         self.device = next(model.parameters()).device
         self._model = model
-        self._cache = DynamicCache(config=model.config)
+        self._cache = DynamicCache(config=cast(PretrainedConfig, model.config))
         self._ids = _tensor(
             [[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts], self.device
         )

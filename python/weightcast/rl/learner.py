@@ -82,7 +82,7 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """AdamW over both."""
     parameters = list(policy.parameters()) + (list(value_head.parameters()) if value_head else [])
-    return torch.optim.AdamW(parameters, learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay)
+    return torch.optim.AdamW(parameters, learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay)
 
 
 class Learner:
@@ -315,9 +315,8 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> float:
     whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
     norm = float(torch.stack(whole).norm())
     if norm > limit:
-        for some in (plain, sharded):
-            if some:
-                torch._foreach_mul_(some, limit / (norm + 1e-6))
+        for gradient in gradients:
+            gradient.mul_(limit / (norm + 1e-6))
     return norm
 
 

@@ -56,11 +56,13 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """A token for each byte of UTF-8, and three more."""
 
-    bos, eos, pad = 256, 257, 258
+    bos: int | None = 256
+    eos = 257
+    pad = 258
     size = 259
 
     def encode(self, text: str) -> list[int]:
-        return list(text.encode()) or [self.bos]
+        return list(text.encode()) or [256]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Up to the end of sequence; what is no byte becomes one replacement character, as 0xff does."""
@@ -225,7 +227,7 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         _check_type(config, str(folder))
         with _quiet():
-            model, found = AutoModelForCausalLM.from_pretrained(
+            both: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
                 dtype=dtype,
@@ -238,6 +240,7 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
         raise
     except Exception as error:  # transformers, safetensors and json raise many kinds.
         raise InvalidArgument(f"{folder} cannot be loaded: {_one_line(error)}; write it again") from error
+    model, found = both
     _check_whole(found, folder)
     return Loaded(_ready(model), _folder_tokenizer(folder, model.config.vocab_size), "folder")
 
