@@ -12,7 +12,13 @@ import torch.distributed as dist  # noqa: E402
 from weightcast import InvalidArgument  # noqa: E402
 from weightcast.rl import models  # noqa: E402
 from weightcast.rl.generation import Sampling, Sequence, generate, item_seed  # noqa: E402
-from weightcast.rl.learner import Learner, Objective, clip_gradients, make_optimizer  # noqa: E402
+from weightcast.rl.learner import (  # noqa: E402
+    Learner,
+    Objective,
+    clip_gradients,
+    linear_decay,
+    make_optimizer,
+)
 
 TOKENIZER = models.ByteTokenizer()
 PROMPTS = [TOKENIZER.encode(text) for text in ("31=", "9265=", "3=", "589793=")]
@@ -144,6 +150,15 @@ def test_it_learns(algorithm):
         learner.step(iteration, sequences, rewards[-1], samples=64)
     assert sum(rewards[0]) / 256 < 0.03
     assert sum(rewards[-1]) / 256 > 0.5
+
+
+def test_the_learning_rate_falls_in_a_line():
+    rate = linear_decay(1e-3, 100)
+    assert [rate(one) for one in (1, 51, 100, 200)] == pytest.approx([1e-3, 5e-4, 5e-5, 5e-5])
+    model = policy()
+    optimizer = make_optimizer(model, None, 1.0)
+    Learner(model, optimizer, Objective(), learning_rate=rate).step(51, *rollouts(), samples=2)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
 
 
 def test_gradients_are_clipped_to_the_norm_over_all():

@@ -85,11 +85,17 @@ def make_optimizer(
     return torch.optim.AdamW(parameters, learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay)
 
 
+def linear_decay(peak: float, iterations: int, floor: float = 0.05) -> Callable[[int], float]:
+    """The learning rate of an iteration, from the peak at the first down to floor x peak at the last."""
+    return lambda iteration: peak * max(floor, 1 - (iteration - 1) / iterations)
+
+
 class Learner:
     """Changes the weights of a policy.
 
     policy: a model of `models`, plain or wrapped by DDP or FSDP2 over the group. value_head: for PPO, wrapped
     likewise. reference: a frozen model, if the objective has a KL. group: of all trainers; None if alone.
+    learning_rate: of each iteration; None leaves that of the optimizer.
     """
 
     def __init__(
@@ -103,6 +109,7 @@ class Learner:
         group: dist.ProcessGroup | None = None,
         pad: int = 0,
         seed: int = 0,
+        learning_rate: Callable[[int], float] | None = None,
     ) -> None:
         if objective.algorithm not in ALGORITHMS:
             raise InvalidArgument(f"algorithm {objective.algorithm!r} is none of {', '.join(ALGORITHMS)}")
@@ -117,6 +124,7 @@ class Learner:
         self._objective = objective
         self._trainers = Trainers(group)
         self._pad = pad
+        self._learning_rate = learning_rate
         self._seed = seed
 
     def step(
@@ -140,6 +148,7 @@ class Learner:
         parts = self._trainers.least(min(self._objective.minibatches, len(sequences)), self._device)
         self._look_back(batch, parts)
         self._add_advantages(batch, scores, samples)
+        self._set_learning_rate(iteration)
         tally = Tally()
         for epoch in range(self._objective.epochs):
             for part, tokens in self._minibatches(batch, parts, iteration, epoch):
@@ -151,6 +160,11 @@ class Learner:
                 self._optimizer.step()
                 tally.steps += 1
         return self._metrics(tally, batch, scores)
+
+    def _set_learning_rate(self, iteration: int) -> None:
+        if self._learning_rate is not None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._learning_rate(iteration)
 
     @property
     def _device(self) -> torch.device:
