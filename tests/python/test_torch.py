@@ -2,6 +2,7 @@
 
 import contextlib
 import weakref
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -158,7 +159,10 @@ def fsdp1_and_dtensors(folder):
         whole = DTensor.from_local(torch.zeros(3), mesh, [Replicate()])
         with pytest.raises(wc.InvalidArgument, match="knows its box"):
             Registration({"x": wc.Shard(whole, shape=(6,), offset=(0,))}, writable=False)
-        assert len(Registration({"x": whole, "y": wc.Shard(whole)}, writable=True).core_shards()) == 2
+        both = {"x": whole, "y": wc.Shard(torch.zeros(2))}
+        assert len(Registration(both, writable=True).core_shards()) == 2
+        with mock.patch.object(type(mesh), "get_coordinate", return_value=None):  # Not a rank of the mesh.
+            assert len(Registration(both, writable=True).core_shards()) == 1
     assert not dist.is_initialized()
 
 
@@ -343,6 +347,8 @@ def test_an_engine_refuses_tensors_that_moved(controller):
         fill(source, 2)
         loop.update()
         assert_same(live, source)
+    with pytest.raises(wc.Cancelled, match="closed"):
+        loop.engine.wait(timeout=1)
 
 
 def test_a_sleeping_engine_lets_its_memory_go(controller):

@@ -1,5 +1,7 @@
 """Wrapped torch modules as trainers, in processes of their own: bytes, collectives and memory."""
 
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -94,29 +96,34 @@ def big(kind) -> torch.nn.Module:
     return torch.nn.Sequential(*layers)
 
 
-def peak_of(folder, rank, controller, publish):
-    """The most bytes that this rank had resident from before it registered until the end."""
-    torch.set_num_threads(1)
-    with process_group(folder, rank, 2):
-        from torch.distributed.fsdp import fully_shard
+def sharded() -> torch.nn.Module:
+    from torch.distributed.fsdp import fully_shard
 
-        model = big(torch.float32)
-        for layer in model:
-            fully_shard(layer)
-        fully_shard(model).to_empty(device="cpu")
-        for number, parameter in enumerate(model.parameters()):
-            parameter._local_tensor.fill_(number + rank / 2)
-        settings = {**FAST, "staging": STAGING}
-        with wc.Trainer(controller, rank=rank, world_size=2, settings=settings) as trainer:
-            with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")  # VmHWM counts from here.
-            if publish:
-                trainer.register(model)
-            for version in VERSIONS:
-                for parameter in model.parameters():
-                    parameter._local_tensor.add_(1)
-                if publish:
-                    trainer.publish(version).wait(60)
+    model = big(torch.float32)
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model).to_empty(device="cpu")
+    for number, parameter in enumerate(model.parameters()):
+        parameter._local_tensor.fill_(number + torch.distributed.get_rank() / 2)
+    return model
+
+
+def peak_of(folder, rank, controller):
+    """The most bytes that this rank had resident in its steps. controller None: without a trainer."""
+    torch.set_num_threads(1)
+    with process_group(folder, rank, 2), contextlib.ExitStack() as stack:
+        model = sharded()
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # VmHWM counts from here.
+        if controller is not None:
+            settings = {**FAST, "staging": STAGING}
+            trainer = stack.enter_context(wc.Trainer(controller, rank=rank, world_size=2, settings=settings))
+            trainer.register(model)
+        for version in VERSIONS:
+            for parameter in model.parameters():
+                parameter._local_tensor.add_(1)
+            if controller is not None:
+                trainer.publish(version).wait(60)
         with open("/proc/self/status") as file:
             peak = next(line for line in file if line.startswith("VmHWM"))
         return int(peak.split()[1]) << 10
@@ -136,13 +143,12 @@ def land(controller, kind):
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_publishing_takes_no_more_memory_than_staging(spawn, controller, tmp_path, kind):
     peaks = []
-    for publish in (False, True):
-        folder = tmp_path / str(publish)
+    for there in (None, controller):
+        folder = tmp_path / str(there)
         folder.mkdir()
-        engine = spawn(land, controller, kind) if publish else None
-        ranks = [spawn(peak_of, str(folder), rank, controller, publish) for rank in range(2)]
-        peaks.append(values(ranks))
+        engine = spawn(land, controller, kind) if there else None
+        peaks.append(values([spawn(peak_of, str(folder), rank, there) for rank in range(2)]))
         if engine is not None:
             engine.value()
-    more = [with_publish - without for without, with_publish in zip(*peaks, strict=True)]
+    more = [after - before for before, after in zip(*peaks, strict=True)]
     assert max(more) <= STAGING, f"{more} bytes more than without"
