@@ -48,17 +48,20 @@ quoted() {
 }
 
 controller_command() {
-  echo "weightcast controller --listen 0.0.0.0:$CONTROLLER_PORT"
+  local inference
+  read -ra inference <<<"$INFERENCE_NODES"
+  echo "weightcast controller --listen 0.0.0.0:$CONTROLLER_PORT" \
+    "--min-engines $((${#inference[@]} * ENGINES_PER_NODE))"
 }
 
-# trainer_command NODE_RANK OPTION...
+# trainer_command NODE_RANK OPTION... Without `--`, torchrun takes our --log for an abbreviation of its own.
 trainer_command() {
   local trainers rank=$1
   shift
   read -ra trainers <<<"$TRAINER_NODES"
   echo "torchrun --nnodes ${#trainers[@]} --nproc_per_node $GPUS_PER_NODE --node_rank $rank" \
     "--master_addr ${trainers[0]} --master_port $MASTER_PORT" \
-    "-m $RL_MODULE --role trainer $(common_options)$(quoted "$@")"
+    "-m -- $RL_MODULE --role trainer $(common_options)$(quoted "$@")"
 }
 
 # inference_command ENGINE GPU OPTION...

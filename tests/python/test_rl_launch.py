@@ -1,5 +1,6 @@
 """A run on several nodes: the launchers' command lines, with a stand-in for `weightcast.rl`."""
 
+import json
 import os
 import pathlib
 import re
@@ -135,6 +136,17 @@ def test_a_run_in_namespaces(tmp_path: pathlib.Path, namespaces: None, count: in
         assert f"version 1: {sum(range(1, trainers + 1))}.0" in text
         assert f"gpu {number}" in text and "it's a $HOME" in text
         assert f"engine-{number} has been here" in run.log("10.97.0.1-trainer")
+
+
+def test_the_loop_itself_in_namespaces(tmp_path: pathlib.Path, namespaces: None):
+    options = ["--rl_iterations", 2, "--log", "tensorboard", "--output", tmp_path / "run"]
+    logs = tmp_path / "logs"
+    run = Launch("--test-mode", *options, "--max_gen_length", 4, logs=logs, RL_MODULE="weightcast.rl")
+    status, _, err = run.end(200)
+    assert status == 0, err
+    lines = (tmp_path / "run" / "iterations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["version"] for line in lines] == [1, 2]
+    assert [one["way"] for one in json.loads(lines[1])["transfers"]] == ["weightcast"]
 
 
 def test_a_trainer_that_fails_ends_the_run(tmp_path: pathlib.Path, namespaces: None):

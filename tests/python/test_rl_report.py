@@ -162,6 +162,16 @@ def test_resume_drops_what_the_checkpoint_does_not_have(tmp_path: pathlib.Path):
     assert [one["iteration"] for one in read_timeline(tmp_path)] == [1, 2, 3]
 
 
+def test_resume_drops_later_events_of_no_iteration(tmp_path: pathlib.Path):
+    with _quiet(tmp_path) as report:
+        for number in (1, 2):
+            now = report.clock.now()
+            report.events([{**_entry(number, "transfer", now, now), "iteration": None}])
+            report.iteration(_iteration(number))
+    _quiet(tmp_path, resume_from=1).close()
+    assert [one["version"] for one in read_timeline(tmp_path)] == [1]
+
+
 def _write_for_ever(folder: str) -> None:
     report = _quiet(pathlib.Path(folder))
     number = 0

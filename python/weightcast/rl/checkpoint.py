@@ -19,6 +19,7 @@ import pathlib
 import random
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -397,6 +398,21 @@ def _run_of(path: pathlib.Path) -> str | None:
         return None
 
 
+@contextlib.contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """Of transformers, on standard error."""
+    from transformers.utils import logging
+
+    quiet = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
+    if quiet:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if quiet:
+            logging.enable_progress_bar()
+
+
 def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folder: pathlib.Path) -> None:
     if folder.exists() and not (folder / "config.json").exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} is not a transformers folder; export to another")
@@ -405,7 +421,8 @@ def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folde
     for rest in (making, before):
         shutil.rmtree(rest, ignore_errors=True)
     making.parent.mkdir(parents=True, exist_ok=True)
-    module.save_pretrained(making, state_dict=dict(tensors))
+    with _bars_on_terminals_only():
+        module.save_pretrained(making, state_dict=dict(tensors))
     if hasattr(tokenizer, "save_pretrained"):
         tokenizer.save_pretrained(making)
     for file in making.iterdir():

@@ -31,6 +31,7 @@ KIND_COLOURS = {
     "evaluate": PURPLE,
     "wait": GREY,
 }
+_OF_WEIGHTS = ("publish", "transfer", "commit")
 _SHOWN_ITERATIONS = 5
 _WIDTH = 9.0  # Inches, at 150 dots each.
 
@@ -172,13 +173,15 @@ Entries = Sequence[Mapping[str, Any]]
 
 
 def _part(entries: Entries, first: int | None, last: int | None) -> tuple[Entries, int, int]:
-    """The spans of some iterations, by default of the last few, and these iterations' numbers."""
+    """The spans in the time of some iterations, by default the last few, and these iterations' numbers."""
     numbers = [one["iteration"] for one in entries if one["iteration"] is not None]
     highest = max(numbers, default=0) if last is None else last
     lowest = max(min(numbers, default=0), highest - _SHOWN_ITERATIONS + 1) if first is None else first
-    inside = [
-        one for one in entries if one["iteration"] is not None and lowest <= one["iteration"] <= highest
-    ]
+    chosen = [one for one in entries if lowest <= (one["iteration"] or lowest - 1) <= highest]
+    begin = min((one["start"] for one in chosen), default=0.0)
+    end = max((one["end"] for one in chosen), default=0.0)
+    # What is of no iteration, or of another, belongs to the picture where it happened meanwhile.
+    inside = [one for one in entries if one["end"] > begin and one["start"] < end]
     return inside, lowest, highest
 
 
@@ -214,18 +217,16 @@ def draw_timeline(
     return made
 
 
-def _lanes(spans: Entries) -> list[int]:
-    """0 for what a process does, 1 for what happens to weights meanwhile, so that overlap can be seen."""
-    return [1 if one["kind"] in ("publish", "transfer", "commit") else 0 for one in spans]
-
-
 def _draw_row(axes: Any, row: int, spans: Entries, length: float) -> None:
-    """The upper part of a row is what the process does, the lower what flows meanwhile."""
-    for span, lane in zip(spans, _lanes(spans), strict=True):
+    """Above what the process does, below what happens to weights meanwhile, so that overlap can be seen."""
+    # Short ones in front of long ones.
+    for span in sorted(spans, key=lambda one: one["start"] - one["end"]):
+        lane = 1 if span["kind"] in _OF_WEIGHTS else 0
         height, top = (0.46, row - 0.36) if lane == 0 else (0.24, row + 0.12)
-        width = max(span["end"] - span["start"], length / 2000)
+        width = max(span["end"] - span["start"], length / 400)  # The shortest can be seen too.
+        edge = 0.4 if width > length / 100 else 0
         colour = KIND_COLOURS[span["kind"]]
-        axes.broken_barh([(span["start"], width)], (top, height), color=colour, ec="white", lw=0.4)
+        axes.broken_barh([(span["start"], width)], (top, height), color=colour, ec="white", lw=edge)
         if lane == 0 and span["version"] is not None and span["kind"] != "wait":
             text = str(span["version"])
             if width / length > 0.011 * (len(text) + 0.5):

@@ -134,6 +134,12 @@ class Iteration:
         return {name: value for name, value in found.items() if value is not None}
 
 
+def _is_past(entry: Mapping[str, Any], last: int, end: float) -> bool:
+    """Whether it is of the iterations up to `last`, which was over at `end`."""
+    number = entry["iteration"]
+    return entry["end"] <= end if number is None else number <= last
+
+
 def read_iterations(folder: pathlib.Path) -> list[Iteration]:
     """Of a run's folder; empty if there is no report."""
     return [Iteration.from_json(entry) for entry in read_lines(folder / ITERATIONS)]
@@ -198,7 +204,8 @@ class Report:
         last = resume_from or 0
         kept = keep_lines(folder / ITERATIONS, lambda entry: entry["iteration"] <= last)
         self.history = [Iteration.from_json(entry) for entry in kept]
-        self._spans = keep_lines(folder / TIMELINE, lambda entry: (entry["iteration"] or 0) <= last)
+        end = max((entry["at_s"] for entry in kept), default=0.0)
+        self._spans = keep_lines(folder / TIMELINE, lambda entry: _is_past(entry, last, end))
         if "tensorboard" in log:
             self._sinks.append(TensorBoard(folder / "tensorboard", last + 1))
         if "wandb" in log:
