@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -53,8 +52,14 @@ class Launch:
         )
 
     def end(self, timeout: float = 120) -> tuple[int, str, str]:
+        """Exit status, standard output and error. Nothing that it made is left."""
         out, err = self.process.communicate(timeout=timeout)
+        assert self.namespaces() == []
         return self.process.returncode, out, err
+
+    def namespaces(self) -> list[str]:
+        folder = pathlib.Path("/run/netns")
+        return [one.name for one in folder.glob(f"wcl{self.process.pid}-*")] if folder.exists() else []
 
     def log(self, name: str) -> str:
         assert self.logs is not None
@@ -68,19 +73,11 @@ class Launch:
             time.sleep(0.1)
 
 
-def _namespaces() -> set[str]:
-    shown = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    return {line.split()[0] for line in shown.splitlines() if line.startswith("wcl")}
-
-
 @pytest.fixture
-def namespaces() -> Iterator[None]:
-    """Skips where they cannot be made; afterwards those of the test are gone."""
+def namespaces() -> None:
+    """Skips where they cannot be made."""
     pytest.importorskip("torch")
     make_network().close()
-    before = _namespaces()
-    yield
-    assert _namespaces() <= before
 
 
 def _commands(*arguments: object, **environment: object) -> list[str]:
@@ -169,7 +166,7 @@ def test_an_engine_that_fails_is_named(tmp_path: pathlib.Path, namespaces: None)
 def test_a_signal_leaves_nothing_behind(tmp_path: pathlib.Path, namespaces: None, number: int):
     run = Launch("--test-mode", "--nodes", 2, "--misbehave", "engine-waits", logs=tmp_path)
     run.wait_for("10.97.0.2-engine-0", "waiting")
-    inside = {pid for name in _namespaces() for pid in _pids(name)}
+    inside = {pid for name in run.namespaces() for pid in _pids(name)}
     assert len(inside) >= 3
     run.process.send_signal(number)
     status, _, _ = run.end(30)
