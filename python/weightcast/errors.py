@@ -102,6 +102,10 @@ class UpdateAborted(Error):
         self.engine = engine
         self.rank = rank
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """So that it reaches another process (pickle, Ray) as it is, but for its cause."""
+        return type(self), (self.reason, self.version, None, self.engine, self.rank), self.__dict__
+
 
 _CLASSES: dict[str, type[Error]] = {
     cls.code: cls

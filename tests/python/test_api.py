@@ -5,6 +5,7 @@ import contextlib
 import gc
 import importlib.resources
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -78,6 +79,12 @@ def test_abort_after_receive_ends_the_update_by_name(trainer, engine):
     with pytest.raises(wc.UpdateAborted, match="engine e") as error:
         update.wait(30)
     assert (error.value.version, error.value.engine, error.value.rank) == (1, "e", 0)
+    copy = pickle.loads(pickle.dumps(error.value))
+    assert (type(copy), str(copy), vars(copy)) == (
+        wc.UpdateAborted,
+        str(error.value),
+        vars(error.value),
+    )
     with pytest.raises(wc.Error):
         engine.check()
 
