@@ -243,7 +243,8 @@ class Apart:
         self.controller_port, self.desk_port = free_port(), free_port()
         script = (
             "import sys, weightcast as wc\n"
-            "with wc.Controller(sys.argv[1], settings={'min_engines': 2, 'lease': 2}) as controller:\n"
+            "settings = {'min_engines': 2, 'lease': 2, 'policy': 'each'}\n"
+            "with wc.Controller(sys.argv[1], settings=settings):\n"
             "    sys.stdin.read()\n"
         )
         self.start("controller", [sys.executable, "-c", script, f"127.0.0.1:{self.controller_port}"])

@@ -122,6 +122,10 @@ class Options:
         found: dict[str, Any] = {"lease": self.lease, "timeout": self.timeout, "grant_timeout": self.timeout}
         return found | ({"transport": self.transport} if self.transport else {})
 
+    def controller_settings(self) -> dict[str, Any]:
+        """Of this run's controller: version 0 waits for all engines; one that dies fails no update."""
+        return {**self.settings(), "min_engines": self.num_inference, "policy": "each"}
+
     def check(self) -> None:
         """Raises InvalidArgument for what can be seen wrong without any other process."""
         for name in ("num_training", "num_inference", "rollouts_per_gpu", "max_gen_length", "rl_iterations"):

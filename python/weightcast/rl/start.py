@@ -188,7 +188,7 @@ def own_address() -> str:
 def start_controller(place: Place) -> Controller | OwnController | None:
     """On the rank that has it. None: another has, it runs already, or none is needed."""
     options = place.options
-    settings = {**options.settings(), "min_engines": options.num_inference}
+    settings = options.controller_settings()
     if place.rank == place.roles.controller:
         return Controller(f"{own_address()}:0", settings=settings)
     alone = place.rank == 0 and place.roles.controller is None
