@@ -12,8 +12,8 @@ from ._collective_mesh import Mesh
 from .endpoint import Remote, Transfer
 from .errors import InvalidArgument, ProtocolError, TimedOut, Unavailable
 
-# Bytes of a read, and how many are under way at a time.
-CHUNK = 4 << 20
+# Bytes of a read, and how many of a rank are under way at a time (docs/collective.md).
+CHUNK = 1 << 20
 DEPTH = 4
 
 Message = list[Any]
@@ -22,7 +22,7 @@ Message = list[Any]
 def parents_of(root: int, hosts: Sequence[str], shape: str) -> list[int | None]:
     """From whom each rank reads the root's bytes: one rank of each host, in a chain, then within the host.
 
-    hosts: of each rank. shape: within a host "chain", or "star": all from the one.
+    hosts: of each rank. shape: within a host "star", all from the one, or "chain", each from the one before.
     """
     members: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
@@ -151,6 +151,8 @@ class Call:
         match message:
             case [_, int(number), *_] if number > self._number:
                 return False
+            case ["offer", int(number), _, text, *_] if number < self._number:
+                raise InvalidArgument(f"rank {rank} calls {text}, which rank {self._rank} has not called")
             case ["offer", self._number, root, text, digest, number, here]:
                 self._compare(rank, text, digest)
                 flow = self._flow_from(rank, root)

@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def alive(self) -> bool:
-        return all(owner() is not None for owner in self.owners)
+        return bool(self.owners) and all(owner() is not None for owner in self.owners)
 
     def pairs(self, remote: Sequence[Remote], begin: int, end: int) -> Iterator[tuple[Local, Remote]]:
         """The bytes from `begin` to `end` here, each piece with its like of a peer's list."""

@@ -24,7 +24,7 @@ from .workers import Settings
 
 __all__ = ["Group"]
 
-_SHAPES = ("auto", "chain", "star")
+_SHAPES = ("star", "chain")
 
 
 class Group:
@@ -38,14 +38,15 @@ class Group:
     host: ranks with the same word share a machine; None: found out.
     token, settings: as of `Endpoint`.
     timeout: seconds that this, and each call without a limit of its own, may take.
-    shape: within a host "star" (all read from one), "chain", or "auto"; see docs/collective.md.
+    shape: within a host all read from one ("star"), or each from the one before ("chain").
 
     Arrays are contiguous numpy arrays or CPU torch tensors; empty ones are allowed. They must not change
     during a call. Their memory is registered by the first call with it, and known until the arrays are gone;
     it is not kept alive. For one thread at a time.
 
-    A call that fails at one rank fails at all, with an error that names the rank: within the setting `lease`
-    if a process died. The group is closed then, and nothing touches the arrays any more.
+    A call that fails at one rank fails at all, or the next one of those that were done with it, with an error
+    that names the rank: within the setting `lease` if a process died. The group is closed then, and nothing
+    touches the arrays any more.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Group:
         token: str | None = None,
         settings: Settings | None = None,
         timeout: float = 60.0,
-        shape: str = "auto",
+        shape: str = "star",
     ) -> None:
         if not 0 <= rank < world_size:
             raise InvalidArgument(f"rank {rank} is none of {world_size}")
@@ -97,6 +98,8 @@ class Group:
         self._calls = 0
         self._closed: str | None = None
         self._busy = threading.Lock()
+        # Nobody can fail before all are connected: so whoever fails can tell all.
+        self._run("meeting", [], list(range(world_size)), False, timeout)
 
     def broadcast(self, tensors: Any, root: int = 0, *, timeout: float | None = None) -> None:
         """Fills everybody's tensors with the root's: one, or a list, whose dtypes and sizes are the same.
