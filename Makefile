@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build install test test-cpp test-rdma test-python sanitize model soak-protocol soak-data bench wheel test-wheel lint tidy format docs fuzz clean
+.PHONY: help demo binary build install test test-cpp test-rdma test-python sanitize model soak-protocol soak-data rl bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -58,6 +58,11 @@ sanitize: ## the C++ tests under ASan+UBSan and under TSan
 	  TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1" \
 	  ctest --test-dir build/$$preset --output-on-failure --no-tests=error -j$(JOBS); \
 	done
+
+rl: ## trainers teach a small model to sort, engines generate with what they get (SEEDS=0,1,2; about 5 minutes each)
+	@scripts/bootstrap --torch
+	@$(MAKE) --no-print-directory build TORCH=1
+	@.venv/bin/python scripts/learn_to_sort.py --seeds $(or $(SEEDS),0)
 
 soak-protocol: ## a thousand random faults in small clusters, at most an hour (FAULTS=1000)
 	@scripts/bootstrap --dev

@@ -69,6 +69,7 @@ class Options:
     ppo_epochs: int = _option(1, "passes over the rollouts of an iteration")
     minibatches: int = _option(1, "optimizer steps of a pass")
     learning_rate: float = _option(1e-3, "of Adam")
+    lr_decay: bool = _option(False, "the learning rate falls in a line over --rl_iterations")
     clip: float = _option(0.2, "of the policy's ratio")
     kl_coefficient: float = _option(0.0, "weight of the KL to the reference; 0: no reference is kept")
     entropy_coefficient: float = _option(0.0, "weight of the entropy bonus")
@@ -79,6 +80,7 @@ class Options:
 
     # Task
     task: Literal["sort", "text"] = _option("sort", "built-in task")
+    digits: int = _option(4, "how many digits the sorting task has")
     prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
     reward: str = _option("", "module:function(prompts, completions) -> rewards, in place of the task's")
     eval_every: int = _option(0, "evaluate after every so many iterations; 0: never")
@@ -130,7 +132,7 @@ class Options:
         """Raises InvalidArgument for what can be seen wrong without any other process."""
         for name in ("num_training", "num_inference", "rollouts_per_gpu", "max_gen_length", "rl_iterations"):
             _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("ppo_epochs", "minibatches", "sync_every", "eval_prompts"):
+        for name in ("ppo_epochs", "minibatches", "sync_every", "eval_prompts", "digits"):
             _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("samples_per_prompt", "item_prompts", "eval_every", "checkpoint_every", "max_staleness"):
             _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")

@@ -19,7 +19,7 @@ from .. import __version__
 from ..workers import Trainer
 from . import checkpoint, models
 from .desk import Desk, DeskClient
-from .learner import Learner, Objective, make_optimizer
+from .learner import Learner, Objective, linear_decay, make_optimizer
 from .options import Options
 from .publisher import BothPublisher, CastPublisher, NoPublisher, Publisher, WaysPublisher
 from .report import Report
@@ -146,6 +146,9 @@ def _make_loop(
         group=group,
         pad=place.loaded.tokenizer.pad,
         seed=options.seed,
+        learning_rate=linear_decay(options.learning_rate, options.rl_iterations)
+        if options.lr_decay
+        else None,
     )
     return TrainerLoop(
         Parts(

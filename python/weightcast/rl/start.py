@@ -25,9 +25,9 @@ from .roles import Roles, from_environment, roles_of
 
 # What makes two runs one: a checkpoint of others is refused.
 _SAME = (
-    "model_name", "dtype", "algorithm", "task", "prompts", "reward", "seed", "num_training",
+    "model_name", "dtype", "algorithm", "task", "digits", "prompts", "reward", "seed", "num_training",
     "rollouts_per_gpu", "samples_per_prompt", "max_gen_length", "temperature", "learning_rate",
-    "ppo_epochs", "minibatches",
+    "lr_decay", "ppo_epochs", "minibatches",
 )  # fmt: skip
 _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end may wait.
 
@@ -76,7 +76,12 @@ def run(options: Options) -> None:
 
 def _place(options: Options, loaded: models.Loaded) -> Place:
     rank, world_size = from_environment("RANK"), from_environment("WORLD_SIZE")
-    task = tasks.make(options.task, prompts=options.prompts or None, reward=options.reward or None)
+    task = tasks.make(
+        options.task,
+        digits=options.digits,
+        prompts=options.prompts or None,
+        reward=options.reward or None,
+    )
     return Place(options, rank, roles_of(options, world_size), loaded, task, _find_checkpoint(options))
 
 
