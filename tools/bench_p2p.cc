@@ -59,7 +59,10 @@ class BenchP2pCommand : public Command {
                   "shm, tcp; without it: both, with --connect tcp alone");
     flags.AddList("--memories", memories_, "KINDS",
                   "mapped: memory both sides map; any: anonymous pages; huge: the same in huge pages");
-    flags.AddList("--ops", ops_, "OPS", "write, read, send (each meets a recv that waits)");
+    flags.AddList(
+        "--ops", ops_, "OPS",
+        "write, read, send (each meets a recv that waits), ping (a write that the peer, looking at its "
+        "memory, answers by another: half of both; 8 to 1024 bytes)");
     flags.AddList("--sizes", sizes_, "SIZES", "Bytes of a transfer, or pieces that lie apart: 200x64K");
     flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
     flags.Add("--both", options_.both, "Both directions at once; GB/s is their sum");
@@ -121,9 +124,9 @@ class BenchP2pCommand : public Command {
     };
     if (!known(memories_, {"mapped", "any", "huge"}))
       return Status(Code::kInvalidArgument, "--memories takes mapped, any and huge");
-    if (!known(ops_, {"write", "read", "send"}))
-      return Status(Code::kInvalidArgument, "--ops takes write, read and send");
-    if (options_.both && std::find(ops_.begin(), ops_.end(), "send") != ops_.end())
+    if (!known(ops_, {"write", "read", "send", "ping"}))
+      return Status(Code::kInvalidArgument, "--ops takes write, read, send and ping");
+    if (options_.both && !known(ops_, {"write", "read"}))
       return Status(Code::kInvalidArgument,
                     "--both takes write and read: a process that sends does nothing else");
     std::vector<std::string> transports = transports_;
@@ -137,6 +140,7 @@ class BenchP2pCommand : public Command {
         for (const std::string& op : ops_) {
           for (const std::string& size : sizes_) {
             WC_ASSIGN_OR_RETURN(P2pCase one, ParseSize(size));
+            if (op == "ping" && !IsPing(one.piece_bytes, one.iovs)) continue;
             one.transport = transport;
             one.memory = memory;
             one.op = op;
@@ -145,7 +149,8 @@ class BenchP2pCommand : public Command {
         }
       }
     }
-    if (groups.empty() || groups.front().empty()) return Status(Code::kInvalidArgument, "nothing to measure");
+    if (groups.empty() || groups.front().empty())
+      return Status(Code::kInvalidArgument, "nothing to measure: pings are of 8 to 1024 bytes, by eights");
     return groups;
   }
 

@@ -14,7 +14,7 @@ namespace weightcast::tools {
 struct P2pCase {
   std::string transport;  ///< "tcp", "shm"
   std::string memory;     ///< "mapped": from Allocate, "any": anonymous pages, "huge": anonymous huge pages.
-  std::string op;         ///< "write", "read", "send"
+  std::string op;         ///< "write", "read", "send", "ping"
   uint64_t piece_bytes = 0;
   uint64_t iovs = 1;
   [[nodiscard]] uint64_t bytes() const { return piece_bytes * iovs; }

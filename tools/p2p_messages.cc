@@ -188,4 +188,9 @@ Result<PartyTimes> DecodeTimes(std::string_view bytes) {
   return Whole(in, std::move(times));
 }
 
+bool IsPing(uint64_t piece_bytes, uint64_t iovs) {
+  return iovs == 1 && piece_bytes >= sizeof(uint64_t) && piece_bytes <= kMostPing &&
+         piece_bytes % sizeof(uint64_t) == 0;
+}
+
 }  // namespace weightcast::tools

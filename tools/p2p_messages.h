@@ -92,6 +92,10 @@ struct PartyWork {
   [[nodiscard]] uint64_t stride() const { return ((iovs == 1 ? piece_bytes : 2 * bytes()) + 63) / 64 * 64; }
 };
 
+inline constexpr uint64_t kMostPing = 1024;  ///< Bytes.
+/// Whether transfers like these can be pings, whose last 8 bytes count them.
+bool IsPing(uint64_t piece_bytes, uint64_t iovs);
+
 struct PartyTimes {
   int64_t begin = 0;  ///< Nanoseconds of this host's clock.
   int64_t end = 0;

@@ -1,5 +1,6 @@
 #include "tools/p2p_party.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -18,7 +19,8 @@ namespace {
 constexpr size_t kMaxAsk = 1 << 20;
 constexpr uint64_t kMaxPieces = uint64_t{1} << 22;  ///< Of a round.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
-constexpr uint64_t kWakeBytes = 4096;    ///< At the end of the memory: for what is not measured.
+constexpr uint64_t kWakeBytes = 4096;  ///< At the end of the memory: two pings, and what is not measured.
+constexpr double kPongSeconds = 10;
 constexpr uint64_t kReceivesAhead = 16;  ///< Fewer than a connection has grants.
 constexpr double kMeetSeconds = 60;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
@@ -70,6 +72,7 @@ class Party {
     WC_RETURN_IF_ERROR(Accept(work));
     if (ask == Ask::kRun && work.op == "send") return RunSends(work);
     if (ask == Ask::kRun && work.op == "recv") return RunReceives(work);
+    if (ask == Ask::kRun && (work.op == "ping" || work.op == "pong")) return RunPings(work);
     if (ask == Ask::kRun) return Run(work);
     if (ask == Ask::kFill)
       FillRound(memory_.bytes(), work);
@@ -139,7 +142,9 @@ class Party {
                        work.iovs <= kMaxPieces && work.slots > 0 && work.slots <= kMaxPieces / work.iovs &&
                        work.repeats > 0 && work.repeats <= kMaxPieces;
     const bool messages = work.op == "send" || work.op == "recv";
-    const bool known = work.op == "write" || work.op == "read" || (messages && messenger_ != nullptr);
+    const bool pings = (work.op == "ping" || work.op == "pong") && IsPing(work.piece_bytes, work.iovs);
+    const bool known =
+        work.op == "write" || work.op == "read" || (messages && messenger_ != nullptr) || pings;
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
     return {Code::kProtocol, "the benchmark was asked for transfers outside its memory"};
   }
@@ -191,6 +196,48 @@ class Party {
     }
     times.end = last;
     return Encode(times);
+  }
+
+  /// A write that the peer sees arrive in its memory, and answers by another: the time of one is half of
+  /// both.
+  Result<std::string> RunPings(const PartyWork& work) {
+    const uint64_t out = memory_.bytes().size() - kWakeBytes;
+    const uint64_t in = out + kMostPing;
+    const Piece piece = PieceAt(out, in, work.piece_bytes);
+    const bool first = work.op == "ping";
+    std::optional<Transfer> under_way;
+    PartyTimes times;
+    int64_t last = times.begin = Now();
+    for (uint64_t i = 0; i < work.repeats * work.slots; ++i) {
+      ++pings_;
+      if (!first) WC_RETURN_IF_ERROR(AwaitPing(in + work.piece_bytes));
+      if (under_way) WC_RETURN_IF_ERROR(under_way->Wait());
+      LastWord(out + work.piece_bytes).store(pings_, std::memory_order_relaxed);
+      WC_ASSIGN_OR_RETURN(under_way, connection_->Write({&piece, 1}, {}));
+      if (!first) continue;
+      WC_RETURN_IF_ERROR(AwaitPing(in + work.piece_bytes));
+      const int64_t now = Now();
+      times.transfers.push_back((now - last) / 2);
+      last = now;
+    }
+    if (under_way) WC_RETURN_IF_ERROR(under_way->Wait());
+    times.end = last;
+    return first ? Encode(times) : std::string();
+  }
+
+  std::atomic_ref<uint64_t> LastWord(uint64_t end) {
+    return std::atomic_ref(*reinterpret_cast<uint64_t*>(memory_.bytes().data() + end - sizeof(uint64_t)));
+  }
+
+  Status AwaitPing(uint64_t end) {
+    constexpr int kLooks = 1 << 12;  // Between two at the clock.
+    const auto word = LastWord(end);
+    for (const TimePoint deadline = Clock::now() + FromSeconds(kPongSeconds); Clock::now() < deadline;) {
+      for (int look = 0; look < kLooks; ++look) {
+        if (word.load(std::memory_order_acquire) == pings_) return Status::Ok();
+      }
+    }
+    return {Code::kTimedOut, "the benchmark's other process does not answer a write"};
   }
 
   static std::vector<MessagePiece> MessageOf(const PartyWork& work, uint64_t begin, uint64_t slot) {
@@ -245,6 +292,7 @@ class Party {
   std::optional<Connection> connection_;
   std::unique_ptr<P2pMessenger> messenger_;  ///< For send and recv; after its memory.
   uint32_t remote_ = 0;
+  uint64_t pings_ = 0;  ///< The last; both parties count alike.
 };
 
 }  // namespace

@@ -66,6 +66,18 @@ def test_every_transport_memory_and_op_is_measured():
     ]
 
 
+def test_pings_are_of_the_sizes_that_fit():
+    results = measured("--ops", "ping", "--sizes", "8,13,1K,3x8,64K", "--milliseconds", 1)
+    cases = [(one["transport"], one["memory"], one["op"], one["bytes"]) for one in results]
+    assert cases == [
+        (transport, memory, "ping", size)
+        for transport in ("shm", "tcp")
+        for memory in ("mapped", "any")
+        for size in (8, 1024)
+    ]
+    fails(run("bench", "p2p", "--ops", "ping", "--sizes", "64K"), "8 to 1024")
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize(
     ("options", "more"),

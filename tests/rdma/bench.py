@@ -6,8 +6,10 @@
 
 Prints a JSON line for each figure: the median of all turns, the least and the greatest, in MB/s (10^6 bytes)
 or microseconds. Who cannot be measured gets a line with the reason. perftest and UCX send the same bytes each
-time, which nobody reads, with many in flight; `weightcast bench p2p` and NIXL send new ones, one transfer at
-a time. Under emulation figures say nothing of hardware, only how the work of one compares with another's.
+time, which nobody reads, with many in flight, or with one (`-t 1`); `weightcast bench p2p` and NIXL send new
+ones, one transfer at a time. ping, as ib_write_lat: half the time of a write that the target sees in its
+memory and answers by another. Under emulation figures say nothing of hardware, only how the work of one
+compares with another's.
 """
 
 import argparse
@@ -39,7 +41,7 @@ class Failed(Exception):
 
 
 def rounds_of(size: str, megabytes: float) -> int:
-    return max(8, round(megabytes * 1e6 / ucx.parse_size(size)))
+    return min(LATENCY_ROUNDS, max(8, round(megabytes * 1e6 / ucx.parse_size(size))))
 
 
 def between(
@@ -67,19 +69,23 @@ def between(
             started.wait()
 
 
-def perftest(tool: str, size: str, options: argparse.Namespace) -> Figures:
+def perftest(what: str, size: str, options: argparse.Namespace) -> Figures:
+    tool, *more = what.split()
     latency = tool.endswith("_lat")
     rounds = LATENCY_ROUNDS if latency else rounds_of(size, options.megabytes)
     port = ucx.free_port()
     common = ["-x", str(options.gid), "-u", "18", "-F", "-p", str(port), "-s", str(ucx.parse_size(size))]
-    common += ["-n", str(rounds)]
+    common += ["-n", str(rounds), *more]
     there, here = ([tool, "-d", device, *common] for device in options.devices)
     output = between(there, [*here, "127.0.0.1"], port, {}, {})
     for line in output.splitlines():
         fields = line.split()
         if fields[:1] == [str(ucx.parse_size(size))]:
-            # Bytes and rounds; then MB/s (of 2^20) peak and average, or µs least, most and typical.
-            return {(tool, size): float(fields[4]) if latency else float(fields[3]) * 1.048576}
+            # Bytes and rounds; then MB/s (of 2^20) peak and average, millions a second; or µs least, most
+            # and typical.
+            if latency or size == "8":  # One by one: µs of each, from the thousands in a second.
+                return {(what, size): float(fields[4]) if latency else 1 / float(fields[4])}
+            return {(what, size): float(fields[3]) * 1.048576}
     raise Failed("its output has no line of figures")
 
 
@@ -138,7 +144,8 @@ class Weightcast:
     def run(self) -> Figures:
         port = ucx.free_port()
         command = [self.options.binary, "bench", "p2p"]
-        what = ["--transports", self.options.transport, "--memories", "any", "--ops", "write,read", "--json"]
+        what = ["--transports", self.options.transport, "--memories", "any", "--json"]
+        what += ["--ops", "write,read,ping"]
         what += ["--sizes", ",".join(["8", *SIZES]), "--milliseconds", "500"]
         there, here = ({"WEIGHTCAST_NICS": device} for device in self.options.devices)
         address = f"127.0.0.1:{port}"
@@ -156,7 +163,8 @@ def runs_of(name: str, options: argparse.Namespace) -> list[Run]:
     """One run of this contender each, in the order of a turn. Raises Missing."""
     if name == "perftest":
         bandwidths = [(tool, size) for size in SIZES for tool in ("ib_write_bw", "ib_read_bw")]
-        cases = [*bandwidths, ("ib_write_lat", "8"), ("ib_send_lat", "8")]
+        alone = [("ib_write_bw -t 1", size) for size in ["8", *SIZES]]
+        cases = [*bandwidths, *alone, ("ib_write_lat", "8"), ("ib_send_lat", "8")]
         return [functools.partial(perftest, tool, size, options) for tool, size in cases]
     if name == "ucx":
         peer = Ucx(options)
