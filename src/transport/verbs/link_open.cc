@@ -10,9 +10,8 @@
 namespace weightcast::transport::verbs {
 namespace {
 
+/// Of one rail, unless the setting `lanes` says otherwise.
 constexpr uint32_t kDataQueues = 2;
-/// A NIC with more queue pairs than this gives each peer one lane only.
-constexpr uint32_t kManyQueues = 512;
 
 }  // namespace
 
@@ -30,8 +29,12 @@ Link::~Link() {
 
 uint32_t Link::DataQueuesOf(const Nic& nic) const {
   const auto up = static_cast<uint32_t>(std::ranges::count_if(nics_, [](const auto& n) { return n->up(); }));
-  if (terms_.lanes > 0) return std::min((terms_.lanes + up - 1) / up, static_cast<uint32_t>(kMaxLanes) / up);
-  return nic.queues() > kManyQueues ? 1 : kDataQueues;
+  uint32_t wanted = kDataQueues;
+  if (terms_.lanes > 0) {
+    wanted = std::clamp((terms_.lanes + up - 1) / up, 1U, static_cast<uint32_t>(kMaxLanes) / up);
+  }
+  while (wanted > 1 && nic.Crowded(1 + wanted)) wanted /= 2;
+  return wanted;
 }
 
 Result<std::string> Link::MakeOffer() {
@@ -69,7 +72,7 @@ Result<std::string> Link::MakeOffer() {
 }
 
 /// For each NIC of the offer one of ours that it reaches, or -1. On one subnet if any pair is; those that
-/// this link, and then all links, use least.
+/// this link, and then all links, use least. A second time only while there are queue pairs enough for all.
 std::vector<int> Link::PairNics(const Offer& offer) const {
   const auto reaches = [&](const OfferedNic& theirs, const Nic& ours, bool routed) {
     return ours.up() &&
@@ -84,6 +87,7 @@ std::vector<int> Link::PairNics(const Offer& offer) const {
     int best = -1;
     for (size_t i = 0; i < nics_.size(); ++i) {
       if (!reaches(theirs, *nics_[i], routed)) continue;
+      if (used[i] > 0 && nics_[i]->Crowded((used[i] + 1) * (1 + DataQueuesOf(*nics_[i])))) continue;
       const auto load = [&](size_t nic) { return std::pair(used[nic], nics_[nic]->queues()); };
       if (best < 0 || load(i) < load(static_cast<size_t>(best))) best = static_cast<int>(i);
     }
@@ -126,7 +130,7 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
     const Nic& nic = *nics_[static_cast<size_t>(pairs[i])];
     const OfferedNic& offered = offer.nics[i];
     rails_.push_back({.nic = nic.index(), .peer_nic = offered.index, .peer = offered.address});
-    counts.push_back(std::min(static_cast<uint32_t>(offered.data.size()), std::max(DataQueuesOf(nic), 1U)));
+    counts.push_back(std::min(static_cast<uint32_t>(offered.data.size()), DataQueuesOf(nic)));
     answer.rails.push_back({.offered = static_cast<uint8_t>(i),
                             .nic = nic.index(),
                             .address = nic.address(),

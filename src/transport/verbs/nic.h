@@ -49,7 +49,12 @@ class Nic {
   [[nodiscard]] ibv_pd* domain() const { return domain_; }
   [[nodiscard]] ibv_cq* completions() const { return completions_; }
   [[nodiscard]] ibv_srq* receives() const { return receives_; }
+  /// Queue pairs here, of this process: at most kMaxQueues.
   [[nodiscard]] uint32_t queues() const { return static_cast<uint32_t>(by_number_.size()); }
+  static constexpr uint32_t kMaxQueues = 1024;
+  /// With so many more, over half of them are taken. The other half is given out two by two, one for control
+  /// and one for data, so that 256 links find room whatever those before them took.
+  [[nodiscard]] bool Crowded(uint32_t more) const { return queues() + more > kMaxQueues / 2; }
 
   // --- Memory
   /// kExhausted and kUnavailable say which limit was met and what to do.

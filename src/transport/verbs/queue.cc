@@ -34,6 +34,11 @@ uint8_t TimeoutFor(const Settings& settings) {
 
 Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   depth = std::min(depth, static_cast<uint32_t>(std::max(nic.limits().max_qp_wr, 1)));
+  if (nic.queues() >= Nic::kMaxQueues) {
+    return Status(Code::kExhausted,
+                  StrCat(nic.name(), ": this process has ", nic.queues(),
+                         " queue pairs here, as many as it may; connect to fewer peers, or use more NICs"));
+  }
   if (nic.room() < kOwn) {
     return Status(Code::kExhausted, StrCat(nic.name(), ": no room in its completion queue for one more than ",
                                            nic.queues(), " queue pairs"));

@@ -24,7 +24,7 @@ namespace weightcast::transport::verbs {
 /// has a number, one more than the one before it.
 class Queue {
  public:
-  /// `depth`: work requests under way at once.
+  /// `depth`: work requests under way at once. kExhausted: the NIC has no room for one more.
   static Result<std::unique_ptr<Queue>> Create(Nic& nic, uint32_t depth);
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
