@@ -84,6 +84,13 @@ class Link final : private Lane::Host, private Control::Host {
     uint8_t peer_nic = 0;
     Address peer;
   };
+  /// Of one rail, control first.
+  using Queues = std::vector<std::unique_ptr<Queue>>;
+  /// Two NICs that reach each other: an index in the offer, and one of ours.
+  struct Meeting {
+    size_t offered = 0;
+    size_t nic = 0;
+  };
   enum class Stage : uint8_t {
     kMade,     ///< Not connected yet.
     kProbing,  ///< Connected; initiator: our probe is out; responder: it has to come.
@@ -132,8 +139,12 @@ class Link final : private Lane::Host, private Control::Host {
   // Opening: link_open.cc
   /// How many of a rail on this NIC: fewer as peers grow.
   [[nodiscard]] uint32_t DataQueuesOf(const Nic& nic) const;
-  Status MakeLanes(const std::vector<uint32_t>& counts, uint64_t own_cookie);
-  [[nodiscard]] std::vector<int> PairNics(const Offer& offer) const;
+  Status MakeLanes(const std::vector<uint32_t>& counts);
+  [[nodiscard]] std::vector<Meeting> PairNics(const Offer& offer) const;
+  [[nodiscard]] Result<Queues> MakeRail(Nic& nic, const Address& peer,
+                                        std::span<const QueueName> names) const;
+  /// Which of its rail's queue pairs it is: 0 for control.
+  [[nodiscard]] uint32_t PlaceOf(uint32_t queue) const;
   void LookWhetherProbed();
   void OnStart();
   void OnStarted();
@@ -209,8 +220,7 @@ class Link final : private Lane::Host, private Control::Host {
   /// Initiator, until it is established: by NIC, what was offered.
   struct Offered {
     uint8_t nic = 0;
-    std::unique_ptr<Queue> control;
-    std::vector<std::unique_ptr<Queue>> data;
+    Queues queues;
   };
   std::vector<Offered> offered_;
 };

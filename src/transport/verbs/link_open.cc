@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "transport/verbs/link.h"
@@ -12,6 +13,8 @@ namespace {
 
 /// Of one rail, unless the setting `lanes` says otherwise.
 constexpr uint32_t kDataQueues = 2;
+/// Of a rail that is worth having: one for control and one for data.
+constexpr size_t kLeast = 2;
 
 }  // namespace
 
@@ -45,25 +48,20 @@ Result<std::string> Link::MakeOffer() {
       last = nic->why_down();
       continue;
     }
-    Offered made{.nic = nic->index(), .control = nullptr, .data = {}};
-    auto control = Queue::Create(*nic, Control::kDepth);
-    if (!control.ok()) {
-      last = control.status();
-      continue;
-    }
-    made.control = std::move(*control);
-    OfferedNic told{
-        .index = nic->index(), .address = nic->address(), .control = made.control->name(), .data = {}};
-    for (uint32_t i = DataQueuesOf(*nic); i > 0; --i) {
-      auto data = Queue::Create(*nic, Lane::kRequests);
-      if (!data.ok()) {
-        last = data.status();
+    Offered made{.nic = nic->index(), .queues = {}};
+    const uint32_t wanted = 1 + DataQueuesOf(*nic);
+    for (uint32_t i = 0; i < wanted; ++i) {
+      auto queue = Queue::Create(*nic, i == 0 ? Control::kDepth : Lane::kRequests);
+      if (!queue.ok()) {
+        last = queue.status();
         break;
       }
-      told.data.push_back((*data)->name());
-      made.data.push_back(std::move(*data));
+      made.queues.push_back(std::move(*queue));
     }
-    if (made.data.empty()) continue;
+    if (made.queues.size() < kLeast) continue;
+    OfferedNic told{
+        .index = nic->index(), .address = nic->address(), .control = made.queues.front()->name(), .data = {}};
+    for (size_t i = 1; i < made.queues.size(); ++i) told.data.push_back(made.queues[i]->name());
     offer.nics.push_back(std::move(told));
     offered_.push_back(std::move(made));
   }
@@ -71,9 +69,9 @@ Result<std::string> Link::MakeOffer() {
   return Encode(offer);
 }
 
-/// For each NIC of the offer one of ours that it reaches, or -1. On one subnet if any pair is; those that
-/// this link, and then all links, use least. A second time only while there are queue pairs enough for all.
-std::vector<int> Link::PairNics(const Offer& offer) const {
+/// For each NIC of the offer one of ours that it reaches. On one subnet if any pair is; those that this link,
+/// and then all links, use least. A second time only while there are queue pairs enough for all.
+std::vector<Link::Meeting> Link::PairNics(const Offer& offer) const {
   const auto reaches = [&](const OfferedNic& theirs, const Nic& ours, bool routed) {
     return ours.up() &&
            (routed ? SameKind(theirs.address, ours.address()) : SameSubnet(theirs.address, ours.address()));
@@ -81,29 +79,30 @@ std::vector<int> Link::PairNics(const Offer& offer) const {
   const bool routed = std::ranges::none_of(offer.nics, [&](const OfferedNic& theirs) {
     return std::ranges::any_of(nics_, [&](const auto& ours) { return reaches(theirs, *ours, false); });
   });
-  std::vector<int> pairs;
+  std::vector<Meeting> meetings;
   std::vector<uint32_t> used(nics_.size(), 0);
-  for (const OfferedNic& theirs : offer.nics) {
-    int best = -1;
+  for (size_t theirs = 0; theirs < offer.nics.size(); ++theirs) {
+    std::optional<size_t> best;
     for (size_t i = 0; i < nics_.size(); ++i) {
-      if (!reaches(theirs, *nics_[i], routed)) continue;
+      if (!reaches(offer.nics[theirs], *nics_[i], routed)) continue;
       if (used[i] > 0 && nics_[i]->Crowded((used[i] + 1) * (1 + DataQueuesOf(*nics_[i])))) continue;
       const auto load = [&](size_t nic) { return std::pair(used[nic], nics_[nic]->queues()); };
-      if (best < 0 || load(i) < load(static_cast<size_t>(best))) best = static_cast<int>(i);
+      if (!best || load(i) < load(*best)) best = i;
     }
-    if (best >= 0) ++used[static_cast<size_t>(best)];
-    pairs.push_back(best);
+    if (!best) continue;
+    ++used[*best];
+    meetings.push_back({.offered = theirs, .nic = *best});
   }
-  return pairs;
+  return meetings;
 }
 
 /// Lanes rail by rail in turn, so that the first ones use all NICs.
-Status Link::MakeLanes(const std::vector<uint32_t>& counts, uint64_t own_cookie) {
+Status Link::MakeLanes(const std::vector<uint32_t>& counts) {
   const auto lanes = std::accumulate(counts.begin(), counts.end(), size_t{0});
   if (lanes == 0 || lanes > kMaxLanes)
     return {Code::kProtocol, "the peer agrees to no usable number of lanes"};
   control_ =
-      std::make_unique<Control>(static_cast<Control::Host&>(*this), shared_.moved, rails(), own_cookie);
+      std::make_unique<Control>(static_cast<Control::Host&>(*this), shared_.moved, rails(), own_cookie_);
   control_->SetPeerCookie(peer_cookie_);
   for (uint32_t rail = 0; rail < rails(); ++rail) lives_.push_back({.rail = rail});
   const uint32_t most = *std::ranges::max_element(counts);
@@ -119,43 +118,61 @@ Status Link::MakeLanes(const std::vector<uint32_t>& counts, uint64_t own_cookie)
   return Status::Ok();
 }
 
+/// Ours for those of the peer, connected to them; fewer where not all can be.
+Result<Link::Queues> Link::MakeRail(Nic& nic, const Address& peer, std::span<const QueueName> names) const {
+  Queues made;
+  for (const QueueName& name : names) {
+    auto queue = Queue::Create(nic, made.empty() ? Control::kDepth : Lane::kRequests);
+    Status good = queue.status();
+    if (good.ok()) good = (*queue)->Connect(peer, name, shared_.settings);
+    if (good.ok()) {
+      made.push_back(std::move(*queue));
+    } else if (made.size() < kLeast) {
+      return good;
+    } else {
+      break;
+    }
+  }
+  return made;
+}
+
 Result<std::string> Link::MakeAnswer(std::string_view blob) {
   WC_ASSIGN_OR_RETURN(const Offer offer, ParseOffer(blob));
   peer_cookie_ = offer.cookie;
-  const std::vector<int> pairs = PairNics(offer);
   Answer answer{.cookie = own_cookie_, .rails = {}};
   std::vector<uint32_t> counts;
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    if (pairs[i] < 0) continue;
-    const Nic& nic = *nics_[static_cast<size_t>(pairs[i])];
-    const OfferedNic& offered = offer.nics[i];
-    rails_.push_back({.nic = nic.index(), .peer_nic = offered.index, .peer = offered.address});
-    counts.push_back(std::min(static_cast<uint32_t>(offered.data.size()), DataQueuesOf(nic)));
-    answer.rails.push_back({.offered = static_cast<uint8_t>(i),
-                            .nic = nic.index(),
-                            .address = nic.address(),
-                            .control = {},
-                            .data = {}});
-  }
-  if (rails_.empty()) {
-    return Status(Code::kUnavailable,
-                  StrCat("none of the peer's RDMA ports, ", ToString(offer.nics.front().address),
-                         " first, is of a kind that one of ours can reach"));
-  }
-  WC_RETURN_IF_ERROR(MakeLanes(counts, own_cookie_));
-  std::vector<uint32_t> taken(rails(), 0);
-  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
-    const uint32_t rail = lives_[queue].rail;
-    const OfferedNic& offered = offer.nics[answer.rails[rail].offered];
-    const QueueName peer = IsControl(queue) ? offered.control : offered.data[taken[rail]++];
-    WC_ASSIGN_OR_RETURN(auto made, MakeQueue(queue));
-    WC_RETURN_IF_ERROR(made->Connect(rails_[rail].peer, peer, shared_.settings));
-    if (IsControl(queue)) {
-      answer.rails[rail].control = made->name();
-    } else {
-      answer.rails[rail].data.push_back(made->name());
+  std::vector<Queues> made;
+  Status last(Code::kUnavailable,
+              StrCat("none of the peer's RDMA ports, ", ToString(offer.nics.front().address),
+                     " first, is of a kind that one of ours can reach"));
+  for (const Meeting& meeting : PairNics(offer)) {
+    const OfferedNic& offered = offer.nics[meeting.offered];
+    Nic& nic = *nics_[meeting.nic];
+    std::vector<QueueName> names{offered.control};
+    const size_t lanes = std::min<size_t>(offered.data.size(), DataQueuesOf(nic));
+    names.insert(names.end(), offered.data.begin(),
+                 offered.data.begin() + static_cast<std::ptrdiff_t>(lanes));
+    auto rail = MakeRail(nic, offered.address, names);
+    if (!rail.ok()) {  // Others may do.
+      last = rail.status();
+      WC_LOG(kInfo, "verbs: ", last.message());
+      continue;
     }
-    BeginQueue(queue, std::move(made), /*probe=*/false);
+    AnsweredRail told{.offered = static_cast<uint8_t>(meeting.offered),
+                      .nic = nic.index(),
+                      .address = nic.address(),
+                      .control = rail->front()->name(),
+                      .data = {}};
+    for (size_t i = 1; i < rail->size(); ++i) told.data.push_back((*rail)[i]->name());
+    rails_.push_back({.nic = nic.index(), .peer_nic = offered.index, .peer = offered.address});
+    counts.push_back(static_cast<uint32_t>(told.data.size()));
+    answer.rails.push_back(std::move(told));
+    made.push_back(std::move(*rail));
+  }
+  if (rails_.empty()) return last;
+  WC_RETURN_IF_ERROR(MakeLanes(counts));
+  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
+    BeginQueue(queue, std::move(made[lives_[queue].rail][PlaceOf(queue)]), /*probe=*/false);
   }
   state_ = State::kStarting;
   return Encode(answer);
@@ -169,7 +186,7 @@ Status Link::Establish(std::string_view blob) {
   std::vector<uint32_t> counts;
   for (const AnsweredRail& rail : answer.rails) {
     const auto same = [&](const AnsweredRail& other) { return other.offered == rail.offered; };
-    if (rail.offered >= offered_.size() || rail.data.size() > offered_[rail.offered].data.size() ||
+    if (rail.offered >= offered_.size() || rail.data.size() >= offered_[rail.offered].queues.size() ||
         std::ranges::count_if(answer.rails, same) != 1) {
       return {Code::kProtocol, "the peer's verbs answer does not fit the offer"};
     }
@@ -180,16 +197,13 @@ Status Link::Establish(std::string_view blob) {
   for (const AnsweredRail& rail : answer.rails) {
     rails_.push_back({.nic = offered_[rail.offered].nic, .peer_nic = rail.nic, .peer = rail.address});
   }
-  WC_RETURN_IF_ERROR(MakeLanes(counts, own_cookie_));
+  WC_RETURN_IF_ERROR(MakeLanes(counts));
   state_ = State::kProbing;
-  std::vector<uint32_t> taken(rails(), 0);
   for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
-    const uint32_t rail = lives_[queue].rail;
-    const AnsweredRail& answered = answer.rails[rail];
-    Offered& made = offered_[answered.offered];
-    const uint32_t nth = IsControl(queue) ? 0 : taken[rail]++;
-    auto& own = IsControl(queue) ? made.control : made.data[nth];
-    const QueueName peer = IsControl(queue) ? answered.control : answered.data[nth];
+    const AnsweredRail& answered = answer.rails[lives_[queue].rail];
+    const uint32_t place = PlaceOf(queue);
+    auto& own = offered_[answered.offered].queues[place];
+    const QueueName& peer = place == 0 ? answered.control : answered.data[place - 1];
     if (Status connected = own->Connect(answered.address, peer, shared_.settings); !connected.ok()) {
       own.reset();
       EndQueue(queue, connected);
@@ -200,6 +214,12 @@ Status Link::Establish(std::string_view blob) {
   offered_.clear();  // What the peer has no use for goes.
   LookWhetherProbed();
   return Status::Ok();
+}
+
+uint32_t Link::PlaceOf(uint32_t queue) const {
+  if (IsControl(queue)) return 0;
+  const auto same = [&](const Life& life) { return life.rail == lives_[queue].rail; };
+  return static_cast<uint32_t>(std::count_if(lives_.begin(), lives_.begin() + queue, same));
 }
 
 void Link::LookWhetherProbed() {

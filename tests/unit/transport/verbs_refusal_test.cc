@@ -84,12 +84,12 @@ TEST_F(VerbsRefusalTest, AnOfferNeedsAControlAndADataQueuePair) {
   ExpectWorks();
 }
 
-/// Each call that an answer needs fails once, at the responder.
+/// Each call that an answer needs fails once, at the responder. One lane is enough.
 TEST_F(VerbsRefusalTest, AnAnswerThatFailsLeavesNothing) {
   a = world.Start();
   b = world.Start();
   for (const Call call : {Call::kCreateQp, Call::kModifyQp}) {
-    for (int nth = 1; nth <= (call == Call::kCreateQp ? 3 : 9); ++nth) {
+    for (int nth = 1; nth <= (call == Call::kCreateQp ? 2 : 6); ++nth) {
       SCOPED_TRACE(nth);
       const auto offer =
           a.side->transport().OpenLink(Pair::kA, Role::kInitiator, b.side->self(), "", Clock::now() + 20s);
@@ -103,6 +103,40 @@ TEST_F(VerbsRefusalTest, AnAnswerThatFailsLeavesNothing) {
     }
   }
   EXPECT_TRUE(world.Connect(a, b)) << "and then it works";
+}
+
+TEST_F(VerbsRefusalTest, ALaneThatCannotBeAnsweredIsOneLess) {
+  for (const Call call : {Call::kCreateQp, Call::kModifyQp}) {
+    a = world.Start();
+    b = world.Start();
+    world.fabric.Fail(*b.host, call, call == Call::kCreateQp ? 3 : 8, ENOMEM);
+    ASSERT_TRUE(world.Connect(a, b));
+    EXPECT_EQ(a.side->ready[Pair::kA], 1U);
+    EXPECT_EQ(QueuePairs(a), 2);
+    EXPECT_EQ(QueuePairs(b), 2);
+    remote = a.side->Import(Pair::kA, b.region);
+    ExpectWorks();
+  }
+}
+
+/// The control queue pair of the first rail, its only lane, the control queue pair of the second.
+TEST_F(VerbsRefusalTest, ARailThatCannotBeAnsweredIsLeftOut) {
+  for (const int nth : {1, 4, 10}) {
+    SCOPED_TRACE(nth);
+    a = world.Start(Nics(2));
+    b = world.Start(Nics(2));
+    world.fabric.Fail(*b.host, Call::kModifyQp, nth, ENOMEM);
+    ASSERT_TRUE(world.Connect(a, b));
+    EXPECT_EQ(a.side->ready[Pair::kA], 2U);
+    EXPECT_EQ(b.side->ready[Pair::kB], 2U);
+    const int left = nth == 10 ? 1 : 0;
+    EXPECT_EQ(QueuePairs(a, left), 0);
+    EXPECT_EQ(QueuePairs(b, left), 0);
+    EXPECT_EQ(QueuePairs(b, 1 - left), 3);
+    remote = a.side->Import(Pair::kA, b.region);
+    ExpectWorks(0);
+    ExpectWorks(1);
+  }
 }
 
 /// The initiator's queue pairs fail to connect, each in turn: one lane down is a lane less, the control queue
