@@ -9,7 +9,7 @@
 namespace weightcast::transport::verbs {
 namespace {
 
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 constexpr uint32_t kNumbers = 1U << 24;
 constexpr uint8_t kMtu256 = 1;
 constexpr uint8_t kMtu4096 = 5;

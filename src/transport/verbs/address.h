@@ -50,13 +50,15 @@ struct Offer {
   uint64_t cookie = 0;
   std::vector<OfferedNic> nics;
 };
-/// The responder's choice: for a device of the offer one of its own.
+/// The responder's choice: for a device of the offer one of its own, or two. Its queue pairs meet those of
+/// the offer, the control one first, in their order and each once: of a second rail on the same device, those
+/// behind the first one's.
 struct AnsweredRail {
   uint8_t offered = 0;  ///< Index in the offer.
   uint8_t nic = 0;      ///< Index of the responder's device, as in its region keys.
   Address address;
   QueueName control;
-  std::vector<QueueName> data;  ///< For the first ones of the offer.
+  std::vector<QueueName> data;
 };
 struct Answer {
   uint64_t cookie = 0;

@@ -115,7 +115,7 @@ void Control::Flush() {
     posted_ = 0;
   }
   Queue& queue = *rails_[carrier_]->queue;
-  while (posted_ < outgoing_.size() && queue.HasRoom()) {
+  while (posted_ < std::min<size_t>(outgoing_.size(), kDepth) && queue.HasRoom()) {
     queue.AddMessage(Encode(verbs::Message(outgoing_[posted_++])));
   }
   if (Status posted = queue.Flush(); !posted.ok()) host_.OnQueueBroken(carrier_, std::move(posted));

@@ -25,7 +25,7 @@ class Control {
     virtual void OnQueueBroken(uint32_t queue, Status reason) = 0;
   };
 
-  /// Work requests of a control queue pair, and so messages under way.
+  /// Work requests of a control queue pair, and messages under way at most.
   static constexpr uint32_t kDepth = 16;
 
   /// `rails`: how many queue pairs there may be; their indices are those of the link's queue pairs.

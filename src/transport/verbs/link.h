@@ -137,6 +137,7 @@ class Link final : private Lane::Host, private Control::Host {
   void OnQueueBroken(uint32_t queue, Status reason) override;
 
   // Opening: link_open.cc
+  [[nodiscard]] uint32_t NicsUp() const;
   /// How many of a rail on this NIC: fewer as peers grow.
   [[nodiscard]] uint32_t DataQueuesOf(const Nic& nic) const;
   Status MakeLanes(const std::vector<uint32_t>& counts);

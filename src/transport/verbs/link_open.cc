@@ -16,6 +16,14 @@ constexpr uint32_t kDataQueues = 2;
 /// Of a rail that is worth having: one for control and one for data.
 constexpr size_t kLeast = 2;
 
+/// Behind the first ones, which are taken.
+std::vector<QueueName> NamesOf(const OfferedNic& offered, size_t taken) {
+  std::vector<QueueName> names{offered.control};
+  names.insert(names.end(), offered.data.begin(), offered.data.end());
+  names.erase(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(taken));
+  return names;
+}
+
 }  // namespace
 
 Link::Link(const Shared& shared, Nics nics, const LinkTerms& terms)
@@ -30,10 +38,14 @@ Link::~Link() {
   }
 }
 
+uint32_t Link::NicsUp() const {
+  return static_cast<uint32_t>(std::ranges::count_if(nics_, [](const auto& nic) { return nic->up(); }));
+}
+
 uint32_t Link::DataQueuesOf(const Nic& nic) const {
-  const auto up = static_cast<uint32_t>(std::ranges::count_if(nics_, [](const auto& n) { return n->up(); }));
   uint32_t wanted = kDataQueues;
   if (terms_.lanes > 0) {
+    const uint32_t up = NicsUp();
     wanted = std::clamp((terms_.lanes + up - 1) / up, 1U, static_cast<uint32_t>(kMaxLanes) / up);
   }
   while (wanted > 1 && nic.Crowded(1 + wanted)) wanted /= 2;
@@ -43,13 +55,16 @@ uint32_t Link::DataQueuesOf(const Nic& nic) const {
 Result<std::string> Link::MakeOffer() {
   Offer offer{.cookie = own_cookie_, .nics = {}};
   Status last(Code::kUnavailable, "no RDMA port is up");
+  const uint32_t up = NicsUp();
   for (const auto& nic : nics_) {
     if (!nic->up()) {
       last = nic->why_down();
       continue;
     }
     Offered made{.nic = nic->index(), .queues = {}};
-    const uint32_t wanted = 1 + DataQueuesOf(*nic);
+    uint32_t wanted = 1 + DataQueuesOf(*nic);
+    // Our only NIC may meet two of the peer's: then another one is for control.
+    if (up == 1 && wanted > 2 && wanted <= kMaxLanes && !nic->Crowded(wanted + 1)) ++wanted;
     for (uint32_t i = 0; i < wanted; ++i) {
       auto queue = Queue::Create(*nic, i == 0 ? Control::kDepth : Lane::kRequests);
       if (!queue.ok()) {
@@ -93,6 +108,12 @@ std::vector<Link::Meeting> Link::PairNics(const Offer& offer) const {
     ++used[*best];
     meetings.push_back({.offered = theirs, .nic = *best});
   }
+  // A peer's only NIC meets another of ours as well, if it has offered a control queue pair more.
+  if (offer.nics.size() > 1 || meetings.empty() || offer.nics[0].data.size() < 3) return meetings;
+  const auto other = std::ranges::find_if(nics_, [&](const auto& nic) {
+    return nic->index() != meetings[0].nic && reaches(offer.nics[0], *nic, routed);
+  });
+  if (other != nics_.end()) meetings.push_back({.offered = 0, .nic = (*other)->index()});
   return meetings;
 }
 
@@ -145,13 +166,17 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
   Status last(Code::kUnavailable,
               StrCat("none of the peer's RDMA ports, ", ToString(offer.nics.front().address),
                      " first, is of a kind that one of ours can reach"));
-  for (const Meeting& meeting : PairNics(offer)) {
+  const std::vector<Meeting> meetings = PairNics(offer);
+  std::vector<size_t> taken(offer.nics.size(), 0);
+  for (size_t i = 0; i < meetings.size(); ++i) {
+    const Meeting& meeting = meetings[i];
     const OfferedNic& offered = offer.nics[meeting.offered];
     Nic& nic = *nics_[meeting.nic];
-    std::vector<QueueName> names{offered.control};
-    const size_t lanes = std::min<size_t>(offered.data.size(), DataQueuesOf(nic));
-    names.insert(names.end(), offered.data.begin(),
-                 offered.data.begin() + static_cast<std::ptrdiff_t>(lanes));
+    const auto sharing = static_cast<size_t>(
+        std::count_if(meetings.begin() + static_cast<std::ptrdiff_t>(i), meetings.end(),
+                      [&](const Meeting& other) { return other.offered == meeting.offered; }));
+    std::vector<QueueName> names = NamesOf(offered, taken[meeting.offered]);
+    names.resize(1 + std::min<size_t>((names.size() - 1) / sharing, DataQueuesOf(nic)));
     auto rail = MakeRail(nic, offered.address, names);
     if (!rail.ok()) {  // Others may do.
       last = rail.status();
@@ -163,7 +188,8 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
                       .address = nic.address(),
                       .control = rail->front()->name(),
                       .data = {}};
-    for (size_t i = 1; i < rail->size(); ++i) told.data.push_back((*rail)[i]->name());
+    for (size_t place = 1; place < rail->size(); ++place) told.data.push_back((*rail)[place]->name());
+    taken[meeting.offered] += rail->size();
     rails_.push_back({.nic = nic.index(), .peer_nic = offered.index, .peer = offered.address});
     counts.push_back(static_cast<uint32_t>(told.data.size()));
     answer.rails.push_back(std::move(told));
@@ -184,12 +210,16 @@ Status Link::Establish(std::string_view blob) {
   }
   WC_ASSIGN_OR_RETURN(const Answer answer, ParseAnswer(blob));
   std::vector<uint32_t> counts;
+  std::vector<size_t> first;  // By rail: its first queue pair among those of its NIC.
+  std::vector<size_t> taken(offered_.size(), 0);
   for (const AnsweredRail& rail : answer.rails) {
-    const auto same = [&](const AnsweredRail& other) { return other.offered == rail.offered; };
-    if (rail.offered >= offered_.size() || rail.data.size() >= offered_[rail.offered].queues.size() ||
-        std::ranges::count_if(answer.rails, same) != 1) {
+    const size_t wanted = 1 + rail.data.size();
+    if (rail.offered >= offered_.size() ||
+        wanted > offered_[rail.offered].queues.size() - taken[rail.offered]) {
       return {Code::kProtocol, "the peer's verbs answer does not fit the offer"};
     }
+    first.push_back(taken[rail.offered]);
+    taken[rail.offered] += wanted;
     counts.push_back(static_cast<uint32_t>(rail.data.size()));
   }
   peer_cookie_ = answer.cookie;
@@ -200,9 +230,10 @@ Status Link::Establish(std::string_view blob) {
   WC_RETURN_IF_ERROR(MakeLanes(counts));
   state_ = State::kProbing;
   for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
-    const AnsweredRail& answered = answer.rails[lives_[queue].rail];
+    const uint32_t rail = lives_[queue].rail;
+    const AnsweredRail& answered = answer.rails[rail];
     const uint32_t place = PlaceOf(queue);
-    auto& own = offered_[answered.offered].queues[place];
+    auto& own = offered_[answered.offered].queues[first[rail] + place];
     const QueueName& peer = place == 0 ? answered.control : answered.data[place - 1];
     if (Status connected = own->Connect(answered.address, peer, shared_.settings); !connected.ok()) {
       own.reset();

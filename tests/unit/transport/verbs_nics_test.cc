@@ -52,7 +52,31 @@ class VerbsNicsTest : public VerbsPairTest {
 TEST_F(VerbsNicsTest, OneMeetsTwo) {
   Join(Flat(1, 0), Flat(2, 1));
   ExpectLanes(2);
-  EXPECT_GT(SentBy(a, 0), 0U);
+  EXPECT_GT(ReceivedBy(b, 0), 64U << 10);
+  EXPECT_GT(ReceivedBy(b, 1), 64U << 10);
+  EXPECT_EQ(world.fabric.CountersOf(*a.host, 0).qps, 4);
+  // Each with a control queue pair of its own.
+  world.fabric.SetLink(*b.host, 0, fake::Link::kDown);
+  ASSERT_TRUE(Until([&] { return a.side->lanes_down.size() == 1; }));
+  ExpectWorks(1);
+}
+
+TEST_F(VerbsNicsTest, OneMeetsTwoWithAsManyLanesAsAreSet) {
+  for (const uint32_t lanes : {1U, 2U, 3U, 8U, 63U}) {
+    SCOPED_TRACE(lanes);
+    Settings settings = World::OwnSettings();
+    settings.lanes = lanes;
+    Join(Flat(1, 0), Flat(2, 1), settings);
+    EXPECT_EQ(a.side->ready[Pair::kA], lanes);
+    Join(Flat(2, 0), Flat(1, 1), settings);
+    EXPECT_EQ(a.side->ready[Pair::kA], lanes + lanes % 2);
+  }
+}
+
+TEST_F(VerbsNicsTest, OneMeetsOneAndNothingIsLeftOver) {
+  Join(Flat(1, 0), Flat(1, 1));
+  ExpectLanes(2);
+  for (const Node* node : {&a, &b}) EXPECT_EQ(world.fabric.CountersOf(*node->host, 0).qps, 3);
 }
 
 TEST_F(VerbsNicsTest, TwoMeetOneAndShareIt) {
