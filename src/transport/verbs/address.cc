@@ -174,6 +174,13 @@ Result<Answer> ParseAnswer(std::string_view bytes) {
   return answer;
 }
 
+std::optional<Parts> CutInto(uint64_t part, uint64_t length) {
+  if (part == 0) return std::nullopt;
+  const uint64_t count = length == 0 ? 1 : (length - 1) / part + 1;
+  if (count > Parts::kMost) return std::nullopt;
+  return Parts{.length = part, .count = static_cast<uint32_t>(count)};
+}
+
 std::string Encode(const RegionKey& key) {
   ByteWriter out;
   out.Put(kVersion);
@@ -182,7 +189,8 @@ std::string Encode(const RegionKey& key) {
   out.Put(key.access);
   out.Put(key.base);
   out.Put(key.length);
-  out.Put(static_cast<uint8_t>(key.rkeys.size()));
+  out.Put(key.part);
+  out.Put(static_cast<uint16_t>(key.rkeys.size()));
   for (const uint32_t rkey : key.rkeys) out.Put(rkey);
   return out.Take();
 }
@@ -197,8 +205,11 @@ Result<RegionKey> ParseRegionKey(std::string_view bytes) {
   key.access = in.Get<uint8_t>();
   key.base = in.Get<uint64_t>();
   key.length = in.Get<uint64_t>();
-  const auto count = in.Get<uint8_t>();
-  in.Require(count <= kMaxNics && key.base + key.length >= key.base);
+  key.part = in.Get<uint64_t>();
+  const auto count = in.Get<uint16_t>();
+  const auto parts = CutInto(key.part, key.length);
+  in.Require(parts && count <= kMaxNics * parts->count && count % parts->count == 0 &&
+             key.base + key.length >= key.base);
   for (int i = 0; i < count && in.good(); ++i) key.rkeys.push_back(in.Get<uint32_t>());
   if (!in.Whole()) return Status(Code::kProtocol, "the peer's key of a region is not verbs'");
   return key;

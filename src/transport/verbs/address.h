@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,14 +73,33 @@ std::string Encode(const Answer& answer);
 Result<Offer> ParseOffer(std::string_view bytes);
 Result<Answer> ParseAnswer(std::string_view bytes);
 
-/// What a peer needs to reach a region: its place and its key in each of the owner's devices.
+/// How a region is cut that is larger than a device registers at once. All parts but the last have one
+/// length.
+struct Parts {
+  static constexpr uint32_t kMost = 30;  ///< Keys of 16 devices are below 2 KiB together.
+  uint64_t length = 0;                   ///< Of one, in bytes; above 0.
+  uint32_t count = 1;
+  /// Where a table by NIC and part has the part with this byte.
+  [[nodiscard]] size_t IndexOf(size_t nic, uint64_t offset) const {
+    return count == 1 ? nic : nic * count + std::min<uint64_t>(offset / length, count - 1);
+  }
+  /// Bytes from there to the end of its part.
+  [[nodiscard]] uint64_t Left(uint64_t offset) const {
+    return count == 1 ? UINT64_MAX : length - offset % length;
+  }
+};
+/// Parts of a region of `length` bytes; nullopt: there would be too many.
+std::optional<Parts> CutInto(uint64_t part, uint64_t length);
+
+/// What a peer needs to reach a region: its place and its keys in each of the owner's devices.
 struct RegionKey {
   uint32_t id = 0;
   uint32_t generation = 0;
   uint8_t access = 0;
   uint64_t base = 0;
   uint64_t length = 0;
-  std::vector<uint32_t> rkeys;
+  uint64_t part = 0;            ///< Bytes of what one key is for; the last one of a device may be shorter.
+  std::vector<uint32_t> rkeys;  ///< By device, then by part.
 };
 std::string Encode(const RegionKey& key);
 Result<RegionKey> ParseRegionKey(std::string_view bytes);

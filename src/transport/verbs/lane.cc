@@ -135,7 +135,8 @@ Lane::Verdict Lane::PumpOne(Operation& operation) {
   while (!operation.posted) {
     if (!queue_->HasRoom() || lengths_.size() + 1 >= kRequests || under_way_ >= kUnderWay)
       return Verdict::kWait;
-    const bool last = operation.length - operation.begun <= kLongest;
+    const uint64_t length = NextPiece(operation);
+    const bool last = operation.begun + length == operation.length;
     if (last && operation.has_signal) {
       // Of this signal's writes one was refused: it stands for nothing.
       if (const Code refused = refusals_.End(operation.signal.grant); refused != Code::kOk) {
@@ -143,7 +144,7 @@ Lane::Verdict Lane::PumpOne(Operation& operation) {
         return Verdict::kPosted;
       }
     }
-    PostPiece(operation);
+    PostPiece(operation, length);
   }
   return Verdict::kPosted;
 }
@@ -180,8 +181,9 @@ std::optional<Code> Lane::Judge(const Operation& operation) const {
 
 /// What the owner of the region allows, read included.
 Code Lane::JudgeWrite(const Operation& operation, const ImportedRegion& remote) const {
-  if (!operation.local->live || operation.local->registered[queue_->nic().index()] == nullptr ||
-      remote.access == Access::kLocal || peer_nic_ >= remote.rkeys.size()) {
+  const LocalRegion& local = *operation.local;
+  if (!local.live || local.registered[local.parts.IndexOf(queue_->nic().index(), 0)] == nullptr ||
+      remote.access == Access::kLocal || remote.parts.IndexOf(peer_nic_, 0) >= remote.rkeys.size()) {
     return Code::kPermission;
   }
   if (operation.kind == OpKind::kRead) {
@@ -193,16 +195,25 @@ Code Lane::JudgeWrite(const Operation& operation, const ImportedRegion& remote) 
                                                                                         : Code::kOk;
 }
 
-void Lane::PostPiece(Operation& operation) {
-  const uint64_t length = std::min(operation.length - operation.begun, kLongest);
+uint64_t Lane::NextPiece(const Operation& operation) const {
+  if (operation.kind == OpKind::kSignal) return 0;
+  const ImportedRegion& remote = *host_.FindImport(operation.remote);
+  return std::min({operation.length - operation.begun, kLongest,
+                   operation.local->parts.Left(operation.local_offset + operation.begun),
+                   remote.parts.Left(operation.remote_offset + operation.begun)});
+}
+
+void Lane::PostPiece(Operation& operation, uint64_t length) {
   Queue::Place place{.local = 0, .lkey = 0, .remote = 0, .rkey = 0, .length = static_cast<uint32_t>(length)};
   if (operation.kind != OpKind::kSignal) {
     const ImportedRegion& remote = *host_.FindImport(operation.remote);
-    place.local =
-        reinterpret_cast<uint64_t>(operation.local->base) + operation.local_offset + operation.begun;
-    place.remote = remote.base + operation.remote_offset + operation.begun;
-    place.rkey = remote.rkeys[peer_nic_];
-    place.lkey = operation.local->registered[queue_->nic().index()]->lkey;
+    const LocalRegion& local = *operation.local;
+    const uint64_t from = operation.local_offset + operation.begun;
+    const uint64_t to = operation.remote_offset + operation.begun;
+    place.local = reinterpret_cast<uint64_t>(local.base) + from;
+    place.remote = remote.base + to;
+    place.rkey = remote.rkeys[remote.parts.IndexOf(peer_nic_, to)];
+    place.lkey = local.registered[local.parts.IndexOf(queue_->nic().index(), from)]->lkey;
   }
   operation.begun += length;
   operation.any_posted = true;

@@ -125,7 +125,9 @@ class Lane final : private QueueOwner {
   /// nullopt: the peer must be asked first.
   [[nodiscard]] std::optional<Code> Judge(const Operation& operation) const;
   [[nodiscard]] Code JudgeWrite(const Operation& operation, const ImportedRegion& remote) const;
-  void PostPiece(Operation& operation);
+  /// Bytes of its next work request.
+  [[nodiscard]] uint64_t NextPiece(const Operation& operation) const;
+  void PostPiece(Operation& operation, uint64_t length);
   void PostSignal(const Operation& operation, const Queue::Place& place);
   void Refuse(Operation& operation, Code code);
   void Finish(Operation& operation, Code code, Written written);

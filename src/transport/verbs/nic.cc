@@ -142,10 +142,6 @@ Status Nic::ReadAddress() {
 // --- Memory
 
 Result<ibv_mr*> Nic::RegisterMemory(std::byte* base, uint64_t length, int access) const {
-  if (length > limits_.max_mr_size) {
-    return Status(Code::kExhausted, StrCat(name_, " registers at most ", limits_.max_mr_size,
-                                           " bytes at once, not ", length, "; register the memory in parts"));
-  }
   ibv_mr* region = api_->RegMr(domain_, base, length, access);
   // Memory that may only be read, a mapped file for instance, is a source all the same.
   if (region == nullptr && (errno == EFAULT || errno == EACCES || errno == EPERM) &&

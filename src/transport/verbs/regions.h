@@ -27,9 +27,10 @@ struct LocalRegion {
   uint32_t id = 0;
   uint32_t generation = 0;
   Access access = Access::kLocal;
-  bool live = false;                ///< Registered and not deregistered.
-  uint32_t uses = 0;                ///< Own operations, and fences of peers that may still write to it.
-  std::vector<ibv_mr*> registered;  ///< By NIC.
+  bool live = false;  ///< Registered and not deregistered.
+  uint32_t uses = 0;  ///< Own operations, and fences of peers that may still write to it.
+  Parts parts;
+  std::vector<ibv_mr*> registered;  ///< By NIC and part. Null: the NIC was dead.
 };
 
 /// A peer's region as this side knows it.
@@ -39,7 +40,8 @@ struct ImportedRegion {
   Access access = Access::kLocal;
   uint64_t base = 0;
   uint64_t length = 0;
-  std::vector<uint32_t> rkeys;  ///< By the peer's NIC.
+  Parts parts;
+  std::vector<uint32_t> rkeys;  ///< By the peer's NIC and part.
 };
 
 /// All regions of this process, for the holder of progress.

@@ -1,5 +1,6 @@
 #include "transport/verbs/registry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/strings.h"
@@ -54,25 +55,44 @@ Status Registry::Claim(uint32_t id) {
   return {Code::kInvalidArgument, StrCat("region id ", id, " is in use; deregister it first")};
 }
 
-Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const Memory& memory, Access access) const {
+Result<Parts> Registry::Cut(uint64_t length) const {
+  uint64_t most = length;
+  std::string_view least;
+  for (const auto& nic : nics_) {
+    if (nic->dead() || nic->limits().max_mr_size >= most) continue;
+    most = nic->limits().max_mr_size;
+    least = nic->name();
+  }
+  if (const auto parts = CutInto(most, length)) return *parts;
+  return Status(Code::kExhausted,
+                StrCat(least, " registers at most ", most, " bytes at once, and a region has at most ",
+                       Parts::kMost, " such parts; register the ", length, " bytes as several regions"));
+}
+
+Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const Memory& memory, const Parts& parts,
+                                                          Access access) const {
   std::vector<ibv_mr*> made;
   for (const auto& nic : nics_) {
-    auto region = nic->RegisterMemory(memory.address, memory.length, FlagsFor(access));
-    if (!region.ok() && nic->dead()) region = nullptr;  // Nothing goes over it any more.
-    if (!region.ok()) {
-      for (size_t i = 0; i < made.size(); ++i) nics_[i]->DeregisterMemory(made[i]);
-      return region.status();
+    for (uint64_t at = 0; at < memory.length; at += std::min(parts.length, memory.length - at)) {
+      const uint64_t length = std::min(parts.length, memory.length - at);
+      auto region = nic->RegisterMemory(memory.address + at, length, FlagsFor(access));
+      if (!region.ok() && nic->dead()) region = nullptr;  // Nothing goes over it any more.
+      if (!region.ok()) {
+        for (size_t i = 0; i < made.size(); ++i) nics_[i / parts.count]->DeregisterMemory(made[i]);
+        return region.status();
+      }
+      made.push_back(*region);
     }
-    made.push_back(*region);
   }
   return made;
 }
 
 Result<std::string> Registry::Register(const RegionName& name, const Memory& memory, Access access) {
   WC_RETURN_IF_ERROR(Check(name, memory));
+  WC_ASSIGN_OR_RETURN(const Parts parts, Cut(memory.length));
   WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
   WC_RETURN_IF_ERROR(Claim(name.id));
-  auto registered = RegisterEverywhere(memory, access);
+  auto registered = RegisterEverywhere(memory, parts, access);
   const std::lock_guard lock(commands_.mutex());
   if (!registered.ok()) {
     regions_.erase(name.id);
@@ -83,6 +103,7 @@ Result<std::string> Registry::Register(const RegionName& name, const Memory& mem
                 .access = static_cast<uint8_t>(access),
                 .base = reinterpret_cast<uint64_t>(memory.address),
                 .length = memory.length,
+                .part = parts.length,
                 .rkeys = {}};
   // Without a key nothing can be reached, whatever else a peer knows.
   for (const ibv_mr* region : *registered) {
@@ -95,6 +116,7 @@ Result<std::string> Registry::Register(const RegionName& name, const Memory& mem
                             .access = access,
                             .live = true,
                             .uses = 0,
+                            .parts = parts,
                             .registered = std::move(*registered)},
                 lock);
   return Encode(key);
@@ -139,6 +161,7 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
                            .access = static_cast<Access>(parsed.access),
                            .base = parsed.base,
                            .length = length,
+                           .parts = *CutInto(parsed.part, parsed.length),
                            .rkeys = std::move(parsed.rkeys)}},
                 lock);
   return static_cast<RemoteRegion>(index);
@@ -155,7 +178,9 @@ void Registry::CloseLink(LinkId link) {
 }
 
 void Registry::FreeRegion(LocalRegion& region) {
-  for (size_t i = 0; i < region.registered.size(); ++i) nics_[i]->DeregisterMemory(region.registered[i]);
+  for (size_t i = 0; i < region.registered.size(); ++i) {
+    nics_[i / region.parts.count]->DeregisterMemory(region.registered[i]);
+  }
   region.registered.clear();
   const std::lock_guard lock(commands_.mutex());
   regions_.erase(region.id);

@@ -55,7 +55,10 @@ class Registry {
     std::vector<uint32_t> free;
   };
   Status Check(const RegionName& name, const Memory& memory) const;
-  Result<std::vector<ibv_mr*>> RegisterEverywhere(const Memory& memory, Access access) const;
+  /// As few parts as all NICs take.
+  [[nodiscard]] Result<Parts> Cut(uint64_t length) const;
+  Result<std::vector<ibv_mr*>> RegisterEverywhere(const Memory& memory, const Parts& parts,
+                                                  Access access) const;
   Status Claim(uint32_t id);
 
   Nics nics_;

@@ -168,19 +168,23 @@ TEST(VerbsAddressTest, BlobsComeBackAndNothingElseDoes) {
       .cookie = 8,
       .rails = {
           {.offered = 0, .nic = 2, .address = RoceAt(1, 2, 3, 5, 24), .control = {9, 9}, .data = {{7, 7}}}}};
-  const RegionKey key{.id = 1, .generation = 2, .access = 1, .base = 4096, .length = 10, .rkeys = {5, 6}};
+  const RegionKey key{
+      .id = 1, .generation = 2, .access = 1, .base = 4096, .length = 10, .part = 10, .rkeys = {5, 6}};
+  RegionKey cut = key;
+  cut.part = 9;
   ASSERT_TRUE(ParseOffer(Encode(offer)).ok());
   ASSERT_TRUE(ParseAnswer(Encode(answer)).ok());
   ASSERT_TRUE(ParseRegionKey(Encode(key)).ok());
   EXPECT_EQ(Encode(*ParseOffer(Encode(offer))), Encode(offer));
   EXPECT_EQ(Encode(*ParseAnswer(Encode(answer))), Encode(answer));
   EXPECT_EQ(Encode(*ParseRegionKey(Encode(key))), Encode(key));
-  for (size_t cut = 0; cut < Encode(offer).size(); ++cut)
-    EXPECT_FALSE(ParseOffer(Encode(offer).substr(0, cut)).ok());
-  for (size_t cut = 0; cut < Encode(answer).size(); ++cut)
-    EXPECT_FALSE(ParseAnswer(Encode(answer).substr(0, cut)).ok());
-  for (size_t cut = 0; cut < Encode(key).size(); ++cut)
-    EXPECT_FALSE(ParseRegionKey(Encode(key).substr(0, cut)).ok());
+  EXPECT_EQ(Encode(*ParseRegionKey(Encode(cut))), Encode(cut));
+  for (size_t left = 0; left < Encode(offer).size(); ++left)
+    EXPECT_FALSE(ParseOffer(Encode(offer).substr(0, left)).ok());
+  for (size_t left = 0; left < Encode(answer).size(); ++left)
+    EXPECT_FALSE(ParseAnswer(Encode(answer).substr(0, left)).ok());
+  for (size_t left = 0; left < Encode(key).size(); ++left)
+    EXPECT_FALSE(ParseRegionKey(Encode(key).substr(0, left)).ok());
   EXPECT_FALSE(ParseOffer(Encode(offer) + 'x').ok());
   Offer bad = offer;
   bad.nics[0].control.psn = 1U << 24;
@@ -191,6 +195,14 @@ TEST(VerbsAddressTest, BlobsComeBackAndNothingElseDoes) {
   RegionKey wraps = key;
   wraps.base = ~uint64_t{0};
   EXPECT_FALSE(ParseRegionKey(Encode(wraps)).ok());
+  for (const uint64_t part : {0, 4}) {  // None; three parts of two keys.
+    cut.part = part;
+    EXPECT_FALSE(ParseRegionKey(Encode(cut)).ok());
+  }
+  cut.length = 1 << 20;  // More parts than there may be.
+  cut.part = 4096;
+  cut.rkeys.resize(256);
+  EXPECT_FALSE(ParseRegionKey(Encode(cut)).ok());
   std::string other_release = Encode(offer);
   other_release[0] = 9;
   EXPECT_NE(ParseOffer(other_release).status().message().find("version 9"), std::string::npos);

@@ -35,6 +35,9 @@ TEST_F(VerbsRefusalTest, ATransportThatCannotBeMadeSaysWhyAndLeavesNothing) {
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.status().code(), Code::kUnavailable);
     EXPECT_THAT(made.status().message(), ::testing::AnyOf(HasSubstr("nic0"), HasSubstr("no RDMA device")));
+    if (call == Call::kRegMr) {
+      EXPECT_THAT(made.status().message(), HasSubstr("ulimit -l"));
+    }
     const fake::Counters left = world.fabric.CountersOf(*host, 0);
     EXPECT_EQ(left.contexts + left.pds + left.cqs + left.srqs + left.mrs + left.channels, 0);
   }
@@ -59,15 +62,28 @@ TEST_F(VerbsRefusalTest, MemoryThatCannotBePinnedNamesTheLimit) {
   EXPECT_TRUE(a.side->transport().Register(name, memory.memory(), Access::kReadWrite).ok());
 }
 
-TEST_F(VerbsRefusalTest, ARegionThatIsTooLargeForADeviceSaysSo) {
+TEST_F(VerbsRefusalTest, ADeviceThatTakesNoMoreRegionsSaysHowManyItTakes) {
   fake::HostConfig host = Nics(1);
-  host.devices[0].max_mr_size = 1 << 20;
+  host.devices[0].max_mr = 3;  // The receive buffers, that of Start, and one more.
   a = world.Start(host);
-  const TestMemory memory((1 << 20) + 4096, false);
+  const TestMemory memory(4096, false);
+  a.side->Register(memory, Access::kReadWrite);
   const auto refused = a.side->transport().Register({.owner = a.side->self(), .id = 50, .generation = 1},
                                                     memory.memory(), Access::kReadWrite);
   EXPECT_EQ(refused.status().code(), Code::kExhausted);
-  EXPECT_THAT(refused.status().message(), HasSubstr("1048576"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("at most 3 regions"));
+}
+
+TEST_F(VerbsRefusalTest, ARegionOfTooManyPartsSaysSo) {
+  fake::HostConfig host = Nics(1);
+  host.devices[0].max_mr_size = 64 << 10;
+  a = world.Start(host);
+  const TestMemory memory(Parts::kMost * (64 << 10) + 1, false);
+  const auto refused = a.side->transport().Register({.owner = a.side->self(), .id = 50, .generation = 1},
+                                                    memory.memory(), Access::kReadWrite);
+  EXPECT_EQ(refused.status().code(), Code::kExhausted);
+  EXPECT_THAT(refused.status().message(), HasSubstr("nic0 registers at most 65536 bytes"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("several regions"));
 }
 
 TEST_F(VerbsRefusalTest, AnOfferNeedsAControlAndADataQueuePair) {
