@@ -115,6 +115,9 @@ class Looker {
       if (attr.phys_port_cnt > 1) port.name += StrCat(":", number);
       if (const Status usable = Ask(api, context, settings_, port); !usable.ok())
         port.refused = usable.message();
+      // Also one that is down: it is opened, and waited for.
+      if (wish_.Allows(port.device, number) && ++opened_ > kMaxNics)
+        port.refused = StrCat("one too many: a process uses ", kMaxNics, ", chosen by the setting nics");
       Finish(std::move(port));
     }
     api.CloseDevice(context);
@@ -151,6 +154,7 @@ class Looker {
   const Settings& settings_;
   const Sysfs& sysfs_;
   NicWish wish_;
+  size_t opened_ = 0;
   std::vector<RdmaPort> ports_;
 };
 

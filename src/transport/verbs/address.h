@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "topology/nic_wish.h"
 #include "weightcast/status.h"
 
 namespace weightcast::transport::verbs {
@@ -38,7 +39,7 @@ struct QueueName {
   uint32_t psn = 0;
 };
 
-inline constexpr size_t kMaxNics = 16;
+using topology::kMaxNics;
 inline constexpr size_t kMaxLanes = 64;
 
 /// What the initiator has made: for each device a control queue pair and data ones.

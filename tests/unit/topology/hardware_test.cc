@@ -160,6 +160,21 @@ TEST(LookAtHardware, SaysWhyAPortIsNotUsed) {
   EXPECT_THAT(NamesOf(again, again.NearestToNodes()[0][0]), ElementsAre("mlx5_0", "mlx5_3", "mlx5_4"));
 }
 
+/// As many as the verbs transport opens, in the same order; those that are left out do not count.
+TEST(LookAtHardware, UsesNoMorePortsThanAProcessDoes) {
+  Tree tree;
+  fake::Fabric fabric;
+  const auto host = fabric.NewHost(Devices("nic", 19));
+  fabric.SetLink(*host, 3, fake::Link::kDown);
+  Settings settings;
+  settings.nics = "^nic0";
+  const auto hardware = LookAtHardware(settings, Api(host), Sysfs(tree.root()));
+  ASSERT_THAT(hardware.ports, SizeIs(19));
+  EXPECT_EQ(hardware.ports[16].refused, "");
+  EXPECT_THAT(hardware.ports[17].refused, AllOf(HasSubstr("16"), HasSubstr("nics")));
+  EXPECT_THAT(hardware.ports[18].refused, HasSubstr("16"));
+}
+
 TEST(LookAtHardware, SaysWhyThereIsNoGid) {
   Tree tree;
   fake::Fabric fabric;
