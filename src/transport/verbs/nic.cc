@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "topology/device_file.h"
-#include "transport/verbs/gid.h"
+#include "topology/gid.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -130,7 +130,7 @@ Status Nic::ReadAddress() {
   found.mtu = static_cast<uint8_t>(attr.active_mtu);
   found.lid = attr.lid;
   found.reads = static_cast<uint8_t>(std::clamp(limits_.max_qp_rd_atom, 1, kReads));
-  auto gid = ChooseGid(*api_, context_, port_, attr, gid_setting_);
+  auto gid = topology::ChooseGid(*api_, context_, port_, attr, gid_setting_);
   if (!gid.ok()) return {gid.status().code(), StrCat(name_, ": ", gid.status().message())};
   found.gid = gid->gid;
   found.subnet_bits = gid->subnet_bits;
