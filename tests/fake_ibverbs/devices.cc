@@ -110,13 +110,16 @@ FakeIbverbs::~FakeIbverbs() {
   }
 }
 
-int FakeIbverbs::Refused(Call call) {
+int FakeIbverbs::Planned(Call call) {
   Host::Failure& failure = host_.failures[static_cast<size_t>(call)];
-  if (failure.times > 0 && (failure.countdown == 0 || --failure.countdown == 0)) {
-    --failure.times;
-    return failure.error;
-  }
-  return host_.dead ? EIO : 0;
+  if (failure.times == 0 || (failure.countdown > 0 && --failure.countdown > 0)) return 0;
+  --failure.times;
+  return failure.error;
+}
+
+int FakeIbverbs::Refused(Call call) {
+  const int error = Planned(call);
+  return error == 0 && host_.dead ? EIO : error;
 }
 
 void FakeIbverbs::AwaitAcks(std::unique_lock<std::mutex>& lock, const uint32_t& owed, const char* kind) {

@@ -100,6 +100,7 @@ enum class Call {
   kAllocPd,
   kRegMr,
   kRegDmabufMr,
+  kDeregMr,
   kCreateCompChannel,
   kCreateCq,
   kCreateSrq,

@@ -68,7 +68,9 @@ class FakeIbverbs final : public drivers::Ibverbs {
   [[nodiscard]] std::string EventText(ibv_event_type type) const override;
 
  private:
-  /// The errno of a planned failure or of a dead host; 0: go on. Lock held.
+  /// The errno of a planned failure; 0: go on. Lock held.
+  int Planned(Call call);
+  /// Also of a dead host.
   int Refused(Call call);
   /// Waits until nobody owes an acknowledgement for `object`.
   void AwaitAcks(std::unique_lock<std::mutex>& lock, const uint32_t& owed, const char* kind);

@@ -101,6 +101,7 @@ ibv_mr* FakeIbverbs::RegDmabufMr(ibv_pd* pd, uint64_t offset, size_t length, uin
 
 int FakeIbverbs::DeregMr(ibv_mr* mr) {
   const std::lock_guard lock(core_->mutex);
+  if (const int error = Planned(Call::kDeregMr); error != 0) return error;
   Mr& mine = *static_cast<Mr*>(mr);
   core_->Forget(mine);
   if (mine.mapping != nullptr) munmap(mine.mapping, mine.mapping_length);

@@ -163,11 +163,10 @@ Result<ibv_mr*> Nic::RegisterMemory(std::byte* base, uint64_t length, int access
       StrCat(name_, " cannot register ", HumanBytes(static_cast<double>(length)), ": ", ErrnoText(error)));
 }
 
-void Nic::DeregisterMemory(ibv_mr* region) const {
-  if (region == nullptr) return;
-  if (const int error = api_->DeregMr(region); error != 0) {
-    WC_LOG(kError, name_, ": a region stays registered: ", ErrnoText(error));
-  }
+Status Nic::DeregisterMemory(ibv_mr* region) const {
+  const int error = region == nullptr ? 0 : api_->DeregMr(region);
+  if (error == 0) return Status::Ok();
+  return {Code::kInternal, StrCat(name_, ": a region stays registered: ", ErrnoText(error))};
 }
 
 // --- Queue pairs

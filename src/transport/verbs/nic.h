@@ -59,7 +59,8 @@ class Nic {
   // --- Memory
   /// kExhausted and kUnavailable say which limit was met and what to do.
   Result<ibv_mr*> RegisterMemory(std::byte* base, uint64_t length, int access) const;
-  void DeregisterMemory(ibv_mr* region) const;
+  /// Not ok: the device may still let peers at it.
+  [[nodiscard]] Status DeregisterMemory(ibv_mr* region) const;
 
   // --- Queue pairs that complete here
   /// The number under which its completions find it, upper half of a work request's id.

@@ -127,6 +127,7 @@ ibv_ah_attr Queue::Path(const Address& peer, const Settings& settings) const {
 }
 
 Status Queue::Connect(const Address& peer, const QueueName& name, const Settings& settings) {
+  if (nic_.dead()) return nic_.why_down();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   attr.ah_attr = Path(peer, settings);

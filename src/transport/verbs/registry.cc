@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/strings.h"
 #include "memory/populate.h"
 
@@ -78,7 +79,10 @@ Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const Memory& memory, 
       auto region = nic->RegisterMemory(memory.address + at, length, FlagsFor(access));
       if (!region.ok() && nic->dead()) region = nullptr;  // Nothing goes over it any more.
       if (!region.ok()) {
-        for (size_t i = 0; i < made.size(); ++i) nics_[i / parts.count]->DeregisterMemory(made[i]);
+        for (size_t i = 0; i < made.size(); ++i) {  // Nobody has a key of it yet.
+          const Status undone = nics_[i / parts.count]->DeregisterMemory(made[i]);
+          if (!undone.ok()) WC_LOG(kError, "verbs: ", undone.message());
+        }
         return region.status();
       }
       made.push_back(*region);
@@ -177,13 +181,22 @@ void Registry::CloseLink(LinkId link) {
   links_.erase(link);
 }
 
-void Registry::FreeRegion(LocalRegion& region) {
+bool Registry::TakeOut(LocalRegion& region) {
+  bool out = true;
   for (size_t i = 0; i < region.registered.size(); ++i) {
-    nics_[i / region.parts.count]->DeregisterMemory(region.registered[i]);
+    Nic& nic = *nics_[i / region.parts.count];
+    const Status deregistered = nic.DeregisterMemory(region.registered[i]);
+    if (deregistered.ok()) continue;
+    nic.Die(deregistered.message());
+    out = false;
   }
   region.registered.clear();
+  return out;
+}
+
+void Registry::FreeRegion(uint32_t id) {
   const std::lock_guard lock(commands_.mutex());
-  regions_.erase(region.id);
+  regions_.erase(id);
 }
 
 void Registry::FreeImport(LinkId link, RemoteRegion region) {

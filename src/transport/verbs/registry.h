@@ -44,8 +44,11 @@ class Registry {
   // --- The holder of progress
   void OpenLink(LinkId link, Incarnation peer);
   void CloseLink(LinkId link);
-  /// Takes its memory out of the NICs. Its Deregistered is on its way: its id may be used again.
-  void FreeRegion(LocalRegion& region);
+  /// Takes its memory out of the NICs. False: one does not let go of it, and is dead from here on. Then it is
+  /// safe once that NIC has no queue pairs.
+  [[nodiscard]] bool TakeOut(LocalRegion& region);
+  /// Its Deregistered is on its way: its id may be used again.
+  void FreeRegion(uint32_t id);
   void FreeImport(LinkId link, RemoteRegion region);
 
  private:

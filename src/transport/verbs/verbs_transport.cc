@@ -70,7 +70,7 @@ VerbsTransport::~VerbsTransport() {
   farewells_.clear();
   links_.clear();
   RunCommands();
-  regions_.ForEach([this](LocalRegion& region) { registry_.FreeRegion(region); });
+  regions_.ForEach([this](LocalRegion& region) { (void)registry_.TakeOut(region); });
   for (const auto& nic : nics_) {
     poller_.Remove(nic->completion_fd());
     poller_.Remove(nic->event_fd());
@@ -127,8 +127,19 @@ void VerbsTransport::Run(Command& command) {
 }
 
 void VerbsTransport::OnRegionEnded(LocalRegion& region) {
-  registry_.FreeRegion(region);
-  events_.Push(Deregistered{region.id});
+  if (!registry_.TakeOut(region)) return held_regions_.push_back(region.id);
+  EndRegion(region.id);
+}
+
+void VerbsTransport::EndRegion(uint32_t id) {
+  registry_.FreeRegion(id);
+  events_.Push(Deregistered{id});
+}
+
+void VerbsTransport::EndHeldRegions() {
+  const auto reachable = [](const auto& nic) { return nic->dead() && nic->queues() > 0; };
+  if (held_regions_.empty() || std::ranges::any_of(nics_, reachable)) return;
+  for (const uint32_t id : std::exchange(held_regions_, {})) EndRegion(id);
 }
 
 // --- Links
@@ -212,8 +223,9 @@ Transport::Progressed VerbsTransport::Progress(std::span<Event> out) {
     // First what is there: an answer that waits is no answer that is late.
     PollNics();
     if (next_step_ != TimePoint::max()) StepTimers();
-    if (turns_++ % kTurns == 0) LookAtNics();
+    if (turns_++ % kTurns == 0 || !held_regions_.empty()) LookAtNics();
     ContinueLinks();
+    EndHeldRegions();
   }
   return {.events = events_.Take(out), .moved = moved_};
 }

@@ -66,6 +66,8 @@ class VerbsTransport final : public Transport {
   void RunCommands();
   void Run(Command& command);
   void OnRegionEnded(LocalRegion& region);
+  void EndRegion(uint32_t id);
+  void EndHeldRegions();
   void PollNics();
   void LookAtNics();
   void ContinueLinks();
@@ -86,6 +88,8 @@ class VerbsTransport final : public Transport {
   std::vector<LinkId> touched_;
   std::vector<LinkId> touched_now_;
   std::vector<Command> commands_;
+  /// Deregistered, but a dead NIC still has them: until no queue pair there is left.
+  std::vector<uint32_t> held_regions_;
   std::map<LinkId, std::unique_ptr<Link>> links_;
   std::vector<Farewell> farewells_;
   /// Devices' events are looked at after each sleep, and every so many turns of one who does not sleep.

@@ -281,6 +281,24 @@ TEST_F(VerbsRefusalTest, ADeviceThatDiesIsNotUsedAgain) {
   }
 }
 
+/// Peers could go on writing to it there: the device is given up first.
+TEST_F(VerbsRefusalTest, ADeviceThatDoesNotLetGoOfARegionIsGivenUp) {
+  Join(Nics(2));
+  const TestMemory memory(4096, false);
+  const Described region = b.side->Register(memory, Access::kReadWrite);
+  testing::internal::CaptureStderr();
+  world.fabric.Fail(*b.host, Call::kDeregMr, 1, EBUSY);
+  b.side->transport().Deregister(region.name.id);
+  ASSERT_TRUE(Until([&] { return b.side->deregistered.contains(region.name.id); }));
+  EXPECT_EQ(QueuePairs(b, 0), 0);
+  EXPECT_EQ(QueuePairs(b, 1), 3);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, HasSubstr("nic0: a region stays registered"));
+  EXPECT_EQ(std::ranges::count(told, '\n'), 1) << told;
+  ExpectWorks(1);
+  b.side->RegisterAs(region.name.id, 9, memory, Access::kReadWrite);  // Its id is free.
+}
+
 TEST_F(VerbsRefusalTest, ADeviceThatTakesNoReceivesIsGivenUpWithOneLine) {
   Join(Nics(2));
   testing::internal::CaptureStderr();
