@@ -12,7 +12,7 @@
 #include "transport/refusals.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/outbox.h"
-#include "transport/tcp/region_table.h"
+#include "transport/tcp/regions.h"
 #include "weightcast/clock.h"
 
 namespace weightcast::transport::tcp {
@@ -20,7 +20,7 @@ namespace weightcast::transport::tcp {
 /// What all lanes of a transport have in common. Outlives them.
 struct LaneShared {
   const Poller& poller;
-  RegionTable& regions;
+  Regions& regions;
   EventQueue& events;
   uint64_t& stale_signals;
   uint32_t& wanting;     ///< How many lanes want attention though no socket may say so.

@@ -8,7 +8,7 @@ namespace {
 constexpr uint64_t kBudget = 2U << 20;
 }  // namespace
 
-Outbox::Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, RegionTable& regions)
+Outbox::Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions)
     : link_(link),
       lane_(lane),
       depth_(depth),

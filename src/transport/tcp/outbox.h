@@ -6,7 +6,7 @@
 #include "transport/event_queue.h"
 #include "transport/ring.h"
 #include "transport/tcp/frame.h"
-#include "transport/tcp/region_table.h"
+#include "transport/tcp/regions.h"
 #include "transport/tcp/send_batch.h"
 
 namespace weightcast::transport::tcp {
@@ -22,7 +22,7 @@ struct ImportedRegion {
 /// size; whatever would need more is refused (own operations) or a violation (the peer's).
 class Outbox {
  public:
-  Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, RegionTable& regions);
+  Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions);
 
   // --- Own operations
   [[nodiscard]] bool HasRoom() const { return !operations_.full() && operations_.size() < depth_; }
@@ -104,7 +104,7 @@ class Outbox {
   uint32_t lane_;
   uint32_t depth_;
   EventQueue& events_;
-  RegionTable& regions_;
+  Regions& regions_;
   Ring<Operation> operations_;  ///< By sequence.
   uint32_t next_to_send_ = 0;
   uint32_t next_to_ack_ = 0;

@@ -4,7 +4,6 @@
 
 #include "base/strings.h"
 #include "memory/populate.h"
-#include "transport/tcp/region_table.h"
 
 namespace weightcast::transport::tcp {
 namespace {
@@ -30,7 +29,14 @@ Status Registry::Register(const RegionName& name, const Memory& memory, Access a
   if (!regions_.insert(name.id).second) {
     return {Code::kInvalidArgument, StrCat("region id ", name.id, " is in use; deregister it first")};
   }
-  commands_.Put(AddRegion{name, memory, access}, lock);
+  commands_.Put(LocalRegion{.base = memory.address,
+                            .length = memory.length,
+                            .id = name.id,
+                            .generation = name.generation,
+                            .access = access,
+                            .live = true,
+                            .uses = 0},
+                lock);
   return Status::Ok();
 }
 

@@ -10,16 +10,12 @@
 #include "memory/memory.h"
 #include "transport/command_queue.h"
 #include "transport/tcp/outbox.h"
+#include "transport/tcp/regions.h"
 #include "transport/types.h"
 
 namespace weightcast::transport::tcp {
 
 /// What any thread may ask of a transport, kept for the thread that drives progress.
-struct AddRegion {
-  RegionName name;
-  Memory memory;
-  Access access = Access::kLocal;
-};
 struct RemoveRegion {
   uint32_t id = 0;
 };
@@ -28,7 +24,7 @@ struct AddImport {
   uint32_t index = 0;
   ImportedRegion region;
 };
-using Command = std::variant<AddRegion, RemoveRegion, AddImport>;
+using Command = std::variant<LocalRegion, RemoveRegion, AddImport>;
 
 /// The half of a transport that other threads see: which names are taken, and commands on their way.
 /// All functions are thread safe.

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "transport/tcp/frame.h"
-#include "transport/tcp/region_table.h"
+#include "transport/tcp/regions.h"
 
 namespace weightcast::transport::tcp {
 

@@ -47,7 +47,7 @@ TcpTransport::TcpTransport(const TransportOptions& options, Poller poller, Timer
       timer_(std::move(timer)),
       door_(poller_, MakeKey(KeyKind::kListener), MakeKey(KeyKind::kVisitor), settings_.connect_timeout,
             settings_.lease),
-      regions_([this] { RunCommands(); }, [this](uint32_t id) { OnRegionEnded(id); }) {}
+      regions_([this] { RunCommands(); }, [this](LocalRegion& region) { OnRegionEnded(region.id); }) {}
 
 TcpTransport::~TcpTransport() = default;
 
@@ -89,13 +89,13 @@ void TcpTransport::RunCommands() {
 }
 
 void TcpTransport::Run(const Command& command) {
-  if (const auto* region = std::get_if<AddRegion>(&command)) {
-    regions_.Add(region->name, region->memory, region->access);
+  if (const auto* region = std::get_if<LocalRegion>(&command)) {
+    regions_.Add(*region);
   } else if (const auto* removed = std::get_if<RemoveRegion>(&command)) {
-    const LocalRegion* retired = regions_.Retire(removed->id);
+    LocalRegion* const retired = regions_.Retire(removed->id);
     if (retired == nullptr) return;
     for (const auto& [id, link] : links_) link->Forget(*retired);
-    regions_.EndIfUnused(*retired);
+    regions_.Unuse(*retired);
   } else if (const auto* import = std::get_if<AddImport>(&command)) {
     if (Link* link = Find(import->link); link != nullptr) link->AddImport(import->index, import->region);
   }

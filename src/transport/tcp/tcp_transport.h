@@ -12,7 +12,7 @@
 #include "transport/event_queue.h"
 #include "transport/tcp/door.h"
 #include "transport/tcp/link.h"
-#include "transport/tcp/region_table.h"
+#include "transport/tcp/regions.h"
 #include "transport/tcp/registry.h"
 #include "transport/transport.h"
 #include "weightcast/settings.h"
@@ -80,7 +80,7 @@ class TcpTransport final : public Transport, private Door::Host {
   TimerFd timer_;
   Registry registry_;
   Door door_;
-  RegionTable regions_;
+  Regions regions_;
   EventQueue events_;
   uint64_t stale_signals_ = 0;
   uint32_t wanting_ = 0;  ///< See LaneShared.

@@ -8,8 +8,6 @@
 namespace weightcast::transport::verbs {
 namespace {
 
-/// Regions that a peer may have here are known by small ids as well.
-constexpr uint32_t kMaxPeerRegion = kMaxRegionId;
 /// What a peer may take back before the first of it is fenced.
 constexpr size_t kMostBarriers = 1U << 16;
 
@@ -114,7 +112,7 @@ void Link::OnControl(const ControlMessage& message) {
 }
 
 void Link::OnRegionOver(const RegionOver& over) {
-  if (over.id >= kMaxPeerRegion)
+  if (over.id >= kMaxRegionId)
     return GoDown({Code::kProtocol, "the peer takes back a region that cannot be"});
   if (over.id >= over_regions_.size()) over_regions_.resize(over.id + 1);
   over_regions_[over.id] = std::max(over_regions_[over.id], over.generation);
