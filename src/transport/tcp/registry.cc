@@ -2,14 +2,9 @@
 
 #include <utility>
 
-#include "base/strings.h"
 #include "memory/populate.h"
 
 namespace weightcast::transport::tcp {
-namespace {
-/// Far more than any plan has; a peer's descriptors must not make us grow without end.
-constexpr uint32_t kMaxImports = 1U << 20;
-}  // namespace
 
 Status Registry::Create() { return commands_.Create(); }
 
@@ -17,18 +12,10 @@ Status Registry::Register(const RegionName& name, const Memory& memory, Access a
   if (memory.kind != MemoryKind::kHost) {
     return {Code::kInvalidArgument, "tcp moves host memory only; stage device memory through host memory"};
   }
-  if (memory.address == nullptr || memory.length == 0) {
-    return {Code::kInvalidArgument, "a region needs at least one byte of memory"};
-  }
-  if (name.generation == 0 || name.id >= kMaxRegionId) {
-    return {Code::kInvalidArgument, StrCat("region ", name.id, ", generation ", name.generation,
-                                           ": ids are below ", kMaxRegionId, ", generations above 0")};
-  }
+  WC_RETURN_IF_ERROR(RegionNames::Check(name, memory));
   WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
   const std::lock_guard lock(commands_.mutex());
-  if (!regions_.insert(name.id).second) {
-    return {Code::kInvalidArgument, StrCat("region id ", name.id, " is in use; deregister it first")};
-  }
+  WC_RETURN_IF_ERROR(names_.Claim(name.id));
   commands_.Put(LocalRegion{.base = memory.address,
                             .length = memory.length,
                             .id = name.id,
@@ -42,7 +29,7 @@ Status Registry::Register(const RegionName& name, const Memory& memory, Access a
 
 void Registry::Deregister(uint32_t id) {
   const std::lock_guard lock(commands_.mutex());
-  if (regions_.contains(id)) commands_.Put(RemoveRegion{id}, lock);
+  if (names_.Has(id)) commands_.Put(RemoveRegion{id}, lock);
 }
 
 Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
@@ -50,45 +37,29 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
   if (!key.empty()) return Status(Code::kProtocol, "the peer's key of a region is not tcp's");
   if (name.generation == 0) return Status(Code::kProtocol, "the peer's region has no generation");
   const std::lock_guard lock(commands_.mutex());
-  const auto found = links_.find(link);
-  if (found == links_.end()) return Status(Code::kUnavailable, "the link to this peer is closed");
-  Imports& imports = found->second;
-  if (name.owner != imports.peer) {
-    return Status(Code::kInvalidArgument, "the region belongs to another process than this link's peer");
-  }
-  uint32_t index = imports.next;
-  if (!imports.free.empty()) {
-    index = imports.free.back();
-    imports.free.pop_back();
-  } else if (index < kMaxImports) {
-    ++imports.next;
-  } else {
-    return Status(Code::kExhausted, StrCat(kMaxImports, " regions of this peer are imported; release some"));
-  }
+  WC_ASSIGN_OR_RETURN(const uint32_t index, names_.Import(link, name));
   commands_.Put(AddImport{link, index, {name.id, name.generation, length}}, lock);
   return static_cast<RemoteRegion>(index);
 }
 
 void Registry::OpenLink(LinkId link, Incarnation peer) {
   const std::lock_guard lock(commands_.mutex());
-  links_[link] = {.peer = peer, .next = 0, .free = {}};
+  names_.OpenLink(link, peer);
 }
 
 void Registry::CloseLink(LinkId link) {
   const std::lock_guard lock(commands_.mutex());
-  links_.erase(link);
+  names_.CloseLink(link);
 }
 
 void Registry::FreeRegion(uint32_t id) {
   const std::lock_guard lock(commands_.mutex());
-  regions_.erase(id);
+  names_.Free(id);
 }
 
 void Registry::FreeImport(LinkId link, RemoteRegion region) {
   const std::lock_guard lock(commands_.mutex());
-  if (const auto found = links_.find(link); found != links_.end()) {
-    found->second.free.push_back(static_cast<uint32_t>(region));
-  }
+  names_.Release(link, region);
 }
 
 }  // namespace weightcast::transport::tcp

@@ -1,14 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <set>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "memory/memory.h"
 #include "transport/command_queue.h"
+#include "transport/region_names.h"
 #include "transport/tcp/outbox.h"
 #include "transport/tcp/regions.h"
 #include "transport/types.h"
@@ -47,15 +46,8 @@ class Registry {
   [[nodiscard]] CommandQueue<Command>& commands() { return commands_; }
 
  private:
-  struct Imports {
-    Incarnation peer = 0;
-    uint32_t next = 0;
-    std::vector<uint32_t> free;
-  };
-
   CommandQueue<Command> commands_;  ///< Its mutex guards what follows.
-  std::set<uint32_t> regions_;      ///< Ids in use, until their Deregistered.
-  std::map<LinkId, Imports> links_;
+  RegionNames names_;
 };
 
 }  // namespace weightcast::transport::tcp

@@ -10,9 +10,6 @@
 namespace weightcast::transport::verbs {
 namespace {
 
-/// Far more than any plan has; a peer's descriptors must not make us grow without end.
-constexpr uint32_t kMaxImports = 1U << 20;
-
 /// What the hardware lets peers do: it knows no grants, so a region under grants is open to writes.
 int FlagsFor(Access access) {
   switch (access) {
@@ -35,25 +32,17 @@ Status Registry::Create(Nics nics) {
   return commands_.Create();
 }
 
-Status Registry::Check(const RegionName& name, const Memory& memory) const {
+Status Registry::Check(const RegionName& name, const Memory& memory) {
   if (memory.kind != MemoryKind::kHost) {
     return {Code::kInvalidArgument,
             "verbs moves host memory only so far; stage device memory through host memory"};
   }
-  if (memory.address == nullptr || memory.length == 0) {
-    return {Code::kInvalidArgument, "a region needs at least one byte of memory"};
-  }
-  if (name.generation == 0 || name.id >= kMaxRegionId) {
-    return {Code::kInvalidArgument, StrCat("region ", name.id, ", generation ", name.generation,
-                                           ": ids are below ", kMaxRegionId, ", generations above 0")};
-  }
-  return Status::Ok();
+  return RegionNames::Check(name, memory);
 }
 
 Status Registry::Claim(uint32_t id) {
   const std::lock_guard lock(commands_.mutex());
-  if (regions_.insert(id).second) return Status::Ok();
-  return {Code::kInvalidArgument, StrCat("region id ", id, " is in use; deregister it first")};
+  return names_.Claim(id);
 }
 
 Result<Parts> Registry::Cut(uint64_t length) const {
@@ -99,7 +88,7 @@ Result<std::string> Registry::Register(const RegionName& name, const Memory& mem
   auto registered = RegisterEverywhere(memory, parts, access);
   const std::lock_guard lock(commands_.mutex());
   if (!registered.ok()) {
-    regions_.erase(name.id);
+    names_.Free(name.id);
     return registered.status();
   }
   RegionKey key{.id = name.id,
@@ -128,7 +117,7 @@ Result<std::string> Registry::Register(const RegionName& name, const Memory& mem
 
 void Registry::Deregister(uint32_t id) {
   const std::lock_guard lock(commands_.mutex());
-  if (regions_.contains(id)) commands_.Put(RemoveRegion{id}, lock);
+  if (names_.Has(id)) commands_.Put(RemoveRegion{id}, lock);
 }
 
 Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
@@ -143,21 +132,7 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
     return Status(Code::kProtocol, "the peer's region has an access that is not known here");
   }
   const std::lock_guard lock(commands_.mutex());
-  const auto found = links_.find(link);
-  if (found == links_.end()) return Status(Code::kUnavailable, "the link to this peer is closed");
-  Imports& imports = found->second;
-  if (name.owner != imports.peer) {
-    return Status(Code::kInvalidArgument, "the region belongs to another process than this link's peer");
-  }
-  uint32_t index = imports.next;
-  if (!imports.free.empty()) {
-    index = imports.free.back();
-    imports.free.pop_back();
-  } else if (index < kMaxImports) {
-    ++imports.next;
-  } else {
-    return Status(Code::kExhausted, StrCat(kMaxImports, " regions of this peer are imported; release some"));
-  }
+  WC_ASSIGN_OR_RETURN(const uint32_t index, names_.Import(link, name));
   commands_.Put(AddImport{link,
                           index,
                           {.id = name.id,
@@ -173,12 +148,12 @@ Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint6
 
 void Registry::OpenLink(LinkId link, Incarnation peer) {
   const std::lock_guard lock(commands_.mutex());
-  links_[link] = {.peer = peer, .next = 0, .free = {}};
+  names_.OpenLink(link, peer);
 }
 
 void Registry::CloseLink(LinkId link) {
   const std::lock_guard lock(commands_.mutex());
-  links_.erase(link);
+  names_.CloseLink(link);
 }
 
 bool Registry::TakeOut(LocalRegion& region) {
@@ -196,14 +171,12 @@ bool Registry::TakeOut(LocalRegion& region) {
 
 void Registry::FreeRegion(uint32_t id) {
   const std::lock_guard lock(commands_.mutex());
-  regions_.erase(id);
+  names_.Free(id);
 }
 
 void Registry::FreeImport(LinkId link, RemoteRegion region) {
   const std::lock_guard lock(commands_.mutex());
-  if (const auto found = links_.find(link); found != links_.end()) {
-    found->second.free.push_back(static_cast<uint32_t>(region));
-  }
+  names_.Release(link, region);
 }
 
 }  // namespace weightcast::transport::verbs

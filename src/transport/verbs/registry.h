@@ -1,8 +1,6 @@
 #pragma once
 
-#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +9,7 @@
 
 #include "memory/memory.h"
 #include "transport/command_queue.h"
+#include "transport/region_names.h"
 #include "transport/verbs/nic.h"
 #include "transport/verbs/regions.h"
 
@@ -52,12 +51,7 @@ class Registry {
   void FreeImport(LinkId link, RemoteRegion region);
 
  private:
-  struct Imports {
-    Incarnation peer = 0;
-    uint32_t next = 0;
-    std::vector<uint32_t> free;
-  };
-  Status Check(const RegionName& name, const Memory& memory) const;
+  static Status Check(const RegionName& name, const Memory& memory);
   /// As few parts as all NICs take.
   [[nodiscard]] Result<Parts> Cut(uint64_t length) const;
   Result<std::vector<ibv_mr*>> RegisterEverywhere(const Memory& memory, const Parts& parts,
@@ -66,8 +60,7 @@ class Registry {
 
   Nics nics_;
   CommandQueue<Command> commands_;  ///< Its mutex guards what follows.
-  std::set<uint32_t> regions_;      ///< Ids in use, until their Deregistered.
-  std::map<LinkId, Imports> links_;
+  RegionNames names_;
 };
 
 }  // namespace weightcast::transport::verbs
