@@ -116,16 +116,15 @@ def _wrapped_prefixes(module: nn.Module) -> list[tuple[str, str]]:
     """Prefixes of names that a wrapper has made longer, the longest first, and what they should be."""
     found = []
     for path, part in module.named_modules(remove_duplicate=False):
-        for wrapper in _class_names(type(part)) & _WRAPPERS.keys():
+        for wrapper in _class_names(part) & _WRAPPERS.keys():
             outer = _without_prefixes(path + "." if path else "")
             found.append((f"{outer}{_WRAPPERS[wrapper]}.", outer))
     return found[::-1]
 
 
-@functools.lru_cache
-def _class_names(kind: type) -> frozenset[str]:
-    """Of a class and its bases: so known without being imported."""
-    return frozenset(base.__name__ for base in kind.__mro__)
+def _class_names(module: nn.Module) -> set[str]:
+    """Of its class and that one's bases: so known without being imported."""
+    return {kind.__name__ for kind in type(module).__mro__}
 
 
 def _plain_name(key: str, wrapped: list[tuple[str, str]]) -> str:
@@ -149,7 +148,7 @@ def _refuse_hidden(module: nn.Module) -> None:
     """Modules whose tensors are not what they seem to be."""
     for path, part in module.named_modules():
         name = path or type(module).__name__
-        if "FullyShardedDataParallel" in _class_names(type(part)):
+        if "FullyShardedDataParallel" in _class_names(part):
             raise InvalidArgument(
                 f"{name} is an FSDP1 module, which hides its shards in flat parameters; use FSDP2 "
                 "(torch.distributed.fsdp.fully_shard)"
