@@ -243,7 +243,7 @@ class Mesh:
             try:
                 return self.links[rank].connection.notify(text, min(_SLICE, _left(deadline)))
             except TimedOut:
-                self.check()
+                self._check_alive()
                 if _left(deadline) == 0:
                     raise TimedOut(f"rank {rank} has taken no messages in time") from None
 
@@ -267,7 +267,8 @@ class Mesh:
         for rank, link in self.links.items():
             if gone := link.told.intersection(numbers):
                 link.told -= gone
-                self.say(rank, ["forget", *gone], deadline)
+                with contextlib.suppress(Error):  # Whoever is gone need not know; a call finds out.
+                    self.say(rank, ["forget", *gone], deadline)
 
     def begin(self, transfer: Transfer) -> None:
         """`wait` returns when it has ended."""
@@ -303,11 +304,14 @@ class Mesh:
                 if not link.has_left:
                     raise
 
-    def check(self) -> None:
-        """Raises when a peer is gone that has not left."""
+    def _check_alive(self) -> None:
         for link in self.links.values():
-            if not link.has_left:
+            try:
                 link.connection.check()
+            except PeerDead:
+                raise
+            except Error:
+                continue  # It may have left: its messages say so.
 
     def cause_of(self, error: Error) -> Error:
         """Why a call has failed. What another rank says of it counts more than that its connection has ended,
@@ -321,7 +325,7 @@ class Mesh:
                 except Error as found:
                     if self.was_told or isinstance(found, PeerDead):
                         return found
-                    if link.has_left:
+                    if link.has_left and link.connection.address in str(error):
                         return Unavailable(f"rank {rank} has left the group")
             if _left(deadline) == 0:
                 break
