@@ -1,4 +1,1 @@
-"""The reinforcement-learning loop: trainers learn, engines generate, weights flow (docs/rl.md).
-
-python -m weightcast.rl --help
-"""
+"""The reinforcement-learning loop: trainers learn, engines generate, weights flow (docs/rl.md)."""

@@ -1,0 +1,64 @@
+"""weightcast.rl.collectives: every way brings the trainers' weights to the engines."""
+
+import pytest
+
+from endpoints import SETTINGS
+from test_collective import free_address, run_all
+
+TRAINERS, ENGINES = 2, 2
+NAMES = ["tensor by tensor", "packed", "hierarchical", "fsdp2 gather", "weightcast.collective"]
+
+
+def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
+    import os
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+
+    from weightcast.rl.collectives import Roles, buckets_of, tensors_of, way_of
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    roles = Roles([0, 1], [2, 3], ["a", "a", "b", "c"])
+    model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Linear(5, 7).to(torch.bfloat16))
+    model.append(model[0])  # Tied: moved once.
+    assert [len(one) for one in buckets_of(tensors_of(model))] == [2, 2]
+    assert [len(one) for one in buckets_of(tensors_of(model), 100)] == [1, 1, 2]
+    trains = rank in roles.trainers
+    mesh = DeviceMesh("cpu", roles.trainers)
+    for value, name in enumerate(NAMES, 1):
+        way = way_of(name, roles, **({"settings": SETTINGS} if name.startswith("weightcast") else {}))
+        for turn in range(2):
+            expected = value + 10 * turn
+            for tensor in model.state_dict().values():
+                tensor.fill_(expected if trains else 0)
+            if trains and name == "fsdp2 gather":
+                parts = [distribute_tensor(one.detach(), mesh, [Shard(0)]) for one in tensors_of(model)]
+                moved = way.send({str(number): part for number, part in enumerate(parts)})
+            else:
+                moved = (way.send if trains else way.receive)(model)
+                assert moved.nbytes == 4 * 40 + 2 * 42
+            assert moved.seconds >= 0
+            assert all((one == expected).all() for one in model.state_dict().values()), name
+        way.close()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_every_way_brings_the_weights_to_every_engine(spawn):
+    pytest.importorskip("torch")
+    run_all(spawn, TRAINERS + ENGINES, move_all_ways, int(free_address().rpartition(":")[2]))
+
+
+def test_a_way_that_there_is_none_of():
+    pytest.importorskip("torch")
+    from weightcast import InvalidArgument
+    from weightcast.rl.collectives import Roles, way_of
+
+    with pytest.raises(
+        InvalidArgument, match="no way is called 'carrier pigeon'; there are tensor by tensor"
+    ):
+        way_of("carrier pigeon", Roles([0], [1], ["a", "a"]))
