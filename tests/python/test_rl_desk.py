@@ -78,7 +78,7 @@ def test_results_come_back_in_the_order_of_their_numbers(desk, client):
 def test_a_trainer_gets_its_share_when_it_is_whole(desk, client):
     trainer, engine = client("1", "trainer"), client()
     desk.offer([item(0, trainer=1), item(1, trainer=1)])
-    trainer.want(1)
+    trainer.want(1, {})
     work(engine)
     assert trainer.next(0.1) is None
     work(engine)
@@ -144,7 +144,7 @@ def test_who_waits_too_long_learns_what_is_missing(desk, client):
 def test_the_end_reaches_everyone_with_its_reason(desk, client):
     engine, trainer = client(), client("1", "trainer")
     engine.ask(0, {})
-    trainer.want(1)
+    trainer.want(1, {})
     desk.end("the disk is full")
     for one in (engine, trainer):
         with pytest.raises(EndOfRun, match="the disk is full"):
@@ -235,7 +235,7 @@ def test_many_items_engines_and_trainers(desk, client):
     threads = [threading.Thread(target=serve, args=(engine,)) for engine in engines]
     for thread in threads:
         thread.start()
-    trainer.want(1)
+    trainer.want(1, {})
     assert len(trainer.next(PATIENCE)["items"]) == 20
     assert [one[0].tokens[0] for one in desk.take(1, 0, PATIENCE)] == list(range(0, 40, 2))
     for thread in threads:

@@ -4,12 +4,12 @@ Messages are msgpack maps with a `type`, at most 64 MiB:
 
 engine  → desk  hello {key, name, role} · free {version, news} · alive
                 done {iteration, number, sequences, news}
-trainer → desk  hello · want {iteration} · alive
+trainer → desk  hello · want {iteration, news} · alive
 desk → engine   welcome {start, reading, host} · item {item} · update {version}
                 end {reason} · alive · refused {reason}
 desk → trainer  welcome · share {iteration, items: sequences of each} · end · alive · refused
 
-`news` is a map of what an engine tells of itself; the desk hands it on. A good `end` has no reason.
+`news` is a map of what a process tells of itself; the desk hands it on. A good `end` has no reason.
 """
 
 from __future__ import annotations
@@ -260,6 +260,7 @@ class Desk:
         peer.heard = time.monotonic()
         if peer.role == "trainer" and kind == "want":
             peer.wants = _number(message, "iteration")
+            self._tell(peer, message)
             return None
         if peer.role == "inference" and kind == "free":
             if peer.item is None:  # Otherwise an item is on its way to it.
@@ -413,8 +414,9 @@ class DeskClient:
             }
         )
 
-    def want(self, iteration: int) -> None:
-        self._send({"type": "want", "iteration": iteration})
+    def want(self, iteration: int, news: dict[str, Any]) -> None:
+        """Says that a trainer waits for its share; `next` brings it."""
+        self._send({"type": "want", "iteration": iteration, "news": news})
 
     def alive(self) -> None:
         """To be called often while an item is worked on; says so a few times within a lease."""

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import secrets
 import signal
 import sys
 import threading
@@ -53,7 +54,7 @@ def run_trainer(place: Place) -> None:
                 where, name=str(place.rank), role="trainer", lease=options.lease, timeout=options.timeout
             ) as client:
                 timeline = Timeline(f"trainer-{place.rank}", client.clock)
-                _run_loop(place, _make_loop(place, address, timeline, FromClient(client)))
+                _run_loop(place, _make_loop(place, address, timeline, FromClient(client, timeline)))
         if place.options.role == "":
             dist.barrier()
     except BaseException as error:
@@ -118,19 +119,19 @@ def _make_loop(
         head = models.ValueHead(model.config.hidden_size, getattr(torch, options.dtype))
         modules["value"] = wrap(head, options.trainer, group)
     optimizer = make_optimizer(module, modules.get("value"), options.learning_rate)
-    first = 1
+    first, run_id = 1, secrets.token_hex(8)
     if place.resumed is not None:
         found = checkpoint.load(
             place.resumed, options=identity(options), modules=modules, optimizers=[optimizer], group=group
         )
-        first = found.iteration + 1
+        first, run_id = found.iteration + 1, found.run_id
 
     def save(iteration: int, version: int) -> None:
         checkpoint.save(
             options.checkpoint_dir,
             iteration=iteration,
             version=version,
-            run_id=f"seed {options.seed}",
+            run_id=run_id,
             options=identity(options),
             modules=modules,
             optimizers=[optimizer],

@@ -26,8 +26,10 @@ from .roles import Roles, from_environment, roles_of
 # What makes two runs one: a checkpoint of others is refused.
 _SAME = (
     "model_name", "dtype", "algorithm", "task", "digits", "prompts", "reward", "seed", "num_training",
-    "rollouts_per_gpu", "samples_per_prompt", "max_gen_length", "temperature", "learning_rate",
-    "lr_decay", "ppo_epochs", "minibatches",
+    "rollouts_per_gpu", "samples_per_prompt", "item_prompts", "max_gen_length", "temperature",
+    "learning_rate", "lr_decay", "ppo_epochs", "minibatches", "clip", "kl_coefficient", "entropy_coefficient",
+    "value_coefficient", "gamma", "gae_lambda", "max_grad_norm", "mode", "max_staleness", "inflight",
+    "sync_every", "wire_dtype",
 )  # fmt: skip
 _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end may wait.
 

@@ -36,11 +36,11 @@ class Rollouts(Protocol):
 class FromClient:
     """For the trainers beside trainer 0."""
 
-    def __init__(self, client: DeskClient) -> None:
-        self._client = client
+    def __init__(self, client: DeskClient, timeline: Timeline) -> None:
+        self._client, self._timeline = client, timeline
 
     def take(self, iteration: int, timeout: float) -> list[Sequence]:
-        self._client.want(iteration)
+        self._client.want(iteration, {"spans": self._timeline.take()})
         share = self._client.next(timeout)
         if share is None:
             raise TimedOut(f"the rollouts of iteration {iteration} are not here after {timeout:g} s")
@@ -173,7 +173,7 @@ class TrainerLoop:
         self._times = _Times(parts.timeline.clock)
         with self._times.of("generation"), parts.timeline.span("wait", iteration=iteration):
             sequences = parts.rollouts.take(iteration, options.timeout)
-        with self._times.of("training"), parts.timeline.span("train", iteration=iteration):
+        with self._times.of("training"), parts.timeline.span("train", iteration=iteration, version=iteration):
             metrics = self._learn(iteration, sequences)
         behind = [iteration - 1 - version for one in sequences for version in one.versions]
         staleness = sum(behind) / len(behind)
@@ -263,8 +263,8 @@ class TrainerLoop:
             transfers = self.parts.publisher.wait(self._options.timeout)
         if not transfers:
             return
-        end = self.parts.timeline.clock.now()
         if self.parts.rank == 0:
+            end = self._start + sum(one.seconds for one in transfers)
             self.parts.timeline.add("transfer", self._start, end, version=self._version)
         self._transfers = transfers
         if self.parts.news is not None and self.parts.desk is not None and self._options.verify:
