@@ -156,9 +156,10 @@ class Options:
             f"--role has no process group of all, which --sync {self.sync} needs; use --sync p2p",
         )
         if self.role:
+            _require(
+                self.controller != "", f"--role {self.role} needs --controller HOST:PORT of one that runs"
+            )
             _require(self.desk != "", f"--role {self.role} needs --desk HOST:PORT of trainer 0")
-        if self.role == "inference":
-            _require(self.controller != "", "--role inference needs --controller HOST:PORT")
         _require(not self.resume or self.checkpoint_dir != "", "--resume needs --checkpoint_dir")
         for one in filter(None, self.log.split(",")):
             _require(one in ("tensorboard", "wandb"), f"--log knows tensorboard and wandb, not '{one}'")
