@@ -9,6 +9,7 @@ Times are in seconds. `TimedOut` says that the time of the call itself is over, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import threading
@@ -104,6 +105,17 @@ class Update:
         """Aborts it unless it is being committed already."""
         self._core.cancel()
 
+    def _let_go(self) -> None:
+        """If it is over, waits for what `wait` does not: until nothing reads the sources any more."""
+        try:
+            self._core.wait(0)
+        except TimedOut:
+            return
+        except Error:
+            pass  # Over all the same.
+        with contextlib.suppress(Error):
+            self._core.wait_sources(_FOREVER)
+
     def _guarded(self, call: Any, timeout: float) -> Any:
         try:
             return call(timeout)
@@ -158,6 +170,7 @@ class Trainer(_Closing):
         self._world_size = world_size
         self._registration: Registration | None = None
         self._rules = ""
+        self._update: Update | None = None
 
     @classmethod
     def from_env(
@@ -175,8 +188,13 @@ class Trainer(_Closing):
         rules: name rules, as a list or JSON text (docs/layout.md).
         """
         registration = Registration(module_or_dict, writable=False)
-        self._core.register(registration.core_shards(), _rules(rules))
-        self._registration, self._rules = registration, _rules(rules)
+        self._register(registration, _rules(rules))
+
+    def _register(self, registration: Registration, rules: str) -> None:
+        if self._update is not None:
+            self._update._let_go()
+        self._core.register(registration.core_shards(), rules)
+        self._registration, self._rules = registration, rules
 
     def publish(self, version: int, *, hold: bool = False) -> Update:
         """Offers the present bytes as `version`; returns at once. They must not change until `wait_sources`.
@@ -189,7 +207,8 @@ class Trainer(_Closing):
         names; with several, which would have to say so at one moment, that is `InvalidArgument`.
         """
         self._register_moved()
-        return Update(self._core.publish(version, hold))
+        self._update = Update(self._core.publish(version, hold))
+        return self._update
 
     def _register_moved(self) -> None:
         if self._registration is None:
@@ -204,13 +223,12 @@ class Trainer(_Closing):
                 "the trainer, and when all have, make new ones"
             )
         try:
-            self._core.register(now.core_shards(), self._rules)
+            self._register(now, self._rules)
         except Unavailable as error:
             raise Unavailable(
                 f"{_listed(moved)} moved in memory during an update; let tensors move, and publish, only "
                 f"after wait_sources() of the version before ({error})"
             ) from error
-        self._registration = now
 
     def engines(self) -> list[_core.EngineState]:
         """All engines of this model as the controller sees them. At most `controller_timeout`."""
