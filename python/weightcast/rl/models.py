@@ -116,7 +116,15 @@ class ValueHead(nn.Linear):
 
 
 def _tiny() -> GPT2Config:
-    return GPT2Config(vocab_size=ByteTokenizer.size, n_positions=256, n_embd=128, n_layer=3, n_head=4)
+    return GPT2Config(
+        vocab_size=ByteTokenizer.size,
+        bos_token_id=ByteTokenizer.bos,
+        eos_token_id=ByteTokenizer.eos,
+        n_positions=256,
+        n_embd=128,
+        n_layer=3,
+        n_head=4,
+    )
 
 
 def _tiny_qwen() -> Qwen2Config:
