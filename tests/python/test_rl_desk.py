@@ -11,7 +11,7 @@ msgpack = pytest.importorskip("msgpack")
 import zmq  # noqa: E402
 
 import weightcast as wc  # noqa: E402
-from weightcast.rl.desk import Desk, DeskClient, EndOfRun, Item, item_of  # noqa: E402
+from weightcast.rl.desk import Desk, DeskClient, EndOfRun, Item, _key, item_of  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
 from weightcast.rl.timeline import Clock  # noqa: E402
 
@@ -172,6 +172,23 @@ def test_another_token_is_refused(desk, monkeypatch):
         DeskClient(f"127.0.0.1:{desk.port}", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
 
 
+def test_the_token_may_be_in_a_file(monkeypatch, tmp_path):
+    monkeypatch.setenv("WEIGHTCAST_TOKEN", "a secret")
+    from_environment = _key()
+    monkeypatch.delenv("WEIGHTCAST_TOKEN")
+    (tmp_path / "token").write_text("a secret\n")
+    monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "token"))
+    assert _key() == from_environment
+    monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "gone"))
+    with pytest.raises(wc.InvalidArgument, match="gone cannot be read"):
+        _key()
+
+
+def test_an_address_that_is_none_is_refused():
+    with pytest.raises(wc.InvalidArgument, match="host:port"):
+        DeskClient("nowhere", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
+
+
 def hostile_messages():
     source = random.Random(5)
     yield b""
@@ -196,8 +213,6 @@ def test_nonsense_is_refused_and_hurts_nobody(desk, client):
         stranger.connect(f"tcp://127.0.0.1:{desk.port}")
         for message in hostile_messages():
             if known:
-                from weightcast.rl.desk import _key
-
                 hello = {"type": "hello", "key": _key(), "name": "evil", "role": "inference"}
                 stranger.send(msgpack.packb(hello))
             stranger.send(message)

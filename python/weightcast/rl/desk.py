@@ -19,6 +19,7 @@ import dataclasses
 import hashlib
 import logging
 import os
+import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -64,8 +65,19 @@ class EndOfRun(Exception):
 
 
 def _key() -> bytes:
-    """What all processes of a run must have alike: the token, if there is one."""
-    return hashlib.sha256(b"weightcast.rl desk " + os.environ.get("WEIGHTCAST_TOKEN", "").encode()).digest()
+    """What all processes of a run must have alike: the job token, if there is one."""
+    return hashlib.sha256(b"weightcast.rl desk " + _token()).digest()
+
+
+def _token() -> bytes:
+    """From where the other parts of weightcast have it."""
+    if token := os.environ.get("WEIGHTCAST_TOKEN"):
+        return token.encode()
+    file = os.environ.get("WEIGHTCAST_TOKEN_FILE")
+    try:
+        return pathlib.Path(file).read_bytes().strip() if file else b""
+    except OSError as error:
+        raise InvalidArgument(f"the token file {file} cannot be read: {error.strerror}") from None
 
 
 def _pack(message: dict[str, Any]) -> bytes:
@@ -277,7 +289,7 @@ class Desk:
 
     def _on_hello(self, sender: bytes, message: dict[str, Any]) -> None:
         if message.get("key") != self._key:
-            raise ProtocolError("it has another WEIGHTCAST_TOKEN; give all processes of a run the same")
+            raise ProtocolError("it has another job token; give all processes one WEIGHTCAST_TOKEN")
         name, role = message.get("name"), message.get("role")
         if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
             raise ProtocolError("its hello has no name and role")
@@ -380,7 +392,11 @@ class DeskClient:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, _MOST_BYTES)
-        self._socket.connect(f"tcp://{address}")
+        try:
+            self._socket.connect(f"tcp://{address}")
+        except zmq.ZMQError:
+            self.close()
+            raise InvalidArgument(f"the desk's address is {address!r}; give host:port") from None
         self._heard = self._said = time.monotonic()
         self._send({"type": "hello", "key": _key(), "name": name, "role": role})
         try:
