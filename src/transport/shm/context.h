@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/poller.h"
-#include "transport/shm/event_queue.h"
+#include "transport/event_queue.h"
 #include "transport/shm/peer_regions.h"
 #include "transport/shm/regions.h"
 #include "transport/shm/shared_memory.h"

@@ -18,7 +18,7 @@ Status Receiver::Drain(Budget& budget, bool& any) {
   Status status;
   uint32_t drained = 0;
   // One inbox full: a peer that fills it as fast as we empty it must not keep us from the others.
-  while (status.ok() && budget.bytes > 0 && drained < kRecords && !context_->events.plenty() &&
+  while (status.ok() && budget.bytes > 0 && drained < kRecords && !context_->events.full() &&
          inbox_->records().Pop(body)) {
     any = true;
     status = Handle(body, budget);

@@ -10,7 +10,7 @@ Sender::Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads)
 size_t Sender::Take(std::span<const Op> ops) {
   size_t taken = 0;
   for (const Op& op : ops) {
-    if (tail_ - head_ == kQueue || context_->events.plenty()) break;
+    if (tail_ - head_ == kQueue || context_->events.full()) break;
     At(tail_++) = Pending{.op = op};
     ++taken;
   }
@@ -20,7 +20,7 @@ size_t Sender::Take(std::span<const Op> ops) {
 bool Sender::Run(Budget& budget) {
   bool any = false;
   waits_for_device_ = false;
-  while (next_ != tail_ && budget.operations > 0 && !context_->events.plenty()) {
+  while (next_ != tail_ && budget.operations > 0 && !context_->events.full()) {
     const Step step = StepFront(budget);
     if (step == Step::kStalled) break;
     any = true;

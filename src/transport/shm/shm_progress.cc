@@ -25,7 +25,7 @@ Transport::Progressed ShmTransport::Progress(std::span<Event> out) {
   });
   if (poll_now_ || opening || ++turns_ % kTurnsPerPoll == 0) Poll();
   const bool moved = Turn();
-  return {.events = context_.events.Pop(out), .moved = moved};
+  return {.events = context_.events.Take(out), .moved = moved};
 }
 
 void ShmTransport::Poll() {

@@ -48,7 +48,7 @@ class ShmTransport final : public Transport {
   Progressed Progress(std::span<Event> out) override;
   size_t Reap(std::span<Event> out) override {
     posts_.bytes = kAtOnceBytes;  // Whoever visits makes no turn.
-    return context_.events.Pop(out);
+    return context_.events.Take(out);
   }
 
   [[nodiscard]] int fd() const override { return context_.poller.fd(); }
