@@ -108,8 +108,8 @@ std::vector<Link::Meeting> Link::PairNics(const Offer& offer) const {
     ++used[*best];
     meetings.push_back({.offered = theirs, .nic = *best});
   }
-  // A peer's only NIC meets another of ours as well, if it has offered a control queue pair more.
-  if (offer.nics.size() > 1 || meetings.empty() || offer.nics[0].data.size() < 3) return meetings;
+  // A peer's only NIC meets another of ours on its subnet, if it has offered a control queue pair more.
+  if (routed || offer.nics.size() > 1 || meetings.empty() || offer.nics[0].data.size() < 3) return meetings;
   const auto other = std::ranges::find_if(nics_, [&](const auto& nic) {
     return nic->index() != meetings[0].nic && reaches(offer.nics[0], *nic, routed);
   });
