@@ -37,6 +37,7 @@ def test_the_seeds_options_are_taken():
         ("--role inference --desk a:1", "--controller"),
         ("--role trainer --controller a:1", "--desk"),
         ("--role trainer --desk a:1", "--controller"),
+        ("--role inference --desk a --controller a:1", "--desk is 'a'"),
         ("--role trainer --desk :1 --controller a:1 --sync both", "process group"),
         ("--resume", "--checkpoint_dir"),
         ("--algorithm grpo --samples_per_prompt 1", "samples_per_prompt"),

@@ -157,9 +157,16 @@ class Options:
         )
         if self.role:
             _require(
-                self.controller != "", f"--role {self.role} needs --controller HOST:PORT of one that runs"
+                self.controller != "" or not (self.role == "inference" or self.uses_weightcast),
+                f"--role {self.role} needs --controller HOST:PORT, the same for trainers and engines",
             )
             _require(self.desk != "", f"--role {self.role} needs --desk HOST:PORT of trainer 0")
+        for name in ("controller", "desk"):
+            value = getattr(self, name)
+            _require(
+                value == "" or value.rpartition(":")[2].isdecimal(),
+                f"--{name} is {value!r}; give HOST:PORT",
+            )
         _require(not self.resume or self.checkpoint_dir != "", "--resume needs --checkpoint_dir")
         for one in filter(None, self.log.split(",")):
             _require(one in ("tensorboard", "wandb"), f"--log knows tensorboard and wandb, not '{one}'")
