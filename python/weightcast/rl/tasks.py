@@ -67,13 +67,19 @@ class Task(ABC):
 
 
 class Sort(Task):
-    """Sort digits: "3141=" wants "1134" and then the end of sequence.
+    """Sort digits: "3142=" wants "1234" and then the end of sequence.
 
     A right answer is worth 1, any other half the share of its characters that are in their place.
+
+    repeated: a digit may come more than once. That is harder to learn: a policy finds early that each digit
+    is greater than the one before, and must unlearn it.
     """
 
-    def __init__(self, digits: int = 4) -> None:
+    held_out_share = 0.2
+
+    def __init__(self, digits: int = 4, *, repeated: bool = False) -> None:
         self._digits = digits
+        self._repeated = repeated
 
     def reward(self, prompt: str, completion: str) -> float:
         answer = self._answer(prompt)
@@ -86,7 +92,9 @@ class Sort(Task):
         return completion == self._answer(prompt)
 
     def _draw(self, source: random.Random) -> str:
-        return "".join(source.choices("0123456789", k=self._digits)) + "="
+        every, count = "0123456789", self._digits
+        digits = source.choices(every, k=count) if self._repeated else source.sample(every, count)
+        return "".join(digits) + "="
 
     @staticmethod
     def _answer(prompt: str) -> str:
