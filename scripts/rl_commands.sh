@@ -51,7 +51,7 @@ controller_command() {
   local inference
   read -ra inference <<<"$INFERENCE_NODES"
   echo "weightcast controller --listen 0.0.0.0:$CONTROLLER_PORT" \
-    "--min-engines $((${#inference[@]} * ENGINES_PER_NODE))"
+    "--min-engines $((${#inference[@]} * ENGINES_PER_NODE)) --policy each"
 }
 
 # trainer_command NODE_RANK OPTION... Without `--`, torchrun takes our --log for an abbreviation of its own.
