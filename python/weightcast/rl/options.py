@@ -138,6 +138,7 @@ class Options:
             _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")
         for name in ("temperature", "learning_rate", "lease", "timeout"):
             _require(getattr(self, name) > 0, f"--{name} is {getattr(self, name)}; it must be more than 0")
+        _require(self.digits <= 10, f"--digits is {self.digits}; there are 10 different ones to sort")
         _require(self.num_shards == 1, "--num_shards above 1 is not supported: an engine has one rank")
         _require(
             self.algorithm != "grpo" or self.samples > 1,
