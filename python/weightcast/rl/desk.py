@@ -225,7 +225,7 @@ class Desk:
         beat = time.monotonic()
         try:
             while True:
-                found = dict(poller.poll(self._lease * 1000 / _BEATS))
+                found = dict(poller.poll(round(self._lease * 1000 / _BEATS)))
                 if self._wake_out in found:
                     self._wake_out.recv()
                 if self._socket in found:
@@ -457,7 +457,7 @@ class DeskClient:
         while True:
             now = time.monotonic()
             wait = max(0.0, min(deadline - now, self._lease / _BEATS))
-            if self._socket.poll(wait * 1000):
+            if self._socket.poll(round(wait * 1000)):
                 message = _unpack(self._socket.recv())
                 self._heard = time.monotonic()
                 if message["type"] == "end":

@@ -66,7 +66,8 @@ def run(options: Options) -> None:
     place = _place(options, loaded)
     dist.init_process_group(options.backend, timeout=_IDLE)
     try:
-        _share_token()
+        if options.role == "":
+            _share_token()
         _make_groups(place)
         if place.roles.of(place.rank) == "trainer":
             run_trainer(place)
