@@ -7,6 +7,7 @@ import os
 import sys
 
 from ..errors import Error
+from .failures import in_one_line, is_lost_rank
 
 
 def main() -> int:
@@ -22,6 +23,10 @@ def main() -> int:
         return _fail(f"{error}; pip install 'weightcast[rl]'")
     except Error as error:
         return _fail(str(error))
+    except RuntimeError as error:
+        if not is_lost_rank(error):
+            raise
+        return _fail(in_one_line(error))
     except KeyboardInterrupt:
         return 130
     return 0

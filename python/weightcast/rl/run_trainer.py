@@ -20,6 +20,7 @@ from .. import __version__
 from ..workers import Trainer
 from . import checkpoint, models
 from .desk import Desk, DeskClient
+from .failures import in_one_line
 from .learner import Learner, Objective, linear_decay, make_optimizer
 from .options import Options
 from .publisher import BothPublisher, CastPublisher, NoPublisher, Publisher, WaysPublisher
@@ -59,7 +60,7 @@ def run_trainer(place: Place) -> None:
             dist.barrier()
     except BaseException as error:
         if desk is not None:
-            desk.end(" ".join(str(error).split()) or type(error).__name__)
+            desk.end(f"trainer 0: {in_one_line(error)}")
         raise
     finally:
         if controller is not None:
