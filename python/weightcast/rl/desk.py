@@ -4,7 +4,7 @@ Messages are msgpack maps with a `type`, at most 64 MiB:
 
 engine  → desk  hello {key, name, role} · free {version, news} · alive
                 done {iteration, number, sequences, news}
-trainer → desk  hello · want {iteration, news} · alive
+trainer → desk  hello · want {iteration, news} · alive {news}
 desk → engine   welcome {start, reading, host} · item {item} · update {version}
                 end {reason} · alive · refused {reason}
 desk → trainer  welcome · share {iteration, items: sequences of each} · end · alive · refused
@@ -54,6 +54,11 @@ class Item:
     oldest: int
     newest: int
     greedy: bool = False
+
+    @property
+    def after(self) -> int:
+        """The iteration that it is of; evaluations are counted from -1 down, that before the first is -1."""
+        return self.iteration if self.iteration >= 0 else -1 - self.iteration
 
     @property
     def key(self) -> tuple[int, int]:
@@ -283,6 +288,7 @@ class Desk:
             self._on_done(peer, message)
             self._tell(peer, message)
             return None
+        self._tell(peer, message)
         if kind != "alive":
             raise ProtocolError(f"a {peer.role} sends a message of type '{kind[:32]}'")
         return None
@@ -433,6 +439,9 @@ class DeskClient:
     def want(self, iteration: int, news: dict[str, Any]) -> None:
         """Says that a trainer waits for its share; `next` brings it."""
         self._send({"type": "want", "iteration": iteration, "news": news})
+
+    def tell(self, news: dict[str, Any]) -> None:
+        self._send({"type": "alive", "news": news})
 
     def alive(self) -> None:
         """To be called often while an item is worked on; says so a few times within a lease."""

@@ -208,7 +208,7 @@ class Engine:
 
     def _generate(self, item: Item) -> list[Sequence]:
         kind = "evaluate" if item.greedy else "generate"
-        with self._timeline.span(kind, version=self._weights.version, iteration=abs(item.iteration)):
+        with self._timeline.span(kind, version=self._weights.version, iteration=item.after):
             return generate(
                 self._module,
                 item.prompts,

@@ -70,6 +70,7 @@ def run_trainer(place: Place) -> None:
 def _run_loop(place: Place, loop: TrainerLoop) -> None:
     try:
         loop.run()
+        loop.parts.rollouts.finish()
     finally:
         loop.parts.publisher.close()
     if place.options.export_hf:

@@ -32,6 +32,9 @@ class Rollouts(Protocol):
     def take(self, iteration: int, timeout: float) -> list[Sequence]:
         """In the order of the prompts. Raises TimedOut."""
 
+    def finish(self) -> None:
+        """No more will be taken."""
+
 
 class FromClient:
     """For the trainers beside trainer 0."""
@@ -46,6 +49,9 @@ class FromClient:
             raise TimedOut(f"the rollouts of iteration {iteration} are not here after {timeout:g} s")
         return [Sequence.unpack(one) for item in share["items"] for one in item]
 
+    def finish(self) -> None:
+        self._client.tell({"spans": self._timeline.take()})
+
 
 class FromDesk:
     """For trainer 0."""
@@ -55,6 +61,9 @@ class FromDesk:
 
     def take(self, iteration: int, timeout: float) -> list[Sequence]:
         return [one for item in self._desk.take(iteration, 0, timeout) for one in item]
+
+    def finish(self) -> None:
+        pass
 
 
 class News:
