@@ -5,6 +5,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/strings.h"
@@ -198,29 +199,26 @@ class Party {
     return Encode(times);
   }
 
-  /// A write that the peer sees arrive in its memory, and answers by another: the time of one is half of
-  /// both.
+  /// Writes that the peer sees arrive in its memory and answers by others: one takes half the time of both.
   Result<std::string> RunPings(const PartyWork& work) {
     const uint64_t out = memory_.bytes().size() - kWakeBytes;
     const uint64_t in = out + kMostPing;
     const Piece piece = PieceAt(out, in, work.piece_bytes);
     const bool first = work.op == "ping";
-    std::optional<Transfer> under_way;
     PartyTimes times;
     int64_t last = times.begin = Now();
     for (uint64_t i = 0; i < work.repeats * work.slots; ++i) {
       ++pings_;
       if (!first) WC_RETURN_IF_ERROR(AwaitPing(in + work.piece_bytes));
-      if (under_way) WC_RETURN_IF_ERROR(under_way->Wait());
       LastWord(out + work.piece_bytes).store(pings_, std::memory_order_relaxed);
-      WC_ASSIGN_OR_RETURN(under_way, connection_->Write({&piece, 1}, {}));
+      // Who looks at memory does not drive: it waits for its own write while that is on its way there.
+      WC_RETURN_IF_ERROR(TransferOnce("write", {&piece, 1}));
       if (!first) continue;
       WC_RETURN_IF_ERROR(AwaitPing(in + work.piece_bytes));
       const int64_t now = Now();
       times.transfers.push_back((now - last) / 2);
       last = now;
     }
-    if (under_way) WC_RETURN_IF_ERROR(under_way->Wait());
     times.end = last;
     return first ? Encode(times) : std::string();
   }
@@ -230,12 +228,13 @@ class Party {
   }
 
   Status AwaitPing(uint64_t end) {
-    constexpr int kLooks = 1 << 12;  // Between two at the clock.
+    constexpr int kLooks = 256;  // Then who may have to bring it gets this core, where there is no other.
     const auto word = LastWord(end);
     for (const TimePoint deadline = Clock::now() + FromSeconds(kPongSeconds); Clock::now() < deadline;) {
       for (int look = 0; look < kLooks; ++look) {
         if (word.load(std::memory_order_acquire) == pings_) return Status::Ok();
       }
+      std::this_thread::yield();
     }
     return {Code::kTimedOut, "the benchmark's other process does not answer a write"};
   }
