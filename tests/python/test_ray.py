@@ -17,7 +17,7 @@ from conftest import ROOT
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("ray")
+pytest.importorskip("ray", minversion="2.40")
 
 HOLD_AT, ITERATIONS = 6, 12
 # Training goes on without the engine up to iteration HOLD_AT, and then waits for what the test does.

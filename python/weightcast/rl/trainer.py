@@ -91,8 +91,8 @@ class News:
         with self._changed:
             return seconds_of(self._spans.pop(iteration, []))
 
-    def compare(self, version: int, ours: dict[str, str], engines: int, timeout: float) -> int:
-        """Raises Corrupt when an engine's tensor differs; otherwise how many engines have been compared."""
+    def compare(self, version: int, ours: dict[str, str], engines: int, timeout: float) -> None:
+        """Raises Corrupt when an engine's tensor differs, TimedOut when fewer engines have spoken."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._digests.get(version, {})) >= engines, timeout)
             for engine, theirs in sorted(self._digests.pop(version, {}).items()):
@@ -105,7 +105,6 @@ class News:
                 engines -= 1
             if engines > 0:
                 raise TimedOut(f"version {version}: {engines} engines have not said their digests")
-            return engines
 
 
 @dataclass
@@ -211,12 +210,10 @@ class TrainerLoop:
         oldest = newest
         if options.mode == "async":
             oldest = max(0, newest - options.max_staleness * options.sync_every)
-        each = options.rollouts_per_gpu
-        texts = self.parts.task.prompts(iteration, each * options.num_training, options.seed)
-        items = []
+        items: list[Item] = []
         for rank in range(options.num_training):
-            share = texts[rank * each : (rank + 1) * each]
-            for begin in range(0, each, size := self._item_prompts()):
+            share = self._prompts(iteration, rank)
+            for begin in range(0, len(share), size := self._item_prompts()):
                 number = len(items)
                 items.append(
                     Item(
@@ -232,6 +229,12 @@ class TrainerLoop:
                 )
         self.parts.desk.offer(items)
 
+    def _prompts(self, iteration: int, rank: int) -> list[str]:
+        """A trainer's share."""
+        each = self._options.rollouts_per_gpu
+        texts = self.parts.task.prompts(iteration, each * self._options.num_training, self._options.seed)
+        return texts[rank * each : (rank + 1) * each]
+
     def _item_prompts(self) -> int:
         """As many as give each engine one item of an iteration."""
         options = self._options
@@ -240,7 +243,10 @@ class TrainerLoop:
 
     def _learn(self, iteration: int, sequences: list[Sequence]) -> dict[str, float]:
         parts = self.parts
-        prompts = [parts.tokenizer.decode(one.prompt) for one in sequences]
+        # Not decoded: a tokenizer need not give back the very text.
+        prompts = [
+            text for text in self._prompts(iteration, parts.rank) for _ in range(self._options.samples)
+        ]
         completions = [parts.tokenizer.decode(one.tokens) for one in sequences]
         rewards = parts.task.rewards(prompts, completions)
 
