@@ -142,7 +142,8 @@ SendBatch::Outcome Outbox::Flush(int socket, bool& moved) {
     if (batch_.empty()) return SendBatch::Outcome::kSent;
     const uint64_t due = batch_.bytes();
     sent += due;
-    const auto outcome = batch_.Send(socket);
+    const bool few = operations_.size() <= kFew && services_.empty();
+    const auto outcome = batch_.Send(socket, few);
     moved |= batch_.bytes() < due;
     if (outcome != SendBatch::Outcome::kSent) return outcome;
   }

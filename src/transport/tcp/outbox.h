@@ -105,7 +105,8 @@ class Outbox {
   uint32_t depth_;
   EventQueue& events_;
   Regions& regions_;
-  Ring<Operation> operations_;  ///< By sequence.
+  static constexpr size_t kFew = 2;  ///< Operations under way that no others keep the socket busy behind.
+  Ring<Operation> operations_;       ///< By sequence.
   uint32_t next_to_send_ = 0;
   uint32_t next_to_ack_ = 0;
   Ring<Result> results_;

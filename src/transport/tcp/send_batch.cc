@@ -25,13 +25,15 @@ void SendBatch::AddPayload(std::byte* bytes, uint64_t length, const LocalRegion*
   bytes_ += length;
 }
 
-SendBatch::Outcome SendBatch::Send(int socket) {
+SendBatch::Outcome SendBatch::Send(int socket, bool alone) {
   while (!empty()) {
-    // What one call takes the peer gets only when it ends, since acknowledgements wait for the socket's lock.
+    // What one call takes is acknowledged only when it ends, so what goes alone goes in pieces. Where more is
+    // under way that costs nothing, and fewer calls are better.
+    const size_t most = alone ? kCall : bytes_;
     size_t count = 0;
     size_t asked = 0;
-    while (next_iov_ + count < iov_count_ && asked < kCall) asked += iov_[next_iov_ + count++].iov_len;
-    const size_t cut = asked > kCall + kSlack ? asked - kCall : 0;
+    while (next_iov_ + count < iov_count_ && asked < most) asked += iov_[next_iov_ + count++].iov_len;
+    const size_t cut = asked > most + kSlack ? asked - most : 0;
     iovec& last = iov_[next_iov_ + count - 1];
     last.iov_len -= cut;
     msghdr message{};

@@ -27,8 +27,9 @@ class SendBatch {
 
   enum class Outcome : uint8_t { kSent, kBlocked, kFailed };
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
-  /// kSent: all is out, it is empty. kBlocked: the socket took less. kFailed: errno.
-  Outcome Send(int socket);
+  /// kSent: all is out, it is empty. kBlocked: the socket took less. kFailed: errno. alone: little else
+  /// is under way.
+  Outcome Send(int socket, bool alone);
   /// Takes no more bytes from this region: the peer gets as many zeros.
   void Forget(const LocalRegion& region);
 
@@ -37,7 +38,7 @@ class SendBatch {
 
   static constexpr size_t kFrames = 32;
   static constexpr size_t kBytes = 512U << 10;
-  static constexpr size_t kCall = 256U << 10;  ///< Bytes of one system call …
+  static constexpr size_t kCall = 256U << 10;  ///< Bytes of one system call, of what goes alone …
   static constexpr size_t kSlack = 64U << 10;  ///< … or so many more, rather than a call for little.
   std::array<std::array<std::byte, kMaxFrameSize>, kFrames> frames_;
   std::array<iovec, 2 * kFrames> iov_;
