@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from ..errors import InvalidArgument
 
-_CHOICES_OF_NOTHING = ("",)
-
 
 def _option(default: Any, help: str, **more: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **more})
@@ -130,9 +128,9 @@ class Options:
 
     def check(self) -> None:
         """Raises InvalidArgument for what can be seen wrong without any other process."""
-        for name in ("num_training", "num_inference", "rollouts_per_gpu", "max_gen_length", "rl_iterations"):
-            _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("ppo_epochs", "minibatches", "sync_every", "eval_prompts", "digits"):
+        counts = "num_training num_inference rollouts_per_gpu max_gen_length rl_iterations"
+        counts += " ppo_epochs minibatches sync_every eval_prompts digits"
+        for name in counts.split():
             _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("samples_per_prompt", "item_prompts", "eval_every", "checkpoint_every", "max_staleness"):
             _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")

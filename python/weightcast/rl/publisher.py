@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -18,8 +19,8 @@ from .sharding import local_tensors, plain
 class Publisher(Protocol):
     """All trainers call the same methods in the same order."""
 
-    def publish(self, version: int, announce: Callable[[], None]) -> None:
-        """Offers the module's present tensors; `announce` tells engines that wait for orders."""
+    def publish(self, version: int) -> None:
+        """Offers the module's present tensors."""
 
     def wait_sources(self, timeout: float) -> None:
         """Returns when the tensors may change."""
@@ -31,36 +32,16 @@ class Publisher(Protocol):
         """Leaves politely."""
 
 
-class NoPublisher:
-    """The engines keep what they have."""
-
-    def publish(self, version: int, announce: Callable[[], None]) -> None:
-        pass
-
-    def wait_sources(self, timeout: float) -> None:
-        pass
-
-    def wait(self, timeout: float) -> list[Transfer]:
-        return []
-
-    def close(self) -> None:
-        pass
-
-
 class CastPublisher:
     """Weightcast."""
 
     def __init__(self, trainer: Trainer, module: nn.Module) -> None:
-        self._trainer, self._module = trainer, module
-        self._changes = Changes(module)
+        self._trainer = trainer
         self._update: Update | None = None
-        self._changed = 0
         trainer.register(plain(module))
 
-    def publish(self, version: int, announce: Callable[[], None]) -> None:
-        self._changed = self._changes.count()
+    def publish(self, version: int) -> None:
         self._update = self._trainer.publish(version)
-        announce()
 
     def wait_sources(self, timeout: float) -> None:
         if self._update is not None:
@@ -70,8 +51,7 @@ class CastPublisher:
         if self._update is None:
             return []
         update, self._update = self._update, None
-        stats = update.wait(timeout)
-        return [Transfer.of_update("weightcast", stats, self._changed, self._changes.tensors)]
+        return [Transfer.of_update("weightcast", update.wait(timeout))]
 
     def close(self) -> None:
         self._trainer.close()
@@ -88,12 +68,10 @@ class WaysPublisher:
         self, ways: Sequence[Way], module: nn.Module, ready: Callable[[], None], engines: int
     ) -> None:
         self._ways, self._module, self._ready, self._engines = ways, module, ready, engines
-        self._changes = Changes(module)
         self._due = False
 
-    def publish(self, version: int, announce: Callable[[], None]) -> None:
+    def publish(self, version: int) -> None:
         self._due = True
-        announce()
 
     def wait_sources(self, timeout: float) -> None:
         """There is nothing under way: `wait` is what moves."""
@@ -102,38 +80,48 @@ class WaysPublisher:
         if not self._due:
             return []
         self._due = False
-        changed = self._changes.count()
-        return [self._move(way, changed) for way in self._ways]
+        return [self._move(way) for way in self._ways]
 
-    def _move(self, way: Way, changed: int) -> Transfer:
+    def _move(self, way: Way) -> Transfer:
         self._ready()
         start = time.monotonic()
         moved = way.send(plain(self._module))
         self._ready()
         seconds = time.monotonic() - start
-        return Transfer(way.name, seconds, moved.nbytes * self._engines, {}, changed, self._changes.tensors)
+        return Transfer(way.name, seconds, moved.nbytes * self._engines)
 
     def close(self) -> None:
         for way in self._ways:
             way.close()
 
 
-class BothPublisher:
-    """One publisher that engines follow, and then others that are measured beside it."""
+class Publishers:
+    """One publisher that engines follow, and then others that are measured beside it. None: they keep what
+    they have.
 
-    def __init__(self, publishers: Sequence[Publisher]) -> None:
-        self._publishers = publishers
+    changes: of the module, for the report; None where nobody asks.
+    """
 
-    def publish(self, version: int, announce: Callable[[], None]) -> None:
+    def __init__(self, publishers: Sequence[Publisher], changes: Changes | None) -> None:
+        self._publishers, self._changes = publishers, changes
+        self._changed = 0
+
+    def publish(self, version: int) -> None:
+        if self._changes is not None:
+            self._changed = self._changes.count()
         for one in self._publishers:
-            one.publish(version, announce)
+            one.publish(version)
 
     def wait_sources(self, timeout: float) -> None:
         for one in self._publishers:
             one.wait_sources(timeout)
 
     def wait(self, timeout: float) -> list[Transfer]:
-        return [transfer for one in self._publishers for transfer in one.wait(timeout)]
+        found = [transfer for one in self._publishers for transfer in one.wait(timeout)]
+        if self._changes is None:
+            return found
+        changed, tensors = self._changed, self._changes.tensors
+        return [dataclasses.replace(one, tensors_changed=changed, tensors=tensors) for one in found]
 
     def close(self) -> None:
         for one in self._publishers:

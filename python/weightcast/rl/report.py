@@ -56,7 +56,7 @@ class Transfer:
     tensors: int = 0
 
     @classmethod
-    def of_update(cls, way: str, stats: Any, tensors_changed: int, tensors: int) -> Transfer:
+    def of_update(cls, way: str, stats: Any, tensors_changed: int = 0, tensors: int = 0) -> Transfer:
         """From the `UpdateStats` that `Update.wait` returns."""
         receivers = {one.name.removeprefix("engine "): (one.bytes, one.seconds) for one in stats.receivers}
         return cls(way, stats.seconds, stats.bytes, receivers, tensors_changed, tensors)

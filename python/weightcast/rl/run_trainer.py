@@ -23,7 +23,7 @@ from .desk import Desk, DeskClient
 from .failures import in_one_line
 from .learner import Learner, Objective, linear_decay, make_optimizer
 from .options import Options
-from .publisher import BothPublisher, CastPublisher, NoPublisher, Publisher, WaysPublisher
+from .publisher import CastPublisher, Changes, Publisher, Publishers, WaysPublisher
 from .report import Report
 from .sharding import wrap
 from .start import Place, agree, identity, own_address, start_controller
@@ -190,7 +190,7 @@ def _make_publisher(place: Place, controller: str, module: torch.nn.Module) -> P
         publishers.append(CastPublisher(worker, module))
     if place.ways:
         publishers.append(WaysPublisher(place.ways, module, place.ready, len(place.roles.engines)))
-    return BothPublisher(publishers) if publishers else NoPublisher()
+    return Publishers(publishers, Changes(module) if place.rank == 0 and publishers else None)
 
 
 def _objective(options: Options) -> Objective:

@@ -23,7 +23,7 @@ from .report import Iteration, Report, Transfer
 from .sequence import Sequence
 from .sharding import whole_tensors
 from .tasks import Task
-from .timeline import Clock, Timeline, seconds_of
+from .timeline import Timeline, seconds_of
 
 
 class Rollouts(Protocol):
@@ -131,7 +131,6 @@ class Parts:
 class _Times:
     """Seconds of an iteration so far, by kind."""
 
-    clock: Clock
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextlib.contextmanager
@@ -150,7 +149,7 @@ class TrainerLoop:
         self._first = first
         self._version = -1
         self._transfers: list[Transfer] = []
-        self._times = _Times(parts.timeline.clock)
+        self._times = _Times()
         self._accuracy: float | None = None
 
     def run(self) -> None:
@@ -160,14 +159,14 @@ class TrainerLoop:
         if self._first == 1 and options.eval_every:
             self._evaluate(0)
         self._offer(self._first)
-        end = self._times.clock.now()
+        end = self.parts.timeline.clock.now()
         for iteration in range(self._first, options.rl_iterations + 1):
             if options.mode == "async" and iteration < options.rl_iterations:
                 self._offer(iteration + 1)
             row = self._iterate(iteration)
             if options.mode == "sync" and iteration < options.rl_iterations:
                 self._offer(iteration + 1)
-            now = self._times.clock.now()
+            now = self.parts.timeline.clock.now()
             self._report(iteration, row, now - end)
             end = now
 
@@ -178,7 +177,7 @@ class TrainerLoop:
 
     def _iterate(self, iteration: int) -> dict[str, Any]:
         options, parts = self._options, self.parts
-        self._times = _Times(parts.timeline.clock)
+        self._times = _Times()
         with self._times.of("generation"), parts.timeline.span("wait", iteration=iteration):
             sequences = parts.rollouts.take(iteration, options.timeout)
         with self._times.of("training"), parts.timeline.span("train", iteration=iteration, version=iteration):
@@ -266,11 +265,9 @@ class TrainerLoop:
         self._ours = self._digests() if self._options.verify else {}
         with self._times.of("transfer"), self.parts.timeline.span("publish", version=version):
             self._start = self.parts.timeline.clock.now()
-            self.parts.publisher.publish(version, self._announce)
-
-    def _announce(self) -> None:
-        if self.parts.desk is not None:
-            self.parts.desk.announce(self._version)
+            self.parts.publisher.publish(version)
+            if self.parts.desk is not None:
+                self.parts.desk.announce(version)
 
     def _settle(self) -> None:
         """Waits until the last published version is committed, and checks it if asked to."""
