@@ -109,7 +109,7 @@ def examples() -> list[pathlib.Path]:
     return [
         script
         for script in scripts
-        if not re.search(r"^\s*(import|from) torch", script.read_text(), re.MULTILINE)
+        if not re.search(r"^\s*(import|from) (torch|ray)\b", script.read_text(), re.MULTILINE)
     ]
 
 

@@ -41,7 +41,6 @@ Result<std::unique_ptr<Transport>> TcpTransport::Create(const TransportOptions& 
 
 TcpTransport::TcpTransport(const TransportOptions& options, Poller poller, TimerFd timer)
     : settings_(options.settings),
-      self_(options.self),
       boot_id_(BootId()),
       poller_(std::move(poller)),
       timer_(std::move(timer)),

@@ -74,7 +74,6 @@ class TcpTransport final : public Transport, private Door::Host {
   [[nodiscard]] TimePoint NextStep() const;
 
   Settings settings_;
-  Incarnation self_;
   std::string boot_id_;
   Poller poller_;
   TimerFd timer_;

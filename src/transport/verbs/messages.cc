@@ -38,7 +38,7 @@ class Writer {
   }
   template <typename M>
   void PutFields(M message) {
-    std::apply([this](auto&... field) { (Put(field), ...); }, Fields(message));
+    std::apply([this](auto&... field) { (this->Put(field), ...); }, Fields(message));
   }
   [[nodiscard]] const MessageBytes& done() const { return out_; }
 
@@ -59,7 +59,7 @@ class Reader {
   template <typename M>
   std::optional<M> GetLast() {
     M message;
-    const bool whole = std::apply([this](auto&... field) { return (Get(field) && ...); }, Fields(message));
+    const bool whole = std::apply([this](auto&... field) { return (this->Get(field) && ...); }, Fields(message));
     if (!whole || !rest_.empty()) return std::nullopt;
     return message;
   }
