@@ -63,11 +63,15 @@ class Network:
         return f"{self.prefix}-{name}"
 
     def inside(self, name: str, hosts: pathlib.Path | None = None) -> list[str]:
-        """What to put in front of a command. `hosts`: it sees this file as /etc/hosts, and no name server."""
+        """What to put in front of a command.
+
+        `hosts`: it sees this file as /etc/hosts, and no name server; and the host's own name is `name`.
+        """
         command = ["ip", "netns", "exec", self.namespace(name)]
         if hosts is not None:
-            mounts = 'mount --bind "$0" /etc/hosts && mount --bind /dev/null /etc/resolv.conf && exec "$@"'
-            command += ["unshare", "--mount", "sh", "-c", mounts, str(hosts)]
+            mounts = 'mount --bind "$0" /etc/hosts && mount --bind /dev/null /etc/resolv.conf'
+            called = 'hostname "$1" && shift && exec "$@"'
+            command += ["unshare", "--mount", "--uts", "sh", "-c", f"{mounts} && {called}", str(hosts), name]
         return command
 
     def run(self, name: str, *command: str) -> str:
@@ -102,9 +106,14 @@ class Network:
 
     def counters(self, name: str) -> tuple[int, int]:
         """Bytes sent and received by this host."""
-        shown = ip("-n", self.namespace(name), "-s", "-j", "link", "show", self.interfaces[name])
-        stats = json.loads(shown)[0]["stats64"]
-        return stats["tx"]["bytes"], stats["rx"]["bytes"]
+        stats = self.statistics(name, self.interfaces[name])
+        return stats["tx_bytes"], stats["rx_bytes"]
+
+    def statistics(self, name: str, interface: str) -> dict[str, int]:
+        """What this host's kernel counts at an interface: tx_bytes, rx_packets and so on."""
+        folder = f"/sys/class/net/{interface}/statistics"
+        found = self.run(name, "grep", "-r", "", folder).splitlines()
+        return {path.rpartition("/")[2]: int(value) for path, value in (one.split(":") for one in found)}
 
     def moved(self, name: str, since: tuple[int, int]) -> int:
         """Bytes sent and received by this host since then."""
