@@ -329,6 +329,28 @@ def test_an_engine_that_is_killed_and_started_again_rejoins_with_the_current_ver
     assert run.trainers.poll() is None and run.engines["b"].poll() is None
 
 
+def test_an_engine_that_dies_before_it_says_its_digests_is_not_waited_for(apart, tmp_path, monkeypatch):
+    """Engine a has committed version 2, and dies while the trainers wait to hear that it is right."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "if 'a' in sys.orig_argv:\n"
+        "    from weightcast.rl import engine\n"
+        "    digests_of, versions = engine.digests_of, iter((0, 1))\n"
+        "    def fatal(*of):\n"
+        "        if next(versions, 2) == 2:\n"
+        "            time.sleep(0.5)\n"
+        "            os._exit(9)\n"
+        "        return digests_of(*of)\n"
+        "    engine.digests_of = fatal\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    run = apart(4)
+    assert run.trainers.wait(timeout=PATIENCE) == 0, run.said("trainers")  # Less than its --timeout.
+    assert run.engines["a"].wait(timeout=PATIENCE) == 9
+    assert [row["metrics"]["engines_verified"] for row in iterations(run.folder / "run")] == [2, 1, 1, 1]
+    assert run.said("trainers").count("version 2: engine a is gone and has not said its digests") == 1
+
+
 def test_a_trainer_that_is_killed_ends_the_run_in_time_with_its_name(apart):
     run = apart(400)
     run.wait_iteration(1)

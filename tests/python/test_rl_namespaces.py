@@ -231,6 +231,7 @@ def test_the_wires_carry_what_the_report_says(tmp_path: pathlib.Path):
         moved = cluster.run(tmp_path / "model", *OPTIONS)
         rows, spans = cluster.lines("iterations.jsonl"), cluster.lines("timeline.jsonl")
     assert [row["version"] for row in rows] == list(range(1, ITERATIONS + 1))
+    assert [row["metrics"]["engines_verified"] for row in rows] == [len(ENGINES)] * ITERATIONS
     commits = {(one["process"], one["version"]) for one in spans if one["kind"] == "commit"}
     assert commits == {(engine, version) for engine in ENGINES for version in range(ITERATIONS + 1)}
     updates = [transfer for row in rows for transfer in row["transfers"]]

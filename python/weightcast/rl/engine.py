@@ -204,7 +204,7 @@ class Engine:
         version = self._weights.version
         self._timeline.add("commit", start, self._timeline.clock.now(), version=version)
         if self._with_digests:
-            self._digests[str(version)] = digests_of(self._module)
+            self._digests[str(version)] = digests_of(self._module, self._desk.alive)
 
     def _generate(self, item: Item) -> list[Sequence]:
         kind = "evaluate" if item.greedy else "generate"
@@ -225,9 +225,13 @@ class Engine:
             self._take_up()
 
 
-def digests_of(module: torch.nn.Module) -> dict[str, str]:
-    """SHA-256 of the bytes of every tensor in the module's state, by name."""
-    return {name: digest_of(tensor) for name, tensor in module.state_dict().items()}
+def digests_of(module: torch.nn.Module, between: Callable[[], None]) -> dict[str, str]:
+    """SHA-256 of the bytes of every tensor in the module's state, by name. between: called before each."""
+    found: dict[str, str] = {}
+    for name, tensor in module.state_dict().items():
+        between()
+        found[name] = digest_of(tensor)
+    return found
 
 
 def digest_of(tensor: torch.Tensor) -> str:

@@ -13,7 +13,7 @@
 | reward, kl, staleness | means over its samples; staleness in versions |
 | train_rollout_logprob_abs_diff | mean of abs(log-prob of trainer - of engine) over generated tokens |
 | accuracy | of the evaluation after it, 0 to 1 |
-| metrics | further numbers by name (losses, clip fraction, ...) |
+| metrics | further numbers by name: losses, clip fraction, engines_verified (that --verify compared), ... |
 | transfers | one object for each way of synchronising, the one that engines follow first |
 
 and each of `transfers`: way; seconds, of the whole update; bytes, received by all together; gb_per_s, 10^9

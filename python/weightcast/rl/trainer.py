@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +25,9 @@ from .sequence import Sequence
 from .sharding import whole_tensors
 from .tasks import Task
 from .timeline import Timeline, seconds_of
+
+_log = logging.getLogger("weightcast.rl")
+_GONE_CHECK = 0.25  # Seconds between two looks at who is still here.
 
 
 class Rollouts(Protocol):
@@ -73,6 +77,7 @@ class News:
         self._report = report
         self._changed = threading.Condition()
         self._digests: dict[int, dict[str, dict[str, str]]] = {}  # Version → engine → tensor → digest.
+        self._compared: set[str] = set()  # The engines whose digests were compared last.
         self._spans: dict[int, list[tuple[float, float]]] = {}  # Iteration → when it was generated.
 
     def on(self, engine: str, news: dict[str, Any]) -> None:
@@ -91,20 +96,47 @@ class News:
         with self._changed:
             return seconds_of(self._spans.pop(iteration, []))
 
-    def compare(self, version: int, ours: dict[str, str], engines: int, timeout: float) -> None:
-        """Raises Corrupt when an engine's tensor differs, TimedOut when fewer engines have spoken."""
+    def compare(
+        self, version: int, ours: dict[str, str], engines: Callable[[], Collection[str]], timeout: float
+    ) -> int:
+        """Waits for the digests of all engines that are here at first and stay; how many have been compared.
+
+        engines: says who is here. Of those that are not, or no longer, one that was compared last time is
+        named in a warning. Raises Corrupt when an engine's tensor differs, TimedOut when one stays and says
+        nothing.
+        """
+        expected, deadline = self._compared | set(engines()), time.monotonic() + timeout
+        while True:
+            here = set(engines())  # Not with our lock, which the desk takes while it has its own.
+            with self._changed:
+                silent = expected - set(self._digests.get(version, {}))
+                left = deadline - time.monotonic()
+                if not silent & here or left <= 0:
+                    break
+                self._changed.wait(min(left, _GONE_CHECK))
+        for engine in sorted(silent - here):
+            _log.warning(
+                "version %d: engine %s is gone and has not said its digests: not compared", version, engine
+            )
         with self._changed:
-            self._changed.wait_for(lambda: len(self._digests.get(version, {})) >= engines, timeout)
-            for engine, theirs in sorted(self._digests.pop(version, {}).items()):
-                for name in sorted(set(ours) | set(theirs)):
-                    if ours.get(name) != theirs.get(name):
-                        raise Corrupt(
-                            f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} "
-                            f"and {ours.get(name)} at the trainers"
-                        )
-                engines -= 1
-            if engines > 0:
-                raise TimedOut(f"version {version}: {engines} engines have not said their digests")
+            said = sorted(self._digests.get(version, {}).items())
+            self._compared = {engine for engine, _ in said}
+            self._digests = {one: found for one, found in self._digests.items() if one > version}
+        for engine, theirs in said:
+            _compare(version, engine, theirs, ours)
+        if silent & here:
+            names = ", ".join(sorted(silent & here))
+            raise TimedOut(f"version {version}: no digests for {timeout:g} s of {names}")
+        return len(said)
+
+
+def _compare(version: int, engine: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
+    for name in sorted(set(ours) | set(theirs)):
+        if ours.get(name) != theirs.get(name):
+            raise Corrupt(
+                f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} "
+                f"and {ours.get(name)} at the trainers"
+            )
 
 
 @dataclass
@@ -149,6 +181,7 @@ class TrainerLoop:
         self._first = first
         self._version = -1
         self._transfers: list[Transfer] = []
+        self._metrics: dict[str, float] = {}  # Of these transfers.
         self._times = _Times()
         self._accuracy: float | None = None
 
@@ -280,8 +313,9 @@ class TrainerLoop:
             self.parts.timeline.add("transfer", self._start, end, version=self._version)
         self._transfers = transfers
         if self.parts.news is not None and self.parts.desk is not None and self._options.verify:
-            engines = len(self.parts.desk.engines())
-            self.parts.news.compare(self._version, self._ours, engines, self._options.timeout)
+            engines = self.parts.desk.engines
+            compared = self.parts.news.compare(self._version, self._ours, engines, self._options.timeout)
+            self._metrics["engines_verified"] = compared
 
     def _digests(self) -> dict[str, str]:
         """Of the gathered parameters, as they are before the publication."""
@@ -343,8 +377,8 @@ class TrainerLoop:
                 total_s=total,
                 accuracy=self._accuracy,
                 transfers=tuple(self._transfers),
-                metrics=metrics,
+                metrics=metrics | self._metrics,
                 **named,
             )
         )
-        self._transfers = []
+        self._transfers, self._metrics = [], {}
