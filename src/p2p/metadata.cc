@@ -109,7 +109,8 @@ Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
   ByteReader reader(bytes);
   const auto magic = reader.Get<uint32_t>();
   const auto count = reader.Get<uint32_t>();
-  if (magic != kAdvertsMagic || count > kMaxAdverts || reader.rest().size() != count * Advert::kBytes)
+  const bool whole = reader.ok() && magic == kAdvertsMagic && count <= kMaxAdverts;
+  if (!whole || reader.rest().size() != count * Advert::kBytes)
     return Status(Code::kInvalidArgument,
                   "these bytes are no serialized descriptors of this release of weightcast");
   std::vector<Advert> adverts;
