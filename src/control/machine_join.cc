@@ -92,6 +92,7 @@ void Machine::RaiseRun(const wire::Run& run, const Status& reason) {
   FailWaiting(reason, true);
   s_.run = run;
   s_.withdrawn = {};
+  s_.groups.front().loss = Status::Ok();  // Who comes first waits for the others.
   for (Worker& worker : s_.workers) worker.offered = -1;
   s_.plan.stale = true;  // The next Plan tells trainers that stayed.
 }

@@ -123,6 +123,27 @@ TEST(MachineRuns, NumbersRise) {
   EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
 }
 
+TEST(MachineRuns, WhoComesFirstInTheNextRunWaitsForTheOthers) {
+  Simulator sim;
+  sim.Join(RankHello("a", 0, 1));
+  SessionId t0 = sim.JoinTrainer(0, 2);
+  SessionId t1 = sim.JoinTrainer(1, 2);
+  sim.Settle();
+  sim.KillAndNotice(t0);
+  sim.KillAndNotice(t1);
+  t0 = sim.JoinTrainer(0, 2);
+  sim.Settle();
+  sim.Publish(t0, 1);
+  sim.Settle();
+  EXPECT_TRUE(sim.processes[t0].done.empty()) << sim.processes[t0].done[0].reason.ToString();
+  t1 = sim.JoinTrainer(1, 2);
+  sim.Settle();
+  sim.Publish(t1, 1);
+  sim.Settle();
+  ASSERT_EQ(sim.processes[t0].done.size(), 1U);
+  EXPECT_TRUE(sim.processes[t0].done[0].met_policy) << sim.processes[t0].done[0].reason.ToString();
+}
+
 TEST(MachineRuns, WhoPublishesIsPartOfTheRun) {
   Simulator sim;
   const SessionId t0 = sim.JoinTrainer(0, 2);
