@@ -62,7 +62,8 @@ class BenchP2pCommand : public Command {
     flags.AddList(
         "--ops", ops_, "OPS",
         "write, read, send (each meets a recv that waits), ping (a write that the peer, looking at its "
-        "memory, answers by another: half of both; 8 to 1024 bytes)");
+        "memory, answers by another: half of both; 8 to 1024 bytes), signal (the same by writes that tell "
+        "the peer of themselves)");
     flags.AddList("--sizes", sizes_, "SIZES", "Bytes of a transfer, or pieces that lie apart: 200x64K");
     flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
     flags.Add("--both", options_.both, "Both directions at once; GB/s is their sum");
@@ -124,8 +125,8 @@ class BenchP2pCommand : public Command {
     };
     if (!known(memories_, {"mapped", "any", "huge"}))
       return Status(Code::kInvalidArgument, "--memories takes mapped, any and huge");
-    if (!known(ops_, {"write", "read", "send", "ping"}))
-      return Status(Code::kInvalidArgument, "--ops takes write, read, send and ping");
+    if (!known(ops_, {"write", "read", "send", "ping", "signal"}))
+      return Status(Code::kInvalidArgument, "--ops takes write, read, send, ping and signal");
     if (options_.both && !known(ops_, {"write", "read"}))
       return Status(Code::kInvalidArgument,
                     "--both takes write and read: a process that sends does nothing else");
@@ -140,7 +141,7 @@ class BenchP2pCommand : public Command {
         for (const std::string& op : ops_) {
           for (const std::string& size : sizes_) {
             WC_ASSIGN_OR_RETURN(P2pCase one, ParseSize(size));
-            if (op == "ping" && !IsPing(one.piece_bytes, one.iovs)) continue;
+            if (AnswerTo(op) && !IsPing(one.piece_bytes, one.iovs)) continue;
             one.transport = transport;
             one.memory = memory;
             one.op = op;
@@ -150,7 +151,7 @@ class BenchP2pCommand : public Command {
       }
     }
     if (groups.empty() || groups.front().empty())
-      return Status(Code::kInvalidArgument, "nothing to measure: pings are of 8 to 1024 bytes, by eights");
+      return Status(Code::kInvalidArgument, "nothing to measure: pings and signals are of 8 to 1024 bytes, by eights");
     return groups;
   }
 

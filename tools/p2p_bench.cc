@@ -23,7 +23,7 @@ uint64_t PerRound(uint64_t each) { return std::clamp<uint64_t>(kRoundBytes / eac
 
 PartyWork WorkOf(const P2pCase& one, const P2pOptions& options) {
   PartyWork work{.op = one.op, .piece_bytes = one.piece_bytes, .iovs = one.iovs};
-  if (options.reuse || one.op == "ping")
+  if (options.reuse || AnswerTo(one.op))
     work.repeats = PerRound(one.bytes());
   else
     work.slots = PerRound(work.stride());
@@ -63,8 +63,8 @@ class Measurement {
     for (size_t party = 0; party < crew.size(); ++party) {
       const bool first = party % 2 == 0;
       if (options.both || first) runners_.push_back(party);
-      if ((one.op == "send" || one.op == "ping") && !first) receivers_.push_back(party);
-      if (one.op == "ping") continue;  // It fills and checks by itself.
+      if ((one.op == "send" || AnswerTo(one.op)) && !first) receivers_.push_back(party);
+      if (AnswerTo(one.op)) continue;  // It fills and checks by itself.
       if (options.both || first == write) fillers_.push_back(party);
       if (options.both || first != write) checkers_.push_back(party);
     }
@@ -111,7 +111,7 @@ class Measurement {
     if (runners_.size() > 1 && cores && options_.connect.empty())
       work.start = (Clock::now() + kHeadStart).time_since_epoch().count();
     PartyWork receive = work;
-    receive.op = work.op == "ping" ? "pong" : "recv";
+    receive.op = AnswerTo(work.op).value_or("recv");
     for (const size_t party : receivers_) WC_RETURN_IF_ERROR(crew_.Ask(party, Encode(Ask::kRun, receive)));
     for (const size_t party : runners_) WC_RETURN_IF_ERROR(crew_.Ask(party, Encode(Ask::kRun, work)));
     Span here;
@@ -144,7 +144,7 @@ class Measurement {
   const P2pOptions& options_;
   PartyWork work_;
   std::vector<size_t> runners_;
-  std::vector<size_t> receivers_;  ///< Of sends and pings.
+  std::vector<size_t> receivers_;  ///< Of sends, pings and signals.
   std::vector<size_t> fillers_;
   std::vector<size_t> checkers_;
   std::vector<double> transfers_;  ///< Seconds.

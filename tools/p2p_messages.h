@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,8 +93,10 @@ struct PartyWork {
   [[nodiscard]] uint64_t stride() const { return ((iovs == 1 ? piece_bytes : 2 * bytes()) + 63) / 64 * 64; }
 };
 
+/// What the other party does while one sends pings or signals. nullopt: nothing.
+std::optional<std::string_view> AnswerTo(std::string_view op);
 inline constexpr uint64_t kMostPing = 1024;  ///< Bytes.
-/// Whether transfers like these can be pings, whose last 8 bytes count them.
+/// Whether transfers like these can be pings and signals, whose last 8 bytes count them.
 bool IsPing(uint64_t piece_bytes, uint64_t iovs);
 
 struct PartyTimes {

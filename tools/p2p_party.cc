@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/strings.h"
 #include "tools/p2p_memory.h"
 #include "tools/p2p_messenger.h"
@@ -21,7 +22,7 @@ constexpr size_t kMaxAsk = 1 << 20;
 constexpr uint64_t kMaxPieces = uint64_t{1} << 22;  ///< Of a round.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 constexpr uint64_t kWakeBytes = 4096;  ///< At the end of the memory: two pings, and what is not measured.
-constexpr double kPongSeconds = 10;
+constexpr Duration kPong = std::chrono::seconds(10);  ///< By then a ping or a signal is answered.
 constexpr uint64_t kReceivesAhead = 16;  ///< Fewer than a connection has grants.
 constexpr double kMeetSeconds = 60;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
@@ -74,6 +75,7 @@ class Party {
     if (ask == Ask::kRun && work.op == "send") return RunSends(work);
     if (ask == Ask::kRun && work.op == "recv") return RunReceives(work);
     if (ask == Ask::kRun && (work.op == "ping" || work.op == "pong")) return RunPings(work);
+    if (ask == Ask::kRun && (work.op == "signal" || work.op == "echo")) return RunSignals(work);
     if (ask == Ask::kRun) return Run(work);
     if (ask == Ask::kFill)
       FillRound(memory_.bytes(), work);
@@ -143,7 +145,9 @@ class Party {
                        work.iovs <= kMaxPieces && work.slots > 0 && work.slots <= kMaxPieces / work.iovs &&
                        work.repeats > 0 && work.repeats <= kMaxPieces;
     const bool messages = work.op == "send" || work.op == "recv";
-    const bool pings = (work.op == "ping" || work.op == "pong") && IsPing(work.piece_bytes, work.iovs);
+    const bool pings =
+        (work.op == "ping" || work.op == "pong" || work.op == "signal" || work.op == "echo") &&
+        IsPing(work.piece_bytes, work.iovs);
     const bool known =
         work.op == "write" || work.op == "read" || (messages && messenger_ != nullptr) || pings;
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
@@ -223,6 +227,50 @@ class Party {
     return first ? Encode(times) : std::string();
   }
 
+  /// Pings that tell the peer of themselves, each a transfer of its grant: nobody looks at memory.
+  Result<std::string> RunSignals(const PartyWork& work) {
+    const uint64_t out = memory_.bytes().size() - kWakeBytes;
+    const Piece piece = PieceAt(out, out + kMostPing, work.piece_bytes);
+    const auto count = static_cast<uint32_t>(work.repeats * work.slots);
+    WC_ASSIGN_OR_RETURN(const GrantName ours, connection_->OpenGrant({.transfers = count}));
+    WC_ASSIGN_OR_RETURN(const GrantName theirs, TradeGrants(ours));
+    const bool first = work.op == "signal";
+    PartyTimes times;
+    int64_t last = times.begin = Now();
+    std::optional<Transfer> write;
+    for (uint32_t i = 0; i < count; ++i) {
+      if (!first) WC_RETURN_IF_ERROR(connection_->WaitGrant(ours, i + 1, Clock::now() + kPong));
+      if (write) WC_RETURN_IF_ERROR(write->Wait());  // Its answer is here: it has arrived.
+      LastWord(out + work.piece_bytes).store(++pings_, std::memory_order_relaxed);
+      WC_ASSIGN_OR_RETURN(write, connection_->Write({&piece, 1}, {.grant = theirs, .signal = i}));
+      if (!first) continue;
+      WC_RETURN_IF_ERROR(connection_->WaitGrant(ours, i + 1, Clock::now() + kPong));
+      const int64_t now = Now();
+      times.transfers.push_back((now - last) / 2);
+      last = now;
+    }
+    times.end = last;
+    if (write) WC_RETURN_IF_ERROR(write->Wait());
+    if (LastWord(out + kMostPing + work.piece_bytes).load(std::memory_order_acquire) != pings_)
+      return Status(Code::kInternal, "a signal has come before its bytes");
+    connection_->RevokeGrant(ours, {});
+    return first ? Encode(times) : std::string();
+  }
+
+  Result<GrantName> TradeGrants(const GrantName& ours) {
+    ByteWriter out;
+    out.Put(ours.slot);
+    out.Put(ours.id);
+    WC_RETURN_IF_ERROR(connection_->Notify(out.bytes()));
+    WC_ASSIGN_OR_RETURN(const std::string notice, connection_->TakeNotice(Clock::now() + kPong));
+    ByteReader in(notice);
+    GrantName theirs;
+    theirs.slot = in.Get<decltype(theirs.slot)>();
+    theirs.id = in.Get<decltype(theirs.id)>();
+    if (!in.ok() || !in.rest().empty()) return Status(Code::kProtocol, "a notice that names no grant");
+    return theirs;
+  }
+
   std::atomic_ref<uint64_t> LastWord(uint64_t end) {
     return std::atomic_ref(*reinterpret_cast<uint64_t*>(memory_.bytes().data() + end - sizeof(uint64_t)));
   }
@@ -230,7 +278,7 @@ class Party {
   Status AwaitPing(uint64_t end) {
     constexpr int kLooks = 256;  // Then who may have to bring it gets this core, where there is no other.
     const auto word = LastWord(end);
-    for (const TimePoint deadline = Clock::now() + FromSeconds(kPongSeconds); Clock::now() < deadline;) {
+    for (const TimePoint deadline = Clock::now() + kPong; Clock::now() < deadline;) {
       for (int look = 0; look < kLooks; ++look) {
         if (word.load(std::memory_order_acquire) == pings_) return Status::Ok();
       }

@@ -318,6 +318,22 @@ Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) 
   return result;
 }
 
+Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t transfers,
+                                    TimePoint deadline) {
+  if (core_->forked()) return core_->Usable();
+  const auto arrived = grants_.ArrivedOf(grant);
+  if (arrived != nullptr && core_->progress().WaitFor(arrived->waited, transfers, deadline) &&
+      arrived->transfers.load(std::memory_order_acquire) >= transfers) {
+    return Status::Ok();
+  }
+  WC_RETURN_IF_ERROR(status());
+  if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
+    return {Code::kCancelled, "there is no such grant, or it has been revoked"};
+  }
+  return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
+                                  " transfers have come under the grant from ", label_)};
+}
+
 void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
   if (core_->forked()) return;
   core_->progress().Submit(endpoint::MakeTask([self = shared_from_this(), grant, fenced = std::move(fenced)] {

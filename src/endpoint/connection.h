@@ -68,6 +68,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& grant) const {
     return grants_.ProgressOf(grant);
   }
+  Status WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline);
   void RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced);
   Status Notify(std::string_view bytes);
   Status Notify(std::string_view bytes, TimePoint deadline);

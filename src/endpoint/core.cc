@@ -271,6 +271,11 @@ void Core::Disarm() {
   for (const auto& transport : transports_) transport->Disarm();
 }
 
+bool Core::ArmsDearly() const {
+  return !links_.empty() &&
+         std::ranges::all_of(links_, [](const auto& entry) { return entry.second.transport->ArmsDearly(); });
+}
+
 void Core::Dispatch(const transport::Event& event) {
   std::visit([this](const auto& of_kind) { Handle(of_kind); }, event);
 }

@@ -91,6 +91,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   bool Step(bool sockets) override;
   bool Arm() override;
   void Disarm() override;
+  [[nodiscard]] bool ArmsDearly() const override;
   void Mask(bool on) override { sockets_->Change(transports_key_, on ? 0U : uint32_t{EPOLLIN}); }
   [[nodiscard]] std::optional<TimePoint> NextDeadline() const override { return timers_.next(); }
 

@@ -167,6 +167,9 @@ Result<transport::GrantName> Connection::OpenGrant(GrantOptions options) {
 GrantProgress Connection::ProgressOf(const transport::GrantName& grant) const {
   return state_->ProgressOf(grant);
 }
+Status Connection::WaitGrant(const transport::GrantName& grant, uint32_t transfers, TimePoint deadline) {
+  return state_->WaitGrant(grant, transfers, deadline);
+}
 void Connection::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
   state_->RevokeGrant(grant, std::move(fenced));
 }

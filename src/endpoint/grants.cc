@@ -21,7 +21,7 @@ uint64_t NextGrantId() {
 }  // namespace
 
 GrantProgress Grants::Grant::progress() const {
-  return {.transfers_arrived = transfers_arrived.load(std::memory_order_acquire),
+  return {.transfers_arrived = arrived->transfers.load(std::memory_order_acquire),
           .transfers_expected = options.transfers,
           .chunks_arrived = chunks_arrived.load(std::memory_order_relaxed)};
 }
@@ -54,6 +54,7 @@ void Grants::Free(uint32_t slot) {
   std::unique_ptr<Grant> gone;
   const std::lock_guard lock(mutex_);
   gone = std::move(slots_[slot]);
+  gone->arrived->waited.Set(Arrived::kGone);
 }
 
 void Grants::Drop(const GrantName& name) {
@@ -98,7 +99,8 @@ Status Grants::OnSignal(const Signal& signal) {
   }
   if (arrivals.arrived < arrivals.chunks) return Status::Ok();
   // Release: whoever sees the count sees the bytes.
-  grant->transfers_arrived.fetch_add(1, std::memory_order_release);
+  const uint32_t before = grant->arrived->transfers.fetch_add(1, std::memory_order_release);
+  grant->arrived->waited.Set(before + 1);
   if (const auto& on_transfer = grant->options.on_transfer) {
     later_([on_transfer, transfer = signal.transfer, progress = grant->progress()] {
       on_transfer(transfer, progress);
@@ -114,6 +116,7 @@ bool Grants::Revoke(const GrantName& name, Callback fenced) {
     return false;
   }
   if (fenced) grant->fenced.push_back(std::move(fenced));
+  grant->arrived->waited.Set(Arrived::kGone);
   return !std::exchange(grant->revoking, true);
 }
 
@@ -139,6 +142,12 @@ GrantProgress Grants::ProgressOf(const GrantName& name) const {
   const Grant* grant = Find(name);
   if (grant != nullptr) return grant->progress();
   return {.transfers_arrived = 0, .transfers_expected = UINT32_MAX, .chunks_arrived = 0};
+}
+
+std::shared_ptr<Grants::Arrived> Grants::ArrivedOf(const GrantName& name) const {
+  const std::lock_guard lock(mutex_);
+  const Grant* grant = Find(name);
+  return grant == nullptr ? nullptr : grant->arrived;
 }
 
 }  // namespace weightcast::endpoint

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "endpoint/flag.h"
 #include "transport/types.h"
 #include "weightcast/endpoint.h"
 
@@ -39,6 +40,14 @@ class Grants {
 
   /// Any thread. A grant that is gone is never complete.
   [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& name) const;
+  /// Outlives the grant for those who wait.
+  struct Arrived {
+    std::atomic<uint32_t> transfers{0};
+    Flag waited;  ///< `transfers`, or kGone once the grant is revoked.
+    static constexpr uint32_t kGone = UINT32_MAX;
+  };
+  /// Any thread. Null: there is no such grant.
+  [[nodiscard]] std::shared_ptr<Arrived> ArrivedOf(const transport::GrantName& name) const;
 
  private:
   /// Which chunks of one transfer are there.
@@ -52,7 +61,7 @@ class Grants {
     GrantOptions options;
     std::vector<Arrivals> transfers;
     uint64_t memory = 0;  ///< Bytes of all `bits`.
-    std::atomic<uint32_t> transfers_arrived{0};
+    std::shared_ptr<Arrived> arrived = std::make_shared<Arrived>();
     std::atomic<uint64_t> chunks_arrived{0};
     bool revoking = false;
     std::vector<Callback> fenced;

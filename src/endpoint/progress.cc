@@ -25,21 +25,18 @@ constexpr int kYields = 16;
 /// at once, and does not wake it each time only to turn it away again.
 constexpr Duration kParkSlice = std::chrono::microseconds(500);
 
-/// When it is time to look at the sockets again.
-class SocketTurn {
- public:
-  bool Due() {
-    const TimePoint now = Clock::now();
-    if (now - last_ < kSocketInterval) return false;
-    last_ = now;
-    return true;
-  }
-
- private:
-  TimePoint last_{};
-};
+/// Callers who drove again within this, so often, will be back so soon once more.
+constexpr Duration kSoon = std::chrono::microseconds(100);
+constexpr uint32_t kReturns = 8;
 
 }  // namespace
+
+bool Progress::SocketTurn::Due() {
+  const TimePoint now = Clock::now();
+  if (now - last_ < kSocketInterval) return false;
+  last_ = now;
+  return true;
+}
 
 Result<std::unique_ptr<Progress>> Progress::Create(Work& work) {
   std::unique_ptr<Progress> progress(new Progress(work));
@@ -134,33 +131,58 @@ bool Progress::TakeFromThread() {
   return owned;
 }
 
+bool Progress::Arm() {
+  if (std::exchange(masked_, false)) work_.Mask(false);
+  armed_ = true;
+  return work_.Arm();
+}
+
+void Progress::Disarm() {
+  if (std::exchange(armed_, false)) work_.Disarm();
+}
+
 /// Until the flag is set, the deadline has passed or nothing moves.
 void Progress::Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> deadline) {
-  work_.Disarm();
-  work_.Mask(true);
+  Disarm();
+  // A parked thread watches nothing that could wake it.
+  if (!parked_.load(std::memory_order_relaxed) && !std::exchange(masked_, true)) work_.Mask(true);
   const TimePoint begun = Clock::now();
-  SocketTurn sockets;
+  returns_ = begun - left_ < kSoon ? returns_ + 1 : 0;
   spin_.Begin(begun);
   bool moved = false;
   while (flag.value() < value && spin_.GoOn(moved)) {
-    const bool look = sockets.Due();
+    const bool look = sockets_.Due();
     if (look && deadline && Clock::now() >= *deadline) break;
     moved = StepOnce(look);
   }
-  work_.Mask(false);
-  Leave(flag.value() < value || Clock::now() - begun > kParkSlice);
+  left_ = Clock::now();
+  const bool for_long = flag.value() < value || left_ - begun > kParkSlice;
+  if (for_long) returns_ = 0;
+  Leave(for_long);
 }
 
-/// A caller lets go: from here on the thread watches.
+/// Each of them would disarm again what the one before had armed.
+bool Progress::CallersReturn() const {
+  return returns_ >= kReturns && Clock::now() - left_ < kSoon && work_.ArmsDearly();
+}
+
+/// A caller lets go: from here on the thread watches, or comes to look soon.
 void Progress::Leave(bool for_long) {
   do {
-    const bool settled = work_.Arm();
-    const auto next = work_.NextDeadline();
-    const bool wake = !settled || (next && *next < sleep_until_);
+    bool wake = false;
+    if (!parked_.load(std::memory_order_seq_cst)) {
+      if (CallersReturn()) {
+        wake = to_park_ = true;
+      } else {
+        const bool settled = Arm();
+        const auto next = work_.NextDeadline();
+        wake = !settled || (next && *next < sleep_until_);
+      }
+    }
     owned_.store(false, std::memory_order_seq_cst);
     if (wake || (for_long && parked_.load(std::memory_order_seq_cst))) wake_.Wake();
     if (tasks_.empty() || !TryOwn()) return;
-    work_.Disarm();
+    Disarm();
     StepOnce(false);
   } while (true);
 }
@@ -176,7 +198,7 @@ void Progress::LeaveAsFound() {
 
 /// What a caller does who has something for everybody, and waits for nothing.
 void Progress::StepAndLeave() {
-  work_.Disarm();
+  Disarm();
   StepOnce(false);
   Leave();
 }
@@ -194,15 +216,19 @@ void Progress::Main() {
     }
     by_thread_ = true;
     sleep_until_ = TimePoint::max();
-    if (std::exchange(turned_away, false)) {
+    Disarm();
+    if (std::exchange(to_park_, false) || turned_away) {
       // The driver has just left, and may be back soon: it is not to find us spinning in its place. But those
       // who only visit look at no socket and no timer.
-      work_.Disarm();
       StepOnce(true);
-      callbacks_.empty() && !stop_.load(std::memory_order_relaxed) ? Sleep() : ReleaseForCallbacks();
+      turned_away = CallersReturn();
+      if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) {
+        ReleaseForCallbacks();
+      } else {
+        turned_away ? LeaveToCallers() : Sleep();
+      }
       continue;
     }
-    work_.Disarm();
     switch (DriveUntilPause()) {
       case Pause::kIdle:
         Sleep();
@@ -219,10 +245,10 @@ void Progress::Main() {
 
 /// kCallbacks also when the thread is to end.
 Progress::Pause Progress::DriveUntilPause() {
-  SocketTurn sockets;
+  sockets_.AtOnce();
   bool moved = false;
   do {
-    moved = StepOnce(sockets.Due());
+    moved = StepOnce(sockets_.Due());
     if (!callbacks_.empty() || stop_.load(std::memory_order_relaxed)) return Pause::kCallbacks;
     if (wanted_.load(std::memory_order_relaxed) > 0) return Pause::kWanted;
   } while (spin_.GoOn(moved));
@@ -250,8 +276,17 @@ void Progress::ReleaseForCallbacks() {
   }
 }
 
+/// They are to find nothing armed. Should none come, the thread looks again.
+void Progress::LeaveToCallers() {
+  sleep_until_ = TimePoint::min();
+  by_thread_ = false;
+  parked_.store(true, std::memory_order_seq_cst);
+  owned_.store(false, std::memory_order_seq_cst);
+  if (tasks_.empty()) Park(/*unowned=*/true);
+}
+
 void Progress::Sleep() {
-  const bool settled = work_.Arm();
+  const bool settled = Arm();
   const auto next = work_.NextDeadline();
   sleep_until_ = next.value_or(TimePoint::max());
   by_thread_ = false;
@@ -266,15 +301,14 @@ void Progress::Sleep() {
   wake_.Drain();
 }
 
-/// A caller drives. It wakes us if it leaves for long, a callback may, and we look again ourselves.
-void Progress::Park() {
+/// A caller drives, or will. It wakes us if it leaves for long, a callback may, and we look again ourselves.
+void Progress::Park(bool unowned) {
   parked_.store(true, std::memory_order_seq_cst);
-  if (owned_.load(std::memory_order_seq_cst) && callbacks_.empty() && !stop_.load()) {
+  if ((unowned || owned_.load(std::memory_order_seq_cst)) && callbacks_.empty() && !stop_.load()) {
     pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
     constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
-    ppoll(&entry, 1, &kWait, nullptr);
+    if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
   }
-  wake_.Drain();
   parked_.store(false, std::memory_order_relaxed);
 }
 

@@ -25,6 +25,8 @@ class Work {
   virtual bool Arm() = 0;
   /// Somebody drives again.
   virtual void Disarm() = 0;
+  /// Callers who come again and again had better leave it unarmed: peers need nobody here meanwhile.
+  [[nodiscard]] virtual bool ArmsDearly() const = 0;
   /// While a caller drives: the descriptors it polls anyway need not wake the thread.
   virtual void Mask(bool on) = 0;
   [[nodiscard]] virtual std::optional<TimePoint> NextDeadline() const = 0;
@@ -77,28 +79,52 @@ class Progress {
   explicit Progress(Work& work) : work_(work) {}
   enum class Pause : uint8_t { kIdle, kCallbacks, kWanted };
 
+  /// When it is time to look at sockets and timers again.
+  class SocketTurn {
+   public:
+    bool Due();
+    void AtOnce() { last_ = {}; }
+
+   private:
+    TimePoint last_{};
+  };
+
   bool TryOwn();
   bool TakeFromThread();
   bool StepOnce(bool sockets) noexcept;
+  bool Arm();
+  void Disarm();
   void Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> deadline);
+  [[nodiscard]] bool CallersReturn() const;
   /// `for_long`: the caller will hardly be back at once.
   void Leave(bool for_long = false);
   void LeaveAsFound();
   void StepAndLeave();
   void Main();
   Pause DriveUntilPause();
+  void LeaveToCallers();
   void ReleaseForCallbacks();
   void GiveWay();
   void Sleep();
-  void Park();
+  void Park(bool unowned = false);
 
   Work& work_;
   Poller poller_;
   WakeFd wake_;
   TaskQueue tasks_;      ///< Taken by the holder of progress.
   TaskQueue callbacks_;  ///< Taken by the thread.
-  Spin spin_;            ///< Holder's.
+  // The holder's.
+  Spin spin_;
+  SocketTurn sockets_;
+  bool armed_ = false;
+  bool masked_ = false;
+  uint32_t returns_ = 0;  ///< Callers who drove soon after the last had left, one after another.
+  TimePoint left_{};      ///< When the last caller who drove left.
+
+  bool to_park_ = false;  ///< The thread has been woken only to be parked.
+
   std::atomic<bool> owned_{false};
+  /// The thread comes and looks within kParkSlice, and watches nothing until then.
   std::atomic<bool> parked_{false};
   std::atomic<bool> stop_{false};
   std::atomic<bool> by_thread_{false};       ///< The holder is the thread. Written by holders.

@@ -125,7 +125,7 @@ def test_a_table_is_printed():
         (["--sizes", "0"], ["'0'"]),
         (["--sizes", "0x8"], ["'0x8'"]),
         (["--sizes", "8x"], ["'8x'"]),
-        (["--ops", "swim"], ["--ops", "write, read, send and ping"]),
+        (["--ops", "swim"], ["--ops", "write, read, send, ping and signal"]),
         (["--ops", "send", "--both"], ["--both", "write and read"]),
         (["--memories", "shared"], ["--memories", "mapped, any and huge"]),
         (["--transports", "pigeon"], ["'pigeon'"]),

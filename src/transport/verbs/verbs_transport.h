@@ -50,6 +50,7 @@ class VerbsTransport final : public Transport {
   [[nodiscard]] int fd() const override { return poller_.fd(); }
   bool Arm() override;
   void Disarm() override;
+  [[nodiscard]] bool ArmsDearly() const override { return true; }
   [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
 
  private:

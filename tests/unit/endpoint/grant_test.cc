@@ -41,6 +41,37 @@ TEST_F(GrantTest, WritesUnderItAreSignalledChunkByChunk) {
   EXPECT_TRUE(Eventually([&] { return arrived == 2; }));
 }
 
+TEST_F(GrantTest, WhoWaitsForTransfersIsTold) {
+  Pair pair(4096 * 3, Access::kGranted);
+  auto grant = pair.to_a->OpenGrant({.transfers = 3});
+  ASSERT_TRUE(grant.ok());
+  std::thread writer([&] {
+    for (uint32_t transfer = 0; transfer < 2; ++transfer)
+      EXPECT_TRUE(pair.WriteAll({.grant = *grant, .signal = transfer})->Wait().ok());
+  });
+  EXPECT_TRUE(pair.to_a->WaitGrant(*grant, 2, Soon()).ok());
+  EXPECT_EQ(pair.source, pair.target);
+  writer.join();
+  const Status late = pair.to_a->WaitGrant(*grant, 3, Clock::now() + FromSeconds(0.01));
+  EXPECT_EQ(late.code(), Code::kTimedOut);
+  EXPECT_THAT(late.message(), HasSubstr("2 of 3 transfers"));
+
+  std::thread waiter(
+      [&] { EXPECT_EQ(pair.to_a->WaitGrant(*grant, 3, Soon()).code(), Code::kCancelled) << "it is revoked"; });
+  pair.to_a->RevokeGrant(*grant, {});
+  waiter.join();
+  EXPECT_TRUE(Eventually([&] { return pair.to_a->WaitGrant(*grant, 0, Soon()).code() == Code::kCancelled; }));
+
+  auto other = pair.to_a->OpenGrant({.transfers = 1});
+  std::thread last([&] {
+    const Status end = pair.to_a->WaitGrant(*other, 1, Soon());
+    EXPECT_FALSE(end.ok());
+    EXPECT_NE(end.code(), Code::kTimedOut) << "the connection has ended";
+  });
+  pair.to_b->Close();
+  last.join();
+}
+
 TEST_F(GrantTest, SignalsMeanTheirBytesWhateverHappensToLanes) {
   FakeNet::SetDefaults("fast", {.lanes = 4, .shuffle = true});
   Pair pair(4096 * 200, Access::kGranted);
