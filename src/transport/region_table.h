@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "memory/memory.h"
+#include "transport/types.h"
+
 namespace weightcast::transport {
 
 /// Region ids are small: tables of them are arrays.
@@ -16,9 +19,29 @@ inline bool InBounds(uint64_t offset, uint64_t length, uint64_t size) {
   return offset <= size && length <= size - offset;
 }
 
-/// All regions of this process that a transport knows, for the holder of progress. A Region has an `id`, a
-/// `generation`, is `live` from its registration until it is deregistered, and stays where it is as long as
-/// it has `uses`.
+/// A region of this process as its holder of progress sees it.
+struct OwnRegion {
+  std::byte* base = nullptr;
+  uint64_t length = 0;
+  uint32_t id = 0;
+  uint32_t generation = 0;
+  Access access = Access::kLocal;
+  bool live = false;  ///< Registered and not deregistered.
+  uint32_t uses = 0;  ///< Own operations with it, and fences of peers that may still write to it.
+
+  static OwnRegion Registered(const RegionName& name, const Memory& memory, Access access) {
+    return {.base = memory.address,
+            .length = memory.length,
+            .id = name.id,
+            .generation = name.generation,
+            .access = access,
+            .live = true,
+            .uses = 0};
+  }
+};
+
+/// All regions of this process that a transport knows, for the holder of progress. A Region is an OwnRegion
+/// or more, and stays where it is as long as it has `uses`.
 template <typename Region>
 class RegionTable {
  public:

@@ -16,14 +16,7 @@ Status Registry::Register(const RegionName& name, const Memory& memory, Access a
   WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
   const std::lock_guard lock(commands_.mutex());
   WC_RETURN_IF_ERROR(names_.Claim(name.id));
-  commands_.Put(LocalRegion{.base = memory.address,
-                            .length = memory.length,
-                            .id = name.id,
-                            .generation = name.generation,
-                            .access = access,
-                            .live = true,
-                            .uses = 0},
-                lock);
+  commands_.Put(LocalRegion::Registered(name, memory, access), lock);
   return Status::Ok();
 }
 

@@ -13,15 +13,7 @@
 
 namespace weightcast::transport::verbs {
 
-/// A region of this process. Stays where it is as long as anything uses it.
-struct LocalRegion {
-  std::byte* base = nullptr;
-  uint64_t length = 0;
-  uint32_t id = 0;
-  uint32_t generation = 0;
-  Access access = Access::kLocal;
-  bool live = false;  ///< Registered and not deregistered.
-  uint32_t uses = 0;  ///< Own operations, and fences of peers that may still write to it.
+struct LocalRegion : OwnRegion {
   Parts parts;
   std::vector<ibv_mr*> registered;  ///< By NIC and part. Null: the NIC was dead.
 };

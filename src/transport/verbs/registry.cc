@@ -102,15 +102,7 @@ Result<std::string> Registry::Register(const RegionName& name, const Memory& mem
   for (const ibv_mr* region : *registered) {
     key.rkeys.push_back(access == Access::kLocal || region == nullptr ? 0 : region->rkey);
   }
-  commands_.Put(LocalRegion{.base = memory.address,
-                            .length = memory.length,
-                            .id = name.id,
-                            .generation = name.generation,
-                            .access = access,
-                            .live = true,
-                            .uses = 0,
-                            .parts = parts,
-                            .registered = std::move(*registered)},
+  commands_.Put(LocalRegion{OwnRegion::Registered(name, memory, access), parts, std::move(*registered)},
                 lock);
   return Encode(key);
 }
