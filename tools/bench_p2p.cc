@@ -151,7 +151,8 @@ class BenchP2pCommand : public Command {
       }
     }
     if (groups.empty() || groups.front().empty())
-      return Status(Code::kInvalidArgument, "nothing to measure: pings and signals are of 8 to 1024 bytes, by eights");
+      return Status(Code::kInvalidArgument,
+                    "nothing to measure: pings and signals are of 8 to 1024 bytes, by eights");
     return groups;
   }
 

@@ -23,7 +23,7 @@ constexpr uint64_t kMaxPieces = uint64_t{1} << 22;  ///< Of a round.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 constexpr uint64_t kWakeBytes = 4096;  ///< At the end of the memory: two pings, and what is not measured.
 constexpr Duration kPong = std::chrono::seconds(10);  ///< By then a ping or a signal is answered.
-constexpr uint64_t kReceivesAhead = 16;  ///< Fewer than a connection has grants.
+constexpr uint64_t kReceivesAhead = 16;               ///< Fewer than a connection has grants.
 constexpr double kMeetSeconds = 60;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
 
@@ -145,9 +145,8 @@ class Party {
                        work.iovs <= kMaxPieces && work.slots > 0 && work.slots <= kMaxPieces / work.iovs &&
                        work.repeats > 0 && work.repeats <= kMaxPieces;
     const bool messages = work.op == "send" || work.op == "recv";
-    const bool pings =
-        (work.op == "ping" || work.op == "pong" || work.op == "signal" || work.op == "echo") &&
-        IsPing(work.piece_bytes, work.iovs);
+    const bool pings = (work.op == "ping" || work.op == "pong" || work.op == "signal" || work.op == "echo") &&
+                       IsPing(work.piece_bytes, work.iovs);
     const bool known =
         work.op == "write" || work.op == "read" || (messages && messenger_ != nullptr) || pings;
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();

@@ -282,7 +282,8 @@ void Progress::LeaveToCallers() {
   by_thread_ = false;
   parked_.store(true, std::memory_order_seq_cst);
   owned_.store(false, std::memory_order_seq_cst);
-  if (tasks_.empty()) Park(/*unowned=*/true);
+  if (tasks_.empty() && callbacks_.empty() && !stop_.load()) SleepOnWake();
+  parked_.store(false, std::memory_order_relaxed);
 }
 
 void Progress::Sleep() {
@@ -301,15 +302,18 @@ void Progress::Sleep() {
   wake_.Drain();
 }
 
-/// A caller drives, or will. It wakes us if it leaves for long, a callback may, and we look again ourselves.
-void Progress::Park(bool unowned) {
+/// A caller drives. It wakes us if it leaves for long, a callback may, and we look again ourselves.
+void Progress::Park() {
   parked_.store(true, std::memory_order_seq_cst);
-  if ((unowned || owned_.load(std::memory_order_seq_cst)) && callbacks_.empty() && !stop_.load()) {
-    pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
-    constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
-    if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
-  }
+  if (owned_.load(std::memory_order_seq_cst) && callbacks_.empty() && !stop_.load()) SleepOnWake();
   parked_.store(false, std::memory_order_relaxed);
+}
+
+/// For kParkSlice, or until somebody wakes us.
+void Progress::SleepOnWake() {
+  pollfd entry{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
+  constexpr timespec kWait{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kParkSlice).count()};
+  if (ppoll(&entry, 1, &kWait, nullptr) != 0) wake_.Drain();
 }
 
 }  // namespace weightcast::endpoint

@@ -106,7 +106,8 @@ class Progress {
   void ReleaseForCallbacks();
   void GiveWay();
   void Sleep();
-  void Park(bool unowned = false);
+  void Park();
+  void SleepOnWake();
 
   Work& work_;
   Poller poller_;
