@@ -165,7 +165,8 @@ def test_gradients_are_clipped_to_the_norm_over_all():
     one, other = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))
     one.grad, other.grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
     optimizer = torch.optim.SGD([one, other], 1.0)
-    assert clip_gradients(optimizer, 10.0) == pytest.approx(5)
+    for limit in (10.0, 0.0):  # 0: not at all.
+        assert clip_gradients(optimizer, limit) == pytest.approx(5)
     assert one.grad.tolist() == [3, 0]
     assert clip_gradients(optimizer, 1.0) == pytest.approx(5)
     assert one.grad.tolist() == pytest.approx([0.6, 0], abs=1e-5)

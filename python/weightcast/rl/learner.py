@@ -34,7 +34,7 @@ class Objective:
     minibatches: int = 4  # Optimizer steps in a pass.
     temperature: float = 1.0  # What the rollouts were sampled with.
     clip: float = 0.2
-    max_gradient_norm: float = 1.0
+    max_gradient_norm: float = 1.0  # 0: any.
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0  # 0: the reference is not asked.
     kl_estimator: str = "k1"  # Of the KL in the rewards of PPO; GRPO has k3 in its loss.
@@ -319,7 +319,7 @@ class Trainers:
 def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> float:
     """Scales the gradients down to a norm of `limit` over all parameters; returns the norm of before.
 
-    Parameters may be plain or sharded by FSDP2, or some of each.
+    limit: 0 leaves them as they are. Parameters may be plain or sharded by FSDP2, or some of each.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     gradients = [one.grad for one in parameters if one.grad is not None]
@@ -328,7 +328,7 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> float:
     norms = [torch.nn.utils.get_total_norm(some) for some in (plain, sharded) if some]
     whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
     norm = float(torch.stack(whole).norm())
-    if norm > limit:
+    if limit and norm > limit:
         for gradient in gradients:
             gradient.mul_(limit / (norm + 1e-6))
     return norm

@@ -132,7 +132,8 @@ class Options:
         counts += " ppo_epochs minibatches sync_every eval_prompts digits"
         for name in counts.split():
             _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("samples_per_prompt", "item_prompts", "eval_every", "checkpoint_every", "max_staleness"):
+        counts = "samples_per_prompt item_prompts eval_every checkpoint_every max_staleness max_grad_norm"
+        for name in counts.split():
             _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")
         for name in ("temperature", "learning_rate", "lease", "timeout"):
             _require(getattr(self, name) > 0, f"--{name} is {getattr(self, name)}; it must be more than 0")
