@@ -59,10 +59,10 @@ sanitize: ## the C++ tests under ASan+UBSan and under TSan
 	  ctest --test-dir build/$$preset --output-on-failure --no-tests=error -j$(JOBS); \
 	done
 
-rl: ## trainers teach a small model to sort, engines generate with what they get (SEEDS=0,1,2; about 2 minutes each)
+rl: ## trainers teach a small model to sort, engines generate with what they get (SEEDS=0,1,2; RAY=1: as actors of Ray; about 2 minutes each)
 	@scripts/bootstrap --torch
 	@$(MAKE) --no-print-directory build TORCH=1
-	@.venv/bin/python scripts/learn_to_sort.py --seeds $(or $(SEEDS),0)
+	@.venv/bin/python scripts/learn_to_sort.py --seeds $(or $(SEEDS),0) $(if $(RAY),--ray)
 
 soak-protocol: ## a thousand random faults in small clusters, at most an hour (FAULTS=1000)
 	@scripts/bootstrap --dev

@@ -1,6 +1,6 @@
 """The reinforcement-learning loop with Ray: actors that train, actors that generate, weightcast between them.
 
-python examples/ray_loop.py --rl_iterations 200 --eval_every 50  # options: python -m weightcast.rl --help
+python examples/ray_loop.py --config examples/rl_sort.json  # options: python -m weightcast.rl --help
 
 Trainers have a process group among themselves; an inference actor has none. When its process dies, Ray starts
 it again (max_restarts), and it gets the present weights and goes on. Needs: pip install 'weightcast[rl]' ray
@@ -90,7 +90,10 @@ def train(options: Options, controller: str) -> list[str]:
 
 def main() -> None:
     options = parse(sys.argv[1:])
-    options.output = os.path.abspath(options.output or "runs/ray")  # Actors work in folders of their own.
+    options.output = options.output or "runs/ray"
+    for name in ("output", "plots", "checkpoint_dir", "export_hf", "prompts"):
+        if path := getattr(options, name):  # Actors work in folders of their own.
+            setattr(options, name, os.path.abspath(path))
     start_ray(options.num_training + options.num_inference)
     listen = f"{ray.util.get_node_ip_address()}:0"
     with wc.Controller(listen, settings=options.controller_settings()) as controller:
