@@ -8,8 +8,8 @@ Prints a JSON line for each figure: the median of all turns, the least and the g
 or microseconds. Who cannot be measured gets a line with the reason. perftest and UCX send the same bytes each
 time, which nobody reads, with many in flight, or with one (`-t 1`); `weightcast bench p2p` and NIXL send new
 ones, one transfer at a time. ping, as ib_write_lat: half the time of a write that the target sees in its
-memory and answers by another. Under emulation figures say nothing of hardware, only how the work of one
-compares with another's.
+memory and answers by another; signal, as ib_send_lat: the same with writes that tell of themselves. Under
+emulation figures say nothing of hardware, only how the work of one compares with another's.
 """
 
 import argparse
@@ -145,7 +145,7 @@ class Weightcast:
         port = ucx.free_port()
         command = [self.options.binary, "bench", "p2p"]
         what = ["--transports", self.options.transport, "--memories", "any", "--json"]
-        what += ["--ops", "write,read,ping"]
+        what += ["--ops", "write,read,ping,signal"]
         what += ["--sizes", ",".join(["8", *SIZES]), "--milliseconds", "500"]
         there, here = ({"WEIGHTCAST_NICS": device} for device in self.options.devices)
         address = f"127.0.0.1:{port}"
