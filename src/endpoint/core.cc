@@ -190,6 +190,7 @@ void Core::EndLingering(std::map<uint64_t, Lingering>::iterator ended) {
 LinkId Core::AddLink(transport::Transport* transport, ConnectionState connection) {
   const LinkId id{++last_link_};
   links_.emplace(id, Link{transport, std::move(connection)});
+  if (!transport->ArmsDearly()) ++cheap_links_;
   return id;
 }
 
@@ -271,11 +272,6 @@ void Core::Disarm() {
   for (const auto& transport : transports_) transport->Disarm();
 }
 
-bool Core::ArmsDearly() const {
-  return !links_.empty() &&
-         std::ranges::all_of(links_, [](const auto& entry) { return entry.second.transport->ArmsDearly(); });
-}
-
 void Core::Dispatch(const transport::Event& event) {
   std::visit([this](const auto& of_kind) { Handle(of_kind); }, event);
 }
@@ -284,9 +280,10 @@ template <typename OfLink>
 void Core::Handle(const OfLink& event) {
   const auto found = links_.find(event.link);
   if (found == links_.end()) return;
-  const ConnectionState connection = found->second.connection;
+  const auto [transport, connection] = found->second;
   connection->On(event);
   if constexpr (std::is_same_v<OfLink, transport::LinkClosed>) {
+    if (!transport->ArmsDearly()) --cheap_links_;
     links_.erase(event.link);
     CheckFenced();
   } else {
@@ -336,6 +333,7 @@ void Core::DropTransports() {
   }
   regions_.SetTransports({});
   // What is left is of peers that are stopped: the transports no longer touch our memory.
+  cheap_links_ = 0;
   for (auto& [id, link] : std::exchange(links_, {})) link.connection->Abandon();
   pumping_.clear();
 }

@@ -91,7 +91,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   bool Step(bool sockets) override;
   bool Arm() override;
   void Disarm() override;
-  [[nodiscard]] bool ArmsDearly() const override;
+  [[nodiscard]] bool ArmsDearly() const override { return !links_.empty() && cheap_links_ == 0; }
   void Mask(bool on) override { sockets_->Change(transports_key_, on ? 0U : uint32_t{EPOLLIN}); }
   [[nodiscard]] std::optional<TimePoint> NextDeadline() const override { return timers_.next(); }
 
@@ -142,6 +142,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   std::array<transport::Event, 128> events_;
   std::unordered_map<transport::LinkId, Link> links_;
   uint32_t last_link_ = 0;
+  size_t cheap_links_ = 0;  ///< Of transports that do not arm dearly.
   std::vector<ConnectionState> pumping_;
   std::unique_ptr<Meetings> meetings_;
   std::map<uint64_t, Lingering> lingering_;

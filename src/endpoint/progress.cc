@@ -170,14 +170,14 @@ bool Progress::CallersReturn() const {
 void Progress::Leave(bool for_long) {
   do {
     bool wake = false;
-    if (!parked_.load(std::memory_order_seq_cst)) {
-      if (CallersReturn()) {
-        wake = to_park_ = true;
-      } else {
-        const bool settled = Arm();
-        const auto next = work_.NextDeadline();
-        wake = !settled || (next && *next < sleep_until_);
-      }
+    if (parked_.load(std::memory_order_seq_cst) && work_.ArmsDearly()) {
+      // It looks soon.
+    } else if (CallersReturn()) {
+      wake = to_park_ = true;
+    } else {
+      const bool settled = Arm();
+      const auto next = work_.NextDeadline();
+      wake = !settled || (next && *next < sleep_until_);
     }
     owned_.store(false, std::memory_order_seq_cst);
     if (wake || (for_long && parked_.load(std::memory_order_seq_cst))) wake_.Wake();
