@@ -11,12 +11,10 @@ msgpack = pytest.importorskip("msgpack")
 import zmq  # noqa: E402
 
 import weightcast as wc  # noqa: E402
-from weightcast.rl.desk import Desk, DeskClient, EndOfRun, Item, _key, item_of  # noqa: E402
+from rl_desks import LEASE, PATIENCE, a_desk, clients_of, item, outcome, work  # noqa: E402
+from weightcast.rl.desk_client import DeskClient, EndOfRun  # noqa: E402
+from weightcast.rl.desk_messages import item_of, token_key  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
-from weightcast.rl.timeline import Clock  # noqa: E402
-
-LEASE = 0.5
-PATIENCE = 20
 
 
 @pytest.fixture
@@ -26,43 +24,14 @@ def told():
 
 @pytest.fixture
 def desk(told):
-    made = Desk(
-        "127.0.0.1:0", trainers=2, lease=LEASE, clock=Clock(), news=lambda who, what: told.append((who, what))
-    )
-    yield made
-    made.end()
+    with a_desk(lambda who, what: told.append((who, what))) as made:
+        yield made
 
 
 @pytest.fixture
 def client(desk):
-    made = []
-
-    def connect(name="a", role="inference"):
-        made.append(
-            DeskClient(f"127.0.0.1:{desk.port}", name=name, role=role, lease=LEASE * 20, timeout=PATIENCE)
-        )
-        return made[-1]
-
-    yield connect
-    for one in made:
-        one.close()
-
-
-def item(number, *, iteration=1, trainer=0, oldest=0, newest=0):
-    return Item(iteration, number, trainer, [[1, 2], [3]], 2, 7, oldest, newest)
-
-
-def outcome(of: Item) -> list[Sequence]:
-    prompts = [prompt for prompt in of.prompts for _ in range(of.samples)]
-    return [Sequence(prompt, [of.number, 9], [-0.5, -0.25], [0, 0]) for prompt in prompts]
-
-
-def work(client, version=0):
-    """Asks once and brings what it is given; the item."""
-    client.ask(version, {})
-    found = item_of(client.next(PATIENCE))
-    client.bring(found, outcome(found), {})
-    return found
+    with clients_of(desk) as connect:
+        yield connect
 
 
 def test_results_come_back_in_the_order_of_their_numbers(desk, client):
@@ -151,42 +120,10 @@ def test_the_end_reaches_everyone_with_its_reason(desk, client):
             one.next(PATIENCE)
 
 
-def test_a_desk_that_falls_silent_is_noticed_within_the_lease(desk):
-    engine = DeskClient(f"127.0.0.1:{desk.port}", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
-    desk._send = lambda *_: None
-    begin = time.monotonic()
-    with pytest.raises(wc.PeerDead, match="trainer 0"):
-        engine.next(PATIENCE)
-    assert time.monotonic() - begin < 2 * LEASE + 1
-    engine.close()
-
-
-def test_nobody_at_the_address_is_said():
-    with pytest.raises(wc.TimedOut, match=r"127\.0\.0\.1:9"):
-        DeskClient("127.0.0.1:9", name="a", role="inference", lease=LEASE, timeout=0.3)
-
-
 def test_another_token_is_refused(desk, monkeypatch):
     monkeypatch.setenv("WEIGHTCAST_TOKEN", "another")
     with pytest.raises(wc.InvalidArgument, match="WEIGHTCAST_TOKEN"):
         DeskClient(f"127.0.0.1:{desk.port}", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
-
-
-def test_the_token_may_be_in_a_file(monkeypatch, tmp_path):
-    monkeypatch.setenv("WEIGHTCAST_TOKEN", "a secret")
-    from_environment = _key()
-    monkeypatch.delenv("WEIGHTCAST_TOKEN")
-    (tmp_path / "token").write_text("a secret\n")
-    monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "token"))
-    assert _key() == from_environment
-    monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "gone"))
-    with pytest.raises(wc.InvalidArgument, match="gone cannot be read"):
-        _key()
-
-
-def test_an_address_that_is_none_is_refused():
-    with pytest.raises(wc.InvalidArgument, match="host:port"):
-        DeskClient("nowhere", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
 
 
 def hostile_messages():
@@ -213,7 +150,7 @@ def test_nonsense_is_refused_and_hurts_nobody(desk, client):
         stranger.connect(f"tcp://127.0.0.1:{desk.port}")
         for message in hostile_messages():
             if known:
-                hello = {"type": "hello", "key": _key(), "name": "evil", "role": "inference"}
+                hello = {"type": "hello", "key": token_key(), "name": "evil", "role": "inference"}
                 stranger.send(msgpack.packb(hello))
             stranger.send(message)
         stranger.send_multipart([b"two", b"parts"])
@@ -255,15 +192,3 @@ def test_many_items_engines_and_trainers(desk, client):
     assert [one[0].tokens[0] for one in desk.take(1, 0, PATIENCE)] == list(range(0, 40, 2))
     for thread in threads:
         thread.join()
-
-
-def test_sequences_survive_packing_bit_by_bit():
-    one = Sequence([1, 2], [3, 4, 5], [-0.1, -1e-30, -7.25], [0, 0, 1])
-    packed = Sequence.unpack(one.pack())
-    import numpy as np
-
-    assert packed.tokens == one.tokens and packed.spans() == [(0, 2), (1, 1)]
-    assert packed.logprobs == np.asarray(one.logprobs, np.float32).tolist()
-    for broken in (None, {}, {**one.pack(), "tokens": b"123"}, {**one.pack(), "versions": b""}):
-        with pytest.raises(wc.ProtocolError):
-            Sequence.unpack(broken)

@@ -1,109 +1,23 @@
-"""Where work for the engines is handed out and rollouts come in: docs/rl.md, "The desk".
-
-Messages are msgpack maps with a `type`, at most 64 MiB:
-
-engine  → desk  hello {key, name, role} · free {version, news} · alive
-                done {iteration, number, sequences, news}
-trainer → desk  hello · want {iteration, news} · alive {news}
-desk → engine   welcome {start, reading, host} · item {item} · update {version}
-                end {reason} · alive · refused {reason}
-desk → trainer  welcome · share {iteration, items: sequences of each} · end · alive · refused
-
-`news` is a map of what a process tells of itself; the desk hands it on. A good `end` has no reason.
-"""
+"""Where work for the engines is handed out and rollouts come in: docs/rl.md, "The desk"."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import logging
-import os
-import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgpack
 import zmq
 
-from ..errors import InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable
+from ..errors import ProtocolError, TimedOut, Unavailable
+from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, number_of, pack, token_key, unpack
 from .sequence import Sequence
 from .timeline import Clock, host_identity
 
 _log = logging.getLogger("weightcast.rl")
-_MOST_BYTES = 64 << 20
-_BEATS = 4  # In a lease.
-
-
-@dataclasses.dataclass
-class Item:
-    """Prompts that are generated together; its outcome depends on nothing but its fields and the weights.
-
-    oldest, newest: versions that it may be generated with. samples: of each prompt, side by side in the
-    result. greedy: the likeliest tokens, without `seed`. trainer: whose share it is.
-    """
-
-    iteration: int
-    number: int
-    trainer: int
-    prompts: list[list[int]]
-    samples: int
-    seed: int
-    oldest: int
-    newest: int
-    greedy: bool = False
-
-    @property
-    def after(self) -> int:
-        """The iteration that it is of; evaluations are counted from -1 down, that before the first is -1."""
-        return self.iteration if self.iteration >= 0 else -1 - self.iteration
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.iteration, self.number
-
-
-class EndOfRun(Exception):
-    """The desk says that the run is over; its text is why it failed, or nothing."""
-
-
-def _key() -> bytes:
-    """What all processes of a run must have alike: the job token, if there is one."""
-    return hashlib.sha256(b"weightcast.rl desk " + _token()).digest()
-
-
-def _token() -> bytes:
-    """From where the other parts of weightcast have it."""
-    if token := os.environ.get("WEIGHTCAST_TOKEN"):
-        return token.encode()
-    file = os.environ.get("WEIGHTCAST_TOKEN_FILE")
-    try:
-        return pathlib.Path(file).read_bytes().strip() if file else b""
-    except OSError as error:
-        raise InvalidArgument(f"the token file {file} cannot be read: {error.strerror}") from None
-
-
-def _pack(message: dict[str, Any]) -> bytes:
-    return msgpack.packb(message, use_bin_type=True)
-
-
-def _unpack(data: bytes) -> dict[str, Any]:
-    try:
-        message = msgpack.unpackb(data, raw=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a message is no msgpack: {error}") from None
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise ProtocolError("a message is no map with a type")
-    return message
-
-
-def _number(message: dict[str, Any], name: str) -> int:
-    value = message.get(name)
-    if type(value) is not int or not -(1 << 62) < value < 1 << 62:
-        raise ProtocolError(f"a message of type {message['type']} has no number '{name}'")
-    return value
 
 
 @dataclasses.dataclass
@@ -139,7 +53,7 @@ class Desk:
         self._open: set[tuple[int, int]] = set()  # Items that nobody has brought yet.
         self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
         self._results: dict[tuple[int, int], list[Sequence]] = {}
-        self._key = _key()
+        self._key = token_key()
         self._version = -1
         self._end: str | None = None
         self._failure: Exception | None = None
@@ -147,7 +61,7 @@ class Desk:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 1000)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, _MOST_BYTES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         host, _, port = bind.rpartition(":")
         try:
@@ -230,13 +144,13 @@ class Desk:
         beat = time.monotonic()
         try:
             while True:
-                found = dict(poller.poll(round(self._lease * 1000 / _BEATS)))
+                found = dict(poller.poll(round(self._lease * 1000 / BEATS_IN_A_LEASE)))
                 if self._wake_out in found:
                     self._wake_out.recv()
                 if self._socket in found:
                     self._receive_all()
                 now = time.monotonic()
-                if now - beat >= self._lease / _BEATS:
+                if now - beat >= self._lease / BEATS_IN_A_LEASE:
                     beat = now
                     self._beat(now)
                 if not self._serve():
@@ -260,7 +174,7 @@ class Desk:
                 try:
                     if len(frames) != 2:
                         raise ProtocolError("a message has more than one part")
-                    self._on(sender, _unpack(frames[1]))
+                    self._on(sender, unpack(frames[1]))
                 except ProtocolError as error:
                     who = self._peers.pop(sender, None)
                     if who is not None:
@@ -276,12 +190,12 @@ class Desk:
             raise ProtocolError("it has not said hello")
         peer.heard = time.monotonic()
         if peer.role == "trainer" and kind == "want":
-            peer.wants = _number(message, "iteration")
+            peer.wants = number_of(message, "iteration")
             self._tell(peer, message)
             return None
         if peer.role == "inference" and kind == "free":
             if peer.item is None:  # Otherwise an item is on its way to it.
-                peer.waits_with = _number(message, "version")
+                peer.waits_with = number_of(message, "version")
             self._tell(peer, message)
             return None
         if peer.role == "inference" and kind == "done":
@@ -310,7 +224,7 @@ class Desk:
         self._send(sender, {"type": "welcome", **welcome})
 
     def _on_done(self, peer: _Peer, message: dict[str, Any]) -> None:
-        key = _number(message, "iteration"), _number(message, "number")
+        key = number_of(message, "iteration"), number_of(message, "number")
         item, peer.item = peer.item, None
         if item is None or item.key != key or key not in self._open:
             return  # It was given to another meanwhile.
@@ -366,7 +280,7 @@ class Desk:
 
     def _send(self, to: bytes, message: dict[str, Any]) -> None:
         try:
-            self._socket.send_multipart([to, _pack(message)], zmq.NOBLOCK)
+            self._socket.send_multipart([to, pack(message)], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             _log.debug("the desk cannot answer: %s", error)  # It is silent from now on, and then lost.
 
@@ -385,126 +299,3 @@ class Desk:
         held = f"; with {', '.join(sorted(set(away.values())))}" if away else ""
         items = f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine"
         return f"{items}, {engines} engines are here{held}"
-
-
-class DeskClient:
-    """An engine's or a trainer's way to the desk. One thread at a time."""
-
-    def __init__(self, address: str, *, name: str, role: str, lease: float, timeout: float) -> None:
-        """Raises TimedOut when nobody answers there, InvalidArgument when the desk refuses us."""
-        self._lease, self._address = lease, address
-        self._kept: collections.deque[dict[str, Any]] = collections.deque()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, _MOST_BYTES)
-        try:
-            self._socket.connect(f"tcp://{address}")
-        except zmq.ZMQError:
-            self.close()
-            raise InvalidArgument(f"the desk's address is {address!r}; give host:port") from None
-        self._heard = self._said = time.monotonic()
-        self._send({"type": "hello", "key": _key(), "name": name, "role": role})
-        try:
-            sent = Clock.reading()
-            welcome = self._next(timeout, lease=float("inf"))
-            if welcome is None:
-                raise TimedOut(
-                    f"nobody answers at the desk {address} for {timeout:g} s; does trainer 0 run there?"
-                )
-            # Counts like trainer 0's.
-            self.clock = Clock.from_hello(
-                welcome["start"], welcome["reading"], sent, Clock.reading(), welcome["host"]
-            )
-        except BaseException:
-            self.close()
-            raise
-
-    def ask(self, version: int, news: dict[str, Any]) -> None:
-        """Says that this engine is free; `next` brings what to do."""
-        self._send({"type": "free", "version": version, "news": news})
-
-    def bring(self, item: Item, sequences: list[Sequence], news: dict[str, Any]) -> None:
-        packed = [one.pack() for one in sequences]
-        self._send(
-            {
-                "type": "done",
-                "iteration": item.iteration,
-                "number": item.number,
-                "sequences": packed,
-                "news": news,
-            }
-        )
-
-    def want(self, iteration: int, news: dict[str, Any]) -> None:
-        """Says that a trainer waits for its share; `next` brings it."""
-        self._send({"type": "want", "iteration": iteration, "news": news})
-
-    def tell(self, news: dict[str, Any]) -> None:
-        self._send({"type": "alive", "news": news})
-
-    def alive(self) -> None:
-        """To be called often while an item is worked on; says so a few times within a lease."""
-        if time.monotonic() - self._said >= self._lease / _BEATS:
-            self._send({"type": "alive"})
-
-    def listen(self) -> None:
-        """Takes note of the desk's beats and of the end of the run; an order is kept for `next`."""
-        if (message := self._next(0, self._lease)) is not None:
-            self._kept.append(message)
-
-    def next(self, timeout: float) -> dict[str, Any] | None:
-        """The desk's next order, or None after `timeout`.
-
-        Raises EndOfRun at its end, PeerDead when the desk was not heard of for a lease.
-        """
-        return self._kept.popleft() if self._kept else self._next(timeout, self._lease)
-
-    def _next(self, timeout: float, lease: float) -> dict[str, Any] | None:
-        deadline = time.monotonic() + timeout
-        # What came while this thread was busy elsewhere has kept the lease.
-        while True:
-            now = time.monotonic()
-            wait = max(0.0, min(deadline - now, self._lease / _BEATS))
-            if self._socket.poll(round(wait * 1000)):
-                message = _unpack(self._socket.recv())
-                self._heard = time.monotonic()
-                if message["type"] == "end":
-                    raise EndOfRun(str(message.get("reason") or ""))
-                if message["type"] == "refused":
-                    raise InvalidArgument(
-                        f"the desk {self._address} refuses this process: {message.get('reason')}"
-                    )
-                if message["type"] != "alive":
-                    return message
-                continue
-            self.alive()
-            if time.monotonic() - self._heard > lease:
-                raise PeerDead(
-                    f"the trainers are gone: trainer 0, whose desk is {self._address}, was not heard of "
-                    f"for {lease:g} s"
-                )
-            if time.monotonic() >= deadline:
-                return None
-
-    def _send(self, message: dict[str, Any]) -> None:
-        self._said = time.monotonic()
-        self._socket.send(_pack(message))
-
-    def close(self) -> None:
-        self._socket.close()
-        self._context.term()
-
-    def __enter__(self) -> DeskClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def item_of(message: dict[str, Any]) -> Item:
-    """Raises ProtocolError for what no desk sends."""
-    try:
-        return Item(**message["item"])
-    except (KeyError, TypeError) as error:
-        raise ProtocolError(f"the desk sends a malformed item: {error}") from None

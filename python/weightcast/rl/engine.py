@@ -14,7 +14,8 @@ import torch
 from ..errors import Corrupt, ProtocolError, TimedOut, Unavailable
 from ..workers import Inference
 from .collectives import Way
-from .desk import DeskClient, EndOfRun, Item, item_of
+from .desk_client import DeskClient, EndOfRun
+from .desk_messages import Item, item_of
 from .generation import Sampling, generate
 from .sequence import Sequence
 from .timeline import Timeline

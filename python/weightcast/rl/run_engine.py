@@ -9,7 +9,7 @@ import torch
 from ..workers import Inference
 from . import models
 from .collectives import Way
-from .desk import DeskClient
+from .desk_client import DeskClient
 from .engine import BothWeights, CastWeights, Engine, FixedWeights, WaysWeights, Weights
 from .generation import Sampling
 from .options import Options

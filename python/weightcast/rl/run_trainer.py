@@ -19,7 +19,8 @@ import torch.distributed as dist
 from .. import __version__
 from ..workers import Trainer
 from . import checkpoint, models
-from .desk import Desk, DeskClient
+from .desk import Desk
+from .desk_client import DeskClient
 from .failures import in_one_line
 from .learner import Learner, Objective, linear_decay, make_optimizer
 from .options import Options

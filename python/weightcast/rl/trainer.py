@@ -13,7 +13,9 @@ from typing import Any, Protocol
 from torch import nn
 
 from ..errors import Corrupt, TimedOut
-from .desk import Desk, DeskClient, Item
+from .desk import Desk
+from .desk_client import DeskClient
+from .desk_messages import Item
 from .engine import digest_of
 from .generation import item_seed
 from .learner import Learner

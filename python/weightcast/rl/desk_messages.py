@@ -1,0 +1,101 @@
+"""What the desk and its clients say to each other.
+
+Messages are msgpack maps with a `type`, at most 64 MiB:
+
+engine  → desk  hello {key, name, role} · free {version, news} · alive
+                done {iteration, number, sequences, news}
+trainer → desk  hello · want {iteration, news} · alive {news}
+desk → engine   welcome {start, reading, host} · item {item} · update {version}
+                end {reason} · alive · refused {reason}
+desk → trainer  welcome · share {iteration, items: sequences of each} · end · alive · refused
+
+`news` is a map of what a process tells of itself; the desk hands it on. A good `end` has no reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from typing import Any
+
+import msgpack
+
+from ..errors import InvalidArgument, ProtocolError
+
+MOST_BYTES = 64 << 20
+BEATS_IN_A_LEASE = 4
+
+
+@dataclasses.dataclass
+class Item:
+    """Prompts that are generated together; its outcome depends on nothing but its fields and the weights.
+
+    oldest, newest: versions that it may be generated with. samples: of each prompt, side by side in the
+    result. greedy: the likeliest tokens, without `seed`. trainer: whose share it is.
+    """
+
+    iteration: int
+    number: int
+    trainer: int
+    prompts: list[list[int]]
+    samples: int
+    seed: int
+    oldest: int
+    newest: int
+    greedy: bool = False
+
+    @property
+    def after(self) -> int:
+        """The iteration that it is of; evaluations are counted from -1 down, that before the first is -1."""
+        return self.iteration if self.iteration >= 0 else -1 - self.iteration
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.iteration, self.number
+
+
+def item_of(message: dict[str, Any]) -> Item:
+    """Raises ProtocolError for what no desk sends."""
+    try:
+        return Item(**message["item"])
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"the desk sends a malformed item: {error}") from None
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    return msgpack.packb(message, use_bin_type=True)
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    try:
+        message = msgpack.unpackb(data, raw=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a message is no msgpack: {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ProtocolError("a message is no map with a type")
+    return message
+
+
+def number_of(message: dict[str, Any], name: str) -> int:
+    value = message.get(name)
+    if type(value) is not int or not -(1 << 62) < value < 1 << 62:
+        raise ProtocolError(f"a message of type {message['type']} has no number '{name}'")
+    return value
+
+
+def token_key() -> bytes:
+    """What all processes of a run must have alike: the job token, if there is one."""
+    return hashlib.sha256(b"weightcast.rl desk " + _token()).digest()
+
+
+def _token() -> bytes:
+    """From where the other parts of weightcast have it."""
+    if token := os.environ.get("WEIGHTCAST_TOKEN"):
+        return token.encode()
+    file = os.environ.get("WEIGHTCAST_TOKEN_FILE")
+    try:
+        return pathlib.Path(file).read_bytes().strip() if file else b""
+    except OSError as error:
+        raise InvalidArgument(f"the token file {file} cannot be read: {error.strerror}") from None
