@@ -162,15 +162,26 @@ def test_nonsense_is_refused_and_hurts_nobody(desk, client):
     assert desk.take(1, 0, PATIENCE)
 
 
-def test_a_result_that_is_malformed_costs_its_engine_the_item(desk, client):
+@pytest.mark.parametrize("broken", [lambda right: right[:1], lambda right: [*right[:-1], Sequence([1])]])
+def test_a_result_that_is_malformed_costs_its_engine_the_item(desk, client, broken):
     evil, good = client("evil"), client("good")
     desk.offer([item(0)])
     evil.ask(0, {})
     held = item_of(evil.next(PATIENCE))
-    evil.bring(held, outcome(held)[:1], {})
+    evil.bring(held, broken(outcome(held)), {})
     with pytest.raises(wc.InvalidArgument, match="refuses"):
         evil.next(PATIENCE)
     assert work(good).number == 0
+
+
+def test_a_result_that_nobody_asked_for_costs_no_item(desk, client):
+    engine = client()
+    desk.offer([item(0)])
+    engine.ask(0, {})
+    held = item_of(engine.next(PATIENCE))
+    engine.bring(item(7), outcome(item(7)), {})
+    engine.bring(held, outcome(held), {})
+    assert desk.take(1, 0, PATIENCE)[0] == outcome(held)
 
 
 def test_many_items_engines_and_trainers(desk, client):

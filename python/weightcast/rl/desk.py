@@ -225,14 +225,14 @@ class Desk:
 
     def _on_done(self, peer: _Peer, message: dict[str, Any]) -> None:
         key = number_of(message, "iteration"), number_of(message, "number")
-        item, peer.item = peer.item, None
-        if item is None or item.key != key or key not in self._open:
+        item = peer.item
+        if item is None or item.key != key:
             return  # It was given to another meanwhile.
         sequences = message.get("sequences")
         if not isinstance(sequences, list) or len(sequences) != len(item.prompts) * item.samples:
-            peer.item = item
             raise ProtocolError("an item came back with another number of sequences")
         self._results[key] = [Sequence.unpack(one) for one in sequences]
+        peer.item = None  # Not before: what is refused goes to another.
         self._open.discard(key)
         self._changed.notify_all()
 
