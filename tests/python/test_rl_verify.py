@@ -87,6 +87,23 @@ def test_one_that_stays_and_says_nothing_is_named(news):
         news.compare(3, OURS, lambda: ["a", "b"], 0.3)
 
 
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"spans": 3},
+        {"spans": [{}]},
+        {"spans": [{"kind": "generate", "start": 1.0, "end": 2.0}]},
+        {"digests": [1]},
+        {"digests": {"w": {}}},
+        {"digests": {"9" * 5000: {}}},
+        {"digests": {"3": "1f"}},
+    ],
+)
+def test_malformed_words_are_refused(news, malformed):
+    with pytest.raises(wc.ProtocolError, match="malformed"):
+        news.on("a", malformed)
+
+
 def test_words_of_old_versions_are_forgotten(news):
     say(news, "a", version=2)
     say(news, "a", w="00", version=4)

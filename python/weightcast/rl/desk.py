@@ -35,7 +35,8 @@ class _Peer:
 class Desk:
     """Trainer 0's. One thread of its own has the socket; methods may be called from any thread.
 
-    events: called with what engines say of their doings, from that thread.
+    news: called with the name of a client and what it tells of itself, from that thread; it may refuse by
+    ProtocolError.
     """
 
     def __init__(

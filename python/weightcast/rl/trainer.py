@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from ..errors import Corrupt, TimedOut
+from ..errors import Corrupt, ProtocolError, TimedOut
 from .desk import Desk
 from .desk_client import DeskClient
 from .desk_messages import Item
@@ -26,10 +27,11 @@ from .report import Iteration, Report, Transfer
 from .sequence import Sequence
 from .sharding import whole_tensors
 from .tasks import Task
-from .timeline import Timeline, seconds_of
+from .timeline import Timeline, seconds_of, well_formed
 
 _log = logging.getLogger("weightcast.rl")
 _GONE_CHECK = 0.25  # Seconds between two looks at who is still here.
+_VERSION = re.compile(r"[0-9]{1,18}")  # As an engine's digests name it.
 
 
 class Rollouts(Protocol):
@@ -83,14 +85,21 @@ class News:
         self._spans: dict[int, list[tuple[float, float]]] = {}  # Iteration → when it was generated.
 
     def on(self, engine: str, news: dict[str, Any]) -> None:
-        spans = news.get("spans") or []
+        """Raises ProtocolError for what no engine tells."""
+        spans, digests = news.get("spans") or [], news.get("digests") or {}
+        if not isinstance(spans, list) or not all(map(well_formed, spans)):
+            raise ProtocolError("its spans are malformed")
+        if not isinstance(digests, dict) or not all(
+            _VERSION.fullmatch(str(version)) and isinstance(one, dict) for version, one in digests.items()
+        ):
+            raise ProtocolError("its digests are malformed")
         self._report.events(spans)
         with self._changed:
             for span in spans:
                 if span.get("kind") == "generate":
                     self._spans.setdefault(span["iteration"], []).append((span["start"], span["end"]))
-            for version, digests in (news.get("digests") or {}).items():
-                self._digests.setdefault(int(version), {})[engine] = digests
+            for version, one in digests.items():
+                self._digests.setdefault(int(version), {})[engine] = one
             self._changed.notify_all()
 
     def generation_seconds(self, iteration: int) -> float:
