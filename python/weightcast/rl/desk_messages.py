@@ -65,10 +65,18 @@ def item_of(message: dict[str, Any]) -> Item:
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    return msgpack.packb(message, use_bin_type=True)
+    """Raises InvalidArgument for one that the other side would end the connection for."""
+    data = msgpack.packb(message, use_bin_type=True)
+    if len(data) > MOST_BYTES:
+        raise InvalidArgument(
+            f"a message of type '{message['type']}' has {len(data)} bytes, over the desk's {MOST_BYTES}; "
+            "lower --rollouts_per_gpu or --samples_per_prompt"
+        )
+    return data
 
 
 def unpack(data: bytes) -> dict[str, Any]:
+    """Raises ProtocolError for what no `pack` makes."""
     try:
         message = msgpack.unpackb(data, raw=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
