@@ -12,9 +12,11 @@ import zmq  # noqa: E402
 
 import weightcast as wc  # noqa: E402
 from rl_desks import LEASE, PATIENCE, a_desk, clients_of, item, outcome, work  # noqa: E402
+from weightcast.rl.desk import Desk  # noqa: E402
 from weightcast.rl.desk_client import DeskClient, EndOfRun  # noqa: E402
 from weightcast.rl.desk_messages import item_of, token_key  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
+from weightcast.rl.timeline import Clock  # noqa: E402
 
 
 @pytest.fixture
@@ -108,6 +110,19 @@ def test_who_waits_too_long_learns_what_is_missing(desk, client):
     desk.offer([item(0)])
     with pytest.raises(wc.TimedOut, match="1 items are open.*1 engines"):
         desk.take(1, 0, 0.1)
+
+
+def test_an_engine_that_is_gone_is_not_counted(desk, client):
+    client("a").close()
+    time.sleep(LEASE)
+    desk.offer([item(0)])
+    with pytest.raises(wc.TimedOut, match="1 wait for an engine, 0 engines"):
+        desk.take(1, 0, 0.1)
+
+
+def test_a_port_that_is_in_use_is_said_at_once(desk):
+    with pytest.raises(wc.Unavailable, match="--desk"):
+        Desk(f"127.0.0.1:{desk.port}", trainers=1, lease=LEASE, clock=Clock(), news=lambda *_: None)
 
 
 def test_the_end_reaches_everyone_with_its_reason(desk, client):

@@ -68,6 +68,7 @@ class Desk:
         try:
             self._socket.bind(f"tcp://{host or '*'}:{port or '*'}")
         except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
             raise Unavailable(f"the desk cannot listen on {bind}: {error}; choose another --desk") from None
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.port = int(bound.rpartition(":")[2])
@@ -296,7 +297,6 @@ class Desk:
 
     def _missing(self) -> str:
         away = {peer.item.key: peer.name for peer in self._peers.values() if peer.item is not None}
-        engines = sum(peer.role == "inference" for peer in self._peers.values())
         held = f"; with {', '.join(sorted(set(away.values())))}" if away else ""
         items = f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine"
-        return f"{items}, {engines} engines are here{held}"
+        return f"{items}, {len(self.engines())} engines are here{held}"
