@@ -2,10 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
+
+import zmq
 
 from weightcast.rl.desk import Desk
 from weightcast.rl.desk_client import DeskClient
-from weightcast.rl.desk_messages import Item, item_of
+from weightcast.rl.desk_handshake import Handshake, job_token, new_nonce, nonce_of
+from weightcast.rl.desk_messages import Item, item_of, pack, unpack
 from weightcast.rl.sequence import Sequence
 from weightcast.rl.timeline import Clock
 
@@ -14,8 +18,8 @@ PATIENCE = 20
 
 
 @contextlib.contextmanager
-def a_desk(news: Callable[..., None] = lambda *_: None) -> Iterator[Desk]:
-    made = Desk("127.0.0.1:0", trainers=2, lease=LEASE, clock=Clock(), news=news)
+def a_desk(news: Callable[..., None] = lambda *_: None, *, port: int = 0) -> Iterator[Desk]:
+    made = Desk(f"127.0.0.1:{port}", trainers=2, lease=LEASE, clock=Clock(), news=news)
     try:
         yield made
     finally:
@@ -34,6 +38,41 @@ def clients_of(desk: Desk) -> Iterator[Callable[..., DeskClient]]:
             )
 
         yield connect
+
+
+# --- Without a DeskClient
+
+
+@contextlib.contextmanager
+def a_stranger(desk: Desk) -> Iterator[zmq.Socket]:
+    """A connection on which nothing has been said."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as made:
+        made.setsockopt(zmq.LINGER, 0)
+        made.connect(f"tcp://127.0.0.1:{desk.port}")
+        yield made
+
+
+def hear(socket: zmq.Socket, kind: str) -> dict[str, Any]:
+    """The next message of this type; those before it are dropped."""
+    while True:
+        assert socket.poll(PATIENCE * 1000), f"no {kind} came"
+        if (message := unpack(socket.recv()))["type"] == kind:
+            return message
+
+
+def come_in(socket: zmq.Socket, name: str, role: str = "inference") -> list[bytes]:
+    """Does what a DeskClient does first; what it has sent."""
+    nonce = new_nonce()
+    hello = pack({"type": "hello", "name": name, "role": role, "nonce": nonce})
+    socket.send(hello)
+    handshake = Handshake(name, role, nonce, nonce_of(hear(socket, "challenge")))
+    proof = pack({"type": "proof", "proof": handshake.proof(job_token(), "client")})
+    socket.send(proof)
+    hear(socket, "welcome")
+    return [hello, proof]
+
+
+# --- Work
 
 
 def item(number, *, iteration=1, trainer=0, oldest=0, newest=0):

@@ -8,13 +8,23 @@ import pytest
 
 pytest.importorskip("zmq")
 msgpack = pytest.importorskip("msgpack")
-import zmq  # noqa: E402
 
 import weightcast as wc  # noqa: E402
-from rl_desks import LEASE, PATIENCE, a_desk, clients_of, item, outcome, work  # noqa: E402
+from rl_desks import (  # noqa: E402
+    LEASE,
+    PATIENCE,
+    a_desk,
+    a_stranger,
+    clients_of,
+    come_in,
+    hear,
+    item,
+    outcome,
+    work,
+)
 from weightcast.rl.desk import Desk  # noqa: E402
-from weightcast.rl.desk_client import DeskClient, EndOfRun  # noqa: E402
-from weightcast.rl.desk_messages import item_of, token_key  # noqa: E402
+from weightcast.rl.desk_client import EndOfRun  # noqa: E402
+from weightcast.rl.desk_messages import item_of  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
 from weightcast.rl.timeline import Clock  # noqa: E402
 
@@ -135,12 +145,6 @@ def test_the_end_reaches_everyone_with_its_reason(desk, client):
             one.next(PATIENCE)
 
 
-def test_another_token_is_refused(desk, monkeypatch):
-    monkeypatch.setenv("WEIGHTCAST_TOKEN", "another")
-    with pytest.raises(wc.InvalidArgument, match="WEIGHTCAST_TOKEN"):
-        DeskClient(f"127.0.0.1:{desk.port}", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
-
-
 def hostile_messages():
     source = random.Random(5)
     yield b""
@@ -158,20 +162,14 @@ def hostile_messages():
 
 def test_nonsense_is_refused_and_hurts_nobody(desk, client):
     engine = client()
-    context = zmq.Context()
     for known in (False, True):
-        stranger = context.socket(zmq.DEALER)
-        stranger.setsockopt(zmq.LINGER, 0)
-        stranger.connect(f"tcp://127.0.0.1:{desk.port}")
-        for message in hostile_messages():
-            if known:
-                hello = {"type": "hello", "key": token_key(), "name": "evil", "role": "inference"}
-                stranger.send(msgpack.packb(hello))
-            stranger.send(message)
-        stranger.send_multipart([b"two", b"parts"])
-        assert stranger.poll(PATIENCE * 1000)
-        stranger.close()
-    context.term()
+        with a_stranger(desk) as stranger:
+            for message in hostile_messages():
+                if known:
+                    come_in(stranger, "evil")
+                stranger.send(message)
+            stranger.send_multipart([b"two", b"parts"])
+            hear(stranger, "refused")
     desk.offer([item(0)])
     assert work(engine).number == 0
     assert desk.take(1, 0, PATIENCE)

@@ -13,16 +13,21 @@ from typing import Any
 import zmq
 
 from ..errors import ProtocolError, TimedOut, Unavailable
-from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, number_of, pack, token_key, unpack
+from .desk_handshake import Handshake, job_token, new_nonce, nonce_of
+from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, number_of, pack, unpack
 from .sequence import Sequence
 from .timeline import Clock, host_identity
 
 _log = logging.getLogger("weightcast.rl")
+# Of those who have not proven yet that they have the job token.
+_MOST_STRANGERS = 256
+_MOST_STRANGERS_BYTES = 2048  # In a message.
+_NOT_WELCOME = "it has not proven that it has the job token, or its connection was lost; start it again"
 
 
 @dataclasses.dataclass
 class _Peer:
-    """A client as the desk knows it."""
+    """A client that has proven that it has the job token."""
 
     name: str
     role: str
@@ -50,11 +55,12 @@ class Desk:
     ) -> None:
         self._trainers, self._lease, self._clock, self._news = trainers, lease, clock, news
         self._peers: dict[bytes, _Peer] = {}
+        self._strangers: dict[bytes, Handshake] = {}  # Who has said hello only; the oldest first.
         self._waiting: collections.deque[Item] = collections.deque()
         self._open: set[tuple[int, int]] = set()  # Items that nobody has brought yet.
         self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
         self._results: dict[tuple[int, int], list[Sequence]] = {}
-        self._key = token_key()
+        self._token = job_token()
         self._version = -1
         self._end: str | None = None
         self._failure: Exception | None = None
@@ -63,7 +69,6 @@ class Desk:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 1000)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         host, _, port = bind.rpartition(":")
         try:
             self._socket.bind(f"tcp://{host or '*'}:{port or '*'}")
@@ -176,6 +181,8 @@ class Desk:
                 try:
                     if len(frames) != 2:
                         raise ProtocolError("a message has more than one part")
+                    if sender not in self._peers and len(frames[1]) > _MOST_STRANGERS_BYTES:
+                        raise ProtocolError(_NOT_WELCOME)
                     self._on(sender, unpack(frames[1]))
                 except ProtocolError as error:
                     who = self._peers.pop(sender, None)
@@ -188,8 +195,10 @@ class Desk:
         peer, kind = self._peers.get(sender), message["type"]
         if kind == "hello":
             return self._on_hello(sender, message)
+        if kind == "proof":
+            return self._on_proof(sender, message)
         if peer is None:
-            raise ProtocolError("it has not said hello")
+            raise ProtocolError(_NOT_WELCOME)
         peer.heard = time.monotonic()
         if peer.role == "trainer" and kind == "want":
             peer.wants = number_of(message, "iteration")
@@ -210,20 +219,32 @@ class Desk:
         return None
 
     def _on_hello(self, sender: bytes, message: dict[str, Any]) -> None:
-        if message.get("key") != self._key:
-            raise ProtocolError("it has another job token; give all processes one WEIGHTCAST_TOKEN")
         name, role = message.get("name"), message.get("role")
         if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
             raise ProtocolError("its hello has no name and role")
         if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
-            raise ProtocolError(f"there is no trainer '{name[:32]}' among {self._trainers}")
+            raise ProtocolError(f"there is no trainer {name[:32]!r} among {self._trainers}")
+        self._strangers.pop(sender, None)
+        if len(self._strangers) == _MOST_STRANGERS:
+            del self._strangers[next(iter(self._strangers))]
+        nonce = new_nonce()
+        self._strangers[sender] = Handshake(name, role, nonce_of(message), nonce)
+        self._send(sender, {"type": "challenge", "nonce": nonce})
+
+    def _on_proof(self, sender: bytes, message: dict[str, Any]) -> None:
+        known = self._strangers.pop(sender, None)  # A challenge is good for one proof.
+        if known is None:
+            raise ProtocolError("its proof answers no challenge; start it again")
+        known.check(self._token, "client", message)
+        name, role = known.name, known.role
         for other, peer in list(self._peers.items()):
             if other == sender or (peer.name, peer.role) == (name, role):
                 self._take_back(peer, f"{name} has been started again")
                 del self._peers[other]
         self._peers[sender] = _Peer(name, role, time.monotonic())
-        welcome = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
-        self._send(sender, {"type": "welcome", **welcome})
+        proof = known.proof(self._token, "desk")
+        clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
+        self._send(sender, {"type": "welcome", "proof": proof, **clock})
 
     def _on_done(self, peer: _Peer, message: dict[str, Any]) -> None:
         key = number_of(message, "iteration"), number_of(message, "number")
@@ -259,6 +280,8 @@ class Desk:
     def _serve(self) -> bool:
         """Answers those who wait and can be answered. False: the run is over."""
         with self._changed:
+            for stranger in self._strangers if self._end is not None else ():
+                self._send(stranger, {"type": "refused", "reason": "the run has ended"})
             for sender, peer in self._peers.items():
                 if self._end is not None:
                     self._send(sender, {"type": "end", "reason": self._end})

@@ -8,8 +8,9 @@ from typing import Any
 
 import zmq
 
-from ..errors import InvalidArgument, PeerDead, TimedOut
-from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, pack, token_key, unpack
+from ..errors import InvalidArgument, PeerDead, ProtocolError, TimedOut
+from .desk_handshake import Handshake, job_token, new_nonce, nonce_of
+from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, pack, unpack
 from .sequence import Sequence
 from .timeline import Clock
 
@@ -23,33 +24,57 @@ class DeskClient:
 
     def __init__(self, address: str, *, name: str, role: str, lease: float, timeout: float) -> None:
         """Raises TimedOut when nobody answers there, InvalidArgument when the desk refuses us."""
-        self._lease, self._address = lease, address
+        self._lease, self._address, self._token = lease, address, job_token()
         self._kept: collections.deque[dict[str, Any]] = collections.deque()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         try:
-            self._socket.connect(f"tcp://{address}")
-        except zmq.ZMQError:
-            self.close()
-            raise InvalidArgument(f"the desk's address is {address!r}; give host:port") from None
-        self._heard = self._said = time.monotonic()
-        self._send({"type": "hello", "key": token_key(), "name": name, "role": role})
-        try:
-            sent = Clock.reading()
-            welcome = self._next(timeout, lease=float("inf"))
-            if welcome is None:
-                raise TimedOut(
-                    f"nobody answers at the desk {address} for {timeout:g} s; does trainer 0 run there?"
-                )
-            # Counts like trainer 0's.
-            self.clock = Clock.from_hello(
-                welcome["start"], welcome["reading"], sent, Clock.reading(), welcome["host"]
-            )
+            self._connect()
+            self.clock = self._introduce(name, role, timeout)
         except BaseException:
             self.close()
             raise
+
+    def _connect(self) -> None:
+        try:
+            self._socket.connect(f"tcp://{self._address}")
+        except zmq.ZMQError:
+            raise InvalidArgument(f"the desk's address is {self._address!r}; give host:port") from None
+
+    def _introduce(self, name: str, role: str, timeout: float) -> Clock:
+        """Each side proves its job token to the other. Returns a clock that counts like trainer 0's."""
+        deadline = time.monotonic() + timeout
+        nonce = new_nonce()
+        self._send({"type": "hello", "name": name, "role": role, "nonce": nonce})
+        challenge = self._answer("challenge", deadline)
+        handshake = Handshake(name, role, nonce, nonce_of(challenge))
+        # Not from the hello on: that may have waited for the desk to be opened.
+        sent = Clock.reading()
+        self._send({"type": "proof", "proof": handshake.proof(self._token, "client")})
+        welcome = self._answer("welcome", deadline)
+        received = Clock.reading()
+        try:
+            handshake.check(self._token, "desk", welcome)
+        except ProtocolError as error:
+            raise InvalidArgument(
+                f"what answers at {self._address} is not this run's desk: {error}"
+            ) from None
+        return Clock.from_hello(welcome["start"], welcome["reading"], sent, received, welcome["host"])
+
+    def _answer(self, kind: str, deadline: float) -> dict[str, Any]:
+        """The next message, which must be of this kind."""
+        message = self._receive(deadline - time.monotonic())
+        if message is None:
+            raise TimedOut(
+                f"nobody answers at the desk {self._address} within --timeout; does trainer 0 run there?"
+            )
+        if message["type"] != kind:
+            raise ProtocolError(
+                f"the desk {self._address} sends no {kind}; give all processes one weightcast"
+            )
+        return message
 
     def ask(self, version: int, news: dict[str, Any]) -> None:
         """Says that this engine is free; `next` brings what to do."""
@@ -81,7 +106,7 @@ class DeskClient:
 
     def listen(self) -> None:
         """Takes note of the desk's beats and of the end of the run; an order is kept for `next`."""
-        if (message := self._next(0, self._lease)) is not None:
+        if (message := self._next(0)) is not None:
             self._kept.append(message)
 
     def next(self, timeout: float) -> dict[str, Any] | None:
@@ -89,34 +114,38 @@ class DeskClient:
 
         Raises EndOfRun at its end, PeerDead when the desk was not heard of for a lease.
         """
-        return self._kept.popleft() if self._kept else self._next(timeout, self._lease)
+        return self._kept.popleft() if self._kept else self._next(timeout)
 
-    def _next(self, timeout: float, lease: float) -> dict[str, Any] | None:
+    def _next(self, timeout: float) -> dict[str, Any] | None:
         deadline = time.monotonic() + timeout
         # What came while this thread was busy elsewhere has kept the lease.
         while True:
-            now = time.monotonic()
-            wait = max(0.0, min(deadline - now, self._lease / BEATS_IN_A_LEASE))
-            if self._socket.poll(round(wait * 1000)):
-                message = unpack(self._socket.recv())
-                self._heard = time.monotonic()
-                if message["type"] == "end":
-                    raise EndOfRun(str(message.get("reason") or ""))
-                if message["type"] == "refused":
-                    raise InvalidArgument(
-                        f"the desk {self._address} refuses this process: {message.get('reason')}"
-                    )
+            left = deadline - time.monotonic()
+            if (message := self._receive(min(left, self._lease / BEATS_IN_A_LEASE))) is not None:
                 if message["type"] != "alive":
                     return message
                 continue
             self.alive()
-            if time.monotonic() - self._heard > lease:
+            if time.monotonic() - self._heard > self._lease:
                 raise PeerDead(
                     f"the trainers are gone: trainer 0, whose desk is {self._address}, was not heard of "
-                    f"for {lease:g} s"
+                    f"for {self._lease:g} s"
                 )
             if time.monotonic() >= deadline:
                 return None
+
+    def _receive(self, timeout: float) -> dict[str, Any] | None:
+        """The desk's next message, if it does not end everything; None: there is none in this time."""
+        if not self._socket.poll(round(max(0.0, timeout) * 1000)):
+            return None
+        message = unpack(self._socket.recv())
+        self._heard = time.monotonic()
+        if message["type"] == "end":
+            raise EndOfRun(str(message.get("reason") or ""))
+        if message["type"] == "refused":
+            reason = "".join(one if one.isprintable() else "?" for one in str(message.get("reason"))[:1000])
+            raise InvalidArgument(f"the desk {self._address} refuses this process: {reason}")
+        return message
 
     def _send(self, message: dict[str, Any]) -> None:
         self._said = time.monotonic()

@@ -2,12 +2,15 @@
 
 Messages are msgpack maps with a `type`, at most 64 MiB:
 
-engine  → desk  hello {key, name, role} · free {version, news} · alive
-                done {iteration, number, sequences, news}
-trainer → desk  hello · want {iteration, news} · alive {news}
-desk → engine   welcome {start, reading, host} · item {item} · update {version}
-                end {reason} · alive · refused {reason}
-desk → trainer  welcome · share {iteration, items: sequences of each} · end · alive · refused
+client  → desk  hello {name, role, nonce} · proof {proof}
+desk → client   challenge {nonce} · welcome {proof, start, reading, host} · refused {reason}
+
+and when it is welcome:
+
+engine  → desk  free {version, news} · done {iteration, number, sequences, news} · alive
+trainer → desk  want {iteration, news} · alive {news}
+desk → engine   item {item} · update {version} · end {reason} · alive · refused
+desk → trainer  share {iteration, items: sequences of each} · end · alive · refused
 
 `news` is a map of what a process tells of itself; the desk hands it on. A good `end` has no reason.
 """
@@ -15,9 +18,6 @@ desk → trainer  welcome · share {iteration, items: sequences of each} · end 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import os
-import pathlib
 from typing import Any
 
 import msgpack
@@ -91,19 +91,3 @@ def number_of(message: dict[str, Any], name: str) -> int:
     if type(value) is not int or not -(1 << 62) < value < 1 << 62:
         raise ProtocolError(f"a message of type {message['type']} has no number '{name}'")
     return value
-
-
-def token_key() -> bytes:
-    """What all processes of a run must have alike: the job token, if there is one."""
-    return hashlib.sha256(b"weightcast.rl desk " + _token()).digest()
-
-
-def _token() -> bytes:
-    """From where the other parts of weightcast have it."""
-    if token := os.environ.get("WEIGHTCAST_TOKEN"):
-        return token.encode()
-    file = os.environ.get("WEIGHTCAST_TOKEN_FILE")
-    try:
-        return pathlib.Path(file).read_bytes().strip() if file else b""
-    except OSError as error:
-        raise InvalidArgument(f"the token file {file} cannot be read: {error.strerror}") from None

@@ -1,0 +1,63 @@
+"""How the desk and a client prove to each other that they have one job token: docs/rl.md, "The desk"."""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import os
+import pathlib
+import secrets
+from typing import Any, Literal
+
+import msgpack
+
+from ..errors import InvalidArgument, ProtocolError
+
+_LABEL = "weightcast.rl desk 1"
+_NONCE_BYTES = 32
+_ADVICE = "give all processes one WEIGHTCAST_TOKEN"
+
+
+def job_token() -> bytes:
+    """From where the other parts of weightcast have it; empty: there is none."""
+    if token := os.environ.get("WEIGHTCAST_TOKEN"):
+        return os.fsencode(token)
+    file = os.environ.get("WEIGHTCAST_TOKEN_FILE")
+    try:
+        return pathlib.Path(file).read_bytes().strip() if file else b""
+    except OSError as error:
+        raise InvalidArgument(f"the token file {file} cannot be read: {error.strerror}") from None
+
+
+def new_nonce() -> bytes:
+    return secrets.token_bytes(_NONCE_BYTES)
+
+
+def nonce_of(message: dict[str, Any]) -> bytes:
+    nonce = message.get("nonce")
+    if not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
+        raise ProtocolError(
+            f"a message of type '{message['type']}' has no nonce; give all processes one weightcast"
+        )
+    return nonce
+
+
+@dataclasses.dataclass(frozen=True)
+class Handshake:
+    """What both sides have said before either proves anything. name, role: the client's."""
+
+    name: str
+    role: str
+    client_nonce: bytes
+    desk_nonce: bytes
+
+    def proof(self, token: bytes, side: Literal["client", "desk"]) -> bytes:
+        """Holds for this side of this one connection."""
+        said = [_LABEL, side, self.name, self.role, self.client_nonce, self.desk_nonce]
+        return hmac.digest(token, msgpack.packb(said, use_bin_type=True), "sha256")
+
+    def check(self, token: bytes, side: Literal["client", "desk"], message: dict[str, Any]) -> None:
+        """Raises ProtocolError if the proof in the message is not that of a side that has this token."""
+        proof = message.get("proof")
+        if not isinstance(proof, bytes) or not hmac.compare_digest(proof, self.proof(token, side)):
+            raise ProtocolError(f"it has another job token; {_ADVICE}")

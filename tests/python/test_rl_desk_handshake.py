@@ -1,0 +1,203 @@
+"""Who is admitted to the desk, and to which desk a client speaks."""
+
+import contextlib
+import dataclasses
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("zmq")
+pytest.importorskip("msgpack")
+import zmq  # noqa: E402
+
+import weightcast as wc  # noqa: E402
+from rl_desks import LEASE, PATIENCE, a_desk, a_stranger, clients_of, come_in, hear, item, work  # noqa: E402
+from weightcast.rl import desk as desk_module  # noqa: E402
+from weightcast.rl.desk_client import DeskClient  # noqa: E402
+from weightcast.rl.desk_handshake import Handshake, job_token, new_nonce  # noqa: E402
+from weightcast.rl.desk_messages import pack  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    monkeypatch.setenv("WEIGHTCAST_TOKEN", "a secret")
+
+
+@pytest.fixture
+def desk():
+    with a_desk() as made:
+        yield made
+
+
+@pytest.fixture
+def client(desk):
+    with clients_of(desk) as connect:
+        yield connect
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_the_token_may_be_in_a_file(monkeypatch, tmp_path):
+    from_environment = job_token()
+    monkeypatch.delenv("WEIGHTCAST_TOKEN")
+    (tmp_path / "token").write_text("a secret\n")
+    monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "token"))
+    assert job_token() == from_environment
+    monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "gone"))
+    with pytest.raises(wc.InvalidArgument, match="gone cannot be read"):
+        job_token()
+
+
+def test_a_proof_is_of_one_side_of_one_connection_under_one_token():
+    one = Handshake("a", "inference", new_nonce(), new_nonce())
+    others = [
+        dataclasses.replace(one, name="b"),
+        dataclasses.replace(one, role="trainer"),
+        dataclasses.replace(one, client_nonce=new_nonce()),
+        dataclasses.replace(one, desk_nonce=new_nonce()),
+        dataclasses.replace(one, client_nonce=one.desk_nonce, desk_nonce=one.client_nonce),
+    ]
+    proofs = {
+        one.proof(b"t", "client"),
+        one.proof(b"t", "desk"),
+        one.proof(b"u", "client"),
+        one.proof(b"", "client"),
+    }
+    proofs |= {other.proof(b"t", "client") for other in others}
+    assert len(proofs) == 9 and {len(proof) for proof in proofs} == {32}
+    one.check(b"t", "client", {"proof": one.proof(b"t", "client")})
+    for wrong in (None, "", b"", one.proof(b"t", "desk"), one.proof(b"t", "client")[:31]):
+        with pytest.raises(wc.ProtocolError, match="WEIGHTCAST_TOKEN"):
+            one.check(b"t", "client", {"proof": wrong})
+
+
+def test_another_token_is_refused(client, monkeypatch):
+    monkeypatch.setenv("WEIGHTCAST_TOKEN", "another")
+    with pytest.raises(
+        wc.InvalidArgument, match="another job token; give all processes one WEIGHTCAST_TOKEN$"
+    ):
+        client()
+
+
+def test_what_was_heard_on_the_wire_admits_nobody_and_takes_nobodys_place(desk, client):
+    with a_stranger(desk) as genuine, a_stranger(desk) as listener:
+        hello, proof = come_in(genuine, "a")
+        listener.send(hello)
+        listener.send(proof)
+        assert "another job token" in hear(listener, "refused")["reason"]
+        for one in (listener, genuine):
+            one.send(proof)
+            assert "answers no challenge" in hear(one, "refused")["reason"]
+    engine = client("b")
+    with a_stranger(desk) as listener:
+        listener.send(pack({"type": "hello", "name": "b", "role": "inference", "nonce": new_nonce()}))
+        hear(listener, "challenge")
+        listener.send(pack({"type": "proof", "proof": bytes(32)}))
+        hear(listener, "refused")
+    desk.offer([item(0)])
+    assert work(engine).number == 0
+
+
+def test_nobody_is_heard_before_the_proof(desk):
+    for early in ({"type": "free", "version": 0}, {"type": "alive", "news": {"spans": []}}):
+        with a_stranger(desk) as stranger:
+            stranger.send(pack({"type": "hello", "name": "a", "role": "inference", "nonce": new_nonce()}))
+            stranger.send(pack(early))
+            assert "job token" in hear(stranger, "refused")["reason"]
+    with a_stranger(desk) as stranger:
+        stranger.send(pack({"type": "hello", "name": "a", "role": "inference", "nonce": bytes(4000)}))
+        hear(stranger, "refused")
+    assert desk.engines() == []
+
+
+def test_those_who_say_hello_and_no_more_keep_nobody_out(desk, client, monkeypatch):
+    monkeypatch.setattr(desk_module, "_MOST_STRANGERS", 3)
+    with contextlib.ExitStack() as stack:
+        for number in range(8):
+            stranger = stack.enter_context(a_stranger(desk))
+            stranger.send(
+                pack({"type": "hello", "name": str(number), "role": "inference", "nonce": new_nonce()})
+            )
+            hear(stranger, "challenge")
+        assert len(desk._strangers) == 3
+        client("a")
+        assert desk.engines() == ["a"]
+
+
+def test_one_that_comes_while_the_run_ends_hears_so(desk):
+    with a_stranger(desk) as stranger:
+        stranger.send(pack({"type": "hello", "name": "a", "role": "inference", "nonce": new_nonce()}))
+        hear(stranger, "challenge")
+        desk.end()
+        assert hear(stranger, "refused")["reason"] == "the run has ended"
+
+
+# --- The client's side
+
+
+@contextlib.contextmanager
+def a_false_desk(*answers):
+    """Answers one message after another with these, and then no more; its port."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
+        listener.setsockopt(zmq.LINGER, 0)
+        listener.setsockopt(zmq.RCVTIMEO, PATIENCE * 1000)
+        port = listener.bind_to_random_port("tcp://127.0.0.1")
+
+        def serve():
+            for answer in answers:
+                sender, _ = listener.recv_multipart()
+                listener.send_multipart([sender, answer])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield port
+        thread.join()
+
+
+CHALLENGE = pack({"type": "challenge", "nonce": bytes(32)})
+CLOCK = {"start": 0.0, "reading": 0.0, "host": "h"}
+
+
+@pytest.mark.parametrize("answers", [[], [CHALLENGE]])
+def test_a_desk_that_does_not_go_on_is_not_waited_for(answers):
+    with a_false_desk(*answers) as port, pytest.raises(wc.TimedOut, match="nobody answers at the desk"):
+        DeskClient(f"127.0.0.1:{port}", name="a", role="inference", lease=LEASE, timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "words"),
+    [
+        ([pack({"type": "welcome", **CLOCK})], wc.ProtocolError, "sends no challenge"),
+        ([pack({"type": "challenge", "nonce": b"short"})], wc.ProtocolError, "no nonce"),
+        ([b"nonsense"], wc.ProtocolError, "message"),
+        ([CHALLENGE, pack({"type": "welcome", **CLOCK})], wc.InvalidArgument, "not this run's desk"),
+        ([CHALLENGE, pack({"type": "welcome", "proof": bytes(32), **CLOCK})], wc.InvalidArgument, "not this"),
+        ([pack({"type": "refused", "reason": "a\n\x1b[31mb"})], wc.InvalidArgument, r"process: a\?\?\[31mb$"),
+    ],
+)
+def test_a_false_desk_is_not_followed(answers, error, words):
+    with a_false_desk(*answers) as port, pytest.raises(error, match=words):
+        DeskClient(f"127.0.0.1:{port}", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
+
+
+def test_a_client_that_waits_for_the_desk_has_its_clock_nevertheless(monkeypatch):
+    monkeypatch.setattr(desk_module, "host_identity", lambda: "another host")
+    port, made = free_port(), []
+
+    def wait() -> None:
+        made.append(
+            DeskClient(f"127.0.0.1:{port}", name="a", role="inference", lease=LEASE, timeout=PATIENCE)
+        )
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(1)
+    with a_desk(port=port):
+        waiting.join()
+    with made[0] as client:
+        assert abs(client.clock.offset) < 0.25
