@@ -141,8 +141,9 @@ def test_the_end_reaches_everyone_with_its_reason(desk, client):
     trainer.want(1, {})
     desk.end("the disk is full")
     for one in (engine, trainer):
-        with pytest.raises(EndOfRun, match="the disk is full"):
+        with pytest.raises(EndOfRun, match="^the run has ended: the disk is full$") as end:
             one.next(PATIENCE)
+        assert end.value.reason == "the disk is full" and isinstance(end.value, wc.Error)
 
 
 def hostile_messages():

@@ -8,15 +8,19 @@ from typing import Any
 
 import zmq
 
-from ..errors import InvalidArgument, PeerDead, ProtocolError, TimedOut
+from ..errors import InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable
 from .desk_handshake import Handshake, job_token, new_nonce, nonce_of
 from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, pack, unpack
 from .sequence import Sequence
 from .timeline import Clock
 
 
-class EndOfRun(Exception):
-    """The desk says that the run is over; its text is why it failed, or nothing."""
+class EndOfRun(Unavailable):
+    """The desk says that the run is over. reason: why it failed, or nothing."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the run has ended: {reason}" if reason else "the run has ended")
+        self.reason = reason
 
 
 class DeskClient:

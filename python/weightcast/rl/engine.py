@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..errors import Corrupt, ProtocolError, TimedOut, Unavailable
+from ..errors import Corrupt, ProtocolError, TimedOut
 from ..workers import Inference
 from .collectives import Way
 from .desk_client import DeskClient, EndOfRun
@@ -160,13 +160,13 @@ class Engine:
         self._digests: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Until the desk ends the run. Raises Unavailable when that failed, PeerDead when others are gone."""
+        """Until the desk ends the run. Raises EndOfRun when that failed, PeerDead when others are gone."""
         try:
             while True:
                 self._step()
         except EndOfRun as end:
-            if str(end):
-                raise Unavailable(f"the run has ended: {end}") from None
+            if end.reason:
+                raise
 
     def _step(self) -> None:
         self._take_up()
