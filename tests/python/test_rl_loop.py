@@ -362,4 +362,4 @@ def test_a_trainer_that_is_killed_ends_the_run_in_time_with_its_name(apart):
     assert all(code != 0 for code in codes)
     assert str(trainer) in run.said("trainers")
     for name in run.engines:
-        assert "trainer 0" in run.said(f"engine-{name}")
+        assert "the run has ended: trainer 0" in run.said(f"engine-{name}")

@@ -94,11 +94,21 @@ def _open_desk(options: Options, report: Report, news: News) -> Desk:
 
 
 def _end_on_sigterm(desk: Desk) -> None:
-    """Tells the engines why, which the main thread could not while it waits for another trainer."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    """Tells the engines why, which the main thread could not while it waits for another trainer.
+
+    Whichever thread the signal comes to (a mask would leave those that torch has started): its number goes
+    into a pipe.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return  # Python lets no other thread set a handler: the engines find out by the lease.
+    told, telling = os.pipe()
+    os.set_blocking(telling, False)
+    signal.set_wakeup_fd(telling)
+    signal.signal(signal.SIGTERM, lambda *_: None)
 
     def wait() -> None:
-        signal.sigwait({signal.SIGTERM})
+        while signal.SIGTERM not in os.read(told, 64):
+            pass
         desk.end("trainer 0 was told to stop (SIGTERM), as torchrun does when another rank has ended")
         os._exit(128 + signal.SIGTERM)
 
