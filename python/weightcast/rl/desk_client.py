@@ -103,13 +103,14 @@ class DeskClient:
     def tell(self, news: dict[str, Any]) -> None:
         self._send({"type": "alive", "news": news})
 
-    def alive(self) -> None:
-        """To be called often while an item is worked on; says so a few times within a lease."""
+    def _say_alive(self) -> None:
+        """Says so, if nothing has been said for a part of the lease."""
         if time.monotonic() - self._said >= self._lease / BEATS_IN_A_LEASE:
             self._send({"type": "alive"})
 
     def listen(self) -> None:
-        """Takes note of the desk's beats and of the end of the run; an order is kept for `next`."""
+        """To be called often while other work is done: says that this process is alive, and takes note of the
+        desk's beats and of the end of the run. An order is kept for `next`."""
         if (message := self._next(0)) is not None:
             self._kept.append(message)
 
@@ -129,7 +130,7 @@ class DeskClient:
                 if message["type"] != "alive":
                     return message
                 continue
-            self.alive()
+            self._say_alive()
             if time.monotonic() - self._heard > self._lease:
                 raise PeerDead(
                     f"the trainers are gone: trainer 0, whose desk is {self._address}, was not heard of "

@@ -205,7 +205,7 @@ class Engine:
         version = self._weights.version
         self._timeline.add("commit", start, self._timeline.clock.now(), version=version)
         if self._with_digests:
-            self._digests[str(version)] = digests_of(self._module, self._desk.alive)
+            self._digests[str(version)] = digests_of(self._module, self._desk.listen)
 
     def _generate(self, item: Item) -> list[Sequence]:
         kind = "evaluate" if item.greedy else "generate"
@@ -221,7 +221,7 @@ class Engine:
             )
 
     def _between_tokens(self) -> None:
-        self._desk.alive()
+        self._desk.listen()
         if self._keep:
             self._take_up()
 
