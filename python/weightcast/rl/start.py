@@ -19,6 +19,7 @@ from ..workers import Controller
 from . import checkpoint, collectives, models, tasks
 from .collectives import Way
 from .controller import OwnController
+from .desk_handshake import job_token
 from .options import Options
 from .report import check_folder
 from .roles import Roles, from_environment, roles_of
@@ -173,10 +174,19 @@ def agree(mine: str, source: int | None) -> str:
 
 
 def _share_token() -> None:
-    """Processes of one torchrun trust each other: a token that nobody had to set."""
-    token = agree(os.environ.get("WEIGHTCAST_TOKEN") or secrets.token_hex(32), 0)
-    if not os.environ.get("WEIGHTCAST_TOKEN_FILE"):
-        os.environ["WEIGHTCAST_TOKEN"] = token
+    """Processes of one torchrun trust each other: a token that nobody had to set.
+
+    One that somebody has set is sent to nobody, as it would be in the clear.
+    """
+    has_one: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(has_one, bool(job_token()))
+    if not any(has_one):
+        os.environ["WEIGHTCAST_TOKEN"] = agree(secrets.token_hex(32), 0)
+    elif not all(has_one):
+        without = ", ".join(str(rank) for rank, has in enumerate(has_one) if not has)
+        raise InvalidArgument(
+            f"ranks without a job token: {without}; give all processes one WEIGHTCAST_TOKEN, or none of them"
+        )
 
 
 def own_address() -> str:

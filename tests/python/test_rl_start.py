@@ -1,0 +1,60 @@
+"""What a run is put together from."""
+
+import os
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from weightcast import InvalidArgument  # noqa: E402
+from weightcast.rl import start  # noqa: E402
+
+
+class Ranks:
+    """torch.distributed of three ranks: what the others say, and what this one sends."""
+
+    def __init__(self, *others_have_one: bool) -> None:
+        self._others = list(others_have_one)
+        self.sent: list[str] = []
+
+    def get_world_size(self) -> int:
+        return 1 + len(self._others)
+
+    def all_gather_object(self, found: list, mine: bool) -> None:
+        found[:] = [mine, *self._others]
+
+    def broadcast_object_list(self, box: list, src: int) -> None:
+        self.sent += box
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    def make(*others_have_one: bool, token: str = "") -> Ranks:
+        made = Ranks(*others_have_one)
+        monkeypatch.setattr(start, "dist", made)
+        monkeypatch.setenv("WEIGHTCAST_TOKEN", token)
+        monkeypatch.delenv("WEIGHTCAST_TOKEN_FILE", raising=False)
+        return made
+
+    return make
+
+
+def test_a_token_that_nobody_had_to_set(ranks):
+    made = ranks(False, False)
+    start._share_token()
+    assert made.sent == [os.environ["WEIGHTCAST_TOKEN"]] and len(made.sent[0]) == 64
+
+
+def test_a_token_that_was_set_is_sent_to_nobody(ranks):
+    made = ranks(True, True, token="a secret")
+    start._share_token()
+    assert made.sent == [] and os.environ["WEIGHTCAST_TOKEN"] == "a secret"
+
+
+def test_ranks_without_the_token_that_others_have_are_named(ranks):
+    for token, named in (("a secret", "token: 2;"), ("", "token: 0, 2;")):
+        made = ranks(True, False, token=token)
+        with pytest.raises(InvalidArgument, match=named):
+            start._share_token()
+        assert made.sent == []
