@@ -16,7 +16,8 @@ from typing import Any
 
 from ._collective_call import Call, Flow, parents_of
 from ._collective_layouts import Layouts, tensors_of
-from ._collective_mesh import ROLE, Member, Mesh, check_listens_at, host_of_this, listening_at, meet
+from ._collective_meeting import ROLE, Member, check_listens_at, host_of_this, listening_at, meet
+from ._collective_mesh import Mesh
 from .endpoint import Endpoint
 from .errors import Cancelled, Error, InvalidArgument
 from .memory import memory_of
