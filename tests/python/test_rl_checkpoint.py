@@ -18,6 +18,7 @@ from conftest import Child
 torch = pytest.importorskip("torch")
 dist = torch.distributed
 checkpoint = pytest.importorskip("weightcast.rl.checkpoint")
+from weightcast.rl import checkpoint_folder  # noqa: E402
 
 KINDS = ("plain", "ddp", "fsdp2")
 OPTIONS = {"model_name": "tiny", "algorithm": "ppo", "lr": 1e-2}
@@ -104,7 +105,7 @@ def _resume_all(rank: int, meeting: str, folder: str) -> dict[str, str]:
     for kind in KINDS:
         run = Run(kind, seed=77)
         run.train(1)
-        complete = run.load(checkpoint.latest(pathlib.Path(folder) / kind))
+        complete = run.load(checkpoint_folder.latest(pathlib.Path(folder) / kind))
         assert (complete.iteration, complete.version, complete.world_size) == (3, 3, 2)
         assert complete.extra == {"kl": 0.25}
         for iteration in range(4, 7):
@@ -143,7 +144,7 @@ def test_another_number_of_trainers_goes_on(trained: tuple[pathlib.Path, list[di
     for kind, run in whole.items():
         run.train(1)
         before = torch.get_rng_state()
-        assert run.load(checkpoint.latest(folder / kind)).world_size == 2
+        assert run.load(checkpoint_folder.latest(folder / kind)).world_size == 2
         assert torch.equal(torch.get_rng_state(), before)
     # The same training, but for the order of sums.
     for ours, theirs in zip(whole["ddp"].model.parameters(), whole["fsdp2"].model.parameters(), strict=True):
@@ -177,13 +178,13 @@ def test_death_while_saving_leaves_the_one_before(
     assert both[killed].process.exitcode == -signal.SIGKILL
     rest = folder / "iteration-000002"
     assert rest.exists() and not (rest / "complete").exists(), text
-    assert checkpoint.latest(folder) == checkpoint.find(folder) == folder / "iteration-000001"
+    assert checkpoint_folder.latest(folder) == checkpoint_folder.find(folder) == folder / "iteration-000001"
     run = Run(seed=9)
     run.train(1)
-    assert run.load(checkpoint.latest(folder)).iteration == 1
+    assert run.load(checkpoint_folder.latest(folder)).iteration == 1
     # The remains are no hindrance, and leave nothing behind.
     run.train(2)
-    assert run.save(folder, 2) == checkpoint.latest(folder) == rest
+    assert run.save(folder, 2) == checkpoint_folder.latest(folder) == rest
     names = {one.name for one in rest.iterdir()}
     assert names == {".metadata", "__0_0.distcp", "complete"}
 
@@ -215,16 +216,16 @@ def _refused(call: Callable[[], Any], *words: str) -> None:
 
 def test_the_last_ones_are_kept(tmp_path: pathlib.Path):
     run = Run()
-    assert checkpoint.latest(tmp_path / "none") is None
+    assert checkpoint_folder.latest(tmp_path / "none") is None
     for iteration in range(1, 6):
         run.train(iteration)
         run.save(tmp_path, iteration, keep=3)
-    names = [one.name for one in checkpoint.complete_ones(tmp_path)]
+    names = [one.name for one in checkpoint_folder.complete_ones(tmp_path)]
     assert names == ["iteration-000003", "iteration-000004", "iteration-000005"]
     # Going on from the third makes another fourth, and the old fifth is of a past that was not.
-    run.load(checkpoint.find(tmp_path / "iteration-000003"))
+    run.load(checkpoint_folder.find(tmp_path / "iteration-000003"))
     run.save(tmp_path, 4, keep=3)
-    names = [one.name for one in checkpoint.complete_ones(tmp_path)]
+    names = [one.name for one in checkpoint_folder.complete_ones(tmp_path)]
     assert names == ["iteration-000003", "iteration-000004"]
 
 
@@ -232,25 +233,25 @@ def test_checkpoints_of_another_run_are_left_alone(tmp_path: pathlib.Path):
     run = Run()
     run.train(1)
     run.save(tmp_path, 9, run_id="another")
-    _refused(lambda: checkpoint.check_new(tmp_path), "iteration-000009", "--resume")
+    _refused(lambda: checkpoint_folder.check_new(tmp_path), "iteration-000009", "--resume")
     for iteration in (1, 2):
         run.save(tmp_path, iteration, keep=1)
-    names = [one.name for one in checkpoint.complete_ones(tmp_path)]
+    names = [one.name for one in checkpoint_folder.complete_ones(tmp_path)]
     assert names == ["iteration-000002", "iteration-000009"]
-    checkpoint.check_new(tmp_path / "none")
+    checkpoint_folder.check_new(tmp_path / "none")
 
 
 def test_other_options_are_named(saved: pathlib.Path):
-    checkpoint.check(saved, dict(reversed(OPTIONS.items())))
+    checkpoint_folder.check(saved, dict(reversed(OPTIONS.items())))
     other = {**OPTIONS, "algorithm": "grpo", "model_name": "gpt2"}
     _refused(
-        lambda: checkpoint.check(saved, other),
+        lambda: checkpoint_folder.check(saved, other),
         "of another run",
         "algorithm 'ppo' there, 'grpo' here",
         "model_name 'tiny' there, 'gpt2' here",
         "without --resume",
     )
-    _refused(lambda: checkpoint.check(saved, {**OPTIONS, "seed": 1}), "seed None there, 1 here")
+    _refused(lambda: checkpoint_folder.check(saved, {**OPTIONS, "seed": 1}), "seed None there, 1 here")
 
 
 def test_another_model_is_refused(saved: pathlib.Path):
@@ -262,7 +263,7 @@ def test_broken_ones_are_refused(saved: pathlib.Path, tmp_path: pathlib.Path):
     part = path / "__0_0.distcp"
     whole = part.read_bytes()
     part.write_bytes(whole[:-10])
-    _refused(lambda: checkpoint.check(path), "broken", f"has {len(whole) - 10} bytes of {len(whole)}")
+    _refused(lambda: checkpoint_folder.check(path), "broken", f"has {len(whole) - 10} bytes of {len(whole)}")
     part.unlink()
     _refused(lambda: Run().load(path), "broken", "__0_0.distcp is missing", "one before it")
     part.write_bytes(bytes(len(whole)))
@@ -284,10 +285,10 @@ def test_a_bad_complete_file_is_refused(saved: pathlib.Path, tmp_path: pathlib.P
     }
     for words, text in bad.items():
         (path / "complete").write_text(text)
-        _refused(lambda: checkpoint.check(path), words)
+        _refused(lambda: checkpoint_folder.check(path), words)
     (path / "complete").unlink()
-    _refused(lambda: checkpoint.find(path), "not complete")
-    _refused(lambda: checkpoint.find(tmp_path), "no complete checkpoint", "--resume")
+    _refused(lambda: checkpoint_folder.find(path), "not complete")
+    _refused(lambda: checkpoint_folder.find(tmp_path), "no complete checkpoint", "--resume")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: pathlib.Path):

@@ -1,28 +1,20 @@
 """Checkpoints of a run: what a later start needs to go on as if nothing had happened.
 
-A checkpoint is a folder `iteration-000012` that torch.distributed.checkpoint wrote: model, value head,
-optimizer, random states. It is complete when it has the file `complete`, which is renamed into place after
-every trainer has written and synchronised its part; a folder without it is the remains of a crash. The folder
-has to be shared by all trainers.
-
-Functions that take `group` are for all ranks of that process group at once (None: the default one; or no
-process group at all), the others for any process.
+torch.distributed.checkpoint writes them, into folders of `checkpoint_folder` that all trainers share: model,
+value head, optimizer, random states. Functions are for all ranks of `group` at once (None: the default one;
+or no process group at all).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import pathlib
 import random
-import re
 import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -38,94 +30,17 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from ..errors import Error, InvalidArgument
-
-FORMAT = 1
-COMPLETE = "complete"
-_NAME = re.compile(r"iteration-(\d{6,})")
-
-
-@dataclass(frozen=True)
-class Complete:
-    """What the file `complete` says, as JSON."""
-
-    format: int
-    iteration: int  # The last that is in it; the run goes on with the next.
-    version: int  # Of the weights.
-    run_id: str
-    options: Mapping[str, Any]  # Those that matter: a run with others is another run.
-    fingerprint: str  # Of these options.
-    world_size: int  # Trainers.
-    files: Mapping[str, int]  # Bytes of each.
-    extra: Mapping[str, Any]  # What else the trainer wants back: schedules, an adaptive coefficient.
-
-
-def fingerprint(options: Mapping[str, Any]) -> str:
-    """The same for equal options, in any order."""
-    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def folder_of(folder: str | pathlib.Path, iteration: int) -> pathlib.Path:
-    return pathlib.Path(folder) / f"iteration-{iteration:06d}"
-
-
-def complete_ones(folder: str | pathlib.Path) -> list[pathlib.Path]:
-    """All complete checkpoints there, by iteration."""
-    found = {}
-    if pathlib.Path(folder).is_dir():
-        for one in pathlib.Path(folder).iterdir():
-            name = _NAME.fullmatch(one.name)
-            if name and (one / COMPLETE).exists():
-                found[int(name[1])] = one
-    return [found[iteration] for iteration in sorted(found)]
-
-
-def latest(folder: str | pathlib.Path) -> pathlib.Path | None:
-    """The last complete checkpoint; None: there is none."""
-    return next(reversed(complete_ones(folder)), None)
-
-
-def find(path: str | pathlib.Path) -> pathlib.Path:
-    """The checkpoint that `--resume PATH` means: PATH itself, or the last complete one in it.
-
-    `InvalidArgument`: there is none.
-    """
-    path = pathlib.Path(path)
-    if _NAME.fullmatch(path.resolve().name):
-        if not (path / COMPLETE).exists():
-            raise InvalidArgument(
-                f"checkpoint {path} is not complete; resume from the folder above it instead"
-            )
-        return path
-    found = latest(path)
-    if found is None:
-        raise InvalidArgument(
-            f"{path} has no complete checkpoint; start without --resume, or name another folder"
-        )
-    return found
-
-
-def check_new(folder: str | pathlib.Path) -> None:
-    """`InvalidArgument` if a new run would write its checkpoints among those of another."""
-    if found := latest(folder):
-        raise InvalidArgument(f"{folder} has {found.name} of a run; --resume it, or name another folder")
-
-
-def check(path: str | pathlib.Path, options: Mapping[str, Any] | None = None) -> Complete:
-    """Reads `complete` and looks whether the files are whole, and the options those of this run.
-
-    `InvalidArgument`: broken, or of another run; the line says what differs and what to do.
-    """
-    path = pathlib.Path(path)
-    complete = _read_complete(path)
-    for name, size in complete.files.items():
-        file = path / name
-        found = file.stat().st_size if file.is_file() else None
-        if found != size:
-            what = "is missing" if found is None else f"has {found} bytes of {size}"
-            raise _broken(path, f"{name} {what}")
-    if options is not None:
-        _refuse_other_options(path, complete.options, options)
-    return complete
+from .checkpoint_folder import (
+    ADVICE,
+    FORMAT,
+    Complete,
+    check,
+    fingerprint,
+    finish,
+    folder_of,
+    make_room,
+    synchronise,
+)
 
 
 def save(
@@ -148,7 +63,7 @@ def save(
     `Error`: it could not be written; the checkpoints before it are as they were.
     """
     path = folder_of(folder, iteration)
-    _together(group, lambda: _make_room(path))
+    _together(group, lambda: make_room(path))
     whole = torch.nn.ModuleDict(dict(modules))
     state = _state(whole, optimizers, _rank(group))
     with _torch_errors(f"checkpoint {path} could not be written", Error):
@@ -164,7 +79,7 @@ def save(
         files={},
         extra=dict(extra or {}),
     )
-    _together(group, lambda: _finish(path, complete, keep))
+    _together(group, lambda: finish(path, complete, keep))
     return path
 
 
@@ -186,7 +101,7 @@ def load(
     whole = torch.nn.ModuleDict(dict(modules))
     same = complete.world_size == _world_size(group)
     state = _state(whole, optimizers, _rank(group) if same else None)
-    with _torch_errors(f"checkpoint {path} is broken or of another model", InvalidArgument, _OTHER):
+    with _torch_errors(f"checkpoint {path} is broken or of another model", InvalidArgument, ADVICE):
         dcp.load(state, checkpoint_id=path, process_group=group)
         set_state_dict(
             whole, optimizers, model_state_dict=state["modules"], optim_state_dict=state["optimizers"]
@@ -213,44 +128,6 @@ def export_hf(
     inner = module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
     _together(group, lambda: _write_export(inner, gathered, tokenizer, folder))
     return folder
-
-
-_OTHER = "; resume from another, or start without --resume"
-
-
-def _broken(path: pathlib.Path, what: str) -> InvalidArgument:
-    return InvalidArgument(f"checkpoint {path} is broken: {what}; resume from one before it, or delete it")
-
-
-def _read_complete(path: pathlib.Path) -> Complete:
-    try:
-        found = json.loads((path / COMPLETE).read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
-            raise InvalidArgument(
-                f"checkpoint {path} has format {found['format']}, this weightcast reads {FORMAT}{_OTHER}"
-            )
-        complete = Complete(**{one.name: found[one.name] for one in fields(Complete)})
-        if not all(isinstance(one, dict) for one in (complete.options, complete.files, complete.extra)):
-            raise ValueError("it is of another form")
-    except FileNotFoundError:
-        raise InvalidArgument(f"checkpoint {path} is not complete{_OTHER}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InvalidArgument):
-            raise
-        raise _broken(path, f"{COMPLETE} cannot be read ({type(error).__name__}: {error})") from None
-    if complete.fingerprint != fingerprint(complete.options):
-        raise _broken(path, f"{COMPLETE} has been changed")
-    return complete
-
-
-def _refuse_other_options(path: pathlib.Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    ours = json.loads(json.dumps(ours))  # As they would come back.
-    names = sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name))
-    if names:
-        differences = ", ".join(f"{one} {theirs.get(one)!r} there, {ours.get(one)!r} here" for one in names)
-        raise InvalidArgument(
-            f"checkpoint {path} is of another run: {differences}; start with its options, or without --resume"
-        )
 
 
 def _rank(group: dist.ProcessGroup | None) -> int:
@@ -339,65 +216,6 @@ def _set_random(states: Mapping[str, torch.Tensor]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-def _synchronise(folder: pathlib.Path) -> None:
-    """The names in it are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _make_room(path: pathlib.Path) -> None:
-    """Removes the remains of a crash, or a checkpoint of the same iteration."""
-    _delete(path)
-    path.mkdir(parents=True)
-
-
-def _delete(path: pathlib.Path) -> None:
-    if path.exists():
-        (path / COMPLETE).unlink(missing_ok=True)  # First, so that a half deleted one is not complete.
-        shutil.rmtree(path)
-
-
-def _finish(path: pathlib.Path, complete: Complete, keep: int) -> None:
-    """Every trainer has written its part: says so, and deletes what is too old."""
-    parts = {one.name.split("_")[2] for one in path.glob("__*_*.distcp")}
-    missing = [rank for rank in range(complete.world_size) if str(rank) not in parts]
-    if missing:
-        raise Error(
-            f"checkpoint {path} lacks the part of trainer {missing[0]}; all trainers must share the folder"
-        )
-    files = {one.name: one.stat().st_size for one in sorted(path.iterdir())}
-    making = path / f".{COMPLETE}.making"
-    with making.open("w", encoding="utf-8") as file:
-        json.dump({**asdict(complete), "files": files}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    _synchronise(path)
-    making.replace(path / COMPLETE)
-    _synchronise(path)
-    _synchronise(path.parent)
-    _prune(path, complete.run_id, keep)
-
-
-def _prune(newest: pathlib.Path, run_id: str, keep: int) -> None:
-    """Leaves the run's last `keep` up to `newest`: later ones are of a past that it did not resume from."""
-    past = [one for one in complete_ones(newest.parent) if one.name <= newest.name]
-    kept = past[-max(keep, 1) :]
-    for one in newest.parent.iterdir():
-        if _NAME.fullmatch(one.name) and one not in kept and _run_of(one) in (None, run_id):
-            _delete(one)
-
-
-def _run_of(path: pathlib.Path) -> str | None:
-    """None: it is not complete."""
-    try:
-        return _read_complete(path).run_id
-    except InvalidArgument:
-        return None
-
-
 @contextlib.contextmanager
 def _bars_on_terminals_only() -> Iterator[None]:
     """Of transformers, on standard error."""
@@ -428,9 +246,9 @@ def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folde
     for file in making.iterdir():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
-    _synchronise(making)
+    synchronise(making)
     if folder.exists():
         folder.rename(before)
     making.rename(folder)
-    _synchronise(folder.parent)
+    synchronise(folder.parent)
     shutil.rmtree(before, ignore_errors=True)

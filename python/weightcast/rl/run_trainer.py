@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from .. import __version__
 from ..workers import Trainer
-from . import checkpoint, models
+from . import checkpoint, checkpoint_folder, models
 from .desk import Desk
 from .desk_client import DeskClient
 from .failures import in_one_line
@@ -231,7 +231,7 @@ def _open_report(place: Place) -> Report:
     described = dataclasses.asdict(options)
     report = Report(
         folder,
-        resume_from=checkpoint.check(place.resumed).iteration if place.resumed else None,
+        resume_from=checkpoint_folder.check(place.resumed).iteration if place.resumed else None,
         log=[one for one in options.log.split(",") if one],
         run_id=folder.name,
         options=described,

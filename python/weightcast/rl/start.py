@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument
 from ..workers import Controller
-from . import checkpoint, collectives, models, tasks
+from . import checkpoint_folder, collectives, models, tasks
 from .collectives import Way
 from .controller import OwnController
 from .desk_handshake import job_token
@@ -121,12 +121,12 @@ def check_devices(options: Options) -> None:
 def _find_checkpoint(options: Options) -> pathlib.Path | None:
     if not options.resume:
         if options.checkpoint_dir:
-            checkpoint.check_new(options.checkpoint_dir)
+            checkpoint_folder.check_new(options.checkpoint_dir)
         if options.output:
             check_folder(options.output, False)
         return None
-    found = checkpoint.find(options.checkpoint_dir)
-    checkpoint.check(found, identity(options))
+    found = checkpoint_folder.find(options.checkpoint_dir)
+    checkpoint_folder.check(found, identity(options))
     return found
 
 
