@@ -11,6 +11,8 @@ from typing import Any
 from ..errors import Error, Unavailable
 from ..workers import Controller
 
+_PATIENCE = 30.0  # Seconds that it may take to end.
+
 
 class OwnController:
     """Starts one; `address` is "host:port"."""
@@ -21,11 +23,16 @@ class OwnController:
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().strip()
         if not self.address:
+            self.stop()
             raise Unavailable("the controller does not start; its own words are above")
 
     def stop(self) -> None:
         """It ends when its input does, so also when this process is killed."""
-        self._process.communicate(timeout=30)
+        try:
+            self._process.communicate(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 def main() -> None:
