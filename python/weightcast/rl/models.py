@@ -30,7 +30,7 @@ from transformers.initialization import no_init_weights
 
 from ..errors import InvalidArgument
 
-log = logging.getLogger("weightcast.rl")
+_log = logging.getLogger("weightcast.rl")
 
 MODEL_TYPES = ("gpt2", "qwen2")
 _HUB = ("huggingface.co", 443)
@@ -159,6 +159,7 @@ BUILT_IN: dict[str, Callable[[], PretrainedConfig]] = {
     "gpt2": GPT2Config,
     "Qwen/Qwen2.5-0.5B": _qwen2_5_0_5b,
 }
+_ONLY_BUILT_IN = ("tiny", "tiny-qwen")  # The hub is not asked for these.
 
 
 def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Loaded:
@@ -173,16 +174,18 @@ def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Loa
         return _from_folder(folder, dtype)
     if name.startswith((".", "/", "~")):
         raise InvalidArgument(f"there is no folder {name}; give one with config.json and model.safetensors")
-    tiny = name.startswith("tiny")
-    if not tiny and (found := _from_hub(name, dtype)) is not None:
-        return found
-    if name not in BUILT_IN:
-        raise InvalidArgument(
-            f"{name} is no folder, not in the hub's cache, and the hub did not give it;"
-            f" choose a folder or one of {', '.join(BUILT_IN)}"
-        )
-    if not tiny:
-        log.warning("%s cannot be had from the hub: its weights are random, its tokens are bytes", name)
+    if name not in _ONLY_BUILT_IN:
+        try:
+            return _from_hub(name, dtype)
+        except _NotOnHub as why:
+            if name not in BUILT_IN:
+                raise InvalidArgument(
+                    f"{name} is no folder, not in the hub's cache, and the hub did not give it ({why});"
+                    f" choose a folder or one of {', '.join(BUILT_IN)}"
+                ) from None
+            _log.warning(
+                "%s: its weights are random, its tokens are bytes: the hub did not give it (%s)", name, why
+            )
     return Loaded(_random(BUILT_IN[name](), dtype, seed), ByteTokenizer(), "random")
 
 
@@ -299,15 +302,18 @@ def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def _from_hub(name: str, dtype: torch.dtype) -> Loaded | None:
-    """None if neither the hub's cache nor the hub itself has it."""
+class _NotOnHub(Exception):
+    """Why neither the hub's cache nor the hub itself gives it."""
+
+
+def _from_hub(name: str, dtype: torch.dtype) -> Loaded:
     try:
         found = snapshot_download(name, allow_patterns=_PATTERNS, local_files_only=not _hub_answers())
-    except (OSError, ValueError, HfHubHTTPError):  # Also: not cached, no such name.
-        return None
+    except (OSError, ValueError, HfHubHTTPError) as error:  # Also: not cached, no such name.
+        raise _NotOnHub(_one_line(error)) from None
     folder = Path(found)
     if not any(folder.glob("*.safetensors")):
-        return None
+        raise _NotOnHub("it has no safetensors")
     return replace(_from_folder(folder, dtype), origin="hub")
 
 
