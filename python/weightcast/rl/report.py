@@ -200,7 +200,12 @@ class Report:
         options: Mapping[str, Any],
     ) -> None:
         check_folder(folder, resume_from is not None)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(
+                f"{folder} cannot be made: {error.strerror}; name another --output"
+            ) from None
         last = resume_from or 0
         kept = keep_lines(folder / ITERATIONS, lambda entry: entry["iteration"] <= last)
         self.history = [Iteration.from_json(entry) for entry in kept]
