@@ -49,7 +49,7 @@ async def decode(endpoint: wc.Endpoint) -> int:
 def main() -> None:
     mp.set_start_method("spawn")
     with wc.Endpoint(role="decode") as endpoint:
-        other = mp.Process(target=prefill, args=(endpoint.addresses,))
+        other = mp.Process(target=prefill, args=(endpoint.addresses,), daemon=True)
         other.start()
         right = asyncio.run(decode(endpoint))
         other.join(60)

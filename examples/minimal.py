@@ -51,6 +51,7 @@ def main() -> None:
         workers = [mp.Process(target=infer, args=(address, index, checked)) for index in range(ENGINES)]
         workers += [mp.Process(target=train, args=(address, rank)) for rank in range(TRAINERS)]
         for worker in workers:
+            worker.daemon = True  # It ends with this process, whatever happens.
             worker.start()
         for worker in workers:
             worker.join(120)

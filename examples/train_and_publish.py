@@ -66,6 +66,7 @@ def main() -> None:
         server = mp.Process(target=serve, args=(controller.address, last))
         trainer = mp.Process(target=train, args=(controller.address, options.steps, options.publish_every))
         for process in (server, trainer):
+            process.daemon = True  # It ends with this one, whatever happens.
             process.start()
         for process in (server, trainer):
             process.join(300)

@@ -100,8 +100,9 @@ class RDMAWorker:
     def _exchange_rank(self, send_or_recv, conn_id, rank):
         number = torch.tensor([rank], dtype=torch.int32)
         ok, mr_id = self.ep.reg(number.data_ptr(), nbytes(number))
-        assert ok
-        assert send_or_recv(conn_id, mr_id, number.data_ptr(), nbytes(number))
+        assert ok, "cannot register the number"
+        ok = send_or_recv(conn_id, mr_id, number.data_ptr(), nbytes(number))
+        assert ok, "cannot exchange ranks"
         self.ep.dereg(mr_id)
         return number.item()
 
@@ -116,7 +117,8 @@ class RDMAWorker:
             else:
                 continue
             mr_id, ptr = self.registered_mrs[entry.param_name], self.params[entry.param_name].data_ptr()
-            assert call(conn_id, mr_id, ptr, entry.size), f"{entry} failed"
+            ok = call(conn_id, mr_id, ptr, entry.size)
+            assert ok, f"{entry} failed"
             moved += entry.size
         return moved
 
