@@ -6,13 +6,9 @@ import time
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("zmq")
-
-import weightcast as wc  # noqa: E402
-from weightcast.rl.report import Report  # noqa: E402
-from weightcast.rl.trainer import News  # noqa: E402
+import weightcast as wc
+from weightcast.rl.news import News
+from weightcast.rl.report import Report
 
 OURS = {"w": "1f", "b": "2e"}
 LONG = 60.0

@@ -23,13 +23,14 @@ from .desk import Desk
 from .desk_client import DeskClient
 from .failures import in_one_line
 from .learner import Learner, Objective, linear_decay, make_optimizer
+from .news import News
 from .options import Options
 from .publisher import CastPublisher, Changes, Publisher, Publishers, WaysPublisher
 from .report import Report
 from .sharding import wrap
 from .start import Place, agree, identity, own_address, start_controller
 from .timeline import Timeline
-from .trainer import FromClient, FromDesk, News, Parts, TrainerLoop
+from .trainer import FromClient, FromDesk, Parts, TrainerLoop
 
 
 def run_trainer(place: Place) -> None:

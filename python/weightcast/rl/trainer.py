@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import re
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import nn
 
-from ..errors import Corrupt, ProtocolError, TimedOut
+from ..errors import TimedOut
 from .desk import Desk
 from .desk_client import DeskClient
 from .desk_messages import Item
@@ -21,17 +18,14 @@ from .engine import digest_of
 from .generation import item_seed
 from .learner import Learner
 from .models import Tokenizer
+from .news import News
 from .options import Options
 from .publisher import Publisher
 from .report import Iteration, Report, Transfer
 from .sequence import Sequence
 from .sharding import whole_tensors
 from .tasks import Task
-from .timeline import Timeline, seconds_of, well_formed
-
-_log = logging.getLogger("weightcast.rl")
-_GONE_CHECK = 0.25  # Seconds between two looks at who is still here.
-_VERSION = re.compile(r"[0-9]{1,18}")  # As an engine's digests name it.
+from .timeline import Timeline
 
 
 class Rollouts(Protocol):
@@ -72,82 +66,6 @@ class FromDesk:
 
     def finish(self) -> None:
         pass
-
-
-class News:
-    """What engines tell of themselves, as trainer 0 keeps it. Thread safe."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._changed = threading.Condition()
-        self._digests: dict[int, dict[str, dict[str, str]]] = {}  # Version → engine → tensor → digest.
-        self._compared: set[str] = set()  # The engines whose digests were compared last.
-        self._spans: dict[int, list[tuple[float, float]]] = {}  # Iteration → when it was generated.
-
-    def on(self, engine: str, news: dict[str, Any]) -> None:
-        """Raises ProtocolError for what no engine tells."""
-        spans, digests = news.get("spans") or [], news.get("digests") or {}
-        if not isinstance(spans, list) or not all(map(well_formed, spans)):
-            raise ProtocolError("its spans are malformed")
-        if not isinstance(digests, dict) or not all(
-            _VERSION.fullmatch(str(version)) and isinstance(one, dict) for version, one in digests.items()
-        ):
-            raise ProtocolError("its digests are malformed")
-        self._report.events(spans)
-        with self._changed:
-            for span in spans:
-                if span.get("kind") == "generate":
-                    self._spans.setdefault(span["iteration"], []).append((span["start"], span["end"]))
-            for version, one in digests.items():
-                self._digests.setdefault(int(version), {})[engine] = one
-            self._changed.notify_all()
-
-    def generation_seconds(self, iteration: int) -> float:
-        """In which some engine generated for it."""
-        with self._changed:
-            return seconds_of(self._spans.pop(iteration, []))
-
-    def compare(
-        self, version: int, ours: dict[str, str], engines: Callable[[], Collection[str]], timeout: float
-    ) -> int:
-        """Waits for the digests of all engines that are here at first and stay; how many have been compared.
-
-        engines: says who is here. Of those that are not, or no longer, one that was compared last time is
-        named in a warning. Raises Corrupt when an engine's tensor differs, TimedOut when one stays and says
-        nothing.
-        """
-        expected, deadline = self._compared | set(engines()), time.monotonic() + timeout
-        while True:
-            here = set(engines())  # Not with our lock, which the desk takes while it has its own.
-            with self._changed:
-                silent = expected - set(self._digests.get(version, {}))
-                left = deadline - time.monotonic()
-                if not silent & here or left <= 0:
-                    break
-                self._changed.wait(min(left, _GONE_CHECK))
-        for engine in sorted(silent - here):
-            _log.warning(
-                "version %d: engine %s is gone and has not said its digests: not compared", version, engine
-            )
-        with self._changed:
-            said = sorted(self._digests.get(version, {}).items())
-            self._compared = {engine for engine, _ in said}
-            self._digests = {one: found for one, found in self._digests.items() if one > version}
-        for engine, theirs in said:
-            _compare(version, engine, theirs, ours)
-        if silent & here:
-            names = ", ".join(sorted(silent & here))
-            raise TimedOut(f"version {version}: no digests for {timeout:g} s of {names}")
-        return len(said)
-
-
-def _compare(version: int, engine: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
-    for name in sorted(set(ours) | set(theirs)):
-        if ours.get(name) != theirs.get(name):
-            raise Corrupt(
-                f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} "
-                f"and {ours.get(name)} at the trainers"
-            )
 
 
 @dataclass
