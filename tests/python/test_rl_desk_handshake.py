@@ -84,6 +84,14 @@ def test_another_token_is_refused(client, monkeypatch):
         client()
 
 
+def test_a_desk_without_a_token_says_so(monkeypatch, caplog):
+    monkeypatch.delenv("WEIGHTCAST_TOKEN")
+    monkeypatch.delenv("WEIGHTCAST_TOKEN_FILE", raising=False)
+    with a_desk() as desk, clients_of(desk) as connect:
+        connect()
+    assert "whoever reaches the desk is admitted; set WEIGHTCAST_TOKEN" in caplog.text
+
+
 def test_what_was_heard_on_the_wire_admits_nobody_and_takes_nobodys_place(desk, client):
     with a_stranger(desk) as genuine, a_stranger(desk) as listener:
         hello, proof = come_in(genuine, "a")

@@ -75,6 +75,8 @@ class Desk:
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise Unavailable(f"the desk cannot listen on {bind}: {error}; choose another --desk") from None
+        if not self._token:
+            _log.warning("there is no job token: whoever reaches the desk is admitted; set WEIGHTCAST_TOKEN")
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.port = int(bound.rpartition(":")[2])
         self._wake_out = self._context.socket(zmq.PAIR)
