@@ -83,6 +83,7 @@ void Connection::State::End(Status reason) {
   }
   sender_.EndAll(reason);
   notices_.OnEnd();
+  grants_.OnEnd();
   roads_.Close();
   if (transport_ == nullptr) grants_.OnLinkClosed();
   core_->OnConnectionEnded(keep, reason);

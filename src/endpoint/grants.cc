@@ -127,6 +127,12 @@ void Grants::OnRevoked(const GrantName& name) {
   Free(name.slot);
 }
 
+void Grants::OnEnd() {
+  for (const auto& slot : slots_) {
+    if (slot != nullptr) slot->arrived->waited.Set(Arrived::kGone);
+  }
+}
+
 void Grants::OnLinkClosed() {
   closed_ = true;
   for (const auto& slot : slots_) {

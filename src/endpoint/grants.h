@@ -35,6 +35,8 @@ class Grants {
   bool Revoke(const transport::GrantName& name, Callback fenced);
   /// Nothing of it can land any more.
   void OnRevoked(const transport::GrantName& name);
+  /// The connection has ended: nobody waits any more. The link may live on, until nothing can land.
+  void OnEnd();
   /// The link is gone: nothing of any of them can land any more. No grant can be opened any more.
   void OnLinkClosed();
 

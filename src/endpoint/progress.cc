@@ -166,8 +166,23 @@ bool Progress::CallersReturn() const {
   return returns_ >= kReturns && Clock::now() - left_ < kSoon && work_.ArmsDearly();
 }
 
+/// When somebody who does others' work before it goes had better go all the same: they may leave more than
+/// one can do.
+class Progress::Patience {
+ public:
+  bool Over() {
+    const TimePoint now = Clock::now();
+    if (limit_ == TimePoint{}) limit_ = now + kParkSlice;
+    return now > limit_;
+  }
+
+ private:
+  TimePoint limit_{};
+};
+
 /// A caller lets go: from here on the thread watches, or comes to look soon.
 void Progress::Leave(bool for_long) {
+  Patience patience;
   do {
     bool wake = false;
     if (parked_.load(std::memory_order_seq_cst) && work_.ArmsDearly()) {
@@ -181,14 +196,22 @@ void Progress::Leave(bool for_long) {
     }
     owned_.store(false, std::memory_order_seq_cst);
     if (wake || (for_long && parked_.load(std::memory_order_seq_cst))) wake_.Wake();
-    if (tasks_.empty() || !TryOwn()) return;
+    if (tasks_.empty()) return;
+    if (patience.Over()) return wake_.Wake();
+    if (!TryOwn()) return;
     Disarm();
-    StepOnce(false);
+    StepOnce(sockets_.Due());
   } while (true);
 }
 
 /// A visitor lets go, and nothing moved: what was armed still is, and the thread sleeps for the right time.
 void Progress::LeaveAsFound() {
+  // One that is parked may be turned away again and again, and nobody else looks at sockets and timers.
+  if (parked_.load(std::memory_order_relaxed) && sockets_.Due()) {
+    Disarm();
+    StepOnce(true);
+    return Leave();
+  }
   const auto next = work_.NextDeadline();
   const bool wake = next && *next < sleep_until_;
   owned_.store(false, std::memory_order_seq_cst);
@@ -199,7 +222,7 @@ void Progress::LeaveAsFound() {
 /// What a caller does who has something for everybody, and waits for nothing.
 void Progress::StepAndLeave() {
   Disarm();
-  StepOnce(false);
+  StepOnce(sockets_.Due());
   Leave();
 }
 
@@ -266,13 +289,14 @@ void Progress::GiveWay() {
 }
 
 void Progress::ReleaseForCallbacks() {
+  Patience patience;
   while (true) {
     by_thread_ = false;
     owned_.store(false, std::memory_order_seq_cst);
     // Whoever left work and waits for it may hold what a callback is about to wait for.
-    if (tasks_.empty() || !TryOwn()) return;
+    if (tasks_.empty() || patience.Over() || !TryOwn()) return;
     by_thread_ = true;
-    StepOnce(false);
+    StepOnce(sockets_.Due());
   }
 }
 

@@ -79,6 +79,7 @@ class Progress {
   explicit Progress(Work& work) : work_(work) {}
   enum class Pause : uint8_t { kIdle, kCallbacks, kWanted };
 
+  class Patience;
   /// When it is time to look at sockets and timers again.
   class SocketTurn {
    public:

@@ -56,8 +56,9 @@ TEST_F(GrantTest, WhoWaitsForTransfersIsTold) {
   EXPECT_EQ(late.code(), Code::kTimedOut);
   EXPECT_THAT(late.message(), HasSubstr("2 of 3 transfers"));
 
-  std::thread waiter(
-      [&] { EXPECT_EQ(pair.to_a->WaitGrant(*grant, 3, Soon()).code(), Code::kCancelled) << "it is revoked"; });
+  std::thread waiter([&] {
+    EXPECT_EQ(pair.to_a->WaitGrant(*grant, 3, Soon()).code(), Code::kCancelled) << "it is revoked";
+  });
   pair.to_a->RevokeGrant(*grant, {});
   waiter.join();
   EXPECT_TRUE(Eventually([&] { return pair.to_a->WaitGrant(*grant, 0, Soon()).code() == Code::kCancelled; }));
@@ -68,8 +69,11 @@ TEST_F(GrantTest, WhoWaitsForTransfersIsTold) {
     EXPECT_FALSE(end.ok());
     EXPECT_NE(end.code(), Code::kTimedOut) << "the connection has ended";
   });
+  pair.b.fast().Set(
+      [](Faults& faults) { faults.hold_revoke = true; });  // A writer that is stopped: no fence.
   pair.to_b->Close();
   last.join();
+  pair.b.fast().Set([](Faults& faults) { faults.hold_revoke = false; });
 }
 
 TEST_F(GrantTest, SignalsMeanTheirBytesWhateverHappensToLanes) {
