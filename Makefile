@@ -22,7 +22,9 @@ build: binary .venv/.weightcast-built ## the binary, and .venv with the Python p
 
 .venv/.weightcast-built: $(shell git ls-files src include python cmake pyproject.toml CMakeLists.txt 2>/dev/null)
 	@scripts/bootstrap $(PYTHON_TOOLS)
+	@echo "building the Python package, some minutes the first time"
 	@.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --no-deps .
+	@ln -sfn ../../build/weightcast .venv/bin/weightcast
 	@touch $@
 
 install: binary ## binary, headers and libraries for C++ programs, into PREFIX (/usr/local)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -25,6 +26,7 @@ constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 constexpr Duration kMaxBackoff = std::chrono::seconds(1);
 /// A stream that is not welcomed for so long is given up for another try.
 constexpr Duration kLeastAttempt = std::chrono::seconds(2);
+constexpr Duration kReminder = std::chrono::seconds(15);
 
 class Client final : public ControlClient {
  public:
@@ -252,11 +254,20 @@ class Client final : public ControlClient {
       Break(reason);
     } else {
       if (!aborted_) reason_ = reason;  // Otherwise it is known why.
-      if (!told_) Tell(LinkState::kBroken, reason_);
+      told_ ? Remind() : Tell(LinkState::kBroken, reason_);
     }
     aborted_ = false;
     next_dial_ = Clock::now() + backoff_;
     backoff_ = std::min({2 * backoff_, kMaxBackoff, std::max(kFirstBackoff, settings_.lease / 4)});
+  }
+
+  /// Now and then: whoever looks at what seems to hang is to see what it waits for.
+  void Remind() {
+    const TimePoint now = Clock::now();
+    if (now < std::max(reminded_, since_) + kReminder) return;
+    reminded_ = now;
+    WC_LOG(kWarning, wire::ToString(options_.hello.name), " still waits for a controller at ",
+           settings_.controller, ", for ", std::lround(Seconds(now - since_)), " s now");
   }
 
   /// From connected to not.
@@ -388,6 +399,7 @@ class Client final : public ControlClient {
   uint64_t session_ = 0;
   Status reason_;    ///< Of the last failure.
   TimePoint since_;  ///< Without a controller.
+  TimePoint reminded_{};
   TimePoint next_dial_;
   TimePoint attempt_until_;
   TimePoint heard_;
