@@ -266,8 +266,8 @@ class Client final : public ControlClient {
     const TimePoint now = Clock::now();
     if (now < std::max(reminded_, since_) + kReminder) return;
     reminded_ = now;
-    WC_LOG(kWarning, wire::ToString(options_.hello.name), " still waits for a controller at ",
-           settings_.controller, ", for ", std::lround(Seconds(now - since_)), " s now");
+    WC_LOG(kWarning, "still no controller at ", settings_.controller, ", for ",
+           std::lround(Seconds(now - since_)), " s now");
   }
 
   /// From connected to not.
