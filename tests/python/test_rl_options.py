@@ -41,6 +41,11 @@ def test_the_seeds_options_are_taken():
         ("--role trainer --desk :1 --controller a:1 --sync both", "process group"),
         ("--resume", "--checkpoint_dir"),
         ("--algorithm grpo --samples_per_prompt 1", "samples_per_prompt"),
+        (
+            "--checkpoint_dir ck --checkpoint_every 3 --sync_every 2 --rl_iterations 4",
+            "multiples of --sync_every 2",
+        ),
+        ("--checkpoint_dir ck --sync_every 2 --rl_iterations 5", "multiples of --sync_every 2"),
         ("--log mlflow", "mlflow"),
         ("--unknown 3", "--unknown"),
     ],
@@ -95,3 +100,9 @@ def test_the_controller_may_be_any_rank_between():
 def test_ranks_that_cannot_hold_the_roles_are_refused(options, world_size):
     with pytest.raises(wc.InvalidArgument):
         roles_of(options, world_size)
+
+
+def test_a_wrong_name_in_a_file_is_answered_by_the_nearest(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"learning_rat": 1}))
+    assert "no option 'learning_rat'; 'learning_rate' is one" in refused("--config", str(file))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
 import pathlib
 import typing
@@ -168,6 +169,12 @@ class Options:
                 f"--{name} is {value!r}; give HOST:PORT",
             )
         _require(not self.resume or self.checkpoint_dir != "", "--resume needs --checkpoint_dir")
+        _require(
+            self.checkpoint_dir == ""
+            or self.rl_iterations % self.sync_every == self.checkpoint_every % self.sync_every == 0,
+            "a checkpoint holds what the engines have: --checkpoint_every and --rl_iterations must be "
+            f"multiples of --sync_every {self.sync_every}",
+        )
         for one in filter(None, self.log.split(",")):
             _require(one in ("tensorboard", "wandb"), f"--log knows tensorboard and wandb, not '{one}'")
 
@@ -218,7 +225,9 @@ def _from_file(file: str) -> dict[str, Any]:
     _require(isinstance(values, dict), f"--config {file} must be one JSON object of options")
     hints = typing.get_type_hints(Options)
     for name, value in values.items():
-        _require(name in hints, f"--config {file}: there is no option '{name}'")
+        near = difflib.get_close_matches(name, hints, 1)
+        meant = f"; '{near[0]}' is one" if near else "; --help lists them"
+        _require(name in hints, f"--config {file}: there is no option '{name}'{meant}")
         kind = hints[name]
         if typing.get_origin(kind) is Literal:
             choices = typing.get_args(kind)
