@@ -70,7 +70,8 @@ TEST(Advert, SeveralAtOnce) {
   EXPECT_TRUE(ParseAdverts(Encode(std::vector<Advert>{})).ok());
   EXPECT_FALSE(ParseAdverts(Encode(adverts).substr(0, 100)).ok());
   EXPECT_FALSE(ParseAdverts("").ok());
-  EXPECT_FALSE(ParseAdverts(Encode(std::vector<Advert>{}).substr(0, 4)).ok()) << "a number that is not there is not 0";
+  EXPECT_FALSE(ParseAdverts(Encode(std::vector<Advert>{}).substr(0, 4)).ok())
+      << "a number that is not there is not 0";
 }
 
 TEST(Messages, ComeBackAsTheyWere) {
