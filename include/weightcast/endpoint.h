@@ -114,8 +114,8 @@ class Connection {
   /// Of a grant that has been revoked: never complete.
   [[nodiscard]] GrantProgress ProgressOf(const GrantName& grant) const;
   /// Waits, driving progress, until so many of the grant's transfers have wholly arrived: sooner than
-  /// on_transfer, which another thread calls. kTimedOut at the deadline; kCancelled: the grant has been revoked,
-  /// or never was; the reason if the connection has ended. Not from a callback.
+  /// on_transfer, which another thread calls. kTimedOut at the deadline; kCancelled: the grant has been
+  /// revoked, or never was; the reason if the connection has ended. Not from a callback.
   Status WaitGrant(const GrantName& grant, uint32_t transfers, TimePoint deadline);
   /// `fenced` is called once, from the progress thread, when nothing of it can land any more; also when
   /// the grant, the link or the peer is gone already. Never called while a stopped writer might still write.

@@ -102,8 +102,8 @@ class Transport {
   virtual bool Arm() = 0;
   /// Call after waking.
   virtual void Disarm() = 0;
-  /// To arm and disarm it takes system calls, and bytes land here without this process: callers who come again
-  /// and again had better leave it unarmed meanwhile.
+  /// To arm and disarm it takes system calls, and bytes land here without this process: callers who come
+  /// again and again had better leave it unarmed meanwhile.
   [[nodiscard]] virtual bool ArmsDearly() const { return false; }
   /// Signals of peers that were dropped because their grant was closed or unknown, or because bytes that they
   /// stand for were refused here, since the start.

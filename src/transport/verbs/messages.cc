@@ -59,7 +59,8 @@ class Reader {
   template <typename M>
   std::optional<M> GetLast() {
     M message;
-    const bool whole = std::apply([this](auto&... field) { return (this->Get(field) && ...); }, Fields(message));
+    const bool whole =
+        std::apply([this](auto&... field) { return (this->Get(field) && ...); }, Fields(message));
     if (!whole || !rest_.empty()) return std::nullopt;
     return message;
   }
