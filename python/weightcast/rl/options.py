@@ -225,9 +225,10 @@ def _from_file(file: str) -> dict[str, Any]:
     _require(isinstance(values, dict), f"--config {file} must be one JSON object of options")
     hints = typing.get_type_hints(Options)
     for name, value in values.items():
-        near = difflib.get_close_matches(name, hints, 1)
-        meant = f"; '{near[0]}' is one" if near else "; --help lists them"
-        _require(name in hints, f"--config {file}: there is no option '{name}'{meant}")
+        if name not in hints:
+            near = difflib.get_close_matches(name, hints, 1)
+            meant = f"'{near[0]}' is one" if near else "--help lists them"
+            raise InvalidArgument(f"--config {file}: there is no option '{name}'; {meant}")
         kind = hints[name]
         if typing.get_origin(kind) is Literal:
             choices = typing.get_args(kind)
