@@ -123,8 +123,10 @@ Lane::Verdict Lane::PumpOne(Operation& operation) {
     host_.Touch();
     return Verdict::kWait;
   }
-  const auto code = Judge(operation);
-  if (!code) return Verdict::kWait;
+  const ImportedRegion* const remote =
+      operation.kind == OpKind::kSignal ? nullptr : host_.FindImport(operation.remote);
+  const auto code = Judge(operation, remote);
+  if (!code) return Verdict::kWait;  // It asked the peer, which may have moved the imports.
   if (!operation.any_posted && operation.first && operation.kind != OpKind::kRead) {
     refusals_.Begin(operation.has_signal ? operation.signal.grant : operation.grant);
   }
@@ -135,7 +137,7 @@ Lane::Verdict Lane::PumpOne(Operation& operation) {
   while (!operation.posted) {
     if (!queue_->HasRoom() || lengths_.size() + 1 >= kRequests || under_way_ >= kUnderWay)
       return Verdict::kWait;
-    const uint64_t length = NextPiece(operation);
+    const uint64_t length = NextPiece(operation, remote);
     const bool last = operation.begun + length == operation.length;
     if (last && operation.has_signal) {
       // Of this signal's writes one was refused: it stands for nothing.
@@ -144,19 +146,18 @@ Lane::Verdict Lane::PumpOne(Operation& operation) {
         return Verdict::kPosted;
       }
     }
-    PostPiece(operation, length);
+    PostPiece(operation, remote, length);
   }
   return Verdict::kPosted;
 }
 
-std::optional<Code> Lane::Judge(const Operation& operation) const {
+std::optional<Code> Lane::Judge(const Operation& operation, const ImportedRegion* remote) const {
   if (operation.grant.slot >= kGrantSlots ||
       (operation.has_signal && operation.signal.grant.slot >= kGrantSlots) ||
       (operation.kind == OpKind::kRead && operation.has_signal)) {
     return Code::kInvalidArgument;
   }
   if (operation.kind != OpKind::kSignal) {
-    const ImportedRegion* const remote = host_.FindImport(operation.remote);
     if (operation.local == nullptr || remote == nullptr) return Code::kInvalidArgument;
     if (!InBounds(operation.local_offset, operation.length, operation.local->length))
       return Code::kOutOfBounds;
@@ -195,24 +196,22 @@ Code Lane::JudgeWrite(const Operation& operation, const ImportedRegion& remote) 
                                                                                         : Code::kOk;
 }
 
-uint64_t Lane::NextPiece(const Operation& operation) const {
+uint64_t Lane::NextPiece(const Operation& operation, const ImportedRegion* remote) {
   if (operation.kind == OpKind::kSignal) return 0;
-  const ImportedRegion& remote = *host_.FindImport(operation.remote);
   return std::min({operation.length - operation.begun, kLongest,
                    operation.local->parts.Left(operation.local_offset + operation.begun),
-                   remote.parts.Left(operation.remote_offset + operation.begun)});
+                   remote->parts.Left(operation.remote_offset + operation.begun)});
 }
 
-void Lane::PostPiece(Operation& operation, uint64_t length) {
+void Lane::PostPiece(Operation& operation, const ImportedRegion* remote, uint64_t length) {
   Queue::Place place{.local = 0, .lkey = 0, .remote = 0, .rkey = 0, .length = static_cast<uint32_t>(length)};
   if (operation.kind != OpKind::kSignal) {
-    const ImportedRegion& remote = *host_.FindImport(operation.remote);
     const LocalRegion& local = *operation.local;
     const uint64_t from = operation.local_offset + operation.begun;
     const uint64_t to = operation.remote_offset + operation.begun;
     place.local = reinterpret_cast<uint64_t>(local.base) + from;
-    place.remote = remote.base + to;
-    place.rkey = remote.rkeys[remote.parts.IndexOf(peer_nic_, to)];
+    place.remote = remote->base + to;
+    place.rkey = remote->rkeys[remote->parts.IndexOf(peer_nic_, to)];
     place.lkey = local.registered[local.parts.IndexOf(queue_->nic().index(), from)]->lkey;
   }
   operation.begun += length;

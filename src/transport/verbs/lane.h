@@ -122,12 +122,13 @@ class Lane final : private QueueOwner {
 
   void DestroyQueue();
   Verdict PumpOne(Operation& operation);
-  /// nullopt: the peer must be asked first.
-  [[nodiscard]] std::optional<Code> Judge(const Operation& operation) const;
+  /// `remote`, here and below: what the operation names of the peer's; null for a signal alone, and in Judge
+  /// where there is no such import. nullopt: the peer must be asked first.
+  [[nodiscard]] std::optional<Code> Judge(const Operation& operation, const ImportedRegion* remote) const;
   [[nodiscard]] Code JudgeWrite(const Operation& operation, const ImportedRegion& remote) const;
   /// Bytes of its next work request.
-  [[nodiscard]] uint64_t NextPiece(const Operation& operation) const;
-  void PostPiece(Operation& operation, uint64_t length);
+  [[nodiscard]] static uint64_t NextPiece(const Operation& operation, const ImportedRegion* remote);
+  void PostPiece(Operation& operation, const ImportedRegion* remote, uint64_t length);
   void PostSignal(const Operation& operation, const Queue::Place& place);
   void Refuse(Operation& operation, Code code);
   void Finish(Operation& operation, Code code, Written written);
