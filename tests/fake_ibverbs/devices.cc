@@ -110,6 +110,15 @@ FakeIbverbs::~FakeIbverbs() {
   }
 }
 
+void FakeIbverbs::Wait(Call call) {
+  std::function<void()> wait;
+  {
+    const std::lock_guard lock(core_->mutex);
+    wait = host_.before[static_cast<size_t>(call)];
+  }
+  if (wait) wait();
+}
+
 int FakeIbverbs::Planned(Call call) {
   Host::Failure& failure = host_.failures[static_cast<size_t>(call)];
   if (failure.times == 0 || (failure.countdown > 0 && --failure.countdown > 0)) return 0;

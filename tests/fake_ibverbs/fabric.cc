@@ -138,6 +138,11 @@ void Fabric::Fail(const drivers::Ibverbs& host, Call call, int nth, int error, i
   Of(host).failures[static_cast<size_t>(call)] = {.countdown = nth, .times = times, .error = error};
 }
 
+void Fabric::Before(const drivers::Ibverbs& host, Call call, std::function<void()> wait) {
+  const std::lock_guard lock(core_->mutex);
+  Of(host).before[static_cast<size_t>(call)] = std::move(wait);
+}
+
 void Fabric::Inject(const drivers::Ibverbs& host, int device, ibv_event_type type, uint32_t qp_num) {
   const std::lock_guard lock(core_->mutex);
   Device& owner = Of(host, device);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -106,6 +107,7 @@ enum class Call {
   kCreateSrq,
   kCreateQp,
   kModifyQp,
+  kConnectQp,  ///< ModifyQp to RTR, where the kernel looks for the peer.
   kPostSend,
   kPostSrqRecv,
   kReqNotifyCq,
@@ -168,6 +170,9 @@ class Fabric {
   void Kill(const drivers::Ibverbs& host);
   /// The nth such call (1: the next) and the `times` - 1 after it fail with this errno.
   void Fail(const drivers::Ibverbs& host, Call call, int nth, int error, int times = 1);
+  /// From now on such calls run this first, without the lock of the network: a call that takes long. Of
+  /// kDeregMr and kConnectQp.
+  void Before(const drivers::Ibverbs& host, Call call, std::function<void()> wait);
   /// An asynchronous event at every context of the device; those of queue pairs, completion queues and
   /// receive queues at each such object (`qp_num`: at this queue pair). QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR,
   /// CQ_ERR and DEVICE_FATAL break what they name.

@@ -68,6 +68,8 @@ class FakeIbverbs final : public drivers::Ibverbs {
   [[nodiscard]] std::string EventText(ibv_event_type type) const override;
 
  private:
+  /// What Fabric::Before asks for.
+  void Wait(Call call);
   /// The errno of a planned failure; 0: go on. Lock held.
   int Planned(Call call);
   /// Also of a dead host.

@@ -100,6 +100,7 @@ ibv_mr* FakeIbverbs::RegDmabufMr(ibv_pd* pd, uint64_t offset, size_t length, uin
 }
 
 int FakeIbverbs::DeregMr(ibv_mr* mr) {
+  Wait(Call::kDeregMr);
   const std::lock_guard lock(core_->mutex);
   if (const int error = Planned(Call::kDeregMr); error != 0) return error;
   Mr& mine = *static_cast<Mr*>(mr);

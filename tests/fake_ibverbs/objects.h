@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -240,6 +241,7 @@ struct Host {
     int error = 0;
   };
   std::array<Failure, static_cast<size_t>(Call::kCount)> failures{};
+  std::array<std::function<void()>, static_cast<size_t>(Call::kCount)> before;
 };
 
 }  // namespace weightcast::fake

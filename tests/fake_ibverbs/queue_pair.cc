@@ -153,8 +153,11 @@ ibv_qp* FakeIbverbs::CreateQp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 }
 
 int FakeIbverbs::ModifyQp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
+  const bool connects = (mask & IBV_QP_STATE) != 0 && attr->qp_state == IBV_QPS_RTR;
+  if (connects) Wait(Call::kConnectQp);
   const std::lock_guard lock(core_->mutex);
   if (const int error = Refused(Call::kModifyQp); error != 0) return error;
+  if (const int error = connects ? Planned(Call::kConnectQp) : 0; error != 0) return error;
   Qp& mine = *static_cast<Qp*>(qp);
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr->qp_state : mine.state;
   if ((mask & IBV_QP_CUR_STATE) != 0 && attr->cur_qp_state != mine.state) return EINVAL;

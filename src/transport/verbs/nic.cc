@@ -297,6 +297,7 @@ void Nic::OnEvent(const ibv_async_event& event) {
       if (event.element.port_num != port_ || dead()) return;
       const bool was_up = up();
       FindAddress();
+      lost_peers_.Clear();
       if (was_up && !up()) WC_LOG(kWarning, "verbs: ", why_down_.message(), "; going on without it");
       if (!was_up && up()) WC_LOG(kInfo, "verbs: ", name_, " is up again");
       return;

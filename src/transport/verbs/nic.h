@@ -13,6 +13,7 @@
 
 #include "drivers/ibverbs/ibverbs.h"
 #include "transport/verbs/address.h"
+#include "transport/verbs/lost_peers.h"
 #include "transport/verbs/messages.h"
 #include "transport/verbs/queue_owner.h"
 #include "weightcast/settings.h"
@@ -74,6 +75,9 @@ class Nic {
   void TakeRoom(uint32_t count) { room_ -= count; }
   void GiveRoom(uint32_t count) { room_ += count; }
 
+  /// Peers to which none of them could be connected.
+  [[nodiscard]] LostPeers& lost_peers() { return lost_peers_; }
+
   // --- Progress
   /// Hands a bounded number of completions to their owners; whether there were any.
   bool Poll();
@@ -132,6 +136,7 @@ class Nic {
   bool polling_ = false;
   Status why_down_;
   bool told_up_ = false;  ///< What LookAtEvents has told.
+  LostPeers lost_peers_;
 
   uint32_t room_ = 0;
   uint32_t stale_ = 0;  ///< Of queue pairs that are gone: their completions may still stand in the queue.

@@ -128,6 +128,11 @@ ibv_ah_attr Queue::Path(const Address& peer, const Settings& settings) const {
 
 Status Queue::Connect(const Address& peer, const QueueName& name, const Settings& settings) {
   if (nic_.dead()) return nic_.why_down();
+  const TimePoint began = Clock::now();
+  if (const auto wait = nic_.lost_peers().Wait(peer.gid, began); wait && !peer.infiniband) {
+    return {Code::kUnavailable, StrCat(nic_.name(), ": no road to ", ToString(peer), ", looked for again in ",
+                                       static_cast<int>(Seconds(*wait)) + 1, " s")};
+  }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   attr.ah_attr = Path(peer, settings);
@@ -139,7 +144,12 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
   int error = nic_.api().ModifyQp(queue_, &attr,
                                   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                                       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (error != 0) return Failed(nic_, StrCat("no road to ", ToString(peer)), error);
+  if (error != 0) {
+    const TimePoint now = Clock::now();
+    nic_.lost_peers().OnFailed(peer.gid, now - began, now);
+    return Failed(nic_, StrCat("no road to ", ToString(peer)), error);
+  }
+  nic_.lost_peers().OnFound(peer.gid);
   attr = {};
   attr.qp_state = IBV_QPS_RTS;
   attr.sq_psn = psn_;

@@ -148,17 +148,26 @@ void Registry::CloseLink(LinkId link) {
   names_.CloseLink(link);
 }
 
-bool Registry::TakeOut(LocalRegion& region) {
-  bool out = true;
-  for (size_t i = 0; i < region.registered.size(); ++i) {
-    Nic& nic = *nics_[i / region.parts.count];
-    const Status deregistered = nic.DeregisterMemory(region.registered[i]);
-    if (deregistered.ok()) continue;
-    nic.Die(deregistered.message());
-    out = false;
+RegionOut Registry::DeregisterEverywhere(uint32_t id, const Parts& parts,
+                                         const std::vector<ibv_mr*>& registered) const {
+  RegionOut out{.id = id, .kept = {}};
+  for (size_t i = 0; i < registered.size(); ++i) {
+    const size_t nic = i / parts.count;
+    const Status deregistered = nics_[nic]->DeregisterMemory(registered[i]);
+    if (!deregistered.ok()) out.kept.push_back({.nic = nic, .why = deregistered.message()});
   }
-  region.registered.clear();
   return out;
+}
+
+std::optional<RegionOut> Registry::TakeOut(LocalRegion& region) {
+  const auto registered = std::exchange(region.registered, {});
+  if (region.length <= kSoon) return DeregisterEverywhere(region.id, region.parts, registered);
+  deregistering_.Run([this, id = region.id, parts = region.parts, registered] {
+    RegionOut out = DeregisterEverywhere(id, parts, registered);
+    const std::lock_guard lock(commands_.mutex());
+    commands_.Put(std::move(out), lock);
+  });
+  return std::nullopt;
 }
 
 void Registry::FreeRegion(uint32_t id) {

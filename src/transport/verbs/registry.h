@@ -1,12 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "base/task_thread.h"
 #include "memory/memory.h"
 #include "transport/command_queue.h"
 #include "transport/region_names.h"
@@ -24,7 +26,16 @@ struct AddImport {
   uint32_t index = 0;
   ImportedRegion region;
 };
-using Command = std::variant<LocalRegion, RemoveRegion, AddImport>;
+/// A region's memory has been taken out of the NICs, but for those that do not let go of it.
+struct RegionOut {
+  struct Kept {
+    size_t nic = 0;
+    std::string why;
+  };
+  uint32_t id = 0;
+  std::vector<Kept> kept;
+};
+using Command = std::variant<LocalRegion, RemoveRegion, AddImport, RegionOut>;
 
 /// The half of a transport that other threads see: memory registered in every NIC, which names are taken, and
 /// commands on their way. All functions are thread safe.
@@ -43,9 +54,9 @@ class Registry {
   // --- The holder of progress
   void OpenLink(LinkId link, Incarnation peer);
   void CloseLink(LinkId link);
-  /// Takes its memory out of the NICs. False: one does not let go of it, and is dead from here on. Then it is
-  /// safe once that NIC has no queue pairs.
-  [[nodiscard]] bool TakeOut(LocalRegion& region);
+  /// Takes its memory out of the NICs. nullopt: that takes long; another thread does it, and leaves the
+  /// outcome as a command.
+  std::optional<RegionOut> TakeOut(LocalRegion& region);
   /// Its Deregistered is on its way: its id may be used again.
   void FreeRegion(uint32_t id);
   void FreeImport(LinkId link, RemoteRegion region);
@@ -58,9 +69,15 @@ class Registry {
                                                   Access access) const;
   Status Claim(uint32_t id);
 
+  /// Every page is unpinned, in every NIC: about 10 ms, and progress may be held so long.
+  static constexpr uint64_t kSoon = 64U << 20;
+  [[nodiscard]] RegionOut DeregisterEverywhere(uint32_t id, const Parts& parts,
+                                               const std::vector<ibv_mr*>& registered) const;
+
   Nics nics_;
   CommandQueue<Command> commands_;  ///< Its mutex guards what follows.
   RegionNames names_;
+  TaskThread deregistering_{"wc-deregister"};  ///< Last: its tasks use the others.
 };
 
 }  // namespace weightcast::transport::verbs

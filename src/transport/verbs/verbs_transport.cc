@@ -123,12 +123,19 @@ void VerbsTransport::Run(Command& command) {
   } else if (auto* import = std::get_if<AddImport>(&command)) {
     if (Link* link = Find(import->link); link != nullptr)
       link->AddImport(import->index, std::move(import->region));
+  } else if (const auto* out = std::get_if<RegionOut>(&command)) {
+    OnRegionOut(*out);
   }
 }
 
 void VerbsTransport::OnRegionEnded(LocalRegion& region) {
-  if (!registry_.TakeOut(region)) return held_regions_.push_back(region.id);
-  EndRegion(region.id);
+  if (const auto out = registry_.TakeOut(region)) OnRegionOut(*out);
+}
+
+void VerbsTransport::OnRegionOut(const RegionOut& out) {
+  for (const auto& kept : out.kept) nics_[kept.nic]->Die(kept.why);
+  if (!out.kept.empty()) return held_regions_.push_back(out.id);
+  EndRegion(out.id);
 }
 
 void VerbsTransport::EndRegion(uint32_t id) {

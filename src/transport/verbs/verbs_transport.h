@@ -67,6 +67,7 @@ class VerbsTransport final : public Transport {
   void RunCommands();
   void Run(Command& command);
   void OnRegionEnded(LocalRegion& region);
+  void OnRegionOut(const RegionOut& out);
   void EndRegion(uint32_t id);
   void EndHeldRegions();
   void PollNics();

@@ -1,3 +1,6 @@
+#include <atomic>
+#include <future>
+
 #include "unit/transport/verbs_world.h"
 
 // Regions that are larger than a device registers at once: several keys, and work requests cut between them.
@@ -76,6 +79,39 @@ TEST_F(VerbsPartsTest, AShorterImportHasTheRegionsCuts) {
   EXPECT_EQ(Run(1, WriteOf(a, first, 0, 100)).code, Code::kOk);
   EXPECT_TRUE(SameBytes(a.memory->bytes().first(100), b.memory->bytes().first(100)));
   EXPECT_EQ(Run(1, WriteOf(a, first, 0, 101)).code, Code::kOutOfBounds);
+}
+
+/// Every page of it is unpinned: seconds, in which heartbeats must go out.
+TEST_F(VerbsPartsTest, ALargeRegionIsDeregisteredWhileOthersGoOn) {
+  Join();
+  const TestMemory memory(65 << 20, false);
+  const Described region = b.side->Register(memory, Access::kReadWrite);
+  std::promise<void> end;
+  std::atomic<bool> began = false;
+  world.fabric.Before(*b.host, fake::Call::kDeregMr, [&began, ended = end.get_future().share()] {
+    began = true;
+    ended.wait_for(1s);
+  });
+  b.side->transport().Deregister(region.name.id);
+  ASSERT_TRUE(Until([&] { return began.load(); }));
+  ExpectWorks();
+  EXPECT_FALSE(b.side->deregistered.contains(region.name.id));
+  end.set_value();
+  EXPECT_TRUE(Until([&] { return b.side->deregistered.contains(region.name.id); }));
+}
+
+/// A device that keeps it is not used any more; then nothing reaches the region.
+TEST_F(VerbsPartsTest, ALargeRegionThatADeviceKeepsEndsWithItsQueuePairs) {
+  Join(Nics(2));
+  const TestMemory memory(65 << 20, false);
+  const Described region = b.side->Register(memory, Access::kReadWrite);
+  testing::internal::CaptureStderr();
+  world.fabric.Fail(*b.host, fake::Call::kDeregMr, 2, EBUSY);
+  b.side->transport().Deregister(region.name.id);
+  EXPECT_TRUE(Until([&] { return b.side->deregistered.contains(region.name.id); }));
+  EXPECT_EQ(world.fabric.CountersOf(*b.host, 1).qps, 0);
+  EXPECT_GT(world.fabric.CountersOf(*b.host, 0).qps, 0);
+  testing::internal::GetCapturedStderr();
 }
 
 }  // namespace

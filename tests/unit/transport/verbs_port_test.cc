@@ -123,5 +123,27 @@ TEST_F(VerbsPortTest, APortThatWasDownForLongIsUsedAtOnceWhenItIsUp) {
   testing::internal::GetCapturedStderr();
 }
 
+/// The kernel blocks while it looks for the peer's hardware address: not for each queue pair and each try.
+TEST_F(VerbsPortTest, APeerThatIsNotFoundIsNotLookedForAgainAtOnce) {
+  testing::internal::CaptureStderr();
+  int looked = 0;
+  world.fabric.Before(*b.host, fake::Call::kConnectQp, [&looked] {
+    ++looked;
+    std::this_thread::sleep_for(110ms);
+  });
+  world.fabric.Fail(*b.host, fake::Call::kConnectQp, 1, ETIMEDOUT, 1000);
+  world.fabric.SetLink(*a.host, 0, fake::Link::kDown);
+  ASSERT_TRUE(Until([&] { return a.side->lanes_down.size() == 2; }));
+  world.fabric.SetLink(*a.host, 0, fake::Link::kUp);
+  const TimePoint limit = Clock::now() + 1s;
+  ASSERT_TRUE(Until([&] { return Clock::now() > limit; }));
+  EXPECT_EQ(looked, 1) << "of three queue pairs, tried about every 0.2 s";
+  // Something changes at the port: it is looked for, and found.
+  world.fabric.Fail(*b.host, fake::Call::kConnectQp, 1, 0, 0);
+  world.fabric.Inject(*b.host, 0, IBV_EVENT_GID_CHANGE);
+  EXPECT_TRUE(Until([&] { return a.side->lanes_up.size() == 2; }));
+  testing::internal::GetCapturedStderr();
+}
+
 }  // namespace
 }  // namespace weightcast::transport::verbs
