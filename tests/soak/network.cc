@@ -72,7 +72,7 @@ bool Network::BreakOne(size_t process, Break how, unsigned choice) const {
   ::pclose(list);
   if (ports.empty()) return false;
   const std::string& port = ports[choice % ports.size()];
-  if (how == Break::kReset) return Try(StrCat(in, "ss -K sport = :", port, " | grep -q ", port));
+  if (how == Break::kReset) return Try(StrCat(in, "ss -K sport = :", port, " 2>/dev/null | grep -q ", port));
   const std::string nft = in + "nft ";
   Do(nft + "add table inet soak");
   Do(nft + "'add chain inet soak in { type filter hook input priority 0; }'");
