@@ -32,7 +32,7 @@ def run_engine(
     """
     module: torch.nn.Module = loaded.model
     if options.wire_dtype:
-        module = module.to(getattr(torch, options.wire_dtype))
+        _cast(module, getattr(torch, options.wire_dtype))
     worker: Inference | None = None
     with DeskClient(
         desk, name=name, role="inference", lease=options.lease, timeout=options.timeout
@@ -54,6 +54,13 @@ def run_engine(
                 worker.close()
             for way in ways:
                 way.close()
+
+
+def _cast(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """What the trainers send. Other buffers (rotary frequencies) stay float32, as the trainers have them."""
+    for tensor in module.state_dict(keep_vars=True).values():
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)  # In place: what is tied stays tied.
 
 
 def _forget(module: torch.nn.Module) -> None:
