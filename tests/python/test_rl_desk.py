@@ -92,6 +92,28 @@ def test_the_work_of_a_silent_engine_goes_to_another_and_its_late_result_is_drop
     assert work(slow).number == 1  # It has lost nothing but its item.
 
 
+def test_what_a_slow_engine_brings_counts_if_nobody_else_has_brought_it(desk, client):
+    slow, quick = client("slow"), client("quick")
+    desk.offer([item(0)])
+    slow.ask(0, {})
+    held = item_of(slow.next(PATIENCE))
+    time.sleep(2 * LEASE)  # It waits for an engine again.
+    slow.bring(held, outcome(held), {})
+    assert desk.take(1, 0, PATIENCE)[0] == outcome(held)
+    desk.offer([item(1)])
+    slow.ask(0, {})
+    held = item_of(slow.next(PATIENCE))
+    assert held.number == 1
+    quick.ask(0, {})
+    also_held = item_of(quick.next(PATIENCE))
+    slow.bring(held, outcome(held), {})
+    assert desk.take(1, 0, PATIENCE)[0] == outcome(held)
+    desk.offer([item(2)])
+    quick.bring(also_held, outcome(also_held), {})
+    assert work(quick).number == 2
+    assert desk.take(1, 0, PATIENCE)[0] == outcome(item(2))
+
+
 def test_an_engine_that_was_started_again_gets_work(desk, client):
     first = client("a")
     desk.offer([item(0)])

@@ -57,7 +57,7 @@ class Desk:
         self._peers: dict[bytes, _Peer] = {}
         self._strangers: dict[bytes, Handshake] = {}  # Who has said hello only; the oldest first.
         self._waiting: collections.deque[Item] = collections.deque()
-        self._open: set[tuple[int, int]] = set()  # Items that nobody has brought yet.
+        self._open: dict[tuple[int, int], Item] = {}  # Those that nobody has brought yet.
         self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
         self._results: dict[tuple[int, int], list[Sequence]] = {}
         self._token = job_token()
@@ -97,7 +97,7 @@ class Desk:
             items = list(items)
             self._waiting = collections.deque([*items, *self._waiting] if first else [*self._waiting, *items])
             for item in items:
-                self._open.add(item.key)
+                self._open[item.key] = item
                 self._expected.setdefault((item.iteration, item.trainer), []).append(item.key)
         self._wake()
 
@@ -212,7 +212,7 @@ class Desk:
             self._tell(peer, message)
             return None
         if peer.role == "inference" and kind == "done":
-            self._on_done(peer, message)
+            self._on_done(message)
             self._tell(peer, message)
             return None
         self._tell(peer, message)
@@ -248,17 +248,21 @@ class Desk:
         clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
         self._send(sender, {"type": "welcome", "proof": proof, **clock})
 
-    def _on_done(self, peer: _Peer, message: dict[str, Any]) -> None:
+    def _on_done(self, message: dict[str, Any]) -> None:
         key = number_of(message, "iteration"), number_of(message, "number")
-        item = peer.item
-        if item is None or item.key != key:
-            return  # It was given to another meanwhile.
+        item = self._open.get(key)
+        if item is None:
+            return  # Another has brought it.
         sequences = message.get("sequences")
         if not isinstance(sequences, list) or len(sequences) != len(item.prompts) * item.samples:
             raise ProtocolError("an item came back with another number of sequences")
         self._results[key] = [Sequence.unpack(one) for one in sequences]
-        peer.item = None  # Not before: what is refused goes to another.
-        self._open.discard(key)
+        del self._open[key]  # Not before: what is refused goes to another.
+        # It may have been taken back from this engine, which was only slow.
+        self._waiting = collections.deque(one for one in self._waiting if one is not item)
+        for one in self._peers.values():
+            if one.item is item:
+                one.item = None
         self._changed.notify_all()
 
     def _tell(self, peer: _Peer, message: dict[str, Any]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import zmq
@@ -24,12 +27,13 @@ class EndOfRun(Unavailable):
 
 
 class DeskClient:
-    """An engine's or a trainer's way to the desk. One thread at a time."""
+    """An engine's or a trainer's way to the desk. All methods on one thread."""
 
     def __init__(self, address: str, *, name: str, role: str, lease: float, timeout: float) -> None:
         """Raises TimedOut when nobody answers there, InvalidArgument when the desk refuses us."""
         self._lease, self._address, self._token = lease, address, job_token()
         self._kept: collections.deque[dict[str, Any]] = collections.deque()
+        self._lock = threading.Lock()  # Of the socket, while `at_work` beats beside `listen`.
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -111,8 +115,27 @@ class DeskClient:
     def listen(self) -> None:
         """To be called often while other work is done: says that this process is alive, and takes note of the
         desk's beats and of the end of the run. An order is kept for `next`."""
-        if (message := self._next(0)) is not None:
-            self._kept.append(message)
+        with self._lock:
+            if (message := self._next(0)) is not None:
+                self._kept.append(message)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Says meanwhile that this process is alive, however rarely it calls `listen`. Call nothing else."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(self._lease / BEATS_IN_A_LEASE):
+                with self._lock:
+                    self._say_alive()
+
+        thread = threading.Thread(target=beat, name="wc-rl-alive", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def next(self, timeout: float) -> dict[str, Any] | None:
         """The desk's next order, or None after `timeout`.

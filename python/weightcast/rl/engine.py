@@ -209,7 +209,8 @@ class Engine:
 
     def _generate(self, item: Item) -> list[Sequence]:
         kind = "evaluate" if item.greedy else "generate"
-        with self._timeline.span(kind, version=self._weights.version, iteration=item.after):
+        span = self._timeline.span(kind, version=self._weights.version, iteration=item.after)
+        with span, self._desk.at_work():  # A prefill of many prompts may take longer than the lease.
             return generate(
                 self._module,
                 item.prompts,
