@@ -1,5 +1,6 @@
 """Whole runs of the loop, in processes as a user starts them."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -160,6 +161,24 @@ def test_in_async_mode_generation_overlaps_training(tmp_path):
     generated = [(one["start"], one["end"]) for one in found if one["kind"] == "generate"]
     assert any(a < d and c < b for a, b in trained for c, d in generated)
     assert {one["version"] for one in found if one["kind"] == "commit"} >= {0, 1, 6}
+
+
+def own_address() -> str:
+    """By which other hosts would reach this one; without a network: that of loopback."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return probe.getsockname()[0]
+    return "127.0.0.1"
+
+
+def test_the_desk_is_found_where_it_listens_whatever_the_master_is(tmp_path):
+    """`--standalone` in a container: the master is at the container's address, the desk on loopback."""
+    arguments = ["--num_inference", "1", "--rl_iterations", "1", "--timeout", "30"]
+    arguments += ["--desk", f"127.0.0.2:{free_port()}", "--output", str(tmp_path / "run")]
+    command = torchrun(3, *SMALL, *arguments)
+    command[3:3] = ["--master_addr", own_address()]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_idle_ranks_and_a_controller_rank(tmp_path):

@@ -9,6 +9,7 @@ import os
 import pathlib
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -44,8 +45,9 @@ def run_trainer(place: Place) -> None:
         if place.rank == 0:
             report = _open_report(place)
             news = News(report)
-            desk = _open_desk(place.options, report, news)
-            agree(f"{own_address()}:{desk.port}", 0)
+            listen, host = _desk_place(place.options.desk)
+            desk = _open_desk(listen, place.options, report, news)
+            agree(f"{host}:{desk.port}", 0)
             loop = _make_loop(place, address, report.timeline, FromDesk(desk), desk, report, news)
             _run_loop(place, loop)
             desk.end()
@@ -82,9 +84,29 @@ def _run_loop(place: Place, loop: TrainerLoop) -> None:
         dist.barrier(place.group)
 
 
-def _open_desk(options: Options, report: Report, news: News) -> Desk:
+def _desk_place(desk: str) -> tuple[str, str]:
+    """Where the desk listens, and the host by which the other ranks find it. desk: the option."""
+    host, _, port = desk.rpartition(":")
+    if not desk:
+        return f"{own_address()}:0", own_address()
+    if host in ("", "*", "0.0.0.0"):
+        return f":{port}", own_address()
+    return (f":{port}" if _hides_us(host) else desk), host
+
+
+def _hides_us(host: str) -> bool:
+    """Whether other hosts know this one by a name that means loopback here, as Debian's /etc/hosts has it."""
+    if host.startswith("localhost") or host.replace(".", "").isdecimal():
+        return False
+    try:
+        return socket.gethostbyname(host).startswith("127.")
+    except OSError:
+        return False  # Listening fails, and says why.
+
+
+def _open_desk(listen: str, options: Options, report: Report, news: News) -> Desk:
     desk = Desk(
-        options.desk or f"{own_address()}:0",
+        listen,
         trainers=options.num_training,
         lease=options.lease,
         clock=report.clock,
