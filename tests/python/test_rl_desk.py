@@ -23,7 +23,7 @@ from rl_desks import (  # noqa: E402
     work,
 )
 from weightcast.rl.desk import Desk  # noqa: E402
-from weightcast.rl.desk_client import EndOfRun  # noqa: E402
+from weightcast.rl.desk_client import DeskClient, EndOfRun  # noqa: E402
 from weightcast.rl.desk_messages import item_of  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
 from weightcast.rl.timeline import Clock  # noqa: E402
@@ -142,6 +142,24 @@ def test_who_waits_too_long_learns_what_is_missing(desk, client):
     desk.offer([item(0)])
     with pytest.raises(wc.TimedOut, match="1 items are open.*1 engines"):
         desk.take(1, 0, 0.1)
+
+
+def test_who_waits_looks_why_engines_have_no_work(desk):
+    def check():
+        raise wc.Unavailable("they have no weights")
+
+    desk.offer([item(0)])
+    with pytest.raises(wc.TimedOut, match="0 engines"):
+        desk.take(1, 0, 3 * LEASE, check)
+    address = f"127.0.0.1:{desk.port}"
+    with DeskClient(address, name="a", role="inference", lease=LEASE, timeout=PATIENCE) as engine:
+        engine.ask(-1, {})
+        with engine.at_work(), pytest.raises(wc.Unavailable, match="no weights"):
+            desk.take(1, 0, PATIENCE, check)
+        engine.ask(0, {})
+        assert engine.next(PATIENCE)["type"] == "item"
+        with engine.at_work(), pytest.raises(wc.TimedOut, match="; with a"):
+            desk.take(1, 0, 3 * LEASE, check)
 
 
 def test_an_engine_that_is_gone_is_not_counted(desk, client):

@@ -370,6 +370,28 @@ def test_an_engine_that_dies_before_it_says_its_digests_is_not_waited_for(apart,
     assert run.said("trainers").count("version 2: engine a is gone and has not said its digests") == 1
 
 
+def test_weights_that_no_engine_has_any_more_end_the_run_and_say_so(apart, tmp_path, monkeypatch):
+    """Both engines die of the first rollouts with version 2. Nobody gives it to the one that comes again."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'inference' in sys.orig_argv:\n"
+        "    from weightcast.rl import engine\n"
+        "    generate = engine.generate\n"
+        "    def fatal(*of, version, **more):\n"
+        "        return os._exit(9) if version() == 2 else generate(*of, version=version, **more)\n"
+        "    engine.generate = fatal\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    run = apart(4)
+    for one in run.engines.values():
+        assert one.wait(timeout=PATIENCE) == 9
+    assert run.trainers.poll() is None
+    again = run.start_engine("a")
+    assert run.trainers.wait(timeout=60) != 0  # Less than its --timeout.
+    assert "rank 0): no engine that lives has version 2" in run.said("trainers")
+    assert again.wait(timeout=60) != 0
+
+
 def test_a_trainer_that_is_killed_ends_the_run_in_time_with_its_name(apart):
     run = apart(400)
     run.wait_iteration(1)

@@ -27,7 +27,7 @@ def test_a_trainer_waits_for_its_share_as_long_as_trainer_0_evaluates():
         desk.offer([item(0, trainer=1), item(1, trainer=1)])
         late = threading.Timer(3 * LEASE, evaluate_and_then_generate)
         late.start()
-        found = FromClient(trainer, Timeline("trainer-1", trainer.clock)).take(1, timeout=LEASE)
+        found = FromClient(trainer, Timeline("trainer-1", trainer.clock)).take(1, LEASE, lambda: None)
         late.join()
     assert found == outcome(item(0)) + outcome(item(1))
 
@@ -37,7 +37,7 @@ def test_rollouts_that_do_not_come_end_every_trainer_by_the_word_of_trainer_0():
         trainer = connect("1", "trainer")
         desk.offer([item(0), item(1, trainer=1)])
         with pytest.raises(wc.TimedOut, match="iteration 1 are not here") as why:
-            FromDesk(desk).take(1, timeout=LEASE)
+            FromDesk(desk).take(1, LEASE, lambda: None)
         threading.Timer(LEASE, lambda: desk.end(str(why.value))).start()
         with pytest.raises(EndOfRun, match="iteration 1 are not here"):
-            FromClient(trainer, Timeline("trainer-1", trainer.clock)).take(1, timeout=LEASE)
+            FromClient(trainer, Timeline("trainer-1", trainer.clock)).take(1, LEASE, lambda: None)

@@ -107,20 +107,32 @@ class Desk:
             self._version = version
         self._wake()
 
-    def take(self, iteration: int, trainer: int, timeout: float) -> list[list[Sequence]]:
-        """The results of a trainer's items, in the order of their numbers. Once. Raises TimedOut."""
-        with self._changed:
-            ready = self._changed.wait_for(
-                lambda: self._failure or self._is_whole(iteration, trainer), timeout
-            )
-            if self._failure:
-                raise self._failure
-            if not ready:
-                raise TimedOut(
-                    f"the rollouts of iteration {iteration} are not here after {timeout:g} s; "
-                    f"{self._missing()}"
+    def take(
+        self, iteration: int, trainer: int, timeout: float, check: Callable[[], None] = lambda: None
+    ) -> list[list[Sequence]]:
+        """The results of a trainer's items, in the order of their numbers. Once. Raises TimedOut.
+
+        check: called once in a lease if engines are here and none has work; may raise what ends the wait.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._changed:
+                left = deadline - time.monotonic()
+                ready = self._changed.wait_for(
+                    lambda: self._failure or self._is_whole(iteration, trainer), min(left, self._lease)
                 )
-            return self._pop(iteration, trainer)
+                if self._failure:
+                    raise self._failure
+                if ready:
+                    return self._pop(iteration, trainer)
+                if left <= self._lease:
+                    raise TimedOut(
+                        f"the rollouts of iteration {iteration} are not here after {timeout:g} s; "
+                        f"{self._missing()}"
+                    )
+                idle = self.engines() and not any(peer.item for peer in self._peers.values())
+            if idle:
+                check()
 
     def engines(self) -> list[str]:
         """Those heard of within the lease."""

@@ -10,10 +10,13 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ..errors import Error, Unavailable
 from ..workers import Trainer, Update
 from .collectives import Way
 from .report import Transfer
 from .sharding import local_tensors, plain
+
+_LOST_FOR_GOOD = 3  # Times in succession, as an engine's connection may come back.
 
 
 class Publisher(Protocol):
@@ -28,6 +31,9 @@ class Publisher(Protocol):
     def wait(self, timeout: float) -> list[Transfer]:
         """Returns when the last published version is committed everywhere; what it took, once."""
 
+    def check(self) -> None:
+        """Raises Unavailable when engines can get the last version from nobody any more; for trainer 0."""
+
     def close(self) -> None:
         """Leaves politely."""
 
@@ -38,10 +44,12 @@ class CastPublisher:
     def __init__(self, trainer: Trainer, module: nn.Module) -> None:
         self._trainer = trainer
         self._update: Update | None = None
+        self._version, self._lost = -1, 0
         trainer.register(plain(module))
 
     def publish(self, version: int) -> None:
         self._update = self._trainer.publish(version)
+        self._version, self._lost = version, 0
 
     def wait_sources(self, timeout: float) -> None:
         if self._update is not None:
@@ -52,6 +60,24 @@ class CastPublisher:
             return []
         update, self._update = self._update, None
         return [Transfer.of_update("weightcast", update.wait(timeout))]
+
+    def check(self) -> None:
+        """Who comes late gets the version from an engine that serves it: docs/protocol.md, "Repair"."""
+        try:
+            if self._update is not None:
+                self._update.wait(0)
+            engines = self._trainer.engines()
+        except Error:
+            return  # It is on its way, or the controller is away.
+        if any(one.incarnation and one.version.number == self._version for one in engines):
+            self._lost = 0
+            return
+        self._lost += 1
+        if self._lost == _LOST_FOR_GOOD:
+            raise Unavailable(
+                f"no engine that lives has version {self._version}, and others can get it from nobody else; "
+                "start the run again (--resume goes on from its last checkpoint)"
+            )
 
     def close(self) -> None:
         self._trainer.close()
@@ -81,6 +107,9 @@ class WaysPublisher:
             return []
         self._due = False
         return [self._move(way) for way in self._ways]
+
+    def check(self) -> None:
+        """Engines live as long as the trainers."""
 
     def _move(self, way: Way) -> Transfer:
         self._ready()
@@ -122,6 +151,10 @@ class Publishers:
             return found
         changed, tensors = self._changed, self._changes.tensors
         return [dataclasses.replace(one, tensors_changed=changed, tensors=tensors) for one in found]
+
+    def check(self) -> None:
+        for one in self._publishers:
+            one.check()
 
     def close(self) -> None:
         for one in self._publishers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,8 +31,8 @@ from .timeline import Timeline
 class Rollouts(Protocol):
     """Where a trainer gets its share of an iteration's rollouts."""
 
-    def take(self, iteration: int, timeout: float) -> list[Sequence]:
-        """In the order of the prompts. timeout: trainer 0's, which raises TimedOut."""
+    def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
+        """In the order of the prompts. timeout, check: trainer 0's, as the desk has them."""
 
     def finish(self) -> None:
         """No more will be taken."""
@@ -47,7 +47,7 @@ class FromClient:
     def __init__(self, client: DeskClient, timeline: Timeline) -> None:
         self._client, self._timeline = client, timeline
 
-    def take(self, iteration: int, timeout: float) -> list[Sequence]:
+    def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
         self._client.want(iteration, {"spans": self._timeline.take()})
         share = self._client.next(math.inf)
         assert share is not None
@@ -63,8 +63,8 @@ class FromDesk:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def take(self, iteration: int, timeout: float) -> list[Sequence]:
-        return [one for item in self._desk.take(iteration, 0, timeout) for one in item]
+    def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
+        return [one for item in self._desk.take(iteration, 0, timeout, check) for one in item]
 
     def finish(self) -> None:
         pass
@@ -143,7 +143,7 @@ class TrainerLoop:
         options, parts = self._options, self.parts
         self._times = _Times()
         with self._times.of("generation"), parts.timeline.span("wait", iteration=iteration):
-            sequences = parts.rollouts.take(iteration, options.timeout)
+            sequences = parts.rollouts.take(iteration, options.timeout, parts.publisher.check)
         with self._times.of("training"), parts.timeline.span("train", iteration=iteration, version=iteration):
             metrics = self._learn(iteration, sequences)
         behind = [iteration - 1 - version for one in sequences for version in one.versions]
@@ -275,7 +275,8 @@ class TrainerLoop:
             number = len(items)
             items.append(Item(mark, number, 0, tokens, 1, 0, self._version, 1 << 60, greedy=True))
         desk.offer(items, first=True)
-        found = [one for item in desk.take(mark, 0, self._options.timeout) for one in item]
+        results = desk.take(mark, 0, self._options.timeout, self.parts.publisher.check)
+        found = [one for item in results for one in item]
         right = [
             task.correct(prompt, tokenizer.decode(one.tokens))
             for prompt, one in zip(prompts, found, strict=True)
