@@ -23,6 +23,17 @@ def test_one_that_cannot_start_says_so_and_leaves_nothing(capfd):
     assert "weightcast.rl.controller: " in capfd.readouterr().err
 
 
+@pytest.mark.timeout(30)
+def test_one_that_says_nothing_is_not_waited_for(monkeypatch, tmp_path):
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(controller.sys, "executable", str(silent))
+    monkeypatch.setattr(controller, "_START", 0.5, raising=False)
+    with pytest.raises(wc.Unavailable, match=r"within 0\.5 s"):
+        OwnController("127.0.0.1:0", {})
+
+
 def test_one_that_does_not_end_is_killed(monkeypatch):
     monkeypatch.setattr(controller, "_PATIENCE", 0.2)
     one = OwnController("127.0.0.1:0", {})

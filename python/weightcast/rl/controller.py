@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import select
 import subprocess
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from ..errors import Error, Unavailable
 from ..workers import Controller
 
+_START = 120.0  # Seconds that it may take to listen; packages may come over a network.
 _PATIENCE = 30.0  # Seconds that it may take to end.
 
 
@@ -21,6 +23,10 @@ class OwnController:
         command = [sys.executable, "-m", "weightcast.rl.controller", listen, json.dumps(settings)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], _START)[0]:
+            self._process.kill()
+            self.stop()
+            raise Unavailable(f"the controller has not started within {_START:g} s; start the run again")
         self.address = self._process.stdout.readline().strip()
         if not self.address:
             self.stop()
