@@ -118,12 +118,19 @@ def test_a_stale_tensor_trips_the_check(tmp_path, monkeypatch):
     assert re.search(r"rank 0\): version \d+: \S+ has SHA-256", result.stderr), result.stderr
 
 
-@pytest.mark.parametrize("more", [["--algorithm", "ppo", "--kl_coefficient", "0.1"], ["--trainer", "fsdp2"]])
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, more):
+@pytest.mark.parametrize(
+    ("ranks", "more"),
+    [
+        (4, ["--algorithm", "ppo", "--kl_coefficient", "0.1"]),
+        (4, ["--trainer", "fsdp2"]),
+        (2, ["--num_training", "1", "--num_inference", "1"]),
+    ],
+)
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, ranks, more):
     def go(name: str, last: int, *extra: str) -> None:
         folders = ["--output", tmp_path / name, "--checkpoint_dir", tmp_path / f"{name}-kept"]
         folders += ["--export_hf", tmp_path / f"{name}-model"]
-        run(4, *more, "--rl_iterations", str(last), "--checkpoint_every", "2", *map(str, folders), *extra)
+        run(ranks, *more, "--rl_iterations", str(last), "--checkpoint_every", "2", *map(str, folders), *extra)
 
     go("whole", 4)
     go("parts", 2)

@@ -80,7 +80,7 @@ def _run_loop(place: Place, loop: TrainerLoop) -> None:
     if place.options.export_hf:
         tokenizer = getattr(place.loaded.tokenizer, "_tokenizer", None)
         checkpoint.export_hf(loop.parts.module, tokenizer, place.options.export_hf, place.group)
-    elif place.group is not None:
+    else:
         dist.barrier(place.group)
 
 

@@ -12,14 +12,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def wrap(module: nn.Module, kind: str, group: dist.ProcessGroup | None) -> nn.Module:
-    """kind: "ddp" or "fsdp2". group: None: there is one trainer, and with ddp the module stays as it is."""
+    """kind: "ddp" or "fsdp2". With ddp a module of one trainer stays as it is."""
     if kind == "fsdp2":
         assert group is not None
         mesh = DeviceMesh.from_group(group, next(module.parameters()).device.type)
         for block in _blocks(module):
             fully_shard(block, mesh=mesh)
         return fully_shard(module, mesh=mesh)
-    return module if group is None else DistributedDataParallel(module, process_group=group)
+    alone = group is None or group.size() == 1
+    return module if alone else DistributedDataParallel(module, process_group=group)
 
 
 def plain(module: nn.Module) -> nn.Module:

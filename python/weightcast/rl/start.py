@@ -37,7 +37,7 @@ _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end m
 
 @dataclasses.dataclass
 class Place:
-    """What a rank of a torchrun knows of its run. group: of the trainers; None: there is one.
+    """What a rank of a torchrun knows of its run. group: of the trainers, even of one; set before they run.
 
     ways: to be measured, or empty. ready: a barrier of trainer 0 and the engines.
     """
@@ -140,9 +140,8 @@ def identity(options: Options) -> dict[str, Any]:
 
 def _make_groups(place: Place) -> None:
     options, roles = place.options, place.roles
-    if len(roles.trainers) > 1 or options.trainer == "fsdp2":
-        patience = datetime.timedelta(seconds=2 * options.timeout)
-        place.group = dist.new_group(list(roles.trainers), timeout=patience)
+    patience = datetime.timedelta(seconds=2 * options.timeout)
+    place.group = dist.new_group(list(roles.trainers), timeout=patience)
     if options.sync not in ("collective", "both"):
         return
     hosts: list[Any] = [None] * roles.world_size
