@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 
 import torch.distributed as dist  # noqa: E402
 
-from weightcast import InvalidArgument  # noqa: E402
+from weightcast import Error, InvalidArgument  # noqa: E402
 from weightcast.rl import models  # noqa: E402
 from weightcast.rl.generation import Sampling, Sequence, generate, item_seed  # noqa: E402
 from weightcast.rl.learner import (  # noqa: E402
@@ -54,23 +54,27 @@ def learned(algorithm: str, share: slice, wrap, group=None) -> tuple[dict, dict[
     return [one.detach().clone() for one in whole], metrics
 
 
-def one_of_two(rank: int, store: str, algorithm: str, kind: str) -> tuple[list, dict[str, float]]:
-    """A trainer in a process of its own; the first has three prompts' sequences, the other one's."""
+def join(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    group = dist.group.WORLD
 
-    def wrap(module):
-        if kind == "ddp":
-            return torch.nn.parallel.DistributedDataParallel(module)
-        from torch.distributed.fsdp import fully_shard
 
-        for layer in getattr(getattr(module, "model", None), "layers", []):
-            fully_shard(layer)
-        return fully_shard(module)
+def wrapped(module, kind: str):
+    if kind == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(module)
+    from torch.distributed.fsdp import fully_shard
 
-    weights, metrics = learned(algorithm, slice(0, 6) if rank == 0 else slice(6, 8), wrap, group)
+    for layer in getattr(getattr(module, "model", None), "layers", []):
+        fully_shard(layer)
+    return fully_shard(module)
+
+
+def one_of_two(rank: int, store: str, algorithm: str, kind: str) -> tuple[list, dict[str, float]]:
+    """A trainer in a process of its own; the first has three prompts' sequences, the other one's."""
+    join(rank, store)
+    share = slice(0, 6) if rank == 0 else slice(6, 8)
+    weights, metrics = learned(algorithm, share, lambda module: wrapped(module, kind), group=dist.group.WORLD)
     dist.destroy_process_group()
     return [one.numpy() for one in weights], metrics
 
@@ -171,6 +175,31 @@ def test_gradients_are_clipped_to_the_norm_over_all():
     assert clip_gradients(optimizer, 1.0) == pytest.approx(5)
     assert one.grad.tolist() == pytest.approx([0.6, 0], abs=1e-5)
     assert other.grad.tolist() == pytest.approx([0.8], abs=1e-5)
+
+
+def diverged(rank: int, store: str, kind: str) -> tuple[str, bool]:
+    """What a trainer says when the other one's rewards are not finite, and whether its weights are."""
+    join(rank, store)
+    model = wrapped(policy(), kind)
+    learner = Learner(model, make_optimizer(model, None, 1e-3), Objective(), group=dist.group.WORLD)
+    sequences, rewards = rollouts()
+    try:
+        learner.step(1, sequences, rewards if rank == 0 else [float("nan")] * 8, samples=2)
+        said = ""
+    except Error as error:
+        said = str(error)
+    whole = all(one.isfinite().all() for one in model.parameters())
+    dist.destroy_process_group()
+    return said, whole
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_a_gradient_that_is_not_finite_ends_every_trainer(spawn, tmp_path, kind):
+    both = [spawn(diverged, rank, str(tmp_path / "store"), kind) for rank in range(2)]
+    for child in both:
+        said, whole = child.value()
+        assert "norm is nan" in said and "--learning_rate" in said
+        assert whole
 
 
 def test_what_does_not_fit_is_refused():

@@ -33,6 +33,7 @@ def test_the_seeds_options_are_taken():
         ("--temperature 0", "temperature"),
         ("--algorithm dpo", "dpo"),
         ("--num_shards 2", "one rank"),
+        ("--dtype float16", "choose from 'float32', 'bfloat16'"),
         ("--mode async --sync collective", "async"),
         ("--role inference --desk a:1", "--controller"),
         ("--role trainer --controller a:1", "--desk"),

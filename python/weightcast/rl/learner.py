@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ..errors import InvalidArgument
+from ..errors import Error, InvalidArgument
 from . import algorithms
 from .generation import item_seed
 from .models import token_logits
@@ -320,6 +320,7 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> float:
     """Scales the gradients down to a norm of `limit` over all parameters; returns the norm of before.
 
     limit: 0 leaves them as they are. Parameters may be plain or sharded by FSDP2, or some of each.
+    `Error`: the norm is not finite. It is the same on all trainers, so all of them raise.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     gradients = [one.grad for one in parameters if one.grad is not None]
@@ -328,6 +329,8 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> float:
     norms = [torch.nn.utils.get_total_norm(some) for some in (plain, sharded) if some]
     whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
     norm = float(torch.stack(whole).norm())
+    if not math.isfinite(norm):
+        raise Error(f"the gradient's norm is {norm}: training has diverged; lower --learning_rate")
     if limit and norm > limit:
         for gradient in gradients:
             gradient.mul_(limit / (norm + 1e-6))

@@ -42,7 +42,9 @@ class Options:
 
     # Model
     model_name: str = _option("tiny", "tiny, gpt2, Qwen/Qwen2.5-0.5B, a hub name, or a local folder")
-    dtype: Literal["float32", "bfloat16", "float16"] = _option("float32", "of the trainers' parameters")
+    dtype: Literal["float32", "bfloat16"] = _option(
+        "float32", "of the trainers' parameters; not float16, in which Adam divides by 0"
+    )
     wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option(
         "", "of the engines' parameters, cast on the way; empty: the trainers'"
     )
