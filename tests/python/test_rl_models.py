@@ -1,10 +1,13 @@
 """Models: the same random weights everywhere, folders that fit and folders that do not, tokens."""
 
 import json
+import re
 import socket
 import time
 
 import pytest
+
+from cli import ROOT
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -169,3 +172,10 @@ def test_a_tokenizer_of_the_folder_is_used(folder):
     assert tokenizer.decode([*tokens, tokenizer.eos, *tokens]) == "sort these"
     assert tokenizer.size < models.ByteTokenizer.size
     assert tokenizer.pad in (tokenizer.eos, tokenizer.size - 1)
+
+
+def test_the_least_transformers_is_the_tested_one():
+    """Older ones take no mask for logits_to_keep."""
+    least = re.search(r"transformers>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
+    tested = re.search(r"transformers==([\d.]+)", (ROOT / "scripts" / "bootstrap").read_text())
+    assert tested[1].startswith(f"{least[1]}.")
