@@ -1,5 +1,6 @@
 """What a run is put together from."""
 
+import json
 import os
 
 import pytest
@@ -8,7 +9,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from weightcast import InvalidArgument  # noqa: E402
-from weightcast.rl import start  # noqa: E402
+from weightcast.rl import models, start  # noqa: E402
+from weightcast.rl.options import Options  # noqa: E402
 
 
 class Ranks:
@@ -58,3 +60,27 @@ def test_ranks_without_the_token_that_others_have_are_named(ranks):
         with pytest.raises(InvalidArgument, match=named):
             start._share_token()
         assert made.sent == []
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """What a rank of four makes of its options."""
+    loaded = models.load("tiny")
+
+    def make(rank: int = 0, **options) -> start.Place:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        return start._place(Options(**options), loaded)
+
+    return make
+
+
+def test_sequences_fit_the_models_positions(place, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    texts = [f"{number}=".rjust(50) for number in range(60)]
+    file.write_text("".join(json.dumps({"prompt": one, "answer": ""}) + "\n" for one in texts))
+    known = ((5, {}), (11, {"digits": 10}), (33, {"task": "text"}), (50, {"prompts": str(file)}))
+    for longest, options in known:
+        place(max_gen_length=256 - longest, **options)
+        with pytest.raises(InvalidArgument, match=f"prompt of {longest} tokens .* 256 positions of tiny"):
+            place(max_gen_length=257 - longest, **options)

@@ -86,7 +86,18 @@ def _place(options: Options, loaded: models.Loaded) -> Place:
         prompts=options.prompts or None,
         reward=options.reward or None,
     )
+    _check_lengths(options, loaded, task)
     return Place(options, rank, roles_of(options, world_size), loaded, task, _find_checkpoint(options))
+
+
+def _check_lengths(options: Options, loaded: models.Loaded, task: tasks.Task) -> None:
+    positions = loaded.model.config.max_position_embeddings
+    longest = task.longest(lambda text: len(loaded.tokenizer.encode(text)))
+    if longest + options.max_gen_length > positions:
+        raise InvalidArgument(
+            f"a prompt of {longest} tokens and --max_gen_length {options.max_gen_length} do not fit the "
+            f"{positions} positions of {options.model_name}; generate less, or shorten the prompts"
+        )
 
 
 def _run_beside_trainers(place: Place, run_engine: Callable[..., None]) -> None:

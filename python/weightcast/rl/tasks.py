@@ -54,6 +54,10 @@ class Task(ABC):
         """Whether the completion solves the task."""
 
     @abstractmethod
+    def longest(self, length: Callable[[str], int]) -> int:
+        """Tokens that a prompt has at most. length: those of a text."""
+
+    @abstractmethod
     def _draw(self, source: random.Random) -> str:
         """A prompt at random."""
 
@@ -91,6 +95,9 @@ class Sort(Task):
     def correct(self, prompt: str, completion: str) -> bool:
         return completion == self._answer(prompt)
 
+    def longest(self, length: Callable[[str], int]) -> int:
+        return self._digits + 1  # No token is less than a character.
+
     def _draw(self, source: random.Random) -> str:
         every, count = "0123456789", self._digits
         digits = source.choices(every, k=count) if self._repeated else source.sample(every, count)
@@ -125,6 +132,7 @@ class Text(Task):
         *("machines", "birds", "stones", "markets", "schools", "lanterns", "mountains", "clocks", "bridges"),
         *("harbours", "forests", "letters", "windows", "holidays", "doctors", "kitchens", "islands", "roads"),
     )
+    _PROMPT, _WORDINGS = "A {} {} about {}:", (_MANNERS, _FORMS, _SUBJECTS)
 
     def reward(self, prompt: str, completion: str) -> float:
         words = [word for word in completion.lower().split() if word.isalpha()]
@@ -135,9 +143,11 @@ class Text(Task):
     def correct(self, prompt: str, completion: str) -> bool:
         return self.reward(prompt, completion) >= 0.8
 
+    def longest(self, length: Callable[[str], int]) -> int:
+        return max(length(self._PROMPT.format(*one)) for one in itertools.product(*self._WORDINGS))
+
     def _draw(self, source: random.Random) -> str:
-        manner, form, subject = map(source.choice, (self._MANNERS, self._FORMS, self._SUBJECTS))
-        return f"A {manner} {form} about {subject}:"
+        return self._PROMPT.format(*map(source.choice, self._WORDINGS))
 
 
 class FromFile(Task):
@@ -169,6 +179,9 @@ class FromFile(Task):
     def answered(self) -> bool:
         """Whether every prompt has an answer."""
         return None not in self._answers.values()
+
+    def longest(self, length: Callable[[str], int]) -> int:
+        return max(map(length, self._prompts))
 
     def _draw(self, source: random.Random) -> str:
         return source.choice(self._prompts)
@@ -208,6 +221,9 @@ class Rewarded(Task):
 
     def correct(self, prompt: str, completion: str) -> bool:
         return self._task.correct(prompt, completion)
+
+    def longest(self, length: Callable[[str], int]) -> int:
+        return self._task.longest(length)
 
     def _draw(self, source: random.Random) -> str:
         return self._task._draw(source)
