@@ -134,7 +134,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, ranks, more):
 
     go("whole", 4)
     go("parts", 2)
-    go("parts", 4, "--resume")
+    kept = tmp_path / "parts-kept"
+    named = kept / "iteration-000002" if ranks == 2 else kept
+    go("parts", 4, "--resume", "--checkpoint_dir", str(named))
+    assert sorted(one.name for one in kept.iterdir()) == ["iteration-000002", "iteration-000004"]
+    assert not list(kept.glob("*/iteration-*"))
     assert [row["reward"] for row in iterations(tmp_path / "whole")] == [
         row["reward"] for row in iterations(tmp_path / "parts")
     ]

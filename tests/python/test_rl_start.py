@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from weightcast import InvalidArgument  # noqa: E402
-from weightcast.rl import models, start  # noqa: E402
+from weightcast.rl import checkpoint, models, start  # noqa: E402
 from weightcast.rl.options import Options  # noqa: E402
 
 
@@ -84,3 +84,31 @@ def test_sequences_fit_the_models_positions(place, tmp_path):
         place(max_gen_length=256 - longest, **options)
         with pytest.raises(InvalidArgument, match=f"prompt of {longest} tokens .* 256 positions of tiny"):
             place(max_gen_length=257 - longest, **options)
+
+
+def save(folder, iteration: int, **options) -> None:
+    """A checkpoint of a run with these options."""
+    module = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1)).backward()
+    optimizer.step()
+    checkpoint.save(
+        folder,
+        iteration=iteration,
+        version=iteration,
+        run_id="r",
+        options=start.identity(Options(**options)),
+        modules={"model": module},
+        optimizers=[optimizer],
+    )
+
+
+def test_a_run_that_goes_on_from_one_checkpoint_writes_beside_it(place, tmp_path, monkeypatch):
+    assert place(checkpoint_dir=str(tmp_path)).checkpoints == tmp_path
+    for iteration in (2, 4):
+        save(tmp_path, iteration)
+    monkeypatch.chdir(tmp_path / "iteration-000002")
+    for name, last in ((str(tmp_path), 4), (str(tmp_path / "iteration-000002"), 2), (".", 2)):
+        found = place(checkpoint_dir=name, resume=True)
+        assert found.resumed == tmp_path / f"iteration-00000{last}"
+        assert found.checkpoints == tmp_path

@@ -72,6 +72,7 @@ def find(path: str | pathlib.Path) -> pathlib.Path:
     """
     path = pathlib.Path(path)
     if _NAME.fullmatch(path.resolve().name):
+        path = path.resolve()  # So that its parent is the folder of checkpoints.
         if not (path / COMPLETE).exists():
             raise InvalidArgument(
                 f"checkpoint {path} is not complete; resume from the folder above it instead"

@@ -99,7 +99,7 @@ class Options:
     # Keeping
     seed: int = _option(0, "of everything random")
     output: str = _option("", "folder of this run's report; empty: runs/<time>")
-    checkpoint_dir: str = _option("", "folder of checkpoints")
+    checkpoint_dir: str = _option("", "folder of checkpoints; with --resume also one of them")
     checkpoint_every: int = _option(
         0, "iterations between checkpoints; 0: only at the end, if there is a folder"
     )

@@ -164,7 +164,7 @@ def _make_loop(
 
     def save(iteration: int, version: int) -> None:
         checkpoint.save(
-            options.checkpoint_dir,
+            place.checkpoints,
             iteration=iteration,
             version=version,
             run_id=run_id,

@@ -52,6 +52,11 @@ class Place:
     ways: list[Way] = dataclasses.field(default_factory=list)
     ready: Callable[[], None] = lambda: None
 
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        """The folder for more of them: where the run goes on from one, that which has it."""
+        return self.resumed.parent if self.resumed else pathlib.Path(self.options.checkpoint_dir)
+
 
 def run(options: Options) -> None:
     """This process's part of the run. Raises weightcast.Error with one line for the user."""
