@@ -112,3 +112,17 @@ def test_a_run_that_goes_on_from_one_checkpoint_writes_beside_it(place, tmp_path
         found = place(checkpoint_dir=name, resume=True)
         assert found.resumed == tmp_path / f"iteration-00000{last}"
         assert found.checkpoints == tmp_path
+
+
+def test_a_run_goes_on_only_with_the_same_items_and_learning_rates(place, tmp_path):
+    save(tmp_path / "a", 2, num_training=1, num_inference=1)
+    go_on = {"checkpoint_dir": str(tmp_path / "a"), "resume": True, "num_training": 1}
+    place(**go_on, num_inference=1, rl_iterations=20)
+    with pytest.raises(InvalidArgument, match="item_prompts 8 there, 4 here"):
+        place(**go_on, num_inference=2)
+    place(**go_on, num_inference=2, item_prompts=8)
+    save(tmp_path / "b", 2, lr_decay=True, rl_iterations=10)
+    go_on = {"checkpoint_dir": str(tmp_path / "b"), "resume": True}
+    place(**go_on, lr_decay=True, rl_iterations=10)
+    with pytest.raises(InvalidArgument, match="rl_iterations 10 there, 20 here"):
+        place(**go_on, lr_decay=True, rl_iterations=20)

@@ -117,6 +117,12 @@ class Options:
         return self.samples_per_prompt or (8 if self.algorithm == "grpo" else 1)
 
     @property
+    def prompts_of_item(self) -> int:
+        """By default as many as give each engine one item of an iteration."""
+        items = -(-self.num_inference // self.num_training)
+        return self.item_prompts or -(-self.rollouts_per_gpu // items)
+
+    @property
     def uses_weightcast(self) -> bool:
         return self.sync in ("p2p", "both")
 

@@ -148,7 +148,11 @@ def _find_checkpoint(options: Options) -> pathlib.Path | None:
 
 def identity(options: Options) -> dict[str, Any]:
     """The options that a checkpoint must have been made with."""
-    return {name: getattr(options, name) for name in _SAME}
+    same = {name: getattr(options, name) for name in _SAME}
+    same["item_prompts"] = options.prompts_of_item  # An item's rollouts have one seed.
+    if options.lr_decay:
+        same["rl_iterations"] = options.rl_iterations
+    return same
 
 
 # --- Groups: every rank of the torchrun makes all of them

@@ -176,7 +176,7 @@ class TrainerLoop:
         items: list[Item] = []
         for rank in range(options.num_training):
             share = self._prompts(iteration, rank)
-            for begin in range(0, len(share), size := self._item_prompts()):
+            for begin in range(0, len(share), size := options.prompts_of_item):
                 number = len(items)
                 items.append(
                     Item(
@@ -197,12 +197,6 @@ class TrainerLoop:
         each = self._options.rollouts_per_gpu
         texts = self.parts.task.prompts(iteration, each * self._options.num_training, self._options.seed)
         return texts[rank * each : (rank + 1) * each]
-
-    def _item_prompts(self) -> int:
-        """As many as give each engine one item of an iteration."""
-        options = self._options
-        items = -(-options.num_inference // options.num_training)
-        return options.item_prompts or -(-options.rollouts_per_gpu // items)
 
     def _learn(self, iteration: int, sequences: list[Sequence]) -> dict[str, float]:
         parts = self.parts
