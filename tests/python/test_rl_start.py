@@ -126,3 +126,23 @@ def test_a_run_goes_on_only_with_the_same_items_and_learning_rates(place, tmp_pa
     place(**go_on, lr_decay=True, rl_iterations=10)
     with pytest.raises(InvalidArgument, match="rl_iterations 10 there, 20 here"):
         place(**go_on, lr_decay=True, rl_iterations=20)
+
+
+def test_what_cannot_be_written_is_seen_before_training(place, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("")
+    (tmp_path / "empty").mkdir()
+    place(export_hf=str(tmp_path / "new"), checkpoint_dir=str(tmp_path / "a" / "b"), plots=str(tmp_path))
+    place(export_hf=str(tmp_path / "empty"))
+    assert not (tmp_path / "a").exists()
+    for name in ("checkpoint_dir", "export_hf", "plots"):
+        with pytest.raises(InvalidArgument, match="cannot be written: look at .*/file,"):
+            place(**{name: str(tmp_path / "file" / "a" / "b")})
+    for name in ("other", "file"):
+        with pytest.raises(InvalidArgument, match=f"{name} is not a transformers folder"):
+            place(export_hf=str(tmp_path / name))
+        place(3, export_hf=str(tmp_path / name))  # An engine, which may be on another host.
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InvalidArgument, match="matplotlib"):
+        place(plots=str(tmp_path))

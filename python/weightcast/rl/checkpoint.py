@@ -130,6 +130,14 @@ def export_hf(
     return folder
 
 
+def check_export(folder: str | pathlib.Path) -> None:
+    """`InvalidArgument` if `folder` is something else than an export."""
+    folder = pathlib.Path(folder)
+    free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not free and not (folder / "config.json").exists():
+        raise InvalidArgument(f"{folder} is not a transformers folder; export to another")
+
+
 def _rank(group: dist.ProcessGroup | None) -> int:
     return dist.get_rank(group) if dist.is_initialized() else 0
 
@@ -232,8 +240,7 @@ def _bars_on_terminals_only() -> Iterator[None]:
 
 
 def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folder: pathlib.Path) -> None:
-    if folder.exists() and not (folder / "config.json").exists() and any(folder.iterdir()):
-        raise InvalidArgument(f"{folder} is not a transformers folder; export to another")
+    check_export(folder)
     making = folder.with_name(f".{folder.name}.making")
     before = folder.with_name(f".{folder.name}.before")
     for rest in (making, before):

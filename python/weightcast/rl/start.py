@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import importlib.util
 import os
 import pathlib
 import secrets
@@ -16,7 +17,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument
 from ..workers import Controller
-from . import checkpoint_folder, collectives, models, tasks
+from . import checkpoint, checkpoint_folder, collectives, models, tasks
 from .collectives import Way
 from .controller import OwnController
 from .desk_handshake import job_token
@@ -92,7 +93,24 @@ def _place(options: Options, loaded: models.Loaded) -> Place:
         reward=options.reward or None,
     )
     _check_lengths(options, loaded, task)
-    return Place(options, rank, roles_of(options, world_size), loaded, task, _find_checkpoint(options))
+    roles = roles_of(options, world_size)
+    if roles.of(rank) == "trainer":
+        _check_written(options)
+    return Place(options, rank, roles, loaded, task, _find_checkpoint(options))
+
+
+def _check_written(options: Options) -> None:
+    """Of what is written after training has begun, as much as can be seen before."""
+    export = options.export_hf and os.path.dirname(os.path.abspath(options.export_hf))
+    for folder in filter(None, (options.checkpoint_dir, export, options.plots)):
+        path = pathlib.Path(folder).absolute()
+        there = next(one for one in (path, *path.parents) if os.path.exists(one))
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            raise InvalidArgument(f"{folder} cannot be written: look at {there}, or name another folder")
+    if options.export_hf:
+        checkpoint.check_export(options.export_hf)
+    if options.plots and importlib.util.find_spec("matplotlib") is None:
+        raise InvalidArgument("--plots: matplotlib is not installed; pip install matplotlib")
 
 
 def _check_lengths(options: Options, loaded: models.Loaded, task: tasks.Task) -> None:
