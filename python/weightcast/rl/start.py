@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib.util
+import math
 import os
 import pathlib
 import secrets
@@ -114,7 +115,7 @@ def _check_written(options: Options) -> None:
 
 
 def _check_lengths(options: Options, loaded: models.Loaded, task: tasks.Task) -> None:
-    positions = loaded.model.config.max_position_embeddings
+    positions = getattr(loaded.model.config, "max_position_embeddings", math.inf)
     longest = task.longest(lambda text: len(loaded.tokenizer.encode(text)))
     if longest + options.max_gen_length > positions:
         raise InvalidArgument(
