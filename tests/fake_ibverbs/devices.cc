@@ -131,6 +131,11 @@ int FakeIbverbs::Refused(Call call) {
   return error == 0 && host_.dead ? EIO : error;
 }
 
+int FakeIbverbs::Refused(Call call, const Device& device) {
+  const int error = Refused(call);
+  return error == 0 && device.removed ? EIO : error;
+}
+
 void FakeIbverbs::AwaitAcks(std::unique_lock<std::mutex>& lock, const uint32_t& owed, const char* kind) {
   if (core_->acked.wait_for(lock, std::chrono::seconds(10), [&] { return owed == 0; })) return;
   std::fprintf(stderr, "fake_ibverbs: a %s is destroyed, and %u of its events were never acknowledged\n",
@@ -174,8 +179,8 @@ int FakeIbverbs::CloseDevice(ibv_context* context) {
 
 int FakeIbverbs::QueryDevice(ibv_context* context, ibv_device_attr* attr) {
   const std::lock_guard lock(core_->mutex);
-  if (const int error = Refused(Call::kQueryDevice); error != 0) return error;
   const Device& device = DeviceOf(context);
+  if (const int error = Refused(Call::kQueryDevice, device); error != 0) return error;
   const DeviceConfig& config = device.config;
   *attr = {};
   std::snprintf(attr->fw_ver, sizeof attr->fw_ver, "fake");
@@ -202,8 +207,8 @@ int FakeIbverbs::QueryDevice(ibv_context* context, ibv_device_attr* attr) {
 
 int FakeIbverbs::QueryPort(ibv_context* context, uint8_t port, ibv_port_attr* attr) {
   const std::lock_guard lock(core_->mutex);
-  if (const int error = Refused(Call::kQueryPort); error != 0) return error;
   const Device& device = DeviceOf(context);
+  if (const int error = Refused(Call::kQueryPort, device); error != 0) return error;
   if (port == 0 || port > device.ports.size()) return EINVAL;
   const Port& mine = device.ports[port - 1U];
   const bool down = mine.link == Link::kDown;

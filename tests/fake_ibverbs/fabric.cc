@@ -133,6 +133,21 @@ void Fabric::Kill(const drivers::Ibverbs& host) {
   }
 }
 
+void Fabric::Remove(const drivers::Ibverbs& host, int device) {
+  const std::lock_guard lock(core_->mutex);
+  Device& owner = Of(host, device);
+  owner.removed = true;
+  for (auto& [id, qp] : owner.qps) {
+    core_->Forget(*qp);
+    qp->vanished = true;
+  }
+  for (auto& [id, mr] : owner.mrs) core_->Forget(*mr);
+  for (auto& [id, cq] : owner.cqs) core_->Disarm(*cq);
+  PushPortEvent(*core_, owner, IBV_EVENT_DEVICE_FATAL, 1);
+  for (auto& [id, channel] : owner.channels) channel->events.Close();
+  for (auto& [id, context] : owner.contexts) context->events.Close();
+}
+
 void Fabric::Fail(const drivers::Ibverbs& host, Call call, int nth, int error, int times) {
   const std::lock_guard lock(core_->mutex);
   Of(host).failures[static_cast<size_t>(call)] = {.countdown = nth, .times = times, .error = error};

@@ -108,6 +108,7 @@ enum class Call {
   kCreateQp,
   kModifyQp,
   kConnectQp,  ///< ModifyQp to RTR, where the kernel looks for the peer.
+  kDestroyQp,
   kPostSend,
   kPostSrqRecv,
   kReqNotifyCq,
@@ -168,6 +169,10 @@ class Fabric {
   /// moves. Of its own calls those that make or post something fail with EIO; the others work, so that it can
   /// be taken down.
   void Kill(const drivers::Ibverbs& host);
+  /// The device is taken out of the machine: its queue pairs and regions are gone, DEVICE_FATAL comes, and
+  /// then its descriptors are readable for ever and reading gives EIO, as do calls for its port, regions and
+  /// queue pairs.
+  void Remove(const drivers::Ibverbs& host, int device);
   /// The nth such call (1: the next) and the `times` - 1 after it fail with this errno.
   void Fail(const drivers::Ibverbs& host, Call call, int nth, int error, int times = 1);
   /// From now on such calls run this first, without the lock of the network: a call that takes long. Of

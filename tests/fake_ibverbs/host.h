@@ -74,6 +74,8 @@ class FakeIbverbs final : public drivers::Ibverbs {
   int Planned(Call call);
   /// Also of a dead host.
   int Refused(Call call);
+  /// Also at a device that was removed.
+  int Refused(Call call, const Device& device);
   /// Waits until nobody owes an acknowledgement for `object`.
   void AwaitAcks(std::unique_lock<std::mutex>& lock, const uint32_t& owed, const char* kind);
   int CheckMr(const Pd& pd, size_t length, int access, Call call);
@@ -102,6 +104,10 @@ int GetEvent(std::mutex& mutex, EventQueue<T>& queue, T* out, Taken taken) {
       if (queue.Pop(*out)) {
         taken(*out);
         return 0;
+      }
+      if (queue.closed()) {
+        errno = EIO;
+        return -1;
       }
     }
     if ((fcntl(queue.fd(), F_GETFL) & O_NONBLOCK) != 0) {

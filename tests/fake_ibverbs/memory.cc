@@ -44,8 +44,8 @@ int FakeIbverbs::DeallocPd(ibv_pd* pd) {
 }
 
 int FakeIbverbs::CheckMr(const Pd& pd, size_t length, int access, Call call) {
-  if (const int error = Refused(call); error != 0) return error;
   Device& device = DeviceOf(pd.context);
+  if (const int error = Refused(call, device); error != 0) return error;
   if (device.mrs.size() >= static_cast<size_t>(device.config.max_mr)) return ENOMEM;
   if (length == 0 || length > device.config.max_mr_size) return EINVAL;
   if ((access & IBV_ACCESS_ON_DEMAND) != 0) return EOPNOTSUPP;
@@ -102,8 +102,9 @@ ibv_mr* FakeIbverbs::RegDmabufMr(ibv_pd* pd, uint64_t offset, size_t length, uin
 int FakeIbverbs::DeregMr(ibv_mr* mr) {
   Wait(Call::kDeregMr);
   const std::lock_guard lock(core_->mutex);
-  if (const int error = Planned(Call::kDeregMr); error != 0) return error;
   Mr& mine = *static_cast<Mr*>(mr);
+  if (const int error = Planned(Call::kDeregMr); error != 0) return error;
+  if (DeviceOf(mine.context).removed) return EIO;
   core_->Forget(mine);
   if (mine.mapping != nullptr) munmap(mine.mapping, mine.mapping_length);
   auto* pd = static_cast<Pd*>(mine.pd);

@@ -39,7 +39,7 @@ constexpr bool IsQpEvent(ibv_event_type type) {
   }
 }
 
-/// Events with a descriptor that is readable while there are any.
+/// Events with a descriptor that is readable while there are any, and for ever once they are closed.
 template <typename T>
 class EventQueue {
  public:
@@ -57,6 +57,12 @@ class EventQueue {
     Settle();
     return true;
   }
+  /// No event comes any more: who asks for one is told EIO.
+  void Close() {
+    closed_ = true;
+    eventfd_write(fd_.get(), 1);
+  }
+  [[nodiscard]] bool closed() const { return closed_; }
   template <typename Predicate>
   void EraseIf(Predicate predicate) {
     if (std::erase_if(events_, predicate) > 0) Settle();
@@ -65,8 +71,9 @@ class EventQueue {
  private:
   void Settle() {
     eventfd_t count = 0;
-    if (events_.empty()) eventfd_read(fd_.get(), &count);
+    if (events_.empty() && !closed_) eventfd_read(fd_.get(), &count);
   }
+  bool closed_ = false;
   UniqueFd fd_;
   std::vector<T> events_;
 };
@@ -213,6 +220,7 @@ struct Device : ibv_device {
   DeviceConfig config;
   uint64_t guid = 0;
   std::vector<Port> ports;
+  bool removed = false;
   Counters counters;  ///< Those that only grow.
   Pool<Context> contexts;
   Pool<Pd> pds;

@@ -126,8 +126,8 @@ void UseAll(const Qp& qp, int change) {
 
 ibv_qp* FakeIbverbs::CreateQp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   const std::lock_guard lock(core_->mutex);
-  if (const int error = Refused(Call::kCreateQp); error != 0) return Errno(error);
   Device& device = DeviceOf(pd->context);
+  if (const int error = Refused(Call::kCreateQp, device); error != 0) return Errno(error);
   if (const int error = CheckWanted(device, *attr); error != 0) return Errno(error);
   if (device.config.rounds_up) attr->cap.max_send_wr = std::bit_ceil(attr->cap.max_send_wr + 1) - 1;
   auto qp = std::make_unique<Qp>();
@@ -156,9 +156,9 @@ int FakeIbverbs::ModifyQp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   const bool connects = (mask & IBV_QP_STATE) != 0 && attr->qp_state == IBV_QPS_RTR;
   if (connects) Wait(Call::kConnectQp);
   const std::lock_guard lock(core_->mutex);
-  if (const int error = Refused(Call::kModifyQp); error != 0) return error;
-  if (const int error = connects ? Planned(Call::kConnectQp) : 0; error != 0) return error;
   Qp& mine = *static_cast<Qp*>(qp);
+  if (const int error = Refused(Call::kModifyQp, *mine.owner); error != 0) return error;
+  if (const int error = connects ? Planned(Call::kConnectQp) : 0; error != 0) return error;
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr->qp_state : mine.state;
   if ((mask & IBV_QP_CUR_STATE) != 0 && attr->cur_qp_state != mine.state) return EINVAL;
   if (!IsAllowed(mine.state, to, mask)) return EINVAL;
@@ -203,6 +203,8 @@ int FakeIbverbs::QueryQp(ibv_qp* qp, ibv_qp_attr* attr, int /*mask*/, ibv_qp_ini
 int FakeIbverbs::DestroyQp(ibv_qp* qp) {
   std::unique_lock lock(core_->mutex);
   Qp& mine = *static_cast<Qp*>(qp);
+  if (const int error = Planned(Call::kDestroyQp); error != 0) return error;
+  if (mine.owner->removed) return EIO;
   core_->Forget(mine);
   mine.vanished = true;
   core_->Sweep(mine, mine.owner->config.keeps_completions);

@@ -65,7 +65,7 @@ Status Nic::Init(ibv_device* device, const Settings& settings) {
   WC_RETURN_IF_ERROR(MakeQueues());
   FindAddress();
   if (!up_) WC_LOG(kDebug, why_down_.message());
-  told_up_ = up();
+  told_ = state();
   return Status::Ok();
 }
 
@@ -284,7 +284,8 @@ bool Nic::LookAtEvents() {
     api_->AckAsyncEvent(&event);
     OnEvent(copy);
   }
-  return up() != std::exchange(told_up_, up());
+  if (errno == EIO && !std::exchange(removed_, true)) Die(StrCat(name_, ": the device was removed"));
+  return state() != std::exchange(told_, state());
 }
 
 void Nic::OnEvent(const ibv_async_event& event) {

@@ -87,10 +87,12 @@ class Nic {
   void Die(std::string_view reason);
   [[nodiscard]] bool dead() const { return dead_.load(std::memory_order_relaxed); }
   /// LookAtEvents has something to tell.
-  [[nodiscard]] bool changed() const { return up() != told_up_; }
-  /// Ports that went down or came up, devices that died. Returns whether `up()` has changed since the last
-  /// call.
+  [[nodiscard]] bool changed() const { return state() != told_; }
+  /// Ports that went down or came up, devices that died or were removed. Returns whether any has since the
+  /// last call.
   bool LookAtEvents();
+  /// The kernel has taken the device away, and with it all that we had there.
+  [[nodiscard]] bool removed() const { return removed_; }
   [[nodiscard]] int completion_fd() const { return channel_->fd; }
   [[nodiscard]] int event_fd() const { return context_->async_fd; }
   /// From here on completions make completion_fd readable; those that came before may not.
@@ -135,8 +137,11 @@ class Nic {
   std::atomic<bool> dead_ = false;  ///< Read by any thread.
   bool polling_ = false;
   Status why_down_;
-  bool told_up_ = false;  ///< What LookAtEvents has told.
   LostPeers lost_peers_;
+  bool removed_ = false;
+  /// Now, and as LookAtEvents has told it.
+  [[nodiscard]] std::array<bool, 3> state() const { return {up(), dead(), removed()}; }
+  std::array<bool, 3> told_{};
 
   uint32_t room_ = 0;
   uint32_t stale_ = 0;  ///< Of queue pairs that are gone: their completions may still stand in the queue.

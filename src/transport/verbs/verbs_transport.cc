@@ -144,7 +144,7 @@ void VerbsTransport::EndRegion(uint32_t id) {
 }
 
 void VerbsTransport::EndHeldRegions() {
-  const auto reachable = [](const auto& nic) { return nic->dead() && nic->queues() > 0; };
+  const auto reachable = [](const auto& nic) { return nic->dead() && !nic->removed() && nic->queues() > 0; };
   if (held_regions_.empty() || std::ranges::any_of(nics_, reachable)) return;
   for (const uint32_t id : std::exchange(held_regions_, {})) EndRegion(id);
 }
@@ -257,6 +257,9 @@ void VerbsTransport::ContinueLinks() {
 void VerbsTransport::LookAtNics() {
   for (const auto& nic : nics_) {
     if (!nic->LookAtEvents()) continue;
+    // Those of a device that was removed are ready for ever. The second one tells that it was.
+    if (nic->dead()) poller_.Remove(nic->completion_fd());
+    if (nic->removed()) poller_.Remove(nic->event_fd());
     for (const auto& [id, link] : links_) link->OnNicChanged(*nic);
   }
 }
@@ -288,6 +291,11 @@ TimePoint VerbsTransport::NextStep() const {
 bool VerbsTransport::Arm() {
   if (!events_.empty() || !touched_.empty()) return false;
   for (const auto& nic : nics_) {
+    if (nic->changed()) {
+      turns_ = 0;
+      return false;
+    }
+    if (nic->dead()) continue;
     if (const Status armed = nic->Arm(); !armed.ok()) {
       WC_LOG(kDebug, armed.message());
       if (nic->up()) return false;  // Nobody would wake us.
