@@ -101,6 +101,8 @@ class Metered final : public drivers::Ibverbs {
   int completions = 0;      ///< Entries of one device's queues.
   uint32_t receives = 0;
 
+  ibv_fork_status ForkStatus() override { return host_->ForkStatus(); }
+  int ForkInit() override { return host_->ForkInit(); }
   ibv_device** GetDeviceList(int* count) override {
     const Scope scope(provider_here);
     return host_->GetDeviceList(count);

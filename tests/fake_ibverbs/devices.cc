@@ -93,6 +93,7 @@ uint32_t& OwedBy(const ibv_async_event& event, uint32_t& nobody) {
 
 FakeIbverbs::FakeIbverbs(std::shared_ptr<Core> core, const HostConfig& config) : core_(std::move(core)) {
   host_.number = core_->hosts_made++;
+  host_.fork_status = config.fork_status;
   for (const DeviceConfig& device : config.devices) {
     host_.devices.push_back(MakeDevice(host_, device, static_cast<unsigned>(host_.devices.size())));
   }
@@ -141,6 +142,18 @@ void FakeIbverbs::AwaitAcks(std::unique_lock<std::mutex>& lock, const uint32_t& 
   std::fprintf(stderr, "fake_ibverbs: a %s is destroyed, and %u of its events were never acknowledged\n",
                kind, owed);
   std::abort();
+}
+
+ibv_fork_status FakeIbverbs::ForkStatus() {
+  const std::lock_guard lock(core_->mutex);
+  return host_.fork_status;
+}
+
+int FakeIbverbs::ForkInit() {
+  const std::lock_guard lock(core_->mutex);
+  if (const int error = Planned(Call::kForkInit); error != 0) return error;
+  if (host_.fork_status == IBV_FORK_DISABLED) host_.fork_status = IBV_FORK_ENABLED;
+  return 0;
 }
 
 ibv_device** FakeIbverbs::GetDeviceList(int* count) {

@@ -54,6 +54,7 @@ struct DeviceConfig {
 
 struct HostConfig {
   std::vector<DeviceConfig> devices{DeviceConfig{}};
+  ibv_fork_status fork_status = IBV_FORK_UNNEEDED;  ///< Before the host has called ForkInit.
 };
 
 struct Config {
@@ -93,6 +94,7 @@ enum class Direction { kOut, kIn, kBoth };
 
 /// What can be made to fail.
 enum class Call {
+  kForkInit,
   kGetDeviceList,
   kOpenDevice,
   kQueryDevice,

@@ -25,6 +25,8 @@ class FakeIbverbs final : public drivers::Ibverbs {
   [[nodiscard]] const Host& host() const { return host_; }
 
   // devices.cc
+  ibv_fork_status ForkStatus() override;
+  int ForkInit() override;
   ibv_device** GetDeviceList(int* count) override;
   void FreeDeviceList(ibv_device** list) override;
   ibv_context* OpenDevice(ibv_device* device) override;

@@ -235,6 +235,7 @@ struct Device : ibv_device {
 struct Host {
   int number = 0;
   std::vector<std::unique_ptr<Device>> devices;
+  ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   bool dead = false;
   bool hold_out = false;
   bool hold_in = false;

@@ -20,6 +20,12 @@ class Ibverbs {
  public:
   virtual ~Ibverbs() = default;
 
+  // --- Processes that fork
+  /// IBV_FORK_DISABLED where this libibverbs cannot tell.
+  virtual ibv_fork_status ForkStatus() = 0;
+  /// Before the first registration of the process.
+  virtual int ForkInit() = 0;
+
   // --- Devices
   virtual ibv_device** GetDeviceList(int* count) = 0;
   virtual void FreeDeviceList(ibv_device** list) = 0;

@@ -20,6 +20,8 @@ constexpr std::string_view kPackages =
 /// What we take out of the library. The types come from its header, whose inline functions must not be
 /// called: they would want the library at link time.
 struct Symbols {
+  decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // rdma-core 35; null before.
+  decltype(&::ibv_fork_init) fork_init = nullptr;
   decltype(&::ibv_get_device_list) get_device_list = nullptr;
   decltype(&::ibv_free_device_list) free_device_list = nullptr;
   decltype(&::ibv_open_device) open_device = nullptr;
@@ -74,6 +76,8 @@ class Finder {
 
 std::string FindAll(void* library, Symbols& symbols) {
   Finder finder(library);
+  finder.Want("ibv_is_fork_initialized", symbols.is_fork_initialized);
+  finder.Want("ibv_fork_init", symbols.fork_init);
   finder.Need("ibv_get_device_list", symbols.get_device_list);
   finder.Need("ibv_free_device_list", symbols.free_device_list);
   finder.Need("ibv_open_device", symbols.open_device);
@@ -112,6 +116,11 @@ int Positive(int error) { return std::abs(error); }
 class LoadedIbverbs final : public Ibverbs {
  public:
   explicit LoadedIbverbs(const Symbols& symbols) : symbols_(symbols) {}
+
+  ibv_fork_status ForkStatus() override {
+    return symbols_.is_fork_initialized == nullptr ? IBV_FORK_DISABLED : symbols_.is_fork_initialized();
+  }
+  int ForkInit() override { return symbols_.fork_init == nullptr ? ENOSYS : Positive(symbols_.fork_init()); }
 
   ibv_device** GetDeviceList(int* count) override { return symbols_.get_device_list(count); }
   void FreeDeviceList(ibv_device** list) override { symbols_.free_device_list(list); }

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -92,9 +93,11 @@ Status Nic::MakeQueues() {
   attr.attr.max_sge = 1;
   receives_ = api_->CreateSrq(domain_, &attr);
   if (receives_ == nullptr) return failed("a shared receive queue");
-  buffers_.resize(posted);
-  buffers_region_ =
-      api_->RegMr(domain_, buffers_.data(), posted * sizeof buffers_[0], IBV_ACCESS_LOCAL_WRITE);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t bytes = (posted * sizeof(Buffer) + page - 1) / page * page;
+  buffers_.reset(static_cast<Buffer*>(std::aligned_alloc(page, bytes)));
+  if (buffers_ == nullptr) return failed("receive buffers");
+  buffers_region_ = api_->RegMr(domain_, buffers_.get(), bytes, IBV_ACCESS_LOCAL_WRITE);
   if (buffers_region_ == nullptr) return failed("receive buffers (is `ulimit -l` large enough?)");
   receive_requests_.resize(posted);
   receive_places_.resize(posted);

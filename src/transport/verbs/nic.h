@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -149,7 +150,9 @@ class Nic {
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
 
-  std::vector<std::array<char, kMaxMessage>> buffers_;
+  using Buffer = std::array<char, kMaxMessage>;
+  /// Pages of their own: where fork is made safe, a child has none of those that are registered.
+  std::unique_ptr<Buffer[], void (*)(void*)> buffers_{nullptr, &std::free};
   ibv_mr* buffers_region_ = nullptr;
   std::vector<uint32_t> free_buffers_;  ///< Not posted.
   std::vector<ibv_recv_wr> receive_requests_;

@@ -1,4 +1,5 @@
 // Which of the machine's RDMA ports are used.
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -19,10 +20,23 @@ int PortsOf(Ibverbs& api, ibv_device* device) {
   return error == 0 ? attr.phys_port_cnt : 1;
 }
 
+/// Before Linux 5.12 a page that is pinned becomes another one for the parent when it writes after a fork.
+void MakeForkSafe(Ibverbs& api) {
+  if (api.ForkStatus() == IBV_FORK_UNNEEDED) return;
+  const int error = api.ForkInit();
+  static std::atomic<bool> told = false;
+  if (error == 0 || told.exchange(true)) return;
+  WC_LOG(kWarning,
+         "verbs: on this kernel a process that forks (a DataLoader's workers, for instance) corrupts ",
+         "memory that RDMA devices write to, and libibverbs cannot prevent it now: ", ErrnoText(error),
+         "; set RDMAV_FORK_SAFE=1 in its environment, or start such workers by spawn, or use Linux 5.12");
+}
+
 }  // namespace
 
 Result<std::vector<std::unique_ptr<Nic>>> OpenNics(const std::shared_ptr<Ibverbs>& api,
                                                    const Settings& settings) {
+  MakeForkSafe(*api);
   const topology::NicWish wish(settings.nics);
   int count = 0;
   ibv_device** const list = api->GetDeviceList(&count);

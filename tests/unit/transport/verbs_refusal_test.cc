@@ -43,6 +43,31 @@ TEST_F(VerbsRefusalTest, ATransportThatCannotBeMadeSaysWhyAndLeavesNothing) {
   }
 }
 
+TEST_F(VerbsRefusalTest, ForkIsMadeSafeWhereTheKernelDoesNot) {
+  for (const auto& [before, after] :
+       {std::pair(IBV_FORK_UNNEEDED, IBV_FORK_UNNEEDED), std::pair(IBV_FORK_DISABLED, IBV_FORK_ENABLED)}) {
+    fake::HostConfig config = Nics(1);
+    config.fork_status = before;
+    const auto host = world.fabric.NewHost(config);
+    EXPECT_TRUE(VerbsTransport::Create({.settings = {}, .self = 1}, host).ok());
+    EXPECT_EQ(host->ForkStatus(), after);
+  }
+}
+
+TEST_F(VerbsRefusalTest, ForkThatCannotBeMadeSafeIsToldOnce) {
+  fake::HostConfig config = Nics(1);
+  config.fork_status = IBV_FORK_DISABLED;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) {
+    const auto host = world.fabric.NewHost(config);
+    world.fabric.Fail(*host, Call::kForkInit, 1, EINVAL);
+    EXPECT_TRUE(VerbsTransport::Create({.settings = {}, .self = 1}, host).ok());
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::ranges::count(told, '\n'), 1) << told;
+  EXPECT_THAT(told, HasSubstr("RDMAV_FORK_SAFE=1"));
+}
+
 TEST_F(VerbsRefusalTest, OneDeviceThatFailsLeavesTheOthers) {
   const auto host = world.fabric.NewHost(Nics(2));
   world.fabric.Fail(*host, Call::kCreateCq, 1, ENOMEM);
