@@ -255,8 +255,8 @@ void Link::Leave() {
 void Link::Step(TimePoint now) {
   if (closed_ || state_ == State::kDown) return;
   if (state_ != State::kReady) {
-    if (now >= terms_.deadline) GoDown({Code::kTimedOut, "the link was not ready in time"});
-    return;
+    if (now < terms_.deadline) return EndSilent(now);
+    return GoDown({Code::kTimedOut, "the link was not ready in time"});
   }
   if (!fences_.empty()) MakeFences(now);
   for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
@@ -270,6 +270,7 @@ void Link::Step(TimePoint now) {
 
 TimePoint Link::NextStep() const {
   if (closed_ || state_ == State::kDown) return TimePoint::max();
+  if (state_ == State::kProbing) return std::min(patience_, terms_.deadline);
   if (state_ != State::kReady) return terms_.deadline;
   TimePoint next = TimePoint::max();
   for (const Fence& fence : fences_) next = std::min(next, fence.deadline);

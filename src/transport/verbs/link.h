@@ -146,7 +146,11 @@ class Link final : private Lane::Host, private Control::Host {
                                         std::span<const QueueName> names) const;
   /// Which of its rail's queue pairs it is: 0 for control.
   [[nodiscard]] uint32_t PlaceOf(uint32_t queue) const;
+  /// A lane and a control queue pair are up.
+  [[nodiscard]] bool Works() const;
   void LookWhetherProbed();
+  /// What is still silent when its time is over must not take with it what works: it is made anew later.
+  void EndSilent(TimePoint now);
   void OnStart();
   void OnStarted();
   void BeReady();
@@ -191,6 +195,7 @@ class Link final : private Lane::Host, private Control::Host {
   Nics nics_;
   LinkTerms terms_;
   State state_ = State::kNew;
+  TimePoint patience_;  ///< kProbing: when the silent ones are ended.
   bool closed_ = false;
   bool touched_ = false;
   /// The queue pair that is being destroyed: not over yet, whatever arrives meanwhile.

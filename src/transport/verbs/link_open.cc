@@ -16,6 +16,9 @@ constexpr uint32_t kDataQueues = 2;
 /// Of a rail that is worth having: one for control and one for data.
 constexpr size_t kLeast = 2;
 
+/// After half the time for opening: how soon at most it is looked again whether anything works.
+constexpr Duration kLookAgain = std::chrono::milliseconds(10);
+
 /// Behind the first ones, which are taken.
 std::vector<QueueName> NamesOf(const OfferedNic& offered, size_t taken) {
   std::vector<QueueName> names{offered.control};
@@ -229,6 +232,8 @@ Status Link::Establish(std::string_view blob) {
   }
   WC_RETURN_IF_ERROR(MakeLanes(counts));
   state_ = State::kProbing;
+  patience_ = Clock::now() + (terms_.deadline - Clock::now()) / 2;
+  shared_.next_step = TimePoint{};
   for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
     const uint32_t rail = lives_[queue].rail;
     const AnsweredRail& answered = answer.rails[rail];
@@ -253,16 +258,28 @@ uint32_t Link::PlaceOf(uint32_t queue) const {
   return static_cast<uint32_t>(std::count_if(lives_.begin(), lives_.begin() + queue, same));
 }
 
+bool Link::Works() const {
+  const auto up = [](const Life& life) { return life.stage == Stage::kUp; };
+  return control_->any_open() && std::any_of(lives_.begin() + rails(), lives_.end(), up);
+}
+
+void Link::EndSilent(TimePoint now) {
+  if (state_ != State::kProbing || now < patience_) return;
+  patience_ = now + std::max<Duration>((terms_.deadline - now) / 2, kLookAgain);
+  if (!Works()) return;
+  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
+    if (lives_[queue].stage != Stage::kProbing) continue;
+    EndQueue(queue, {Code::kUnavailable, "nothing is heard over it, while others work"});
+  }
+  LookWhetherProbed();
+}
+
 void Link::LookWhetherProbed() {
   if (state_ != State::kProbing) return;
   const bool waiting = std::ranges::any_of(
       lives_, [](const Life& life) { return life.stage == Stage::kProbing || life.stage == Stage::kMade; });
   if (waiting) return;
-  const auto up = [&](uint32_t queue) { return lives_[queue].stage == Stage::kUp; };
-  bool lane_up = false;
-  for (uint32_t queue = rails(); queue < lives_.size(); ++queue) lane_up = lane_up || up(queue);
-  if (!lane_up || !control_->any_open())
-    return GoDown({Code::kUnavailable, StrCat("no road: ", last_reason_)});
+  if (!Works()) return GoDown({Code::kUnavailable, StrCat("no road: ", last_reason_)});
   state_ = State::kStarting;
   Say(Start{});
 }

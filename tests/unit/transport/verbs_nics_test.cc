@@ -132,6 +132,22 @@ TEST_F(VerbsNicsTest, ARoadThatDoesNotWorkIsNotUsed) {
   EXPECT_THAT(DescribeA(), HasSubstr("2 of them open"));
 }
 
+/// One that sends again for longer than there is time is given up half-way, and comes back once it can.
+TEST_F(VerbsNicsTest, ARoadThatStaysSilentDoesNotKeepTheOthers) {
+  Settings patient = World::OwnSettings();
+  patient.rdma_timeout = 31;  // Hours.
+  a = world.Start(Nics(2), patient);
+  b = world.Start(Nics(2), patient);
+  world.fabric.SetLink(*b.host, 1, fake::Link::kCut);
+  ASSERT_TRUE(world.Connect(a, b, 2s));
+  ASSERT_TRUE(Until([&] { return a.side->lanes_down.size() == 2 && b.side->lanes_down.size() == 2; }));
+  remote = a.side->Import(Pair::kA, b.region);
+  ExpectWorks(0);
+  world.fabric.SetLink(*b.host, 1, fake::Link::kUp);
+  EXPECT_TRUE(Until([&] { return a.side->lanes_up.size() == 2 && b.side->lanes_up.size() == 2; }));
+  ExpectWorks(1);
+}
+
 TEST_F(VerbsNicsTest, InfiniBandGoesByLids) {
   fake::HostConfig config = Nics(2);
   for (auto& device : config.devices) device.ports[0].infiniband = true;

@@ -76,8 +76,8 @@ class World {
       if (config_.virtual_time) fabric.Advance(kTurn);
     }
   }
-  bool Connect(Node& a, Node& b) {
-    const TimePoint deadline = Clock::now() + 20s;
+  bool Connect(Node& a, Node& b, Duration patience = 20s) {
+    const TimePoint deadline = Clock::now() + patience;
     auto offer = a.side->transport().OpenLink(Pair::kA, Role::kInitiator, b.side->self(), "", deadline);
     Require(offer.ok(), offer.status().message());
     auto answer = b.side->transport().OpenLink(Pair::kB, Role::kResponder, a.side->self(), *offer, deadline);
