@@ -128,6 +128,9 @@ class Metered final : public drivers::Ibverbs {
   int QueryGid(ibv_context* context, uint8_t port, uint32_t index, ibv_gid_entry* entry) override {
     return host_->QueryGid(context, port, index, entry);
   }
+  int QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) override {
+    return host_->QueryPkey(context, port, index, key);
+  }
   int GetAsyncEvent(ibv_context* context, ibv_async_event* event) override {
     const Scope scope(provider_here);
     return host_->GetAsyncEvent(context, event);

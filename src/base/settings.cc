@@ -73,6 +73,11 @@ bool IsEmptyOrBelow(std::string_view text, uint32_t limit) {
   return text.empty() || (number && *number < limit);
 }
 
+bool IsEmptyOrPkey(std::string_view text) {
+  const auto key = ParseHex<uint16_t>(text);
+  return text.empty() || (key && (*key & 0x7fff) != 0);
+}
+
 bool IsZeroDuration(const Settings& settings, std::string_view name) {
   const auto is_zero = [](const auto& value) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, Duration>) return value == Duration::zero();
@@ -96,6 +101,7 @@ std::string_view WhatIsWrong(const Settings& settings, std::string_view name) {
   if (name == "lanes" && settings.lanes > 64) return "0 to 64";
   if (name == "gid_index" && !IsEmptyOrBelow(settings.gid_index, 256))
     return "a number below 256, or nothing";
+  if (name == "pkey" && !IsEmptyOrPkey(settings.pkey)) return "a partition, such as 0x8001, or nothing";
   if (name == "traffic_class" && settings.traffic_class > 255) return "0 to 255";
   if (name == "service_level" && settings.service_level > 15) return "0 to 15";
   if (name == "rdma_timeout" && settings.rdma_timeout > 31) return "0 to 31";

@@ -41,6 +41,16 @@ std::optional<T> ParseNumber(std::string_view text) {
   return value;
 }
 
+/// The same of a hexadecimal one, with or without "0x".
+template <typename T>
+std::optional<T> ParseHex(std::string_view text) {
+  if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
 /// "1.5 GB", "640 KB": decimal units, as links and disks are sold.
 std::string HumanBytes(double bytes);
 /// Lower-case hexadecimal of raw bytes.

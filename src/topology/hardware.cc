@@ -8,6 +8,7 @@
 #include "topology/device_file.h"
 #include "topology/gid.h"
 #include "topology/nic_wish.h"
+#include "topology/pkey.h"
 
 namespace weightcast::topology {
 namespace {
@@ -92,7 +93,8 @@ Status Ask(Ibverbs& api, ibv_context* context, const Settings& settings, RdmaPor
   }
   if (attr.state != IBV_PORT_ACTIVE)
     return {Code::kUnavailable, StrCat("its port is not active but ", port.state)};
-  return gid.status();
+  const auto pkey = ChoosePkey(api, context, number, attr, settings.pkey);
+  return gid.ok() ? pkey.status() : gid.status();
 }
 
 class Looker {

@@ -21,10 +21,19 @@ Duration AckTimeout(const Qp& qp) { return Duration(4096LL << (qp.attr.timeout &
 bool IsAt(const Qp& peer, const Qp& qp) {
   const ibv_ah_attr& route = qp.attr.ah_attr;
   const Port& port = peer.owner->ports[peer.attr.port_num - 1U];
-  if (route.is_global == 0) return port.lid != 0 && port.lid == route.dlid;
+  if (port.config.infiniband && port.lid != route.dlid) return false;
+  if (route.is_global == 0) return port.lid != 0 && !port.config.grh_required;
   return std::any_of(port.gids.begin(), port.gids.end(), [&](const ibv_gid_entry& entry) {
     return std::memcmp(&entry.gid, &route.grh.dgid, sizeof entry.gid) == 0;
   });
+}
+
+/// Both are in one partition, and not both as limited members.
+bool SamePartition(const Qp& x, const Qp& y) {
+  const auto key = [](const Qp& qp) {
+    return qp.owner->ports[qp.attr.port_num - 1U].config.pkeys[qp.attr.pkey_index];
+  };
+  return ((key(x) ^ key(y)) & 0x7fff) == 0 && ((key(x) | key(y)) & 0x8000) != 0;
 }
 
 bool WantsReceive(ibv_wr_opcode opcode) { return opcode != IBV_WR_RDMA_WRITE && opcode != IBV_WR_RDMA_READ; }
@@ -44,6 +53,7 @@ uint32_t Packets(const Qp& qp, uint64_t length) {
 Qp* Core::Reach(const Qp& qp) const {
   Qp* peer = Find(qp.attr.dest_qp_num);
   if (peer == nullptr || peer->attr.dest_qp_num != qp.qp_num || !IsAt(*peer, qp)) return nullptr;
+  if (!SamePartition(qp, *peer)) return nullptr;
   if (peer->state != IBV_QPS_RTR && peer->state != IBV_QPS_RTS) return nullptr;
   if (peer->expected_psn != qp.next_psn) return nullptr;
   const Port& here = qp.owner->ports[qp.attr.port_num - 1U];

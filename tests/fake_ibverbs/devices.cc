@@ -12,9 +12,9 @@ namespace {
 
 constexpr int kGidTable = 16;
 
-ibv_gid LinkLocal(uint64_t guid) {
+ibv_gid LinkLocal(uint64_t guid, uint64_t prefix = 0xfe80ULL << 48) {
   ibv_gid gid{};
-  gid.global.subnet_prefix = htobe64(0xfe80ULL << 48);
+  gid.global.subnet_prefix = htobe64(prefix);
   gid.global.interface_id = htobe64(guid);
   return gid;
 }
@@ -48,7 +48,7 @@ Port MakePort(const PortConfig& config, uint32_t number, const Device& device, u
   const uint64_t guid = device.guid + number;
   if (config.infiniband) {
     port.lid = static_cast<uint16_t>(1 + host * 64 + device_index * 4 + number);
-    Add(port, number, LinkLocal(guid), IBV_GID_TYPE_IB);
+    Add(port, number, LinkLocal(guid, config.subnet_prefix), IBV_GID_TYPE_IB);
     return port;
   }
   for (const ibv_gid& gid : {LinkLocal(guid), Mapped(AddressOf(config, device_index, host))}) {
@@ -231,7 +231,8 @@ int FakeIbverbs::QueryPort(ibv_context* context, uint8_t port, ibv_port_attr* at
   attr->active_mtu = mine.config.mtu;
   attr->gid_tbl_len = kGidTable;
   attr->max_msg_sz = device.config.max_msg_sz;
-  attr->pkey_tbl_len = 1;
+  attr->pkey_tbl_len = static_cast<uint16_t>(mine.config.pkeys.size());
+  if (mine.config.infiniband && mine.config.grh_required) attr->flags = IBV_QPF_GRH_REQUIRED;
   attr->lid = mine.lid;
   attr->sm_lid = mine.config.infiniband ? 1 : 0;
   attr->active_width = mine.config.active_width;
@@ -249,6 +250,16 @@ int FakeIbverbs::QueryGid(ibv_context* context, uint8_t port, uint32_t index, ib
   const Port& mine = device.ports[port - 1U];
   if (index >= mine.gids.size()) return ENODATA;
   *entry = mine.gids[index];
+  return 0;
+}
+
+int FakeIbverbs::QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) {
+  const std::lock_guard lock(core_->mutex);
+  const Device& device = DeviceOf(context);
+  if (port == 0 || port > device.ports.size()) return -1;
+  const std::vector<uint16_t>& keys = device.ports[port - 1U].config.pkeys;
+  if (index < 0 || static_cast<size_t>(index) >= keys.size()) return -1;
+  *key = htobe16(keys[static_cast<size_t>(index)]);
   return 0;
 }
 

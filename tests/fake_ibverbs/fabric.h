@@ -18,7 +18,10 @@ using Duration = std::chrono::nanoseconds;
 struct PortConfig {
   int rail = 0;  ///< Ports of one number reach each other.
   bool infiniband = false;
-  std::string ipv4{};    ///< RoCE. Empty: 10.<rail>.<device>.<host + 1>.
+  uint64_t subnet_prefix = 0xfe80ULL << 48;  ///< InfiniBand.
+  std::vector<uint16_t> pkeys{0xffff};       ///< InfiniBand.
+  bool grh_required = false;                 ///< InfiniBand: as a virtual function says of its port.
+  std::string ipv4{};                        ///< RoCE. Empty: 10.<rail>.<device>.<host + 1>.
   bool roce_v1 = false;  ///< Each GID once more, before, as RoCE v1: the table of a ConnectX.
   uint32_t ifindex = 1;  ///< RoCE: ndev_ifindex of its GIDs.
   ibv_mtu mtu = IBV_MTU_4096;

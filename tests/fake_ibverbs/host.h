@@ -34,6 +34,7 @@ class FakeIbverbs final : public drivers::Ibverbs {
   int QueryDevice(ibv_context* context, ibv_device_attr* attr) override;
   int QueryPort(ibv_context* context, uint8_t port, ibv_port_attr* attr) override;
   int QueryGid(ibv_context* context, uint8_t port, uint32_t index, ibv_gid_entry* entry) override;
+  int QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) override;
   int GetAsyncEvent(ibv_context* context, ibv_async_event* event) override;
   void AckAsyncEvent(ibv_async_event* event) override;
 

@@ -46,7 +46,9 @@ bool IsMapped(const ibv_gid& gid) {
 
 /// Whether this port has a way to that address: Ethernet resolves it now, InfiniBand finds out later.
 int CheckRoute(const Core& core, const Port& port, const ibv_ah_attr& route) {
-  if (route.is_global == 0) return port.config.infiniband && route.dlid != 0 ? 0 : EINVAL;
+  if (route.is_global == 0) {
+    return port.config.infiniband && route.dlid != 0 && !port.config.grh_required ? 0 : EINVAL;
+  }
   if (route.grh.sgid_index >= port.gids.size()) return EINVAL;
   if (port.config.infiniband) return 0;
   const ibv_gid_entry& source = port.gids[route.grh.sgid_index];
@@ -68,7 +70,9 @@ int CheckRoute(const Core& core, const Port& port, const ibv_ah_attr& route) {
 int CheckValues(const Core& core, const Qp& qp, const ibv_qp_attr& attr, int mask) {
   const Device& device = *qp.owner;
   if ((mask & IBV_QP_PORT) != 0 && (attr.port_num == 0 || attr.port_num > device.ports.size())) return EINVAL;
-  if ((mask & IBV_QP_PKEY_INDEX) != 0 && attr.pkey_index != 0) return EINVAL;
+  if ((mask & IBV_QP_PKEY_INDEX) != 0 &&
+      attr.pkey_index >= device.ports[(mask & IBV_QP_PORT) != 0 ? attr.port_num - 1U : 0].config.pkeys.size())
+    return EINVAL;
   if ((mask & IBV_QP_TIMEOUT) != 0 && attr.timeout > 31) return EINVAL;
   if ((mask & IBV_QP_RETRY_CNT) != 0 && attr.retry_cnt > 7) return EINVAL;
   if ((mask & IBV_QP_RNR_RETRY) != 0 && attr.rnr_retry > 7) return EINVAL;

@@ -35,6 +35,8 @@ class Ibverbs {
   virtual int QueryPort(ibv_context* context, uint8_t port, ibv_port_attr* attr) = 0;
   /// One entry of a port's GID table, with its kind and its network interface. ENODATA: an empty entry.
   virtual int QueryGid(ibv_context* context, uint8_t port, uint32_t index, ibv_gid_entry* entry) = 0;
+  /// One entry of an InfiniBand port's P_Key table.
+  virtual int QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) = 0;
   /// Blocks unless context->async_fd was made non-blocking.
   virtual int GetAsyncEvent(ibv_context* context, ibv_async_event* event) = 0;
   virtual void AckAsyncEvent(ibv_async_event* event) = 0;

@@ -29,6 +29,7 @@ struct Symbols {
   decltype(&::ibv_query_device) query_device = nullptr;
   decltype(&::ibv_query_port) query_port = nullptr;
   decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
+  decltype(&::ibv_query_pkey) query_pkey = nullptr;
   decltype(&::ibv_get_async_event) get_async_event = nullptr;
   decltype(&::ibv_ack_async_event) ack_async_event = nullptr;
   decltype(&::ibv_alloc_pd) alloc_pd = nullptr;
@@ -85,6 +86,7 @@ std::string FindAll(void* library, Symbols& symbols) {
   finder.Need("ibv_query_device", symbols.query_device);
   finder.Need("ibv_query_port", symbols.query_port);
   finder.Need("_ibv_query_gid_ex", symbols.query_gid_ex);
+  finder.Need("ibv_query_pkey", symbols.query_pkey);
   finder.Need("ibv_get_async_event", symbols.get_async_event);
   finder.Need("ibv_ack_async_event", symbols.ack_async_event);
   finder.Need("ibv_alloc_pd", symbols.alloc_pd);
@@ -142,6 +144,9 @@ class LoadedIbverbs final : public Ibverbs {
   }
   int QueryGid(ibv_context* context, uint8_t port, uint32_t index, ibv_gid_entry* entry) override {
     return symbols_.query_gid_ex(context, port, index, entry, 0, sizeof *entry);
+  }
+  int QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) override {
+    return symbols_.query_pkey(context, port, index, key);
   }
   int GetAsyncEvent(ibv_context* context, ibv_async_event* event) override {
     return symbols_.get_async_event(context, event);

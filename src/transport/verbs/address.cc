@@ -5,22 +5,27 @@
 
 #include "base/strings.h"
 #include "topology/gid.h"
+#include "topology/pkey.h"
 
 namespace weightcast::transport::verbs {
 namespace {
 
-constexpr uint8_t kVersion = 2;
+constexpr uint8_t kVersion = 3;
+/// What is true of an address.
+constexpr uint8_t kInfiniBand = 1;
+constexpr uint8_t kGrh = 2;
 constexpr uint32_t kNumbers = 1U << 24;
 constexpr uint8_t kMtu256 = 1;
 constexpr uint8_t kMtu4096 = 5;
 
 void Put(ByteWriter& out, const Address& address) {
-  out.Put(static_cast<uint8_t>(address.infiniband));
+  out.Put(static_cast<uint8_t>((address.infiniband ? kInfiniBand : 0) | (address.grh ? kGrh : 0)));
   out.Put(address.mtu);
   out.Put(address.reads);
   out.Put(address.lid);
   out.PutRaw({reinterpret_cast<const char*>(address.gid.data()), address.gid.size()});
   out.Put(address.subnet_bits);
+  out.Put(address.pkey);
 }
 
 void Put(ByteWriter& out, const QueueName& queue) {
@@ -49,9 +54,10 @@ class Parser {
 
   Address GetAddress() {
     Address address;
-    const auto infiniband = Get<uint8_t>();
-    Require(infiniband <= 1);
-    address.infiniband = infiniband == 1;
+    const auto facts = Get<uint8_t>();
+    Require(facts <= (kInfiniBand | kGrh));
+    address.infiniband = (facts & kInfiniBand) != 0;
+    address.grh = (facts & kGrh) != 0;
     address.mtu = Get<uint8_t>();
     Require(address.mtu >= kMtu256 && address.mtu <= kMtu4096);
     address.reads = Get<uint8_t>();
@@ -60,6 +66,7 @@ class Parser {
     if (in_.ok()) std::memcpy(address.gid.data(), gid.data(), gid.size());
     address.subnet_bits = Get<uint8_t>();
     Require(address.subnet_bits <= 128);
+    address.pkey = Get<uint16_t>();
     return address;
   }
   QueueName GetQueue() {
@@ -89,10 +96,23 @@ Status CheckVersion(uint8_t version) {
 
 }  // namespace
 
-bool SameKind(const Address& x, const Address& y) { return x.infiniband == y.infiniband; }
+std::string WhyApart(const Address& x, const Address& y) {
+  const auto between = [&] { return StrCat(ToString(x), " and ", ToString(y)); };
+  if (x.infiniband != y.infiniband) return StrCat(between(), " are not of one kind: InfiniBand and RoCE");
+  if (!x.infiniband) return {};
+  if (!SameSubnet(x, y)) {
+    return StrCat(between(),
+                  " are in InfiniBand subnets of different prefixes, between which we know no road");
+  }
+  if (((x.pkey ^ y.pkey) & ~topology::kFullMember) == 0 && ((x.pkey | y.pkey) & topology::kFullMember) != 0)
+    return {};
+  return StrCat(
+      between(), " are in no common InfiniBand partition of which one is a full member, with P_Keys ",
+      topology::PkeyText(x.pkey), " and ", topology::PkeyText(y.pkey), "; choose one by the setting pkey");
+}
 
 bool SameSubnet(const Address& x, const Address& y) {
-  if (!SameKind(x, y) || x.subnet_bits != y.subnet_bits) return false;
+  if (x.infiniband != y.infiniband || x.subnet_bits != y.subnet_bits) return false;
   const size_t whole = x.subnet_bits / 8;
   if (!std::equal(x.gid.begin(), x.gid.begin() + static_cast<std::ptrdiff_t>(whole), y.gid.begin()))
     return false;

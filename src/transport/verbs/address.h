@@ -22,14 +22,16 @@ struct Address {
   uint8_t mtu = 0;          ///< enum ibv_mtu of what is active.
   uint8_t reads = 0;        ///< Reads of a peer that one queue pair serves at once.
   uint16_t lid = 0;         ///< InfiniBand.
+  bool grh = false;         ///< InfiniBand: it is reached only with a global route header.
+  uint16_t pkey = 0;        ///< InfiniBand.
   Gid gid{};
   uint8_t subnet_bits = 0;  ///< How many leading bits of `gid` are the same for all on its subnet.
 };
 
 /// One subnet: packets go there directly.
 bool SameSubnet(const Address& x, const Address& y);
-/// Both speak the same protocol: there may be a road, over routers.
-bool SameKind(const Address& x, const Address& y);
+/// Why there can be no road between them, for a person; empty: there may be one, on RoCE over routers.
+std::string WhyApart(const Address& x, const Address& y);
 /// "10.0.0.1", "fe80::1" or "LID 7".
 std::string ToString(const Address& address);
 

@@ -141,6 +141,7 @@ class Link final : private Lane::Host, private Control::Host {
   /// How many of a rail on this NIC: fewer as peers grow.
   [[nodiscard]] uint32_t DataQueuesOf(const Nic& nic) const;
   Status MakeLanes(const std::vector<uint32_t>& counts);
+  [[nodiscard]] std::string WhyNone(const Offer& offer) const;
   [[nodiscard]] std::vector<Meeting> PairNics(const Offer& offer) const;
   [[nodiscard]] Result<Queues> MakeRail(Nic& nic, const Address& peer,
                                         std::span<const QueueName> names) const;

@@ -87,12 +87,19 @@ Result<std::string> Link::MakeOffer() {
   return Encode(offer);
 }
 
+std::string Link::WhyNone(const Offer& offer) const {
+  const auto up = std::ranges::find_if(nics_, [](const auto& nic) { return nic->up(); });
+  if (up == nics_.end()) return "no RDMA port is up";
+  return StrCat("none of the peer's RDMA ports can be reached from one of ours; of the first ones, ",
+                WhyApart(offer.nics.front().address, (*up)->address()));
+}
+
 /// For each NIC of the offer one of ours that it reaches. On one subnet if any pair is; those that this link,
 /// and then all links, use least. A second time only while there are queue pairs enough for all.
 std::vector<Link::Meeting> Link::PairNics(const Offer& offer) const {
   const auto reaches = [&](const OfferedNic& theirs, const Nic& ours, bool routed) {
-    return ours.up() &&
-           (routed ? SameKind(theirs.address, ours.address()) : SameSubnet(theirs.address, ours.address()));
+    return ours.up() && WhyApart(theirs.address, ours.address()).empty() &&
+           (routed || SameSubnet(theirs.address, ours.address()));
   };
   const bool routed = std::ranges::none_of(offer.nics, [&](const OfferedNic& theirs) {
     return std::ranges::any_of(nics_, [&](const auto& ours) { return reaches(theirs, *ours, false); });
@@ -166,9 +173,7 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
   Answer answer{.cookie = own_cookie_, .rails = {}};
   std::vector<uint32_t> counts;
   std::vector<Queues> made;
-  Status last(Code::kUnavailable,
-              StrCat("none of the peer's RDMA ports, ", ToString(offer.nics.front().address),
-                     " first, is of a kind that one of ours can reach"));
+  Status last(Code::kUnavailable, WhyNone(offer));
   const std::vector<Meeting> meetings = PairNics(offer);
   std::vector<size_t> taken(offer.nics.size(), 0);
   for (size_t i = 0; i < meetings.size(); ++i) {

@@ -12,6 +12,7 @@
 #include "base/strings.h"
 #include "topology/device_file.h"
 #include "topology/gid.h"
+#include "topology/pkey.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -52,6 +53,7 @@ Result<std::unique_ptr<Nic>> Nic::Open(std::shared_ptr<Ibverbs> api, ibv_device*
 
 Status Nic::Init(ibv_device* device, const Settings& settings) {
   gid_setting_ = settings.gid_index;
+  pkey_setting_ = settings.pkey;
   name_ = device->name;
   context_ = api_->OpenDevice(device);
   if (context_ == nullptr)
@@ -132,12 +134,17 @@ Status Nic::ReadAddress() {
   found.infiniband = attr.link_layer != IBV_LINK_LAYER_ETHERNET;
   found.mtu = static_cast<uint8_t>(attr.active_mtu);
   found.lid = attr.lid;
+  found.grh = found.infiniband && (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
   found.reads = static_cast<uint8_t>(std::clamp(limits_.max_qp_rd_atom, 1, kReads));
   auto gid = topology::ChooseGid(*api_, context_, port_, attr, gid_setting_);
   if (!gid.ok()) return {gid.status().code(), StrCat(name_, ": ", gid.status().message())};
   found.gid = gid->gid;
   found.subnet_bits = gid->subnet_bits;
+  const auto pkey = topology::ChoosePkey(*api_, context_, port_, attr, pkey_setting_);
+  if (!pkey.ok()) return {pkey.status().code(), StrCat(name_, ": ", pkey.status().message())};
+  found.pkey = pkey->key;
   gid_index_ = gid->index;
+  pkey_index_ = pkey->index;
   address_ = found;
   return Status::Ok();
 }

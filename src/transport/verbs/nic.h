@@ -41,6 +41,7 @@ class Nic {
   [[nodiscard]] uint8_t index() const { return index_; }
   [[nodiscard]] const Address& address() const { return address_; }
   [[nodiscard]] uint8_t gid_index() const { return gid_index_; }
+  [[nodiscard]] uint16_t pkey_index() const { return pkey_index_; }
   [[nodiscard]] uint8_t port() const { return port_; }
   /// Its port is up and the device is alive.
   [[nodiscard]] bool up() const { return up_ && !dead_; }
@@ -126,6 +127,7 @@ class Nic {
   uint8_t index_;
   std::string name_;
   std::string gid_setting_;
+  std::string pkey_setting_;
   ibv_context* context_ = nullptr;
   ibv_device_attr limits_{};
   ibv_pd* domain_ = nullptr;
@@ -134,6 +136,7 @@ class Nic {
   ibv_srq* receives_ = nullptr;
   Address address_;
   uint8_t gid_index_ = 0;
+  uint16_t pkey_index_ = 0;
   bool up_ = false;
   std::atomic<bool> dead_ = false;  ///< Read by any thread.
   bool polling_ = false;

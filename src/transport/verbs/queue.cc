@@ -104,6 +104,7 @@ Status Queue::ToInit() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = nic_.port();
+  attr.pkey_index = nic_.pkey_index();
   attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   const int error = nic_.api().ModifyQp(queue_, &attr,
                                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -115,8 +116,8 @@ ibv_ah_attr Queue::Path(const Address& peer, const Settings& settings) const {
   path.port_num = nic_.port();
   path.sl = static_cast<uint8_t>(settings.service_level);
   path.dlid = peer.lid;
-  // On InfiniBand a GID is needed only across subnets.
-  if (!peer.infiniband || !SameSubnet(peer, nic_.address())) {
+  // Within an InfiniBand subnet only some ports want it: 40 bytes a packet.
+  if (!peer.infiniband || peer.grh || nic_.address().grh) {
     path.is_global = 1;
     std::copy(peer.gid.begin(), peer.gid.end(), path.grh.dgid.raw);
     path.grh.sgid_index = nic_.gid_index();
@@ -128,6 +129,8 @@ ibv_ah_attr Queue::Path(const Address& peer, const Settings& settings) const {
 
 Status Queue::Connect(const Address& peer, const QueueName& name, const Settings& settings) {
   if (nic_.dead()) return nic_.why_down();
+  if (std::string apart = WhyApart(peer, nic_.address()); !apart.empty())
+    return {Code::kUnavailable, StrCat(nic_.name(), ": ", apart)};
   const TimePoint began = Clock::now();
   if (const auto wait = nic_.lost_peers().Wait(peer.gid, began); wait && !peer.infiniband) {
     return {Code::kUnavailable, StrCat(nic_.name(), ": no road to ", ToString(peer), ", looked for again in ",

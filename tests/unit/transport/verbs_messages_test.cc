@@ -145,6 +145,8 @@ Address RoceAt(uint8_t a, uint8_t b, uint8_t c, uint8_t d, uint8_t bits) {
           .mtu = 5,
           .reads = 16,
           .lid = 0,
+          .grh = false,
+          .pkey = 0,
           .gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d},
           .subnet_bits = static_cast<uint8_t>(96 + bits)};
 }
@@ -157,6 +159,8 @@ TEST(VerbsAddressTest, KnowsItsSubnet) {
   Address infiniband = RoceAt(10, 0, 0, 1, 24);
   infiniband.infiniband = true;
   EXPECT_FALSE(SameSubnet(RoceAt(10, 0, 0, 1, 24), infiniband));
+  EXPECT_NE(WhyApart(RoceAt(10, 0, 0, 1, 24), infiniband), "");
+  EXPECT_EQ(WhyApart(RoceAt(10, 0, 0, 1, 24), RoceAt(10, 0, 1, 1, 24)), "");
   EXPECT_EQ(ToString(RoceAt(10, 0, 0, 1, 24)), "10.0.0.1");
 }
 

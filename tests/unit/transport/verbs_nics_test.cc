@@ -7,6 +7,7 @@
 namespace weightcast::transport::verbs {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -28,6 +29,14 @@ Settings WithNics(std::string_view nics) {
 
 class VerbsNicsTest : public VerbsPairTest {
  protected:
+  /// What it says to an offer of a's.
+  Status AnswerOfB() {
+    const LinkId link{++last_link_};
+    const TimePoint deadline = Clock::now() + 20s;
+    const auto offer = a.side->transport().OpenLink(link, Role::kInitiator, b.side->self(), "", deadline);
+    Require(offer.ok(), offer.status().message());
+    return b.side->transport().OpenLink(link, Role::kResponder, a.side->self(), *offer, deadline).status();
+  }
   void ExpectLanes(uint32_t lanes) {
     EXPECT_EQ(a.side->ready[Pair::kA], lanes);
     EXPECT_EQ(b.side->ready[Pair::kB], lanes);
@@ -47,6 +56,9 @@ class VerbsNicsTest : public VerbsPairTest {
     return world.fabric.CountersOf(*node.host, device).bytes_received;
   }
   [[nodiscard]] std::string DescribeA() const { return a.side->transport().Describe(Pair::kA); }
+
+ private:
+  uint32_t last_link_ = 100;
 };
 
 TEST_F(VerbsNicsTest, OneMeetsTwo) {
@@ -161,12 +173,63 @@ TEST_F(VerbsNicsTest, InfiniBandDoesNotMeetEthernet) {
   infiniband.devices[0].ports[0].infiniband = true;
   a = world.Start(infiniband);
   b = world.Start(Nics(1));
-  const auto offer =
-      a.side->transport().OpenLink(Pair::kA, Role::kInitiator, b.side->self(), "", Clock::now() + 20s);
-  const auto answer =
-      b.side->transport().OpenLink(Pair::kB, Role::kResponder, a.side->self(), *offer, Clock::now() + 20s);
-  EXPECT_EQ(answer.status().code(), Code::kUnavailable);
-  EXPECT_THAT(answer.status().message(), HasSubstr("LID"));
+  EXPECT_EQ(AnswerOfB().code(), Code::kUnavailable);
+  EXPECT_THAT(AnswerOfB().message(), HasSubstr("InfiniBand and RoCE"));
+}
+
+/// One InfiniBand port that is in these partitions.
+fake::HostConfig Partitioned(std::vector<uint16_t> keys) {
+  fake::HostConfig config = Nics(1);
+  config.devices[0].ports[0].infiniband = true;
+  config.devices[0].ports[0].pkeys = std::move(keys);
+  return config;
+}
+
+TEST_F(VerbsNicsTest, AFullMemberOfAPartitionComesBeforeALimitedOne) {
+  Join(Partitioned({0x7fff, 0x8001}), Partitioned({0x7fff, 0, 0x8001}));
+  ExpectWorks();
+  Join(Partitioned({0x7fff}), Partitioned({0xffff}));
+  ExpectWorks();
+}
+
+TEST_F(VerbsNicsTest, PartitionsThatDifferAreRefusedAndTheSettingChooses) {
+  const auto join = [&](uint16_t last) {
+    a = world.Start(Partitioned({0x7fff, 0x8001, 0x8002}));
+    b = world.Start(Partitioned({0x7fff, 0x8002, last}));
+    return AnswerOfB().message();
+  };
+  EXPECT_THAT(join(0x8001), AllOf(HasSubstr("0x8001 and 0x8002"), HasSubstr("setting pkey")));
+  Settings settings = World::OwnSettings();
+  settings.pkey = "0x8001";
+  Join(Partitioned({0x7fff, 0x8001, 0x8002}), Partitioned({0x7fff, 0x8002, 0x0001}), settings);
+  ExpectWorks();
+  a = world.Start(Partitioned({0x7fff, 0x8002}), settings);
+  const auto offer = a.side->transport().OpenLink(Pair::kA, Role::kInitiator, 1, "", Clock::now() + 20s);
+  EXPECT_THAT(offer.status().message(), AllOf(HasSubstr("no 0x8001 (setting pkey) but 0x7fff, 0x8002")));
+}
+
+TEST_F(VerbsNicsTest, TwoLimitedMembersAreRefused) {
+  a = world.Start(Partitioned({0x7fff}));
+  b = world.Start(Partitioned({0x7fff}));
+  EXPECT_THAT(AnswerOfB().message(), HasSubstr("0x7fff and 0x7fff"));
+}
+
+TEST_F(VerbsNicsTest, APortThatWantsAGlobalRouteHeaderGetsIt) {
+  fake::HostConfig function = Partitioned({0xffff});
+  function.devices[0].ports[0].grh_required = true;
+  const fake::HostConfig whole = Partitioned({0xffff});
+  for (const auto& [one, other] : {std::pair(function, whole), std::pair(whole, function)}) {
+    Join(one, other);
+    ExpectWorks();
+  }
+}
+
+TEST_F(VerbsNicsTest, InfiniBandSubnetsDoNotMeet) {
+  fake::HostConfig other = Partitioned({0xffff});
+  other.devices[0].ports[0].subnet_prefix = 0xfec0ULL << 48;
+  a = world.Start(other);
+  b = world.Start(Partitioned({0xffff}));
+  EXPECT_THAT(AnswerOfB().message(), HasSubstr("subnets of different prefixes"));
 }
 
 fake::HostConfig TwoPorts() {
