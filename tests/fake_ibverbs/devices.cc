@@ -42,12 +42,15 @@ void Add(Port& port, uint32_t number, const ibv_gid& gid, ibv_gid_type type) {
   port.gids.push_back({gid, index, number, static_cast<uint32_t>(type), ifindex});
 }
 
+}  // namespace
+
 Port MakePort(const PortConfig& config, uint32_t number, const Device& device, unsigned device_index) {
   Port port{.config = config, .link = Link::kUp, .lid = 0, .gids = {}};
   const auto host = static_cast<unsigned>(device.host->number);
   const uint64_t guid = device.guid + number;
   if (config.infiniband) {
-    port.lid = static_cast<uint16_t>(1 + host * 64 + device_index * 4 + number);
+    const auto own = static_cast<uint16_t>(1 + host * 64 + device_index * 4 + number);
+    port.lid = config.lid != 0 ? config.lid : own;
     Add(port, number, LinkLocal(guid, config.subnet_prefix), IBV_GID_TYPE_IB);
     return port;
   }
@@ -57,6 +60,8 @@ Port MakePort(const PortConfig& config, uint32_t number, const Device& device, u
   }
   return port;
 }
+
+namespace {
 
 std::unique_ptr<Device> MakeDevice(Host& host, const DeviceConfig& config, unsigned index) {
   auto device = std::make_unique<Device>();

@@ -120,6 +120,17 @@ void Fabric::SetLink(const drivers::Ibverbs& host, int device, Link link, uint8_
   core_->Kick();
 }
 
+void Fabric::SetPort(const drivers::Ibverbs& host, int device, const PortConfig& config, uint8_t port) {
+  const std::lock_guard lock(core_->mutex);
+  Device& owner = Of(host, device);
+  Port& mine = owner.ports.at(port - 1U);
+  const Link link = mine.link;
+  mine = MakePort(config, port, owner, static_cast<unsigned>(device));
+  mine.link = link;
+  PushPortEvent(*core_, owner, IBV_EVENT_GID_CHANGE, port);
+  if (config.infiniband) PushPortEvent(*core_, owner, IBV_EVENT_LID_CHANGE, port);
+}
+
 void Fabric::Kill(const drivers::Ibverbs& host) {
   const std::lock_guard lock(core_->mutex);
   Of(host).dead = true;

@@ -18,6 +18,7 @@ using Duration = std::chrono::nanoseconds;
 struct PortConfig {
   int rail = 0;  ///< Ports of one number reach each other.
   bool infiniband = false;
+  uint16_t lid = 0;                          ///< InfiniBand. 0: one of its own.
   uint64_t subnet_prefix = 0xfe80ULL << 48;  ///< InfiniBand.
   std::vector<uint16_t> pkeys{0xffff};       ///< InfiniBand.
   bool grh_required = false;                 ///< InfiniBand: as a virtual function says of its port.
@@ -170,6 +171,8 @@ class Fabric {
   /// never comes: RETRY_EXC. With `landed` less than its length only its first bytes land, and no immediate.
   void DropAck(const drivers::Ibverbs& host, int nth = 1, size_t landed = SIZE_MAX);
   void SetLink(const drivers::Ibverbs& host, int device, Link link, uint8_t port = 1);
+  /// The port has another address, or MTU, and says so: GID_CHANGE, and on InfiniBand LID_CHANGE.
+  void SetPort(const drivers::Ibverbs& host, int device, const PortConfig& config, uint8_t port = 1);
   /// The process is dead: its queue pairs and regions are gone without a word, what it had posted never
   /// moves. Of its own calls those that make or post something fail with EIO; the others work, so that it can
   /// be taken down.

@@ -215,6 +215,9 @@ struct Port {
   std::vector<ibv_gid_entry> gids;
 };
 
+/// devices.cc
+Port MakePort(const PortConfig& config, uint32_t number, const Device& device, unsigned device_index);
+
 struct Device : ibv_device {
   Host* host = nullptr;
   DeviceConfig config;

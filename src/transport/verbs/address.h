@@ -26,6 +26,7 @@ struct Address {
   uint16_t pkey = 0;        ///< InfiniBand.
   Gid gid{};
   uint8_t subnet_bits = 0;  ///< How many leading bits of `gid` are the same for all on its subnet.
+  bool operator==(const Address&) const = default;
 };
 
 /// One subnet: packets go there directly.

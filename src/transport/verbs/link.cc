@@ -106,6 +106,8 @@ void Link::OnControl(const ControlMessage& message) {
     OnQueueOffer(*offer);
   } else if (const auto* answer = std::get_if<QueueAnswer>(&message)) {
     OnQueueAnswer(*answer);
+  } else if (const auto* address = std::get_if<NewAddress>(&message)) {
+    OnNewAddress(*address);
   } else {
     GoDown({Code::kUnavailable, "the peer has closed the link"});
   }

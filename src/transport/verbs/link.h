@@ -83,6 +83,7 @@ class Link final : private Lane::Host, private Control::Host {
     uint8_t nic = 0;
     uint8_t peer_nic = 0;
     Address peer;
+    Address own;  ///< As the peer knows it.
   };
   /// Of one rail, control first.
   using Queues = std::vector<std::unique_ptr<Queue>>;
@@ -173,6 +174,9 @@ class Link final : private Lane::Host, private Control::Host {
   }
   void PlanNext(Life& life, TimePoint now);
   void OfferNext(uint32_t queue);
+  /// The peer needs it to connect to what is made next.
+  void TellAddress(uint32_t rail);
+  void OnNewAddress(const NewAddress& message);
   void OnQueueOver(const QueueOver& message);
   void OnQueueOffer(const QueueOffer& message);
   void OnQueueAnswer(const QueueAnswer& message);
@@ -227,6 +231,7 @@ class Link final : private Lane::Host, private Control::Host {
   /// Initiator, until it is established: by NIC, what was offered.
   struct Offered {
     uint8_t nic = 0;
+    Address address;
     Queues queues;
   };
   std::vector<Offered> offered_;

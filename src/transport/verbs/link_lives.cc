@@ -127,7 +127,32 @@ void Link::OfferNext(uint32_t queue) {
   life.began = Clock::now();
   life.waiting = std::move(*made);
   const QueueName name = life.waiting->name();
+  TellAddress(life.rail);
   Say(QueueOffer{static_cast<uint16_t>(queue), life.number, name.number, name.psn});
+}
+
+void Link::TellAddress(uint32_t rail) {
+  const Address& now = nics_[rails_[rail].nic]->address();
+  if (now == rails_[rail].own) return;
+  rails_[rail].own = now;
+  Say(NewAddress{.rail = static_cast<uint8_t>(rail),
+                 .facts = static_cast<uint8_t>(now.mtu | (now.grh ? kAddressGrh : 0)),
+                 .reads = now.reads,
+                 .lid = now.lid,
+                 .pkey = now.pkey,
+                 .gid = now.gid});
+}
+
+void Link::OnNewAddress(const NewAddress& message) {
+  if (message.rail >= rails_.size())
+    return GoDown({Code::kProtocol, "the peer has a new address on a rail that is not there"});
+  Address& peer = rails_[message.rail].peer;
+  peer.mtu = message.facts & ~kAddressGrh;
+  peer.grh = (message.facts & kAddressGrh) != 0;
+  peer.reads = message.reads;
+  peer.lid = message.lid;
+  peer.pkey = message.pkey;
+  peer.gid = message.gid;
 }
 
 void Link::OnQueueOver(const QueueOver& message) {
@@ -159,6 +184,7 @@ void Link::OnQueueOffer(const QueueOffer& message) {
     return Say(QueueOver{message.queue, message.life});
   }
   const QueueName name = (*made)->name();
+  TellAddress(life.rail);
   BeginQueue(message.queue, std::move(*made), /*probe=*/false);
   Say(QueueAnswer{message.queue, message.life, name.number, name.psn});
 }

@@ -64,7 +64,7 @@ Result<std::string> Link::MakeOffer() {
       last = nic->why_down();
       continue;
     }
-    Offered made{.nic = nic->index(), .queues = {}};
+    Offered made{.nic = nic->index(), .address = nic->address(), .queues = {}};
     uint32_t wanted = 1 + DataQueuesOf(*nic);
     // Our only NIC may meet two of the peer's: then another one is for control.
     if (up == 1 && wanted > 2 && wanted <= kMaxLanes && !nic->Crowded(wanted + 1)) ++wanted;
@@ -198,7 +198,8 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
                       .data = {}};
     for (size_t place = 1; place < rail->size(); ++place) told.data.push_back((*rail)[place]->name());
     taken[meeting.offered] += rail->size();
-    rails_.push_back({.nic = nic.index(), .peer_nic = offered.index, .peer = offered.address});
+    rails_.push_back(
+        {.nic = nic.index(), .peer_nic = offered.index, .peer = offered.address, .own = nic.address()});
     counts.push_back(static_cast<uint32_t>(told.data.size()));
     answer.rails.push_back(std::move(told));
     made.push_back(std::move(*rail));
@@ -233,7 +234,8 @@ Status Link::Establish(std::string_view blob) {
   peer_cookie_ = answer.cookie;
   rails_.clear();
   for (const AnsweredRail& rail : answer.rails) {
-    rails_.push_back({.nic = offered_[rail.offered].nic, .peer_nic = rail.nic, .peer = rail.address});
+    const Offered& own = offered_[rail.offered];
+    rails_.push_back({.nic = own.nic, .peer_nic = rail.nic, .peer = rail.address, .own = own.address});
   }
   WC_RETURN_IF_ERROR(MakeLanes(counts));
   state_ = State::kProbing;

@@ -1,5 +1,7 @@
 #include "transport/verbs/messages.h"
 
+#include <infiniband/verbs.h>
+
 #include <array>
 #include <cstring>
 #include <tuple>
@@ -28,6 +30,7 @@ auto Fields(QueueOver& m) { return std::tie(m.queue, m.life); }
 auto Fields(QueueOffer& m) { return std::tie(m.queue, m.life, m.number, m.psn); }
 auto Fields(QueueAnswer& m) { return std::tie(m.queue, m.life, m.number, m.psn); }
 auto Fields(Bye&) { return std::tie(); }
+auto Fields(NewAddress& m) { return std::tie(m.rail, m.facts, m.reads, m.lid, m.pkey, m.gid); }
 
 class Writer {
  public:
@@ -90,6 +93,10 @@ bool InRange(const ControlMessage& control) {
           if (message.lease == 0 || message.lease >= kLeases) return false;
         }
         if constexpr (requires { message.grant; }) return IsGrant(message.grant);
+        if constexpr (requires { message.facts; }) {
+          const uint8_t mtu = message.facts & ~kAddressGrh;
+          return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096;
+        }
         if constexpr (requires { message.number; })
           return message.number < 1U << 24 && message.psn < 1U << 24;
         return true;

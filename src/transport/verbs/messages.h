@@ -68,6 +68,17 @@ struct QueueOver {
   uint16_t queue = 0;
   uint32_t life = 0;
 };
+/// The sender's port on this rail has another address now, for the queue pairs that are made from here on.
+/// What is left out does not change, or is not needed to connect.
+struct NewAddress {
+  uint8_t rail = 0;
+  uint8_t facts = 0;  ///< enum ibv_mtu; and kAddressGrh.
+  uint8_t reads = 0;
+  uint16_t lid = 0;
+  uint16_t pkey = 0;
+  std::array<uint8_t, 16> gid{};
+};
+inline constexpr uint8_t kAddressGrh = 0x80;
 /// The initiator's end of the next life. The responder answers with its own, or with QueueOver.
 struct QueueOffer {
   uint16_t queue = 0;
@@ -85,7 +96,7 @@ struct QueueAnswer {
 struct Bye {};
 
 using ControlMessage = std::variant<Start, Started, GrantOpened, AskGrant, GrantClosed, RevokeGrant,
-                                    RegionOver, Fenced, QueueOver, QueueOffer, QueueAnswer, Bye>;
+                                    RegionOver, Fenced, QueueOver, QueueOffer, QueueAnswer, Bye, NewAddress>;
 /// A control message with its place among those of its link and direction.
 struct Numbered {
   uint64_t cookie = 0;  ///< The receiver's.

@@ -124,6 +124,7 @@ TEST_F(VerbsHostileTest, WhatCannotBeEndsTheLink) {
                                   QueueOffer{1, 2, 3, 4},   // It is up.
                                   QueueOffer{99, 2, 3, 4},  // It is not there.
                                   QueueAnswer{1, 1, 3, 4},  // Nothing was offered.
+                                  NewAddress{.rail = 9, .facts = 5},
                                   Bye{}};
   uint32_t link = 100;
   for (const ControlMessage& message : fatal) {

@@ -25,7 +25,8 @@ std::vector<Message> Examples() {
                                      QueueOver{5, 6},
                                      QueueOffer{7, 8, 0xffffff, 10},
                                      QueueAnswer{7, 8, 9, 0xffffff},
-                                     Bye{}};
+                                     Bye{},
+                                     NewAddress{.rail = 1, .facts = 0x85, .lid = 2, .gid = {3}}};
   for (const ControlMessage& control : controls) {
     examples.emplace_back(Numbered{.cookie = 11, .number = 12, .message = control});
   }
@@ -69,6 +70,8 @@ TEST(VerbsMessagesTest, WhatIsOutOfRangeIsRefused) {
   EXPECT_FALSE(control(GrantOpened{{.slot = 1, .id = 0}, 1}));
   EXPECT_FALSE(control(GrantOpened{kGrant, 0}));
   EXPECT_FALSE(control(GrantOpened{kGrant, 2048}));
+  EXPECT_FALSE(control(NewAddress{.facts = 0}));
+  EXPECT_FALSE(control(NewAddress{.facts = 6}));
   EXPECT_FALSE(control(QueueOffer{1, 1, 1U << 24, 0}));
   EXPECT_FALSE(control(QueueAnswer{1, 1, 0, 1U << 24}));
   EXPECT_FALSE(

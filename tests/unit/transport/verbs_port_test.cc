@@ -108,6 +108,40 @@ TEST_P(VerbsPortSideTest, ALinkThatGoesDownIsCarriedByTheOtherAndComesBack) {
 INSTANTIATE_TEST_SUITE_P(Sides, VerbsPortSideTest, ::testing::Bool(),
                          [](const auto& side) { return side.param ? "Writer" : "Target"; });
 
+/// What is made after a port's address has changed meets the new one.
+class VerbsAddressChangeTest : public VerbsPairTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  void ExpectComesBack(fake::HostConfig config, const fake::PortConfig& next) {
+    Join(config, config);
+    const Node& node = GetParam() ? a : b;
+    world.fabric.SetPort(*node.host, 0, next);
+    for (const uint32_t lane : {0, 2}) {  // Towards the old one.
+      std::vector<Op> ops{GetParam() ? WriteOf(b, back, 0, 4096) : WriteOf(a, remote, 0, 4096)};
+      (GetParam() ? b : a).side->TryPost(GetParam() ? Pair::kB : Pair::kA, lane, ops);
+    }
+    ASSERT_TRUE(Until([&] { return a.side->lanes_down.size() == 2 && b.side->lanes_down.size() == 2; }));
+    ASSERT_TRUE(Until([&] { return a.side->lanes_up.size() == 2 && b.side->lanes_up.size() == 2; }));
+    for (uint32_t lane = 0; lane < 4; ++lane) ExpectWorks(lane);
+  }
+};
+
+TEST_P(VerbsAddressChangeTest, AnotherGidIsMet) {
+  fake::PortConfig next = Nics(1).devices[0].ports[0];
+  next.ipv4 = "10.0.0.77";
+  next.mtu = IBV_MTU_1024;
+  ExpectComesBack(Nics(2), next);
+}
+
+TEST_P(VerbsAddressChangeTest, AnotherLidIsMet) {
+  fake::HostConfig config = Nics(2);
+  for (auto& device : config.devices) device.ports[0].infiniband = true;
+  fake::PortConfig next = config.devices[0].ports[0];
+  next.lid = 1000;
+  ExpectComesBack(config, next);
+}
+INSTANTIATE_TEST_SUITE_P(Sides, VerbsAddressChangeTest, ::testing::Bool(),
+                         [](const auto& side) { return side.param ? "Initiator" : "Responder"; });
+
 /// The initiator waits longer and longer for a port that is down; once it is up it waits no more.
 TEST_F(VerbsPortTest, APortThatWasDownForLongIsUsedAtOnceWhenItIsUp) {
   testing::internal::CaptureStderr();
