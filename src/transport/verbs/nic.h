@@ -55,6 +55,10 @@ class Nic {
   /// Queue pairs here, of this process: at most kMaxQueues.
   [[nodiscard]] uint32_t queues() const { return static_cast<uint32_t>(by_number_.size()); }
   static constexpr uint32_t kMaxQueues = 1024;
+  /// One could be neither destroyed nor stopped: the device may go on letting its peer write.
+  void Lose() { ++lost_; }
+  /// Peers may still reach memory that is registered there.
+  [[nodiscard]] bool reachable() const { return !removed_ && queues() + lost_ > 0; }
   /// With so many more, over half of them are taken. The other half is given out two by two, one for control
   /// and one for data, so that 256 links find room whatever those before them took.
   [[nodiscard]] bool Crowded(uint32_t more) const { return queues() + more > kMaxQueues / 2; }
@@ -148,6 +152,7 @@ class Nic {
   std::array<bool, 3> told_{};
 
   uint32_t room_ = 0;
+  uint32_t lost_ = 0;
   uint32_t stale_ = 0;  ///< Of queue pairs that are gone: their completions may still stand in the queue.
   std::unordered_map<uint32_t, QueueOwner*> by_number_;
   std::vector<Slot> slots_;

@@ -82,18 +82,23 @@ Queue::~Queue() {
 
 void Queue::Retire() {
   if (queue_ == nullptr) return;
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_ERR;
-  nic_.api().ModifyQp(queue_, &attr, IBV_QP_STATE);
+  (void)Stop();
   // Some devices sweep its completions out of the queue when it is destroyed, with the receives in them.
   nic_.Drain();
   Destroy();
+}
+
+bool Queue::Stop() {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  return nic_.api().ModifyQp(queue_, &attr, IBV_QP_STATE) == 0;
 }
 
 void Queue::Destroy() {
   const uint32_t number = queue_->qp_num;
   if (const int error = nic_.api().DestroyQp(queue_); error != 0) {
     nic_.Die(StrCat(nic_.name(), ": a queue pair cannot be destroyed: ", ErrnoText(error)));
+    if (!Stop()) nic_.Lose();
   }
   queue_ = nullptr;
   nic_.Drain();  // Others leave them there: they are its owner's too.

@@ -81,6 +81,8 @@ class Queue {
   Queue(Nic& nic, uint32_t depth) : nic_(nic), depth_(depth) {}
   /// How many entries of the completion queue it has besides.
   [[nodiscard]] uint32_t beyond_own() const { return under_way() > kOwn ? under_way() - kOwn : 0; }
+  /// Into the error state: nothing lands through it any more.
+  bool Stop();
   void Destroy();
   ibv_send_wr& Add(const Place& place, ibv_wr_opcode opcode);
   Status ToInit();

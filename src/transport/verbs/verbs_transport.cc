@@ -144,7 +144,7 @@ void VerbsTransport::EndRegion(uint32_t id) {
 }
 
 void VerbsTransport::EndHeldRegions() {
-  const auto reachable = [](const auto& nic) { return nic->dead() && !nic->removed() && nic->queues() > 0; };
+  const auto reachable = [](const auto& nic) { return nic->dead() && nic->reachable(); };
   if (held_regions_.empty() || std::ranges::any_of(nics_, reachable)) return;
   for (const uint32_t id : std::exchange(held_regions_, {})) EndRegion(id);
 }

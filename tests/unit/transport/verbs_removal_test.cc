@@ -53,6 +53,29 @@ TEST_P(VerbsRemovalTest, ItsRegionsEnd) {
   EXPECT_TRUE(Until([&] { return a.side->deregistered.contains(a.region.name.id); }));
   testing::internal::GetCapturedStderr();
 }
+/// A queue pair that can be neither destroyed nor stopped still leads to a region that is not let go.
+TEST_F(VerbsPairTest, ARegionBehindAQueuePairThatStaysIsNotSaidToBeDeregistered) {
+  for (const bool stops : {true, false}) {
+    SCOPED_TRACE(stops);
+    Join(Nics(2));
+    testing::internal::CaptureStderr();
+    world.fabric.Fail(*a.host, fake::Call::kDestroyQp, 1, EBUSY, 1000);
+    if (!stops) world.fabric.Fail(*a.host, fake::Call::kModifyQp, 1, EBUSY, 1000);
+    world.fabric.Fail(*a.host, fake::Call::kDeregMr, 1, EBUSY);
+    world.fabric.SetLink(*a.host, 0, fake::Link::kDown);
+    int turns = 0;
+    EXPECT_TRUE(Until([&] { return ++turns > 2000 && a.side->lanes_down.size() >= 2; }));
+    a.side->transport().Deregister(a.region.name.id);
+    turns = 0;
+    EXPECT_TRUE(Until([&] { return ++turns > 2000; }));
+    EXPECT_EQ(a.side->deregistered.contains(a.region.name.id), stops);
+    world.fabric.Fail(*a.host, fake::Call::kDestroyQp, 1, 0, 0);
+    world.fabric.Fail(*a.host, fake::Call::kModifyQp, 1, 0, 0);
+    Drop();
+    testing::internal::GetCapturedStderr();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ports, VerbsRemovalTest, ::testing::Bool(),
                          [](const auto& down) { return down.param ? "Down" : "Up"; });
 
