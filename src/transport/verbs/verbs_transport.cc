@@ -291,18 +291,13 @@ TimePoint VerbsTransport::NextStep() const {
 bool VerbsTransport::Arm() {
   if (!events_.empty() || !touched_.empty()) return false;
   for (const auto& nic : nics_) {
-    if (nic->changed()) {
-      turns_ = 0;
-      return false;
+    if (!nic->dead()) {
+      const Status armed = nic->Arm();
+      if (!armed.ok()) WC_LOG(kDebug, armed.message());
+      if (!armed.ok() && nic->up()) return false;  // Nobody would wake us.
+      // What came before it was armed gives no event.
+      if (armed.ok() && nic->Poll()) return false;
     }
-    if (nic->dead()) continue;
-    if (const Status armed = nic->Arm(); !armed.ok()) {
-      WC_LOG(kDebug, armed.message());
-      if (nic->up()) return false;  // Nobody would wake us.
-      continue;
-    }
-    // What came before it was armed gives no event.
-    if (nic->Poll()) return false;
     if (nic->changed()) {
       turns_ = 0;
       return false;
