@@ -1,14 +1,15 @@
 """A desk and its clients in this process, and an engine's work without a model."""
 
 import contextlib
+import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import zmq
 
 from weightcast.rl.desk import Desk
 from weightcast.rl.desk_client import DeskClient
 from weightcast.rl.desk_handshake import Handshake, job_token, new_nonce, nonce_of
+from weightcast.rl.desk_link import Link
 from weightcast.rl.desk_messages import Item, item_of, pack, unpack
 from weightcast.rl.sequence import Sequence
 from weightcast.rl.timeline import Clock
@@ -44,31 +45,31 @@ def clients_of(desk: Desk) -> Iterator[Callable[..., DeskClient]]:
 
 
 @contextlib.contextmanager
-def a_stranger(desk: Desk) -> Iterator[zmq.Socket]:
+def a_stranger(desk: Desk) -> Iterator[Link]:
     """A connection on which nothing has been said."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as made:
-        made.setsockopt(zmq.LINGER, 0)
-        made.connect(f"tcp://127.0.0.1:{desk.port}")
-        yield made
+    with socket.create_connection(("127.0.0.1", desk.port)) as connected:
+        yield Link(connected)
 
 
-def hear(socket: zmq.Socket, kind: str) -> dict[str, Any]:
+def hear(link: Link, kind: str) -> dict[str, Any]:
     """The next message of this type; those before it are dropped."""
+    deadline = time.monotonic() + PATIENCE
     while True:
-        assert socket.poll(PATIENCE * 1000), f"no {kind} came"
-        if (message := unpack(socket.recv()))["type"] == kind:
-            return message
+        assert link.wait(deadline - time.monotonic()), f"no {kind} came"
+        for message in map(unpack, link.receive()):
+            if message["type"] == kind:
+                return message
 
 
-def come_in(socket: zmq.Socket, name: str, role: str = "inference") -> list[bytes]:
+def come_in(link: Link, name: str, role: str = "inference") -> list[bytes]:
     """Does what a DeskClient does first; what it has sent."""
     nonce = new_nonce()
     hello = pack({"type": "hello", "name": name, "role": role, "nonce": nonce})
-    socket.send(hello)
-    handshake = Handshake(name, role, nonce, nonce_of(hear(socket, "challenge")))
-    proof = pack({"type": "proof", "proof": handshake.proof(job_token(), "client")})
-    socket.send(proof)
-    hear(socket, "welcome")
+    link.send(hello)
+    handshake = Handshake(name, role, nonce, nonce_of(hear(link, "challenge")))
+    proof = pack({"type": "proof", "proof": handshake.proof(job_token().secret, "client")})
+    link.send(proof)
+    hear(link, "welcome")
     return [hello, proof]
 
 

@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-pytest.importorskip("zmq")
 pytest.importorskip("msgpack")
 
 import weightcast as wc  # noqa: E402

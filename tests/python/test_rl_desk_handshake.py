@@ -8,21 +8,23 @@ import time
 
 import pytest
 
-pytest.importorskip("zmq")
 pytest.importorskip("msgpack")
-import zmq  # noqa: E402
 
 import weightcast as wc  # noqa: E402
 from rl_desks import LEASE, PATIENCE, a_desk, a_stranger, clients_of, come_in, hear, item, work  # noqa: E402
 from weightcast.rl import desk as desk_module  # noqa: E402
+from weightcast.rl import desk_connections  # noqa: E402
+from weightcast.rl.desk import Desk  # noqa: E402
 from weightcast.rl.desk_client import DeskClient  # noqa: E402
 from weightcast.rl.desk_handshake import Handshake, job_token, new_nonce  # noqa: E402
+from weightcast.rl.desk_link import Link  # noqa: E402
 from weightcast.rl.desk_messages import pack  # noqa: E402
+from weightcast.rl.timeline import Clock  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def token(monkeypatch):
-    monkeypatch.setenv("WEIGHTCAST_TOKEN", "a secret")
+    monkeypatch.setenv("WEIGHTCAST_TOKEN", "a-secret")
 
 
 @pytest.fixture
@@ -45,11 +47,12 @@ def free_port() -> int:
 def test_the_token_may_be_in_a_file(monkeypatch, tmp_path):
     from_environment = job_token()
     monkeypatch.delenv("WEIGHTCAST_TOKEN")
-    (tmp_path / "token").write_text("a secret\n")
+    (tmp_path / "token").write_text("a-secret\n")
+    (tmp_path / "token").chmod(0o600)
     monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "token"))
     assert job_token() == from_environment
     monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "gone"))
-    with pytest.raises(wc.InvalidArgument, match="gone cannot be read"):
+    with pytest.raises(wc.InvalidArgument, match="cannot read the job token in .*gone"):
         job_token()
 
 
@@ -84,12 +87,26 @@ def test_another_token_is_refused(client, monkeypatch):
         client()
 
 
-def test_a_desk_without_a_token_says_so(monkeypatch, caplog):
+def test_without_a_token_the_desk_listens_on_loopback_only(monkeypatch, tmp_path):
     monkeypatch.delenv("WEIGHTCAST_TOKEN")
     monkeypatch.delenv("WEIGHTCAST_TOKEN_FILE", raising=False)
-    with a_desk() as desk, clients_of(desk) as connect:
-        connect()
-    assert "whoever reaches the desk is admitted; set WEIGHTCAST_TOKEN" in caplog.text
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for everywhere in (":0", "0.0.0.0:0"):
+        with pytest.raises(
+            wc.Permission, match=r"loopback only, not on 0\.0\.0\.0; give all .*WEIGHTCAST_TOKEN"
+        ):
+            Desk(everywhere, trainers=1, lease=LEASE, clock=Clock(), news=lambda *_: None)
+    with a_desk() as desk:
+        with clients_of(desk) as connect:
+            connect()
+        monkeypatch.setenv("WEIGHTCAST_TOKEN", "anothers")  # As another user's own is.
+        with clients_of(desk) as connect, pytest.raises(wc.InvalidArgument, match="another job token"):
+            connect()
+
+
+def test_with_a_token_the_desk_listens_where_it_is_told():
+    desk = Desk(":0", trainers=1, lease=LEASE, clock=Clock(), news=lambda *_: None)
+    desk.end()
 
 
 def test_what_was_heard_on_the_wire_admits_nobody_and_takes_nobodys_place(desk, client):
@@ -98,9 +115,11 @@ def test_what_was_heard_on_the_wire_admits_nobody_and_takes_nobodys_place(desk, 
         listener.send(hello)
         listener.send(proof)
         assert "another job token" in hear(listener, "refused")["reason"]
-        for one in (listener, genuine):
-            one.send(proof)
-            assert "answers no challenge" in hear(one, "refused")["reason"]
+        genuine.send(proof)
+        assert "type 'proof'" in hear(genuine, "refused")["reason"]
+    with a_stranger(desk) as listener:
+        listener.send(proof)
+        assert "has not proven" in hear(listener, "refused")["reason"]
     engine = client("b")
     with a_stranger(desk) as listener:
         listener.send(pack({"type": "hello", "name": "b", "role": "inference", "nonce": new_nonce()}))
@@ -118,13 +137,13 @@ def test_nobody_is_heard_before_the_proof(desk):
             stranger.send(pack(early))
             assert "job token" in hear(stranger, "refused")["reason"]
     with a_stranger(desk) as stranger:
-        stranger.send(pack({"type": "hello", "name": "a", "role": "inference", "nonce": bytes(4000)}))
+        stranger.send(pack({"type": "hello", "name": "a", "role": "inference", "nonce": bytes(2000)}))
         hear(stranger, "refused")
     assert desk.engines() == []
 
 
 def test_those_who_say_hello_and_no_more_keep_nobody_out(desk, client, monkeypatch):
-    monkeypatch.setattr(desk_module, "_MOST_STRANGERS", 3)
+    monkeypatch.setattr(desk_connections, "_MOST_UNPROVEN", 3)
     with contextlib.ExitStack() as stack:
         for number in range(8):
             stranger = stack.enter_context(a_stranger(desk))
@@ -132,9 +151,19 @@ def test_those_who_say_hello_and_no_more_keep_nobody_out(desk, client, monkeypat
                 pack({"type": "hello", "name": str(number), "role": "inference", "nonce": new_nonce()})
             )
             hear(stranger, "challenge")
-        assert len(desk._strangers) == 3
+        assert len(desk._strangers) == len(desk._connections._unproven) == 3
         client("a")
         assert desk.engines() == ["a"]
+
+
+def test_who_proves_nothing_is_dropped_after_some_seconds(desk):
+    with a_stranger(desk) as stranger:
+        stranger.send(pack({"type": "hello", "name": "a", "role": "inference", "nonce": new_nonce()}))
+        hear(stranger, "challenge")
+        with pytest.raises(wc.Unavailable, match="closed|reset"):
+            while stranger.wait(PATIENCE):
+                stranger.receive()
+    assert not desk._strangers
 
 
 def test_one_that_comes_while_the_run_ends_hears_so(desk):
@@ -151,19 +180,23 @@ def test_one_that_comes_while_the_run_ends_hears_so(desk):
 @contextlib.contextmanager
 def a_false_desk(*answers):
     """Answers one message after another with these, and then no more; its port."""
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
-        listener.setsockopt(zmq.LINGER, 0)
-        listener.setsockopt(zmq.RCVTIMEO, PATIENCE * 1000)
-        port = listener.bind_to_random_port("tcp://127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():
-            for answer in answers:
-                sender, _ = listener.recv_multipart()
-                listener.send_multipart([sender, answer])
+            connected, _ = listener.accept()
+            with connected:
+                link = Link(connected)
+                for answer in answers:
+                    while link.wait(PATIENCE) and not link.receive():
+                        pass
+                    link.send(answer)
+                over.wait(PATIENCE)
 
+        over = threading.Event()
         thread = threading.Thread(target=serve)
         thread.start()
-        yield port
+        yield listener.getsockname()[1]
+        over.set()
         thread.join()
 
 

@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("zmq")
 
 import torch  # noqa: E402
 

@@ -16,7 +16,6 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("zmq")
 
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402

@@ -18,7 +18,6 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("zmq")
 
 from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 

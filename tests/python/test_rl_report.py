@@ -278,7 +278,7 @@ def test_what_cannot_be_logged_is_said(tmp_path: pathlib.Path, monkeypatch: pyte
     with pytest.raises(wc.InvalidArgument, match="--log mlflow: allowed are tensorboard, wandb"):
         _quiet(tmp_path, log=("mlflow",))
     (tmp_path / "file").touch()
-    with pytest.raises(wc.InvalidArgument, match="cannot be made: Not a directory; name another --output"):
+    with pytest.raises(wc.InvalidArgument, match="cannot be written: Not a directory; name another --output"):
         Report(tmp_path / "file" / "run")
     with pytest.raises(wc.InvalidArgument, match="needs a folder"):
         _quiet(None, log=("tensorboard",))

@@ -3,7 +3,6 @@
 import pytest
 
 pytest.importorskip("transformers")
-pytest.importorskip("zmq")
 torch = pytest.importorskip("torch")
 
 from weightcast.rl import models  # noqa: E402

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("zmq")
 
 from weightcast.rl import run_trainer  # noqa: E402
 

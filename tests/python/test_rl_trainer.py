@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("zmq")
 
 import weightcast as wc  # noqa: E402
 from rl_desks import LEASE, a_desk, clients_of, item, outcome, work  # noqa: E402

@@ -32,6 +32,14 @@ def main() -> int:
     return 0
 
 
+def _flush() -> None:
+    """Standard output may be a file on a full disk: what it does not take is no failure of the run."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(reason: str) -> int:
     rank = os.environ.get("RANK")
     print(f"weightcast.rl{f' (rank {rank})' if rank else ''}: {reason}", file=sys.stderr, flush=True)
@@ -39,4 +47,6 @@ def _fail(reason: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    _flush()
+    sys.exit(status)

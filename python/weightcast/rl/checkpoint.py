@@ -66,8 +66,15 @@ def save(
     _together(group, lambda: make_room(path))
     whole = torch.nn.ModuleDict(dict(modules))
     state = _state(whole, optimizers, _rank(group))
-    with _torch_errors(f"checkpoint {path} could not be written", Error):
-        dcp.save(state, checkpoint_id=path, process_group=group)
+    try:
+        with _torch_errors(f"checkpoint {path} could not be written", Error):
+            dcp.save(state, checkpoint_id=path, process_group=group)
+    except Error as error:
+        # Every trainer has said that it failed: what is there only takes up room. After a death others may
+        # still write, and the next save makes room.
+        if _rank(group) == 0 and isinstance(error.__cause__, dcp.api.CheckpointException):
+            shutil.rmtree(path, ignore_errors=True)
+        raise
     complete = Complete(
         format=FORMAT,
         iteration=iteration,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 from collections.abc import Sequence
@@ -164,7 +165,9 @@ class Console:
 
     def show(self, *lines: str) -> None:
         self._clear()
-        print(*lines, sep="\n", file=self._out, flush=True)
+        # Standard output may be a file on a full disk, or a pipe that nobody reads any more.
+        with contextlib.suppress(OSError):
+            print(*lines, sep="\n", file=self._out, flush=True)
 
     def iteration(self, row: Iteration) -> None:
         if self._rows % _HEADER_EVERY == 0:

@@ -10,19 +10,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import zmq
-
-from ..errors import ProtocolError, TimedOut, Unavailable
+from ..errors import ProtocolError, TimedOut
+from .desk_connections import Connections
 from .desk_handshake import Handshake, job_token, new_nonce, nonce_of
+from .desk_link import Link
 from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, number_of, pack, unpack
+from .failures import in_one_line
 from .sequence import Sequence
 from .timeline import Clock, host_identity
 
 _log = logging.getLogger("weightcast.rl")
-# Of those who have not proven yet that they have the job token.
-_MOST_STRANGERS = 256
-_MOST_STRANGERS_BYTES = 2048  # In a message.
-_NOT_WELCOME = "it has not proven that it has the job token, or its connection was lost; start it again"
+_LAST_WORDS = 1.0  # Seconds for the end to reach everyone.
 
 
 @dataclasses.dataclass
@@ -31,17 +29,16 @@ class _Peer:
 
     name: str
     role: str
-    heard: float
     item: Item | None = None
     waits_with: int | None = None  # The version with which an engine waits for work.
     wants: int | None = None  # The iteration for which a trainer waits.
 
 
 class Desk:
-    """Trainer 0's. One thread of its own has the socket; methods may be called from any thread.
+    """Trainer 0's. One thread of its own has the connections; methods may be called from any thread.
 
-    news: called with the name of a client and what it tells of itself, from that thread; it may refuse by
-    ProtocolError.
+    news: called with the name of a client and what it tells of itself, from that thread; an exception of it
+    refuses the client.
     """
 
     def __init__(
@@ -54,35 +51,21 @@ class Desk:
         news: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._trainers, self._lease, self._clock, self._news = trainers, lease, clock, news
-        self._peers: dict[bytes, _Peer] = {}
-        self._strangers: dict[bytes, Handshake] = {}  # Who has said hello only; the oldest first.
+        self._peers: dict[Link, _Peer] = {}
+        self._strangers: dict[Link, Handshake] = {}  # Who has said hello only.
         self._waiting: collections.deque[Item] = collections.deque()
         self._open: dict[tuple[int, int], Item] = {}  # Those that nobody has brought yet.
         self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
         self._results: dict[tuple[int, int], list[Sequence]] = {}
-        self._token = job_token()
+        self._token, configured = job_token()
         self._version = -1
         self._end: str | None = None
         self._failure: Exception | None = None
         self._changed = threading.Condition()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 1000)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
-        host, _, port = bind.rpartition(":")
-        try:
-            self._socket.bind(f"tcp://{host or '*'}:{port or '*'}")
-        except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise Unavailable(f"the desk cannot listen on {bind}: {error}; choose another --desk") from None
-        if not self._token:
-            _log.warning("there is no job token: whoever reaches the desk is admitted; set WEIGHTCAST_TOKEN")
-        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.port = int(bound.rpartition(":")[2])
-        self._wake_out = self._context.socket(zmq.PAIR)
-        self._wake_out.bind(f"inproc://desk-{id(self)}")
-        self._wake_in = self._context.socket(zmq.PAIR)
-        self._wake_in.connect(f"inproc://desk-{id(self)}")
+        self._closed = False
+        self._beaten = time.monotonic()
+        self._connections = Connections(bind, anywhere=configured)
+        self.port = self._connections.port
         self._thread = threading.Thread(target=self._run, name="wc-rl-desk", daemon=True)
         self._thread.start()
 
@@ -140,8 +123,8 @@ class Desk:
             now = time.monotonic()
             return [
                 one.name
-                for one in self._peers.values()
-                if one.role == "inference" and now - one.heard < self._lease
+                for link, one in self._peers.items()
+                if one.role == "inference" and now - link.heard < self._lease
             ]
 
     def end(self, reason: str = "") -> None:
@@ -155,110 +138,95 @@ class Desk:
 
     def _wake(self) -> None:
         with self._changed:
-            if not self._wake_in.closed:
-                self._wake_in.send(b"")
+            if not self._closed:
+                self._connections.wake()
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake_out, zmq.POLLIN)
-        beat = time.monotonic()
         try:
-            while True:
-                found = dict(poller.poll(round(self._lease * 1000 / BEATS_IN_A_LEASE)))
-                if self._wake_out in found:
-                    self._wake_out.recv()
-                if self._socket in found:
-                    self._receive_all()
-                now = time.monotonic()
-                if now - beat >= self._lease / BEATS_IN_A_LEASE:
-                    beat = now
-                    self._beat(now)
-                if not self._serve():
-                    break
+            while self._serve():
+                for link, message in self._connections.turn(self._until_beat()):
+                    with self._changed:
+                        self._hear(link, message)
+                        self._beat()
+                with self._changed:
+                    self._beat()
         except Exception as error:
             _log.exception("the desk has failed")
             with self._changed:
-                self._failure = error
+                self._failure, self._end = error, f"trainer 0: the desk has failed: {in_one_line(error)}"
                 self._changed.notify_all()
         finally:
             with self._changed:
-                for socket in (self._socket, self._wake_out, self._wake_in):
-                    socket.close()
-            self._context.term()
+                self._closed = True
+                self._say_end()
+            self._connections.end(_LAST_WORDS)
 
-    def _receive_all(self) -> None:
-        while self._socket.poll(0):
-            frames = self._socket.recv_multipart()
-            sender = frames[0]
-            with self._changed:
-                try:
-                    if len(frames) != 2:
-                        raise ProtocolError("a message has more than one part")
-                    if sender not in self._peers and len(frames[1]) > _MOST_STRANGERS_BYTES:
-                        raise ProtocolError(_NOT_WELCOME)
-                    self._on(sender, unpack(frames[1]))
-                except ProtocolError as error:
-                    who = self._peers.pop(sender, None)
-                    if who is not None:
-                        self._take_back(who, f"{who.name} is refused")
-                    _log.warning("the desk refuses %s: %s", who.name if who else "a stranger", error)
-                    self._send(sender, {"type": "refused", "reason": str(error)})
-
-    def _on(self, sender: bytes, message: dict[str, Any]) -> None:
-        peer, kind = self._peers.get(sender), message["type"]
-        if kind == "hello":
-            return self._on_hello(sender, message)
-        if kind == "proof":
-            return self._on_proof(sender, message)
-        if peer is None:
-            raise ProtocolError(_NOT_WELCOME)
-        peer.heard = time.monotonic()
-        if peer.role == "trainer" and kind == "want":
-            peer.wants = number_of(message, "iteration")
-            self._tell(peer, message)
-            return None
-        if peer.role == "inference" and kind == "free":
-            if peer.item is None:  # Otherwise an item is on its way to it.
-                peer.waits_with = number_of(message, "version")
-            self._tell(peer, message)
-            return None
-        if peer.role == "inference" and kind == "done":
-            self._on_done(message)
-            self._tell(peer, message)
-            return None
-        self._tell(peer, message)
-        if kind != "alive":
-            raise ProtocolError(f"a {peer.role} sends a message of type '{kind[:32]}'")
+    def _hear(self, link: Link, data: bytes | None) -> None:
+        """data: None: the connection has ended. Whatever a message does wrong is its sender's fault."""
+        if data is None:
+            return self._lose(link, "its connection has ended")
+        try:
+            return self._on(link, unpack(data))
+        except ProtocolError as error:
+            reason = str(error)
+        except Exception as error:
+            reason = f"its message is malformed: {type(error).__name__}: {error}"
+        who = self._peers.get(link)
+        self._connections.refusals.add(f"{who.name if who else 'a stranger'}: {reason}")
+        self._send(link, {"type": "refused", "reason": reason})
+        self._lose(link, "it is refused")
         return None
 
-    def _on_hello(self, sender: bytes, message: dict[str, Any]) -> None:
+    def _lose(self, link: Link, reason: str) -> None:
+        self._strangers.pop(link, None)
+        if (peer := self._peers.pop(link, None)) is not None:
+            self._take_back(peer, f"{peer.name}: {reason}")
+        self._connections.close(link)
+
+    def _on(self, link: Link, message: dict[str, Any]) -> None:
+        peer, kind = self._peers.get(link), message["type"]
+        if peer is None:
+            return self._on_proof(link, message) if link in self._strangers else self._on_hello(link, message)
+        if peer.role == "trainer" and kind == "want":
+            peer.wants = number_of(message, "iteration")
+        elif peer.role == "inference" and kind == "free":
+            version = number_of(message, "version")
+            if peer.item is None:  # Otherwise an item is on its way to it.
+                peer.waits_with = version
+        elif peer.role == "inference" and kind == "done":
+            self._on_done(message)
+        elif kind != "alive":
+            raise ProtocolError(f"a {peer.role} sends a message of type '{kind[:32]}'")
+        self._tell(peer, message)
+        return None
+
+    def _on_hello(self, link: Link, message: dict[str, Any]) -> None:
+        if message["type"] != "hello":
+            raise ProtocolError("it has not proven that it has the job token; start it again")
         name, role = message.get("name"), message.get("role")
         if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
             raise ProtocolError("its hello has no name and role")
+        if not name.isprintable():
+            raise ProtocolError("its name cannot be printed")
         if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
             raise ProtocolError(f"there is no trainer {name[:32]!r} among {self._trainers}")
-        self._strangers.pop(sender, None)
-        if len(self._strangers) == _MOST_STRANGERS:
-            del self._strangers[next(iter(self._strangers))]
         nonce = new_nonce()
-        self._strangers[sender] = Handshake(name, role, nonce_of(message), nonce)
-        self._send(sender, {"type": "challenge", "nonce": nonce})
+        self._strangers[link] = Handshake(name, role, nonce_of(message), nonce)
+        self._send(link, {"type": "challenge", "nonce": nonce})
 
-    def _on_proof(self, sender: bytes, message: dict[str, Any]) -> None:
-        known = self._strangers.pop(sender, None)  # A challenge is good for one proof.
-        if known is None:
-            raise ProtocolError("its proof answers no challenge; start it again")
+    def _on_proof(self, link: Link, message: dict[str, Any]) -> None:
+        known = self._strangers.pop(link)  # A challenge is good for one proof.
         known.check(self._token, "client", message)
         name, role = known.name, known.role
         for other, peer in list(self._peers.items()):
-            if other == sender or (peer.name, peer.role) == (name, role):
-                self._take_back(peer, f"{name} has been started again")
-                del self._peers[other]
-        self._peers[sender] = _Peer(name, role, time.monotonic())
+            if (peer.name, peer.role) == (name, role):
+                self._send(other, {"type": "refused", "reason": f"another {role} named {name} has come"})
+                self._lose(other, "it has been started again")
+        self._peers[link] = _Peer(name, role)
+        self._connections.admit(link, MOST_BYTES)
         proof = known.proof(self._token, "desk")
         clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
-        self._send(sender, {"type": "welcome", "proof": proof, **clock})
+        self._send(link, {"type": "welcome", "proof": proof, **clock})
 
     def _on_done(self, message: dict[str, Any]) -> None:
         key = number_of(message, "iteration"), number_of(message, "number")
@@ -282,12 +250,18 @@ class Desk:
         if isinstance(news, dict) and news:
             self._news(peer.name, news)
 
-    def _beat(self, now: float) -> None:
-        with self._changed:
-            for sender, peer in self._peers.items():
-                if now - peer.heard > self._lease:
-                    self._take_back(peer, f"nothing heard of {peer.name} for {self._lease:g} s")
-                self._send(sender, {"type": "alive"})
+    def _until_beat(self) -> float:
+        return self._beaten + self._lease / BEATS_IN_A_LEASE - time.monotonic()
+
+    def _beat(self) -> None:
+        """Between any two messages, so that nobody keeps it from others."""
+        if self._until_beat() > 0:
+            return
+        self._beaten = now = time.monotonic()
+        for link, peer in self._peers.items():
+            if now - link.heard > self._lease:
+                self._take_back(peer, f"nothing heard of {peer.name} for {self._lease:g} s")
+            self._send(link, {"type": "alive"})
 
     def _take_back(self, peer: _Peer, reason: str) -> None:
         if peer.item is not None:
@@ -298,34 +272,35 @@ class Desk:
     def _serve(self) -> bool:
         """Answers those who wait and can be answered. False: the run is over."""
         with self._changed:
-            for stranger in self._strangers if self._end is not None else ():
-                self._send(stranger, {"type": "refused", "reason": "the run has ended"})
-            for sender, peer in self._peers.items():
-                if self._end is not None:
-                    self._send(sender, {"type": "end", "reason": self._end})
-                elif peer.wants is not None and self._is_whole(peer.wants, trainer := int(peer.name)):
+            if self._end is not None:
+                return False
+            for link, peer in self._peers.items():
+                if peer.wants is not None and self._is_whole(peer.wants, trainer := int(peer.name)):
                     share = [[one.pack() for one in item] for item in self._pop(peer.wants, trainer)]
-                    self._send(sender, {"type": "share", "iteration": peer.wants, "items": share})
+                    self._send(link, {"type": "share", "iteration": peer.wants, "items": share})
                     peer.wants = None
                 elif peer.waits_with is not None:
-                    self._serve_engine(sender, peer, peer.waits_with)
-            return self._end is None
+                    self._serve_engine(link, peer, peer.waits_with)
+            return True
 
-    def _serve_engine(self, sender: bytes, peer: _Peer, version: int) -> None:
+    def _say_end(self) -> None:
+        for link in self._strangers:
+            self._send(link, {"type": "refused", "reason": "the run has ended"})
+        for link in self._peers:
+            self._send(link, {"type": "end", "reason": self._end})
+
+    def _serve_engine(self, link: Link, peer: _Peer, version: int) -> None:
         item = next((one for one in self._waiting if one.oldest <= version <= one.newest), None)
         if item is not None:
             self._waiting.remove(item)
             peer.item, peer.waits_with = item, None
-            self._send(sender, {"type": "item", "item": dataclasses.asdict(item)})
+            self._send(link, {"type": "item", "item": dataclasses.asdict(item)})
         elif version < self._version:
             peer.waits_with = None
-            self._send(sender, {"type": "update", "version": self._version})
+            self._send(link, {"type": "update", "version": self._version})
 
-    def _send(self, to: bytes, message: dict[str, Any]) -> None:
-        try:
-            self._socket.send_multipart([to, pack(message)], zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            _log.debug("the desk cannot answer: %s", error)  # It is silent from now on, and then lost.
+    def _send(self, link: Link, message: dict[str, Any]) -> None:
+        self._connections.send(link, pack(message))
 
     # --- State; with the lock
 

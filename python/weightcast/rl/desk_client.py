@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import zmq
-
 from ..errors import InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable
 from .desk_handshake import Handshake, job_token, new_nonce, nonce_of
-from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, pack, unpack
+from .desk_link import Link, host_and_port
+from .desk_messages import BEATS_IN_A_LEASE, Item, pack, unpack
 from .sequence import Sequence
 from .timeline import Clock
+
+_ONE_TRY, _TRY_AGAIN = 2.0, 0.1  # Seconds of a try to connect, and between two.
 
 
 class EndOfRun(Unavailable):
@@ -31,29 +33,40 @@ class DeskClient:
 
     def __init__(self, address: str, *, name: str, role: str, lease: float, timeout: float) -> None:
         """Raises TimedOut when nobody answers there, InvalidArgument when the desk refuses us."""
-        self._lease, self._address, self._token = lease, address, job_token()
+        self._lease, self._address, self._token = lease, address, job_token().secret
+        self._came: collections.deque[bytes] = collections.deque()  # Messages that nobody has looked at.
         self._kept: collections.deque[dict[str, Any]] = collections.deque()
-        self._lock = threading.Lock()  # Of the socket, while `at_work` beats beside `listen`.
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
-        try:
-            self._connect()
-            self.clock = self._introduce(name, role, timeout)
-        except BaseException:
-            self.close()
-            raise
-
-    def _connect(self) -> None:
-        try:
-            self._socket.connect(f"tcp://{self._address}")
-        except zmq.ZMQError:
-            raise InvalidArgument(f"the desk's address is {self._address!r}; give host:port") from None
-
-    def _introduce(self, name: str, role: str, timeout: float) -> Clock:
-        """Each side proves its job token to the other. Returns a clock that counts like trainer 0's."""
+        self._lock = threading.Lock()  # Of the link, while `at_work` beats beside `listen`.
         deadline = time.monotonic() + timeout
+        while True:
+            self._link = self._connect(deadline)
+            try:
+                self.clock = self._introduce(name, role, deadline)
+                return
+            except BaseException as error:
+                self.close()
+                if isinstance(error, EndOfRun) or not isinstance(error, Unavailable):
+                    raise
+                time.sleep(_TRY_AGAIN)  # The desk had no place free.
+
+    def _connect(self, deadline: float) -> Link:
+        try:
+            place = host_and_port(self._address)
+        except ValueError:
+            raise InvalidArgument(f"the desk's address is {self._address!r}; give host:port") from None
+        while (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(OSError):
+                return Link(socket.create_connection(place, timeout=min(left, _ONE_TRY)))
+            time.sleep(min(_TRY_AGAIN, max(0.0, left)))
+        raise self._nobody()
+
+    def _nobody(self) -> TimedOut:
+        return TimedOut(
+            f"nobody answers at the desk {self._address} within --timeout; does trainer 0 run there?"
+        )
+
+    def _introduce(self, name: str, role: str, deadline: float) -> Clock:
+        """Each side proves its job token to the other. Returns a clock that counts like trainer 0's."""
         nonce = new_nonce()
         self._send({"type": "hello", "name": name, "role": role, "nonce": nonce})
         challenge = self._answer("challenge", deadline)
@@ -75,9 +88,7 @@ class DeskClient:
         """The next message, which must be of this kind."""
         message = self._receive(deadline - time.monotonic())
         if message is None:
-            raise TimedOut(
-                f"nobody answers at the desk {self._address} within --timeout; does trainer 0 run there?"
-            )
+            raise self._nobody()
         if message["type"] != kind:
             raise ProtocolError(
                 f"the desk {self._address} sends no {kind}; give all processes one weightcast"
@@ -149,25 +160,33 @@ class DeskClient:
         # What came while this thread was busy elsewhere has kept the lease.
         while True:
             left = deadline - time.monotonic()
-            if (message := self._receive(min(left, self._lease / BEATS_IN_A_LEASE))) is not None:
+            try:
+                message = self._receive(min(left, self._lease / BEATS_IN_A_LEASE))
+            except EndOfRun:
+                raise
+            except Unavailable:
+                raise self._gone("has closed the connection") from None
+            if message is not None:
                 if message["type"] != "alive":
                     return message
                 continue
             self._say_alive()
-            if time.monotonic() - self._heard > self._lease:
-                raise PeerDead(
-                    f"the trainers are gone: trainer 0, whose desk is {self._address}, was not heard of "
-                    f"for {self._lease:g} s"
-                )
+            if time.monotonic() - self._link.heard > self._lease:
+                raise self._gone(f"was not heard of for {self._lease:g} s")
             if time.monotonic() >= deadline:
                 return None
 
+    def _gone(self, how: str) -> PeerDead:
+        return PeerDead(f"the trainers are gone: trainer 0, whose desk is {self._address}, {how}")
+
     def _receive(self, timeout: float) -> dict[str, Any] | None:
         """The desk's next message, if it does not end everything; None: there is none in this time."""
-        if not self._socket.poll(round(max(0.0, timeout) * 1000)):
-            return None
-        message = unpack(self._socket.recv())
-        self._heard = time.monotonic()
+        deadline = time.monotonic() + timeout
+        while not self._came:
+            if not self._link.wait(deadline - time.monotonic()):
+                return None
+            self._came.extend(self._link.receive())
+        message = unpack(self._came.popleft())
         if message["type"] == "end":
             raise EndOfRun(str(message.get("reason") or ""))
         if message["type"] == "refused":
@@ -176,12 +195,18 @@ class DeskClient:
         return message
 
     def _send(self, message: dict[str, Any]) -> None:
+        """Waits until it is sent. Where the desk has ended, what it has said before is not lost: `next` finds
+        it, or that there is nothing."""
         self._said = time.monotonic()
-        self._socket.send(pack(message))
+        with contextlib.suppress(Unavailable):
+            self._link.send(pack(message))
+            while self._link.unsent:
+                if not self._link.wait(self._lease, to_send=True):
+                    raise self._gone(f"has taken nothing for {self._lease:g} s")
+                self._link.flush()
 
     def close(self) -> None:
-        self._socket.close()
-        self._context.term()
+        self._link.close()
 
     def __enter__(self) -> DeskClient:
         return self

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-import os
-import pathlib
 import secrets
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgpack
 
-from ..errors import InvalidArgument, ProtocolError
+from .. import _weightcast
+from ..errors import ProtocolError
 
 _LABEL = "weightcast.rl desk 1"
 _NONCE_BYTES = 32
 _ADVICE = "give all processes one WEIGHTCAST_TOKEN"
 
 
-def job_token() -> bytes:
-    """From where the other parts of weightcast have it; empty: there is none."""
-    if token := os.environ.get("WEIGHTCAST_TOKEN"):
-        return os.fsencode(token)
-    file = os.environ.get("WEIGHTCAST_TOKEN_FILE")
-    try:
-        return pathlib.Path(file).read_bytes().strip() if file else b""
-    except OSError as error:
-        raise InvalidArgument(f"the token file {file} cannot be read: {error.strerror}") from None
+class Token(NamedTuple):
+    """The secret that all processes of a job share, as the other parts of weightcast have it."""
+
+    secret: bytes
+    configured: bool  # Otherwise it is the user's own, for loopback only.
+
+
+def job_token() -> Token:
+    """Raises InvalidArgument or Permission for a file that is no good."""
+    return Token(*_weightcast.job_token())
 
 
 def new_nonce() -> bytes:

@@ -34,13 +34,14 @@ class News:
         if not isinstance(spans, list) or not all(map(well_formed, spans)):
             raise ProtocolError("its spans are malformed")
         if not isinstance(digests, dict) or not all(
-            _VERSION.fullmatch(str(version)) and isinstance(one, dict) for version, one in digests.items()
+            isinstance(version, str) and _VERSION.fullmatch(version) and _are_digests(one)
+            for version, one in digests.items()
         ):
             raise ProtocolError("its digests are malformed")
         self._report.events(spans)
         with self._changed:
             for span in spans:
-                if span.get("kind") == "generate":
+                if span["kind"] == "generate":
                     self._spans.setdefault(span["iteration"], []).append((span["start"], span["end"]))
             for version, one in digests.items():
                 self._digests.setdefault(int(version), {})[engine] = one
@@ -83,6 +84,10 @@ class News:
             names = ", ".join(sorted(silent & here))
             raise TimedOut(f"version {version}: no digests for {timeout:g} s of {names}")
         return len(said)
+
+
+def _are_digests(one: Any) -> bool:
+    return isinstance(one, dict) and all(type(text) is str for pair in one.items() for text in pair)
 
 
 def _compare(version: int, engine: str, theirs: dict[str, str], ours: dict[str, str]) -> None:

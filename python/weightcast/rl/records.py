@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import pathlib
@@ -10,6 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import InvalidArgument
+
+_log = logging.getLogger("weightcast.rl")
+_MOST_WAITING = 64 << 20  # Bytes of lines that could not be written yet.
 
 
 def finite(value: Any) -> Any:
@@ -24,18 +28,43 @@ def finite(value: Any) -> Any:
 
 
 class Lines:
-    """Appends objects to a file, each a line that is flushed at once."""
+    """Appends objects to a file, each a line that is written at once.
+
+    Where that fails, as on a full disk, a warning says so once, and the lines wait for the next `write`, in
+    order: so the file is whole again as soon as there is room, and meanwhile ends in a line cut short.
+    """
 
     def __init__(self, path: pathlib.Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._waiting = bytearray()
+        self._failing = False
+        self._lost = 0
 
     def write(self, *entries: Mapping[str, Any]) -> None:
-        text = "".join(json.dumps(finite(entry), allow_nan=False) + "\n" for entry in entries)
-        self._file.write(text)
-        self._file.flush()
+        for entry in entries:
+            if len(self._waiting) < _MOST_WAITING:
+                self._waiting += (json.dumps(finite(entry), allow_nan=False) + "\n").encode()
+            else:
+                self._lost += 1
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._descriptor, self._waiting)]
+        except OSError as error:
+            if not self._failing:
+                _log.warning("%s cannot be written now: %s; the run goes on", self._path, error.strerror)
+            self._failing = True
+        else:
+            if self._failing:
+                _log.warning("%s can be written again; %d lines are lost", self._path, self._lost)
+            self._failing = False
 
     def close(self) -> None:
-        self._file.close()
+        self.write()
+        if self._failing:
+            lost = self._lost + self._waiting.count(b"\n")
+            _log.warning("%s: its last %d lines are lost", self._path, lost)
+        os.close(self._descriptor)
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -72,24 +101,45 @@ def keep_lines(path: pathlib.Path, keep: Callable[[dict[str, Any]], bool]) -> li
     return kept
 
 
-class TensorBoard:
-    """Event files for TensorBoard."""
+class Sink:
+    """Where else an iteration's numbers go. One that fails is named once, and the run goes on without it."""
 
-    def __init__(self, folder: pathlib.Path, first: int) -> None:
-        """first: the iteration from which on events of before are void."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise InvalidArgument(f"--log tensorboard: {error}; pip install tensorboard") from None
-        self._writer = SummaryWriter(str(folder), purge_step=first)
+    def __init__(
+        self, name: str, write: Callable[[int, Mapping[str, float]], None], close: Callable[[], None]
+    ):
+        self._name, self._write, self._close = name, write, close
+        self._works = True
 
     def write(self, iteration: int, scalars: Mapping[str, float]) -> None:
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, value, iteration)
-        self._writer.flush()
+        self._guard(lambda: self._write(iteration, scalars))
 
     def close(self) -> None:
-        self._writer.close()
+        self._guard(self._close)
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        if not self._works:
+            return
+        try:
+            work()
+        except Exception as error:  # Whatever a library raises that only reports.
+            self._works = False
+            _log.warning("--log %s gets nothing from now on: %s: %s", self._name, type(error).__name__, error)
+
+
+def tensorboard(folder: pathlib.Path, first: int) -> Sink:
+    """Event files for TensorBoard. first: the iteration from which on events of before are void."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InvalidArgument(f"--log tensorboard: {error}; pip install tensorboard") from None
+    writer = SummaryWriter(str(folder), purge_step=first)
+
+    def write(iteration: int, scalars: Mapping[str, float]) -> None:
+        for name, value in scalars.items():
+            writer.add_scalar(name, value, iteration)
+        writer.flush()
+
+    return Sink("tensorboard", write, writer.close)
 
 
 def wandb_mode(environment: Mapping[str, str]) -> str:
@@ -97,28 +147,21 @@ def wandb_mode(environment: Mapping[str, str]) -> str:
     return environment.get("WANDB_MODE") or ("online" if environment.get("WANDB_API_KEY") else "offline")
 
 
-class Wandb:
+def wandb(folder: pathlib.Path, run_id: str, options: Mapping[str, Any]) -> Sink:
     """A run of Weights & Biases; offline, into the run's folder, unless the environment says otherwise."""
-
-    def __init__(self, folder: pathlib.Path, run_id: str, options: Mapping[str, Any]) -> None:
-        try:
-            import wandb  # type: ignore[import-not-found]
-        except ImportError:
-            raise InvalidArgument("--log wandb: wandb is not installed; pip install wandb") from None
-        mode = wandb_mode(os.environ)
-        # An offline run is resumed by `wandb sync`, which joins those of one id.
-        resume = "allow" if mode == "online" else None
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "weightcast"),
-            dir=str(folder),
-            id=run_id,
-            resume=resume,
-            mode=mode,
-            config=dict(options),
-        )
-
-    def write(self, iteration: int, scalars: Mapping[str, float]) -> None:
-        self._run.log(dict(scalars), step=iteration)
-
-    def close(self) -> None:
-        self._run.finish()
+    try:
+        import wandb as library  # type: ignore[import-not-found]
+    except ImportError:
+        raise InvalidArgument("--log wandb: wandb is not installed; pip install wandb") from None
+    mode = wandb_mode(os.environ)
+    # An offline run is resumed by `wandb sync`, which joins those of one id.
+    resume = "allow" if mode == "online" else None
+    run = library.init(
+        project=os.environ.get("WANDB_PROJECT", "weightcast"),
+        dir=str(folder),
+        id=run_id,
+        resume=resume,
+        mode=mode,
+        config=dict(options),
+    )
+    return Sink("wandb", lambda iteration, scalars: run.log(dict(scalars), step=iteration), run.finish)

@@ -32,7 +32,7 @@ from typing import IO, Any
 
 from ..errors import InvalidArgument
 from .console import Console, summary
-from .records import Lines, TensorBoard, Wandb, keep_lines, read_lines
+from .records import Lines, Sink, keep_lines, read_lines, tensorboard, wandb
 from .timeline import Clock, Timeline, hidden_share, well_formed
 
 ITERATIONS = "iterations.jsonl"
@@ -158,6 +158,8 @@ def check_folder(folder: str | pathlib.Path, resume: bool) -> None:
 class Report:
     """Writes the report of a run into a folder; of one thread, except `clock`, `timeline` and `events`.
 
+    It is only a report: what cannot be written (a full disk) is named in a warning, and the run goes on.
+
     folder: None: the console only.
     resume_from: the iteration of the checkpoint that the run goes on from; later lines are dropped, and the
     clock goes on after the last that is left. None: a new run.
@@ -179,10 +181,11 @@ class Report:
             raise InvalidArgument(f"--log {min(unknown)}: allowed are {', '.join(LOGS)}")
         self.history: list[Iteration] = []
         self._spans: list[dict[str, Any]] = []
+        self._written = 0  # Of them, into the file.
         self._spans_lock = threading.Lock()
         self._console = Console(out, err)
         self._files: tuple[Lines, Lines] | None = None
-        self._sinks: list[TensorBoard | Wandb] = []
+        self._sinks: list[Sink] = []
         if folder is not None:
             self._open(pathlib.Path(folder), resume_from, log, run_id, options or {})
         elif log:
@@ -200,22 +203,23 @@ class Report:
         options: Mapping[str, Any],
     ) -> None:
         check_folder(folder, resume_from is not None)
+        last = resume_from or 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            kept = keep_lines(folder / ITERATIONS, lambda entry: entry["iteration"] <= last)
+            self.history = [Iteration.from_json(entry) for entry in kept]
+            end = max((entry["at_s"] for entry in kept), default=0.0)
+            self._spans = keep_lines(folder / TIMELINE, lambda entry: _is_past(entry, last, end))
+            self._written = len(self._spans)
+            self._files = (Lines(folder / ITERATIONS), Lines(folder / TIMELINE))
         except OSError as error:
             raise InvalidArgument(
-                f"{folder} cannot be made: {error.strerror}; name another --output"
+                f"{folder} cannot be written: {error.strerror}; name another --output, or make room there"
             ) from None
-        last = resume_from or 0
-        kept = keep_lines(folder / ITERATIONS, lambda entry: entry["iteration"] <= last)
-        self.history = [Iteration.from_json(entry) for entry in kept]
-        end = max((entry["at_s"] for entry in kept), default=0.0)
-        self._spans = keep_lines(folder / TIMELINE, lambda entry: _is_past(entry, last, end))
         if "tensorboard" in log:
-            self._sinks.append(TensorBoard(folder / "tensorboard", last + 1))
+            self._sinks.append(tensorboard(folder / "tensorboard", last + 1))
         if "wandb" in log:
-            self._sinks.append(Wandb(folder, run_id, options))
-        self._files = (Lines(folder / ITERATIONS), Lines(folder / TIMELINE))
+            self._sinks.append(wandb(folder, run_id, options))
 
     def iteration(self, row: Iteration) -> None:
         """An iteration is over: a line on the console and in each file, with the events so far."""
@@ -224,18 +228,28 @@ class Report:
         self._console.iteration(row)
         if self._files is not None:
             self._files[0].write({**row.as_json(), "at_s": self.clock.now()})
+        self.flush()
         for sink in self._sinks:
             sink.write(row.iteration, row.scalars())
 
     def events(self, entries: Iterable[Any]) -> int:
-        """Spans that other processes sent (`Timeline.take`); returns how many were malformed and dropped."""
+        """Spans that other processes sent (`Timeline.take`); returns how many were malformed and dropped.
+
+        They are written with the next iteration: who tells of them does not wait for the disk.
+        """
         entries = list(entries)
         good = [dict(entry) for entry in entries if well_formed(entry)]
         with self._spans_lock:
             self._spans += good
-            if self._files is not None and good:
-                self._files[1].write(*good)
         return len(entries) - len(good)
+
+    def flush(self) -> None:
+        """Writes the spans that have come."""
+        with self._spans_lock:
+            new = self._spans[self._written :]
+            self._written += len(new)
+        if self._files is not None:
+            self._files[1].write(*new)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """A bar on standard error, where that is a terminal."""
@@ -248,13 +262,13 @@ class Report:
     def close(self) -> None:
         """Prints the summary; safe to call twice."""
         self.events(self.timeline.take())
+        self.flush()
         lines = summary(self.history, hidden_share(self._spans))
         self._console.show("", *lines) if lines else self._console.close()
         self.history = []
-        with self._spans_lock:
-            for one in (*self._sinks, *(self._files or ())):
-                one.close()
-            self._sinks, self._files = [], None
+        for one in (*self._sinks, *(self._files or ())):
+            one.close()
+        self._sinks, self._files = [], None
 
     def __enter__(self) -> Report:
         return self

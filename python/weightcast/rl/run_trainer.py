@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import secrets
@@ -13,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -33,10 +36,13 @@ from .start import Place, agree, identity, own_address, start_controller
 from .timeline import Timeline
 from .trainer import FromClient, FromDesk, Parts, TrainerLoop
 
+_log = logging.getLogger("weightcast.rl")
+
 
 def run_trainer(place: Place) -> None:
     """Every trainer at once, and the other ranks of the torchrun as `start` has them."""
     desk: Desk | None = None
+    report: Report | None = None
     controller = start_controller(place)
     try:
         address = agree(
@@ -65,6 +71,8 @@ def run_trainer(place: Place) -> None:
     except BaseException as error:
         if desk is not None:
             desk.end(f"trainer 0: {in_one_line(error)}")
+        if report is not None:
+            report.flush()
         raise
     finally:
         if controller is not None:
@@ -261,7 +269,8 @@ def _open_report(place: Place) -> Report:
     )
     versions = {"weightcast": __version__, "torch": torch.__version__, "python": sys.version.split()[0]}
     text = json.dumps({"command": sys.argv, "options": described, "versions": versions}, indent=1)
-    (folder / "run.json").write_text(text + "\n")
+    with _only_a_report(folder / "run.json"):
+        (folder / "run.json").write_text(text + "\n")
     return report
 
 
@@ -269,4 +278,14 @@ def _draw(options: Options) -> None:
     if options.plots:
         from .plots import draw
 
-        draw(pathlib.Path(options.output), pathlib.Path(options.plots))
+        with _only_a_report(pathlib.Path(options.plots)):
+            draw(pathlib.Path(options.output), pathlib.Path(options.plots))
+
+
+@contextlib.contextmanager
+def _only_a_report(path: pathlib.Path) -> Iterator[None]:
+    """What cannot be written of it ends no run."""
+    try:
+        yield
+    except OSError as error:
+        _log.warning("%s cannot be written: %s; the run goes on", path, error.strerror)

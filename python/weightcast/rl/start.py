@@ -217,7 +217,7 @@ def _share_token() -> None:
     One that somebody has set is sent to nobody, as it would be in the clear.
     """
     has_one: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(has_one, bool(job_token()))
+    dist.all_gather_object(has_one, job_token().configured)
     if not any(has_one):
         os.environ["WEIGHTCAST_TOKEN"] = agree(secrets.token_hex(32), 0)
     elif not all(has_one):

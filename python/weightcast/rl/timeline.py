@@ -10,6 +10,7 @@ moved or made; iteration: for which the work was done. Either is null where it h
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -17,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+_KEYS = {"process", "kind", "start", "end", "version", "iteration"}
+_MOST_LETTERS = 300  # In the name of a process.
 KINDS = ("generate", "train", "publish", "transfer", "commit", "evaluate", "wait")
 
 
@@ -96,17 +99,16 @@ class Timeline:
 
 
 def well_formed(entry: Any) -> bool:
-    """Whether this, which came from elsewhere, is an entry of a timeline."""
-    if not isinstance(entry, Mapping) or entry.get("kind") not in KINDS:
+    """Whether this, which came from elsewhere, is an entry of a timeline, and nothing else."""
+    if not isinstance(entry, Mapping) or set(entry) != _KEYS or entry["kind"] not in KINDS:
         return False
-    start, end = entry.get("start"), entry.get("end")
-    if not isinstance(start, (int, float)) or not isinstance(end, (int, float)):
-        return False
-    numbers = (entry.get("version"), entry.get("iteration"))
+    start, end, process = entry["start"], entry["end"], entry["process"]
     return (
-        isinstance(entry.get("process"), str)
+        isinstance(process, str)
+        and len(process) <= _MOST_LETTERS
+        and all(type(one) in (int, float) and math.isfinite(one) for one in (start, end))
         and start <= end
-        and all(one is None or isinstance(one, int) for one in numbers)
+        and all(one is None or type(one) is int for one in (entry["version"], entry["iteration"]))
     )
 
 

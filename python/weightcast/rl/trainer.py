@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from ..errors import Error
 from .desk import Desk
 from .desk_client import DeskClient
 from .desk_messages import Item
@@ -26,6 +28,8 @@ from .sequence import Sequence
 from .sharding import whole_tensors
 from .tasks import Task
 from .timeline import Timeline
+
+_log = logging.getLogger("weightcast.rl")
 
 
 class Rollouts(Protocol):
@@ -160,8 +164,18 @@ class TrainerLoop:
             self._settle()
         self._accuracy = self._evaluate(iteration) if evaluate else None
         if save:
-            parts.save(iteration, self._version)
+            self._save(iteration, last)
         return {**metrics, "staleness": staleness, "spans": max(len(one.spans()) for one in sequences)}
+
+    def _save(self, iteration: int, last: bool) -> None:
+        """A checkpoint that cannot be written ends the run if it is the last: then nothing is kept of it."""
+        try:
+            self.parts.save(iteration, self._version)
+        except Error as error:
+            if last:
+                raise
+            if self.parts.rank == 0:
+                _log.warning("%s; the run goes on and tries again with the next checkpoint", error)
 
     # --- Rollouts
 
