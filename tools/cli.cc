@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "base/strings.h"
 #include "tools/output.h"
 #include "tools/stop.h"
@@ -146,9 +147,8 @@ int FinishParse(const CLI::ParseError& error, const CLI::App& root) {
   return kWrongCommandLine;
 }
 
-}  // namespace
-
-int RunCommandLine(const std::vector<std::unique_ptr<Command>>& commands, int argc, const char* const* argv) {
+int ParseAndExecute(const std::vector<std::unique_ptr<Command>>& commands, int argc,
+                    const char* const* argv) {
   CLI::App root("Moves new weights from trainers into inference engines, bit-exact.", "weightcast");
   root.require_subcommand(1);
   root.set_version_flag("--version", LibraryVersion());
@@ -167,6 +167,14 @@ int RunCommandLine(const std::vector<std::unique_ptr<Command>>& commands, int ar
       std::find_if(all.begin(), all.end(), [](const Parsed& one) { return one.app->parsed(); });
   InstallStopSignals();
   return Finish(Execute(*chosen));
+}
+
+}  // namespace
+
+int RunCommandLine(const std::vector<std::unique_ptr<Command>>& commands, int argc, const char* const* argv) {
+  const auto run = [&]() -> Result<int> { return ParseAndExecute(commands, argc, argv); };
+  const Result<int> code = OrOutOfMemory("this command", run);
+  return code.ok() ? *code : Finish(code.status());
 }
 
 }  // namespace weightcast::tools

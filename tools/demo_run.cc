@@ -8,9 +8,9 @@
 #include <optional>
 #include <set>
 
+#include "base/available.h"
 #include "base/random.h"
 #include "base/strings.h"
-#include "memory/available.h"
 #include "plan/models.h"
 #include "tools/children.h"
 #include "tools/demo_memory.h"

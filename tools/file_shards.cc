@@ -6,8 +6,9 @@
 
 namespace weightcast::tools {
 
-Result<FileShards> FileShards::Map(checkpoint::Checkpoint file, const plan::Layout& layout, int rank) {
-  FileShards result(std::move(file));
+Result<std::shared_ptr<FileShards>> FileShards::Open(checkpoint::Checkpoint file, const plan::Layout& layout,
+                                                     int rank) {
+  std::shared_ptr<FileShards> result(new FileShards(std::move(file)));
   for (int i = 0; i < layout.tensors(); ++i) {
     auto box = layout.BoxOf(i, rank);
     if (!box) continue;
@@ -18,15 +19,39 @@ Result<FileShards> FileShards::Map(checkpoint::Checkpoint file, const plan::Layo
       return Status(Code::kInvalidArgument, StrCat("the shard ", ToString(*box), " of tensor '", tensor.name,
                                                    "' is not one run of its file"));
     }
-    const auto offset = static_cast<size_t>(runs.count() == 1 ? runs.At(0).src_offset : 0);
-    const auto index = result.file_.Find(tensor.name);
+    const auto offset = static_cast<uint64_t>(runs.count() == 1 ? runs.At(0).src_offset : 0);
+    const auto index = result->file_.Find(tensor.name);
     if (!index)
       return Status(Code::kInvalidArgument, StrCat("the checkpoint has no tensor '", tensor.name, "'"));
-    const std::byte* data = result.file_.bytes(*index).data() + offset;
-    // Trainers only read their shards.
-    result.shards_.push_back({tensor, std::move(*box), const_cast<std::byte*>(data), {}, false});
+    result->shards_.push_back({tensor, std::move(*box), nullptr, {}, false});
+    result->places_.push_back({.tensor = *index, .offset = offset, .bytes = bytes});
   }
   return result;
+}
+
+Status FileShards::CopyToMemory() {
+  constexpr size_t kAlignment = 64;
+  const auto padded = [](const Place& place) {
+    return (place.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  size_t total = 0;
+  for (const Place& place : places_) total += padded(place);
+  if (total == 0) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(auto copy, Allocate(total));
+  auto rest = copy->bytes();
+  for (size_t i = 0; i < places_.size(); ++i) {
+    WC_RETURN_IF_ERROR(Read(i, 0, rest.first(places_[i].bytes)));
+    shards_[i].data = rest.data();
+    rest = rest.subspan(padded(places_[i]));
+  }
+  WC_RETURN_IF_ERROR(Check());
+  copy_ = std::move(copy);
+  return Status::Ok();
+}
+
+Status FileShards::Read(size_t shard, uint64_t offset, std::span<std::byte> out) {
+  const Place& place = places_[shard];
+  return file_.Read(place.tensor, place.offset + offset, out);
 }
 
 }  // namespace weightcast::tools

@@ -69,13 +69,12 @@ class InferenceCommand : public Command {
     options.rank = static_cast<uint32_t>(rank_);
     options.world_size = static_cast<uint32_t>(world_size_);
     options.model = model_;
-    WC_ASSIGN_OR_RETURN(const auto inference, Inference::Connect(std::move(options)));
-    WC_RETURN_IF_ERROR(inference->Register(
-        memory.shards(), landing_ == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace));
-    Status status = Serve(context, *inference, memory);
+    options.patient = true;
+    json_.BeginObject().Key("engine").String(output_.engine).Key("rank").Number(rank_);
+    json_.Key("versions").BeginArray();
+    Status status = Attend(context, std::move(options), memory);
     // Being asked to end is how a rank that stays ends well.
     if (!status.ok() && !(StopSignal() != 0 && versions_ == 0)) return status;
-    inference->Close();
     return context.json ? Print(json_.EndArray().EndObject().Line()) : Status::Ok();
   }
 
@@ -102,9 +101,14 @@ class InferenceCommand : public Command {
     return shards_ == "full" ? plan::DdpLayout(tensors_, ranks) : plan::TpLayout(tensors_, ranks);
   }
 
+  Status Attend(const Context& context, WorkerOptions options, const ShardMemory& memory) {
+    WC_ASSIGN_OR_RETURN(const auto inference, Inference::Connect(std::move(options)));
+    WC_RETURN_IF_ERROR(inference->Register(
+        memory.shards(), landing_ == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace));
+    return Serve(context, *inference, memory);
+  }
+
   Status Serve(const Context& context, Inference& inference, const ShardMemory& memory) {
-    json_.BeginObject().Key("engine").String(output_.engine).Key("rank").Number(rank_);
-    json_.Key("versions").BeginArray();
     for (int64_t done = 0; versions_ == 0 || done < versions_;) {
       WC_RETURN_IF_ERROR(inference.Begin());
       const TimePoint start = Clock::now();
@@ -112,14 +116,23 @@ class InferenceCommand : public Command {
       if (!version.ok()) {
         WC_RETURN_IF_ERROR(CheckStop());
         WC_LOG(kError, version.status().message());
-        // Leaves the phases; a later version may come. Where the session is over, Begin says so.
-        WC_RETURN_IF_ERROR(inference.Abort());
+        // A later version may come. Where the session is over, Begin says so.
+        WC_RETURN_IF_ERROR(LeavePhases(inference));
         continue;
       }
       WC_RETURN_IF_ERROR(Keep(context, *version, memory, Seconds(Clock::now() - start)));
       ++done;
     }
     return Status::Ok();
+  }
+
+  /// Waits as long as somebody may write to the weights: a stopped trainer goes on or ends, some time.
+  static Status LeavePhases(Inference& inference) {
+    for (;;) {
+      Status status = inference.Abort();
+      if (status.code() != Code::kFenced) return status;
+      WC_RETURN_IF_ERROR(CheckStop());
+    }
   }
 
   Status Keep(const Context& context, const Version& version, const ShardMemory& memory, double waited) {

@@ -17,11 +17,11 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/available.h"
 #include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "drivers/ibverbs/ibverbs.h"
-#include "memory/available.h"
 #include "transport/transport.h"
 #include "weightcast/memory.h"
 

@@ -1,3 +1,4 @@
+#include "base/process.h"
 #include "tools/cli.h"
 
 namespace weightcast::tools {
@@ -23,5 +24,6 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
 }  // namespace weightcast::tools
 
 int main(int argc, char** argv) {
+  weightcast::RaiseDescriptorLimit();
   return weightcast::tools::RunCommandLine(weightcast::tools::AllCommands(), argc, argv);
 }

@@ -1,6 +1,8 @@
 #include <chrono>
 #include <filesystem>
+#include <iterator>
 
+#include "base/available.h"
 #include "base/strings.h"
 #include "checkpoint/files.h"
 #include "plan/layout_json.h"
@@ -63,7 +65,8 @@ class PlanCommand : public Command {
     WC_ASSIGN_OR_RETURN(const Inputs inputs, Load());
     const auto strategy =
         plan::StrategyFromName(context.settings.strategy).value_or(plan::Strategy::kBalanced);
-    const plan::PlanRequest request{inputs.trainers, inputs.inference, inputs.rules, strategy};
+    const plan::PlanRequest request{inputs.trainers, inputs.inference, inputs.rules, strategy,
+                                    MemoryToUse(context.settings.plan_memory)};
     const TimePoint start = Clock::now();
     WC_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request));
     const TimePoint planned = Clock::now();
@@ -96,8 +99,11 @@ class PlanCommand : public Command {
     WC_ASSIGN_OR_RETURN(const DType dtype, ParseDType(dtype_));
     WC_ASSIGN_OR_RETURN(const auto tensors, plan::PresetModel(model_, dtype));
     WC_ASSIGN_OR_RETURN(inputs.trainers, TrainerLayout(cluster_, tensors));
+    plan::UnfusedModel model{.tensors = tensors, .rules = {}};
+    if (cluster_.ranks_per_engine() > 1) model = plan::Unfuse(tensors);
+    std::move(model.rules.rules.begin(), model.rules.rules.end(), std::back_inserter(inputs.rules.rules));
     WC_ASSIGN_OR_RETURN(inputs.inference,
-                        plan::TpLayout(tensors, cluster_.ranks_per_engine(), cluster_.engine_count()));
+                        plan::TpLayout(model.tensors, cluster_.ranks_per_engine(), cluster_.engine_count()));
     inputs.what = StrCat(model_, " ", NameOf(dtype), ", ", Describe(cluster_));
     return inputs;
   }

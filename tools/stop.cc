@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <string_view>
 
 #include "base/strings.h"
 
@@ -26,7 +27,12 @@ void OnStop(int signal) {
   alarm(kGraceSeconds);
 }
 
-void OnAlarm(int) { _exit(128 + stop_signal.load()); }
+void OnAlarm(int) {
+  constexpr std::string_view kText =
+      "weightcast: ended at once: it was asked to end and still waited for other processes\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
+  _exit(128 + stop_signal.load());
+}
 
 void Install(int signal, void (*handler)(int)) {
   struct sigaction before{};

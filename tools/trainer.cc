@@ -42,13 +42,15 @@ class TrainerCommand : public Command {
     flags.Add("--rank", rank_, 0, (1 << 20) - 1, "This trainer's number");
     flags.Add("--world-size", world_size_, 1, 1 << 20, "How many trainers there are");
     flags.Add("--checkpoint", checkpoint_, "DIR",
-              "The checkpoint, or with --watch the folder of checkpoints. The files are read where they lie: "
-              "replace them by rename, never in place");
+              "The checkpoint, or with --watch the folder of checkpoints. The files are read when they are "
+              "sent: replace them by rename, never in place");
     flags.Require("--checkpoint");
     flags.Add("--watch", watch_,
               "Publish the newest sub-folder, then each new one; its version is the number "
               "at the end of its name");
     flags.Add("--version", version_, 0, int64_t{1} << 62, "Version of the checkpoint, without --watch");
+    flags.Add("--private-copy", private_copy_,
+              "Read each checkpoint into memory (as large as what this trainer sends) and send from there");
     flags.AddChoice("--layout", layout_, {"ddp", "fsdp"},
                     "What this trainer sends from: everything, or its shards of dimension 0");
     flags.Add("--rules", rules_file_, "FILE", "Name rules JSON; the same at every trainer");
@@ -75,18 +77,23 @@ class TrainerCommand : public Command {
     options.rank = static_cast<uint32_t>(rank_);
     options.world_size = static_cast<uint32_t>(world_size_);
     options.model = model_;
-    WC_ASSIGN_OR_RETURN(const auto trainer, Trainer::Connect(std::move(options)));
-    Status status = Serve(context, *trainer, folders, std::move(found), rules);
+    options.patient = true;
+    json_.BeginObject().Key("rank").Number(rank_).Key("versions").BeginArray();
+    Status status = Attend(context, std::move(options), folders, std::move(found), rules);
     // Being asked to end is how a trainer that stays ends well.
     if (!status.ok() && !(StopSignal() != 0 && exit_after_ == 0)) return status;
-    trainer->Close();
     return context.json ? Print(json_.EndArray().EndObject().Line()) : Status::Ok();
   }
 
  private:
+  Status Attend(const Context& context, WorkerOptions options, std::optional<VersionFolders>& folders,
+                std::optional<FoundVersion> found, const std::string& rules) {
+    WC_ASSIGN_OR_RETURN(const auto trainer, Trainer::Connect(std::move(options)));
+    return Serve(context, *trainer, folders, std::move(found), rules);
+  }
+
   Status Serve(const Context& context, Trainer& trainer, std::optional<VersionFolders>& folders,
                std::optional<FoundVersion> found, const std::string& rules) {
-    json_.BeginObject().Key("rank").Number(rank_).Key("versions").BeginArray();
     int64_t last = -1;
     for (int64_t committed = 0; exit_after_ == 0 || committed < exit_after_;) {
       while (!found) {
@@ -105,9 +112,20 @@ class TrainerCommand : public Command {
     return Status::Ok();
   }
 
-  /// Between updates: tells what has become of engines. The error is that of a controller that has gone.
+  /// What is held is not offered any more to engines that join later, once its files have changed.
+  void WithdrawIfChanged() {
+    if (held_.update == nullptr) return;
+    const Status status = held_.shards->Check();
+    if (status.ok()) return;
+    WC_LOG(kError, "version ", ToString(held_.update->version()), " is withdrawn: ", status.message());
+    held_.update->Cancel();
+    held_.update = nullptr;
+  }
+
+  /// Between updates: tells what has become of engines. Waits while there is no controller.
   Status LookAround(Trainer& trainer) {
     if (Clock::now() < next_look_) return Status::Ok();
+    WithdrawIfChanged();
     WC_ASSIGN_OR_RETURN(const auto engines, trainer.Engines());
     next_look_ = Clock::now() + FromSeconds(kLookSeconds);
     for (const EngineStatus& engine : engines) {
@@ -133,21 +151,22 @@ class TrainerCommand : public Command {
     cluster.trainer_layout = layout_;
     WC_ASSIGN_OR_RETURN(const plan::Layout layout, TrainerLayout(cluster, found.checkpoint.tensors()));
     WC_ASSIGN_OR_RETURN(auto shards,
-                        FileShards::Map(std::move(found.checkpoint), layout, static_cast<int>(rank_)));
+                        FileShards::Open(std::move(found.checkpoint), layout, static_cast<int>(rank_)));
+    if (private_copy_) WC_RETURN_IF_ERROR(shards->CopyToMemory());
     WC_RETURN_IF_ERROR(RegisterWhenFree(trainer, shards, rules));
     // The one before is no longer read.
-    current_.emplace(std::move(shards));
-    WC_ASSIGN_OR_RETURN(const auto update, trainer.Publish(found.version, /*hold=*/true));
-    WC_ASSIGN_OR_RETURN(const UpdateStats stats, update->Wait(std::numeric_limits<double>::infinity()));
-    WC_RETURN_IF_ERROR(current_->file().CheckUnchanged());
+    held_ = {.shards = shards, .update = nullptr};
+    WC_ASSIGN_OR_RETURN(held_.update, trainer.Publish(found.version, /*hold=*/true));
+    WC_ASSIGN_OR_RETURN(const UpdateStats stats, held_.update->Wait(std::numeric_limits<double>::infinity()));
     for (const std::string& line : trainer.ConnectionMap()) WC_LOG(kInfo, line);
     return Report(context, found, stats);
   }
 
   /// An engine that came late may still be filled from the version before.
-  Status RegisterWhenFree(Trainer& trainer, const FileShards& shards, const std::string& rules) {
+  Status RegisterWhenFree(Trainer& trainer, const std::shared_ptr<FileShards>& shards,
+                          const std::string& rules) {
     for (;;) {
-      Status status = trainer.Register(shards.shards(), rules);
+      Status status = trainer.Register(shards->shards(), rules, shards->in_memory() ? nullptr : shards);
       if (status.code() != Code::kUnavailable) return status;
       pollfd stop{StopDescriptor(), POLLIN, 0};
       poll(&stop, 1, kBusyMilliseconds);
@@ -184,7 +203,13 @@ class TrainerCommand : public Command {
   Json json_;
   TimePoint next_look_;
   std::map<std::string, std::string> told_;  ///< Last error by engine.
-  std::optional<FileShards> current_;        ///< What is registered; engines that join later read it too.
+  bool private_copy_ = false;
+  /// What is registered and published last; engines that join later get it too.
+  struct Held {
+    std::shared_ptr<FileShards> shards;
+    std::shared_ptr<Update> update;
+  };
+  Held held_;
 };
 
 }  // namespace

@@ -21,10 +21,11 @@ namespace weightcast {
   X(String,  job,                "default",         "name",      "workers and controllers of different jobs refuse each other") \
   X(String,  token_file,         "",                "path",      "file with the job token; empty: the one that a controller on loopback writes for its user") \
   X(String,  interface,          "",                "names",     "network interfaces to offer, comma separated; with ^ in front: to leave out; empty: all") \
-  X(String,  bind,               "",                "address",   "address that the data plane listens on; empty: all") \
+  X(String,  bind,               "",                "address",   "address that the data plane listens on; empty: loopback where the controller is there, otherwise all") \
   X(String,  advertise,          "",                "addresses", "addresses told to peers, comma separated, instead of those found") \
   X(String,  port_range,         "",                "low-high",  "ports the data plane listens on; empty: any free one") \
   X(String,  transport,          "",                "names",     "transports that may be used, comma separated, best first; empty: all that work") \
+  X(String,  ptracer,            "off",             "off|peer|any", "who may trace this process for the sake of shm, where Yama reserves tracing for parents: nobody more, one peer, every process of the user") \
   X(Count,   lanes,              "0",               "lanes",     "roads per connection and transport; 0: chosen by the transport and the number of peers") \
   X(Bytes,   chunk,              "1M",              "bytes",     "size of the pieces that a transfer is cut into, 4K to 64M") \
   X(Count,   window,             "16",              "chunks",    "chunks in flight on one lane") \
@@ -36,7 +37,7 @@ namespace weightcast {
   X(Count,   rdma_timeout,       "0",               "0-31",      "a queue pair sends again after 4.096 us times 2 to this; 0: so that it gives up after a quarter of the lease") \
   X(Count,   rdma_retries,       "6",               "0-7",       "how often a queue pair sends again before it gives up; 7 is for ever to soft-RoCE") \
   X(Count,   rnr_retries,        "7",               "0-7",       "how often a queue pair waits for a peer that has no room for a message; 7: for ever") \
-  X(Bytes,   staging,            "256M",            "bytes",     "most memory a trainer uses to stage tensors that need a cast or are not contiguous") \
+  X(Bytes,   staging,            "256M",            "bytes",     "most memory a trainer uses to stage tensors that need a cast, are not contiguous or are read from a file") \
   X(Seconds, lease,              "5",               "s",         "a process not heard of for this long is taken for dead") \
   X(Seconds, timeout,            "60",              "s",         "limit of a transfer and of each step of an update that has no limit of its own") \
   X(Seconds, grant_timeout,      "600",             "s",         "how long an update waits for an engine to come to begin() or wait()") \
@@ -47,6 +48,7 @@ namespace weightcast {
   X(Count,   min_engines,        "1",               "engines",   "the controller makes its first plan only when so many engines are whole") \
   X(String,  policy,             "all",             "all|each",  "engines switch to a version together, or each when it is ready") \
   X(String,  strategy,           "balanced",        "name",      "planner: balanced, or the plain greedy one") \
+  X(Bytes,   plan_memory,        "0",               "bytes",     "most memory that making a plan may take; a larger one is refused; 0: half of what is available") \
   X(String,  tables,             "",                "folder",    "shared folder through which tables are handed out; empty: by network") \
   X(String,  metrics,            "",                "host:port", "serve /metrics for Prometheus there; a range of ports, host:low-high, where several processes share the host; empty: not at all") \
   X(Count,   checksum,           "0",               "0|1",       "1: receivers verify a checksum of every transfer before they are ready")

@@ -28,6 +28,9 @@ struct WorkerOptions {
   /// Looked at about ten times a second inside every call of this worker that waits for others, on the
   /// calling thread: true ends that wait with kCancelled. May be empty.
   std::function<bool()> interrupted;
+  /// Calls wait for a controller without limit: the first one for join_timeout and all for controller_timeout
+  /// otherwise. For programs that a supervisor ends.
+  bool patient = false;
 };
 
 /// One shard that this process holds, in its own memory. Not owned: it must stay valid and at its address
@@ -39,6 +42,18 @@ struct Shard {
   std::vector<int64_t>
       strides;  ///< In elements; empty: dense. Trainers stage what is not dense; inference refuses it.
   bool declared = false;  ///< Known to the plan but not moved ("declared, not sent").
+};
+
+/// Gives the bytes of shards that are read when they are sent: those of files, which others may change.
+class ShardReader {
+ public:
+  virtual ~ShardReader() = default;
+  /// Fills `out` with the dense bytes of one of the registered shards, from `offset` on. Several threads at
+  /// once.
+  virtual Status Read(size_t shard, uint64_t offset, std::span<std::byte> out) = 0;
+  /// Whether all that was read so far is of the version that was published. Called after the last Read for a
+  /// destination and before the last of these bytes is sent: no rank counts as complete without it.
+  virtual Status Check() = 0;
 };
 
 /// How one sender or receiver of an update fared.
@@ -71,6 +86,8 @@ struct UpdateStats {
 };
 
 /// One published version on its way. Copies of the shared pointer name the same update. Thread safe.
+/// A wait that ends because there is no controller (kUnavailable, after controller_timeout) ends the update
+/// here.
 class Update {
  public:
   virtual ~Update() = default;
@@ -104,7 +121,9 @@ class Trainer {
   virtual ~Trainer() = default;
   /// Tells the shards of this rank and `rules` (JSON, see docs/layout.md; may be empty). Returns when the
   /// memory is registered; planning goes on in the background and its errors come from Publish and Wait.
-  virtual Status Register(std::vector<Shard> shards, const std::string& rules) = 0;
+  /// With a `reader` the shards need no memory: it gives their bytes, and everything is staged.
+  virtual Status Register(std::vector<Shard> shards, const std::string& rules,
+                          std::shared_ptr<ShardReader> reader = nullptr) = 0;
   /// Offers the present bytes of all shards as `number`; returns at once. The shards must not change
   /// until WaitSources. Numbers rise; a lower one after a restart belongs to a new run.
   /// With `hold` the bytes stay unchanged until the next Publish, whatever WaitSources says: engines that
@@ -121,6 +140,9 @@ class Trainer {
 enum class LandingMode { kInPlace, kShadow };
 
 /// An inference rank. The phases belong to one thread at a time; all else is thread safe.
+/// While the controller is away it serves on, without limit. A call that waits meanwhile ends after
+/// controller_timeout with kUnavailable and may be called again, as after kTimedOut. Only a Wait into which
+/// bytes were landing (in_place) gives its update up: the rank is FAILED until a later one.
 class Inference {
  public:
   static Result<std::unique_ptr<Inference>> Connect(WorkerOptions options);

@@ -91,7 +91,7 @@ std::optional<HeldLink> TryAccept(const HeldHost& self) {
 void Close(HeldHost& self) {
   self.host->Check();
   {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     self.host->Close();
   }
   self.host->keeper()->Sweep();

@@ -134,6 +134,7 @@ Flight Post(const LinkHandle& link, bool read, nb::handle local, nb::handle remo
     if (nb::try_cast(local, alone) || !nb::isinstance<nb::iterable>(local)) {
       throw StatusError({Code::kInvalidArgument, "give a local and a remote slice, or a list of such pairs"});
     }
+    const InterpreterUse use(/*has_gil=*/true);  // A generator is Python.
     batch.AddPairs(nb::borrow<nb::iterable>(local));
   } else {
     batch.Add(local, remote);

@@ -102,7 +102,7 @@ Host::~Host() {
     return;
   }
   {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     Close();
   }
   keeper_->Sweep();

@@ -77,11 +77,14 @@ class Host {
   Host& operator=(const Host&) = delete;
   ~Host();
 
-  /// Runs `call(endpoint)` without the GIL. Raises where the endpoint is closed; closing waits for its end.
+  /// Runs `call(endpoint)` without the GIL. Raises where the endpoint is closed; closing waits for its end,
+  /// but not until the GIL is back.
   template <typename Call>
   auto With(Call&& call) {
-    const Use use(*this);
-    return CallUnlocked([&] { return call(*endpoint_); });
+    return CallUnlocked([&] {
+      const Use use(*this);
+      return call(*endpoint_);
+    });
   }
   /// Raises in a forked child.
   void Check() const;

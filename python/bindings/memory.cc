@@ -11,7 +11,7 @@ void BindMemory(nb::module_& module) {
       "allocate_bytes",
       [](size_t bytes) {
         auto buffer = ValueOrThrow([&] {
-          const nb::gil_scoped_release release;
+          const GilRelease release;
           return Allocate(bytes);
         }());
         // The array owns one handle: the memory lives as long as any view of it.

@@ -12,6 +12,7 @@ void BindStatus(nb::module_& module) {
     try {
       std::rethrow_exception(pointer);
     } catch (const StatusError& error) {
+      const InterpreterUse use(/*has_gil=*/true);
       const nb::object made =
           nb::module_::import_("weightcast.errors")
               .attr("error_for")(CodeName(error.status().code()), error.status().message());

@@ -1,16 +1,14 @@
 #pragma once
 
-#include <nanobind/nanobind.h>
 #include <unistd.h>
 
 #include <memory>
 #include <utility>
 
+#include "interpreter.h"
 #include "weightcast/status.h"
 
 namespace weightcast::bindings {
-
-namespace nb = nanobind;
 
 /// Thrown out of a binding; becomes weightcast.Error or the subclass of its code.
 class StatusError : public std::exception {
@@ -32,17 +30,11 @@ T ValueOrThrow(Result<T> result) {
   return std::move(result).value();
 }
 
-/// What WorkerOptions::interrupted is here: Ctrl-C was pressed (its exception is then set), or the event that
-/// `InterruptWhen` named for this thread is set. Without the GIL.
-bool Interrupted();
-/// `event`: a threading.Event, or None. The caller keeps it alive.
-void InterruptWhen(nb::handle event);
-
 /// Without the GIL; an interrupted call raises what has interrupted it.
 template <typename Call>
 auto CallUnlocked(Call&& call) {
   auto outcome = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return call();
   }();
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -63,7 +55,7 @@ class Held {
       (void)worker_.release();
       return;
     }
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     worker_.reset();
   }
   Worker* operator->() const { return worker_.get(); }

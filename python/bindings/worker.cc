@@ -7,24 +7,10 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include "control/token.h"
 #include "support.h"
 
 namespace weightcast::bindings {
-namespace {
-
-thread_local nb::handle interrupting_event;
-
-}  // namespace
-
-bool Interrupted() {
-  const nb::gil_scoped_acquire gil;
-  if (PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0) return true;
-  if (!interrupting_event.is_valid()) return false;
-  return nb::cast<bool>(interrupting_event.attr("is_set")());
-}
-
-void InterruptWhen(nb::handle event) { interrupting_event = event.is_none() ? nb::handle() : event; }
-
 namespace {
 
 using StringMap = std::map<std::string, std::string>;
@@ -122,8 +108,8 @@ void BindTrainer(nb::module_& module) {
            [](Update& self, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self.Wait(timeout); }));
            })
-      .def("engines", &Update::Engines, nb::call_guard<nb::gil_scoped_release>())
-      .def("cancel", &Update::Cancel, nb::call_guard<nb::gil_scoped_release>());
+      .def("engines", &Update::Engines, nb::call_guard<GilRelease>())
+      .def("cancel", &Update::Cancel, nb::call_guard<GilRelease>());
 
   nb::class_<HeldTrainer>(module, "CoreTrainer")
       .def_static("connect",
@@ -147,7 +133,7 @@ void BindTrainer(nb::module_& module) {
       .def("connection_map",
            [](HeldTrainer& self) { return CallUnlocked([&] { return self->ConnectionMap(); }); })
       .def("close", [](HeldTrainer& self) {
-        const nb::gil_scoped_release release;
+        const GilRelease release;
         self->Close();
       });
 }
@@ -194,7 +180,7 @@ void BindInference(nb::module_& module) {
       .def("connection_map",
            [](HeldInference& self) { return CallUnlocked([&] { return self->ConnectionMap(); }); })
       .def("close", [](HeldInference& self) {
-        const nb::gil_scoped_release release;
+        const GilRelease release;
         self->Close();
       });
 }
@@ -223,11 +209,11 @@ void BindEngineControl(nb::module_& module) {
            })
       .def("answer",
            [](HeldControl& self, const EngineControl::Order& order, const std::string& error) {
-             const nb::gil_scoped_release release;
+             const GilRelease release;
              self->Answer(order, error.empty() ? Status::Ok() : Status(Code::kUnavailable, error));
            })
       .def("close", [](HeldControl& self) {
-        const nb::gil_scoped_release release;
+        const GilRelease release;
         self->Close();
       });
 }
@@ -243,7 +229,7 @@ void BindController(nb::module_& module) {
           })
       .def_prop_ro("address", [](HeldController& self) { return self->address(); })
       .def("stop", [](HeldController& self) {
-        const nb::gil_scoped_release release;
+        const GilRelease release;
         self->Stop();
       });
 }
@@ -256,9 +242,14 @@ void BindWorker(nb::module_& module) {
   BindInference(module);
   BindEngineControl(module);
   BindController(module);
-  module.def("interrupt_when", &InterruptWhen, nb::arg("event").none(),
-             "Calls of this thread that wait end once `event` (a threading.Event) is set; None: no more.");
   module.def("set_log_level", [](const std::string& level) { ThrowIfError(SetLogLevelByName(level)); });
+  module.def(
+      "job_token",
+      [] {
+        const auto token = ValueOrThrow(control::LoadToken(ValueOrThrow(Settings::From({}))));
+        return nb::make_tuple(nb::bytes(token.secret.data(), token.secret.size()), token.configured);
+      },
+      "The job's token, and whether it is configured; otherwise it is the user's own, for loopback only.");
 }
 
 }  // namespace weightcast::bindings

@@ -18,17 +18,43 @@ from collections.abc import Iterator
 from .errors import Permission
 
 
-def _folder() -> pathlib.Path:
+def _shared() -> pathlib.Path:
+    """Of this host. Anyone can make the name first, but nobody can take it away once it is ours."""
     base = pathlib.Path("/dev/shm")
     if not os.access(base, os.W_OK):
         base = pathlib.Path(tempfile.gettempdir())
-    folder = base / f"weightcast-p2p-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
+    return base / f"weightcast-p2p-{os.getuid()}"
+
+
+def _own() -> pathlib.Path:
+    """Where no other user can make anything. Hosts may share it, so each has its own folder there."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    base = pathlib.Path(cache) if cache.startswith("/") else pathlib.Path.home() / ".cache"
+    boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return base / "weightcast" / f"p2p-{boot}"
+
+
+def _is_ours(folder: pathlib.Path) -> bool:
+    """Whether it is there and this user's alone; raises `Permission` if it is ours but open to others."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise Permission(f"{folder} belongs to somebody else; remove it")
-    return folder
+        return False
+    if found.st_mode & 0o077:
+        raise Permission(f"other users have access to {folder}; run: chmod go-rwx {folder}")
+    return True
+
+
+def _folder() -> pathlib.Path:
+    for folder in (_shared(), _own()):
+        with contextlib.suppress(FileExistsError):
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        if _is_ours(folder):
+            return folder
+    raise Permission(f"{_shared()} and {_own()} belong to somebody else; remove one of them")
 
 
 _open: weakref.WeakSet[Announcement] = weakref.WeakSet()
@@ -66,7 +92,8 @@ os.register_at_fork(after_in_child=_let_go)
 
 def announced() -> Iterator[bytes]:
     """The metadata of every endpoint that lives, one's own too; those of dead ones are cleared away."""
-    for path in sorted(_folder().iterdir()):
+    folders = [folder for folder in (_shared(), _own()) if _is_ours(folder)]
+    for path in sorted(path for folder in folders for path in folder.iterdir()):
         if path.name.startswith("."):
             continue
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

@@ -68,7 +68,6 @@ class EngineControl:
         self._core = _core.CoreEngineControl.connect(controller or "", model, engine, _settings(settings))
         self._thread = threading.Thread(target=self._run, name="wc-engine-control", daemon=True)
         self._thread.start()
-        # A thread must not be inside the core when the interpreter ends.
         self._end = weakref.finalize(self, _close, self._core, self._thread)
 
     @property
@@ -173,7 +172,7 @@ class EngineControl:
 
 def _close(core: Any, thread: threading.Thread) -> None:
     core.close()
-    if threading.current_thread() is not thread:
+    if threading.current_thread() is not thread and not _core.interpreter_ends():
         thread.join(timeout=1)  # Not for ever: a callback may hang.
 
 

@@ -9,10 +9,12 @@ Times are in seconds. `TimedOut` says that the time of the call itself is over, 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401
 import contextlib
 import json
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,9 +40,24 @@ def _rules(rules: Any) -> str:
     return json.dumps(rules if isinstance(rules, Mapping) else {"version": 1, "rules": list(rules)})
 
 
+_stops: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """Python waits for these threads when it ends, before it calls what `atexit` has."""
+    for stop in list(_stops):
+        stop.set()
+
+
+# After the executors' own: what was registered last is called first.
+with contextlib.suppress(AttributeError, RuntimeError):
+    threading._register_atexit(_stop_all)  # type: ignore[attr-defined]
+
+
 async def _on_thread(call: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a call that waits on a thread; being cancelled interrupts it."""
-    stop = threading.Event()
+    stop = _core.CoreInterrupt()
+    _stops.add(stop)
 
     def run() -> Any:
         _core.interrupt_when(stop)
@@ -92,7 +109,11 @@ class Update:
         self._guarded(self._core.wait_sources, timeout)
 
     def wait(self, timeout: float = _FOREVER) -> _core.UpdateStats:
-        """Returns when the version is committed; raises `UpdateAborted` if it is not going to be."""
+        """Returns when the version is committed; raises `UpdateAborted` if it is not going to be.
+
+        As when there has been no controller for `controller_timeout` of this call. Publish the next version:
+        it goes out when there is one again.
+        """
         return self._guarded(self._core.wait, timeout)
 
     async def wait_sources_async(self, timeout: float = _FOREVER) -> None:
@@ -259,7 +280,8 @@ class Inference(_Closing):
     def register(self, module_or_dict: Any, *, landing: str = "in_place", shares: bool = True) -> None:
         """Registers the tensors to fill. landing: "in_place", or "shadow" (a second copy first).
 
-        module_or_dict: as for `Trainer.register`.
+        module_or_dict: as for `Trainer.register`. Under tensor parallelism a rank registers views of the q, k
+        and v in its fused tensors, not the fused tensors (docs/layout.md).
         shares: other engines may read the served version from this rank's tensors. Say False if the engine
         changes live tensors in place after an update (landing in_place).
 
@@ -274,6 +296,8 @@ class Inference(_Closing):
         """Blocks until a version newer than `newer_than` is served here; the tensors change only meanwhile.
 
         newer_than: a Version, the number of one of the present run, or None: whatever is served now.
+        `Unavailable`: there has been no controller for `controller_timeout` of this call. What is served is
+        served on; call again. Only if bytes were landing in place the update is given up (`state` FAILED).
         """
         self._refuse_moved()
         return self._core.wait(self._version_of(newer_than), timeout)

@@ -55,6 +55,10 @@ void SetLogPrefix(std::string_view prefix) {
   Prefix() = prefix.empty() ? std::string() : StrCat("[", prefix, "] ");
 }
 
+std::string LeftOutText(uint64_t count) {
+  return count == 0 ? std::string() : StrCat(" (", count, " more like this one were left out)");
+}
+
 void Log(LogLevel level, std::string_view message) {
   static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
                                                           spdlog::level::warn, spdlog::level::err};

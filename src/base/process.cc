@@ -33,15 +33,24 @@ Status CheckDescriptors(size_t wanted) {
     taken.emplace_back(eventfd(0, EFD_CLOEXEC));
     if (taken.back().valid()) continue;
     const int error = errno;
-    rlimit limit{};
-    const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
-    return {
-        Code::kExhausted,
-        StrCat("only ", taken.size() - 1, " more files can be opened here, and at least ", wanted,
-               " are needed: ", ErrnoText(error), "; raise the limit of open files (ulimit -n), which is ",
-               known ? StrCat(limit.rlim_cur) : std::string("unknown"))};
+    return {Code::kExhausted,
+            StrCat("only ", taken.size() - 1, " more files can be opened here, and at least ", wanted,
+                   " are needed: ", ErrnoText(error),
+                   "; raise the limit of open files (ulimit -n), which is ", DescriptorLimit())};
   }
   return Status::Ok();
+}
+
+size_t DescriptorLimit() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
+}
+
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void NameThread(const char* name) { pthread_setname_np(pthread_self(), name); }

@@ -16,6 +16,10 @@ bool HasExited(const UniqueFd& pidfd);
 /// Ok if this process may open so many more descriptors; kExhausted says what its limit is. Asked before
 /// libraries are used that end the process where they get none.
 Status CheckDescriptors(size_t wanted);
+/// How many descriptors this process may have open.
+size_t DescriptorLimit();
+/// Raises that limit as far as this process may. Before children are started: they inherit it.
+void RaiseDescriptorLimit();
 /// Names the calling thread (at most 15 characters) for debuggers and `top -H`.
 void NameThread(const char* name);
 /// This host's name, a label only.

@@ -96,6 +96,7 @@ std::string_view WhatIsWrong(const Settings& settings, std::string_view name) {
     return "debug, info, warning, error or off";
   if (name == "policy" && !IsOneOf(settings.policy, {"all", "each"})) return "all or each";
   if (name == "strategy" && !IsOneOf(settings.strategy, {"balanced", "greedy"})) return "balanced or greedy";
+  if (name == "ptracer" && !IsOneOf(settings.ptracer, {"off", "peer", "any"})) return "off, peer or any";
   if (name == "chunk" && (settings.chunk < 4096 || settings.chunk > (64U << 20))) return "4K to 64M";
   if (name == "window" && (settings.window < 1 || settings.window > 4096)) return "1 to 4096";
   if (name == "lanes" && settings.lanes > 64) return "0 to 64";

@@ -23,6 +23,9 @@ Status SocketError(std::string_view what) {
 
 Result<UniqueFd> NewSocket(int family) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  // As an address that this host does not have.
+  if (!fd.valid() && errno == EAFNOSUPPORT)
+    return Status(Code::kInvalidArgument, StrCat("socket: ", ErrnoText(errno)));
   if (!fd.valid()) return SocketError("socket");
   return fd;
 }
@@ -55,13 +58,26 @@ Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog) {
     if (port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (address.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     address.set_port(static_cast<uint16_t>(port));
-    if (bind(fd.get(), address.raw(), address.length()) == 0 && listen(fd.get(), backlog) == 0) return fd;
-    if (errno != EADDRINUSE) return SocketError(StrCat("cannot listen at ", address.ToString()));
+    if (bind(fd.get(), address.raw(), address.length()) == 0 && listen(fd.get(), backlog) == 0) {
+      // Accepted connections have it from here. Without it those that linger keep the port from a successor.
+      setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      return fd;
+    }
+    if (errno == EADDRINUSE) continue;
+    const Status failure = SocketError(StrCat("cannot listen at ", address.ToString()));
+    return errno == EADDRNOTAVAIL ? Status(Code::kInvalidArgument, failure.message()) : failure;
   }
   return Status(Code::kUnavailable,
                 StrCat("port in use: ", address.ToString(),
                        ports.low == ports.high ? "" : StrCat(" and every port from ", ports.low),
                        "; choose another port or end the program that holds it"));
+}
+
+void AcceptOnceHeard(int listener) {
+  // The kernel counts in answers to a SYN that it repeats: 1 s is one. Longer would let silent peers fill its
+  // queue of connections that are not complete.
+  const int seconds = 1;
+  setsockopt(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds);
 }
 
 Result<SocketAddress> LocalAddressOf(int fd) {

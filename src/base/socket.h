@@ -29,6 +29,10 @@ class SocketAddress {
   void set_port(uint16_t port);
   [[nodiscard]] int family() const { return storage_.ss_family; }
   [[nodiscard]] bool IsLoopback() const;
+  [[nodiscard]] bool IsWildcard() const;
+  friend bool operator==(const SocketAddress& one, const SocketAddress& other) {
+    return one.ToString() == other.ToString();
+  }
   /// IPv6, reachable from one link only, and only with the scope that names the link.
   [[nodiscard]] bool IsLinkLocal() const;
   /// Which of this host's interfaces a link-local address is meant on.
@@ -67,8 +71,12 @@ struct PortRange {
 Result<PortRange> ParsePortRange(std::string_view text);
 
 /// A listening socket (non-blocking, close-on-exec) at the first free port of the range.
-/// IPv6 wildcard also takes IPv4. Error "port in use" names the address.
-Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog = 1024);
+/// IPv6 wildcard also takes IPv4. Errors: kUnavailable "port in use" names the address; kInvalidArgument for
+/// an address that is not of this host.
+Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog = 4096);
+/// Whoever connects to this listener and says nothing is not accepted for about a second. For protocols in
+/// which the side that connects speaks first.
+void AcceptOnceHeard(int listener);
 /// The wildcard address that accepts IPv6 and IPv4 where IPv6 exists, otherwise IPv4's.
 SocketAddress AnyAddress();
 Result<SocketAddress> LocalAddressOf(int fd);

@@ -81,6 +81,12 @@ bool SocketAddress::IsLoopback() const {
   return family() == AF_UNIX;
 }
 
+bool SocketAddress::IsWildcard() const {
+  if (family() == AF_INET) return reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr.s_addr == 0;
+  if (family() != AF_INET6) return false;
+  return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr);
+}
+
 bool SocketAddress::IsLinkLocal() const {
   if (family() != AF_INET6) return false;
   return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr) != 0;

@@ -1,9 +1,8 @@
 #include "base/task_thread.h"
 
-#include <system_error>
 #include <utility>
 
-#include "base/process.h"
+#include "base/thread.h"
 
 namespace weightcast {
 
@@ -19,9 +18,8 @@ TaskThread::~TaskThread() {
 void TaskThread::Run(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
-    try {
-      if (!thread_.joinable()) thread_ = std::thread([this] { Main(); });
-    } catch (const std::system_error&) {  // No room for a thread.
+    if (!thread_.joinable()) {
+      if (auto thread = StartThread(name_, [this] { Main(); }); thread.ok()) thread_ = std::move(*thread);
     }
     if (thread_.joinable()) {
       tasks_.push_back(std::move(task));
@@ -33,7 +31,6 @@ void TaskThread::Run(std::function<void()> task) {
 }
 
 void TaskThread::Main() {
-  NameThread(name_);
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });

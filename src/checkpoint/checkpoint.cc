@@ -159,10 +159,6 @@ const Header* Checkpoint::single_header() const {
   return files_.size() == 1 ? &files_.front().header() : nullptr;
 }
 
-std::span<const std::byte> Checkpoint::bytes(size_t tensor) const {
-  return files_[places_[tensor].file].bytes(places_[tensor].index);
-}
-
 Status Checkpoint::Read(size_t tensor, uint64_t offset, std::span<std::byte> out) const {
   return files_[places_[tensor].file].Read(places_[tensor].index, offset, out);
 }

@@ -17,7 +17,7 @@
 namespace weightcast::checkpoint {
 
 /// All tensors of a model on disk, in one safetensors file or several. Const and thread safe once
-/// open; the limit of SafetensorsFile on files that shrink holds for each file.
+/// open; what SafetensorsFile says of files that change holds for each file.
 class Checkpoint {
  public:
   /// `path` is one of
@@ -37,9 +37,7 @@ class Checkpoint {
   /// byte. nullptr for one of several files.
   [[nodiscard]] const Header* single_header() const;
 
-  /// Row-major bytes of tensors()[tensor] in the mapping; see SafetensorsFile::bytes.
-  [[nodiscard]] std::span<const std::byte> bytes(size_t tensor) const;
-  /// Copies part of a tensor by read(2); see SafetensorsFile::Read.
+  /// Copies part of the row-major bytes of tensors()[tensor] by read(2); see SafetensorsFile::Read.
   Status Read(size_t tensor, uint64_t offset, std::span<std::byte> out) const;
   /// Copies the row-major bytes of a box of a tensor by read(2).
   /// Errors: kInvalidArgument or kOutOfBounds when box, tensor and `out` do not fit; else as Read.

@@ -1,12 +1,13 @@
 #include "checkpoint/safetensors.h"
 
-#include <sys/mman.h>
-#include <sys/stat.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "base/strings.h"
 #include "checkpoint/files.h"
@@ -18,7 +19,6 @@ Status InFile(const std::filesystem::path& path, const Status& status) {
   return {status.code(), StrCat(path.native(), ": ", status.message())};
 }
 
-// The header goes through read(2): a file cut short under our eyes is an error here, not SIGBUS.
 Result<Header> ReadHeader(int fd, int64_t file_bytes, const std::filesystem::path& path) {
   std::array<std::byte, kHeaderLengthBytes> first{};
   const auto present = std::min<uint64_t>(first.size(), static_cast<uint64_t>(file_bytes));
@@ -33,38 +33,36 @@ Result<Header> ReadHeader(int fd, int64_t file_bytes, const std::filesystem::pat
   return header;
 }
 
-}  // namespace
+bool Same(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
-void internal::Unmap::operator()(const std::byte* mapping) const {
-  munmap(const_cast<std::byte*>(mapping), bytes);
+/// What a file looks like once the clock of its times has moved on: a write in the same tick as the last one
+/// would leave the same time.
+Result<struct stat> SettledStat(int fd, const std::filesystem::path& path) {
+  constexpr auto kTick = std::chrono::milliseconds(20);
+  struct stat status{};
+  for (int i = 0; i < 10; ++i) {
+    if (fstat(fd, &status) != 0) return FileError("look at", path, errno);
+    const auto since = [](const timespec& time) {
+      return std::chrono::system_clock::now().time_since_epoch() - std::chrono::seconds(time.tv_sec) -
+             std::chrono::nanoseconds(time.tv_nsec);
+    };
+    const auto age = std::min(since(status.st_mtim), since(status.st_ctim));
+    if (age > kTick || age < -kTick) break;  // Far in the future: another host's clock.
+    std::this_thread::sleep_for(kTick);
+  }
+  return status;
 }
+
+}  // namespace
 
 Result<SafetensorsFile> SafetensorsFile::Open(const std::filesystem::path& path) {
   SafetensorsFile file;
   file.path_ = path;
   WC_ASSIGN_OR_RETURN(file.fd_, OpenRegularFile(path));
-  struct stat status{};
-  if (fstat(file.fd_.get(), &status) != 0) return FileError("look at", path, errno);
-  file.file_bytes_ = status.st_size;
-  file.modified_ = status.st_mtim;
-  WC_ASSIGN_OR_RETURN(Header header, ReadHeader(file.fd_.get(), file.file_bytes_, path));
+  WC_ASSIGN_OR_RETURN(file.opened_, SettledStat(file.fd_.get(), path));
+  WC_ASSIGN_OR_RETURN(Header header, ReadHeader(file.fd_.get(), file.opened_.st_size, path));
   file.header_ = std::make_unique<const Header>(std::move(header));
-
-  const auto size = static_cast<size_t>(file.file_bytes_);
-  void* mapping = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd_.get(), 0);
-  if (mapping == MAP_FAILED) return FileError("map", path, errno);
-  file.mapping_ = {static_cast<const std::byte*>(mapping), internal::Unmap{size}};
   return file;
-}
-
-std::span<const std::byte> SafetensorsFile::data() const {
-  return {mapping_.get() + kHeaderLengthBytes + header_->json.size(),
-          static_cast<size_t>(header_->data_bytes)};
-}
-
-std::span<const std::byte> SafetensorsFile::bytes(size_t tensor) const {
-  const StoredTensor& stored = header_->tensors[tensor];
-  return data().subspan(static_cast<size_t>(stored.begin), static_cast<size_t>(stored.end - stored.begin));
 }
 
 Status SafetensorsFile::Read(size_t tensor, uint64_t offset, std::span<std::byte> out) const {
@@ -74,17 +72,24 @@ Status SafetensorsFile::Read(size_t tensor, uint64_t offset, std::span<std::byte
     return {Code::kOutOfBounds, StrCat(path_.native(), ": tensor ", Shown(stored.info.name), " has ", size,
                                        " bytes, asked for ", out.size(), " from ", offset, " on")};
   const uint64_t begin = kHeaderLengthBytes + header_->json.size() + static_cast<uint64_t>(stored.begin);
-  return ReadAt(fd_.get(), begin + offset, out, path_);
+  Status status = ReadAt(fd_.get(), begin + offset, out, path_);
+  if (!status.ok()) WC_RETURN_IF_ERROR(CheckUnchanged());  // Says what to do.
+  return status;
 }
 
 Status SafetensorsFile::CheckUnchanged() const {
-  struct stat status{};
-  if (fstat(fd_.get(), &status) != 0) return FileError("look at", path_, errno);
-  if (status.st_size != file_bytes_)
-    return {Code::kCorrupt, StrCat(path_.native(), " was changed while in use: it had ", file_bytes_,
-                                   " bytes and has ", status.st_size)};
-  if (status.st_mtim.tv_sec != modified_.tv_sec || status.st_mtim.tv_nsec != modified_.tv_nsec)
-    return {Code::kCorrupt, StrCat(path_.native(), " was written to while in use")};
+  struct stat now{};
+  if (fstat(fd_.get(), &now) != 0) return FileError("look at", path_, errno);
+  const auto changed = [this](const std::string& what) {
+    return Status(Code::kCorrupt, StrCat(path_.native(), " was changed in place while in use: ", what,
+                                         "; write each version into a new folder and rename it into place"));
+  };
+  if (now.st_size != opened_.st_size)
+    return changed(StrCat("it had ", opened_.st_size, " bytes and has ", now.st_size));
+  if (!Same(now.st_mtim, opened_.st_mtim)) return changed("it was written to");
+  // A rename over it, or its removal, also renews the time of change; the bytes stay.
+  if (now.st_nlink == opened_.st_nlink && !Same(now.st_ctim, opened_.st_ctim))
+    return changed("its times, mode or name are others");
   return Status::Ok();
 }
 

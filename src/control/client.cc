@@ -10,9 +10,10 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/process.h"
+#include "base/out_of_memory.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "base/thread.h"
 #include "control/conduit.h"
 #include "control/mailbox.h"
 #include "control/session_link.h"
@@ -26,7 +27,9 @@ constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 constexpr Duration kMaxBackoff = std::chrono::seconds(1);
 /// A stream that is not welcomed for so long is given up for another try.
 constexpr Duration kLeastAttempt = std::chrono::seconds(2);
-constexpr Duration kReminder = std::chrono::seconds(15);
+/// Until the first reminder of a missing controller; the time until the next one doubles, up to ...
+constexpr Duration kFirstReminder = std::chrono::seconds(15);
+constexpr Duration kRarestReminder = std::chrono::hours(1);
 
 class Client final : public ControlClient {
  public:
@@ -39,18 +42,22 @@ class Client final : public ControlClient {
         heartbeat_(*MakePacket(wire::WorkerMessage(wire::Heartbeat{}))),
         conduit_(Conduit::Create()) {
     options_.hello.job = settings_.job;
-    since_ = Clock::now();
-    caller_ = std::thread([this] { Deliver(); });
-    thread_ = std::thread([this] { Run(); });
+    if (options_.absence == nullptr) options_.absence = std::make_shared<Absence>();
+    Miss({Code::kUnavailable, StrCat("no answer yet from the controller at ", settings_.controller)});
+  }
+  Status Begin() {
+    WC_ASSIGN_OR_RETURN(caller_, StartThread("wc-deliver", [this] { Deliver(); }));
+    WC_ASSIGN_OR_RETURN(thread_, StartThread("wc-control", [this] { Run(); }));
+    return Status::Ok();
   }
 
   ~Client() override {
     quiet_ = true;
     stop_ = true;
     conduit_->Wake();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     deliveries_.Post([this] { delivered_ = true; });
-    caller_.join();
+    if (caller_.joinable()) caller_.join();
   }
 
   void SetServed(wire::EngineState state, Version served, Version newest) override {
@@ -72,7 +79,7 @@ class Client final : public ControlClient {
     auto packet = MakePacket(message);
     {
       const std::lock_guard lock(mutex_);
-      if (state_ == LinkState::kEnded || (dropping_ && !registers)) return;
+      if (state_ == LinkState::kEnded || forgotten_ || (dropping_ && !registers)) return;
       dropping_ = false;
       if (!packet.ok()) {
         failure_ = packet.status();
@@ -106,7 +113,6 @@ class Client final : public ControlClient {
 
  private:
   void Run() {
-    NameThread("wc-control");
     while (!ended_) {
       if (stop_) {
         End({Code::kCancelled, "the session with the controller was closed"});
@@ -126,7 +132,6 @@ class Client final : public ControlClient {
 
   /// The thread that runs the caller's code.
   void Deliver() {
-    NameThread("wc-deliver");
     while (!delivered_) {
       if (const auto task = deliveries_.Take(Clock::now() + std::chrono::hours(1))) (*task)();
     }
@@ -143,8 +148,10 @@ class Client final : public ControlClient {
   }
 
   static Result<wire::ControllerMessage> Decode(Parcel parcel) {
-    WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
-    return wire::DecodeControllerMessage(encoded);
+    return OrOutOfMemory("a message of the controller", [&]() -> Result<wire::ControllerMessage> {
+      WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
+      return wire::DecodeControllerMessage(encoded);
+    });
   }
 
   /// Ends the session from another thread.
@@ -156,17 +163,16 @@ class Client final : public ControlClient {
     conduit_->Wake();
   }
 
-  [[nodiscard]] Duration patience() const {
-    if (!ever_) return settings_.join_timeout;
-    return settings_.controller_timeout > Duration::zero() ? settings_.controller_timeout
-                                                           : 2 * settings_.lease;
+  /// When the search for a first controller ends.
+  [[nodiscard]] TimePoint give_up() const {
+    return ever_ || options_.patient ? TimePoint::max() : since_ + settings_.join_timeout;
   }
   [[nodiscard]] bool connected() const { return welcomed_; }
 
   [[nodiscard]] TimePoint NextDeadline() const {
     if (connected()) return std::min(next_beat_, heard_ + lease_);
     const TimePoint attempt = conduit_->open() ? attempt_until_ : next_dial_;
-    return std::min(attempt, since_ + patience());
+    return std::min(attempt, give_up());
   }
 
   void CheckDeadlines() {
@@ -186,7 +192,7 @@ class Client final : public ControlClient {
       return;
     }
     if (leaving_) return End({Code::kCancelled, "this worker has left"});
-    if (now >= since_ + patience()) return GiveUp();
+    if (now >= give_up()) return GiveUp();
     if (conduit_->open()) {
       if (now < attempt_until_) return;
       reason_ = {Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller)};
@@ -206,8 +212,9 @@ class Client final : public ControlClient {
 
   void GiveUp() {
     const std::string last = reason_.ok() ? std::string() : StrCat("; last: ", reason_.message());
-    End({Code::kTimedOut, StrCat("no controller at ", settings_.controller, " for ", Seconds(patience()),
-                                 " s; check that it runs and the address", last)});
+    End({Code::kTimedOut,
+         StrCat("no controller at ", settings_.controller, " for ", Seconds(settings_.join_timeout),
+                " s; check that it runs and the address", last)});
   }
 
   void Dial() {
@@ -218,11 +225,20 @@ class Client final : public ControlClient {
     }
     auto packet = MakePacket(wire::WorkerMessage(std::move(hello)));
     if (!packet.ok()) return End(packet.status());
+    if (ever_ && Clock::now() >= since_ + lease_) Forget();
     link_->Hold();
     link_->PushUrgent(std::move(*packet), session_);
     attempt_until_ = Clock::now() + std::max(kLeastAttempt, settings_.lease);
     conduit_->Dial({.address = settings_.controller, .token = token_.secret, .lease = settings_.lease},
                    link_);
+  }
+
+  /// No controller would go on with this session, and nothing is kept for it.
+  void Forget() {
+    session_ = 0;
+    const std::lock_guard lock(mutex_);
+    forgotten_ = true;
+    link_->Reset();
   }
 
   void Handle(Conduit::Event event) {
@@ -247,13 +263,16 @@ class Client final : public ControlClient {
 
   void Closed(const Status& reason) {
     if (leaving_) return End({Code::kCancelled, "this worker has left"});
-    if (reason.code() == Code::kPermission)
+    if (reason.code() == Code::kPermission && IsRefusedForGood())
       return End({Code::kPermission, StrCat(reason.message(), " (this one's is from ", token_.origin, ")")});
-    if (reason.code() == Code::kProtocol) return End(reason);
+    if (reason.code() != Code::kPermission) refused_since_.reset();
+    // Where a controller was before, something else may have its port for a while.
+    if (reason.code() == Code::kProtocol && (connected() || !ever_)) return End(reason);
     if (connected()) {
       Break(reason);
     } else {
       if (!aborted_) reason_ = reason;  // Otherwise it is known why.
+      options_.absence->Begin(since_, reason_);
       told_ ? Remind() : Tell(LinkState::kBroken, reason_);
     }
     aborted_ = false;
@@ -261,19 +280,48 @@ class Client final : public ControlClient {
     backoff_ = std::min({2 * backoff_, kMaxBackoff, std::max(kFirstBackoff, settings_.lease / 4)});
   }
 
-  /// Now and then: whoever looks at what seems to hang is to see what it waits for.
+  /// The next attempt takes the token that is in the file by now, or else the one that was good before.
+  [[nodiscard]] bool IsRefusedForGood() {
+    auto fresh = ReadTokenAgain(token_);
+    const bool other = fresh.ok() && fresh->secret != token_.secret;
+    if (!ever_ && !other) return true;
+    token_ = other ? std::move(*fresh) : good_token_;
+    const TimePoint now = Clock::now();
+    if (!refused_since_) refused_since_ = now;
+    return now >= *refused_since_ + settings_.join_timeout;
+  }
+
+  /// Now and then, and ever less often: whoever looks at what seems to hang is to see what it waits for.
   void Remind() {
     const TimePoint now = Clock::now();
-    if (now < std::max(reminded_, since_) + kReminder) return;
-    reminded_ = now;
+    if (now < remind_) return;
+    remind_ = now + std::min(now - since_, kRarestReminder);
     WC_LOG(kWarning, "still no controller at ", settings_.controller, ", for ",
-           std::lround(Seconds(now - since_)), " s now");
+           std::lround(Seconds(now - since_)), " s now; last: ", reason_.message());
+  }
+
+  /// From now on there is no controller.
+  void Miss(const Status& reason) {
+    since_ = Clock::now();
+    remind_ = since_ + kFirstReminder;
+    options_.absence->Begin(since_, reason);
+  }
+
+  /// There is one again; who was reminded that there is none is told.
+  void Find() {
+    const TimePoint now = Clock::now();
+    options_.absence->End();
+    refused_since_.reset();
+    good_token_ = token_;
+    if (now < since_ + kFirstReminder) return;
+    WC_LOG(kWarning, "the controller at ", settings_.controller, " has answered, after ",
+           std::lround(Seconds(now - since_)), " s");
   }
 
   /// From connected to not.
   void Break(const Status& reason) {
     welcomed_ = false;
-    since_ = Clock::now();
+    Miss(reason);
     next_dial_ = since_;
     attempt_until_ = since_ + kLeastAttempt;  // For the old stream to be closed.
     reason_ = reason;
@@ -296,7 +344,11 @@ class Client final : public ControlClient {
   /// Welcome, Refused and Heartbeat: small, and this thread's to understand.
   void HearUnnumbered(Conduit::Event& event) {
     auto message = Decode(event.parcel);
-    if (!message.ok()) return End(message.status());
+    if (!message.ok()) {
+      if (connected() || !ever_) return End(message.status());
+      reason_ = message.status();  // Whoever has the port meanwhile may be no controller.
+      return GiveUpStream();
+    }
     if (const auto* welcome = std::get_if<wire::Welcome>(&*message)) {
       Welcome(*welcome, event);
     } else if (const auto* refused = std::get_if<wire::Refused>(&*message)) {
@@ -331,6 +383,7 @@ class Client final : public ControlClient {
     term_ = welcome.term;
     session_ = event.session;
     AdoptLease(welcome.lease_seconds);
+    Find();
     welcomed_ = true;
     ever_ = true;
     backoff_ = kFirstBackoff;
@@ -350,6 +403,7 @@ class Client final : public ControlClient {
     }
     link_->Reset();
     dropping_ = true;
+    forgotten_ = false;
   }
 
   void AdoptLease(double seconds) {
@@ -384,9 +438,10 @@ class Client final : public ControlClient {
 
   ClientOptions options_;  ///< hello: under the mutex.
   const Settings settings_;
-  const Token token_;
 
   // The thread's.
+  Token token_;
+  Token good_token_;  ///< Of the last welcome.
   bool ended_ = false;
   bool welcomed_ = false;
   bool ever_ = false;  ///< Has been welcomed.
@@ -399,7 +454,8 @@ class Client final : public ControlClient {
   uint64_t session_ = 0;
   Status reason_;    ///< Of the last failure.
   TimePoint since_;  ///< Without a controller.
-  TimePoint reminded_{};
+  TimePoint remind_;
+  std::optional<TimePoint> refused_since_;  ///< For the token, and nothing else since.
   TimePoint next_dial_;
   TimePoint attempt_until_;
   TimePoint heard_;
@@ -420,7 +476,8 @@ class Client final : public ControlClient {
   LinkState state_ = LinkState::kBroken;
   Status status_;
   Status failure_;
-  bool dropping_ = false;
+  bool dropping_ = false;   ///< Until the next registration.
+  bool forgotten_ = false;  ///< Until the next session.
 
   std::thread thread_;
   std::thread caller_;
@@ -434,7 +491,9 @@ Result<std::unique_ptr<ControlClient>> ControlClient::Start(ClientOptions option
     return Status(Code::kInvalidArgument,
                   StrCat("'", options.settings.controller, "' has no port: write HOST:PORT"));
   WC_ASSIGN_OR_RETURN(Token token, LoadToken(options.settings));
-  return std::unique_ptr<ControlClient>(std::make_unique<Client>(std::move(options), std::move(token)));
+  auto client = std::make_unique<Client>(std::move(options), std::move(token));
+  WC_RETURN_IF_ERROR(client->Begin());
+  return std::unique_ptr<ControlClient>(std::move(client));
 }
 
 Result<wire::ClusterView> GetView(const Settings& settings, TimePoint deadline) {

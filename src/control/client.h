@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 
+#include "control/absence.h"
 #include "weightcast/clock.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
@@ -18,8 +19,12 @@ enum class LinkState {
 };
 
 struct ClientOptions {
-  /// Used: controller, job, token_file, lease, join_timeout, controller_timeout.
+  /// Used: controller, job, token_file, lease, join_timeout.
   Settings settings;
+  /// Waits for the first controller without limit, not for join_timeout.
+  bool patient = false;
+  /// Kept by the client; null: nobody looks.
+  std::shared_ptr<Absence> absence = nullptr;
   /// Its job is filled in by the client.
   wire::Hello hello;
   /// Every message but heartbeats. Called from a thread of the client's, one at a time; may Send. Heartbeats
@@ -38,9 +43,14 @@ struct ClientOptions {
 /// so the worker registers (and publishes) again. After a Welcome that is not the first, messages sent before
 /// it are dropped, and so is all that is sent until the next Register or Suspended, or Steered of order 0.
 ///
-/// The client ends (kEnded): kPermission for a wrong token, at once; with the reason of `Refused`; kTimedOut,
-/// naming the address, when no controller was reached for join_timeout at first, for controller_timeout
-/// (0: twice the lease) later; kExhausted when the queue overflows; kCancelled after Leave.
+/// A client that was welcomed once looks for a controller without limit. Where its token is refused, the
+/// token file is read again. After a lease without a controller no session can go on, so messages are dropped
+/// until the next one.
+///
+/// The client ends (kEnded): with the reason of `Refused`; kPermission for a wrong token, at once, but for a
+/// client that was welcomed before only after join_timeout of nothing else: whoever has the port meanwhile
+/// may not be its controller; kTimedOut, naming the address, when no controller was reached for join_timeout
+/// at first; kExhausted when the queue overflows; kCancelled after Leave.
 class ControlClient {
  public:
   /// Starts to attach; returns at once. Errors: kInvalidArgument or kPermission for address and token.

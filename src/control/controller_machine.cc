@@ -90,6 +90,9 @@ void Machine::On(const TimerFired& event) {
     case TimerKind::kFence:
       OnFenceTimer();
       break;
+    case TimerKind::kRetry:
+      OnRetryTimer(event.timer.group);
+      break;
   }
   Advance();
 }

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/process.h"
 #include "base/strings.h"
+#include "base/thread.h"
 #include "wire/codec.h"
 
 namespace weightcast::control {
@@ -33,8 +33,13 @@ Core::Core(const Settings& settings, wire::Term term)
   config_.join_timeout = settings.join_timeout;
   next_tick_ = Clock::now() + beat_;
   next_view_ = Clock::now() + kViewInterval;
-  thread_ = std::thread([this] { Run(); });
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) { Collect(metrics); });
+}
+
+Status Core::Start() {
+  WC_RETURN_IF_ERROR(planner_.Start());
+  WC_ASSIGN_OR_RETURN(thread_, StartThread("wc-controller", [this] { Run(); }));
+  return Status::Ok();
 }
 
 Core::~Core() { Stop(); }
@@ -72,7 +77,6 @@ ListenerHandlers Core::Handlers() {
 }
 
 void Core::Run() {
-  NameThread("wc-controller");
   while (!stop_) {
     TimePoint until = std::min(next_tick_, next_view_);
     if (!timers_.empty()) until = std::min(until, timers_.begin()->at);

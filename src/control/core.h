@@ -29,6 +29,8 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
+  /// Once, before sessions come. kExhausted where the system gives no thread.
+  Status Start();
   /// For the listener; any thread.
   [[nodiscard]] ListenerHandlers Handlers();
   /// Ends the thread. Sessions are dropped without a word: their workers try to come back.
@@ -38,9 +40,10 @@ class Core {
   struct Model {
     std::string name;
     MachineState state = InitialState();
-    PlanOutput plan;                       ///< Until it is handed out.
-    std::vector<wire::RankBytes> senders;  ///< Of the last update.
-    std::vector<wire::RouteBytes> routes;  ///< Likewise.
+    PlanOutput plan;                                  ///< Until it is handed out.
+    std::shared_ptr<const plan::FusedTensors> fused;  ///< As trainers were planned last.
+    std::vector<wire::RankBytes> senders;             ///< Of the last update.
+    std::vector<wire::RouteBytes> routes;             ///< Likewise.
     // Clocks of the open update.
     wire::UpdateId update;
     TimePoint began;

@@ -105,13 +105,15 @@ PlanMember Core::MemberOf(SessionId id) const {
 void Core::Do(Model& model, MakePlan& action) {
   PlanJob job{.job = settings_.job,
               .model = model.name,
-              .term = config_.term.number,
+              .term = config_.term,
               .epoch = action.epoch,
               .run = model.state.run,
               .strategy = plan::StrategyFromName(settings_.strategy).value_or(plan::Strategy::kBalanced),
+              .memory = settings_.plan_memory,
               .tables = settings_.tables,
               .sources = {},
               .from_engines = action.from_engines,
+              .fused = model.fused,
               .engines = {}};
   for (const SessionId id : action.sources) job.sources.push_back(MemberOf(id));
   for (const auto& engine : action.engines) {
@@ -132,6 +134,7 @@ void Core::OnPlan(Model& model, PlanOutput output) {
   }
   WC_LOG(kInfo, output.summary);
   const uint32_t epoch = output.epoch;
+  model.fused = output.fused;
   model.plan = std::move(output);
   Apply(model, PlanMade{epoch});
   model.plan = {};  // Handed out, or void.

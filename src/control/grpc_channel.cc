@@ -19,13 +19,15 @@ int PatienceMilliseconds(Duration lease) {
 }  // namespace
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address, Duration lease) {
-  QuietGrpc();
+  TakeGrpcLog();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // A proxy for the web is no way to a controller.
   // Both sides bound what they take by wire/limits.h; a view may be larger than a piece.
   arguments.SetMaxReceiveMessageSize(64 << 20);
   arguments.SetMaxSendMessageSize(-1);
+  // A compressed message could be a thousand times as large as what comes over the network.
+  arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, KeepaliveMilliseconds(lease));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KeepaliveTimeoutMilliseconds(lease));
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);

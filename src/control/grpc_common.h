@@ -15,7 +15,7 @@ inline int KeepaliveMilliseconds(Duration lease) {
 }
 inline int KeepaliveTimeoutMilliseconds(Duration lease) { return 2 * KeepaliveMilliseconds(lease); }
 
-/// Sends gRPC's own log to ours, at debug level: its errors are ours to tell. Once per process.
-void QuietGrpc();
+/// Sends gRPC's own log to ours: its errors as warnings, the rest at debug level. Once per process.
+void TakeGrpcLog();
 
 }  // namespace weightcast::control

@@ -1,13 +1,20 @@
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
+#include <vector>
 
+#include "base/acceptor.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
+#include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "control/grpc_common.h"
 #include "control/listener.h"
+#include "control/opening.h"
 #include "control/token.h"
 #include "wire/codec.h"
 #include "wire/control.grpc.pb.h"
@@ -20,6 +27,17 @@ namespace pb = wire::pb;
 
 constexpr auto kShutdown = std::chrono::milliseconds(200);
 constexpr std::string_view kBearer = "Bearer ";
+constexpr std::string_view kWatchPath = "/weightcast.wire.pb.Control/Watch";
+constexpr std::string_view kWrongToken =
+    "the job token differs from the controller's; give both the same WEIGHTCAST_TOKEN or token_file";
+/// A quarter of the descriptors: who only watches gets none of them.
+constexpr size_t kKeptForWorkers = 4;
+/// From a connection to its first request, which a worker sends at once.
+constexpr auto kPatience = std::chrono::seconds(5);
+
+bool HasToken(std::string_view authorization, const std::string& token) {
+  return authorization.starts_with(kBearer) && SameToken(authorization.substr(kBearer.size()), token);
+}
 
 grpc::StatusCode GrpcCode(Code code) {
   switch (code) {
@@ -95,7 +113,7 @@ class StreamReactor final : public grpc::ServerBidiReactor<pb::Envelope, pb::Env
 
   void OnReadDone(bool ok) override {
     if (!ok) return Close({Code::kUnavailable, "the stream ended"});
-    const Status status = Take();
+    const Status status = OrOutOfMemory("a worker's message", [this] { return Take(); });
     if (!status.ok()) Close(status);
   }
   void OnWriteDone(bool ok) override {
@@ -238,15 +256,12 @@ class WatchReactor final : public grpc::ServerWriteReactor<pb::ClusterView>,
   bool finished_ = false;
 };
 
-/// Refuses at once.
+/// Refuses at once: the connection's first request had the token, but not this one.
 template <typename Base>
 class RefusingReactor final : public Base {
  public:
   RefusingReactor() {
-    this->Finish(
-        grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
-                     "the job token differs from the controller's; give both the same WEIGHTCAST_TOKEN "
-                     "or token_file"));
+    this->Finish(grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(kWrongToken)));
   }
   void OnDone() override { delete this; }
 };
@@ -256,10 +271,7 @@ class Service final : public pb::Control::CallbackService {
   Service(std::shared_ptr<Gate> gate, std::string token) : gate_(std::move(gate)), token_(std::move(token)) {}
 
   grpc::ServerBidiReactor<pb::Envelope, pb::Envelope>* Attach(grpc::CallbackServerContext* context) override {
-    if (!Knows(*context)) {
-      WC_LOG(kWarning, "refused a worker at ", context->peer(), ": its job token is wrong");
-      return new RefusingReactor<grpc::ServerBidiReactor<pb::Envelope, pb::Envelope>>;
-    }
+    if (!Knows(*context)) return new RefusingReactor<grpc::ServerBidiReactor<pb::Envelope, pb::Envelope>>;
     const auto reactor = std::make_shared<StreamReactor>(gate_, context);
     reactor->Begin();
     return reactor.get();
@@ -276,8 +288,7 @@ class Service final : public pb::Control::CallbackService {
   [[nodiscard]] bool Knows(const grpc::CallbackServerContext& context) const {
     const auto entry = context.client_metadata().find("authorization");
     if (entry == context.client_metadata().end()) return false;
-    const std::string_view value(entry->second.data(), entry->second.size());
-    return value.starts_with(kBearer) && SameToken(value.substr(kBearer.size()), token_);
+    return HasToken({entry->second.data(), entry->second.size()}, token_);
   }
 
   const std::shared_ptr<Gate> gate_;
@@ -293,28 +304,31 @@ class GrpcListener final : public Listener {
   ~GrpcListener() override { Stop(); }
 
   Status Begin() {
-    QuietGrpc();
-    const bool v6 = options_.host.find(':') != std::string::npos;
-    const std::string address = StrCat(v6 ? "[" : "", options_.host, v6 ? "]:" : ":", options_.port);
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+    TakeGrpcLog();
+    WC_ASSIGN_OR_RETURN(auto listeners, Listen());
+    grpc::ServerBuilder builder;  // Without a port: it gets the connections that the acceptor lets through.
     builder.RegisterService(&service_);
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxEnvelopeBytes));
     builder.SetMaxSendMessageSize(-1);  // Views may be large; all else is in pieces.
-    // Two controllers at one port would each get some of the workers.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, KeepaliveMilliseconds(options_.lease));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KeepaliveTimeoutMilliseconds(options_.lease));
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 50);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) return WhyNot(address);
-    port_ = static_cast<uint16_t>(port);
+    if (server_ == nullptr) return {Code::kInternal, "gRPC cannot start a server"};
+    WC_ASSIGN_OR_RETURN(acceptor_,
+                        Acceptor::Start({.thread_name = "wc-accept",
+                                         .listeners = std::move(listeners),
+                                         .patience = kPatience,
+                                         .look = [this](const auto& opening) { return Look(opening); },
+                                         .take = [this](UniqueFd fd) { Take(std::move(fd)); }}));
     return Status::Ok();
   }
   [[nodiscard]] uint16_t port() const override { return port_; }
   void Stop() override {
+    acceptor_.reset();
     gate_->Shut();
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now() + kShutdown);
@@ -323,22 +337,70 @@ class GrpcListener final : public Listener {
   }
 
  private:
-  /// gRPC does not say why it cannot listen: a socket of ours does.
-  [[nodiscard]] Status WhyNot(const std::string& address) const {
-    WC_ASSIGN_OR_RETURN(const auto resolved, Resolve(options_.host, options_.port));
-    for (const SocketAddress& one : resolved) {
-      const auto socket = weightcast::Listen(one, PortRange{options_.port, options_.port});
-      if (!socket.ok())
-        return {socket.status().code(),
-                StrCat("the controller cannot listen on ", address, ": ", socket.status().message())};
+  /// At every address of the name that this host has, all with one port.
+  Result<std::vector<UniqueFd>> Listen() {
+    WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(options_.host, options_.port));
+    std::vector<UniqueFd> listeners;
+    std::vector<SocketAddress> tried;
+    Status failure;
+    port_ = options_.port;
+    for (SocketAddress address : addresses) {
+      if (address.IsWildcard()) address = AnyAddress();
+      if (std::find(tried.begin(), tried.end(), address) != tried.end()) continue;
+      tried.push_back(address);
+      auto listener = weightcast::Listen(address, PortRange{port_, port_});
+      if (!listener.ok() && listener.status().code() != Code::kInvalidArgument)
+        return Status(listener.status().code(),
+                      StrCat("the controller cannot listen: ", listener.status().message()));
+      if (!listener.ok()) {
+        failure = listener.status();
+        continue;
+      }
+      WC_ASSIGN_OR_RETURN(const SocketAddress local, LocalAddressOf(listener->get()));
+      port_ = local.port();
+      listeners.push_back(std::move(*listener));
     }
-    return {Code::kUnavailable, StrCat("the controller cannot listen on ", address)};
+    if (listeners.empty())
+      return Status(failure.code(), StrCat("the controller cannot listen: ", failure.message()));
+    return listeners;
+  }
+
+  /// gRPC sees only connections whose first request has the job token: no byte of anybody else.
+  Acceptor::Answer Look(const Acceptor::Opening& opening) const {
+    using Then = Acceptor::Answer::Then;
+    const auto first = ReadFirstRequest(opening.bytes);
+    if (!first.ok()) return {.then = Then::kEnd};
+    if (!*first) {
+      const bool greeted = opening.before >= kClientPreface.size();
+      const bool greet = !greeted && opening.bytes.size() >= kClientPreface.size();
+      return {.then = Then::kWait, .send = greet ? EmptySettings() : ""};
+    }
+    if (!HasToken((*first)->authorization, options_.token)) {
+      const auto peer = PeerAddressOf(opening.fd);
+      WC_LOG_LIMITED(kWarning, "refused a process at ", peer.ok() ? peer->ToString() : "?",
+                     ": its job token is wrong");
+      return {.then = Then::kEnd,
+              .send = RefusalOf((*first)->stream, grpc::StatusCode::UNAUTHENTICATED, kWrongToken)};
+    }
+    const size_t limit = DescriptorLimit();
+    // The last are for workers.
+    if ((*first)->path == kWatchPath && static_cast<size_t>(opening.fd) >= limit - limit / kKeptForWorkers)
+      return {.then = Then::kEnd,
+              .send = RefusalOf((*first)->stream, grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                "too many watch it already; raise its limit of open files, ulimit -n")};
+    return {.then = Then::kTake};
+  }
+
+  void Take(UniqueFd fd) {
+    TuneTcp(fd.get(), std::chrono::milliseconds(KeepaliveTimeoutMilliseconds(options_.lease)));
+    grpc::AddInsecureChannelFromFd(server_.get(), fd.release());
   }
 
   ListenerOptions options_;
   const std::shared_ptr<Gate> gate_;
   Service service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;
   uint16_t port_ = 0;
 };
 

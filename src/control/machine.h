@@ -39,6 +39,8 @@ class Machine {
  private:
   // Groups and sessions (machine_join.cc).
   [[nodiscard]] Status CheckHello(const wire::Hello& hello) const;
+  [[nodiscard]] Status CheckRun(uint64_t run, uint64_t origin) const;
+  [[nodiscard]] Status CheckVersion(const Version& version) const;
   /// Refuses, or removes the old holder of the place.
   [[nodiscard]] Status TakePlace(const wire::Hello& hello);
   Group& GroupFor(const wire::Hello& hello);
@@ -66,12 +68,16 @@ class Machine {
   // Plans (machine_plan.cc).
   [[nodiscard]] bool PlanPossible() const;
   void Replan();
+  [[nodiscard]] std::vector<SessionId> Newcomers() const;
   void StartPlan();
   void VoidPlan(Duration delay);
   void OnPrepared(Worker& worker, const wire::Prepared& message);
   void OnPrepareFailed(Worker& worker, const wire::Failed& message);
   void OnPrepareTimer();
-  void BlamePreparation(GroupId group, SessionId culprit, const Status& reason);
+  /// `may_pass`: it could not be reached, which may change.
+  void BlamePreparation(GroupId group, SessionId culprit, const Status& reason, bool may_pass);
+  void OnRetryTimer(GroupId group);
+  void ForgetFailedPrepares(Group& group);
 
   // Publications (machine_publish.cc).
   void RefusePublished(Worker& trainer, const wire::Published& message);
@@ -196,6 +202,8 @@ class Machine {
   [[nodiscard]] bool IsSuspended(const Group& group) const;
   /// Complete, registered and landed.
   [[nodiscard]] bool Whole(const Group& group) const;
+  /// Whole, and not left out because it could not be reached.
+  [[nodiscard]] bool Plannable(const Group& group) const;
   /// Whether some rank has not answered an abort yet.
   [[nodiscard]] bool IsFencing(const Group& group) const;
   /// The sessions of a complete group, by rank.

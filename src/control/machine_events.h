@@ -23,10 +23,11 @@ enum class TimerKind : uint8_t {
   kCatchUp,  ///< Some trainers have published, others have not.
   kStep,     ///< Of an engine: the present step of the update, or its repair.
   kFence,    ///< Ranks still fence what an abort left.
+  kRetry,    ///< Of an engine that could not be reached: before it is planned again.
 };
 struct TimerId {
   TimerKind kind{};
-  GroupId group = 0;  ///< kJoin, kStep; otherwise 0.
+  GroupId group = 0;  ///< kJoin, kStep, kRetry; otherwise 0.
   friend auto operator<=>(const TimerId&, const TimerId&) = default;
 };
 
@@ -62,7 +63,7 @@ struct PlanMade {
 struct PlanFailed {
   uint32_t epoch = 0;
   weightcast::Status reason;
-  std::vector<SessionId> concerned;
+  std::vector<SessionId> concerned;  ///< Whose fault it is. Empty: the plan as a whole is too large.
 };
 using Event = std::variant<Attached, StreamBroken, Resumed, Gone, Said, TimerFired, PlanMade, PlanFailed>;
 

@@ -13,9 +13,9 @@ class Writer : public wire::FieldHash<Writer> {
             w.holds, w.offered, w.hold, w.waiting);
   }
   void Add(const Group& g) {
-    (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.join_timer, g.grant_timer,
-            g.fence_overdue, g.failed_prepares, g.failed_epoch, g.tries, g.tried, g.at_fault, g.last_error,
-            g.loss, g.controlled, g.steering);
+    (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.in_full_plan, g.join_timer,
+            g.grant_timer, g.fence_overdue, g.failed_prepares, g.failed_epoch, g.left_out, g.tries, g.tried,
+            g.at_fault, g.last_error, g.loss, g.controlled, g.steering);
   }
   void Add(const Steering& c) {
     (*this)(c.session, c.incarnation, c.connected, c.order, c.move, c.version, c.done, c.failed, c.overdue);

@@ -23,6 +23,16 @@ void TakeState(Worker& worker, wire::EngineState state, const Version& version) 
 
 }  // namespace
 
+/// Of a run that this controller has not counted itself.
+Status Machine::CheckRun(uint64_t run, uint64_t origin) const {
+  const bool counted_here = origin == config_.term.id && run <= s_.run.number;
+  if (run <= wire::kMaxRun || counted_here) return Status::Ok();
+  return {Code::kInvalidArgument, StrCat("it tells of run ", run, "; at most ", wire::kMaxRun,
+                                         " is allowed: start it again as a new process")};
+}
+
+Status Machine::CheckVersion(const Version& version) const { return CheckRun(version.run, version.origin); }
+
 Status Machine::CheckHello(const wire::Hello& hello) const {
   if (hello.protocol != wire::kProtocolVersion)
     return {Code::kProtocol, StrCat("this controller speaks protocol version ", wire::kProtocolVersion,
@@ -31,6 +41,9 @@ Status Machine::CheckHello(const wire::Hello& hello) const {
     return {Code::kInvalidArgument,
             StrCat("this controller serves job '", config_.job, "', not '", hello.job,
                    "'; set the same WEIGHTCAST_JOB everywhere or use another controller")};
+  WC_RETURN_IF_ERROR(CheckRun(hello.run.number, hello.run.origin));
+  WC_RETURN_IF_ERROR(CheckVersion(hello.version));
+  WC_RETURN_IF_ERROR(CheckVersion(hello.newest));
   const bool trainer = hello.name.role == wire::Role::kTrainer;
   if (trainer != hello.name.engine.empty())
     return {Code::kInvalidArgument,
@@ -144,6 +157,9 @@ void Machine::NewRunIfServed(const Worker& rank) {
 }
 
 void Machine::OnRegister(Worker& worker, const wire::Register& message) {
+  for (const Version& version : {message.version, message.newest, message.landed})
+    if (const Status status = CheckVersion(version); !status.ok())
+      return RefuseWorker(worker.session, status);
   worker.registered = true;
   worker.landed = false;
   s_.plan.stale = s_.plan.stale || InPlan(worker);
@@ -216,6 +232,7 @@ void Machine::On(const Attached& event) {
   if (Complete(group)) {
     group.loss = Status::Ok();
     group.tries = 0;
+    group.at_fault = false;
     if (group.id != kTrainers) s_.engine_loss = Status::Ok();
   }
   Advance();
@@ -229,10 +246,11 @@ void Machine::Lose(SessionId session, const Status& reason, const std::vector<Se
   Group& group = *FindGroup(worker.group);
   if (Complete(group)) {
     group.loss = reason;
-    group.planned = false;
+    group.planned = group.in_full_plan = false;
     group.in_plan = 0;
     if (group.id != kTrainers) s_.engine_loss = reason;
   }
+  ForgetFailedPrepares(group);
   group.last_error = reason;
   s_.last_error = reason;
   if (group.grant_timer && TargetOf(group.id) == nullptr) DisarmStep(group.id);
@@ -289,8 +307,8 @@ void Machine::ArmJoinTimers() {
     const Target* target = TargetOf(group.id);
     const bool busy =
         target != nullptr && target->step != EngineStep::kOut && target->step != EngineStep::kDone;
-    const bool waits =
-        busy || (s_.update && Whole(group)) || (sleepers && (group.id == kTrainers || IsSuspended(group)));
+    const bool waits = busy || group.left_out || (s_.update && Whole(group)) ||
+                       (sleepers && (group.id == kTrainers || IsSuspended(group)));
     const bool wanted = !group.planned && group.members != 0 && !waits;
     if (wanted == group.join_timer) continue;
     group.join_timer = wanted;

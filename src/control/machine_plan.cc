@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "control/machine.h"
 
@@ -10,20 +11,35 @@ namespace {
 constexpr Duration kSettle = std::chrono::milliseconds(50);
 /// Preparations that may fail in a row because of one engine or trainer.
 constexpr uint8_t kMaxFailedPrepares = 3;
+/// Beyond this the time between two tries does not grow.
+constexpr uint8_t kMostFailedPrepares = 8;
+
+/// Whoever did not answer, or had no room, may answer later. An answer that refuses would come again.
+bool MayPass(Code code) {
+  return code == Code::kTimedOut || code == Code::kUnavailable || code == Code::kPeerDead ||
+         code == Code::kExhausted || code == Code::kCancelled;
+}
+
+/// Two leases, then twice as long each time, up to 16.
+Duration RetryAfter(Duration lease, uint8_t failed) {
+  return 2 * lease * (1 << (failed - kMaxFailedPrepares));
+}
 
 }  // namespace
 
+bool Machine::Plannable(const Group& group) const { return Whole(group) && !group.left_out; }
+
 bool Machine::PlanPossible() const {
   if (!Whole(s_.groups.front())) return false;
-  const auto whole =
-      std::count_if(s_.groups.begin() + 1, s_.groups.end(), [&](const Group& group) { return Whole(group); });
+  const auto whole = std::count_if(s_.groups.begin() + 1, s_.groups.end(),
+                                   [&](const Group& group) { return Plannable(group); });
   return whole >= (s_.plan.ever ? 1 : std::max<int64_t>(1, config_.min_engines));
 }
 
 void Machine::Replan() {
   PlanState& plan = s_.plan;
   const bool newcomers = std::any_of(s_.groups.begin() + 1, s_.groups.end(), [&](const Group& group) {
-    return group.in_plan != plan.epoch && Whole(group);
+    return group.in_plan != plan.epoch && Plannable(group);
   });
   plan.stale = plan.stale || newcomers;
   if (!plan.stale || plan.phase == PlanPhase::kPlanning) return;
@@ -48,7 +64,7 @@ void Machine::StartPlan() {
 
   std::vector<const Group*> engines;
   for (const Group& group : s_.groups)
-    if (group.id != kTrainers && Whole(group)) engines.push_back(&group);
+    if (group.id != kTrainers && Plannable(group)) engines.push_back(&group);
   std::sort(engines.begin(), engines.end(), [](const Group* a, const Group* b) { return a->name < b->name; });
   const auto members = [&](GroupId id) {
     Group& group = *FindGroup(id);
@@ -80,7 +96,10 @@ void Machine::On(const PlanMade& event) {
   plan.ever = plan.ever || !plan.partial;
   for (Group& group : s_.groups) group.planned = group.planned && plan.partial;
   for (const Worker& worker : s_.workers)
-    if (InPlan(worker) && Complete(*FindGroup(worker.group))) FindGroup(worker.group)->planned = true;
+    if (Group& group = *FindGroup(worker.group); InPlan(worker) && Complete(group)) {
+      group.planned = true;
+      group.in_full_plan = group.in_full_plan || !plan.partial;
+    }
   for (const Worker& worker : s_.workers)
     if (worker.group == kTrainers && worker.connected && InPlan(worker))
       JoinRun(worker.rank, worker.incarnation);
@@ -100,9 +119,23 @@ void Machine::On(const PlanFailed& event) {
   } else if (!outdated) {
     Log(LogLevel::kError, "plan: epoch ", event.epoch, " is not possible: ", event.reason.message());
     s_.last_error = event.reason;
-    RefuseWorkers(event.concerned, event.reason);
+    const std::vector<SessionId> concerned = event.concerned.empty() ? Newcomers() : event.concerned;
+    if (concerned.empty()) VoidPlan(config_.lease);  // There was room for the same plan before.
+    RefuseWorkers(concerned, event.reason);
   }
   Advance();
+}
+
+/// Whose arrival made a plan too large: the newest engine that no plan of everybody has had, otherwise the
+/// trainers if they are new. Nobody, if all have been planned before.
+std::vector<SessionId> Machine::Newcomers() const {
+  const Group* newest = nullptr;
+  for (const Worker& worker : s_.workers) {  // By session, so as they came.
+    const Group& group = *FindGroup(worker.group);
+    if (!InPlan(worker) || group.in_full_plan || (group.id == kTrainers && newest != nullptr)) continue;
+    newest = &group;
+  }
+  return newest == nullptr ? std::vector<SessionId>{} : RanksOf(*newest);
 }
 
 void Machine::OnPrepared(Worker& worker, const wire::Prepared& message) {
@@ -116,7 +149,8 @@ void Machine::OnPrepared(Worker& worker, const wire::Prepared& message) {
   plan.phase = PlanPhase::kPrepared;
   Disarm(TimerKind::kPrepare);
   if (!plan.partial)
-    for (Group& group : s_.groups) group.failed_prepares = 0;
+    for (Group& group : s_.groups)
+      if (group.in_plan == plan.epoch) group.failed_prepares = 0;
   Log(LogLevel::kInfo, "epoch ", plan.epoch, " is prepared: all connections are made");
 }
 
@@ -129,7 +163,7 @@ void Machine::VoidPlan(Duration delay) {
   Arm(TimerKind::kPlan, 0, delay);
 }
 
-void Machine::BlamePreparation(GroupId id, SessionId culprit, const Status& reason) {
+void Machine::BlamePreparation(GroupId id, SessionId culprit, const Status& reason, bool may_pass) {
   if (Repairing()) return RepairFailed(reason);
   Group& group = *FindGroup(id);
   if (group.failed_epoch == s_.plan.epoch) return;  // Counted already.
@@ -139,13 +173,28 @@ void Machine::BlamePreparation(GroupId id, SessionId culprit, const Status& reas
   Log(LogLevel::kWarning, "epoch ", s_.plan.epoch, " cannot be prepared: ", reason.message());
   // Half a lease lets the loss of a process that caused this become known first.
   VoidPlan(config_.lease / 2);
-  if (++group.failed_prepares < kMaxFailedPrepares) return;
+  group.failed_prepares = std::min<uint8_t>(group.failed_prepares + 1, kMostFailedPrepares);
+  if (group.failed_prepares < kMaxFailedPrepares) return;
+  if (may_pass) {  // The others go on without it.
+    group.left_out = true;
+    return Arm(TimerKind::kRetry, id, RetryAfter(config_.lease, group.failed_prepares));
+  }
   group.failed_prepares = 0;
   if (id == kTrainers) {
     RefuseWorker(culprit, reason);
   } else {
     RefuseGroup(id, reason);
   }
+}
+
+void Machine::OnRetryTimer(GroupId id) {
+  if (Group* group = FindGroup(id)) group->left_out = false;
+}
+
+/// What is known of how it can be reached holds for its present ranks.
+void Machine::ForgetFailedPrepares(Group& group) {
+  group.failed_prepares = 0;
+  if (std::exchange(group.left_out, false)) Disarm(TimerKind::kRetry, group.id);
 }
 
 void Machine::OnPrepareFailed(Worker& worker, const wire::Failed& message) {
@@ -162,7 +211,8 @@ void Machine::OnPrepareFailed(Worker& worker, const wire::Failed& message) {
   const std::string who =
       culprit == &worker ? TextOf(worker) : StrCat(TextOf(worker), " cannot reach ", TextOf(*culprit));
   BlamePreparation(culprit->group, culprit->session,
-                   {message.reason.code(), StrCat(who, ": ", message.reason.message())});
+                   {message.reason.code(), StrCat(who, ": ", message.reason.message())},
+                   culprit != &worker && MayPass(message.reason.code()));
 }
 
 void Machine::OnPrepareTimer() {
@@ -179,7 +229,8 @@ void Machine::OnPrepareTimer() {
   }
   BlamePreparation(late->group, late->session,
                    {Code::kTimedOut, StrCat(TextOf(*late), " has not made its connections within ",
-                                            Seconds(config_.timeout), " s")});
+                                            Seconds(config_.timeout), " s")},
+                   /*may_pass=*/false);
 }
 
 }  // namespace weightcast::control

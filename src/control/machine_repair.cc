@@ -136,7 +136,8 @@ void Machine::TryRepair() {
   if (plan.phase == PlanPhase::kPlanning || (planned && plan.phase == PlanPhase::kPreparing)) return;
   for (const Receiver& rank : update.receivers) {
     const Worker* worker = Find(rank.session);
-    if (worker != nullptr && worker->fencing && sourceless(*TargetOf(rank.group))) return;
+    const bool settled = worker == nullptr || (!worker->fencing && worker->landed);
+    if (!settled && sourceless(*TargetOf(rank.group))) return;
   }
   for (; update.holders != Holders::kNobody; update.holders = Next(update.holders)) {
     const std::vector<SessionId> sources = SessionsOf(update.holders);

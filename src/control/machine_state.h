@@ -92,14 +92,17 @@ struct Group {
   GroupId id = kTrainers;
   std::string name;  ///< The engine's; empty for the trainers.
   uint32_t world_size = 0;
-  uint32_t members = 0;      ///< Here.
-  uint32_t in_plan = 0;      ///< The last epoch whose plan it is part of, whole as it was then.
-  bool planned = false;      ///< Has been part of a plan since it became complete.
+  uint32_t members = 0;  ///< Here.
+  uint32_t in_plan = 0;  ///< The last epoch whose plan it is part of, whole as it was then.
+  bool planned = false;  ///< Has been part of a plan since it became complete.
+  bool in_full_plan =
+      false;                 ///< The same of a plan that was not for one update alone; sleep does not end it.
   bool join_timer = false;   ///< Armed.
   bool grant_timer = false;  ///< grant_timeout runs on when one update that waits for it supersedes another.
   bool fence_overdue = false;   ///< A rank has not fenced its memory within the time-out.
   uint8_t failed_prepares = 0;  ///< Plans in a row whose preparation failed because of it.
   uint32_t failed_epoch = 0;    ///< The last of them.
+  bool left_out = false;        ///< It could not be reached: plans are without it until kRetry fires.
   uint8_t tries = 0;            ///< Failed updates to `tried`.
   Version tried;
   bool at_fault = false;  ///< The last of them failed because of one of its own ranks.

@@ -209,6 +209,8 @@ void Machine::BeginAgain(const Worker& worker, std::string_view what) {
     return rank.session == worker.session && rank.step == RankStep::kAsked;
   });
   if (!asked) return;
+  // It is planned for the repair with the tensors that it has by then. One that sleeps never answers.
+  if (target->step == EngineStep::kSourceless && worker.registered) return;
   const std::string text = StrCat(TextOf(worker), " ", what);
   const bool gone = s_.update->fresh && wire::VersionOf(s_.run, CommonOffer()) != s_.update->version;
   if (s_.update->started || gone) return EngineOut(*target, {Code::kUnavailable, text}, &worker);

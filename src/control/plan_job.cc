@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/available.h"
 #include "base/strings.h"
 #include "plan/layout_builder.h"
 #include "plan/rules_json.h"
@@ -156,10 +157,22 @@ class Planning {
     return {order.back(), Status::Ok()};
   }
 
+  [[nodiscard]] plan::PlanRequest RequestFor(const plan::Layout& inference) const {
+    return {.trainers = trainers_,
+            .inference = inference,
+            .rules = rules_,
+            .strategy = job_.strategy,
+            .memory = MemoryToUse(job_.memory)};
+  }
+
   bool MakeAndVerify() {
-    const plan::PlanRequest request{
-        .trainers = trainers_, .inference = inference_, .rules = rules_, .strategy = job_.strategy};
+    if (job_.from_engines) {
+      const Status status = plan::CheckCutsAmongEngines(job_.fused.get(), trainers_, inference_);
+      if (!status.ok()) return Fail(status, Everybody());
+    }
+    const plan::PlanRequest request = RequestFor(inference_);
     auto made = plan::MakePlan(request);
+    if (made.status().code() == Code::kExhausted) return Fail(made.status(), {});
     if (!made.ok()) return Fail(made.status(), WhoseFault());
     plan_ = std::move(*made);
     if (Status status = plan::Verify(request, plan_.table); !status.ok()) return Fail(status, Everybody());
@@ -167,9 +180,7 @@ class Planning {
   }
 
   [[nodiscard]] Status TryPlan(const plan::Layout& inference) const {
-    const plan::PlanRequest request{
-        .trainers = trainers_, .inference = inference, .rules = rules_, .strategy = job_.strategy};
-    return plan::MakePlan(request).status();
+    return plan::MakePlan(RequestFor(inference)).status();
   }
 
   /// Engines with which the trainers cannot be planned even alone; if there is none, the first that cannot be
@@ -319,13 +330,11 @@ PlanOutput RunPlan(const PlanJob& job) {
     return output;
   }
   output.summary = Summary(job, planning);
+  output.fused = job.from_engines ? job.fused
+                                  : std::make_shared<const plan::FusedTensors>(
+                                        plan::FusedTensorsOf(planning.plan().table, planning.inference()));
   output.status = HandoutMaker(job, planning, output).Run();
-  if (!output.status.ok()) {
-    output.handouts.clear();
-    output.concerned = SessionsOf(job.sources);
-    for (const auto& engine : job.engines)
-      for (const PlanMember& member : engine) output.concerned.push_back(member.session);
-  }
+  if (!output.status.ok()) output.handouts.clear();  // Too large to be sent.
   return output;
 }
 

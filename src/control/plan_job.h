@@ -7,6 +7,7 @@
 
 #include "control/machine_state.h"
 #include "control/packet.h"
+#include "plan/fused_cut.h"
 #include "plan/planner.h"
 #include "weightcast/status.h"
 #include "wire/messages.h"
@@ -24,14 +25,16 @@ struct PlanMember {
 struct PlanJob {
   std::string job;
   std::string model;
-  uint64_t term = 0;
+  wire::Term term;
   uint32_t epoch = 0;
   wire::Run run;
   plan::Strategy strategy = plan::Strategy::kBalanced;
-  std::string tables;  ///< Shared folder, or empty.
+  uint64_t memory = 0;  ///< Setting plan_memory.
+  std::string tables;   ///< Shared folder, or empty.
   std::vector<PlanMember> sources;
   bool from_engines =
       false;  ///< The sources are ranks of engines: names are theirs, and they are told to give.
+  std::shared_ptr<const plan::FusedTensors> fused;  ///< As trainers were planned last; nullptr: not yet.
   std::vector<std::vector<PlanMember>> engines;
 };
 
@@ -39,13 +42,14 @@ struct PlanJob {
 struct PlanOutput {
   uint32_t epoch = 0;
   Status status;
-  std::vector<SessionId> concerned;  ///< When it failed: whose fault it is.
+  std::vector<SessionId> concerned;  ///< When it failed: whose fault it is. Empty: all of them are too many.
   struct Handout {
     SessionId session = 0;
     std::vector<SharedPacket> packets;  ///< Plan, then a source's PeerLandings.
   };
   std::vector<Handout> handouts;
-  std::string summary;  ///< A line for the log.
+  std::shared_ptr<const plan::FusedTensors> fused;  ///< For the jobs that follow.
+  std::string summary;                              ///< A line for the log.
   std::string warning;  ///< Tables could not be written to the folder and went by network.
 };
 
@@ -53,9 +57,10 @@ struct PlanOutput {
 PlanOutput RunPlan(const PlanJob& job);
 
 /// Writes one table atomically; returns its path relative to `folder`:
-/// "<job>/<model>/term-<t>/epoch-<n>/trainer-<rank>.table" or ".../inference-<number>.table".
+/// "<job>/<model>/term-<number>-<id>/epoch-<n>/trainer-<rank>.table" or ".../inference-<number>.table".
 Result<std::string> WriteTable(const PlanJob& job, wire::Role role, size_t number, std::string_view table);
-/// Removes the tables of older terms and of epochs before the last one.
+/// Removes this controller's tables of epochs before the last one. Those of others, who may have the same
+/// names and still run, only when nothing was written to them for an hour: nobody reads them any more.
 void RemoveOldTables(const PlanJob& job);
 
 }  // namespace weightcast::control

@@ -2,12 +2,28 @@
 
 #include <utility>
 
-#include "base/process.h"
+#include "base/out_of_memory.h"
+#include "base/thread.h"
 #include "trace/metrics.h"
 
 namespace weightcast::control {
+namespace {
 
-PlannerThread::PlannerThread() : thread_([this] { Run(); }) {}
+PlanOutput PlanOrFail(const PlanJob& job) {
+  auto output = OrOutOfMemory("the plan", [&]() -> Result<PlanOutput> { return RunPlan(job); });
+  if (output.ok()) return std::move(*output);
+  PlanOutput failed;
+  failed.epoch = job.epoch;
+  failed.status = output.status();
+  return failed;
+}
+
+}  // namespace
+
+Status PlannerThread::Start() {
+  WC_ASSIGN_OR_RETURN(thread_, StartThread("wc-planner", [this] { Run(); }));
+  return Status::Ok();
+}
 
 PlannerThread::~PlannerThread() {
   {
@@ -16,7 +32,7 @@ PlannerThread::~PlannerThread() {
     tasks_.clear();
   }
   wake_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void PlannerThread::Submit(PlanJob job, Done done) {
@@ -28,7 +44,6 @@ void PlannerThread::Submit(PlanJob job, Done done) {
 }
 
 void PlannerThread::Run() {
-  NameThread("wc-planner");
   trace::Timing& timing = trace::TimingNamed("control.plan");
   std::unique_lock lock(mutex_);
   while (true) {
@@ -40,7 +55,7 @@ void PlannerThread::Run() {
     PlanOutput output;
     {
       const trace::Span span(timing);
-      output = RunPlan(task.job);
+      output = PlanOrFail(task.job);
     }
     task.done(std::move(output));
     lock.lock();

@@ -16,11 +16,13 @@ class PlannerThread {
   /// `done` runs in the planner's thread.
   using Done = std::function<void(PlanOutput)>;
 
-  PlannerThread();
+  PlannerThread() = default;
   ~PlannerThread();  ///< Waits for the plan that is being made; those that wait are dropped.
   PlannerThread(const PlannerThread&) = delete;
   PlannerThread& operator=(const PlannerThread&) = delete;
 
+  /// Once. kExhausted where the system gives no thread.
+  Status Start();
   void Submit(PlanJob job, Done done);
 
  private:

@@ -7,24 +7,30 @@
 #include "base/random.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "base/thread.h"
 #include "control/core.h"
 #include "control/listener.h"
 #include "control/token.h"
 #include "trace/exporter.h"
 #include "weightcast/settings.h"
 #include "weightcast/worker.h"
+#include "wire/limits.h"
 
 namespace weightcast {
 namespace {
 
 /// What the listener opens before there is any worker, and a few workers.
 constexpr size_t kLeastDescriptors = 32;
+constexpr size_t kLeastThreads = 24;
 
 /// Rises between restarts of a controller; milliseconds, so that even a quick one is later.
-wire::Term NewTerm() {
+Result<wire::Term> NewTerm() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return {.number = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()),
-          .id = RandomId()};
+  const int64_t number = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  if (number < 0 || static_cast<uint64_t>(number) > wire::kMaxTerm)
+    return Status(Code::kInvalidArgument,
+                  "this host's clock is wrong: workers follow the controller that started last");
+  return wire::Term{.number = static_cast<uint64_t>(number), .id = RandomId()};
 }
 
 /// Without a token that the user has chosen, only processes of this host may come.
@@ -47,9 +53,13 @@ class ControllerServer final : public Controller {
     WC_ASSIGN_OR_RETURN(const Settings settings, Settings::From(options.settings));
     WC_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(settings.controller));
     WC_ASSIGN_OR_RETURN(const control::Token token, control::LoadToken(settings));
+    RaiseDescriptorLimit();
     WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
+    WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
     WC_RETURN_IF_ERROR(CheckReach(listen, token));
-    auto server = std::unique_ptr<ControllerServer>(new ControllerServer(settings));
+    WC_ASSIGN_OR_RETURN(const wire::Term term, NewTerm());
+    auto server = std::unique_ptr<ControllerServer>(new ControllerServer(settings, term));
+    WC_RETURN_IF_ERROR(server->core_.Start());
     WC_ASSIGN_OR_RETURN(server->listener_, control::Listener::Start({.host = listen.host,
                                                                      .port = listen.port,
                                                                      .token = token.secret,
@@ -75,7 +85,7 @@ class ControllerServer final : public Controller {
   }
 
  private:
-  explicit ControllerServer(const Settings& settings) : core_(settings, NewTerm()) {}
+  ControllerServer(const Settings& settings, wire::Term term) : core_(settings, term) {}
 
   control::Core core_;
   std::unique_ptr<control::Listener> listener_;

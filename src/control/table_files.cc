@@ -1,8 +1,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <charconv>
+#include <chrono>
 #include <filesystem>
 
 #include "base/fd.h"
@@ -16,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint32_t kEpochsKept = 2;
+constexpr auto kKept = std::chrono::hours(1);
 
 /// A name as one component of a path: no slash, no leading dot.
 std::string SafeName(std::string_view name) {
@@ -29,7 +31,19 @@ std::string SafeName(std::string_view name) {
 }
 
 std::string ModelFolder(const PlanJob& job) { return StrCat(SafeName(job.job), "/", SafeName(job.model)); }
-std::string TermFolder(const PlanJob& job) { return StrCat(ModelFolder(job), "/term-", job.term); }
+std::string TermName(const PlanJob& job) { return StrCat("term-", job.term.number, "-", job.term.id); }
+std::string TermFolder(const PlanJob& job) { return StrCat(ModelFolder(job), "/", TermName(job)); }
+
+/// When something was last written to a folder of tables. By the clock of the folder's host, as all of them.
+fs::file_time_type LastWritten(const fs::path& folder) {
+  std::error_code error;
+  fs::file_time_type last = fs::last_write_time(folder, error);
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::error_code gone;
+    last = std::max(last, fs::last_write_time(at->path(), gone));
+  }
+  return last;
+}
 
 Status WriteWhole(const std::string& path, std::string_view bytes) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
@@ -78,14 +92,16 @@ void RemoveOldTables(const PlanJob& job) {
                                     : std::nullopt;
   };
   const fs::path model = fs::path(job.tables) / ModelFolder(job);
+  const fs::path own = model / TermName(job);
+  fs::create_directories(own / StrCat("epoch-", job.epoch), error);
+  const fs::file_time_type now = fs::last_write_time(own, error);
   for (fs::directory_iterator at(model, error), end; !error && at != end; at.increment(error)) {
-    const auto term = number_of(at->path(), "term-");
+    const bool of_another = at->path() != own && at->path().filename().string().starts_with("term-");
     std::error_code ignored;  // What cannot be removed does no harm.
-    if (term && *term < job.term) fs::remove_all(at->path(), ignored);
+    if (of_another && LastWritten(at->path()) + kKept < now) fs::remove_all(at->path(), ignored);
   }
   error.clear();
-  for (fs::directory_iterator at(fs::path(job.tables) / TermFolder(job), error), end; !error && at != end;
-       at.increment(error)) {
+  for (fs::directory_iterator at(own, error), end; !error && at != end; at.increment(error)) {
     const auto epoch = number_of(at->path(), "epoch-");
     std::error_code ignored;
     if (epoch && *epoch + kEpochsKept <= job.epoch) fs::remove_all(at->path(), ignored);

@@ -1,15 +1,18 @@
 #include "control/token.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <mutex>
 #include <span>
 
 #include "base/fd.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
 
@@ -19,6 +22,8 @@ namespace {
 constexpr size_t kMaxTokenBytes = 4096;
 constexpr size_t kRandomBytes = 32;
 constexpr int kAttempts = 100;
+constexpr const char* kEnvironment = "WEIGHTCAST_TOKEN";
+constexpr std::string_view kTokenName = "/token";
 
 Status Unreadable(const std::string& path, int error) {
   return {Code::kInvalidArgument, StrCat("cannot read the job token in ", path, ": ", ErrnoText(error))};
@@ -118,39 +123,67 @@ Status Publish(const UniqueFd& folder, const std::string& path) {
   return status;
 }
 
+/// Empty if there is none.
+Result<std::string> ReadOwn(const UniqueFd& folder, const std::string& path) {
+  const UniqueFd file(::openat(folder.get(), "token", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid() && errno == ENOENT) return std::string();
+  if (!file.valid()) return Unreadable(path, errno);
+  struct stat info{};
+  if (::fstat(file.get(), &info) != 0) return Unreadable(path, errno);
+  if (!S_ISREG(info.st_mode))
+    return Status(Code::kPermission, StrCat(path, " is not a plain file; remove it"));
+  WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
+  return ReadAll(file.get(), path);
+}
+
 Result<std::string> ReadOrMake(const std::string& folder_path) {
   WC_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFolder(folder_path));
-  const std::string path = folder_path + "/token";
+  const std::string path = StrCat(folder_path, kTokenName);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const UniqueFd file(::openat(folder.get(), "token", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-    if (file.valid()) {
-      struct stat info{};
-      if (::fstat(file.get(), &info) != 0) return Unreadable(path, errno);
-      if (!S_ISREG(info.st_mode))
-        return Status(Code::kPermission, StrCat(path, " is not a plain file; remove it"));
-      WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
-      return ReadAll(file.get(), path);
-    }
-    if (errno != ENOENT) return Unreadable(path, errno);
+    WC_ASSIGN_OR_RETURN(std::string secret, ReadOwn(folder, path));
+    if (!secret.empty()) return secret;
     WC_RETURN_IF_ERROR(Publish(folder, path));
   }
   return Status(Code::kPermission, StrCat(path, " vanishes as soon as it is written"));
 }
 
+/// $XDG_CACHE_HOME or ~/.cache, where no other user can make anything; made if it is not there.
+std::string CacheFolder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return cache;
+  const char* home = std::getenv("HOME");
+  const passwd* user = home == nullptr || home[0] != '/' ? ::getpwuid(::geteuid()) : nullptr;
+  const std::string folder = StrCat(user != nullptr ? user->pw_dir : home != nullptr ? home : "", "/.cache");
+  ::mkdir(folder.c_str(), 0700);
+  return folder;
+}
+
+/// All processes of a user on a host choose the same, whatever other users do.
 std::string OwnFolder() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   if (runtime != nullptr && runtime[0] == '/' && ::access(runtime, W_OK | X_OK) == 0)
     return StrCat(runtime, "/weightcast");
-  return StrCat("/tmp/weightcast-", ::geteuid());
+  // Anyone can make names in /tmp, but nobody can take away one that is ours.
+  std::string shared = StrCat("/tmp/weightcast-", ::geteuid());
+  struct stat info{};
+  if (::mkdir(shared.c_str(), 0700) == 0 || ::lstat(shared.c_str(), &info) != 0 || info.st_uid == ::geteuid())
+    return shared;
+  std::string own = StrCat(CacheFolder(), "/weightcast");
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    WC_LOG(kWarning, shared, " belongs to user ", info.st_uid, ", not to you; the token is in ", own,
+           " instead");
+  });
+  return own;
 }
 
 }  // namespace
 
 Result<Token> LoadToken(const Settings& settings) {
-  const char* environment = std::getenv("WEIGHTCAST_TOKEN");
+  const char* environment = std::getenv(kEnvironment);
   if (environment != nullptr && environment[0] != '\0') {
-    WC_ASSIGN_OR_RETURN(std::string secret, CheckSecret(environment, "WEIGHTCAST_TOKEN"));
-    return Token{.secret = std::move(secret), .configured = true, .origin = "WEIGHTCAST_TOKEN"};
+    WC_ASSIGN_OR_RETURN(std::string secret, CheckSecret(environment, kEnvironment));
+    return Token{.secret = std::move(secret), .configured = true, .origin = kEnvironment};
   }
   if (!settings.token_file.empty()) {
     WC_ASSIGN_OR_RETURN(std::string secret, ReadConfigured(settings.token_file));
@@ -158,7 +191,21 @@ Result<Token> LoadToken(const Settings& settings) {
   }
   const std::string folder = OwnFolder();
   WC_ASSIGN_OR_RETURN(std::string secret, ReadOrMake(folder));
-  return Token{.secret = std::move(secret), .configured = false, .origin = folder + "/token"};
+  return Token{.secret = std::move(secret), .configured = false, .origin = StrCat(folder, kTokenName)};
+}
+
+Result<Token> ReadTokenAgain(const Token& token) {
+  Token again = token;
+  if (token.origin == kEnvironment) return again;
+  if (token.configured) {
+    WC_ASSIGN_OR_RETURN(again.secret, ReadConfigured(token.origin));
+    return again;
+  }
+  const std::string path = token.origin.substr(0, token.origin.size() - kTokenName.size());
+  WC_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFolder(path));
+  WC_ASSIGN_OR_RETURN(again.secret, ReadOwn(folder, token.origin));
+  if (again.secret.empty()) return Unreadable(token.origin, ENOENT);
+  return again;
 }
 
 bool SameToken(std::string_view a, std::string_view b) {

@@ -36,11 +36,6 @@ Result<SocketAddress> BindAddress(const Settings& settings) {
                                                "'; write a numeric address such as 10.0.0.1 or ::1"));
 }
 
-bool IsWildcard(const SocketAddress& address) {
-  const std::string host = address.Host();
-  return host == "0.0.0.0" || host == "::";
-}
-
 /// 0: reachable from anywhere; 1: from the same link, under a scope name that may differ; 2: from here.
 int Remoteness(const SocketAddress& address) {
   if (address.IsLoopback()) return 2;
@@ -81,13 +76,15 @@ Result<Door> OpenDoor(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(SocketAddress bind, BindAddress(settings));
   WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
   Door door;
-  WC_ASSIGN_OR_RETURN(door.listener, Listen(bind, ports));
+  WC_ASSIGN_OR_RETURN(UniqueFd listener, Listen(bind, ports));
+  door.listener = Listener(std::move(listener));
+  AcceptOnceHeard(door.listener.get());
   WC_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddressOf(door.listener.get()));
   door.port = bound.port();
   door.loopback_only = bound.IsLoopback();
   if (!settings.advertise.empty()) {
     WC_ASSIGN_OR_RETURN(door.addresses, Advertised(settings, door.port));
-  } else if (IsWildcard(bound)) {
+  } else if (bound.IsWildcard()) {
     door.addresses = FoundAddresses(settings, bound.family(), door.port);
   } else {
     door.addresses = {bound.ToString()};

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/fd.h"
+#include "base/listener.h"
 #include "base/socket.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
@@ -13,7 +13,7 @@ namespace weightcast::endpoint {
 
 /// Where an endpoint listens for handshakes.
 struct Door {
-  UniqueFd listener;
+  Listener listener;
   uint16_t port = 0;
   bool loopback_only = false;
   std::vector<std::string> addresses;  ///< "host:port" for peers, best first, loopback last.

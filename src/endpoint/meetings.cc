@@ -12,9 +12,6 @@ namespace {
 
 using transport::Role;
 
-/// Refusals printed in a second: a scanner must not fill the disk.
-constexpr uint32_t kLogsPerSecond = 10;
-
 std::string LabelOf(const SocketAddress& address) {
   std::string text = address.ToString();
   constexpr std::string_view kMapped = "[::ffff:";  // An IPv4 peer at an IPv6 socket.
@@ -124,9 +121,11 @@ void Meetings::React(Attempt& attempt) {
     case Handshaker::State::kGreeting:
       return;
     case Handshaker::State::kProving:
+      half_open_.Heard(attempt.id);
       if (attempt.call != nullptr) attempt.call->target = attempt.machine.peer()->identity.incarnation;
       return;
     case Handshaker::State::kProven:
+      half_open_.Remove(attempt.id);
       if (attempt.stage == Attempt::Stage::kTalking) return Decide(attempt);
       if (attempt.stage == Attempt::Stage::kAdmitted && attempt.role == Role::kInitiator &&
           attempt.machine.peer_accepted()) {
@@ -272,27 +271,26 @@ void Meetings::Erase(Attempt& attempt, bool linger) {
   core_.timers().Cancel(attempt.limit);
   core_.sockets().Forget(attempt.key);
   if (linger) core_.Linger(std::move(attempt.channel), attempt.stage >= Attempt::Stage::kHeld);
+  half_open_.Remove(attempt.id);
   attempts_.erase(attempt.id);
 }
 
+/// At most a line a second: anyone can connect, and must not fill the disk.
 void Meetings::LogRefusal(const Attempt& attempt, const Status& reason) {
-  const TimePoint now = Clock::now();
-  if (now - log_window_ > std::chrono::seconds(1)) {
-    log_window_ = now;
-    logged_ = 0;
-  }
-  if (++logged_ > kLogsPerSecond) return;
-  const auto& peer = attempt.machine.peer();
   const bool refused = attempt.machine.state() == Handshaker::State::kFailed && !attempt.machine.superseded();
+  // Someone who connects and leaves, a health check or a second try say, is not worth a warning.
+  const bool warn = refused || reason.code() == Code::kExhausted;
+  const auto left_out = (warn ? warning_ : detail_).Due(Clock::now());
+  if (!left_out) return;
+  const auto& peer = attempt.machine.peer();
   const std::string text =
       StrCat("no connection with ", peer ? Printable(ToString(peer->identity), 200) : std::string("a peer"),
              " at ", LabelOf(attempt.address), ": ", reason.message());
-  // Someone who connects and leaves, a health check or a second try say, is not worth a warning.
-  if (refused || reason.code() == Code::kExhausted) {
-    WC_LOG(kWarning, text);
-  } else {
+  if (!warn) {
     WC_LOG(kDebug, text);
+    return;
   }
+  WC_LOG(kWarning, text, LeftOutText(*left_out));
 }
 
 }  // namespace weightcast::endpoint

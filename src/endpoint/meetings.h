@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/half_open.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "endpoint/channel.h"
@@ -109,8 +110,8 @@ class Meetings {
   // Incoming.
   void OnDoor();
   void Admit(UniqueFd fd);
-  void RestDoor(Duration rest);
-  Attempt* OldestOfTooMany();
+  void RestDoor();
+  void SendAway(Attempt& attempt);
 
   // Both.
   Attempt& NewAttempt(transport::Role role, UniqueFd fd, const SocketAddress& address, Identity expected);
@@ -142,8 +143,9 @@ class Meetings {
   Attempts attempts_;
   uint64_t last_attempt_ = 0;
   std::list<Call> calls_;
-  TimePoint log_window_{};
-  uint32_t logged_ = 0;
+  HalfOpen half_open_;  ///< Peers at our door that have not proven themselves.
+  OncePerSecond warning_;
+  OncePerSecond detail_;
 };
 
 }  // namespace weightcast::endpoint

@@ -4,11 +4,10 @@
 #include <sched.h>
 
 #include <array>
-#include <system_error>
 #include <utility>
 
-#include "base/process.h"
 #include "base/strings.h"
+#include "base/thread.h"
 
 namespace weightcast::endpoint {
 namespace {
@@ -47,11 +46,8 @@ Result<std::unique_ptr<Progress>> Progress::Create(Work& work) {
 }
 
 Status Progress::Start(std::shared_ptr<void> keep_alive) {
-  try {
-    thread_ = std::thread([this, keep_alive = std::move(keep_alive)] { Main(); });
-  } catch (const std::system_error& error) {
-    return {Code::kExhausted, StrCat("cannot start the progress thread: ", error.what())};
-  }
+  WC_ASSIGN_OR_RETURN(thread_,
+                      StartThread("wc-progress", [this, keep_alive = std::move(keep_alive)] { Main(); }));
   return Status::Ok();
 }
 
@@ -227,7 +223,6 @@ void Progress::StepAndLeave() {
 }
 
 void Progress::Main() {
-  NameThread("wc-progress");
   bool turned_away = false;
   while (true) {
     callbacks_.RunAll();

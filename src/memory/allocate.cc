@@ -9,9 +9,9 @@
 #include <map>
 #include <mutex>
 
+#include "base/available.h"
 #include "base/fd.h"
 #include "base/strings.h"
-#include "memory/available.h"
 #include "memory/shared.h"
 #include "weightcast/memory.h"
 

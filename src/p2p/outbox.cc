@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/thread.h"
+
 namespace weightcast::p2p {
 
 Outbox::~Outbox() {
@@ -23,7 +25,11 @@ bool Outbox::Post(const Connection& connection, std::string bytes) {
       found != queues_.end() ? found->second : queues_.try_emplace(peer, Queue{connection, {}}).first->second;
   if (queue.waiting.size() >= kMost) return false;
   queue.waiting.push_back(std::move(bytes));
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  if (!thread_.joinable()) {
+    auto thread = StartThread("wc-p2p-out", [this] { Run(); });
+    if (!thread.ok()) return false;
+    thread_ = std::move(*thread);
+  }
   changed_.notify_all();
   return true;
 }

@@ -1,13 +1,27 @@
 #include "plan/json_text.h"
 
+#include "base/available.h"
 #include "base/strings.h"
 
 namespace weightcast::plan {
+namespace {
+
+/// What the tree of values takes at most: "[]," is a value, an array and what its growth leaves behind.
+constexpr uint64_t kBytesPerCharacter = 48;
+
+}  // namespace
 
 Status CheckJsonText(std::string_view what, std::string_view text, int max_depth) {
   if (text.size() > kMaxJsonBytes) {
     return {Code::kInvalidArgument, StrCat(what, " has ", text.size(), " bytes; at most ", kMaxJsonBytes,
                                            " are accepted; use patterns instead of boxes")};
+  }
+  // The tree must have room from the start: to take it down where memory has run out needs memory itself.
+  const uint64_t wanted = text.size() * kBytesPerCharacter;
+  if (const uint64_t available = AvailableMemory(); wanted > available) {
+    return {Code::kExhausted, StrCat("reading ", what, " may take ", HumanBytes(static_cast<double>(wanted)),
+                                     " of memory, and ", HumanBytes(static_cast<double>(available)),
+                                     " are available; use patterns instead of boxes, or give it more")};
   }
   int depth = 0;
   bool in_string = false;

@@ -7,11 +7,11 @@
 
 namespace weightcast::plan {
 
-/// Longer JSON is refused: reading it takes some twenty times its size in memory.
+/// Longer JSON is refused: reading it takes some twenty times its size in memory, and at most 48 times.
 inline constexpr size_t kMaxJsonBytes = size_t{256} << 20;
 
-/// Refuses text that is too long, or nested more deeply than `max_depth`, before a parser spends
-/// memory on it. `what` names the document in the message.
+/// Refuses text that is too long, needs more memory than there is, or is nested more deeply than `max_depth`,
+/// before a parser spends memory on it. `what` names the document in the message.
 Status CheckJsonText(std::string_view what, std::string_view text, int max_depth);
 
 }  // namespace weightcast::plan

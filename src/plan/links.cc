@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "plan/fused_cut.h"
 
 namespace weightcast::plan {
 namespace {
@@ -55,8 +56,9 @@ class Resolver {
   Result<bool> Apply(size_t rule, int source);
   Result<bool> ApplyFuse(const Fuse& fuse, size_t rule, int source);
   Status ApplySplit(const Split& split, int source, const std::vector<std::string>& captures);
-  Status FinishFuse(const Fuse& fuse, const std::string& name, const std::vector<int>& parts);
+  Status FinishFuse(size_t rule, const std::string& name, const std::vector<int>& parts);
   Status CheckFuse(const Fuse& fuse, int destination, const std::vector<int>& parts) const;
+  Status CheckFusedWhole(size_t rule, int destination, const std::vector<int>& parts) const;
   /// The whole of a source is the whole of a destination.
   Status LinkWhole(int source, const std::string& name);
   Status AddLink(Link link);
@@ -187,7 +189,22 @@ Status Resolver::CheckFuse(const Fuse& fuse, int destination, const std::vector<
                     to.name, "' ", ToString(to.shape)));
 }
 
-Status Resolver::FinishFuse(const Fuse& fuse, const std::string& name, const std::vector<int>& parts) {
+/// See FindCut: which rows of each part such a rank means is not known.
+Status Resolver::CheckFusedWhole(size_t rule, int destination, const std::vector<int>& parts) const {
+  const int dim = std::get<Fuse>(rules_[rule]).dim;
+  const auto cut = FindCut(inference_, destination, dim);
+  if (!cut) return Status::Ok();
+  std::vector<std::string> names;
+  for (const int part : parts) names.push_back(StrCat("'", source(part).name, "'"));
+  return Bad(StrCat("rule ", rule + 1, " fuses ", ListNames(names), " into '",
+                    this->destination(destination).name, "' along dimension ", dim, ", which inference rank ",
+                    cut->rank, " holds only in part (", ToString(cut->box),
+                    "): its rows of each are not known; register on every rank its views of ",
+                    ListNames(names), " instead, each with its own box, under these names or renamed"));
+}
+
+Status Resolver::FinishFuse(size_t rule, const std::string& name, const std::vector<int>& parts) {
+  const Fuse& fuse = std::get<Fuse>(rules_[rule]);
   const auto some = *std::find_if(parts.begin(), parts.end(), [](int part) { return part >= 0; });
   const size_t hole = static_cast<size_t>(std::find(parts.begin(), parts.end(), -1) - parts.begin());
   if (hole < parts.size())
@@ -200,6 +217,7 @@ Status Resolver::FinishFuse(const Fuse& fuse, const std::string& name, const std
   }
   if (not_wanted_[static_cast<size_t>(*partner)]) return Status::Ok();
   WC_RETURN_IF_ERROR(CheckFuse(fuse, *partner, parts));
+  WC_RETURN_IF_ERROR(CheckFusedWhole(rule, *partner, parts));
   int& owner = fed_by_[static_cast<size_t>(*partner)];
   if (owner >= 0)
     return Bad(StrCat("tensor '", name, "' would be filled twice: from '", source(owner).name,
@@ -269,8 +287,7 @@ Result<std::vector<Link>> Resolver::Run() {
   for (int t = 0; t < trainers_.tensors(); ++t) {
     if (!trainers_.not_sent(t)) WC_RETURN_IF_ERROR(Follow(t));
   }
-  for (const auto& [key, parts] : fuses_)
-    WC_RETURN_IF_ERROR(FinishFuse(std::get<Fuse>(rules_[key.first]), key.second, parts));
+  for (const auto& [key, parts] : fuses_) WC_RETURN_IF_ERROR(FinishFuse(key.first, key.second, parts));
   WC_RETURN_IF_ERROR(CheckPartners());
   std::sort(links_.begin(), links_.end(), [](const Link& a, const Link& b) {
     return std::tie(a.dst_tensor, a.dst_start, a.src_tensor) <

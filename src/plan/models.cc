@@ -81,6 +81,34 @@ Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype) 
                 StrCat("no preset model is named '", name, "'; there are gpt2 and qwen2.5-0.5b"));
 }
 
+UnfusedModel Unfuse(std::span<const TensorInfo> tensors) {
+  // GPT-2's is [inputs, 3 * inputs]: equal parts of its last dimension.
+  UnfusedModel model;
+  for (const auto& [kind, dim] : {std::pair{"weight", 1}, std::pair{"bias", 0}}) {
+    Split split{.from = StrCat("{**}.c_attn.", kind), .to = {}, .dim = dim};
+    for (const char part : {'q', 'k', 'v'})
+      split.to.push_back(StrCat("{**}.c_attn_", std::string(1, part), ".", kind));
+    model.rules.rules.emplace_back(std::move(split));
+  }
+  for (const TensorInfo& tensor : tensors) {
+    const auto split = [&](const Rule& rule) {
+      return MatchName(std::get<Split>(rule).from, tensor.name).has_value();
+    };
+    const auto rule = std::find_if(model.rules.rules.begin(), model.rules.rules.end(), split);
+    if (rule == model.rules.rules.end()) {
+      model.tensors.push_back(tensor);
+      continue;
+    }
+    for (const std::string& name : std::get<Split>(*rule).to) {
+      TensorInfo part{ExpandName(name, *MatchName(std::get<Split>(*rule).from, tensor.name)), tensor.dtype,
+                      tensor.shape};
+      part.shape.back() /= 3;
+      model.tensors.push_back(std::move(part));
+    }
+  }
+  return model;
+}
+
 namespace {
 
 template <typename PatternOf>
@@ -109,11 +137,11 @@ constexpr std::array<LayerRow, 16> kLayers = {{{"q_proj", Cut::kOutputs, false},
                                                {"embed_tokens", Cut::kOutputs, false},
                                                {"lm_head", Cut::kOutputs, false},
                                                {"wte", Cut::kOutputs, false},
-                                               {"c_attn", Cut::kOutputs, true},
+                                               {"c_attn_q", Cut::kOutputs, true},
+                                               {"c_attn_k", Cut::kOutputs, true},
+                                               {"c_attn_v", Cut::kOutputs, true},
                                                {"c_fc", Cut::kOutputs, true},
                                                {"c_proj", Cut::kInputs, true},
-                                               {"qkv_proj", Cut::kOutputs, false},
-                                               {"gate_up_proj", Cut::kOutputs, false},
                                                {"fc1", Cut::kOutputs, false}}};
 
 /// The dimension of a tensor that tensor parallelism cuts, or kReplicate.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/layout.h"
+#include "plan/rules.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
 
@@ -20,13 +21,23 @@ std::vector<TensorInfo> Qwen2_5_0_5B(DType dtype);
 /// "gpt2" or "qwen2.5-0.5b"; kInvalidArgument, listing both, for any other name.
 Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype);
 
+/// A model under the names that a tensor-parallel engine registers.
+struct UnfusedModel {
+  std::vector<TensorInfo> tensors;
+  NameRules rules;  ///< How trainers' names become these.
+};
+/// Tensors that hold others side by side, as GPT-2's c_attn holds q, k and v, taken apart: an engine's rank
+/// holds a part of each, not of the whole.
+UnfusedModel Unfuse(std::span<const TensorInfo> tensors);
+
 /// Each of `ranks` holds everything.
 Result<Layout> DdpLayout(std::span<const TensorInfo> tensors, int ranks);
 /// Dimension 0 of every tensor cut over `ranks` by torch.chunk's rule. Scalars lie on rank 0.
 Result<Layout> FsdpLayout(std::span<const TensorInfo> tensors, int ranks);
 /// Megatron's tensor parallelism inside each of `engines` engines of `ranks` ranks: by name, columns
 /// (outputs) of q, k, v, gate, up, fc and the vocabulary, rows (inputs) of output and down
-/// projections. What does not divide evenly, or has another name, is replicated.
+/// projections. What does not divide evenly, holds several side by side (see Unfuse) or has another name, is
+/// replicated.
 Result<Layout> TpLayout(std::span<const TensorInfo> tensors, int ranks, int engines = 1);
 
 }  // namespace weightcast::plan

@@ -31,6 +31,10 @@ uint32_t ReplicaSets::Intern(std::span<const int> ranks) {
 namespace {
 
 constexpr int64_t kMaxPlanBytes = int64_t{1} << 60;
+/// Of memory that a plan takes at most while it is made, verified and encoded: its pieces, who sends them by
+/// two strategies, the table, what is sent of it; boxes while their array grows.
+constexpr uint64_t kBytesPerRoute = 160;
+constexpr uint64_t kBytesPerCoord = 24;
 
 /// The boxes of one tensor of one side, as they come: by part, then rank.
 struct Boxes {
@@ -188,7 +192,8 @@ Result<Geometry> Cutter::CutAll(const Destinations& destinations) {
 /// alike: what is worked out for one is kept for the others.
 class Collector {
  public:
-  Collector(const Layout& trainers, const Layout& inference) : trainers_(trainers), inference_(inference) {}
+  Collector(const Layout& trainers, const Layout& inference, uint64_t memory)
+      : trainers_(trainers), inference_(inference), memory_(memory) {}
 
   Result<PieceList> Run(std::vector<Link> links);
 
@@ -202,6 +207,10 @@ class Collector {
   std::shared_ptr<const Destinations> DestinationsOf(int tensor, const Key& key);
   Status CollectLink(uint32_t link);
   Status AddPieces(uint32_t link, const Destinations& destinations, const Geometry& geometry);
+  /// From here on pieces are only counted if there would be too many.
+  void Weigh();
+  [[nodiscard]] uint64_t MemoryWanted() const { return routes_ * kBytesPerRoute + coords_ * kBytesPerCoord; }
+  [[nodiscard]] Status TooLarge() const;
 
   const Layout& trainers_;
   const Layout& inference_;
@@ -209,6 +218,10 @@ class Collector {
   std::map<Key, std::shared_ptr<const Sources>> sources_;
   std::map<Key, std::shared_ptr<const Destinations>> destinations_;
   std::map<Alike, std::shared_ptr<const Geometry>> geometries_;
+  const uint64_t memory_;
+  bool keeps_ = true;  ///< Pieces are kept, not only counted.
+  uint64_t routes_ = 0;
+  uint64_t coords_ = 0;
   int64_t total_bytes_ = 0;
 };
 
@@ -257,16 +270,35 @@ std::shared_ptr<const Destinations> Collector::DestinationsOf(int tensor, const 
 
 Status Collector::AddPieces(uint32_t link, const Destinations& destinations, const Geometry& geometry) {
   for (const auto& [rank, box] : destinations.holders) {
+    routes_ += geometry.first[box + 1] - geometry.first[box];
+    Weigh();
     for (size_t i = geometry.first[box]; i < geometry.first[box + 1]; ++i) {
       const Cut& cut = geometry.cuts[i];
-      out_.pieces.push_back({link, rank, cut.set, cut.coord, cut.bytes});
+      if (keeps_) out_.pieces.push_back({link, rank, cut.set, cut.coord, cut.bytes});
       total_bytes_ += cut.bytes;
     }
-    if (out_.pieces.size() > kMaxPieces || total_bytes_ > kMaxPlanBytes)
+    if (routes_ > kMaxPieces || total_bytes_ > kMaxPlanBytes)
       return {Code::kExhausted,
               "the plan has more routes or bytes than a table can hold; plan for fewer ranks at once"};
   }
   return Status::Ok();
+}
+
+void Collector::Weigh() {
+  if (!keeps_ || MemoryWanted() <= memory_) return;
+  keeps_ = false;
+  out_.pieces = {};
+}
+
+Status Collector::TooLarge() const {
+  return {
+      Code::kExhausted,
+      StrCat("a plan from ", trainers_.ranks(), " ranks to ", inference_.ranks(), " has ", routes_,
+             " routes for ", HumanBytes(static_cast<double>(total_bytes_)), " and takes about ",
+             HumanBytes(static_cast<double>(MemoryWanted())), " of memory to make, where ",
+             HumanBytes(static_cast<double>(memory_)),
+             " may be used (plan_memory; if 0, half of what is available); raise it, or use fewer engines or "
+             "larger shards")};
 }
 
 Status Collector::CollectLink(uint32_t link) {
@@ -285,8 +317,11 @@ Status Collector::CollectLink(uint32_t link) {
   const bool keeps = !src_key.first.empty() && !dst_key.first.empty();
   if (const auto known = keeps ? geometries_.find(alike) : geometries_.end(); known != geometries_.end())
     return AddPieces(link, *destinations, *known->second);
+  const size_t before = out_.coords.size();
   WC_ASSIGN_OR_RETURN(Geometry geometry,
                       Cutter(trainers_, inference_, here, *sources, out_).CutAll(*destinations));
+  coords_ += out_.coords.size() - before;
+  if (!keeps_) out_.coords.resize(before);
   WC_RETURN_IF_ERROR(AddPieces(link, *destinations, geometry));
   if (keeps) geometries_.emplace(alike, std::make_shared<const Geometry>(std::move(geometry)));
   return Status::Ok();
@@ -299,13 +334,15 @@ Result<PieceList> Collector::Run(std::vector<Link> links) {
     out_.element_bits.push_back(BitsOf(inference_.tensor(link.dst_tensor).dtype));
   }
   for (uint32_t link = 0; link < out_.links.size(); ++link) WC_RETURN_IF_ERROR(CollectLink(link));
+  if (!keeps_) return TooLarge();
   return std::move(out_);
 }
 
 }  // namespace
 
-Result<PieceList> CollectPieces(const Layout& trainers, const Layout& inference, std::vector<Link> links) {
-  return Collector(trainers, inference).Run(std::move(links));
+Result<PieceList> CollectPieces(const Layout& trainers, const Layout& inference, std::vector<Link> links,
+                                uint64_t memory) {
+  return Collector(trainers, inference, memory).Run(std::move(links));
 }
 
 }  // namespace weightcast::plan

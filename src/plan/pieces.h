@@ -59,7 +59,10 @@ struct PieceList {
 inline constexpr size_t kMaxPieces = size_t{3} << 30;
 inline constexpr size_t kMaxCoords = size_t{3} << 30;
 
-/// Cuts every destination box along the borders of the source boxes. Errors: see MakePlan.
-Result<PieceList> CollectPieces(const Layout& trainers, const Layout& inference, std::vector<Link> links);
+/// Cuts every destination box along the borders of the source boxes. Where a plan of these pieces would take
+/// more than `memory` bytes to make they are only counted, so that the error tells how many they are.
+/// Errors: see MakePlan.
+Result<PieceList> CollectPieces(const Layout& trainers, const Layout& inference, std::vector<Link> links,
+                                uint64_t memory = UINT64_MAX);
 
 }  // namespace weightcast::plan

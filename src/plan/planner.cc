@@ -9,6 +9,7 @@
 #include "plan/fair_share.h"
 #include "plan/links.h"
 #include "plan/pieces.h"
+#include "plan/table_format.h"
 
 namespace weightcast::plan {
 namespace {
@@ -54,6 +55,26 @@ std::vector<Shipment> AssignNoWorseThanGreedy(PieceList& list, const FairShare& 
     if (coarse == kSmallestCut) break;
   }
   return greedy;
+}
+
+/// The table of one rank numbers so many.
+Status CheckTables(const PlanReport& report, const std::vector<Shipment>& shipments) {
+  std::vector<size_t> sent(report.sender_bytes.size(), 0);
+  std::vector<size_t> received(report.receiver_bytes.size(), 0);
+  for (const Shipment& shipment : shipments) {
+    ++sent[static_cast<size_t>(shipment.src_rank)];
+    ++received[static_cast<size_t>(shipment.dst_rank)];
+  }
+  for (const auto& [what, routes] : {std::pair{"source", &sent}, std::pair{"inference rank", &received}}) {
+    for (size_t rank = 0; rank < routes->size(); ++rank) {
+      if ((*routes)[rank] <= kMaxRoutesOfRank) continue;
+      return {Code::kExhausted,
+              StrCat("of the ", shipments.size(), " routes of the plan ", what, " ", rank, " has ",
+                     (*routes)[rank], "; its table holds at most ", kMaxRoutesOfRank,
+                     ": use fewer engines, more trainers or larger shards")};
+    }
+  }
+  return Status::Ok();
 }
 
 /// Sorts stably by a small key.
@@ -137,7 +158,8 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   const int destinations = request.inference.ranks();
   WC_ASSIGN_OR_RETURN(std::vector<Link> links,
                       ResolveLinks(request.rules, request.trainers, request.inference));
-  WC_ASSIGN_OR_RETURN(PieceList list, CollectPieces(request.trainers, request.inference, std::move(links)));
+  WC_ASSIGN_OR_RETURN(PieceList list,
+                      CollectPieces(request.trainers, request.inference, std::move(links), request.memory));
   const std::vector<int64_t> demand = DemandPerSet(list);
   const FairShare share = ShareFairly(list.sets, demand, sources);
   std::vector<Shipment> shipments;
@@ -149,6 +171,7 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   }
   Plan plan;
   plan.report = MakeReport(shipments, share, sources, destinations);
+  WC_RETURN_IF_ERROR(CheckTables(plan.report, shipments));
   plan.table = MakeTable(std::move(list), shipments, sources, destinations);
   return plan;
 }

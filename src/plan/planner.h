@@ -27,6 +27,7 @@ struct PlanRequest {
   const Layout& inference;
   const NameRules& rules;
   Strategy strategy = Strategy::kBalanced;
+  uint64_t memory = UINT64_MAX;  ///< That making, verifying and encoding it may take, in bytes.
 };
 
 /// All bytes are bytes on the wire: those of the destination's dtype.
@@ -54,7 +55,9 @@ struct Plan {
 /// Finds for every destination box source boxes that cover it exactly once. The same request gives
 /// the same plan, byte for byte. Errors: those of ResolveLinks; kInvalidArgument when an element
 /// that an inference rank needs is held by no trainer (tensor and box named) or when a tensor of a
-/// dtype below one byte is cut in the middle of a byte; kExhausted for more routes than a table can number.
+/// dtype below one byte is cut in the middle of a byte; kExhausted, with its numbers, for a plan that would
+/// take more memory than the request allows (known before it is taken) or has more routes than tables can
+/// number.
 Result<Plan> MakePlan(const PlanRequest& request);
 
 }  // namespace weightcast::plan

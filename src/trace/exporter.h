@@ -8,7 +8,8 @@
 namespace weightcast::trace {
 
 /// Answers GET /metrics with PrometheusText(), to anybody who can reach the address: one thread
-/// (`wc-metrics`), one request at a time, none longer than two seconds. Ends with its last holder.
+/// (`wc-metrics`) that waits for no peer, and no connection longer than two seconds. Ends with its last
+/// holder.
 class Exporter {
  public:
   /// `where`: "host:port" or "host:low-high" (the first free port). All who ask for the same in one process

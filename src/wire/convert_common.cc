@@ -7,7 +7,11 @@ void Put(const Term& from, pb::Term& to) {
   to.set_number(from.number);
   to.set_id(from.id);
 }
-void Get(const pb::Term& from, Term& to, Check&) { to = {.number = from.number(), .id = from.id()}; }
+void Get(const pb::Term& from, Term& to, Check& check) {
+  check.That(from.number() <= kMaxTerm, StrCat("term ", from.number(), " is no time; at most ", kMaxTerm,
+                                               " is allowed: is the controller's clock right?"));
+  to = {.number = from.number(), .id = from.id()};
+}
 
 void Put(const UpdateId& from, pb::UpdateId& to) {
   Put(from.term, *to.mutable_term());
@@ -35,6 +39,8 @@ void Put(const Version& from, pb::Version& to) {
 }
 void Get(const pb::Version& from, Version& to, Check& check) {
   check.That(from.number() >= -1, "version has a number below -1");
+  check.That(from.number() <= kMaxVersionNumber,
+             StrCat("version ", from.number(), " is above ", kMaxVersionNumber));
   to = {.run = from.run(), .number = from.number(), .origin = from.origin()};
 }
 

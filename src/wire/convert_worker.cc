@@ -111,7 +111,8 @@ Hello GetHello(const pb::Hello& from, Check& check) {
   return to;
 }
 Published GetPublished(const pb::Published& from, Check& check) {
-  check.That(from.number() >= 0, "the number of a version is negative");
+  check.That(from.number() >= 0 && from.number() <= kMaxVersionNumber,
+             StrCat("the number of a version is not between 0 and ", kMaxVersionNumber));
   Published to{.number = from.number(), .run = {}, .hold = from.hold()};
   Get(from.run(), to.run, check);
   return to;

@@ -21,6 +21,13 @@ inline constexpr size_t kMaxWorkers = size_t{1} << 20;  ///< Peers, grants, outc
 inline constexpr size_t kMaxPairs = size_t{1} << 22;    ///< Of a sender and a receiver.
 inline constexpr size_t kMaxConnectionBytes = 1024;     ///< What is told of a connection.
 inline constexpr size_t kMaxModels = 256;
+/// Milliseconds since 1970: a term is the time at which its controller started.
+inline constexpr uint64_t kMaxTerm = uint64_t{1} << 48;
+/// Of the run that a worker tells of. Runs are counted upwards from what workers tell: one at the end of the
+/// numbers would leave none.
+inline constexpr uint64_t kMaxRun = uint64_t{1} << 48;
+/// Of versions: nanoseconds since 1970 fit.
+inline constexpr int64_t kMaxVersionNumber = int64_t{1} << 62;
 /// A whole message after its pieces have been put together: a routing table and what travels with it.
 inline constexpr size_t kMaxMessageBytes = size_t{320} << 20;
 /// A message larger than this is cut into pieces.

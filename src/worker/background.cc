@@ -4,12 +4,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/process.h"
+#include "base/log.h"
+#include "base/thread.h"
 
 namespace weightcast::worker {
 
-void Background::Run(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
+void Background::Run(const std::function<void()>& task) {
+  std::unique_lock lock(mutex_);
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     if (entry->done->load()) {
       entry->thread.join();
@@ -19,12 +20,17 @@ void Background::Run(std::function<void()> task) {
     }
   }
   auto done = std::make_shared<std::atomic<bool>>(false);
-  std::thread thread([task = std::move(task), done, name = name_] {
-    NameThread(name);
+  auto thread = StartThread(name_, [task, done] {
     task();
     *done = true;
   });
-  entries_.push_back({std::move(thread), std::move(done)});
+  if (thread.ok()) {
+    entries_.push_back({std::move(*thread), std::move(done)});
+    return;
+  }
+  WC_LOG(kWarning, thread.status().message());
+  lock.unlock();
+  task();
 }
 
 void Background::Join() {
@@ -42,7 +48,11 @@ void ForEachInParallel(size_t count, size_t threads, const std::function<void(si
     for (size_t i = next++; i < count; i = next++) task(i);
   };
   std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min(count, threads); ++i) helpers.emplace_back(work);
+  for (size_t i = 1; i < std::min(count, threads); ++i) {
+    auto helper = StartThread("wc-helper", work);
+    if (!helper.ok()) break;  // Fewer do the same.
+    helpers.push_back(std::move(*helper));
+  }
   work();
   for (auto& helper : helpers) helper.join();
 }

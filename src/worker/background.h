@@ -18,7 +18,8 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  void Run(std::function<void()> task);
+  /// On the caller's thread where the system gives no other.
+  void Run(const std::function<void()>& task);
   void Join();
 
  private:

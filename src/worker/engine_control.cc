@@ -8,6 +8,7 @@
 #include "base/process.h"
 #include "base/random.h"
 #include "base/strings.h"
+#include "base/thread.h"
 #include "control/client.h"
 #include "weightcast/worker.h"
 #include "worker/options.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr auto kGoodbye = std::chrono::seconds(1);
 /// What the client opens.
 constexpr size_t kLeastDescriptors = 32;
+constexpr size_t kLeastThreads = 16;
 
 /// A session without an endpoint: no bytes come here.
 class EngineControlWorker : public EngineControl {
@@ -54,12 +56,15 @@ Status EngineControlWorker::Open(const WorkerOptions& options) {
     return {Code::kInvalidArgument, "an EngineControl needs the name of its engine"};
   control::ClientOptions client;
   WC_ASSIGN_OR_RETURN(client.settings, SettingsOf(options));
+  RaiseDescriptorLimit();
   WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
+  WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
   client.hello.model = options.model;
   client.hello.name = {.role = wire::Role::kControl, .engine = options.engine};
   client.hello.world_size = 1;
   client.hello.incarnation = RandomId();
   client.hello.host = HostName();
+  client.patient = options.patient;
   client.on_message = [this](const wire::ControllerMessage& message) { OnMessage(message); };
   client.on_state = [this](control::LinkState state, const Status& status) { OnState(state, status); };
   text_ = wire::ToString(client.hello.name);
@@ -68,7 +73,8 @@ Status EngineControlWorker::Open(const WorkerOptions& options) {
   client_ = std::move(made);
   changed_.notify_all();
   const auto decided = [&] { return ended_ || session_ != 0; };
-  const Woken woken = WaitUntil(lock, changed_, TimePoint::max(), interrupted_, decided);
+  const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
+  const Woken woken = WaitUntil(lock, changed_, limits, decided);
   if (woken == Woken::kInterrupted) return {Code::kCancelled, "interrupted before the controller answered"};
   return ended_ ? end_ : Status::Ok();
 }
@@ -105,7 +111,9 @@ Result<EngineControl::Order> EngineControlWorker::Next(double timeout) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return ended_ || order_.has_value(); };
-  const Woken woken = WaitUntil(lock, changed_, DeadlineIn(timeout), interrupted_, ready);
+  // Without limit: while there is no controller there is nothing to do.
+  const Limits limits{.deadline = DeadlineIn(timeout), .interrupted = interrupted_, .patience = {}};
+  const Woken woken = WaitUntil(lock, changed_, limits, ready);
   if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted while waiting for an order");
   if (ended_) return end_;
   if (woken == Woken::kDeadline)

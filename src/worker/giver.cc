@@ -36,8 +36,8 @@ void Giver::Prepare() {
 void Giver::OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan) {
   const uint32_t epoch = preparation.epoch();
   if (epoch != state_.epoch || state_.ended) return;
-  if (sender_ == nullptr) sender_ = MakeSender();
-  const Status status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
+  Status status = MakeSender();
+  if (status.ok()) status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
   if (!status.ok()) {
     WC_LOG(kWarning, session_.text(), ": plan to give in epoch ", epoch, ": ", status.message());
     return Feed(GiverPlanFailed{epoch, status, preparation.unreachable()});
@@ -48,7 +48,9 @@ void Giver::OnPrepared(const Preparation& preparation, const Result<std::shared_
   Feed(GiverPrepared{epoch});
 }
 
-std::unique_ptr<Sender> Giver::MakeSender() {
+/// Once.
+Status Giver::MakeSender() {
+  if (sender_ != nullptr) return Status::Ok();
   Sender::Callbacks callbacks;
   callbacks.on_ended = [this](const SendEnded& ended) {
     session_.loop().Post([this, ended] { Feed(ended); });
@@ -56,7 +58,9 @@ std::unique_ptr<Sender> Giver::MakeSender() {
   callbacks.on_fenced = [this](const SendFenced& fenced) {
     session_.loop().Post([this, fenced] { Feed(fenced); });
   };
-  return std::make_unique<Sender>(session_.endpoint(), session_.settings(), std::move(callbacks));
+  WC_ASSIGN_OR_RETURN(sender_,
+                      Sender::Create(session_.endpoint(), session_.settings(), std::move(callbacks)));
+  return Status::Ok();
 }
 
 void Giver::OnOtherPlan(uint32_t epoch) {

@@ -44,7 +44,7 @@ class Giver {
  private:
   void Prepare();
   void OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan);
-  std::unique_ptr<Sender> MakeSender();
+  Status MakeSender();
   void Carry(SendMessage& action) { callbacks_.send(std::move(action.message)); }
   void Carry(const BeginSending& action);
   void Carry(const StopSending& action);

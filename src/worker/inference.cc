@@ -40,14 +40,14 @@ void InferenceWorker::Shut() {
   giver_.reset();
   grants_.reset();
   plan_.reset();
+  const bool shadow = memory_ != nullptr && memory_->mode() == LandingMode::kShadow;
+  if (shadow) quarantine_.Keep(std::move(memory_), "a stopped peer");
   if (memory_ != nullptr && !memory_->Close(deadline).ok()) {
     WC_LOG(kWarning, session_->text(), ": a stopped peer may still write to the registered memory; ",
            "do not use it for anything else until that peer has ended");
-    if (memory_->mode() == LandingMode::kShadow)  // Quarantined: never given back.
-        [[maybe_unused]]
-      const auto* kept = new std::shared_ptr<LandingMemory>(memory_);
   }
   memory_.reset();
+  quarantine_.Abandon(deadline);
   session_->CloseEndpoint();
 }
 
@@ -88,13 +88,12 @@ void InferenceWorker::RunInLoop(const std::function<void()>& task) {
 
 AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
   const auto again = std::max<Duration>(2 * session_->settings().lease, std::chrono::seconds(1));
+  Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = session_->patience()};
   bool interrupted = false;
   std::unique_lock lock(mutex_);
   while (true) {
     const auto awake = [&] { return shared_.answer || shared_.copy; };
-    // One interruption is enough: the answer may have to wait until nobody can write.
-    const Woken woken =
-        WaitUntil(lock, changed_, deadline, interrupted ? Interrupted() : interrupted_, awake);
+    const Woken woken = WaitUntil(lock, changed_, limits, awake);
     if (shared_.copy) {
       const auto copy = *std::exchange(shared_.copy, std::nullopt);
       lock.unlock();
@@ -103,11 +102,18 @@ AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
       lock.lock();
     } else if (woken == Woken::kDone) {
       return *shared_.answer;
+    } else if (woken == Woken::kAway) {
+      limits.start = Clock::now();
+      if (const Status away = limits.patience.absence->Told(); !away.ok())
+        session_->loop().Post([this, away] { Feed(CallExpired{.away = away}); });
     } else {
       // The machine decides whether the call may end now; it is asked again while it may not.
-      interrupted = interrupted || woken == Woken::kInterrupted;
+      if (woken == Woken::kInterrupted) {
+        interrupted = true;
+        limits.interrupted = {};  // Once is enough: the answer may have to wait until nobody can write.
+      }
       session_->loop().Post([this, interrupted] { Feed(CallExpired{interrupted}); });
-      deadline = Clock::now() + again;
+      limits.deadline = Clock::now() + again;
     }
   }
 }
@@ -174,7 +180,17 @@ Status InferenceWorker::Suspend(double timeout) {
   if (!asleep_ || asleep_->memory == nullptr) return Status::Ok();
   const Status closed =
       asleep_->memory->Close(std::min(deadline, Clock::now() + 2 * session_->settings().lease));
-  if (!closed.ok()) {
+  const bool shadow = asleep_->landing == LandingMode::kShadow;
+  bool kept = false;
+  if (!closed.ok() && shadow) {  // The engine's own memory is free.
+    RunInLoop([&] {
+      kept = !quarantine_.full();
+      if (!kept) return;
+      quarantine_.Keep(std::move(asleep_->memory), "a stopped peer");
+      WatchQuarantine();
+    });
+  }
+  if (!closed.ok() && !kept) {
     return {Code::kFenced, StrCat("a stopped peer may still write to the registered memory; do not free it, "
                                   "and call suspend again: ",
                                   closed.message())};

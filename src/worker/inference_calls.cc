@@ -87,8 +87,8 @@ void InferenceTransition::operator()(const AbortCalled&) {
   s_.pending_error = Status::Ok();
   s_.call = UserCall::kAbort;
   const bool untouched = s_.landing == Landing::kShadow && !s_.touched;
-  if (s_.step <= Step::kRequested || (untouched && s_.step != Step::kAborting)) {
-    // Only the pause ends. Bytes go on arriving in the spare buffer; a later Receive may take them.
+  if (s_.step <= Step::kRequested || untouched) {
+    // Only the pause ends. The spare buffer goes on being filled, or fenced; a later Receive may take it.
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok());
   }
@@ -123,15 +123,22 @@ void InferenceTransition::operator()(const WaitCalled&) {
 
 void InferenceTransition::operator()(const CallExpired& expired) {
   if (s_.call == UserCall::kNone || s_.step == Step::kCopying) return;
+  const bool away = !expired.away.ok();
+  // Nobody will say what became of the grants.
+  if (away && s_.uncertain) return BeginAbort(expired.away, /*tell=*/false);
   // Wait lets nobody touch the live tensors after it has returned: once that has begun it sees the update to
   // its end, which the controller's time-outs or the session's end bring about.
   const bool bound = s_.touched || s_.user == UserPhase::kFinishing ||
                      (s_.step == Step::kOpening && s_.landing == Landing::kInPlace);
   if (s_.call == UserCall::kWait && bound && s_.step != Step::kAborting) {
-    if (!expired.interrupted) return;
+    if (!expired.interrupted && !away) return;
     // Gives the update up; the answer comes when nobody can write any more. Committed bytes are whole
     // already.
-    if (s_.step != Step::kCommitted) return Fail({Code::kCancelled, "the waiting engine was interrupted"});
+    if (s_.step != Step::kCommitted) {
+      Fail(away ? expired.away : Status(Code::kCancelled, "the waiting engine was interrupted"));
+      s_.uncertain = s_.uncertain && !away;
+      return;
+    }
   }
   // Nobody writes or reads there any more, so the engine need not stay paused for the controller's word or
   // the checksums; it has been told then.
@@ -140,7 +147,7 @@ void InferenceTransition::operator()(const CallExpired& expired) {
     s_.user = UserPhase::kOutside;
     s_.abort_told = true;
   }
-  AnswerError(TooLate(expired.interrupted));
+  AnswerError(TooLate(expired));
 }
 
 // --- Answers --------------------------------------------------------------------------------------------
@@ -189,7 +196,7 @@ bool InferenceTransition::RefuseCall() {
   return false;
 }
 
-Status InferenceTransition::TooLate(bool interrupted) const {
+Status InferenceTransition::TooLate(const CallExpired& expired) const {
   std::string what;
   switch (s_.step) {
     case Step::kNone:
@@ -219,7 +226,8 @@ Status InferenceTransition::TooLate(bool interrupted) const {
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
   if (s_.step == Step::kAborting && (!s_.fenced || s_.lent)) return {Code::kFenced, what};
-  if (interrupted) return {Code::kCancelled, StrCat("interrupted; ", what)};
+  if (expired.interrupted) return {Code::kCancelled, StrCat("interrupted; ", what)};
+  if (!expired.away.ok()) return expired.away;
   return {Code::kTimedOut, what};
 }
 

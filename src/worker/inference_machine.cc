@@ -177,6 +177,16 @@ void InferenceTransition::operator()(const GrantsFenced& fenced) {
   Do(VerifyChecksums{fenced.update});
 }
 
+void InferenceTransition::operator()(const SpareSetAside& aside) {
+  if (!IsCurrent(aside.update, Step::kAborting) || s_.fenced || s_.landing != Landing::kShadow) return;
+  // The plan is void with the old buffer, and so is a request of it: Register says so.
+  s_.epoch = 0;
+  s_.prepared = false;
+  if (s_.call != UserCall::kSuspend && !s_.ended) Do(SendRegistration{});
+  s_.fenced = true;
+  if (!s_.uncertain) CompleteAbort();
+}
+
 void InferenceTransition::operator()(const Verified& verified) {
   if (!IsCurrent(verified.update, Step::kVerifying)) return;
   if (s_.abort) return CompleteAbort();

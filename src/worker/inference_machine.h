@@ -141,6 +141,11 @@ struct SourceLost {  ///< A source's connection ended before all of it had come.
 struct GrantsFenced {
   wire::UpdateId update;
 };
+/// A stopped writer holds the spare buffer of an aborted update. It is kept apart until its fence is over;
+/// another one is registered from here on (none, if the rank goes to sleep).
+struct SpareSetAside {
+  wire::UpdateId update;
+};
 struct Verified {
   wire::UpdateId update;
   Status status;
@@ -163,17 +168,18 @@ struct ReceiveCalled {};
 struct FinishCalled {};
 struct AbortCalled {};
 struct SuspendCalled {};
-struct WaitCalled {};  ///< Begin, Receive and Finish in one.
-struct CallExpired {   ///< The deadline of the blocking call has passed, or its caller was interrupted.
-  bool interrupted = false;
+struct WaitCalled {};        ///< Begin, Receive and Finish in one.
+struct CallExpired {         ///< The deadline of the blocking call has passed, or ...
+  bool interrupted = false;  ///< its caller was interrupted, or ...
+  Status away = {};          ///< the controller is away, for too long (why).
 };
 
 using InferenceEvent =
     std::variant<wire::Welcome, wire::Controlled, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort,
                  wire::Lost, PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed, Arrived,
-                 SourceLost, GrantsFenced, Verified, Copied, SessionEnded, MemoryLent, MemoryFree,
-                 RegisterCalled, BeginCalled, ReceiveCalled, FinishCalled, AbortCalled, SuspendCalled,
-                 WaitCalled, CallExpired>;
+                 SourceLost, GrantsFenced, SpareSetAside, Verified, Copied, SessionEnded, MemoryLent,
+                 MemoryFree, RegisterCalled, BeginCalled, ReceiveCalled, FinishCalled, AbortCalled,
+                 SuspendCalled, WaitCalled, CallExpired>;
 
 // --- Actions --------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class InferenceTransition {
   void operator()(const Arrived& arrived);
   void operator()(const SourceLost& lost);
   void operator()(const GrantsFenced& fenced);
+  void operator()(const SpareSetAside& aside);
   void operator()(const Verified& verified);
   void operator()(const Copied& copied);
   void operator()(const MemoryLent&) { s_.lent = true; }
@@ -74,7 +75,7 @@ class InferenceTransition {
   void TellAbort(const Status& reason);
   void TellLoss();
   bool RefuseCall();
-  [[nodiscard]] Status TooLate(bool interrupted) const;
+  [[nodiscard]] Status TooLate(const CallExpired& expired) const;
 
   InferenceState& s_;
   std::vector<InferenceAction> actions_;

@@ -209,6 +209,7 @@ void InferenceWorker::Carry(const RevokeGrants& action) {
   grants_->Revoke([this, update = action.update] {
     session_->loop().Post([this, update] { Feed(GrantsFenced{update}); });
   });
+  WatchFence(action.update, grants_, Clock::now());
 }
 
 void InferenceWorker::Carry(const VerifyChecksums& action) {

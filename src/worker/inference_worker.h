@@ -16,6 +16,7 @@
 #include "worker/giver.h"
 #include "worker/inference_machine.h"
 #include "worker/landing.h"
+#include "worker/quarantine.h"
 #include "worker/receiver.h"
 #include "worker/session.h"
 #include "worker/waiting.h"
@@ -89,6 +90,13 @@ class InferenceWorker final : public Inference {
   void OnConnected();
   void OnDisconnected(const Identity& peer, const Status& status);
   void OnSessionEnded(const Status& status);
+  void WatchFence(const wire::UpdateId& update, const std::shared_ptr<GrantSet>& grants, TimePoint tell);
+  void OnFenceLate(const wire::UpdateId& update, const std::shared_ptr<GrantSet>& grants, TimePoint tell);
+  [[nodiscard]] bool IsHeld(const wire::UpdateId& update) const;
+  Status SetAside(const wire::UpdateId& update, std::string writers);
+  void OnSpareMade(const wire::UpdateId& update, const std::string& writers,
+                   Result<std::shared_ptr<LandingMemory>> made);
+  void WatchQuarantine();
   void Feed(InferenceEvent event);
   void Show();
   void Measure(Step left);
@@ -117,6 +125,9 @@ class InferenceWorker final : public Inference {
   std::shared_ptr<const ReceivePlan> plan_;
   std::vector<std::string> accepted_;  ///< Per source of the plan its connection; empty: not there yet.
   std::shared_ptr<GrantSet> grants_;
+  Quarantine quarantine_;
+  bool making_spare_ = false;
+  Status spare_error_;  ///< Why the last try to make one failed.
 
   TimePoint step_began_;  ///< The machine's present step.
 

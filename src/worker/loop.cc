@@ -2,11 +2,14 @@
 
 #include <utility>
 
-#include "base/process.h"
+#include "base/thread.h"
 
 namespace weightcast::worker {
 
-Loop::Loop(const char* name) : thread_([this, name] { Run(name); }) {}
+Status Loop::Start() {
+  WC_ASSIGN_OR_RETURN(thread_, StartThread(name_, [this] { Run(); }));
+  return Status::Ok();
+}
 
 bool Loop::Post(Task task) {
   if (!process_.Check().ok()) return false;  // The thread is the parent's.
@@ -51,8 +54,7 @@ void Loop::TakeDue() {
   }
 }
 
-void Loop::Run(const char* name) {
-  NameThread(name);
+void Loop::Run() {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     TakeDue();

@@ -19,11 +19,13 @@ class Loop {
   using Task = std::function<void()>;
 
   /// `name`: at most 15 characters.
-  explicit Loop(const char* name);
+  explicit Loop(const char* name) : name_(name) {}
   ~Loop() { Stop(); }
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
+  /// Tasks run from now on. kExhausted where the system gives no thread.
+  Status Start();
   /// Any thread. False, and the task is dropped, once stopped or in a forked child.
   bool Post(Task task);
   /// Runs it after `delay`, or never if the loop is stopped before. Any thread.
@@ -32,10 +34,11 @@ class Loop {
   void Stop();
 
  private:
-  void Run(const char* name);
+  void Run();
   /// Moves what is due to the tasks. Under the mutex.
   void TakeDue();
 
+  const char* const name_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Task> tasks_;

@@ -37,7 +37,9 @@ Result<std::shared_ptr<const SendPlan>> Preparation::Run(Session& session) {
   plan->batches = CutIntoBatches(plan->table);
   WC_RETURN_IF_ERROR(FindSources(*plan));
   plan->places.resize(plan->table.destination_shards.size());
-  const TimePoint deadline = Clock::now() + session.settings().connect_timeout;
+  // The controller waits for `timeout`, and takes whoever has said nothing by then for hung.
+  const Settings& settings = session.settings();
+  const TimePoint deadline = Clock::now() + std::min(settings.connect_timeout, settings.timeout / 2);
   const size_t count = plan->table.peers.size();
   std::vector<std::optional<Connection>> connections(count);
   std::vector<Status> outcomes(count);

@@ -124,14 +124,26 @@ void GrantSet::Revoke(std::function<void()> fenced) {
   const auto one_less = [self = shared_from_this(), done] {
     if (self->unfenced_.fetch_sub(1) == 1) (*done)();
   };
-  for (auto& source : sources_) {
-    if (source.connection) {
-      source.connection->RevokeGrant(source.grant, one_less);
-    } else {
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const auto fence = [self = shared_from_this(), one_less, i] {
+      self->sources_[i].fenced = true;
       one_less();
+    };
+    if (sources_[i].connection) {
+      sources_[i].connection->RevokeGrant(sources_[i].grant, fence);
+    } else {
+      fence();
     }
   }
   one_less();
+}
+
+std::vector<std::string> GrantSet::Writers() const {
+  std::vector<std::string> writers;
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (sources_[i].connection && !sources_[i].fenced)
+      writers.push_back(StrCat(plan_->sources[i].name, " (", sources_[i].connection->Describe(), ")"));
+  return writers;
 }
 
 // --- Verifying ------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
   [[nodiscard]] const ReceivePlan::Source* Missing(Incarnation incarnation) const;
   /// `fenced` is called once, from the endpoint's thread or this one, when nothing can land any more. Once.
   void Revoke(std::function<void()> fenced);
+  /// Sources that may still write after Revoke, and by what: "trainer 0 (shm: ..., pid 77, ...)". Any thread.
+  [[nodiscard]] std::vector<std::string> Writers() const;
   /// Compares the checksums of all chunks with the bytes that are there; after `fenced`. Takes long. Errors:
   /// kCorrupt, naming tensor and trainer; kProtocol for a trainer that sent no checksums.
   [[nodiscard]] Status Verify() const;
@@ -73,7 +75,8 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
     GrantName grant;
     std::atomic<bool> complete{false};
     std::atomic<double> seconds{0};  ///< When it was complete.
-    std::vector<ChunkSum> sums;      ///< The endpoint's thread, until fenced.
+    std::atomic<bool> fenced{false};
+    std::vector<ChunkSum> sums;  ///< The endpoint's thread, until fenced.
   };
   GrantSet(std::shared_ptr<const ReceivePlan> plan, std::function<void()> on_complete);
   Status OpenOne(const Endpoint& endpoint, size_t index, bool checksums);

@@ -5,6 +5,7 @@
 #include "base/strings.h"
 #include "worker/convert.h"
 #include "worker/landing.h"
+#include "worker/read_item.h"
 #include "worker/shard_key.h"
 #include "worker/shards.h"
 
@@ -18,21 +19,33 @@ const TensorInfo& DestinationTensor(const plan::RankTable& table, uint32_t shard
   return table.destination_tensors[static_cast<size_t>(table.destination_shards[shard].tensor)];
 }
 
-/// Gathers and casts one item; its runs then lie one after another in the staging space.
-void StageItem(const SendPlan& plan, const Item& item, std::byte* target) {
+/// Reads, gathers and casts one item; its runs then lie one after another in the staging space.
+Status StageItem(const SendPlan& plan, const Item& item, const RoutePieces& runs, std::byte* target) {
   const auto& route = plan.table.routes[item.route];
-  const Shard& shard = plan.memory->shards[plan.sources[route.src_shard]];
+  const size_t index = plan.sources[route.src_shard];
+  const Shard& shard = plan.memory->shards[index];
+  const DType to = DestinationTensor(plan.table, route.dst_shard).dtype;
+  if (plan.memory->reader != nullptr)
+    return ReadItem(*plan.memory->reader, index, shard, runs, item, to, target);
   const GatherSource source{.data = shard.data,
                             .dtype = shard.tensor.dtype,
                             .shard = shard.box,
                             .strides = shard.strides.empty() ? DenseStrides(shard.box.size) : shard.strides,
                             .box = route.src_box};
-  Gather(source, item.first, item.count, DestinationTensor(plan.table, route.dst_shard).dtype, target);
+  Gather(source, item.first, item.count, to, target);
+  return Status::Ok();
 }
 
-Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards) {
+Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
+                                               std::shared_ptr<ShardReader> reader = nullptr) {
   auto memory = std::make_shared<SourceMemory>();
-  WC_ASSIGN_OR_RETURN(memory->by_key, CheckShards(shards));
+  WC_ASSIGN_OR_RETURN(memory->by_key, CheckShards(shards, /*in_memory=*/reader == nullptr));
+  if (reader != nullptr) {
+    memory->dense.assign(shards.size(), false);
+    memory->reader = std::move(reader);
+    memory->shards = std::move(shards);
+    return memory;
+  }
   std::vector<std::span<std::byte>> spans;
   for (const Shard& shard : shards) {
     const bool dense = shard.strides.empty() || IsDense(shard.box.size, shard.strides);
@@ -53,8 +66,9 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
 }  // namespace
 
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
-                                                            std::string rules) {
-  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards)));
+                                                            std::string rules,
+                                                            std::shared_ptr<ShardReader> reader) {
+  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards), std::move(reader)));
   memory->rules = std::move(rules);
   return std::shared_ptr<const SourceMemory>(std::move(memory));
 }
@@ -133,12 +147,12 @@ Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const 
   for (const Item& item : plan.batches[target].Of(transfer)) {
     const auto& route = plan.table.routes[item.route];
     const bool stage = plan.IsStaged(route);
-    if (stage) StageItem(plan, item, staging.data + staged);
+    WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan.table, route));
+    if (stage) WC_RETURN_IF_ERROR(StageItem(plan, item, runs, staging.data + staged));
     const size_t shard = plan.sources[route.src_shard];
-    const RegionSet::Place local = plan.memory->regions.places()[shard];
+    const RegionSet::Place local = stage ? RegionSet::Place() : plan.memory->regions.places()[shard];
     const Region* region = stage ? nullptr : &plan.memory->regions.regions()[local.region];
     const SendPlan::Place remote = plan.places[route.dst_shard];
-    WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan.table, route));
     ForEachRun(runs, item, [&](const Run& run) {
       pieces.push_back(
           {.local_region = stage ? staging.region : region->id(),

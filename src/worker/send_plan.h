@@ -26,14 +26,17 @@ class LandingMemory;
 struct SourceMemory {
   std::shared_ptr<const LandingMemory> landing;  ///< Of an inference rank: where the bytes are.
   std::vector<Shard> shards;
+  std::shared_ptr<ShardReader> reader;  ///< Set: gives the bytes of all shards; nothing is registered.
   std::string rules;
   RegionSet regions;                            ///< Places as `shards`; only dense ones are registered.
   std::vector<bool> dense;                      ///< As `shards`.
   std::unordered_map<uint64_t, size_t> by_key;  ///< ShardKey → index of the shard.
 };
-/// Registers what is dense; refuses shards that no plan can use. Errors name the tensor.
+/// Registers what is dense, nothing with a `reader`; refuses shards that no plan can use. Errors name the
+/// tensor.
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
-                                                            std::string rules);
+                                                            std::string rules,
+                                                            std::shared_ptr<ShardReader> reader = nullptr);
 /// The bytes that have landed at an inference rank as sources for others.
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint,
                                                             std::shared_ptr<const LandingMemory> landing);
@@ -83,7 +86,7 @@ struct SendPlan {
 
   /// Index into `targets`; -1 if the table has no route to that destination.
   [[nodiscard]] int TargetOf(uint32_t destination) const;
-  /// Whether the elements are cast or gathered before they go.
+  /// Whether the elements are cast, gathered or read before they go.
   [[nodiscard]] bool IsStaged(const plan::RankTable::Route& route) const;
   [[nodiscard]] bool IsStaged(size_t target, uint32_t transfer) const;
 };

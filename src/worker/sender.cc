@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/process.h"
 #include "base/strings.h"
+#include "base/thread.h"
 
 namespace weightcast::worker {
 namespace {
@@ -33,6 +33,7 @@ struct Sender::Job {
   GrantName grant;
   uint32_t next = 0;   ///< Transfer.
   size_t running = 0;  ///< Transfers begun and not ended.
+  size_t making = 0;   ///< Of these, the ones whose bytes are not all read from the shards.
   std::map<uint32_t, Flight> flights;
   bool over = false;   ///< Begins no more transfers: finished, failed or stopped.
   bool quiet = false;  ///< Stopped: its end is nobody's business.
@@ -41,6 +42,10 @@ struct Sender::Job {
 
   [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
   [[nodiscard]] uint32_t transfers() const { return plan->batches[target].transfers(); }
+  /// What is read for the last transfer is checked with all that was read before.
+  [[nodiscard]] bool checks(uint32_t transfer) const {
+    return plan->memory->reader != nullptr && transfer + 1 == transfers();
+  }
 };
 
 /// What a thread has taken on.
@@ -52,10 +57,22 @@ struct Sender::Pick {
 };
 
 Sender::Sender(Endpoint& endpoint, const Settings& settings, Callbacks callbacks)
-    : settings_(settings), callbacks_(std::move(callbacks)), staging_(endpoint, settings.staging) {
+    : settings_(settings), callbacks_(std::move(callbacks)), staging_(endpoint, settings.staging) {}
+
+Result<std::unique_ptr<Sender>> Sender::Create(Endpoint& endpoint, const Settings& settings,
+                                               Callbacks callbacks) {
+  std::unique_ptr<Sender> sender(new Sender(endpoint, settings, std::move(callbacks)));
+  WC_RETURN_IF_ERROR(sender->StartThreads());
+  return sender;
+}
+
+Status Sender::StartThreads() {
+  WC_ASSIGN_OR_RETURN(threads_.emplace_back(), StartThread("wc-send-end", [this] { WorkOnEnds(); }));
   const unsigned cores = std::max(std::thread::hardware_concurrency(), 2U);
-  for (unsigned i = 0; i < std::min(cores / 2, kMaxThreads); ++i) threads_.emplace_back([this] { Work(); });
-  threads_.emplace_back([this] { WorkOnEnds(); });
+  for (unsigned i = 0; i < std::min(cores / 2, kMaxThreads); ++i) {
+    WC_ASSIGN_OR_RETURN(threads_.emplace_back(), StartThread("wc-send", [this] { Work(); }));
+  }
+  return Status::Ok();
 }
 
 Sender::~Sender() {
@@ -67,7 +84,8 @@ Sender::~Sender() {
   }
   more_.notify_all();
   ends_.notify_all();
-  for (auto& thread : threads_) thread.join();
+  for (auto& thread : threads_)
+    if (thread.joinable()) thread.join();
 }
 
 Status Sender::CheckStaging(const SendPlan& plan) const {
@@ -75,10 +93,10 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
   for (const auto& route : plan.table.routes) {
     if (!plan.IsStaged(route)) continue;
     const Shard& shard = plan.memory->shards[plan.sources[route.src_shard]];
-    return {
-        Code::kInvalidArgument,
-        StrCat("tensor ", shard.tensor.name, " must be staged (it is cast or not contiguous), which takes ",
-               kMaxTransferBytes, " bytes at a time; the setting staging allows ", settings_.staging)};
+    return {Code::kInvalidArgument,
+            StrCat("tensor ", shard.tensor.name,
+                   " must be staged (it is cast, not contiguous or read from a file), which takes ",
+                   kMaxTransferBytes, " bytes at a time; the setting staging allows ", settings_.staging)};
   }
   return Status::Ok();
 }
@@ -109,7 +127,6 @@ void Sender::Stop(const wire::UpdateId& update, uint32_t destination) {
 // --- Sending ------------------------------------------------------------------------------------------
 
 void Sender::Work() {
-  NameThread("wc-send");
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     auto pick = TakeNext();
@@ -129,6 +146,7 @@ std::optional<Sender::Pick> Sender::TakeNext() {
     const size_t index = (turn_ + i) % jobs_.size();
     const auto& job = jobs_[index];
     if (job->over || job->next == job->transfers() || job->running == kInFlight) continue;
+    if (job->making > 0 && job->checks(job->next)) continue;
     Pick pick{.job = job, .transfer = job->next, .block = std::nullopt, .error = Status::Ok()};
     if (job->plan->IsStaged(job->target, job->next)) {
       auto block = staging_.TryTake();
@@ -138,6 +156,7 @@ std::optional<Sender::Pick> Sender::TakeNext() {
     }
     ++job->next;
     ++job->running;
+    ++job->making;
     job->flights.try_emplace(pick.transfer);
     turn_ = index + 1;
     return pick;
@@ -156,6 +175,13 @@ void Sender::Send(Pick pick) {
     if (pick.block) space = {pick.block->data(), pick.block->region(), pick.block->offset()};
     const trace::Span span(stage_);
     status = MakePieces(plan, job->target, pick.transfer, space, pieces);
+    // Before the last bytes go: without them no receiver is complete.
+    if (status.ok() && job->checks(pick.transfer)) status = plan.memory->reader->Check();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    --job->making;
+    if (job->next + 1 == job->transfers()) more_.notify_all();
   }
   if (!status.ok()) return EndTransfer(job, pick.transfer, status, Reached::kNothing);
   {
@@ -205,7 +231,6 @@ void Sender::EndTransfer(const std::shared_ptr<Job>& job, uint32_t transfer, con
 // --- Ends ---------------------------------------------------------------------------------------------
 
 void Sender::WorkOnEnds() {
-  NameThread("wc-send-end");
   std::unique_lock lock(mutex_);
   while (!stopping_ || !jobs_.empty()) {
     bool moved = false;

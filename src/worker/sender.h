@@ -34,8 +34,10 @@ class Sender {
     std::function<void(const SendEnded&)> on_ended;
     std::function<void(const SendFenced&)> on_fenced;
   };
-  /// Uses the settings staging, timeout, checksum. The endpoint must outlive it.
-  Sender(Endpoint& endpoint, const Settings& settings, Callbacks callbacks);
+  /// Uses the settings staging, timeout, checksum. The endpoint must outlive it. kExhausted where the system
+  /// gives no threads.
+  static Result<std::unique_ptr<Sender>> Create(Endpoint& endpoint, const Settings& settings,
+                                                Callbacks callbacks);
   /// Stops everything and waits until it is fenced, at most the settings' lease twice.
   ~Sender();
   Sender(const Sender&) = delete;
@@ -55,6 +57,9 @@ class Sender {
   struct Flight;
   struct Job;
   struct Pick;
+
+  Sender(Endpoint& endpoint, const Settings& settings, Callbacks callbacks);
+  Status StartThreads();
 
   void Work();
   std::optional<Pick> TakeNext();

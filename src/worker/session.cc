@@ -8,7 +8,9 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/random.h"
+#include "base/socket.h"
 #include "base/strings.h"
+#include "base/thread.h"
 #include "control/token.h"
 #include "worker/options.h"
 
@@ -17,8 +19,11 @@ namespace {
 
 constexpr auto kGoodbye = std::chrono::seconds(1);
 constexpr auto kBetweenViews = std::chrono::milliseconds(200);
+constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 /// What endpoint and client open before there is any peer, and a few peers.
 constexpr size_t kLeastDescriptors = 48;
+/// Its own, and gRPC's.
+constexpr size_t kLeastThreads = 24;
 
 std::string_view RoleText(wire::Role role) { return role == wire::Role::kTrainer ? "trainer" : "inference"; }
 
@@ -33,15 +38,36 @@ Status CheckOptions(const WorkerOptions& options, wire::Role role) {
   return Status::Ok();
 }
 
+std::optional<Duration> LimitOf(const WorkerOptions& options, const Settings& settings) {
+  if (options.patient) return std::nullopt;
+  return settings.controller_timeout > Duration::zero() ? settings.controller_timeout : 2 * settings.lease;
+}
+
+/// A job whose controller is on loopback is on this host alone. So are the worker's data ports, unless a
+/// setting says where they are. Only addresses and "localhost" count: another name may lead elsewhere
+/// tomorrow.
+Settings OnLoopbackLikeTheController(Settings settings) {
+  if (!settings.bind.empty() || !settings.advertise.empty() || !settings.interface.empty()) return settings;
+  const auto controller = ParseHostPort(settings.controller);
+  if (!controller.ok()) return settings;
+  const auto numeric = SocketAddress::Parse(settings.controller);
+  if (controller->host == "localhost") settings.bind = "127.0.0.1";
+  if (numeric.ok() && numeric->IsLoopback())
+    settings.bind = numeric->family() == AF_INET6 ? "::1" : "127.0.0.1";
+  return settings;
+}
+
 }  // namespace
 
 Session::Session(const WorkerOptions& options, wire::Role role, Settings settings, Handlers handlers)
     : name_{role, role == wire::Role::kInference ? options.engine : std::string(), options.rank},
       model_(options.model),
       world_size_(options.world_size),
-      settings_(std::move(settings)),
+      settings_(OnLoopbackLikeTheController(std::move(settings))),
       handlers_(std::move(handlers)),
       interrupted_(options.interrupted),
+      absence_(std::make_shared<control::Absence>()),
+      patience_{absence_, LimitOf(options, settings_)},
       loop_("wc-worker") {}
 
 Session::~Session() = default;
@@ -50,8 +76,11 @@ Result<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, wir
                                                Handlers handlers) {
   WC_RETURN_IF_ERROR(CheckOptions(options, role));
   WC_ASSIGN_OR_RETURN(Settings settings, SettingsOf(options));
+  RaiseDescriptorLimit();
   WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
+  WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
   std::unique_ptr<Session> session(new Session(options, role, std::move(settings), std::move(handlers)));
+  WC_RETURN_IF_ERROR(session->loop_.Start());
   if (!session->settings_.metrics.empty()) {
     WC_ASSIGN_OR_RETURN(session->exporter_, trace::Exporter::For(session->settings_.metrics));
   }
@@ -66,7 +95,9 @@ Status Session::Begin() {
     if (Status status = OpenClient(); !status.ok()) SetOutcome(std::move(status));
   });
   std::unique_lock lock(mutex_);
-  const Woken woken = WaitUntil(lock, changed_, TimePoint::max(), interrupted_, [&] { return decided_; });
+  // The client gives up by itself.
+  const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
+  const Woken woken = WaitUntil(lock, changed_, limits, [&] { return decided_; });
   if (woken == Woken::kInterrupted) return {Code::kCancelled, "interrupted before the controller answered"};
   return outcome_;
 }
@@ -102,6 +133,8 @@ Status Session::OpenEndpoint() {
 Status Session::OpenClient() {
   control::ClientOptions client;
   client.settings = settings_;
+  client.patient = !patience_.limit.has_value();
+  client.absence = absence_;
   client.hello.model = model_;
   client.hello.name = name_;
   client.hello.world_size = world_size_;
@@ -139,19 +172,33 @@ Status Session::Admit(const Identity& peer) const {
 }
 
 Result<wire::ClusterView> Session::View() {
-  const Duration attempt = std::max<Duration>(2 * settings_.lease, std::chrono::seconds(1));
-  const Duration patience = settings_.controller_timeout;
-  const TimePoint deadline = Clock::now() + (patience > Duration::zero() ? patience : 2 * settings_.lease);
+  const TimePoint deadline = patience_.limit ? Clock::now() + *patience_.limit : TimePoint::max();
   for (;;) {
-    auto view = control::GetView(settings_, std::min(deadline, Clock::now() + attempt));
+    // Whether there is one the client knows best.
+    const Status absent = absence_->Told();
+    auto view = absent.ok() ? ViewOnce(deadline) : Result<wire::ClusterView>(absent);
     const TimePoint now = Clock::now();
     const bool away = view.status().code() == Code::kUnavailable || view.status().code() == Code::kTimedOut;
     if (!away || now >= deadline) return view;
     std::unique_lock lock(mutex_);
-    const TimePoint again = std::min(deadline, now + kBetweenViews);
-    const Woken woken = WaitUntil(lock, changed_, again, interrupted_, [&] { return ended_; });
+    const Limits limits{
+        .deadline = std::min(deadline, now + kBetweenViews), .interrupted = interrupted_, .patience = {}};
+    const Woken woken = WaitUntil(lock, changed_, limits, [&] { return ended_; });
     if (woken == Woken::kDone) return end_;
     if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted without a controller");
+  }
+}
+
+/// Looks at interruptions meanwhile.
+Result<wire::ClusterView> Session::ViewOnce(TimePoint deadline) {
+  const Duration attempt = std::max<Duration>(2 * settings_.lease, std::chrono::seconds(1));
+  deadline = std::min(deadline, Clock::now() + attempt);
+  WC_ASSIGN_OR_RETURN(const auto stream, control::ViewStream::Open(settings_));
+  for (;;) {
+    const TimePoint look = std::min(deadline, Clock::now() + kBetweenLooks);
+    auto view = stream->Next(look);
+    if (view.status().code() != Code::kTimedOut || look == deadline) return view;
+    if (interrupted_ && interrupted_()) return Status(Code::kCancelled, "interrupted without a controller");
   }
 }
 

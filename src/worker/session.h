@@ -42,7 +42,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   /// Attaches to the controller; blocks until SetOutcome. Errors: why the session ended. Bounded by
-  /// join_timeout.
+  /// join_timeout, but for a patient worker.
   Status Begin();
   /// To be called in the loop when a Welcome has been taken, or the session has ended.
   void SetOutcome(Status status);
@@ -57,8 +57,10 @@ class Session {
   /// The peer that a member of a plan must prove to be.
   [[nodiscard]] Identity IdentityOf(const wire::Member& member) const;
   [[nodiscard]] std::vector<std::string> ConnectionMap() const;
-  /// What the controller shows. Asks again while it is away: until controller_timeout, the end of this
-  /// session or an interruption. Any thread but the loop's.
+  /// What the user's calls wait with.
+  [[nodiscard]] const Patience& patience() const { return patience_; }
+  /// What the controller shows. Asks again while it is away: until controller_timeout (not if patient), the
+  /// end of this session or an interruption. Any thread but the loop's.
   Result<wire::ClusterView> View();
   /// Who this worker is, for metrics.
   [[nodiscard]] trace::Labels labels() const;
@@ -73,6 +75,7 @@ class Session {
   Status OpenEndpoint();
   Status OpenClient();
   void PostIfBegun(std::function<void()> task);
+  Result<wire::ClusterView> ViewOnce(TimePoint deadline);
   [[nodiscard]] Status Admit(const Identity& peer) const;
 
   const wire::WorkerName name_;
@@ -85,6 +88,8 @@ class Session {
   std::mutex mutex_;
   std::condition_variable changed_;
   Interrupted interrupted_;
+  const std::shared_ptr<control::Absence> absence_;
+  const Patience patience_;
   bool decided_ = false;
   Status outcome_;
   bool ended_ = false;  ///< The controller's client has given up, because of `end_`.

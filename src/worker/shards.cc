@@ -10,7 +10,7 @@
 namespace weightcast::worker {
 namespace {
 
-Status CheckShard(const Shard& shard) {
+Status CheckShard(const Shard& shard, bool in_memory) {
   WC_RETURN_IF_ERROR(plan::CheckTensor(shard.tensor));
   WC_RETURN_IF_ERROR(plan::CheckBox(shard.box, shard.tensor));
   const std::string_view name = shard.tensor.name;
@@ -18,19 +18,19 @@ Status CheckShard(const Shard& shard) {
     return {Code::kInvalidArgument, StrCat("tensor ", name, " has ", shard.box.size.size(),
                                            " dimensions but ", shard.strides.size(), " strides")};
   }
-  if (shard.data == nullptr && plan::ElementsOf(shard.box) > 0 && !shard.declared)
+  if (in_memory && shard.data == nullptr && plan::ElementsOf(shard.box) > 0 && !shard.declared)
     return {Code::kInvalidArgument, StrCat("tensor ", name, " has no memory (a null pointer)")};
   return Status::Ok();
 }
 
 }  // namespace
 
-Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards) {
+Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards, bool in_memory) {
   if (shards.empty()) return Status(Code::kInvalidArgument, "nothing to register: there are no shards");
   std::unordered_map<uint64_t, size_t> by_key;
   std::set<std::string_view> names;
   for (size_t i = 0; i < shards.size(); ++i) {
-    WC_RETURN_IF_ERROR(CheckShard(shards[i]));
+    WC_RETURN_IF_ERROR(CheckShard(shards[i], in_memory));
     const TensorInfo& tensor = shards[i].tensor;
     const bool known = !names.insert(tensor.name).second;
     if (known || !by_key.emplace(ShardKey(tensor.name, shards[i].box), i).second) {

@@ -13,8 +13,9 @@
 namespace weightcast::worker {
 
 /// Refuses shards that make no sense, naming the tensor: a bad name, dtype, shape or box, strides of
-/// another number of dimensions, no memory, a tensor given twice. Returns ShardKey → index.
-Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards);
+/// another number of dimensions, no memory (if `in_memory`), a tensor given twice. Returns ShardKey → index.
+Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards,
+                                                         bool in_memory = true);
 
 /// The memory of a dense shard.
 std::span<std::byte> SpanOf(const Shard& shard);

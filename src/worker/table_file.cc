@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include "base/fd.h"
 #include "base/strings.h"
@@ -13,7 +14,8 @@ namespace weightcast::worker {
 namespace {
 
 Result<std::string> ReadWhole(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not blocking: opening a FIFO would wait for its writer, and with it everything that waits for the plan.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   struct stat info{};
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
     return Status(Code::kUnavailable,
@@ -33,6 +35,18 @@ Result<std::string> ReadWhole(const std::string& path) {
   return bytes;
 }
 
+/// Only below the folder: what the path of another file names may be a device, or a file that never ends.
+Status CheckPath(const std::string& file, const std::string& tables) {
+  if (tables.empty())
+    return {Code::kInvalidArgument, StrCat("the controller hands out the routing table in the file ", file,
+                                           "; give this process the same setting tables")};
+  for (const auto& part : std::filesystem::path(file))
+    if (part == ".." || part == "/")
+      return {Code::kProtocol, StrCat("the controller names the routing table ", file,
+                                      ", which is not in the folder ", tables)};
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<plan::RankTable> LoadTable(const wire::Plan& plan, const std::string& tables,
@@ -40,8 +54,8 @@ Result<plan::RankTable> LoadTable(const wire::Plan& plan, const std::string& tab
   std::string path;
   std::string from_file;
   if (!plan.table_file.empty()) {
-    path = plan.table_file.front() == '/' || tables.empty() ? plan.table_file
-                                                            : StrCat(tables, "/", plan.table_file);
+    WC_RETURN_IF_ERROR(CheckPath(plan.table_file, tables));
+    path = StrCat(tables, "/", plan.table_file);
     WC_ASSIGN_OR_RETURN(from_file, ReadWhole(path));
   }
   const auto where = path.empty() ? std::string("the routing table") : StrCat("the routing table ", path);

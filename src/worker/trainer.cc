@@ -32,7 +32,8 @@ class TrainerWorker final : public Trainer {
   ~TrainerWorker() override { Close(); }
   Status Open(const WorkerOptions& options);
 
-  Status Register(std::vector<Shard> shards, const std::string& rules) override;
+  Status Register(std::vector<Shard> shards, const std::string& rules,
+                  std::shared_ptr<ShardReader> reader) override;
   Result<std::shared_ptr<Update>> Publish(int64_t number, bool hold) override;
   Result<std::vector<EngineStatus>> Engines() override;
   std::vector<std::string> ConnectionMap() const override;
@@ -50,7 +51,7 @@ class TrainerWorker final : public Trainer {
   const OwnProcess process_;
   AnswerTrainer Call(std::function<void()> task);
   void RunInLoop(const std::function<void()>& task);
-  void PostCancel(int64_t number);
+  void Post(const TrainerEvent& event);
 
   // The loop.
   void OnMessage(wire::ControllerMessage message);
@@ -113,7 +114,8 @@ Status TrainerWorker::Open(const WorkerOptions& options) {
   callbacks.on_fenced = [this](const SendFenced& fenced) {
     session_->loop().Post([this, fenced] { Feed(fenced); });
   };
-  sender_ = std::make_unique<Sender>(session_->endpoint(), session_->settings(), std::move(callbacks));
+  WC_ASSIGN_OR_RETURN(sender_,
+                      Sender::Create(session_->endpoint(), session_->settings(), std::move(callbacks)));
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) {
     metrics.push_back(
         {"trainer.version", static_cast<double>(published_.load()), session_->labels(), /*rises=*/false});
@@ -168,10 +170,12 @@ AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
   return answer;
 }
 
-Status TrainerWorker::Register(std::vector<Shard> shards, const std::string& rules) {
+Status TrainerWorker::Register(std::vector<Shard> shards, const std::string& rules,
+                               std::shared_ptr<ShardReader> reader) {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
-  WC_ASSIGN_OR_RETURN(auto memory, RegisterSources(session_->endpoint(), std::move(shards), rules));
+  WC_ASSIGN_OR_RETURN(auto memory,
+                      RegisterSources(session_->endpoint(), std::move(shards), rules, std::move(reader)));
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
   return Call([&] {
            std::swap(memory_, memory);
@@ -188,7 +192,8 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold
   std::shared_ptr<UpdateRecord> record;
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
-    record = std::make_shared<UpdateRecord>(wire::VersionOf(state_.run, number), interrupted_);
+    record = std::make_shared<UpdateRecord>(wire::VersionOf(state_.run, number), interrupted_,
+                                            session_->patience());
     const bool known = records_.contains(number);
     if (!known) records_[number] = record;
     Feed(PublishCalled{.number = number, .hold = hold});
@@ -196,14 +201,17 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold
   });
   if (!answer.status.ok()) return answer.status;
   published_ = number;
-  return MakeUpdate(std::move(record), [anchor = anchor_, number] {
+  const auto post = [anchor = anchor_](const TrainerEvent& event) {
     const std::lock_guard guard(anchor->mutex);
-    if (anchor->worker != nullptr) anchor->worker->PostCancel(number);
-  });
+    if (anchor->worker != nullptr) anchor->worker->Post(event);
+  };
+  return MakeUpdate(
+      std::move(record), [post, number] { post(CancelCalled{number}); },
+      [post, number](const Status& reason) { post(NoController{number, reason}); });
 }
 
-void TrainerWorker::PostCancel(int64_t number) {
-  session_->loop().Post([this, number] { Feed(CancelCalled{number}); });
+void TrainerWorker::Post(const TrainerEvent& event) {
+  session_->loop().Post([this, event] { Feed(event); });
 }
 
 Result<std::vector<EngineStatus>> TrainerWorker::Engines() {

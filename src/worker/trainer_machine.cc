@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "wire/limits.h"
 
 namespace weightcast::worker {
 namespace {
@@ -31,6 +32,7 @@ class Transition {
   void operator()(const TrainerRegisterCalled&);
   void operator()(const PublishCalled& publish);
   void operator()(const CancelCalled& cancel);
+  void operator()(const NoController& away);
 
  private:
   void Do(TrainerAction action) { actions_.push_back(std::move(action)); }
@@ -241,6 +243,9 @@ void Transition::operator()(const PublishCalled& publish) {
     error = {Code::kInvalidArgument, StrCat("version ", publish.number, " is not higher than ",
                                             s_.last_number, "; version numbers rise from 0")};
   }
+  if (publish.number > wire::kMaxVersionNumber)
+    error = {Code::kInvalidArgument,
+             StrCat("version ", publish.number, " is above ", wire::kMaxVersionNumber)};
   if (!error.ok()) return Do(AnswerTrainer{error, {}});
   for (auto& publication : s_.publications) publication.hold = false;
   s_.last_number = publish.number;
@@ -260,6 +265,20 @@ void Transition::operator()(const CancelCalled& cancel) {
   publication->cancelled = true;
   Send(wire::Cancel{cancel.number});
   if (publication->done) Silence([&](const Sending& sending) { return sending.number == cancel.number; });
+}
+
+/// The update ends here: from then on its sources may change, so no controller is offered it again. What is
+/// held is; its sources do not change.
+void Transition::operator()(const NoController& away) {
+  Publication* publication = Find(away.number);
+  if (publication == nullptr || s_.ended) return;
+  // To the same controller, if it comes back in time to go on with this session.
+  if (!publication->hold && !publication->done) Send(wire::Cancel{away.number});
+  Silence([&](const Sending& sending) { return sending.number == away.number; });
+  s_.last_error = away.reason;
+  Let(*publication, away.reason);
+  Finish(*publication, away.reason);
+  Prune();
 }
 
 // --- Parts of transitions -------------------------------------------------------------------------------

@@ -76,11 +76,16 @@ struct PublishCalled {
 struct CancelCalled {
   int64_t number = 0;
 };
+/// Who waits for this version has waited long enough for a controller.
+struct NoController {
+  int64_t number = 0;
+  Status reason;
+};
 
 using TrainerEvent =
     std::variant<wire::Welcome, wire::Superseded, wire::Start, wire::Stop, wire::Abort, wire::Release,
                  wire::Done, wire::Lost, TrainerPlanArrived, TrainerPrepared, TrainerPlanFailed, SendEnded,
-                 SendFenced, TrainerEnded, TrainerRegisterCalled, PublishCalled, CancelCalled>;
+                 SendFenced, TrainerEnded, TrainerRegisterCalled, PublishCalled, CancelCalled, NoController>;
 
 // --- Actions --------------------------------------------------------------------------------------
 

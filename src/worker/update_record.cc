@@ -9,17 +9,19 @@ namespace {
 
 class PublishedUpdate final : public Update {
  public:
-  PublishedUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel)
-      : record_(std::move(record)), cancel_(std::move(cancel)) {}
+  PublishedUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
+                  UpdateRecord::GiveUp give_up)
+      : record_(std::move(record)), cancel_(std::move(cancel)), give_up_(std::move(give_up)) {}
   Version version() const override { return record_->version(); }
-  Status WaitSources(double timeout) override { return record_->WaitFree(timeout); }
-  Result<UpdateStats> Wait(double timeout) override { return record_->WaitDone(timeout); }
+  Status WaitSources(double timeout) override { return record_->WaitFree(timeout, give_up_); }
+  Result<UpdateStats> Wait(double timeout) override { return record_->WaitDone(timeout, give_up_); }
   std::vector<EngineStats> Engines() const override { return record_->Engines(); }
   void Cancel() override { cancel_(); }
 
  private:
   const std::shared_ptr<UpdateRecord> record_;
   const std::function<void()> cancel_;
+  const UpdateRecord::GiveUp give_up_;
 };
 
 std::vector<RankStats> StatsOf(const std::vector<wire::RankBytes>& ranks) {
@@ -69,19 +71,34 @@ std::vector<EngineStats> UpdateRecord::Engines() const {
   return engines_;
 }
 
-Status UpdateRecord::WaitFree(double timeout) {
+/// Without a controller the update is over, but its sources are free only when nobody reads them any more.
+template <typename Done>
+Woken UpdateRecord::Wait(std::unique_lock<std::mutex>& lock, double timeout, const GiveUp& give_up,
+                         const Done& done) {
+  Limits limits{.deadline = DeadlineIn(timeout), .interrupted = interrupted_, .patience = patience_};
+  while (true) {
+    const Woken woken = WaitUntil(lock, changed_, limits, done);
+    if (woken != Woken::kAway) return woken;
+    limits.start = Clock::now();
+    const Status away = patience_.absence->Told();
+    if (away.ok()) continue;
+    lock.unlock();
+    give_up(away);
+    lock.lock();
+  }
+}
+
+Status UpdateRecord::WaitFree(double timeout, const GiveUp& give_up) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
-  const Woken woken =
-      WaitUntil(lock, changed_, DeadlineIn(timeout), interrupted_, [&] { return free_.has_value(); });
+  const Woken woken = Wait(lock, timeout, give_up, [&] { return free_.has_value(); });
   return woken == Woken::kDone ? *free_ : NotYet(woken, "the sources are still needed", timeout);
 }
 
-Result<UpdateStats> UpdateRecord::WaitDone(double timeout) {
+Result<UpdateStats> UpdateRecord::WaitDone(double timeout, const GiveUp& give_up) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
-  const Woken woken =
-      WaitUntil(lock, changed_, DeadlineIn(timeout), interrupted_, [&] { return done_.has_value(); });
+  const Woken woken = Wait(lock, timeout, give_up, [&] { return done_.has_value(); });
   if (woken == Woken::kDone) return *done_;
   return NotYet(woken, "it is not committed", timeout);
 }
@@ -122,8 +139,9 @@ std::vector<EngineStats> EnginesOf(const wire::Done& done) {
   return engines;
 }
 
-std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel) {
-  return std::make_shared<PublishedUpdate>(std::move(record), std::move(cancel));
+std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
+                                   UpdateRecord::GiveUp give_up) {
+  return std::make_shared<PublishedUpdate>(std::move(record), std::move(cancel), std::move(give_up));
 }
 
 }  // namespace weightcast::worker

@@ -16,8 +16,8 @@ namespace weightcast::worker {
 /// What is known of one published version: written by the worker's loop, waited for by the user. Thread safe.
 class UpdateRecord {
  public:
-  UpdateRecord(Version version, Interrupted interrupted)
-      : version_(version), interrupted_(std::move(interrupted)) {}
+  UpdateRecord(Version version, Interrupted interrupted, Patience patience)
+      : version_(version), interrupted_(std::move(interrupted)), patience_(std::move(patience)) {}
 
   [[nodiscard]] Version version() const { return version_; }
   /// The first word counts, of each.
@@ -29,15 +29,20 @@ class UpdateRecord {
   /// Something that a time-out should mention: who is lost.
   void SetNote(std::string note);
 
-  Status WaitFree(double timeout);
-  Result<UpdateStats> WaitDone(double timeout);
+  /// `give_up`: ends the update, as there is no controller; SetFree and SetDone follow.
+  using GiveUp = std::function<void(const Status&)>;
+  Status WaitFree(double timeout, const GiveUp& give_up);
+  Result<UpdateStats> WaitDone(double timeout, const GiveUp& give_up);
   [[nodiscard]] std::vector<EngineStats> Engines() const;
 
  private:
+  template <typename Done>
+  Woken Wait(std::unique_lock<std::mutex>& lock, double timeout, const GiveUp& give_up, const Done& done);
   [[nodiscard]] Status NotYet(Woken woken, const char* what, double timeout) const;
 
   const Version version_;
   const Interrupted interrupted_;
+  const Patience patience_;
   const OwnProcess process_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -52,7 +57,8 @@ Result<UpdateStats> StatsOf(const wire::Done& done);
 
 std::vector<EngineStats> EnginesOf(const wire::Done& done);
 
-/// What Publish returns. `cancel` may outlive the worker.
-std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel);
+/// What Publish returns. `cancel` and `give_up` may outlive the worker.
+std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
+                                   UpdateRecord::GiveUp give_up);
 
 }  // namespace weightcast::worker

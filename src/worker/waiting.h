@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
+#include "control/absence.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
 
@@ -37,24 +40,49 @@ class OwnProcess {
 
 /// What WorkerOptions::interrupted is; may be empty.
 using Interrupted = std::function<bool()>;
-enum class Woken { kDone, kDeadline, kInterrupted };
+enum class Woken { kDone, kDeadline, kInterrupted, kAway };
+
+/// How long calls wait on while there is no controller: `limit` from the beginning of the call or of the
+/// absence, whichever is later. Without a limit, for ever.
+struct Patience {
+  std::shared_ptr<const control::Absence> absence;
+  std::optional<Duration> limit;
+
+  [[nodiscard]] bool OverFor(TimePoint start) const { return limit && Clock::now() >= EndFor(start); }
+  /// No later than that must be looked again.
+  [[nodiscard]] TimePoint EndFor(TimePoint start) const {
+    if (!limit) return TimePoint::max();
+    const auto since = absence->since();
+    return (since ? std::max(*since, start) : Clock::now()) + *limit;
+  }
+};
+
+/// What ends a wait before what it waits for.
+struct Limits {
+  TimePoint deadline;
+  Interrupted interrupted;
+  Patience patience;
+  TimePoint start = Clock::now();
+};
 
 /// Waits until `done`, which is looked at under `lock`. `interrupted` is called without the lock.
 template <typename Done>
-Woken WaitUntil(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, TimePoint deadline,
-                const Interrupted& interrupted, const Done& done) {
+Woken WaitUntil(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Limits& limits,
+                const Done& done) {
   constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
   while (true) {
-    const TimePoint look = interrupted ? std::min(deadline, Clock::now() + kBetweenLooks) : deadline;
+    TimePoint look = std::min(limits.deadline, limits.patience.EndFor(limits.start));
+    if (limits.interrupted) look = std::min(look, Clock::now() + kBetweenLooks);
     if (changed.wait_until(lock, look, done)) return Woken::kDone;
-    if (interrupted) {
+    if (limits.interrupted) {
       lock.unlock();
-      const bool stop = interrupted();
+      const bool stop = limits.interrupted();
       lock.lock();
       if (done()) return Woken::kDone;
       if (stop) return Woken::kInterrupted;
     }
-    if (Clock::now() >= deadline) return Woken::kDeadline;
+    if (Clock::now() >= limits.deadline) return Woken::kDeadline;
+    if (limits.patience.OverFor(limits.start)) return Woken::kAway;
   }
 }
 

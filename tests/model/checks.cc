@@ -107,9 +107,9 @@ void Model::CheckUnread(const World& world, int slot, const char* what) {
 }
 
 /// "two steps" and "grant": what a rank may say of an update.
-void Model::CheckSaid(World& world, int slot, uint32_t id) {
+void Model::CheckSaid(const World& world, int slot, uint32_t id) {
   if (IsTrainer(slot)) return;
-  Process& p = world.processes[slot];
+  const Process& p = world.processes[slot];
   const Message& message = machines_.message(id);
   if (message.update == 0) return;
   const auto& value = std::get<wire::WorkerMessage>(message.value);
@@ -119,23 +119,12 @@ void Model::CheckSaid(World& world, int slot, uint32_t id) {
   const bool open = p.grants != GrantState::kNone && (p.grant == message.update || ready || committed);
   if ((ready || committed || aborted) && open)
     Fail("grant", StrCat(wire::ToString(NameOf(slot)), " says ", wire::NameOf(value), " before the fence"));
-  if (ready) p.ready = message.update;
   if (!committed) return;
-  p.switched = message.update;
   const Content wanted = CodeOf(machines_.rank(p.machine).version);
   for (int box = 0; box < kBoxes; ++box)
     if (!Holds(p.live[box], wanted))
       Fail("two steps", StrCat(wire::ToString(NameOf(slot)), " says Committed of ", model::NameOf(wanted),
                                ", but box ", box, " holds ", model::NameOf(p.live[box])));
-}
-
-/// By which attempt of the open update this session's rank gets its bytes.
-uint16_t Model::AttemptOf(uint32_t controller, uint16_t session) {
-  const auto& update = machines_.controller(controller).update;
-  if (!update) return 0;
-  for (const control::Receiver& receiver : update->receivers)
-    if (receiver.session == session) return machines_.Add(receiver.id);
-  return 0;
 }
 
 /// "ids": each request for grants names an update that is newer than those before.
@@ -147,36 +136,14 @@ void Model::CheckAsked(World& world, int slot, uint16_t update) {
   p.asked = update;
 }
 
-/// "two steps": Commit only when all ranks of the engine are ready, Serve only when all have switched.
 /// "taken back": no Abort after Serve.
-void Model::CheckTold(World& world, int slot, uint32_t id) {
-  const Message& message = machines_.message(id);
-  const auto& value = std::get<wire::ControllerMessage>(message.value);
-  if (std::holds_alternative<wire::GrantRequest>(value)) CheckAsked(world, slot, message.update);
-  if (message.update == 0) return;
-  const bool commit = std::holds_alternative<wire::Commit>(value);
-  const bool serve = std::holds_alternative<wire::Serve>(value);
-  const bool abort = std::holds_alternative<wire::Abort>(value);
-  if (serve) world.processes[slot].told = message.update;
-  if (IsTrainer(slot) || (!commit && !serve && !abort)) return;
+void Model::CheckAbort(const World& world, int slot, uint16_t update) {
   for (int other = config_.trainers; other < processes(); ++other) {
-    if (EngineOf(other) != EngineOf(slot)) continue;
-    const Process& q = world.processes[other];
-    const bool taken_back = q.told == message.update ||
-                            (q.told != 0 && machines_.update(q.told) >= machines_.update(message.update));
-    if (abort && taken_back)
-      Fail("taken back", StrCat("the controller aborts for ", wire::ToString(NameOf(slot)), " what ",
-                                wire::ToString(NameOf(other)), " was told to serve"));
-    if (abort) continue;
-    // A process that the controller has not met yet is in no update.
-    const uint16_t reached = commit ? q.ready : q.switched;
-    const bool done = q.life == Life::kDead || q.session == 0 || q.stale != 0 ||
-                      reached == AttemptOf(world.controller, q.session) ||
-                      reached == AttemptOf(before_step_, q.session);  // It may end in the same step.
-    if (done) continue;
-    Fail("two steps",
-         StrCat("the controller says ", wire::NameOf(value), " to ", wire::ToString(NameOf(slot)), " before ",
-                wire::ToString(NameOf(other)), commit ? " is ready" : " has switched"));
+    const uint16_t told = world.processes[other].ledger.told;
+    if (EngineOf(other) != EngineOf(slot) || told == 0 || machines_.update(told) < machines_.update(update))
+      continue;
+    Fail("taken back", StrCat("the controller aborts for ", wire::ToString(NameOf(slot)), " what ",
+                              wire::ToString(NameOf(other)), " was told to serve"));
   }
 }
 

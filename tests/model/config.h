@@ -11,7 +11,7 @@ namespace weightcast::model {
 struct Budgets {
   uint8_t kills = 0;       ///< A worker process dies. Its bytes on the wire may still land.
   uint8_t restarts = 0;    ///< A dead one is started again, at the same address.
-  uint8_t stops = 0;       ///< SIGSTOP; it may be continued at any time, at no cost.
+  uint8_t stops = 0;       ///< SIGSTOP, continued at any time, at no cost; or a buffer set aside.
   uint8_t breaks = 0;      ///< A stream breaks: resumed, or the lease runs out.
   uint8_t controller = 0;  ///< The controller dies; a new one with a higher term may start at any time.
   uint8_t timeouts = 0;    ///< A timer of the controller fires although something else could happen.

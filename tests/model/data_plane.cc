@@ -84,8 +84,22 @@ void Model::Signal(World& world, int write) {
 
 /// Whoever still sends learns that it may not.
 void Model::Fence(World& world, int slot) {
+  const uint16_t update = world.processes[slot].grant;
+  CloseGrants(world, slot);
+  FeedRank(world, slot, In::kFenced, update);
+}
+
+/// What is still written lands in the old buffer, where nobody looks.
+void Model::SetAside(World& world, int slot) {
+  const uint16_t update = world.processes[slot].grant;
+  CloseGrants(world, slot);
+  world.processes[slot].spare.fill(kGarbage);
+  FeedGiver(world, slot, In::kReclaim, 1);
+  FeedRank(world, slot, In::kSetAside, update);
+}
+
+void Model::CloseGrants(World& world, int slot) {
   Process& p = world.processes[slot];
-  const uint16_t update = p.grant;
   for (Write& w : world.writes) {
     if (w.job == Job::kNone || w.target != slot || w.serial != p.grant_serial) continue;
     w.wire = 0;
@@ -94,7 +108,6 @@ void Model::Fence(World& world, int slot) {
   p.grants = GrantState::kNone;
   p.grant = 0;
   p.arrived = 0;
-  FeedRank(world, slot, In::kFenced, update);
 }
 
 /// The sender has let go of its sources: what is on the wire is fixed. Returns the name of the sending.

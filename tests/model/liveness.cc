@@ -73,6 +73,20 @@ bool Model::AnyGives(const World& world) const {
   return false;
 }
 
+/// Nothing can land and nobody reads any more: each call has ended, each Abort has been answered, and no
+/// memory stays in quarantine.
+void Model::CheckIdle(const World& world, int slot) {
+  const Process& p = world.processes[slot];
+  if (p.life != Life::kRunning) return;
+  const std::string who = wire::ToString(NameOf(slot));
+  if (InCall(p)) Fail("liveness", StrCat("a call of ", who, " never ends"));
+  for (const uint16_t update : p.ledger.owed)
+    if (update != 0)
+      Fail("liveness", StrCat(who, " never answers Abort of ", wire::ToString(machines_.update(update))));
+  if (machines_.rank(p.machine).step == worker::Step::kAborting)
+    Fail("liveness", StrCat(who, " never ends the quarantine of its memory"));
+}
+
 void Model::CheckEnd(const World& world) {
   const auto& controller = machines_.controller(world.controller);
   int64_t offered = -1;
@@ -93,11 +107,7 @@ void Model::CheckEnd(const World& world) {
       if (!publication.done && AnyEngine(world)) Fail("liveness", "Wait" + whose);
     }
   }
-  for (int slot = config_.trainers; slot < processes(); ++slot) {
-    const Process& p = world.processes[slot];
-    if (p.life == Life::kRunning && InCall(p))
-      Fail("liveness", StrCat("a call of ", wire::ToString(NameOf(slot)), " never ends"));
-  }
+  for (int slot = config_.trainers; slot < processes(); ++slot) CheckIdle(world, slot);
   filled = filled || AnyGives(world);
   if (config_.landing != Landing::kShadow || !filled) return;
   for (int engine = 0; engine < config_.engines; ++engine) {

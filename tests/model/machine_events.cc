@@ -85,6 +85,8 @@ worker::InferenceEvent Machines::RankEvent(In kind, uint32_t arg) const {
       return worker::MemoryFree{};
     case In::kFenced:
       return worker::GrantsFenced{of()};
+    case In::kSetAside:
+      return worker::SpareSetAside{of()};
     case In::kVerified:
       return worker::Verified{of(), Status::Ok()};
     case In::kCorrupt:

@@ -71,6 +71,8 @@ uint8_t NumberOf(const control::TimerId& timer) {
       return static_cast<uint8_t>(4 + timer.group);
     case control::TimerKind::kJoin:
       return static_cast<uint8_t>(8 + timer.group);
+    case control::TimerKind::kRetry:
+      return static_cast<uint8_t>(12 + timer.group);
   }
   return 0;
 }
@@ -79,7 +81,8 @@ control::TimerId TimerOf(uint8_t number) {
   static constexpr TimerKind kPlain[] = {TimerKind::kPlan, TimerKind::kPrepare, TimerKind::kCatchUp,
                                          TimerKind::kFence};
   if (number < 4) return {kPlain[number], 0};
-  return {number < 8 ? TimerKind::kStep : TimerKind::kJoin, static_cast<control::GroupId>(number % 4)};
+  static constexpr TimerKind kOfGroups[] = {TimerKind::kStep, TimerKind::kJoin, TimerKind::kRetry};
+  return {kOfGroups[number / 4 - 1], static_cast<control::GroupId>(number % 4)};
 }
 
 Content CodeOf(const Version& version) {

@@ -63,6 +63,7 @@ enum class In : uint8_t {
   kArrived,     ///< [update]
   kSourceLost,  ///< [update | source << 16]
   kFenced,      ///< [update]
+  kSetAside,    ///< [update]
   kVerified,    ///< [update]
   kCorrupt,     ///< [update]
   kCopied,      ///< [update]
@@ -97,7 +98,7 @@ struct Message {
 /// The timers' numbers in World::timers, and back.
 uint8_t NumberOf(const control::TimerId& timer);
 control::TimerId TimerOf(uint8_t number);
-inline constexpr int kTimers = 12;
+inline constexpr int kTimers = 16;
 inline constexpr uint8_t kFirstJoinTimer = 8;
 
 Content CodeOf(const Version& version);

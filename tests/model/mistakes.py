@@ -15,6 +15,7 @@ RANK = "src/worker/inference_machine.cc"
 TRAINER = "src/worker/trainer_machine.cc"
 UPDATE = "src/control/machine_update.cc"
 ABORT = "src/control/machine_abort.cc"
+CALLS = "src/worker/inference_calls.cc"
 GIVER = "src/worker/giver_machine.cc"
 PUBLISH = "src/control/machine_publish.cc"
 PLAN = "src/control/machine_plan.cc"
@@ -64,6 +65,14 @@ MISTAKES = [
         "sources",
         "deep_in_place timeouts=1",
     ),
+    (
+        "registered_while_sources_write",
+        CALLS,
+        "if (s_.step > Step::kRequested || (",
+        "if ((",
+        "grant",
+        "deep_shadow registers=1",
+    ),
     # Completeness.
     (
         "count_instead_of_set",
@@ -80,6 +89,51 @@ MISTAKES = [
         "if (target.step == EngineStep::kWriting)",
         "two steps",
         "deep_in_place",
+    ),
+    # Policy all.
+    (
+        "start_before_all_engines_have_granted",
+        UPDATE,
+        "[](const Target& target) { return target.step <= EngineStep::kGranting; });\n"
+        "  if (waiting && SwitchTogether()) return;",
+        "[](const Target& target) { return target.step <= EngineStep::kGranting; });\n"
+        "  if (waiting && false) return;",
+        "policy",
+        "in_place_all",
+    ),
+    (
+        "commit_before_all_engines_are_ready",
+        UPDATE,
+        "[](const Target& target) { return target.step < EngineStep::kReady; });\n"
+        "  if (waiting && SwitchTogether()) return;",
+        "[](const Target& target) { return target.step < EngineStep::kReady; });\n"
+        "  if (waiting && false) return;",
+        "policy",
+        "shadow_all",
+    ),
+    (
+        "commit_while_another_engine_is_repaired",
+        UPDATE,
+        "return target.step < EngineStep::kReady; });\n  if (waiting && SwitchTogether()) return;",
+        "return target.step == EngineStep::kWriting; });\n  if (waiting && SwitchTogether()) return;",
+        "policy",
+        "peers_shadow together=1 roads=1 search=departures",
+    ),
+    (
+        "released_before_all_engines_are_ready",
+        UPDATE,
+        "return target.step < EngineStep::kReady; });\n  if (!any || waiting) return;",
+        "return target.step < EngineStep::kWriting; });\n  if (!any || waiting) return;",
+        "sources",
+        "peers_shadow",
+    ),
+    (
+        "outcome_of_who_is_out",
+        UPDATE,
+        ".committed = target.step == EngineStep::kDone,",
+        ".committed = target.step >= EngineStep::kDone,",
+        "outcome",
+        "deep_in_place timeouts=1 search=departures",
     ),
     # Two steps.
     (
@@ -121,6 +175,22 @@ MISTAKES = [
         ".started = false});",
         "mixture",
         "deep_in_place timeouts=1 search=departures",
+    ),
+    (
+        "abort_says_started",
+        ABORT,
+        ".started = rank.started});",
+        ".started = true});",
+        "loss",
+        "deep_in_place timeouts=1 search=departures",
+    ),
+    (
+        "commit_of_another_attempt",
+        RANK,
+        "if (!IsCurrent(commit.update, Step::kReady)) return;",
+        "if (s_.step != Step::kReady) return;",
+        "two steps",
+        "deep_shadow stragglers=1",
     ),
     (
         "serve_taken_back",
@@ -255,6 +325,30 @@ MISTAKES = [
         ";",
         "mixture",
         "wide_shadow kills=2 restarts=2 versions=1 live_every=8 search=departures",
+    ),
+    (
+        "abort_forgotten_when_the_memory_is_free",
+        RANK,
+        "  if (s_.step == Step::kAborting && s_.fenced && !s_.uncertain) return CompleteAbort();\n",
+        "",
+        "liveness",
+        "peers_in_place together=1 roads=1 cancels=1 search=departures live_every=1",
+    ),
+    (
+        "abort_forgotten_when_it_is_told_late",
+        RANK,
+        "return s_.fenced ? CompleteAbort() : void();",
+        "return;",
+        "liveness",
+        "deep_in_place roads=1 timeouts=1 search=departures",
+    ),
+    (
+        "abort_forgotten_when_the_fence_is_late",
+        RANK,
+        "return s_.uncertain ? void() : CompleteAbort();",
+        "return;",
+        "liveness",
+        "deep_in_place timeouts=1 search=departures",
     ),
     (
         "update_zero",

@@ -200,6 +200,9 @@ void Model::TakeAdverse(World& world, Move move) {
     case Kind::kRegister:
       --may.registers;
       return AskToRegister(world, slot, move.b != 0);
+    case Kind::kSetAside:
+      --may.stops;
+      return SetAside(world, slot);
     case Kind::kRoad:
       --may.roads;
       return SendFail(world, slot);

@@ -118,6 +118,7 @@ class Model {
   void TakeGivingPlan(World& world, int slot, uint32_t message);
   void AskToRegister(World& world, int slot, bool same_memory);
   void Register(World& world, int slot);
+  void FreeMemory(World& world, int slot);
   void OnAnswer(World& world, int slot, Code code, worker::UserCall call);
   void Call(World& world, int slot);
   void CallFor(World& world, int slot, In kind, worker::UserCall call);
@@ -133,11 +134,29 @@ class Model {
   void Land(World& world, int write, bool half);
   void Signal(World& world, int write);
   void Fence(World& world, int slot);
+  void SetAside(World& world, int slot);
+  void CloseGrants(World& world, int slot);
   uint32_t LetGo(World& world, int write);
   void SendEnd(World& world, int write);
   void SendFail(World& world, int write);
   void SendFence(World& world, int write);
   [[nodiscard]] std::array<Content, kBoxes> BytesOf(const World& world, int write) const;
+
+  // What the controller has heard and told (ledger.cc).
+  void Hear(World& world, int slot, uint32_t message);
+  void HearAborted(Ledger& ledger, int slot, const wire::Aborted& aborted);
+  void Tell(World& world, int slot, uint32_t message);
+  void TellTrainer(World& world, int slot, const wire::ControllerMessage& value);
+  void TellRequest(World& world, int slot, const wire::GrantRequest& request);
+  void TellStart(World& world, int source, const wire::Start& start);
+  void TellAbort(World& world, int slot, const wire::Abort& abort);
+  [[nodiscard]] bool SameUpdate(uint16_t one, const wire::UpdateId& other) const;
+  [[nodiscard]] bool IsFresh(const World& world, const Version& version) const;
+  [[nodiscard]] bool IsIn(const World& world, int slot, const wire::UpdateId& update) const;
+  [[nodiscard]] int DestinationOf(const World& world, int source, const wire::Start& start) const;
+  void CheckAllAt(const World& world, int slot, const wire::UpdateId& update, Heard least, const char* what);
+  void CheckReleased(const World& world, const wire::UpdateId& update);
+  void CheckOutcome(const World& world, const wire::Done& done, bool fresh);
 
   // Promises (checks.cc).
   void Fail(const char* property, std::string text);
@@ -145,10 +164,9 @@ class Model {
   void CheckServed(const World& world, int slot);
   void CheckLanding(const World& world, int write);
   void CheckOpening(const World& world, int slot);
-  void CheckSaid(World& world, int slot, uint32_t message);
-  void CheckTold(World& world, int slot, uint32_t message);
+  void CheckSaid(const World& world, int slot, uint32_t message);
+  void CheckAbort(const World& world, int slot, uint16_t update);
   void CheckAsked(World& world, int slot, uint16_t update);
-  uint16_t AttemptOf(uint32_t controller, uint16_t session);
   void CheckLanded(const World& world, int slot);
   void CheckGiven(const World& world, int slot, Content version, uint8_t boxes);
   void CheckUnread(const World& world, int slot, const char* what);
@@ -156,12 +174,12 @@ class Model {
   void RunToTheEnd(World& world, std::array<int, kMaxProcesses>& expired, MoveList* trace);
   [[nodiscard]] bool AnyEngine(const World& world) const;
   [[nodiscard]] bool AnyGives(const World& world) const;
+  void CheckIdle(const World& world, int slot);
   void CheckEnd(const World& world);
 
   const Config config_;
   Machines machines_;
   std::optional<Violation> violation_;
-  uint32_t before_step_ = 0;         ///< The controller's state, while the last step is carried out.
   uint32_t tired_ = 0;               ///< Users who make no more calls; only while liveness is checked.
   bool without_controller_ = false;  ///< None is started again; likewise.
   worker::UserCall immediate_ = worker::UserCall::kNone;  ///< The call that is being made.

@@ -165,6 +165,9 @@ void Model::AdverseProcessMoves(const World& world, int slot, MoveList& moves) c
     return;
   }
   const auto& state = machines_.rank(p.machine);
+  const bool held = p.grants == GrantState::kRevoking && state.step == Step::kAborting;
+  if (may.stops != 0 && held && config_.landing == wire::Landing::kShadow)
+    moves.push_back({Kind::kSetAside, a});
   if (state.call != UserCall::kNone && p.copying == 0) {
     if (may.expiries != 0) moves.push_back({Kind::kEarlyExpire, a});
     if (may.interrupts != 0) moves.push_back({Kind::kInterrupt, a});

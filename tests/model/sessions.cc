@@ -23,9 +23,10 @@ int Model::SlotOf(const wire::WorkerName& name) const {
   if (name.role == wire::Role::kTrainer) return static_cast<int>(name.rank);
   return config_.trainers + (name.engine[0] - 'A') * config_.ranks + static_cast<int>(name.rank);
 }
+/// Of a session that the controller knows, also when its process has died.
 int Model::SlotOfSession(const World& world, uint16_t session) const {
   for (int slot = 0; slot < processes(); ++slot)
-    if (world.processes[slot].session == session) return slot;
+    if (world.processes[slot].session == session || world.processes[slot].stale == session) return slot;
   return -1;
 }
 
@@ -36,7 +37,9 @@ void Model::Start(World& world, int slot) {
   const uint8_t incarnation = p.incarnation;
   const uint16_t stale = p.stale;
   const uint8_t former = p.former;
+  const Ledger ledger = p.ledger;
   p = Process{};
+  p.ledger = ledger;
   p.former = former;
   p.life = Life::kRunning;
   p.incarnation = static_cast<uint8_t>(incarnation + 1);
@@ -64,6 +67,7 @@ void Model::Kill(World& world, int slot) {
   Process dead{};
   dead.incarnation = p.incarnation;
   dead.stale = p.stale;
+  dead.ledger = p.ledger;
   dead.former = std::max(p.former, p.run);
   if (p.link == Link::kLinked) {
     dead.link = Link::kLinked;
@@ -183,6 +187,7 @@ void Model::KillController(World& world) {
     Process& p = world.processes[slot];
     p.session = p.stale = 0;
     p.up = p.hello = 0;
+    p.ledger = {};
     if (p.link != Link::kEnded) p.link = Link::kNone;
   }
   for (uint32_t& straggler : world.stragglers)
@@ -209,6 +214,7 @@ void Model::TakeHello(World& world, int slot) {
 void Model::EndSession(World& world, uint16_t session, Link link) {
   for (int slot = 0; slot < processes(); ++slot) {
     Process& p = world.processes[slot];
+    if (p.stale == session || p.session == session) p.ledger = {};
     if (p.stale == session) p.stale = 0;
     if (p.session != session) continue;
     p.session = 0;
@@ -221,7 +227,8 @@ void Model::EndSession(World& world, uint16_t session, Link link) {
 
 void Model::FeedController(World& world, Ctl kind, uint16_t session, uint32_t arg) {
   const Taken taken = machines_.StepController(world.controller, world.term, kind, session, arg);
-  before_step_ = std::exchange(world.controller, taken.next);
+  world.controller = taken.next;
+  if (kind == Ctl::kSaid) Hear(world, SlotOfSession(world, session), arg);
   for (uint32_t i = 0; i < taken.count; ++i) Carry(world, machines_.effect(taken.first + i));
 }
 
@@ -230,9 +237,10 @@ void Model::Carry(World& world, const Effect& effect) {
     case Do::kSend:
     case Do::kRefuse: {
       const int slot = SlotOfSession(world, effect.b);
-      if (slot >= 0 && world.processes[slot].life != Life::kDead) {
-        CheckTold(world, slot, effect.c);
-        world.processes[slot].down = machines_.Push(world.processes[slot].down, effect.c);
+      if (slot >= 0) {
+        Process& p = world.processes[slot];
+        Tell(world, slot, effect.c);
+        if (p.session == effect.b && p.life != Life::kDead) p.down = machines_.Push(p.down, effect.c);
       }
       if (effect.what == Do::kRefuse) EndSession(world, effect.b, Link::kEnded);
       return;
@@ -273,7 +281,7 @@ void Model::HandOut(World& world, uint32_t epoch) {
   };
   const auto give = [&](control::SessionId to, size_t number, bool gives, std::vector<wire::Member> peers) {
     const int slot = SlotOfSession(world, static_cast<uint16_t>(to));
-    if (slot < 0 || world.processes[slot].life == Life::kDead) return;
+    if (slot < 0 || world.processes[slot].session != to || world.processes[slot].life == Life::kDead) return;
     wire::Plan plan{.epoch = epoch, .run = state.run, .table = {}, .table_file = {}, .peers = {}};
     plan.table = {static_cast<char>(sources.size()), static_cast<char>(number)};
     plan.peers = std::move(peers);

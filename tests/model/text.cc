@@ -21,6 +21,8 @@ std::string_view NameOfTimer(uint8_t number) {
       return "of an engine's step";
     case TimerKind::kFence:
       return "for fences";
+    case TimerKind::kRetry:
+      return "before an engine that could not be reached is planned again";
   }
   return "?";
 }
@@ -172,6 +174,8 @@ std::string Model::TextOfFault(const World& world, Move move) const {
     case Kind::kRegister:
       return StrCat("the user of ", name(move.a), " registers ", move.b != 0 ? "the same" : "other",
                     " memory");
+    case Kind::kSetAside:
+      return StrCat(name(move.a), " sets the spare buffer aside and takes another one");
     case Kind::kHold:
       return StrCat("channel ", move.a, " is held up until nothing else can happen");
     default:

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/strings.h"
 #include "tests/model/model.h"
 
 // Workers' runtimes and their users.
@@ -90,20 +91,20 @@ void Model::AskToRegister(World& world, int slot, bool same_memory) {
 }
 
 void Model::Register(World& world, int slot) {
+  FeedRank(world, slot, In::kRegister, world.processes[slot].registering == 2 ? 1 : 0);
+  world.processes[slot].registering = 0;
+}
+
+/// What was registered is taken: the memory before it is the user's again.
+void Model::FreeMemory(World& world, int slot) {
   Process& p = world.processes[slot];
-  const bool same = std::exchange(p.registering, uint8_t{0}) == 2;
-  const auto& state = machines_.rank(p.machine);
-  const bool allowed = state.step <= worker::Step::kRequested && !state.lent && !state.ended &&
-                       state.user == worker::UserPhase::kOutside;
-  if (allowed) {
-    CheckUnread(world, slot, "registers other memory");
-    p.spare.fill(kGarbage);
-    if (!same) {
-      p.live.fill(kGarbage);
-      p.newest = kNothing;
-    }
-  }
-  FeedRank(world, slot, In::kRegister, same ? 1 : 0);
+  CheckUnread(world, slot, "registers other memory");
+  if (p.grants != GrantState::kNone || p.copying != 0 || p.verifying != 0)
+    Fail("grant", StrCat(wire::ToString(NameOf(slot)), " registers other memory while its own is in use"));
+  p.spare.fill(kGarbage);
+  if (p.registering == 2) return;
+  p.live.fill(kGarbage);
+  p.newest = kNothing;
 }
 
 /// What the engine's user does with the answer of its call.
@@ -112,7 +113,9 @@ void Model::OnAnswer(World& world, int slot, Code code, UserCall call) {
   const bool may_retry =
       (code == Code::kTimedOut || code == Code::kCancelled) && !machines_.rank(p.machine).ended;
   switch (call) {
-    case UserCall::kNone:     // Register and Begin.
+    case UserCall::kNone:  // Register and Begin.
+      if (p.registering != 0 && code == Code::kOk) FreeMemory(world, slot);
+      return;
     case UserCall::kSuspend:  // Nobody sleeps here.
       return;
     case UserCall::kReceive:

@@ -41,23 +41,52 @@ enum class Link : uint8_t {
   kEnded,   ///< The client has given up for good.
 };
 enum class GrantState : uint8_t { kNone, kOpen, kRevoking };
+/// How far a rank has come in the update that it was asked for, by what the controller has heard of it.
+enum class Heard : uint8_t {
+  kNone,
+  kGranted,
+  kReady,
+  kTold,  ///< Not heard: it was told Commit.
+  kCommitted,
+};
+enum class Standing : uint8_t {
+  kApart,  ///< Not asked, or told to leave.
+  kIn,
+  kAgain,  ///< Told to let go without a reason: it is asked again, unless all trainers have something newer.
+};
+/// What one knows of a session who reads each message that the controller gets and sends, and nothing of
+/// what it makes of them. Over when the session is.
+struct Ledger {
+  // A rank.
+  uint16_t update;               ///< The last that it was asked for ...
+  uint16_t told;                 ///< ... and was told to serve.
+  std::array<uint16_t, 2> owed;  ///< Aborts that it has not answered; 0: none.
+  Heard heard;
+  Standing standing;
+  uint8_t fresh;    ///< The update is to a version whose publication waits for its answer.
+  uint8_t started;  ///< A source was told to write to it.
+  Content version;  ///< Of the update.
+  Content serves;   ///< What it has said last that it serves.
+  // A trainer.
+  uint8_t published;  ///< The number that it published last ...
+  uint8_t waits;      ///< ... and has no answer for yet.
+};
+
 enum class UserAt : uint8_t { kOutside, kBegun, kReceived, kMustAbort };
 
 struct Process {
-  uint32_t machine;   ///< Its state.
-  uint32_t up;        ///< Queue to the controller, of its present session.
-  uint32_t down;      ///< Queue from the controller.
-  uint32_t plan;      ///< The plan it follows; 0: none.
-  uint32_t giver;     ///< A rank's machine as a source for others.
-  uint32_t giving;    ///< The plan in which it is one; 0: none.
-  uint32_t hello;     ///< The Hello on its way.
-  uint16_t session;   ///< As the controller knows it; 0: none.
-  uint16_t stale;     ///< Of the incarnation before: the controller has not forgotten it yet.
-  uint16_t grant;     ///< The update for which the grants are open.
-  uint16_t ready;     ///< The last update for which it said Ready ...
-  uint16_t switched;  ///< ... and Committed.
-  uint16_t told;      ///< The last update for which the controller told it to serve ...
-  uint16_t asked;     ///< ... and for which it asked for grants.
+  uint32_t machine;  ///< Its state.
+  uint32_t up;       ///< Queue to the controller, of its present session.
+  uint32_t down;     ///< Queue from the controller.
+  uint32_t plan;     ///< The plan it follows; 0: none.
+  uint32_t giver;    ///< A rank's machine as a source for others.
+  uint32_t giving;   ///< The plan in which it is one; 0: none.
+  uint32_t hello;    ///< The Hello on its way.
+  uint16_t session;  ///< As the controller knows it; 0: none.
+  uint16_t stale;    ///< Of the incarnation before: the controller has not forgotten it yet.
+  uint16_t grant;    ///< The update for which the grants are open.
+  uint16_t asked;    ///< The last update for which the controller asked for grants.
+  Ledger ledger;     ///< Of the session that the controller knows, `session` or `stale`.
   Life life;
   Link link;
   uint8_t incarnation;
@@ -82,7 +111,6 @@ struct Process {
   uint8_t busy;     ///< The user may not change the sources.
   uint8_t run;      ///< Of what it published last.
   uint8_t former;   ///< Of what an incarnation before it published.
-  uint16_t zero;
 };
 
 enum class Job : uint8_t {

@@ -97,6 +97,12 @@ def elements(shape: Iterable[int]) -> int:
     return count
 
 
+def pseudo_random(seed: int, size: int) -> bytes:
+    """A linear congruence, bytewise; it repeats after 64 KiB. Other seeds: other bytes, modulo 256."""
+    block = bytes((seed * 31 + i * 7 + (i >> 8)) & 0xFF for i in range(1 << 16))
+    return (block * (size // len(block) + 1))[:size]
+
+
 def write_safetensors(
     path: pathlib.Path, tensors: dict[str, tuple[str, list[int]]], seed: int = 0, metadata: dict | None = None
 ) -> bytes:
@@ -109,10 +115,7 @@ def write_safetensors(
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    # A linear congruence, bytewise; it begins anew after 64 KiB.
-    block = bytes((seed * 31 + i * 7 + (i >> 8)) & 0xFF for i in range(1 << 16))
-    body = (block * (at // len(block) + 1))[:at]
-    whole = struct.pack("<Q", len(text)) + text + body
+    whole = struct.pack("<Q", len(text)) + text + pseudo_random(seed, at)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(whole)
     return whole

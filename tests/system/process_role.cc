@@ -147,7 +147,8 @@ class RoleProcess {
         last = *version;
         if (weights.Wrong(last.number) != 0) ++mine_.violations;
         mine_.version = last.number;
-      } else if (version.status().code() != Code::kTimedOut) {
+      } else if (version.status().code() != Code::kTimedOut &&
+                 !version.status().message().starts_with("no controller")) {
         code = Fail(version.status());
         break;
       }

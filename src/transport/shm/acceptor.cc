@@ -24,7 +24,8 @@ Result<Acceptor> Acceptor::Create(const Poller& poller) {
   Acceptor acceptor;
   uint64_t random[2] = {RandomId(), RandomId()};
   acceptor.name_ = StrCat("weightcast-", ToHex({reinterpret_cast<const char*>(random), sizeof random}));
-  WC_ASSIGN_OR_RETURN(acceptor.listener_, Channel::Listen(acceptor.name_));
+  WC_ASSIGN_OR_RETURN(UniqueFd listener, Channel::Listen(acceptor.name_));
+  acceptor.listener_ = Listener(std::move(listener));
   WC_RETURN_IF_ERROR(poller.Add(acceptor.listener_.get(), EPOLLIN, PollKey(PollKind::kListener, 0)));
   return acceptor;
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/listener.h"
 #include "base/log.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/context.h"
@@ -45,7 +46,7 @@ class Acceptor {
 
   void Listen(const Poller& poller, uint32_t events) const;
 
-  UniqueFd listener_;
+  Listener listener_;
   std::optional<TimePoint> rest_;  ///< Until then nobody is accepted: descriptors had run out.
   OncePerSecond complaint_;
   std::string name_;

@@ -6,6 +6,7 @@
 #include "base/poller.h"
 #include "transport/event_queue.h"
 #include "transport/shm/peer_regions.h"
+#include "transport/shm/ptracer.h"
 #include "transport/shm/regions.h"
 #include "transport/shm/shared_memory.h"
 
@@ -17,15 +18,20 @@ inline uint64_t PollKey(PollKind kind, uint32_t number) { return static_cast<uin
 
 /// What the links of one transport object share.
 struct Context {
-  Context(Incarnation own, bool may_cross_copy, Poller own_poller, SharedPages fence)
+  Context(Incarnation own, bool may_cross_copy, Ptracer& of_process, Ptracer::Policy policy,
+          Poller own_poller, SharedPages fence)
       : self(own),
         cross_copy(may_cross_copy),
+        ptracer(of_process),
+        ptracer_policy(policy),
         poller(std::move(own_poller)),
         fence_pages(std::move(fence)),
         regions(own, *fence_pages.mapping.As<FencePage>()) {}
 
   Incarnation self;
   bool cross_copy;  ///< Whether to try it at all.
+  Ptracer& ptracer;
+  Ptracer::Policy ptracer_policy;
   Poller poller;
   SharedPages fence_pages;
   Regions regions;

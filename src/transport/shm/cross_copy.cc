@@ -1,11 +1,9 @@
 #include "transport/shm/cross_copy.h"
 
 #include <poll.h>
-#include <sys/prctl.h>
 
 #include <array>
 #include <cerrno>
-#include <fstream>
 
 #include "base/strings.h"
 
@@ -50,12 +48,6 @@ std::string CrossCopy::Try(uint64_t cell_address, uint64_t nonce, uint64_t echo)
   const Outcome written = Write({&from, 1}, {&cell, 1});
   if (written.bytes != sizeof echo) return StrCat("process_vm_writev: ", ErrnoText(written.error));
   return {};
-}
-
-void AllowCrossCopy() {
-  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
-  int scope = 0;
-  if (file >> scope && scope == 1) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 }
 
 }  // namespace weightcast::transport::shm

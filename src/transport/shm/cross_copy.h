@@ -50,8 +50,4 @@ class CrossCopy {
   const Channel* channel_ = nullptr;
 };
 
-/// Where Yama reserves tracing for parents (kernel.yama.ptrace_scope = 1, as on Ubuntu), this process
-/// declares that others of its user may trace it, as MPI libraries do: cross-process copy needs it.
-void AllowCrossCopy();
-
 }  // namespace weightcast::transport::shm

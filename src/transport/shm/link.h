@@ -138,6 +138,7 @@ class Link {
   Channel channel_;
   UniqueFd pidfd_;
   int pid_ = 0;
+  Ptracer::Right tracer_;  ///< The peer copies to and from here.
   std::optional<Outbox> outbox_;
   Roads roads_;
   std::optional<Sender> sender_;

@@ -174,7 +174,11 @@ Status Link::IdentifyProcess() {
   }
   pidfd_ = std::move(process).value();
   roads_.copy = CrossCopy(pid_, &pidfd_, &channel_);
-  if (!context_->cross_copy) roads_.refusal = "switched off";
+  if (!context_->cross_copy) {
+    roads_.refusal = "switched off";
+  } else {
+    tracer_ = context_->ptracer.Allow(context_->ptracer_policy, pid_);
+  }
   return context_->poller.Add(pidfd_.get(), EPOLLIN, PollKey(PollKind::kProcess, static_cast<uint32_t>(id_)));
 }
 
@@ -183,6 +187,7 @@ Status Link::OnTrial(const Trial& trial) {
       .map_seen =
           trial.map_echo != 0 && inbox_.shared().trial_echo.load(std::memory_order_seq_cst) == trial.map_echo,
       .copy_seen = trial.copy_echo != 0 && cell_->echo.load(std::memory_order_seq_cst) == trial.copy_echo};
+  if (!verdict.copy_seen) tracer_.Reset();  // Others may need it.
   verdict_sent_ = true;
   WC_RETURN_IF_ERROR(channel_.Send(Encode(verdict)));
   if (verdict_seen_) BecomeReady();

@@ -6,8 +6,8 @@
 
 #include <cerrno>
 
+#include "base/available.h"
 #include "base/strings.h"
-#include "memory/available.h"
 
 namespace weightcast::transport::shm {
 namespace {

@@ -21,7 +21,8 @@ Result<std::unique_ptr<Transport>> CreateShmTransport(const TransportOptions& op
 
 namespace shm {
 
-Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& options, bool cross_copy) {
+Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& options, bool cross_copy,
+                                                        Ptracer& ptracer) {
   WC_ASSIGN_OR_RETURN(auto poller, Poller::Create());
   WC_ASSIGN_OR_RETURN(auto fence, CreateShared(sizeof(FencePage), /*read_only_for_peers=*/true));
   WC_ASSIGN_OR_RETURN(auto wake, WakeFd::Create());
@@ -30,16 +31,16 @@ Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& 
   WC_RETURN_IF_ERROR(poller.Add(wake.fd(), EPOLLIN, PollKey(PollKind::kWake, 0)));
   WC_RETURN_IF_ERROR(poller.Add(timer.get(), EPOLLIN, PollKey(PollKind::kTimer, 0)));
   WC_ASSIGN_OR_RETURN(auto acceptor, Acceptor::Create(poller));
-  if (cross_copy) AllowCrossCopy();
-  return std::unique_ptr<Transport>(new ShmTransport(options.self, cross_copy, std::move(poller),
+  return std::unique_ptr<Transport>(new ShmTransport(options, cross_copy, ptracer, std::move(poller),
                                                      std::move(fence), std::move(wake), std::move(timer),
                                                      std::move(acceptor)));
 }
 
-ShmTransport::ShmTransport(Incarnation self, bool cross_copy, Poller poller, SharedPages fence, WakeFd wake,
-                           UniqueFd timer, Acceptor acceptor)
+ShmTransport::ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
+                           SharedPages fence, WakeFd wake, UniqueFd timer, Acceptor acceptor)
     : process_(getpid()),
-      context_(self, cross_copy, std::move(poller), std::move(fence)),
+      context_(options.self, cross_copy, ptracer, Ptracer::PolicyOf(options.settings.ptracer),
+               std::move(poller), std::move(fence)),
       wake_(std::move(wake)),
       timer_(std::move(timer)),
       acceptor_(std::move(acceptor)),

@@ -22,7 +22,8 @@ namespace weightcast::transport::shm {
 class ShmTransport final : public Transport {
  public:
   /// `cross_copy` false: the ring instead, as where the system forbids it. Tests run it so.
-  static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options, bool cross_copy = true);
+  static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options, bool cross_copy = true,
+                                                   Ptracer& ptracer = Ptracer::OfProcess());
   /// Closes every link; waits briefly for copies of peers that are under way.
   ~ShmTransport() override;
 
@@ -65,8 +66,8 @@ class ShmTransport final : public Transport {
     std::vector<std::pair<Link*, FenceWait>> waits;
   };
 
-  ShmTransport(Incarnation self, bool cross_copy, Poller poller, SharedPages fence, WakeFd wake,
-               UniqueFd timer, Acceptor acceptor);
+  ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
+               SharedPages fence, WakeFd wake, UniqueFd timer, Acceptor acceptor);
   [[nodiscard]] Link* Find(LinkId link) const;
   void WakeSleeper();
   void Poll();

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,14 +14,8 @@
 namespace weightcast::transport::tcp {
 namespace {
 
-/// Thousands of peers may come at once when a job starts; more descriptors than a quarter of what the
-/// process has are never left to strangers.
-size_t MaxVisitors() {
-  rlimit limit{};
-  const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
-  return std::clamp<size_t>(known ? limit.rlim_cur / 4 : 256, 16, 4096);
-}
-
+/// Accepted at once before others get their turn.
+constexpr int kAcceptsAtOnce = 64;
 /// After descriptors have run out.
 constexpr Duration kRest = std::chrono::milliseconds(100);
 
@@ -50,14 +43,6 @@ Result<std::vector<SocketAddress>> ParseHosts(std::string_view list) {
   return addresses;
 }
 
-bool IsWildcard(const SocketAddress& address) {
-  if (address.family() == AF_INET) {
-    return reinterpret_cast<const sockaddr_in*>(address.raw())->sin_addr.s_addr == htonl(INADDR_ANY);
-  }
-  return address.family() == AF_INET6 &&
-         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address.raw())->sin6_addr);
-}
-
 }  // namespace
 
 Door::Door(const Poller& poller, uint64_t listener_key, uint64_t visitor_key, Duration patience,
@@ -67,7 +52,6 @@ Door::Door(const Poller& poller, uint64_t listener_key, uint64_t visitor_key, Du
       visitor_key_(visitor_key),
       patience_(patience),
       lease_(lease),
-      max_visitors_(MaxVisitors()),
       spare_(OpenSpare()) {}
 
 Door::~Door() {
@@ -82,7 +66,9 @@ Status Door::Listen(const Settings& settings) {
   }
   WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
   WC_ASSIGN_OR_RETURN(advertised_, ParseHosts(settings.advertise));
-  WC_ASSIGN_OR_RETURN(listener_, weightcast::Listen(at, ports));
+  WC_ASSIGN_OR_RETURN(UniqueFd listener, weightcast::Listen(at, ports));
+  listener_ = Listener(std::move(listener));
+  AcceptOnceHeard(listener_.get());
   WC_ASSIGN_OR_RETURN(bound_, LocalAddressOf(listener_.get()));
   interfaces_ = settings.interface;
   chosen_ = !settings.advertise.empty() || (!interfaces_.empty() && !interfaces_.starts_with('^'));
@@ -91,7 +77,7 @@ Status Door::Listen(const Settings& settings) {
 
 std::vector<SocketAddress> Door::Addresses(bool same_host) const {
   std::vector<SocketAddress> addresses = advertised_;
-  if (addresses.empty() && !IsWildcard(bound_)) addresses = {bound_};
+  if (addresses.empty() && !bound_.IsWildcard()) addresses = {bound_};
   if (addresses.empty()) {
     addresses = LocalAddresses(interfaces_);
     // A socket for IPv4 alone hears no IPv6; the other way round both arrive.
@@ -114,6 +100,11 @@ UniqueFd Door::AcceptOne(TimePoint now) {
     WC_LOG(kError, "tcp: cannot take a connection: ", fd.status().message(),
            "; raise the limit of open files");
   }
+  if (!half_open_.empty()) {
+    Dismiss(visitors_.find(half_open_.Victim()));
+    fd = Accept(listener_.get());
+    if (fd.ok()) return std::move(fd).value();
+  }
   // It would stay pending and keep the listener readable for ever: take it with the spare and hang up.
   spare_.reset();
   const bool turned_away = Accept(listener_.get()).ok();
@@ -125,14 +116,22 @@ UniqueFd Door::AcceptOne(TimePoint now) {
   return {};
 }
 
-void Door::OnConnect(TimePoint now) {
-  UniqueFd fd = AcceptOne(now);
-  if (!fd.valid()) return;
-  if (visitors_.size() >= max_visitors_) Dismiss(visitors_.begin());
+void Door::OnConnect(TimePoint now, Host& host) {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    UniqueFd fd = AcceptOne(now);
+    if (!fd.valid()) return;
+    Admit(std::move(fd), now, host);
+  }
+}
+
+void Door::Admit(UniqueFd fd, TimePoint now, Host& host) {
+  if (half_open_.full()) Dismiss(visitors_.find(half_open_.Victim()));
   TuneTcp(fd.get(), lease_);
   const uint64_t number = next_visitor_++;
   if (!poller_.Add(fd.get(), EPOLLIN, visitor_key_ + number).ok()) return;
   visitors_[number] = {.fd = std::move(fd), .deadline = now + patience_};
+  half_open_.Add(number);
+  OnReady(number, host);  // An honest greeting is here already.
 }
 
 void Door::OnReady(uint64_t number, Host& host) {
@@ -148,6 +147,7 @@ void Door::OnReady(uint64_t number, Host& host) {
   if (visitor.got < kGreetingSize) return;
   visitor.got = 0;
   if (!Greet(visitor, host)) return Dismiss(found);
+  half_open_.Remove(number);
   if (!visitor.fd.valid()) visitors_.erase(found);
 }
 
@@ -170,6 +170,7 @@ bool Door::Greet(Visitor& visitor, Host& host) {
 
 void Door::Dismiss(std::map<uint64_t, Visitor>::iterator visitor) {
   poller_.Remove(visitor->second.fd.get());
+  half_open_.Remove(visitor->first);
   visitors_.erase(visitor);
 }
 

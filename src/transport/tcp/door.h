@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/half_open.h"
+#include "base/listener.h"
 #include "base/log.h"
 #include "base/poller.h"
 #include "base/socket.h"
@@ -40,7 +42,7 @@ class Door {
   /// The user has chosen addresses or interfaces: each is meant to be used.
   [[nodiscard]] bool chosen() const { return chosen_; }
 
-  void OnConnect(TimePoint now);
+  void OnConnect(TimePoint now, Host& host);
   void OnReady(uint64_t visitor, Host& host);
   /// Sends away who has been silent for too long.
   void Step(TimePoint now);
@@ -55,6 +57,7 @@ class Door {
     size_t got = 0;
   };
   UniqueFd AcceptOne(TimePoint now);
+  void Admit(UniqueFd fd, TimePoint now, Host& host);
   void Watch(uint32_t events) const;
   /// False: send it away. Moves the socket out when it has started.
   bool Greet(Visitor& visitor, Host& host);
@@ -65,8 +68,7 @@ class Door {
   uint64_t visitor_key_;
   Duration patience_;
   Duration lease_;
-  size_t max_visitors_;
-  UniqueFd listener_;
+  Listener listener_;
   TimePoint rest_ = TimePoint::max();  ///< Until then nobody is accepted; max: no rest.
   OncePerSecond complaint_;
   UniqueFd spare_;  ///< Given up to turn a visitor away when descriptors run out.
@@ -76,6 +78,7 @@ class Door {
   bool chosen_ = false;
   std::map<uint64_t, Visitor> visitors_;  ///< In the order of arrival, so of deadlines.
   uint64_t next_visitor_ = 0;
+  HalfOpen half_open_;  ///< Visitors who have not shown the cookie of a link.
 };
 
 }  // namespace weightcast::transport::tcp

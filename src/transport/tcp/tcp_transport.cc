@@ -264,7 +264,7 @@ void TcpTransport::OnReady(uint64_t key) {
       return;
     case KeyKind::kListener:
       next_step_ = TimePoint{};
-      return door_.OnConnect(Clock::now());
+      return door_.OnConnect(Clock::now(), *this);
     case KeyKind::kVisitor:
       return door_.OnReady(NumberOf(key), *this);
     case KeyKind::kDial:

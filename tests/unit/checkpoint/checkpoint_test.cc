@@ -44,7 +44,7 @@ TEST(Checkpoint, OpensAFileOrAFolderWithOne) {
     ASSERT_EQ(checkpoint->tensors().size(), 2u);
     EXPECT_EQ(checkpoint->Find("b"), 1u);
     EXPECT_EQ(checkpoint->Find("c"), std::nullopt);
-    EXPECT_EQ(TextOf(checkpoint->bytes(1)), "bb");
+    EXPECT_EQ(ReadTensor(*checkpoint, 1, 2), "bb");
     EXPECT_EQ(checkpoint->data_bytes(), 4);
     ASSERT_NE(checkpoint->single_header(), nullptr);
     EXPECT_TRUE(checkpoint->CheckUnchanged().ok());
@@ -66,7 +66,7 @@ TEST(Checkpoint, OpensAnIndexOfSeveralFiles) {
   ASSERT_EQ(checkpoint->tensors().size(), 3u);
   EXPECT_EQ(checkpoint->tensors()[0].name, "z");
   EXPECT_EQ(checkpoint->Find("a"), 2u);
-  EXPECT_EQ(TextOf(checkpoint->bytes(2)), "aa");
+  EXPECT_EQ(ReadTensor(*checkpoint, 2, 2), "aa");
   EXPECT_EQ(checkpoint->single_header(), nullptr);
   EXPECT_EQ(checkpoint->files().size(), 2u);
   std::vector<std::byte> byte(1);

@@ -67,6 +67,14 @@ inline std::string TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+/// The first `size` bytes of a tensor of a SafetensorsFile or Checkpoint, or why they cannot be read.
+template <typename File>
+std::string ReadTensor(const File& file, size_t tensor, size_t size) {
+  std::vector<std::byte> bytes(size);
+  const Status status = file.Read(tensor, 0, bytes);
+  return status.ok() ? TextOf(bytes) : status.ToString();
+}
+
 /// Names of all that lies below a folder, relative to it, sorted.
 inline std::vector<std::string> Everything(const std::filesystem::path& folder) {
   std::vector<std::string> names;

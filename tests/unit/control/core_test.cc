@@ -69,6 +69,7 @@ Incoming HelloFor(uint64_t session) {
 
 TEST(Core, AStreamThatIsReplacedTakesNothingMoreFromTheSession) {
   Core core(*Settings::From({}), {.number = 1, .id = 7});
+  ASSERT_TRUE(core.Start().ok());
   const ListenerHandlers handlers = core.Handlers();
   const auto first = std::make_shared<FakeStream>();
   handlers.on_open(first);

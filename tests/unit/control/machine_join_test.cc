@@ -211,6 +211,60 @@ TEST(MachinePlan, APlanThatFailsIsToldToThoseConcerned) {
   EXPECT_TRUE(sim.Known(t));
 }
 
+TEST(MachinePlan, APlanThatIsTooLargeIsToldToTheNewestEngineAlone) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  const SessionId z = sim.JoinRank("z", 0, 2);  // Later than b, but by its other rank.
+  const SessionId b = sim.JoinRank("b", 0, 1);
+  const SessionId z1 = sim.JoinRank("z", 1, 2);
+  const Status too_large(Code::kExhausted, "a plan from 1 ranks to 4 has 123 routes");
+  sim.plan_error = too_large;
+  sim.Settle();
+  ExpectRefused(sim, z, "has 123 routes");
+  ExpectRefused(sim, z1, "has 123 routes");
+  EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared) << "the rest goes on";
+  EXPECT_EQ(sim.state.plan.destinations, (std::vector<SessionId>{a, b}));
+
+  const SessionId c = sim.JoinRank("c", 0, 1);
+  sim.plan_error = too_large;
+  sim.Settle();
+  ExpectRefused(sim, c, "has 123 routes");
+  EXPECT_EQ(sim.state.plan.destinations, (std::vector<SessionId>{a, b}));
+  sim.Publish(t, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(a).number, 1);
+  EXPECT_EQ(sim.Served(b).number, 1);
+}
+
+TEST(MachinePlan, APlanThatHadRoomBeforeIsMadeAgainLater) {
+  Simulator sim;
+  const SessionId t = sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.processes[t].SayRegister();
+  sim.plan_error = {Code::kExhausted, "out of memory"};
+  sim.Settle();
+  EXPECT_TRUE(sim.Known(t));
+  EXPECT_TRUE(sim.Known(a));
+  EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
+  EXPECT_THAT(sim.state.last_error.message(), HasSubstr("out of memory"));
+}
+
+TEST(MachinePlan, TrainersThatAreNewAndTooManyAreRefused) {
+  Simulator sim;
+  const SessionId first = sim.JoinTrainer(0, 1);
+  const SessionId a = sim.JoinRank("a", 0, 1);
+  sim.Settle();
+  sim.Kill(first);
+  sim.LeaseOut(first);
+  const SessionId second = sim.JoinTrainer(0, 1);
+  sim.plan_error = {Code::kExhausted, "has 123 routes"};
+  sim.Settle();
+  ExpectRefused(sim, second, "has 123 routes");
+  EXPECT_TRUE(sim.Known(a));
+}
+
 TEST(MachinePlan, AMemberThatDiesWhilePlanningVoidsThePlan) {
   Simulator sim;
   sim.JoinTrainer(0, 1);
@@ -227,31 +281,86 @@ TEST(MachinePlan, AMemberThatDiesWhilePlanningVoidsThePlan) {
   EXPECT_EQ(sim.processes.begin()->second.epoch, 2U) << "the void plan was never handed out";
 }
 
-TEST(MachinePlan, AnEngineThatStaysUnreachableIsRefusedByName) {
-  Simulator sim;
-  const SessionId t = sim.JoinTrainer(0, 1);
-  const SessionId a = sim.JoinRank("a", 0, 1);
-  const SessionId b = sim.JoinRank("b", 0, 1);
-  sim.processes[t].stuck = true;  // Its words are put into its mouth.
-  sim.Do(Said{t, wire::Register{}});
-  for (uint32_t epoch = 1; epoch <= 3; ++epoch) {
-    sim.Settle();
-    ASSERT_EQ(sim.state.plan.epoch, epoch);
-    const wire::Failed failed{.update = {.term = sim.config.term, .epoch = epoch},
-                              .destination = 1,
-                              .reason = {Code::kTimedOut, "no answer from 10.0.0.2:4711"}};
-    wire::Failed stale = failed;
-    stale.update.epoch = epoch - 1;
-    sim.Do(Said{t, stale});
-    EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPreparing);
-    sim.Do(Said{t, failed});
-    sim.Do(Said{t, failed});  // Counts once.
-    EXPECT_EQ(sim.Known(b), epoch < 3);
+/// A trainer and the engines a and b; the trainer cannot prepare the plan because of b.
+struct UnreachableEngine : Simulator {
+  UnreachableEngine() {
+    processes[t].stuck = true;  // Its words are put into its mouth.
+    Do(Said{t, wire::Register{}});
   }
-  ExpectRefused(sim, b, "trainer 0 cannot reach engine b rank 0: no answer from 10.0.0.2:4711");
+  void Fail(Code code) {
+    Settle();
+    ASSERT_EQ(state.plan.phase, PlanPhase::kPreparing);
+    const wire::Failed failed{.update = {.term = config.term, .epoch = state.plan.epoch},
+                              .destination = 1,
+                              .reason = {code, "no answer from 10.0.0.2:4711"}};
+    wire::Failed stale = failed;
+    --stale.update.epoch;
+    Do(Said{t, stale});
+    EXPECT_EQ(state.plan.phase, PlanPhase::kPreparing);
+    Do(Said{t, failed});
+    Do(Said{t, failed});  // Counts once.
+  }
+  [[nodiscard]] size_t planned() const { return state.plan.destinations.size(); }
+
+  const SessionId t = JoinTrainer(0, 1);
+  const SessionId a = JoinRank("a", 0, 1);
+  const SessionId b = JoinRank("b", 0, 1);
+};
+
+TEST(MachinePlan, AnEngineThatRefusesItsSourcesIsRefusedByName) {
+  UnreachableEngine sim;
+  for (uint32_t epoch = 1; epoch <= 3; ++epoch) {
+    sim.Fail(Code::kPermission);
+    EXPECT_EQ(sim.Known(sim.b), epoch < 3);
+  }
+  ExpectRefused(sim, sim.b, "trainer 0 cannot reach engine b rank 0: no answer from 10.0.0.2:4711");
   sim.Settle();
-  EXPECT_TRUE(sim.Known(a));
+  EXPECT_TRUE(sim.Known(sim.a));
   EXPECT_EQ(sim.state.plan.epoch, 4U);
+}
+
+TEST(MachinePlan, AnEngineThatCannotBeReachedIsLeftOutAndTriedAgainWithoutEnd) {
+  for (const Code code : {Code::kTimedOut, Code::kUnavailable, Code::kPeerDead, Code::kExhausted}) {
+    UnreachableEngine sim;
+    const GroupId b = sim.GroupOf("b");
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_FALSE(sim.Armed(TimerKind::kRetry, b));
+      sim.Fail(code);
+      EXPECT_EQ(sim.planned(), 2U);
+    }
+    Duration last{};
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_TRUE(sim.Armed(TimerKind::kRetry, b));
+      EXPECT_FALSE(sim.Armed(TimerKind::kJoin, b)) << "join_timeout is for those who wait for others";
+      const Duration after = sim.timers.at({TimerKind::kRetry, b});
+      EXPECT_GE(after, last);
+      EXPECT_LE(after, 64 * sim.config.lease);
+      last = after;
+      sim.Settle();
+      EXPECT_EQ(sim.planned(), 1U) << "the others go on";
+      sim.Fire(TimerKind::kRetry, b);
+      sim.Fail(code);
+      EXPECT_EQ(sim.planned(), 2U);
+      EXPECT_TRUE(sim.Known(sim.b));
+    }
+    EXPECT_NE(sim.state.last_error.message().find("cannot reach engine b rank 0"), std::string::npos);
+    sim.Fire(TimerKind::kRetry, b);
+    sim.Settle();
+    sim.Do(Said{sim.t, wire::Prepared{.epoch = sim.state.plan.epoch}});
+    EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
+    EXPECT_EQ(sim.state.groups[b].failed_prepares, 0);
+  }
+}
+
+TEST(MachinePlan, AnEngineThatIsLeftOutBeginsAnewWhenItIsStartedAgain) {
+  UnreachableEngine sim;
+  for (int i = 0; i < 3; ++i) sim.Fail(Code::kTimedOut);
+  ASSERT_TRUE(sim.Armed(TimerKind::kRetry, sim.GroupOf("b")));
+  sim.Do(Gone{sim.b, {Code::kPeerDead, "its process has ended"}});
+  EXPECT_FALSE(sim.Armed(TimerKind::kRetry, sim.GroupOf("b")));
+  sim.JoinRank("b", 0, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.planned(), 2U);
 }
 
 TEST(MachinePlan, AWorkerThatNeverPreparesIsNamed) {

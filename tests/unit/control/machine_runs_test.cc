@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "unit/control/simulator.h"
+#include "wire/limits.h"
 
 // Runs: which publications belong together, and what is newer.
 namespace weightcast::control {
@@ -74,6 +75,43 @@ TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
   sim.KillAndNotice(t);
   sim.Join(FreshTrainer());
   EXPECT_EQ(sim.state.run.number, 4U);
+}
+
+TEST(MachineRuns, ARunAtTheEndOfTheNumbersIsRefused) {
+  Simulator sim;
+  wire::Hello trainer = FreshTrainer(1, 2);
+  trainer.run = {.number = UINT64_MAX, .origin = 5};
+  const SessionId first = sim.Join(trainer);
+  const SessionId served = sim.Join(ServesOf("a", {.run = UINT64_MAX, .number = 100, .origin = 5}));
+  wire::Hello fresh = RankHello("b", 0, 1);
+  fresh.newest = {.run = wire::kMaxRun + 1, .number = 1, .origin = 5};
+  const SessionId newest = sim.Join(fresh);
+  for (const SessionId session : {first, served, newest}) EXPECT_TRUE(sim.processes[session].refused);
+  EXPECT_EQ(sim.state.run.number, 0U);
+  EXPECT_EQ(sim.state.run_seen, 0U);
+
+  const SessionId t = sim.Join(FreshTrainer());
+  const SessionId rank = sim.JoinRank("a", 0, 1);
+  sim.Publish(t, 1);
+  sim.Settle();
+  EXPECT_EQ(sim.Served(rank), (Version{.run = 1, .number = 1}));
+  sim.processes[rank].outbox.push_back(
+      wire::Register{.shards = {}, .rules = {}, .version = {.run = UINT64_MAX, .number = 7, .origin = 5}});
+  sim.Settle();
+  EXPECT_TRUE(sim.processes[rank].refused);
+  EXPECT_EQ(sim.state.run.number, 1U);
+}
+
+TEST(MachineRuns, TheHighestRunOfAnotherControllerIsPassed) {
+  Simulator sim;
+  sim.Join(ServesOf("a", {.run = wire::kMaxRun, .number = 100, .origin = 5}));
+  const SessionId t = sim.Join(FreshTrainer());
+  EXPECT_EQ(sim.state.run.number, wire::kMaxRun + 1);
+  sim.KillAndNotice(t);
+  wire::Hello back = FreshTrainer();
+  back.run = sim.state.run;
+  back.incarnation = sim.processes[t].hello.incarnation;
+  EXPECT_FALSE(sim.processes[sim.Join(back)].refused) << "counted here";
 }
 
 TEST(MachineRuns, RunsInEveryOrderOfAttaching) {

@@ -35,7 +35,7 @@ PlanJob TwoToTwo() {
   PlanJob job;
   job.job = "default";
   job.model = "policy";
-  job.term = 5;
+  job.term = {.number = 5, .id = 7};
   job.epoch = 3;
   job.run.number = 2;
   for (uint32_t rank = 0; rank < 2; ++rank)
@@ -105,6 +105,49 @@ TEST(PlanJob, TheEngineThatDoesNotFitIsTheOneConcerned) {
   EXPECT_EQ(output.concerned, std::vector<SessionId>{4});
 }
 
+TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
+  PlanJob job = TwoToTwo();
+  const std::string rules = R"({"rules": [{"fuse": ["q", "k"], "to": "w"}]})";
+  for (PlanMember& trainer : job.sources)
+    trainer = Member(trainer.session, trainer.member.name, {Whole("q", {32, 4}), Whole("k", {32, 4})}, rules);
+  const PlanOutput planned = RunPlan(job);
+  ASSERT_TRUE(planned.status.ok()) << planned.status.ToString();
+  ASSERT_TRUE(planned.fused != nullptr);
+  EXPECT_EQ(*planned.fused, (plan::FusedTensors{{"w", 0}}));
+
+  const auto half = [](SessionId session, uint32_t rank) {
+    wire::ShardInfo shard = Whole("w", {64, 4});
+    shard.box = {.offset = {32 * rank, 0}, .size = {32, 4}};
+    return Member(session, {.role = wire::Role::kInference, .engine = "b", .rank = rank}, {shard});
+  };
+  job.engines[1] = {half(7, 0), half(8, 1)};
+  const PlanOutput refused = RunPlan(job);
+  EXPECT_THAT(refused.status.message(), HasSubstr("register on every rank its views of 'q', 'k'"));
+  EXPECT_EQ(refused.concerned, (std::vector<SessionId>{7, 8}));
+
+  // Engine a gives to b.
+  PlanJob refill = job;
+  refill.from_engines = true;
+  refill.sources = refill.engines[0];
+  refill.engines.erase(refill.engines.begin());
+  refill.fused = planned.fused;
+  EXPECT_THAT(RunPlan(refill).status.message(), HasSubstr("'w' is fused along dimension 0"));
+  refill.fused = nullptr;  // A controller that has planned no trainers yet.
+  EXPECT_THAT(RunPlan(refill).status.message(), HasSubstr("no engine holds as it is"));
+  refill.fused = std::make_shared<const plan::FusedTensors>();
+  EXPECT_TRUE(RunPlan(refill).status.ok());
+}
+
+TEST(PlanJob, APlanThatIsTooLargeIsNobodysFault) {
+  PlanJob job = TwoToTwo();
+  job.memory = 1;
+  const PlanOutput output = RunPlan(job);
+  EXPECT_EQ(output.status.code(), Code::kExhausted);
+  EXPECT_THAT(output.status.message(), HasSubstr("has 2 routes"));
+  EXPECT_TRUE(output.concerned.empty());
+  EXPECT_TRUE(output.handouts.empty());
+}
+
 TEST(PlanJob, ANewcomerThatDoesNotFitDoesNotEvictThoseThatServe) {
   PlanJob job = TwoToTwo();
   job.engines[0] = {
@@ -169,7 +212,7 @@ TEST_F(TableFolder, TablesGoThroughTheFolderWhole) {
   const auto messages = MessagesFor(output, 2);
   const auto& plan = std::get<wire::Plan>(messages[0]);
   EXPECT_TRUE(plan.table.empty());
-  EXPECT_EQ(plan.table_file, "default/policy/term-5/epoch-3/trainer-1.table");
+  EXPECT_EQ(plan.table_file, "default/policy/term-5-7/epoch-3/trainer-1.table");
   std::ifstream file(folder_ + "/" + plan.table_file);
   const std::string bytes((std::istreambuf_iterator<char>(file)), {});
   const auto table = plan::DecodeRankTable(bytes);
@@ -184,21 +227,38 @@ TEST_F(TableFolder, TablesGoThroughTheFolderWhole) {
   EXPECT_EQ(files, 4);
 }
 
-TEST_F(TableFolder, OldTablesGoAndStrangersStay) {
+TEST_F(TableFolder, OldTablesGoAndAllElseStays) {
   PlanJob job = TwoToTwo();
   job.tables = folder_;
-  for (const char* path :
-       {"default/policy/term-4/epoch-9", "default/policy/term-5/epoch-1", "default/policy/term-5/epoch-2",
-        "default/policy/term-6/epoch-1", "default/policy/notes", "other"})
-    std::filesystem::create_directories(folder_ + "/" + path);
+  const auto path = [&](const char* name) {
+    return std::filesystem::path(folder_) / "default/policy" / name;
+  };
+  for (const char* name : {"term-4-9/epoch-9", "term-4-8/epoch-1", "term-5-7/epoch-1", "term-5-7/epoch-2",
+                           "term-6-1/epoch-1", "notes"})
+    std::filesystem::create_directories(path(name));
+  const auto long_ago = std::filesystem::last_write_time(path("notes")) - std::chrono::hours(2);
+  for (const char* name : {"term-4-9/epoch-9", "term-4-9", "term-4-8", "notes"})
+    std::filesystem::last_write_time(path(name), long_ago);
   ASSERT_TRUE(RunPlan(job).status.ok());
-  const auto there = [&](const char* path) { return std::filesystem::exists(folder_ + "/" + path); };
-  EXPECT_FALSE(there("default/policy/term-4"));
-  EXPECT_FALSE(there("default/policy/term-5/epoch-1"));
-  EXPECT_TRUE(there("default/policy/term-5/epoch-2"));
-  EXPECT_TRUE(there("default/policy/term-6/epoch-1"));
-  EXPECT_TRUE(there("default/policy/notes"));
-  EXPECT_TRUE(there("other"));
+  const auto there = [&](const char* name) { return std::filesystem::exists(path(name)); };
+  EXPECT_FALSE(there("term-4-9"));
+  EXPECT_TRUE(there("term-4-8/epoch-1")) << "its controller may still run: it has written lately";
+  EXPECT_TRUE(there("term-6-1/epoch-1"));
+  EXPECT_FALSE(there("term-5-7/epoch-1"));
+  EXPECT_TRUE(there("term-5-7/epoch-2"));
+  EXPECT_TRUE(there("notes"));
+}
+
+TEST_F(TableFolder, TwoControllersOfOneNameKeepTheirTables) {
+  PlanJob one = TwoToTwo();
+  PlanJob other = TwoToTwo();
+  one.tables = other.tables = folder_;
+  other.term = {.number = 6, .id = 8};
+  other.epoch = 9;
+  const PlanOutput first = RunPlan(one);
+  ASSERT_TRUE(RunPlan(other).status.ok());
+  const auto plan = std::get<wire::Plan>(MessagesFor(first, 2)[0]);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/" + plan.table_file));
 }
 
 TEST_F(TableFolder, ABadFolderMeansByNetworkAndAWarning) {

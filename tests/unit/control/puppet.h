@@ -44,6 +44,7 @@ class Puppet {
     settings["controller"] = options_.address;
     settings["job"] = options_.job;
     ClientOptions client;
+    client.absence = absence_;
     client.settings = *Settings::From(settings);
     client.hello.model = "policy";
     client.hello.name = options_.name;
@@ -75,6 +76,7 @@ class Puppet {
   }
 
   ControlClient& client() { return *client_; }
+  [[nodiscard]] const Absence& absence() const { return *absence_; }
   /// In the run that the controller told last; false if it told none in time.
   bool Publish(int64_t number) {
     if (!WaitWelcomes(1)) return false;
@@ -179,6 +181,7 @@ class Puppet {
   void Hear(const wire::Lost& lost) { lost_.push_back(lost); }
 
   Options options_;
+  const std::shared_ptr<Absence> absence_ = std::make_shared<Absence>();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<ControlClient> client_;

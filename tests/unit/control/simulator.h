@@ -403,6 +403,7 @@ class Simulator {
                         [&](const Worker& worker) { return worker.group == group.id; }));
       EXPECT_EQ(members, group.members);
       EXPECT_EQ(group.join_timer, Armed(TimerKind::kJoin, group.id));
+      EXPECT_EQ(group.left_out, Armed(TimerKind::kRetry, group.id));
     }
     EXPECT_EQ(state.catch_up_timer, Armed(TimerKind::kCatchUp));
     EXPECT_EQ(state.fence_timer, Armed(TimerKind::kFence));

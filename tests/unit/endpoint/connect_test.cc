@@ -1,13 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
+#include <deque>
 #include <filesystem>
 #include <thread>
 
+#include "base/bytes.h"
 #include "base/socket.h"
+#include "endpoint/handshake.h"
 #include "unit/endpoint/party.h"
 
 namespace weightcast::endpoint {
@@ -231,15 +237,65 @@ TEST_F(ConnectTest, StrangersAtTheDoorDoNoHarm) {
   EXPECT_TRUE(a.Connect(b).ok());
 }
 
-TEST_F(ConnectTest, HalfOpenHandshakesAreGivenTimeHoweverManyCome) {
+/// Opens connections that say `words` and nothing more, until it is destroyed.
+class Flood {
+ public:
+  Flood(const SocketAddress& door, std::string words)
+      : thread_([this, door, words = std::move(words)] {
+          std::deque<UniqueFd> open;
+          while (!stop_) {
+            auto fd = weightcast::Connect(door, Soon());
+            if (!fd.ok()) continue;
+            (void)send(fd->get(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            open.push_back(std::move(fd).value());
+            if (open.size() > 400) open.pop_front();
+            ++opened_;
+          }
+        }) {
+    EXPECT_TRUE(Eventually([this] { return opened_ >= 600; }));
+  }
+  ~Flood() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<int> opened_{0};
+  std::thread thread_;
+};
+
+TEST_F(ConnectTest, AFloodOfHalfOpenHandshakesStopsNobody) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 1024;  // So that the place is full at once.
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  Party a;
   Party b({.rank = 1});
-  const SocketAddress door = *SocketAddress::Parse(b->Addresses()[0]);
-  std::vector<UniqueFd> strangers;
+  Hello hello{.port = 1, .identity = a->self(), .boot_id = "", .chunk = 4096, .lease = FromSeconds(1)};
+  hello.identity.incarnation = 99;
+  ByteWriter framed;
+  const std::string payload = EncodeHello(hello);
+  framed.Put(static_cast<uint32_t>(payload.size()));
+  framed.Put(static_cast<uint8_t>(MessageType::kHello));
+  framed.PutRaw(payload);
+  const std::string whole = framed.Take();
+  ::testing::internal::CaptureStderr();
   const TimePoint begin = Clock::now();
-  for (int i = 0; i < 300; ++i) strangers.push_back(std::move(weightcast::Connect(door, Soon())).value());
-  char byte = 0;
-  EXPECT_FALSE(ReceiveAll(strangers[0].get(), &byte, 1, Soon()).ok());
-  EXPECT_GE(Clock::now() - begin, FromSeconds(1)) << "the oldest goes, but not at once";
+  for (const std::string& words : {std::string(), std::string(1, 'x'), whole}) {
+    const Flood flood(*SocketAddress::Parse(b->Addresses()[0]), words);
+    for (int i = 0; i < 5; ++i) {
+      Party more({.rank = 2});
+      const auto connection = more.Connect(b);
+      EXPECT_TRUE(connection.ok()) << words.size() << ": " << connection.status().ToString();
+    }
+  }
+  const double took = Seconds(Clock::now() - begin);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_LE(static_cast<double>(std::count(log.begin(), log.end(), '\n')), 2 + took) << log;
+  EXPECT_TRUE(a.Connect(b).ok());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST_F(ConnectTest, APeerThatHangsUpInTheHandshakeIsDialledAgain) {
@@ -454,6 +510,28 @@ TEST_F(ConnectTest, AThousandConnectionsLeakNothing) {
   }
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= before; })) << OpenDescriptors() << " " << before;
   EXPECT_EQ(a.fast().links() + b.fast().links() + a.slow().links() + b.slow().links(), 0U);
+}
+
+TEST_F(ConnectTest, AForkedChildKeepsNoPort) {
+  Party b;
+  const SocketAddress door = *SocketAddress::Parse(b->Addresses()[0]);
+  std::array<int, 2> end{};
+  ASSERT_EQ(pipe(end.data()), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    close(end[1]);
+    char byte = 0;
+    _exit(static_cast<int>(read(end[0], &byte, 1)));
+  }
+  b.Destroy();
+  EXPECT_EQ(weightcast::Connect(door, Soon()).status().code(), Code::kUnavailable);
+  EXPECT_TRUE(Listen(door, {}).ok()) << "while the child lives";
+  close(end[1]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  close(end[0]);
 }
 
 TEST_F(ConnectTest, AForkedChildIsToldSo) {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "memory/available.h"
+#include "base/available.h"
 #include "memory/shared.h"
 #include "weightcast/memory.h"
 

@@ -4,6 +4,9 @@
 
 #include <numeric>
 
+#include "plan/planner.h"
+#include "plan/verify.h"
+
 namespace weightcast::plan {
 namespace {
 
@@ -51,8 +54,8 @@ TEST(ModelsTest, TpCutsColumnsAndRowsAndReplicatesTheRest) {
   const auto size = [](const Layout& layout, const char* name) {
     return layout.BoxOf(*layout.Find(name), 1)->size;
   };
-  EXPECT_EQ(size(*gpt2, "h.0.attn.c_attn.weight"), (Shape{768, 1152}));
-  EXPECT_EQ(size(*gpt2, "h.0.attn.c_attn.bias"), (Shape{1152}));
+  EXPECT_EQ(size(*gpt2, "h.0.attn.c_attn.weight"), (Shape{768, 2304}));  // Half of it is not half of each.
+  EXPECT_EQ(size(*gpt2, "h.0.attn.c_attn.bias"), (Shape{2304}));
   EXPECT_EQ(size(*gpt2, "h.0.mlp.c_proj.weight"), (Shape{1536, 768}));
   EXPECT_EQ(size(*gpt2, "h.0.mlp.c_proj.bias"), (Shape{768}));
   EXPECT_EQ(size(*gpt2, "wte.weight"), (Shape{50257, 768}));  // An odd vocabulary is not cut.
@@ -68,6 +71,20 @@ TEST(ModelsTest, TpCutsColumnsAndRowsAndReplicatesTheRest) {
   EXPECT_FALSE(TpLayout(Gpt2(DType::kBF16), 2, 0).ok());
   EXPECT_FALSE(TpLayout(Gpt2(DType::kBF16), 0, 1).ok());
   EXPECT_FALSE(DdpLayout(Gpt2(DType::kBF16), 0).ok());
+}
+
+TEST(ModelsTest, AnUnfusedModelHasViewsOfEachPartAndRulesThatFillThem) {
+  const UnfusedModel model = Unfuse(Gpt2(DType::kBF16));
+  EXPECT_EQ(model.tensors.size(), 148U + 4 * 12);
+  EXPECT_EQ(Parameters(model.tensors), 124'439'808);
+  const Layout engine = *TpLayout(model.tensors, 3);
+  EXPECT_EQ(engine.BoxOf(*engine.Find("h.7.attn.c_attn_k.weight"), 1), (Box{{0, 256}, {768, 256}}));
+  EXPECT_EQ(engine.BoxOf(*engine.Find("h.7.attn.c_attn_k.bias"), 1), (Box{{256}, {256}}));
+  const Layout trainers = *FsdpLayout(Gpt2(DType::kBF16), 8);
+  const PlanRequest request{trainers, engine, model.rules, Strategy::kBalanced};
+  const auto plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_TRUE(Verify(request, plan->table).ok());
 }
 
 }  // namespace

@@ -41,11 +41,18 @@ struct Case {
   }
 };
 
-/// Cuts a box into at most `count` boxes at random places.
-inline void CutAtRandom(const Pick& pick, Box box, int64_t count, std::vector<Box>& out) {
+/// Tensors that stay whole along a dimension.
+using Uncut = std::map<std::string, int>;
+inline int UncutDim(const Uncut& uncut, const TensorInfo& tensor) {
+  const auto at = uncut.find(tensor.name);
+  return at == uncut.end() ? -1 : at->second;
+}
+
+/// Cuts a box into at most `count` boxes at random places, but not along `uncut`.
+inline void CutAtRandom(const Pick& pick, Box box, int64_t count, std::vector<Box>& out, int uncut = -1) {
   std::vector<size_t> dims;
   for (size_t d = 0; d < box.size.size(); ++d) {
-    if (box.size[d] > 1) dims.push_back(d);
+    if (box.size[d] > 1 && static_cast<int>(d) != uncut) dims.push_back(d);
   }
   if (count < 2 || dims.empty()) {
     out.push_back(box);
@@ -57,14 +64,15 @@ inline void CutAtRandom(const Pick& pick, Box box, int64_t count, std::vector<Bo
   box.size[dim] = at;
   rest.offset[dim] += at;
   rest.size[dim] -= at;
-  CutAtRandom(pick, box, count / 2, out);
-  CutAtRandom(pick, rest, count - count / 2, out);
+  CutAtRandom(pick, box, count / 2, out, uncut);
+  CutAtRandom(pick, rest, count - count / 2, out, uncut);
 }
 
 /// Which rank holds which box of a tensor, all of it, some of it more than once.
-inline std::vector<std::pair<int, Box>> RandomBoxes(const Pick& pick, const TensorInfo& tensor, int ranks) {
+inline std::vector<std::pair<int, Box>> RandomBoxes(const Pick& pick, const TensorInfo& tensor, int ranks,
+                                                    int uncut) {
   std::vector<Box> boxes;
-  CutAtRandom(pick, WholeOf(tensor.shape), pick(1, ranks), boxes);
+  CutAtRandom(pick, WholeOf(tensor.shape), pick(1, ranks), boxes, uncut);
   std::vector<std::pair<int, Box>> out;
   const auto first = static_cast<size_t>(pick(0, ranks - 1));
   for (size_t i = 0; i < static_cast<size_t>(ranks); ++i) {
@@ -78,13 +86,14 @@ inline std::vector<std::pair<int, Box>> RandomBoxes(const Pick& pick, const Tens
   return out;
 }
 
-inline Pattern RandomPattern(const Pick& pick, const TensorInfo& tensor, int ranks) {
+inline Pattern RandomPattern(const Pick& pick, const TensorInfo& tensor, int ranks, int uncut) {
   const int dims = static_cast<int>(tensor.shape.size());
   Pattern pattern;
   int stride = 1;
   for (int64_t m = pick(0, 2); m > 0; --m) {
     const int size = static_cast<int>(pick(1, std::max(1, ranks / stride)));
-    pattern.mesh.push_back({size, stride, static_cast<int>(pick(kReplicate, dims - 1))});
+    const int dim = static_cast<int>(pick(kReplicate, dims - 1));
+    pattern.mesh.push_back({size, stride, dim == uncut ? kReplicate : dim});
     stride *= size;
   }
   if (pick(0, 1) == 1) std::reverse(pattern.mesh.begin(), pattern.mesh.end());
@@ -102,16 +111,17 @@ inline void Must(const Status& status) {
 }
 
 /// A layout of these tensors over some ranks: patterns, uneven ones, irregular boxes, replicas.
-inline Layout RandomLayout(const Pick& pick, const std::vector<TensorInfo>& tensors, int max_ranks) {
+inline Layout RandomLayout(const Pick& pick, const std::vector<TensorInfo>& tensors, int max_ranks,
+                           const Uncut& uncut = {}) {
   const int ranks = static_cast<int>(pick(1, max_ranks));
   LayoutBuilder builder(ranks);
   std::vector<std::vector<Holding>> holdings(static_cast<size_t>(ranks));
   for (const TensorInfo& tensor : tensors) {
     if (pick(0, 1) == 1) {
-      Must(builder.AddPattern(tensor, RandomPattern(pick, tensor, ranks)));
+      Must(builder.AddPattern(tensor, RandomPattern(pick, tensor, ranks, UncutDim(uncut, tensor))));
       continue;
     }
-    for (const auto& [rank, box] : RandomBoxes(pick, tensor, ranks))
+    for (const auto& [rank, box] : RandomBoxes(pick, tensor, ranks, UncutDim(uncut, tensor)))
       holdings[static_cast<size_t>(rank)].push_back({tensor, box});
   }
   for (int rank = 0; rank < ranks; ++rank) Must(builder.AddRank(rank, holdings[static_cast<size_t>(rank)]));
@@ -127,7 +137,8 @@ class CaseMaker {
     for (int64_t units = pick_(1, 4); units > 0; --units) AddUnit(std::to_string(units));
     out_.trainers = RandomLayout(pick_, sources_, 6);
     std::vector<Layout> engines;
-    for (int64_t e = pick_(1, 3); e > 0; --e) engines.push_back(RandomLayout(pick_, destinations_, 4));
+    for (int64_t e = pick_(1, 3); e > 0; --e)
+      engines.push_back(RandomLayout(pick_, destinations_, 4, uncut_));
     out_.inference = Must(JoinEngines(engines));
     return std::move(out_);
   }
@@ -214,6 +225,7 @@ class CaseMaker {
     for (std::string& name : names) name.replace(name.find("{*}"), 3, id);
     if (fuse) {
       out_.rules.rules.emplace_back(Fuse{names, whole.name, dim});
+      uncut_[whole.name] = dim;
       out_.origins[whole.name] = origins;
       sources_.insert(sources_.end(), parts.begin(), parts.end());
       destinations_.push_back(whole);
@@ -228,6 +240,7 @@ class CaseMaker {
   Case out_;
   std::vector<TensorInfo> sources_;
   std::vector<TensorInfo> destinations_;
+  Uncut uncut_;  ///< Fused ones.
 };
 
 inline Case RandomCase(const Pick& pick) { return CaseMaker(pick).Make(); }

@@ -127,6 +127,32 @@ TEST(PlannerTest, RefusesTrainersThatHoldAnElementInTwoWays) {
               HasSubstr("exactly once"));
 }
 
+TEST(PlannerTest, TooLargeForTheMemoryIsRefusedWithItsNumbers) {
+  const auto model = Qwen2_5_0_5B(DType::kBF16);
+  const Layout trainers = *FsdpLayout(model, 4);
+  const Layout inference = *TpLayout(model, 2, 3);
+  const int64_t routes = MustPlan(trainers, inference).report.routes;
+  const auto plan = [&](uint64_t memory) {
+    return MakePlan({trainers, inference, kNoRules, Strategy::kBalanced, memory}).status();
+  };
+  EXPECT_TRUE(plan(static_cast<uint64_t>(routes) * 1000).ok());
+  for (const uint64_t memory : {uint64_t{0}, uint64_t{1000}, static_cast<uint64_t>(routes) * 100}) {
+    EXPECT_EQ(plan(memory).code(), Code::kExhausted);
+    // All are counted, wherever it was found out.
+    EXPECT_THAT(plan(memory).message(), HasSubstr(std::to_string(routes) + " routes"));
+    EXPECT_THAT(plan(memory).message(), HasSubstr("from 4 ranks to 6"));
+    EXPECT_THAT(plan(memory).message(), HasSubstr("plan_memory"));
+  }
+}
+
+TEST(PlannerTest, MoreRoutesThanTheTableOfOneRankHoldsAreRefused) {
+  std::vector<TensorInfo> tensors;
+  for (int i = 0; i < 2100; ++i) tensors.push_back({"t" + std::to_string(i), DType::kU8, {1}});
+  const Status status = MakePlan({*DdpLayout(tensors, 1), *DdpLayout(tensors, 2000), kNoRules}).status();
+  EXPECT_EQ(status.code(), Code::kExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("source 0 has 4200000; its table holds at most 4194304"));
+}
+
 TEST(PlannerTest, NothingToSendIsAPlanToo) {
   const std::vector<TensorInfo> tensors{{"w", DType::kU8, {0, 4}}};
   const Plan plan = MustPlan(*DdpLayout(tensors, 2), *DdpLayout(tensors, 2));

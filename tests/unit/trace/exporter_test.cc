@@ -74,6 +74,17 @@ TEST(Exporter, AnswersWhatPrometheusAsks) {
   EXPECT_THAT(Ask(address, "GET /metrics HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200")) << "and it lives on";
 }
 
+TEST(Exporter, AnswersBesideManyWhoSayNothing) {
+  const auto exporter = Exporter::For(kAnywhere);
+  ASSERT_TRUE(exporter.ok()) << exporter.status().ToString();
+  const std::string address = (*exporter)->address();
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(*Connect(*SocketAddress::Parse(address), Soon()));
+  const TimePoint begin = Clock::now();
+  EXPECT_THAT(Ask(address, "GET /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200"));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1)) << "one after another they took two seconds each";
+}
+
 TEST(Exporter, IsSharedWithinTheProcess) {
   const auto one = Exporter::For(kAnywhere);
   const auto other = Exporter::For(kAnywhere);

@@ -213,7 +213,12 @@ TEST(Codec, RefusesWhatIsBeyondTheLimits) {
   ExpectRefused(map, "does not hold");
   ExpectRefused(Ready{.update = kUpdate, .bytes = 1, .seconds = -1}, "not a length of time");
   ExpectRefused(Ready{.update = kUpdate, .bytes = 1, .seconds = std::nan("")}, "not a length of time");
-  ExpectRefused(Published{.number = -1}, "negative");
+  ExpectRefused(Published{.number = -1}, "not between 0 and");
+  ExpectRefused(Published{.number = INT64_MAX}, "not between 0 and");
+  ExpectRefused(Serving{.update = kUpdate, .version = {.run = 1, .number = INT64_MAX}}, "is above");
+  ExpectRefused(Committed{.update = {.term = {.number = UINT64_MAX, .id = 1}}}, "is no time");
+  const ControllerMessage welcome = Welcome{.term = {.number = kMaxTerm + 1, .id = 1}};
+  EXPECT_THAT(DecodeControllerMessage(Encode(welcome)).status().message(), HasSubstr("is no time"));
   ExpectRefused(Failed{.update = kUpdate, .destination = -2, .reason = kReason}, "no number of a rank");
   ExpectRefused(Failed{.update = kUpdate, .destination = -1, .reason = {}}, "is 'ok'");
 }

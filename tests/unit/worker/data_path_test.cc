@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <optional>
 
@@ -32,6 +33,29 @@ std::unique_ptr<Endpoint> MakeEndpoint(const Settings& settings, std::string rol
   EXPECT_TRUE(endpoint.ok()) << endpoint.status().ToString();
   return std::move(*endpoint);
 }
+
+/// Gives the bytes of memory, as files would; `changed` is what the check at the end says.
+class MemoryReader final : public ShardReader {
+ public:
+  MemoryReader(std::vector<Shard> shards, Status changed)
+      : shards_(std::move(shards)), changed_(std::move(changed)) {}
+  Status Read(size_t shard, uint64_t offset, std::span<std::byte> out) override {
+    EXPECT_EQ(checks, 0) << "read after the check";
+    std::memcpy(out.data(), shards_[shard].data + offset, out.size());
+    read += out.size();
+    return Status::Ok();
+  }
+  Status Check() override {
+    ++checks;
+    return changed_;
+  }
+  std::atomic<uint64_t> read{0};
+  std::atomic<int> checks{0};
+
+ private:
+  const std::vector<Shard> shards_;
+  const Status changed_;
+};
 
 /// Some trainers and the ranks of one engine, planned and connected.
 class DataPath : public testing::Test {
@@ -86,7 +110,10 @@ class DataPath : public testing::Test {
 
   void Connect(TrainerSide& side, const std::string& table, const std::vector<Shard>& shards) {
     auto plan = std::make_shared<SendPlan>();
-    auto memory = RegisterSources(*side.endpoint, shards, "");
+    auto listed = shards;
+    for (Shard& shard : listed)
+      if (reader_ != nullptr) shard.data = nullptr;
+    auto memory = RegisterSources(*side.endpoint, listed, "", reader_);
     ASSERT_TRUE(memory.ok()) << memory.status().ToString();
     plan->memory = *memory;
     auto decoded = plan::DecodeRankTable(table);
@@ -106,7 +133,7 @@ class DataPath : public testing::Test {
       plan->targets.push_back({static_cast<uint32_t>(peer), "inference", *connection, imported});
     }
     side.plan = plan;
-    side.sender = std::make_unique<Sender>(
+    auto sender = Sender::Create(
         *side.endpoint, settings_,
         // One thread calls these, for one destination after the other.
         Sender::Callbacks{.on_ended =
@@ -118,6 +145,8 @@ class DataPath : public testing::Test {
                               [&side, left = plan->targets.size()](const SendFenced&) mutable {
                                 if (--left == 0) side.fenced.Set();
                               }});
+    ASSERT_TRUE(sender.ok()) << sender.status().ToString();
+    side.sender = std::move(*sender);
   }
 
   void PlanSink(InferenceSide& side, const std::string& table) {
@@ -171,6 +200,7 @@ class DataPath : public testing::Test {
   }
 
   Settings settings_;
+  std::shared_ptr<MemoryReader> reader_;
   const wire::UpdateId update_{.term = {1, 1}, .epoch = 1, .sequence = 1, .attempt = 0};
   std::vector<std::unique_ptr<InferenceSide>> inference_;
   std::vector<std::unique_ptr<TrainerSide>> trainers_;
@@ -228,6 +258,46 @@ TEST_F(DataPath, SendsWhatIsNotContiguous) {
   ASSERT_FALSE(HasFatalFailure());
   Run();
   EXPECT_EQ(sink.Wrong(9), 0);
+}
+
+TEST_F(DataPath, SendsWhatAReaderGivesAndChecksItOnce) {
+  for (const DType landing : {DType::kF32, DType::kBF16}) {
+    for (const auto mode : {LandingMode::kInPlace, LandingMode::kShadow}) {
+      trainers_.clear();
+      inference_.clear();
+      // Long rows, and thin columns of them.
+      const std::vector<TensorInfo> model = {{"w", DType::kF32, {2048, 3000}}, {"v", DType::kF32, {33}}};
+      const std::vector<TensorInfo> landed = {{"w", landing, {2048, 3000}}, {"v", landing, {33}}};
+      const Cut cut = mode == LandingMode::kShadow ? Cut::kWhole : Cut::kColumns;
+      Weights trainer(model, Cut::kWhole, 0, 1);
+      Weights sink(landed, cut, 0, 1);
+      trainer.Fill(2);
+      reader_ = std::make_shared<MemoryReader>(trainer.shards(), Status::Ok());
+      Build({trainer.shards()}, {sink.shards()}, mode);
+      ASSERT_FALSE(HasFatalFailure());
+      Run();
+      inference_[0]->memory->CopyToLive();
+      EXPECT_EQ(sink.Wrong(2), 0);
+      EXPECT_EQ(reader_->checks, 1);
+    }
+  }
+}
+
+TEST_F(DataPath, WhatWasReadOfAFileThatHasChangedIsNeverComplete) {
+  const std::vector<TensorInfo> model = {{"w", DType::kU64, {4 << 20}}};
+  Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
+  reader_ = std::make_shared<MemoryReader>(trainer.shards(), Status(Code::kCorrupt, "m was changed"));
+  Build({trainer.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  Open(*inference_[0]);
+  Send(0);
+  ASSERT_TRUE(trainers_[0]->ended.Wait());
+  EXPECT_EQ(trainers_[0]->outcome->status, Status(Code::kCorrupt, "m was changed"));
+  EXPECT_FALSE(trainers_[0]->outcome->road) << "no other road helps";
+  ASSERT_TRUE(trainers_[0]->fenced.Wait());
+  EXPECT_EQ(reader_->read, 32U << 20) << "all was read before the check";
+  Fence(*inference_[0]);
+  EXPECT_TRUE(inference_[0]->grants->Missing(trainers_[0]->endpoint->self().incarnation) != nullptr);
 }
 
 TEST_F(DataPath, ChecksumsTellWhatArrivedChanged) {

@@ -110,21 +110,6 @@ TEST(InferenceMachine, AbortOfAnInPlaceUpdateLosesTheVersionUnlessNothingWasGran
   EXPECT_EQ(rank.state.state, EngineState::kServing);
 }
 
-/// In place, serving version 3, with grants out for the next.
-void GrantAfterServing(Rank& rank) {
-  rank.Do(BeginCalled{});
-  rank.Fill(1, 3);
-  rank.Do(wire::Commit{Update(1)});
-  rank.Do(ReceiveCalled{});
-  rank.Do(FinishCalled{});
-  rank.Do(wire::Serve{Update(1)});
-  rank.Do(WaitCalled{});
-  rank.Do(wire::GrantRequest{Update(2), Number(4)});
-  rank.Do(GrantsOpened{Update(2), {{.source = 0, .slot = 1, .id = 9}}});
-  ASSERT_TRUE(rank.Sent<wire::Granted>());
-  EXPECT_EQ(rank.state.served, Version{}) << "it cannot know that nobody writes";
-}
-
 TEST(InferenceMachine, AbortBeforeASourceWasToldOfTheGrantKeepsTheVersion) {
   Rank rank(Landing::kInPlace);
   GrantAfterServing(rank);
@@ -300,13 +285,6 @@ TEST(InferenceMachine, ALossThatEndsAnUpdateBetweenTwoWaitsIsToldToTheNext) {
     rank.Do(WaitCalled{});
     EXPECT_FALSE(rank.Action<AnswerCall>()) << "once is enough";
   }
-}
-
-/// The engine has paused, and its sources have grants.
-void GrantInPhases(Rank& rank) {
-  rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
-  rank.Do(GrantsOpened{Update(1), {}});
 }
 
 TEST(InferenceMachine, AbortAfterTheErrorOfReceiveIsAnsweredOnceNobodyWrites) {

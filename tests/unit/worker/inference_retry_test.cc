@@ -206,5 +206,77 @@ TEST(InferenceRetry, ASourceThatIsGoneBeforeTheGrantCostsNothing) {
   }
 }
 
+/// Serves version 3, and the writer of an aborted update 2 holds its spare buffer.
+Rank HeldShadow() {
+  Rank rank(Landing::kShadow);
+  rank.Fill(1, 3);
+  rank.Do(wire::Commit{Update(1)});
+  rank.Do(WaitCalled{});
+  rank.Do(Copied{Update(1)});
+  rank.Do(wire::Serve{Update(1)});
+  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  rank.Do(GrantsOpened{Update(2), {}});
+  rank.Do(BeginCalled{});
+  rank.Do(ReceiveCalled{});
+  rank.Do(wire::Abort{Update(2), kDead});
+  return rank;
+}
+
+TEST(InferenceAside, ASpareBufferThatIsHeldIsSetAsideForAnother) {
+  Rank rank = HeldShadow();
+  EXPECT_EQ(rank.Answer(), kDead);
+  rank.Do(AbortCalled{});
+  EXPECT_TRUE(rank.Answer().ok()) << "nobody can touch the live tensors: the engine goes on at once";
+  EXPECT_EQ(rank.state.served, Number(3));
+  rank.Do(SpareSetAside{Update(1)});
+  EXPECT_TRUE(rank.actions.empty()) << "of another update";
+  rank.Do(SpareSetAside{Update(2)});
+  EXPECT_TRUE(rank.Action<SendRegistration>()) << "the plan names the old buffer";
+  ASSERT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_EQ(rank.Sent<wire::Aborted>()->landed, Version{}) << "nothing has landed in the new one";
+  EXPECT_EQ(rank.state.served, Number(3));
+  EXPECT_EQ(rank.state.state, wire::EngineState::kServing);
+  rank.Do(wire::GrantRequest{Update(3), Number(4)});
+  EXPECT_TRUE(rank.actions.empty()) << "it was sent before the registration came there";
+  rank.Do(GrantsFenced{Update(2)});
+  EXPECT_TRUE(rank.actions.empty()) << "the fence of the old buffer is the runtime's affair";
+  rank.Do(PlanArrived{2});
+  rank.Do(PlanReady{2});
+  rank.Do(wire::GrantRequest{Update(4, 2), Number(4)});
+  EXPECT_TRUE(rank.Action<OpenGrants>());
+}
+
+TEST(InferenceAside, ABufferThatWasFencedOrIsWaitedForIsNotSetAside) {
+  Rank fenced = HeldShadow();
+  fenced.Do(GrantsFenced{Update(2)});
+  fenced.Do(SpareSetAside{Update(2)});
+  EXPECT_TRUE(fenced.actions.empty());
+  EXPECT_TRUE(fenced.state.prepared);
+
+  Rank in_place(Landing::kInPlace);
+  in_place.Do(BeginCalled{});
+  in_place.Do(wire::GrantRequest{Update(1), Number(3)});
+  in_place.Do(GrantsOpened{Update(1), {}});
+  in_place.Do(wire::Abort{Update(1), kDead});
+  in_place.Do(SpareSetAside{Update(1)});
+  EXPECT_TRUE(in_place.actions.empty()) << "there is no other memory";
+  EXPECT_EQ(in_place.state.step, Step::kAborting);
+}
+
+TEST(InferenceAside, ASourceThatWasLostIsStillDecidedUponAfterItsBufferWasSetAside) {
+  Rank rank(Landing::kShadow);
+  rank.Do(WaitCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+  rank.Do(SourceLost{Update(1), kDead, 0});
+  rank.Do(SpareSetAside{Update(1)});
+  EXPECT_TRUE(rank.Action<SendRegistration>());
+  EXPECT_FALSE(rank.Action<AnswerCall>()) << "the controller has not said whether there is another source";
+  EXPECT_FALSE(rank.Sent<wire::Aborted>());
+  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = true});
+  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_EQ(rank.Answer(), kDead);
+}
+
 }  // namespace
 }  // namespace weightcast::worker

@@ -111,6 +111,17 @@ TEST(InferenceSuspendShadow, AnUpdateUnderWayIsFencedFirst) {
   EXPECT_EQ(rank.state.step, Step::kNone);
 }
 
+TEST(InferenceSuspendShadow, ABufferThatIsHeldDoesNotKeepTheEngineAwake) {
+  Rank rank = Serving(Landing::kShadow);
+  rank.Do(wire::GrantRequest{Update(2), Number(2)});
+  rank.Do(GrantsOpened{Update(2), {}});
+  rank.Do(SuspendCalled{});
+  rank.Do(SpareSetAside{Update(2)});
+  EXPECT_FALSE(rank.Action<SendRegistration>()) << "nothing is registered while it sleeps";
+  EXPECT_TRUE(rank.Sent<wire::Suspended>());
+  EXPECT_TRUE(rank.Answer().ok());
+}
+
 TEST(InferenceSuspendShadow, WhatHasWhollyComeIsGivenUpToo) {
   Rank rank = Serving(Landing::kShadow);
   rank.Fill(2, 2);

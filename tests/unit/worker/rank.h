@@ -56,4 +56,26 @@ struct Rank {
   }
 };
 
+/// The engine has paused, and its sources have grants.
+inline void GrantInPhases(Rank& rank) {
+  rank.Do(BeginCalled{});
+  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(GrantsOpened{Update(1), {}});
+}
+
+/// In place, serving version 3, with grants out for the next.
+inline void GrantAfterServing(Rank& rank) {
+  rank.Do(BeginCalled{});
+  rank.Fill(1, 3);
+  rank.Do(wire::Commit{Update(1)});
+  rank.Do(ReceiveCalled{});
+  rank.Do(FinishCalled{});
+  rank.Do(wire::Serve{Update(1)});
+  rank.Do(WaitCalled{});
+  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  rank.Do(GrantsOpened{Update(2), {{.source = 0, .slot = 1, .id = 9}}});
+  ASSERT_TRUE(rank.Sent<wire::Granted>());
+  EXPECT_EQ(rank.state.served, Version{}) << "it cannot know that nobody writes";
+}
+
 }  // namespace weightcast::worker

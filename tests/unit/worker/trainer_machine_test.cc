@@ -272,6 +272,33 @@ TEST(TrainerMachine, SessionEndEndsAllUpdates) {
   EXPECT_EQ(trainer.Action<AnswerTrainer>()->status, end);
 }
 
+TEST(TrainerMachine, WhoWaitsInVainForAControllerEndsTheUpdateHere) {
+  const Status away(Code::kUnavailable, "no controller for 10 s");
+  Trainer trainer;
+  trainer.Do(PublishCalled{.number = 3});
+  trainer.Do(StartOf(1, 3, 0));
+  trainer.Do(NoController{3, away});
+  EXPECT_EQ(trainer.Action<FinishUpdate>()->status, away);
+  EXPECT_TRUE(trainer.Action<StopSending>());
+  EXPECT_TRUE(trainer.Sent<wire::Cancel>()) << "if it is the same controller after all";
+  EXPECT_FALSE(trainer.Action<FreeSources>()) << "somebody still reads them";
+  trainer.Do(SendFenced{Update(1), 0});
+  EXPECT_EQ(trainer.Action<FreeSources>()->status, away);
+  trainer.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
+  EXPECT_FALSE(trainer.Sent<wire::Published>()) << "its bytes may have changed";
+  trainer.Do(PublishCalled{.number = 4});
+  EXPECT_TRUE(trainer.Action<AnswerTrainer>()->status.ok());
+  EXPECT_EQ(trainer.Sent<wire::Published>()->number, 4);
+
+  Trainer held;
+  held.Do(PublishCalled{.number = 3, .hold = true});
+  held.Do(NoController{3, away});
+  EXPECT_EQ(held.Action<FinishUpdate>()->status, away);
+  EXPECT_FALSE(held.Sent<wire::Cancel>());
+  held.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
+  EXPECT_EQ(held.Sent<wire::Published>()->number, 3) << "its bytes are what they were";
+}
+
 TEST(TrainerMachine, RegisterWaitsForTheSources) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
@@ -290,7 +317,7 @@ class RandomTrainer {
     Feed(TrainerRegisterCalled{});
   }
   void Step() {
-    switch (Pick(14)) {
+    switch (Pick(15)) {
       case 0:
         return Feed(TrainerPlanArrived{.epoch = ++epoch_, .run = {.number = 1}});
       case 1:
@@ -323,6 +350,8 @@ class RandomTrainer {
         return Feed(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
       case 11:
         return Feed(CancelCalled{number_});
+      case 12:
+        return Feed(NoController{number_ - Pick(2), kDead});
       default:
         return Fence();
     }

@@ -1,4 +1,7 @@
-#include "memory/available.h"
+#include "base/available.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -79,8 +82,21 @@ uint64_t GroupAvailable() {
   return left;
 }
 
+/// What is left of `ulimit -v`.
+uint64_t AddressesAvailable() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnknown;
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  if (!(statm >> pages)) return kUnknown;
+  const uint64_t used = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  return limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, used);
+}
+
 }  // namespace
 
-uint64_t AvailableMemory() { return std::min(HostAvailable(), GroupAvailable()); }
+uint64_t AvailableMemory() { return std::min({HostAvailable(), GroupAvailable(), AddressesAvailable()}); }
+
+uint64_t MemoryToUse(uint64_t wanted) { return wanted > 0 ? wanted : AvailableMemory() / 2; }
 
 }  // namespace weightcast

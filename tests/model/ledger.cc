@@ -1,0 +1,199 @@
+#include <algorithm>
+
+#include "base/strings.h"
+#include "tests/model/model.h"
+#include "wire/codec.h"
+
+// What the controller has heard and told, and what may therefore be told: its machine's own belief is not
+// asked.
+namespace weightcast::model {
+
+// --- What it hears ----------------------------------------------------------------------------------------
+
+/// Before the controller does something about it.
+void Model::Hear(World& world, int slot, uint32_t id) {
+  const Message& message = machines_.message(id);
+  const auto& value = std::get<wire::WorkerMessage>(message.value);
+  Ledger& ledger = world.processes[slot].ledger;
+  if (const auto* published = std::get_if<wire::Published>(&value)) {
+    ledger.published = static_cast<uint8_t>(published->number);
+    ledger.waits = 1;
+  }
+  if (IsTrainer(slot)) return;
+  if (const auto* registered = std::get_if<wire::Register>(&value))
+    ledger.serves = CodeOf(registered->version);
+  if (const auto* serving = std::get_if<wire::Serving>(&value)) ledger.serves = CodeOf(serving->version);
+  if (const auto* aborted = std::get_if<wire::Aborted>(&value)) HearAborted(ledger, slot, *aborted);
+  if (message.update == 0 || message.update != ledger.update || ledger.standing != Standing::kIn) return;
+  const auto reaches = [&](Heard heard) { ledger.heard = std::max(ledger.heard, heard); };
+  if (std::holds_alternative<wire::Granted>(value)) reaches(Heard::kGranted);
+  if (std::holds_alternative<wire::Ready>(value)) reaches(Heard::kReady);
+  if (!std::holds_alternative<wire::Committed>(value)) return;
+  if (ledger.heard < Heard::kTold)
+    Fail("two steps", StrCat(wire::ToString(NameOf(slot)), " has switched before it was told Commit"));
+  reaches(Heard::kCommitted);
+}
+
+/// "loss": no engine loses its version before a source was told to start.
+void Model::HearAborted(Ledger& ledger, int slot, const wire::Aborted& aborted) {
+  const uint16_t update = machines_.Add(aborted.update);
+  for (uint16_t& owed : ledger.owed)
+    if (owed == update) owed = 0;
+  if (update != ledger.update) return;
+  if (aborted.lost && ledger.serves != kNothing && ledger.started == 0)
+    Fail("loss", StrCat(wire::ToString(NameOf(slot)), " has lost ", model::NameOf(ledger.serves),
+                        ", but no source was told of its grants"));
+  if (aborted.lost) ledger.serves = kNothing;
+  // Its user may have given the update up.
+  if (ledger.standing == Standing::kIn) ledger.standing = Standing::kApart;
+}
+
+// --- What it tells ----------------------------------------------------------------------------------------
+
+void Model::Tell(World& world, int slot, uint32_t id) {
+  const auto& value = std::get<wire::ControllerMessage>(machines_.message(id).value);
+  Ledger& ledger = world.processes[slot].ledger;
+  if (const auto* start = std::get_if<wire::Start>(&value)) TellStart(world, slot, *start);
+  if (const auto* release = std::get_if<wire::Release>(&value)) CheckReleased(world, release->update);
+  if (IsTrainer(slot)) return TellTrainer(world, slot, value);
+  if (const auto* request = std::get_if<wire::GrantRequest>(&value)) TellRequest(world, slot, *request);
+  if (const auto* abort = std::get_if<wire::Abort>(&value)) TellAbort(world, slot, *abort);
+  if (const auto* commit = std::get_if<wire::Commit>(&value)) {
+    CheckAllAt(world, slot, commit->update, Heard::kReady, "Commit");
+    ledger.heard = std::max(ledger.heard, Heard::kTold);
+  }
+  if (const auto* serve = std::get_if<wire::Serve>(&value)) {
+    CheckAllAt(world, slot, serve->update, Heard::kCommitted, "Serve");
+    ledger.told = machines_.Add(serve->update);
+  }
+}
+
+void Model::TellTrainer(World& world, int slot, const wire::ControllerMessage& value) {
+  Ledger& ledger = world.processes[slot].ledger;
+  const auto* done = std::get_if<wire::Done>(&value);
+  const auto* superseded = std::get_if<wire::Superseded>(&value);
+  if (done != nullptr) CheckOutcome(world, *done, ledger.waits != 0);
+  const Version version = done != nullptr         ? done->version
+                          : superseded != nullptr ? superseded->version
+                                                  : Version{};
+  if (version.number == ledger.published) ledger.waits = 0;
+}
+
+void Model::TellRequest(World& world, int slot, const wire::GrantRequest& request) {
+  Ledger& ledger = world.processes[slot].ledger;
+  const uint16_t update = machines_.Add(request.update);
+  CheckAsked(world, slot, update);
+  const bool goes_on = ledger.standing != Standing::kApart && ledger.told != ledger.update &&
+                       SameUpdate(ledger.update, request.update);
+  if (!goes_on) ledger.fresh = IsFresh(world, request.version) ? 1 : 0;
+  ledger.update = update;
+  ledger.heard = Heard::kNone;
+  ledger.standing = Standing::kIn;
+  ledger.started = 0;
+  ledger.version = CodeOf(request.version);
+}
+
+void Model::TellStart(World& world, int source, const wire::Start& start) {
+  const int to = DestinationOf(world, source, start);
+  if (to >= 0) CheckAllAt(world, to, start.update, Heard::kGranted, "Start");
+  const uint16_t update = machines_.Add(start.update);
+  for (int slot = config_.trainers; slot < processes(); ++slot) {
+    Ledger& ledger = world.processes[slot].ledger;
+    if (ledger.update == update && (slot == to || to < 0)) ledger.started = 1;
+  }
+}
+
+void Model::TellAbort(World& world, int slot, const wire::Abort& abort) {
+  Ledger& ledger = world.processes[slot].ledger;
+  const uint16_t update = machines_.Add(abort.update);
+  CheckAbort(world, slot, update);
+  if (std::count(ledger.owed.begin(), ledger.owed.end(), update) == 0)
+    ledger.owed[ledger.owed[0] == 0 ? 0 : 1] = update;
+  if (update != ledger.update) return;
+  ledger.heard = Heard::kNone;
+  ledger.standing = abort.reason.ok() ? Standing::kAgain : Standing::kApart;
+}
+
+// --- Who counts -------------------------------------------------------------------------------------------
+
+bool Model::SameUpdate(uint16_t one, const wire::UpdateId& other) const {
+  const auto& update = machines_.update(one);
+  return one != 0 && update.term == other.term && update.sequence == other.sequence;
+}
+
+/// All trainers have published it, and one has no answer yet: engines switch to it together. What is held for
+/// engines that come later, or given by others, each takes by itself.
+bool Model::IsFresh(const World& world, const Version& version) const {
+  const auto trainers = world.processes.begin();
+  const auto end = trainers + config_.trainers;
+  return std::all_of(trainers, end, [&](const Process& p) { return p.ledger.published == version.number; }) &&
+         std::any_of(trainers, end, [](const Process& p) { return p.ledger.waits != 0; });
+}
+
+/// To which process a source writes that is told to start; -1: the source has died, or given its plan up.
+int Model::DestinationOf(const World& world, int source, const wire::Start& start) const {
+  const Process& p = world.processes[source];
+  const uint32_t plan = IsTrainer(source) ? p.plan : p.giving;
+  if (plan == 0 || EpochOf(plan) != start.update.epoch) return -1;
+  return SlotOf(PlanOf(plan).peers.at(start.destination).name);
+}
+
+/// Whether a rank takes part in this update to a fresh version, in whichever attempt.
+bool Model::IsIn(const World& world, int slot, const wire::UpdateId& update) const {
+  const Ledger& ledger = world.processes[slot].ledger;
+  if (ledger.fresh == 0 || ledger.standing == Standing::kApart || !SameUpdate(ledger.update, update))
+    return false;
+  if (ledger.standing == Standing::kIn || ledger.started != 0) return true;
+  // Whoever had not granted may have been left behind for a version that is newer.
+  const auto newer = [&](const Process& p) { return p.ledger.published > ledger.version % 16; };
+  return !std::all_of(world.processes.begin(), world.processes.begin() + config_.trainers, newer);
+}
+
+// --- What must hold ---------------------------------------------------------------------------------------
+
+/// "two steps" for the ranks of an engine, "policy" for engines that switch together: Start only when all
+/// have granted, Commit only when all are Ready; Serve only when all ranks of the engine have switched.
+void Model::CheckAllAt(const World& world, int slot, const wire::UpdateId& update, Heard least,
+                       const char* what) {
+  static constexpr const char* kMissing[] = {"", " has granted", " is ready", "", " has switched"};
+  const std::string told = StrCat("the controller says ", what, " for ", wire::ToString(NameOf(slot)));
+  const Ledger& ledger = world.processes[slot].ledger;
+  if (ledger.update != machines_.Add(update))
+    Fail("two steps", told + " of an update that it was not asked last");
+  const bool together = config_.together && ledger.fresh != 0 && least != Heard::kCommitted;
+  for (int other = config_.trainers; other < processes(); ++other) {
+    const bool own = EngineOf(other) == EngineOf(slot);
+    const bool counts = own || (together && IsIn(world, other, update));
+    if (!counts || world.processes[other].ledger.heard >= least) continue;
+    Fail(own ? "two steps" : "policy",
+         StrCat(told, " before ", wire::ToString(NameOf(other)), kMissing[static_cast<int>(least)]));
+  }
+}
+
+/// "sources": they are kept until every rank that takes part has every byte.
+void Model::CheckReleased(const World& world, const wire::UpdateId& update) {
+  for (int slot = config_.trainers; slot < processes(); ++slot) {
+    if (world.processes[slot].ledger.heard < Heard::kReady && IsIn(world, slot, update))
+      Fail("sources",
+           StrCat("the controller says Release before ", wire::ToString(NameOf(slot)), " is ready"));
+  }
+}
+
+/// "outcome": Done names nobody as committed who took part and was not told to serve; with policy all it is
+/// well only if everybody who took part was. Whoever has come anew since is no part of it.
+void Model::CheckOutcome(const World& world, const wire::Done& done, bool fresh) {
+  for (int slot = config_.trainers; slot < processes(); ++slot) {
+    const Ledger& ledger = world.processes[slot].ledger;
+    const bool serves = SameUpdate(ledger.told, done.update) || ledger.serves == CodeOf(done.version);
+    if (!SameUpdate(ledger.update, done.update) || serves) continue;
+    const bool named =
+        std::any_of(done.engines.begin(), done.engines.end(), [&](const wire::EngineOutcome& outcome) {
+          return outcome.committed && outcome.engine == NameOf(slot).engine;
+        });
+    if (named || (done.met_policy && config_.together && fresh && ledger.fresh != 0))
+      Fail("outcome", StrCat("Done says that all is well with ", wire::ToString(NameOf(slot)),
+                             ", which was not told to serve"));
+  }
+}
+
+}  // namespace weightcast::model
