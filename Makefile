@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build install test test-cpp test-rdma test-python sanitize model soak-protocol soak-data rl bench wheel test-wheel lint tidy format docs fuzz clean
+.PHONY: help demo binary build install test test-cpp test-rdma test-python sanitize model soak-protocol soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -78,6 +78,9 @@ soak-data: ## a thousand random faults under transfers between pairs of processe
 	@[ -f build/debug/build.ninja ] || cmake --preset debug
 	@cmake --build --preset debug -j$(JOBS) --target soak_data
 	@build/debug/tests/soak/soak_data --faults $${FAULTS:-1000}
+
+storm: binary ## half an hour of random faults under commands that a supervisor starts again (MINUTES=30; needs root)
+	@WC_TEST_BINARY=$(CURDIR)/build/weightcast tests/faults/storm.py --minutes $${MINUTES:-30}
 
 model: ## the model checker's long search: over 10 million states (MODEL_STATES for each configuration)
 	@scripts/bootstrap --dev
