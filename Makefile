@@ -18,7 +18,8 @@ binary: ## build/weightcast
 	@[ -f build/release/build.ninja ] || cmake --preset release
 	@cmake --build --preset release -j$(JOBS) --target weightcast
 
-build: binary .venv/.weightcast-built ## the binary, and .venv with the Python package
+build: binary .venv/.weightcast-built ## the binary, and .venv with the Python package (TORCH=1: and with PyTorch)
+	@$(if $(TORCH),scripts/bootstrap $(PYTHON_TOOLS))
 
 .venv/.weightcast-built: $(shell git ls-files src include python cmake pyproject.toml CMakeLists.txt 2>/dev/null)
 	@scripts/bootstrap $(PYTHON_TOOLS)
@@ -96,7 +97,7 @@ model: ## the model checker's long search: over 10 million states (MODEL_STATES 
 	  build/debug/tests/model/model_checker $$config $$more states=$${MODEL_STATES:-1400000} live_every=64 walks=200 progress; \
 	done
 
-bench: build ## measures this machine: transfers beside its peers, updates, planning, connecting, registering; the README's figures
+bench: build ## measures this machine: transfers beside its peers, updates, planning, connecting, registering
 	@bench/side_by_side.py
 	@build/weightcast bench p2p
 	@build/weightcast bench floor
