@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the figures of the README: runs each command several times and prints a Markdown table.
+"""Measures whole updates for docs/results.md: runs each command several times and prints a Markdown table.
 
 A figure is the median over all runs and versions but the first of each run, which pays for fresh pages and
 connections; in brackets the least and the greatest. Memory is the sum over all processes of the demo, at its
