@@ -16,10 +16,18 @@ int PatienceMilliseconds(Duration lease) {
   return static_cast<int>(std::clamp<int64_t>(quarter, 500, 20'000));
 }
 
+/// With the last channel goes gRPC's event engine, and the next one needs descriptors: gRPC 1.51 ends the
+/// process where there are none. So one channel stays that never dials.
+void KeepEventEngine() {
+  [[maybe_unused]] static const auto* const kept =
+      new auto(grpc::CreateChannel("unix:nobody", grpc::InsecureChannelCredentials()));
+}
+
 }  // namespace
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address, Duration lease) {
   TakeGrpcLog();
+  KeepEventEngine();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // A proxy for the web is no way to a controller.

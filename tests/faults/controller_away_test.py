@@ -1,6 +1,8 @@
 """A controller that goes away, for longer than every time limit, and comes back."""
 
+import os
 import random
+import resource
 import socket
 import time
 
@@ -31,6 +33,13 @@ class Silence:
         self._listener.close()
 
 
+def limit_descriptors(pid: int, free: int | None) -> None:
+    """So many can be opened, about; None: as many as the hard limit allows."""
+    hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
+    soft = hard if free is None else max(3, len(os.listdir(f"/proc/{pid}/fd")) + free)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
 class ControllerAway(JobTest):
     def outlast(self, job, seconds: float = 3 * LIMIT) -> None:
         """Longer than any limit: all that is left must live on, and say little."""
@@ -59,6 +68,26 @@ class ControllerAway(JobTest):
 
     def test_engines_with_a_spare_buffer_follow_the_next_one(self) -> None:
         self.check_all_follow("shadow")
+
+    def test_with_hardly_a_free_descriptor(self) -> None:
+        """gRPC needs some each time it dials, in several places."""
+        chance = random.Random(3)
+        with self.job(settings=SETTINGS) as job:
+            job.start_all(engines=2)
+            for _ in range(3):
+                job.processes.pop("controller").kill()
+                pids = [one.process.pid for one in job.processes.values()]
+                end = time.monotonic() + 4
+                while time.monotonic() < end:
+                    for pid in pids:
+                        limit_descriptors(pid, chance.choice([-1000, -2, -1, 0, 1, 2, None]))
+                    job.check_alive()
+                    time.sleep(chance.uniform(0, 0.05))
+                for pid in pids:
+                    limit_descriptors(pid, None)
+                job.start_controller("--min-engines", 2)
+                job.publish()
+                job.check_alive()
 
     def test_killed_in_the_middle_of_updates(self) -> None:
         chance = random.Random(17)

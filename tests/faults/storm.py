@@ -458,6 +458,8 @@ class Storm:
         return f"{self.version} versions published; compared: {checked}; faults: {faults}"
 
     def close(self) -> None:
+        for _, action in self.undo:  # Who is frozen does not even die.
+            action()
         self.end_retired()
         for one in self.all.values():
             one.running.kill()
