@@ -201,6 +201,7 @@ class Storm:
         self.undo: list[tuple[float, Callable[[], object]]] = []
         self.took = 0.0
         self.retired: Supervised | None = None  # A controller after another has taken over.
+        self.ended: list[Supervised] = []
         self.version = 0
         self.active = 0
         for name in ("checkpoints", "output"):
@@ -407,7 +408,8 @@ class Storm:
 
     def end_retired(self) -> None:
         if self.retired is not None:
-            self.retired.running.kill()
+            self.retired.kill()  # It may be frozen, and so die later.
+            self.ended.append(self.retired)
             self.retired = None
 
     # A whole storm.
@@ -461,7 +463,7 @@ class Storm:
         for _, action in self.undo:  # Who is frozen does not even die.
             action()
         self.end_retired()
-        for one in self.all.values():
+        for one in [*self.all.values(), *self.ended]:
             one.running.kill()
 
 
