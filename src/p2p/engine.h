@@ -86,6 +86,9 @@ class Engine {
 
   // --- Operations. Errors of the arguments come back here, all else by Wait or Poll.
   Result<uint64_t> Send(uint64_t channel, std::span<const Local> from);
+  /// At least as many bytes as the send has. With as many pieces, each at least as long as the send's, every
+  /// piece goes to the front of its own; otherwise both are rows of bytes. A piece beyond the end of its
+  /// memory means up to that end.
   Result<uint64_t> Receive(uint64_t channel, std::span<const Local> to);
   /// Pairs of `local` and `adverts`; the advert may name more bytes, of which the first are meant.
   Result<uint64_t> Write(uint64_t channel, std::span<const Local> local, std::span<const Advert> adverts);
@@ -137,7 +140,7 @@ class Engine {
   // Memory (engine_memory.cc), operations (engine_operations.cc).
   Result<std::shared_ptr<Memory>> NewMemory(std::span<std::byte> bytes, bool temporary);
   void ForgetMemory(const Memory& memory);
-  Result<Part> Resolve(const Local& local);
+  Result<Part> Resolve(const Local& local, bool up_to_end);
   Result<Part> ResolveToAdvertise(const Local& bytes);
   [[nodiscard]] Status StillRegistered(const Operation& operation) const;
   void Retire(Operation& operation);
@@ -148,6 +151,7 @@ class Engine {
   static Status CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer);
   uint64_t Number(OperationPtr operation);
   void MeetOffer(const OperationPtr& send);
+  static void FitToPieces(const Operation& send, std::vector<Slice>& slices);
   void FailSend(Operation& send, const Status& reason);
   /// As soon as every memory it names has been described.
   void Launch(const OperationPtr& operation);

@@ -38,7 +38,7 @@ Result<OperationPtr> Engine::Make(OperationKind kind, std::span<const Local> loc
       operation->parts.emplace_back();
       continue;
     }
-    auto part = Resolve(local[i]);
+    auto part = Resolve(local[i], /*up_to_end=*/kind == OperationKind::kReceive);
     if (!part.ok()) {
       const std::lock_guard lock(mutex_);
       Retire(*operation);
@@ -150,23 +150,31 @@ Status Engine::CheckAdvert(const Advert& advert, uint64_t length, const Peer& pe
 
 // --- Sends meet receives -----------------------------------------------------------------------------
 
+/// Cuts a recv's slices to the send's pieces, if there are as many and each has room.
+void Engine::FitToPieces(const Operation& send, std::vector<Slice>& slices) {
+  const auto fits = [](const Part& part, const Slice& slice) { return part.length <= slice.length; };
+  if (!std::equal(send.parts.begin(), send.parts.end(), slices.begin(), slices.end(), fits)) return;
+  for (size_t i = 0; i < slices.size(); ++i) slices[i].length = send.parts[i].length;
+}
+
 /// If it is there as a whole.
 void Engine::MeetOffer(const OperationPtr& send) {
   auto& offers = send->channel->offers;
   const auto found = offers.find(send->number);
   if (found == offers.end() || found->second.offer.more) return;
-  const Channel::Offered offered = std::move(found->second);
+  Channel::Offered offered = std::move(found->second);
   offers.erase(found);
   send->channel->peer->offered -= offered.offer.slices.size();
   if (!offered.reason.ok()) return Finish(*send, offered.reason);
-  const uint64_t wanted = BytesOf(offered.offer.slices);
-  if (wanted != send->bytes) {
+  const uint64_t room = BytesOf(offered.offer.slices);
+  if (send->bytes > room) {
     return FailSend(
-        *send, {Code::kInvalidArgument, StrCat("a send of ", send->bytes, " bytes meets a recv of ", wanted,
-                                               "; they must be as long")});
+        *send, {Code::kInvalidArgument, StrCat("a send of ", send->bytes, " bytes meets a recv of ", room,
+                                               "; it must have room for all of them")});
   }
+  FitToPieces(*send, offered.offer.slices);
   send->grant = offered.offer.grant;
-  send->remote = offered.offer.slices;
+  send->remote = std::move(offered.offer.slices);
   Launch(send);
 }
 

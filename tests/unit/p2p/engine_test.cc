@@ -143,7 +143,41 @@ TEST_P(EngineTest, NothingIsSentAndReceivedToo) {
   EXPECT_EQ(WaitFor(*b, receive), Status::Ok());
 }
 
-TEST_P(EngineTest, SizesThatDifferFailOnBothSidesAndNameBoth) {
+TEST_P(EngineTest, ARecvMayBeLargerAndGetsTheBytesInFront) {
+  Bytes source = Pattern(60, 3);
+  Bytes target(100);
+  const uint64_t from = Reg(*a, source);
+  const uint64_t to = Reg(*b, target);
+  const Local begin{from, source.data(), 10};
+  const Local rest{from, source.data() + 10, 50};
+  const Local small{to, target.data(), 20};
+  const Local large{to, target.data() + 20, 80};
+  const Local all{to, target.data(), 100};
+  const Local beyond{to, target.data(), 1000};
+  const auto filled = [&](const std::vector<std::tuple<size_t, size_t, size_t>>& copies) {
+    Bytes bytes(100);
+    for (const auto& [at, offset, length] : copies)
+      std::copy_n(source.begin() + offset, length, bytes.begin() + at);
+    return bytes;
+  };
+  const std::tuple<std::vector<Local>, std::vector<Local>, Bytes> cases[] = {
+      {{begin, rest}, {small, large}, filled({{0, 0, 10}, {20, 10, 50}})},
+      {{rest, begin}, {small, large}, filled({{0, 10, 50}, {50, 0, 10}})},  // No room for the first: a row.
+      {{begin, rest}, {all}, filled({{0, 0, 60}})},
+      {{rest}, {small, large}, filled({{0, 10, 50}})},
+      {{begin, rest}, {beyond}, filled({{0, 0, 60}})},  // Up to the end of the memory.
+      {{}, {small, large}, filled({})},
+  };
+  for (const auto& [sends, receives, wanted] : cases) {
+    std::fill(target.begin(), target.end(), std::byte{0});
+    const auto receive = b->Receive(to_a, receives);
+    EXPECT_EQ(WaitFor(*a, a->Send(to_b, sends)), Status::Ok());
+    EXPECT_EQ(WaitFor(*b, receive), Status::Ok());
+    EXPECT_EQ(target, wanted);
+  }
+}
+
+TEST_P(EngineTest, ASendLargerThanItsRecvFailsOnBothSidesAndNamesBothSizes) {
   Bytes source = Pattern(100, 1);
   Bytes target(99);
   const Local from = All(Reg(*a, source), source);
@@ -343,6 +377,8 @@ TEST_P(EngineTest, WrongArgumentsAreRefused) {
   EXPECT_EQ(a->Send(to_b, {&beyond, 1}).status().code(), Code::kOutOfBounds);
   const Local before{memory, bytes.data() - 1, 1};
   EXPECT_EQ(a->Receive(to_b, {&before, 1}).status().code(), Code::kOutOfBounds);
+  const Local end{memory, bytes.data() + 100, 1};
+  EXPECT_EQ(a->Receive(to_b, {&end, 1}).status().code(), Code::kOutOfBounds);
   const Local unknown{memory + 17, bytes.data(), 1};
   EXPECT_EQ(a->Send(to_b, {&unknown, 1}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(a->Send(to_b + 99, {}).status().code(), Code::kInvalidArgument);
