@@ -93,7 +93,8 @@ class Engine {
   /// Pairs of `local` and `adverts`; the advert may name more bytes, of which the first are meant.
   Result<uint64_t> Write(uint64_t channel, std::span<const Local> local, std::span<const Advert> adverts);
   Result<uint64_t> Read(uint64_t channel, std::span<const Local> local, std::span<const Advert> adverts);
-  /// Nothing as long as it goes on. How it ended is told once; then the number is unknown.
+  /// Nothing as long as it goes on. How it ended is told once; then the number is unknown. A caller
+  /// who does nothing but poll is kept as by Wait, for at most about 1 ms in each round of its polls.
   std::optional<Status> Poll(uint64_t operation);
   /// Interrupted: the operation is cancelled, and its memory is the caller's again.
   Status Wait(uint64_t operation, const Interrupted& interrupted);
@@ -167,7 +168,9 @@ class Engine {
   void TellEnd(const Operation& receive);
   void Cancel(const OperationPtr& operation, const Status& reason);
   bool IsOver(Operation& operation);
-  void Drive(Operation& operation, Transfer transfer);
+  bool PollsInALoop(Operation& operation) const;
+  void MoveOn(Operation& operation, Duration limit, std::unique_lock<std::mutex>& lock);
+  void Drive(Operation& operation, Transfer transfer, TimePoint until);
 
   const EngineOptions options_;
   std::unique_ptr<Endpoint> endpoint_;
@@ -183,6 +186,8 @@ class Engine {
   uint64_t last_channel_ = 0;
   uint64_t last_memory_ = 0;
   uint64_t last_operation_ = 0;
+  uint64_t poll_round_ = 1;  ///< Ends when a poll has told of an end, or has waited.
+  TimePoint last_poll_{};
 };
 
 }  // namespace weightcast::p2p

@@ -310,6 +310,32 @@ TEST_P(EngineTest, PollTellsTheEndOnce) {
   EXPECT_EQ(WaitFor(*a, send), Status::Ok());
 }
 
+TEST_P(EngineTest, PollLoopsEndManyOperations) {
+  constexpr size_t kCount = 50;
+  constexpr size_t kSize = 64 << 10;
+  Bytes source = Pattern(kCount * kSize, 1);
+  Bytes target(source.size());
+  const uint64_t from = Reg(*a, source);
+  const uint64_t to = Reg(*b, target);
+  std::vector<std::pair<Engine*, uint64_t>> open;
+  for (size_t i = 0; i < kCount; ++i) {
+    const Local here{from, source.data() + i * kSize, kSize};
+    const Local there{to, target.data() + i * kSize, kSize};
+    open.emplace_back(a.get(), a->Send(to_b, {&here, 1}).value());
+    open.emplace_back(b.get(), b->Receive(to_a, {&there, 1}).value());
+  }
+  const TimePoint limit = Soon();
+  while (!open.empty() && Clock::now() < limit) {
+    std::erase_if(open, [](const auto& one) {
+      const auto end = one.first->Poll(one.second);
+      EXPECT_EQ(end.value_or(Status::Ok()), Status::Ok());
+      return end.has_value();
+    });
+  }
+  EXPECT_TRUE(open.empty());
+  EXPECT_EQ(target, source);
+}
+
 TEST_P(EngineTest, WhatWaitsEndsWithThePeer) {
   Bytes bytes(100);
   const Local all = All(Reg(*a, bytes), bytes);
