@@ -75,6 +75,8 @@ class Engine {
   /// The next channel that a peer has opened.
   Result<Accepted> Accept(std::optional<TimePoint> deadline, const Interrupted& interrupted);
   Status CloseChannel(uint64_t channel);
+  /// Whether a channel has this number: until CloseChannel, also when the peer has closed it or is gone.
+  [[nodiscard]] bool HasChannel(uint64_t channel) const;
   /// A channel to the process of this rank, the shared one before others.
   [[nodiscard]] std::optional<uint64_t> ChannelTo(uint32_t rank) const;
 

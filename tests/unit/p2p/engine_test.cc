@@ -360,8 +360,11 @@ TEST_P(EngineTest, ARemovedChannelEndsAtBothEndsAndNoOther) {
   Bytes other(100);
   const Local in_b = All(Reg(*b, other), other);
   const auto receive = b->Receive(to_a, {&in_b, 1});
+  EXPECT_TRUE(a->HasChannel(to_b));
   ASSERT_EQ(a->CloseChannel(to_b), Status::Ok());
+  EXPECT_FALSE(a->HasChannel(to_b));
   EXPECT_THAT(WaitFor(*b, receive).message(), HasSubstr("removed"));
+  EXPECT_TRUE(b->HasChannel(to_a)) << "until its own script removes it";
   EXPECT_EQ(a->Send(to_b, {&in_a, 1}).status().code(), Code::kInvalidArgument);
   const auto kept = b->Receive(*second, {&in_b, 1});
   EXPECT_EQ(WaitFor(*a, a->Send(accepted->channel, {&in_a, 1})), Status::Ok());
