@@ -102,12 +102,13 @@ void BindChannels(nb::class_<HeldEngine>& engine) {
                  ValueOrThrow(CallUnlocked([&] { return self->Accept(std::nullopt, Interrupted); }));
              const nb::object gpu =
                  accepted.gpu.by_index ? nb::cast(accepted.gpu.index) : nb::cast(accepted.gpu.label);
-             return nb::make_tuple(accepted.host, gpu, accepted.channel);
+             return nb::make_tuple(accepted.host, accepted.gpu.index, gpu, accepted.channel);
            })
       .def("close_channel",
            [](HeldEngine& self, uint64_t channel) {
              ThrowIfError(CallUnlocked([&] { return self->CloseChannel(channel); }));
            })
+      .def("has_channel", [](HeldEngine& self, uint64_t channel) { return self->HasChannel(channel); })
       .def("channel_to", [](HeldEngine& self, uint32_t rank) { return self->ChannelTo(rank); });
 }
 

@@ -1,14 +1,17 @@
-"""The calls of the UCCL P2P engine, on weightcast's endpoint: change the import of a script and nothing else.
+"""The Python API of the UCCL P2P engine, on weightcast's endpoint: a script changes only its import.
 
     from weightcast import p2p
 
     endpoint = p2p.Endpoint(local_gpu_idx=0)
-    ok, conn = endpoint.connect(remote_ip_addr=ip, remote_gpu_bdf=gpu, remote_port=port)
-    ok, mr = endpoint.reg(array.ctypes.data, array.nbytes)
-    ok = endpoint.send(conn, mr, array.ctypes.data, array.nbytes)
+    ok, conn_id = endpoint.connect(remote_ip_addr=ip, remote_gpu_bdf=gpu, remote_port=port)
+    ok, mr_id = endpoint.reg(array.ctypes.data, array.nbytes)
+    ok = endpoint.send(conn_id, mr_id, array.ctypes.data, array.nbytes)
 
-Calls give what they give there: `ok` first, then what was asked for. Why a call gave False stands in
-`Endpoint.last_error` and in a warning of the logger "weightcast.p2p". Ctrl-C ends calls that wait.
+Calls have the names, parameters and results of that engine's release 0.1.1 and of its main branch: `ok`
+first, then what was asked for. `Endpoint.last_error` says why a call returned False, and so does a warning of
+the logger "weightcast.p2p". Misuse raises RuntimeError where that engine raises it: lists of different
+lengths, a `meta` that is not 64 bytes, a `transfer` on a connection that was removed. Ctrl-C ends calls that
+wait.
 
 Without a job token (`WEIGHTCAST_TOKEN` or `WEIGHTCAST_TOKEN_FILE`, the same in all processes) an endpoint
 listens on this host alone, for this user's processes. `WEIGHTCAST_CONNECT_TIMEOUT` bounds `connect`; nothing
@@ -17,23 +20,23 @@ bounds the wait for a peer that lives. Sizes are bytes, addresses are numbers (`
 that is registered must stay until `dereg`. Host memory only so far. For new code there is
 `weightcast.Endpoint`, with exceptions and objects in place of numbers.
 
-docs/p2p.md says how it works.
+docs/p2p.md says what is compatible, what differs, and how it works.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
+import dataclasses
 import enum
-import functools
-import logging
 import numbers
 import os
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from . import _weightcast as _core
+from ._p2p_calls import Misuse, blocking, extent, metas, pieces, temporary, told, with_or_without_conn
 from ._p2p_registry import Announcement, announced
 from .errors import Error, InvalidArgument, Unavailable
 
@@ -43,7 +46,11 @@ __all__ = [
 ]  # fmt: skip
 
 _FIRST_PORT = 29760
-_log = logging.getLogger("weightcast.p2p")
+_NO_CONN = 2**64 - 1
+_BETWEEN_LOOKS = 0.02
+
+_Ints: TypeAlias = Sequence[int]
+_Blobs: TypeAlias = Sequence[bytes]
 
 
 class FloatType(enum.IntEnum):
@@ -65,20 +72,31 @@ kFloat8E4M3FN = FloatType.kFloat8E4M3FN
 kFloat8E5M2 = FloatType.kFloat8E5M2
 
 
-class XferDesc(NamedTuple):
-    """Registered memory as `transfer` takes it."""
+@dataclasses.dataclass
+class XferDesc:
+    """Registered memory as `transfer` takes it.
 
-    addr: int
-    size: int
-    mr_id: int
-    meta: bytes
-    """As `Endpoint.advertise` gives it."""
+    lkeys, rkeys: always empty; keys of network cards stay inside the endpoint.
+    meta: as `Endpoint.advertise` returns it.
+    """
+
+    addr: int = 0
+    size: int = 0
+    mr_id: int = 0
+    lkeys: list[int] = dataclasses.field(default_factory=list)
+    rkeys: list[int] = dataclasses.field(default_factory=list)
+    meta: bytes = b""
+
+
+_Descs: TypeAlias = Sequence[XferDesc]
 
 
 class XferHandle(NamedTuple):
-    """A transfer under way."""
+    """Only the name, for scripts that import it: `transfer` returns a number."""
 
-    tid: int
+    conn_id: int
+    op_name: str
+    transfer_id: int
 
 
 def get_oob_ip() -> str:
@@ -107,47 +125,12 @@ def _host_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _told(*otherwise: Any) -> Callable[..., Any]:
-    """A call that gives `ok` first, and `otherwise` after a False."""
-
-    def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def guarded(self: Endpoint, *arguments: Any, **named: Any) -> Any:
-            try:
-                given = call(self, *arguments, **named)
-            except (Error, OSError) as error:
-                self.last_error = str(error)
-                _log.warning("%s: %s", call.__name__, error)
-                return (False, *map(copy.copy, otherwise)) if otherwise else False
-            if not otherwise:
-                return True
-            return (True, *given) if len(otherwise) > 1 else (True, given)
-
-        return guarded
-
-    return decorate
-
-
-def _pieces(
-    mrs: Sequence[int], ptrs: Sequence[int], sizes: Sequence[int], count: int
-) -> list[tuple[int, int, int]]:
-    if not len(mrs) == len(ptrs) == len(sizes) == count:
-        raise InvalidArgument(
-            f"{len(mrs)} memories, {len(ptrs)} addresses and {len(sizes)} sizes for {count} pieces"
-        )
-    return list(zip(mrs, ptrs, sizes, strict=True))
-
-
-def _temporary(ptrs: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    return _pieces([0] * len(ptrs), ptrs, sizes, len(sizes))
-
-
 class Endpoint:
     """One process' end of all its connections.
 
     local_gpu_idx: which of the host's GPUs the process works with; its port is 29760 + this if that is free.
     num_cpus: accepted and not needed.
-    last_error: why the last call that gave False did.
+    last_error: why the last call that returned False did.
     """
 
     def __init__(self, local_gpu_idx: int | None = None, num_cpus: int | None = None) -> None:
@@ -167,60 +150,70 @@ class Endpoint:
 
     # --- Connections.
 
-    @_told(0)
+    @told(0)
     def connect(
         self,
         remote_ip_addr: str,
         remote_gpu_bdf: str | int = 0,
         remote_port: int = -1,
         *,
-        remote_gpu_idx: int | None = None,
+        remote_gpu_idx: str | int | None = None,
     ) -> Any:
-        """(ok, conn). Tries again while nobody listens there, for as long as the connect timeout."""
-        gpu = remote_gpu_bdf if remote_gpu_idx is None else remote_gpu_idx
-        by_index = isinstance(gpu, numbers.Integral)
-        index = int(gpu) if by_index or gpu.isdecimal() else 0
-        port = _FIRST_PORT + index if remote_port < 0 else remote_port
-        return self._engine.connect(str(remote_ip_addr), port, by_index, self._timeout)
+        """(ok, conn_id). Tries again while nobody listens there, for as long as the connect timeout.
 
-    @_told("", "", 0)
-    def accept(self) -> Any:
-        """(ok, ip, gpu, conn): waits for a peer that connects.
-
-        gpu: the peer's own, as a PCI address or "cpu"; its index if it named ours by an index.
+        remote_gpu_bdf, remote_gpu_idx: the peer's GPU, as either release calls it. Only an index counts, and
+        only without a port: the port is then 29760 + the index.
         """
-        return self._engine.accept()
+        gpu = remote_gpu_bdf if remote_gpu_idx is None else remote_gpu_idx
+        index = int(gpu) if str(gpu).isdecimal() else 0
+        port = _FIRST_PORT + index if remote_port < 0 else remote_port
+        return self._engine.connect(str(remote_ip_addr), port, False, self._timeout)
 
-    @_told(0)
-    def connect_local(self, remote_gpu_bdf: str | int) -> Any:
-        """(ok, conn): to this user's endpoint on this host that goes by this GPU."""
-        by_index = isinstance(remote_gpu_bdf, numbers.Integral)
-        return self._engine.connect_to(self._find_local(remote_gpu_bdf), by_index, self._timeout)
+    @told("", 0, 0)
+    def accept(self) -> Any:
+        """(ok, ip, gpu_idx, conn_id): waits for a peer that connects. gpu_idx: the peer's local_gpu_idx."""
+        ip, index, _, conn_id = self._engine.accept()
+        return ip, index, conn_id
 
-    @_told("", 0)
+    @told(0)
+    def connect_local(self, remote_gpu_bdf: str | int = 0, *, remote_gpu_idx: str | int | None = None) -> Any:
+        """(ok, conn_id): to this user's endpoint on this host that goes by this GPU.
+
+        Either is a PCI address, "cpu" or an index, as a number or as text. Waits for the endpoint to be made,
+        for as long as the connect timeout.
+        """
+        gpu = remote_gpu_bdf if remote_gpu_idx is None else remote_gpu_idx
+        deadline = time.monotonic() + self._timeout
+        while (found := self._find_local(gpu)) is None:
+            if time.monotonic() >= deadline:
+                raise Unavailable(f"no other endpoint on this host calls its GPU {gpu!r}")
+            time.sleep(_BETWEEN_LOOKS)
+        return self._engine.connect_to(found, isinstance(gpu, numbers.Integral), self._timeout)
+
+    @told("", 0)
     def accept_local(self) -> Any:
-        """(ok, gpu, conn)."""
-        _, gpu, conn = self._engine.accept()
-        return gpu, conn
+        """(ok, gpu, conn_id). gpu: the peer's PCI address or "cpu"; its index if it asked for an index."""
+        _, _, gpu, conn_id = self._engine.accept()
+        return gpu, conn_id
 
-    @_told()
+    @told()
     def start_passive_accept(self) -> Any:
         """ok. Peers that use `add_remote_endpoint` need no `accept`, with or without this."""
 
-    @_told(0)
-    def add_remote_endpoint(self, metadata: bytes) -> Any:
-        """(ok, conn): the connection that both sides get who add each other. Adding again gives the same."""
-        return self._engine.shared(bytes(metadata), self._timeout)
+    @told(0)
+    def add_remote_endpoint(self, metadata_bytes: bytes) -> Any:
+        """(ok, conn_id): one connection for both sides that add each other, however often."""
+        return self._engine.shared(bytes(metadata_bytes), self._timeout)
 
-    @_told()
-    def remove_remote_endpoint(self, conn: int) -> Any:
+    @told()
+    def remove_remote_endpoint(self, conn_id: int) -> Any:
         """ok. What waits on it ends, here and there."""
-        self._engine.close_channel(conn)
+        self._engine.close_channel(conn_id)
 
     def conn_id_of_rank(self, rank: int) -> int:
-        """A connection to the process whose RANK was this, or -1."""
-        conn = self._engine.channel_to(rank)
-        return -1 if conn is None else conn
+        """A connection to the process whose RANK was this, or 2**64 - 1."""
+        conn_id = self._engine.channel_to(rank)
+        return _NO_CONN if conn_id is None else conn_id
 
     def get_metadata(self) -> bytes:
         """What a peer needs to find this endpoint. Every endpoint's has the same length."""
@@ -228,324 +221,245 @@ class Endpoint:
 
     @staticmethod
     def parse_metadata(metadata: bytes) -> tuple[str, int, str]:
-        """(ip, port, gpu). Raises `InvalidArgument` for other bytes."""
+        """(ip, port, gpu). Raises `InvalidArgument`, a RuntimeError, for other bytes."""
         addresses, label, _ = _core.p2p_parse_metadata(bytes(metadata))
         ip, port = _host_port(addresses[0])
         return ip, port, label
 
-    def _find_local(self, gpu: str | int) -> bytes:
-        others = [one for one in announced() if one != self._metadata]
+    def _check_conn(self, conn_id: int) -> None:
+        if not self._engine.has_channel(conn_id):
+            raise InvalidArgument(f"there is no connection {conn_id}")
+
+    def _find_local(self, gpu: str | int) -> bytes | None:
         found = []
-        for one in others:
+        for one in announced():
             with contextlib.suppress(InvalidArgument):  # Another release's.
                 _, label, index = _core.p2p_parse_metadata(one)
-                if gpu in (index, label, str(index)):
+                if one != self._metadata and gpu in (index, label, str(index)):
                     found.append(one)
-        if len(found) == 1:
-            return found[0]
-        if found:
+        if len(found) > 1:
             raise InvalidArgument(
                 f"{len(found)} endpoints on this host call their GPU {gpu!r}; name one by its local_gpu_idx"
             )
-        raise Unavailable(f"none of the {len(others)} other endpoints on this host calls its GPU {gpu!r}")
+        return found[0] if found else None
 
     # --- Memory.
 
-    @_told(0)
+    @told(0)
     def reg(self, ptr: int, size: int, floatType: FloatType = FloatType.kUndefined) -> Any:  # noqa: N803
-        """(ok, mr)."""
+        """(ok, mr_id)."""
         del floatType
         return self._engine.register(ptr, size)
 
-    @_told([])
-    def regv(self, ptrs: Sequence[int], sizes: Sequence[int]) -> Any:
-        """(ok, [mr]): all or none."""
+    @told([])
+    def regv(self, ptrs: _Ints, sizes: _Ints) -> Any:
+        """(ok, [mr_id]): all or none."""
         made: list[int] = []
         try:
-            for _, ptr, size in _temporary(ptrs, sizes):
+            for _, ptr, size in temporary(ptrs, sizes):
                 made.append(self._engine.register(ptr, size))
         except Error:
-            for mr in made:
-                self._engine.deregister(mr)
+            for mr_id in made:
+                self._engine.deregister(mr_id)
             raise
         return made
 
-    @_told()
-    def dereg(self, mr: int) -> Any:
+    @told()
+    def dereg(self, mr_id: int) -> Any:
         """ok. Operations that use it end; afterwards nobody touches the memory."""
-        self._engine.deregister(mr)
+        self._engine.deregister(mr_id)
 
-    @_told(b"")
-    def advertise(self, conn: int, mr: int, ptr: int, size: int) -> Any:
-        """(ok, meta): 64 bytes by which the peer reads and writes this memory."""
-        del conn
-        return self._engine.advertise(mr, ptr, size)
+    @told(b"")
+    @with_or_without_conn
+    def advertise(self, mr_id: int, ptr: int, size: int) -> Any:
+        """(ok, meta): 64 bytes by which peers read and write this memory.
 
-    @_told([])
-    def advertisev(
-        self, conn: int, mrs: Sequence[int], ptrs: Sequence[int], sizes: Sequence[int], num_iovs: int
-    ) -> Any:
-        """(ok, [meta])."""
-        del conn
-        return [self._engine.advertise(*piece) for piece in _pieces(mrs, ptrs, sizes, num_iovs)]
+        advertise(mr_id, ptr, size), or advertise(conn_id, mr_id, ptr, size) as release 0.1.1 has it.
+        """
+        return self._engine.advertise(mr_id, ptr, size)
+
+    @told([])
+    @with_or_without_conn
+    def advertisev(self, mr_id_v: _Ints, ptr_v: _Ints, size_v: _Ints, num_iovs: int) -> Any:
+        """(ok, [meta]). With a connection in front, as release 0.1.1 has it, or without."""
+        return [self._engine.advertise(*piece) for piece in pieces(mr_id_v, ptr_v, size_v, num_iovs)]
 
     # --- send and recv: the n-th send of a connection meets the n-th recv of its other end.
 
-    @_told(0)
-    def send_async(self, conn: int, mr: int, ptr: int, size: int) -> Any:
-        """(ok, tid)."""
-        return self._engine.send(conn, [(mr, ptr, size)])
+    @told(0)
+    def send_async(self, conn_id: int, mr_id: int, ptr: int, size: int) -> Any:
+        """(ok, transfer_id). The memory may change once it has ended."""
+        return self._engine.send(conn_id, [(mr_id, ptr, size)])
 
-    @_told(0)
-    def recv_async(self, conn: int, mr: int, ptr: int, size: int) -> Any:
-        """(ok, tid). `size`: exactly as much as is sent."""
-        return self._engine.recv(conn, [(mr, ptr, size)])
+    @told(0)
+    def recv_async(self, conn_id: int, mr_id: int, ptr: int, size: int) -> Any:
+        """(ok, transfer_id). `size`: at least as much as is sent, whose bytes come to the front.
 
-    @_told(0)
+        A size beyond the end of the registered memory means up to its end.
+        """
+        return self._engine.recv(conn_id, [(mr_id, ptr, size)])
+
+    @told(0)
     def sendv_async(
-        self, conn: int, mrs: Sequence[int], ptrs: Sequence[int], sizes: Sequence[int], num_iovs: int
+        self, conn_id: int, mr_id_v: _Ints, data_ptr_v: _Ints, size_v: _Ints, num_iovs: int
     ) -> Any:
-        """(ok, tid)."""
-        return self._engine.send(conn, _pieces(mrs, ptrs, sizes, num_iovs))
+        """(ok, transfer_id). Meets one recvv; with as many pieces each goes to the front of its own."""
+        return self._engine.send(conn_id, pieces(mr_id_v, data_ptr_v, size_v, num_iovs))
 
-    @_told(0)
+    @told(0)
     def recvv_async(
-        self, conn: int, mrs: Sequence[int], ptrs: Sequence[int], sizes: Sequence[int], num_iovs: int
+        self, conn_id: int, mr_id_v: _Ints, data_ptr_v: _Ints, size_v: _Ints, num_iovs: int
     ) -> Any:
-        """(ok, tid)."""
-        return self._engine.recv(conn, _pieces(mrs, ptrs, sizes, num_iovs))
+        """(ok, transfer_id)."""
+        return self._engine.recv(conn_id, pieces(mr_id_v, data_ptr_v, size_v, num_iovs))
 
-    def send(self, conn: int, mr: int, ptr: int, size: int) -> bool:
-        """ok, once the memory may change."""
-        return self._wait(self.send_async(conn, mr, ptr, size))
-
-    def recv(self, conn: int, mr: int, ptr: int, size: int) -> bool:
-        """ok, once the bytes are there."""
-        return self._wait(self.recv_async(conn, mr, ptr, size))
-
-    def sendv(
-        self, conn: int, mrs: Sequence[int], ptrs: Sequence[int], sizes: Sequence[int], num_iovs: int
-    ) -> bool:
-        """ok."""
-        return self._wait(self.sendv_async(conn, mrs, ptrs, sizes, num_iovs))
-
-    def recvv(
-        self, conn: int, mrs: Sequence[int], ptrs: Sequence[int], sizes: Sequence[int], num_iovs: int
-    ) -> bool:
-        """ok."""
-        return self._wait(self.recvv_async(conn, mrs, ptrs, sizes, num_iovs))
+    send = blocking(send_async)
+    recv = blocking(recv_async)
+    sendv = blocking(sendv_async)
+    recvv = blocking(recvv_async)
 
     # --- One-sided, on memory that the peer has advertised.
 
-    @_told(0)
-    def read_async(self, conn: int, mr: int, ptr: int, size: int, meta: bytes) -> Any:
-        """(ok, tid)."""
-        return self._engine.read(conn, [(mr, ptr, size)], [bytes(meta)])
+    @told(0)
+    def read_async(self, conn_id: int, mr_id: int, ptr: int, size: int, meta: bytes) -> Any:
+        """(ok, transfer_id). The bytes are here once it has ended."""
+        return self._engine.read(conn_id, [(mr_id, ptr, size)], metas([meta], 1))
 
-    @_told(0)
-    def write_async(self, conn: int, mr: int, ptr: int, size: int, meta: bytes) -> Any:
-        """(ok, tid)."""
-        return self._engine.write(conn, [(mr, ptr, size)], [bytes(meta)])
+    @told(0)
+    def write_async(self, conn_id: int, mr_id: int, ptr: int, size: int, meta: bytes) -> Any:
+        """(ok, transfer_id). The bytes are there once it has ended."""
+        return self._engine.write(conn_id, [(mr_id, ptr, size)], metas([meta], 1))
 
-    @_told(0)
+    @told(0)
     def readv_async(
-        self,
-        conn: int,
-        mrs: Sequence[int],
-        ptrs: Sequence[int],
-        sizes: Sequence[int],
-        metas: Sequence[bytes],
-        num_iovs: int,
+        self, conn_id: int, mr_id_v: _Ints, ptr_v: _Ints, size_v: _Ints, meta_blob_v: _Blobs, num_iovs: int
     ) -> Any:
-        """(ok, tid)."""
-        return self._engine.read(conn, _pieces(mrs, ptrs, sizes, num_iovs), [bytes(meta) for meta in metas])
+        """(ok, transfer_id)."""
+        here = pieces(mr_id_v, ptr_v, size_v, num_iovs)
+        return self._engine.read(conn_id, here, metas(meta_blob_v, num_iovs))
 
-    @_told(0)
+    @told(0)
     def writev_async(
-        self,
-        conn: int,
-        mrs: Sequence[int],
-        ptrs: Sequence[int],
-        sizes: Sequence[int],
-        metas: Sequence[bytes],
-        num_iovs: int,
+        self, conn_id: int, mr_id_v: _Ints, ptr_v: _Ints, size_v: _Ints, meta_blob_v: _Blobs, num_iovs: int
     ) -> Any:
-        """(ok, tid)."""
-        return self._engine.write(conn, _pieces(mrs, ptrs, sizes, num_iovs), [bytes(meta) for meta in metas])
+        """(ok, transfer_id)."""
+        here = pieces(mr_id_v, ptr_v, size_v, num_iovs)
+        return self._engine.write(conn_id, here, metas(meta_blob_v, num_iovs))
 
-    def read(self, conn: int, mr: int, ptr: int, size: int, meta: bytes) -> bool:
-        """ok, once the bytes are here."""
-        return self._wait(self.read_async(conn, mr, ptr, size, meta))
-
-    def write(self, conn: int, mr: int, ptr: int, size: int, meta: bytes) -> bool:
-        """ok, once the bytes are there."""
-        return self._wait(self.write_async(conn, mr, ptr, size, meta))
-
-    def readv(
-        self,
-        conn: int,
-        mrs: Sequence[int],
-        ptrs: Sequence[int],
-        sizes: Sequence[int],
-        metas: Sequence[bytes],
-        num_iovs: int,
-    ) -> bool:
-        """ok."""
-        return self._wait(self.readv_async(conn, mrs, ptrs, sizes, metas, num_iovs))
-
-    def writev(
-        self,
-        conn: int,
-        mrs: Sequence[int],
-        ptrs: Sequence[int],
-        sizes: Sequence[int],
-        metas: Sequence[bytes],
-        num_iovs: int,
-    ) -> bool:
-        """ok."""
-        return self._wait(self.writev_async(conn, mrs, ptrs, sizes, metas, num_iovs))
+    read = blocking(read_async)
+    write = blocking(write_async)
+    readv = blocking(readv_async)
+    writev = blocking(writev_async)
 
     # --- The same without `reg`: the memory is registered for the call. Between hosts as well.
 
-    @_told(0)
-    def send_ipc_async(self, conn: int, ptr: int, size: int) -> Any:
-        """(ok, tid)."""
-        return self._engine.send(conn, _temporary([ptr], [size]))
+    @told(0)
+    def send_ipc_async(self, conn_id: int, ptr: int, size: int) -> Any:
+        """(ok, transfer_id)."""
+        return self._engine.send(conn_id, temporary([ptr], [size]))
 
-    @_told(0)
-    def recv_ipc_async(self, conn: int, ptr: int, size: int) -> Any:
-        """(ok, tid)."""
-        return self._engine.recv(conn, _temporary([ptr], [size]))
+    @told(0)
+    def recv_ipc_async(self, conn_id: int, ptr: int, size: int) -> Any:
+        """(ok, transfer_id)."""
+        return self._engine.recv(conn_id, temporary([ptr], [size]))
 
-    def send_ipc(self, conn: int, ptr: int, size: int) -> bool:
-        """ok."""
-        return self._wait(self.send_ipc_async(conn, ptr, size))
-
-    def recv_ipc(self, conn: int, ptr: int, size: int) -> bool:
-        """ok."""
-        return self._wait(self.recv_ipc_async(conn, ptr, size))
-
-    @_told(b"")
-    def advertise_ipc(self, conn: int, ptr: int, size: int) -> Any:
+    @told(b"")
+    def advertise_ipc(self, conn_id: int, ptr: int, size: int) -> Any:
         """(ok, info). The memory stays registered as long as the endpoint lives."""
-        del conn
+        del conn_id
         return self._engine.advertise(0, ptr, size)
 
-    @_told([])
-    def advertisev_ipc(self, conn: int, ptrs: Sequence[int], sizes: Sequence[int]) -> Any:
+    @told([])
+    def advertisev_ipc(self, conn_id: int, ptr_v: _Ints, size_v: _Ints) -> Any:
         """(ok, [info])."""
-        del conn
-        return [self._engine.advertise(*piece) for piece in _temporary(ptrs, sizes)]
+        del conn_id
+        return [self._engine.advertise(*piece) for piece in temporary(ptr_v, size_v)]
 
-    @_told(0)
-    def read_ipc_async(self, conn: int, ptr: int, size: int, info: bytes) -> Any:
-        """(ok, tid)."""
-        return self._engine.read(conn, _temporary([ptr], [size]), [bytes(info)])
+    @told(0)
+    def read_ipc_async(self, conn_id: int, ptr: int, size: int, info: bytes) -> Any:
+        """(ok, transfer_id)."""
+        return self._engine.read(conn_id, temporary([ptr], [size]), metas([info], 1))
 
-    @_told(0)
-    def write_ipc_async(self, conn: int, ptr: int, size: int, info: bytes) -> Any:
-        """(ok, tid)."""
-        return self._engine.write(conn, _temporary([ptr], [size]), [bytes(info)])
+    @told(0)
+    def write_ipc_async(self, conn_id: int, ptr: int, size: int, info: bytes) -> Any:
+        """(ok, transfer_id)."""
+        return self._engine.write(conn_id, temporary([ptr], [size]), metas([info], 1))
 
-    @_told(0)
-    def readv_ipc_async(
-        self, conn: int, ptrs: Sequence[int], sizes: Sequence[int], infos: Sequence[bytes]
-    ) -> Any:
-        """(ok, tid)."""
-        return self._engine.read(conn, _temporary(ptrs, sizes), [bytes(info) for info in infos])
+    @told(0)
+    def readv_ipc_async(self, conn_id: int, ptr_v: _Ints, size_v: _Ints, info_v: _Blobs) -> Any:
+        """(ok, transfer_id)."""
+        return self._engine.read(conn_id, temporary(ptr_v, size_v), metas(info_v, len(size_v)))
 
-    @_told(0)
-    def writev_ipc_async(
-        self, conn: int, ptrs: Sequence[int], sizes: Sequence[int], infos: Sequence[bytes]
-    ) -> Any:
-        """(ok, tid)."""
-        return self._engine.write(conn, _temporary(ptrs, sizes), [bytes(info) for info in infos])
+    @told(0)
+    def writev_ipc_async(self, conn_id: int, ptr_v: _Ints, size_v: _Ints, info_v: _Blobs) -> Any:
+        """(ok, transfer_id)."""
+        return self._engine.write(conn_id, temporary(ptr_v, size_v), metas(info_v, len(size_v)))
 
-    def read_ipc(self, conn: int, ptr: int, size: int, info: bytes) -> bool:
-        """ok."""
-        return self._wait(self.read_ipc_async(conn, ptr, size, info))
+    send_ipc = blocking(send_ipc_async)
+    recv_ipc = blocking(recv_ipc_async)
+    read_ipc = blocking(read_ipc_async)
+    write_ipc = blocking(write_ipc_async)
+    readv_ipc = blocking(readv_ipc_async)
+    writev_ipc = blocking(writev_ipc_async)
 
-    def write_ipc(self, conn: int, ptr: int, size: int, info: bytes) -> bool:
-        """ok."""
-        return self._wait(self.write_ipc_async(conn, ptr, size, info))
+    # --- Tensors. What has no `ok` raises weightcast's exceptions, which are RuntimeErrors.
 
-    def readv_ipc(self, conn: int, ptrs: Sequence[int], sizes: Sequence[int], infos: Sequence[bytes]) -> bool:
-        """ok."""
-        return self._wait(self.readv_ipc_async(conn, ptrs, sizes, infos))
-
-    def writev_ipc(
-        self, conn: int, ptrs: Sequence[int], sizes: Sequence[int], infos: Sequence[bytes]
-    ) -> bool:
-        """ok."""
-        return self._wait(self.writev_ipc_async(conn, ptrs, sizes, infos))
-
-    # --- Tensors. These raise weightcast's exceptions: they have no `ok`.
-
-    def register_memory(self, tensors: Sequence[Any]) -> list[XferDesc]:
+    def register_memory(self, tensor_list: Sequence[Any]) -> list[XferDesc]:
         """Registers contiguous CPU tensors (torch) or arrays (numpy)."""
         made: list[XferDesc] = []
         try:
-            for tensor in tensors:
-                ptr, size = _extent(tensor)
-                mr = self._engine.register(ptr, size)
-                made.append(XferDesc(ptr, size, mr, self._engine.advertise(mr, ptr, size)))
+            for tensor in tensor_list:
+                ptr, size = extent(tensor)
+                mr_id = self._engine.register(ptr, size)
+                made.append(XferDesc(ptr, size, mr_id, meta=self._engine.advertise(mr_id, ptr, size)))
         except Error:
             self.deregister_memory(made)
             raise
         return made
 
-    def deregister_memory(self, descs: Sequence[XferDesc]) -> None:
+    def deregister_memory(self, desc_list: _Descs) -> None:
         """Afterwards nobody touches that memory."""
-        for desc in descs:
+        for desc in desc_list:
             self._engine.deregister(desc.mr_id)
 
-    def get_serialized_descs(self, descs: Sequence[XferDesc]) -> bytes:
+    def get_serialized_descs(self, desc_list: _Descs) -> bytes:
         """For the peer's `deserialize_descs`."""
-        return _core.p2p_join_adverts([desc.meta for desc in descs])
+        return _core.p2p_join_adverts([desc.meta for desc in desc_list])
 
-    def deserialize_descs(self, serialized: bytes) -> list[XferDesc]:
+    def deserialize_descs(self, serialized_bytes: bytes) -> list[XferDesc]:
         """Raises `InvalidArgument` for bytes that `get_serialized_descs` has not made."""
-        blobs = _core.p2p_split_adverts(bytes(serialized))
-        return [XferDesc(*_core.p2p_parse_advert(blob), blob) for blob in blobs]
+        descs = []
+        for blob in _core.p2p_split_adverts(bytes(serialized_bytes)):
+            addr, size, mr_id = _core.p2p_parse_advert(blob)
+            descs.append(XferDesc(addr, size, mr_id, meta=blob))
+        return descs
 
-    @_told(0)
-    def transfer(
-        self, conn: int, op_name: str, local_descs: Sequence[XferDesc], remote_descs: Sequence[XferDesc]
-    ) -> Any:
-        """(ok, tid). op_name: "read" (into local_descs) or "write"; pairs of equal size."""
+    @told(0)
+    def transfer(self, conn_id: int, op_name: str, local_desc_list: _Descs, remote_desc_list: _Descs) -> Any:
+        """(ok, transfer_id). op_name: "read" (into local_desc_list) or "write".
+
+        Each pair moves as many bytes as the local one has. Raises for a connection that was removed.
+        """
+        if len(local_desc_list) != len(remote_desc_list):
+            raise Misuse(f"{len(local_desc_list)} local and {len(remote_desc_list)} remote descriptors")
         if op_name not in ("read", "write"):
-            raise InvalidArgument(f"op_name is {op_name!r}; allowed: read, write")
-        for here, there in zip(local_descs, remote_descs, strict=False):
-            if here.size != there.size:
-                raise InvalidArgument(f"{here.size} bytes here and {there.size} there; a pair has one size")
+            raise Misuse(f"Invalid op_name: {op_name!r}; allowed: read, write")
+        if not self._engine.has_channel(conn_id):
+            raise Misuse(f"Invalid conn_id: there is no connection {conn_id}; was it removed?")
         begin = self._engine.read if op_name == "read" else self._engine.write
-        pieces = [(desc.mr_id, desc.addr, desc.size) for desc in local_descs]
-        return begin(conn, pieces, [desc.meta for desc in remote_descs])
+        here = [(desc.mr_id, desc.addr, desc.size) for desc in local_desc_list]
+        return begin(conn_id, here, [desc.meta for desc in remote_desc_list])
 
-    @_told(True)
-    def poll_async(self, tid: int | XferHandle) -> Any:
-        """(ok, done). (False, True) if it failed, or if its end was told before: then the tid is unknown."""
-        return self._engine.poll(tid.tid if isinstance(tid, XferHandle) else tid)
+    # --- Ends.
 
-    def _wait(self, begun: tuple[bool, int]) -> bool:
-        ok, tid = begun
-        return ok and self._ended(tid)
+    @told(True)
+    def poll_async(self, transfer_id: int) -> Any:
+        """(ok, done): looks once, and moves bytes on meanwhile; docs/p2p.md says how long that takes.
 
-    @_told()
-    def _ended(self, tid: int) -> Any:
-        self._engine.wait(tid)
+        (False, True) if it failed, or if its end was told before: then the transfer_id is unknown.
+        """
+        return self._engine.poll(transfer_id)
 
-
-def _extent(tensor: Any) -> tuple[int, int]:
-    """Where a tensor's bytes lie, and how many."""
-    if hasattr(tensor, "data_ptr"):
-        if tensor.device.type != "cpu":
-            raise InvalidArgument(f"a tensor on {tensor.device}: only host memory can be registered so far")
-        if not tensor.is_contiguous():
-            raise InvalidArgument("a tensor that is not contiguous; call .contiguous() and keep the result")
-        return tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    if not tensor.flags.c_contiguous:
-        raise InvalidArgument(
-            "an array that is not contiguous; use numpy.ascontiguousarray and keep the result"
-        )
-    return tensor.ctypes.data, tensor.nbytes
+    @told()
+    def _ended(self, transfer_id: int) -> Any:
+        self._engine.wait(transfer_id)

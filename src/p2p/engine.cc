@@ -244,6 +244,11 @@ Status Engine::CloseChannel(uint64_t id) {
   return Status::Ok();
 }
 
+bool Engine::HasChannel(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return channels_.contains(id);
+}
+
 /// Off its peer's table.
 void Engine::TakeOff(Channel& channel) {
   Peer& peer = *channel.peer;

@@ -75,6 +75,8 @@ class Engine {
   /// The next channel that a peer has opened.
   Result<Accepted> Accept(std::optional<TimePoint> deadline, const Interrupted& interrupted);
   Status CloseChannel(uint64_t channel);
+  /// Whether a channel has this number: until CloseChannel, also when the peer has closed it or is gone.
+  [[nodiscard]] bool HasChannel(uint64_t channel) const;
   /// A channel to the process of this rank, the shared one before others.
   [[nodiscard]] std::optional<uint64_t> ChannelTo(uint32_t rank) const;
 
@@ -86,11 +88,15 @@ class Engine {
 
   // --- Operations. Errors of the arguments come back here, all else by Wait or Poll.
   Result<uint64_t> Send(uint64_t channel, std::span<const Local> from);
+  /// At least as many bytes as the send has. With as many pieces, each at least as long as the send's, every
+  /// piece goes to the front of its own; otherwise both are rows of bytes. A piece beyond the end of its
+  /// memory means up to that end.
   Result<uint64_t> Receive(uint64_t channel, std::span<const Local> to);
   /// Pairs of `local` and `adverts`; the advert may name more bytes, of which the first are meant.
   Result<uint64_t> Write(uint64_t channel, std::span<const Local> local, std::span<const Advert> adverts);
   Result<uint64_t> Read(uint64_t channel, std::span<const Local> local, std::span<const Advert> adverts);
-  /// Nothing as long as it goes on. How it ended is told once; then the number is unknown.
+  /// Nothing as long as it goes on. How it ended is told once; then the number is unknown. A caller
+  /// who does nothing but poll is kept as by Wait, for at most about 1 ms in each round of its polls.
   std::optional<Status> Poll(uint64_t operation);
   /// Interrupted: the operation is cancelled, and its memory is the caller's again.
   Status Wait(uint64_t operation, const Interrupted& interrupted);
@@ -137,7 +143,7 @@ class Engine {
   // Memory (engine_memory.cc), operations (engine_operations.cc).
   Result<std::shared_ptr<Memory>> NewMemory(std::span<std::byte> bytes, bool temporary);
   void ForgetMemory(const Memory& memory);
-  Result<Part> Resolve(const Local& local);
+  Result<Part> Resolve(const Local& local, bool up_to_end);
   Result<Part> ResolveToAdvertise(const Local& bytes);
   [[nodiscard]] Status StillRegistered(const Operation& operation) const;
   void Retire(Operation& operation);
@@ -148,6 +154,7 @@ class Engine {
   static Status CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer);
   uint64_t Number(OperationPtr operation);
   void MeetOffer(const OperationPtr& send);
+  static void FitToPieces(const Operation& send, std::vector<Slice>& slices);
   void FailSend(Operation& send, const Status& reason);
   /// As soon as every memory it names has been described.
   void Launch(const OperationPtr& operation);
@@ -163,7 +170,9 @@ class Engine {
   void TellEnd(const Operation& receive);
   void Cancel(const OperationPtr& operation, const Status& reason);
   bool IsOver(Operation& operation);
-  void Drive(Operation& operation, Transfer transfer);
+  bool PollsInALoop(Operation& operation) const;
+  void MoveOn(Operation& operation, Duration limit, std::unique_lock<std::mutex>& lock);
+  void Drive(Operation& operation, Transfer transfer, TimePoint until);
 
   const EngineOptions options_;
   std::unique_ptr<Endpoint> endpoint_;
@@ -179,6 +188,8 @@ class Engine {
   uint64_t last_channel_ = 0;
   uint64_t last_memory_ = 0;
   uint64_t last_operation_ = 0;
+  uint64_t poll_round_ = 1;  ///< Ends when a poll has told of an end, or has waited.
+  TimePoint last_poll_{};
 };
 
 }  // namespace weightcast::p2p

@@ -54,7 +54,8 @@ void Engine::ForgetMemory(const Memory& memory) {
   memories_.erase(memory.id);
 }
 
-Result<Part> Engine::Resolve(const Local& local) {
+/// `up_to_end`: a length beyond the end of the memory means up to its end.
+Result<Part> Engine::Resolve(const Local& local, bool up_to_end) {
   if (local.memory == 0) {
     WC_ASSIGN_OR_RETURN(auto memory, NewMemory({local.address, local.length}, /*temporary=*/true));
     return Part{.memory = std::move(memory), .offset = 0, .length = local.length};
@@ -66,11 +67,13 @@ Result<Part> Engine::Resolve(const Local& local) {
   const Memory& memory = *found->second;
   const auto from = reinterpret_cast<uintptr_t>(memory.address);
   const auto at = reinterpret_cast<uintptr_t>(local.address);
-  if (at < from || at - from > memory.length || local.length > memory.length - (at - from)) {
+  const bool begins_inside = at >= from && at - from < memory.length;
+  const uint64_t room = begins_inside ? memory.length - (at - from) : 0;
+  if (room == 0 || (local.length > room && !up_to_end)) {
     return Status(Code::kOutOfBounds, StrCat(local.length, " bytes at this address do not lie in memory ",
                                              local.memory, ", which has ", memory.length));
   }
-  return Part{.memory = found->second, .offset = at - from, .length = local.length};
+  return Part{.memory = found->second, .offset = at - from, .length = std::min(local.length, room)};
 }
 
 Result<Part> Engine::ResolveToAdvertise(const Local& bytes) {
@@ -81,7 +84,7 @@ Result<Part> Engine::ResolveToAdvertise(const Local& bytes) {
         return Part{.memory = memory, .offset = 0, .length = bytes.length};
     }
   }
-  return Resolve(bytes);
+  return Resolve(bytes, /*up_to_end=*/false);
 }
 
 Result<Advert> Engine::Advertise(const Local& bytes) {

@@ -13,6 +13,11 @@ constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
 
 constexpr uint32_t kGrantsOfChannel = 16;
 
+/// A caller who polls again within this does nothing but poll.
+constexpr Duration kAtOnce = std::chrono::microseconds(50);
+/// Such a poll waits for as long as this. Setting a shorter timer costs a virtual machine more than it saves.
+constexpr Duration kMoment = std::chrono::milliseconds(1);
+
 Status NoSuchOperation(uint64_t number) {
   return {Code::kInvalidArgument, StrCat("there is no operation ", number, ", or its end was told already")};
 }
@@ -38,7 +43,7 @@ Result<OperationPtr> Engine::Make(OperationKind kind, std::span<const Local> loc
       operation->parts.emplace_back();
       continue;
     }
-    auto part = Resolve(local[i]);
+    auto part = Resolve(local[i], /*up_to_end=*/kind == OperationKind::kReceive);
     if (!part.ok()) {
       const std::lock_guard lock(mutex_);
       Retire(*operation);
@@ -150,23 +155,31 @@ Status Engine::CheckAdvert(const Advert& advert, uint64_t length, const Peer& pe
 
 // --- Sends meet receives -----------------------------------------------------------------------------
 
+/// Cuts a recv's slices to the send's pieces, if there are as many and each has room.
+void Engine::FitToPieces(const Operation& send, std::vector<Slice>& slices) {
+  const auto fits = [](const Part& part, const Slice& slice) { return part.length <= slice.length; };
+  if (!std::equal(send.parts.begin(), send.parts.end(), slices.begin(), slices.end(), fits)) return;
+  for (size_t i = 0; i < slices.size(); ++i) slices[i].length = send.parts[i].length;
+}
+
 /// If it is there as a whole.
 void Engine::MeetOffer(const OperationPtr& send) {
   auto& offers = send->channel->offers;
   const auto found = offers.find(send->number);
   if (found == offers.end() || found->second.offer.more) return;
-  const Channel::Offered offered = std::move(found->second);
+  Channel::Offered offered = std::move(found->second);
   offers.erase(found);
   send->channel->peer->offered -= offered.offer.slices.size();
   if (!offered.reason.ok()) return Finish(*send, offered.reason);
-  const uint64_t wanted = BytesOf(offered.offer.slices);
-  if (wanted != send->bytes) {
+  const uint64_t room = BytesOf(offered.offer.slices);
+  if (send->bytes > room) {
     return FailSend(
-        *send, {Code::kInvalidArgument, StrCat("a send of ", send->bytes, " bytes meets a recv of ", wanted,
-                                               "; they must be as long")});
+        *send, {Code::kInvalidArgument, StrCat("a send of ", send->bytes, " bytes meets a recv of ", room,
+                                               "; it must have room for all of them")});
   }
+  FitToPieces(*send, offered.offer.slices);
   send->grant = offered.offer.grant;
-  send->remote = offered.offer.slices;
+  send->remote = std::move(offered.offer.slices);
   Launch(send);
 }
 
@@ -393,16 +406,26 @@ bool Engine::IsOver(Operation& operation) {
   return true;
 }
 
+/// The caller does nothing but poll, has polled this operation before, and none has ended since. Such a
+/// caller had better wait: it keeps the core from the threads that do the work.
+bool Engine::PollsInALoop(Operation& operation) const {
+  return std::exchange(operation.polled, poll_round_) == poll_round_ && Clock::now() - last_poll_ < kAtOnce;
+}
+
 std::optional<Status> Engine::Poll(uint64_t number) {
-  OperationPtr operation;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = operations_.find(number);
-    if (found == operations_.end()) return NoSuchOperation(number);
-    if (!IsOver(*found->second)) return std::nullopt;
-    operation = std::move(found->second);
-    operations_.erase(found);
+  std::unique_lock lock(mutex_);
+  const auto found = operations_.find(number);
+  if (found == operations_.end()) return NoSuchOperation(number);
+  const OperationPtr operation = found->second;
+  if (!IsOver(*operation) && PollsInALoop(*operation)) {
+    MoveOn(*operation, kMoment, lock);
+    ++poll_round_;
   }
+  last_poll_ = Clock::now();
+  if (!IsOver(*operation)) return std::nullopt;
+  if (operations_.erase(number) == 0) return NoSuchOperation(number);  // Another thread has been told.
+  ++poll_round_;
+  lock.unlock();
   operation->retired.clear();  // Waits until they are closed.
   return operation->outcome;
 }
@@ -414,15 +437,9 @@ Status Engine::Wait(uint64_t number, const Interrupted& interrupted) {
   const OperationPtr operation = found->second;
   bool cancelled = false;
   while (!IsOver(*operation)) {
-    auto transfer = operation->transfer;
-    if (transfer && !operation->asked) {
-      lock.unlock();
-      Drive(*operation, *transfer);
-    } else {
-      changed_.wait_for(lock, kGlance);
-      if (IsOver(*operation)) break;
-      lock.unlock();
-    }
+    MoveOn(*operation, kGlance, lock);
+    if (IsOver(*operation)) break;
+    lock.unlock();  // It may run other code, which may call us.
     const bool stop = !cancelled && interrupted && interrupted();
     lock.lock();
     if (stop) {
@@ -436,9 +453,20 @@ Status Engine::Wait(uint64_t number, const Interrupted& interrupted) {
   return operation->outcome;
 }
 
+/// For about so long, or until something changes.
+void Engine::MoveOn(Operation& operation, Duration limit, std::unique_lock<std::mutex>& lock) {
+  const auto transfer = operation.transfer;
+  if (!transfer || operation.asked) {
+    changed_.wait_for(lock, limit);
+    return;
+  }
+  lock.unlock();
+  Drive(operation, *transfer, Clock::now() + limit);
+  lock.lock();
+}
+
 /// On the caller's own thread, which is quicker than to be told of the end.
-void Engine::Drive(Operation& operation, Transfer transfer) {
-  const TimePoint until = Clock::now() + kGlance;
+void Engine::Drive(Operation& operation, Transfer transfer, TimePoint until) {
   (void)transfer.Wait(until);
   if (!transfer.ended()) return;
   OnTransferEnd(operation, transfer.Wait());

@@ -52,6 +52,7 @@ struct Operation {
   bool asked = false;                ///< One side has asked the other how the receive of this number ended.
   bool ending = false;               ///< A receive whose grant is being revoked.
   bool ended = false;
+  uint64_t polled = 0;  ///< In which round of polls.
   Status outcome;
   TimePoint limit = TimePoint::max();  ///< Nobody waits longer for what a stopped peer may still touch.
   std::vector<std::shared_ptr<Region>> retired;  ///< Of this call alone; to be closed without the mutex.

@@ -132,7 +132,7 @@ def main():
         ok, conn = endpoint.connect(remote_ip_addr=ip, remote_gpu_bdf=gpu, remote_port=port)
     else:
         ok, peer_ip, peer_gpu, conn = endpoint.accept()
-        assert peer_gpu == "cpu", peer_gpu
+        assert peer_gpu == 0, peer_gpu
     assert ok, endpoint.last_error
     send_and_recv(endpoint, conn, rank, 1024)
     send_and_recv(endpoint, conn, rank, 1 << 20)

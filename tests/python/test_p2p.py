@@ -1,13 +1,12 @@
-"""weightcast.p2p: the calls of the UCCL P2P engine."""
+"""weightcast.p2p: what the calls of the UCCL P2P engine do (test_p2p_signatures.py: what they are called)."""
 
-import inspect
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -50,65 +49,6 @@ def registered(endpoint, array):
     ok, mr = endpoint.reg(*of(array))
     assert ok, endpoint.last_error
     return mr, *of(array)
-
-
-# --- The interface, name by name.
-
-
-def api():
-    """(name, [argument names]) of every call in the list of the other engine."""
-    text = (HERE / "uccl_p2p_api.txt").read_text()
-    for line in text.splitlines():
-        line = line.split("->")[0].split(" | ")[0] if "(" in line else ""
-        if line.startswith("#") or not (found := re.match(r"^([\w/ ]+?)\s*\((.*)\)\s*$", line.strip())):
-            continue
-        names, arguments = found.groups()
-        words = [re.split(r"[:=]", word)[0].strip() for word in arguments.split(",") if word.strip()]
-        for name in re.split(r"\s*/\s*", names):
-            yield name, words
-
-
-CALLS = list(api())
-
-
-def test_the_list_was_read():
-    names = {name for name, _ in CALLS}
-    assert len(names) > 45
-    assert {
-        "connect",
-        "writev_ipc_async",
-        "recvv_async",
-        "deserialize_descs",
-        "poll_async",
-        "Endpoint",
-    } <= names
-
-
-@pytest.mark.parametrize(("name", "arguments"), CALLS, ids=[f"{name}({len(words)})" for name, words in CALLS])
-def test_every_call_is_there_with_its_arguments(name, arguments):
-    call = p2p.Endpoint if name == "Endpoint" else getattr(p2p.Endpoint, name)
-    parameters = list(inspect.signature(call).parameters.values())
-    if name not in ("Endpoint", "parse_metadata"):
-        parameters = parameters[1:]  # self
-    given = [parameter.name for parameter in parameters]
-    unnamed = [word for word in arguments if word.startswith("[") or word == "ip" or word == "bytes"]
-    for place, word in enumerate(arguments):
-        if word in unnamed:
-            assert place < len(parameters)  # The list gives what it is, not what it is called.
-        elif word == "remote_gpu_idx":
-            assert word in given
-        else:
-            assert given[place] == word
-    free = [one for one in parameters[len(arguments) :] if one.default is inspect.Parameter.empty]
-    assert not free
-
-
-def test_the_modules_names_are_there():
-    line = next(
-        one for one in (HERE / "uccl_p2p_api.txt").read_text().splitlines() if one.startswith("module:")
-    )
-    for name in line.removeprefix("module:").split():
-        assert hasattr(p2p, name), name
 
 
 # --- What calls do.
@@ -169,8 +109,84 @@ def test_vectors_one_sided(pair):
         right[:] = 9
     assert pair.a.readv(pair.to_b, mrs, mine, lengths, metas, 3)
     assert all((array == 9).all() for array in here)
-    assert not pair.a.writev(pair.to_b, mrs, mine, lengths, metas, 2)
-    assert "for 2 pieces" in pair.a.last_error
+
+
+def test_advertise_needs_no_connection(pair):
+    """As on the main branch; release 0.1.1 puts the connection in front, and refuses an unknown one."""
+    array = np.zeros(100, np.uint8)
+    mr_id, ptr, size = registered(pair.b, array)
+    ok, meta = pair.b.advertise(mr_id, ptr, size)
+    assert ok and len(meta) == 64
+    assert pair.b.advertise(pair.to_a, mr_id, ptr, size) == (True, meta)
+    assert pair.b.advertise(size=size, ptr=ptr, mr_id=mr_id) == (True, meta)
+    assert pair.b.advertise(conn_id=pair.to_a, mr_id=mr_id, ptr=ptr, size=size) == (True, meta)
+    assert pair.b.advertisev([mr_id], [ptr], [size], 1) == (True, [meta])
+    assert pair.b.advertisev(pair.to_a, [mr_id], [ptr], [size], num_iovs=1) == (True, [meta])
+    assert pair.b.advertise(99, mr_id, ptr, size) == (False, b"")
+    assert "no connection 99" in pair.b.last_error
+
+
+def finish(endpoint, ok, transfer_id):
+    assert ok, endpoint.last_error
+    done = False
+    while not done:
+        ok, done = endpoint.poll_async(transfer_id)
+    return ok
+
+
+def test_a_recv_may_be_larger_than_its_send(pair):
+    """The bytes come to the front. A size beyond the registered memory means up to its end."""
+    source, target = np.arange(1, 101, dtype=np.uint8), np.zeros(200, np.uint8)
+    mr_id, ptr, size = registered(pair.b, target)
+    for asked in (size, 2 * size):
+        target[:] = 0
+        begun = pair.b.recv_async(pair.to_a, mr_id, ptr, asked)
+        assert pair.a.send(pair.to_b, *registered(pair.a, source))
+        assert finish(pair.b, *begun)
+        np.testing.assert_array_equal(target[:100], source)
+        assert not target[100:].any()
+
+
+def test_each_piece_goes_to_the_front_of_its_own(pair):
+    source, target = np.arange(1, 31, dtype=np.uint8), np.zeros(60, np.uint8)
+    here, there = registered(pair.a, source)[0], registered(pair.b, target)[0]
+    at = target.ctypes.data
+    begun = pair.b.recvv_async(pair.to_a, [there, there], [at, at + 30], [30, 30], 2)
+    at = source.ctypes.data
+    assert pair.a.sendv(pair.to_b, [here, here], [at, at + 10], [10, 20], 2)
+    assert finish(pair.b, *begun)
+    np.testing.assert_array_equal(target[:10], source[:10])
+    np.testing.assert_array_equal(target[30:50], source[10:])
+    assert not target[10:30].any() and not target[50:].any()
+
+
+def test_a_send_larger_than_its_recv_fails_at_both_ends(pair):
+    source, target = np.zeros(100, np.uint8), np.zeros(99, np.uint8)
+    begun = pair.b.recv_async(pair.to_a, *registered(pair.b, target))
+    assert not pair.a.send(pair.to_b, *registered(pair.a, source))
+    assert "a send of 100 bytes meets a recv of 99" in pair.a.last_error
+    assert not finish(pair.b, *begun)
+    assert "a send of 100 bytes meets a recv of 99" in pair.b.last_error
+
+
+def test_poll_loops_end_many_transfers(pair):
+    """Round and round over what has not ended."""
+    source, target = np.arange(640, dtype=np.uint8), np.zeros(640, np.uint8)
+    here, at, _ = registered(pair.a, source)
+    there, to, _ = registered(pair.b, target)
+    open_ends = []
+    for part in range(0, 640, 10):
+        ok, transfer_id = pair.b.recv_async(pair.to_a, there, to + part, 10)
+        open_ends.append((pair.b, transfer_id))
+        assert ok
+        ok, transfer_id = pair.a.send_async(pair.to_b, here, at + part, 10)
+        open_ends.append((pair.a, transfer_id))
+        assert ok
+    while open_ends:
+        polled = [(one, one[0].poll_async(one[1])) for one in open_ends]
+        assert all(ok for _, (ok, _) in polled)
+        open_ends = [one for one, (_, done) in polled if not done]
+    np.testing.assert_array_equal(target, source)
 
 
 def test_ipc_calls_need_no_registration(pair):
@@ -221,12 +237,12 @@ def test_both_add_the_other_and_get_one_connection():
         pass
     np.testing.assert_array_equal(source, target)
     assert a.add_remote_endpoint(b.get_metadata()) == results[a]
-    assert a.conn_id_of_rank(1) == results[a][1] and a.conn_id_of_rank(77) == -1
+    assert a.conn_id_of_rank(1) == results[a][1] and a.conn_id_of_rank(77) == 2**64 - 1
     assert a.remove_remote_endpoint(results[a][1])
     assert not a.remove_remote_endpoint(results[a][1])
 
 
-def test_endpoints_of_this_host_find_each_other_by_their_gpu():
+def test_endpoints_of_this_host_find_each_other_by_their_gpu(monkeypatch):
     a, b = p2p.Endpoint(40), p2p.Endpoint(41)
     ok, conn = a.connect_local(41)
     assert ok, a.last_error
@@ -236,11 +252,27 @@ def test_endpoints_of_this_host_find_each_other_by_their_gpu():
     ok, _ = b.recv_async(back, *registered(b, target))
     assert ok
     assert a.send(conn, *registered(a, source))
-    ok, _ = a.connect_local("0000:99:00.0")
-    assert not ok and "none of the" in a.last_error
+    for named in ({"remote_gpu_bdf": "41"}, {"remote_gpu_idx": 41}, {"remote_gpu_idx": "41"}):
+        ok, _ = a.connect_local(**named)
+        assert ok, a.last_error
+    assert [b.accept_local()[:2] for _ in range(3)] == [(True, "cpu"), (True, 40), (True, "cpu")]
     del b
-    ok, _ = a.connect_local(41)
-    assert not ok
+    monkeypatch.setenv("WEIGHTCAST_CONNECT_TIMEOUT", "0.2")
+    alone = p2p.Endpoint(43)
+    for gpu in ("0000:99:00.0", 41):
+        assert alone.connect_local(gpu) == (False, 0)
+        assert "no other endpoint" in alone.last_error
+
+
+def test_connect_local_waits_for_the_endpoint():
+    a = p2p.Endpoint(44)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(a.connect_local(remote_gpu_idx=45)))
+    thread.start()
+    b = p2p.Endpoint(45)
+    thread.join()
+    assert results[0][0], a.last_error
+    assert b.accept_local()[:2] == (True, 44)
 
 
 # --- What goes wrong is False, with a reason.
@@ -259,10 +291,52 @@ def test_errors_say_what_was_wrong(pair):
     assert not pair.a.write(pair.to_b, mr, pointer, size, b"x" * 64)
     assert "advertised memory" in pair.a.last_error
     assert pair.a.reg(0, 0)[0] is False
+    assert pair.a.recv_async(pair.to_b, mr, pointer + size, 1) == (False, 0)
     with pytest.raises(InvalidArgument, match="512 bytes"):
         p2p.Endpoint.parse_metadata(b"short")
     with pytest.raises(InvalidArgument):
         pair.a.deserialize_descs(b"short")
+
+
+def test_misuse_raises_as_there(pair):
+    """RuntimeError, where the other engine's bindings raise it."""
+    array, other = np.zeros(100, np.uint8), np.zeros(100, np.uint8)
+    mr, pointer, size = registered(pair.a, array)
+    descs = pair.a.register_memory([array])
+    ok, meta = pair.b.advertise(*registered(pair.b, other))
+    assert ok
+    for wrong, call in (
+        ("exactly 64 bytes", lambda: pair.a.write(pair.to_b, mr, pointer, size, meta[1:])),
+        ("for 2 pieces", lambda: pair.a.writev(pair.to_b, [mr], [pointer], [size], [meta], 2)),
+        ("2 metas", lambda: pair.a.readv_async(pair.to_b, [mr], [pointer], [size], [meta, meta], 1)),
+        ("2 addresses", lambda: pair.a.regv([pointer, pointer], [size])),
+        ("Invalid op_name", lambda: pair.a.transfer(pair.to_b, "swap", descs, descs)),
+        ("1 local and 0 remote", lambda: pair.a.transfer(pair.to_b, "read", descs, [])),
+        ("neither a torch tensor", lambda: pair.a.register_memory([b"bytes"])),
+    ):
+        with pytest.raises(RuntimeError, match=wrong):
+            call()
+
+
+def test_a_removed_connection(pair):
+    """transfer raises, all else returns False."""
+    array, other = np.zeros(100, np.uint8), np.zeros(100, np.uint8)
+    descs = pair.a.register_memory([array])
+    remote = pair.b.register_memory([other])
+    assert pair.a.remove_remote_endpoint(pair.to_b)
+    with pytest.raises(RuntimeError, match="Invalid conn_id"):
+        pair.a.transfer(pair.to_b, "write", descs, remote)
+    assert pair.a.send_async(pair.to_b, descs[0].mr_id, *of(array)) == (False, 0)
+    assert pair.a.advertise(pair.to_b, descs[0].mr_id, *of(array)) == (False, b"")
+    assert not pair.a.remove_remote_endpoint(pair.to_b)
+
+
+def test_a_transfer_is_as_long_as_its_local_descriptor(pair):
+    source, target = np.full(40, 7, np.uint8), np.zeros(100, np.uint8)
+    descs = pair.a.register_memory([source])
+    remote = pair.a.deserialize_descs(pair.b.get_serialized_descs(pair.b.register_memory([target])))
+    assert finish(pair.a, *pair.a.transfer(pair.to_b, "write", descs, remote))
+    assert (target[:40] == 7).all() and not target[40:].any()
 
 
 def test_nobody_there(monkeypatch):
@@ -299,8 +373,8 @@ def test_a_killed_peer_ends_what_waits_for_it(spawn):
     started = mp.get_context("spawn").Queue()
     spawn(hold_a_recv, endpoint.get_metadata(), started)
     pid = started.get(timeout=60)
-    conn = endpoint.conn_id_of_rank(1)
-    assert conn > 0
+    while (conn := endpoint.conn_id_of_rank(1)) == 2**64 - 1:
+        time.sleep(0.01)
     array = np.zeros(8)
     ok, tid = endpoint.recv_async(conn, *registered(endpoint, array))
     assert ok

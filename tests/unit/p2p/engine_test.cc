@@ -143,7 +143,41 @@ TEST_P(EngineTest, NothingIsSentAndReceivedToo) {
   EXPECT_EQ(WaitFor(*b, receive), Status::Ok());
 }
 
-TEST_P(EngineTest, SizesThatDifferFailOnBothSidesAndNameBoth) {
+TEST_P(EngineTest, ARecvMayBeLargerAndGetsTheBytesInFront) {
+  Bytes source = Pattern(60, 3);
+  Bytes target(100);
+  const uint64_t from = Reg(*a, source);
+  const uint64_t to = Reg(*b, target);
+  const Local begin{from, source.data(), 10};
+  const Local rest{from, source.data() + 10, 50};
+  const Local small{to, target.data(), 20};
+  const Local large{to, target.data() + 20, 80};
+  const Local all{to, target.data(), 100};
+  const Local beyond{to, target.data(), 1000};
+  const auto filled = [&](const std::vector<std::tuple<size_t, size_t, size_t>>& copies) {
+    Bytes bytes(100);
+    for (const auto& [at, offset, length] : copies)
+      std::copy_n(source.begin() + offset, length, bytes.begin() + at);
+    return bytes;
+  };
+  const std::tuple<std::vector<Local>, std::vector<Local>, Bytes> cases[] = {
+      {{begin, rest}, {small, large}, filled({{0, 0, 10}, {20, 10, 50}})},
+      {{rest, begin}, {small, large}, filled({{0, 10, 50}, {50, 0, 10}})},  // No room for the first: a row.
+      {{begin, rest}, {all}, filled({{0, 0, 60}})},
+      {{rest}, {small, large}, filled({{0, 10, 50}})},
+      {{begin, rest}, {beyond}, filled({{0, 0, 60}})},  // Up to the end of the memory.
+      {{}, {small, large}, filled({})},
+  };
+  for (const auto& [sends, receives, wanted] : cases) {
+    std::fill(target.begin(), target.end(), std::byte{0});
+    const auto receive = b->Receive(to_a, receives);
+    EXPECT_EQ(WaitFor(*a, a->Send(to_b, sends)), Status::Ok());
+    EXPECT_EQ(WaitFor(*b, receive), Status::Ok());
+    EXPECT_EQ(target, wanted);
+  }
+}
+
+TEST_P(EngineTest, ASendLargerThanItsRecvFailsOnBothSidesAndNamesBothSizes) {
   Bytes source = Pattern(100, 1);
   Bytes target(99);
   const Local from = All(Reg(*a, source), source);
@@ -276,6 +310,32 @@ TEST_P(EngineTest, PollTellsTheEndOnce) {
   EXPECT_EQ(WaitFor(*a, send), Status::Ok());
 }
 
+TEST_P(EngineTest, PollLoopsEndManyOperations) {
+  constexpr size_t kCount = 50;
+  constexpr size_t kSize = 64 << 10;
+  Bytes source = Pattern(kCount * kSize, 1);
+  Bytes target(source.size());
+  const uint64_t from = Reg(*a, source);
+  const uint64_t to = Reg(*b, target);
+  std::vector<std::pair<Engine*, uint64_t>> open;
+  for (size_t i = 0; i < kCount; ++i) {
+    const Local here{from, source.data() + i * kSize, kSize};
+    const Local there{to, target.data() + i * kSize, kSize};
+    open.emplace_back(a.get(), a->Send(to_b, {&here, 1}).value());
+    open.emplace_back(b.get(), b->Receive(to_a, {&there, 1}).value());
+  }
+  const TimePoint limit = Soon();
+  while (!open.empty() && Clock::now() < limit) {
+    std::erase_if(open, [](const auto& one) {
+      const auto end = one.first->Poll(one.second);
+      EXPECT_EQ(end.value_or(Status::Ok()), Status::Ok());
+      return end.has_value();
+    });
+  }
+  EXPECT_TRUE(open.empty());
+  EXPECT_EQ(target, source);
+}
+
 TEST_P(EngineTest, WhatWaitsEndsWithThePeer) {
   Bytes bytes(100);
   const Local all = All(Reg(*a, bytes), bytes);
@@ -300,8 +360,11 @@ TEST_P(EngineTest, ARemovedChannelEndsAtBothEndsAndNoOther) {
   Bytes other(100);
   const Local in_b = All(Reg(*b, other), other);
   const auto receive = b->Receive(to_a, {&in_b, 1});
+  EXPECT_TRUE(a->HasChannel(to_b));
   ASSERT_EQ(a->CloseChannel(to_b), Status::Ok());
+  EXPECT_FALSE(a->HasChannel(to_b));
   EXPECT_THAT(WaitFor(*b, receive).message(), HasSubstr("removed"));
+  EXPECT_TRUE(b->HasChannel(to_a)) << "until its own script removes it";
   EXPECT_EQ(a->Send(to_b, {&in_a, 1}).status().code(), Code::kInvalidArgument);
   const auto kept = b->Receive(*second, {&in_b, 1});
   EXPECT_EQ(WaitFor(*a, a->Send(accepted->channel, {&in_a, 1})), Status::Ok());
@@ -343,6 +406,8 @@ TEST_P(EngineTest, WrongArgumentsAreRefused) {
   EXPECT_EQ(a->Send(to_b, {&beyond, 1}).status().code(), Code::kOutOfBounds);
   const Local before{memory, bytes.data() - 1, 1};
   EXPECT_EQ(a->Receive(to_b, {&before, 1}).status().code(), Code::kOutOfBounds);
+  const Local end{memory, bytes.data() + 100, 1};
+  EXPECT_EQ(a->Receive(to_b, {&end, 1}).status().code(), Code::kOutOfBounds);
   const Local unknown{memory + 17, bytes.data(), 1};
   EXPECT_EQ(a->Send(to_b, {&unknown, 1}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(a->Send(to_b + 99, {}).status().code(), Code::kInvalidArgument);
