@@ -90,9 +90,9 @@ Status Changed(const std::vector<std::string>& arguments) {
   for (int version = 1; version <= std::stoi(arguments.at(2)); ++version) {
     std::vector<Bytes> bytes;
     for (size_t i = 0; i < source.tensors().size(); ++i) {
-      const auto original = source.bytes(i);
-      bytes.emplace_back(original.begin(), original.end());
       const auto& info = source.tensors()[i];
+      bytes.emplace_back(static_cast<size_t>(BytesOf(info.dtype, ElementsOf(info.shape))));
+      WC_RETURN_IF_ERROR(source.Read(i, 0, bytes.back()));
       ChangeRange(info.name, info.dtype, version, 0, bytes.back());
     }
     WC_RETURN_IF_ERROR(WriteOne({.output = arguments.at(1), .engine = "engine-0"}, version, header,
