@@ -13,6 +13,7 @@
 #include "weightcast/grant.h"
 #include "weightcast/identity.h"
 #include "weightcast/memory.h"
+#include "weightcast/region.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/transfer.h"
@@ -20,33 +21,6 @@
 namespace weightcast {
 
 class Endpoint;
-
-/// Registered memory. Move-only; the destructor deregisters and waits, bounded by the lease, until no
-/// peer can touch it. Registering pieces of one allocation shares one registration: it lives until the
-/// last region in it is closed. Thread safe.
-class Region {
- public:
-  class State;
-  explicit Region(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  Region(Region&&) = default;
-  Region& operator=(Region&&) = default;
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
-  ~Region() = default;  ///< The work is State's destructor's.
-
-  [[nodiscard]] uint32_t id() const;
-  /// Offset of this region's first byte inside the registration that id() names.
-  [[nodiscard]] uint64_t offset() const;
-  [[nodiscard]] uint64_t length() const;
-  /// What a peer's Connection::Import needs: names, length and each transport's key. Opaque bytes.
-  [[nodiscard]] std::string Descriptor() const;
-  /// Ends the registration; our own transfers that use it end as kCancelled. kTimedOut when a stopped peer
-  /// may still write: the memory must then be kept until a later Close succeeds.
-  Status Close(TimePoint deadline);
-
- private:
-  std::shared_ptr<State> state_;
-};
 
 /// How far a grant's transfers have come.
 struct GrantProgress {
@@ -95,17 +69,14 @@ class Connection {
   /// Ok while usable; else why not: kPeerDead names the rank.
   [[nodiscard]] Status status() const;
 
-  /// Makes a peer's region usable; returns its index for Piece::remote_region. The descriptor came from
-  /// outside: kProtocol if it is malformed, kInvalidArgument if it is another peer's.
-  Result<uint32_t> Import(std::string_view descriptor);
-  void Release(uint32_t remote_region);
-  /// Bytes of an imported region; 0: there is none of this index.
-  [[nodiscard]] uint64_t LengthOf(uint32_t remote_region) const;
+  /// Makes a peer's region usable in transfers of this connection. The descriptor came from outside:
+  /// kProtocol if it is malformed, kInvalidArgument if it is another peer's.
+  Result<RemoteRegion> Import(std::string_view descriptor);
+  /// Forgets an import; transfers that use it go on. Later ones refuse its slices.
+  void Release(const RemoteRegion& region);
 
   /// One asynchronous vectored transfer. Zero-length pieces are allowed; no pieces: ends at once (a
-  /// signal is still set). Offsets count from the first byte of the registration for local_region (a
-  /// region's own first byte stands at Region::offset()), and of the imported region for remote_region.
-  /// Errors of the arguments come back here, all else through the Transfer.
+  /// signal is still set). Errors of the arguments come back here, all else through the Transfer.
   Result<Transfer> Write(std::span<const Piece> pieces, TransferOptions options);
   Result<Transfer> Read(std::span<const Piece> pieces, TransferOptions options);
 

@@ -7,17 +7,15 @@
 
 #include "weightcast/clock.h"
 #include "weightcast/grant.h"
+#include "weightcast/region.h"
 #include "weightcast/status.h"
 
 namespace weightcast {
 
-/// One contiguous piece of a transfer: both sides in bytes.
+/// One contiguous piece of a transfer. Both slices are equally long.
 struct Piece {
-  uint32_t local_region = 0;   ///< Region::id() of a local region.
-  uint32_t remote_region = 0;  ///< Index from Connection::Import.
-  uint64_t local_offset = 0;
-  uint64_t remote_offset = 0;
-  uint64_t length = 0;
+  LocalSlice local;
+  RemoteSlice remote;
 };
 
 struct TransferOptions {

@@ -4,10 +4,16 @@
 #include "base/strings.h"
 #include "endpoint/core.h"
 #include "endpoint/create.h"
+#include "endpoint/slices.h"
 
 namespace weightcast {
 
 using endpoint::Core;
+
+Status OutsideSlice(uint64_t offset, uint64_t length, uint64_t size) {
+  return {Code::kOutOfBounds,
+          StrCat(length, " bytes at ", offset, " are not inside a slice of ", size, " bytes")};
+}
 
 // --- Region ------------------------------------------------------------------------------------
 
@@ -61,9 +67,12 @@ class Region::State {
   endpoint::Regions::Handle handle_;
 };
 
-uint32_t Region::id() const { return state_->registration().name.id; }
-uint64_t Region::offset() const { return state_->offset(); }
 uint64_t Region::length() const { return state_->length(); }
+LocalSlice Region::Whole() const {
+  const endpoint::Registration& registration = state_->registration();
+  return SliceAccess::Make<Side::kLocal>(registration.serial, registration.name.id, state_->offset(),
+                                         state_->length());
+}
 Status Region::Close(TimePoint deadline) { return state_->Close(deadline); }
 
 std::string Region::Descriptor() const {
@@ -148,9 +157,8 @@ const std::string& Connection::address() const { return state_->address(); }
 std::string Connection::Describe() const { return state_->Describe(); }
 std::string Connection::transport_name() const { return state_->transport_name(); }
 Status Connection::status() const { return state_->status(); }
-Result<uint32_t> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
-void Connection::Release(uint32_t remote_region) { state_->Release(remote_region); }
-uint64_t Connection::LengthOf(uint32_t remote_region) const { return state_->LengthOf(remote_region); }
+Result<RemoteRegion> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
+void Connection::Release(const RemoteRegion& region) { state_->Release(region); }
 
 Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
   WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));

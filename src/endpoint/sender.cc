@@ -209,7 +209,7 @@ void Sender::MeasureChunk(Slot& slot, const State& transfer) {
   while (const auto part = walk.Next()) {
     slot.bytes += part->length;
     if (!checksum) continue;
-    const Piece& piece = transfer.pieces[part->piece];
+    const PlacedPiece& piece = transfer.pieces[part->piece];
     const auto local = std::find_if(transfer.locals.begin(), transfer.locals.end(),
                                     [&](const auto& l) { return l->name.id == piece.local_region; });
     hasher.Add({(*local)->memory.address + piece.local_offset + part->offset, part->length});
@@ -273,7 +273,7 @@ size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
 }
 
 Op Sender::MakeOp(const State& transfer, const ChunkPart& part, uint64_t cookie) const {
-  const Piece& piece = transfer.pieces[part.piece];
+  const PlacedPiece& piece = transfer.pieces[part.piece];
   return {.kind = transfer.kind,
           .local = piece.local_region,
           .local_offset = piece.local_offset + part.offset,

@@ -45,8 +45,7 @@ class Transfer::State final : public endpoint::Task {
   std::shared_ptr<void> connection;  ///< Held until fenced.
   transport::OpKind kind = transport::OpKind::kWrite;
   TransferOptions options;
-  /// remote_region is the transport's handle, remote_offset is into its registration.
-  std::vector<Piece> pieces;
+  std::vector<PlacedPiece> pieces;
   std::vector<endpoint::Registration*> locals;  ///< Each used once or more; counted until fenced.
   std::vector<uint32_t> remotes;                ///< Indices of imports; the same.
   uint64_t bytes = 0;

@@ -399,7 +399,7 @@ TEST_F(ConnectTest, ALaneThatFailsBeforeTheChoiceIsNotUsed) {
   auto local = a->Register(source, Access::kLocal);
   auto remote = b->Register(target, Access::kReadWrite);
   ASSERT_TRUE(local.ok() && remote.ok());
-  const Piece all{local->id(), *connection->Import(remote->Descriptor()), local->offset(), 0, source.size()};
+  const Piece all{local->Whole(), connection->Import(remote->Descriptor())->Whole()};
   auto write = connection->Write({&all, 1}, {.timeout = kPatience});
   ASSERT_TRUE(write.ok());
   EXPECT_TRUE(write->Wait().ok()) << write->Wait().ToString();

@@ -146,13 +146,13 @@ class Pair {
     EXPECT_TRUE(local.ok() && remote.ok());
     source_region.emplace(std::move(local).value());
     target_region.emplace(std::move(remote).value());
-    auto index = to_b->Import(target_region->Descriptor());
-    EXPECT_TRUE(index.ok()) << index.status().ToString();
-    imported = *index;
+    auto made = to_b->Import(target_region->Descriptor());
+    EXPECT_TRUE(made.ok()) << made.status().ToString();
+    imported = *made;
   }
 
   [[nodiscard]] Piece At(uint64_t offset, uint64_t length) const {
-    return {source_region->id(), imported, source_region->offset() + offset, offset, length};
+    return {source_region->Slice(offset, length).value(), imported.Slice(offset, length).value()};
   }
   Result<Transfer> WriteAll(TransferOptions options = {}) {
     const Piece all = At(0, source.size());
@@ -167,7 +167,7 @@ class Pair {
   std::optional<Connection> to_a;
   std::optional<Region> source_region;
   std::optional<Region> target_region;
-  uint32_t imported = 0;
+  RemoteRegion imported;
 };
 
 class EndpointTest : public ::testing::Test {
