@@ -9,12 +9,12 @@
 
 namespace weightcast {
 
-enum class Side : uint8_t { kLocal, kRemote };
+enum class SliceSide : uint8_t { kLocal, kRemote };
 
 /// Contiguous bytes of one region. Only a region makes a slice, and it refuses bytes outside itself. A slice
 /// names bytes and owns nothing: a transfer refuses it once its region was closed or released. One that was
 /// made by the default constructor names nothing, and transfers refuse it. Cheap to copy; thread safe.
-template <Side side>
+template <SliceSide side>
 class BasicSlice {
  public:
   BasicSlice() = default;
@@ -34,13 +34,13 @@ class BasicSlice {
   uint64_t length_ = 0;
   uint32_t index_ = 0;  ///< Where to look for it.
 };
-using LocalSlice = BasicSlice<Side::kLocal>;
-using RemoteSlice = BasicSlice<Side::kRemote>;
+using LocalSlice = BasicSlice<SliceSide::kLocal>;
+using RemoteSlice = BasicSlice<SliceSide::kRemote>;
 
 /// "bytes 8 to 24 of 16", as kOutOfBounds.
 Status OutsideSlice(uint64_t offset, uint64_t length, uint64_t size);
 
-template <Side side>
+template <SliceSide side>
 Result<BasicSlice<side>> BasicSlice<side>::Slice(uint64_t offset, uint64_t length) const {
   if (length > length_ || offset > length_ - length) return OutsideSlice(offset, length, length_);
   return BasicSlice(serial_, index_, offset_ + offset, length);

@@ -60,7 +60,7 @@ class Batch {
     link_.host->keeper()->Sweep();
     for (const auto& registered : registrations_) CheckOpen(registered.get());
     TransferOptions options;
-    options.timeout = timeout ? DurationOf(*timeout) : link_.host->settings().timeout;
+    options.deadline = timeout ? In(*timeout) : In(link_.host->settings().timeout);
     Connection connection = link_.connection;
     auto begun =
         read_ ? connection.Read(pieces_, std::move(options)) : connection.Write(pieces_, std::move(options));

@@ -32,7 +32,7 @@ class Region::State {
       new endpoint::Regions::Handle(std::move(handle_));  // The parent's; here it is only forgotten.
       return;
     }
-    if (Status status = Close(endpoint::After(core_->settings().lease)); !status.ok()) {
+    if (Status status = Close(In(core_->settings().lease)); !status.ok()) {
       WC_LOG(kError, "a region was dropped while a stopped peer may still write to it: ", status.message());
     }
   }
@@ -70,8 +70,8 @@ class Region::State {
 uint64_t Region::length() const { return state_->length(); }
 LocalSlice Region::Whole() const {
   const endpoint::Registration& registration = state_->registration();
-  return SliceAccess::Make<Side::kLocal>(registration.serial, registration.name.id, state_->offset(),
-                                         state_->length());
+  return SliceAccess::Make<SliceSide::kLocal>(registration.serial, registration.name.id, state_->offset(),
+                                              state_->length());
 }
 Status Region::Close(TimePoint deadline) { return state_->Close(deadline); }
 
@@ -89,7 +89,7 @@ std::string Region::Descriptor() const {
 
 namespace {
 
-Status WaitPhase(Transfer::State& transfer, uint32_t phase, std::optional<TimePoint> deadline) {
+Status WaitPhase(Transfer::State& transfer, uint32_t phase, TimePoint deadline) {
   if (transfer.phase.value() < phase) {
     if (transfer.core->forked()) return transfer.core->Usable();
     if (!transfer.core->progress().WaitFor(transfer.phase, phase, deadline)) {
@@ -111,12 +111,8 @@ Transfer::~Transfer() {
 bool Transfer::ended() const { return state_->phase.value() >= State::kEnded; }
 bool Transfer::fenced() const { return state_->phase.value() >= State::kFenced; }
 uint64_t Transfer::bytes() const { return state_->bytes; }
-Status Transfer::Wait(std::optional<TimePoint> deadline) {
-  return WaitPhase(*state_, State::kEnded, deadline);
-}
-Status Transfer::WaitFenced(std::optional<TimePoint> deadline) {
-  return WaitPhase(*state_, State::kFenced, deadline);
-}
+Status Transfer::Wait(TimePoint deadline) { return WaitPhase(*state_, State::kEnded, deadline); }
+Status Transfer::WaitFenced(TimePoint deadline) { return WaitPhase(*state_, State::kFenced, deadline); }
 
 void Transfer::OnEnd(std::function<void(const Status&)> then) {
   if (state_->core->forked()) return;
@@ -206,6 +202,8 @@ class EndpointImpl final : public Endpoint {
   }
 
   [[nodiscard]] const Identity& self() const override { return core_->self(); }
+  [[nodiscard]] int descriptor() const override { return core_->progress().descriptor(); }
+  size_t Progress() override { return core_->forked() ? 0 : core_->progress().StepAndRunCallbacks(); }
   [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->addresses(); }
 
   Result<Region> Register(std::span<std::byte> bytes, Access access) override {

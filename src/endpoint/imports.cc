@@ -24,7 +24,7 @@ RemoteRegion Imports::Add(RemoteImport import) {
   table_.Set(index, &entry->import);
   entries_[index] = std::move(entry);
   free_.pop_back();
-  return RemoteRegion(SliceAccess::Make<Side::kRemote>(import.serial, index, 0, import.length));
+  return RemoteRegion(SliceAccess::Make<SliceSide::kRemote>(import.serial, index, 0, import.length));
 }
 
 void Imports::Remove(const RemoteRegion& region) {

@@ -16,19 +16,19 @@ class SliceAccess {
     static std::atomic<uint64_t> last{0};
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
   }
-  template <Side side>
+  template <SliceSide side>
   static BasicSlice<side> Make(uint64_t serial, uint32_t index, uint64_t offset, uint64_t length) {
     return {serial, index, offset, length};
   }
-  template <Side side>
+  template <SliceSide side>
   static uint64_t SerialOf(const BasicSlice<side>& slice) {
     return slice.serial_;
   }
-  template <Side side>
+  template <SliceSide side>
   static uint32_t IndexOf(const BasicSlice<side>& slice) {
     return slice.index_;
   }
-  template <Side side>
+  template <SliceSide side>
   static uint64_t OffsetOf(const BasicSlice<side>& slice) {
     return slice.offset_;
   }

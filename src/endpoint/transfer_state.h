@@ -59,7 +59,6 @@ class Transfer::State final : public endpoint::Task {
   uint32_t done = 0;         ///< Chunks delivered.
   uint32_t outstanding = 0;  ///< Chunks at the transport.
   std::vector<endpoint::Resend> resend;
-  TimePoint deadline = TimePoint::max();
   // The sender's lists: of all that are not fenced, and of those that have chunks to send.
   State* before = nullptr;
   State* after = nullptr;

@@ -9,7 +9,6 @@ namespace weightcast::p2p {
 namespace {
 
 /// A transfer ends by itself when the peer is dead; a slow network is no reason.
-constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
 
 constexpr uint32_t kGrantsOfChannel = 16;
 
@@ -208,7 +207,7 @@ void Engine::Launch(const OperationPtr& operation) {
     return;
   }
   TransferOptions options;
-  options.timeout = kNoLimit;
+  options.deadline = kNever;
   if (Sends(*operation)) {
     options.grant = operation->grant;
     options.signal = 0;

@@ -27,9 +27,9 @@ struct SourceMemory {
   std::shared_ptr<const LandingMemory> landing;  ///< Of an inference rank: where the bytes are.
   std::vector<Shard> shards;
   std::shared_ptr<ShardReader> reader;  ///< Set: gives the bytes of all shards; nothing is registered.
-  std::string rules;
-  RegionSet regions;                            ///< Places as `shards`; only dense ones are registered.
-  std::vector<bool> dense;                      ///< As `shards`.
+  std::string rules;                    ///< JSON, of ToJson; empty: none.
+  RegionSet regions;                    ///< Places as `shards`; only dense ones are registered.
+  std::vector<bool> dense;              ///< As `shards`.
   std::unordered_map<uint64_t, size_t> by_key;  ///< ShardKey → index of the shard.
 };
 /// Registers what is dense, nothing with a `reader`; refuses shards that no plan can use. Errors name the

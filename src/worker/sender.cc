@@ -192,7 +192,7 @@ void Sender::Send(Pick pick) {
   options.grant = job->grant;
   options.signal = pick.transfer;
   options.checksum = settings_.checksum != 0;
-  options.timeout = settings_.timeout;
+  options.deadline = In(settings_.timeout);
   uint64_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.local.length();
   options.on_end = [this, job, transfer = pick.transfer, bytes](const Status& outcome) {

@@ -100,7 +100,7 @@ class Source {
   bool Carry(Connection& connection, const Region& region, const RemoteRegion& remote, bool read,
              TransferOptions options) {
     const auto fate = random_() % 5;
-    options.timeout = fate == 0 ? std::chrono::microseconds(random_() % 10'000) : kLong;
+    options.deadline = In(fate == 0 ? Duration(std::chrono::microseconds(random_() % 10'000)) : kLong);
     const Piece piece{region.Whole(), remote.Whole()};
     auto begun = read ? connection.Read({&piece, 1}, options) : connection.Write({&piece, 1}, options);
     if (!begun.ok()) return Count(begun.status(), read);

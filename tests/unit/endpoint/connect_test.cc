@@ -400,7 +400,7 @@ TEST_F(ConnectTest, ALaneThatFailsBeforeTheChoiceIsNotUsed) {
   auto remote = b->Register(target, Access::kReadWrite);
   ASSERT_TRUE(local.ok() && remote.ok());
   const Piece all{local->Whole(), connection->Import(remote->Descriptor())->Whole()};
-  auto write = connection->Write({&all, 1}, {.timeout = kPatience});
+  auto write = connection->Write({&all, 1}, {.deadline = In(kPatience)});
   ASSERT_TRUE(write.ok());
   EXPECT_TRUE(write->Wait().ok()) << write->Wait().ToString();
   EXPECT_EQ(source, target);

@@ -42,6 +42,7 @@ struct PartyOptions {
   std::function<Status(const Identity&)> admit{};
   std::function<void(Connection)> on_notice{};
   std::function<bool()> interrupted{};
+  Callbacks callbacks = Callbacks::kOnThread;
 };
 
 /// An endpoint over fake transports, and what its callbacks have told.
@@ -56,6 +57,7 @@ class Party {
     made.admit = options.admit;
     made.on_notice = options.on_notice;
     made.interrupted = options.interrupted;
+    made.callbacks = options.callbacks;
     made.on_connection = [this](Connection connection) {
       const std::lock_guard lock(mutex_);
       connections_.push_back(std::move(connection));
@@ -167,7 +169,7 @@ class Pair {
   std::optional<Connection> to_a;
   std::optional<Region> source_region;
   std::optional<Region> target_region;
-  RemoteRegion imported;
+  weightcast::RemoteRegion imported;
 };
 
 class EndpointTest : public ::testing::Test {

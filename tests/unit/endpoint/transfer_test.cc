@@ -154,7 +154,7 @@ TEST_F(TransferTest, TimesOutAndIsFencedLater) {
   FakeNet::SetDefaults("fast", {.hold = true});
   Pair pair;
   std::atomic<int> ends = 0;
-  auto write = pair.WriteAll({.timeout = FromSeconds(0.02), .on_end = [&](const Status& status) {
+  auto write = pair.WriteAll({.deadline = In(0.02), .on_end = [&](const Status& status) {
                                 EXPECT_EQ(status.code(), Code::kTimedOut);
                                 ++ends;
                               }});
