@@ -35,9 +35,9 @@ struct GrantOptions {
   /// A transfer has wholly arrived. Must not block.
   std::function<void(uint32_t transfer, const GrantProgress&)> on_transfer{};
   /// A chunk has arrived for the first time, with the writer's checksum of it (XXH64 of its bytes in order,
-  /// never 0; 0: the writer computed none). For targets that know the transfer's pieces: chunks.h
-  /// finds the chunk's bytes, given the peer's chunk size. Before its transfer's on_transfer. Must not
-  /// block.
+  /// never 0; 0: the writer computed none). The target must know the transfer's pieces: a chunk is the next
+  /// Connection::peer_chunk() of their bytes in a row, from at most 128 pieces. Before its transfer's
+  /// on_transfer. Must not block.
   std::function<void(uint32_t transfer, uint32_t chunk, uint64_t checksum)> on_chunk{};
 };
 
