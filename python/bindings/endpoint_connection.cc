@@ -53,8 +53,8 @@ class Batch {
     }
   }
 
-  /// With the GIL from the look at the regions on, so that nobody closes one: its number may be another's
-  /// after that. It does not wait for anything.
+  /// With the GIL from the look at the regions on, so that nobody closes one in between. It does not wait for
+  /// anything.
   Flight Start(std::optional<double> timeout) {
     link_.host->Check();
     link_.host->keeper()->Sweep();
