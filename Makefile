@@ -133,8 +133,9 @@ format: ## rewrites C++ and Python in the project's style
 	@git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
 	@.venv/bin/ruff format python tests examples scripts bench
 
-docs: binary ## docs/settings.md from the table of settings
+docs: binary ## docs/settings.md from the table of settings, declarations in docs/api.md
 	@build/weightcast info --settings-markdown > docs/settings.md
+	@scripts/api_page.py
 
 clean: ## removes what was built
 	@rm -rf build dist .venv

@@ -82,7 +82,7 @@ Result<PlanTimes> Measure(int64_t boxes, int ranks, plan::Strategy strategy) {
   WC_ASSIGN_OR_RETURN(const plan::Layout inference, IrregularLayout(tensors, ranks, random));
   times.build = Lap(start);
   const double cpu_before = CpuSeconds();
-  const plan::NameRules rules;
+  const NameRules rules;
   const plan::PlanRequest request{trainers, inference, rules, strategy};
   WC_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request));
   times.plan = Lap(start);

@@ -84,7 +84,7 @@ class DemoWorkerCommand : public Command {
     WC_ASSIGN_OR_RETURN(const ShardMemory memory, ShardMemory::Make(layout, static_cast<int>(rank_)));
     WC_RETURN_IF_ERROR(Fill(memory, versions, 1));
     WC_ASSIGN_OR_RETURN(const auto trainer, Trainer::Connect(OptionsOf(context)));
-    WC_RETURN_IF_ERROR(trainer->Register(memory.shards(), ""));
+    WC_RETURN_IF_ERROR(trainer->Register(memory.shards()));
     WC_RETURN_IF_ERROR(Tell({.kind = DemoEvent::Kind::kReady}));
     for (;;) {
       WC_ASSIGN_OR_RETURN(version_, NextOrder());
@@ -107,10 +107,10 @@ class DemoWorkerCommand : public Command {
                     const Versions& versions) const {
     WC_ASSIGN_OR_RETURN(const auto update, trainer.Publish(version_));
     // Every step of an update has its own limit; this one is the last resort.
-    const double limit = 4 * Seconds(context.settings.timeout) + Seconds(context.settings.join_timeout);
-    WC_RETURN_IF_ERROR(update->WaitSources(limit));
+    const Duration limit = 4 * context.settings.timeout + context.settings.join_timeout;
+    WC_RETURN_IF_ERROR(update->WaitSources(In(limit)));
     if (version_ < options_.versions) WC_RETURN_IF_ERROR(Fill(memory, versions, version_ + 1));
-    WC_ASSIGN_OR_RETURN(const UpdateStats stats, update->Wait(limit));
+    WC_ASSIGN_OR_RETURN(const UpdateStats stats, update->Wait(In(limit)));
     DemoEvent event{.kind = DemoEvent::Kind::kCommitted, .version = version_};
     event.seconds = stats.seconds;
     event.bytes = stats.bytes;
@@ -144,7 +144,7 @@ class DemoWorkerCommand : public Command {
   Status ReceiveOne(const Context& context, Inference& inference, const ShardMemory& memory,
                     const Versions& versions, const VersionOutput& output) {
     WC_ASSIGN_OR_RETURN(const Version version,
-                        ReceiveVersion(inference, 2 * Seconds(context.settings.commit_timeout)));
+                        ReceiveVersion(inference, 2 * context.settings.commit_timeout));
     version_ = version.number;
     for (const Shard& shard : memory.shards()) {
       WC_RETURN_IF_ERROR(CheckStop());

@@ -112,7 +112,7 @@ class InferenceCommand : public Command {
     for (int64_t done = 0; versions_ == 0 || done < versions_;) {
       WC_RETURN_IF_ERROR(inference.Begin());
       const TimePoint start = Clock::now();
-      const auto version = ReceiveVersion(inference, 2 * Seconds(context.settings.commit_timeout));
+      const auto version = ReceiveVersion(inference, 2 * context.settings.commit_timeout);
       if (!version.ok()) {
         WC_RETURN_IF_ERROR(CheckStop());
         WC_LOG(kError, version.status().message());

@@ -153,12 +153,9 @@ class Party {
     return {Code::kProtocol, "the benchmark was asked for transfers outside its memory"};
   }
 
-  Piece PieceAt(uint64_t here, uint64_t there, uint64_t length) const {
-    return {.local_region = region_->id(),
-            .remote_region = remote_,
-            .local_offset = region_->offset() + here,
-            .remote_offset = there,
-            .length = length};
+  /// Accept has checked that both lie within the memory.
+  [[nodiscard]] Piece PieceAt(uint64_t here, uint64_t there, uint64_t length) const {
+    return {region_->Slice(here, length).value(), remote_.Slice(there, length).value()};
   }
 
   [[nodiscard]] std::vector<std::vector<Piece>> TransfersOf(const PartyWork& work) const {
@@ -337,7 +334,7 @@ class Party {
   std::optional<Region> region_;  ///< After what it is a region of.
   std::optional<Connection> connection_;
   std::unique_ptr<P2pMessenger> messenger_;  ///< For send and recv; after its memory.
-  uint32_t remote_ = 0;
+  RemoteRegion remote_;
   uint64_t pings_ = 0;  ///< The last; both parties count alike.
 };
 

@@ -8,15 +8,16 @@
 #include "plan/layout_json.h"
 #include "plan/models.h"
 #include "plan/planner.h"
-#include "plan/rules_json.h"
 #include "plan/table_format.h"
 #include "plan/verify.h"
 #include "tools/command.h"
 #include "tools/files.h"
+#include "tools/in_file.h"
 #include "tools/json.h"
 #include "tools/model.h"
 #include "tools/output.h"
 #include "weightcast/clock.h"
+#include "weightcast/rules.h"
 
 namespace weightcast::tools {
 namespace {
@@ -27,7 +28,7 @@ constexpr size_t kMaxJsonFile = size_t{1} << 30;
 struct Inputs {
   plan::Layout trainers;
   plan::Layout inference;
-  plan::NameRules rules;
+  NameRules rules;
   std::string what;
 };
 
@@ -83,7 +84,7 @@ class PlanCommand : public Command {
     Inputs inputs;
     if (!rules_file_.empty()) {
       WC_ASSIGN_OR_RETURN(const std::string text, checkpoint::ReadTextFile(rules_file_, kMaxJsonFile));
-      WC_ASSIGN_OR_RETURN(inputs.rules, InFile(rules_file_, plan::ParseRules(text)));
+      WC_ASSIGN_OR_RETURN(inputs.rules, InFile(rules_file_, ParseRules(text)));
     }
     if (trainers_file_.empty() != inference_file_.empty()) {
       return Status(Code::kInvalidArgument,
@@ -106,12 +107,6 @@ class PlanCommand : public Command {
                         plan::TpLayout(model.tensors, cluster_.ranks_per_engine(), cluster_.engine_count()));
     inputs.what = StrCat(model_, " ", NameOf(dtype), ", ", Describe(cluster_));
     return inputs;
-  }
-
-  template <typename T>
-  static Result<T> InFile(const std::string& file, Result<T> result) {
-    if (result.ok()) return result;
-    return Status(result.status().code(), StrCat(file, ": ", result.status().message()));
   }
 
   static Result<plan::Layout> ReadLayout(const std::string& file) {

@@ -12,6 +12,7 @@
 #include "tools/checkpoint_folders.h"
 #include "tools/command.h"
 #include "tools/file_shards.h"
+#include "tools/in_file.h"
 #include "tools/json.h"
 #include "tools/model.h"
 #include "tools/output.h"
@@ -61,9 +62,9 @@ class TrainerCommand : public Command {
 
   Status Run(const Context& context) override {
     SetLogPrefix(StrCat("trainer ", rank_));
-    std::string rules;
     if (!rules_file_.empty()) {
-      WC_ASSIGN_OR_RETURN(rules, checkpoint::ReadTextFile(rules_file_, kMaxRulesFile));
+      WC_ASSIGN_OR_RETURN(const std::string text, checkpoint::ReadTextFile(rules_file_, kMaxRulesFile));
+      WC_ASSIGN_OR_RETURN(rules_, InFile(rules_file_, ParseRules(text)));
     }
     std::optional<VersionFolders> folders;
     std::optional<FoundVersion> found;
@@ -79,7 +80,7 @@ class TrainerCommand : public Command {
     options.model = model_;
     options.patient = true;
     json_.BeginObject().Key("rank").Number(rank_).Key("versions").BeginArray();
-    Status status = Attend(context, std::move(options), folders, std::move(found), rules);
+    Status status = Attend(context, std::move(options), folders, std::move(found));
     // Being asked to end is how a trainer that stays ends well.
     if (!status.ok() && !(StopSignal() != 0 && exit_after_ == 0)) return status;
     return context.json ? Print(json_.EndArray().EndObject().Line()) : Status::Ok();
@@ -87,13 +88,13 @@ class TrainerCommand : public Command {
 
  private:
   Status Attend(const Context& context, WorkerOptions options, std::optional<VersionFolders>& folders,
-                std::optional<FoundVersion> found, const std::string& rules) {
+                std::optional<FoundVersion> found) {
     WC_ASSIGN_OR_RETURN(const auto trainer, Trainer::Connect(std::move(options)));
-    return Serve(context, *trainer, folders, std::move(found), rules);
+    return Serve(context, *trainer, folders, std::move(found));
   }
 
   Status Serve(const Context& context, Trainer& trainer, std::optional<VersionFolders>& folders,
-               std::optional<FoundVersion> found, const std::string& rules) {
+               std::optional<FoundVersion> found) {
     int64_t last = -1;
     for (int64_t committed = 0; exit_after_ == 0 || committed < exit_after_;) {
       while (!found) {
@@ -102,7 +103,7 @@ class TrainerCommand : public Command {
         WC_ASSIGN_OR_RETURN(found, NextVersion(folders, last));
       }
       last = found->version;
-      Status status = PublishOne(context, trainer, *found, rules);
+      Status status = PublishOne(context, trainer, *found);
       if (status.ok()) ++committed;
       // A later version may do better; a single one has no later.
       if (!status.ok() && (!watch_ || StopSignal() != 0)) return status;
@@ -131,7 +132,7 @@ class TrainerCommand : public Command {
     for (const EngineStatus& engine : engines) {
       std::string& told = told_[engine.name];
       if (std::exchange(told, engine.last_error) != engine.last_error && !engine.last_error.empty())
-        WC_LOG(kWarning, "engine ", engine.name, " is ", engine.state, ": ", engine.last_error);
+        WC_LOG(kWarning, "engine ", engine.name, " is ", NameOf(engine.state), ": ", engine.last_error);
     }
     return Status::Ok();
   }
@@ -145,7 +146,7 @@ class TrainerCommand : public Command {
     return std::optional<FoundVersion>();
   }
 
-  Status PublishOne(const Context& context, Trainer& trainer, FoundVersion& found, const std::string& rules) {
+  Status PublishOne(const Context& context, Trainer& trainer, FoundVersion& found) {
     Cluster cluster;
     cluster.trainers = world_size_;
     cluster.trainer_layout = layout_;
@@ -153,20 +154,19 @@ class TrainerCommand : public Command {
     WC_ASSIGN_OR_RETURN(auto shards,
                         FileShards::Open(std::move(found.checkpoint), layout, static_cast<int>(rank_)));
     if (private_copy_) WC_RETURN_IF_ERROR(shards->CopyToMemory());
-    WC_RETURN_IF_ERROR(RegisterWhenFree(trainer, shards, rules));
+    WC_RETURN_IF_ERROR(RegisterWhenFree(trainer, shards));
     // The one before is no longer read.
     held_ = {.shards = shards, .update = nullptr};
-    WC_ASSIGN_OR_RETURN(held_.update, trainer.Publish(found.version, /*hold=*/true));
-    WC_ASSIGN_OR_RETURN(const UpdateStats stats, held_.update->Wait(std::numeric_limits<double>::infinity()));
+    WC_ASSIGN_OR_RETURN(held_.update, trainer.Publish(found.version, Hold::kUntilNext));
+    WC_ASSIGN_OR_RETURN(const UpdateStats stats, held_.update->Wait(kNever));
     for (const std::string& line : trainer.ConnectionMap()) WC_LOG(kInfo, line);
     return Report(context, found, stats);
   }
 
   /// An engine that came late may still be filled from the version before.
-  Status RegisterWhenFree(Trainer& trainer, const std::shared_ptr<FileShards>& shards,
-                          const std::string& rules) {
+  Status RegisterWhenFree(Trainer& trainer, const std::shared_ptr<FileShards>& shards) {
     for (;;) {
-      Status status = trainer.Register(shards->shards(), rules, shards->in_memory() ? nullptr : shards);
+      Status status = trainer.Register(shards->shards(), rules_, shards->in_memory() ? nullptr : shards);
       if (status.code() != Code::kUnavailable) return status;
       pollfd stop{StopDescriptor(), POLLIN, 0};
       poll(&stop, 1, kBusyMilliseconds);
@@ -198,6 +198,7 @@ class TrainerCommand : public Command {
   int64_t version_ = 1;
   std::string layout_ = "ddp";
   std::string rules_file_;
+  NameRules rules_;
   std::string model_ = "policy";
   int64_t exit_after_ = 0;
   Json json_;

@@ -1,7 +1,5 @@
 #include "tools/worker_loop.h"
 
-#include <limits>
-
 #include "tools/stop.h"
 
 namespace weightcast::tools {
@@ -13,9 +11,9 @@ WorkerOptions BasicOptions(const Context& context) {
   return options;
 }
 
-Result<Version> ReceiveVersion(Inference& inference, double finish_seconds) {
-  WC_ASSIGN_OR_RETURN(const Version version, inference.Receive(std::numeric_limits<double>::infinity()));
-  WC_RETURN_IF_ERROR(inference.Finish(finish_seconds));
+Result<Version> ReceiveVersion(Inference& inference, Duration finish) {
+  WC_ASSIGN_OR_RETURN(const Version version, inference.Receive(kNever));
+  WC_RETURN_IF_ERROR(inference.Finish(In(finish)));
   return version;
 }
 

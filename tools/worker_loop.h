@@ -11,6 +11,6 @@ WorkerOptions BasicOptions(const Context& context);
 
 /// The phases of one update at an inference rank: waits, without limit, until every byte of a version is
 /// there, and switches to it. Begin() has been called; must be called again afterwards.
-Result<Version> ReceiveVersion(Inference& inference, double finish_seconds);
+Result<Version> ReceiveVersion(Inference& inference, Duration finish);
 
 }  // namespace weightcast::tools

@@ -56,10 +56,8 @@ int main() {
   wc::Connection connection = Must(source->Connect(target->Addresses(), target->self(), deadline));
   std::printf("%s\n", connection.Describe().c_str());
 
-  const wc::Piece whole{.local_region = region.id(),
-                        .remote_region = Must(connection.Import(window.Descriptor())),
-                        .local_offset = region.offset(),
-                        .length = kBytes};
+  const wc::RemoteRegion remote = Must(connection.Import(window.Descriptor()));
+  const wc::Piece whole{region.Whole(), remote.Whole()};
   wc::Transfer transfer = Must(connection.Write({&whole, 1}, {}));
   Must(transfer.Wait(deadline));
   // A notice comes after the bytes that were written before it.

@@ -39,15 +39,16 @@ int main() {
   wc::WorkerOptions options;
   options.controller = controller->address();
   const auto trainer = Must(wc::Trainer::Connect(options));
-  Must(trainer->Register({WholeTensor(trained)}, /*rules=*/""));
+  Must(trainer->Register({WholeTensor(trained)}));
   options.engine = "rollout-0";
   const auto worker = Must(wc::Inference::Connect(options));
   Must(worker->Register({WholeTensor(served)}, wc::LandingMode::kInPlace));
 
   std::ranges::fill(trained, 0.5F);  // A training step.
   const auto update = Must(trainer->Publish(1));
-  const wc::Version version = Must(worker->Wait({}, kSeconds));  // The only moment at which `served` changes.
-  const wc::UpdateStats stats = Must(update->Wait(kSeconds));
+  const wc::Version version =
+      Must(worker->Wait({}, wc::In(kSeconds)));  // The only moment at which `served` changes.
+  const wc::UpdateStats stats = Must(update->Wait(wc::In(kSeconds)));
   std::printf("version %s: %.1f MB, %s\n", wc::ToString(version).c_str(),
               static_cast<double>(stats.bytes) / 1e6, served == trained ? "bit-exact" : "WRONG BYTES");
   return served == trained ? 0 : 1;

@@ -13,6 +13,7 @@
 #include "weightcast/grant.h"
 #include "weightcast/identity.h"
 #include "weightcast/memory.h"
+#include "weightcast/region.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/transfer.h"
@@ -20,33 +21,6 @@
 namespace weightcast {
 
 class Endpoint;
-
-/// Registered memory. Move-only; the destructor deregisters and waits, bounded by the lease, until no
-/// peer can touch it. Registering pieces of one allocation shares one registration: it lives until the
-/// last region in it is closed. Thread safe.
-class Region {
- public:
-  class State;
-  explicit Region(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  Region(Region&&) = default;
-  Region& operator=(Region&&) = default;
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
-  ~Region() = default;  ///< The work is State's destructor's.
-
-  [[nodiscard]] uint32_t id() const;
-  /// Offset of this region's first byte inside the registration that id() names.
-  [[nodiscard]] uint64_t offset() const;
-  [[nodiscard]] uint64_t length() const;
-  /// What a peer's Connection::Import needs: names, length and each transport's key. Opaque bytes.
-  [[nodiscard]] std::string Descriptor() const;
-  /// Ends the registration; our own transfers that use it end as kCancelled. kTimedOut when a stopped peer
-  /// may still write: the memory must then be kept until a later Close succeeds.
-  Status Close(TimePoint deadline);
-
- private:
-  std::shared_ptr<State> state_;
-};
 
 /// How far a grant's transfers have come.
 struct GrantProgress {
@@ -58,12 +32,12 @@ struct GrantProgress {
 
 struct GrantOptions {
   uint32_t transfers = 0;  ///< Expected: numbers 0 .. transfers - 1.
-  /// A transfer has wholly arrived. Called from the progress thread; must not block.
+  /// A transfer has wholly arrived. Must not block.
   std::function<void(uint32_t transfer, const GrantProgress&)> on_transfer{};
   /// A chunk has arrived for the first time, with the writer's checksum of it (XXH64 of its bytes in order,
-  /// never 0; 0: the writer computed none). For targets that know the transfer's pieces: chunks.h
-  /// finds the chunk's bytes, given the peer's chunk size. Before its transfer's on_transfer. Called
-  /// from the progress thread; must not block.
+  /// never 0; 0: the writer computed none). The target must know the transfer's pieces: a chunk is the next
+  /// Connection::peer_chunk() of their bytes in a row, from at most 128 pieces. Before its transfer's
+  /// on_transfer. Must not block.
   std::function<void(uint32_t transfer, uint32_t chunk, uint64_t checksum)> on_chunk{};
 };
 
@@ -95,17 +69,14 @@ class Connection {
   /// Ok while usable; else why not: kPeerDead names the rank.
   [[nodiscard]] Status status() const;
 
-  /// Makes a peer's region usable; returns its index for Piece::remote_region. The descriptor came from
-  /// outside: kProtocol if it is malformed, kInvalidArgument if it is another peer's.
-  Result<uint32_t> Import(std::string_view descriptor);
-  void Release(uint32_t remote_region);
-  /// Bytes of an imported region; 0: there is none of this index.
-  [[nodiscard]] uint64_t LengthOf(uint32_t remote_region) const;
+  /// Makes a peer's region usable in transfers of this connection. The descriptor came from outside:
+  /// kProtocol if it is malformed, kInvalidArgument if it is another peer's.
+  Result<RemoteRegion> Import(std::string_view descriptor);
+  /// Forgets an import; transfers that use it go on. Later ones refuse its slices.
+  void Release(const RemoteRegion& region);
 
   /// One asynchronous vectored transfer. Zero-length pieces are allowed; no pieces: ends at once (a
-  /// signal is still set). Offsets count from the first byte of the registration for local_region (a
-  /// region's own first byte stands at Region::offset()), and of the imported region for remote_region.
-  /// Errors of the arguments come back here, all else through the Transfer.
+  /// signal is still set). Errors of the arguments come back here, all else through the Transfer.
   Result<Transfer> Write(std::span<const Piece> pieces, TransferOptions options);
   Result<Transfer> Read(std::span<const Piece> pieces, TransferOptions options);
 
@@ -117,7 +88,7 @@ class Connection {
   /// on_transfer, which another thread calls. kTimedOut at the deadline; kCancelled: the grant has been
   /// revoked, or never was; the reason if the connection has ended. Not from a callback.
   Status WaitGrant(const GrantName& grant, uint32_t transfers, TimePoint deadline);
-  /// `fenced` is called once, from the progress thread, when nothing of it can land any more; also when
+  /// `fenced` is called once, when nothing of it can land any more; also when
   /// the grant, the link or the peer is gone already. Never called while a stopped writer might still write.
   void RevokeGrant(const GrantName& grant, std::function<void()> fenced);
 
@@ -144,20 +115,30 @@ class Connection {
   std::shared_ptr<State> state_;
 };
 
+/// Where on_connection, on_disconnect, on_notice, on_transfer, on_chunk, on_end, OnEnd and `fenced` are
+/// called: one after another, in the order of their causes. They must not block, and may call all that does
+/// not wait.
+enum class Callbacks : uint8_t {
+  kOnThread,    ///< On the endpoint's progress thread.
+  kInProgress,  ///< Inside Endpoint::Progress(), on the thread that calls it: for event loops.
+};
+
 struct EndpointOptions {
   Identity self;        ///< incarnation 0: a random one is made.
   std::string token{};  ///< Empty: only with the setting `bind` at a loopback address.
   uint16_t port = 0;    ///< Where peers find it; 0: any of the setting `port_range`.
+  Callbacks callbacks = Callbacks::kOnThread;
   Settings settings{};
   /// Asked for each peer that has proven the token; default: takes everyone of the same job. The error
-  /// reaches the peer. Asked on both sides of a connection. Called from the progress thread; must not block.
+  /// reaches the peer. Asked on both sides of a connection. Always on the
+  /// progress thread; must not block.
   std::function<Status(const Identity&)> admit{};
-  /// A connection that a peer opened is ready. Called from the progress thread; must not block.
+  /// A connection that a peer opened is ready. Must not block.
   std::function<void(Connection)> on_connection{};
-  /// A connection ended, with the reason. Called from the progress thread; must not block.
+  /// A connection ended, with the reason. Must not block.
   std::function<void(const Identity&, const Status&)> on_disconnect{};
   /// A notice came where none waited: a hint to call TakeNotice until it gives no more. Not before the
-  /// connection's on_connection. Called from the progress thread; must not block.
+  /// connection's on_connection. Must not block.
   std::function<void(Connection)> on_notice{};
   /// Looked at about ten times a second by a caller inside Connect, on its own thread: true ends that wait
   /// with kCancelled.
@@ -176,6 +157,14 @@ class Endpoint {
   [[nodiscard]] virtual const Identity& self() const = 0;
   /// "host:port" of each usable address, best first; loopback last.
   [[nodiscard]] virtual std::vector<std::string> Addresses() const = 0;
+
+  /// With Callbacks::kInProgress: readable while callbacks wait for Progress(), for poll, epoll and the like;
+  /// the endpoint closes it. Otherwise -1.
+  [[nodiscard]] virtual int descriptor() const = 0;
+  /// Moves on what can move now, without waiting, and runs the callbacks that wait; returns how many. Data,
+  /// heartbeats and revocations go on without it, on the progress thread. Any thread; of two at once, one
+  /// runs callbacks. Not from a callback.
+  virtual size_t Progress() = 0;
 
   /// Registers `bytes` (> 0), which the caller keeps valid until the Region is closed. Memory from Allocate
   /// is recognised and shared by mapping. Pages are populated.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cassert>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,7 +49,11 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-/// A value or the reason why there is none.
+/// Prints the reason to standard error and ends the process: value() was called where there is none.
+[[noreturn]] void EndForMissingValue(const Status& reason);
+
+/// A value or the reason why there is none. Ask ok() first: value(), * and -> of a failed Result end the
+/// process, in every build, and say why it failed.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -58,7 +61,8 @@ class [[nodiscard]] Result {
       : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
   Result(Status status)
       : state_(std::in_place_index<1>, std::move(status)) {  // NOLINT(google-explicit-constructor)
-    assert(!std::get<1>(state_).ok() && "a Result without a value needs an error");
+    if (std::get<1>(state_).ok())
+      EndForMissingValue({Code::kInternal, "a Result without a value or an error"});
   }
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
@@ -75,8 +79,8 @@ class [[nodiscard]] Result {
 
  private:
   T& Checked() {
-    assert(ok() && "value() of a failed Result");
-    return std::get<0>(state_);
+    if (T* const value = std::get_if<0>(&state_)) return *value;
+    EndForMissingValue(std::get<1>(state_));
   }
   std::variant<T, Status> state_;
 };

@@ -7,17 +7,15 @@
 
 #include "weightcast/clock.h"
 #include "weightcast/grant.h"
+#include "weightcast/region.h"
 #include "weightcast/status.h"
 
 namespace weightcast {
 
-/// One contiguous piece of a transfer: both sides in bytes.
+/// One contiguous piece of a transfer. Both slices are equally long.
 struct Piece {
-  uint32_t local_region = 0;   ///< Region::id() of a local region.
-  uint32_t remote_region = 0;  ///< Index from Connection::Import.
-  uint64_t local_offset = 0;
-  uint64_t remote_offset = 0;
-  uint64_t length = 0;
+  LocalSlice local;
+  RemoteSlice remote;
 };
 
 struct TransferOptions {
@@ -25,8 +23,8 @@ struct TransferOptions {
   std::optional<uint32_t>
       signal{};           ///< Number of this transfer under the grant; set chunk by chunk at the target.
   bool checksum = false;  ///< Signals carry checksums of their chunks.
-  Duration timeout = FromSeconds(60);
-  /// Called once, from the progress thread, when the transfer has ended. Must not block.
+  TimePoint deadline = In(60.0);  ///< Ends as kTimedOut then, if not before.
+  /// Called once, when the transfer has ended. Must not block.
   std::function<void(const Status&)> on_end{};
 };
 
@@ -51,11 +49,11 @@ class Transfer {
   /// The local memory is the caller's again, and of a write nothing lands at the peer any more; after the end
   /// of the connection the peer alone knows the latter, from its own grant or region.
   [[nodiscard]] bool fenced() const;
-  /// Ends no later than the transfer's own time-out or the peer's lease. Drives progress meanwhile.
+  /// Ends no later than the transfer's own deadline or the peer's lease. Drives progress meanwhile.
   /// `deadline` ends only the waiting: kTimedOut, the transfer goes on.
-  Status Wait(std::optional<TimePoint> deadline = std::nullopt);
-  Status WaitFenced(std::optional<TimePoint> deadline = std::nullopt);
-  /// Calls `then` once, from the progress thread, when the transfer has ended; soon, if it has already. As
+  Status Wait(TimePoint deadline = kNever);
+  Status WaitFenced(TimePoint deadline = kNever);
+  /// Calls `then` once when the transfer has ended; soon, if it has already. As
   /// TransferOptions::on_end, for those who learn only later that they have to wait; each of several calls
   /// is served. Must not block. Never called if the endpoint is closed already: look at ended() afterwards.
   void OnEnd(std::function<void(const Status&)> then);

@@ -1,27 +1,27 @@
 #pragma once
 
-#include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace weightcast {
 
-/// The user's label of a published state of all weights of one model. The run is new
-/// whenever the trainers start again, so that a resumed step 80 supersedes a lost step 100:
-/// versions compare by run first.
+/// The user's label of a published state of all weights of one model. The run is new whenever the trainers
+/// start again, so that a resumed step 80 supersedes a lost step 100.
 struct Version {
   uint64_t run = 0;
   int64_t number = -1;  ///< -1: none yet.
-  /// Set by the library: which controller counted the run. No part of the label: two controllers that know
-  /// nothing of each other may give one label to different bytes.
+  /// Which controller counted the run; 0: not said. Two controllers that know nothing of each other may give
+  /// one run and number to different bytes. Set by the library.
   uint64_t origin = 0;
-  friend bool operator==(const Version& a, const Version& b) {
-    return a.run == b.run && a.number == b.number;
-  }
-  friend auto operator<=>(const Version& a, const Version& b) {
-    return a.run != b.run ? a.run <=> b.run : a.number <=> b.number;
-  }
+  /// Equal versions are equal bytes.
+  friend bool operator==(const Version&, const Version&) = default;
 };
+
+/// Whether `a` supersedes `b`: a later run does, and within a run a greater number; any version supersedes
+/// none. Nothing: two controllers have counted their runs, so that neither is known to be newer. An origin
+/// that is not said counts as the other's.
+std::optional<bool> Newer(const Version& a, const Version& b);
 
 /// "80" for run 1, "2:80" for later runs, "none" for number -1.
 std::string ToString(const Version& version);

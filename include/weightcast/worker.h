@@ -10,7 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "weightcast/clock.h"
+#include "weightcast/engine_state.h"
 #include "weightcast/memory.h"
+#include "weightcast/rules.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
 #include "weightcast/version.h"
@@ -93,11 +96,11 @@ class Update {
   virtual ~Update() = default;
   [[nodiscard]] virtual Version version() const = 0;
   /// Returns when the sources may change: every rank of every engine has its bytes, or the update is
-  /// over. The error is the update's, or kTimedOut for the waiting alone. Seconds.
-  virtual Status WaitSources(double timeout) = 0;
+  /// over. The error is the update's, or kTimedOut for the waiting alone.
+  virtual Status WaitSources(TimePoint deadline) = 0;
   /// Returns when the update is committed by the policy's measure. An abort's message names engine or
   /// rank and the reason.
-  virtual Result<UpdateStats> Wait(double timeout) = 0;
+  virtual Result<UpdateStats> Wait(TimePoint deadline) = 0;
   /// How each engine fared, also in an update that was not committed. Empty until the controller has
   /// ended it.
   [[nodiscard]] virtual std::vector<EngineStats> Engines() const = 0;
@@ -108,9 +111,15 @@ class Update {
 struct EngineStatus {
   std::string name;
   uint64_t incarnation = 0;  ///< Of its rank 0: another once that process was started again; 0: not here.
-  std::string state;         ///< "SERVING", ...
+  EngineState state = EngineState::kJoining;
   Version version;
   std::string last_error;
+};
+
+/// How long published bytes stay unchanged.
+enum class Hold : uint8_t {
+  kUntilReady,  ///< Until WaitSources returns.
+  kUntilNext,   ///< Until the next Publish, whatever WaitSources says: engines that join meanwhile get them.
 };
 
 /// A trainer rank. Thread safe; calls block only as said.
@@ -119,16 +128,15 @@ class Trainer {
   /// Attaches to the controller; blocks until welcomed, refused or the join time-out.
   static Result<std::unique_ptr<Trainer>> Connect(WorkerOptions options);
   virtual ~Trainer() = default;
-  /// Tells the shards of this rank and `rules` (JSON, see docs/layout.md; may be empty). Returns when the
-  /// memory is registered; planning goes on in the background and its errors come from Publish and Wait.
-  /// With a `reader` the shards need no memory: it gives their bytes, and everything is staged.
-  virtual Status Register(std::vector<Shard> shards, const std::string& rules,
+  /// Tells the shards of this rank and `rules`, the same at every trainer. Returns when the memory is
+  /// registered; planning goes on in the background and its errors come from Publish and Wait. With a
+  /// `reader` the shards need no memory: it gives their bytes, and everything is staged.
+  virtual Status Register(std::vector<Shard> shards, const NameRules& rules = {},
                           std::shared_ptr<ShardReader> reader = nullptr) = 0;
   /// Offers the present bytes of all shards as `number`; returns at once. The shards must not change
   /// until WaitSources. Numbers rise; a lower one after a restart belongs to a new run.
-  /// With `hold` the bytes stay unchanged until the next Publish, whatever WaitSources says: engines that
-  /// join in between get them too. All trainers say the same.
-  virtual Result<std::shared_ptr<Update>> Publish(int64_t number, bool hold = false) = 0;
+  /// All trainers say the same `hold`.
+  virtual Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold = Hold::kUntilReady) = 0;
   /// Asks the controller; waits while it is away, at most controller_timeout (0: twice the lease).
   virtual Result<std::vector<EngineStatus>> Engines() = 0;
   /// The connections of this rank, a line each.
@@ -137,7 +145,13 @@ class Trainer {
   virtual void Close() = 0;
 };
 
-enum class LandingMode { kInPlace, kShadow };
+enum class LandingMode : uint8_t { kInPlace, kShadow };
+
+/// What is in a suspended engine's memory when it resumes.
+enum class Contents : uint8_t {
+  kLost,
+  kIntact,  ///< Every byte is as it was before Suspend.
+};
 
 /// An inference rank. The phases belong to one thread at a time; all else is thread safe.
 /// While the controller is away it serves on, without limit. A call that waits meanwhile ends after
@@ -155,15 +169,15 @@ class Inference {
 
   /// The phases in one, for simple loops: blocks until a version newer than `newer_than` is served.
   /// The live tensors change only while this call runs. kTimedOut leaves all as it was.
-  virtual Result<Version> Wait(Version newer_than, double timeout) = 0;
+  virtual Result<Version> Wait(Version newer_than, TimePoint deadline) = 0;
 
   /// The engine is paused: from here until Finish or Abort the live tensors may be written.
   virtual Status Begin() = 0;
   /// Blocks until all bytes of an update are there and every rank may switch; with shadow landing copies
   /// them into the live tensors. Then the engine post-processes. kTimedOut: may be called again.
-  virtual Result<Version> Receive(double timeout) = 0;
+  virtual Result<Version> Receive(TimePoint deadline) = 0;
   /// Says that this rank has switched; returns when all ranks of the engine have: serve.
-  virtual Status Finish(double timeout) = 0;
+  virtual Status Finish(TimePoint deadline) = 0;
   /// Gives up the phases. With shadow landing the old version is served on; with in_place, if
   /// anything may have been written, the rank is FAILED until a later update. Blocks at most two leases.
   /// Errors: kFenced, others might still write or read here, so stay paused and call again; kTimedOut, the
@@ -174,15 +188,15 @@ class Inference {
   /// The engine sleeps: when this returns nobody can write or read the registered memory, nothing of it is
   /// registered any more, and it may be freed, moved or mapped anew. An update under way goes on without
   /// this engine. kFenced: a stopped peer might still write; free nothing and call again. Not between Begin
-  /// and Finish. Seconds.
-  virtual Status Suspend(double timeout) = 0;
-  /// Registers the same shards, at the same addresses, again. What was served before is served on only if
-  /// `intact`: every byte of it is there again. An engine that is behind then gets the newest version.
-  virtual Status Resume(bool intact = false) = 0;
+  /// and Finish.
+  virtual Status Suspend(TimePoint deadline) = 0;
+  /// Registers the same shards, at the same addresses, again. What was served before is served on only if its
+  /// bytes are `kIntact`. An engine that is behind then gets the newest version.
+  virtual Status Resume(Contents contents = Contents::kLost) = 0;
 
   /// What is served: its number is -1 unless the live tensors are wholly of this version and may be read.
   [[nodiscard]] virtual Version version() const = 0;
-  [[nodiscard]] virtual std::string state() const = 0;
+  [[nodiscard]] virtual EngineState state() const = 0;
   /// Why the last update failed here; ok if it did not.
   [[nodiscard]] virtual Status last_error() const = 0;
   /// "name: in_place", a line for each tensor.
@@ -215,7 +229,7 @@ class EngineControl {
   virtual ~EngineControl() = default;
   /// The next thing to do; one that was replaced before it was taken is left out. kTimedOut; why the session
   /// has ended.
-  virtual Result<Order> Next(double timeout) = 0;
+  virtual Result<Order> Next(TimePoint deadline) = 0;
   /// It is done, or why it could not be.
   virtual void Answer(const Order& order, const Status& status) = 0;
   virtual void Close() = 0;

@@ -52,8 +52,7 @@ HeldLink LinkOf(const HeldHost& self, Connection connection) {
 
 HeldLink Connect(const HeldHost& self, const std::vector<std::string>& addresses, std::string role,
                  uint32_t rank, uint64_t incarnation, std::optional<double> timeout) {
-  const TimePoint deadline =
-      Clock::now() + (timeout ? DurationOf(*timeout) : self.host->settings().connect_timeout);
+  const TimePoint deadline = timeout ? In(*timeout) : In(self.host->settings().connect_timeout);
   return LinkOf(self, ValueOrThrow(self.host->With([&](Endpoint& endpoint) {
                   const Identity expected{.job = endpoint.self().job,
                                           .role = std::move(role),

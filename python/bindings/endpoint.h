@@ -28,18 +28,19 @@ struct Link {
 /// A peer's region, until the last slice of it goes.
 class Imported {
  public:
-  Imported(std::shared_ptr<Link> link, uint32_t index) : link_(std::move(link)), index_(index) {}
+  Imported(std::shared_ptr<Link> link, const weightcast::RemoteRegion& region)
+      : link_(std::move(link)), region_(region) {}
   Imported(const Imported&) = delete;
   Imported& operator=(const Imported&) = delete;
   ~Imported() {
-    if (!link_->host->keeper()->forked()) link_->connection.Release(index_);
+    if (!link_->host->keeper()->forked()) link_->connection.Release(region_);
   }
   [[nodiscard]] const Link& link() const { return *link_; }
-  [[nodiscard]] uint32_t index() const { return index_; }
+  [[nodiscard]] const weightcast::RemoteRegion& region() const { return region_; }
 
  private:
   const std::shared_ptr<Link> link_;
-  const uint32_t index_;
+  const weightcast::RemoteRegion region_;
 };
 struct RemoteSlice {
   std::shared_ptr<Imported> imported;

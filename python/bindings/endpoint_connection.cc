@@ -53,14 +53,14 @@ class Batch {
     }
   }
 
-  /// With the GIL from the look at the regions on, so that nobody closes one: its number may be another's
-  /// after that. It does not wait for anything.
+  /// With the GIL from the look at the regions on, so that nobody closes one in between. It does not wait for
+  /// anything.
   Flight Start(std::optional<double> timeout) {
     link_.host->Check();
     link_.host->keeper()->Sweep();
     for (const auto& registered : registrations_) CheckOpen(registered.get());
     TransferOptions options;
-    options.timeout = timeout ? DurationOf(*timeout) : link_.host->settings().timeout;
+    options.deadline = timeout ? In(*timeout) : In(link_.host->settings().timeout);
     Connection connection = link_.connection;
     auto begun =
         read_ ? connection.Read(pieces_, std::move(options)) : connection.Write(pieces_, std::move(options));
@@ -100,21 +100,12 @@ class Batch {
     }
     return *slice;
   }
-  static void CheckInside(const char* side, uint64_t offset, uint64_t length, uint64_t size) {
-    if (length <= size && offset <= size - length) return;
-    throw StatusError({Code::kOutOfBounds, std::to_string(length) + " bytes at " + std::to_string(offset) +
-                                               " of a " + side + " slice of " + std::to_string(size)});
-  }
   void AddPiece(const LocalSlice& from, const RemoteSlice& to, uint64_t local_offset, uint64_t remote_offset,
                 uint64_t length) {
-    CheckInside("local", local_offset, length, from.length);
-    CheckInside("remote", remote_offset, length, to.length);
-    Region& region = from.registered->region();
-    pieces_.push_back({.local_region = region.id(),
-                       .remote_region = to.imported->index(),
-                       .local_offset = region.offset() + from.offset + local_offset,
-                       .remote_offset = to.offset + remote_offset,
-                       .length = length});
+    const auto local = ValueOrThrow(from.registered->region().Slice(from.offset, from.length));
+    const auto remote = ValueOrThrow(to.imported->region().Slice(to.offset, to.length));
+    pieces_.push_back(
+        {ValueOrThrow(local.Slice(local_offset, length)), ValueOrThrow(remote.Slice(remote_offset, length))});
     if (registrations_.empty() || registrations_.back() != from.registered) {
       registrations_.push_back(from.registered);
     }
@@ -254,10 +245,10 @@ void Notify(const LinkHandle& link, const nb::bytes& message, std::optional<doub
 RemoteRegion Import(const LinkHandle& link, const nb::bytes& descriptor) {
   link->host->Check();
   const std::string_view bytes(descriptor.c_str(), descriptor.size());
-  const uint32_t index = ValueOrThrow(CallUnlocked([&] { return link->connection.Import(bytes); }));
+  const auto imported = ValueOrThrow(CallUnlocked([&] { return link->connection.Import(bytes); }));
   RemoteRegion region;
-  region.imported = std::make_shared<Imported>(link, index);
-  region.length = link->connection.LengthOf(index);
+  region.imported = std::make_shared<Imported>(link, imported);
+  region.length = imported.length();
   return region;
 }
 

@@ -50,7 +50,7 @@ void Close(LocalRegion& region, std::optional<double> timeout) {
   const std::shared_ptr<Registered> registered = region.registered;
   registered->SetClosed();
   Status last;
-  const auto deadline = timeout ? DeadlineIn(timeout) : Clock::now() + region.host->settings().lease;
+  const auto deadline = timeout ? In(*timeout) : In(region.host->settings().lease);
   const auto found = CallUnlocked([&] {
     return LookUntil(deadline, [&](TimePoint until) -> std::optional<Status> {
       last = registered->region().Close(until);

@@ -5,15 +5,7 @@
 
 namespace weightcast::bindings {
 
-Duration DurationOf(double seconds) {
-  constexpr double kForEver = 1e9;
-  return FromSeconds(seconds < kForEver ? std::max(seconds, 0.0) : kForEver);
-}
-
-std::optional<TimePoint> DeadlineIn(std::optional<double> seconds) {
-  if (!seconds) return std::nullopt;
-  return Clock::now() + DurationOf(*seconds);
-}
+TimePoint DeadlineIn(std::optional<double> seconds) { return seconds ? In(*seconds) : kNever; }
 
 // --- Events --------------------------------------------------------------------------------------
 

@@ -17,22 +17,20 @@
 
 namespace weightcast::bindings {
 
-/// `seconds`, not below 0 and at most 30 years, which can be added to any time.
-Duration DurationOf(double seconds);
 /// `seconds` from now; nullopt: no limit.
-std::optional<TimePoint> DeadlineIn(std::optional<double> seconds);
+TimePoint DeadlineIn(std::optional<double> seconds);
 
 /// Calls `look(until)`, which waits until `until` at most and returns a Status or, for "not yet", nothing:
 /// again and again until there is a Status, or the deadline has passed (nothing), or Ctrl-C (kCancelled).
 /// Without the GIL.
 template <typename Look>
-std::optional<Status> LookUntil(std::optional<TimePoint> deadline, const Look& look) {
+std::optional<Status> LookUntil(TimePoint deadline, const Look& look) {
   constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
   while (true) {
     const TimePoint now = Clock::now();
-    const bool last = deadline && *deadline <= now + kBetweenLooks;
-    if (std::optional<Status> found = look(last ? *deadline : now + kBetweenLooks)) return found;
-    if (last && Clock::now() >= *deadline) return std::nullopt;
+    const bool last = deadline <= now + kBetweenLooks;
+    if (std::optional<Status> found = look(last ? deadline : now + kBetweenLooks)) return found;
+    if (last && Clock::now() >= deadline) return std::nullopt;
     if (Interrupted()) return Status(Code::kCancelled, "interrupted");
   }
 }

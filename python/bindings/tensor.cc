@@ -14,9 +14,10 @@ void BindTensor(nb::module_& module) {
       "is_dtype", [](const std::string& name) { return DTypeFromName(name).has_value(); }, nb::arg("name"),
       "Whether weightcast knows a dtype of this safetensors name.");
 
-  nb::class_<Version>(
-      module, "Version",
-      "A published state of all weights of a model: (run, number). A new run supersedes an old one.")
+  nb::class_<Version>(module, "Version",
+                      "A published state of all weights of a model: (run, number). Equal versions are equal "
+                      "bytes; `newer` says "
+                      "which of two supersedes the other.")
       .def(nb::init<uint64_t, int64_t>(), nb::arg("run") = 0, nb::arg("number") = -1)
       .def_ro("run", &Version::run)
       .def_ro("number", &Version::number, "The trainer's number; -1: none yet.")
@@ -28,15 +29,11 @@ void BindTensor(nb::module_& module) {
              return version.run * 1000003U + static_cast<uint64_t>(version.number);
            })
       .def("__bool__", [](const Version& version) { return version.number >= 0; })
-      .def(
-          "__eq__", [](const Version& a, const Version& b) { return a == b; }, nb::is_operator())
-      .def(
-          "__lt__", [](const Version& a, const Version& b) { return a < b; }, nb::is_operator())
-      .def(
-          "__le__", [](const Version& a, const Version& b) { return a <= b; }, nb::is_operator())
-      .def(
-          "__gt__", [](const Version& a, const Version& b) { return a > b; }, nb::is_operator())
-      .def("__ge__", [](const Version& a, const Version& b) { return a >= b; }, nb::is_operator());
+      .def("__eq__", [](const Version& a, const Version& b) { return a == b; }, nb::is_operator());
+  module.def(
+      "newer", &Newer, nb::arg("a"), nb::arg("b"),
+      "Whether version `a` supersedes `b`: a later run does, and within a run a greater number; any version "
+      "supersedes none. None: two controllers have counted their runs, so neither is known to be newer.");
 }
 
 }  // namespace weightcast::bindings

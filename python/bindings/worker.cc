@@ -87,7 +87,7 @@ void BindValues(nb::module_& module) {
       .def_ro("name", &EngineStatus::name)
       .def_ro("incarnation", &EngineStatus::incarnation,
               "Of its rank 0: another once that process was started again; 0: not here.")
-      .def_ro("state", &EngineStatus::state)
+      .def_prop_ro("state", [](const EngineStatus& engine) { return std::string(NameOf(engine.state)); })
       .def_ro("version", &EngineStatus::version)
       .def_ro("last_error", &EngineStatus::last_error);
 }
@@ -102,11 +102,11 @@ void BindTrainer(nb::module_& module) {
       .def_prop_ro("version", &Update::version)
       .def("wait_sources",
            [](Update& self, double timeout) {
-             ThrowIfError(CallUnlocked([&] { return self.WaitSources(timeout); }));
+             ThrowIfError(CallUnlocked([&] { return self.WaitSources(In(timeout)); }));
            })
       .def("wait",
            [](Update& self, double timeout) {
-             return ValueOrThrow(CallUnlocked([&] { return self.Wait(timeout); }));
+             return ValueOrThrow(CallUnlocked([&] { return self.Wait(In(timeout)); }));
            })
       .def("engines", &Update::Engines, nb::call_guard<GilRelease>())
       .def("cancel", &Update::Cancel, nb::call_guard<GilRelease>());
@@ -122,11 +122,13 @@ void BindTrainer(nb::module_& module) {
                   })
       .def("register",
            [](HeldTrainer& self, std::vector<Shard> shards, const std::string& rules) {
-             ThrowIfError(CallUnlocked([&] { return self->Register(std::move(shards), rules); }));
+             const NameRules parsed = rules.empty() ? NameRules{} : ValueOrThrow(ParseRules(rules));
+             ThrowIfError(CallUnlocked([&] { return self->Register(std::move(shards), parsed); }));
            })
       .def("publish",
            [](HeldTrainer& self, int64_t number, bool hold) {
-             return ValueOrThrow(CallUnlocked([&] { return self->Publish(number, hold); }));
+             return ValueOrThrow(CallUnlocked(
+                 [&] { return self->Publish(number, hold ? Hold::kUntilNext : Hold::kUntilReady); }));
            })
       .def("engines",
            [](HeldTrainer& self) { return ValueOrThrow(CallUnlocked([&] { return self->Engines(); })); })
@@ -155,26 +157,29 @@ void BindInference(nb::module_& module) {
            })
       .def("wait",
            [](HeldInference& self, Version newer_than, double timeout) {
-             return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, timeout); }));
+             return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, In(timeout)); }));
            })
       .def("begin", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Begin(); })); })
       .def("receive",
            [](HeldInference& self, double timeout) {
-             return ValueOrThrow(CallUnlocked([&] { return self->Receive(timeout); }));
+             return ValueOrThrow(CallUnlocked([&] { return self->Receive(In(timeout)); }));
            })
       .def("finish",
            [](HeldInference& self, double timeout) {
-             ThrowIfError(CallUnlocked([&] { return self->Finish(timeout); }));
+             ThrowIfError(CallUnlocked([&] { return self->Finish(In(timeout)); }));
            })
       .def("abort", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Abort(); })); })
       .def("suspend",
            [](HeldInference& self, double timeout) {
-             ThrowIfError(CallUnlocked([&] { return self->Suspend(timeout); }));
+             ThrowIfError(CallUnlocked([&] { return self->Suspend(In(timeout)); }));
            })
-      .def("resume", [](HeldInference& self,
-                        bool intact) { ThrowIfError(CallUnlocked([&] { return self->Resume(intact); })); })
+      .def("resume",
+           [](HeldInference& self, bool intact) {
+             ThrowIfError(
+                 CallUnlocked([&] { return self->Resume(intact ? Contents::kIntact : Contents::kLost); }));
+           })
       .def_prop_ro("version", [](HeldInference& self) { return self->version(); })
-      .def_prop_ro("state", [](HeldInference& self) { return self->state(); })
+      .def_prop_ro("state", [](HeldInference& self) { return std::string(NameOf(self->state())); })
       .def("check", [](HeldInference& self) { ThrowIfError(self->last_error()); })
       .def("describe", [](HeldInference& self) { return self->Describe(); })
       .def("connection_map",
@@ -205,7 +210,7 @@ void BindEngineControl(nb::module_& module) {
                   })
       .def("next",
            [](HeldControl& self, double timeout) {
-             return ValueOrThrow(CallUnlocked([&] { return self->Next(timeout); }));
+             return ValueOrThrow(CallUnlocked([&] { return self->Next(In(timeout)); }));
            })
       .def("answer",
            [](HeldControl& self, const EngineControl::Order& order, const std::string& error) {

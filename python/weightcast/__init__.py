@@ -29,6 +29,7 @@ from ._weightcast import (
     UpdateStats,
     Version,
     library_version,
+    newer,
     set_log_level,
 )
 from .endpoint import Connection, Endpoint, Transfer
@@ -88,5 +89,6 @@ __all__ = [
     "UpdateStats",
     "Version",
     "allocate",
+    "newer",
     "set_log_level",
 ]

@@ -15,6 +15,8 @@ from torch import nn
 from .errors import InvalidArgument
 from .shards import Shard
 
+__all__ = ["shards"]
+
 # Classes that put a module into themselves, and the attribute that has it.
 _WRAPPERS = {
     "DistributedDataParallel": "module",

@@ -3,7 +3,8 @@
 Every call that waits for others releases the GIL, obeys Ctrl-C and has an asyncio form with the suffix
 `_async`. Cancelling that form interrupts the call and waits until it has ended, so that nothing goes on
 behind the caller's back: an `Inference.wait` into which bytes are landing gives its update up first.
-Times are in seconds. `TimedOut` says that the time of the call itself is over, and nothing else.
+Times are in seconds; None means without a limit. `TimedOut` says that the time of the call itself is over,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _FOREVER = 1e9
 
 def _settings(settings: Settings | None) -> dict[str, str]:
     return {name: str(value) for name, value in (settings or {}).items()}
+
+
+def _limit(timeout: float | None) -> float:
+    return _FOREVER if timeout is None else timeout
 
 
 def _rules(rules: Any) -> str:
@@ -104,11 +109,11 @@ class Update:
     def version(self) -> _core.Version:
         return self._core.version
 
-    def wait_sources(self, timeout: float = _FOREVER) -> None:
+    def wait_sources(self, timeout: float | None = None) -> None:
         """Returns when the registered tensors may change: all have their bytes, or the update is over."""
         self._guarded(self._core.wait_sources, timeout)
 
-    def wait(self, timeout: float = _FOREVER) -> _core.UpdateStats:
+    def wait(self, timeout: float | None = None) -> _core.UpdateStats:
         """Returns when the version is committed; raises `UpdateAborted` if it is not going to be.
 
         As when there has been no controller for `controller_timeout` of this call. Publish the next version:
@@ -116,10 +121,10 @@ class Update:
         """
         return self._guarded(self._core.wait, timeout)
 
-    async def wait_sources_async(self, timeout: float = _FOREVER) -> None:
+    async def wait_sources_async(self, timeout: float | None = None) -> None:
         await _on_thread(self.wait_sources, timeout)
 
-    async def wait_async(self, timeout: float = _FOREVER) -> _core.UpdateStats:
+    async def wait_async(self, timeout: float | None = None) -> _core.UpdateStats:
         return await _on_thread(self.wait, timeout)
 
     def cancel(self) -> None:
@@ -137,9 +142,9 @@ class Update:
         with contextlib.suppress(Error):
             self._core.wait_sources(_FOREVER)
 
-    def _guarded(self, call: Any, timeout: float) -> Any:
+    def _guarded(self, call: Any, timeout: float | None) -> Any:
         try:
-            return call(timeout)
+            return call(_limit(timeout))
         except (TimedOut, Cancelled):
             raise
         except Error as error:
@@ -292,7 +297,9 @@ class Inference(_Closing):
         self._core.register(registration.core_shards(), landing, shares)
         self._registration = registration
 
-    def wait(self, newer_than: _core.Version | int | None = None, timeout: float = _FOREVER) -> _core.Version:
+    def wait(
+        self, newer_than: _core.Version | int | None = None, timeout: float | None = None
+    ) -> _core.Version:
         """Blocks until a version newer than `newer_than` is served here; the tensors change only meanwhile.
 
         newer_than: a Version, the number of one of the present run, or None: whatever is served now.
@@ -300,10 +307,10 @@ class Inference(_Closing):
         served on; call again. Only if bytes were landing in place the update is given up (`state` FAILED).
         """
         self._refuse_moved()
-        return self._core.wait(self._version_of(newer_than), timeout)
+        return self._core.wait(self._version_of(newer_than), _limit(timeout))
 
     async def wait_async(
-        self, newer_than: _core.Version | int | None = None, timeout: float = _FOREVER
+        self, newer_than: _core.Version | int | None = None, timeout: float | None = None
     ) -> _core.Version:
         return await _on_thread(self.wait, newer_than, timeout)
 
@@ -312,18 +319,18 @@ class Inference(_Closing):
         self._refuse_moved()
         self._core.begin()
 
-    def receive(self, timeout: float = _FOREVER) -> _core.Version:
+    def receive(self, timeout: float | None = None) -> _core.Version:
         """Blocks until all bytes are there and the engine may switch. Then post-process, then `finish`."""
-        return self._core.receive(timeout)
+        return self._core.receive(_limit(timeout))
 
-    async def receive_async(self, timeout: float = _FOREVER) -> _core.Version:
+    async def receive_async(self, timeout: float | None = None) -> _core.Version:
         return await _on_thread(self.receive, timeout)
 
-    def finish(self, timeout: float = _FOREVER) -> None:
+    def finish(self, timeout: float | None = None) -> None:
         """Returns when every rank of the engine has switched: serve."""
-        self._core.finish(timeout)
+        self._core.finish(_limit(timeout))
 
-    async def finish_async(self, timeout: float = _FOREVER) -> None:
+    async def finish_async(self, timeout: float | None = None) -> None:
         await _on_thread(self.finish, timeout)
 
     def abort(self) -> None:
@@ -337,18 +344,18 @@ class Inference(_Closing):
     async def abort_async(self) -> None:
         await _on_thread(self.abort)
 
-    def suspend(self, timeout: float = _FOREVER) -> None:
+    def suspend(self, timeout: float | None = None) -> None:
         """The engine sleeps: afterwards the registered memory may be freed, moved or mapped anew.
 
         Nobody can write or read there when this returns; an update under way goes on without this engine.
         `Fenced`: a stopped peer might still write; free nothing, and call again. Not between `begin` and
         `finish`.
         """
-        self._core.suspend(timeout)
+        self._core.suspend(_limit(timeout))
         if self._registration is not None:
             self._registration.release()
 
-    async def suspend_async(self, timeout: float = _FOREVER) -> None:
+    async def suspend_async(self, timeout: float | None = None) -> None:
         await _on_thread(self.suspend, timeout)
 
     def resume(self, *, intact: bool = False) -> None:

@@ -1,6 +1,8 @@
 #include "weightcast/status.h"
 
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 
 #include "base/strings.h"
 
@@ -17,6 +19,11 @@ std::string_view CodeName(Code code) {
 std::string Status::ToString() const {
   if (ok()) return "ok";
   return StrCat(CodeName(code_), ": ", message_);
+}
+
+void EndForMissingValue(const Status& reason) {
+  std::fprintf(stderr, "weightcast: value() of a failed Result: %s\n", reason.ToString().c_str());
+  std::abort();
 }
 
 }  // namespace weightcast

@@ -234,8 +234,7 @@ Version Machine::EngineVersion(const Group& group) const {
   std::optional<Version> common;
   for (const Worker& worker : s_.workers) {
     if (worker.group != group.id) continue;
-    if (worker.state != EngineState::kServing || (common && !wire::SameBytes(*common, worker.version)))
-      return {};
+    if (worker.state != EngineState::kServing || (common && *common != worker.version)) return {};
     common = worker.version;
   }
   return common && Complete(group) ? *common : Version{};
@@ -244,7 +243,7 @@ Version Machine::EngineVersion(const Group& group) const {
 Version Machine::NewestOf(const Group& group) const {
   Version newest;
   for (const Worker& worker : s_.workers)
-    if (worker.group == group.id) newest = std::max(newest, worker.newest);
+    if (worker.group == group.id) newest = wire::LaterOf(newest, worker.newest);
   return newest;
 }
 
@@ -252,7 +251,8 @@ bool Machine::TakesBack(const Group& group, const Version& version) const {
   return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
     const Version& newest = worker.newest;
     const bool unclear = newest.run == version.run && newest.origin != version.origin;
-    return worker.group == group.id && newest.number >= 0 && (newest > version || unclear);
+    return worker.group == group.id && newest.number >= 0 &&
+           (wire::LabelOf(version) < wire::LabelOf(newest) || unclear);
   });
 }
 

@@ -170,7 +170,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   worker.holds = message.landed;
   Group& group = *FindGroup(worker.group);
   group.controlled = group.controlled || message.controlled;
-  worker.newest = std::max({worker.newest, message.version, message.newest});
+  worker.newest = wire::LaterOf(wire::LaterOf(worker.newest, message.version), message.newest);
   TakeState(worker, message.state, message.version);
   NewRunIfServed(worker);
   BeginAgain(worker, "registered its tensors anew");
@@ -194,7 +194,7 @@ void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
   worker.incarnation = hello.incarnation;
   worker.landing = hello.landing;
   if (group.id != kTrainers) {
-    worker.newest = std::max(hello.version, hello.newest);
+    worker.newest = wire::LaterOf(hello.version, hello.newest);
     TakeState(worker, hello.state, hello.version);
   }
   const auto at = std::find_if(s_.workers.begin(), s_.workers.end(),

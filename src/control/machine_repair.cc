@@ -23,22 +23,22 @@ bool Machine::Holds(const Group& group, const Version& version) const {
     const bool refuses = s_.update && (Contains(s_.update->avoided, worker.session) ||
                                        Contains(s_.update->unable, worker.session));
     return worker.group != group.id ||
-           (worker.shares && wire::SameBytes(worker.holds, version) && !worker.fencing && !refuses);
+           (worker.shares && worker.holds == version && !worker.fencing && !refuses);
   });
   if (!shares) return false;
-  if (s_.update && wire::SameBytes(s_.update->version, version)) {
+  if (s_.update && s_.update->version == version) {
     for (const Target& target : s_.update->targets) {
       if (target.group == group.id)
         return target.step >= EngineStep::kReady && target.step != EngineStep::kOut;
     }
   }
-  return wire::SameBytes(EngineVersion(group), version);
+  return EngineVersion(group) == version;
 }
 
 Version Machine::NewestServed() const {
   Version newest;
   for (const Group& group : s_.groups)
-    if (group.id != kTrainers) newest = std::max(newest, EngineVersion(group));
+    if (group.id != kTrainers) newest = wire::LaterOf(newest, EngineVersion(group));
   return newest;
 }
 
@@ -206,7 +206,7 @@ std::vector<const Group*> Machine::Lacking(const Version& version) const {
   for (const Group& group : s_.groups) {
     const bool tired = group.tried == version && (group.at_fault || group.tries >= kMaxTries);
     const bool hangs = group.steering.overdue;
-    const bool beyond = wire::SameBytes(EngineVersion(group), version) || TakesBack(group, version);
+    const bool beyond = EngineVersion(group) == version || TakesBack(group, version);
     if (group.id == kTrainers || !Whole(group) || tired || hangs || beyond) continue;
     if (!IsFencing(group)) lacking.push_back(&group);
   }

@@ -144,7 +144,7 @@ void Machine::SupersedeUnstarted() {
 
 bool Machine::SomethingNewer() const {
   const Version offered = wire::VersionOf(s_.run, CommonOffer());
-  return AnyWaiting() && offered.number >= 0 && offered > s_.update->version;
+  return AnyWaiting() && offered.number >= 0 && wire::LabelOf(s_.update->version) < wire::LabelOf(offered);
 }
 
 /// Whether it is the engine that has not come: to grant, or to switch to a version that others serve already.
@@ -290,7 +290,7 @@ void Machine::TellServe(Target& target) {
     if (rank.group != target.group || told == nullptr) continue;
     told->told = rank.id;
     told->told_version = s_.update->version;
-    told->newest = std::max(told->newest, s_.update->version);
+    told->newest = wire::LaterOf(told->newest, s_.update->version);
     Tell(rank.session, wire::Serve{.update = rank.id});
   }
   Enter(target, EngineStep::kServing);
@@ -393,7 +393,7 @@ void Machine::Finish() {
     group.at_fault = target.rank >= 0;
     s_.plan.stale = true;  // The next epoch makes anew the connections that broke.
   }
-  if (any_committed) s_.committed = std::max(s_.committed, update.version);
+  if (any_committed) s_.committed = wire::LaterOf(s_.committed, update.version);
   if (!done.met_policy) s_.last_error = done.reason;
   TellTrainers(update, done);
   LogAndCount(done.met_policy ? "control.updates_committed" : "control.updates_failed",

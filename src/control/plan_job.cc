@@ -9,9 +9,9 @@
 #include "base/available.h"
 #include "base/strings.h"
 #include "plan/layout_builder.h"
-#include "plan/rules_json.h"
 #include "plan/table_format.h"
 #include "plan/verify.h"
+#include "weightcast/rules.h"
 
 namespace weightcast::control {
 namespace {
@@ -47,7 +47,7 @@ Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members,
   return builder.Build();
 }
 
-Result<plan::NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
+Result<NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
   const std::string& rules = trainers.front().registration->rules;
   for (const PlanMember& trainer : trainers) {
     if (trainer.registration->rules != rules)
@@ -56,8 +56,8 @@ Result<plan::NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
           StrCat(wire::ToString(trainer.member.name), " and ", wire::ToString(trainers.front().member.name),
                  " have registered different name rules; give all trainers the same"));
   }
-  if (rules.empty()) return plan::NameRules{};
-  return plan::ParseRules(rules);
+  if (rules.empty()) return NameRules{};
+  return ParseRules(rules);
 }
 
 /// The layouts of a job and what has been planned for them.
@@ -99,7 +99,7 @@ class Planning {
   }
 
   bool BuildLayouts() {
-    auto rules = job_.from_engines ? plan::NameRules{} : CommonRules(job_.sources);
+    auto rules = job_.from_engines ? NameRules{} : CommonRules(job_.sources);
     if (!rules.ok()) return Fail(rules.status(), SessionsOf(job_.sources));
     rules_ = std::move(*rules);
     auto trainers = BuildLayout(job_.sources, Wanted());
@@ -201,7 +201,7 @@ class Planning {
 
   const PlanJob& job_;
   Failure failure_;
-  plan::NameRules rules_;
+  NameRules rules_;
   plan::Layout trainers_;
   std::vector<plan::Layout> engines_;
   plan::Layout inference_;

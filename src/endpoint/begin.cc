@@ -7,21 +7,13 @@
 #include "endpoint/connection.h"
 #include "endpoint/core.h"
 #include "endpoint/descriptor.h"
+#include "endpoint/slices.h"
 
 namespace weightcast {
 
 using transport::OpKind;
 
 namespace {
-
-bool Inside(uint64_t offset, uint64_t length, uint64_t size) {
-  return length <= size && offset <= size - length;
-}
-
-Status Outside(const char* side, uint64_t offset, uint64_t length, uint64_t size) {
-  return {Code::kOutOfBounds,
-          StrCat("bytes ", offset, " to ", offset + length, " of a ", side, " region of ", size)};
-}
 
 Status CheckAccess(OpKind kind, Access access, bool granted) {
   if (access == Access::kReadWrite) return Status::Ok();
@@ -52,55 +44,57 @@ struct Connection::State::Build {
   }
 
   /// Each is found, and counted, once; more often only where many take turns.
-  Result<const endpoint::Registration*> Local(uint32_t id) {
+  Result<const endpoint::Registration*> Local(const LocalSlice& slice) {
+    const uint32_t id = SliceAccess::IndexOf(slice);
+    const uint64_t serial = SliceAccess::SerialOf(slice);
     const endpoint::Registration*& last = locals[id % kRemembered];
-    if (last != nullptr && last->name.id == id) return last;
+    if (last != nullptr && last->serial == serial) return last;
     auto& place = transfer->locals.emplace_back();  // First: what is counted is never without one.
-    place = connection.core_->regions().Use(id);
-    if (place != nullptr) return last = place;
+    place = serial == 0 ? nullptr : connection.core_->regions().Use(id);
+    if (place != nullptr && place->serial == serial) return last = place;
+    if (place != nullptr) connection.core_->regions().Done(*place);
     transfer->locals.pop_back();
-    return Status(Code::kInvalidArgument, StrCat("no local region ", id));
+    return Status(Code::kInvalidArgument,
+                  "its local region is closed, or was registered with another endpoint");
   }
-  Result<const endpoint::RemoteImport*> Remote(uint32_t index) {
-    auto& last = remotes[index % kRemembered];
-    if (last.import != nullptr && last.index == index) return last.import;
+  Result<const endpoint::RemoteImport*> Remote(const RemoteSlice& slice) {
+    const uint32_t index = SliceAccess::IndexOf(slice);
+    const uint64_t serial = SliceAccess::SerialOf(slice);
+    const endpoint::RemoteImport*& last = remotes[index % kRemembered];
+    if (last != nullptr && last->serial == serial) return last;
     transfer->remotes.push_back(index);
-    if (const auto* const import = connection.imports_.Use(index); import != nullptr) {
-      last = {import, index};
-      return import;
-    }
+    const auto* const import = serial == 0 ? nullptr : connection.imports_.Use(index);
+    if (import != nullptr && import->serial == serial) return last = import;
+    if (import != nullptr) connection.imports_.Done(index);
     transfer->remotes.pop_back();
-    return Status(Code::kInvalidArgument, StrCat("no imported region ", index));
+    return Status(Code::kInvalidArgument,
+                  "its remote region was released, or was imported on another connection");
   }
 
-  struct Remembered {
-    const endpoint::RemoteImport* import = nullptr;
-    uint32_t index = 0;
-  };
   static constexpr uint32_t kRemembered = 8;
 
   State& connection;
   endpoint::TransferRef transfer;
   std::array<const endpoint::Registration*, kRemembered> locals{};
-  std::array<Remembered, kRemembered> remotes{};
+  std::array<const endpoint::RemoteImport*, kRemembered> remotes{};
 };
 
 Status Connection::State::AddPiece(Build& build, const Piece& piece) {
-  WC_ASSIGN_OR_RETURN(const auto* local, build.Local(piece.local_region));
-  WC_ASSIGN_OR_RETURN(const auto* remote, build.Remote(piece.remote_region));
+  WC_ASSIGN_OR_RETURN(const auto* local, build.Local(piece.local));
+  WC_ASSIGN_OR_RETURN(const auto* remote, build.Remote(piece.remote));
   Transfer::State& transfer = *build.transfer;
-  if (!Inside(piece.local_offset, piece.length, local->memory.length)) {
-    return Outside("local", piece.local_offset, piece.length, local->memory.length);
-  }
-  if (!Inside(piece.remote_offset, piece.length, remote->length)) {
-    return Outside("remote", piece.remote_offset, piece.length, remote->length);
+  const uint64_t length = piece.local.length();
+  if (piece.remote.length() != length) {
+    return {Code::kInvalidArgument,
+            StrCat("its local slice has ", length, " bytes, its remote slice ", piece.remote.length())};
   }
   WC_RETURN_IF_ERROR(CheckAccess(transfer.kind, remote->access, transfer.options.grant.id != 0));
-  Piece translated = piece;
-  translated.remote_region = static_cast<uint32_t>(remote->handle);
-  translated.remote_offset += remote->offset;
-  transfer.pieces.push_back(translated);
-  transfer.bytes += piece.length;
+  transfer.pieces.push_back({.local_region = local->name.id,
+                             .remote_region = static_cast<uint32_t>(remote->handle),
+                             .local_offset = SliceAccess::OffsetOf(piece.local),
+                             .remote_offset = remote->offset + SliceAccess::OffsetOf(piece.remote),
+                             .length = length});
+  transfer.bytes += length;
   return Status::Ok();
 }
 
@@ -148,7 +142,7 @@ void Connection::State::Start(const endpoint::TransferRef& transfer, bool visit)
   if (sender_.wants_pump()) core_->WantPump(shared_from_this());
 }
 
-Result<uint32_t> Connection::State::Import(std::string_view descriptor) {
+Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
   WC_RETURN_IF_ERROR(CheckUsable());
   WC_ASSIGN_OR_RETURN(const auto region, endpoint::ParseDescriptor(descriptor));
   if (region.name.owner != peer().incarnation) {

@@ -27,7 +27,7 @@ bool ChunkWalk::AtEnd() const {
   return !ahead.Next().has_value();
 }
 
-uint64_t CountChunks(std::span<const Piece> pieces, uint64_t chunk_bytes) {
+uint64_t CountChunks(std::span<const PlacedPiece> pieces, uint64_t chunk_bytes) {
   uint64_t count = 0;
   ChunkCursor at;
   while (true) {

@@ -4,9 +4,17 @@
 #include <optional>
 #include <span>
 
-#include "weightcast/transfer.h"
-
 namespace weightcast {
+
+/// One contiguous piece of a transfer, as transports address it: offsets count from the registration's first
+/// byte.
+struct PlacedPiece {
+  uint32_t local_region = 0;
+  uint32_t remote_region = 0;  ///< The transport's handle.
+  uint64_t local_offset = 0;
+  uint64_t remote_offset = 0;
+  uint64_t length = 0;
+};
 
 /// A place in a list of pieces: this many bytes into this piece.
 struct ChunkCursor {
@@ -35,7 +43,7 @@ class ChunkWalk {
  public:
   ChunkWalk() = default;
   /// The chunk that begins at `begin`.
-  ChunkWalk(std::span<const Piece> pieces, uint64_t chunk_bytes, ChunkCursor begin)
+  ChunkWalk(std::span<const PlacedPiece> pieces, uint64_t chunk_bytes, ChunkCursor begin)
       : pieces_(pieces), left_(chunk_bytes), at_(begin) {}
   /// The next part, at most `limit` bytes of it; nothing at the end of the chunk. A part cut by the limit
   /// counts once.
@@ -46,7 +54,7 @@ class ChunkWalk {
   [[nodiscard]] ChunkCursor cursor() const { return at_; }
 
  private:
-  std::span<const Piece> pieces_;
+  std::span<const PlacedPiece> pieces_;
   uint64_t left_ = 0;
   uint32_t parts_ = 0;
   bool in_part_ = false;  ///< The last part given was cut short by a limit.
@@ -54,6 +62,6 @@ class ChunkWalk {
 };
 
 /// Chunks of the whole list; 1 for one without bytes.
-uint64_t CountChunks(std::span<const Piece> pieces, uint64_t chunk_bytes);
+uint64_t CountChunks(std::span<const PlacedPiece> pieces, uint64_t chunk_bytes);
 
 }  // namespace weightcast

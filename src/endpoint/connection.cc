@@ -62,7 +62,7 @@ void Connection::State::Start() {
   socket_key_ = *key;
   OnBeat();
   // Half of the time for a transport to become ready, the rest for what comes before and after.
-  const TimePoint deadline = endpoint::After(core_->settings().connect_timeout / 2);
+  const TimePoint deadline = In(core_->settings().connect_timeout / 2);
   choice_limit_ = core_->timers().Add(deadline, [this] { roads_.GiveUp(); });
   if (role_ == transport::Role::kInitiator) roads_.Open(deadline);
   if (!ended_) OnSocket();  // What came with the end of the handshake.
@@ -120,7 +120,7 @@ Status Connection::State::OnMessage(Message message) {
     case MessageType::kHeartbeat:
       return Status::Ok();
     case MessageType::kOffers:
-      return roads_.OnOffers(message.payload, endpoint::After(core_->settings().connect_timeout / 2));
+      return roads_.OnOffers(message.payload, In(core_->settings().connect_timeout / 2));
     case MessageType::kAnswers:
       return roads_.OnAnswers(message.payload);
     case MessageType::kRoad:
@@ -244,7 +244,7 @@ void Connection::State::On(const transport::LinkDown& event) {
   core_->timers().Cancel(grace_);
   const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
                       StrCat("no lane is left: ", event.reason.message()));
-  grace_ = core_->timers().Add(endpoint::After(kGrace), [this, reason] {
+  grace_ = core_->timers().Add(In(kGrace), [this, reason] {
     const auto keep = shared_from_this();
     OnSocket();
     End(reason);

@@ -53,15 +53,8 @@ class Connection::State : public std::enable_shared_from_this<State> {
   /// Ready and neither ended nor about to end.
   [[nodiscard]] bool usable() const;
 
-  Result<uint32_t> Import(std::string_view descriptor);
-  void Release(uint32_t index) { imports_.Remove(index); }
-  [[nodiscard]] uint64_t LengthOf(uint32_t index) {
-    const auto* import = imports_.Use(index);
-    if (import == nullptr) return 0;
-    const uint64_t length = import->length;
-    imports_.Done(index);
-    return length;
-  }
+  Result<RemoteRegion> Import(std::string_view descriptor);
+  void Release(const RemoteRegion& region) { imports_.Remove(region); }
   Result<endpoint::TransferRef> Begin(transport::OpKind kind, std::span<const Piece> pieces,
                                       TransferOptions options);
   Result<transport::GrantName> OpenGrant(GrantOptions options);

@@ -104,10 +104,10 @@ Result<Core::ConnectionState> Core::Connect(const std::vector<std::string>& addr
 void Core::WaitForCall(const std::shared_ptr<ConnectCall>& call) {
   const auto& interrupted = options_.interrupted;
   if (!interrupted) {
-    progress_->WaitFor(call->done, 1, std::nullopt);
+    progress_->WaitFor(call->done, 1, kNever);
     return;
   }
-  while (!progress_->WaitFor(call->done, 1, After(kBetweenLooks))) {
+  while (!progress_->WaitFor(call->done, 1, In(kBetweenLooks))) {
     if (!interrupted()) continue;
     progress_->Call([&] { meetings_->Interrupt(call); });
     return;
@@ -165,7 +165,7 @@ void Core::Linger(Channel channel, bool proven) {
   auto key = sockets_->Watch(channel.fd(), EPOLLIN, [this, id](uint32_t) { ReadLingering(id); });
   if (!key.ok()) return;
   Lingering& entry = lingering_.emplace(id, Lingering{std::move(channel), *key, {}}).first->second;
-  entry.limit = timers_.Add(After(kLinger), [this, id] { EndLingering(lingering_.find(id)); });
+  entry.limit = timers_.Add(In(kLinger), [this, id] { EndLingering(lingering_.find(id)); });
 }
 
 void Core::ReadLingering(uint64_t id) {
@@ -302,7 +302,7 @@ void Core::Shutdown() {
   if (forked()) return;
   closed_.store(true);
   progress_->Call([this] { CloseAll(); });
-  if (!progress_->WaitFor(fenced_, 1, After(settings().lease))) {
+  if (!progress_->WaitFor(fenced_, 1, In(settings().lease))) {
     WC_LOG(kWarning,
            "closing the endpoint while a stopped peer may still write: its links did not close within ",
            Seconds(settings().lease), " s");

@@ -68,8 +68,10 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
   [[nodiscard]] const std::string& token() const { return options_.token; }
   [[nodiscard]] const std::function<Status(const Identity&)>& admit() const { return options_.admit; }
-  /// Runs a callback: on the thread, without progress.
-  void Later(std::function<void()> callback) { progress_->Later(std::move(callback)); }
+  /// Runs a callback of the user: on the thread, or inside the user's Progress(); without progress.
+  void Later(std::function<void()> callback) { progress_->LaterForUser(std::move(callback)); }
+  /// Runs it on the thread: for what a handshake waits for.
+  void LaterOnThread(std::function<void()> callback) { progress_->Later(std::move(callback)); }
   transport::LinkId AddLink(transport::Transport* transport, ConnectionState connection);
   void CloseLink(transport::LinkId link);
   void DropLink(transport::LinkId link) { links_.erase(link); }

@@ -59,6 +59,7 @@ Status Core::Init(Factories factories) {
   WC_ASSIGN_OR_RETURN(transports_key_, sockets_->Watch(transport_poller_.fd(), EPOLLIN, {}));
   meetings_ = std::make_unique<Meetings>(*this, std::move(door));
   WC_RETURN_IF_ERROR(meetings_->Start());
+  if (options_.callbacks == Callbacks::kInProgress) WC_RETURN_IF_ERROR(progress_->GiveCallbacksToUser());
   return progress_->Start(shared_from_this());
 }
 

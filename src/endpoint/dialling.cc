@@ -84,7 +84,7 @@ void Meetings::TryNext(const Call& call) {
       continue;
     }
     if (call->next < call->addresses.size()) {
-      call->again = core_.timers().Add(After(kStagger), [this, call] { TryNext(call); });
+      call->again = core_.timers().Add(In(kStagger), [this, call] { TryNext(call); });
     }
     return;
   }
@@ -122,7 +122,7 @@ void Meetings::AddError(ConnectCall& call, const SocketAddress& address, const S
 /// Every address has failed. A peer that is there and has too much to do is asked again.
 void Meetings::FailDialling(const Call& call) {
   if (call->dropped && Weight(call->worst) <= Weight(Code::kUnavailable)) {
-    call->again = core_.timers().Add(After(kRedial), [this, call] { Dial(call); });
+    call->again = core_.timers().Add(In(kRedial), [this, call] { Dial(call); });
     return;
   }
   std::string errors;
@@ -136,7 +136,7 @@ void Meetings::WaitFor(const Call& call, Incarnation target) {
   call->target = target;
   DropAttempts(call);
   core_.timers().Cancel(call->again);
-  call->again = core_.timers().Add(After(kRedial), [this, call] { Reconsider(call); });
+  call->again = core_.timers().Add(In(kRedial), [this, call] { Reconsider(call); });
   ReleaseHeld(target, /*superseded=*/false);
 }
 
@@ -145,7 +145,7 @@ void Meetings::Reconsider(const Call& call) {
   if (call->stage != ConnectCall::Stage::kWaiting) return;
   core_.timers().Cancel(call->again);
   if (core_.FindLive(call->target) != nullptr || FindIncoming(call->target) != nullptr) {
-    call->again = core_.timers().Add(After(kRedial), [this, call] { Reconsider(call); });
+    call->again = core_.timers().Add(In(kRedial), [this, call] { Reconsider(call); });
     return;
   }
   Dial(call);

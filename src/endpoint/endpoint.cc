@@ -4,10 +4,16 @@
 #include "base/strings.h"
 #include "endpoint/core.h"
 #include "endpoint/create.h"
+#include "endpoint/slices.h"
 
 namespace weightcast {
 
 using endpoint::Core;
+
+Status OutsideSlice(uint64_t offset, uint64_t length, uint64_t size) {
+  return {Code::kOutOfBounds,
+          StrCat(length, " bytes at ", offset, " are not inside a slice of ", size, " bytes")};
+}
 
 // --- Region ------------------------------------------------------------------------------------
 
@@ -26,7 +32,7 @@ class Region::State {
       new endpoint::Regions::Handle(std::move(handle_));  // The parent's; here it is only forgotten.
       return;
     }
-    if (Status status = Close(endpoint::After(core_->settings().lease)); !status.ok()) {
+    if (Status status = Close(In(core_->settings().lease)); !status.ok()) {
       WC_LOG(kError, "a region was dropped while a stopped peer may still write to it: ", status.message());
     }
   }
@@ -61,9 +67,12 @@ class Region::State {
   endpoint::Regions::Handle handle_;
 };
 
-uint32_t Region::id() const { return state_->registration().name.id; }
-uint64_t Region::offset() const { return state_->offset(); }
 uint64_t Region::length() const { return state_->length(); }
+LocalSlice Region::Whole() const {
+  const endpoint::Registration& registration = state_->registration();
+  return SliceAccess::Make<SliceSide::kLocal>(registration.serial, registration.name.id, state_->offset(),
+                                              state_->length());
+}
 Status Region::Close(TimePoint deadline) { return state_->Close(deadline); }
 
 std::string Region::Descriptor() const {
@@ -80,7 +89,7 @@ std::string Region::Descriptor() const {
 
 namespace {
 
-Status WaitPhase(Transfer::State& transfer, uint32_t phase, std::optional<TimePoint> deadline) {
+Status WaitPhase(Transfer::State& transfer, uint32_t phase, TimePoint deadline) {
   if (transfer.phase.value() < phase) {
     if (transfer.core->forked()) return transfer.core->Usable();
     if (!transfer.core->progress().WaitFor(transfer.phase, phase, deadline)) {
@@ -102,12 +111,8 @@ Transfer::~Transfer() {
 bool Transfer::ended() const { return state_->phase.value() >= State::kEnded; }
 bool Transfer::fenced() const { return state_->phase.value() >= State::kFenced; }
 uint64_t Transfer::bytes() const { return state_->bytes; }
-Status Transfer::Wait(std::optional<TimePoint> deadline) {
-  return WaitPhase(*state_, State::kEnded, deadline);
-}
-Status Transfer::WaitFenced(std::optional<TimePoint> deadline) {
-  return WaitPhase(*state_, State::kFenced, deadline);
-}
+Status Transfer::Wait(TimePoint deadline) { return WaitPhase(*state_, State::kEnded, deadline); }
+Status Transfer::WaitFenced(TimePoint deadline) { return WaitPhase(*state_, State::kFenced, deadline); }
 
 void Transfer::OnEnd(std::function<void(const Status&)> then) {
   if (state_->core->forked()) return;
@@ -148,9 +153,8 @@ const std::string& Connection::address() const { return state_->address(); }
 std::string Connection::Describe() const { return state_->Describe(); }
 std::string Connection::transport_name() const { return state_->transport_name(); }
 Status Connection::status() const { return state_->status(); }
-Result<uint32_t> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
-void Connection::Release(uint32_t remote_region) { state_->Release(remote_region); }
-uint64_t Connection::LengthOf(uint32_t remote_region) const { return state_->LengthOf(remote_region); }
+Result<RemoteRegion> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
+void Connection::Release(const RemoteRegion& region) { state_->Release(region); }
 
 Result<Transfer> Connection::Write(std::span<const Piece> pieces, TransferOptions options) {
   WC_ASSIGN_OR_RETURN(auto begun, state_->Begin(transport::OpKind::kWrite, pieces, std::move(options)));
@@ -198,6 +202,8 @@ class EndpointImpl final : public Endpoint {
   }
 
   [[nodiscard]] const Identity& self() const override { return core_->self(); }
+  [[nodiscard]] int descriptor() const override { return core_->progress().descriptor(); }
+  size_t Progress() override { return core_->forked() ? 0 : core_->progress().StepAndRunCallbacks(); }
   [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->addresses(); }
 
   Result<Region> Register(std::span<std::byte> bytes, Access access) override {

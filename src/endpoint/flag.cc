@@ -13,17 +13,15 @@ namespace {
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
 
 /// Returns early on signals and spurious wake-ups.
-void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, std::optional<TimePoint> deadline) {
-  timespec until{};
-  if (deadline) {
-    // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as absolute time.
-    const auto since_boot = deadline->time_since_epoch();
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_boot);
-    until.tv_sec = seconds.count();
-    until.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since_boot - seconds).count();
-  }
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET_PRIVATE, expected,
-          deadline ? &until : nullptr, nullptr, FUTEX_BITSET_MATCH_ANY);
+void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, TimePoint deadline) {
+  // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as absolute time.
+  const auto since_boot = deadline.time_since_epoch();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_boot);
+  const timespec until{
+      .tv_sec = seconds.count(),
+      .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since_boot - seconds).count()};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET_PRIVATE, expected, &until, nullptr,
+          FUTEX_BITSET_MATCH_ANY);
 }
 
 }  // namespace
@@ -35,10 +33,10 @@ void Flag::Set(uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-bool Flag::SleepUntil(uint32_t value, std::optional<TimePoint> deadline) {
+bool Flag::SleepUntil(uint32_t value, TimePoint deadline) {
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t seen = value_.load(std::memory_order_seq_cst);
-  while (seen < value && (!deadline || Clock::now() < *deadline)) {
+  while (seen < value && (Clock::now() < deadline)) {
     FutexWait(value_, seen, deadline);
     seen = value_.load(std::memory_order_seq_cst);
   }

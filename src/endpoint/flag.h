@@ -18,7 +18,7 @@ class Flag {
   /// Makes a system call only where somebody sleeps.
   void Set(uint32_t value);
   /// Sleeps while the value is below `value`; false at the deadline.
-  bool SleepUntil(uint32_t value, std::optional<TimePoint> deadline);
+  bool SleepUntil(uint32_t value, TimePoint deadline);
 
  private:
   std::atomic<uint32_t> value_{0};

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "endpoint/slices.h"
+
 namespace weightcast::endpoint {
 
 Imports::~Imports() {
@@ -10,7 +12,8 @@ Imports::~Imports() {
   }
 }
 
-uint32_t Imports::Add(const RemoteImport& import) {
+RemoteRegion Imports::Add(RemoteImport import) {
+  import.serial = SliceAccess::NewSerial();
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
     free_.push_back(static_cast<uint32_t>(entries_.size()));
@@ -21,14 +24,16 @@ uint32_t Imports::Add(const RemoteImport& import) {
   table_.Set(index, &entry->import);
   entries_[index] = std::move(entry);
   free_.pop_back();
-  return index;
+  return RemoteRegion(SliceAccess::Make<SliceSide::kRemote>(import.serial, index, 0, import.length));
 }
 
-void Imports::Remove(uint32_t index) {
+void Imports::Remove(const RemoteRegion& region) {
+  const uint32_t index = SliceAccess::IndexOf(region.Whole());
   bool unused = false;
   {
     const std::lock_guard lock(mutex_);
     if (index >= entries_.size() || entries_[index] == nullptr) return;
+    if (entries_[index]->import.serial != SliceAccess::SerialOf(region.Whole())) return;
     if (std::exchange(entries_[index]->removed, true)) return;
     unused = table_.Remove(index);
   }

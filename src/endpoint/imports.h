@@ -9,18 +9,20 @@
 #include "endpoint/use_table.h"
 #include "memory/memory.h"
 #include "transport/types.h"
+#include "weightcast/region.h"
 
 namespace weightcast::endpoint {
 
 /// A peer's region, usable over one link.
 struct RemoteImport {
+  uint64_t serial = 0;  ///< As slices of it bear.
   transport::RemoteRegion handle{};
   uint64_t offset = 0;  ///< Of the region in the peer's registration.
   uint64_t length = 0;
   Access access = Access::kLocal;
 };
 
-/// The regions imported on one connection, by the index that callers use. Any thread. A transport forgets a
+/// The regions imported on one connection, by the index in their slices. Any thread. A transport forgets a
 /// region when it is removed and no transfer uses it any more.
 class Imports {
  public:
@@ -30,8 +32,9 @@ class Imports {
   Imports& operator=(const Imports&) = delete;
   ~Imports();
 
-  uint32_t Add(const RemoteImport& import);
-  void Remove(uint32_t index);
+  RemoteRegion Add(RemoteImport import);
+  /// Nothing if it was removed before.
+  void Remove(const RemoteRegion& region);
   /// It stays until Done; null if there is none. No lock.
   const RemoteImport* Use(uint32_t index);
   /// Ends one Use.

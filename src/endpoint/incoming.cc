@@ -38,7 +38,7 @@ void Meetings::OnDoor() {
 
 void Meetings::RestDoor() {
   core_.sockets().Change(door_key_, 0);
-  door_rest_ = core_.timers().Add(After(kDoorRest), [this] { core_.sockets().Change(door_key_, EPOLLIN); });
+  door_rest_ = core_.timers().Add(In(kDoorRest), [this] { core_.sockets().Change(door_key_, EPOLLIN); });
 }
 
 void Meetings::Admit(UniqueFd fd) {

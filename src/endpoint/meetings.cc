@@ -61,7 +61,7 @@ Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddr
                                               .machine = std::move(machine),
                                               .address = address})
                          .first->second;
-  attempt.limit = core_.timers().Add(After(core_.settings().connect_timeout), [this, id] {
+  attempt.limit = core_.timers().Add(In(core_.settings().connect_timeout), [this, id] {
     if (Attempt* late = Find(id)) {
       FailAttempt(*late, {Code::kTimedOut,
                           StrCat("no handshake within ", Seconds(core_.settings().connect_timeout), " s")});
@@ -166,7 +166,7 @@ void Meetings::AskAdmit(Attempt& attempt) {
   attempt.stage = Attempt::Stage::kDeciding;
   const auto& admit = core_.admit();
   if (!admit) return OnAdmit(attempt.id, Status::Ok());
-  core_.Later([core = core_.shared_from_this(), this, id = attempt.id, admit,
+  core_.LaterOnThread([core = core_.shared_from_this(), this, id = attempt.id, admit,
                identity = attempt.machine.peer()->identity] {
     core->progress().Submit(MakeTask([this, id, status = admit(identity)] { OnAdmit(id, status); }), true);
   });

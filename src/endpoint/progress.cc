@@ -61,6 +61,7 @@ void Progress::Stop() {
   }
   thread_.join();
   callbacks_.RunAll();
+  user_callbacks_.RunAll();
 }
 
 bool Progress::TryOwn() {
@@ -91,7 +92,7 @@ void Progress::Call(std::function<void()> function) {
            done->Set(1);
          }),
          /*now=*/true);
-  WaitFor(*done, 1, std::nullopt);
+  WaitFor(*done, 1, kNever);
 }
 
 void Progress::Later(std::function<void()> callback) {
@@ -99,16 +100,35 @@ void Progress::Later(std::function<void()> callback) {
   if (first && !by_thread_) wake_.Wake();
 }
 
-bool Progress::WaitFor(Flag& flag, uint32_t value, std::optional<TimePoint> deadline) {
+void Progress::LaterForUser(std::function<void()> callback) {
+  if (!waiting_) return Later(std::move(callback));
+  if (user_callbacks_.Push(MakeTask(std::move(callback)))) waiting_->Wake();
+}
+
+Status Progress::GiveCallbacksToUser() {
+  WC_ASSIGN_OR_RETURN(waiting_, WakeFd::Create());
+  return Status::Ok();
+}
+
+size_t Progress::StepAndRunCallbacks() {
+  if (TryOwn()) StepAndLeave();
+  if (!waiting_) return 0;
+  const std::unique_lock lock(user_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return 0;
+  waiting_->Drain();  // Before they are taken: what comes now makes it readable again.
+  return user_callbacks_.RunAll();
+}
+
+bool Progress::WaitFor(Flag& flag, uint32_t value, TimePoint deadline) {
   while (flag.value() < value) {
     if (TryOwn() || TakeFromThread()) {
       Drive(flag, value, deadline);
       if (flag.value() >= value) break;
     }
     const TimePoint now = Clock::now();
-    if (deadline && now >= *deadline) return false;
+    if (now >= deadline) return false;
     const TimePoint slice = now + kSleepSlice;
-    flag.SleepUntil(value, deadline && *deadline < slice ? *deadline : slice);
+    flag.SleepUntil(value, std::min(deadline, slice));
   }
   return true;
 }
@@ -138,7 +158,7 @@ void Progress::Disarm() {
 }
 
 /// Until the flag is set, the deadline has passed or nothing moves.
-void Progress::Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> deadline) {
+void Progress::Drive(const Flag& flag, uint32_t value, TimePoint deadline) {
   Disarm();
   // A parked thread watches nothing that could wake it.
   if (!parked_.load(std::memory_order_relaxed) && !std::exchange(masked_, true)) work_.Mask(true);
@@ -148,7 +168,7 @@ void Progress::Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> 
   bool moved = false;
   while (flag.value() < value && spin_.GoOn(moved)) {
     const bool look = sockets_.Due();
-    if (look && deadline && Clock::now() >= *deadline) break;
+    if (look && Clock::now() >= deadline) break;
     moved = StepOnce(look);
   }
   left_ = Clock::now();

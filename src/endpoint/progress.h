@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -72,8 +73,17 @@ class Progress {
   void Call(std::function<void()> function);
   /// Holder of progress: runs `callback` on the thread, without progress, in the order of these calls.
   void Later(std::function<void()> callback);
+  /// The same, but where the user's loop runs callbacks: inside its next RunCallbacks.
+  void LaterForUser(std::function<void()> callback);
+  /// Before Start: from now on RunCallbacks runs them, not the thread.
+  Status GiveCallbacksToUser();
+  /// Readable while callbacks wait for RunCallbacks; -1: the thread runs them.
+  [[nodiscard]] int descriptor() const { return waiting_ ? waiting_->fd() : -1; }
+  /// One step of everything if nobody drives, then the callbacks that wait. Any thread; none waits for
+  /// another.
+  size_t StepAndRunCallbacks();
   /// Drives or sleeps until `flag` is at least `value`; false at the deadline. Any thread.
-  bool WaitFor(Flag& flag, uint32_t value, std::optional<TimePoint> deadline);
+  bool WaitFor(Flag& flag, uint32_t value, TimePoint deadline);
 
  private:
   explicit Progress(Work& work) : work_(work) {}
@@ -95,7 +105,7 @@ class Progress {
   bool StepOnce(bool sockets) noexcept;
   bool Arm();
   void Disarm();
-  void Drive(const Flag& flag, uint32_t value, std::optional<TimePoint> deadline);
+  void Drive(const Flag& flag, uint32_t value, TimePoint deadline);
   [[nodiscard]] bool CallersReturn() const;
   /// `for_long`: the caller will hardly be back at once.
   void Leave(bool for_long = false);
@@ -113,8 +123,11 @@ class Progress {
   Work& work_;
   Poller poller_;
   WakeFd wake_;
-  TaskQueue tasks_;      ///< Taken by the holder of progress.
-  TaskQueue callbacks_;  ///< Taken by the thread.
+  TaskQueue tasks_;                ///< Taken by the holder of progress.
+  TaskQueue callbacks_;            ///< Taken by the thread.
+  std::optional<WakeFd> waiting_;  ///< Only where the user runs callbacks.
+  std::mutex user_mutex_;          ///< Held by who takes the next.
+  TaskQueue user_callbacks_;
   // The holder's.
   Spin spin_;
   SocketTurn sockets_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "endpoint/slices.h"
 #include "memory/populate.h"
 
 namespace weightcast::endpoint {
@@ -63,6 +64,7 @@ std::shared_ptr<Registration> Regions::NewName() {
   if (++last_generation_ == 0) ++last_generation_;
   auto registration = std::make_shared<Registration>();
   registration->name = {self_, id, last_generation_};
+  registration->serial = SliceAccess::NewSerial();
   by_id_[id] = registration;
   return registration;
 }

@@ -23,6 +23,7 @@ class Core;
 /// Memory registered with all transports, under one name.
 struct Registration {
   RegionName name;
+  uint64_t serial = 0;  ///< As slices of it bear.
   Memory memory;
   Access access = Access::kLocal;
   std::vector<RegionKey> keys;

@@ -44,11 +44,11 @@ void Sender::Add(TransferRef added) {
 /// One timer for all, set for the earliest: mostly each new one is later, and most end long before.
 void Sender::WatchDeadline(State& transfer) {
   if (transfer.phase.value() >= State::kEnded) return;
-  transfer.deadline = After(transfer.options.timeout);
-  if (transfer.deadline >= next_deadline_) return;
+  const TimePoint deadline = transfer.options.deadline;
+  if (deadline >= next_deadline_) return;
   hooks_.timers.Cancel(deadline_timer_);
-  deadline_timer_ = hooks_.timers.Add(transfer.deadline, [this] { OnDeadline(); });
-  next_deadline_ = transfer.deadline;
+  deadline_timer_ = hooks_.timers.Add(deadline, [this] { OnDeadline(); });
+  next_deadline_ = deadline;
 }
 
 void Sender::OnDeadline() {
@@ -58,12 +58,12 @@ void Sender::OnDeadline() {
   for (State* next = oldest_; next != nullptr;) {
     State& transfer = *std::exchange(next, next->after);
     if (transfer.phase.value() >= State::kEnded) continue;
-    if (transfer.deadline > now) {
-      next_deadline_ = std::min(next_deadline_, transfer.deadline);
+    if (transfer.options.deadline > now) {
+      next_deadline_ = std::min(next_deadline_, transfer.options.deadline);
       continue;
     }
-    End(transfer, {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks, " chunks done after ",
-                                           Seconds(transfer.options.timeout), " s")});
+    End(transfer,
+        {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks, " chunks done by its deadline")});
   }
   if (next_deadline_ == TimePoint::max()) return;
   deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });
@@ -209,7 +209,7 @@ void Sender::MeasureChunk(Slot& slot, const State& transfer) {
   while (const auto part = walk.Next()) {
     slot.bytes += part->length;
     if (!checksum) continue;
-    const Piece& piece = transfer.pieces[part->piece];
+    const PlacedPiece& piece = transfer.pieces[part->piece];
     const auto local = std::find_if(transfer.locals.begin(), transfer.locals.end(),
                                     [&](const auto& l) { return l->name.id == piece.local_region; });
     hasher.Add({(*local)->memory.address + piece.local_offset + part->offset, part->length});
@@ -273,7 +273,7 @@ size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
 }
 
 Op Sender::MakeOp(const State& transfer, const ChunkPart& part, uint64_t cookie) const {
-  const Piece& piece = transfer.pieces[part.piece];
+  const PlacedPiece& piece = transfer.pieces[part.piece];
   return {.kind = transfer.kind,
           .local = piece.local_region,
           .local_offset = piece.local_offset + part.offset,

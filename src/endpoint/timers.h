@@ -58,10 +58,4 @@ class Timers {
   uint64_t last_ = 0;
 };
 
-/// `now + wait`, for waits of any length without overflow.
-inline TimePoint After(Duration wait, TimePoint now = Clock::now()) {
-  constexpr Duration kLongest = std::chrono::hours(24 * 365 * 30);
-  return now + (wait < kLongest ? wait : kLongest);
-}
-
 }  // namespace weightcast::endpoint

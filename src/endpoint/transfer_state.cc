@@ -43,7 +43,6 @@ void Transfer::State::Clear() {
   outcome = Status::Ok();
   next = {};
   next_chunk = done = outstanding = 0;
-  deadline = TimePoint::max();
 }
 
 namespace endpoint {

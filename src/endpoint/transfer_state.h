@@ -45,8 +45,7 @@ class Transfer::State final : public endpoint::Task {
   std::shared_ptr<void> connection;  ///< Held until fenced.
   transport::OpKind kind = transport::OpKind::kWrite;
   TransferOptions options;
-  /// remote_region is the transport's handle, remote_offset is into its registration.
-  std::vector<Piece> pieces;
+  std::vector<PlacedPiece> pieces;
   std::vector<endpoint::Registration*> locals;  ///< Each used once or more; counted until fenced.
   std::vector<uint32_t> remotes;                ///< Indices of imports; the same.
   uint64_t bytes = 0;
@@ -60,7 +59,6 @@ class Transfer::State final : public endpoint::Task {
   uint32_t done = 0;         ///< Chunks delivered.
   uint32_t outstanding = 0;  ///< Chunks at the transport.
   std::vector<endpoint::Resend> resend;
-  TimePoint deadline = TimePoint::max();
   // The sender's lists: of all that are not fenced, and of those that have chunks to send.
   State* before = nullptr;
   State* after = nullptr;

@@ -159,7 +159,7 @@ class Engine {
   /// As soon as every memory it names has been described.
   void Launch(const OperationPtr& operation);
   Result<bool> AllDescribed(const Operation& operation, Peer& peer);
-  static std::vector<Piece> PiecesOf(const Operation& operation, const Peer& peer);
+  static Result<std::vector<Piece>> PiecesOf(const Operation& operation, const Peer& peer);
   void OnTransferEnd(Operation& operation, Status outcome);
   void OfferWhatCanBe(const PeerPtr& peer);
   bool OfferOne(const OperationPtr& receive);

@@ -9,7 +9,6 @@ namespace weightcast::p2p {
 namespace {
 
 /// A transfer ends by itself when the peer is dead; a slow network is no reason.
-constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
 
 constexpr uint32_t kGrantsOfChannel = 16;
 
@@ -221,22 +220,24 @@ void Engine::Launch(const OperationPtr& operation) {
     return;
   }
   TransferOptions options;
-  options.timeout = kNoLimit;
+  options.deadline = kNever;
   if (Sends(*operation)) {
     options.grant = operation->grant;
     options.signal = 0;
   }
   options.on_end = [this, operation](const Status& outcome) { OnTransferEnd(*operation, outcome); };
   const auto pieces = PiecesOf(*operation, peer);
-  auto transfer = operation->kind == OperationKind::kRead ? peer.connection.Read(pieces, std::move(options))
-                                                          : peer.connection.Write(pieces, std::move(options));
+  if (!pieces.ok()) return fail(pieces.status());
+  auto transfer = operation->kind == OperationKind::kRead
+                      ? peer.connection.Read(*pieces, std::move(options))
+                      : peer.connection.Write(*pieces, std::move(options));
   if (!transfer.ok()) return fail(transfer.status());
   operation->transfer = *std::move(transfer);
   changed_.notify_all();  // Whoever waits can drive it.
 }
 
 /// Both sides are rows of bytes: a piece ends where either side's does.
-std::vector<Piece> Engine::PiecesOf(const Operation& operation, const Peer& peer) {
+Result<std::vector<Piece>> Engine::PiecesOf(const Operation& operation, const Peer& peer) {
   std::vector<Piece> pieces;
   pieces.reserve(operation.parts.size());
   auto slice = operation.remote.begin();
@@ -245,11 +246,10 @@ std::vector<Piece> Engine::PiecesOf(const Operation& operation, const Peer& peer
     for (uint64_t done = 0; done < part.length;) {
       for (; slice_done == slice->length; slice_done = 0) ++slice;
       const uint64_t length = std::min(part.length - done, slice->length - slice_done);
-      pieces.push_back({.local_region = part.memory->region->id(),
-                        .remote_region = peer.imports.at(slice->memory).region.value(),
-                        .local_offset = part.memory->region->offset() + part.offset + done,
-                        .remote_offset = slice->offset + slice_done,
-                        .length = length});
+      const RemoteRegion& region = peer.imports.at(slice->memory).region.value();
+      WC_ASSIGN_OR_RETURN(const auto local, part.memory->region->Slice(part.offset + done, length));
+      WC_ASSIGN_OR_RETURN(const auto remote, region.Slice(slice->offset + slice_done, length));
+      pieces.push_back({local, remote});
       done += length;
       slice_done += length;
     }

@@ -90,9 +90,9 @@ struct Peer {
 
   /// A memory of the peer.
   struct Import {
-    bool asked = false;              ///< Its description is on its way.
-    Status reason;                   ///< Why it cannot be used.
-    std::optional<uint32_t> region;  ///< Connection::Import's.
+    bool asked = false;  ///< Its description is on its way.
+    Status reason;       ///< Why it cannot be used.
+    std::optional<RemoteRegion> region;
   };
 
   Connection connection;

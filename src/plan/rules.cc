@@ -143,12 +143,16 @@ std::string ExpandName(std::string_view pattern, const std::vector<std::string>&
   return name;
 }
 
+}  // namespace weightcast::plan
+
+namespace weightcast {
+
 Status CheckRules(const NameRules& rules) {
   for (size_t i = 0; i < rules.rules.size(); ++i) {
-    if (const Status status = CheckRule(rules.rules[i]); !status.ok())
+    if (const Status status = plan::CheckRule(rules.rules[i]); !status.ok())
       return {status.code(), StrCat("rule ", i + 1, ": ", status.message())};
   }
   return Status::Ok();
 }
 
-}  // namespace weightcast::plan
+}  // namespace weightcast

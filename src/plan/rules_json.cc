@@ -1,13 +1,12 @@
-#include "plan/rules_json.h"
-
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/strings.h"
 #include "plan/json_text.h"
+#include "weightcast/rules.h"
 
-namespace weightcast::plan {
+namespace weightcast {
 namespace {
 
 using Output = nlohmann::ordered_json;  // Members in the order of writing.
@@ -15,8 +14,10 @@ using Json = nlohmann::json;            // Finds one of many members quickly, wh
 
 constexpr int kMaxDepth = 4;
 constexpr size_t kMaxRules = 10'000;
-constexpr std::array<std::pair<std::string_view, Side>, 3> kSides = {
-    {{"trainers", Side::kTrainers}, {"inference", Side::kInference}, {"both", Side::kBoth}}};
+constexpr std::array<std::pair<std::string_view, NotSent::Side>, 3> kSides = {
+    {{"trainers", NotSent::Side::kTrainers},
+     {"inference", NotSent::Side::kInference},
+     {"both", NotSent::Side::kBoth}}};
 
 Status Bad(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
@@ -42,7 +43,7 @@ class RuleReader {
   std::string Name(const char* key);
   std::vector<std::string> Names(const char* key);
   int Dim();
-  Side WhichSide();
+  NotSent::Side WhichSide();
   /// The value of a member that must be there.
   const Json* Member(const char* key);
   void Fault(std::string message) {
@@ -96,14 +97,14 @@ int RuleReader::Dim() {
   return 0;
 }
 
-Side RuleReader::WhichSide() {
-  if (!json_.contains("side")) return Side::kBoth;
+NotSent::Side RuleReader::WhichSide() {
+  if (!json_.contains("side")) return NotSent::Side::kBoth;
   const std::string wanted = Name("side");
   for (const auto& [name, side] : kSides) {
     if (name == wanted) return side;
   }
   Fault("'side' must be trainers, inference or both");
-  return Side::kBoth;
+  return NotSent::Side::kBoth;
 }
 
 Result<Rule> RuleReader::Read() {
@@ -138,7 +139,7 @@ std::string ToJson(const NameRules& rules) {
 }
 
 Result<NameRules> ParseRules(std::string_view json) {
-  WC_RETURN_IF_ERROR(CheckJsonText("the rules file", json, kMaxDepth));
+  WC_RETURN_IF_ERROR(plan::CheckJsonText("the rules file", json, kMaxDepth));
   const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded())
     return Bad("the rules file is not JSON; check its commas, quotes and brackets");
@@ -162,4 +163,4 @@ Result<NameRules> ParseRules(std::string_view json) {
   return out;
 }
 
-}  // namespace weightcast::plan
+}  // namespace weightcast

@@ -4,6 +4,16 @@
 
 #include "base/strings.h"
 
+namespace weightcast {
+
+std::string_view NameOf(EngineState state) {
+  static constexpr std::array<std::string_view, 7> kNames = {"JOINING",   "SERVING",   "UPDATING", "READY",
+                                                             "COMMITTED", "SUSPENDED", "FAILED"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+}  // namespace weightcast
+
 namespace weightcast::wire {
 
 std::string ToString(const WorkerName& name) {
@@ -15,12 +25,6 @@ std::string ToString(const WorkerName& name) {
 std::string ToString(const UpdateId& update) {
   return StrCat("update ", update.sequence, ".", update.attempt, " (term ", update.term.number, ", epoch ",
                 update.epoch, ")");
-}
-
-std::string_view NameOf(EngineState state) {
-  static constexpr std::array<std::string_view, 7> kNames = {"JOINING",   "SERVING",   "UPDATING", "READY",
-                                                             "COMMITTED", "SUSPENDED", "FAILED"};
-  return kNames[static_cast<size_t>(state)];
 }
 
 std::string_view NameOf(Move move) {

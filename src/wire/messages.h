@@ -3,9 +3,11 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "weightcast/engine_state.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
 #include "weightcast/version.h"
@@ -32,9 +34,11 @@ struct Run {
   friend bool operator==(const Run&, const Run&) = default;
 };
 inline Run RunOf(const Version& version) { return {version.run, version.origin}; }
+/// What an engine goes by: it takes no version back. Not an order of versions that several controllers
+/// counted.
+inline std::pair<uint64_t, int64_t> LabelOf(const Version& version) { return {version.run, version.number}; }
+inline const Version& LaterOf(const Version& a, const Version& b) { return LabelOf(a) < LabelOf(b) ? b : a; }
 inline Version VersionOf(const Run& run, int64_t number) { return {run.number, number, run.origin}; }
-/// One label, and counted by one controller.
-inline bool SameBytes(const Version& a, const Version& b) { return a == b && a.origin == b.origin; }
 
 /// What the machinery goes by. Newer is greater.
 struct UpdateId {
@@ -58,8 +62,8 @@ struct WorkerName {
 
 enum class Landing : uint8_t { kInPlace, kShadow };
 
-/// States of an engine and of each of its ranks (DESIGN's words).
-enum class EngineState : uint8_t { kJoining, kServing, kUpdating, kReady, kCommitted, kSuspended, kFailed };
+using weightcast::EngineState;
+using weightcast::NameOf;
 
 /// One shard a worker holds (or, `declared`, leaves out of updates on purpose).
 struct ShardInfo {
@@ -424,7 +428,6 @@ struct ClusterView {
 
 std::string ToString(const WorkerName& name);  ///< "trainer 3", "engine rollout-1 rank 0"
 std::string ToString(const UpdateId& update);  ///< "update 7.1 (term 1, epoch 2)"
-std::string_view NameOf(EngineState state);    ///< "SERVING"
 std::string_view NameOf(Landing landing);      ///< "in_place"
 std::string_view NameOf(Move move);            ///< "pause"
 

@@ -30,7 +30,7 @@ class EngineControlWorker : public EngineControl {
   ~EngineControlWorker() override { Close(); }
 
   Status Open(const WorkerOptions& options);
-  Result<Order> Next(double timeout) override;
+  Result<Order> Next(TimePoint deadline) override;
   void Answer(const Order& order, const Status& status) override;
   void Close() override;
 
@@ -107,12 +107,12 @@ void EngineControlWorker::OnState(control::LinkState state, const Status& status
   changed_.notify_all();
 }
 
-Result<EngineControl::Order> EngineControlWorker::Next(double timeout) {
+Result<EngineControl::Order> EngineControlWorker::Next(TimePoint deadline) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return ended_ || order_.has_value(); };
   // Without limit: while there is no controller there is nothing to do.
-  const Limits limits{.deadline = DeadlineIn(timeout), .interrupted = interrupted_, .patience = {}};
+  const Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = {}};
   const Woken woken = WaitUntil(lock, changed_, limits, ready);
   if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted while waiting for an order");
   if (ended_) return end_;

@@ -132,20 +132,21 @@ void InferenceWorker::Reclaim(std::string_view why) {
 Status InferenceWorker::Register(std::vector<Shard> shards, LandingMode landing, bool shares) {
   const std::unique_lock call(calls_, std::try_to_lock);
   WC_RETURN_IF_ERROR(CheckCall(call));
-  return RegisterLocked(std::move(shards), landing, shares, /*intact=*/true);
+  return RegisterLocked(std::move(shards), landing, shares, Contents::kIntact);
 }
 
-/// `intact`: at the same addresses are the same bytes.
+/// `contents`: what is at addresses that were registered before.
 Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingMode landing, bool shares,
-                                       bool intact) {
+                                       Contents contents) {
   WC_ASSIGN_OR_RETURN(auto memory, LandingMemory::Register(session_->endpoint(), std::move(shards), landing));
   Reclaim("registered anew");
   const auto mode = landing == LandingMode::kShadow ? wire::Landing::kShadow : wire::Landing::kInPlace;
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
   const auto task = [&] {
-    const bool same = intact && (asleep_              ? memory->SameMemory(asleep_->shards)
-                                 : memory_ != nullptr ? memory->SameMemory(memory_->shards())
-                                                      : false);
+    const bool same =
+        contents == Contents::kIntact && (asleep_              ? memory->SameMemory(asleep_->shards)
+                                          : memory_ != nullptr ? memory->SameMemory(memory_->shards())
+                                                               : false);
     std::swap(memory_, memory);
     Feed(RegisterCalled{.landing = mode, .same_memory = same, .shares = shares});
     const std::lock_guard lock(mutex_);
@@ -160,8 +161,7 @@ Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingMode la
 
 // --- Sleep --------------------------------------------------------------------------------------------
 
-Status InferenceWorker::Suspend(double timeout) {
-  const TimePoint deadline = DeadlineIn(timeout);
+Status InferenceWorker::Suspend(TimePoint deadline) {
   const std::unique_lock call(calls_, std::try_to_lock);
   WC_RETURN_IF_ERROR(CheckCall(call));
   Reclaim("sleeps");
@@ -199,37 +199,36 @@ Status InferenceWorker::Suspend(double timeout) {
   return Status::Ok();
 }
 
-Status InferenceWorker::Resume(bool intact) {
+Status InferenceWorker::Resume(Contents contents) {
   const std::unique_lock call(calls_, std::try_to_lock);
   WC_RETURN_IF_ERROR(CheckCall(call));
   if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended"};
   if (asleep_->memory != nullptr)
     return {Code::kFenced,
             "the suspension is not complete: a stopped peer may still write; call suspend again"};
-  return RegisterLocked(asleep_->shards, asleep_->landing, asleep_->shares, intact);
+  return RegisterLocked(asleep_->shards, asleep_->landing, asleep_->shares, contents);
 }
 
 // --- The phases ---------------------------------------------------------------------------------------
 
 Status InferenceWorker::Begin() { return Call(BeginCalled{}, TimePoint::max()).status; }
 
-Result<Version> InferenceWorker::Receive(double timeout) {
-  const AnswerCall answer = Call(ReceiveCalled{}, DeadlineIn(timeout));
+Result<Version> InferenceWorker::Receive(TimePoint deadline) {
+  const AnswerCall answer = Call(ReceiveCalled{}, deadline);
   if (!answer.status.ok()) return answer.status;
   return answer.version;
 }
 
-Status InferenceWorker::Finish(double timeout) { return Call(FinishCalled{}, DeadlineIn(timeout)).status; }
+Status InferenceWorker::Finish(TimePoint deadline) { return Call(FinishCalled{}, deadline).status; }
 
 Status InferenceWorker::Abort() {
   return Call(AbortCalled{}, Clock::now() + 2 * session_->settings().lease).status;
 }
 
-Result<Version> InferenceWorker::Wait(Version newer_than, double timeout) {
-  const TimePoint deadline = DeadlineIn(timeout);
+Result<Version> InferenceWorker::Wait(Version newer_than, TimePoint deadline) {
   while (true) {
     const Version served = version();
-    if (served.number >= 0 && served > newer_than) return served;
+    if (served.number >= 0 && Newer(served, newer_than).value_or(true)) return served;
     const AnswerCall answer = Call(WaitCalled{}, deadline);
     if (!answer.status.ok()) return answer.status;
   }
@@ -242,9 +241,9 @@ Version InferenceWorker::version() const {
   return shared_.served;
 }
 
-std::string InferenceWorker::state() const {
+EngineState InferenceWorker::state() const {
   const std::lock_guard lock(mutex_);
-  return std::string(wire::NameOf(shared_.state));
+  return shared_.state;
 }
 
 Status InferenceWorker::last_error() const {

@@ -55,7 +55,7 @@ void InferenceTransition::operator()(const wire::Commit& commit) {
 void InferenceTransition::operator()(const wire::Serve& serve) {
   if (!IsCurrent(serve.update, Step::kCommitted)) return;
   s_.served = s_.version;
-  s_.newest = std::max(s_.newest, s_.served);
+  s_.newest = wire::LaterOf(s_.newest, s_.served);
   s_.state = EngineState::kServing;
   s_.failed = false;
   s_.last_error = Status::Ok();

@@ -32,15 +32,15 @@ class InferenceWorker final : public Inference {
   Status Open(const WorkerOptions& options);
 
   Status Register(std::vector<Shard> shards, LandingMode landing, bool shares) override;
-  Result<Version> Wait(Version newer_than, double timeout) override;
+  Result<Version> Wait(Version newer_than, TimePoint deadline) override;
   Status Begin() override;
-  Result<Version> Receive(double timeout) override;
-  Status Finish(double timeout) override;
+  Result<Version> Receive(TimePoint deadline) override;
+  Status Finish(TimePoint deadline) override;
   Status Abort() override;
-  Status Suspend(double timeout) override;
-  Status Resume(bool intact) override;
+  Status Suspend(TimePoint deadline) override;
+  Status Resume(Contents contents) override;
   Version version() const override;
-  std::string state() const override;
+  EngineState state() const override;
   Status last_error() const override;
   std::vector<std::string> Describe() const override;
   std::vector<std::string> ConnectionMap() const override;
@@ -80,7 +80,7 @@ class InferenceWorker final : public Inference {
   AnswerCall WaitForAnswer(TimePoint deadline);
   void RunInLoop(const std::function<void()>& task);
   void Reclaim(std::string_view why);
-  Status RegisterLocked(std::vector<Shard> shards, LandingMode landing, bool shares, bool intact);
+  Status RegisterLocked(std::vector<Shard> shards, LandingMode landing, bool shares, Contents contents);
   void Shut();
 
   // The loop.

@@ -171,7 +171,7 @@ Status GrantSet::VerifySource(size_t index) const {
 
 Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uint64_t> sums) const {
   // The pieces as the source has cut them; `local_offset` counts from `bases`.
-  std::vector<Piece> pieces;
+  std::vector<PlacedPiece> pieces;
   std::vector<const std::byte*> bases;
   for (const Item& item : plan_->batches[index].Of(transfer)) {
     const auto& route = plan_->table.routes[item.route];

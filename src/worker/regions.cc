@@ -13,6 +13,7 @@ Result<RegionSet> RegionSet::Register(Endpoint& endpoint, std::span<const std::s
             [&](size_t a, size_t b) { return spans[a].data() < spans[b].data(); });
   RegionSet set;
   set.places_.resize(spans.size());
+  set.slices_.resize(spans.size());
   for (size_t first = 0; first < order.size();) {
     std::byte* const begin = spans[order[first]].data();
     std::byte* end = begin;
@@ -24,6 +25,9 @@ Result<RegionSet> RegionSet::Register(Endpoint& endpoint, std::span<const std::s
                                     .offset = static_cast<uint64_t>(span.data() - begin)};
     }
     WC_ASSIGN_OR_RETURN(Region region, endpoint.Register({begin, end}, access));
+    for (const size_t span : std::span(order).subspan(first, next - first)) {
+      WC_ASSIGN_OR_RETURN(set.slices_[span], region.Slice(set.places_[span].offset, spans[span].size()));
+    }
     set.regions_.push_back(std::move(region));
     first = next;
   }

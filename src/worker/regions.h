@@ -25,12 +25,15 @@ class RegionSet {
 
   [[nodiscard]] const std::vector<Region>& regions() const { return regions_; }
   [[nodiscard]] const std::vector<Place>& places() const { return places_; }
+  /// The bytes of each span; of empty ones the slice that names nothing.
+  [[nodiscard]] const std::vector<LocalSlice>& slices() const { return slices_; }
   /// Ends all; kTimedOut if some peer may still write (see Region::Close).
   Status Close(TimePoint deadline);
 
  private:
   std::vector<Region> regions_;
-  std::vector<Place> places_;  ///< As the spans.
+  std::vector<Place> places_;       ///< As the spans.
+  std::vector<LocalSlice> slices_;  ///< As the spans.
 };
 
 }  // namespace weightcast::worker

@@ -123,7 +123,7 @@ Status FindSources(SendPlan& plan) {
 }
 
 Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
-                  std::span<const uint32_t> imported) {
+                  std::span<const RemoteRegion> imported) {
   std::unordered_map<uint64_t, const wire::LandingMap::Place*> by_key;
   for (const auto& place : map.places) by_key.emplace(place.shard, &place);
   plan.places.resize(plan.table.destination_shards.size());
@@ -136,7 +136,12 @@ Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
       return {Code::kProtocol, StrCat("destination ", destination, " has no landing place for ", tensor.name,
                                       " ", ToString(shard.box))};
     }
-    plan.places[i] = {imported[found->second->region], found->second->offset};
+    const auto place = imported[found->second->region].Slice(
+        found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));
+    if (!place.ok())
+      return {Code::kProtocol, StrCat("destination ", destination, " has no place for ", tensor.name, " ",
+                                      ToString(shard.box), ": ", place.status().message())};
+    plan.places[i] = *place;
   }
   return Status::Ok();
 }
@@ -149,20 +154,22 @@ Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const 
     const bool stage = plan.IsStaged(route);
     WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan.table, route));
     if (stage) WC_RETURN_IF_ERROR(StageItem(plan, item, runs, staging.data + staged));
-    const size_t shard = plan.sources[route.src_shard];
-    const RegionSet::Place local = stage ? RegionSet::Place() : plan.memory->regions.places()[shard];
-    const Region* region = stage ? nullptr : &plan.memory->regions.regions()[local.region];
-    const SendPlan::Place remote = plan.places[route.dst_shard];
+    const LocalSlice source =
+        stage ? staging.slice : plan.memory->regions.slices()[plan.sources[route.src_shard]];
+    const RemoteSlice& place = plan.places[route.dst_shard];
+    Status outside;
     ForEachRun(runs, item, [&](const Run& run) {
-      pieces.push_back(
-          {.local_region = stage ? staging.region : region->id(),
-           .remote_region = remote.region,
-           .local_offset = stage ? staging.offset + staged
-                                 : region->offset() + local.offset + static_cast<uint64_t>(run.src_offset),
-           .remote_offset = remote.offset + static_cast<uint64_t>(run.dst_offset),
-           .length = static_cast<uint64_t>(run.dst_bytes)});
+      const auto bytes = static_cast<uint64_t>(run.dst_bytes);
+      const auto local = source.Slice(stage ? staged : static_cast<uint64_t>(run.src_offset), bytes);
+      const auto remote = place.Slice(static_cast<uint64_t>(run.dst_offset), bytes);
+      if (!local.ok() || !remote.ok()) {
+        outside = local.ok() ? remote.status() : local.status();
+        return;
+      }
+      pieces.push_back({*local, *remote});
       if (stage) staged += static_cast<uint64_t>(run.dst_bytes);
     });
+    WC_RETURN_IF_ERROR(outside);
   }
   return Status::Ok();
 }

@@ -27,9 +27,9 @@ struct SourceMemory {
   std::shared_ptr<const LandingMemory> landing;  ///< Of an inference rank: where the bytes are.
   std::vector<Shard> shards;
   std::shared_ptr<ShardReader> reader;  ///< Set: gives the bytes of all shards; nothing is registered.
-  std::string rules;
-  RegionSet regions;                            ///< Places as `shards`; only dense ones are registered.
-  std::vector<bool> dense;                      ///< As `shards`.
+  std::string rules;                    ///< JSON, of ToJson; empty: none.
+  RegionSet regions;                    ///< Places as `shards`; only dense ones are registered.
+  std::vector<bool> dense;              ///< As `shards`.
   std::unordered_map<uint64_t, size_t> by_key;  ///< ShardKey → index of the shard.
 };
 /// Registers what is dense, nothing with a `reader`; refuses shards that no plan can use. Errors name the
@@ -46,21 +46,21 @@ class ImportedRegions {
  public:
   explicit ImportedRegions(Connection connection) : connection_(std::move(connection)) {}
   ~ImportedRegions() {
-    for (const uint32_t index : indices_) connection_.Release(index);
+    for (const RemoteRegion& region : regions_) connection_.Release(region);
   }
   ImportedRegions(const ImportedRegions&) = delete;
   ImportedRegions& operator=(const ImportedRegions&) = delete;
   Status Add(std::string_view descriptor) {
-    WC_ASSIGN_OR_RETURN(const uint32_t index, connection_.Import(descriptor));
-    indices_.push_back(index);
+    WC_ASSIGN_OR_RETURN(const RemoteRegion region, connection_.Import(descriptor));
+    regions_.push_back(region);
     return Status::Ok();
   }
   /// In the order of Add.
-  [[nodiscard]] const std::vector<uint32_t>& indices() const { return indices_; }
+  [[nodiscard]] const std::vector<RemoteRegion>& regions() const { return regions_; }
 
  private:
   Connection connection_;
-  std::vector<uint32_t> indices_;
+  std::vector<RemoteRegion> regions_;
 };
 
 /// One destination of a plan, connected.
@@ -77,12 +77,8 @@ struct SendPlan {
   std::vector<Batches> batches;     ///< As table.peers.
   std::vector<SendTarget> targets;  ///< As table.peers.
   std::shared_ptr<const SourceMemory> memory;
-  std::vector<size_t> sources;  ///< Per source_shards: index of the user's shard.
-  struct Place {
-    uint32_t region = 0;  ///< Of Connection::Import.
-    uint64_t offset = 0;
-  };
-  std::vector<Place> places;  ///< Per destination_shards.
+  std::vector<size_t> sources;      ///< Per source_shards: index of the user's shard.
+  std::vector<RemoteSlice> places;  ///< Per destination_shards.
 
   /// Index into `targets`; -1 if the table has no route to that destination.
   [[nodiscard]] int TargetOf(uint32_t destination) const;
@@ -94,17 +90,16 @@ struct SendPlan {
 /// Fills `sources`. Errors: kProtocol, naming the tensor, when the table wants a shard that is not registered
 /// here.
 Status FindSources(SendPlan& plan);
-/// Fills the places of one destination; `imported` are its regions as Connection::Import numbered them.
-/// Errors: kProtocol, naming the tensor, when its map lacks a shard.
+/// Fills the places of one destination; `imported` are the regions that its map counts. Errors: kProtocol,
+/// naming the tensor, when its map lacks a shard or puts it outside its region.
 Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
-                  std::span<const uint32_t> imported);
+                  std::span<const RemoteRegion> imported);
 
-/// Appends the pieces of one transfer. Staged elements are written to `staging` (kMaxTransferBytes, in the
-/// registration `region` from `offset` on; null if nothing is staged).
+/// Appends the pieces of one transfer. Staged elements are written to `staging` (kMaxTransferBytes at `data`;
+/// null if nothing is staged).
 struct StagingSpace {
   std::byte* data = nullptr;
-  uint32_t region = 0;
-  uint64_t offset = 0;
+  LocalSlice slice;
 };
 Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const StagingSpace& staging,
                   std::vector<Piece>& pieces);

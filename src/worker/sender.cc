@@ -172,7 +172,7 @@ void Sender::Send(Pick pick) {
   Status status = pick.error;
   if (status.ok()) {
     StagingSpace space;
-    if (pick.block) space = {pick.block->data(), pick.block->region(), pick.block->offset()};
+    if (pick.block) space = {pick.block->data(), pick.block->slice()};
     const trace::Span span(stage_);
     status = MakePieces(plan, job->target, pick.transfer, space, pieces);
     // Before the last bytes go: without them no receiver is complete.
@@ -192,9 +192,9 @@ void Sender::Send(Pick pick) {
   options.grant = job->grant;
   options.signal = pick.transfer;
   options.checksum = settings_.checksum != 0;
-  options.timeout = settings_.timeout;
+  options.deadline = In(settings_.timeout);
   uint64_t bytes = 0;
-  for (const Piece& piece : pieces) bytes += piece.length;
+  for (const Piece& piece : pieces) bytes += piece.local.length();
   options.on_end = [this, job, transfer = pick.transfer, bytes](const Status& outcome) {
     if (outcome.ok()) bytes_.Add(bytes);
     EndTransfer(job, transfer, outcome, Reached::kFlight);

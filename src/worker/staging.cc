@@ -24,8 +24,7 @@ StagingPool::Block::~Block() {
 }
 
 std::byte* StagingPool::Block::data() const { return memory_->buffer->bytes().data(); }
-uint32_t StagingPool::Block::region() const { return memory_->region.id(); }
-uint64_t StagingPool::Block::offset() const { return memory_->region.offset(); }
+LocalSlice StagingPool::Block::slice() const { return memory_->region.Whole(); }
 
 StagingPool::StagingPool(Endpoint& endpoint, uint64_t limit)
     : endpoint_(endpoint), capacity_(static_cast<size_t>(limit / kMaxTransferBytes)) {}

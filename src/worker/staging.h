@@ -24,8 +24,7 @@ class StagingPool {
     Block& operator=(Block&& other) noexcept;
     ~Block();
     [[nodiscard]] std::byte* data() const;
-    [[nodiscard]] uint32_t region() const;  ///< Region::id(), for Piece::local_region.
-    [[nodiscard]] uint64_t offset() const;  ///< Of data() in that registration.
+    [[nodiscard]] LocalSlice slice() const;  ///< All of it, from data() on.
 
    private:
     friend class StagingPool;

@@ -32,9 +32,9 @@ class TrainerWorker final : public Trainer {
   ~TrainerWorker() override { Close(); }
   Status Open(const WorkerOptions& options);
 
-  Status Register(std::vector<Shard> shards, const std::string& rules,
+  Status Register(std::vector<Shard> shards, const NameRules& rules,
                   std::shared_ptr<ShardReader> reader) override;
-  Result<std::shared_ptr<Update>> Publish(int64_t number, bool hold) override;
+  Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold) override;
   Result<std::vector<EngineStatus>> Engines() override;
   std::vector<std::string> ConnectionMap() const override;
   void Close() override;
@@ -170,12 +170,14 @@ AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
   return answer;
 }
 
-Status TrainerWorker::Register(std::vector<Shard> shards, const std::string& rules,
+Status TrainerWorker::Register(std::vector<Shard> shards, const NameRules& rules,
                                std::shared_ptr<ShardReader> reader) {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
+  WC_RETURN_IF_ERROR(CheckRules(rules));
   WC_ASSIGN_OR_RETURN(auto memory,
-                      RegisterSources(session_->endpoint(), std::move(shards), rules, std::move(reader)));
+                      RegisterSources(session_->endpoint(), std::move(shards),
+                                      rules.rules.empty() ? "" : ToJson(rules), std::move(reader)));
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
   return Call([&] {
            std::swap(memory_, memory);
@@ -186,7 +188,7 @@ Status TrainerWorker::Register(std::vector<Shard> shards, const std::string& rul
       .status;
 }
 
-Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold) {
+Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold) {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
   std::shared_ptr<UpdateRecord> record;
@@ -196,7 +198,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, bool hold
                                             session_->patience());
     const bool known = records_.contains(number);
     if (!known) records_[number] = record;
-    Feed(PublishCalled{.number = number, .hold = hold});
+    Feed(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext});
     if (!answer_->status.ok() && !known) records_.erase(number);
   });
   if (!answer.status.ok()) return answer.status;
@@ -223,7 +225,7 @@ Result<std::vector<EngineStatus>> TrainerWorker::Engines() {
     for (const auto& engine : model.engines)
       engines.push_back({.name = engine.name,
                          .incarnation = engine.incarnation,
-                         .state = std::string(wire::NameOf(engine.state)),
+                         .state = engine.state,
                          .version = engine.version,
                          .last_error = engine.last_error});
   }

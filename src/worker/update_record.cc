@@ -13,8 +13,8 @@ class PublishedUpdate final : public Update {
                   UpdateRecord::GiveUp give_up)
       : record_(std::move(record)), cancel_(std::move(cancel)), give_up_(std::move(give_up)) {}
   Version version() const override { return record_->version(); }
-  Status WaitSources(double timeout) override { return record_->WaitFree(timeout, give_up_); }
-  Result<UpdateStats> Wait(double timeout) override { return record_->WaitDone(timeout, give_up_); }
+  Status WaitSources(TimePoint deadline) override { return record_->WaitFree(deadline, give_up_); }
+  Result<UpdateStats> Wait(TimePoint deadline) override { return record_->WaitDone(deadline, give_up_); }
   std::vector<EngineStats> Engines() const override { return record_->Engines(); }
   void Cancel() override { cancel_(); }
 
@@ -73,9 +73,9 @@ std::vector<EngineStats> UpdateRecord::Engines() const {
 
 /// Without a controller the update is over, but its sources are free only when nobody reads them any more.
 template <typename Done>
-Woken UpdateRecord::Wait(std::unique_lock<std::mutex>& lock, double timeout, const GiveUp& give_up,
+Woken UpdateRecord::Wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const GiveUp& give_up,
                          const Done& done) {
-  Limits limits{.deadline = DeadlineIn(timeout), .interrupted = interrupted_, .patience = patience_};
+  Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = patience_};
   while (true) {
     const Woken woken = WaitUntil(lock, changed_, limits, done);
     if (woken != Woken::kAway) return woken;
@@ -88,25 +88,25 @@ Woken UpdateRecord::Wait(std::unique_lock<std::mutex>& lock, double timeout, con
   }
 }
 
-Status UpdateRecord::WaitFree(double timeout, const GiveUp& give_up) {
+Status UpdateRecord::WaitFree(TimePoint deadline, const GiveUp& give_up) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
-  const Woken woken = Wait(lock, timeout, give_up, [&] { return free_.has_value(); });
-  return woken == Woken::kDone ? *free_ : NotYet(woken, "the sources are still needed", timeout);
+  const Woken woken = Wait(lock, deadline, give_up, [&] { return free_.has_value(); });
+  return woken == Woken::kDone ? *free_ : NotYet(woken, "the sources are still needed");
 }
 
-Result<UpdateStats> UpdateRecord::WaitDone(double timeout, const GiveUp& give_up) {
+Result<UpdateStats> UpdateRecord::WaitDone(TimePoint deadline, const GiveUp& give_up) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
-  const Woken woken = Wait(lock, timeout, give_up, [&] { return done_.has_value(); });
+  const Woken woken = Wait(lock, deadline, give_up, [&] { return done_.has_value(); });
   if (woken == Woken::kDone) return *done_;
-  return NotYet(woken, "it is not committed", timeout);
+  return NotYet(woken, "it is not committed");
 }
 
-Status UpdateRecord::NotYet(Woken woken, const char* what, double timeout) const {
+Status UpdateRecord::NotYet(Woken woken, const char* what) const {
   const std::string text = StrCat("version ", ToString(version_), ": ", what);
   if (woken == Woken::kInterrupted) return {Code::kCancelled, StrCat("interrupted; ", text)};
-  return {Code::kTimedOut, StrCat(text, " after ", timeout, " s", note_.empty() ? "" : "; ", note_)};
+  return {Code::kTimedOut, StrCat(text, " in time", note_.empty() ? "" : "; ", note_)};
 }
 
 Result<UpdateStats> StatsOf(const wire::Done& done) {

@@ -31,14 +31,14 @@ class UpdateRecord {
 
   /// `give_up`: ends the update, as there is no controller; SetFree and SetDone follow.
   using GiveUp = std::function<void(const Status&)>;
-  Status WaitFree(double timeout, const GiveUp& give_up);
-  Result<UpdateStats> WaitDone(double timeout, const GiveUp& give_up);
+  Status WaitFree(TimePoint deadline, const GiveUp& give_up);
+  Result<UpdateStats> WaitDone(TimePoint deadline, const GiveUp& give_up);
   [[nodiscard]] std::vector<EngineStats> Engines() const;
 
  private:
   template <typename Done>
-  Woken Wait(std::unique_lock<std::mutex>& lock, double timeout, const GiveUp& give_up, const Done& done);
-  [[nodiscard]] Status NotYet(Woken woken, const char* what, double timeout) const;
+  Woken Wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const GiveUp& give_up, const Done& done);
+  [[nodiscard]] Status NotYet(Woken woken, const char* what) const;
 
   const Version version_;
   const Interrupted interrupted_;

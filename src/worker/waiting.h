@@ -17,13 +17,6 @@
 // How the user's calls wait.
 namespace weightcast::worker {
 
-/// `seconds` from now; for ever (30 years) for what is larger, infinite or not a number.
-inline TimePoint DeadlineIn(double seconds) {
-  constexpr double kForEver = 1e9;
-  if (seconds <= 0) return Clock::now();
-  return Clock::now() + FromSeconds(seconds < kForEver ? seconds : kForEver);
-}
-
 /// The process in which it was made. Threads do not survive fork, so a child must not wait for them.
 class OwnProcess {
  public:
@@ -51,7 +44,7 @@ struct Patience {
   [[nodiscard]] bool OverFor(TimePoint start) const { return limit && Clock::now() >= EndFor(start); }
   /// No later than that must be looked again.
   [[nodiscard]] TimePoint EndFor(TimePoint start) const {
-    if (!limit) return TimePoint::max();
+    if (!limit) return kNever;
     const auto since = absence->since();
     return (since ? std::max(*since, start) : Clock::now()) + *limit;
   }

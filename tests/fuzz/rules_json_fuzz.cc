@@ -3,9 +3,10 @@
 #include <cstdlib>
 #include <string>
 
-#include "plan/rules_json.h"
+#include "plan/rules.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace weightcast;
   using namespace weightcast::plan;
   const auto rules = ParseRules({reinterpret_cast<const char*>(data), size});
   if (!rules.ok()) return 0;

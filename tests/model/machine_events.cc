@@ -168,9 +168,12 @@ worker::GiverEvent Machines::GiverEvent(In kind, uint32_t arg) const {
       return worker::GiverPrepared{arg};
     case In::kPlanFailed:
       return worker::GiverPlanFailed{arg & 0xffff, kRoad, int64_t{destination}};
-    case In::kGive:
-      return worker::GiverStart{std::get<wire::Start>(message(arg & 0xffffff)),
-                                VersionOf(static_cast<Content>(arg >> 24))};
+    case In::kGive: {
+      const auto& start = std::get<wire::Start>(message(arg & 0xffffff));
+      const auto held = static_cast<Content>(arg >> 24);
+      // Contents have no origin: one of the same run and number is of the same controller here.
+      return worker::GiverStart{start, held == CodeOf(start.version) ? start.version : VersionOf(held)};
+    }
     case In::kReclaim:
       return worker::MemoryReclaimed{.reason = kReclaimed, .leaves = arg != 0};
     case In::kSendEnded:

@@ -242,7 +242,7 @@ MISTAKES = [
         "given",
         "peers_shadow kills=1 restarts=1 timeouts=1 search=departures live_every=8",
         # The controller looks too: only both together are a mistake that can be seen.
-        (REPAIR, "worker.shares && wire::SameBytes(worker.holds, version) && ", "worker.shares && "),
+        (REPAIR, "worker.shares && worker.holds == version && ", "worker.shares && "),
     ),
     (
         "gives_what_it_serves_for_what_it_holds",
@@ -305,7 +305,7 @@ MISTAKES = [
         "a_version_is_taken_back",
         REPAIR,
         "|| TakesBack(group, version);",
-        "|| EngineVersion(group) > version;",
+        "|| wire::LabelOf(version) < wire::LabelOf(EngineVersion(group));",
         "taken back",
         "in_place_all live_every=64",
     ),

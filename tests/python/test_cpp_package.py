@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -70,6 +71,7 @@ def test_find_package(examples, prefix):
     for transport in ("shm", "tcp"):
         said = run(built / "one_sided_write", WEIGHTCAST_TRANSPORT=transport)
         assert said.startswith(transport) and said.endswith("64 MiB: bit-exact\n")
+    assert re.fullmatch(r"100 writes, \d+ ticks of a timer: bit-exact\n", run(built / "event_loop"))
     assert run(built / "one_update") == "version 1: 4.2 MB, bit-exact\n"
 
 

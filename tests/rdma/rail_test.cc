@@ -223,7 +223,7 @@ TEST_P(PeerLost, EveryCallEndsInTimeAndTheNextPeerIsReached) {
     peer.Do("accepted");
     const auto imported = connection->Import(peer.Region("readwrite"));
     ASSERT_TRUE(imported.ok());
-    const Piece piece{source->id(), *imported, source->offset(), 0, kSize};
+    const Piece piece{*source->Slice(0, kSize), *imported->Slice(0, kSize)};
     const auto seed = static_cast<uint64_t>(round) + 1;
     Fill(area.bytes, seed);
     ASSERT_TRUE(connection->Write({&piece, 1}, {})->Wait().ok());

@@ -62,11 +62,11 @@ class Source {
     const auto hello = Hear(board_, connection);
     if (!hello || hello->size() != 4) return connection.Close();
     ++mine_.connections;
-    std::array<uint32_t, 3> remote{};  // Landing, open, book.
+    std::array<RemoteRegion, 3> remote;  // Landing, open, book.
     for (size_t i = 0; i < remote.size(); ++i) {
-      const auto index = connection.Import(Unhex((*hello)[i + 1]));
-      if (!index.ok()) return connection.Close();
-      remote[i] = *index;
+      const auto region = connection.Import(Unhex((*hello)[i + 1]));
+      if (!region.ok() || region->length() != kAreaSize) return connection.Close();
+      remote[i] = *region;
     }
     while (auto words = Hear(board_, connection)) {
       if (words->size() < 2) return connection.Close();
@@ -87,7 +87,7 @@ class Source {
     connection.Close();
   }
 
-  void Read(Connection& connection, uint32_t book) {
+  void Read(Connection& connection, const RemoteRegion& book) {
     if (!into_.Is(into_seed_)) board_.Violated("source: bytes in our memory after the fence of a read");
     if (Carry(connection, *into_region_, book, true, {}) && !into_.Is(kBookSeed)) {
       board_.Violated("source: other bytes than there are to read");
@@ -97,11 +97,11 @@ class Source {
 
   /// One transfer of the whole area, now and then cancelled or given too little time. Returns when it is
   /// fenced; whether it ended well.
-  bool Carry(Connection& connection, const Region& region, uint32_t remote, bool read,
+  bool Carry(Connection& connection, const Region& region, const RemoteRegion& remote, bool read,
              TransferOptions options) {
     const auto fate = random_() % 5;
-    options.timeout = fate == 0 ? std::chrono::microseconds(random_() % 10'000) : kLong;
-    const Piece piece{region.id(), remote, region.offset(), 0, kAreaSize};
+    options.deadline = In(fate == 0 ? Duration(std::chrono::microseconds(random_() % 10'000)) : kLong);
+    const Piece piece{region.Whole(), remote.Whole()};
     auto begun = read ? connection.Read({&piece, 1}, options) : connection.Write({&piece, 1}, options);
     if (!begun.ok()) return Count(begun.status(), read);
     if (fate == 1) {

@@ -58,7 +58,7 @@ class Role {
     auto trainer = Trainer::Connect(options_);
     if (!trainer.ok()) return Note(trainer.status());
     Weights weights(Model(), setup_.sharded ? Cut::kRows : Cut::kWhole, place_.rank, place_.ranks);
-    if (Status status = (*trainer)->Register(weights.shards(), ""); !status.ok()) return Note(status);
+    if (Status status = (*trainer)->Register(weights.shards()); !status.ok()) return Note(status);
     int failures = 0;
     for (int64_t last = -1; !board_.stop;) {
       mine_.stage = Stage::kPlanning;
@@ -72,9 +72,9 @@ class Role {
       mine_.stage = Stage::kSending;
       auto update = (*trainer)->Publish(number);
       Status status = update.status();
-      if (status.ok()) status = (*update)->WaitSources(kPatience);
+      if (status.ok()) status = (*update)->WaitSources(In(kPatience));
       mine_.stage = Stage::kCommitting;
-      if (status.ok()) status = (*update)->Wait(kPatience).status();
+      if (status.ok()) status = (*update)->Wait(In(kPatience)).status();
       if (status.ok()) mine_.committed = number;
       if (!status.ok()) Note(status);
       mine_.finished = number;
@@ -121,20 +121,20 @@ class Role {
   Status ReceiveOne(Inference& inference, const Weights& weights) {
     if (random_() % 4 == 0) {
       const Version before = inference.version();
-      WC_ASSIGN_OR_RETURN(const Version version, inference.Wait(before, kWait));
+      WC_ASSIGN_OR_RETURN(const Version version, inference.Wait(before, In(kWait)));
       Served(version, weights);
       return Status::Ok();
     }
     WC_RETURN_IF_ERROR(inference.Begin());
-    auto version = inference.Receive(kWait);
-    while (version.status().code() == Code::kTimedOut && !board_.stop) version = inference.Receive(kWait);
+    auto version = inference.Receive(In(kWait));
+    while (version.status().code() == Code::kTimedOut && !board_.stop) version = inference.Receive(In(kWait));
     if (!version.ok()) return GiveUp(inference, version.status());
     post_processing_ = true;
     Rest(static_cast<int>(random_() % 20));
     post_processing_ = false;
-    Status status = inference.Finish(kPatience);
+    Status status = inference.Finish(In(kPatience));
     while (!status.ok() && status.code() == Code::kTimedOut && !board_.stop)
-      status = inference.Finish(kPatience);
+      status = inference.Finish(In(kPatience));
     if (!status.ok()) return GiveUp(inference, status);
     Served(*version, weights);
     return Status::Ok();
@@ -167,12 +167,12 @@ class Role {
     ++mine_.comparisons;
   }
 
-  [[nodiscard]] Stage StageOf(const std::string& state) const {
+  [[nodiscard]] Stage StageOf(EngineState state) const {
     if (post_processing_) return Stage::kSwitching;
-    if (state == "UPDATING") return Stage::kUpdating;
-    if (state == "READY") return Stage::kReady;
-    if (state == "COMMITTED") return Stage::kCommitted;
-    return state == "SERVING" ? Stage::kServing : Stage::kPlanning;
+    if (state == EngineState::kUpdating) return Stage::kUpdating;
+    if (state == EngineState::kReady) return Stage::kReady;
+    if (state == EngineState::kCommitted) return Stage::kCommitted;
+    return state == EngineState::kServing ? Stage::kServing : Stage::kPlanning;
   }
 
   /// A session that has ended does not come back.

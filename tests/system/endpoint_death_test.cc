@@ -70,7 +70,7 @@ TEST_P(EndpointDeath, AKilledPeerIsNoticedAtOnce) {
   ASSERT_TRUE(Eventually([&] { return connection->ProgressOf(*grant).chunks_arrived > 0; }));
   Area source(kSize, GetParam().shared);
   auto local = watcher->Register(source.bytes, Access::kLocal);
-  const Piece piece{local->id(), *imported, 0, 0, kSize};
+  const Piece piece{local->Whole(), imported->Whole()};
   std::vector<Transfer> writes;
   for (int i = 0; i < 20; ++i) writes.push_back(*connection->Write({&piece, 1}, {}));
   peer->Kill();
@@ -106,7 +106,7 @@ TEST_P(EndpointDeath, APeerKilledAtEveryStageHangsNobody) {
     };
     std::optional<Connection> connection;
     std::optional<Region> region;
-    uint32_t imported = 0;
+    RemoteRegion imported;
     std::vector<Transfer> transfers;
     if (upto("connected")) {
       connection.emplace(std::move(watcher.Connect(peer)).value());
@@ -114,7 +114,9 @@ TEST_P(EndpointDeath, APeerKilledAtEveryStageHangsNobody) {
     }
     if (upto("registered")) region.emplace(*watcher->Register(area.bytes, Access::kReadWrite));
     if (upto("imported")) imported = *connection->Import(peer.Region("readwrite"));
-    const auto piece = [&](uint64_t length) { return Piece{region->id(), imported, 0, 0, length}; };
+    const auto piece = [&](uint64_t length) {
+      return Piece{*region->Slice(0, length), *imported.Slice(0, length)};
+    };
     if (upto("small done")) {
       const Piece small = piece(8);
       ASSERT_TRUE(connection->Write({&small, 1}, {})->Wait().ok());
@@ -149,7 +151,7 @@ TEST_P(EndpointDeath, APeerKilledAtEveryStageHangsNobody) {
     if (region) {
       EXPECT_TRUE(region->Close(Soon()).ok());
       if (connection) {
-        const Piece small{region->id(), imported, 0, 0, 8};
+        const Piece small{*region->Slice(0, 8), {}};
         EXPECT_FALSE(connection->Write({&small, 1}, {}).ok());
       }
     }

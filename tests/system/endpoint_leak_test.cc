@@ -95,7 +95,7 @@ TEST_P(EndpointLeaks, AThousandConnectionsLeakNothing) {
     ASSERT_TRUE(to_b.ok()) << to_b.status().ToString();
     Connection to_a = b.Accepted();
     ASSERT_TRUE(to_a.OpenGrant({.transfers = 1}).ok());
-    const Piece piece{local->id(), *to_b->Import(remote->Descriptor()), local->offset(), 0, kSize};
+    const Piece piece{local->Whole(), to_b->Import(remote->Descriptor())->Whole()};
     auto write = to_b->Write({&piece, 1}, {});
     ASSERT_TRUE(write.ok());
     if (i % 3 != 0) {

@@ -18,12 +18,12 @@ class Linked {
     connection.emplace(std::move(connected).value());
     peer.Do("accepted");
     region.emplace(std::move(endpoint->Register(area.bytes, Access::kReadWrite)).value());
-    auto index = connection->Import(peer.Region(access));
-    EXPECT_TRUE(index.ok()) << index.status().ToString();
-    imported = *index;
+    auto made = connection->Import(peer.Region(access));
+    EXPECT_TRUE(made.ok()) << made.status().ToString();
+    imported = *made;
   }
   [[nodiscard]] Piece At(uint64_t offset, uint64_t length) const {
-    return {region->id(), imported, region->offset() + offset, offset, length};
+    return {region->Slice(offset, length).value(), imported.Slice(offset, length).value()};
   }
   [[nodiscard]] uint64_t Hash() const { return Hash64(area.bytes); }
 
@@ -32,7 +32,7 @@ class Linked {
   std::unique_ptr<Endpoint> endpoint;
   std::optional<Connection> connection;
   std::optional<Region> region;
-  uint32_t imported = 0;
+  RemoteRegion imported;
 };
 
 }  // namespace weightcast::system_test

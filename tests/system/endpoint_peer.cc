@@ -129,8 +129,7 @@ class PeerProcess {
 
   /// write SLOT ID DESCRIPTOR: all of our memory, once.
   std::string Write(std::istringstream& words) {
-    Piece piece{
-        .local_region = region_->id(), .local_offset = region_->offset(), .length = area_->bytes.size()};
+    Piece piece{.local = region_->Whole(), .remote = {}};
     TransferOptions options;
     const Status ready = Prepare(words, piece, options);
     if (!ready.ok()) return Said(ready);
@@ -139,8 +138,7 @@ class PeerProcess {
   }
   /// The same without end: the answer is the reason why it stopped.
   std::string Flood(std::istringstream& words) {
-    Piece piece{
-        .local_region = region_->id(), .local_offset = region_->offset(), .length = area_->bytes.size()};
+    Piece piece{.local = region_->Whole(), .remote = {}};
     TransferOptions options;
     Status status = Prepare(words, piece, options);
     for (uint64_t seed = 1; status.ok(); ++seed) {
@@ -177,9 +175,11 @@ class PeerProcess {
     std::string descriptor;
     words >> options.grant.slot >> options.grant.id >> descriptor;
     if (options.grant.id != 0) options.signal = 0;
-    auto index = connection_->Import(Unhex(descriptor));
-    if (index.ok()) piece.remote_region = *index;
-    return index.status();
+    auto region = connection_->Import(Unhex(descriptor));
+    if (region.ok()) {
+      WC_ASSIGN_OR_RETURN(piece.remote, region->Slice(0, piece.local.length()));
+    }
+    return region.status();
   }
 
   const PeerSetup setup_;

@@ -106,7 +106,7 @@ class RoleProcess {
     auto trainer = Trainer::Connect(worker_);
     if (!trainer.ok()) return Fail(trainer.status());
     Weights weights(SmallModel(DType::kU64), Cut::kRows, worker_.rank, worker_.world_size);
-    if (Status status = (*trainer)->Register(weights.shards(), ""); !status.ok()) return Fail(status);
+    if (Status status = (*trainer)->Register(weights.shards()); !status.ok()) return Fail(status);
     mine_.registered = true;
     // One failed update is got over (an engine is gone, others take the next); several in a row are the end.
     int failures = 0;
@@ -114,8 +114,8 @@ class RoleProcess {
       weights.Fill(version);
       auto update = (*trainer)->Publish(version);
       if (!update.ok()) return Fail(update.status());
-      Status status = (*update)->WaitSources(60);
-      if (status.ok()) status = (*update)->Wait(60).status();
+      Status status = (*update)->WaitSources(In(60));
+      if (status.ok()) status = (*update)->Wait(In(60)).status();
       failures = status.ok() ? 0 : failures + 1;
       status.ok() ? mine_.version.store(version) : SetError(mine_, status);
     }
@@ -142,7 +142,7 @@ class RoleProcess {
       // The thread sanitizer cannot know that a version read twice means that nothing was written meanwhile.
       std::unique_lock<std::shared_mutex> pause(engine, std::defer_lock);
       if (kThreadSanitizer) pause.lock();
-      auto version = (*inference)->Wait(last, 0.5);
+      auto version = (*inference)->Wait(last, In(0.5));
       if (version.ok()) {
         last = *version;
         if (weights.Wrong(last.number) != 0) ++mine_.violations;

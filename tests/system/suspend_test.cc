@@ -114,7 +114,7 @@ class Suspend : public testing::TestWithParam<Scene> {
     ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
     trainer_ = std::move(*trainer);
     source_.resize(kBytes);
-    ASSERT_TRUE(trainer_->Register(ShardsAt(source_.data()), "").ok());
+    ASSERT_TRUE(trainer_->Register(ShardsAt(source_.data())).ok());
     engine_ = Engine("e", memory_.at());
   }
   WorkerOptions Options(const std::string& engine) const {
@@ -140,10 +140,10 @@ class Suspend : public testing::TestWithParam<Scene> {
   /// Publishes; the engine serves it.
   void Send(int64_t version) {
     const auto update = Publish(version);
-    const auto served = engine_->Wait({.run = 1, .number = version - 1}, kPatience);
+    const auto served = engine_->Wait({.run = 1, .number = version - 1}, In(kPatience));
     ASSERT_TRUE(served.ok()) << served.status().ToString();
     ASSERT_EQ(served->number, version);
-    const auto stats = update->Wait(kPatience);
+    const auto stats = update->Wait(In(kPatience));
     ASSERT_TRUE(stats.ok()) << stats.status().ToString();
     ASSERT_EQ(memory_.Wrong(/*now=*/true, version), 0U);
   }
@@ -159,9 +159,9 @@ class Suspend : public testing::TestWithParam<Scene> {
 TEST_P(Suspend, NothingIsWrittenIntoTheOldMapping) {
   Send(1);
   for (int64_t version = 2; version < Cycles() + 2 && !HasFailure(); ++version) {
-    ASSERT_TRUE(engine_->Suspend(kPatience).ok());
+    ASSERT_TRUE(engine_->Suspend(In(kPatience)).ok());
     EXPECT_EQ(engine_->version().number, -1);
-    EXPECT_EQ(engine_->state(), "SUSPENDED");
+    EXPECT_EQ(engine_->state(), EngineState::kSuspended);
     memory_.Swap();
     const Status resumed = engine_->Resume();
     ASSERT_TRUE(resumed.ok()) << resumed.ToString();
@@ -182,22 +182,22 @@ TEST_P(Suspend, MemoryThatIsMappedAnewBetweenUpdatesIsTheOneWritten) {
 
 TEST_P(Suspend, APublicationWaitsForTheSleeper) {
   Send(1);
-  ASSERT_TRUE(engine_->Suspend(kPatience).ok());
+  ASSERT_TRUE(engine_->Suspend(In(kPatience)).ok());
   const auto update = Publish(2);
-  EXPECT_EQ(update->Wait(0.2).status().code(), Code::kTimedOut);
+  EXPECT_EQ(update->Wait(In(0.2)).status().code(), Code::kTimedOut);
   EXPECT_EQ(memory_.Wrong(/*now=*/true, 1), 0U);
   ASSERT_TRUE(engine_->Resume().ok());
-  const auto served = engine_->Wait({.run = 1, .number = 1}, kPatience);
+  const auto served = engine_->Wait({.run = 1, .number = 1}, In(kPatience));
   ASSERT_TRUE(served.ok()) << served.status().ToString();
-  EXPECT_TRUE(update->Wait(kPatience).ok());
+  EXPECT_TRUE(update->Wait(In(kPatience)).ok());
   EXPECT_EQ(memory_.Wrong(/*now=*/true, 2), 0U);
 }
 
 TEST_P(Suspend, WhatIsIntactIsServedAtOnce) {
   Send(1);
-  ASSERT_TRUE(engine_->Suspend(kPatience).ok());
+  ASSERT_TRUE(engine_->Suspend(In(kPatience)).ok());
   EXPECT_THAT(engine_->Begin().message(), HasSubstr("resume"));
-  ASSERT_TRUE(engine_->Resume(/*intact=*/true).ok());
+  ASSERT_TRUE(engine_->Resume(Contents::kIntact).ok());
   EXPECT_EQ(engine_->version().number, 1);
   EXPECT_EQ(engine_->Resume().code(), Code::kInvalidArgument) << "it does not sleep";
   Send(2);
@@ -209,20 +209,20 @@ TEST_P(Suspend, ASleeperGetsWhatItHasMissedFromItsPeers) {
   const auto peer = Engine("f", other.at());
   const auto both = Publish(2);
   const Version first{.run = 1, .number = 1};
-  auto there = std::async([&] { return peer->Wait(first, kPatience).status(); });
-  EXPECT_TRUE(engine_->Wait(first, kPatience).ok());
+  auto there = std::async([&] { return peer->Wait(first, In(kPatience)).status(); });
+  EXPECT_TRUE(engine_->Wait(first, In(kPatience)).ok());
   EXPECT_TRUE(there.get().ok());
-  ASSERT_TRUE(both->Wait(kPatience).ok());
-  ASSERT_TRUE(engine_->Suspend(kPatience).ok());
+  ASSERT_TRUE(both->Wait(In(kPatience)).ok());
+  ASSERT_TRUE(engine_->Suspend(In(kPatience)).ok());
   const auto update = Publish(3);
-  const auto served = peer->Wait({.run = 1, .number = 2}, kPatience);
+  const auto served = peer->Wait({.run = 1, .number = 2}, In(kPatience));
   ASSERT_TRUE(served.ok()) << served.status().ToString();
-  ASSERT_TRUE(update->Wait(kPatience).ok());
+  ASSERT_TRUE(update->Wait(In(kPatience)).ok());
   trainer_->Close();
   ASSERT_TRUE(engine_->Resume().ok());
-  auto late = engine_->Wait({.run = 1, .number = 2}, kPatience);
+  auto late = engine_->Wait({.run = 1, .number = 2}, In(kPatience));
   if (late.status().code() == Code::kCancelled)  // The trainer's leave is told once.
-    late = engine_->Wait({.run = 1, .number = 2}, kPatience);
+    late = engine_->Wait({.run = 1, .number = 2}, In(kPatience));
   ASSERT_TRUE(late.ok()) << late.status().ToString();
   EXPECT_EQ(memory_.Wrong(/*now=*/true, 3), 0U);
 }

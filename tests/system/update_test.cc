@@ -83,15 +83,15 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
       auto trainer = Trainer::Connect(Options(rank, kTrainers));
       ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
       Weights weights(SmallModel(scene.trainer_dtype), scene.trainer_cut, rank, kTrainers);
-      ASSERT_TRUE((*trainer)->Register(weights.shards(), "").ok());
+      ASSERT_TRUE((*trainer)->Register(weights.shards()).ok());
       uint64_t bytes = 0;
       for (int64_t version = 1; version <= scene.versions; ++version) {
         weights.Fill(version);
         auto update = (*trainer)->Publish(version);
         ASSERT_TRUE(update.ok()) << update.status().ToString();
-        const Status free = (*update)->WaitSources(60);
+        const Status free = (*update)->WaitSources(In(60));
         ASSERT_TRUE(free.ok()) << free.ToString();
-        auto stats = (*update)->Wait(60);
+        auto stats = (*update)->Wait(In(60));
         ASSERT_TRUE(stats.ok()) << stats.status().ToString();
         EXPECT_EQ(stats->version.number, version);
         EXPECT_EQ(stats->engines.size(), 2U);
@@ -118,11 +118,11 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
         EXPECT_EQ((*inference)->version().number, -1);
         Version last;
         while (last.number < scene.versions) {
-          auto version = (*inference)->Wait(last, 60);
+          auto version = (*inference)->Wait(last, In(60));
           ASSERT_TRUE(version.ok()) << version.status().ToString();
           EXPECT_EQ(version->number, last.number < 0 ? 1 : last.number + 1);
           EXPECT_EQ((*inference)->version(), *version);
-          EXPECT_EQ((*inference)->state(), "SERVING");
+          EXPECT_EQ((*inference)->state(), EngineState::kServing);
           EXPECT_EQ(weights.Wrong(version->number), 0);
           last = *version;
         }
@@ -183,7 +183,7 @@ class Phases : public Update {
     auto trainer = Trainer::Connect(Options(0, 1));
     ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
     trainer_ = std::move(*trainer);
-    ASSERT_TRUE(trainer_->Register(source_.shards(), "").ok());
+    ASSERT_TRUE(trainer_->Register(source_.shards()).ok());
     auto inference = Inference::Connect(Options(0, 1, "e"));
     ASSERT_TRUE(inference.ok()) << inference.status().ToString();
     inference_ = std::move(*inference);
@@ -205,33 +205,33 @@ TEST_F(Phases, OneByOneInPlace) {
   ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kInPlace).ok());
   sink_.Fill(0);
   auto update = Publish(1);
-  EXPECT_EQ(update->WaitSources(0.3).code(), Code::kTimedOut);
+  EXPECT_EQ(update->WaitSources(In(0.3)).code(), Code::kTimedOut);
   EXPECT_EQ(sink_.Wrong(0), 0) << "written before the engine paused";
   ASSERT_TRUE(inference_->Begin().ok());
   EXPECT_EQ(inference_->Begin().code(), Code::kInvalidArgument);
-  auto received = inference_->Receive(30);
+  auto received = inference_->Receive(In(30));
   ASSERT_TRUE(received.ok()) << received.status().ToString();
   EXPECT_EQ(received->number, 1);
   EXPECT_EQ(sink_.Wrong(1), 0);
   EXPECT_EQ(inference_->version().number, -1) << "switched, not yet serving";
-  EXPECT_TRUE(update->WaitSources(10).ok());
-  EXPECT_EQ(update->Wait(0.1).status().code(), Code::kTimedOut);
-  ASSERT_TRUE(inference_->Finish(10).ok());
+  EXPECT_TRUE(update->WaitSources(In(10)).ok());
+  EXPECT_EQ(update->Wait(In(0.1)).status().code(), Code::kTimedOut);
+  ASSERT_TRUE(inference_->Finish(In(10)).ok());
   EXPECT_EQ(inference_->version().number, 1);
-  EXPECT_TRUE(update->Wait(10).ok());
+  EXPECT_TRUE(update->Wait(In(10)).ok());
   EXPECT_THAT(inference_->Describe(), testing::Contains("scale: in_place"));
 }
 
 TEST_F(Phases, ShadowIsReadyBeforeThePause) {
   ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kShadow).ok());
   auto first = Publish(1);
-  ASSERT_TRUE(inference_->Wait({}, 30).ok());
-  ASSERT_TRUE(first->Wait(10).ok());
+  ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
+  ASSERT_TRUE(first->Wait(In(10)).ok());
   auto second = Publish(2);
-  EXPECT_TRUE(second->WaitSources(10).ok()) << "bytes land while the engine serves";
+  EXPECT_TRUE(second->WaitSources(In(10)).ok()) << "bytes land while the engine serves";
   EXPECT_EQ(inference_->version().number, 1);
   EXPECT_EQ(sink_.Wrong(1), 0);
-  auto version = inference_->Wait({1, 1}, 10);
+  auto version = inference_->Wait({1, 1}, In(10));
   ASSERT_TRUE(version.ok()) << version.status().ToString();
   EXPECT_EQ(version->number, 2);
   EXPECT_EQ(sink_.Wrong(2), 0);
@@ -240,17 +240,17 @@ TEST_F(Phases, ShadowIsReadyBeforeThePause) {
 TEST_F(Phases, CancelledUpdateKeepsTheOldVersion) {
   ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kShadow).ok());
   auto first = Publish(1);
-  ASSERT_TRUE(inference_->Wait({}, 30).ok());
-  ASSERT_TRUE(first->Wait(10).ok());
+  ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
+  ASSERT_TRUE(first->Wait(In(10)).ok());
   auto second = Publish(2);
   second->Cancel();
-  const auto outcome = second->Wait(10);
+  const auto outcome = second->Wait(In(10));
   // Only if it had not been told to commit: with one engine that is in no Receive it cannot have switched.
   EXPECT_EQ(outcome.status().code(), Code::kCancelled) << outcome.status().ToString();
   EXPECT_EQ(inference_->version().number, 1);
   EXPECT_EQ(sink_.Wrong(1), 0);
   auto third = Publish(3);
-  auto version = inference_->Wait({1, 1}, 20);
+  auto version = inference_->Wait({1, 1}, In(20));
   ASSERT_TRUE(version.ok()) << version.status().ToString();
   EXPECT_EQ(version->number, 3);
   EXPECT_EQ(sink_.Wrong(3), 0);
@@ -260,30 +260,30 @@ TEST_F(Phases, AbortedInPlaceUpdateIsFailedUntilTheNext) {
   ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kInPlace).ok());
   auto first = Publish(1);
   ASSERT_TRUE(inference_->Begin().ok());
-  ASSERT_TRUE(inference_->Receive(30).ok());
+  ASSERT_TRUE(inference_->Receive(In(30)).ok());
   ASSERT_TRUE(inference_->Abort().ok());
-  EXPECT_EQ(inference_->state(), "FAILED");
+  EXPECT_EQ(inference_->state(), EngineState::kFailed);
   EXPECT_EQ(inference_->version().number, -1);
-  const auto outcome = first->Wait(10);
+  const auto outcome = first->Wait(In(10));
   EXPECT_FALSE(outcome.ok());
   EXPECT_THAT(outcome.status().message(), HasSubstr("engine e"));
   auto second = Publish(2);
-  auto version = inference_->Wait({}, 30);
+  auto version = inference_->Wait({}, In(30));
   ASSERT_TRUE(version.ok()) << version.status().ToString();
   EXPECT_EQ(version->number, 2);
   EXPECT_EQ(sink_.Wrong(2), 0);
-  EXPECT_TRUE(second->Wait(10).ok());
+  EXPECT_TRUE(second->Wait(In(10)).ok());
 }
 
 TEST_F(Phases, RegisteringAnewMovesTheLandingPlace) {
   ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kInPlace).ok());
   auto first = Publish(1);
-  ASSERT_TRUE(inference_->Wait({}, 30).ok());
-  ASSERT_TRUE(first->Wait(10).ok());
+  ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
+  ASSERT_TRUE(first->Wait(In(10)).ok());
   Weights moved{SmallModel(DType::kU64), Cut::kWhole, 0, 1};
   ASSERT_TRUE(inference_->Register(moved.shards(), LandingMode::kShadow).ok());
   auto second = Publish(2);
-  auto version = inference_->Wait({1, 1}, 30);
+  auto version = inference_->Wait({1, 1}, In(30));
   ASSERT_TRUE(version.ok()) << version.status().ToString();
   EXPECT_EQ(moved.Wrong(2), 0);
   EXPECT_EQ(sink_.Wrong(1), 0) << "the old place was written";
@@ -294,7 +294,7 @@ TEST_F(Phases, CloseEndsTheCallOfAnotherThread) {
   std::thread waiter([&] {
     Status outcome(Code::kInvalidArgument, "");
     // It may find the other thread between Begin and Abort.
-    while (outcome.code() == Code::kInvalidArgument) outcome = inference_->Wait({}, 60).status();
+    while (outcome.code() == Code::kInvalidArgument) outcome = inference_->Wait({}, In(60)).status();
     EXPECT_EQ(outcome.code(), Code::kCancelled);
   });
   while (inference_->Begin().code() != Code::kInvalidArgument) {
@@ -309,8 +309,8 @@ TEST_F(Phases, CloseEndsTheCallOfAnotherThread) {
 TEST_F(Phases, ClosedTrainerEndsItsUpdates) {
   auto update = Publish(1);
   trainer_->Close();
-  EXPECT_EQ(update->Wait(10).status().code(), Code::kCancelled);
-  EXPECT_EQ(update->WaitSources(10).code(), Code::kCancelled);
+  EXPECT_EQ(update->Wait(In(10)).status().code(), Code::kCancelled);
+  EXPECT_EQ(update->WaitSources(In(10)).code(), Code::kCancelled);
   EXPECT_EQ(trainer_->Publish(2).status().code(), Code::kCancelled);
   update->Cancel();
 }
@@ -318,10 +318,10 @@ TEST_F(Phases, ClosedTrainerEndsItsUpdates) {
 TEST_F(Phases, WhoLeavesIsNamed) {
   ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kShadow).ok());
   auto first = Publish(1);
-  ASSERT_TRUE(inference_->Wait({}, 30).ok());
-  ASSERT_TRUE(first->Wait(10).ok());
+  ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
+  ASSERT_TRUE(first->Wait(In(10)).ok());
   trainer_->Close();
-  const auto version = inference_->Wait({1, 1}, 20);
+  const auto version = inference_->Wait({1, 1}, In(20));
   EXPECT_FALSE(version.ok());
   EXPECT_THAT(version.status().message(), HasSubstr("trainer 0"));
   EXPECT_EQ(inference_->version().number, 1) << "the old version is served on";

@@ -565,7 +565,8 @@ class Simulator {
     EXPECT_TRUE(rank.update == message.update && rank.committed);
     rank.state = wire::EngineState::kServing;
     rank.version = rank.next;
-    EXPECT_GE(rank.version, rank.hello.newest) << "a version that was served is taken back";
+    EXPECT_GE(wire::LabelOf(rank.version), wire::LabelOf(rank.hello.newest))
+        << "a version that was served is taken back";
     rank.hello.newest = rank.version;
     rank.asked = rank.granted = false;
     rank.outbox.push_back(wire::Serving{.update = message.update, .version = rank.version});

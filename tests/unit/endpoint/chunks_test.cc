@@ -8,8 +8,8 @@
 namespace weightcast {
 namespace {
 
-std::vector<Piece> PiecesOf(const std::vector<uint64_t>& lengths) {
-  std::vector<Piece> pieces;
+std::vector<PlacedPiece> PiecesOf(const std::vector<uint64_t>& lengths) {
+  std::vector<PlacedPiece> pieces;
   for (const uint64_t length : lengths) pieces.push_back({.length = length});
   return pieces;
 }

@@ -399,8 +399,8 @@ TEST_F(ConnectTest, ALaneThatFailsBeforeTheChoiceIsNotUsed) {
   auto local = a->Register(source, Access::kLocal);
   auto remote = b->Register(target, Access::kReadWrite);
   ASSERT_TRUE(local.ok() && remote.ok());
-  const Piece all{local->id(), *connection->Import(remote->Descriptor()), local->offset(), 0, source.size()};
-  auto write = connection->Write({&all, 1}, {.timeout = kPatience});
+  const Piece all{local->Whole(), connection->Import(remote->Descriptor())->Whole()};
+  auto write = connection->Write({&all, 1}, {.deadline = In(kPatience)});
   ASSERT_TRUE(write.ok());
   EXPECT_TRUE(write->Wait().ok()) << write->Wait().ToString();
   EXPECT_EQ(source, target);

@@ -98,8 +98,13 @@ TEST_F(GrantTest, SignalsMeanTheirBytesWhateverHappensToLanes) {
 
 TEST_F(GrantTest, ChecksumsLetTheTargetVerifyEachChunk) {
   Pair pair(4096 * 3 + 100, Access::kGranted);
-  const std::vector<Piece> pieces = {pair.At(100, 5000), pair.At(0, 100), pair.At(5100, 0),
-                                     pair.At(5100, 7000)};
+  const std::vector<std::pair<uint64_t, uint64_t>> ranges = {{100, 5000}, {0, 100}, {5100, 0}, {5100, 7000}};
+  std::vector<Piece> written;
+  std::vector<PlacedPiece> pieces;
+  for (const auto& [offset, length] : ranges) {
+    written.push_back(pair.At(offset, length));
+    pieces.push_back({.remote_offset = offset, .length = length});
+  }
   std::mutex mutex;
   std::map<uint32_t, uint64_t> sums;
   std::atomic<bool> done = false;
@@ -112,7 +117,7 @@ TEST_F(GrantTest, ChecksumsLetTheTargetVerifyEachChunk) {
   auto grant = pair.to_a->OpenGrant({.transfers = 1,
                                      .on_transfer = [&](uint32_t, const GrantProgress&) { done = true; },
                                      .on_chunk = on_chunk});
-  ASSERT_TRUE(pair.to_b->Write(pieces, {.grant = *grant, .signal = 0, .checksum = true})->Wait().ok());
+  ASSERT_TRUE(pair.to_b->Write(written, {.grant = *grant, .signal = 0, .checksum = true})->Wait().ok());
   ASSERT_TRUE(Eventually([&] { return done.load(); }));
   // What a receiver does that knows the pieces.
   ChunkCursor at;

@@ -42,6 +42,7 @@ struct PartyOptions {
   std::function<Status(const Identity&)> admit{};
   std::function<void(Connection)> on_notice{};
   std::function<bool()> interrupted{};
+  Callbacks callbacks = Callbacks::kOnThread;
 };
 
 /// An endpoint over fake transports, and what its callbacks have told.
@@ -56,6 +57,7 @@ class Party {
     made.admit = options.admit;
     made.on_notice = options.on_notice;
     made.interrupted = options.interrupted;
+    made.callbacks = options.callbacks;
     made.on_connection = [this](Connection connection) {
       const std::lock_guard lock(mutex_);
       connections_.push_back(std::move(connection));
@@ -146,13 +148,13 @@ class Pair {
     EXPECT_TRUE(local.ok() && remote.ok());
     source_region.emplace(std::move(local).value());
     target_region.emplace(std::move(remote).value());
-    auto index = to_b->Import(target_region->Descriptor());
-    EXPECT_TRUE(index.ok()) << index.status().ToString();
-    imported = *index;
+    auto made = to_b->Import(target_region->Descriptor());
+    EXPECT_TRUE(made.ok()) << made.status().ToString();
+    imported = *made;
   }
 
   [[nodiscard]] Piece At(uint64_t offset, uint64_t length) const {
-    return {source_region->id(), imported, source_region->offset() + offset, offset, length};
+    return {source_region->Slice(offset, length).value(), imported.Slice(offset, length).value()};
   }
   Result<Transfer> WriteAll(TransferOptions options = {}) {
     const Piece all = At(0, source.size());
@@ -167,7 +169,7 @@ class Pair {
   std::optional<Connection> to_a;
   std::optional<Region> source_region;
   std::optional<Region> target_region;
-  uint32_t imported = 0;
+  weightcast::RemoteRegion imported;
 };
 
 class EndpointTest : public ::testing::Test {

@@ -20,7 +20,7 @@ TEST(Flag, SleepersWakeAndDeadlinesPass) {
   Flag flag;
   EXPECT_FALSE(flag.SleepUntil(1, Clock::now() + FromSeconds(0.01)));
   std::thread other([&] { flag.Set(2); });
-  EXPECT_TRUE(flag.SleepUntil(1, std::nullopt));
+  EXPECT_TRUE(flag.SleepUntil(1, kNever));
   other.join();
   EXPECT_EQ(flag.value(), 2U);
 }
@@ -69,7 +69,7 @@ TEST(Timers, FireInOrderAndCanBeCancelled) {
   EXPECT_TRUE(timers.RunDue(now + FromSeconds(10)));
   EXPECT_EQ(fired, (std::vector<int>{1, 3, 4}));
   EXPECT_FALSE(timers.next().has_value());
-  EXPECT_LT(After(Duration::max()), TimePoint::max());
+  EXPECT_LT(In(Duration::max()), TimePoint::max());
 }
 
 /// Work that another thread hands in through a descriptor, as a transport's peer does. Checks that
@@ -197,7 +197,7 @@ TEST(Progress, WaitersDriveWhileACallbackHoldsUpTheThread) {
   mill.progress->Call([&] {
     mill.progress->Later([entered, release] {
       entered->Set(1);
-      release->SleepUntil(1, std::nullopt);
+      release->SleepUntil(1, kNever);
     });
   });
   ASSERT_TRUE(entered->SleepUntil(1, Soon()));

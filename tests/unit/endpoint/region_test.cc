@@ -13,6 +13,8 @@ namespace {
 using ::testing::HasSubstr;
 using RegionTest = EndpointTest;
 
+uint32_t IdOf(const Region& region) { return ParseDescriptor(region.Descriptor())->name.id; }
+
 TEST_F(RegionTest, PiecesOfOneAllocationShareARegistration) {
   Party a;
   auto buffer = Allocate(1 << 20);
@@ -22,10 +24,8 @@ TEST_F(RegionTest, PiecesOfOneAllocationShareARegistration) {
   auto second = a->Register(bytes.subspan(5000, 1000), Access::kRead);
   auto writable = a->Register(bytes.subspan(5000, 1000), Access::kGranted);
   ASSERT_TRUE(first.ok() && second.ok() && writable.ok());
-  EXPECT_EQ(first->id(), second->id());
-  EXPECT_NE(first->id(), writable->id());
-  EXPECT_EQ(first->offset(), 0U);
-  EXPECT_EQ(second->offset(), 5000U);
+  EXPECT_EQ(IdOf(*first), IdOf(*second));
+  EXPECT_NE(IdOf(*first), IdOf(*writable));
   EXPECT_EQ(second->length(), 1000U);
   EXPECT_EQ(a.fast().regions(), 2U);
   EXPECT_TRUE(first->Close(Soon()).ok());
@@ -35,36 +35,96 @@ TEST_F(RegionTest, PiecesOfOneAllocationShareARegistration) {
   EXPECT_TRUE(second->Close(Soon()).ok());  // Again is harmless.
 }
 
-TEST_F(RegionTest, OffsetsCountFromTheImportedRegion) {
+TEST_F(RegionTest, SlicesCountFromTheirOwnRegion) {
   Pair pair;
   auto buffer = *Allocate(1 << 16);
-  auto region = pair.b->Register(buffer->bytes().subspan(10'000, 500), Access::kReadWrite);
-  auto index = pair.to_b->Import(region->Descriptor());
-  ASSERT_TRUE(index.ok()) << index.status().ToString();
-  EXPECT_EQ(pair.to_b->LengthOf(*index), 500U);
-  EXPECT_EQ(pair.to_b->LengthOf(*index + 1), 0U);
-  Piece piece{pair.source_region->id(), *index, 20, 0, 500};
+  // Both regions begin inside a larger registration.
+  auto there = pair.b->Register(buffer->bytes().subspan(10'000, 500), Access::kReadWrite);
+  auto whole = pair.a->Register(pair.source, Access::kLocal);
+  auto here = pair.a->Register(std::span(pair.source).subspan(3000, 1000), Access::kLocal);
+  auto imported = pair.to_b->Import(there->Descriptor());
+  ASSERT_TRUE(imported.ok()) << imported.status().ToString();
+  EXPECT_EQ(imported->length(), 500U);
+  const Piece piece{*here->Slice(20, 400), *imported->Slice(100, 400)};
   ASSERT_TRUE(pair.to_b->Write({&piece, 1}, {})->Wait().ok());
   EXPECT_TRUE(
-      std::equal(pair.source.begin() + 20, pair.source.begin() + 520, buffer->bytes().begin() + 10'000));
-  piece.remote_offset = 1;
-  EXPECT_EQ(pair.to_b->Write({&piece, 1}, {}).status().code(), Code::kOutOfBounds);
+      std::equal(pair.source.begin() + 3020, pair.source.begin() + 3420, buffer->bytes().begin() + 10'100));
+}
+
+TEST_F(RegionTest, ASliceIsInsideWhatItIsASliceOf) {
+  Pair pair(4096);
+  const LocalSlice whole = pair.source_region->Whole();
+  EXPECT_EQ(whole.length(), 4096U);
+  EXPECT_EQ(whole.Slice(8, 100)->Slice(50, 50)->length(), 50U);
+  EXPECT_EQ(whole.Slice(4096, 0)->length(), 0U);
+  for (const auto& [offset, length] :
+       {std::pair<uint64_t, uint64_t>{0, 4097}, {4096, 1}, {4097, 0}, {UINT64_MAX, 2}, {2, UINT64_MAX}}) {
+    EXPECT_EQ(whole.Slice(offset, length).status().code(), Code::kOutOfBounds);
+    EXPECT_EQ(pair.imported.Slice(offset, length).status().code(), Code::kOutOfBounds);
+  }
+  EXPECT_EQ(whole.Slice(8, 16)->Slice(8, 24).status().message(),
+            "24 bytes at 8 are not inside a slice of 16 bytes");
+}
+
+// Offsets that a caller must add, or may forget, cannot be written.
+template <typename P>
+concept HasOffsets = requires(P piece) { piece.local_offset; } || requires(P piece) { piece.remote_offset; };
+static_assert(!HasOffsets<Piece>);
+static_assert(!std::is_constructible_v<LocalSlice, uint64_t, uint32_t, uint64_t, uint64_t>);
+static_assert(!std::is_constructible_v<Piece, RemoteSlice, LocalSlice>);
+
+TEST_F(RegionTest, SlicesOfOthersAreRefused) {
+  Pair pair(4096);
+  Pair others(4096);
+  const auto refusal = [&](const LocalSlice& local, const RemoteSlice& remote) {
+    const Piece piece{local, remote};
+    return pair.to_b->Write({&piece, 1}, {}).status();
+  };
+  const LocalSlice local = pair.source_region->Whole();
+  const RemoteSlice remote = pair.imported.Whole();
+  EXPECT_TRUE(refusal(local, remote).ok());
+  EXPECT_THAT(refusal({}, remote).message(), HasSubstr("its local region is closed"));
+  EXPECT_THAT(refusal(local, {}).message(), HasSubstr("its remote region was released"));
+  EXPECT_THAT(refusal(others.source_region->Whole(), remote).message(), HasSubstr("with another endpoint"));
+  EXPECT_THAT(refusal(local, others.imported.Whole()).message(), HasSubstr("on another connection"));
+  EXPECT_EQ(refusal(*local.Slice(0, 8), *remote.Slice(0, 9)).message(),
+            "piece 0: its local slice has 8 bytes, its remote slice 9");
+}
+
+TEST_F(RegionTest, ASliceDoesNotOutliveItsRegion) {
+  Pair pair(4096);
+  const LocalSlice local = pair.source_region->Whole();
+  const RemoteSlice remote = pair.imported.Whole();
+  const auto id = IdOf(*pair.source_region);
+  pair.source_region.reset();
+  auto again = pair.a->Register(pair.source, Access::kLocal);
+  ASSERT_EQ(IdOf(*again), id);  // The number comes back, and names other memory.
+  Piece piece{local, remote};
+  EXPECT_EQ(pair.to_b->Write({&piece, 1}, {}).status().code(), Code::kInvalidArgument);
+  piece.local = again->Whole();
+  ASSERT_TRUE(pair.to_b->Write({&piece, 1}, {})->Wait().ok());
+  pair.to_b->Release(pair.imported);
+  const auto import = pair.to_b->Import(pair.target_region->Descriptor());
+  EXPECT_EQ(pair.to_b->Write({&piece, 1}, {}).status().code(), Code::kInvalidArgument);
+  pair.to_b->Release(pair.imported);  // Again: nothing.
+  piece.remote = import->Whole();
+  EXPECT_TRUE(pair.to_b->Write({&piece, 1}, {})->Wait().ok());
 }
 
 TEST_F(RegionTest, AnOldDescriptorReachesNothing) {
   Pair pair(4096);
   const std::string descriptor = pair.target_region->Descriptor();
-  const uint32_t id = pair.target_region->id();
+  const uint32_t id = IdOf(*pair.target_region);
   pair.target_region.reset();
   auto again = pair.b->Register(pair.target, Access::kReadWrite);
   ASSERT_TRUE(again.ok());
-  EXPECT_EQ(again->id(), id);  // The id comes back...
+  EXPECT_EQ(IdOf(*again), id);  // The id comes back...
   const auto before = pair.target;
   EXPECT_EQ(pair.WriteAll()->Wait().code(), Code::kFenced);  // ...under another generation.
   auto imported = pair.to_b->Import(descriptor);
   if (imported.ok()) {
     Piece piece = pair.At(0, 10);
-    piece.remote_region = *imported;
+    piece.remote = *imported->Slice(0, 10);
     EXPECT_EQ(pair.to_b->Write({&piece, 1}, {})->Wait().code(), Code::kFenced);
   }
   EXPECT_EQ(pair.target, before);
@@ -89,14 +149,12 @@ TEST_F(RegionTest, ReleasedImportsGoWhenTheirTransfersHave) {
   auto write = pair.WriteAll();
   ASSERT_TRUE(Eventually([&] { return pair.a.fast().posted() > 0; }));
   pair.to_b->Release(pair.imported);
-  pair.to_b->Release(99);
+  pair.to_b->Release({});
   EXPECT_EQ(pair.a.fast().imports(), 1U);
   EXPECT_EQ(pair.WriteAll().status().code(), Code::kInvalidArgument);
   pair.a.fast().Set([](Faults& faults) { faults.hold = false; });
   EXPECT_TRUE(write->Wait().ok());
   EXPECT_TRUE(Eventually([&] { return pair.a.fast().imports() == 0; }));
-  auto index = pair.to_b->Import(pair.target_region->Descriptor());
-  EXPECT_EQ(*index, pair.imported);  // The index is used again.
 }
 
 TEST_F(RegionTest, ClosingEndsTheTransfersThatUseIt) {

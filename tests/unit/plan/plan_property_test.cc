@@ -3,10 +3,10 @@
 #include <rapidcheck/gtest.h>
 
 #include "plan/layout_json.h"
-#include "plan/rules_json.h"
 #include "plan/table_format.h"
 #include "plan/verify.h"
 #include "unit/plan/plan_cases.h"
+#include "weightcast/rules.h"
 
 namespace weightcast::plan::testing {
 namespace {

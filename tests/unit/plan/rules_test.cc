@@ -5,7 +5,7 @@
 
 #include "plan/links.h"
 #include "plan/models.h"
-#include "plan/rules_json.h"
+#include "weightcast/rules.h"
 
 namespace weightcast::plan {
 namespace {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "plan/box.h"
-#include "weightcast/version.h"
 
 namespace weightcast::plan {
 namespace {
@@ -71,14 +70,6 @@ TEST(BoxTest, IntersectsAndContains) {
   EXPECT_EQ(Intersect(Box{}, Box{}), Box{});
   EXPECT_TRUE(Contains(a, {{1, 1}, {3, 3}}));
   EXPECT_FALSE(Contains(a, {{1, 1}, {4, 3}}));
-}
-
-TEST(VersionTest, ReadsAsTheUserCountsIt) {
-  EXPECT_EQ(ToString(Version{}), "none");
-  EXPECT_EQ(ToString(Version{1, 80}), "80");
-  EXPECT_EQ(ToString(Version{2, 80}), "2:80");
-  EXPECT_LT((Version{1, 100}), (Version{2, 80}));
-  EXPECT_STREQ(LibraryVersion(), "0.1.0");
 }
 
 }  // namespace

@@ -150,7 +150,7 @@ TEST(Codec, TheOriginOfAVersionTravels) {
   const WorkerMessage message = Serving{.update = kUpdate, .version = kVersion};
   const auto decoded = DecodeWorkerMessage(Encode(message));
   ASSERT_TRUE(decoded.ok());
-  EXPECT_TRUE(SameBytes(std::get<Serving>(*decoded).version, kVersion));
+  EXPECT_EQ(std::get<Serving>(*decoded).version, kVersion);
 }
 
 TEST(Codec, EveryControllerMessageSurvives) {

@@ -129,7 +129,7 @@ class DataPath : public testing::Test {
       auto imported = std::make_shared<ImportedRegions>(*connection);
       const wire::LandingMap map = sink.memory->Map();
       for (const auto& region : map.regions) ASSERT_TRUE(imported->Add(region).ok());
-      ASSERT_TRUE(FindPlaces(*plan, peer, map, imported->indices()).ok());
+      ASSERT_TRUE(FindPlaces(*plan, peer, map, imported->regions()).ok());
       plan->targets.push_back({static_cast<uint32_t>(peer), "inference", *connection, imported});
     }
     side.plan = plan;

@@ -54,7 +54,7 @@ class Planned {
  public:
   Planned(const std::vector<std::vector<Shard>>& sources, const std::vector<std::vector<Shard>>& sinks)
       : sources_(LayoutOf(sources)), sinks_(LayoutOf(sinks)) {
-    const plan::NameRules rules;
+    const NameRules rules;
     const plan::PlanRequest request{.trainers = sources_, .inference = sinks_, .rules = rules};
     auto made = plan::MakePlan(request);
     EXPECT_TRUE(made.ok()) << made.status().ToString();
