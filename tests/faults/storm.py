@@ -434,14 +434,22 @@ class Storm:
             time.sleep(0.02)
 
     def settle(self) -> None:
-        """The storm is over: undoes what is left, and waits for the last version."""
+        """The storm is over: undoes what is left, and waits until all engines have the last version.
+
+        A version fails while a process counts as lost, and is not repeated: as a training loop does, the job
+        goes on to publish.
+        """
         for _, action in self.undo:
             action()
         self.undo = []
         self.turn()
         self.publish()
         begin = time.monotonic()
+        next_version = begin + 3
         while self.behind() and time.monotonic() < begin + CATCH_UP:
+            if time.monotonic() >= next_version:
+                self.publish()
+                next_version = time.monotonic() + 3
             self.turn()
             time.sleep(0.02)
         self.took = time.monotonic() - begin

@@ -40,7 +40,7 @@ TEST(MachineFault, ATrainerThatDiesAbortsAndIsNamed) {
   c.PublishAll(1);
   c.Settle();
   EXPECT_TRUE(c.LastDone().met_policy);
-  EXPECT_EQ(c.Served(c.engines["a"][1]), (Version{.run = 2, .number = 1}));
+  EXPECT_EQ(c.Served(c.engines["a"][1]), (Version{.run = 2, .number = 1, .origin = kFirst.origin}));
 }
 
 TEST(MachineFault, ShadowGoesOnWithTheOldVersion) {

@@ -61,7 +61,7 @@ TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
   sim.Settle();
   EXPECT_TRUE(sim.processes[t].done.back().met_policy);
   EXPECT_EQ(sim.processes[t].done.back().receivers.size(), 1U) << "bytes were sent";
-  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 100}));
+  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 100, .origin = sim.config.term.id}));
 
   // Those who come back to this controller, or later, change nothing.
   sim.Join(ServesOf("b", {.run = 2, .number = 100, .origin = sim.config.term.id}));
@@ -94,7 +94,7 @@ TEST(MachineRuns, ARunAtTheEndOfTheNumbersIsRefused) {
   const SessionId rank = sim.JoinRank("a", 0, 1);
   sim.Publish(t, 1);
   sim.Settle();
-  EXPECT_EQ(sim.Served(rank), (Version{.run = 1, .number = 1}));
+  EXPECT_EQ(sim.Served(rank), (Version{.run = 1, .number = 1, .origin = sim.config.term.id}));
   sim.processes[rank].outbox.push_back(
       wire::Register{.shards = {}, .rules = {}, .version = {.run = UINT64_MAX, .number = 7, .origin = 5}});
   sim.Settle();
@@ -256,7 +256,7 @@ TEST(MachineRuns, NothingOlderThanARankHasServed) {
   const SessionId ahead = sim.Join(b);
   const SessionId behind = sim.JoinRank("c", 0, 1);
   sim.Settle();
-  EXPECT_EQ(sim.Served(behind), (Version{.run = 3, .number = 1}));
+  EXPECT_EQ(sim.Served(behind), (Version{.run = 3, .number = 1, .origin = 5}));
   EXPECT_EQ(sim.Served(ahead).number, -1);
   sim.JoinTrainer(0, 1);
   EXPECT_EQ(sim.state.run.number, 4U);
@@ -301,7 +301,7 @@ TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
   sim.Publish(t0, 2);
   sim.Publish(again, 2);
   sim.Settle();
-  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 2}));
+  EXPECT_EQ(sim.Served(a), (Version{.run = 2, .number = 2, .origin = sim.config.term.id}));
 }
 
 }  // namespace

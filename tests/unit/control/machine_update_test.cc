@@ -297,7 +297,7 @@ TEST(MachineUpdate, CancelOfAnOlderRunLeavesTheNumberToTheNext) {
   EXPECT_EQ(c.LastDone(0).reason.code(), Code::kCancelled);
   c.PublishAll(1);
   c.Settle();
-  EXPECT_EQ(c.Served(c.engines["a"][0]), (Version{.run = 5, .number = 1}));
+  EXPECT_EQ(c.Served(c.engines["a"][0]), (Version{.run = 5, .number = 1, .origin = kFirst.origin}));
 }
 
 TEST(MachineUpdate, CancelComesTooLateOnceCommitting) {

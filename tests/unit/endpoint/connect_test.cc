@@ -516,14 +516,18 @@ TEST_F(ConnectTest, AForkedChildKeepsNoPort) {
   Party b;
   const SocketAddress door = *SocketAddress::Parse(b->Addresses()[0]);
   std::array<int, 2> end{};
+  std::array<int, 2> begun{};
   ASSERT_EQ(pipe(end.data()), 0);
+  ASSERT_EQ(pipe(begun.data()), 0);
   const pid_t child = fork();
   ASSERT_GE(child, 0);
+  char byte = 0;
   if (child == 0) {
     close(end[1]);
-    char byte = 0;
+    if (write(begun[1], &byte, 1) != 1) _exit(1);
     _exit(static_cast<int>(read(end[0], &byte, 1)));
   }
+  ASSERT_EQ(read(begun[0], &byte, 1), 1) << "the child closes its ports as it begins";
   b.Destroy();
   EXPECT_EQ(weightcast::Connect(door, Soon()).status().code(), Code::kUnavailable);
   EXPECT_TRUE(Listen(door, {}).ok()) << "while the child lives";
@@ -531,7 +535,7 @@ TEST_F(ConnectTest, AForkedChildKeepsNoPort) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  close(end[0]);
+  for (const int fd : {end[0], begun[0], begun[1]}) close(fd);
 }
 
 TEST_F(ConnectTest, AForkedChildIsToldSo) {
