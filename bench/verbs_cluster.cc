@@ -263,7 +263,7 @@ struct Process {
     transport = VerbsTransport::Create({.settings = {}, .self = self}, verbs).value();
   }
   void Register(Access access) {
-    Memory described;
+    DescribedMemory described;
     described.address = memory.data();
     described.length = memory.size();
     name = {.owner = self, .id = 1, .generation = 1};

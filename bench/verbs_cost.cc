@@ -27,7 +27,7 @@ End Start(fake::Fabric& fabric, Incarnation self) {
   End end;
   end.host = fabric.NewHost({});
   end.transport = VerbsTransport::Create({.settings = {}, .self = self}, end.host).value();
-  Memory memory;
+  DescribedMemory memory;
   memory.address = end.memory.data();
   memory.length = end.memory.size();
   end.name = {.owner = self, .id = 1, .generation = 1};

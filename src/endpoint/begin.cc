@@ -44,10 +44,10 @@ struct Connection::State::Build {
   }
 
   /// Each is found, and counted, once; more often only where many take turns.
-  Result<const endpoint::Registration*> Local(const LocalSlice& slice) {
+  Result<const endpoint::RegisteredMemory*> Local(const LocalSlice& slice) {
     const uint32_t id = SliceAccess::IndexOf(slice);
     const uint64_t serial = SliceAccess::SerialOf(slice);
-    const endpoint::Registration*& last = locals[id % kRemembered];
+    const endpoint::RegisteredMemory*& last = locals[id % kRemembered];
     if (last != nullptr && last->serial == serial) return last;
     auto& place = transfer->locals.emplace_back();  // First: what is counted is never without one.
     place = serial == 0 ? nullptr : connection.core_->regions().Use(id);
@@ -75,7 +75,7 @@ struct Connection::State::Build {
 
   State& connection;
   endpoint::TransferRef transfer;
-  std::array<const endpoint::Registration*, kRemembered> locals{};
+  std::array<const endpoint::RegisteredMemory*, kRemembered> locals{};
   std::array<const endpoint::RemoteImport*, kRemembered> remotes{};
 };
 

@@ -81,7 +81,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   [[nodiscard]] bool wants_pump() const { return sender_.wants_pump(); }
   /// A visit makes no step afterwards: what the transport can do of it at once has ended when this returns.
   void Start(const endpoint::TransferRef& transfer, bool visit);
-  void EndUsing(const endpoint::Registration& registration) { sender_.EndUsing(registration); }
+  void EndUsing(const endpoint::RegisteredMemory& registration) { sender_.EndUsing(registration); }
   void EndTransfer(Transfer::State& transfer, Status outcome) { sender_.End(transfer, std::move(outcome)); }
 
   void On(const transport::Completion& event) { sender_.OnCompletion(event); }

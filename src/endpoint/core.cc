@@ -46,7 +46,7 @@ Core::Core(EndpointOptions options)
                                                    progress_->Submit(MakeTask(std::move(task)), /*now=*/true);
                                                },
                                            .cancel =
-                                               [this](const Registration& registration) {
+                                               [this](const RegisteredMemory& registration) {
                                                  for (const auto& [id, link] : links_)
                                                    link.connection->EndUsing(registration);
                                                }}) {}

@@ -37,7 +37,7 @@ class Region::State {
     }
   }
 
-  [[nodiscard]] const endpoint::Registration& registration() const { return *registration_; }
+  [[nodiscard]] const endpoint::RegisteredMemory& registration() const { return *registration_; }
   [[nodiscard]] uint64_t offset() const { return offset_; }
   [[nodiscard]] uint64_t length() const { return length_; }
 
@@ -60,7 +60,7 @@ class Region::State {
 
  private:
   const std::shared_ptr<Core> core_;
-  const std::shared_ptr<endpoint::Registration> registration_;
+  const std::shared_ptr<endpoint::RegisteredMemory> registration_;
   const uint64_t offset_;
   const uint64_t length_;
   std::mutex mutex_;  ///< Guards handle_.
@@ -69,14 +69,14 @@ class Region::State {
 
 uint64_t Region::length() const { return state_->length(); }
 LocalSlice Region::Whole() const {
-  const endpoint::Registration& registration = state_->registration();
+  const endpoint::RegisteredMemory& registration = state_->registration();
   return SliceAccess::Make<SliceSide::kLocal>(registration.serial, registration.name.id, state_->offset(),
                                               state_->length());
 }
 Status Region::Close(TimePoint deadline) { return state_->Close(deadline); }
 
 std::string Region::Descriptor() const {
-  const endpoint::Registration& registration = state_->registration();
+  const endpoint::RegisteredMemory& registration = state_->registration();
   return endpoint::EncodeDescriptor({.name = registration.name,
                                      .access = registration.access,
                                      .registered = registration.memory.length,

@@ -40,17 +40,17 @@ Result<Regions::Handle> Regions::Acquire(std::span<std::byte> bytes, Access acce
   if (!bytes.empty()) {
     // The transports would do it too, but under the cache's lock: who closes a region meanwhile would wait.
     const auto shared = FindShared(bytes);
-    const Memory memory = DescribeHostMemory(bytes, shared);
+    const DescribedMemory memory = DescribeHostMemory(bytes, shared);
     if (Status status = Populate({memory.address, memory.length}, access); !status.ok()) {
       return Status(status.code(),
                     StrCat("cannot register ", HumanBytes(double(memory.length)), ": ", status.message()));
     }
   }
   return cache_.Acquire(bytes, access,
-                        [this](const Memory& memory, Access how) { return Make(memory, how); });
+                        [this](const DescribedMemory& memory, Access how) { return Make(memory, how); });
 }
 
-std::shared_ptr<Registration> Regions::NewName() {
+std::shared_ptr<RegisteredMemory> Regions::NewName() {
   const std::lock_guard lock(mutex_);
   if (transports_.empty()) return nullptr;
   uint32_t id = 0;
@@ -62,14 +62,14 @@ std::shared_ptr<Registration> Regions::NewName() {
     free_ids_.pop_back();
   }
   if (++last_generation_ == 0) ++last_generation_;
-  auto registration = std::make_shared<Registration>();
+  auto registration = std::make_shared<RegisteredMemory>();
   registration->name = {self_, id, last_generation_};
   registration->serial = SliceAccess::NewSerial();
   by_id_[id] = registration;
   return registration;
 }
 
-Result<std::shared_ptr<Registration>> Regions::Make(const Memory& memory, Access access) {
+Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& memory, Access access) {
   auto registration = NewName();
   if (registration == nullptr) return Status(Code::kCancelled, "the endpoint is closed");
   registration->memory = memory;
@@ -93,13 +93,13 @@ Result<std::shared_ptr<Registration>> Regions::Make(const Memory& memory, Access
   return registration;
 }
 
-void Regions::Publish(Registration& registration) {
+void Regions::Publish(RegisteredMemory& registration) {
   const std::lock_guard lock(mutex_);
   table_.Set(registration.name.id, &registration);
   registration.published.store(true);
 }
 
-Registration* Regions::Use(uint32_t id) {
+RegisteredMemory* Regions::Use(uint32_t id) {
   const auto found = table_.Use(id);
   if (found.became_unused) OnUnused(id);
   if (found.thing == nullptr || !found.thing->closing.load()) return found.thing;
@@ -107,7 +107,7 @@ Registration* Regions::Use(uint32_t id) {
   return nullptr;
 }
 
-void Regions::Done(Registration& registration) {
+void Regions::Done(RegisteredMemory& registration) {
   const uint32_t id = registration.name.id;  // Gone as soon as it is unused.
   if (table_.Drop(id)) OnUnused(id);
 }
@@ -115,7 +115,7 @@ void Regions::Done(Registration& registration) {
 /// Nothing of ours touches a registration that is closing any more: the transports' turn.
 void Regions::OnUnused(uint32_t id) {
   hooks_.submit([this, id] {
-    std::shared_ptr<Registration> registration;
+    std::shared_ptr<RegisteredMemory> registration;
     {
       const std::lock_guard lock(mutex_);
       if (id < by_id_.size()) registration = by_id_[id];
@@ -124,13 +124,13 @@ void Regions::OnUnused(uint32_t id) {
   });
 }
 
-void Regions::FreeBuffer(Registration& registration) {
+void Regions::FreeBuffer(RegisteredMemory& registration) {
   std::shared_ptr<SharedBuffer> buffer;  // Outlives the lock.
   const std::lock_guard lock(mutex_);
   buffer = std::move(registration.buffer);
 }
 
-void Regions::Retire(std::shared_ptr<Registration> registration) {
+void Regions::Retire(std::shared_ptr<RegisteredMemory> registration) {
   {
     const std::lock_guard lock(mutex_);
     registration->closing.store(true);
@@ -139,7 +139,7 @@ void Regions::Retire(std::shared_ptr<Registration> registration) {
   hooks_.submit([this, registration = std::move(registration)] { AskClose(*registration); });
 }
 
-void Regions::AskClose(Registration& registration) {
+void Regions::AskClose(RegisteredMemory& registration) {
   if (std::exchange(registration.close_asked, true)) return;
   hooks_.cancel(registration);
   bool unused = false;
@@ -151,7 +151,7 @@ void Regions::AskClose(Registration& registration) {
 }
 
 void Regions::CloseAll() {
-  std::vector<std::shared_ptr<Registration>> all;
+  std::vector<std::shared_ptr<RegisteredMemory>> all;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& registration : by_id_) {
@@ -165,7 +165,7 @@ void Regions::CloseAll() {
   }
 }
 
-void Regions::Deregister(Registration& registration) {
+void Regions::Deregister(RegisteredMemory& registration) {
   if (registration.deregistrations == 0) return Finish(registration);
   Transports transports;
   {
@@ -178,7 +178,7 @@ void Regions::Deregister(Registration& registration) {
 }
 
 void Regions::OnDeregistered(uint32_t id) {
-  std::shared_ptr<Registration> registration;
+  std::shared_ptr<RegisteredMemory> registration;
   {
     const std::lock_guard lock(mutex_);
     if (id < by_id_.size()) registration = by_id_[id];
@@ -189,8 +189,8 @@ void Regions::OnDeregistered(uint32_t id) {
 
 /// Its buffer goes with who waits for this, or with its last handle: giving gigabytes back takes longer than
 /// progress may be held.
-void Regions::Finish(Registration& registration) {
-  std::shared_ptr<Registration> finished;  // Outlives the lock.
+void Regions::Finish(RegisteredMemory& registration) {
+  std::shared_ptr<RegisteredMemory> finished;  // Outlives the lock.
   const std::lock_guard lock(mutex_);
   const uint32_t id = registration.name.id;
   if (id < by_id_.size() && by_id_[id].get() == &registration) {

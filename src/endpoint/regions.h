@@ -21,10 +21,10 @@ namespace weightcast::endpoint {
 class Core;
 
 /// Memory registered with all transports, under one name.
-struct Registration {
+struct RegisteredMemory {
   RegionName name;
   uint64_t serial = 0;  ///< As slices of it bear.
-  Memory memory;
+  DescribedMemory memory;
   Access access = Access::kLocal;
   std::vector<RegionKey> keys;
   std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it. Guarded by Regions.
@@ -43,7 +43,7 @@ class Regions {
   /// `submit` runs a function under progress; `cancel` ends all transfers that use a registration.
   struct Hooks {
     std::function<void(std::function<void()>)> submit;
-    std::function<void(const Registration&)> cancel;
+    std::function<void(const RegisteredMemory&)> cancel;
   };
   Regions(Incarnation self, Hooks hooks);
 
@@ -51,14 +51,14 @@ class Regions {
   void SetTransports(Transports transports);
 
   // Any thread.
-  using Handle = RegistrationCache<std::shared_ptr<Registration>>::Handle;
+  using Handle = RegistrationCache<std::shared_ptr<RegisteredMemory>>::Handle;
   Result<Handle> Acquire(std::span<std::byte> bytes, Access access);
   /// The live registration of this id, which stays until Done; null if there is none. No lock.
-  Registration* Use(uint32_t id);
+  RegisteredMemory* Use(uint32_t id);
   /// Ends one Use.
-  void Done(Registration& registration);
+  void Done(RegisteredMemory& registration);
   /// Lets go of a closed registration's buffer, which may take long when it is the last to hold it.
-  void FreeBuffer(Registration& registration);
+  void FreeBuffer(RegisteredMemory& registration);
 
   // Holder of progress.
   /// One transport has let go.
@@ -69,25 +69,25 @@ class Regions {
   [[nodiscard]] size_t open() const;
 
  private:
-  Result<std::shared_ptr<Registration>> Make(const Memory& memory, Access access);
-  std::shared_ptr<Registration> NewName();
-  void Publish(Registration& registration);
-  void Retire(std::shared_ptr<Registration> registration);
-  void AskClose(Registration& registration);
+  Result<std::shared_ptr<RegisteredMemory>> Make(const DescribedMemory& memory, Access access);
+  std::shared_ptr<RegisteredMemory> NewName();
+  void Publish(RegisteredMemory& registration);
+  void Retire(std::shared_ptr<RegisteredMemory> registration);
+  void AskClose(RegisteredMemory& registration);
   void OnUnused(uint32_t id);
-  void Deregister(Registration& registration);
-  void Finish(Registration& registration);
+  void Deregister(RegisteredMemory& registration);
+  void Finish(RegisteredMemory& registration);
 
   const Incarnation self_;
   const Hooks hooks_;
-  UseTable<Registration> table_;  ///< By id; the transfers that are not fenced are the uses.
-  mutable std::mutex mutex_;      ///< Guards the five below, table_'s changes and the registrations' buffers.
+  UseTable<RegisteredMemory> table_;  ///< By id; the transfers that are not fenced are the uses.
+  mutable std::mutex mutex_;  ///< Guards the five below, table_'s changes and the registrations' buffers.
   Transports transports_;
-  std::vector<std::shared_ptr<Registration>> by_id_;  ///< Null: free. [0] is never used.
+  std::vector<std::shared_ptr<RegisteredMemory>> by_id_;  ///< Null: free. [0] is never used.
   std::vector<uint32_t> free_ids_;
   uint32_t last_generation_ = 0;
-  std::vector<std::shared_ptr<Registration>> orphans_;  ///< Not closed when the transports went.
-  RegistrationCache<std::shared_ptr<Registration>> cache_;
+  std::vector<std::shared_ptr<RegisteredMemory>> orphans_;  ///< Not closed when the transports went.
+  RegistrationCache<std::shared_ptr<RegisteredMemory>> cache_;
 };
 
 }  // namespace weightcast::endpoint

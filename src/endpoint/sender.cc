@@ -122,7 +122,7 @@ void Sender::EndAll(const Status& outcome) {
   }
 }
 
-void Sender::EndUsing(const Registration& registration) {
+void Sender::EndUsing(const RegisteredMemory& registration) {
   for (State* next = oldest_; next != nullptr;) {
     State& transfer = *std::exchange(next, next->after);
     const bool uses =

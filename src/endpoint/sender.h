@@ -63,7 +63,7 @@ class Sender {
   /// Ends it, if it has not ended; it is fenced when the transport has given back all of it.
   void End(State& transfer, Status outcome);
   void EndAll(const Status& outcome);
-  void EndUsing(const Registration& registration);
+  void EndUsing(const RegisteredMemory& registration);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;

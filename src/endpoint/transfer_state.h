@@ -46,8 +46,8 @@ class Transfer::State final : public endpoint::Task {
   transport::OpKind kind = transport::OpKind::kWrite;
   TransferOptions options;
   std::vector<PlacedPiece> pieces;
-  std::vector<endpoint::Registration*> locals;  ///< Each used once or more; counted until fenced.
-  std::vector<uint32_t> remotes;                ///< Indices of imports; the same.
+  std::vector<endpoint::RegisteredMemory*> locals;  ///< Each used once or more; counted until fenced.
+  std::vector<uint32_t> remotes;                    ///< Indices of imports; the same.
   uint64_t bytes = 0;
   uint32_t chunks = 1;
 

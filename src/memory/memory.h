@@ -24,7 +24,7 @@ struct Allocation {
 };
 
 /// Memory that a transport is asked to register. Not owned.
-struct Memory {
+struct DescribedMemory {
   MemoryKind kind = MemoryKind::kHost;
   DeviceUuid device{};
   std::byte* address = nullptr;

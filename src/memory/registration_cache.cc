@@ -2,8 +2,8 @@
 
 namespace weightcast {
 
-Memory DescribeHostMemory(std::span<std::byte> bytes, const std::optional<SharedRange>& shared) {
-  Memory memory;
+DescribedMemory DescribeHostMemory(std::span<std::byte> bytes, const std::optional<SharedRange>& shared) {
+  DescribedMemory memory;
   if (shared) {
     memory.allocation = shared->allocation;
     memory.fd = shared->fd;

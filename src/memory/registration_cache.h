@@ -17,7 +17,7 @@ namespace weightcast {
 
 /// Describes host memory to a transport: bytes of an Allocate'd buffer become the whole buffer with its
 /// descriptor; other memory is exactly what was given, with an identity of its own.
-Memory DescribeHostMemory(std::span<std::byte> bytes, const std::optional<SharedRange>& shared);
+DescribedMemory DescribeHostMemory(std::span<std::byte> bytes, const std::optional<SharedRange>& shared);
 
 /// Registrations of one owner, each made once and shared by all who ask for bytes inside it with the same
 /// access. An entry lives only as long as someone holds it: memory that was freed and allocated again at
@@ -29,7 +29,7 @@ template <typename Data>
 class RegistrationCache {
  public:
   struct Entry {
-    Memory memory;
+    DescribedMemory memory;
     Access access = Access::kLocal;
     Data data;
     std::shared_ptr<SharedBuffer> buffer;  ///< Set for memory from Allocate.
@@ -41,7 +41,7 @@ class RegistrationCache {
   using Handle = std::shared_ptr<const Entry>;
   /// Registers; called under the cache's lock, so that one allocation is registered once however many
   /// threads ask. Must not touch the cache or drop its handles.
-  using Make = std::function<Result<Data>(const Memory&, Access)>;
+  using Make = std::function<Result<Data>(const DescribedMemory&, Access)>;
   /// Ends a registration: called once, when its last handle goes, by that handle's thread, without the lock.
   using Drop = std::function<void(Entry&&)>;
 

@@ -19,7 +19,7 @@ namespace weightcast::transport {
 class RegionNames {
  public:
   /// kInvalidArgument: no region can have this name, or be of this memory.
-  static Status Check(const RegionName& name, const Memory& memory) {
+  static Status Check(const RegionName& name, const DescribedMemory& memory) {
     if (memory.address == nullptr || memory.length == 0) {
       return {Code::kInvalidArgument, "a region needs at least one byte of memory"};
     }

@@ -29,7 +29,7 @@ struct OwnRegion {
   bool live = false;  ///< Registered and not deregistered.
   uint32_t uses = 0;  ///< Own operations with it, and fences of peers that may still write to it.
 
-  static OwnRegion Registered(const RegionName& name, const Memory& memory, Access access) {
+  static OwnRegion Registered(const RegionName& name, const DescribedMemory& memory, Access access) {
     return {.base = memory.address,
             .length = memory.length,
             .id = name.id,

@@ -51,7 +51,8 @@ class Transport {
   // --- Memory ------------------------------------------------------------------------------
   /// Makes `memory` usable under `name` (an id of this process, not in use). Populates its pages. The
   /// memory must stay valid until Deregistered. Returns the key that a peer's Import needs.
-  virtual Result<std::string> Register(const RegionName& name, const Memory& memory, Access access) = 0;
+  virtual Result<std::string> Register(const RegionName& name, const DescribedMemory& memory,
+                                       Access access) = 0;
   /// Refuses the region from now on; Deregistered follows once no peer can touch it.
   virtual void Deregister(uint32_t region) = 0;
   /// Makes a peer's region usable in operations on this link. May finish in the background: until then

@@ -35,7 +35,7 @@ class Repeated {
   ~Repeated() { munmap(base_, size_); }
 
   [[nodiscard]] std::span<std::byte> bytes() const { return {base_, size_}; }
-  [[nodiscard]] Memory memory() const { return DescribeHostMemory(bytes(), FindShared(bytes())); }
+  [[nodiscard]] DescribedMemory memory() const { return DescribeHostMemory(bytes(), FindShared(bytes())); }
   void Fill(uint64_t seed) const {
     ForEachWord(bytes().first(kPeriod), seed);
     ForEachWord(bytes().last(kTail), seed + 1);
@@ -76,7 +76,7 @@ uint64_t AvailableMemory() {
 class BigTest : public PairTest {
  protected:
   /// Writes all but 13 bytes at each end into `target` and reads it back.
-  void ThereAndBack(size_t size, std::span<std::byte> target, const Memory& memory) {
+  void ThereAndBack(size_t size, std::span<std::byte> target, const DescribedMemory& memory) {
     const Repeated source(size);
     source.Fill(size);
     ASSERT_TRUE(a.transport().Register({a.self(), 1, 1}, source.memory(), Access::kLocal).ok());

@@ -80,7 +80,7 @@ TEST_P(RegionTest, OutOfBoundsIsRefused) {
 TEST_P(RegionTest, AnImportThatClaimsMoreThanThereIsReachesNothingBeyond) {
   const TestMemory whole = NewMemory(4 * kSize);
   whole.Wipe();
-  Memory front = whole.memory();
+  DescribedMemory front = whole.memory();
   front.length = kSize;
   const RegionName name{.owner = b.self(), .id = 77, .generation = 78};
   auto key = b.transport().Register(name, front, Access::kReadWrite);

@@ -27,7 +27,7 @@ class TestMemory {
  public:
   TestMemory(size_t size, bool shared);
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
-  [[nodiscard]] Memory memory() const { return memory_; }
+  [[nodiscard]] DescribedMemory memory() const { return memory_; }
   /// Position-dependent bytes that differ for each seed.
   void Fill(uint64_t seed) const;
   /// Every byte the same; and whether it still is so. Fast also where nothing is optimised.
@@ -38,7 +38,7 @@ class TestMemory {
   std::shared_ptr<SharedBuffer> buffer_;
   std::unique_ptr<std::byte[]> owned_;
   std::span<std::byte> bytes_;
-  Memory memory_;
+  DescribedMemory memory_;
 };
 
 bool SameBytes(std::span<const std::byte> x, std::span<const std::byte> y);

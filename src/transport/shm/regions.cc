@@ -16,7 +16,7 @@ namespace {
 constexpr uint8_t kKeyVersion = 1;
 
 /// A descriptor of our own for peers that map the region; the caller's may be closed or reused.
-UniqueFd ForPeers(const Memory& memory, Access access) {
+UniqueFd ForPeers(const DescribedMemory& memory, Access access) {
   if (access == Access::kLocal || memory.fd < 0) return {};
   if (memory.fd_offset > UINT64_MAX - memory.length) return {};
   if (!CannotShrink(memory.fd, memory.fd_offset + memory.length)) return {};
@@ -55,7 +55,7 @@ Result<RegionKey> DecodeKey(std::string_view bytes) {
 bool PeersWrite(Access access) { return access == Access::kGranted || access == Access::kReadWrite; }
 bool PeersRead(Access access) { return access == Access::kReadWrite || access == Access::kRead; }
 
-Status Regions::Check(const RegionName& name, const Memory& memory) const {
+Status Regions::Check(const RegionName& name, const DescribedMemory& memory) const {
   if (memory.kind != MemoryKind::kHost) {
     return {Code::kInvalidArgument, "shm registers host memory only; use a transport for devices"};
   }
@@ -69,7 +69,7 @@ Status Regions::Check(const RegionName& name, const Memory& memory) const {
   return Status::Ok();
 }
 
-Result<std::string> Regions::Add(const RegionName& name, const Memory& memory, Access access) {
+Result<std::string> Regions::Add(const RegionName& name, const DescribedMemory& memory, Access access) {
   WC_RETURN_IF_ERROR(Check(name, memory));
   WC_RETURN_IF_ERROR(Populate(std::span(memory.address, memory.length), access));
   LocalRegion region{.name = name,

@@ -48,7 +48,7 @@ class Regions {
   Regions(Incarnation self, FencePage& fence) : self_(self), fence_(&fence) {}
 
   /// Populates the pages; returns the key. Errors name what is wrong with the name or the memory.
-  Result<std::string> Add(const RegionName& name, const Memory& memory, Access access);
+  Result<std::string> Add(const RegionName& name, const DescribedMemory& memory, Access access);
   /// Forbids peers to touch it, at once. False: there is none.
   bool Remove(uint32_t id);
 
@@ -68,7 +68,7 @@ class Regions {
     uint32_t id = 0;
     LocalRegion region;
   };
-  Status Check(const RegionName& name, const Memory& memory) const;
+  Status Check(const RegionName& name, const DescribedMemory& memory) const;
   void Refresh();
 
   Incarnation self_;

@@ -71,7 +71,8 @@ Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const 
           .revoke = RevokeKind::kWriterMarks};
 }
 
-Result<std::string> ShmTransport::Register(const RegionName& name, const Memory& memory, Access access) {
+Result<std::string> ShmTransport::Register(const RegionName& name, const DescribedMemory& memory,
+                                           Access access) {
   return context_.regions.Add(name, memory, access);
 }
 

@@ -30,7 +30,7 @@ class ShmTransport final : public Transport {
   [[nodiscard]] std::string_view name() const override { return "shm"; }
   [[nodiscard]] Capability Can(OpKind op, MemoryKind local, MemoryKind remote) const override;
 
-  Result<std::string> Register(const RegionName& name, const Memory& memory, Access access) override;
+  Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access) override;
   void Deregister(uint32_t region) override;
   Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length,
                               std::string_view key) override;

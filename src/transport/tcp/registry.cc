@@ -8,7 +8,7 @@ namespace weightcast::transport::tcp {
 
 Status Registry::Create() { return commands_.Create(); }
 
-Status Registry::Register(const RegionName& name, const Memory& memory, Access access) {
+Status Registry::Register(const RegionName& name, const DescribedMemory& memory, Access access) {
   if (memory.kind != MemoryKind::kHost) {
     return {Code::kInvalidArgument, "tcp moves host memory only; stage device memory through host memory"};
   }

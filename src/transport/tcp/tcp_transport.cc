@@ -61,7 +61,8 @@ Capability TcpTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const 
 
 // --- Memory
 
-Result<std::string> TcpTransport::Register(const RegionName& name, const Memory& memory, Access access) {
+Result<std::string> TcpTransport::Register(const RegionName& name, const DescribedMemory& memory,
+                                           Access access) {
   WC_RETURN_IF_ERROR(registry_.Register(name, memory, access));
   return std::string();  // The name is all that a peer needs.
 }

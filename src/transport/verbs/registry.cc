@@ -32,7 +32,7 @@ Status Registry::Create(Nics nics) {
   return commands_.Create();
 }
 
-Status Registry::Check(const RegionName& name, const Memory& memory) {
+Status Registry::Check(const RegionName& name, const DescribedMemory& memory) {
   if (memory.kind != MemoryKind::kHost) {
     return {Code::kInvalidArgument,
             "verbs moves host memory only so far; stage device memory through host memory"};
@@ -59,7 +59,7 @@ Result<Parts> Registry::Cut(uint64_t length) const {
                        Parts::kMost, " such parts; register the ", length, " bytes as several regions"));
 }
 
-Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const Memory& memory, const Parts& parts,
+Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const DescribedMemory& memory, const Parts& parts,
                                                           Access access) const {
   std::vector<ibv_mr*> made;
   for (const auto& nic : nics_) {
@@ -80,7 +80,7 @@ Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const Memory& memory, 
   return made;
 }
 
-Result<std::string> Registry::Register(const RegionName& name, const Memory& memory, Access access) {
+Result<std::string> Registry::Register(const RegionName& name, const DescribedMemory& memory, Access access) {
   WC_RETURN_IF_ERROR(Check(name, memory));
   WC_ASSIGN_OR_RETURN(const Parts parts, Cut(memory.length));
   WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));

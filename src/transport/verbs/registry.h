@@ -47,7 +47,7 @@ class Registry {
 
   // --- Any thread
   /// The key for peers.
-  Result<std::string> Register(const RegionName& name, const Memory& memory, Access access);
+  Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access);
   void Deregister(uint32_t id);
   Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length, std::string_view key);
 
@@ -62,10 +62,10 @@ class Registry {
   void FreeImport(LinkId link, RemoteRegion region);
 
  private:
-  static Status Check(const RegionName& name, const Memory& memory);
+  static Status Check(const RegionName& name, const DescribedMemory& memory);
   /// As few parts as all NICs take.
   [[nodiscard]] Result<Parts> Cut(uint64_t length) const;
-  Result<std::vector<ibv_mr*>> RegisterEverywhere(const Memory& memory, const Parts& parts,
+  Result<std::vector<ibv_mr*>> RegisterEverywhere(const DescribedMemory& memory, const Parts& parts,
                                                   Access access) const;
   Status Claim(uint32_t id);
 

@@ -87,7 +87,8 @@ Capability VerbsTransport::Can(OpKind, MemoryKind local, MemoryKind remote) cons
 
 // --- Memory
 
-Result<std::string> VerbsTransport::Register(const RegionName& name, const Memory& memory, Access access) {
+Result<std::string> VerbsTransport::Register(const RegionName& name, const DescribedMemory& memory,
+                                             Access access) {
   return registry_.Register(name, memory, access);
 }
 

@@ -173,7 +173,8 @@ class FakeTransport final : public transport::Transport {
   [[nodiscard]] Capability Can(OpKind, MemoryKind, MemoryKind) const override {
     return {.supported = true, .max_length = Locked([&] { return faults_.max_length; })};
   }
-  Result<std::string> Register(const RegionName& name, const Memory& memory, Access access) override {
+  Result<std::string> Register(const RegionName& name, const DescribedMemory& memory,
+                               Access access) override {
     const std::lock_guard lock(net_.mutex);
     if (!regions_.emplace(name.id, Registered{name, memory, access}).second) std::abort();
     return std::string("key");
@@ -288,7 +289,7 @@ class FakeTransport final : public transport::Transport {
  private:
   struct Registered {
     RegionName name;
-    Memory memory;
+    DescribedMemory memory;
     Access access{};
   };
   struct Imported {

@@ -14,12 +14,12 @@ using Cache = RegistrationCache<int>;
 class RegistrationCacheTest : public testing::Test {
  protected:
   Result<Cache::Handle> Acquire(std::span<std::byte> bytes, Access access = Access::kReadWrite) {
-    return cache.Acquire(bytes, access, [&](const Memory& memory, Access) -> Result<int> {
+    return cache.Acquire(bytes, access, [&](const DescribedMemory& memory, Access) -> Result<int> {
       registered.push_back(memory);
       return static_cast<int>(registered.size());
     });
   }
-  std::vector<Memory> registered;
+  std::vector<DescribedMemory> registered;
   std::vector<int> dropped;
   Cache cache{[this](Cache::Entry&& entry) { dropped.push_back(entry.data); }};
   std::vector<std::byte> ordinary = std::vector<std::byte>(1000);
@@ -110,9 +110,9 @@ TEST_F(RegistrationCacheTest, MemoryFromAllocateIsRegisteredWholeAndKeptAlive) {
 }
 
 TEST_F(RegistrationCacheTest, ErrorsOfMakeAreReturnedAndNothingIsKept) {
-  const auto failed = cache.Acquire(ordinary, Access::kRead, [](const Memory&, Access) -> Result<int> {
-    return Status(Code::kExhausted, "no room");
-  });
+  const auto failed = cache.Acquire(
+      ordinary, Access::kRead,
+      [](const DescribedMemory&, Access) -> Result<int> { return Status(Code::kExhausted, "no room"); });
   EXPECT_EQ(failed.status().code(), Code::kExhausted);
   EXPECT_EQ(cache.size(), 0U);
   EXPECT_TRUE(dropped.empty());
@@ -123,7 +123,8 @@ TEST(RegistrationCacheLifetimeTest, HandlesMayOutliveTheCache) {
   int drops = 0;
   std::vector<std::byte> memory(10);
   auto cache = std::make_unique<Cache>([&](Cache::Entry&&) { ++drops; });
-  auto handle = cache->Acquire(memory, Access::kRead, [](const Memory&, Access) -> Result<int> { return 1; });
+  auto handle =
+      cache->Acquire(memory, Access::kRead, [](const DescribedMemory&, Access) -> Result<int> { return 1; });
   ASSERT_TRUE(handle.ok());
   cache.reset();
   EXPECT_EQ(drops, 0);
@@ -139,9 +140,9 @@ TEST(RegistrationCacheThreadTest, EveryRegistrationMadeIsDroppedOnce) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 2000; ++i) {
-        const auto handle =
-            cache.Acquire(std::span(memory).subspan(i % 10, 100), Access::kRead,
-                          [&](const Memory&, Access) -> Result<int> { return live.fetch_add(1) + 1; });
+        const auto handle = cache.Acquire(
+            std::span(memory).subspan(i % 10, 100), Access::kRead,
+            [&](const DescribedMemory&, Access) -> Result<int> { return live.fetch_add(1) + 1; });
         ASSERT_TRUE(handle.ok());
       }
     });

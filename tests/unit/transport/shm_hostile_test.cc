@@ -28,7 +28,7 @@ class ShmHostileTest : public ::testing::Test {
   /// Memory of the victim that nobody may write to without a grant.
   RegionName RegisterVictims(Access access) {
     const RegionName name{.owner = peer.victim_self, .id = 3, .generation = 9};
-    const Memory region{.address = memory.data(), .length = memory.size(), .allocation{}};
+    const DescribedMemory region{.address = memory.data(), .length = memory.size(), .allocation{}};
     EXPECT_TRUE(peer.victim->Register(name, region, access).ok());
     return name;
   }
@@ -249,7 +249,7 @@ TEST_F(ShmHostileTest, NoiseInTheRingIsHarmless) {
   for (int round = 0; round < 60; ++round) {
     HostilePeer each;
     const RegionName name{.owner = each.victim_self, .id = 3, .generation = 9};
-    const Memory region{.address = memory.data(), .length = memory.size(), .allocation{}};
+    const DescribedMemory region{.address = memory.data(), .length = memory.size(), .allocation{}};
     ASSERT_TRUE(each.victim->Register(name, region, Access::kGranted).ok());
     ASSERT_TRUE(each.BecomeReady());
     ASSERT_TRUE(each.ExchangeRings());
