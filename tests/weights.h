@@ -6,8 +6,10 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "weightcast/memory.h"
@@ -67,18 +69,20 @@ inline Box BoxOf(const TensorInfo& tensor, Cut cut, uint32_t rank, uint32_t rank
   return box;
 }
 
+inline const Box& PartOf(const Shard& shard) { return std::get<Box>(shard.part); }
+
 /// Calls fn(position in the shard, element number in the whole tensor).
 template <typename Fn>
 void ForEachElement(const Shard& shard, Fn&& fn) {
-  const int64_t count = ElementsOf(shard.box.size);
-  std::vector<int64_t> index(shard.box.size.size(), 0);
+  const int64_t count = ElementsOf(PartOf(shard).size);
+  std::vector<int64_t> index(PartOf(shard).size.size(), 0);
   for (int64_t i = 0; i < count; ++i) {
     int64_t element = 0;
     for (size_t d = 0; d < index.size(); ++d)
-      element = element * shard.tensor.shape[d] + shard.box.offset[d] + index[d];
+      element = element * shard.tensor.shape[d] + PartOf(shard).offset[d] + index[d];
     fn(i, element);
     for (size_t d = index.size(); d-- > 0;) {
-      if (++index[d] < shard.box.size[d]) break;
+      if (++index[d] < PartOf(shard).size[d]) break;
       index[d] = 0;
     }
   }
@@ -97,10 +101,10 @@ inline Weights::Weights(const std::vector<TensorInfo>& model, Cut cut, uint32_t 
   for (const TensorInfo& tensor : model) {
     Shard shard;
     shard.tensor = tensor;
-    shard.box = BoxOf(tensor, cut, rank, ranks);
+    shard.part = BoxOf(tensor, cut, rank, ranks);
     // A scalar cannot be cut: rank 0 has it, or everybody has.
     if (cut != Cut::kWhole && tensor.shape.empty() && cut == Cut::kRows && rank > 0) continue;
-    total += (static_cast<size_t>(BytesOf(tensor.dtype, ElementsOf(shard.box.size))) + 63) / 64 * 64;
+    total += (static_cast<size_t>(BytesOf(tensor.dtype, ElementsOf(PartOf(shard).size))) + 63) / 64 * 64;
     shards_.push_back(shard);
   }
   if (shared) {
@@ -110,13 +114,13 @@ inline Weights::Weights(const std::vector<TensorInfo>& model, Cut cut, uint32_t 
   }
   size_t offset = 0;
   for (Shard& shard : shards_) {
-    const auto bytes = static_cast<size_t>(BytesOf(shard.tensor.dtype, ElementsOf(shard.box.size)));
+    const auto bytes = static_cast<size_t>(BytesOf(shard.tensor.dtype, ElementsOf(PartOf(shard).size)));
     if (shared) {
-      shard.data = buffer_->bytes().data() + offset;
+      shard.memory = HostMemory(buffer_->bytes().subspan(offset, bytes));
       offset += (bytes + 63) / 64 * 64;
     } else {
       plain_.emplace_back(std::max<size_t>(bytes, 1));
-      shard.data = plain_.back().data();
+      shard.memory = HostMemory(std::span(plain_.back()).first(bytes));
     }
   }
 }
@@ -124,7 +128,7 @@ inline Weights::Weights(const std::vector<TensorInfo>& model, Cut cut, uint32_t 
 inline size_t Weights::bytes() const {
   size_t total = 0;
   for (const Shard& shard : shards_)
-    total += static_cast<size_t>(BytesOf(shard.tensor.dtype, ElementsOf(shard.box.size)));
+    total += static_cast<size_t>(BytesOf(shard.tensor.dtype, ElementsOf(PartOf(shard).size)));
   return total;
 }
 
@@ -133,7 +137,7 @@ inline void Weights::Fill(int64_t version) {
     const auto size = static_cast<size_t>(BitsOf(shard.tensor.dtype)) / 8;
     const size_t seed = std::hash<std::string>()(shard.tensor.name);
     ForEachElement(shard, [&](int64_t i, int64_t element) {
-      std::byte* at = shard.data + static_cast<size_t>(i) * size;
+      std::byte* at = shard.memory.address + static_cast<size_t>(i) * size;
       if (shard.tensor.dtype == DType::kU64) {
         const uint64_t bits = BitsFor(version, seed, element);
         std::memcpy(at, &bits, sizeof bits);
@@ -151,7 +155,7 @@ inline int64_t Weights::Wrong(int64_t version) const {
     const auto size = static_cast<size_t>(BitsOf(shard.tensor.dtype)) / 8;
     const size_t seed = std::hash<std::string>()(shard.tensor.name);
     ForEachElement(shard, [&](int64_t i, int64_t element) {
-      const std::byte* at = shard.data + static_cast<size_t>(i) * size;
+      const std::byte* at = shard.memory.address + static_cast<size_t>(i) * size;
       if (shard.tensor.dtype == DType::kU64) {
         uint64_t bits = 0;
         std::memcpy(&bits, at, sizeof bits);

@@ -84,7 +84,7 @@ class DemoWorkerCommand : public Command {
     WC_ASSIGN_OR_RETURN(const ShardMemory memory, ShardMemory::Make(layout, static_cast<int>(rank_)));
     WC_RETURN_IF_ERROR(Fill(memory, versions, 1));
     WC_ASSIGN_OR_RETURN(const auto trainer, Trainer::Connect(OptionsOf(context)));
-    WC_RETURN_IF_ERROR(trainer->Register(memory.shards()));
+    WC_RETURN_IF_ERROR(trainer->Register({.shards = memory.shards()}));
     WC_RETURN_IF_ERROR(Tell({.kind = DemoEvent::Kind::kReady}));
     for (;;) {
       WC_ASSIGN_OR_RETURN(version_, NextOrder());
@@ -131,7 +131,7 @@ class DemoWorkerCommand : public Command {
     options.rank = static_cast<uint32_t>(rank);
     options.world_size = static_cast<uint32_t>(ranks);
     WC_ASSIGN_OR_RETURN(const auto inference, Inference::Connect(std::move(options)));
-    WC_RETURN_IF_ERROR(inference->Register(memory.shards(), LandingOf(options_)));
+    WC_RETURN_IF_ERROR(inference->Register({.shards = memory.shards()}, {.landing = LandingOf(options_)}));
     WC_RETURN_IF_ERROR(inference->Begin());
     WC_RETURN_IF_ERROR(Tell({.kind = DemoEvent::Kind::kReady}));
     while (version_ < options_.versions)

@@ -23,7 +23,7 @@ Result<std::shared_ptr<FileShards>> FileShards::Open(checkpoint::Checkpoint file
     const auto index = result->file_.Find(tensor.name);
     if (!index)
       return Status(Code::kInvalidArgument, StrCat("the checkpoint has no tensor '", tensor.name, "'"));
-    result->shards_.push_back({tensor, std::move(*box), nullptr, {}, false});
+    result->shards_.push_back({.tensor = tensor, .part = std::move(*box)});
     result->places_.push_back({.tensor = *index, .offset = offset, .bytes = bytes});
   }
   return result;
@@ -41,7 +41,7 @@ Status FileShards::CopyToMemory() {
   auto rest = copy->bytes();
   for (size_t i = 0; i < places_.size(); ++i) {
     WC_RETURN_IF_ERROR(Read(i, 0, rest.first(places_[i].bytes)));
-    shards_[i].data = rest.data();
+    shards_[i].memory = HostMemory(rest.first(places_[i].bytes));
     rest = rest.subspan(padded(places_[i]));
   }
   WC_RETURN_IF_ERROR(Check());

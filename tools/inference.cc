@@ -103,8 +103,8 @@ class InferenceCommand : public Command {
 
   Status Attend(const Context& context, WorkerOptions options, const ShardMemory& memory) {
     WC_ASSIGN_OR_RETURN(const auto inference, Inference::Connect(std::move(options)));
-    WC_RETURN_IF_ERROR(inference->Register(
-        memory.shards(), landing_ == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace));
+    const auto landing = landing_ == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace;
+    WC_RETURN_IF_ERROR(inference->Register({.shards = memory.shards()}, {.landing = landing}));
     return Serve(context, *inference, memory);
   }
 

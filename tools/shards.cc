@@ -31,7 +31,8 @@ Result<ShardMemory> ShardMemory::Make(const plan::Layout& layout, int rank) {
     const int64_t bytes = BytesOf(layout.tensor(i).dtype, plan::ElementsOf(*box));
     const auto place = memory.buffer_->bytes().subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
     memory.spans_.push_back(place);
-    memory.shards_.push_back({layout.tensor(i), std::move(*box), place.data(), {}, false});
+    memory.shards_.push_back(
+        {.tensor = layout.tensor(i), .part = std::move(*box), .memory = HostMemory(place)});
     at += RoundUp(bytes);
   }
   return memory;

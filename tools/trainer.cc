@@ -166,7 +166,8 @@ class TrainerCommand : public Command {
   /// An engine that came late may still be filled from the version before.
   Status RegisterWhenFree(Trainer& trainer, const std::shared_ptr<FileShards>& shards) {
     for (;;) {
-      Status status = trainer.Register(shards->shards(), rules_, shards->in_memory() ? nullptr : shards);
+      Status status = trainer.Register({.shards = shards->shards()},
+                                       {.rules = rules_, .reader = shards->in_memory() ? nullptr : shards});
       if (status.code() != Code::kUnavailable) return status;
       pollfd stop{StopDescriptor(), POLLIN, 0};
       poll(&stop, 1, kBusyMilliseconds);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
+#include <variant>
 
 #include "base/strings.h"
 #include "checkpoint/generate.h"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr int64_t kPieceBytes = 1 << 20;
 
+const Box& BoxOf(const Shard& shard) { return std::get<Box>(shard.part); }
+
 /// Rows (of dimension 0) that make a piece of about kPieceBytes and of whole bytes.
 int64_t RowsPerPiece(const TensorInfo& tensor, const Box& box) {
   const int64_t rows = box.size[0];
@@ -23,7 +26,7 @@ int64_t RowsPerPiece(const TensorInfo& tensor, const Box& box) {
 }
 
 size_t SizeOf(const Shard& shard) {
-  return static_cast<size_t>(BytesOf(shard.tensor.dtype, plan::ElementsOf(shard.box)));
+  return static_cast<size_t>(BytesOf(shard.tensor.dtype, plan::ElementsOf(BoxOf(shard))));
 }
 
 }  // namespace
@@ -37,9 +40,9 @@ Result<Versions> Versions::Open(const std::filesystem::path& path, bool generate
 }
 
 Status Versions::Fill(const Shard& shard, int64_t version) const {
-  const std::span<std::byte> out(shard.data, SizeOf(shard));
-  if (version > 1) return Make(shard.tensor, shard.box, version, out);
-  return Read(shard.tensor, shard.box, out);
+  const std::span<std::byte> out(shard.memory.address, SizeOf(shard));
+  if (version > 1) return Make(shard.tensor, BoxOf(shard), version, out);
+  return Read(shard.tensor, BoxOf(shard), out);
 }
 
 Status Versions::Read(const TensorInfo& tensor, const Box& box, std::span<std::byte> out) const {
@@ -57,19 +60,19 @@ Status Versions::Make(const TensorInfo& tensor, const Box& box, int64_t version,
 
 Status Versions::Check(const Shard& shard, int64_t version) const {
   std::vector<std::byte> expected;
-  Box piece = shard.box;
+  Box piece = BoxOf(shard);
   const bool cut = !piece.size.empty() && piece.size[0] > 0;
-  const int64_t rows = cut ? shard.box.size[0] : 1;
-  const int64_t step = cut ? RowsPerPiece(shard.tensor, shard.box) : 1;
+  const int64_t rows = cut ? BoxOf(shard).size[0] : 1;
+  const int64_t step = cut ? RowsPerPiece(shard.tensor, BoxOf(shard)) : 1;
   size_t at = 0;
   for (int64_t row = 0; row < rows; row += step) {
     if (cut) {
-      piece.offset[0] = shard.box.offset[0] + row;
+      piece.offset[0] = BoxOf(shard).offset[0] + row;
       piece.size[0] = std::min(step, rows - row);
     }
     expected.resize(static_cast<size_t>(BytesOf(shard.tensor.dtype, plan::ElementsOf(piece))));
     WC_RETURN_IF_ERROR(Make(shard.tensor, piece, version, expected));
-    if (std::memcmp(expected.data(), shard.data + at, expected.size()) != 0) {
+    if (std::memcmp(expected.data(), shard.memory.address + at, expected.size()) != 0) {
       return {Code::kCorrupt, StrCat("version ", version, " of tensor '", shard.tensor.name, "' differs in ",
                                      ToString(piece))};
     }
@@ -85,9 +88,9 @@ Status WriteVersion(const VersionOutput& output, const Version& version, const s
   std::vector<checkpoint::StoredShard> stored;
   std::unordered_map<std::string_view, std::span<const std::byte>> data;
   for (const Shard& shard : shards) {
-    tensors.push_back({shard.tensor.name, shard.tensor.dtype, shard.box.size});
-    stored.push_back({shard.tensor, shard.box});
-    data.emplace(shard.tensor.name, std::span<const std::byte>(shard.data, SizeOf(shard)));
+    tensors.push_back({shard.tensor.name, shard.tensor.dtype, BoxOf(shard).size});
+    stored.push_back({shard.tensor, BoxOf(shard)});
+    data.emplace(shard.tensor.name, std::span<const std::byte>(shard.memory.address, SizeOf(shard)));
   }
   checkpoint::Metadata metadata{{"format", "pt"}};
   if (output.ranks > 1) {

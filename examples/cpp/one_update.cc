@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <vector>
 
 namespace wc = weightcast;
@@ -25,9 +26,8 @@ T Must(wc::Result<T> result) {
 wc::Shard WholeTensor(std::vector<float>& values) {
   const wc::Shape shape = {static_cast<int64_t>(values.size())};
   return {.tensor = {.name = "weight", .dtype = wc::DType::kF32, .shape = shape},
-          .box = wc::WholeOf(shape),
-          .data = reinterpret_cast<std::byte*>(values.data()),
-          .strides = {}};
+          .part = wc::WholeOf(shape),
+          .memory = wc::HostMemory(std::as_writable_bytes(std::span(values)))};
 }
 
 int main() {
@@ -39,10 +39,10 @@ int main() {
   wc::WorkerOptions options;
   options.controller = controller->address();
   const auto trainer = Must(wc::Trainer::Connect(options));
-  Must(trainer->Register({WholeTensor(trained)}));
+  Must(trainer->Register({.shards = {WholeTensor(trained)}}));
   options.engine = "rollout-0";
   const auto worker = Must(wc::Inference::Connect(options));
-  Must(worker->Register({WholeTensor(served)}, wc::LandingMode::kInPlace));
+  Must(worker->Register({.shards = {WholeTensor(served)}}));
 
   std::ranges::fill(trained, 0.5F);  // A training step.
   const auto update = Must(trainer->Publish(1));

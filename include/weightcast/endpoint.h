@@ -119,8 +119,10 @@ class Connection {
 /// called: one after another, in the order of their causes. They must not block, and may call all that does
 /// not wait.
 enum class Callbacks : uint8_t {
-  kOnThread,    ///< On the endpoint's progress thread.
-  kInProgress,  ///< Inside Endpoint::Progress(), on the thread that calls it: for event loops.
+  kOnThread,  ///< On the endpoint's progress thread.
+  /// Inside Endpoint::Progress(), on the thread that calls it: for event loops. The endpoint's destructor
+  /// calls those that still wait then.
+  kInProgress,
 };
 
 struct EndpointOptions {
@@ -166,9 +168,12 @@ class Endpoint {
   /// runs callbacks. Not from a callback.
   virtual size_t Progress() = 0;
 
-  /// Registers `bytes` (> 0), which the caller keeps valid until the Region is closed. Memory from Allocate
-  /// is recognised and shared by mapping. Pages are populated.
-  virtual Result<Region> Register(std::span<std::byte> bytes, Access access) = 0;
+  /// Registers memory (of more than 0 bytes), which the caller keeps valid until the Region is closed. Memory
+  /// from Allocate is recognised and shared by mapping. Pages are populated. Host memory only, so far.
+  virtual Result<Region> Register(const Memory& memory, Access access) = 0;
+  Result<Region> Register(std::span<std::byte> bytes, Access access) {
+    return Register(HostMemory(bytes), access);
+  }
 
   /// Connects to the peer that must prove to be `expected` (job, role, engine, rank and incarnation;
   /// empty role: anyone of the job; incarnation 0: any), trying its addresses ("host:port", numeric or

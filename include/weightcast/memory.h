@@ -17,6 +17,23 @@ enum class Access : uint8_t {
   kRead,       ///< Read at any time while it is registered.
 };
 
+enum class MemoryKind : uint8_t {
+  kHost,
+  kDevice,  ///< Of a GPU. Refused so far.
+};
+
+/// Memory of the caller's, which stays valid as long as it is registered.
+struct Memory {
+  MemoryKind kind = MemoryKind::kHost;
+  int device = -1;               ///< kDevice: its ordinal in this process; kHost: -1.
+  std::byte* address = nullptr;  ///< Of the first byte.
+  uint64_t length = 0;           ///< Bytes.
+  friend bool operator==(const Memory&, const Memory&) = default;
+};
+inline Memory HostMemory(std::span<std::byte> bytes) {
+  return {.address = bytes.data(), .length = bytes.size()};
+}
+
 /// Host memory that other processes on this host can map: the fastest kind to send from and
 /// to receive into. It is a memfd; its pages are reserved when it is made, so that full memory
 /// is an error here and no SIGBUS later. Freed with the last handle; a registration holds its own.

@@ -9,6 +9,7 @@
 #include "weightcast/identity.h"
 #include "weightcast/memory.h"
 #include "weightcast/region.h"
+#include "weightcast/registration.h"
 #include "weightcast/rules.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"

@@ -1,21 +1,17 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "weightcast/clock.h"
 #include "weightcast/engine_state.h"
-#include "weightcast/memory.h"
-#include "weightcast/rules.h"
+#include "weightcast/registration.h"
 #include "weightcast/status.h"
-#include "weightcast/tensor.h"
 #include "weightcast/version.h"
 
 namespace weightcast {
@@ -34,29 +30,6 @@ struct WorkerOptions {
   /// Calls wait for a controller without limit: the first one for join_timeout and all for controller_timeout
   /// otherwise. For programs that a supervisor ends.
   bool patient = false;
-};
-
-/// One shard that this process holds, in its own memory. Not owned: it must stay valid and at its address
-/// until it is registered anew or the worker is closed. Dense and row-major unless `strides` says otherwise.
-struct Shard {
-  TensorInfo tensor;  ///< Global name, dtype and shape.
-  Box box;            ///< Which part; WholeOf(shape) for all of it.
-  std::byte* data = nullptr;
-  std::vector<int64_t>
-      strides;  ///< In elements; empty: dense. Trainers stage what is not dense; inference refuses it.
-  bool declared = false;  ///< Known to the plan but not moved ("declared, not sent").
-};
-
-/// Gives the bytes of shards that are read when they are sent: those of files, which others may change.
-class ShardReader {
- public:
-  virtual ~ShardReader() = default;
-  /// Fills `out` with the dense bytes of one of the registered shards, from `offset` on. Several threads at
-  /// once.
-  virtual Status Read(size_t shard, uint64_t offset, std::span<std::byte> out) = 0;
-  /// Whether all that was read so far is of the version that was published. Called after the last Read for a
-  /// destination and before the last of these bytes is sent: no rank counts as complete without it.
-  virtual Status Check() = 0;
 };
 
 /// How one sender or receiver of an update fared.
@@ -128,11 +101,9 @@ class Trainer {
   /// Attaches to the controller; blocks until welcomed, refused or the join time-out.
   static Result<std::unique_ptr<Trainer>> Connect(WorkerOptions options);
   virtual ~Trainer() = default;
-  /// Tells the shards of this rank and `rules`, the same at every trainer. Returns when the memory is
-  /// registered; planning goes on in the background and its errors come from Publish and Wait. With a
-  /// `reader` the shards need no memory: it gives their bytes, and everything is staged.
-  virtual Status Register(std::vector<Shard> shards, const NameRules& rules = {},
-                          std::shared_ptr<ShardReader> reader = nullptr) = 0;
+  /// Tells the shards of this rank. Returns when the memory is registered; planning goes on in the background
+  /// and its errors come from Publish and Wait.
+  virtual Status Register(Registration registration, SourceOptions options = {}) = 0;
   /// Offers the present bytes of all shards as `number`; returns at once. The shards must not change
   /// until WaitSources. Numbers rise; a lower one after a restart belongs to a new run.
   /// All trainers say the same `hold`.
@@ -144,8 +115,6 @@ class Trainer {
   /// Leaves politely. Open updates end as cancelled.
   virtual void Close() = 0;
 };
-
-enum class LandingMode : uint8_t { kInPlace, kShadow };
 
 /// What is in a suspended engine's memory when it resumes.
 enum class Contents : uint8_t {
@@ -161,11 +130,9 @@ class Inference {
  public:
   static Result<std::unique_ptr<Inference>> Connect(WorkerOptions options);
   virtual ~Inference() = default;
-  /// Tells the shards that this rank wants filled and how they land. With `shares` other engines may read the
-  /// served version from this rank's tensors, where a trainer died or an engine joins late. Say false if the
-  /// engine changes live tensors in place after an update (landing in_place). kUnavailable: another engine
-  /// still reads the memory that was registered before.
-  virtual Status Register(std::vector<Shard> shards, LandingMode landing, bool shares = true) = 0;
+  /// Tells the shards that this rank wants filled and how they land. kUnavailable: another engine still reads
+  /// the memory that was registered before.
+  virtual Status Register(Registration registration, LandingOptions options = {}) = 0;
 
   /// The phases in one, for simple loops: blocks until a version newer than `newer_than` is served.
   /// The live tensors change only while this call runs. kTimedOut leaves all as it was.

@@ -4,11 +4,18 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
+
+#include <tuple>
+#include <variant>
 
 #include "control/token.h"
 #include "support.h"
+#include "worker/registration.h"
+#include "worker/shards.h"
 
 namespace weightcast::bindings {
 namespace {
@@ -26,14 +33,31 @@ WorkerOptions OptionsOf(std::string controller, uint32_t rank, uint32_t world_si
           .interrupted = Interrupted};
 }
 
-Shard MakeShard(std::string name, const std::string& dtype, Shape shape, Shape offset, Shape size,
-                uintptr_t data, std::vector<int64_t> strides, bool declared) {
+/// `part`: (offset, size) of a box, or (index of the mesh, placements) where the dimension -1 replicates.
+using PartTuple = std::variant<std::tuple<Shape, Shape>, std::tuple<uint32_t, std::vector<int>>>;
+
+Part PartOf(PartTuple part) {
+  if (auto* box = std::get_if<std::tuple<Shape, Shape>>(&part))
+    return Box{std::move(std::get<0>(*box)), std::move(std::get<1>(*box))};
+  const auto& [mesh, dims] = std::get<std::tuple<uint32_t, std::vector<int>>>(part);
+  Placed placed{.mesh = mesh};
+  for (const int dim : dims)
+    placed.placements.push_back(dim == -1 ? Placement(Replicate{}) : Placement(Cut{dim}));
+  return placed;
+}
+
+/// `first`: the lowest address of the elements; `bytes`: to the end of the highest; `offset`: of the element
+/// at the part's origin.
+Shard MakeShard(std::string name, const std::string& dtype, Shape shape, PartTuple part, uintptr_t first,
+                uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared) {
   const auto known = DTypeFromName(dtype);
   if (!known) throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype});
   Shard shard;
   shard.tensor = {std::move(name), *known, std::move(shape)};
-  shard.box = {std::move(offset), std::move(size)};
-  shard.data = reinterpret_cast<std::byte*>(data);  // NOLINT(performance-no-int-to-ptr)
+  shard.part = PartOf(std::move(part));
+  shard.memory =
+      HostMemory({reinterpret_cast<std::byte*>(first), bytes});  // NOLINT(performance-no-int-to-ptr)
+  shard.offset = offset;
   shard.strides = std::move(strides);
   shard.declared = declared;
   return shard;
@@ -47,10 +71,29 @@ LandingMode LandingOf(const std::string& name) {
 
 void BindValues(nb::module_& module) {
   nb::class_<Shard>(module, "CoreShard")
-      .def("__init__", [](Shard* self, std::string name, const std::string& dtype, Shape shape, Shape offset,
-                          Shape size, uintptr_t data, std::vector<int64_t> strides, bool declared) {
-        new (self) Shard(MakeShard(std::move(name), dtype, std::move(shape), std::move(offset),
-                                   std::move(size), data, std::move(strides), declared));
+      .def("__init__",
+           [](Shard* self, std::string name, const std::string& dtype, Shape shape, PartTuple part,
+              uintptr_t first, uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared) {
+             new (self) Shard(MakeShard(std::move(name), dtype, std::move(shape), std::move(part), first,
+                                        bytes, offset, std::move(strides), declared));
+           });
+  nb::class_<Registration>(module, "CoreRegistration")
+      .def("__init__",
+           [](Registration* self, std::vector<Shard> shards, const std::vector<std::vector<uint32_t>>& meshes,
+              std::vector<std::vector<uint32_t>> coordinates) {
+             new (self) Registration{.shards = std::move(shards), .coordinates = std::move(coordinates)};
+             for (const auto& sizes : meshes) self->meshes.push_back({sizes});
+           })
+      .def("part_sizes",
+           [](const Registration& self) {
+             std::vector<Shape> sizes;
+             for (const Shard& shard : ValueOrThrow(worker::ResolveShards(self)))
+               sizes.push_back(worker::BoxOf(shard).size);
+             return sizes;
+           })
+      .def("layout_bytes", [](const Registration& self) {
+        const std::string bytes = ValueOrThrow(LayoutBytes(self));
+        return nb::bytes(bytes.data(), bytes.size());
       });
   nb::class_<RankStats>(module, "RankStats", "How one sender or receiver of an update fared.")
       .def_ro("name", &RankStats::name)
@@ -121,9 +164,9 @@ void BindTrainer(nb::module_& module) {
                         ValueOrThrow(CallUnlocked([&] { return Trainer::Connect(std::move(options)); })));
                   })
       .def("register",
-           [](HeldTrainer& self, std::vector<Shard> shards, const std::string& rules) {
+           [](HeldTrainer& self, const Registration& registration, const std::string& rules) {
              const NameRules parsed = rules.empty() ? NameRules{} : ValueOrThrow(ParseRules(rules));
-             ThrowIfError(CallUnlocked([&] { return self->Register(std::move(shards), parsed); }));
+             ThrowIfError(CallUnlocked([&] { return self->Register(registration, {.rules = parsed}); }));
            })
       .def("publish",
            [](HeldTrainer& self, int64_t number, bool hold) {
@@ -150,11 +193,12 @@ void BindInference(nb::module_& module) {
                     return HeldInference(
                         ValueOrThrow(CallUnlocked([&] { return Inference::Connect(std::move(options)); })));
                   })
-      .def("register",
-           [](HeldInference& self, std::vector<Shard> shards, const std::string& landing, bool shares) {
-             const LandingMode mode = LandingOf(landing);
-             ThrowIfError(CallUnlocked([&] { return self->Register(std::move(shards), mode, shares); }));
-           })
+      .def(
+          "register",
+          [](HeldInference& self, const Registration& registration, const std::string& landing, bool shares) {
+            const LandingOptions options{.landing = LandingOf(landing), .shares = shares};
+            ThrowIfError(CallUnlocked([&] { return self->Register(registration, options); }));
+          })
       .def("wait",
            [](HeldInference& self, Version newer_than, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, In(timeout)); }));

@@ -49,7 +49,7 @@ from .errors import (
     Unavailable,
     UpdateAborted,
 )
-from .shards import Shard
+from .shards import Mesh, Shard, layout_bytes
 from .workers import Controller, Inference, Trainer, Update, allocate
 
 __version__ = library_version()
@@ -69,6 +69,7 @@ __all__ = [
     "Identity",
     "Inference",
     "InvalidArgument",
+    "Mesh",
     "OutOfBounds",
     "PeerDead",
     "Permission",
@@ -89,6 +90,7 @@ __all__ = [
     "UpdateStats",
     "Version",
     "allocate",
+    "layout_bytes",
     "newer",
     "set_log_level",
 ]

@@ -24,6 +24,10 @@ def memory_of(value: Any) -> Memory:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(torch, value)
+    if hasattr(value, "__cuda_array_interface__"):
+        raise InvalidArgument(
+            "the array is in the memory of a GPU; only host memory can be registered so far"
+        )
     array = value if isinstance(value, np.ndarray) else _bytes_of(value)
     if array.dtype.hasobject:
         raise InvalidArgument("an array of Python objects holds addresses, not data; it cannot be registered")

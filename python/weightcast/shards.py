@@ -24,27 +24,51 @@ _NUMPY_NAMES = {
 _TORCH_PREFIX = "torch."
 
 
+REPLICATE = "replicate"
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks in a grid of `sizes`, the outermost dimension first, and this rank's place in it."""
+
+    sizes: tuple[int, ...]
+    coordinates: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("sizes", "coordinates"):
+            numbers = tuple(getattr(self, name))
+            if not all(isinstance(one, int) and 0 <= one < 1 << 31 for one in numbers):
+                raise InvalidArgument(f"{name} of a mesh are {numbers}; they must be whole numbers")
+            object.__setattr__(self, name, numbers)
+
+
 @dataclass(frozen=True)
 class Shard:
     """A part of a tensor: `array` lies at `offset` in a tensor of `shape`.
 
     Without `shape` and `offset` it is the whole tensor; a DTensor knows its own. `declared=True`: known to
     the plan, not moved.
+
+    In place of `offset`: `mesh`, and `placements` with one entry for each of its dimensions: "replicate", or
+    the dimension of the tensor that is cut, as torch's DTensor cuts it.
     """
 
     array: Any
     shape: Sequence[int] | None = None
     offset: Sequence[int] | None = None
     declared: bool = False
+    mesh: Mesh | None = None
+    placements: Sequence[int | str] | None = None
 
 
 class _View(NamedTuple):
-    """What the core must know of an array: strides are in elements."""
+    """What the core must know of an array: strides are in elements, `step` is an element's bytes."""
 
     dtype: str
     size: tuple[int, ...]
     strides: tuple[int, ...]
     address: int
+    step: int
     writable: bool
 
 
@@ -54,14 +78,18 @@ class _Place(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    offset: tuple[int, ...]
+    offset: tuple[int, ...] | None  # None: placed.
     size: tuple[int, ...]
+    mesh: Mesh | None
+    placements: tuple[int, ...]  # -1: replicated.
     strides: tuple[int, ...]
-    address: int
+    first: int  # The lowest address of an element,
+    bytes: int  # and how many there are to the end of the highest.
+    origin: int  # Bytes from there to the element of index 0.
     declared: bool
 
 
-_NO_PLACE = _Place("", "", (), (), (), (), 0, False)
+_NO_PLACE = _Place("", "", (), None, (), None, (), (), 0, 0, 0, False)
 
 
 def _is_torch(value: Any) -> bool:
@@ -76,10 +104,12 @@ def _view_torch(name: str, tensor: Any) -> _View:
         raise InvalidArgument(f"{name} is {tensor.layout}; only dense strided tensors can be registered")
     kind = str(tensor.dtype).removeprefix(_TORCH_PREFIX)
     size, strides = tuple(tensor.shape), tensor.stride()
-    return _View(_safetensors_name(name, kind), size, strides, tensor.data_ptr(), True)
+    return _View(_safetensors_name(name, kind), size, strides, tensor.data_ptr(), tensor.element_size(), True)
 
 
 def _view_numpy(name: str, value: Any) -> _View:
+    if hasattr(value, "__cuda_array_interface__"):
+        raise InvalidArgument(f"{name} is in the memory of a GPU; only host memory can be registered so far")
     if not isinstance(value, np.ndarray):
         raise InvalidArgument(
             f"{name} is a {type(value).__name__}; give a numpy array, a torch tensor or wc.Shard"
@@ -94,7 +124,7 @@ def _view_numpy(name: str, value: Any) -> _View:
     strides = tuple(stride // step for stride in value.strides)
     address = value.__array_interface__["data"][0]
     kind = _safetensors_name(name, value.dtype.name)
-    return _View(kind, value.shape, strides, address, bool(value.flags.writeable))
+    return _View(kind, value.shape, strides, address, step, bool(value.flags.writeable))
 
 
 def _safetensors_name(tensor: str, kind: str) -> str:
@@ -126,6 +156,13 @@ def _mapping_of(source: Any) -> Mapping[str, Any]:
     raise InvalidArgument(f"give a dict of arrays or a torch module, not a {type(source).__name__}")
 
 
+def _shards_of(name: str, value: Any) -> list[Shard]:
+    """Empty: this rank holds nothing of the tensor."""
+    listed = isinstance(value, (list, tuple)) and value and all(isinstance(one, Shard) for one in value)
+    found = [_shard_of(name, one) for one in (value if listed else [value])]
+    return [one for one in found if one is not None]
+
+
 def _shard_of(name: str, value: Any) -> Shard | None:
     """None: this rank holds nothing of the tensor."""
     part = value if isinstance(value, Shard) else Shard(value)
@@ -141,9 +178,39 @@ def _place_of(name: str, part: Shard, *, writable: bool) -> _Place:
     if writable and not view.writable and not part.declared:
         raise InvalidArgument(f"{name} is read-only; an inference rank needs arrays that can be written")
     shape = view.size if part.shape is None else tuple(part.shape)
-    offset = (0,) * len(shape) if part.offset is None else tuple(part.offset)
+    placements = _placements_of(name, part)
+    offset = None
+    if part.mesh is None:
+        offset = (0,) * len(shape) if part.offset is None else tuple(part.offset)
     strides = () if _is_dense(view.size, view.strides) else view.strides
-    return _Place(name, view.dtype, shape, offset, view.size, strides, view.address, part.declared)
+    origin, bytes_ = _reach(view)
+    first = view.address - origin
+    return _Place(
+        name, view.dtype, shape, offset, view.size, part.mesh, placements, strides, first, bytes_, origin,
+        part.declared,
+    )  # fmt: skip
+
+
+def _reach(view: _View) -> tuple[int, int]:
+    """Bytes from the lowest element to that of index 0, and to the end of the highest."""
+    if 0 in view.size:
+        return 0, 0
+    reaches = [(size - 1) * stride for size, stride in zip(view.size, view.strides, strict=True)]
+    below = -sum(reach for reach in reaches if reach < 0)
+    above = sum(reach for reach in reaches if reach > 0)
+    return below * view.step, (below + above + 1) * view.step
+
+
+def _placements_of(name: str, part: Shard) -> tuple[int, ...]:
+    """As the core has them."""
+    if part.mesh is None and part.placements is None:
+        return ()
+    if part.mesh is None or part.placements is None or part.shape is None or part.offset is not None:
+        raise InvalidArgument(f"{name}: give shape, mesh and placements together, and then no offset")
+    for one in part.placements:
+        if one != REPLICATE and (not isinstance(one, int) or one < 0):
+            raise InvalidArgument(f"{name}: a placement is {one!r}; allowed: {REPLICATE!r} or a dimension")
+    return tuple(-1 if one == REPLICATE else one for one in part.placements)  # type: ignore[misc]
 
 
 class Registration:
@@ -159,23 +226,40 @@ class Registration:
         self._places: list[_Place] = []
         self._memory: list[Any] = []
         for name, value in _mapping_of(source).items():
-            part = _shard_of(name, value)
-            if part is None:
-                continue
-            self._places.append(_place_of(name, part, writable=writable))
-            # A tensor's `data` may become another's: what is registered is what it stands for now.
-            self._memory.append(part.array.detach() if _is_torch(part.array) else part.array)
+            for part in _shards_of(name, value):
+                self._places.append(_place_of(name, part, writable=writable))
+                # A tensor's `data` may become another's: what is registered is what it stands for now.
+                self._memory.append(part.array.detach() if _is_torch(part.array) else part.array)
         if not self._places:
             raise InvalidArgument("nothing to register: the module or dict has no tensors")
 
-    def core_shards(self) -> list[Any]:
-        return [
+    def core(self) -> _core.CoreRegistration:
+        meshes = {mesh: number for number, mesh in enumerate(self._meshes())}
+        shards = [
             _core.CoreShard(
-                place.name, place.dtype, list(place.shape), list(place.offset), list(place.size),
-                place.address, list(place.strides), place.declared,
+                place.name, place.dtype, place.shape,
+                (meshes[place.mesh], place.placements) if place.mesh else (place.offset, place.size),
+                place.first, place.bytes, place.origin, place.strides, place.declared,
             )
             for place in self._places
         ]  # fmt: skip
+        registration = _core.CoreRegistration(
+            shards, [mesh.sizes for mesh in meshes], [mesh.coordinates for mesh in meshes]
+        )
+        if meshes:
+            self._check_sizes(registration.part_sizes())
+        return registration
+
+    def _meshes(self) -> list[Mesh]:
+        return list(dict.fromkeys(place.mesh for place in self._places if place.mesh))
+
+    def _check_sizes(self, sizes: list[list[int]]) -> None:
+        for place, size in zip(self._places, sizes, strict=True):
+            if place.size != tuple(size):
+                raise InvalidArgument(
+                    f"{place.name}: the array has the shape {list(place.size)}, but mesh and placements give "
+                    f"this rank {size}"
+                )
 
     def again(self) -> Registration:
         """The same as it lies now. Raises what registering it would raise."""
@@ -191,10 +275,20 @@ class Registration:
     def same_layout(self, now: Registration) -> bool:
         """Whether others need not be told of more than that memory has moved."""
         return all(
-            place._replace(address=0, strides=()) == other._replace(address=0, strides=())
+            place._replace(first=0, bytes=0, origin=0, strides=())
+            == other._replace(first=0, bytes=0, origin=0, strides=())
             for place, other in zip_longest(self._places, now._places, fillvalue=_NO_PLACE)
         )
 
     def release(self) -> None:
         """Lets go of the memory; nothing of it may be registered any more."""
         self._memory.clear()
+
+
+def layout_bytes(module_or_dict: Any) -> bytes:
+    """The layout of what `register` would register, as bytes: tensors, parts, strides.
+
+    Without addresses and this rank's coordinates: ranks that are told of one layout by the same meshes and
+    placements get equal bytes. To compare or to hash; another version of weightcast may make others.
+    """
+    return Registration(module_or_dict, writable=False).core().layout_bytes()

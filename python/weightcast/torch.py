@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from .errors import InvalidArgument
-from .shards import Shard
+from .shards import REPLICATE, Mesh, Shard
 
 __all__ = ["shards"]
 
@@ -25,6 +26,7 @@ _WRAPPERS = {
 }
 # What torch.compile and activation checkpointing put into the names of a module inside.
 _PREFIXES = ("_orig_mod", "_checkpoint_wrapped_module")
+_MESH_DIMENSIONS = 6  # The most of a mesh that the core takes.
 
 
 def shards(module: nn.Module) -> dict[str, Shard]:
@@ -78,29 +80,29 @@ def shard_of(name: str, part: Shard) -> Shard | None:
     _refuse_absent(name, tensor)
     if type(tensor).__name__ != "DTensor":
         return part
-    if part.shape is not None or part.offset is not None:
-        raise InvalidArgument(f"{name} is a DTensor and knows its box; leave out shape and offset")
+    if any(one is not None for one in (part.shape, part.offset, part.mesh, part.placements)):
+        raise InvalidArgument(f"{name} is a DTensor and knows its part; leave out all but `declared`")
     if any(placement.is_partial() for placement in tensor.placements):
         raise InvalidArgument(f"{name} is a DTensor of partial sums ({tensor.placements}); reduce it first")
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return None
     local = tensor._local_tensor  # to_local() without a node in the autograd graph.
-    size, offset = _box_of(tensor.shape, tensor.device_mesh, tensor.placements, tuple(coordinate))
+    size, whole = _part_of(tensor.shape, tensor.device_mesh, tensor.placements, tuple(coordinate))
     if size != tuple(local.shape):
         raise InvalidArgument(
             f"{name}: this rank has {tuple(local.shape)} of {tuple(tensor.shape)}, but its placements "
             f"{tensor.placements} make {size}; only DTensors as torch cuts them can be registered"
         )
     _refuse_absent(name, local)
-    return Shard(local, tuple(tensor.shape), offset, part.declared)
+    return replace(whole, array=local, declared=part.declared)
 
 
 @functools.lru_cache(maxsize=4096)
-def _box_of(
+def _part_of(
     shape: torch.Size, mesh: Any, placements: tuple[Any, ...], coordinate: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Size and offset of what this process, at `coordinate`, holds.
+) -> tuple[tuple[int, ...], Shard]:
+    """The size of what this process, at `coordinate`, holds, and which part it is: a Shard without array.
 
     Remembered, as torch makes a list of indices each time. The controller checks that the boxes of all ranks
     are disjoint and whole, which they are only if the indices of each (in rising order) have no gaps.
@@ -108,7 +110,12 @@ def _box_of(
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     size, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
-    return tuple(size), tuple(offset)
+    if {type(one).__name__ for one in placements} <= {"Shard", "Replicate"} and mesh.ndim <= _MESH_DIMENSIONS:
+        plain = [one.dim if one.is_shard() else REPLICATE for one in placements]
+        return tuple(size), Shard(
+            None, tuple(shape), mesh=Mesh(tuple(mesh.shape), coordinate), placements=plain
+        )
+    return tuple(size), Shard(None, tuple(shape), tuple(offset))
 
 
 # --- Names ------------------------------------------------------------------------------------------

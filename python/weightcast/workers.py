@@ -219,7 +219,7 @@ class Trainer(_Closing):
     def _register(self, registration: Registration, rules: str) -> None:
         if self._update is not None:
             self._update._let_go()
-        self._core.register(registration.core_shards(), rules)
+        self._core.register(registration.core(), rules)
         self._registration, self._rules = registration, rules
 
     def publish(self, version: int, *, hold: bool = False) -> Update:
@@ -294,7 +294,7 @@ class Inference(_Closing):
         `wait`, `begin` and `resume` refuse tensors that have moved since (`InvalidArgument`).
         """
         registration = Registration(module_or_dict, writable=True)
-        self._core.register(registration.core_shards(), landing, shares)
+        self._core.register(registration.core(), landing, shares)
         self._registration = registration
 
     def wait(

@@ -206,8 +206,11 @@ class EndpointImpl final : public Endpoint {
   size_t Progress() override { return core_->forked() ? 0 : core_->progress().StepAndRunCallbacks(); }
   [[nodiscard]] std::vector<std::string> Addresses() const override { return core_->addresses(); }
 
-  Result<Region> Register(std::span<std::byte> bytes, Access access) override {
+  using Endpoint::Register;
+  Result<Region> Register(const Memory& memory, Access access) override {
     WC_RETURN_IF_ERROR(core_->Usable());
+    WC_RETURN_IF_ERROR(CheckMemory(memory));
+    const std::span bytes(memory.address, memory.length);
     WC_ASSIGN_OR_RETURN(auto handle, core_->regions().Acquire(bytes, access));
     return Region(std::make_shared<Region::State>(core_, std::move(handle), bytes));
   }

@@ -7,10 +7,9 @@
 
 #include "weightcast/identity.h"
 #include "weightcast/memory.h"
+#include "weightcast/status.h"
 
 namespace weightcast {
-
-enum class MemoryKind : uint8_t { kHost, kDevice };
 
 /// A device by its identity: ordinals differ between processes. All zero for host memory.
 using DeviceUuid = std::array<std::byte, 16>;
@@ -23,7 +22,7 @@ struct Allocation {
   uint64_t identity = 0;
 };
 
-/// Memory that a transport is asked to register. Not owned.
+/// Memory that a transport is asked to register: a public Memory, and what was found out about it. Not owned.
 struct DescribedMemory {
   MemoryKind kind = MemoryKind::kHost;
   DeviceUuid device{};
@@ -33,6 +32,10 @@ struct DescribedMemory {
   int fd = -1;             ///< A descriptor that maps it in another process (memfd, dma-buf), or -1.
   uint64_t fd_offset = 0;  ///< Where `address` lies in that descriptor.
 };
+
+/// Refuses what cannot be registered: memory of a device; a device that contradicts the kind; a null pointer;
+/// bytes beyond the last address. kInvalidArgument, with the reason.
+Status CheckMemory(const Memory& memory);
 
 /// Names registered memory among all endpoints. Ids are small and reused; the generation is not.
 struct RegionName {

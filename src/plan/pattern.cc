@@ -28,22 +28,6 @@ StrideOrder OrderByStride(const Pattern& pattern) {
   return order;
 }
 
-/// The box at one place of the mesh. False if it is empty.
-bool BoxAt(const Pattern& pattern, std::span<const int> place, const Shape& shape, Box& box) {
-  box.offset.assign(shape.size(), 0);
-  box.size.assign(shape.begin(), shape.end());
-  for (size_t m = 0; m < pattern.mesh.size(); ++m) {
-    const MeshDim& dim = pattern.mesh[m];
-    if (dim.shard_dim == kReplicate) continue;
-    int64_t& size = box.size[dim.shard_dim];
-    const int64_t chunk = (size + dim.size - 1) / dim.size;
-    const int64_t begin = std::min(chunk * place[m], size);
-    box.offset[dim.shard_dim] += begin;
-    size = std::min(begin + chunk, size) - begin;
-  }
-  return std::find(box.size.begin(), box.size.end(), 0) == box.size.end();
-}
-
 Status Bad(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 Status CheckStrides(const Pattern& pattern) {
@@ -60,6 +44,21 @@ Status CheckStrides(const Pattern& pattern) {
 }
 
 }  // namespace
+
+bool FindAtPlace(std::span<const MeshDim> mesh, std::span<const int> place, const Shape& shape, Box& box) {
+  box.offset.assign(shape.size(), 0);
+  box.size.assign(shape.begin(), shape.end());
+  for (size_t m = 0; m < mesh.size(); ++m) {
+    const MeshDim& dim = mesh[m];
+    if (dim.shard_dim == kReplicate) continue;
+    int64_t& size = box.size[dim.shard_dim];
+    const int64_t chunk = (size + dim.size - 1) / dim.size;
+    const int64_t begin = std::min(chunk * place[m], size);
+    box.offset[dim.shard_dim] += begin;
+    size = std::min(begin + chunk, size) - begin;
+  }
+  return std::find(box.size.begin(), box.size.end(), 0) == box.size.end();
+}
 
 int Pattern::ranks() const {
   int product = 1;
@@ -98,7 +97,7 @@ void ExpandPattern(const Pattern& pattern, int shift, const Shape& shape, const 
   int rank = pattern.first_rank + shift;
   Box box;
   for (;;) {
-    if (BoxAt(pattern, place, shape, box)) visit(rank, box);
+    if (FindAtPlace(pattern.mesh, place, shape, box)) visit(rank, box);
     int i = order.count - 1;
     for (; i >= 0; --i) {
       const MeshDim& dim = pattern.mesh[order.dim[i]];
@@ -123,7 +122,7 @@ bool FindInPattern(const Pattern& pattern, int rank, const Shape& shape, Box& bo
     if (place[order.dim[i]] >= dim.size) return false;
     rest %= dim.stride;
   }
-  return rest == 0 && BoxAt(pattern, place, shape, box);
+  return rest == 0 && FindAtPlace(pattern.mesh, place, shape, box);
 }
 
 }  // namespace weightcast::plan

@@ -20,6 +20,9 @@ void ExpandPattern(const Pattern& pattern, int shift, const Shape& shape, const 
 /// The box of one rank; false if it is not in the mesh or its box is empty.
 bool FindInPattern(const Pattern& pattern, int rank, const Shape& shape, Box& box);
 
+/// The box at one place of a (checked) mesh, a coordinate for each of its dimensions. False if it is empty.
+bool FindAtPlace(std::span<const MeshDim> mesh, std::span<const int> place, const Shape& shape, Box& box);
+
 /// The pattern that gives exactly these boxes (by ascending rank, none empty), if there is one.
 /// `coords` holds per box its offsets, then its sizes.
 std::optional<Pattern> RecognisePattern(const Shape& shape, std::span<const int> ranks,

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "worker/inference_worker.h"
+#include "worker/registration.h"
 
 // The user's side of an inference rank: calls, and what others see.
 namespace weightcast {
@@ -129,18 +130,21 @@ void InferenceWorker::Reclaim(std::string_view why) {
   changed_.wait_until(lock, deadline, [&] { return !shared_.lent; });
 }
 
-Status InferenceWorker::Register(std::vector<Shard> shards, LandingMode landing, bool shares) {
+Status InferenceWorker::Register(Registration registration, LandingOptions options) {
   const std::unique_lock call(calls_, std::try_to_lock);
   WC_RETURN_IF_ERROR(CheckCall(call));
-  return RegisterLocked(std::move(shards), landing, shares, Contents::kIntact);
+  WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
+  return RegisterLocked(std::move(shards), options, Contents::kIntact);
 }
 
 /// `contents`: what is at addresses that were registered before.
-Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingMode landing, bool shares,
+Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, const LandingOptions& options,
                                        Contents contents) {
-  WC_ASSIGN_OR_RETURN(auto memory, LandingMemory::Register(session_->endpoint(), std::move(shards), landing));
+  WC_ASSIGN_OR_RETURN(auto memory,
+                      LandingMemory::Register(session_->endpoint(), std::move(shards), options.landing));
   Reclaim("registered anew");
-  const auto mode = landing == LandingMode::kShadow ? wire::Landing::kShadow : wire::Landing::kInPlace;
+  const auto mode =
+      options.landing == LandingMode::kShadow ? wire::Landing::kShadow : wire::Landing::kInPlace;
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
   const auto task = [&] {
     const bool same =
@@ -148,7 +152,7 @@ Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingMode la
                                           : memory_ != nullptr ? memory->SameMemory(memory_->shards())
                                                                : false);
     std::swap(memory_, memory);
-    Feed(RegisterCalled{.landing = mode, .same_memory = same, .shares = shares});
+    Feed(RegisterCalled{.landing = mode, .same_memory = same, .shares = options.shares});
     const std::lock_guard lock(mutex_);
     if (!shared_.answer->status.ok()) return std::swap(memory_, memory);
     shared_.memory = memory_;
@@ -169,8 +173,7 @@ Status InferenceWorker::Suspend(TimePoint deadline) {
   RunInLoop([this] {
     if (memory_ == nullptr) return;
     asleep_ = {.shards = memory_->shards(),
-               .landing = memory_->mode(),
-               .shares = state_.shares,
+               .options = {.landing = memory_->mode(), .shares = state_.shares},
                .memory = std::move(memory_)};
     plan_.reset();
     grants_.reset();
@@ -180,7 +183,7 @@ Status InferenceWorker::Suspend(TimePoint deadline) {
   if (!asleep_ || asleep_->memory == nullptr) return Status::Ok();
   const Status closed =
       asleep_->memory->Close(std::min(deadline, Clock::now() + 2 * session_->settings().lease));
-  const bool shadow = asleep_->landing == LandingMode::kShadow;
+  const bool shadow = asleep_->options.landing == LandingMode::kShadow;
   bool kept = false;
   if (!closed.ok() && shadow) {  // The engine's own memory is free.
     RunInLoop([&] {
@@ -206,7 +209,7 @@ Status InferenceWorker::Resume(Contents contents) {
   if (asleep_->memory != nullptr)
     return {Code::kFenced,
             "the suspension is not complete: a stopped peer may still write; call suspend again"};
-  return RegisterLocked(asleep_->shards, asleep_->landing, asleep_->shares, contents);
+  return RegisterLocked(asleep_->shards, asleep_->options, contents);
 }
 
 // --- The phases ---------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class InferenceWorker final : public Inference {
   ~InferenceWorker() override { Close(); }
   Status Open(const WorkerOptions& options);
 
-  Status Register(std::vector<Shard> shards, LandingMode landing, bool shares) override;
+  Status Register(Registration registration, LandingOptions options) override;
   Result<Version> Wait(Version newer_than, TimePoint deadline) override;
   Status Begin() override;
   Result<Version> Receive(TimePoint deadline) override;
@@ -66,8 +66,7 @@ class InferenceWorker final : public Inference {
   /// What a rank that sleeps will register again.
   struct Asleep {
     std::vector<Shard> shards;
-    LandingMode landing = LandingMode::kInPlace;
-    bool shares = true;
+    LandingOptions options;
     std::shared_ptr<LandingMemory> memory;  ///< Until nobody can write there any more.
   };
 
@@ -80,7 +79,7 @@ class InferenceWorker final : public Inference {
   AnswerCall WaitForAnswer(TimePoint deadline);
   void RunInLoop(const std::function<void()>& task);
   void Reclaim(std::string_view why);
-  Status RegisterLocked(std::vector<Shard> shards, LandingMode landing, bool shares, Contents contents);
+  Status RegisterLocked(std::vector<Shard> shards, const LandingOptions& options, Contents contents);
   void Shut();
 
   // The loop.

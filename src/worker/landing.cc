@@ -22,7 +22,7 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
   auto memory = std::make_shared<LandingMemory>();
   WC_ASSIGN_OR_RETURN(memory->by_key_, CheckShards(shards));
   for (const Shard& shard : shards) {
-    if (shard.declared || shard.strides.empty() || IsDense(shard.box.size, shard.strides)) continue;
+    if (shard.declared || shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides)) continue;
     return Status(Code::kInvalidArgument,
                   StrCat("tensor ", shard.tensor.name,
                          " is not contiguous; bytes can only land in contiguous tensors"));
@@ -68,7 +68,7 @@ int LandingMemory::Find(const TensorInfo& tensor, const Box& box) const {
   const auto found = by_key_.find(ShardKey(tensor.name, box));
   if (found == by_key_.end()) return -1;
   const Shard& shard = shards_[found->second];
-  const bool same = shard.tensor == tensor && shard.box == box && !shard.declared;
+  const bool same = shard.tensor == tensor && BoxOf(shard) == box && !shard.declared;
   return same ? static_cast<int>(found->second) : -1;
 }
 
@@ -87,7 +87,7 @@ wire::LandingMap LandingMemory::Map() const {
     const RegionSet::Place place = regions_.places()[i];
     map.places.push_back({.region = place.region,
                           .offset = place.offset,
-                          .shard = ShardKey(shards_[i].tensor.name, shards_[i].box)});
+                          .shard = ShardKey(shards_[i].tensor.name, BoxOf(shards_[i]))});
   }
   return map;
 }
@@ -95,10 +95,10 @@ wire::LandingMap LandingMemory::Map() const {
 bool LandingMemory::SameMemory(const std::vector<Shard>& others) const {
   return shards_.size() == others.size() &&
          std::all_of(others.begin(), others.end(), [this](const Shard& other) {
-           const auto found = by_key_.find(ShardKey(other.tensor.name, other.box));
+           const auto found = by_key_.find(ShardKey(other.tensor.name, BoxOf(other)));
            if (found == by_key_.end()) return false;
            const Shard& own = shards_[found->second];
-           return own.tensor == other.tensor && own.box == other.box && own.data == other.data &&
+           return own.tensor == other.tensor && BoxOf(own) == BoxOf(other) && DataOf(own) == DataOf(other) &&
                   own.declared == other.declared;
          });
 }

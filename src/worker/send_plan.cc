@@ -27,11 +27,12 @@ Status StageItem(const SendPlan& plan, const Item& item, const RoutePieces& runs
   const DType to = DestinationTensor(plan.table, route.dst_shard).dtype;
   if (plan.memory->reader != nullptr)
     return ReadItem(*plan.memory->reader, index, shard, runs, item, to, target);
-  const GatherSource source{.data = shard.data,
-                            .dtype = shard.tensor.dtype,
-                            .shard = shard.box,
-                            .strides = shard.strides.empty() ? DenseStrides(shard.box.size) : shard.strides,
-                            .box = route.src_box};
+  const GatherSource source{
+      .data = DataOf(shard),
+      .dtype = shard.tensor.dtype,
+      .shard = BoxOf(shard),
+      .strides = shard.strides.empty() ? DenseStrides(BoxOf(shard).size) : shard.strides,
+      .box = route.src_box};
   Gather(source, item.first, item.count, to, target);
   return Status::Ok();
 }
@@ -39,7 +40,8 @@ Status StageItem(const SendPlan& plan, const Item& item, const RoutePieces& runs
 Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
                                                std::shared_ptr<ShardReader> reader = nullptr) {
   auto memory = std::make_shared<SourceMemory>();
-  WC_ASSIGN_OR_RETURN(memory->by_key, CheckShards(shards, /*in_memory=*/reader == nullptr));
+  WC_ASSIGN_OR_RETURN(memory->by_key,
+                      CheckShards(shards, reader == nullptr ? Needs::kMemory : Needs::kNoMemory));
   if (reader != nullptr) {
     memory->dense.assign(shards.size(), false);
     memory->reader = std::move(reader);
@@ -48,7 +50,7 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
   }
   std::vector<std::span<std::byte>> spans;
   for (const Shard& shard : shards) {
-    const bool dense = shard.strides.empty() || IsDense(shard.box.size, shard.strides);
+    const bool dense = shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides);
     if (!dense && BitsOf(shard.tensor.dtype) < 8) {
       return Status(Code::kInvalidArgument, StrCat("tensor ", shard.tensor.name, " of ",
                                                    NameOf(shard.tensor.dtype), " must be contiguous"));
@@ -76,7 +78,10 @@ Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, 
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint,
                                                             std::shared_ptr<const LandingMemory> landing) {
   std::vector<Shard> shards = landing->shards();
-  for (size_t i = 0; i < shards.size(); ++i) shards[i].data = landing->LandingOf(i);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (!shards[i].declared) shards[i].memory = HostMemory({landing->LandingOf(i), SpanOf(shards[i]).size()});
+    shards[i].offset = 0;
+  }
   WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards)));
   memory->landing = std::move(landing);
   return std::shared_ptr<const SourceMemory>(std::move(memory));
@@ -105,7 +110,7 @@ Status FindSources(SendPlan& plan) {
     const Box& box = plan.table.source_shards[i].box;
     const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
-    if (shard == nullptr || shard->tensor != tensor || shard->box != box || shard->declared) {
+    if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
       return {Code::kProtocol, StrCat("the routing table wants ", tensor.name, " ", ToString(box),
                                       ", which is not registered here; is it of an older registration?")};
     }

@@ -4,54 +4,87 @@
 #include <string_view>
 
 #include "base/strings.h"
+#include "memory/memory.h"
 #include "plan/box.h"
+#include "worker/gather.h"
 #include "worker/shard_key.h"
 
 namespace weightcast::worker {
 namespace {
 
-Status CheckShard(const Shard& shard, bool in_memory) {
-  WC_RETURN_IF_ERROR(plan::CheckTensor(shard.tensor));
-  WC_RETURN_IF_ERROR(plan::CheckBox(shard.box, shard.tensor));
+/// Whether the bytes of a part that lie outermost lie in its memory.
+bool Holds(const Memory& memory, const Shard& shard) {
+  __extension__ using Bits = __int128;  // Sizes and strides are the caller's, up to 2^63 each.
+  const Shape& size = BoxOf(shard).size;
+  const std::vector<int64_t> strides = shard.strides.empty() ? DenseStrides(size) : shard.strides;
+  Bits first = 0;
+  Bits last = 0;
+  for (size_t d = 0; d < size.size(); ++d) {
+    const Bits reach = Bits{size[d] - 1} * strides[d];
+    (reach < 0 ? first : last) += reach;
+  }
+  const Bits bits = BitsOf(shard.tensor.dtype);
+  const Bits start = Bits{shard.offset} * 8;
+  return start + first * bits >= 0 && start + (last + 1) * bits <= Bits{memory.length} * 8;
+}
+
+Status CheckMemoryOf(const Shard& shard) {
+  if (plan::ElementsOf(BoxOf(shard)) == 0) return Status::Ok();
+  const Memory& memory = shard.memory;
   const std::string_view name = shard.tensor.name;
-  if (!shard.strides.empty() && shard.strides.size() != shard.box.size.size()) {
-    return {Code::kInvalidArgument, StrCat("tensor ", name, " has ", shard.box.size.size(),
+  if (memory.kind == MemoryKind::kHost && memory.address == nullptr)
+    return {Code::kInvalidArgument, StrCat("tensor ", name, " has no memory (a null pointer)")};
+  if (Status status = CheckMemory(memory); !status.ok())
+    return {status.code(), StrCat("tensor ", name, ": ", status.message())};
+  if (!Holds(memory, shard))
+    return {Code::kInvalidArgument,
+            StrCat("tensor ", name, ": its ", BytesOf(shard.tensor.dtype, plan::ElementsOf(BoxOf(shard))),
+                   " bytes from byte ", shard.offset, " on do not lie inside its memory of ", memory.length)};
+  return Status::Ok();
+}
+
+Status CheckShard(const Shard& shard, Needs needs) {
+  WC_RETURN_IF_ERROR(plan::CheckTensor(shard.tensor));
+  const Box& box = BoxOf(shard);
+  WC_RETURN_IF_ERROR(plan::CheckBox(box, shard.tensor));
+  if (!shard.strides.empty() && shard.strides.size() != box.size.size()) {
+    return {Code::kInvalidArgument, StrCat("tensor ", shard.tensor.name, " has ", box.size.size(),
                                            " dimensions but ", shard.strides.size(), " strides")};
   }
-  if (in_memory && shard.data == nullptr && plan::ElementsOf(shard.box) > 0 && !shard.declared)
-    return {Code::kInvalidArgument, StrCat("tensor ", name, " has no memory (a null pointer)")};
-  return Status::Ok();
+  return needs == Needs::kMemory && !shard.declared ? CheckMemoryOf(shard) : Status::Ok();
 }
 
 }  // namespace
 
-Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards, bool in_memory) {
+Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards, Needs needs) {
   if (shards.empty()) return Status(Code::kInvalidArgument, "nothing to register: there are no shards");
   std::unordered_map<uint64_t, size_t> by_key;
   std::set<std::string_view> names;
   for (size_t i = 0; i < shards.size(); ++i) {
-    WC_RETURN_IF_ERROR(CheckShard(shards[i], in_memory));
+    WC_RETURN_IF_ERROR(CheckShard(shards[i], needs));
     const TensorInfo& tensor = shards[i].tensor;
     const bool known = !names.insert(tensor.name).second;
-    if (known || !by_key.emplace(ShardKey(tensor.name, shards[i].box), i).second) {
-      return Status(Code::kInvalidArgument,
-                    StrCat("tensor ", tensor.name,
-                           " is registered twice by this rank; a rank holds one box of each tensor"));
+    if (known || !by_key.emplace(ShardKey(tensor.name, BoxOf(shards[i])), i).second) {
+      return Status(
+          Code::kInvalidArgument,
+          StrCat("tensor ", tensor.name,
+                 " is registered twice by this rank; several shards of one tensor are not supported "
+                 "yet: register parts under names of their own, and join them by a rule"));
     }
   }
   return by_key;
 }
 
 std::span<std::byte> SpanOf(const Shard& shard) {
-  const int64_t bytes = BytesOf(shard.tensor.dtype, plan::ElementsOf(shard.box));
-  return {shard.data, static_cast<size_t>(bytes)};
+  const int64_t bytes = BytesOf(shard.tensor.dtype, plan::ElementsOf(BoxOf(shard)));
+  return {DataOf(shard), static_cast<size_t>(bytes)};
 }
 
 std::vector<wire::ShardInfo> InfosOf(std::span<const Shard> shards) {
   std::vector<wire::ShardInfo> infos;
   infos.reserve(shards.size());
   for (const Shard& shard : shards)
-    infos.push_back({.tensor = shard.tensor, .box = shard.box, .declared = shard.declared});
+    infos.push_back({.tensor = shard.tensor, .box = BoxOf(shard), .declared = shard.declared});
   return infos;
 }
 

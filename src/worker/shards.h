@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "weightcast/status.h"
@@ -12,12 +13,23 @@
 
 namespace weightcast::worker {
 
-/// Refuses shards that make no sense, naming the tensor: a bad name, dtype, shape or box, strides of
-/// another number of dimensions, no memory (if `in_memory`), a tensor given twice. Returns ShardKey → index.
-Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards,
-                                                         bool in_memory = true);
+// Shards are those of ResolveShards: their parts are boxes.
 
-/// The memory of a dense shard.
+inline const Box& BoxOf(const Shard& shard) { return std::get<Box>(shard.part); }
+/// The address of the first element.
+inline std::byte* DataOf(const Shard& shard) {
+  return shard.memory.address == nullptr ? nullptr : shard.memory.address + shard.offset;
+}
+
+enum class Needs : uint8_t { kMemory, kNoMemory };
+
+/// Refuses shards that make no sense, naming the tensor: a bad name, dtype, shape or box, strides of another
+/// number of dimensions, memory that does not hold the part (if needed, and not declared), a tensor given
+/// twice. Returns ShardKey → index.
+Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards,
+                                                         Needs needs = Needs::kMemory);
+
+/// The memory of a dense shard's elements.
 std::span<std::byte> SpanOf(const Shard& shard);
 
 /// What the controller is told of them.

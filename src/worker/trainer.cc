@@ -12,6 +12,7 @@
 #include "weightcast/worker.h"
 #include "worker/background.h"
 #include "worker/preparation.h"
+#include "worker/registration.h"
 #include "worker/send_plan.h"
 #include "worker/sender.h"
 #include "worker/session.h"
@@ -32,8 +33,7 @@ class TrainerWorker final : public Trainer {
   ~TrainerWorker() override { Close(); }
   Status Open(const WorkerOptions& options);
 
-  Status Register(std::vector<Shard> shards, const NameRules& rules,
-                  std::shared_ptr<ShardReader> reader) override;
+  Status Register(Registration registration, SourceOptions options) override;
   Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold) override;
   Result<std::vector<EngineStatus>> Engines() override;
   std::vector<std::string> ConnectionMap() const override;
@@ -170,14 +170,15 @@ AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
   return answer;
 }
 
-Status TrainerWorker::Register(std::vector<Shard> shards, const NameRules& rules,
-                               std::shared_ptr<ShardReader> reader) {
+Status TrainerWorker::Register(Registration registration, SourceOptions options) {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
+  const NameRules& rules = options.rules;
   WC_RETURN_IF_ERROR(CheckRules(rules));
+  WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
   WC_ASSIGN_OR_RETURN(auto memory,
                       RegisterSources(session_->endpoint(), std::move(shards),
-                                      rules.rules.empty() ? "" : ToJson(rules), std::move(reader)));
+                                      rules.rules.empty() ? "" : ToJson(rules), std::move(options.reader)));
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
   return Call([&] {
            std::swap(memory_, memory);

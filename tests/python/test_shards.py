@@ -14,7 +14,7 @@ def test_keeps_memory_alive_until_released():
     references = sys.getrefcount(array)
     arrays = {"x": array}
     registration = Registration(arrays, writable=True)
-    assert len(registration.core_shards()) == 1
+    assert len(registration._places) == 1
     arrays.clear()
     assert sys.getrefcount(array) == references + 1
     registration.release()
@@ -78,7 +78,7 @@ def test_ml_dtypes():
 def test_torch_module_and_tensors():
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(3, 2)
-    assert len(Registration(module, writable=True).core_shards()) == 2
+    assert len(Registration(module, writable=True)._places) == 2
     Registration({"t": torch.zeros(4, 5, dtype=torch.bfloat16).t()}, writable=False)
 
 
@@ -100,3 +100,96 @@ def test_allocate_is_shared_memory_and_outlives_its_parts():
 def test_errors_have_codes():
     assert wc.TimedOut("x").code == "timed out"
     assert issubclass(wc.TimedOut, TimeoutError) and issubclass(wc.TimedOut, wc.Error)
+
+
+def test_places_on_a_mesh_are_the_boxes_of_torch():
+    torch = pytest.importorskip("torch")
+    whole = np.arange(7 * 10, dtype=np.float32).reshape(7, 10)
+    for row in range(2):
+        for column in range(3):
+            rows = torch.from_numpy(whole).chunk(2, 0)[row]
+            part = rows.chunk(3, 1)[column].contiguous().numpy()
+            mesh = wc.Mesh((2, 3), (row, column))
+            Registration({"x": wc.Shard(part, (7, 10), mesh=mesh, placements=(0, 1))}, writable=True).core()
+
+
+def placed(rank, size=4, **changes):
+    given = {"shape": (8, 4), "mesh": wc.Mesh((size,), (rank,)), "placements": [0], **changes}
+    return {"x": wc.Shard(np.zeros((2, 4), np.float32), **given), "y": np.zeros(6, np.int64)}
+
+
+def test_ranks_of_one_layout_have_equal_bytes():
+    first = wc.layout_bytes(placed(0))
+    assert isinstance(first, bytes) and first == wc.layout_bytes(placed(3))
+    assert first == wc.layout_bytes(dict(reversed(placed(1).items())))
+    boxes = placed(0, mesh=None, placements=None)
+    assert first != wc.layout_bytes(boxes) != wc.layout_bytes(placed(0, declared=True))
+    wide = np.zeros((2, 8), np.float32)
+    assert first != wc.layout_bytes(
+        {**placed(0), "x": wc.Shard(wide[:, :4], (8, 4), None, mesh=wc.Mesh((4,), (0,)), placements=[0])}
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        (placed(4), "coordinate 4 in dimension 0 of mesh 0"),
+        (placed(0, size=2), r"x: the array has the shape \[2, 4\], but .* this rank \[4, 4\]"),
+        (placed(0, placements=[0, 1]), "x has 2 placements on a mesh of 1"),
+        (placed(0, placements=[5]), "x of 2 dimensions is cut along dimension 5"),
+        (placed(0, placements=["shard"]), "x: a placement is 'shard'"),
+        (placed(0, placements=[-1]), "x: a placement is -1"),
+        (placed(0, placements=None), "x: give shape, mesh and placements together"),
+        (placed(0, offset=(0, 0)), "x: give shape, mesh and placements together"),
+        (
+            placed(0, mesh=wc.Mesh((1,) * 7, (0,) * 7), placements=["replicate"] * 7),
+            "7 dimensions; allowed: 1 to 6",
+        ),
+    ],
+)
+def test_refuses_bad_places(tensors, words):
+    with pytest.raises(wc.InvalidArgument, match=words):
+        wc.layout_bytes(tensors)
+
+
+@pytest.mark.parametrize("sizes", [(-1,), (1 << 31,), ("a",), (1.5,)])
+def test_refuses_bad_meshes(sizes):
+    with pytest.raises(wc.InvalidArgument, match="sizes of a mesh"):
+        wc.Mesh(sizes, (0,))
+
+
+def test_several_shards_of_a_tensor_are_refused_by_name():
+    halves = [wc.Shard(np.zeros((2, 4)), (4, 4), (first, 0)) for first in (0, 2)]
+    with pytest.raises(wc.InvalidArgument, match="x is registered twice by this rank; several shards"):
+        wc.layout_bytes({"x": halves})
+
+
+class OnGpu:
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+
+def test_memory_of_a_gpu_is_refused_by_name():
+    with pytest.raises(wc.InvalidArgument, match="x is in the memory of a GPU"):
+        wc.layout_bytes({"x": OnGpu()})
+    with wc.Endpoint() as endpoint, pytest.raises(wc.InvalidArgument, match="in the memory of a GPU"):
+        endpoint.register(OnGpu())
+
+
+def test_any_strides_are_told_as_they_are():
+    """The memory of a view ends with its outermost elements, wherever its first one lies."""
+    whole = np.arange(60, dtype=np.int16).reshape(6, 10)
+    for view in (
+        whole,
+        whole[::-1],
+        whole[:, 2:5],
+        whole[::2, ::-3],
+        whole.T,
+        whole[:0],
+        whole[3, 4],
+        np.broadcast_to(whole[0], (3, 10)),
+    ):
+        (place,) = Registration({"x": view}, writable=False)._places
+        low, high = np.lib.array_utils.byte_bounds(view) if view.size else (place.first, place.first)
+        assert (place.first, place.bytes) == (low, high - low)
+        assert view.size == 0 or place.first + place.origin == view.__array_interface__["data"][0]
+        wc.layout_bytes({"x": view})

@@ -157,12 +157,12 @@ def fsdp1_and_dtensors(folder):
         with pytest.raises(wc.InvalidArgument, match="partial sums"):
             Registration({"x": DTensor.from_local(torch.zeros(3), mesh, [Partial()])}, writable=False)
         whole = DTensor.from_local(torch.zeros(3), mesh, [Replicate()])
-        with pytest.raises(wc.InvalidArgument, match="knows its box"):
+        with pytest.raises(wc.InvalidArgument, match="knows its part"):
             Registration({"x": wc.Shard(whole, shape=(6,), offset=(0,))}, writable=False)
         both = {"x": whole, "y": wc.Shard(torch.zeros(2))}
-        assert len(Registration(both, writable=True).core_shards()) == 2
+        assert len(Registration(both, writable=True)._places) == 2
         with mock.patch.object(type(mesh), "get_coordinate", return_value=None):  # Not a rank of the mesh.
-            assert len(Registration(both, writable=True).core_shards()) == 1
+            assert len(Registration(both, writable=True)._places) == 1
     assert not dist.is_initialized()
 
 

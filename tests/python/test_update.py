@@ -1,5 +1,7 @@
 """Whole updates through the Python package, with real processes."""
 
+import concurrent.futures
+import contextlib
 import json
 import os
 import signal
@@ -147,6 +149,35 @@ def test_versions_arrive_whole(spawn, landing, transport):
             replica = sum(a.nbytes for a in zeros().values())
             assert stats == [(version, 2 * replica, ["e0", "e1"]) for version in (1, 2, 3)]
         assert [engine.value() for engine in engines] == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_parts_by_mesh_and_placements(controller):
+    """Two trainers in a row each hold some columns; two ranks of an engine some rows; nobody gives a box."""
+    whole = np.arange(7 * 10, dtype=np.float32).reshape(7, 10)
+    placed = {"shape": whole.shape, "placements": ["replicate", 1]}
+    live = [np.zeros((4, 10), np.float32), np.zeros((3, 10), np.float32)]
+    with contextlib.ExitStack() as stack:
+        trainers = [
+            stack.enter_context(wc.Trainer(controller, rank=rank, world_size=2, settings=FAST))
+            for rank in range(2)
+        ]
+        ranks = [
+            stack.enter_context(wc.Inference(controller, engine="e", rank=rank, world_size=2, settings=FAST))
+            for rank in range(2)
+        ]
+        for rank, trainer in enumerate(trainers):
+            columns = whole[:, rank * 5 : rank * 5 + 5]  # Not contiguous: a view, with its strides.
+            trainer.register({"x": wc.Shard(columns, mesh=wc.Mesh((1, 2), (0, rank)), **placed)})
+        for rank, engine in enumerate(ranks):
+            engine.register(
+                {"x": wc.Shard(live[rank], whole.shape, mesh=wc.Mesh((2,), (rank,)), placements=[0])}
+            )
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            waits = [threads.submit(engine.wait, timeout=30) for engine in ranks]
+            for trainer in trainers:
+                trainer.publish(1)
+            assert [wait.result().number for wait in waits] == [1, 1]
+    np.testing.assert_array_equal(np.concatenate(live), whole)
 
 
 def test_trainer_in_float32_engine_in_float16(spawn, controller):

@@ -58,7 +58,7 @@ class Role {
     auto trainer = Trainer::Connect(options_);
     if (!trainer.ok()) return Note(trainer.status());
     Weights weights(Model(), setup_.sharded ? Cut::kRows : Cut::kWhole, place_.rank, place_.ranks);
-    if (Status status = (*trainer)->Register(weights.shards()); !status.ok()) return Note(status);
+    if (Status status = (*trainer)->Register({.shards = weights.shards()}); !status.ok()) return Note(status);
     int failures = 0;
     for (int64_t last = -1; !board_.stop;) {
       mine_.stage = Stage::kPlanning;
@@ -89,7 +89,9 @@ class Role {
     if (!inference.ok()) return Note(inference.status());
     Weights weights(Model(), Cut::kColumns, place_.rank, place_.ranks);
     const auto landing = setup_.shadow ? LandingMode::kShadow : LandingMode::kInPlace;
-    if (Status status = (*inference)->Register(weights.shards(), landing); !status.ok()) return Note(status);
+    if (Status status = (*inference)->Register({.shards = weights.shards()}, {.landing = landing});
+        !status.ok())
+      return Note(status);
     std::atomic<bool> over{false};
     std::thread reader([&] {
       while (!over) Compare(**inference, weights);

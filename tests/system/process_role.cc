@@ -106,7 +106,7 @@ class RoleProcess {
     auto trainer = Trainer::Connect(worker_);
     if (!trainer.ok()) return Fail(trainer.status());
     Weights weights(SmallModel(DType::kU64), Cut::kRows, worker_.rank, worker_.world_size);
-    if (Status status = (*trainer)->Register(weights.shards()); !status.ok()) return Fail(status);
+    if (Status status = (*trainer)->Register({.shards = weights.shards()}); !status.ok()) return Fail(status);
     mine_.registered = true;
     // One failed update is got over (an engine is gone, others take the next); several in a row are the end.
     int failures = 0;
@@ -129,7 +129,9 @@ class RoleProcess {
     Weights weights(SmallModel(DType::kU64), Cut::kColumns, worker_.rank, worker_.world_size);
     const auto landing =
         Option("landing", "in_place") == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace;
-    if (Status status = (*inference)->Register(weights.shards(), landing); !status.ok()) return Fail(status);
+    if (Status status = (*inference)->Register({.shards = weights.shards()}, {.landing = landing});
+        !status.ok())
+      return Fail(status);
     mine_.registered = true;
     std::atomic<bool> over{false};
     std::shared_mutex engine;

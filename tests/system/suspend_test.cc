@@ -88,9 +88,8 @@ class Remapped {
 
 std::vector<Shard> ShardsAt(std::byte* data) {
   return {{.tensor = {.name = "w", .dtype = DType::kU8, .shape = {kBytes}},
-           .box = WholeOf({kBytes}),
-           .data = data,
-           .strides = {}}};
+           .part = WholeOf({kBytes}),
+           .memory = HostMemory({data, kBytes})}};
 }
 
 struct Scene {
@@ -114,7 +113,7 @@ class Suspend : public testing::TestWithParam<Scene> {
     ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
     trainer_ = std::move(*trainer);
     source_.resize(kBytes);
-    ASSERT_TRUE(trainer_->Register(ShardsAt(source_.data())).ok());
+    ASSERT_TRUE(trainer_->Register({.shards = ShardsAt(source_.data())}).ok());
     engine_ = Engine("e", memory_.at());
   }
   WorkerOptions Options(const std::string& engine) const {
@@ -127,7 +126,7 @@ class Suspend : public testing::TestWithParam<Scene> {
   std::unique_ptr<Inference> Engine(const std::string& name, std::byte* at) const {
     auto engine = Inference::Connect(Options(name));
     EXPECT_TRUE(engine.ok()) << engine.status().ToString();
-    const Status status = (*engine)->Register(ShardsAt(at), GetParam().landing);
+    const Status status = (*engine)->Register({.shards = ShardsAt(at)}, {.landing = GetParam().landing});
     EXPECT_TRUE(status.ok()) << status.ToString();
     return std::move(*engine);
   }

@@ -83,7 +83,7 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
       auto trainer = Trainer::Connect(Options(rank, kTrainers));
       ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
       Weights weights(SmallModel(scene.trainer_dtype), scene.trainer_cut, rank, kTrainers);
-      ASSERT_TRUE((*trainer)->Register(weights.shards()).ok());
+      ASSERT_TRUE((*trainer)->Register({.shards = weights.shards()}).ok());
       uint64_t bytes = 0;
       for (int64_t version = 1; version <= scene.versions; ++version) {
         weights.Fill(version);
@@ -113,7 +113,8 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
         auto inference = Inference::Connect(Options(rank, scene.engine_ranks, engine));
         ASSERT_TRUE(inference.ok()) << inference.status().ToString();
         Weights weights(SmallModel(DType::kBF16), Cut::kColumns, rank, scene.engine_ranks);
-        const Status registered = (*inference)->Register(weights.shards(), scene.landing);
+        const Status registered =
+            (*inference)->Register({.shards = weights.shards()}, {.landing = scene.landing});
         ASSERT_TRUE(registered.ok()) << registered.ToString();
         EXPECT_EQ((*inference)->version().number, -1);
         Version last;
@@ -183,7 +184,7 @@ class Phases : public Update {
     auto trainer = Trainer::Connect(Options(0, 1));
     ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
     trainer_ = std::move(*trainer);
-    ASSERT_TRUE(trainer_->Register(source_.shards()).ok());
+    ASSERT_TRUE(trainer_->Register({.shards = source_.shards()}).ok());
     auto inference = Inference::Connect(Options(0, 1, "e"));
     ASSERT_TRUE(inference.ok()) << inference.status().ToString();
     inference_ = std::move(*inference);
@@ -202,7 +203,7 @@ class Phases : public Update {
 };
 
 TEST_F(Phases, OneByOneInPlace) {
-  ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kInPlace).ok());
+  ASSERT_TRUE(inference_->Register({.shards = sink_.shards()}, {.landing = LandingMode::kInPlace}).ok());
   sink_.Fill(0);
   auto update = Publish(1);
   EXPECT_EQ(update->WaitSources(In(0.3)).code(), Code::kTimedOut);
@@ -223,7 +224,7 @@ TEST_F(Phases, OneByOneInPlace) {
 }
 
 TEST_F(Phases, ShadowIsReadyBeforeThePause) {
-  ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kShadow).ok());
+  ASSERT_TRUE(inference_->Register({.shards = sink_.shards()}, {.landing = LandingMode::kShadow}).ok());
   auto first = Publish(1);
   ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
   ASSERT_TRUE(first->Wait(In(10)).ok());
@@ -238,7 +239,7 @@ TEST_F(Phases, ShadowIsReadyBeforeThePause) {
 }
 
 TEST_F(Phases, CancelledUpdateKeepsTheOldVersion) {
-  ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kShadow).ok());
+  ASSERT_TRUE(inference_->Register({.shards = sink_.shards()}, {.landing = LandingMode::kShadow}).ok());
   auto first = Publish(1);
   ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
   ASSERT_TRUE(first->Wait(In(10)).ok());
@@ -257,7 +258,7 @@ TEST_F(Phases, CancelledUpdateKeepsTheOldVersion) {
 }
 
 TEST_F(Phases, AbortedInPlaceUpdateIsFailedUntilTheNext) {
-  ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kInPlace).ok());
+  ASSERT_TRUE(inference_->Register({.shards = sink_.shards()}, {.landing = LandingMode::kInPlace}).ok());
   auto first = Publish(1);
   ASSERT_TRUE(inference_->Begin().ok());
   ASSERT_TRUE(inference_->Receive(In(30)).ok());
@@ -276,12 +277,12 @@ TEST_F(Phases, AbortedInPlaceUpdateIsFailedUntilTheNext) {
 }
 
 TEST_F(Phases, RegisteringAnewMovesTheLandingPlace) {
-  ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kInPlace).ok());
+  ASSERT_TRUE(inference_->Register({.shards = sink_.shards()}, {.landing = LandingMode::kInPlace}).ok());
   auto first = Publish(1);
   ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
   ASSERT_TRUE(first->Wait(In(10)).ok());
   Weights moved{SmallModel(DType::kU64), Cut::kWhole, 0, 1};
-  ASSERT_TRUE(inference_->Register(moved.shards(), LandingMode::kShadow).ok());
+  ASSERT_TRUE(inference_->Register({.shards = moved.shards()}, {.landing = LandingMode::kShadow}).ok());
   auto second = Publish(2);
   auto version = inference_->Wait({1, 1}, In(30));
   ASSERT_TRUE(version.ok()) << version.status().ToString();
@@ -290,7 +291,7 @@ TEST_F(Phases, RegisteringAnewMovesTheLandingPlace) {
 }
 
 TEST_F(Phases, CloseEndsTheCallOfAnotherThread) {
-  ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kShadow).ok());
+  ASSERT_TRUE(inference_->Register({.shards = sink_.shards()}, {.landing = LandingMode::kShadow}).ok());
   std::thread waiter([&] {
     Status outcome(Code::kInvalidArgument, "");
     // It may find the other thread between Begin and Abort.
@@ -316,7 +317,7 @@ TEST_F(Phases, ClosedTrainerEndsItsUpdates) {
 }
 
 TEST_F(Phases, WhoLeavesIsNamed) {
-  ASSERT_TRUE(inference_->Register(sink_.shards(), LandingMode::kShadow).ok());
+  ASSERT_TRUE(inference_->Register({.shards = sink_.shards()}, {.landing = LandingMode::kShadow}).ok());
   auto first = Publish(1);
   ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
   ASSERT_TRUE(first->Wait(In(10)).ok());

@@ -214,7 +214,7 @@ TEST_F(RegionTest, ARegionMayOutliveItsEndpoint) {
 
 TEST_F(RegionTest, NothingCannotBeRegistered) {
   Party a;
-  EXPECT_EQ(a->Register({}, Access::kRead).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(a->Register(std::span<std::byte>(), Access::kRead).status().code(), Code::kInvalidArgument);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class MemoryReader final : public ShardReader {
       : shards_(std::move(shards)), changed_(std::move(changed)) {}
   Status Read(size_t shard, uint64_t offset, std::span<std::byte> out) override {
     EXPECT_EQ(checks, 0) << "read after the check";
-    std::memcpy(out.data(), shards_[shard].data + offset, out.size());
+    std::memcpy(out.data(), shards_[shard].memory.address + offset, out.size());
     read += out.size();
     return Status::Ok();
   }
@@ -112,7 +112,7 @@ class DataPath : public testing::Test {
     auto plan = std::make_shared<SendPlan>();
     auto listed = shards;
     for (Shard& shard : listed)
-      if (reader_ != nullptr) shard.data = nullptr;
+      if (reader_ != nullptr) shard.memory = {};
     auto memory = RegisterSources(*side.endpoint, listed, "", reader_);
     ASSERT_TRUE(memory.ok()) << memory.status().ToString();
     plan->memory = *memory;
@@ -248,11 +248,11 @@ TEST_F(DataPath, SendsWhatIsNotContiguous) {
   Weights whole(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
   whole.Fill(9);
   std::vector<uint64_t> transposed(600 * 40);
-  const auto* values = reinterpret_cast<const uint64_t*>(whole.shards()[0].data);
+  const auto* values = reinterpret_cast<const uint64_t*>(whole.shards()[0].memory.address);
   for (size_t i = 0; i < 600; ++i)
     for (size_t j = 0; j < 40; ++j) transposed[j * 600 + i] = values[i * 40 + j];
   auto shards = whole.shards();
-  shards[0].data = reinterpret_cast<std::byte*>(transposed.data());
+  shards[0].memory = HostMemory(std::as_writable_bytes(std::span(transposed)));
   shards[0].strides = {1, 600};
   Build({shards}, {sink.shards()});
   ASSERT_FALSE(HasFatalFailure());
@@ -311,7 +311,7 @@ TEST_F(DataPath, ChecksumsTellWhatArrivedChanged) {
   Run();
   const auto& grants = *inference_[0]->grants;
   EXPECT_TRUE(grants.Verify().ok()) << grants.Verify().ToString();
-  std::byte* last = sink.shards()[0].data + 2200 * 1024 * 2 - 1;
+  std::byte* last = sink.shards()[0].memory.address + 2200 * 1024 * 2 - 1;
   *last ^= std::byte{1};
   EXPECT_EQ(grants.Verify().code(), Code::kCorrupt);
   EXPECT_THAT(grants.Verify().message(), HasSubstr("trainer 1"));
@@ -405,8 +405,8 @@ TEST_F(DataPath, BadShardsAreNamed) {
   std::vector<float> memory(12);
   Shard shard;
   shard.tensor = {"a.b", DType::kF32, {3, 4}};
-  shard.box = WholeOf({3, 4});
-  shard.data = reinterpret_cast<std::byte*>(memory.data());
+  shard.part = WholeOf({3, 4});
+  shard.memory = HostMemory(std::as_writable_bytes(std::span(memory)));
   const auto refused = [&](const std::vector<Shard>& shards) {
     const auto registered = LandingMemory::Register(*endpoint, shards, LandingMode::kInPlace);
     EXPECT_FALSE(registered.ok());
@@ -418,14 +418,14 @@ TEST_F(DataPath, BadShardsAreNamed) {
   strided.strides = {1, 3};
   EXPECT_THAT(refused({strided}), HasSubstr("a.b is not contiguous"));
   Shard null = shard;
-  null.data = nullptr;
+  null.memory.address = nullptr;
   EXPECT_THAT(refused({null}), HasSubstr("a.b has no memory"));
   Shard outside = shard;
-  outside.box.offset = {1, 0};
+  std::get<Box>(outside.part).offset = {1, 0};
   EXPECT_THAT(refused({outside}), HasSubstr("a.b"));
   Shard declared = shard;
   declared.declared = true;
-  declared.data = nullptr;
+  declared.memory = {};
   EXPECT_TRUE(LandingMemory::Register(*endpoint, {declared}, LandingMode::kInPlace).ok());
 }
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "plan/layout_builder.h"
@@ -41,7 +42,7 @@ inline plan::Layout LayoutOf(const std::vector<std::vector<Shard>>& ranks) {
   plan::LayoutBuilder builder(static_cast<int>(ranks.size()));
   for (size_t r = 0; r < ranks.size(); ++r) {
     std::vector<plan::Holding> holdings;
-    for (const Shard& shard : ranks[r]) holdings.push_back({shard.tensor, shard.box});
+    for (const Shard& shard : ranks[r]) holdings.push_back({shard.tensor, std::get<Box>(shard.part)});
     EXPECT_TRUE(builder.AddRank(static_cast<int>(r), holdings).ok());
   }
   auto layout = builder.Build();

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "weightcast/memory.h"
+#include "weightcast/rules.h"
+#include "weightcast/status.h"
+#include "weightcast/tensor.h"
+
+namespace weightcast {
+
+/// Along one dimension of a mesh: every rank holds the same.
+struct Replicate {
+  friend bool operator==(const Replicate&, const Replicate&) = default;
+};
+/// Along one dimension of a mesh, of size n: dimension `dim` of the tensor, or what is left of it, is cut
+/// into n chunks of ceil(elements / n); the last may be smaller, and further ones are empty (torch.chunk's
+/// rule, as torch's DTensor).
+struct Cut {
+  int dim = 0;
+  friend bool operator==(const Cut&, const Cut&) = default;
+};
+using Placement = std::variant<Replicate, Cut>;
+
+/// Ranks in a grid of 1 to 6 dimensions, the outermost first.
+struct Mesh {
+  std::vector<uint32_t> sizes{};  ///< Ranks along each dimension.
+  friend bool operator==(const Mesh&, const Mesh&) = default;
+};
+
+/// The part of a tensor that the rank's place in a mesh gives it.
+struct Placed {
+  uint32_t mesh = 0;                    ///< Index into Registration::meshes.
+  std::vector<Placement> placements{};  ///< One for each dimension of the mesh; they apply in that order.
+  friend bool operator==(const Placed&, const Placed&) = default;
+};
+
+/// Which part of a tensor: a box, or what a mesh makes of it.
+using Part = std::variant<Box, Placed>;
+
+/// A part of one tensor, and where it lies.
+struct Shard {
+  TensorInfo tensor;    ///< Global name, dtype and shape.
+  Part part{};          ///< WholeOf(shape) for all of it.
+  Memory memory{};      ///< Holds the part, and may hold more. Not owned.
+  uint64_t offset = 0;  ///< Bytes from the first byte of `memory` to the part's first element.
+  /// Elements from one index to the next, for each dimension; empty: dense and row-major. Trainers stage what
+  /// is not dense; inference refuses it.
+  std::vector<int64_t> strides{};
+  bool declared = false;  ///< Known to the plan but not moved ("declared, not sent"); needs no memory.
+};
+
+/// What one rank holds. Ranks of one layout differ in `coordinates`, and in addresses, devices and lengths of
+/// memory: LayoutBytes has all the rest. Several shards of one tensor are refused so far.
+struct Registration {
+  std::vector<Shard> shards{};
+  std::vector<Mesh> meshes{};                        ///< Of the shards that are Placed.
+  std::vector<std::vector<uint32_t>> coordinates{};  ///< This rank's place in each of `meshes`.
+};
+
+/// The layout of a registration as bytes, whatever the order of its shards: tensors, parts, offsets, strides.
+/// Without coordinates and memory: ranks that are told of one layout in the same way get equal bytes, to
+/// compare or to hash. No file format: another version of this library may make others. kInvalidArgument as
+/// from Register.
+Result<std::string> LayoutBytes(const Registration& registration);
+
+/// Gives the bytes of shards that are read when they are sent: those of files, which others may change.
+class ShardReader {
+ public:
+  virtual ~ShardReader() = default;
+  /// Fills `out` with the dense bytes of one of the registered shards, from `offset` on. Several threads at
+  /// once.
+  virtual Status Read(size_t shard, uint64_t offset, std::span<std::byte> out) = 0;
+  /// Whether all that was read so far is of the version that was published. Called after the last Read for a
+  /// destination and before the last of these bytes is sent: no rank counts as complete without it.
+  virtual Status Check() = 0;
+};
+
+/// How trainers register.
+struct SourceOptions {
+  NameRules rules{};  ///< The same at every trainer.
+  /// If set, it gives the bytes of all shards, which then need no memory; everything is staged.
+  std::shared_ptr<ShardReader> reader{};
+};
+
+enum class LandingMode : uint8_t {
+  kInPlace,  ///< In the live tensors.
+  kShadow,   ///< In a spare buffer; copied into the live tensors once all is there.
+};
+
+/// How inference ranks register.
+struct LandingOptions {
+  LandingMode landing = LandingMode::kInPlace;
+  /// Other engines may read the served version from this rank's tensors, where a trainer died or an engine
+  /// joins late. Say false if the engine changes live tensors in place after an update (kInPlace).
+  bool shares = true;
+};
+
+}  // namespace weightcast
