@@ -95,7 +95,7 @@ def shard_of(name: str, part: Shard) -> Shard | None:
             f"{tensor.placements} make {size}; only DTensors as torch cuts them can be registered"
         )
     _refuse_absent(name, local)
-    return replace(whole, array=local, declared=part.declared)
+    return replace(whole, array=local, declared=part.declared, landing=part.landing)
 
 
 @functools.lru_cache(maxsize=4096)
