@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._stage import Stage
 from .errors import InvalidArgument
 from .shards import REPLICATE, Mesh, Shard
 
-__all__ = ["shards"]
+__all__ = ["Stage", "shards"]
 
 # Classes that put a module into themselves, and the attribute that has it.
 _WRAPPERS = {
