@@ -70,7 +70,7 @@ MISTAKES = [
         RANK,
         "  if (run.status.ok()) return Switched();\n",
         "  return Switched();\n",
-        "mixture",
+        "two steps",
         "deep_loader",
     ),
     (
@@ -80,7 +80,7 @@ MISTAKES = [
         "  if (s_.abort) return CompleteAbort();",
         "  s_.touched = s_.landing == Landing::kInPlace;\n  if (s_.abort) return CompleteAbort();",
         "mixture",
-        "deep_loader gives_up=1 timeouts=1",
+        "deep_loader ranks=1 search=departures timeouts=1",
     ),
     (
         "registered_while_sources_write",
