@@ -223,7 +223,9 @@ void BindInference(nb::module_& module) {
                                           .unwanted = std::move(unwanted),
                                           .not_sent = std::move(not_sent)};
              ThrowIfError(CallUnlocked([&] { return self->Register(registration, options); }));
-           })
+           },
+           nb::arg("registration"), nb::arg("landing"), nb::arg("shares"), nb::arg("on_switch").none(),
+           nb::arg("unwanted"), nb::arg("not_sent"))
       .def("wait",
            [](HeldInference& self, Version newer_than, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, In(timeout)); }));
