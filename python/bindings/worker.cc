@@ -214,18 +214,19 @@ void BindInference(nb::module_& module) {
                tensors.emplace_back(std::move(tensor.name), NameOf(tensor.dtype), std::move(tensor.shape));
              return tensors;
            })
-      .def("register",
-           [](HeldInference& self, const Registration& registration, const std::string& landing, bool shares,
-              nb::handle on_switch, std::vector<std::string> unwanted, std::vector<std::string> not_sent) {
-             const LandingOptions options{.landing = LandingOf(landing),
-                                          .shares = shares,
-                                          .on_switch = SwitchBy(on_switch),
-                                          .unwanted = std::move(unwanted),
-                                          .not_sent = std::move(not_sent)};
-             ThrowIfError(CallUnlocked([&] { return self->Register(registration, options); }));
-           },
-           nb::arg("registration"), nb::arg("landing"), nb::arg("shares"), nb::arg("on_switch").none(),
-           nb::arg("unwanted"), nb::arg("not_sent"))
+      .def(
+          "register",
+          [](HeldInference& self, const Registration& registration, const std::string& landing, bool shares,
+             nb::handle on_switch, std::vector<std::string> unwanted, std::vector<std::string> not_sent) {
+            const LandingOptions options{.landing = LandingOf(landing),
+                                         .shares = shares,
+                                         .on_switch = SwitchBy(on_switch),
+                                         .unwanted = std::move(unwanted),
+                                         .not_sent = std::move(not_sent)};
+            ThrowIfError(CallUnlocked([&] { return self->Register(registration, options); }));
+          },
+          nb::arg("registration"), nb::arg("landing"), nb::arg("shares"), nb::arg("on_switch").none(),
+          nb::arg("unwanted"), nb::arg("not_sent"))
       .def("wait",
            [](HeldInference& self, Version newer_than, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, In(timeout)); }));

@@ -167,7 +167,7 @@ void Meetings::AskAdmit(Attempt& attempt) {
   const auto& admit = core_.admit();
   if (!admit) return OnAdmit(attempt.id, Status::Ok());
   core_.LaterOnThread([core = core_.shared_from_this(), this, id = attempt.id, admit,
-               identity = attempt.machine.peer()->identity] {
+                       identity = attempt.machine.peer()->identity] {
     core->progress().Submit(MakeTask([this, id, status = admit(identity)] { OnAdmit(id, status); }), true);
   });
 }

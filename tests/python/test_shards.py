@@ -185,7 +185,7 @@ def test_any_strides_are_told_as_they_are():
         whole[::2, ::-3],
         whole.T,
         whole[:0],
-        whole[3, 4],
+        whole[3, 4, ...],
         np.broadcast_to(whole[0], (3, 10)),
     ):
         (place,) = Registration({"x": view}, writable=False)._places
