@@ -113,7 +113,7 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
   const PlanOutput planned = RunPlan(job);
   ASSERT_TRUE(planned.status.ok()) << planned.status.ToString();
   ASSERT_TRUE(planned.fused != nullptr);
-  EXPECT_EQ(*planned.fused, (plan::FusedTensors{{"w", 0}}));
+  EXPECT_EQ(*planned.fused, (plan::FusedTensors{{"w", {.dim = 0, .starts = {0, 32}}}}));
 
   const auto half = [](SessionId session, uint32_t rank) {
     wire::ShardInfo shard = Whole("w", {64, 4});
