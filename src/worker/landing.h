@@ -27,8 +27,9 @@ class LandingMemory {
 
   [[nodiscard]] const std::vector<Shard>& shards() const { return shards_; }
   [[nodiscard]] LandingMode mode() const { return mode_; }
-  /// Index of the shard of that name and box; -1 if there is none.
-  [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box) const;
+  /// Index of the shard of that tensor and box, of equal ones that with `copy` before it; -1 if there is
+  /// none.
+  [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box, uint32_t copy) const;
   /// Where the bytes of a shard land.
   [[nodiscard]] std::byte* LandingOf(size_t shard) const { return landing_[shard]; }
   /// "name: in_place", a line for each tensor.
