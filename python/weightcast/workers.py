@@ -210,6 +210,7 @@ class Trainer(_Closing):
     def register(self, module_or_dict: Any, *, rules: Any = None) -> None:
         """Registers the tensors of a torch module, or {name: array | tensor | Shard}; docs/torch.md.
 
+        {name: [Shard, Shard]} for several shards of one tensor: they share no element, or are equal.
         Or of what a function returns, if it is one. It is kept, and looked at again by `publish`.
         rules: name rules, as a list or JSON text (docs/layout.md).
         """
@@ -285,8 +286,9 @@ class Inference(_Closing):
     def register(self, module_or_dict: Any, *, landing: str = "in_place", shares: bool = True) -> None:
         """Registers the tensors to fill. landing: "in_place", or "shadow" (a second copy first).
 
-        module_or_dict: as for `Trainer.register`. Under tensor parallelism a rank registers views of the q, k
-        and v in its fused tensors, not the fused tensors (docs/layout.md).
+        module_or_dict: as for `Trainer.register`; every shard is filled, of equal ones each. Under tensor
+        parallelism a rank registers the q, k and v in a fused tensor as several shards of it, or under their
+        own names, never as one shard (docs/layout.md).
         shares: other engines may read the served version from this rank's tensors. Say False if the engine
         changes live tensors in place after an update (landing in_place).
 
