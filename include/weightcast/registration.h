@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -12,6 +14,7 @@
 #include "weightcast/rules.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
+#include "weightcast/version.h"
 
 namespace weightcast {
 
@@ -44,6 +47,13 @@ struct Placed {
 /// Which part of a tensor: a box, or what a mesh makes of it.
 using Part = std::variant<Box, Placed>;
 
+/// Where the bytes of an update land, and what makes the engine use them (the switch).
+enum class LandingMode : uint8_t {
+  kInPlace,  ///< In the live tensors, which may be written from Inference::Begin on.
+  kShadow,   ///< In a spare buffer; the switch copies them into the live tensors.
+  kLoader,   ///< In memory that the engine gives and does not use live; the switch is the engine's.
+};
+
 /// A part of one tensor, and where it lies.
 struct Shard {
   TensorInfo tensor;    ///< Global name, dtype and shape.
@@ -54,6 +64,7 @@ struct Shard {
   /// is not dense; inference refuses it.
   std::vector<int64_t> strides{};
   bool declared = false;  ///< Known to the plan but not moved ("declared, not sent"); needs no memory.
+  std::optional<LandingMode> landing{};  ///< Inference: of this shard; nullopt: LandingOptions::landing.
 };
 
 /// What one rank holds: any number of shards of each tensor, in any order. Those of one tensor share no
@@ -90,17 +101,23 @@ struct SourceOptions {
   std::shared_ptr<ShardReader> reader{};
 };
 
-enum class LandingMode : uint8_t {
-  kInPlace,  ///< In the live tensors.
-  kShadow,   ///< In a spare buffer; copied into the live tensors once all is there.
-};
-
 /// How inference ranks register.
 struct LandingOptions {
-  LandingMode landing = LandingMode::kInPlace;
-  /// Other engines may read the served version from this rank's tensors, where a trainer died or an engine
-  /// joins late. Say false if the engine changes live tensors in place after an update (kInPlace).
+  LandingMode landing = LandingMode::kInPlace;  ///< Of the shards that do not say otherwise.
+  /// Other engines may read the served version from where it landed, if a trainer died or an engine joins
+  /// late. Say false if the engine changes these bytes after an update.
   bool shares = true;
+  /// The engine's part of the switch, after Commit: called once in each update by the thread that is in
+  /// Receive or Wait, before spare buffers are copied. kLoader: from it the engine takes what has landed. An
+  /// error says that nothing was changed: the update fails here with that text, and the old version is served
+  /// on (unless bytes landed in place). Must not call this Inference. kLoader without it: what Receive
+  /// returns is the word to switch, and Wait is refused.
+  std::function<Status(const Version&)> on_switch{};
+  /// Tensors of the trainers that this engine does not take: names, or patterns ({*}, {**}). All ranks'
+  /// together.
+  std::vector<std::string> unwanted{};
+  /// Shards of this rank that no trainer sends: names or patterns. As Shard::declared.
+  std::vector<std::string> not_sent{};
 };
 
 }  // namespace weightcast

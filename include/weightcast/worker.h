@@ -130,6 +130,9 @@ class Inference {
  public:
   static Result<std::unique_ptr<Inference>> Connect(WorkerOptions options);
   virtual ~Inference() = default;
+  /// What the trainers have registered, once all of them have: before Register, or at any time. What they
+  /// only declare is left out. kTimedOut: some have not registered yet.
+  virtual Result<std::vector<TensorInfo>> Offered(TimePoint deadline) = 0;
   /// Tells the shards that this rank wants filled and how they land. kUnavailable: another engine still reads
   /// the memory that was registered before.
   virtual Status Register(Registration registration, LandingOptions options = {}) = 0;
@@ -140,16 +143,21 @@ class Inference {
 
   /// The engine is paused: from here until Finish or Abort the live tensors may be written.
   virtual Status Begin() = 0;
-  /// Blocks until all bytes of an update are there and every rank may switch; with shadow landing copies
-  /// them into the live tensors. Then the engine post-processes. kTimedOut: may be called again.
+  /// Blocks until all bytes of an update are there and every rank may switch; then calls on_switch and copies
+  /// spare buffers into the live tensors. Then the engine post-processes. kTimedOut: may be called again.
   virtual Result<Version> Receive(TimePoint deadline) = 0;
-  /// Says that this rank has switched; returns when all ranks of the engine have: serve.
+  /// Says that this rank has switched; returns at once.
+  virtual Status Commit() = 0;
+  /// After Commit: returns when all ranks of the engine have switched: serve. A deadline that has passed only
+  /// looks. kTimedOut: may be called again.
+  virtual Status Served(TimePoint deadline) = 0;
+  /// Commit and Served.
   virtual Status Finish(TimePoint deadline) = 0;
-  /// Gives up the phases. With shadow landing the old version is served on; with in_place, if
-  /// anything may have been written, the rank is FAILED until a later update. Blocks at most two leases.
-  /// Errors: kFenced, others might still write or read here, so stay paused and call again; kTimedOut, the
-  /// phases are over, but the controller has not said yet what the rank has left (see state); kCancelled,
-  /// interrupted.
+  /// Gives up the phases. With shadow and loader landing the old version is served on if Receive has not
+  /// returned; otherwise, and with in_place if anything may have been written, the rank is FAILED until a
+  /// later update. Blocks at most two leases. Errors: kFenced, others might still write or read here, so stay
+  /// paused and call again; kTimedOut, the phases are over, but the controller has not said yet what the rank
+  /// has left (see state); kCancelled, interrupted.
   virtual Status Abort() = 0;
 
   /// The engine sleeps: when this returns nobody can write or read the registered memory, nothing of it is
@@ -166,7 +174,7 @@ class Inference {
   [[nodiscard]] virtual EngineState state() const = 0;
   /// Why the last update failed here; ok if it did not.
   [[nodiscard]] virtual Status last_error() const = 0;
-  /// "name: in_place", a line for each tensor.
+  /// "name: in_place", or shadow, loader, not sent; a line for each tensor.
   [[nodiscard]] virtual std::vector<std::string> Describe() const = 0;
   [[nodiscard]] virtual std::vector<std::string> ConnectionMap() const = 0;
   virtual void Close() = 0;

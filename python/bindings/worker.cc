@@ -46,10 +46,18 @@ Part PartOf(PartTuple part) {
   return placed;
 }
 
+LandingMode LandingOf(const std::string& name) {
+  if (name == "in_place") return LandingMode::kInPlace;
+  if (name == "shadow") return LandingMode::kShadow;
+  if (name == "loader") return LandingMode::kLoader;
+  throw StatusError({Code::kInvalidArgument, "landing is '" + name + "'; allowed: in_place, shadow, loader"});
+}
+
 /// `first`: the lowest address of the elements; `bytes`: to the end of the highest; `offset`: of the element
 /// at the part's origin.
 Shard MakeShard(std::string name, const std::string& dtype, Shape shape, PartTuple part, uintptr_t first,
-                uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared) {
+                uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared,
+                const std::string& landing) {
   const auto known = DTypeFromName(dtype);
   if (!known) throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype});
   Shard shard;
@@ -60,23 +68,29 @@ Shard MakeShard(std::string name, const std::string& dtype, Shape shape, PartTup
   shard.offset = offset;
   shard.strides = std::move(strides);
   shard.declared = declared;
+  if (!landing.empty()) shard.landing = LandingOf(landing);
   return shard;
 }
 
-LandingMode LandingOf(const std::string& name) {
-  if (name == "in_place") return LandingMode::kInPlace;
-  if (name == "shadow") return LandingMode::kShadow;
-  throw StatusError({Code::kInvalidArgument, "landing is '" + name + "'; allowed: in_place, shadow"});
+/// `call`: None, or what takes a version and returns "" or what went wrong. It must outlive the registration.
+std::function<Status(const Version&)> SwitchBy(nb::handle call) {
+  if (call.is_none()) return {};
+  return [call](const Version& version) -> Status {
+    const InterpreterUse use(/*has_gil=*/false);
+    const nb::gil_scoped_acquire gil;
+    auto wrong = nb::cast<std::string>(call(version));
+    return wrong.empty() ? Status::Ok() : Status(Code::kCancelled, std::move(wrong));
+  };
 }
 
 void BindValues(nb::module_& module) {
   nb::class_<Shard>(module, "CoreShard")
-      .def("__init__",
-           [](Shard* self, std::string name, const std::string& dtype, Shape shape, PartTuple part,
-              uintptr_t first, uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared) {
-             new (self) Shard(MakeShard(std::move(name), dtype, std::move(shape), std::move(part), first,
-                                        bytes, offset, std::move(strides), declared));
-           });
+      .def("__init__", [](Shard* self, std::string name, const std::string& dtype, Shape shape,
+                          PartTuple part, uintptr_t first, uint64_t bytes, uint64_t offset,
+                          std::vector<int64_t> strides, bool declared, const std::string& landing) {
+        new (self) Shard(MakeShard(std::move(name), dtype, std::move(shape), std::move(part), first, bytes,
+                                   offset, std::move(strides), declared, landing));
+      });
   nb::class_<Registration>(module, "CoreRegistration")
       .def("__init__",
            [](Registration* self, std::vector<Shard> shards, const std::vector<std::vector<uint32_t>>& meshes,
@@ -193,12 +207,23 @@ void BindInference(nb::module_& module) {
                     return HeldInference(
                         ValueOrThrow(CallUnlocked([&] { return Inference::Connect(std::move(options)); })));
                   })
-      .def(
-          "register",
-          [](HeldInference& self, const Registration& registration, const std::string& landing, bool shares) {
-            const LandingOptions options{.landing = LandingOf(landing), .shares = shares};
-            ThrowIfError(CallUnlocked([&] { return self->Register(registration, options); }));
-          })
+      .def("offered",
+           [](HeldInference& self, double timeout) {
+             std::vector<std::tuple<std::string, std::string, Shape>> tensors;
+             for (TensorInfo& tensor : ValueOrThrow(CallUnlocked([&] { return self->Offered(In(timeout)); })))
+               tensors.emplace_back(std::move(tensor.name), NameOf(tensor.dtype), std::move(tensor.shape));
+             return tensors;
+           })
+      .def("register",
+           [](HeldInference& self, const Registration& registration, const std::string& landing, bool shares,
+              nb::handle on_switch, std::vector<std::string> unwanted, std::vector<std::string> not_sent) {
+             const LandingOptions options{.landing = LandingOf(landing),
+                                          .shares = shares,
+                                          .on_switch = SwitchBy(on_switch),
+                                          .unwanted = std::move(unwanted),
+                                          .not_sent = std::move(not_sent)};
+             ThrowIfError(CallUnlocked([&] { return self->Register(registration, options); }));
+           })
       .def("wait",
            [](HeldInference& self, Version newer_than, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, In(timeout)); }));
@@ -207,6 +232,11 @@ void BindInference(nb::module_& module) {
       .def("receive",
            [](HeldInference& self, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self->Receive(In(timeout)); }));
+           })
+      .def("commit", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Commit(); })); })
+      .def("served",
+           [](HeldInference& self, double timeout) {
+             ThrowIfError(CallUnlocked([&] { return self->Served(In(timeout)); }));
            })
       .def("finish",
            [](HeldInference& self, double timeout) {

@@ -50,6 +50,7 @@ class Shard:
     Without `shape` and `offset` it is the whole tensor; a DTensor knows its own. `declared=True`: known to
     the plan, not moved.
 
+    landing: of this tensor, if not that of `Inference.register`.
     In place of `offset`: `mesh`, and `placements` with one entry for each of its dimensions: "replicate", or
     the dimension of the tensor that is cut, as torch's DTensor cuts it.
     """
@@ -60,6 +61,7 @@ class Shard:
     declared: bool = False
     mesh: Mesh | None = None
     placements: Sequence[int | str] | None = None
+    landing: str | None = None
 
 
 class _View(NamedTuple):
@@ -88,9 +90,10 @@ class _Place(NamedTuple):
     bytes: int  # and how many there are to the end of the highest.
     origin: int  # Bytes from there to the element of index 0.
     declared: bool
+    landing: str
 
 
-_NO_PLACE = _Place("", "", (), None, (), None, (), (), 0, 0, 0, False)
+_NO_PLACE = _Place("", "", (), None, (), None, (), (), 0, 0, 0, False, "")
 
 
 def _is_torch(value: Any) -> bool:
@@ -188,7 +191,7 @@ def _place_of(name: str, part: Shard, *, writable: bool) -> _Place:
     first = view.address - origin
     return _Place(
         name, view.dtype, shape, offset, view.size, part.mesh, placements, strides, first, bytes_, origin,
-        part.declared,
+        part.declared, part.landing or "",
     )  # fmt: skip
 
 
@@ -241,6 +244,7 @@ class Registration:
                 place.name, place.dtype, place.shape,
                 (meshes[place.mesh], place.placements) if place.mesh else (place.offset, place.size),
                 place.first, place.bytes, place.origin, place.strides, place.declared,
+                place.landing,
             )
             for place in self._places
         ]  # fmt: skip

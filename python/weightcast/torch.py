@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._stage import Stage
 from .errors import InvalidArgument
 from .shards import REPLICATE, Mesh, Shard
 
-__all__ = ["shards"]
+__all__ = ["Stage", "shards"]
 
 # Classes that put a module into themselves, and the attribute that has it.
 _WRAPPERS = {
@@ -95,7 +96,7 @@ def shard_of(name: str, part: Shard) -> Shard | None:
             f"{tensor.placements} make {size}; only DTensors as torch cuts them can be registered"
         )
     _refuse_absent(name, local)
-    return replace(whole, array=local, declared=part.declared)
+    return replace(whole, array=local, declared=part.declared, landing=part.landing)
 
 
 @functools.lru_cache(maxsize=4096)

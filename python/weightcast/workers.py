@@ -16,7 +16,7 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,37 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
+def _names(names: str | Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+class _Switch:
+    """An engine's `on_switch` as the core calls it; keeps what it raised."""
+
+    def __init__(self, call: Callable[[_core.Version], Any]) -> None:
+        self._call = call
+        self.raised: BaseException | None = None
+
+    def __call__(self, version: _core.Version) -> str:
+        try:
+            self._call(version)
+        except BaseException as error:
+            self.raised = error
+            return f"on_switch raised {type(error).__name__}: {error}"
+        return ""
+
+
+@contextlib.contextmanager
+def _naming_cause(switch: _Switch | None) -> Iterator[None]:
+    try:
+        yield
+    except Error as error:
+        if switch is None or switch.raised is None:
+            raise
+        cause, switch.raised = switch.raised, None
+        raise error from cause
+
+
 class _Closing:
     _core: Any
 
@@ -282,22 +313,55 @@ class Inference(_Closing):
             controller or "", rank, world_size, model, engine, _settings(settings)
         )
         self._registration: Registration | None = None
+        self._switch: _Switch | None = None
 
-    def register(self, module_or_dict: Any, *, landing: str = "in_place", shares: bool = True) -> None:
-        """Registers the tensors to fill. landing: "in_place", or "shadow" (a second copy first).
+    def offered(self, timeout: float | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """What the trainers have: {name: (dtype, shape)}, once all of them have registered.
 
+        Before `register`, or at any time. dtype: safetensors' name ("BF16"). What trainers only declare is
+        left out.
+        """
+        return {name: (dtype, tuple(shape)) for name, dtype, shape in self._core.offered(_limit(timeout))}
+
+    async def offered_async(self, timeout: float | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return await _on_thread(self.offered, timeout)
+
+    def register(
+        self,
+        module_or_dict: Any,
+        *,
+        landing: str = "in_place",
+        shares: bool = True,
+        on_switch: Callable[[_core.Version], Any] | None = None,
+        unwanted: str | Iterable[str] = (),
+        not_sent: str | Iterable[str] = (),
+    ) -> None:
+        """Registers the tensors to fill.
+
+        landing: "in_place"; "shadow", a spare copy first; or "loader": they are not live, and the engine
+        takes from them what has landed. `Shard(landing=...)` says it of one tensor.
         module_or_dict: as for `Trainer.register`; every shard is filled, of equal ones each. Under tensor
         parallelism a rank registers the q, k and v in a fused tensor as several shards of it, or under their
         own names, never as one shard (docs/layout.md).
-        shares: other engines may read the served version from this rank's tensors. Say False if the engine
-        changes live tensors in place after an update (landing in_place).
+        shares: other engines may read the served version from where it landed. Say False if the engine
+        changes these bytes after an update.
+        on_switch: the engine's part of the switch, called with the version by the thread in `receive` or
+        `wait`, before spare copies become live. If it raises, having changed nothing, the old version is
+        served on (unless bytes landed in place). It must not call this object. Landing "loader" without it:
+        switch when `receive` returns.
+        unwanted: tensors of the trainers that this engine does not take, by name or pattern ({*}, {**});
+        "ignore": all that it does not register.
+        not_sent: tensors of this rank that no trainer sends.
 
         Again when they have moved: at other addresses nothing is served until the next version has landed.
         `wait`, `begin` and `resume` refuse tensors that have moved since (`InvalidArgument`).
         """
         registration = Registration(module_or_dict, writable=True)
-        self._core.register(registration.core(), landing, shares)
+        switch = None if on_switch is None else _Switch(on_switch)
+        ignored = ["{**}"] if unwanted == "ignore" else _names(unwanted)
+        self._core.register(registration.core(), landing, shares, switch, ignored, _names(not_sent))
         self._registration = registration
+        self._switch = switch  # Until here the core may call the one before.
 
     def wait(
         self, newer_than: _core.Version | int | None = None, timeout: float | None = None
@@ -309,7 +373,8 @@ class Inference(_Closing):
         served on; call again. Only if bytes were landing in place the update is given up (`state` FAILED).
         """
         self._refuse_moved()
-        return self._core.wait(self._version_of(newer_than), _limit(timeout))
+        with _naming_cause(self._switch):
+            return self._core.wait(self._version_of(newer_than), _limit(timeout))
 
     async def wait_async(
         self, newer_than: _core.Version | int | None = None, timeout: float | None = None
@@ -323,13 +388,25 @@ class Inference(_Closing):
 
     def receive(self, timeout: float | None = None) -> _core.Version:
         """Blocks until all bytes are there and the engine may switch. Then post-process, then `finish`."""
-        return self._core.receive(_limit(timeout))
+        with _naming_cause(self._switch):
+            return self._core.receive(_limit(timeout))
 
     async def receive_async(self, timeout: float | None = None) -> _core.Version:
         return await _on_thread(self.receive, timeout)
 
+    def commit(self) -> None:
+        """Says that this rank has switched; returns at once. `served` comes next."""
+        self._core.commit()
+
+    def served(self, timeout: float | None = None) -> None:
+        """Returns when every rank of the engine has switched: serve. timeout=0 only looks (`TimedOut`)."""
+        self._core.served(_limit(timeout))
+
+    async def served_async(self, timeout: float | None = None) -> None:
+        await _on_thread(self.served, timeout)
+
     def finish(self, timeout: float | None = None) -> None:
-        """Returns when every rank of the engine has switched: serve."""
+        """`commit` and `served`."""
         self._core.finish(_limit(timeout))
 
     async def finish_async(self, timeout: float | None = None) -> None:

@@ -42,6 +42,7 @@ class Core {
     MachineState state = InitialState();
     PlanOutput plan;                                  ///< Until it is handed out.
     std::shared_ptr<const plan::FusedTensors> fused;  ///< As trainers were planned last.
+    SharedPacket offered;                             ///< Of the present registrations; nullptr: not made.
     std::vector<wire::RankBytes> senders;             ///< Of the last update.
     std::vector<wire::RouteBytes> routes;             ///< Likewise.
     // Clocks of the open update.
@@ -62,6 +63,8 @@ class Core {
     std::shared_ptr<const wire::Register> registration;
     std::shared_ptr<const wire::LandingMap> landing;
     std::vector<std::string> connections;  ///< As the worker last told them.
+    bool asks_offered = false;
+    uint64_t tensors_hash = 0;  ///< Of what a trainer has registered.
   };
   /// A stream that is not (or no more) a session's, and how long it may stay.
   struct Stray {
@@ -91,6 +94,7 @@ class Core {
   void Resume(Session& session, const std::shared_ptr<WorkerStream>& stream);
   void RefuseStream(const std::shared_ptr<WorkerStream>& stream, const Status& reason);
   void Hear(Session& session, Incoming incoming);
+  void AnswerAskers(Model& model);
   void Offend(Session& session, const Status& reason);
   void Welcome(Session& session, const wire::Welcome& welcome);
   void CloseStream(Session& session, const Status& reason);

@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
@@ -9,6 +13,33 @@
 
 // Streams come and go; sessions outlive them.
 namespace weightcast::control {
+namespace {
+
+/// Of all that Offered tells of a registration, in its order.
+uint64_t HashOfTensors(const wire::Register& registration) {
+  constexpr uint64_t kPrime = 0x9e3779b97f4a7c15ULL;
+  uint64_t hash = 0;
+  for (const wire::ShardInfo& shard : registration.shards) {
+    hash = hash * kPrime + Hash64(shard.tensor.name) + static_cast<uint64_t>(shard.tensor.dtype);
+    for (const int64_t extent : shard.tensor.shape) hash = hash * kPrime + static_cast<uint64_t>(extent);
+    hash = hash * kPrime + (shard.declared ? 1 : 0);
+  }
+  return hash;
+}
+
+/// By name: a tensor that several trainers hold is there once. Of trainers that hold parts of the same
+/// tensors, as hundreds may, one is enough.
+wire::Offered OfferedOf(const std::vector<const wire::Register*>& registrations) {
+  std::map<std::string_view, const TensorInfo*> tensors;
+  for (const wire::Register* registration : registrations)
+    for (const wire::ShardInfo& shard : registration->shards)
+      if (!shard.declared) tensors.emplace(shard.tensor.name, &shard.tensor);
+  wire::Offered offered;
+  for (const auto& [name, tensor] : tensors) offered.tensors.push_back(*tensor);
+  return offered;
+}
+
+}  // namespace
 
 void Core::OnOpen(const std::shared_ptr<WorkerStream>& stream) {
   strays_.push_back({stream, Clock::now() + config_.lease, false});  // Until it says Hello.
@@ -133,11 +164,19 @@ void Core::Hear(Session& session, Incoming incoming) {
   if (!session.link->Receive(incoming.number, duplicate))
     return Offend(session, {Code::kProtocol, StrCat("message ", incoming.number, " came out of order")});
   if (duplicate) return;
+  if (std::holds_alternative<wire::AskOffered>(incoming.message)) {
+    session.asks_offered = true;
+    return AnswerAskers(*session.model);
+  }
+  bool registered = false;
   if (auto* registration = std::get_if<wire::Register>(&incoming.message)) {
+    registered = session.hello.name.role == wire::Role::kTrainer;
+    if (registered) session.tensors_hash = HashOfTensors(*registration);
     // What is heavy stays here; the machine gets the rest.
     auto kept = std::make_shared<wire::Register>();
     kept->shards.swap(registration->shards);
     kept->rules.swap(registration->rules);
+    kept->unwanted.swap(registration->unwanted);
     session.registration = std::move(kept);
     session.landing.reset();
   } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {
@@ -146,7 +185,41 @@ void Core::Hear(Session& session, Incoming incoming) {
     session.connections = std::exchange(prepared->connections, {});
     view_changed_ = true;
   }
-  Apply(*session.model, Said{session.id, std::move(incoming.message)});
+  Model& model = *session.model;
+  if (registered) model.offered.reset();
+  Apply(model, Said{session.id, std::move(incoming.message)});
+  if (registered) AnswerAskers(model);
+}
+
+/// Tells them what the trainers have, once all trainers have registered.
+void Core::AnswerAskers(Model& model) {
+  std::vector<Session*> asking;
+  std::vector<const wire::Register*> registrations;
+  std::set<uint64_t> known;
+  size_t registered = 0;
+  size_t trainers = 1;
+  for (const auto& [id, session] : sessions_) {
+    if (session->model != &model) continue;
+    if (session->asks_offered) asking.push_back(session.get());
+    if (session->hello.name.role != wire::Role::kTrainer) continue;
+    trainers = session->hello.world_size;
+    if (session->registration == nullptr) continue;
+    ++registered;
+    if (known.insert(session->tensors_hash).second) registrations.push_back(session->registration.get());
+  }
+  if (asking.empty() || registered < trainers) return;
+  if (model.offered == nullptr) {
+    auto packet = MakePacket(wire::ControllerMessage(OfferedOf(registrations)));
+    if (!packet.ok()) {
+      WC_LOG(kError, model.name, ": cannot say what is offered: ", packet.status().message());
+      return;
+    }
+    model.offered = std::move(*packet);
+  }
+  for (Session* session : asking) {
+    session->asks_offered = false;
+    Push(*session, model.offered);
+  }
 }
 
 void Core::Offend(Session& session, const Status& reason) { Apply(*session.model, Gone{session.id, reason}); }

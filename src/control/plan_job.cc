@@ -1,14 +1,17 @@
 #include "control/plan_job.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "base/available.h"
+#include "base/hash.h"
 #include "base/strings.h"
 #include "plan/layout_builder.h"
+#include "plan/links.h"
 #include "plan/table_format.h"
 #include "plan/verify.h"
 #include "weightcast/rules.h"
@@ -22,11 +25,27 @@ std::vector<SessionId> SessionsOf(const std::vector<PlanMember>& members) {
   return sessions;
 }
 
+/// Each engine's names have been checked by themselves.
+const std::vector<std::string> kAnyName = {"{**}"};
+
 /// An error and whose fault it is.
 struct Failure {
   Status status;
   std::vector<SessionId> concerned;
 };
+
+/// Of names, dtypes and shapes: hundreds of engines are mostly alike.
+uint64_t HashOfTensors(const plan::Layout& layout) {
+  constexpr uint64_t kPrime = 0x9e3779b97f4a7c15ULL;
+  uint64_t hash = 0;
+  for (int t = 0; t < layout.tensors(); ++t) {
+    const TensorInfo& tensor = layout.tensor(t);
+    hash = hash * kPrime + Hash64(tensor.name) + static_cast<uint64_t>(tensor.dtype);
+    for (const int64_t extent : tensor.shape) hash = hash * kPrime + static_cast<uint64_t>(extent);
+    hash = hash * kPrime + (layout.not_sent(t) ? 1 : 0);
+  }
+  return hash;
+}
 
 /// With `wanted`, of tensors of these names alone.
 Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members,
@@ -66,7 +85,7 @@ class Planning {
   explicit Planning(const PlanJob& job) : job_(job) {}
 
   /// False: failure() tells.
-  bool Run() { return BuildLayouts() && JoinLayouts() && MakeAndVerify(); }
+  bool Run() { return BuildLayouts() && CheckNames() && JoinLayouts() && MakeAndVerify(); }
   [[nodiscard]] const Failure& failure() const { return failure_; }
 
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
@@ -118,6 +137,32 @@ class Planning {
     return true;
   }
 
+  /// Each engine takes every tensor of the trainers but those that it says it does not: one that it has
+  /// forgotten would never be updated there, though other engines have it.
+  bool CheckNames() {
+    if (job_.from_engines) return true;  // Only what is wanted was asked for.
+    std::map<std::pair<uint64_t, std::vector<std::string>>, Status> known;
+    Status first;
+    std::vector<SessionId> concerned;
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      const std::vector<std::string> unwanted = UnwantedBy(i);
+      const auto [at, is_new] = known.try_emplace({HashOfTensors(engines_[i]), unwanted});
+      if (is_new) at->second = plan::ResolveLinks(rules_, trainers_, engines_[i], unwanted).status();
+      const Status& status = at->second;
+      if (status.ok()) continue;
+      if (first.ok()) first = {status.code(), StrCat(NameOf(i), ": ", status.message())};
+      for (const PlanMember& member : job_.engines[i]) concerned.push_back(member.session);
+    }
+    return first.ok() || Fail(first, std::move(concerned));
+  }
+
+  [[nodiscard]] std::vector<std::string> UnwantedBy(size_t engine) const {
+    std::set<std::string> patterns;
+    for (const PlanMember& member : job_.engines[engine])
+      patterns.insert(member.registration->unwanted.begin(), member.registration->unwanted.end());
+    return {patterns.begin(), patterns.end()};
+  }
+
   bool JoinLayouts() {
     auto joined = plan::JoinEngines(engines_);
     if (joined.ok()) {
@@ -162,7 +207,8 @@ class Planning {
             .inference = inference,
             .rules = rules_,
             .strategy = job_.strategy,
-            .memory = MemoryToUse(job_.memory)};
+            .memory = MemoryToUse(job_.memory),
+            .unwanted = kAnyName};
   }
 
   bool MakeAndVerify() {

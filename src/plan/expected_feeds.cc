@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "plan/links.h"
+
 namespace weightcast::plan {
 namespace {
 
@@ -59,14 +61,20 @@ void ExpectedFeeds::AddClaims(int src_tensor) {
       if (!captures) continue;
       for (size_t to = 0; to < sides.to.size(); ++to) {
         const std::string target = ExpandName(sides.to[to], *captures);
-        if (!request_.inference.Find(target)) homeless_ = name;
+        NoteHomeless(name, target);
         claims_[target].push_back({src_tensor, &rule, std::max(from, to), *captures});
       }
       return;
     }
   }
-  if (!request_.inference.Find(name)) homeless_ = name;
+  NoteHomeless(name, name);
   claims_[name].push_back({src_tensor, nullptr, 0, {}});
+}
+
+void ExpectedFeeds::NoteHomeless(const std::string& name, const std::string& target) {
+  const auto& unwanted = request_.unwanted;
+  if (!request_.inference.Find(target) && !MatchesAny(unwanted, name) && !MatchesAny(unwanted, target))
+    homeless_ = name;
 }
 
 Link ExpectedFeeds::LinkOf(const Claim& claim, int dst_tensor) const {

@@ -32,6 +32,7 @@ class ExpectedFeeds {
   };
 
   void AddClaims(int src_tensor);
+  void NoteHomeless(const std::string& name, const std::string& target);
   [[nodiscard]] bool Declares(const Rule& rule, const std::string& name, Side side) const;
   /// Along the dimension of the claim's rule: where it begins in the source and in the destination.
   [[nodiscard]] Link LinkOf(const Claim& claim, int dst_tensor) const;

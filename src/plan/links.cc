@@ -42,8 +42,13 @@ bool AgreeBut(const Shape& a, const Shape& b, int dim) {
 /// Walks over the trainers' tensors once and notes which destination each feeds.
 class Resolver {
  public:
-  Resolver(const NameRules& rules, const Layout& trainers, const Layout& inference)
-      : rules_(rules.rules), trainers_(trainers), inference_(inference), fed_by_(inference.tensors(), -1) {}
+  Resolver(const NameRules& rules, const Layout& trainers, const Layout& inference,
+           std::span<const std::string> unwanted)
+      : rules_(rules.rules),
+        trainers_(trainers),
+        inference_(inference),
+        unwanted_(unwanted),
+        fed_by_(inference.tensors(), -1) {}
 
   Result<std::vector<Link>> Run();
 
@@ -72,6 +77,7 @@ class Resolver {
   const std::vector<Rule>& rules_;
   const Layout& trainers_;
   const Layout& inference_;
+  const std::span<const std::string> unwanted_;
   std::vector<Link> links_;
   std::vector<int> fed_by_;  ///< Per destination the first source that feeds it.
   std::vector<bool> not_wanted_;
@@ -82,7 +88,8 @@ class Resolver {
 std::optional<int> Resolver::Partner(int source, const std::string& name) {
   const auto found = inference_.Find(name);
   const std::string& own = this->source(source).name;
-  if (!found) alone_.push_back(own == name ? StrCat("'", own, "'") : StrCat("'", own, "' (as '", name, "')"));
+  if (!found && !MatchesAny(unwanted_, own) && !MatchesAny(unwanted_, name))
+    alone_.push_back(own == name ? StrCat("'", own, "'") : StrCat("'", own, "' (as '", name, "')"));
   return found;
 }
 
@@ -285,7 +292,9 @@ Status Resolver::CheckPartners() const {
     message += StrCat(message.empty() ? "" : "; ", Count(hungry.size(), "tensor"),
                       " of the inference side that no trainer sends: ", ListNames(hungry));
   }
-  return Bad(message + "; rename them by a rule or declare them not sent");
+  return Bad(message +
+             "; rename them by a rule, declare them not sent, or let the engine call those of the "
+             "trainers unwanted");
 }
 
 Result<std::vector<Link>> Resolver::Run() {
@@ -312,10 +321,15 @@ Result<Transform> TransformBetween(const TensorInfo& source, const TensorInfo& d
                     " on the inference side; only F32, F16 and BF16 are cast into each other"));
 }
 
+bool MatchesAny(std::span<const std::string> patterns, std::string_view name) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return MatchName(pattern, name).has_value(); });
+}
+
 Result<std::vector<Link>> ResolveLinks(const NameRules& rules, const Layout& trainers,
-                                       const Layout& inference) {
+                                       const Layout& inference, std::span<const std::string> unwanted) {
   WC_RETURN_IF_ERROR(CheckRules(rules));
-  return Resolver(rules, trainers, inference).Run();
+  return Resolver(rules, trainers, inference, unwanted).Run();
 }
 
 }  // namespace weightcast::plan

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/layout.h"
@@ -13,8 +16,12 @@ namespace weightcast::plan {
 /// Errors (kInvalidArgument): a tensor of the trainers without a partner, one of the inference side
 /// that nothing feeds (the first ten are listed, with a count), shapes that do not match (both
 /// shown), dtypes that cannot be cast into each other (both shown), two sources for one place.
+/// `unwanted`: name patterns of tensors, of the trainers or as the rules name them, that need no partner.
 Result<std::vector<Link>> ResolveLinks(const NameRules& rules, const Layout& trainers,
-                                       const Layout& inference);
+                                       const Layout& inference, std::span<const std::string> unwanted = {});
+
+/// Whether a name matches one of the patterns.
+bool MatchesAny(std::span<const std::string> patterns, std::string_view name);
 
 /// What becomes of an element on the way from one dtype to the other: kNone where they are equal,
 /// kCast among F32, F16 and BF16, otherwise an error that shows both.

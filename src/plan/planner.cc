@@ -157,7 +157,7 @@ Result<Plan> MakePlan(const PlanRequest& request) {
   const int sources = request.trainers.ranks();
   const int destinations = request.inference.ranks();
   WC_ASSIGN_OR_RETURN(std::vector<Link> links,
-                      ResolveLinks(request.rules, request.trainers, request.inference));
+                      ResolveLinks(request.rules, request.trainers, request.inference, request.unwanted));
   WC_ASSIGN_OR_RETURN(PieceList list,
                       CollectPieces(request.trainers, request.inference, std::move(links), request.memory));
   const std::vector<int64_t> demand = DemandPerSet(list);

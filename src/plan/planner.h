@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,7 +29,8 @@ struct PlanRequest {
   const Layout& inference;
   const NameRules& rules;
   Strategy strategy = Strategy::kBalanced;
-  uint64_t memory = UINT64_MAX;  ///< That making, verifying and encoding it may take, in bytes.
+  uint64_t memory = UINT64_MAX;                ///< That making, verifying and encoding it may take, in bytes.
+  std::span<const std::string> unwanted = {};  ///< As ResolveLinks.
 };
 
 /// All bytes are bytes on the wire: those of the destination's dtype.

@@ -66,26 +66,32 @@ void Get(const pb::WorkerName& from, WorkerName& to, Check& check) {
   to.rank = from.rank();
 }
 
+void Put(const TensorInfo& from, pb::Tensor& to) {
+  to.set_name(from.name);
+  to.set_dtype(static_cast<uint32_t>(from.dtype));
+  to.mutable_shape()->Assign(from.shape.begin(), from.shape.end());
+}
+void Get(const pb::Tensor& from, TensorInfo& to, Check& check) {
+  const bool fine = check.Name(from.name(), kMaxTensorNameBytes, "tensor name") &&
+                    check.Count(static_cast<size_t>(from.shape_size()), kMaxDims, "shape");
+  if (!fine) return;
+  to.name = from.name();
+  to.dtype = check.Value(from.dtype(), static_cast<DType>(kDTypeCount - 1), "dtype");
+  to.shape.assign(from.shape().begin(), from.shape().end());
+}
+
 void Put(const ShardInfo& from, pb::Shard& to) {
-  auto& tensor = *to.mutable_tensor();
-  tensor.set_name(from.tensor.name);
-  tensor.set_dtype(static_cast<uint32_t>(from.tensor.dtype));
-  tensor.mutable_shape()->Assign(from.tensor.shape.begin(), from.tensor.shape.end());
+  Put(from.tensor, *to.mutable_tensor());
   to.mutable_offset()->Assign(from.box.offset.begin(), from.box.offset.end());
   to.mutable_size()->Assign(from.box.size.begin(), from.box.size.end());
   to.set_declared(from.declared);
 }
 void Get(const pb::Shard& from, ShardInfo& to, Check& check) {
-  const auto& tensor = from.tensor();
-  const bool fine =
-      check.Name(tensor.name(), kMaxTensorNameBytes, "tensor name") &&
-      check.Count(static_cast<size_t>(tensor.shape_size()), kMaxDims, "shape") &&
-      check.That(from.offset_size() == tensor.shape_size() && from.size_size() == tensor.shape_size(),
-                 StrCat("box and shape of ", tensor.name(), " differ in dimensions"));
-  if (!fine) return;
-  to.tensor.name = tensor.name();
-  to.tensor.dtype = check.Value(tensor.dtype(), static_cast<DType>(kDTypeCount - 1), "dtype");
-  to.tensor.shape.assign(tensor.shape().begin(), tensor.shape().end());
+  Get(from.tensor(), to.tensor, check);
+  const auto dims = static_cast<int>(to.tensor.shape.size());
+  if (!check.That(from.offset_size() == dims && from.size_size() == dims,
+                  StrCat("box and shape of ", to.tensor.name, " differ in dimensions")))
+    return;
   to.box.offset.assign(from.offset().begin(), from.offset().end());
   to.box.size.assign(from.size().begin(), from.size().end());
   to.declared = from.declared();

@@ -85,7 +85,15 @@ void PutIn(const Steer& from, pb::ControllerMessage& message) {
 }
 void PutIn(const Controlled&, pb::ControllerMessage& message) { message.mutable_controlled(); }
 void PutIn(const Heartbeat&, pb::ControllerMessage& message) { message.mutable_heartbeat(); }
+void PutIn(const Offered& from, pb::ControllerMessage& message) {
+  PutAll(from.tensors, message.mutable_offered()->mutable_tensors());
+}
 
+Offered GetOffered(const pb::Offered& from, Check& check) {
+  Offered to;
+  GetAll(from.tensors(), to.tensors, kMaxShards, "tensors", check);
+  return to;
+}
 Welcome GetWelcome(const pb::Welcome& from, Check& check) {
   Welcome to{.term = {}, .run = {}, .lease_seconds = from.lease_seconds()};
   Get(from.term(), to.term, check);
@@ -249,6 +257,9 @@ void Get(const pb::ControllerMessage& from, ControllerMessage& to, Check& check)
       return;
     case ControllerMessage::kHeartbeat:
       to = Heartbeat{};
+      return;
+    case ControllerMessage::kOffered:
+      to = GetOffered(from.offered(), check);
       return;
     case ControllerMessage::MESSAGE_NOT_SET:
       check.That(false, "nothing that this protocol version knows");

@@ -31,6 +31,7 @@ void PutIn(const Register& from, pb::WorkerMessage& message) {
   Put(from.landed, *to.mutable_landed());
   to.set_controlled(from.controlled);
   Put(from.newest, *to.mutable_newest());
+  for (const auto& pattern : from.unwanted) to.add_unwanted(pattern);
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -88,6 +89,7 @@ void PutIn(const Cancel& from, pb::WorkerMessage& message) {
 }
 void PutIn(const Heartbeat&, pb::WorkerMessage& message) { message.mutable_heartbeat(); }
 void PutIn(const Goodbye&, pb::WorkerMessage& message) { message.mutable_goodbye(); }
+void PutIn(const AskOffered&, pb::WorkerMessage& message) { message.mutable_ask_offered(); }
 
 Hello GetHello(const pb::Hello& from, Check& check) {
   Hello to;
@@ -129,6 +131,7 @@ Register GetRegister(const pb::Register& from, Check& check) {
   to.controlled = from.controlled();
   Get(from.landed(), to.landed, check);
   Get(from.newest(), to.newest, check);
+  GetNames(from.unwanted(), to.unwanted, kMaxPatterns, kMaxTensorNameBytes, "unwanted", check);
   return to;
 }
 LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {
@@ -250,6 +253,9 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       return;
     case WorkerMessage::kGoodbye:
       to = Goodbye{};
+      return;
+    case WorkerMessage::kAskOffered:
+      to = AskOffered{};
       return;
     case WorkerMessage::MESSAGE_NOT_SET:
       check.That(false, "nothing that this protocol version knows");

@@ -122,7 +122,13 @@ struct Register {
       {};  ///< Inference: what the landing memory wholly holds; with shadow landing not always `version`.
   bool controlled = false;  ///< Inference: was told Controlled once.
   Version newest = {};      ///< As in Hello.
+  std::vector<std::string> unwanted =
+      {};  ///< Inference: name patterns of trainers' tensors it does not take.
   friend bool operator==(const Register&, const Register&) = default;
+};
+/// Inference: asks for Offered, once. Answered when all trainers have registered.
+struct AskOffered {
+  friend bool operator==(const AskOffered&, const AskOffered&) = default;
 };
 /// Inference: where the shards of Register land. Blobs are Region::Descriptor; shard i of the
 /// registration begins at `offset` of region `region`. A trainer knows tensors and boxes from its table but
@@ -229,7 +235,7 @@ struct Goodbye {
 
 using WorkerMessage =
     std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready, Committed, Serving,
-                 Aborted, Failed, Suspended, Steered, Cancel, Heartbeat, Goodbye>;
+                 Aborted, Failed, Suspended, Steered, Cancel, Heartbeat, Goodbye, AskOffered>;
 
 // --- Controller -> worker ----------------------------------------------------------------------
 
@@ -371,6 +377,11 @@ struct Steer {
 struct Controlled {
   friend bool operator==(const Controlled&, const Controlled&) = default;
 };
+/// Inference: the tensors that all trainers have registered, by name, without those they only declare.
+struct Offered {
+  std::vector<TensorInfo> tensors;
+  friend bool operator==(const Offered&, const Offered&) = default;
+};
 /// A worker of this model is gone.
 struct Lost {
   WorkerName name;
@@ -380,7 +391,7 @@ struct Lost {
 
 using ControllerMessage =
     std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start, Commit, Serve, Stop,
-                 Abort, Release, Done, Lost, Steer, Controlled, Heartbeat>;
+                 Abort, Release, Done, Lost, Steer, Controlled, Heartbeat, Offered>;
 
 // --- What `weightcast info` shows ---------------------------------------------------------------
 

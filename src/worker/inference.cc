@@ -41,8 +41,8 @@ void InferenceWorker::Shut() {
   giver_.reset();
   grants_.reset();
   plan_.reset();
-  const bool shadow = memory_ != nullptr && memory_->mode() == LandingMode::kShadow;
-  if (shadow) quarantine_.Keep(std::move(memory_), "a stopped peer");
+  const bool spare = memory_ != nullptr && memory_->replaceable();
+  if (spare) quarantine_.Keep(std::move(memory_), "a stopped peer");
   if (memory_ != nullptr && !memory_->Close(deadline).ok()) {
     WC_LOG(kWarning, session_->text(), ": a stopped peer may still write to the registered memory; ",
            "do not use it for anything else until that peer has ended");
@@ -93,13 +93,13 @@ AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
   bool interrupted = false;
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto awake = [&] { return shared_.answer || shared_.copy; };
+    const auto awake = [&] { return shared_.answer || shared_.to_switch; };
     const Woken woken = WaitUntil(lock, changed_, limits, awake);
-    if (shared_.copy) {
-      const auto copy = *std::exchange(shared_.copy, std::nullopt);
+    if (shared_.to_switch) {
+      const auto task = *std::exchange(shared_.to_switch, std::nullopt);
       lock.unlock();
-      copy.memory->CopyToLive();
-      session_->loop().Post([this, update = copy.update] { Feed(Copied{update}); });
+      const Status status = Switch(task);
+      session_->loop().Post([this, update = task.update, status] { Feed(SwitchRun{update, status}); });
       lock.lock();
     } else if (woken == Woken::kDone) {
       return *shared_.answer;
@@ -119,6 +119,16 @@ AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
   }
 }
 
+/// On the user's thread.
+Status InferenceWorker::Switch(const Shared::Switch& task) const {
+  if (task.call) {
+    if (Status status = task.call(task.version); !status.ok())
+      return {status.code(), StrCat(session_->text(), " could not switch: ", status.message())};
+  }
+  task.memory->CopyToLive();
+  return Status::Ok();
+}
+
 /// The registered memory is given to nobody any more; waits, bounded, until nobody reads it. Under `calls_`.
 void InferenceWorker::Reclaim(std::string_view why) {
   const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
@@ -134,17 +144,20 @@ Status InferenceWorker::Register(Registration registration, LandingOptions optio
   const std::unique_lock call(calls_, std::try_to_lock);
   WC_RETURN_IF_ERROR(CheckCall(call));
   WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
-  return RegisterLocked(std::move(shards), options, Contents::kIntact);
+  WC_RETURN_IF_ERROR(CheckPatterns(options.unwanted, "unwanted"));
+  WC_RETURN_IF_ERROR(DeclareNotSent(options.not_sent, shards));
+  return RegisterLocked(std::move(shards), std::move(options), Contents::kIntact);
 }
 
 /// `contents`: what is at addresses that were registered before.
-Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, const LandingOptions& options,
-                                       Contents contents) {
+Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents) {
   WC_ASSIGN_OR_RETURN(auto memory,
                       LandingMemory::Register(session_->endpoint(), std::move(shards), options.landing));
   Reclaim("registered anew");
-  const auto mode =
-      options.landing == LandingMode::kShadow ? wire::Landing::kShadow : wire::Landing::kInPlace;
+  // Only what lands in place needs a pause before the grant, and is lost when the update fails.
+  const auto mode = memory->Has(LandingMode::kInPlace) ? wire::Landing::kInPlace : wire::Landing::kShadow;
+  const bool runs_switch = options.on_switch || memory->Has(LandingMode::kShadow);
+  const bool needs_phases = memory->Has(LandingMode::kLoader) && !options.on_switch;
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
   const auto task = [&] {
     const bool same =
@@ -152,15 +165,43 @@ Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, const LandingO
                                           : memory_ != nullptr ? memory->SameMemory(memory_->shards())
                                                                : false);
     std::swap(memory_, memory);
-    Feed(RegisterCalled{.landing = mode, .same_memory = same, .shares = options.shares});
+    std::swap(options_, options);
+    Feed(RegisterCalled{
+        .landing = mode, .same_memory = same, .shares = options_.shares, .runs_switch = runs_switch});
     const std::lock_guard lock(mutex_);
-    if (!shared_.answer->status.ok()) return std::swap(memory_, memory);
+    if (!shared_.answer->status.ok()) {
+      std::swap(options_, options);
+      return std::swap(memory_, memory);
+    }
     shared_.memory = memory_;
+    shared_.needs_phases = needs_phases;
     asleep_.reset();
     plan_.reset();
     grants_.reset();  // They keep the memory of before.
   };
   return CallLocked(task, TimePoint::max()).status;
+}
+
+Result<std::vector<TensorInfo>> InferenceWorker::Offered(TimePoint deadline) {
+  WC_RETURN_IF_ERROR(process_.Check());
+  const std::lock_guard one(asks_);
+  {
+    const std::lock_guard lock(mutex_);
+    shared_.offered.reset();
+  }
+  RunInLoop([this] {
+    asking_ = true;
+    session_->client().Send(wire::AskOffered{});
+  });
+  const Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = session_->patience()};
+  std::unique_lock lock(mutex_);
+  const auto awake = [&] { return shared_.offered || !shared_.ended.ok(); };
+  const Woken woken = WaitUntil(lock, changed_, limits, awake);
+  if (shared_.offered) return *std::exchange(shared_.offered, std::nullopt);
+  if (!shared_.ended.ok()) return shared_.ended;
+  if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted");
+  if (woken == Woken::kAway) return limits.patience.absence->Told();
+  return Status(Code::kTimedOut, "not all trainers have registered in time");
 }
 
 // --- Sleep --------------------------------------------------------------------------------------------
@@ -172,9 +213,7 @@ Status InferenceWorker::Suspend(TimePoint deadline) {
   WC_RETURN_IF_ERROR(CallLocked([this] { Feed(SuspendCalled{}); }, deadline).status);
   RunInLoop([this] {
     if (memory_ == nullptr) return;
-    asleep_ = {.shards = memory_->shards(),
-               .options = {.landing = memory_->mode(), .shares = state_.shares},
-               .memory = std::move(memory_)};
+    asleep_ = {.shards = memory_->shards(), .options = options_, .memory = std::move(memory_)};
     plan_.reset();
     grants_.reset();
     const std::lock_guard lock(mutex_);
@@ -183,9 +222,8 @@ Status InferenceWorker::Suspend(TimePoint deadline) {
   if (!asleep_ || asleep_->memory == nullptr) return Status::Ok();
   const Status closed =
       asleep_->memory->Close(std::min(deadline, Clock::now() + 2 * session_->settings().lease));
-  const bool shadow = asleep_->options.landing == LandingMode::kShadow;
   bool kept = false;
-  if (!closed.ok() && shadow) {  // The engine's own memory is free.
+  if (!closed.ok() && asleep_->memory->replaceable()) {  // The engine's own memory is free.
     RunInLoop([&] {
       kept = !quarantine_.full();
       if (!kept) return;
@@ -222,6 +260,12 @@ Result<Version> InferenceWorker::Receive(TimePoint deadline) {
   return answer.version;
 }
 
+Status InferenceWorker::Commit() { return Call(CommitCalled{}, kNever).status; }
+
+Status InferenceWorker::Served(TimePoint deadline) {
+  return Call(FinishCalled{.commits = false}, deadline).status;
+}
+
 Status InferenceWorker::Finish(TimePoint deadline) { return Call(FinishCalled{}, deadline).status; }
 
 Status InferenceWorker::Abort() {
@@ -229,6 +273,12 @@ Status InferenceWorker::Abort() {
 }
 
 Result<Version> InferenceWorker::Wait(Version newer_than, TimePoint deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (shared_.needs_phases)
+      return Status(Code::kInvalidArgument,
+                    "with loader landing Wait needs on_switch, or call Begin, Receive and Finish");
+  }
   while (true) {
     const Version served = version();
     if (served.number >= 0 && Newer(served, newer_than).value_or(true)) return served;

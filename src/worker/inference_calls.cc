@@ -27,6 +27,7 @@ void InferenceTransition::operator()(const RegisterCalled& registered) {
   s_.user = UserPhase::kOutside;
   s_.landing = registered.landing;
   s_.shares = registered.shares;
+  s_.runs_switch = registered.runs_switch || registered.landing == Landing::kShadow;
   s_.retried = false;
   s_.epoch = 0;
   s_.prepared = false;
@@ -68,12 +69,23 @@ void InferenceTransition::operator()(const ReceiveCalled&) {
   TellLoss();
 }
 
-void InferenceTransition::operator()(const FinishCalled&) {
+void InferenceTransition::operator()(const CommitCalled&) {
+  if (s_.user == UserPhase::kFinishing || s_.user == UserPhase::kFinished) return Answer(Status::Ok());
+  if (s_.user != UserPhase::kReceived || s_.step != Step::kSwitched) return (*this)(FinishCalled{});
+  if (RefuseCall()) return;
+  if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
+  CommitSwitch();
+  Answer(Status::Ok());
+}
+
+void InferenceTransition::operator()(const FinishCalled& finish) {
   if (s_.user == UserPhase::kFinished) {
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok(), s_.served);
   }
   if (RefuseCall()) return;
+  if (!finish.commits && s_.user == UserPhase::kReceived && s_.pending_error.ok())
+    return Answer({Code::kInvalidArgument, "Served comes after Commit"});
   s_.call = UserCall::kFinish;
   s_.cut_short = false;
   if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
@@ -122,7 +134,7 @@ void InferenceTransition::operator()(const WaitCalled&) {
 }
 
 void InferenceTransition::operator()(const CallExpired& expired) {
-  if (s_.call == UserCall::kNone || s_.step == Step::kCopying) return;
+  if (s_.call == UserCall::kNone || s_.step == Step::kSwitching) return;
   const bool away = !expired.away.ok();
   // Nobody will say what became of the grants.
   if (away && s_.uncertain) return BeginAbort(expired.away, /*tell=*/false);

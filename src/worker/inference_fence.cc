@@ -37,15 +37,17 @@ void InferenceWorker::OnFenceLate(const wire::UpdateId& update, const std::share
                                   TimePoint tell) {
   const std::string writers = Join(grants->Writers());
   if (!IsHeld(update) || writers.empty()) return;
-  const bool shadow = state_.landing == wire::Landing::kShadow;
+  const bool spare = memory_ != nullptr && memory_->replaceable();
+  const bool beside = state_.landing == wire::Landing::kShadow;
   Status aside;
-  if (shadow && state_.step == Step::kAborting) aside = SetAside(update, writers);
-  if (Clock::now() >= tell && (!shadow || !aside.ok())) {
+  if (spare && state_.step == Step::kAborting) aside = SetAside(update, writers);
+  if (Clock::now() >= tell && (!spare || !aside.ok())) {
     tell = Clock::now() + kTellAgain;
     WC_LOG(kWarning, session_->text(), ": ", writers, " is stopped in the middle of a write ",
-           shadow ? StrCat("into the spare buffer, and ", aside.message(),
-                           ". Receives nothing and serves the old version")
-                  : std::string("into the live tensors. Serves nothing"),
+           spare    ? StrCat("into the spare buffer, and ", aside.message(),
+                             ". Receives nothing and serves the old version")
+           : beside ? std::string("into the loader's memory. Receives nothing and serves the old version")
+                    : std::string("into the live tensors. Serves nothing"),
            " until that process goes on or has ended");
   }
   WatchFence(update, grants, tell);

@@ -195,10 +195,13 @@ void InferenceTransition::operator()(const Verified& verified) {
   Fail(verified.status);
 }
 
-void InferenceTransition::operator()(const Copied& copied) {
-  if (!IsCurrent(copied.update, Step::kCopying)) return;
+void InferenceTransition::operator()(const SwitchRun& run) {
+  if (!IsCurrent(run.update, Step::kSwitching)) return;
+  if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace;
   if (s_.abort) return CompleteAbort();
-  Switched();
+  if (run.status.ok()) return Switched();
+  s_.step = Step::kReady;  // As far as the memory goes: nobody touches it.
+  Fail(run.status);
 }
 
 void InferenceTransition::operator()(const MemoryFree&) {
@@ -253,11 +256,11 @@ void InferenceTransition::BecomeReady() {
 void InferenceTransition::TrySwitch() {
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kWait;
   if (s_.step != Step::kReady || !s_.commit || !waiting || s_.user != UserPhase::kBegun) return;
-  if (s_.landing == Landing::kInPlace) return Switched();
-  s_.step = Step::kCopying;
+  if (!s_.runs_switch) return Switched();
+  s_.step = Step::kSwitching;
   s_.touched = true;
   s_.served = {};
-  Do(CopyShadow{s_.update});
+  Do(RunSwitch{s_.update});
 }
 
 void InferenceTransition::Switched() {
@@ -320,7 +323,7 @@ void InferenceTransition::BeginAbort(const Status& reason, bool tell) {
   s_.tell_aborted = s_.tell_aborted || tell;
   // Between Begin and Finish the engine is paused: its call need not wait until the memory is fenced.
   const bool waiting = s_.call == UserCall::kReceive || s_.call == UserCall::kFinish;
-  if (waiting && s_.step != Step::kCopying && !reason.ok() && !s_.abort_told) {
+  if (waiting && s_.step != Step::kSwitching && !reason.ok() && !s_.abort_told) {
     s_.abort_told = true;
     AnswerError(s_.abort_reason);
   }
@@ -340,7 +343,7 @@ void InferenceTransition::BeginAbort(const Status& reason, bool tell) {
       return s_.fenced ? CompleteAbort() : void();
     case Step::kOpening:
     case Step::kVerifying:
-    case Step::kCopying:
+    case Step::kSwitching:
     case Step::kNone:
       return;
   }
@@ -400,7 +403,7 @@ void InferenceTransition::Close(bool lost) {
 
 std::string_view NameOf(Step step) {
   static constexpr std::string_view kNames[] = {"idle",     "requested", "opening", "writing",
-                                                "fencing",  "verifying", "ready",   "copying",
+                                                "fencing",  "verifying", "ready",   "switching",
                                                 "switched", "committed", "aborting"};
   return kNames[static_cast<size_t>(step)];
 }

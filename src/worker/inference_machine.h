@@ -36,7 +36,7 @@ enum class Step : uint8_t {
   kFencing,    ///< Every byte is there; the grants are being revoked.
   kVerifying,  ///< Checksums are being compared.
   kReady,
-  kCopying,    ///< Shadow to live, in the user's Receive.
+  kSwitching,  ///< The user's Receive calls the engine and copies spare buffers.
   kSwitched,   ///< The live tensors are of the new version; the engine post-processes.
   kCommitted,  ///< Waits for Serve.
   kAborting,   ///< The grants are being revoked.
@@ -50,10 +50,11 @@ struct InferenceState {
   bool verify = false;    ///< Compare checksums before Ready.
   bool registered = false;
   wire::Landing landing = wire::Landing::kInPlace;
-  bool shares = true;       ///< Others may read what has landed here.
-  bool suspended = false;   ///< Nothing is registered until the engine wakes.
-  Version asleep;           ///< What was served before.
-  bool controlled = false;  ///< The engine has an EngineControl: a new controller must wait for it.
+  bool shares = true;        ///< Others may read what has landed here.
+  bool runs_switch = false;  ///< The switch is more than to go on: a copy, or a call of the engine.
+  bool suspended = false;    ///< Nothing is registered until the engine wakes.
+  Version asleep;            ///< What was served before.
+  bool controlled = false;   ///< The engine has an EngineControl: a new controller must wait for it.
 
   bool ended = false;  ///< The session is over for good, because of `end`.
   Status end;
@@ -150,8 +151,10 @@ struct Verified {
   wire::UpdateId update;
   Status status;
 };
-struct Copied {
+/// The engine's error says that nothing was changed.
+struct SwitchRun {
   wire::UpdateId update;
+  Status status = {};
 };
 struct SessionEnded {
   Status reason;
@@ -162,10 +165,14 @@ struct RegisterCalled {
   wire::Landing landing = wire::Landing::kInPlace;
   bool same_memory = false;  ///< The same bytes at the same addresses: what is served stays served.
   bool shares = true;
+  bool runs_switch = false;  ///< Always with shadow landing.
 };
 struct BeginCalled {};
 struct ReceiveCalled {};
-struct FinishCalled {};
+struct CommitCalled {};
+struct FinishCalled {
+  bool commits = true;  ///< Not: Commit was called before.
+};
 struct AbortCalled {};
 struct SuspendCalled {};
 struct WaitCalled {};        ///< Begin, Receive and Finish in one.
@@ -177,9 +184,9 @@ struct CallExpired {         ///< The deadline of the blocking call has passed, 
 using InferenceEvent =
     std::variant<wire::Welcome, wire::Controlled, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort,
                  wire::Lost, PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed, Arrived,
-                 SourceLost, GrantsFenced, SpareSetAside, Verified, Copied, SessionEnded, MemoryLent,
-                 MemoryFree, RegisterCalled, BeginCalled, ReceiveCalled, FinishCalled, AbortCalled,
-                 SuspendCalled, WaitCalled, CallExpired>;
+                 SourceLost, GrantsFenced, SpareSetAside, Verified, SwitchRun, SessionEnded, MemoryLent,
+                 MemoryFree, RegisterCalled, BeginCalled, ReceiveCalled, CommitCalled, FinishCalled,
+                 AbortCalled, SuspendCalled, WaitCalled, CallExpired>;
 
 // --- Actions --------------------------------------------------------------------------------------
 
@@ -201,10 +208,10 @@ struct VerifyChecksums {
   wire::UpdateId update;
   friend bool operator==(const VerifyChecksums&, const VerifyChecksums&) = default;
 };
-/// Lets the user's thread copy, which answers with Copied.
-struct CopyShadow {
+/// Lets the user's thread call the engine and copy; it answers with SwitchRun.
+struct RunSwitch {
   wire::UpdateId update;
-  friend bool operator==(const CopyShadow&, const CopyShadow&) = default;
+  friend bool operator==(const RunSwitch&, const RunSwitch&) = default;
 };
 /// Ends the user's call. Every call gets exactly one; Register and Begin at once.
 struct AnswerCall {
@@ -214,7 +221,7 @@ struct AnswerCall {
 };
 
 using InferenceAction = std::variant<SendMessage, SendRegistration, ReclaimMemory, OpenGrants, RevokeGrants,
-                                     VerifyChecksums, CopyShadow, AnswerCall>;
+                                     VerifyChecksums, RunSwitch, AnswerCall>;
 
 /// Takes one event. A call may only come when the one before was answered. The new state (above all `served`)
 /// must be visible to others before any action is carried out: an action may let the live tensors change.

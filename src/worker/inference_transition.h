@@ -33,14 +33,15 @@ class InferenceTransition {
   void operator()(const GrantsFenced& fenced);
   void operator()(const SpareSetAside& aside);
   void operator()(const Verified& verified);
-  void operator()(const Copied& copied);
+  void operator()(const SwitchRun& run);
   void operator()(const MemoryLent&) { s_.lent = true; }
   void operator()(const MemoryFree&);
   // The user.
   void operator()(const RegisterCalled& registered);
   void operator()(const BeginCalled&);
   void operator()(const ReceiveCalled&);
-  void operator()(const FinishCalled&);
+  void operator()(const CommitCalled&);
+  void operator()(const FinishCalled& finish);
   void operator()(const AbortCalled&);
   void operator()(const SuspendCalled&);
   void operator()(const WaitCalled&);

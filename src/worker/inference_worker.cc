@@ -42,7 +42,9 @@ void InferenceWorker::OnMessage(wire::ControllerMessage message) {
     constexpr bool is_welcome = std::is_same_v<T, wire::Welcome>;
     // Before the rank's own machine: what a new session makes void is given no more.
     if constexpr (std::is_constructible_v<GiverEvent, T>) giver_->Feed(value);
-    if constexpr (std::is_same_v<T, wire::Plan>) {
+    if constexpr (std::is_same_v<T, wire::Offered>) {
+      OnOffered(std::move(value));
+    } else if constexpr (std::is_same_v<T, wire::Plan>) {
       OnPlan(std::move(value));
     } else if constexpr (std::is_same_v<T, wire::PeerLanding>) {
       giver_->OnLanding(std::move(value));
@@ -53,7 +55,10 @@ void InferenceWorker::OnMessage(wire::ControllerMessage message) {
       if constexpr (std::is_same_v<T, wire::Lost> || std::is_same_v<T, wire::Abort>)
         value.reason = AsOutcome(std::move(value.reason));
       Feed(std::forward<decltype(value)>(value));
-      if constexpr (is_welcome) session_->SetOutcome(Status::Ok());
+      if constexpr (is_welcome) {
+        session_->SetOutcome(Status::Ok());
+        if (asking_) session_->client().Send(wire::AskOffered{});
+      }
     }
     // Refused: the client ends with its reason. Superseded: nothing had come here of that version.
   };
@@ -64,8 +69,22 @@ void InferenceWorker::OnSessionEnded(const Status& status) {
   giver_->Feed(GiverEnded{});
   Feed(SessionEnded{AsOutcome(status)});
   session_->SetOutcome(status);
+  {
+    const std::lock_guard lock(mutex_);
+    shared_.ended = AsOutcome(status);
+  }
+  changed_.notify_all();
   // A call that must not end while a stopped process may write ends all the same, with that news.
   session_->loop().After(2 * session_->settings().lease, [this] { Feed(CallExpired{}); });
+}
+
+void InferenceWorker::OnOffered(wire::Offered offered) {
+  asking_ = false;
+  {
+    const std::lock_guard lock(mutex_);
+    shared_.offered = std::move(offered.tensors);
+  }
+  changed_.notify_all();
 }
 
 void InferenceWorker::OnPlan(wire::Plan plan) {
@@ -180,7 +199,8 @@ void InferenceWorker::Carry(const SendRegistration&) {
                                          .shares = state_.shares,
                                          .landed = state_.landed,
                                          .controlled = state_.controlled,
-                                         .newest = state_.newest});
+                                         .newest = state_.newest,
+                                         .unwanted = options_.unwanted});
   session_->client().Send(memory_->Map());
 }
 
@@ -219,10 +239,11 @@ void InferenceWorker::Carry(const VerifyChecksums& action) {
   });
 }
 
-void InferenceWorker::Carry(const CopyShadow& action) {
+void InferenceWorker::Carry(const RunSwitch& action) {
   {
     const std::lock_guard lock(mutex_);
-    shared_.copy = {.update = action.update, .memory = memory_};
+    shared_.to_switch = {
+        .update = action.update, .version = state_.version, .memory = memory_, .call = options_.on_switch};
   }
   changed_.notify_all();
 }

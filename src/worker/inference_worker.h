@@ -24,17 +24,19 @@
 namespace weightcast::worker {
 
 /// Carries out what the machine of an inference rank says. Its state belongs to the session's loop; a call of
-/// the user is a task there, and the user's thread waits for its answer (and copies, where landing is
-/// shadow).
+/// the user is a task there, and the user's thread waits for its answer (and runs the switch).
 class InferenceWorker final : public Inference {
  public:
   ~InferenceWorker() override { Close(); }
   Status Open(const WorkerOptions& options);
 
+  Result<std::vector<TensorInfo>> Offered(TimePoint deadline) override;
   Status Register(Registration registration, LandingOptions options) override;
   Result<Version> Wait(Version newer_than, TimePoint deadline) override;
   Status Begin() override;
   Result<Version> Receive(TimePoint deadline) override;
+  Status Commit() override;
+  Status Served(TimePoint deadline) override;
   Status Finish(TimePoint deadline) override;
   Status Abort() override;
   Status Suspend(TimePoint deadline) override;
@@ -55,12 +57,17 @@ class InferenceWorker final : public Inference {
     bool idle = true;   ///< No update is under way.
     bool lent = false;  ///< Others may be reading the landing memory.
     std::optional<AnswerCall> answer;
-    struct Copy {
+    struct Switch {
       wire::UpdateId update;
+      Version version;
       std::shared_ptr<const LandingMemory> memory;
+      std::function<Status(const Version&)> call;  ///< The engine's; may be empty.
     };
-    std::optional<Copy> copy;
+    std::optional<Switch> to_switch;
     std::shared_ptr<const LandingMemory> memory;  ///< For Describe.
+    bool needs_phases = false;  ///< It lands for a loader that is not called: Wait cannot switch.
+    std::optional<std::vector<TensorInfo>> offered;
+    Status ended;
   };
 
   /// What a rank that sleeps will register again.
@@ -79,11 +86,13 @@ class InferenceWorker final : public Inference {
   AnswerCall WaitForAnswer(TimePoint deadline);
   void RunInLoop(const std::function<void()>& task);
   void Reclaim(std::string_view why);
-  Status RegisterLocked(std::vector<Shard> shards, const LandingOptions& options, Contents contents);
+  Status RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents);
+  Status Switch(const Shared::Switch& task) const;
   void Shut();
 
   // The loop.
   void OnMessage(wire::ControllerMessage message);
+  void OnOffered(wire::Offered offered);
   void OnPlan(wire::Plan plan);
   void OnTable(uint32_t epoch, const Result<std::shared_ptr<const ReceivePlan>>& plan);
   void OnConnected();
@@ -106,9 +115,10 @@ class InferenceWorker final : public Inference {
   void Carry(const OpenGrants& action);
   void Carry(const RevokeGrants& action);
   void Carry(const VerifyChecksums& action);
-  void Carry(const CopyShadow& action);
+  void Carry(const RunSwitch& action);
   void Carry(const AnswerCall& action);
 
+  std::mutex asks_;   ///< Held during Offered.
   std::mutex calls_;  ///< Held during a call of the user.
   bool closed_ = false;
   std::optional<Asleep> asleep_;
@@ -120,6 +130,8 @@ class InferenceWorker final : public Inference {
   InferenceState state_;
   std::deque<InferenceEvent> events_;  ///< Those that came while one was being taken.
   bool feeding_ = false;
+  bool asking_ = false;     ///< For Offered; each controller anew.
+  LandingOptions options_;  ///< Of memory_.
   std::shared_ptr<LandingMemory> memory_;
   std::shared_ptr<const ReceivePlan> plan_;
   std::vector<std::string> accepted_;  ///< Per source of the plan its connection; empty: not there yet.

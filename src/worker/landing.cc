@@ -17,6 +17,15 @@ namespace {
 /// Of shards in the spare buffer: a cache line, so that no two shards share one.
 constexpr size_t kAlignment = 64;
 
+size_t Padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+bool IsSpare(const Shard& shard) { return !shard.declared && shard.landing == LandingMode::kShadow; }
+
+std::string_view NameOf(LandingMode mode) {
+  static constexpr std::string_view kNames[] = {"in_place", "shadow", "loader"};
+  return kNames[static_cast<size_t>(mode)];
+}
+
 }  // namespace
 
 Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoint, std::vector<Shard> shards,
@@ -30,20 +39,27 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
                   StrCat("tensor ", shard.tensor.name,
                          " is not contiguous; bytes can only land in contiguous tensors"));
   }
+  for (Shard& shard : shards) shard.landing = shard.landing.value_or(mode);
   memory->shards_ = std::move(shards);
-  memory->mode_ = mode;
-  if (mode == LandingMode::kShadow) WC_RETURN_IF_ERROR(memory->MakeShadow());
+  memory->all_shadow_ = !memory->Has(LandingMode::kInPlace) && !memory->Has(LandingMode::kLoader);
+  WC_RETURN_IF_ERROR(memory->MakeShadow());
   std::vector<std::span<std::byte>> spans;
   for (size_t i = 0; i < memory->shards_.size(); ++i) {
     const Shard& shard = memory->shards_[i];
-    auto span = shard.declared ? std::span<std::byte>() : SpanOf(shard);
-    if (mode == LandingMode::kInPlace) memory->landing_.push_back(span.data());
-    spans.emplace_back(memory->landing_[i], span.size());
+    const bool spare = IsSpare(shard);
+    if (!spare && !shard.declared) memory->landing_[i] = SpanOf(shard).data();
+    // The spare buffer is all ours, padding included, so that its shards share a region; between live tensors
+    // lies what is not ours.
+    const size_t bytes = shard.declared ? 0 : SpanOf(shard).size();
+    spans.emplace_back(memory->landing_[i], spare ? Padded(bytes) : bytes);
   }
-  // The spare buffer is all ours, gaps between shards included; between live tensors lies what is not ours.
-  const size_t gap = mode == LandingMode::kShadow ? kAlignment : 0;
-  WC_ASSIGN_OR_RETURN(memory->regions_, RegionSet::Register(endpoint, spans, Access::kGranted, gap));
+  WC_ASSIGN_OR_RETURN(memory->regions_, RegionSet::Register(endpoint, spans, Access::kGranted, /*gap=*/0));
   return memory;
+}
+
+bool LandingMemory::Has(LandingMode mode) const {
+  return std::any_of(shards_.begin(), shards_.end(),
+                     [&](const Shard& shard) { return !shard.declared && shard.landing == mode; });
 }
 
 Status LandingMemory::MakeShadow() {
@@ -51,7 +67,7 @@ Status LandingMemory::MakeShadow() {
   std::vector<size_t> offsets;
   for (const Shard& shard : shards_) {
     offsets.push_back(total);
-    if (!shard.declared) total += (SpanOf(shard).size() + kAlignment - 1) / kAlignment * kAlignment;
+    if (IsSpare(shard)) total += Padded(SpanOf(shard).size());
   }
   landing_.assign(shards_.size(), nullptr);
   if (total == 0) return Status::Ok();
@@ -63,7 +79,7 @@ Status LandingMemory::MakeShadow() {
   }
   shadow_ = std::move(*buffer);
   for (size_t i = 0; i < shards_.size(); ++i)
-    if (!shards_[i].declared) landing_[i] = shadow_->bytes().data() + offsets[i];
+    if (IsSpare(shards_[i])) landing_[i] = shadow_->bytes().data() + offsets[i];
   return Status::Ok();
 }
 
@@ -76,12 +92,12 @@ int LandingMemory::Find(const TensorInfo& tensor, const Box& box, uint32_t copy)
 }
 
 std::vector<std::string> LandingMemory::Describe() const {
-  const std::string_view mode = mode_ == LandingMode::kShadow ? "shadow" : "in_place";
   std::vector<std::string> lines;
-  std::set<std::string_view> named;
-  for (const Shard& shard : shards_)
-    if (named.insert(shard.tensor.name).second)
-      lines.push_back(StrCat(shard.tensor.name, ": ", shard.declared ? "not sent" : mode));
+  std::set<std::string> told;
+  for (const Shard& shard : shards_) {
+    std::string line = StrCat(shard.tensor.name, ": ", shard.declared ? "not sent" : NameOf(*shard.landing));
+    if (told.insert(line).second) lines.push_back(std::move(line));
+  }
   return lines;
 }
 
@@ -117,8 +133,9 @@ bool LandingMemory::SameMemory(const std::vector<Shard>& others) const {
 void LandingMemory::CopyToLive() const {
   if (shadow_ == nullptr) return;
   for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!IsSpare(shards_[i])) continue;
     const auto live = SpanOf(shards_[i]);
-    if (landing_[i] != nullptr && !live.empty()) std::memcpy(live.data(), landing_[i], live.size());
+    if (!live.empty()) std::memcpy(live.data(), landing_[i], live.size());
   }
 }
 

@@ -20,13 +20,16 @@ namespace weightcast::worker {
 /// bytes themselves.
 class LandingMemory {
  public:
-  /// In place: registers the live tensors; shadow: allocates and registers a spare buffer. Refuses what no
-  /// plan can use or what is not contiguous; errors name the tensor.
+  /// Registers where each shard lands: the tensors themselves (in place, loader), or a spare buffer that it
+  /// allocates (shadow). Refuses what no plan can use or what is not contiguous; errors name the tensor.
   static Result<std::shared_ptr<LandingMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
                                                          LandingMode mode);
 
   [[nodiscard]] const std::vector<Shard>& shards() const { return shards_; }
-  [[nodiscard]] LandingMode mode() const { return mode_; }
+  /// Whether a shard lands so, of those that are sent.
+  [[nodiscard]] bool Has(LandingMode mode) const;
+  /// Whether a writer that is stopped holds a spare buffer at most: another one can take its place.
+  [[nodiscard]] bool replaceable() const { return shadow_ != nullptr && all_shadow_; }
   /// Index of the shard of that tensor and box, of equal ones that with `copy` before it; -1 if there is
   /// none.
   [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box, uint32_t copy) const;
@@ -38,7 +41,7 @@ class LandingMemory {
   [[nodiscard]] wire::LandingMap Map() const;
   /// Whether these are the same boxes of the same tensors at the same addresses, in whatever order.
   [[nodiscard]] bool SameMemory(const std::vector<Shard>& others) const;
-  /// Shadow: copies every shard into the live tensors.
+  /// Copies what lands in the spare buffer into the live tensors.
   void CopyToLive() const;
   /// Shadow only: bytes of the spare buffer.
   [[nodiscard]] size_t shadow_bytes() const { return shadow_ == nullptr ? 0 : shadow_->bytes().size(); }
@@ -49,10 +52,10 @@ class LandingMemory {
   Status MakeShadow();
 
   std::vector<Shard> shards_;
-  LandingMode mode_ = LandingMode::kInPlace;
+  bool all_shadow_ = false;  ///< All that is sent.
   std::unordered_map<uint64_t, size_t> by_key_;
   std::shared_ptr<SharedBuffer> shadow_;  ///< Outlives the registration.
-  std::vector<std::byte*> landing_;       ///< As shards_.
+  std::vector<std::byte*> landing_;       ///< As shards_; null where nothing lands.
   RegionSet regions_;
 };
 

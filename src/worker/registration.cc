@@ -8,7 +8,10 @@
 #include "base/strings.h"
 #include "plan/box.h"
 #include "plan/pattern.h"
+#include "plan/rules.h"
 #include "plan/varint.h"
+#include "weightcast/rules.h"
+#include "wire/limits.h"
 #include "worker/gather.h"
 #include "worker/shards.h"
 
@@ -127,6 +130,31 @@ Result<std::vector<Shard>> ResolveShards(Registration registration) {
     shard.part = std::move(box);
   }
   return std::move(registration.shards);
+}
+
+Status CheckPatterns(const std::vector<std::string>& patterns, std::string_view what) {
+  if (patterns.size() > wire::kMaxPatterns)
+    return Bad(
+        StrCat(what, " has ", patterns.size(), " names; at most ", wire::kMaxPatterns, " are allowed"));
+  for (const std::string& pattern : patterns) {
+    if (Status status = CheckRules({{NotSent{.name = pattern}}}); !status.ok())
+      return Bad(StrCat(what, " '", pattern, "': ", status.message()));
+  }
+  return Status::Ok();
+}
+
+Status DeclareNotSent(const std::vector<std::string>& patterns, std::vector<Shard>& shards) {
+  WC_RETURN_IF_ERROR(CheckPatterns(patterns, "not_sent"));
+  for (const std::string& pattern : patterns) {
+    bool found = false;
+    for (Shard& shard : shards) {
+      if (!plan::MatchName(pattern, shard.tensor.name)) continue;
+      shard.declared = found = true;
+    }
+    if (!found)
+      return Bad(StrCat("not_sent '", pattern, "' is the name of no tensor that this rank registers"));
+  }
+  return Status::Ok();
 }
 
 }  // namespace worker

@@ -24,6 +24,7 @@ struct Budgets {
   uint8_t repeats = 0;     ///< A signal of the data plane comes again.
   uint8_t stragglers = 0;  ///< A control message is heard again later, in whatever session: the session layer
                            ///< prevents it, and the machines must not rely on that.
+  uint8_t refusals = 0;    ///< With loader landing: the engine refuses to switch, and has changed nothing.
   uint8_t holds = 0;       ///< Departures only: a channel is held up until nothing else can happen.
 };
 
@@ -39,6 +40,7 @@ struct Config {
   uint8_t engines = 1;
   uint8_t ranks = 2;  ///< Of each engine.
   wire::Landing landing = wire::Landing::kInPlace;
+  bool loader = false;   ///< With shadow landing: the buffer is the engine's, and so is the switch.
   bool together = true;  ///< Policy all; otherwise each.
   bool hold = true;      ///< Trainers publish with hold.
   bool verify = false;   ///< Checksums are compared before Ready.

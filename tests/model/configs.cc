@@ -76,14 +76,22 @@ Config Broad(std::string name, Landing landing, bool together) {
   return config;
 }
 
+Config Loader(Config config) {
+  config.loader = true;
+  config.budgets.refusals = 1;
+  return config;
+}
+
 }  // namespace
 
 std::vector<Config> AllConfigs() {
   std::vector<Config> all;
   all.push_back(Deep("deep_in_place", Landing::kInPlace));
   all.push_back(Deep("deep_shadow", Landing::kShadow));
+  all.push_back(Loader(Deep("deep_loader", Landing::kShadow)));
   all.push_back(Wide("wide_in_place", Landing::kInPlace));
   all.push_back(Wide("wide_shadow", Landing::kShadow));
+  all.push_back(Loader(Wide("wide_loader", Landing::kShadow)));
   all.push_back(Peers("peers_in_place", Landing::kInPlace));
   all.push_back(Peers("peers_shadow", Landing::kShadow));
   all.push_back(Late("late_in_place", Landing::kInPlace));
@@ -94,6 +102,7 @@ std::vector<Config> AllConfigs() {
   all.push_back(Broad("in_place_each", Landing::kInPlace, false));
   all.push_back(Broad("shadow_all", Landing::kShadow, true));
   all.push_back(Broad("shadow_each", Landing::kShadow, false));
+  all.push_back(Loader(Broad("loader_each", Landing::kShadow, false)));
   return all;
 }
 
@@ -127,12 +136,14 @@ bool Set(Config& config, const std::string& key, const std::string& value) {
       {"roads", &config.budgets.roads},
       {"repeats", &config.budgets.repeats},
       {"stragglers", &config.budgets.stragglers},
+      {"refusals", &config.budgets.refusals},
       {"holds", &config.budgets.holds},
   };
   const std::map<std::string, bool*> flags = {
       {"together", &config.together}, {"hold", &config.hold},     {"verify", &config.verify},
       {"phases", &config.phases},     {"halves", &config.halves}, {"cold", &config.cold},
-      {"runs", &config.runs},         {"late", &config.late},     {"replicas", &config.replicas},
+      {"loader", &config.loader},     {"runs", &config.runs},     {"late", &config.late},
+      {"replicas", &config.replicas},
   };
   const std::map<std::string, uint32_t*> words = {
       {"depth", &config.depth}, {"live_every", &config.live_every}, {"live_steps", &config.live_steps},

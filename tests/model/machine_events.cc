@@ -92,7 +92,9 @@ worker::InferenceEvent Machines::RankEvent(In kind, uint32_t arg) const {
     case In::kCorrupt:
       return worker::Verified{of(), {Code::kCorrupt, "wrong checksum"}};
     case In::kCopied:
-      return worker::Copied{of()};
+      return worker::SwitchRun{.update = of()};
+    case In::kRefused:
+      return worker::SwitchRun{.update = of(), .status = {Code::kCancelled, "the engine has refused"}};
     case In::kRegister:
       return worker::RegisterCalled{.landing = config_.landing, .same_memory = arg != 0};
     case In::kBegin:

@@ -67,6 +67,7 @@ enum class In : uint8_t {
   kVerified,    ///< [update]
   kCorrupt,     ///< [update]
   kCopied,      ///< [update]
+  kRefused,     ///< [update]
   kEnded,
   kRegister,  ///< [same memory]
   kBegin,

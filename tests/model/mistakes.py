@@ -66,6 +66,23 @@ MISTAKES = [
         "deep_in_place timeouts=1",
     ),
     (
+        "a_refused_switch_counts",
+        RANK,
+        "  if (run.status.ok()) return Switched();\n",
+        "  return Switched();\n",
+        "mixture",
+        "deep_loader",
+    ),
+    (
+        "a_refusal_comes_after_the_copy",
+        RANK,
+        "  if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace;\n"
+        "  if (s_.abort) return CompleteAbort();",
+        "  s_.touched = s_.landing == Landing::kInPlace;\n  if (s_.abort) return CompleteAbort();",
+        "mixture",
+        "deep_loader gives_up=1 timeouts=1",
+    ),
+    (
         "registered_while_sources_write",
         CALLS,
         "if (s_.step > Step::kRequested || (",

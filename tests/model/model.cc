@@ -200,6 +200,10 @@ void Model::TakeAdverse(World& world, Move move) {
     case Kind::kRegister:
       --may.registers;
       return AskToRegister(world, slot, move.b != 0);
+    case Kind::kRefuse:
+      --may.refusals;
+      p.copying = 0;
+      return FeedRank(world, slot, In::kRefused, machines_.Add(machines_.rank(p.machine).update));
     case Kind::kSetAside:
       --may.stops;
       return SetAside(world, slot);

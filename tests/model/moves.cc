@@ -166,7 +166,7 @@ void Model::AdverseProcessMoves(const World& world, int slot, MoveList& moves) c
   }
   const auto& state = machines_.rank(p.machine);
   const bool held = p.grants == GrantState::kRevoking && state.step == Step::kAborting;
-  if (may.stops != 0 && held && config_.landing == wire::Landing::kShadow)
+  if (may.stops != 0 && held && config_.landing == wire::Landing::kShadow && !config_.loader)
     moves.push_back({Kind::kSetAside, a});
   if (state.call != UserCall::kNone && p.copying == 0) {
     if (may.expiries != 0) moves.push_back({Kind::kEarlyExpire, a});
@@ -178,6 +178,7 @@ void Model::AdverseProcessMoves(const World& world, int slot, MoveList& moves) c
     moves.push_back({Kind::kRegister, a, 0});
     moves.push_back({Kind::kRegister, a, 1});
   }
+  if (may.refusals != 0 && p.copying != 0 && config_.loader) moves.push_back({Kind::kRefuse, a});
   if (may.roads != 0) {
     if (p.verifying != 0) moves.push_back({Kind::kCorrupt, a});
     SourceMoves(world, slot, Kind::kRankRoad, /*dead=*/false, moves);

@@ -57,6 +57,7 @@ enum class Kind : uint8_t {
   kUserAbort,
   kCancel,
   kRegister,  ///< `b`: the same memory.
+  kRefuse,    ///< The engine does not switch.
   kSetAside,  ///< A writer is stopped for so long that another buffer takes the place of the spare one.
   kRoad,      ///< `a`: a write; its road breaks.
   kRankRoad,  ///< The rank sees the road from a source break; `b`: its number.

@@ -28,7 +28,7 @@ std::string_view NameOfTimer(uint8_t number) {
 }
 
 constexpr const char* kSteps[] = {"",      "requested", "opening",  "writing",   "fencing", "verifying",
-                                  "ready", "copying",   "switched", "committed", "aborting"};
+                                  "ready", "switching", "switched", "committed", "aborting"};
 
 }  // namespace
 
@@ -104,6 +104,8 @@ std::string Model::TextOfWork(const World& world, Move move) const {
       return StrCat(name(move.a), " finds a wrong checksum");
     case Kind::kCopy:
       return StrCat(name(move.a), " has copied the shadow buffer into the live tensors");
+    case Kind::kRefuse:
+      return StrCat(name(move.a), ": the engine refuses to switch");
     case Kind::kUser: {
       static constexpr const char* kCalls[] = {"Begin", "Receive", "Finish", "Abort"};
       return StrCat(

@@ -53,7 +53,7 @@ void Model::CarryRank(World& world, int slot, const Effect& effect, UserCall cal
     case Do::kCopy:
       if (p.paused == 0) Fail("mixture", "copies while the engine reads the live tensors");
       p.copying = 1;
-      p.live.fill(kTorn);
+      if (!config_.loader) p.live.fill(kTorn);
       return;
     case Do::kAnswer:
       return OnAnswer(world, slot, static_cast<Code>(effect.a), call);

@@ -146,7 +146,6 @@ struct World {
   uint8_t planning;  ///< Epoch of the plan that is being made; 0: none.
   uint8_t run_done;  ///< Trainers may begin to publish.
   Budgets budgets;
-  uint8_t zero;
 };
 static_assert(std::has_unique_object_representations_v<World>, "it is hashed byte by byte");
 static_assert(std::is_trivially_copyable_v<World>);

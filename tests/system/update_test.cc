@@ -1,14 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/strings.h"
+#include "system/jobs.h"
 #include "weightcast/worker.h"
 #include "weights.h"
 
@@ -18,8 +17,6 @@ namespace weightcast::test {
 namespace {
 
 using testing::HasSubstr;
-
-using SettingsMap = std::map<std::string, std::string>;
 
 struct Scene {
   std::string name;
@@ -35,33 +32,9 @@ struct Scene {
 
 void PrintTo(const Scene& scene, std::ostream* out) { *out << scene.name; }
 
-class Update : public testing::TestWithParam<Scene> {
+class Update : public Job, public testing::TestWithParam<Scene> {
  protected:
-  void SetUp() override {
-    static std::atomic<int> counter{0};
-    settings_ = {{"job", StrCat("update-test-", ::getpid(), "-", ++counter)},
-                 {"lease", "5"},
-                 {"bind", "127.0.0.1"},
-                 {"join_timeout", "20"},
-                 {"min_engines", "2"}};
-  }
-  void StartController() {
-    auto controller = Controller::Start({.listen = "127.0.0.1:0", .settings = settings_});
-    ASSERT_TRUE(controller.ok()) << controller.status().ToString();
-    controller_ = std::move(*controller);
-  }
-  WorkerOptions Options(uint32_t rank, uint32_t ranks, std::string engine = "") const {
-    WorkerOptions options;
-    options.controller = controller_->address();
-    options.rank = rank;
-    options.world_size = ranks;
-    options.engine = std::move(engine);
-    options.settings = settings_;
-    return options;
-  }
-
-  SettingsMap settings_;
-  std::unique_ptr<Controller> controller_;
+  void SetUp() override { settings_["min_engines"] = "2"; }
 };
 
 TEST_P(Update, EveryByteOfEveryVersionArrives) {
@@ -181,13 +154,10 @@ class Phases : public Update {
     Update::SetUp();
     settings_["min_engines"] = "1";
     StartController();
-    auto trainer = Trainer::Connect(Options(0, 1));
-    ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
-    trainer_ = std::move(*trainer);
+    trainer_ = ConnectTrainer();
+    inference_ = ConnectEngine("e");
+    ASSERT_TRUE(trainer_ && inference_);
     ASSERT_TRUE(trainer_->Register({.shards = source_.shards()}).ok());
-    auto inference = Inference::Connect(Options(0, 1, "e"));
-    ASSERT_TRUE(inference.ok()) << inference.status().ToString();
-    inference_ = std::move(*inference);
   }
   std::shared_ptr<weightcast::Update> Publish(int64_t version) {
     source_.Fill(version);

@@ -50,7 +50,8 @@ std::vector<WorkerMessage> WorkerMessages() {
                .shares = false,
                .landed = {.run = 2, .number = 5},
                .controlled = true,
-               .newest = {.run = 2, .number = 81}},
+               .newest = {.run = 2, .number = 81},
+               .unwanted = {"lm_head.weight", "{**}.bias"}},
       kMap,
       Prepared{.epoch = 5, .connections = {"trainer 0: shm", "trainer 1: tcp"}},
       Published{.number = 81, .run = {.number = 3, .origin = 77}, .hold = true},
@@ -68,6 +69,7 @@ std::vector<WorkerMessage> WorkerMessages() {
       Cancel{.number = 81},
       Heartbeat{},
       Goodbye{},
+      AskOffered{},
   };
 }
 
@@ -104,6 +106,7 @@ std::vector<ControllerMessage> ControllerMessages() {
       Steer{.order = 7, .move = Move::kEvict, .version = kVersion, .reason = kReason},
       Controlled{},
       Heartbeat{},
+      Offered{.tensors = {kShard.tensor, {.name = "s", .dtype = DType::kF32, .shape = {}}}},
   };
 }
 

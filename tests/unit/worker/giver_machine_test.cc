@@ -150,7 +150,7 @@ InferenceState Served(wire::Landing landing, bool shares = true) {
            wire::Welcome{.term = kTerm, .run = {.number = 1}},
            RegisterCalled{.landing = landing, .shares = shares}, PlanArrived{2}, PlanReady{2}, WaitCalled{},
            wire::GrantRequest{update, kVersion}, GrantsOpened{update, {}}, Arrived{update, 1, 1},
-           GrantsFenced{update}, wire::Commit{update}, Copied{update}, wire::Serve{update}})
+           GrantsFenced{update}, wire::Commit{update}, SwitchRun{.update = update}, wire::Serve{update}})
     Advance(state, event);
   EXPECT_EQ(state.served, kVersion);
   return state;

@@ -196,7 +196,7 @@ class Node {
     });
   }
   void Carry(const VerifyChecksums&) {}
-  void Carry(const CopyShadow&) {}
+  void Carry(const RunSwitch&) {}
   void Carry(const AnswerCall&) {}
 
   std::unique_ptr<Session> session_;

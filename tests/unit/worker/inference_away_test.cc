@@ -18,7 +18,7 @@ TEST(InferenceAway, ACallEndsAndTheRankServesOn) {
     rank.Do(WaitCalled{});
     rank.Fill(1, 3);
     rank.Do(wire::Commit{Update(1)});
-    rank.Do(Copied{Update(1)});
+    rank.Do(SwitchRun{.update = Update(1)});
     rank.Do(wire::Serve{Update(1)});
     ASSERT_EQ(rank.state.served, Number(3));
     for (int i = 0; i < 2; ++i) {
@@ -44,7 +44,7 @@ TEST(InferenceAway, AReadySpareBufferWaitsAndTheOldVersionIsServed) {
   EXPECT_EQ(rank.state.step, Step::kReady) << "the same controller may come back";
   rank.Do(WaitCalled{});
   rank.Do(wire::Commit{Update(1)});
-  EXPECT_TRUE(rank.Action<CopyShadow>());
+  EXPECT_TRUE(rank.Action<RunSwitch>());
 }
 
 TEST(InferenceAway, AWaitGivesUpWhatWasLandingInPlace) {

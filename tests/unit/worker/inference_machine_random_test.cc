@@ -21,35 +21,21 @@ Version Number(int64_t number) { return {.run = 1, .number = number}; }
 const Status kDead(Code::kPeerDead, "trainer 1 is lost: no heartbeat for 5 s");
 
 std::string_view NameOfEvent(const InferenceEvent& event) {
-  static constexpr std::string_view kNames[] = {"Welcome",
-                                                "Controlled",
-                                                "GrantRequest",
-                                                "Commit",
-                                                "Serve",
-                                                "Abort",
-                                                "Lost",
-                                                "Plan",
-                                                "prepared",
-                                                "plan failed",
-                                                "grants opened",
-                                                "no grants",
-                                                "all arrived",
-                                                "source lost",
-                                                "fenced",
-                                                "buffer set aside",
-                                                "verified",
-                                                "copied",
-                                                "session ended",
-                                                "memory lent",
-                                                "memory free",
-                                                "register()",
-                                                "begin()",
-                                                "receive()",
-                                                "finish()",
-                                                "abort()",
-                                                "suspend()",
-                                                "wait()",
-                                                "time-out of a call"};
+  static constexpr std::string_view kNames[] = {"Welcome",       "Controlled",
+                                                "GrantRequest",  "Commit",
+                                                "Serve",         "Abort",
+                                                "Lost",          "Plan",
+                                                "prepared",      "plan failed",
+                                                "grants opened", "no grants",
+                                                "all arrived",   "source lost",
+                                                "fenced",        "buffer set aside",
+                                                "verified",      "switch run",
+                                                "session ended", "memory lent",
+                                                "memory free",   "register()",
+                                                "begin()",       "receive()",
+                                                "commit()",      "finish()",
+                                                "abort()",       "suspend()",
+                                                "wait()",        "time-out of a call"};
   static_assert(std::size(kNames) == std::variant_size_v<InferenceEvent>);
   return kNames[event.index()];
 }
@@ -183,9 +169,13 @@ class RandomWorld {
     }
     if (copying_) {
       copying_ = false;
+      if (landing_ == Landing::kShadow && Pick(4) == 0) {
+        live_ = before_;  // The engine has refused, and has changed nothing.
+        return Feed(SwitchRun{.update = granted_, .status = kDead});
+      }
       live_ = target_;
       EXPECT_TRUE(landing_ != Landing::kShadow || landed_ == target_) << "copied what is not there";
-      return Feed(Copied{granted_});
+      return Feed(SwitchRun{.update = granted_});
     }
     if (!open_) return;
     if (Pick(8) == 0) return Feed(SourceLost{granted_, kDead});
@@ -216,7 +206,9 @@ class RandomWorld {
       case 4:
         return Feed(ReceiveCalled{});
       case 5:
-        return Feed(FinishCalled{});
+        return Pick(3) > 0    ? Feed(FinishCalled{})
+               : Pick(2) == 0 ? Feed(CommitCalled{})
+                              : Feed(FinishCalled{.commits = false});
       case 6:
         return Feed(AbortCalled{});
       default:
@@ -285,11 +277,11 @@ class RandomWorld {
     fencing_ = true;
   }
   void Carry(const VerifyChecksums&) { verifying_ = true; }
-  void Carry(const CopyShadow&) {
+  void Carry(const RunSwitch&) {
     EXPECT_EQ(state_.user, UserPhase::kBegun) << "copied while the engine runs";
     EXPECT_TRUE(in_call_) << "nobody there to copy";
     copying_ = true;
-    live_ = -2;
+    before_ = std::exchange(live_, -2);
   }
   void Carry(const AnswerCall&) {
     EXPECT_TRUE(in_call_ || state_.epoch == 0) << "an answer too many";
@@ -305,7 +297,8 @@ class RandomWorld {
   uint64_t sequence_ = 0;
   uint32_t attempt_ = 0;
   int64_t version_ = 0;
-  int64_t live_ = -1;  ///< What the live tensors really hold.
+  int64_t live_ = -1;    ///< What the live tensors really hold.
+  int64_t before_ = -1;  ///< Likewise, before the switch began.
   int64_t target_ = -1;
   int64_t landed_ = -1;  ///< What the spare buffer really holds.
   int64_t last_served_ = -1;

@@ -47,8 +47,8 @@ TEST(InferenceMachine, ShadowServesTheOldVersionUntilItCopies) {
   rank.Do(wire::Commit{Update(1)});
   EXPECT_TRUE(rank.actions.empty()) << "the engine is not paused";
   rank.Do(WaitCalled{});
-  EXPECT_TRUE(rank.Action<CopyShadow>());
-  rank.Do(Copied{Update(1)});
+  EXPECT_TRUE(rank.Action<RunSwitch>());
+  rank.Do(SwitchRun{.update = Update(1)});
   EXPECT_TRUE(rank.Sent<wire::Committed>());
   rank.Do(wire::Serve{Update(1)});
   EXPECT_EQ(rank.Action<AnswerCall>()->version, Number(3));
@@ -65,7 +65,7 @@ TEST(InferenceMachine, AbortOfAShadowUpdateKeepsTheOldVersion) {
   rank.Fill(1, 3);
   rank.Do(wire::Commit{Update(1)});
   rank.Do(WaitCalled{});
-  rank.Do(Copied{Update(1)});
+  rank.Do(SwitchRun{.update = Update(1)});
   rank.Do(wire::Serve{Update(1)});
   rank.Do(wire::GrantRequest{Update(2), Number(4)});
   rank.Do(GrantsOpened{Update(2), {}});
@@ -201,7 +201,7 @@ TEST(InferenceMachine, AbortWhileCopyingWaitsForTheCopyAndFails) {
   EXPECT_TRUE(rank.actions.empty());
   rank.Do(CallExpired{});
   EXPECT_TRUE(rank.actions.empty()) << "the caller itself is copying";
-  rank.Do(Copied{Update(1)});
+  rank.Do(SwitchRun{.update = Update(1)});
   EXPECT_EQ(rank.Answer(), kDead);
   EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
   EXPECT_EQ(rank.state.state, EngineState::kFailed);
@@ -214,7 +214,7 @@ TEST(InferenceMachine, AbortAfterTheSwitchFails) {
   rank.Do(BeginCalled{});
   rank.Do(ReceiveCalled{});
   rank.Do(wire::Commit{Update(1)});
-  rank.Do(Copied{Update(1)});
+  rank.Do(SwitchRun{.update = Update(1)});
   rank.Do(wire::Abort{Update(1), kDead});
   EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
   rank.Do(FinishCalled{});

@@ -53,7 +53,7 @@ TEST(InferenceRetry, TheCallWaitsOnForTheNextAttempt) {
       rank.Do(GrantsFenced{again});
       EXPECT_TRUE(rank.Sent<wire::Ready>());
       rank.Do(wire::Commit{again});
-      if (landing == Landing::kShadow) rank.Do(Copied{again});
+      if (landing == Landing::kShadow) rank.Do(SwitchRun{.update = again});
       if (!wait) {
         EXPECT_TRUE(rank.Answer().ok());
         rank.Do(FinishCalled{});
@@ -212,7 +212,7 @@ Rank HeldShadow() {
   rank.Fill(1, 3);
   rank.Do(wire::Commit{Update(1)});
   rank.Do(WaitCalled{});
-  rank.Do(Copied{Update(1)});
+  rank.Do(SwitchRun{.update = Update(1)});
   rank.Do(wire::Serve{Update(1)});
   rank.Do(wire::GrantRequest{Update(2), Number(4)});
   rank.Do(GrantsOpened{Update(2), {}});

@@ -18,7 +18,7 @@ Rank Serving(Landing landing) {
   rank.Do(WaitCalled{});
   rank.Fill(1, 1);
   rank.Do(wire::Commit{Update(1)});
-  if (landing == Landing::kShadow) rank.Do(Copied{Update(1)});
+  if (landing == Landing::kShadow) rank.Do(SwitchRun{.update = Update(1)});
   rank.Do(wire::Serve{Update(1)});
   EXPECT_EQ(rank.state.served, Number(1));
   return rank;
