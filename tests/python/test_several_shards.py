@@ -119,7 +119,8 @@ def at_once(call, workers):
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize(
-    ("landing", "dtype"), [("in_place", np.float32), ("shadow", np.float32), ("shadow", np.float16)]
+    ("landing", "dtype"),
+    [("in_place", np.float32), ("shadow", np.float32), ("shadow", np.float16), ("loader", np.float32)],
 )
 def test_every_shard_gets_its_version(controller, landing, dtype, transport):
     settings = {**FAST, "transport": transport, "checksum": 1}
@@ -128,7 +129,9 @@ def test_every_shard_gets_its_version(controller, landing, dtype, transport):
         for trainer, tensors in zip(trainers, held, strict=True):
             trainer.register(tensors.tensors)
         for rank, tensors in zip(ranks, live, strict=True):
-            rank.register(tensors.tensors, landing=landing)
+            rank.register(
+                tensors.tensors, landing=landing, on_switch=(lambda _: None) if landing == "loader" else None
+            )
         assert ranks[0].describe() == [f"{name}: {landing}" for name in SHAPES]
         for version in (1, 2):
             for tensors in held:

@@ -213,7 +213,8 @@ TEST(LayoutBytes, RefuseWhatRegisterRefuses) {
   EXPECT_EQ(LayoutBytes({}).status().code(), Code::kInvalidArgument);
   Registration twice = TwoTensors(0);
   twice.shards.push_back(twice.shards[0]);
-  EXPECT_THAT(LayoutBytes(twice).status().message(), HasSubstr("x is registered twice"));
+  twice.shards.back().tensor.dtype = DType::kBF16;
+  EXPECT_THAT(LayoutBytes(twice).status().message(), HasSubstr("'x' is F32"));
 }
 
 }  // namespace
