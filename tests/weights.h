@@ -9,6 +9,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -32,6 +33,8 @@ std::vector<TensorInfo> SmallModel(DType dtype);
 class Weights {
  public:
   Weights(const std::vector<TensorInfo>& model, Cut cut, uint32_t rank, uint32_t ranks, bool shared = true);
+  /// These parts, each at a place of its own.
+  explicit Weights(std::span<const std::pair<TensorInfo, Box>> parts);
 
   [[nodiscard]] std::vector<Shard> shards() const { return shards_; }
   /// Every element gets a value that depends on version, tensor and place in the whole tensor.
@@ -41,6 +44,8 @@ class Weights {
   [[nodiscard]] size_t bytes() const;
 
  private:
+  void GiveMemory(bool shared);
+
   std::vector<Shard> shards_;
   std::shared_ptr<SharedBuffer> buffer_;
   std::vector<std::vector<std::byte>> plain_;
@@ -97,16 +102,27 @@ inline std::vector<TensorInfo> SmallModel(DType dtype) {
 
 inline Weights::Weights(const std::vector<TensorInfo>& model, Cut cut, uint32_t rank, uint32_t ranks,
                         bool shared) {
-  size_t total = 0;
   for (const TensorInfo& tensor : model) {
     Shard shard;
     shard.tensor = tensor;
     shard.part = BoxOf(tensor, cut, rank, ranks);
     // A scalar cannot be cut: rank 0 has it, or everybody has.
     if (cut != Cut::kWhole && tensor.shape.empty() && cut == Cut::kRows && rank > 0) continue;
-    total += (static_cast<size_t>(BytesOf(tensor.dtype, ElementsOf(PartOf(shard).size))) + 63) / 64 * 64;
     shards_.push_back(shard);
   }
+  GiveMemory(shared);
+}
+
+inline Weights::Weights(std::span<const std::pair<TensorInfo, Box>> parts) {
+  for (const auto& [tensor, box] : parts) shards_.push_back({.tensor = tensor, .part = box});
+  GiveMemory(/*shared=*/true);
+}
+
+inline void Weights::GiveMemory(bool shared) {
+  size_t total = 0;
+  for (const Shard& shard : shards_)
+    total +=
+        (static_cast<size_t>(BytesOf(shard.tensor.dtype, ElementsOf(PartOf(shard).size))) + 63) / 64 * 64;
   if (shared) {
     auto buffer = Allocate(total);
     if (!buffer.ok()) throw std::runtime_error(buffer.status().ToString());

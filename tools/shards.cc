@@ -14,8 +14,8 @@ int64_t RoundUp(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * 
 int64_t MemoryOfRank(const plan::Layout& layout, int rank) {
   int64_t bytes = 0;
   for (int i = 0; i < layout.tensors(); ++i)
-    if (const auto box = layout.BoxOf(i, rank))
-      bytes += RoundUp(BytesOf(layout.tensor(i).dtype, plan::ElementsOf(*box)));
+    for (const Box& box : layout.BoxesOf(i, rank))
+      bytes += RoundUp(BytesOf(layout.tensor(i).dtype, plan::ElementsOf(box)));
   return bytes;
 }
 
@@ -26,14 +26,14 @@ Result<ShardMemory> ShardMemory::Make(const plan::Layout& layout, int rank) {
   }
   int64_t at = 0;
   for (int i = 0; i < layout.tensors(); ++i) {
-    auto box = layout.BoxOf(i, rank);
-    if (!box) continue;
-    const int64_t bytes = BytesOf(layout.tensor(i).dtype, plan::ElementsOf(*box));
-    const auto place = memory.buffer_->bytes().subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
-    memory.spans_.push_back(place);
-    memory.shards_.push_back(
-        {.tensor = layout.tensor(i), .part = std::move(*box), .memory = HostMemory(place)});
-    at += RoundUp(bytes);
+    for (Box& box : layout.BoxesOf(i, rank)) {
+      const int64_t bytes = BytesOf(layout.tensor(i).dtype, plan::ElementsOf(box));
+      const auto place = memory.buffer_->bytes().subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
+      memory.spans_.push_back(place);
+      memory.shards_.push_back(
+          {.tensor = layout.tensor(i), .part = std::move(box), .memory = HostMemory(place)});
+      at += RoundUp(bytes);
+    }
   }
   return memory;
 }

@@ -67,8 +67,9 @@ struct Shard {
   std::optional<LandingMode> landing{};  ///< Inference: of this shard; nullopt: LandingOptions::landing.
 };
 
-/// What one rank holds. Ranks of one layout differ in `coordinates`, and in addresses, devices and lengths of
-/// memory: LayoutBytes has all the rest. Several shards of one tensor are refused so far.
+/// What one rank holds: any number of shards of each tensor, in any order. Those of one tensor share no
+/// element or are equal; of equal ones inference fills each and trainers read any. Ranks of one layout differ
+/// in `coordinates`, and in addresses, devices and lengths of memory: LayoutBytes has all the rest.
 struct Registration {
   std::vector<Shard> shards{};
   std::vector<Mesh> meshes{};                        ///< Of the shards that are Placed.

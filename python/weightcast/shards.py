@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -273,7 +274,8 @@ class Registration:
         """The names of what has come, gone, or lies elsewhere or otherwise than here."""
         if self._places == now._places:
             return []
-        changed = set(self._places) ^ set(now._places)
+        before, after = Counter(self._places), Counter(now._places)
+        changed = (before - after) | (after - before)
         return list(dict.fromkeys(place.name for place in [*now._places, *self._places] if place in changed))
 
     def same_layout(self, now: Registration) -> bool:

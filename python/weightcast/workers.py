@@ -241,6 +241,7 @@ class Trainer(_Closing):
     def register(self, module_or_dict: Any, *, rules: Any = None) -> None:
         """Registers the tensors of a torch module, or {name: array | tensor | Shard}; docs/torch.md.
 
+        {name: [Shard, Shard]} for several shards of one tensor: they share no element, or are equal.
         Or of what a function returns, if it is one. It is kept, and looked at again by `publish`.
         rules: name rules, as a list or JSON text (docs/layout.md).
         """
@@ -339,8 +340,9 @@ class Inference(_Closing):
 
         landing: "in_place"; "shadow", a spare copy first; or "loader": they are not live, and the engine
         takes from them what has landed. `Shard(landing=...)` says it of one tensor.
-        module_or_dict: as for `Trainer.register`. Under tensor parallelism a rank registers views of the q, k
-        and v in its fused tensors, not the fused tensors (docs/layout.md).
+        module_or_dict: as for `Trainer.register`; every shard is filled, of equal ones each. Under tensor
+        parallelism a rank registers the q, k and v in a fused tensor as several shards of it, or under their
+        own names, never as one shard (docs/layout.md).
         shares: other engines may read the served version from where it landed. Say False if the engine
         changes these bytes after an update.
         on_switch: the engine's part of the switch, called with the version by the thread in `receive` or

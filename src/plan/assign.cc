@@ -39,7 +39,7 @@ std::vector<Shipment> AssignGreedy(const PieceList& list, int ranks) {
     const auto members = list.sets[piece.set];
     const int rank = members.size() == 1 ? members[0] : TakeLeastBusy(heaps[piece.set], members, sent);
     sent[rank] += piece.bytes;
-    out.push_back({i, piece.link, rank, piece.dst_rank, piece.coord, piece.bytes});
+    out.push_back({i, piece.link, rank, piece.to, piece.coord, piece.bytes});
   }
   return out;
 }
@@ -104,7 +104,7 @@ void Stretch::Give(uint32_t index, int64_t first, int64_t last) {
   const Piece& piece = list_.pieces[index];
   const int rank = members_[member_];
   if (first == 0 && last == ElementsOf(piece)) {
-    out_.push_back({index, piece.link, rank, piece.dst_rank, piece.coord, piece.bytes});
+    out_.push_back({index, piece.link, rank, piece.to, piece.coord, piece.bytes});
     return;
   }
   const size_t dims = list_.dims[piece.link];
@@ -117,7 +117,7 @@ void Stretch::Give(uint32_t index, int64_t first, int64_t last) {
     int64_t elements = 1;
     for (const int64_t extent : list_.size(piece.link, coord)) elements *= extent;
     const int64_t bytes = elements * list_.element_bits[piece.link] / 8;
-    out_.push_back({index, piece.link, rank, piece.dst_rank, coord, bytes});
+    out_.push_back({index, piece.link, rank, piece.to, coord, bytes});
   }
 }
 
@@ -152,7 +152,7 @@ std::vector<Shipment> AssignBalanced(PieceList& list, const FairShare& share, in
     const Piece& piece = list.pieces[i];
     const auto members = list.sets[piece.set];
     if (members.size() == 1) {
-      out.push_back({i, piece.link, members[0], piece.dst_rank, piece.coord, piece.bytes});
+      out.push_back({i, piece.link, members[0], piece.to, piece.coord, piece.bytes});
     } else {
       choices.push_back(i);
     }
@@ -160,7 +160,7 @@ std::vector<Shipment> AssignBalanced(PieceList& list, const FairShare& share, in
   std::sort(choices.begin(), choices.end(), [&](uint32_t a, uint32_t b) {
     const Piece& left = list.pieces[a];
     const Piece& right = list.pieces[b];
-    return std::tie(left.set, left.dst_rank, a) < std::tie(right.set, right.dst_rank, b);
+    return std::tuple(left.set, left.to.rank(), a) < std::tuple(right.set, right.to.rank(), b);
   });
   for (size_t first = 0; first < choices.size();) {
     const uint32_t set = list.pieces[choices[first]].set;

@@ -14,7 +14,7 @@ struct Shipment {
   uint32_t piece;
   uint32_t link;
   int32_t src_rank;
-  int32_t dst_rank;
+  RankCopy to;
   uint32_t coord;  ///< Of its box in the list's coords.
   int64_t bytes;
 };

@@ -12,26 +12,79 @@
 namespace weightcast::plan {
 namespace {
 
+/// `coords`: offsets, then sizes.
+Box BoxAt(std::span<const int64_t> coords) {
+  const auto middle = coords.begin() + static_cast<ptrdiff_t>(coords.size() / 2);
+  return {Shape(coords.begin(), middle), Shape(middle, coords.end())};
+}
+
 Box BoxOfIndex(const BoxIndex& index, int box) {
   const auto offset = index.offset(box);
   const auto extent = index.extent(box);
   return {Shape(offset.begin(), offset.end()), Shape(extent.begin(), extent.end())};
 }
 
-Status CheckDisjoint(const TensorInfo& tensor, const DistinctBoxes& boxes, const BoxIndex& index) {
+/// Two different boxes that share an element.
+std::optional<std::pair<int, int>> FindOverlap(const BoxIndex& index) {
   for (int i = 0; i < index.size(); ++i) {
     int other = -1;
     index.Query(index.offset(i), index.extent(i), [&](int hit) {
       if (hit != i) other = hit;
       return other < 0;
     });
-    if (other < 0) continue;
-    return {Code::kInvalidArgument,
-            StrCat("tensor '", tensor.name, "': the box ", ToString(BoxOfIndex(index, i)), " of rank ",
-                   boxes.HoldersOf(i).front(), " overlaps ", ToString(BoxOfIndex(index, other)), " of rank ",
-                   boxes.HoldersOf(other).front(), "; shards must be equal or disjoint")};
+    if (other >= 0) return std::pair(i, other);
+  }
+  return std::nullopt;
+}
+
+Status CheckDisjoint(const TensorInfo& tensor, const DistinctBoxes& boxes, const BoxIndex& index) {
+  const auto overlap = FindOverlap(index);
+  if (!overlap) return Status::Ok();
+  const auto [one, other] = *overlap;
+  return {Code::kInvalidArgument,
+          StrCat("tensor '", tensor.name, "': the box ", ToString(BoxOfIndex(index, one)), " of rank ",
+                 boxes.HoldersOf(one).front(), " overlaps ", ToString(BoxOfIndex(index, other)), " of rank ",
+                 boxes.HoldersOf(other).front(), "; shards must be equal or disjoint")};
+}
+
+Status CheckCopies(const TensorInfo& tensor, std::span<const int> ranks, std::span<const int64_t> coords) {
+  const size_t width = 2 * tensor.shape.size();
+  const auto box = [&](size_t i) { return coords.subspan(i * width, width); };
+  int copies = 1;
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    copies = ranks[i] == ranks[i - 1] && std::ranges::equal(box(i), box(i - 1)) ? copies + 1 : 1;
+    if (copies > kMaxCopies)
+      return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "': rank ", ranks[i], " holds the box ",
+                                             ToString(BoxAt(box(i))), " more than ", kMaxCopies, " times")};
   }
   return Status::Ok();
+}
+
+/// Holdings of one tensor.
+Status CheckHoldingsOfTensor(std::string_view holder, std::span<const Holding* const> holdings) {
+  const TensorInfo& tensor = holdings.front()->tensor;
+  std::vector<int64_t> coords;
+  std::vector<int> ranks;
+  for (const Holding* holding : holdings) {
+    if (holding->tensor != tensor)
+      return {Code::kInvalidArgument,
+              StrCat("tensor '", tensor.name, "' is ", NameOf(tensor.dtype), " ", ToString(tensor.shape),
+                     " in one shard of ", holder, " and ", NameOf(holding->tensor.dtype), " ",
+                     ToString(holding->tensor.shape), " in another; give the same dtype and global shape")};
+    if (ElementsOf(holding->box) == 0) continue;
+    coords.insert(coords.end(), holding->box.offset.begin(), holding->box.offset.end());
+    coords.insert(coords.end(), holding->box.size.begin(), holding->box.size.end());
+    ranks.push_back(0);
+  }
+  if (ranks.empty()) return Status::Ok();
+  const int dims = static_cast<int>(tensor.shape.size());
+  const BoxIndex index(dims, GroupEqual(dims, ranks, coords).coords);
+  const auto overlap = FindOverlap(index);
+  if (!overlap) return Status::Ok();
+  return {Code::kInvalidArgument,
+          StrCat("tensor '", tensor.name, "': the boxes ", ToString(BoxOfIndex(index, overlap->first)),
+                 " and ", ToString(BoxOfIndex(index, overlap->second)), " of ", holder,
+                 " overlap; the shards of one tensor must be equal or disjoint")};
 }
 
 /// What of `region` lies outside the box `hit`, which it meets: a slab on either side per dimension.
@@ -73,6 +126,23 @@ std::optional<Box> FindMissing(const TensorInfo& tensor, const BoxIndex& index) 
 
 }  // namespace
 
+void SortBoxesOfRanks(int dims, std::span<const int> ranks, std::vector<int64_t>& coords) {
+  const size_t width = 2 * static_cast<size_t>(dims);
+  std::vector<std::vector<int64_t>> boxes;
+  for (size_t first = 0, last = 0; first < ranks.size(); first = last) {
+    while (last < ranks.size() && ranks[last] == ranks[first]) ++last;
+    if (last - first == 1) continue;
+    boxes.clear();
+    for (size_t i = first; i < last; ++i) {
+      const auto box = coords.begin() + static_cast<ptrdiff_t>(i * width);
+      boxes.emplace_back(box, box + static_cast<ptrdiff_t>(width));
+    }
+    std::sort(boxes.begin(), boxes.end());
+    auto out = coords.begin() + static_cast<ptrdiff_t>(first * width);
+    for (const auto& box : boxes) out = std::copy(box.begin(), box.end(), out);
+  }
+}
+
 DistinctBoxes GroupEqual(int dims, std::span<const int> ranks, std::span<const int64_t> coords) {
   const size_t width = 2 * static_cast<size_t>(dims);
   const auto box = [&](uint32_t i) { return coords.subspan(i * width, width); };
@@ -92,6 +162,9 @@ DistinctBoxes GroupEqual(int dims, std::span<const int> ranks, std::span<const i
       out.coords.insert(out.coords.end(), here.begin(), here.end());
       out.first.push_back(out.first.back());
     }
+    // A rank with several copies of a box is one holder.
+    const bool again = out.first.back() > out.first[out.size() - 1] && out.holders.back() == ranks[order[i]];
+    if (again) continue;
     out.holders.push_back(ranks[order[i]]);
     ++out.first.back();
   }
@@ -105,6 +178,7 @@ Status CheckCover(const TensorInfo& tensor, std::span<const int> ranks, std::spa
     return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' ", ToString(tensor.shape),
                                            ": no rank holds any of it; register it or declare it not sent")};
   }
+  WC_RETURN_IF_ERROR(CheckCopies(tensor, ranks, coords));
   const int dims = static_cast<int>(tensor.shape.size());
   DistinctBoxes boxes = GroupEqual(dims, ranks, coords);
   const BoxIndex index(dims, boxes.coords);
@@ -118,6 +192,21 @@ Status CheckCover(const TensorInfo& tensor, std::span<const int> ranks, std::spa
       missing ? StrCat("the box ", ToString(*missing)) : StrCat(wanted - held, " of its elements");
   return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' ", ToString(tensor.shape),
                                          ": no rank holds ", what, "; register the missing shard")};
+}
+
+Status CheckHoldings(std::string_view holder, std::span<const Holding> holdings) {
+  std::vector<std::pair<std::string_view, size_t>> order;
+  order.reserve(holdings.size());
+  for (size_t i = 0; i < holdings.size(); ++i) order.emplace_back(holdings[i].tensor.name, i);
+  std::sort(order.begin(), order.end());
+  std::vector<const Holding*> alike;
+  for (size_t first = 0, last = 0; first < order.size(); first = last) {
+    alike.clear();
+    for (; last < order.size() && order[last].first == order[first].first; ++last)
+      alike.push_back(&holdings[order[last].second]);
+    if (alike.size() > 1) WC_RETURN_IF_ERROR(CheckHoldingsOfTensor(holder, alike));
+  }
+  return Status::Ok();
 }
 
 }  // namespace weightcast::plan

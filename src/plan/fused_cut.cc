@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/strings.h"
@@ -24,26 +25,57 @@ std::optional<FusedCut> FindNewBox(const Layout& sources, const Layout& destinat
   return found;
 }
 
+using Interval = std::pair<int64_t, int64_t>;  ///< Begin and end along the fused dimension.
+
+/// Whether these intervals of one rank lie at several places, each inside one part.
+bool SayParts(std::vector<Interval> held, const std::vector<int64_t>& starts) {
+  std::sort(held.begin(), held.end());
+  const auto part_of = [&](int64_t at) { return std::ranges::upper_bound(starts, at); };
+  int places = 0;
+  Interval place{0, 0};
+  for (const auto& [begin, end] : held) {
+    if (part_of(begin) != part_of(end - 1)) return false;
+    const bool touches = places > 0 && begin <= place.second && part_of(begin) == part_of(place.first);
+    if (!touches) ++places;
+    place = {begin, touches ? std::max(place.second, end) : end};
+  }
+  return places > 1;
+}
+
 }  // namespace
 
-std::optional<FusedCut> FindCut(const Layout& layout, int tensor, int dim) {
-  const auto d = static_cast<size_t>(dim);
+std::optional<FusedCut> FindCut(const Layout& layout, int tensor, const FusedParts& fusion) {
+  const auto d = static_cast<size_t>(fusion.dim);
   const int64_t whole = layout.tensor(tensor).shape[d];
+  std::vector<Interval> held;  // By the rank of `cut`, of that dimension only a part.
+  std::optional<FusedCut> cut;
   std::optional<FusedCut> found;
+  const auto judge = [&] {
+    if (cut && !found && !SayParts(std::exchange(held, {}), fusion.starts)) found = cut;
+    cut.reset();
+  };
   layout.ForEachBox(tensor, [&](int rank, const Box& box) {
-    if (!found && box.size[d] != whole) found = {.rank = rank, .box = box};
+    if (found || box.size[d] == whole) return;
+    if (cut && cut->rank != rank) judge();
+    if (!cut) cut = {.rank = rank, .box = box};
+    held.emplace_back(box.offset[d], box.offset[d] + box.size[d]);
   });
+  judge();
   return found;
 }
 
 FusedTensors FusedTensorsOf(const RoutingTable& table, const Layout& inference) {
   FusedTensors fused;
-  const auto cuts = [](const Link& a, const Link& b) {
-    return a.dst_tensor == b.dst_tensor;  // Links of one destination stand together.
+  const auto alike = [](const Link& a, const Link& b) {
+    return a.dst_tensor == b.dst_tensor;  // Links of one destination stand together, by place.
   };
-  for (auto at = table.links().begin();
-       (at = std::adjacent_find(at, table.links().end(), cuts)) != table.links().end(); ++at)
-    fused.emplace(inference.tensor(at->dst_tensor).name, at->dim);
+  const auto end = table.links().end();
+  for (auto at = table.links().begin(); (at = std::adjacent_find(at, end, alike)) != end;) {
+    FusedParts& fusion = fused[inference.tensor(at->dst_tensor).name];
+    fusion.dim = at->dim;
+    for (const int tensor = at->dst_tensor; at != end && at->dst_tensor == tensor; ++at)
+      fusion.starts.push_back(at->dst_start);
+  }
   return fused;
 }
 
@@ -59,11 +91,12 @@ Status CheckCutsAmongEngines(const FusedTensors* fused, const Layout& sources, c
                         "trainers have been planned"));
     }
     const auto known = fused->find(info.name);
-    if (known == fused->end() || known->second >= static_cast<int>(info.shape.size())) continue;
+    if (known == fused->end() || known->second.dim >= static_cast<int>(info.shape.size())) continue;
     if (const auto cut = FindCut(destinations, tensor, known->second))
-      return Bad(StrCat("tensor '", info.name, "' is fused along dimension ", known->second, ", and rank ",
-                        cut->rank, " holds only a part of that (", ToString(cut->box),
-                        "); register its views of the parts that the trainers hold instead"));
+      return Bad(StrCat("tensor '", info.name, "' is fused along dimension ", known->second.dim,
+                        ", and rank ", cut->rank, " holds only a part of that (", ToString(cut->box),
+                        "); register its rows of each part as several shards of the tensor, or views of the "
+                        "parts that the trainers hold"));
   }
   return Status::Ok();
 }

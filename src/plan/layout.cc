@@ -44,53 +44,104 @@ void Layout::ForEachBox(int tensor, const BoxVisitor& visit) const {
   for (const Part& part : parts(tensor)) ForEachBoxOfPart(tensor, part, visit);
 }
 
-// Looks at the list of ranks only if it has gaps: asked for in any order, that would come from memory.
-uint32_t Layout::PlaceInList(const Part& part, int rank) const {
-  if (rank < part.first_rank) return part.boxes;
-  if (part.gapless) return static_cast<uint32_t>(rank - part.first_rank);
-  const int32_t* first = box_ranks_.data() + part.first_box;
-  const int32_t* at = std::lower_bound(first, first + part.boxes, rank);
-  return at != first + part.boxes && *at == rank ? static_cast<uint32_t>(at - first) : part.boxes;
+uint32_t RankBoxes::Find(std::span<const int64_t> at, uint32_t copy) const {
+  const size_t dims = at.size();
+  const auto box = [&](uint32_t i) { return std::span(coords + size_t{i} * 2 * dims, 2 * dims); };
+  const auto holds = [&](uint32_t i) {
+    for (size_t d = 0; d < dims; ++d)
+      if (at[d] < box(i)[d] || at[d] - box(i)[d] >= box(i)[d + dims]) return false;
+    return true;
+  };
+  // A box that has the element does not begin after it.
+  uint32_t first = 0;
+  uint32_t end = count;
+  while (first < end) {
+    const uint32_t middle = first + (end - first) / 2;
+    const auto begin = box(middle).first(dims);
+    if (std::lexicographical_compare(at.begin(), at.end(), begin.begin(), begin.end())) {
+      end = middle;
+    } else {
+      first = middle + 1;
+    }
+  }
+  while (end > 0 && !holds(end - 1)) --end;
+  if (end == 0) return count;
+  uint32_t original = end - 1;
+  while (original > 0 && std::ranges::equal(box(original - 1), box(end - 1))) --original;
+  return copy < end - original ? original + copy : count;
 }
 
-const int64_t* Layout::FindCoords(int tensor, int rank) const {
+// Looks at the list of ranks only if it has gaps: asked for in any order, that would come from memory.
+std::pair<uint32_t, uint32_t> Layout::PlacesInList(const Part& part, int rank) const {
+  if (rank < part.first_rank) return {0, 0};
+  const auto place = static_cast<uint32_t>(rank - part.first_rank);
+  if (part.gapless) return {place, place < part.boxes ? place + 1 : place};
+  const int32_t* const begin = box_ranks_.data() + part.first_box;
+  const int32_t* const end = begin + part.boxes;
+  const int32_t* const first = std::lower_bound(begin, end, rank);
+  const int32_t* last = first != end && *first == rank ? first + 1 : first;
+  if (part.several && first != last) last = std::upper_bound(first, end, rank);
+  return {static_cast<uint32_t>(first - begin), static_cast<uint32_t>(last - begin)};
+}
+
+RankBoxes Layout::FindCoords(int tensor, int rank) const {
   static constexpr int64_t kNoCoords = 0;  // Stands for the coordinates of a scalar, of which there are none.
   for (const Part& part : parts(tensor)) {
     if (part.pattern >= 0) continue;
-    const uint32_t place = PlaceInList(part, rank);
-    if (place >= part.boxes) continue;
-    if (part.dims == 0) return &kNoCoords;
-    return box_coords_.data() + part.first_coord + size_t{place} * 2 * part.dims;
+    const auto [first, last] = PlacesInList(part, rank);
+    if (first == last) continue;
+    if (part.dims == 0) return {&kNoCoords, last - first};
+    return {box_coords_.data() + part.first_coord + size_t{first} * 2 * part.dims, last - first};
   }
-  return nullptr;
+  return {};
 }
 
-bool Layout::FindBox(int tensor, int rank, Box& box) const {
-  const Shape& shape = this->tensor(tensor).shape;
+bool Layout::FindPatternBox(int tensor, int rank, Box& box) const {
   for (const Part& part : parts(tensor)) {
     if (part.pattern < 0) continue;
     const Pattern& pattern = patterns_[static_cast<size_t>(part.pattern)];
-    if (FindInPattern(pattern, rank - part.first_rank, shape, box)) return true;
+    if (FindInPattern(pattern, rank - part.first_rank, this->tensor(tensor).shape, box)) return true;
   }
-  const int64_t* coords = FindCoords(tensor, rank);
-  if (coords == nullptr) return false;
-  box.offset.assign(coords, coords + shape.size());
-  box.size.assign(coords + shape.size(), coords + 2 * shape.size());
+  return false;
+}
+
+namespace {
+
+void CopyBox(const int64_t* coords, size_t dims, Box& box) {
+  box.offset.assign(coords, coords + dims);
+  box.size.assign(coords + dims, coords + 2 * dims);
+}
+
+}  // namespace
+
+bool Layout::FindBox(int tensor, int rank, std::span<const int64_t> at, Box& box) const {
+  if (FindPatternBox(tensor, rank, box)) return true;
+  const RankBoxes boxes = FindCoords(tensor, rank);
+  const uint32_t number = boxes.count > 1 ? boxes.Find(at) : 0;
+  if (number == boxes.count) return false;
+  CopyBox(boxes.coords + size_t{number} * 2 * at.size(), at.size(), box);
   return true;
 }
 
-std::optional<Box> Layout::BoxOf(int tensor, int rank) const {
+std::vector<Box> Layout::BoxesOf(int tensor, int rank) const {
   Box box;
-  if (!FindBox(tensor, rank, box)) return std::nullopt;
-  return box;
+  if (FindPatternBox(tensor, rank, box)) return {box};
+  const RankBoxes boxes = FindCoords(tensor, rank);
+  const size_t dims = this->tensor(tensor).shape.size();
+  std::vector<Box> out(boxes.count);
+  for (uint32_t i = 0; i < boxes.count; ++i) CopyBox(boxes.coords + size_t{i} * 2 * dims, dims, out[i]);
+  return out;
+}
+
+std::optional<Box> Layout::BoxOf(int tensor, int rank) const {
+  const std::vector<Box> boxes = BoxesOf(tensor, rank);
+  return boxes.empty() ? std::nullopt : std::optional(boxes.front());
 }
 
 int64_t Layout::BytesOfRank(int rank) const {
   int64_t bytes = 0;
-  Box box;
-  for (int t = 0; t < tensors(); ++t) {
-    if (FindBox(t, rank, box)) bytes += BytesOf(tensor(t).dtype, ElementsOf(box));
-  }
+  for (int t = 0; t < tensors(); ++t)
+    for (const Box& box : BoxesOf(t, rank)) bytes += BytesOf(tensor(t).dtype, ElementsOf(box));
   return bytes;
 }
 
@@ -107,12 +158,15 @@ void LayoutAssembler::AddPatternPart(const Pattern& pattern, int shift) {
 }
 
 void LayoutAssembler::AddBoxPart(std::span<const int> ranks, std::span<const int64_t> coords) {
-  const bool gapless = ranks.back() - ranks.front() + 1 == std::ssize(ranks);
+  const bool several = std::ranges::adjacent_find(ranks) != ranks.end();
+  const bool gapless = !several && ranks.back() - ranks.front() + 1 == std::ssize(ranks);
+  layout_.several_ = layout_.several_ || several;
   layout_.parts_.push_back({.first_rank = ranks.front(),
                             .first_box = layout_.box_ranks_.size(),
                             .first_coord = layout_.box_coords_.size(),
                             .boxes = static_cast<uint32_t>(ranks.size()),
                             .gapless = gapless,
+                            .several = several,
                             .dims = static_cast<uint8_t>(coords.size() / ranks.size() / 2)});
   layout_.box_ranks_.insert(layout_.box_ranks_.end(), ranks.begin(), ranks.end());
   layout_.box_coords_.insert(layout_.box_coords_.end(), coords.begin(), coords.end());

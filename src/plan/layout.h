@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/large_vector.h"
@@ -19,8 +20,10 @@ namespace weightcast::plan {
 inline constexpr int kMaxRanks = 1 << 20;
 inline constexpr int kMaxTensors = 1 << 22;
 inline constexpr int kMaxMeshDims = 6;
+/// How often one rank may hold the same box of a tensor.
+inline constexpr int kMaxCopies = 1 << 12;
 
-/// One shard that one rank holds, as a worker registers it.
+/// One shard that one rank holds, as a worker registers it. A rank may hold several of one tensor.
 struct Holding {
   TensorInfo tensor;
   Box box;
@@ -56,6 +59,16 @@ struct Pattern {
 /// Called with a rank and the box it holds. The box is the caller's only during the call.
 using BoxVisitor = std::function<void(int rank, const Box& box)>;
 
+/// The boxes of one tensor that one rank holds and that are kept as a list: of each its offsets, then its
+/// sizes. Sorted by offsets, then sizes; equal ones (copies) stand together. Borrowed from the layout.
+struct RankBoxes {
+  const int64_t* coords = nullptr;
+  uint32_t count = 0;
+
+  /// The number of the box that has the element `at`; of equal ones that of `copy`. `count` if there is none.
+  [[nodiscard]] uint32_t Find(std::span<const int64_t> at, uint32_t copy = 0) const;
+};
+
 /// All shards of one side. Tensors are numbered 0.. in the order in which they became known.
 /// Each tensor's boxes come in parts, one for each engine that holds it (trainers: one), which is
 /// either a pattern, shared by many tensors and expanded only when asked, or a list of boxes.
@@ -70,6 +83,7 @@ class Layout {
     uint64_t first_coord = 0;
     uint32_t boxes = 0;
     bool gapless = false;  ///< Of a list: its ranks are first_rank, first_rank + 1 and so on.
+    bool several = false;  ///< Of a list: some rank is there more than once.
     uint8_t dims = 0;      ///< Of the boxes of a list.
   };
 
@@ -80,15 +94,23 @@ class Layout {
   /// Whether the side said that this tensor takes no part in updates.
   [[nodiscard]] bool not_sent(int tensor) const { return not_sent_[static_cast<size_t>(tensor)]; }
 
-  /// Every box that is not empty, part by part, by rank inside a part.
+  /// Whether any rank holds several boxes of one tensor.
+  [[nodiscard]] bool several() const { return several_; }
+
+  /// Every box that is not empty, part by part, by rank inside a part; those of a rank as in RankBoxes.
   void ForEachBox(int tensor, const BoxVisitor& visit) const;
-  /// The box that `rank` holds; nullopt if it holds none or an empty one.
+  /// The boxes that `rank` holds and that are not empty, in the order of RankBoxes.
+  [[nodiscard]] std::vector<Box> BoxesOf(int tensor, int rank) const;
+  /// The first of them; nullopt if there are none.
   [[nodiscard]] std::optional<Box> BoxOf(int tensor, int rank) const;
-  /// The same into a box of the caller's, which saves allocations; false if there is none.
-  bool FindBox(int tensor, int rank, Box& box) const;
-  /// Where the box of a rank is kept (its offsets, then its sizes), for those who fetch many at
-  /// once; nullptr if the rank holds none or its box comes from a pattern.
-  [[nodiscard]] const int64_t* FindCoords(int tensor, int rank) const;
+  /// The box of `rank` that has the element `at`, into a box of the caller's, which saves allocations; a box
+  /// that is the rank's only one in any case. False if there is none.
+  bool FindBox(int tensor, int rank, std::span<const int64_t> at, Box& box) const;
+  /// The box that `rank` has from a pattern, likewise.
+  bool FindPatternBox(int tensor, int rank, Box& box) const;
+  /// Where the boxes of a rank are kept, for those who fetch many at once; none if the rank holds none or
+  /// has its box from a pattern.
+  [[nodiscard]] RankBoxes FindCoords(int tensor, int rank) const;
   /// Bytes of all shards of a rank.
   [[nodiscard]] int64_t BytesOfRank(int rank) const;
 
@@ -100,10 +122,11 @@ class Layout {
  private:
   friend class LayoutAssembler;
 
-  /// At least part.boxes if the rank is not there.
-  [[nodiscard]] uint32_t PlaceInList(const Part& part, int rank) const;
+  /// The places [first, second) of a rank's boxes in a list; equal ones if there are none.
+  [[nodiscard]] std::pair<uint32_t, uint32_t> PlacesInList(const Part& part, int rank) const;
 
   int ranks_ = 0;
+  bool several_ = false;
   std::vector<TensorInfo> infos_;
   std::vector<int32_t> by_name_;  ///< Tensor indices, sorted by name.
   std::vector<bool> not_sent_;

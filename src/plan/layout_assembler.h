@@ -16,7 +16,7 @@ class LayoutAssembler {
   /// Begins the next tensor; parts added from here on are its.
   void AddTensor(const TensorInfo& tensor, bool not_sent);
   void AddPatternPart(const Pattern& pattern, int shift);
-  /// `ranks` ascend; `coords` holds per box its offsets, then its sizes; none is empty.
+  /// Sorted by rank, then as in RankBoxes; `coords` holds per box its offsets, then its sizes; none is empty.
   void AddBoxPart(std::span<const int> ranks, std::span<const int64_t> coords);
 
   /// Errors: kInvalidArgument when two tensors have one name.

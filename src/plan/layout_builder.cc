@@ -34,21 +34,12 @@ Status LayoutBuilder::CheckRank(int rank, std::span<const Holding> holdings) con
     return Bad(StrCat("rank ", rank, " is outside 0..", ranks_ - 1, "; check the rank and the world size"));
   if (static_cast<size_t>(rank) < added_.size() && added_[static_cast<size_t>(rank)])
     return Bad(StrCat("rank ", rank, " is given twice; every worker needs its own rank"));
-  std::vector<std::string_view> names;
-  names.reserve(holdings.size());
   for (const Holding& holding : holdings) {
     WC_RETURN_IF_ERROR(CheckTensor(holding.tensor));
     WC_RETURN_IF_ERROR(CheckBox(holding.box, holding.tensor));
     WC_RETURN_IF_ERROR(CheckSame(holding.tensor, rank));
-    names.push_back(holding.tensor.name);
   }
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) {
-    return Bad(StrCat("rank ", rank, " gives tensor '", *twice,
-                      "' twice; register each part under a name of its own and join them with a rule"));
-  }
-  return Status::Ok();
+  return CheckHoldings(StrCat("rank ", rank), holdings);
 }
 
 int LayoutBuilder::Intern(const TensorInfo& tensor, int rank) {
@@ -107,6 +98,7 @@ Status LayoutBuilder::AddBoxes(const TensorInfo& tensor, bool not_sent, std::spa
     ranks.push_back(item.rank);
     coords.insert(coords.end(), box, box + static_cast<ptrdiff_t>(2 * tensor.shape.size()));
   }
+  SortBoxesOfRanks(static_cast<int>(tensor.shape.size()), ranks, coords);
   if (const auto pattern = RecognisePattern(tensor.shape, ranks, coords)) {
     out.AddPatternPart(*pattern, 0);  // A pattern always covers its tensor.
     return Status::Ok();

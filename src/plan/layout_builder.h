@@ -21,9 +21,10 @@ class LayoutBuilder {
  public:
   explicit LayoutBuilder(int ranks) : ranks_(ranks) {}
 
-  /// What one rank holds, as it registered. Refuses a rank outside 0..ranks-1 or given twice, a
-  /// tensor given twice by one rank, a box outside its tensor, and a tensor whose dtype or shape
-  /// another rank sees differently (both shown). A rank may hold nothing.
+  /// What one rank holds, as it registered, in any order: nothing, or any number of shards of a tensor.
+  /// Refuses a rank outside 0..ranks-1 or given twice, a box outside its tensor, boxes of one tensor that
+  /// overlap without being equal, and a tensor whose dtype or shape another rank sees differently (both
+  /// shown).
   Status AddRank(int rank, std::span<const Holding> holdings);
 
   /// A tensor held by a regular pattern.

@@ -175,21 +175,24 @@ Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool no
   if (!boxes.is_array()) return Bad("'boxes' must be a list");
   std::vector<int> ranks;
   std::vector<int64_t> coords;
+  int64_t last_rank = next_rank;
   for (const Json& entry : boxes) {
     const auto rank =
         entry.is_array() && entry.size() == 3 ? WholeNumber(entry[0], ranks_ - 1) : std::nullopt;
-    if (!rank || *rank < next_rank)
+    if (!rank || *rank < last_rank)
       return Bad("a box must be [rank, offsets, sizes], with ranks of the layout in rising order");
     Box box;
     WC_ASSIGN_OR_RETURN(box.offset, ReadNumbers(entry[1], kMaxTensorBytes));
     WC_ASSIGN_OR_RETURN(box.size, ReadNumbers(entry[2], kMaxTensorBytes));
     WC_RETURN_IF_ERROR(CheckBox(box, info));
+    last_rank = *rank;
     next_rank = *rank + 1;
     if (ElementsOf(box) == 0) continue;
     ranks.push_back(static_cast<int>(*rank));
     coords.insert(coords.end(), box.offset.begin(), box.offset.end());
     coords.insert(coords.end(), box.size.begin(), box.size.end());
   }
+  SortBoxesOfRanks(static_cast<int>(info.shape.size()), ranks, coords);
   if (!not_sent) WC_RETURN_IF_ERROR(CheckCover(info, ranks, coords));
   if (!ranks.empty()) out_.AddBoxPart(ranks, coords);
   return Status::Ok();

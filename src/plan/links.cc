@@ -199,15 +199,21 @@ Status Resolver::CheckFuse(const Fuse& fuse, int destination, const std::vector<
 /// See FindCut: which rows of each part such a rank means is not known.
 Status Resolver::CheckFusedWhole(size_t rule, int destination, const std::vector<int>& parts) const {
   const int dim = std::get<Fuse>(rules_[rule]).dim;
-  const auto cut = FindCut(inference_, destination, dim);
-  if (!cut) return Status::Ok();
+  FusedParts fusion{.dim = dim, .starts = {}};
+  int64_t at = 0;
   std::vector<std::string> names;
-  for (const int part : parts) names.push_back(StrCat("'", source(part).name, "'"));
+  for (const int part : parts) {
+    fusion.starts.push_back(std::exchange(at, at + source(part).shape[static_cast<size_t>(dim)]));
+    names.push_back(StrCat("'", source(part).name, "'"));
+  }
+  const auto cut = FindCut(inference_, destination, fusion);
+  if (!cut) return Status::Ok();
   return Bad(StrCat("rule ", rule + 1, " fuses ", ListNames(names), " into '",
                     this->destination(destination).name, "' along dimension ", dim, ", which inference rank ",
                     cut->rank, " holds only in part (", ToString(cut->box),
-                    "): its rows of each are not known; register on every rank its views of ",
-                    ListNames(names), " instead, each with its own box, under these names or renamed"));
+                    "): its rows of each are not known; register on every rank its parts of ",
+                    ListNames(names), " as several shards of '", this->destination(destination).name,
+                    "', each with its own box, or its views of them under these names or renamed"));
 }
 
 Status Resolver::FinishFuse(size_t rule, const std::string& name, const std::vector<int>& parts) {

@@ -23,7 +23,8 @@ bool FindInPattern(const Pattern& pattern, int rank, const Shape& shape, Box& bo
 /// The box at one place of a (checked) mesh, a coordinate for each of its dimensions. False if it is empty.
 bool FindAtPlace(std::span<const MeshDim> mesh, std::span<const int> place, const Shape& shape, Box& box);
 
-/// The pattern that gives exactly these boxes (by ascending rank, none empty), if there is one.
+/// The pattern that gives exactly these boxes (by ascending rank, none empty), if there is one. There is none
+/// where a rank holds several.
 /// `coords` holds per box its offsets, then its sizes.
 std::optional<Pattern> RecognisePattern(const Shape& shape, std::span<const int> ranks,
                                         std::span<const int64_t> coords);

@@ -60,8 +60,12 @@ struct Sources {
 
 /// The boxes of a destination tensor, and which rank holds which.
 struct Destinations {
+  struct Holder {
+    RankCopy to;
+    uint32_t box;
+  };
   std::vector<int64_t> coords;
-  std::vector<std::pair<int, uint32_t>> holders;  ///< Rank and box, by rank.
+  std::vector<Holder> holders;  ///< By rank.
   size_t boxes = 0;
 };
 
@@ -254,27 +258,35 @@ std::shared_ptr<const Destinations> Collector::DestinationsOf(int tensor, const 
   if (key.first.empty()) {  // Irregular boxes are hardly ever alike: each stands for itself.
     out.boxes = boxes.ranks.size();
     out.coords = std::move(boxes.coords);
-    for (uint32_t box = 0; box < out.boxes; ++box) out.holders.emplace_back(boxes.ranks[box], box);
+    const size_t width = out.boxes > 0 ? out.coords.size() / out.boxes : 0;
+    const auto coords = [&](uint32_t box) { return std::span(out.coords).subspan(box * width, width); };
+    uint32_t copy = 0;  // Copies stand together.
+    for (uint32_t box = 0; box < out.boxes; ++box) {
+      const bool again = box > 0 && boxes.ranks[box] == boxes.ranks[box - 1] &&
+                         std::ranges::equal(coords(box), coords(box - 1));
+      copy = again ? copy + 1 : 0;
+      out.holders.push_back({RankCopy(boxes.ranks[box], copy), box});
+    }
     return std::make_shared<const Destinations>(std::move(out));
   }
   DistinctBoxes distinct =
       GroupEqual(static_cast<int>(inference_.tensor(tensor).shape.size()), boxes.ranks, boxes.coords);
   out.boxes = distinct.size();
   for (uint32_t box = 0; box < out.boxes; ++box) {
-    for (const int rank : distinct.HoldersOf(box)) out.holders.emplace_back(rank, box);
+    for (const int rank : distinct.HoldersOf(box)) out.holders.push_back({RankCopy(rank, 0), box});
   }
-  std::sort(out.holders.begin(), out.holders.end());
+  std::ranges::sort(out.holders, {}, &Destinations::Holder::to);  // A pattern gives each rank one box.
   out.coords = std::move(distinct.coords);
   return destinations_.emplace(key, std::make_shared<const Destinations>(std::move(out))).first->second;
 }
 
 Status Collector::AddPieces(uint32_t link, const Destinations& destinations, const Geometry& geometry) {
-  for (const auto& [rank, box] : destinations.holders) {
+  for (const auto& [to, box] : destinations.holders) {
     routes_ += geometry.first[box + 1] - geometry.first[box];
     Weigh();
     for (size_t i = geometry.first[box]; i < geometry.first[box + 1]; ++i) {
       const Cut& cut = geometry.cuts[i];
-      if (keeps_) out_.pieces.push_back({link, rank, cut.set, cut.coord, cut.bytes});
+      if (keeps_) out_.pieces.push_back({link, to, cut.set, cut.coord, cut.bytes});
       total_bytes_ += cut.bytes;
     }
     if (routes_ > kMaxPieces || total_bytes_ > kMaxPlanBytes)

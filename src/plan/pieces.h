@@ -29,10 +29,12 @@ class ReplicaSets {
   std::unordered_multimap<uint64_t, uint32_t> by_hash_;
 };
 
-/// What one destination rank needs out of one box that every rank of a replica set holds whole.
+static_assert(kMaxRanks <= RankCopy::kRanks && kMaxCopies <= RankCopy::kCopies);
+
+/// What one shard of a destination rank needs out of one box that every rank of a replica set holds whole.
 struct Piece {
   uint32_t link;
-  int32_t dst_rank;
+  RankCopy to;
   uint32_t set;
   uint32_t coord;  ///< Of its box, in source coordinates. Pieces alike share it.
   int64_t bytes;   ///< On the wire.
@@ -43,8 +45,9 @@ struct PieceList {
   std::vector<Link> links;
   std::vector<uint8_t> dims;      ///< Per link.
   std::vector<int> element_bits;  ///< Per link, on the wire.
-  std::vector<Piece> pieces;      ///< By link, then destination rank, then place in the source tensor.
-  LargeVector<int64_t> coords;    ///< Per box: offsets, then sizes.
+  std::vector<Piece>
+      pieces;  ///< By link, then destination rank, then its box, then place in the source tensor.
+  LargeVector<int64_t> coords;  ///< Per box: offsets, then sizes.
   ReplicaSets sets;
 
   [[nodiscard]] std::span<const int64_t> offset(uint32_t link, uint32_t coord) const {

@@ -63,7 +63,7 @@ Status CheckTables(const PlanReport& report, const std::vector<Shipment>& shipme
   std::vector<size_t> received(report.receiver_bytes.size(), 0);
   for (const Shipment& shipment : shipments) {
     ++sent[static_cast<size_t>(shipment.src_rank)];
-    ++received[static_cast<size_t>(shipment.dst_rank)];
+    ++received[static_cast<size_t>(shipment.to.rank())];
   }
   for (const auto& [what, routes] : {std::pair{"source", &sent}, std::pair{"inference rank", &received}}) {
     for (size_t rank = 0; rank < routes->size(); ++rank) {
@@ -94,7 +94,7 @@ void Rotate(int sources, int destinations, std::vector<Shipment>& shipments) {
   const auto by_piece = [](const Shipment& a, const Shipment& b) {
     return std::pair(a.piece, a.coord) < std::pair(b.piece, b.coord);  // Later cuts lie further on.
   };
-  const auto destination = [](const Shipment& shipment) { return shipment.dst_rank; };
+  const auto destination = [](const Shipment& shipment) { return shipment.to.rank(); };
   if (!std::is_sorted(shipments.begin(), shipments.end(), by_piece))
     std::sort(shipments.begin(), shipments.end(), by_piece);
   CountingSort(shipments, destinations, destination);
@@ -118,7 +118,7 @@ RoutingTable MakeTable(PieceList list, const std::vector<Shipment>& shipments, i
                               std::move(list.coords));
   builder.Reserve(shipments.size());
   for (const Shipment& shipment : shipments) {
-    builder.Add(shipment.link, shipment.src_rank, shipment.dst_rank, shipment.coord);
+    builder.Add(shipment.link, shipment.src_rank, shipment.to, shipment.coord);
   }
   return std::move(builder).Build();
 }
@@ -129,7 +129,7 @@ PlanReport MakeReport(const std::vector<Shipment>& shipments, const FairShare& s
   report.routes = static_cast<int64_t>(shipments.size());
   report.sender_bytes = BytesPerSender(shipments, sources);
   report.receiver_bytes.assign(static_cast<size_t>(destinations), 0);
-  for (const Shipment& shipment : shipments) report.receiver_bytes[shipment.dst_rank] += shipment.bytes;
+  for (const Shipment& shipment : shipments) report.receiver_bytes[shipment.to.rank()] += shipment.bytes;
   report.total_bytes = std::accumulate(report.sender_bytes.begin(), report.sender_bytes.end(), int64_t{0});
   report.busiest_sender_bytes = Busiest(report.sender_bytes);
   report.busiest_receiver_bytes = Busiest(report.receiver_bytes);

@@ -125,7 +125,9 @@ bool Reproduces(const Pattern& pattern, const Shape& shape, std::span<const int>
 std::optional<Pattern> RecognisePattern(const Shape& shape, std::span<const int> ranks,
                                         std::span<const int64_t> coords) {
   Grid grid;
-  if (ranks.empty() || !grid.Arrange(shape.size(), ranks, coords)) return std::nullopt;
+  if (ranks.empty() || std::ranges::adjacent_find(ranks) != ranks.end() ||
+      !grid.Arrange(shape.size(), ranks, coords))
+    return std::nullopt;
   Pattern pattern{.first_rank = ranks.front(), .mesh = {}};
   if (!AppendMesh(grid.RanksOfFirstCell(), kReplicate, pattern.mesh)) return std::nullopt;
   for (size_t d = 0; d < shape.size(); ++d) {

@@ -19,6 +19,7 @@ Route RoutingTable::At(int64_t route) const {
             .dst_tensor = view.link->dst_tensor,
             .src_rank = view.src_rank,
             .dst_rank = view.dst_rank,
+            .dst_copy = view.dst_copy,
             .src_box = {Shape(view.src_offset.begin(), view.src_offset.end()),
                         Shape(view.size.begin(), view.size.end())},
             .dst_offset = {},
@@ -57,8 +58,8 @@ uint32_t RoutingTableBuilder::AddBox(const Box& box) {
 
 void RoutingTableBuilder::Reserve(size_t routes) { table_.routes_.reserve(routes); }
 
-void RoutingTableBuilder::Add(uint32_t link, int src_rank, int dst_rank, uint32_t coord) {
-  table_.routes_.push_back({link, coord, src_rank, dst_rank, 0});
+void RoutingTableBuilder::Add(uint32_t link, int src_rank, RankCopy to, uint32_t coord) {
+  table_.routes_.push_back({link, coord, src_rank, to, 0});
 }
 
 RoutingTable RoutingTableBuilder::Build() && {
@@ -67,7 +68,7 @@ RoutingTable RoutingTableBuilder::Build() && {
   auto& to = table_.by_destination_;
   for (const auto& route : routes) {
     ++from[static_cast<size_t>(route.src_rank) + 1];
-    ++to[static_cast<size_t>(route.dst_rank) + 1];
+    ++to[static_cast<size_t>(route.to.rank()) + 1];
   }
   std::partial_sum(from.begin(), from.end(), from.begin());
   std::partial_sum(to.begin(), to.end(), to.begin());
@@ -81,7 +82,7 @@ RoutingTable RoutingTableBuilder::Build() && {
   std::vector<uint32_t> reached(to.size(), 0);
   table_.incoming_.resize(routes.size());
   for (size_t i = 0; i < routes.size(); ++i) {
-    const auto rank = static_cast<size_t>(routes[i].dst_rank);
+    const auto rank = static_cast<size_t>(routes[i].to.rank());
     routes[i].slot = reached[rank]++;
     table_.incoming_[static_cast<size_t>(to[rank]) + routes[i].slot] = static_cast<uint32_t>(i);
   }

@@ -11,17 +11,34 @@
 
 namespace weightcast::plan {
 
+/// A rank and, of equal boxes that it holds of a tensor, which: in 32 bits, as plans have very many of them.
+class RankCopy {
+ public:
+  static constexpr uint32_t kRanks = 1 << 20;
+  static constexpr uint32_t kCopies = 1 << 12;
+  RankCopy() = default;
+  RankCopy(int rank, uint32_t copy)
+      : bits_(static_cast<uint32_t>(rank) % kRanks * kCopies + copy % kCopies) {}
+  [[nodiscard]] int rank() const { return static_cast<int>(bits_ / kCopies); }
+  [[nodiscard]] uint32_t copy() const { return bits_ % kCopies; }
+  friend auto operator<=>(const RankCopy&, const RankCopy&) = default;
+
+ private:
+  uint32_t bits_ = 0;
+};
+
 /// What the sender does to the elements of a route before they leave.
 enum class Transform : uint8_t { kNone, kCast };
 
-/// One box of one tensor from one source rank to one destination rank.
+/// One box of one tensor from one source rank to one shard of a destination rank.
 struct Route {
   int src_tensor = 0;  ///< Index in the trainers' layout.
   int dst_tensor = 0;  ///< Index in the inference layout.
   int src_rank = 0;
   int dst_rank = 0;
-  Box src_box;       ///< In the coordinates of the source tensor.
-  Shape dst_offset;  ///< Where it goes, in the coordinates of the destination tensor; same size.
+  uint32_t dst_copy = 0;  ///< Where the destination rank holds the same box several times: which of them.
+  Box src_box;            ///< In the coordinates of the source tensor.
+  Shape dst_offset;       ///< Where it goes, in the coordinates of the destination tensor; same size.
   Transform transform = Transform::kNone;
   friend bool operator==(const Route&, const Route&) = default;
 };
@@ -45,6 +62,7 @@ struct RouteView {
   const Link* link = nullptr;
   int src_rank = 0;
   int dst_rank = 0;
+  uint32_t dst_copy = 0;
   std::span<const int64_t> src_offset;
   std::span<const int64_t> size;
 
@@ -69,7 +87,8 @@ class RoutingTable {
     const Entry& entry = routes_[static_cast<size_t>(route)];
     const size_t dims = dims_[entry.link];
     const int64_t* box = coords_.data() + entry.coord;
-    return {&links_[entry.link], entry.src_rank, entry.dst_rank, {box, dims}, {box + dims, dims}};
+    return {&links_[entry.link], entry.src_rank, entry.to.rank(),
+            entry.to.copy(),     {box, dims},    {box + dims, dims}};
   }
   [[nodiscard]] Route At(int64_t route) const;
   /// Sends for the memory that View will look at first.
@@ -88,7 +107,7 @@ class RoutingTable {
     uint32_t link;
     uint32_t coord;  ///< Where its box begins in coords_.
     int32_t src_rank;
-    int32_t dst_rank;
+    RankCopy to;
     uint32_t slot;
   };
 
@@ -112,7 +131,7 @@ class RoutingTableBuilder {
   /// Keeps a box for any number of routes; returns where it begins in the coordinates.
   uint32_t AddBox(const Box& box);
   /// `coord` is where the box begins. At most UINT32_MAX routes, and as many coordinates.
-  void Add(uint32_t link, int src_rank, int dst_rank, uint32_t coord);
+  void Add(uint32_t link, int src_rank, RankCopy to, uint32_t coord);
   void Reserve(size_t routes);
   RoutingTable Build() &&;
 

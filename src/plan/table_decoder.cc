@@ -33,6 +33,7 @@ class Decoder {
   Status ReadShards(const std::vector<TensorInfo>& tensors, int ranks, bool own,
                     std::vector<RankTable::Shard>& out);
   Status ReadRoutes();
+  Status ReadCopies();
   Status ReadRoute(uint32_t index, RankTable::Route& route);
   Status ReadBoxes(uint64_t flags, const Box& source, const Box& destination, RankTable::Route& route);
   /// A number below `end`.
@@ -161,9 +162,24 @@ Status Decoder::ReadRoutes() {
     if (table_.routes.empty() || table_.routes.back().peer != route.peer) named.insert(route.peer);
     table_.routes.push_back(std::move(route));
   }
-  if (!in_.AtEnd()) return Corrupt("it is cut off, or something follows it");
+  if (!in_.ok()) return Corrupt("it is cut off");
   if (!std::ranges::equal(named, table_.peers)) return Corrupt("its peers are not those of its routes");
   return Status::Ok();
+}
+
+Status Decoder::ReadCopies() {
+  if (in_.AtEnd()) return Status::Ok();
+  const uint64_t count = in_.GetCount(table_.destination_shards.size());
+  uint64_t shard = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t step = in_.Get(kMaxRoutesOfRank);
+    shard += step;
+    const uint64_t copy = in_.Get(kMaxCopies - 1);
+    if (!Sound() || shard >= table_.destination_shards.size() || (i > 0 && step == 0) || copy == 0)
+      return Corrupt("its list of copies is out of order");
+    table_.destination_shards[shard].copy = static_cast<uint32_t>(copy);
+  }
+  return in_.AtEnd() && count > 0 ? Status::Ok() : Corrupt("it is cut off, or something follows it");
 }
 
 Result<RankTable> Decoder::Run() {
@@ -176,6 +192,7 @@ Result<RankTable> Decoder::Run() {
   WC_RETURN_IF_ERROR(
       ReadShards(table_.destination_tensors, table_.destination_ranks, !sends, table_.destination_shards));
   WC_RETURN_IF_ERROR(ReadRoutes());
+  WC_RETURN_IF_ERROR(ReadCopies());
   return std::move(table_);
 }
 

@@ -67,9 +67,39 @@ std::string FinishTable(VarintWriter out) {
 struct RouteAhead {
   RouteView view;
   uint32_t slot;
-  const int64_t* source;       ///< The box of the shard, as FindCoords tells it.
-  const int64_t* destination;  ///< Likewise.
+  RankBoxes source;       ///< The boxes of which one is the shard's, as FindCoords tells them.
+  RankBoxes destination;  ///< Likewise.
 };
+
+/// The shard of which a route is a part, or to which it goes.
+LayoutShard SourceOf(const RouteAhead& ahead) {
+  const RouteView& route = ahead.view;
+  const size_t dims = route.size.size();
+  // With one box nothing is looked at: it lies elsewhere in memory.
+  const uint32_t number = ahead.source.count > 1 ? ahead.source.Find(route.src_offset) : 0;
+  return {.rank = route.src_rank,
+          .tensor = route.link->src_tensor,
+          .dims = dims,
+          .coords = ahead.source.coords + size_t{number} * 2 * dims,
+          .number = number};
+}
+
+LayoutShard DestinationOf(const RouteAhead& ahead) {
+  const RouteView& route = ahead.view;
+  const size_t dims = route.size.size();
+  uint32_t number = 0;
+  if (ahead.destination.count > 1) {
+    std::array<int64_t, kMaxDims> at;
+    for (size_t d = 0; d < dims; ++d) at[d] = route.dst_offset(static_cast<int>(d));
+    number = ahead.destination.Find(std::span(at).first(dims), route.dst_copy);
+  }
+  return {.rank = route.dst_rank,
+          .tensor = route.link->dst_tensor,
+          .dims = dims,
+          .coords = ahead.destination.coords + size_t{number} * 2 * dims,
+          .number = number,
+          .copy = route.dst_copy};
+}
 
 class RoutesAhead {
  public:
@@ -98,8 +128,8 @@ class RoutesAhead {
                            .source = trainers_.FindCoords(view.link->src_tensor, view.src_rank),
                            .destination = inference_.FindCoords(view.link->dst_tensor, view.dst_rank)};
     __builtin_prefetch(view.src_offset.data());
-    __builtin_prefetch(ahead.source);
-    __builtin_prefetch(ahead.destination);
+    __builtin_prefetch(ahead.source.coords);
+    __builtin_prefetch(ahead.destination.coords);
     ring_[i % kAhead] = ahead;
   }
 
@@ -134,18 +164,16 @@ Result<std::string> TableEncoder::Encode(RankTable::Role role, int rank, uint32_
 
   TableShards sources(trainers_, routes.size(), sends ? rank : -1);
   TableShards destinations(inference_, routes.size(), sends ? -1 : rank);
-  RoutesAhead ahead(routes, trainers_, inference_, table_);
+  RoutesAhead next(routes, trainers_, inference_, table_);
   VarintWriter written;
   for (size_t i = 0; i < routes.size(); ++i) {
-    const auto [route, slot, source_box, destination_box] = ahead.Take(i);
-    const size_t dims = route.size.size();
-    const uint32_t source = sources.Number(route.src_rank, route.link->src_tensor, dims, source_box);
-    const uint32_t destination =
-        destinations.Number(route.dst_rank, route.link->dst_tensor, dims, destination_box);
+    const RouteAhead route = next.Take(i);
+    const uint32_t source = sources.Number(SourceOf(route));
+    const uint32_t destination = destinations.Number(DestinationOf(route));
     written.Put(source);
     written.Put(destination);
-    if (sends) written.Put(slot);
-    WriteRoute(route, sources.box(source), destinations.box(destination), written);
+    if (sends) written.Put(route.slot);
+    WriteRoute(route.view, sources.box(source), destinations.box(destination), written);
   }
 
   VarintWriter out = BeginTable();
@@ -159,6 +187,7 @@ Result<std::string> TableEncoder::Encode(RankTable::Role role, int rank, uint32_
   destinations.WriteShards(out);
   out.Put(routes.size());
   out.PutRaw(written.bytes());
+  destinations.WriteCopies(out);
   if (out.size() > kMaxTableBytes) return too_large(StrCat(out.size(), " bytes of at most ", kMaxTableBytes));
   return FinishTable(std::move(out));
 }

@@ -31,6 +31,7 @@ struct RankTable {
     int rank = 0;    ///< Of its side: this rank for its own shards, a peer's otherwise.
     int tensor = 0;  ///< Index into source_tensors or destination_tensors.
     Box box;
+    uint32_t copy = 0;  ///< Of a destination: which of the equal boxes that its rank holds; 0 is the first.
     friend bool operator==(const Shard&, const Shard&) = default;
   };
   /// One transfer of every update.

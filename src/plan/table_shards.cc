@@ -32,50 +32,59 @@ void TensorTexts::Write(int tensor, VarintWriter& out) const {
 
 TableShards::TableShards(const Layout& layout, size_t routes, int own_rank)
     : layout_(layout),
-      own_rank_(own_rank),
-      slots_(own_rank >= 0 ? static_cast<size_t>(layout.tensors()) : std::bit_ceil(2 * routes + 2), kFree),
+      by_tensor_(own_rank >= 0 && !layout.several()),
+      slots_(by_tensor_ ? static_cast<size_t>(layout.tensors()) : std::bit_ceil(2 * routes + 2), kFree),
       local_(static_cast<size_t>(layout.tensors()), -1),
       seen_(static_cast<size_t>(layout.ranks()), false) {}
 
-uint32_t& TableShards::Slot(int rank, int tensor) {
-  if (own_rank_ >= 0) return slots_[static_cast<size_t>(tensor)];
+uint32_t& TableShards::Slot(const LayoutShard& shard) {
+  if (by_tensor_) return slots_[static_cast<size_t>(shard.tensor)];
   const size_t mask = slots_.size() - 1;
-  const uint64_t key = uint64_t{static_cast<uint32_t>(rank)} << 32 | static_cast<uint32_t>(tensor);
+  const uint64_t key =
+      (uint64_t{static_cast<uint32_t>(shard.rank)} << 32 | static_cast<uint32_t>(shard.tensor)) +
+      shard.number * 0xbf58476d1ce4e5b9;
   size_t at = (key * 0x9e3779b97f4a7c15 >> 32) & mask;
   for (; slots_[at] != kFree; at = (at + 1) & mask) {
     const Shard& known = shards_[slots_[at]];
-    if (known.rank == rank && known.tensor == tensor) break;
+    if (known.rank == shard.rank && known.tensor == shard.tensor && known.number == shard.number) break;
   }
   return slots_[at];
 }
 
-uint32_t TableShards::Number(int rank, int tensor, size_t dims, const int64_t* coords) {
-  uint32_t& slot = Slot(rank, tensor);
+uint32_t TableShards::Number(const LayoutShard& shard) {
+  uint32_t& slot = Slot(shard);
   if (slot == kFree) {
     slot = static_cast<uint32_t>(shards_.size());
-    Add(rank, tensor, dims, coords);
+    Add(shard);
   }
   return slot;
 }
 
-void TableShards::Add(int rank, int tensor, size_t dims, const int64_t* coords) {
-  seen_[static_cast<size_t>(rank)] = true;
-  int& local = local_[static_cast<size_t>(tensor)];
+void TableShards::Add(const LayoutShard& shard) {
+  seen_[static_cast<size_t>(shard.rank)] = true;
+  int& local = local_[static_cast<size_t>(shard.tensor)];
   if (local < 0) {
     local = static_cast<int>(tensors_.size());
-    tensors_.push_back(tensor);
+    tensors_.push_back(shard.tensor);
   }
-  shards_.push_back({.rank = rank, .tensor = tensor, .kept = coords, .coord = coords_.size()});
-  if (coords == nullptr) {
+  const auto number = static_cast<uint32_t>(shards_.size());
+  if (shard.copy > 0) copies_.emplace_back(number, shard.copy);
+  shards_.push_back({.rank = shard.rank,
+                     .tensor = shard.tensor,
+                     .kept = shard.coords,
+                     .coord = static_cast<uint32_t>(coords_.size()),
+                     .number = shard.number});
+  if (shard.coords == nullptr) {
     Box made;
-    layout_.FindBox(tensor, rank, made);  // A verified table names no shard that is not there.
+    layout_.FindPatternBox(shard.tensor, shard.rank,
+                           made);  // A verified table names no shard that is not there.
     coords_.insert(coords_.end(), made.offset.begin(), made.offset.end());
     coords_.insert(coords_.end(), made.size.begin(), made.size.end());
   }
-  const int64_t* box = this->box(static_cast<uint32_t>(shards_.size() - 1));
-  written_.Put(static_cast<uint64_t>(rank));
+  const int64_t* box = this->box(number);
+  written_.Put(static_cast<uint64_t>(shard.rank));
   written_.Put(static_cast<uint64_t>(local));
-  for (size_t c = 0; c < 2 * dims; ++c) written_.Put(static_cast<uint64_t>(box[c]));
+  for (size_t c = 0; c < 2 * shard.dims; ++c) written_.Put(static_cast<uint64_t>(box[c]));
 }
 
 void TableShards::WriteTensors(const TensorTexts& texts, VarintWriter& out) const {
@@ -93,6 +102,16 @@ void TableShards::WriteRanks(VarintWriter& out) const {
 void TableShards::WriteShards(VarintWriter& out) const {
   out.Put(shards_.size());
   out.PutRaw(written_.bytes());
+}
+
+void TableShards::WriteCopies(VarintWriter& out) const {
+  if (copies_.empty()) return;
+  out.Put(copies_.size());
+  uint32_t last = 0;
+  for (const auto& [shard, copy] : copies_) {
+    out.Put(shard - std::exchange(last, shard));
+    out.Put(copy);
+  }
 }
 
 }  // namespace weightcast::plan

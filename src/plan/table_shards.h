@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/layout.h"
@@ -21,6 +22,16 @@ class TensorTexts {
   std::vector<size_t> first_;  ///< Per tensor, and one more.
 };
 
+/// A shard of one side, as the layout has it.
+struct LayoutShard {
+  int rank = 0;
+  int tensor = 0;
+  size_t dims = 0;
+  const int64_t* coords = nullptr;  ///< Null if its box comes from a pattern.
+  uint32_t number = 0;              ///< Among the boxes that the rank holds of the tensor.
+  uint32_t copy = 0;                ///< Among equal ones of them.
+};
+
 /// The tensors and shards of one side that the routes of one rank name, numbered as they turn up and written
 /// down at once.
 class TableShards {
@@ -28,9 +39,8 @@ class TableShards {
   /// At most `routes` shards will turn up. `own_rank` says that all are of one rank, or is -1.
   TableShards(const Layout& layout, size_t routes, int own_rank);
 
-  /// The number of a shard of this side, of `dims` dimensions. `coords` is what the layout's FindCoords says
-  /// of it.
-  uint32_t Number(int rank, int tensor, size_t dims, const int64_t* coords);
+  /// The number of a shard of this side.
+  uint32_t Number(const LayoutShard& shard);
   /// Offsets, then sizes; until the next Number.
   [[nodiscard]] const int64_t* box(uint32_t shard) const {
     const Shard& known = shards_[shard];
@@ -41,22 +51,26 @@ class TableShards {
   /// All ranks of the shards, ascending.
   void WriteRanks(VarintWriter& out) const;
   void WriteShards(VarintWriter& out) const;
+  /// Which of equal shards each is, where that is not the first; nothing if all are.
+  void WriteCopies(VarintWriter& out) const;
 
  private:
   struct Shard {
     int rank = 0;
     int tensor = 0;                 ///< Of the layout.
     const int64_t* kept = nullptr;  ///< By the layout; null for what comes from a pattern:
-    size_t coord = 0;               ///< in coords_.
+    uint32_t coord = 0;             ///< in coords_.
+    uint32_t number = 0;            ///< As in LayoutShard.
   };
 
   /// Where the number of a shard is or is to be.
-  uint32_t& Slot(int rank, int tensor);
-  void Add(int rank, int tensor, size_t dims, const int64_t* coords);
+  uint32_t& Slot(const LayoutShard& shard);
+  void Add(const LayoutShard& shard);
 
   const Layout& layout_;
-  const int own_rank_;
-  /// Shards by tensor, if all are of one rank; else by hash with open addressing, no memory per shard.
+  const bool by_tensor_;
+  /// Shards by tensor, if each tensor has one at most; else by hash with open addressing, no memory per
+  /// shard.
   std::vector<uint32_t> slots_;
   std::vector<Shard> shards_;
   std::vector<int64_t> coords_;
@@ -64,6 +78,7 @@ class TableShards {
   std::vector<int> tensors_;  ///< Of the layout.
   std::vector<bool> seen_;    ///< Per rank of the layout.
   VarintWriter written_;      ///< The shards.
+  std::vector<std::pair<uint32_t, uint32_t>> copies_;  ///< Number here and copy, of those that are not first.
 };
 
 }  // namespace weightcast::plan

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace {
 
 Status Offence(std::string message) { return {Code::kInternal, std::move(message)}; }
 
+/// Stands for no shard among those of a rank.
+constexpr uint32_t kNoShard = UINT32_MAX;
+
 /// Checks the routes into one tensor after the other, so that what is looked up stays near.
 class TensorVerifier {
  public:
@@ -24,6 +28,10 @@ class TensorVerifier {
   Status Check(int tensor, bool not_sent, std::span<const uint32_t> routes);
 
  private:
+  /// Sorts the routes into ranks that hold several boxes of a tensor by these boxes.
+  Status SortByShard(std::span<const uint32_t> routes);
+  /// Which of its rank's boxes a route begins in, 0 if the rank has one.
+  [[nodiscard]] uint32_t ShardOf(const RouteView& route) const;
   /// The routes into one shard: each as it should be, and all together covering it.
   Status CheckShard(int rank, const Box& shard, std::span<const uint32_t> routes);
   Status CheckRoute(const RouteView& route, const Box& shard);
@@ -41,6 +49,7 @@ class TensorVerifier {
 
   const PlanRequest& request_;
   const RoutingTable& table_;
+  std::vector<uint32_t> sorted_;
   std::vector<Span> sweep_;
   std::vector<Span> open_;
   Box source_;  ///< The shard that a route comes from.
@@ -57,8 +66,10 @@ std::string TensorVerifier::Describe(const RouteView& route) const {
 
 Status TensorVerifier::CheckRoute(const RouteView& route, const Box& shard) {
   const Link& link = *route.link;
-  if (!request_.trainers.FindBox(link.src_tensor, route.src_rank, source_))
-    return Offence(Describe(route) + " starts at a rank that does not hold the tensor");
+  if (!request_.trainers.FindBox(link.src_tensor, route.src_rank, route.src_offset, source_))
+    return Offence(Describe(route) + " starts at a rank that does not hold it");
+  if (route.dst_copy > 0 && ShardOf(route) == kNoShard)
+    return Offence(Describe(route) + " goes to a copy that the rank does not have");
   for (size_t d = 0; d < route.size.size(); ++d) {
     const int64_t from = route.src_offset[d];
     const int64_t to = route.dst_offset(static_cast<int>(d));
@@ -134,18 +145,50 @@ Status TensorVerifier::CheckShard(int rank, const Box& shard, std::span<const ui
                         " elements of its box ", ToString(shard)));
 }
 
+uint32_t TensorVerifier::ShardOf(const RouteView& route) const {
+  const RankBoxes boxes = request_.inference.FindCoords(route.link->dst_tensor, route.dst_rank);
+  if (boxes.count < 2) return route.dst_copy == 0 ? 0 : kNoShard;
+  Shape at;
+  for (size_t d = 0; d < route.size.size(); ++d) at.push_back(route.dst_offset(static_cast<int>(d)));
+  const uint32_t shard = boxes.Find(at, route.dst_copy);
+  return shard < boxes.count ? shard : kNoShard;
+}
+
+Status TensorVerifier::SortByShard(std::span<const uint32_t> routes) {
+  std::vector<std::tuple<int, uint32_t, uint32_t>> order;
+  for (const uint32_t route : routes) {
+    const RouteView view = table_.View(route);
+    const uint32_t shard = ShardOf(view);
+    if (shard == kNoShard) return Offence(Describe(view) + " goes to no shard of that rank");
+    order.emplace_back(view.dst_rank, shard, route);
+  }
+  std::sort(order.begin(), order.end());
+  sorted_.clear();
+  for (const auto& [rank, shard, route] : order) sorted_.push_back(route);
+  return Status::Ok();
+}
+
 Status TensorVerifier::Check(int tensor, bool not_sent, std::span<const uint32_t> routes) {
-  size_t next = 0;
-  Status status;
-  request_.inference.ForEachBox(tensor, [&](int rank, const Box& shard) {
-    if (!status.ok() || not_sent) return;
-    const size_t first = next;
-    while (next < routes.size() && table_.View(routes[next]).dst_rank == rank) ++next;
-    status = CheckShard(rank, shard, routes.subspan(first, next - first));
-  });
   const auto named = [&](const std::string& message) {
     return Offence(StrCat("tensor '", request_.inference.tensor(tensor).name, "': ", message));
   };
+  const bool several = request_.inference.several();
+  Status status;
+  if (several) {
+    status = SortByShard(routes);
+    routes = sorted_;
+  }
+  size_t next = 0;
+  int last_rank = -1;
+  uint32_t number = 0;  // Of the shard, among its rank's.
+  request_.inference.ForEachBox(tensor, [&](int rank, const Box& shard) {
+    if (!status.ok() || not_sent) return;
+    number = rank == std::exchange(last_rank, rank) ? number + 1 : 0;
+    const size_t first = next;
+    for (; next < routes.size() && table_.View(routes[next]).dst_rank == rank; ++next)
+      if (several && ShardOf(table_.View(routes[next])) != number) break;
+    status = CheckShard(rank, shard, routes.subspan(first, next - first));
+  });
   if (!status.ok()) return named(status.message());
   if (next < routes.size())
     return named(Describe(table_.View(routes[next])) + " reaches a rank that does not want it");

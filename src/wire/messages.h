@@ -140,7 +140,7 @@ struct LandingMap {
   struct Place {
     uint32_t region = 0;
     uint64_t offset = 0;
-    uint64_t shard = 0;  ///< Key of (tensor name, box); unique within the map. Opaque to the controller.
+    uint64_t shard = 0;  ///< Key of (tensor, box, copy); unique within the map. Opaque to the controller.
     friend bool operator==(const Place&, const Place&) = default;
   };
   std::vector<Place> places;

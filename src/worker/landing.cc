@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/strings.h"
 #include "worker/gather.h"
@@ -29,7 +31,8 @@ std::string_view NameOf(LandingMode mode) {
 Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoint, std::vector<Shard> shards,
                                                                LandingMode mode) {
   auto memory = std::make_shared<LandingMemory>();
-  WC_ASSIGN_OR_RETURN(memory->by_key_, CheckShards(shards));
+  WC_ASSIGN_OR_RETURN(memory->by_key_,
+                      CheckShards(shards, Needs::kMemory, StrCat("rank ", endpoint.self().rank)));
   for (const Shard& shard : shards) {
     if (shard.declared || shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides)) continue;
     return Status(Code::kInvalidArgument,
@@ -80,8 +83,8 @@ Status LandingMemory::MakeShadow() {
   return Status::Ok();
 }
 
-int LandingMemory::Find(const TensorInfo& tensor, const Box& box) const {
-  const auto found = by_key_.find(ShardKey(tensor.name, box));
+int LandingMemory::Find(const TensorInfo& tensor, const Box& box, uint32_t copy) const {
+  const auto found = by_key_.find(ShardKey(tensor.name, box, copy));
   if (found == by_key_.end()) return -1;
   const Shard& shard = shards_[found->second];
   const bool same = shard.tensor == tensor && BoxOf(shard) == box && !shard.declared;
@@ -90,32 +93,41 @@ int LandingMemory::Find(const TensorInfo& tensor, const Box& box) const {
 
 std::vector<std::string> LandingMemory::Describe() const {
   std::vector<std::string> lines;
-  for (const Shard& shard : shards_)
-    lines.push_back(StrCat(shard.tensor.name, ": ", shard.declared ? "not sent" : NameOf(*shard.landing)));
+  std::set<std::string> told;
+  for (const Shard& shard : shards_) {
+    std::string line = StrCat(shard.tensor.name, ": ", shard.declared ? "not sent" : NameOf(*shard.landing));
+    if (told.insert(line).second) lines.push_back(std::move(line));
+  }
   return lines;
 }
 
 wire::LandingMap LandingMemory::Map() const {
   wire::LandingMap map;
   for (const Region& region : regions_.regions()) map.regions.push_back(region.Descriptor());
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    const RegionSet::Place place = regions_.places()[i];
-    map.places.push_back({.region = place.region,
-                          .offset = place.offset,
-                          .shard = ShardKey(shards_[i].tensor.name, BoxOf(shards_[i]))});
-  }
+  for (const RegionSet::Place& place : regions_.places())
+    map.places.push_back({.region = place.region, .offset = place.offset});
+  for (const auto& [key, shard] : by_key_) map.places[shard].shard = key;
   return map;
 }
 
 bool LandingMemory::SameMemory(const std::vector<Shard>& others) const {
-  return shards_.size() == others.size() &&
-         std::all_of(others.begin(), others.end(), [this](const Shard& other) {
-           const auto found = by_key_.find(ShardKey(other.tensor.name, BoxOf(other)));
-           if (found == by_key_.end()) return false;
-           const Shard& own = shards_[found->second];
-           return own.tensor == other.tensor && BoxOf(own) == BoxOf(other) && DataOf(own) == DataOf(other) &&
-                  own.declared == other.declared;
-         });
+  struct Place {
+    uint64_t key;  // Equal boxes have the same here.
+    const Shard* shard;
+  };
+  const auto sorted = [](const std::vector<Shard>& shards) {
+    std::vector<Place> places;
+    places.reserve(shards.size());
+    for (const Shard& shard : shards) places.push_back({ShardKey(shard.tensor.name, BoxOf(shard)), &shard});
+    std::ranges::sort(places, {},
+                      [](const Place& place) { return std::pair(place.key, DataOf(*place.shard)); });
+    return places;
+  };
+  return std::ranges::equal(sorted(shards_), sorted(others), [](const Place& own, const Place& other) {
+    const Shard& a = *own.shard;
+    const Shard& b = *other.shard;
+    return a.tensor == b.tensor && BoxOf(a) == BoxOf(b) && DataOf(a) == DataOf(b) && a.declared == b.declared;
+  });
 }
 
 void LandingMemory::CopyToLive() const {

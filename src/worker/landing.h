@@ -30,8 +30,9 @@ class LandingMemory {
   [[nodiscard]] bool Has(LandingMode mode) const;
   /// Whether a writer that is stopped holds a spare buffer at most: another one can take its place.
   [[nodiscard]] bool replaceable() const { return shadow_ != nullptr && all_shadow_; }
-  /// Index of the shard of that name and box; -1 if there is none.
-  [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box) const;
+  /// Index of the shard of that tensor and box, of equal ones that with `copy` before it; -1 if there is
+  /// none.
+  [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box, uint32_t copy) const;
   /// Where the bytes of a shard land.
   [[nodiscard]] std::byte* LandingOf(size_t shard) const { return landing_[shard]; }
   /// "name: in_place", a line for each tensor.

@@ -25,7 +25,7 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& pla
   }
   for (const auto& shard : made->table.destination_shards) {
     const TensorInfo& tensor = made->table.destination_tensors[static_cast<size_t>(shard.tensor)];
-    const int index = memory->Find(tensor, shard.box);
+    const int index = memory->Find(tensor, shard.box, shard.copy);
     if (index < 0) {
       return Status(Code::kProtocol,
                     StrCat("the source table fills ", tensor.name, " ", ToString(shard.box),

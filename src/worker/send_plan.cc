@@ -41,7 +41,8 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
                                                std::shared_ptr<ShardReader> reader = nullptr) {
   auto memory = std::make_shared<SourceMemory>();
   WC_ASSIGN_OR_RETURN(memory->by_key,
-                      CheckShards(shards, reader == nullptr ? Needs::kMemory : Needs::kNoMemory));
+                      CheckShards(shards, reader == nullptr ? Needs::kMemory : Needs::kNoMemory,
+                                  StrCat("rank ", endpoint.self().rank)));
   if (reader != nullptr) {
     memory->dense.assign(shards.size(), false);
     memory->reader = std::move(reader);
@@ -108,7 +109,7 @@ Status FindSources(SendPlan& plan) {
   for (uint32_t i = 0; i < plan.table.source_shards.size(); ++i) {
     const TensorInfo& tensor = SourceTensor(plan.table, i);
     const Box& box = plan.table.source_shards[i].box;
-    const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));
+    const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));  // Of copies any will do.
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
     if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
       return {Code::kProtocol, StrCat("the routing table wants ", tensor.name, " ", ToString(box),
@@ -136,7 +137,7 @@ Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
     const auto& shard = plan.table.destination_shards[i];
     if (shard.rank != destination) continue;
     const TensorInfo& tensor = DestinationTensor(plan.table, i);
-    const auto found = by_key.find(ShardKey(tensor.name, shard.box));
+    const auto found = by_key.find(ShardKey(tensor.name, shard.box, shard.copy));
     if (found == by_key.end() || found->second->region >= imported.size()) {
       return {Code::kProtocol, StrCat("destination ", destination, " has no landing place for ", tensor.name,
                                       " ", ToString(shard.box))};

@@ -1,11 +1,13 @@
 #include "worker/shards.h"
 
-#include <set>
 #include <string_view>
+#include <unordered_set>
+#include <vector>
 
 #include "base/strings.h"
 #include "memory/memory.h"
 #include "plan/box.h"
+#include "plan/cover.h"
 #include "worker/gather.h"
 #include "worker/shard_key.h"
 
@@ -54,24 +56,41 @@ Status CheckShard(const Shard& shard, Needs needs) {
   return needs == Needs::kMemory && !shard.declared ? CheckMemoryOf(shard) : Status::Ok();
 }
 
+/// Of tensors that have several shards.
+Status CheckSeveral(std::span<const Shard> shards, std::string_view holder) {
+  std::vector<plan::Holding> holdings;
+  std::unordered_map<std::string_view, bool> declared;
+  for (const Shard& shard : shards) {
+    const auto [known, fresh] = declared.emplace(shard.tensor.name, shard.declared);
+    if (known->second != shard.declared)
+      return {Code::kInvalidArgument, StrCat("tensor '", shard.tensor.name, "': some shards of ", holder,
+                                             " are declared, others not; declare all or none")};
+    holdings.push_back({shard.tensor, BoxOf(shard)});
+  }
+  return plan::CheckHoldings(holder, holdings);
+}
+
 }  // namespace
 
-Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards, Needs needs) {
+Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards, Needs needs,
+                                                         std::string_view holder) {
   if (shards.empty()) return Status(Code::kInvalidArgument, "nothing to register: there are no shards");
   std::unordered_map<uint64_t, size_t> by_key;
-  std::set<std::string_view> names;
+  std::unordered_map<uint64_t, uint32_t> copies;  // Beyond the first, of what has any.
+  std::unordered_set<std::string_view> names;
   for (size_t i = 0; i < shards.size(); ++i) {
     WC_RETURN_IF_ERROR(CheckShard(shards[i], needs));
-    const TensorInfo& tensor = shards[i].tensor;
-    const bool known = !names.insert(tensor.name).second;
-    if (known || !by_key.emplace(ShardKey(tensor.name, BoxOf(shards[i])), i).second) {
-      return Status(
-          Code::kInvalidArgument,
-          StrCat("tensor ", tensor.name,
-                 " is registered twice by this rank; several shards of one tensor are not supported "
-                 "yet: register parts under names of their own, and join them by a rule"));
-    }
+    names.insert(shards[i].tensor.name);
+    const uint64_t key = ShardKey(shards[i].tensor.name, BoxOf(shards[i]));
+    const auto [known, fresh] = by_key.emplace(key, i);
+    if (fresh) continue;
+    const Shard& first = shards[known->second];
+    const bool copy = first.tensor.name == shards[i].tensor.name && BoxOf(first) == BoxOf(shards[i]);
+    if (!copy || !by_key.emplace(ShardKey(first.tensor.name, BoxOf(first), ++copies[key]), i).second)
+      return Status(Code::kInvalidArgument, StrCat("tensor ", shards[i].tensor.name,
+                                                   " has the key of another shard; give it another name"));
   }
+  if (names.size() < shards.size()) WC_RETURN_IF_ERROR(CheckSeveral(shards, holder));
   return by_key;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -24,10 +25,12 @@ inline std::byte* DataOf(const Shard& shard) {
 enum class Needs : uint8_t { kMemory, kNoMemory };
 
 /// Refuses shards that make no sense, naming the tensor: a bad name, dtype, shape or box, strides of another
-/// number of dimensions, memory that does not hold the part (if needed, and not declared), a tensor given
-/// twice. Returns ShardKey → index.
+/// number of dimensions, memory that does not hold the part (if needed, and not declared), and of one tensor
+/// boxes that overlap without being equal, or shards of which only some are declared. Errors call the rank
+/// `holder`. Returns ShardKey → index.
 Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards,
-                                                         Needs needs = Needs::kMemory);
+                                                         Needs needs = Needs::kMemory,
+                                                         std::string_view holder = "this rank");
 
 /// The memory of a dense shard's elements.
 std::span<std::byte> SpanOf(const Shard& shard);

@@ -158,10 +158,21 @@ def test_refuses_bad_meshes(sizes):
         wc.Mesh(sizes, (0,))
 
 
-def test_several_shards_of_a_tensor_are_refused_by_name():
-    halves = [wc.Shard(np.zeros((2, 4)), (4, 4), (first, 0)) for first in (0, 2)]
-    with pytest.raises(wc.InvalidArgument, match="x is registered twice by this rank; several shards"):
+def test_shards_of_a_tensor_come_in_any_order_and_do_not_overlap():
+    halves = [wc.Shard(np.zeros((2, 4)), (4, 4), (first, 0)) for first in (0, 2, 2)]
+    assert wc.layout_bytes({"x": halves}) == wc.layout_bytes({"x": halves[::-1]})
+    assert wc.layout_bytes({"x": halves}) != wc.layout_bytes({"x": halves[:2]})
+    halves.append(wc.Shard(np.zeros((2, 4)), (4, 4), (1, 0)))
+    with pytest.raises(wc.InvalidArgument, match=r"'x': the boxes .* of this rank overlap"):
         wc.layout_bytes({"x": halves})
+
+
+def test_a_copy_that_comes_or_goes_is_noticed():
+    array = np.zeros(3)
+    held = {"x": [wc.Shard(array), wc.Shard(array)], "y": array}
+    registration = Registration(held, writable=False)
+    held["x"] = [wc.Shard(array)]
+    assert registration.moved_to(registration.again()) == ["x"]
 
 
 class OnGpu:

@@ -113,7 +113,7 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
   const PlanOutput planned = RunPlan(job);
   ASSERT_TRUE(planned.status.ok()) << planned.status.ToString();
   ASSERT_TRUE(planned.fused != nullptr);
-  EXPECT_EQ(*planned.fused, (plan::FusedTensors{{"w", 0}}));
+  EXPECT_EQ(*planned.fused, (plan::FusedTensors{{"w", {.dim = 0, .starts = {0, 32}}}}));
 
   const auto half = [](SessionId session, uint32_t rank) {
     wire::ShardInfo shard = Whole("w", {64, 4});
@@ -122,7 +122,7 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
   };
   job.engines[1] = {half(7, 0), half(8, 1)};
   const PlanOutput refused = RunPlan(job);
-  EXPECT_THAT(refused.status.message(), HasSubstr("register on every rank its views of 'q', 'k'"));
+  EXPECT_THAT(refused.status.message(), HasSubstr("its parts of 'q', 'k' as several shards of 'w'"));
   EXPECT_EQ(refused.concerned, (std::vector<SessionId>{7, 8}));
 
   // Engine a gives to b.
@@ -136,6 +136,19 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
   EXPECT_THAT(RunPlan(refill).status.message(), HasSubstr("no engine holds as it is"));
   refill.fused = std::make_shared<const plan::FusedTensors>();
   EXPECT_TRUE(RunPlan(refill).status.ok());
+
+  // A box in q and one in k at each rank.
+  const auto of_each = [](SessionId session, uint32_t rank) {
+    wire::ShardInfo q = Whole("w", {64, 4});
+    q.box = {.offset = {16 * rank, 0}, .size = {16, 4}};
+    wire::ShardInfo k = q;
+    k.box.offset[0] += 32;
+    return Member(session, {.role = wire::Role::kInference, .engine = "b", .rank = rank}, {k, q});
+  };
+  job.engines[1] = refill.engines[0] = {of_each(7, 0), of_each(8, 1)};
+  refill.fused = planned.fused;
+  EXPECT_EQ(RunPlan(job).status.ToString(), "ok");
+  EXPECT_EQ(RunPlan(refill).status.ToString(), "ok");
 }
 
 TEST(PlanJob, APlanThatIsTooLargeIsNobodysFault) {

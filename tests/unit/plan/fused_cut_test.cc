@@ -123,12 +123,18 @@ std::vector<std::vector<Element>> Deliver(const Fusion& fusion, const Layout& tr
                                              std::vector<Element>(static_cast<size_t>(local[0] * local[1])));
   for (const Route& route : testing::RoutesOf(table)) {
     const TensorInfo& to = engine.tensor(route.dst_tensor);
-    const Box box = *engine.BoxOf(route.dst_tensor, route.dst_rank);
+    const auto boxes = engine.BoxesOf(route.dst_tensor, route.dst_rank);
+    const auto number =
+        static_cast<size_t>(testing::ShardOf(boxes, {route.dst_offset, route.src_box.size}, route.dst_copy));
+    const Box& box = boxes.at(number);
+    // Boxes of the whole lie one after another, as the parts do.
+    int64_t start = StartOf(fusion, to.name);
+    for (size_t before = 0; before < number; ++before) start += boxes[before].size[d];
     for (int64_t row = 0; row < route.src_box.size[0]; ++row) {
       for (int64_t column = 0; column < route.src_box.size[1]; ++column) {
         const Shape from{route.src_box.offset[0] + row, route.src_box.offset[1] + column};
         Shape at{route.dst_offset[0] + row - box.offset[0], route.dst_offset[1] + column - box.offset[1]};
-        at[d] += StartOf(fusion, to.name);
+        at[d] += start;
         memories[static_cast<size_t>(route.dst_rank)][static_cast<size_t>(at[0] * local[1] + at[1])] =
             ElementOf(fusion, trainers.tensor(route.src_tensor).name, from);
       }
@@ -164,6 +170,33 @@ RC_GTEST_PROP(FusedCutProperty, SoDoViewsFilledFromAFusedTensorOfFsdpTrainers, (
               {{Split{"whole", fusion.Names(), fusion.dim}}});
 }
 
+/// Each rank holds its box of each part of the whole, told in a random order.
+Layout BoxesOfTheWhole(const Fusion& fusion) {
+  const auto d = static_cast<size_t>(fusion.dim);
+  LayoutBuilder builder(fusion.tp);
+  for (int rank = 0; rank < fusion.tp; ++rank) {
+    std::vector<Holding> holdings;
+    int64_t start = 0;
+    for (const TensorInfo& part : fusion.parts) {
+      Box box = WholeOf(fusion.whole.shape);
+      box.size[d] = part.shape[d] / fusion.tp;
+      box.offset[d] = start + rank * box.size[d];
+      start += part.shape[d];
+      holdings.push_back({fusion.whole, box});
+    }
+    std::rotate(holdings.begin(), holdings.begin() + *rc::gen::inRange(0, 2), holdings.end());
+    Must(builder.AddRank(rank, holdings));
+  }
+  return Must(builder.Build());
+}
+
+RC_GTEST_PROP(FusedCutProperty, SoDoSeveralBoxesOfTheWhole, ()) {
+  const Fusion fusion = RandomFusion();
+  const Layout engine = BoxesOfTheWhole(fusion);
+  ExpectRight(fusion, fusion.Trainers({fusion.whole}), engine, {});
+  ExpectRight(fusion, fusion.Trainers(fusion.parts), engine, {{Fuse{fusion.Names(), "whole", fusion.dim}}});
+}
+
 RC_GTEST_PROP(FusedCutProperty, APartOfTheFusedDimensionIsRefusedAndTheWholeIsRight, ()) {
   Fusion fusion = RandomFusion();
   const NameRules rules{{Fuse{fusion.Names(), "whole", fusion.dim}}};
@@ -196,6 +229,33 @@ TEST(FusedCutTest, AnEngineWhoseCutsEndWhereThePartsEndIsRefusedToo) {
               HasSubstr("inference rank 0 holds only in part ([0:3])"));
 }
 
+TEST(FusedCutTest, SeveralBoxesCountOnlyWhereTheyRespectTheParts) {
+  const std::vector<TensorInfo> parts{{"q", DType::kU8, {4, 2}}, {"k", DType::kU8, {2, 2}}};
+  const TensorInfo whole{"qk", DType::kU8, {6, 2}};
+  const Layout trainers = *DdpLayout(parts, 1);
+  const auto rows = [&](int64_t begin, int64_t end) {
+    return Holding{whole, {{begin, 0}, {end - begin, 2}}};
+  };
+  const auto plan = [&](const std::vector<Holding>& first, const std::vector<Holding>& second) {
+    LayoutBuilder builder(2);
+    Must(builder.AddRank(0, first));
+    Must(builder.AddRank(1, second));
+    const Layout engine = Must(builder.Build());
+    return MakePlan({trainers, engine, {{Fuse{{"q", "k"}, "qk", 0}}}}).status().message();
+  };
+  EXPECT_EQ(plan({rows(0, 2), rows(4, 5)}, {rows(2, 4), rows(5, 6)}), "");
+  EXPECT_EQ(plan({rows(0, 4), rows(4, 6)}, {}), "") << "all of each, in two buffers";
+  EXPECT_EQ(plan({rows(0, 1), rows(3, 4)}, {rows(1, 3), rows(4, 6)}), "") << "experts of a part";
+  EXPECT_THAT(plan({rows(0, 1), rows(1, 2)}, {rows(2, 4), rows(4, 6)}),
+              HasSubstr("inference rank 0 holds only in part ([0:1, 0:2])"))
+      << "one box cut in two";
+  EXPECT_THAT(plan({rows(0, 2), rows(0, 2)}, {rows(2, 4), rows(4, 6)}), HasSubstr("inference rank 0"))
+      << "one box twice";
+  EXPECT_THAT(plan({rows(0, 2), rows(5, 6)}, {rows(2, 5)}),
+              HasSubstr("inference rank 1 holds only in part ([2:5, 0:2])"));
+  EXPECT_THAT(plan({rows(0, 1), rows(3, 6)}, {rows(1, 3)}), HasSubstr("several shards of 'qk'"));
+}
+
 TEST(FusedCutTest, ATableTellsWhichTensorsAreFused) {
   const std::vector<TensorInfo> parts{
       {"q", DType::kU8, {2, 3}}, {"k", DType::kU8, {2, 3}}, {"n", DType::kU8, {4}}};
@@ -204,7 +264,7 @@ TEST(FusedCutTest, ATableTellsWhichTensorsAreFused) {
       *DdpLayout(std::vector<TensorInfo>{{"n", DType::kU8, {4}}, {"qk", DType::kU8, {2, 6}}}, 1);
   const auto plan = MakePlan({trainers, engine, {{Fuse{{"q", "k"}, "qk", 1}}}});
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-  EXPECT_EQ(FusedTensorsOf(plan->table, engine), (FusedTensors{{"qk", 1}}));
+  EXPECT_EQ(FusedTensorsOf(plan->table, engine), (FusedTensors{{"qk", {.dim = 1, .starts = {0, 3}}}}));
 }
 
 TEST(FusedCutTest, EnginesAmongThemselvesFollowTheSameRule) {
@@ -212,13 +272,24 @@ TEST(FusedCutTest, EnginesAmongThemselvesFollowTheSameRule) {
   const Layout whole = *DdpLayout(tensors, 2);
   const Layout rows = Cut(tensors, 2, 0);
   const Layout columns = Cut(tensors, 2, 1);
-  const FusedTensors fused{{"qkv", 0}};
+  const FusedTensors fused{{"qkv", {.dim = 0, .starts = {0, 2, 4}}}};
   const FusedTensors none;
   EXPECT_TRUE(CheckCutsAmongEngines(&fused, whole, columns).ok());
   EXPECT_TRUE(CheckCutsAmongEngines(&none, whole, rows).ok());
   EXPECT_THAT(CheckCutsAmongEngines(&fused, whole, rows).message(), HasSubstr("'qkv' is fused"));
   EXPECT_THAT(CheckCutsAmongEngines(nullptr, whole, rows).message(), HasSubstr("as it is"));
   EXPECT_TRUE(CheckCutsAmongEngines(nullptr, whole, whole).ok());
+  // [q_r; k_r; v_r], from the whole and from an engine of the same kind.
+  LayoutBuilder builder(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<Holding> parts;
+    for (int64_t start = 0; start < 6; start += 2) parts.push_back({tensors[0], {{start + rank, 0}, {1, 4}}});
+    Must(builder.AddRank(rank, parts));
+  }
+  const Layout parts = Must(builder.Build());
+  EXPECT_TRUE(CheckCutsAmongEngines(&fused, whole, parts).ok());
+  EXPECT_TRUE(CheckCutsAmongEngines(nullptr, parts, parts).ok());
+  EXPECT_FALSE(CheckCutsAmongEngines(nullptr, whole, parts).ok());
 }
 
 }  // namespace

@@ -43,6 +43,24 @@ TEST(LayoutJsonTest, EnginesSideBySideComeBack) {
   EXPECT_EQ(read->BoxOf(0, 5), layout.BoxOf(0, 5));
 }
 
+TEST(LayoutJsonTest, ARankMayComeSeveralTimes) {
+  const auto layout = ParseLayout(WithTensor(
+      R"("parts": [{"boxes": [[0, [3, 0], [1, 2]], [0, [0, 0], [1, 2]], [1, [1, 0], [2, 2]]]},
+                   {"boxes": [[2, [0, 0], [4, 2]], [2, [0, 0], [4, 2]]]}])"));
+  ASSERT_TRUE(layout.ok()) << layout.status().ToString();
+  EXPECT_EQ(layout->BoxesOf(0, 0), (std::vector<Box>{{{0, 0}, {1, 2}}, {{3, 0}, {1, 2}}}));
+  EXPECT_EQ(layout->BoxesOf(0, 2), (std::vector<Box>{WholeOf({4, 2}), WholeOf({4, 2})}));
+  const auto read = ParseLayout(ToJson(*layout));
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(ToJson(*read), ToJson(*layout));
+  EXPECT_THAT(Why(WithTensor(R"("boxes": [[0, [0, 0], [4, 2]], [0, [1, 0], [1, 2]]])")),
+              HasSubstr("overlaps"));
+  // Parts are engines: the ranks of one are not in another.
+  EXPECT_THAT(
+      Why(WithTensor(R"("parts": [{"boxes": [[1, [0, 0], [4, 2]]]}, {"boxes": [[1, [0, 0], [4, 2]]]}])")),
+      HasSubstr("rising order"));
+}
+
 TEST(LayoutJsonTest, SaysWhatIsWrong) {
   EXPECT_THAT(Why("{"), HasSubstr("not JSON"));
   EXPECT_THAT(Why("[]"), HasSubstr("object"));

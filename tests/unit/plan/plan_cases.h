@@ -8,6 +8,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -71,9 +72,16 @@ inline void CutAtRandom(const Pick& pick, Box box, int64_t count, std::vector<Bo
 /// Which rank holds which box of a tensor, all of it, some of it more than once.
 inline std::vector<std::pair<int, Box>> RandomBoxes(const Pick& pick, const TensorInfo& tensor, int ranks,
                                                     int uncut) {
+  const bool several = pick(0, 1) == 1;  // Boxes of one tensor at one rank, equal ones too.
   std::vector<Box> boxes;
-  CutAtRandom(pick, WholeOf(tensor.shape), pick(1, ranks), boxes, uncut);
+  CutAtRandom(pick, WholeOf(tensor.shape), pick(1, several ? 3 * ranks : ranks), boxes, uncut);
   std::vector<std::pair<int, Box>> out;
+  if (several) {
+    for (const Box& box : boxes)
+      for (int64_t times = std::max<int64_t>(pick(-1, 3), 1); times > 0; --times)
+        out.emplace_back(static_cast<int>(pick(0, ranks - 1)), box);
+    return out;
+  }
   const auto first = static_cast<size_t>(pick(0, ranks - 1));
   for (size_t i = 0; i < static_cast<size_t>(ranks); ++i) {
     const int rank = static_cast<int>((first + i) % static_cast<size_t>(ranks));
@@ -110,7 +118,8 @@ inline void Must(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.ToString());
 }
 
-/// A layout of these tensors over some ranks: patterns, uneven ones, irregular boxes, replicas.
+/// A layout of these tensors over some ranks: patterns, uneven ones, irregular boxes, several of them at one
+/// rank, replicas.
 inline Layout RandomLayout(const Pick& pick, const std::vector<TensorInfo>& tensors, int max_ranks,
                            const Uncut& uncut = {}) {
   const int ranks = static_cast<int>(pick(1, max_ranks));
@@ -261,20 +270,34 @@ inline int64_t PlaceIn(const Box& shard, const Shape& coords) {
   return place;
 }
 
+/// The number of the box of a rank to which a route goes or (without a copy) from which it comes; -1: of
+/// none.
+inline int ShardOf(const std::vector<Box>& boxes, const Box& part, uint32_t copy = 0) {
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    if (!Contains(boxes[i], part)) continue;
+    const size_t wanted = i + copy;
+    return wanted < boxes.size() && boxes[wanted] == boxes[i] ? static_cast<int>(wanted) : -1;
+  }
+  return -1;
+}
+
 /// Carries out the routes one element at a time. Empty if every element of every destination shard
 /// was written exactly once, with the element it should have, out of a shard that its source holds;
 /// otherwise the first thing that was wrong. Knows nothing of the verifier or the planner.
 inline std::string CarryOut(const Case& random, const std::vector<Route>& routes) {
-  std::map<std::pair<int, int>, std::vector<int>> writes;  // By destination rank and tensor.
+  // By destination rank, tensor and number of the box there.
+  std::map<std::tuple<int, int, int>, std::vector<int>> writes;
   for (const Route& route : routes) {
     const std::string& from = random.trainers.tensor(route.src_tensor).name;
     const std::string& to = random.inference.tensor(route.dst_tensor).name;
-    const auto source = random.trainers.BoxOf(route.src_tensor, route.src_rank);
-    const auto destination = random.inference.BoxOf(route.dst_tensor, route.dst_rank);
-    if (!source || !destination || !random.origins.contains(to))
-      return "a route between ranks that do not hold it";
-    auto& counts = writes[{route.dst_rank, route.dst_tensor}];
-    counts.resize(static_cast<size_t>(ElementsOf(*destination)), 0);
+    const auto destinations = random.inference.BoxesOf(route.dst_tensor, route.dst_rank);
+    const int shard = ShardOf(destinations, {route.dst_offset, route.src_box.size}, route.dst_copy);
+    if (shard < 0 || ShardOf(random.trainers.BoxesOf(route.src_tensor, route.src_rank), route.src_box) < 0 ||
+        !random.origins.contains(to))
+      return "a route between shards that are not there";
+    const Box& destination = destinations[static_cast<size_t>(shard)];
+    auto& counts = writes[{route.dst_rank, route.dst_tensor, shard}];
+    counts.resize(static_cast<size_t>(ElementsOf(destination)), 0);
     for (int64_t i = 0; i < ElementsOf(route.src_box); ++i) {
       Shape at = route.src_box.offset;
       Shape target = route.dst_offset;
@@ -284,8 +307,7 @@ inline std::string CarryOut(const Case& random, const std::vector<Route>& routes
         target[d] += rest % route.src_box.size[d];
         rest /= route.src_box.size[d];
       }
-      const int64_t place = PlaceIn(*destination, target);
-      if (PlaceIn(*source, at) < 0 || place < 0) return "a route leaves its shards";
+      const int64_t place = PlaceIn(destination, target);
       const auto& origins = random.origins.at(to);
       const auto origin = std::find_if(origins.begin(), origins.end(), [&](const Origin& candidate) {
         const auto d = static_cast<size_t>(candidate.dim);
@@ -300,8 +322,9 @@ inline std::string CarryOut(const Case& random, const std::vector<Route>& routes
   for (const auto& [name, unused] : random.origins) {
     std::string missing;
     const int tensor = *random.inference.Find(name);
+    std::map<int, int> seen;  // Boxes of each rank.
     random.inference.ForEachBox(tensor, [&](int rank, const Box& box) {
-      const auto& counts = writes[{rank, tensor}];
+      const auto& counts = writes[{rank, tensor, seen[rank]++}];
       if (static_cast<int64_t>(counts.size()) != ElementsOf(box) ||
           std::count(counts.begin(), counts.end(), 1) != ElementsOf(box))
         missing = "an element of " + name + " is not written";

@@ -31,7 +31,7 @@ RoutingTable TableOf(const Case& random, const RoutingTable& like, const std::ve
     while (like.links()[link].src_tensor != route.src_tensor ||
            like.links()[link].dst_tensor != route.dst_tensor)
       ++link;
-    builder.Add(link, route.src_rank, route.dst_rank, builder.AddBox(route.src_box));
+    builder.Add(link, route.src_rank, {route.dst_rank, route.dst_copy}, builder.AddBox(route.src_box));
   }
   return std::move(builder).Build();
 }
@@ -65,7 +65,7 @@ void Mutate(const Case& random, std::vector<Route>& routes) {
   Route& route = routes[at];
   const auto dims = static_cast<int64_t>(route.src_box.size.size());
   const auto dim = static_cast<size_t>(dims > 0 ? PickOne(0, dims - 1) : 0);
-  switch (PickOne(0, dims > 0 ? 6 : 3)) {
+  switch (PickOne(0, dims > 0 ? 7 : 4)) {
     case 0:
       routes.erase(routes.begin() + static_cast<ptrdiff_t>(at));
       return;
@@ -79,9 +79,12 @@ void Mutate(const Case& random, std::vector<Route>& routes) {
       route.dst_rank = static_cast<int>(PickOne(0, random.inference.ranks() - 1));
       return;
     case 4:
-      --route.src_box.size[dim];
+      route.dst_copy = static_cast<uint32_t>(PickOne(0, 2));
       return;
     case 5:
+      --route.src_box.size[dim];
+      return;
+    case 6:
       ++route.src_box.size[dim];
       return;
     default:
@@ -116,7 +119,7 @@ RC_GTEST_PROP(PlanProperty, JsonComesBackAsItWas, ()) {
     for (int t = 0; t < layout->tensors(); ++t) {
       RC_ASSERT(read->tensor(t) == layout->tensor(t));
       for (int rank = 0; rank < layout->ranks(); ++rank)
-        RC_ASSERT(read->BoxOf(t, rank) == layout->BoxOf(t, rank));
+        RC_ASSERT(read->BoxesOf(t, rank) == layout->BoxesOf(t, rank));
     }
   }
 }
@@ -131,8 +134,12 @@ void ExpectSame(const Case& random, const RankTable& table, const RankTable::Rou
             random.trainers.tensor(want.src_tensor));
   RC_ASSERT(table.destination_tensors[static_cast<size_t>(destination.tensor)] ==
             random.inference.tensor(want.dst_tensor));
-  RC_ASSERT(std::optional(source.box) == random.trainers.BoxOf(want.src_tensor, want.src_rank));
-  RC_ASSERT(std::optional(destination.box) == random.inference.BoxOf(want.dst_tensor, want.dst_rank));
+  const auto sources = random.trainers.BoxesOf(want.src_tensor, want.src_rank);
+  RC_ASSERT(source.box == sources.at(static_cast<size_t>(ShardOf(sources, want.src_box))));
+  const auto destinations = random.inference.BoxesOf(want.dst_tensor, want.dst_rank);
+  const int shard = ShardOf(destinations, {want.dst_offset, want.src_box.size}, want.dst_copy);
+  RC_ASSERT(destination.box == destinations.at(static_cast<size_t>(shard)));
+  RC_ASSERT(source.copy == 0U && destination.copy == want.dst_copy);
   RC_ASSERT(got.src_box == want.src_box);
   RC_ASSERT(got.dst_offset == want.dst_offset);
   RC_ASSERT(got.transform == want.transform);

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
+#include <string>
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "plan/layout_builder.h"
 #include "plan/models.h"
 #include "plan/planner.h"
 #include "plan/table_layout.h"
@@ -31,6 +34,25 @@ std::string Sample(RankTable::Role role = RankTable::Role::kTrainer) {
   const NameRules rules;
   const Plan plan = std::move(*MakePlan({trainers, inference, rules}));
   return *TableEncoder(trainers, inference, plan.table).Encode(role, 1, 42);
+}
+
+/// The table of inference rank 0, or of the trainer, of a plan in which that rank holds boxes of a tensor in
+/// two places, one of them twice, and a scalar twice.
+std::string SampleOfSeveral(RankTable::Role role) {
+  const TensorInfo w{"w", DType::kBF16, {6, 4}};
+  const TensorInfo s{"s", DType::kI64, {}};
+  LayoutBuilder builder(2);
+  EXPECT_TRUE(
+      builder
+          .AddRank(0,
+                   {{{w, {{4, 0}, {2, 4}}}, {s, {}}, {w, {{0, 0}, {2, 4}}}, {w, {{4, 0}, {2, 4}}}, {s, {}}}})
+          .ok());
+  EXPECT_TRUE(builder.AddRank(1, {{{w, {{2, 0}, {2, 4}}}}}).ok());
+  const Layout inference = *builder.Build();
+  const Layout trainers = *DdpLayout(std::vector<TensorInfo>{w, s}, 1);
+  const NameRules rules;
+  const Plan plan = std::move(*MakePlan({trainers, inference, rules}));
+  return *TableEncoder(trainers, inference, plan.table).Encode(role, 0, 42);
 }
 
 /// The same bytes under a checksum that fits them, so that the parser behind it is reached.
@@ -60,6 +82,23 @@ TEST(TableFormatTest, SaysWhatATrainerNeeds) {
   EXPECT_EQ(table->source_tensors[0].dtype, DType::kF32);
   EXPECT_EQ(table->destination_tensors[0].dtype, DType::kBF16);
   EXPECT_EQ(table->destination_shards[first.dst_shard].box, WholeOf({6, 4}));
+}
+
+TEST(TableFormatTest, TellsTheShardsOfATensorAndTheirCopiesApart) {
+  for (const auto role : {RankTable::Role::kTrainer, RankTable::Role::kInference}) {
+    const auto table = DecodeRankTable(SampleOfSeveral(role));
+    ASSERT_TRUE(table.ok()) << table.status().ToString();
+    std::multiset<std::string> filled;
+    for (const RankTable::Route& route : table->routes) {
+      const RankTable::Shard& shard = table->destination_shards[route.dst_shard];
+      if (shard.rank != 0) continue;
+      EXPECT_EQ(route.dst_offset, shard.box.offset);
+      filled.insert(table->destination_tensors[static_cast<size_t>(shard.tensor)].name + ToString(shard.box) +
+                    " copy " + std::to_string(shard.copy));
+    }
+    EXPECT_EQ(filled, (std::multiset<std::string>{"w[0:2, 0:4] copy 0", "w[4:6, 0:4] copy 0",
+                                                  "w[4:6, 0:4] copy 1", "s[] copy 0", "s[] copy 1"}));
+  }
 }
 
 TEST(TableFormatTest, RanksThatThePlanDoesNotHaveAreRefused) {
@@ -97,6 +136,15 @@ TEST(TableFormatTest, EveryTruncationIsRefused) {
     EXPECT_FALSE(DecodeRankTable(WithChecksum(whole.substr(0, size))).ok()) << size;
   }
   EXPECT_FALSE(DecodeRankTable(WithChecksum(whole + '\0')).ok());
+  // The same with a list of copies, which must not begin, end or number where it cannot.
+  const std::string several = SampleOfSeveral(RankTable::Role::kInference);
+  ASSERT_TRUE(DecodeRankTable(several).ok());
+  std::string wrong = several;
+  wrong.back() = 0;  // The last copy's number.
+  EXPECT_THAT(DecodeRankTable(WithChecksum(wrong)).status().message(), HasSubstr("list of copies"));
+  for (size_t left = 1; left < 5; ++left)  // Two copies: a count and two pairs.
+    EXPECT_FALSE(DecodeRankTable(WithChecksum(several.substr(0, several.size() - left))).ok()) << left;
+  EXPECT_FALSE(DecodeRankTable(WithChecksum(several + '\1')).ok());
 }
 
 /// What a decoder promises of anything that it accepts.
@@ -117,8 +165,9 @@ void ExpectConsistent(const RankTable& table) {
 }
 
 RC_GTEST_PROP(TableFormatProperty, ChangedBytesNeverGiveAnInconsistentTable, ()) {
-  static const std::string kSamples[] = {Sample(), Sample(RankTable::Role::kInference)};
-  std::string bytes = kSamples[*rc::gen::inRange(0, 2)];
+  static const std::string kSamples[] = {Sample(), Sample(RankTable::Role::kInference),
+                                         SampleOfSeveral(RankTable::Role::kTrainer)};
+  std::string bytes = kSamples[*rc::gen::inRange(0, 3)];
   for (int changes = *rc::gen::inRange(1, 4); changes > 0; --changes) {
     const auto at = static_cast<size_t>(*rc::gen::inRange<int64_t>(0, static_cast<int64_t>(bytes.size())));
     bytes[at] = *rc::gen::arbitrary<char>();

@@ -133,6 +133,8 @@ TEST(ShardKey, TellsNamesAndBoxesApart) {
   EXPECT_NE(key, ShardKey("b", {{0, 0}, {1, 2}}));
   EXPECT_NE(key, ShardKey("a", {{0, 1}, {1, 2}}));
   EXPECT_NE(key, ShardKey("a", {{0}, {0, 1, 2}}));
+  EXPECT_NE(key, ShardKey("a", {{0, 0}, {1, 2}}, 1));
+  EXPECT_NE(ShardKey("a", {}, 1), ShardKey("a", {}, 2));
 }
 
 }  // namespace

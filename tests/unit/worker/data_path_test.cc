@@ -5,6 +5,9 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "unit/worker/planned.h"
 #include "weightcast/endpoint.h"
@@ -400,8 +403,97 @@ TEST_F(DataPath, StagingLimitThatIsTooLowNamesTheTensor) {
   EXPECT_THAT(status.message(), HasSubstr("wide.one"));
 }
 
-TEST_F(DataPath, BadShardsAreNamed) {
+/// Shards of an engine of two ranks: [q_r; k_r; v_r] of a fused tensor, a scalar at two places of rank 0, a
+/// matrix whole and at two places of rank 1.
+std::vector<Weights> SeveralEach(DType dtype) {
+  const TensorInfo fused{"qkv", dtype, {640, 96}};
+  const TensorInfo scale{"scale", dtype, {}};
+  const TensorInfo tied{"embed", dtype, {300, 96}};
+  const auto rows = [&](int64_t first, int64_t count) {
+    return std::pair(fused, Box{{first, 0}, {count, 96}});
+  };
+  const std::pair one(scale, Box{});
+  const std::pair whole(tied, WholeOf(tied.shape));
+  std::vector<Weights> ranks;
+  ranks.emplace_back(std::vector{rows(576, 32), one, rows(0, 256), one, whole, rows(512, 32)});
+  ranks.emplace_back(std::vector{rows(256, 256), whole, rows(544, 32), whole, one, rows(608, 32)});
+  return ranks;
+}
+
+TEST_F(DataPath, FillsEveryShardOfATensor) {
+  const std::vector<TensorInfo> model{
+      {"qkv", DType::kF32, {640, 96}}, {"scale", DType::kF32, {}}, {"embed", DType::kF32, {300, 96}}};
+  for (const char* transport : {"tcp", "shm"}) {
+    for (const auto& [dtype, mode] :
+         {std::pair(DType::kF32, LandingMode::kInPlace), std::pair(DType::kBF16, LandingMode::kShadow)}) {
+      SCOPED_TRACE(transport);
+      settings_.transport = transport;
+      settings_.checksum = 1;
+      trainers_.clear();
+      inference_.clear();
+      Weights t0(model, Cut::kRows, 0, 2), t1(model, Cut::kRows, 1, 2);
+      auto sinks = SeveralEach(dtype);
+      t0.Fill(5);
+      t1.Fill(5);
+      Build({t0.shards(), t1.shards()}, {sinks[0].shards(), sinks[1].shards()}, mode);
+      ASSERT_FALSE(HasFatalFailure());
+      Run();
+      for (size_t rank = 0; rank < 2; ++rank) {
+        inference_[rank]->memory->CopyToLive();
+        EXPECT_EQ(sinks[rank].Wrong(5), 0) << rank;
+        EXPECT_EQ(inference_[rank]->grants->bytes(), sinks[rank].bytes());
+        EXPECT_EQ(inference_[rank]->grants->Verify().ToString(), "ok");
+      }
+    }
+  }
+}
+
+TEST_F(DataPath, SendsSeveralShardsOfATensorOfWhichSomeAreNotContiguous) {
+  auto trainers = SeveralEach(DType::kF32);
+  const std::vector<TensorInfo> model{
+      {"qkv", DType::kBF16, {640, 96}}, {"scale", DType::kBF16, {}}, {"embed", DType::kBF16, {300, 96}}};
+  Weights sink(model, Cut::kWhole, 0, 1);
+  for (Weights& trainer : trainers) trainer.Fill(3);
+  auto strided = trainers[0].shards();
+  // Rank 0's q: columns of a wider matrix. Of its equal shards of `scale` either will do.
+  std::vector<float> wide(256 * 100);
+  const auto* values = reinterpret_cast<const float*>(strided[2].memory.address);
+  for (size_t i = 0; i < 256; ++i) std::copy_n(values + i * 96, 96, wide.begin() + i * 100 + 4);
+  strided[2].memory = HostMemory(std::as_writable_bytes(std::span(wide)));
+  strided[2].offset = 4 * sizeof(float);
+  strided[2].strides = {100, 1};
+  Build({strided, trainers[1].shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  Run();
+  EXPECT_EQ(sink.Wrong(3), 0);
+}
+
+TEST_F(DataPath, TheSameShardsInAnotherOrderAreTheSameMemory) {
   const auto endpoint = MakeEndpoint(settings_, "inference", 0);
+  const auto ranks = SeveralEach(DType::kF32);
+  const auto shards = ranks[0].shards();
+  const auto memory = LandingMemory::Register(*endpoint, shards, LandingMode::kInPlace);
+  ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+  EXPECT_THAT((*memory)->Describe(),
+              testing::ElementsAre("qkv: in_place", "scale: in_place", "embed: in_place"));
+  EXPECT_TRUE((*memory)->SameMemory(shards));
+  EXPECT_TRUE((*memory)->SameMemory({shards.rbegin(), shards.rend()}));
+  const auto with = [&](const std::function<void(std::vector<Shard>&)>& change) {
+    auto changed = shards;
+    change(changed);
+    return (*memory)->SameMemory(changed);
+  };
+  EXPECT_FALSE(with([](auto& changed) { changed[1].memory = changed[3].memory; })) << "one copy fewer";
+  EXPECT_FALSE(with([](auto& changed) { std::swap(changed[0].memory, changed[5].memory); }));
+  EXPECT_FALSE(with([](auto& changed) { changed.pop_back(); }));
+  // Each place has a name of its own, the same whatever the order.
+  std::set<uint64_t> keys;
+  for (const auto& place : (*memory)->Map().places) keys.insert(place.shard);
+  EXPECT_EQ(keys.size(), shards.size());
+}
+
+TEST_F(DataPath, BadShardsAreNamed) {
+  const auto endpoint = MakeEndpoint(settings_, "inference", 3);
   std::vector<float> memory(12);
   Shard shard;
   shard.tensor = {"a.b", DType::kF32, {3, 4}};
@@ -413,7 +505,13 @@ TEST_F(DataPath, BadShardsAreNamed) {
     return registered.ok() ? std::string() : registered.status().message();
   };
   EXPECT_THAT(refused({}), HasSubstr("no shards"));
-  EXPECT_THAT(refused({shard, shard}), HasSubstr("a.b is registered twice"));
+  Shard top = shard;
+  top.part = Box{{0, 0}, {2, 4}};
+  EXPECT_EQ(refused({shard, top}),
+            "tensor 'a.b': the boxes [0:2, 0:4] and [0:3, 0:4] of rank 3 overlap; the shards of one tensor "
+            "must be equal or disjoint");
+  top.declared = true;
+  EXPECT_THAT(refused({shard, top}), HasSubstr("some shards of rank 3 are declared"));
   Shard strided = shard;
   strided.strides = {1, 3};
   EXPECT_THAT(refused({strided}), HasSubstr("a.b is not contiguous"));

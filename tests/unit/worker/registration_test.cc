@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string>
@@ -123,13 +124,21 @@ TEST(Registration, DeviceMemoryIsRefusedByName) {
   EXPECT_THAT(Refusal(registration), HasSubstr("unknown kind 7"));
 }
 
-TEST(Registration, SeveralShardsOfATensorAreRefusedByName) {
+TEST(Registration, ShardsOfATensorAreEqualOrDisjoint) {
   Registration registration = Matrix();
   registration.shards[0].part = Box{{0, 0}, {1, 4}};
   registration.shards.push_back(registration.shards[0]);
   registration.shards[1].part = Box{{2, 0}, {1, 4}};
-  EXPECT_THAT(Refusal(registration),
-              HasSubstr("tensor a.b is registered twice by this rank; several shards"));
+  registration.shards.push_back(registration.shards[0]);
+  EXPECT_EQ(Refusal(registration), "");
+  const auto bytes = LayoutBytes(registration);
+  std::reverse(registration.shards.begin(), registration.shards.end());
+  EXPECT_EQ(*bytes, *LayoutBytes(registration)) << "whatever the order";
+  registration.shards[0].part = Box{{0, 1}, {3, 1}};
+  EXPECT_EQ(
+      Refusal(registration),
+      "tensor 'a.b': the boxes [0:1, 0:4] and [0:3, 1:2] of this rank overlap; the shards of one tensor "
+      "must be equal or disjoint");
 }
 
 TEST(Registration, EveryByteOfAPartLiesInItsMemory) {
@@ -204,7 +213,8 @@ TEST(LayoutBytes, RefuseWhatRegisterRefuses) {
   EXPECT_EQ(LayoutBytes({}).status().code(), Code::kInvalidArgument);
   Registration twice = TwoTensors(0);
   twice.shards.push_back(twice.shards[0]);
-  EXPECT_THAT(LayoutBytes(twice).status().message(), HasSubstr("x is registered twice"));
+  twice.shards.back().tensor.dtype = DType::kBF16;
+  EXPECT_THAT(LayoutBytes(twice).status().message(), HasSubstr("'x' is F32"));
 }
 
 }  // namespace
