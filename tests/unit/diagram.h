@@ -25,7 +25,7 @@ class Diagram {
   }
 
   void ExpectInDocs(const std::string& name) const {
-    const std::filesystem::path file = std::filesystem::path(WC_DOCS) / "states.md";
+    const std::filesystem::path file = Page();
     std::ifstream in(file);
     const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
     const std::string begin = StrCat("<!-- ", name, " -->\n");
@@ -45,6 +45,14 @@ class Diagram {
   }
 
  private:
+  /// Searched upwards from this program: a path that was compiled in would keep compilers from sharing
+  /// results.
+  static std::filesystem::path Page() {
+    std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    while (folder.has_relative_path() && !exists(folder / "docs" / "states.md"))
+      folder = folder.parent_path();
+    return folder / "docs" / "states.md";
+  }
   [[nodiscard]] std::string Draw() const {
     std::string drawn = "```mermaid\nstateDiagram-v2\n";
     for (const auto& [edge, causes] : edges_) {
