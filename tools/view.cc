@@ -24,21 +24,25 @@ std::string Rate(const auto& moved) {
   return Fixed(moved.seconds > 0 ? static_cast<double>(moved.bytes) / moved.seconds / 1e9 : 0, 2);
 }
 
+std::string Named(const Version& version) {
+  return version.label.empty() ? ToString(version) : StrCat(ToString(version), " (", version.label, ")");
+}
+
 std::string ModelText(const wire::ModelView& model) {
-  std::string out = StrCat("model ", model.model, ": ", model.phase, ", version ", ToString(model.version),
+  std::string out = StrCat("model ", model.model, ": ", model.phase, ", version ", Named(model.version),
                            ", plan epoch ", model.epoch, ", ", ToString(model.update), "\n");
   if (!model.last_error.empty()) out += StrCat("last error: ", model.last_error, "\n");
   Table engines({"engine", "state", "version", "ranks", "last error"});
   for (const auto& engine : model.engines) {
     const std::string control = engine.control.empty() ? "" : StrCat(" (", engine.control, ")");
-    engines.Add({engine.name, StrCat(wire::NameOf(engine.state), control), ToString(engine.version),
+    engines.Add({engine.name, StrCat(wire::NameOf(engine.state), control), Named(engine.version),
                  StrCat(engine.ranks), engine.last_error});
   }
   if (!model.engines.empty()) out += "\n" + engines.ToString();
   Table workers({"worker", "host", "state", "prepared", "version", "addresses"});
   for (const auto& worker : model.workers) {
     workers.Add({ToString(worker.name), worker.host, StateOf(worker), worker.prepared ? "yes" : "no",
-                 ToString(worker.version), Joined(worker.addresses)});
+                 Named(worker.version), Joined(worker.addresses)});
   }
   if (!model.workers.empty()) out += "\n" + workers.ToString();
   Table connections({"connection to", "from"});
@@ -59,7 +63,7 @@ std::string ModelText(const wire::ModelView& model) {
 
 void AddVersion(Json& json, const Version& version) {
   json.Key("version").BeginObject().Key("run").Number(version.run).Key("number").Number(version.number);
-  json.EndObject();
+  json.Key("label").String(version.label).EndObject();
 }
 
 void AddEngines(Json& json, const wire::ModelView& model) {

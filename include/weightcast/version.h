@@ -6,16 +6,21 @@
 
 namespace weightcast {
 
-/// The user's label of a published state of all weights of one model. The run is new whenever the trainers
-/// start again, so that a resumed step 80 supersedes a lost step 100.
+/// Names a published state of all weights of one model. The run is new whenever the trainers start again, so
+/// that a resumed step 80 supersedes a lost step 100.
 struct Version {
   uint64_t run = 0;
   int64_t number = -1;  ///< -1: none yet.
   /// Which controller counted the run; 0: not said. Two controllers that know nothing of each other may give
   /// one run and number to different bytes. Set by the library.
   uint64_t origin = 0;
-  /// Equal versions are equal bytes.
-  friend bool operator==(const Version&, const Version&) = default;
+  /// What trainer 0 said of it to Publish, such as "step-80"; comes with the version wherever it goes. UTF-8,
+  /// at most 256 bytes.
+  std::string label{};
+  /// Equal versions are equal bytes. Labels are not compared.
+  friend bool operator==(const Version& a, const Version& b) {
+    return a.run == b.run && a.number == b.number && a.origin == b.origin;
+  }
 };
 
 /// Whether `a` supersedes `b`: a later run does, and within a run a greater number; any version supersedes

@@ -22,6 +22,10 @@ struct WorkerOptions {
   uint32_t rank = 0;        ///< Among the trainers, or within the engine.
   uint32_t world_size = 1;  ///< How many trainers, or ranks of the engine, there are.
   std::string model = "policy";
+  /// Models that are updated together or not at all, such as a policy and its draft: model → how many ranks
+  /// of this kind it has (trainers; inference: ranks of this engine). Everybody names the same models. All
+  /// publish the same numbers. Empty: the model is updated by itself. See docs/engines.md.
+  std::map<std::string, uint32_t> commit_group{};
   std::string engine;                           ///< Inference only: the engine's name.
   std::map<std::string, std::string> settings;  ///< Name → text; above the environment. See docs/settings.md.
   /// Looked at about ten times a second inside every call of this worker that waits for others, on the
@@ -106,8 +110,10 @@ class Trainer {
   virtual Status Register(Registration registration, SourceOptions options = {}) = 0;
   /// Offers the present bytes of all shards as `number`; returns at once. The shards must not change
   /// until WaitSources. Numbers rise; a lower one after a restart belongs to a new run.
-  /// All trainers say the same `hold`.
-  virtual Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold = Hold::kUntilReady) = 0;
+  /// All trainers say the same `hold`. `label`: Version::label, of trainer 0; kInvalidArgument if it is
+  /// longer than 256 bytes or has control characters.
+  virtual Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold = Hold::kUntilReady,
+                                                  std::string label = {}) = 0;
   /// Asks the controller; waits while it is away, at most controller_timeout (0: twice the lease).
   virtual Result<std::vector<EngineStatus>> Engines() = 0;
   /// The connections of this rank, a line each.

@@ -21,6 +21,8 @@ void BindTensor(nb::module_& module) {
       .def(nb::init<uint64_t, int64_t>(), nb::arg("run") = 0, nb::arg("number") = -1)
       .def_ro("run", &Version::run)
       .def_ro("number", &Version::number, "The trainer's number; -1: none yet.")
+      .def_ro("label", &Version::label,
+              "What trainer 0 gave to `publish`, such as \"step-80\"; not compared.")
       .def("__repr__", [](const Version& version) { return "Version(" + ToString(version) + ")"; })
       .def("__str__", [](const Version& version) { return ToString(version); })
       .def("__int__", [](const Version& version) { return version.number; })

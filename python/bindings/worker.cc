@@ -22,12 +22,15 @@ namespace {
 
 using StringMap = std::map<std::string, std::string>;
 
+using CommitGroup = std::map<std::string, uint32_t>;
+
 WorkerOptions OptionsOf(std::string controller, uint32_t rank, uint32_t world_size, std::string model,
-                        std::string engine, StringMap settings) {
+                        CommitGroup commit_group, std::string engine, StringMap settings) {
   return {.controller = std::move(controller),
           .rank = rank,
           .world_size = world_size,
           .model = std::move(model),
+          .commit_group = std::move(commit_group),
           .engine = std::move(engine),
           .settings = std::move(settings),
           .interrupted = Interrupted};
@@ -171,9 +174,9 @@ void BindTrainer(nb::module_& module) {
   nb::class_<HeldTrainer>(module, "CoreTrainer")
       .def_static("connect",
                   [](std::string controller, uint32_t rank, uint32_t world_size, std::string model,
-                     StringMap settings) {
-                    auto options = OptionsOf(std::move(controller), rank, world_size, std::move(model), {},
-                                             std::move(settings));
+                     CommitGroup commit_group, StringMap settings) {
+                    auto options = OptionsOf(std::move(controller), rank, world_size, std::move(model),
+                                             std::move(commit_group), {}, std::move(settings));
                     return HeldTrainer(
                         ValueOrThrow(CallUnlocked([&] { return Trainer::Connect(std::move(options)); })));
                   })
@@ -183,9 +186,10 @@ void BindTrainer(nb::module_& module) {
              ThrowIfError(CallUnlocked([&] { return self->Register(registration, {.rules = parsed}); }));
            })
       .def("publish",
-           [](HeldTrainer& self, int64_t number, bool hold) {
-             return ValueOrThrow(CallUnlocked(
-                 [&] { return self->Publish(number, hold ? Hold::kUntilNext : Hold::kUntilReady); }));
+           [](HeldTrainer& self, int64_t number, bool hold, std::string label) {
+             return ValueOrThrow(CallUnlocked([&] {
+               return self->Publish(number, hold ? Hold::kUntilNext : Hold::kUntilReady, std::move(label));
+             }));
            })
       .def("engines",
            [](HeldTrainer& self) { return ValueOrThrow(CallUnlocked([&] { return self->Engines(); })); })
@@ -201,9 +205,9 @@ void BindInference(nb::module_& module) {
   nb::class_<HeldInference>(module, "CoreInference")
       .def_static("connect",
                   [](std::string controller, uint32_t rank, uint32_t world_size, std::string model,
-                     std::string engine, StringMap settings) {
+                     CommitGroup commit_group, std::string engine, StringMap settings) {
                     auto options = OptionsOf(std::move(controller), rank, world_size, std::move(model),
-                                             std::move(engine), std::move(settings));
+                                             std::move(commit_group), std::move(engine), std::move(settings));
                     return HeldInference(
                         ValueOrThrow(CallUnlocked([&] { return Inference::Connect(std::move(options)); })));
                   })
@@ -279,9 +283,10 @@ void BindEngineControl(nb::module_& module) {
       .def_ro("reason", &EngineControl::Order::reason);
   nb::class_<HeldControl>(module, "CoreEngineControl")
       .def_static("connect",
-                  [](std::string controller, std::string model, std::string engine, StringMap settings) {
-                    auto options = OptionsOf(std::move(controller), 0, 1, std::move(model), std::move(engine),
-                                             std::move(settings));
+                  [](std::string controller, std::string model, CommitGroup commit_group, std::string engine,
+                     StringMap settings) {
+                    auto options = OptionsOf(std::move(controller), 0, 1, std::move(model),
+                                             std::move(commit_group), std::move(engine), std::move(settings));
                     return HeldControl(ValueOrThrow(
                         CallUnlocked([&] { return EngineControl::Connect(std::move(options)); })));
                   })

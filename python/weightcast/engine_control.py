@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _weightcast as _core
@@ -37,6 +37,8 @@ class EngineControl:
     there was one. A step that raises, or takes longer than the setting `commit_timeout`, puts the engine out
     of the update: what it served before it serves on if it still has it, otherwise it is evicted until a
     version has landed. An engine that has had an EngineControl takes part in updates only while one is here.
+
+    commit_group: as the engine's ranks have it; there is one EngineControl for all models of the group.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class EngineControl:
         *,
         engine: str,
         model: str = "policy",
+        commit_group: Mapping[str, int] | None = None,
         pause: Callable[[], Any] | None = None,
         resume: Callable[[], Any] | None = None,
         flush_caches: Callable[[], Any] | None = None,
@@ -65,7 +68,9 @@ class EngineControl:
         self._admitted: bool | None = None
         self._version: _core.Version | None = None
         self._error: Error | None = None
-        self._core = _core.CoreEngineControl.connect(controller or "", model, engine, _settings(settings))
+        self._core = _core.CoreEngineControl.connect(
+            controller or "", model, dict(commit_group or {}), engine, _settings(settings)
+        )
         self._thread = threading.Thread(target=self._run, name="wc-engine-control", daemon=True)
         self._thread.start()
         self._end = weakref.finalize(self, _close, self._core, self._thread)

@@ -212,6 +212,7 @@ class Trainer(_Closing):
     """A trainer rank.
 
     controller: "host:port"; None: the setting `controller` (WEIGHTCAST_CONTROLLER).
+    commit_group: {model: number of its trainers} of models that are updated together; docs/engines.md.
     """
 
     def __init__(
@@ -221,9 +222,12 @@ class Trainer(_Closing):
         rank: int = 0,
         world_size: int = 1,
         model: str = "policy",
+        commit_group: Mapping[str, int] | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self._core = _core.CoreTrainer.connect(controller or "", rank, world_size, model, _settings(settings))
+        self._core = _core.CoreTrainer.connect(
+            controller or "", rank, world_size, model, dict(commit_group or {}), _settings(settings)
+        )
         self._world_size = world_size
         self._registration: Registration | None = None
         self._rules = ""
@@ -254,10 +258,12 @@ class Trainer(_Closing):
         self._core.register(registration.core(), rules)
         self._registration, self._rules = registration, rules
 
-    def publish(self, version: int, *, hold: bool = False) -> Update:
+    def publish(self, version: int, *, hold: bool = False, label: str = "") -> Update:
         """Offers the present bytes as `version`; returns at once. They must not change until `wait_sources`.
 
         hold: they will not change before the next publish, so engines that join in between get them too.
+        label: comes with the version to every engine (`Version.label`), such as a checkpoint's name; at most
+        256 bytes. That of trainer 0 counts.
 
         Tensors that lie elsewhere than when they were registered are registered again first, which plans
         anew (looking takes about 3 ms for 300 tensors). `Unavailable`: they moved while the bytes of an
@@ -265,7 +271,7 @@ class Trainer(_Closing):
         names; with several, which would have to say so at one moment, that is `InvalidArgument`.
         """
         self._register_moved()
-        self._update = Update(self._core.publish(version, hold))
+        self._update = Update(self._core.publish(version, hold, label))
         return self._update
 
     def _register_moved(self) -> None:
@@ -297,7 +303,11 @@ class Trainer(_Closing):
 
 
 class Inference(_Closing):
-    """A rank of an inference engine."""
+    """A rank of an inference engine.
+
+    commit_group: {model: number of its ranks in this engine} of models that are updated together;
+    docs/engines.md.
+    """
 
     def __init__(
         self,
@@ -307,10 +317,11 @@ class Inference(_Closing):
         rank: int = 0,
         world_size: int = 1,
         model: str = "policy",
+        commit_group: Mapping[str, int] | None = None,
         settings: Settings | None = None,
     ) -> None:
         self._core = _core.CoreInference.connect(
-            controller or "", rank, world_size, model, engine, _settings(settings)
+            controller or "", rank, world_size, model, dict(commit_group or {}), engine, _settings(settings)
         )
         self._registration: Registration | None = None
         self._switch: _Switch | None = None

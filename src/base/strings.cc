@@ -1,5 +1,6 @@
 #include "base/strings.h"
 
+#include <algorithm>
 #include <array>
 #include <system_error>
 
@@ -17,6 +18,27 @@ std::string HumanBytes(double bytes) {
   const auto end =
       std::to_chars(buffer, buffer + sizeof buffer, bytes, std::chars_format::fixed, precision).ptr;
   return StrCat(std::string_view(buffer, end), " ", kUnits[unit]);
+}
+
+bool IsUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+    const unsigned lead = byte(i);
+    if (lead < 0x80) continue;
+    const size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    if (lead < 0xc2 || lead > 0xf4 || text.size() - i <= more) return false;
+    const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    if (byte(i + 1) < low || byte(i + 1) > high) return false;
+    for (size_t k = 2; k <= more; ++k)
+      if (byte(i + k) < 0x80 || byte(i + k) > 0xbf) return false;
+    i += more;
+  }
+  return true;
+}
+
+bool IsPrintable(std::string_view text) {
+  return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
 }
 
 std::string ToHex(std::string_view bytes) {

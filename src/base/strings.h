@@ -53,6 +53,10 @@ std::optional<T> ParseHex(std::string_view text) {
 
 /// "1.5 GB", "640 KB": decimal units, as links and disks are sold.
 std::string HumanBytes(double bytes);
+/// Whether the bytes are UTF-8 as RFC 3629 has it: no overlong forms, no surrogates.
+bool IsUtf8(std::string_view text);
+/// Whether there is no ASCII control character in it.
+bool IsPrintable(std::string_view text);
 /// Lower-case hexadecimal of raw bytes.
 std::string ToHex(std::string_view bytes);
 /// strerror without its thread trouble: "Connection refused (111)".

@@ -252,7 +252,7 @@ bool Machine::TakesBack(const Group& group, const Version& version) const {
     const Version& newest = worker.newest;
     const bool unclear = newest.run == version.run && newest.origin != version.origin;
     return worker.group == group.id && newest.number >= 0 &&
-           (wire::LabelOf(version) < wire::LabelOf(newest) || unclear);
+           (wire::RunAndNumber(version) < wire::RunAndNumber(newest) || unclear);
   });
 }
 

@@ -177,6 +177,7 @@ void Core::Hear(Session& session, Incoming incoming) {
     kept->shards.swap(registration->shards);
     kept->rules.swap(registration->rules);
     kept->unwanted.swap(registration->unwanted);
+    kept->group_model.swap(registration->group_model);
     session.registration = std::move(kept);
     session.landing.reset();
   } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {

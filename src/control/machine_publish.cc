@@ -54,6 +54,7 @@ void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
     return;
   }
   trainer.offered = message.number;
+  trainer.label = message.label;
   trainer.hold = message.hold;
   trainer.waiting = true;
 }
@@ -212,15 +213,17 @@ void Machine::TryOpen() {
   if (s_.update || plan.phase != PlanPhase::kPrepared || plan.stale || number < 0) return;
   bool fresh = false;
   bool held = true;
+  std::string label;
   for (const Worker& worker : s_.workers) {
     if (worker.group != kTrainers) continue;
     fresh = fresh || worker.waiting;
     held = held && worker.hold;
+    if (worker.rank == 0) label = worker.label;
   }
   if (!fresh && !held) return;
 
   UpdateState update;
-  update.version = wire::VersionOf(s_.run, number);
+  update.version = wire::VersionOf(s_.run, number, std::move(label));
   bool fencing = false;
   for (const Group& group : s_.groups) {
     if (group.id == kTrainers || !group.planned) continue;

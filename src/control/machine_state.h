@@ -64,6 +64,7 @@ struct Worker {
 
   // Trainers.
   int64_t offered = -1;  ///< The number last published, as long as its bytes can be had.
+  std::string label;     ///< Of that.
   bool hold = false;
   bool waiting = false;  ///< The trainer has no answer for it yet, and its update has not opened.
 

@@ -144,7 +144,8 @@ void Machine::SupersedeUnstarted() {
 
 bool Machine::SomethingNewer() const {
   const Version offered = wire::VersionOf(s_.run, CommonOffer());
-  return AnyWaiting() && offered.number >= 0 && wire::LabelOf(s_.update->version) < wire::LabelOf(offered);
+  return AnyWaiting() && offered.number >= 0 &&
+         wire::RunAndNumber(s_.update->version) < wire::RunAndNumber(offered);
 }
 
 /// Whether it is the engine that has not come: to grant, or to switch to a version that others serve already.

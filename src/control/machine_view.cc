@@ -74,16 +74,17 @@ wire::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
   view.version = state.committed;
   if (state.update) view.update = state.update->id;
   for (const Worker& worker : state.workers) {
-    view.workers.push_back(
-        {.name = machine.NameOf(worker),
-         .host = {},
-         .incarnation = worker.incarnation,
-         .alive = worker.connected,
-         .prepared = worker.prepared != 0 && worker.prepared == state.plan.epoch,
-         .state = worker.state,
-         .version = worker.group == kTrainers ? wire::VersionOf(state.run, worker.offered) : worker.version,
-         .addresses = {},
-         .connections = {}});
+    view.workers.push_back({.name = machine.NameOf(worker),
+                            .host = {},
+                            .incarnation = worker.incarnation,
+                            .alive = worker.connected,
+                            .prepared = worker.prepared != 0 && worker.prepared == state.plan.epoch,
+                            .state = worker.state,
+                            .version = worker.group == kTrainers
+                                           ? wire::VersionOf(state.run, worker.offered, worker.label)
+                                           : worker.version,
+                            .addresses = {},
+                            .connections = {}});
   }
   for (const Group& group : state.groups) {
     if (group.id == kTrainers) continue;

@@ -66,17 +66,23 @@ Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members,
   return builder.Build();
 }
 
+/// The rules that all trainers of a model have; with a commit group those of its models together.
 Result<NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
-  const std::string& rules = trainers.front().registration->rules;
+  std::map<std::string_view, const PlanMember*> models;  // By group_model.
   for (const PlanMember& trainer : trainers) {
-    if (trainer.registration->rules != rules)
-      return Status(
-          Code::kInvalidArgument,
-          StrCat(wire::ToString(trainer.member.name), " and ", wire::ToString(trainers.front().member.name),
-                 " have registered different name rules; give all trainers the same"));
+    const PlanMember& first = *models.emplace(trainer.registration->group_model, &trainer).first->second;
+    if (trainer.registration->rules != first.registration->rules)
+      return Status(Code::kInvalidArgument,
+                    StrCat(wire::ToString(trainer.member.name), " and ", wire::ToString(first.member.name),
+                           " have registered different name rules; give all trainers the same"));
   }
-  if (rules.empty()) return NameRules{};
-  return ParseRules(rules);
+  NameRules all;
+  for (const auto& [model, trainer] : models) {
+    if (trainer->registration->rules.empty()) continue;
+    WC_ASSIGN_OR_RETURN(NameRules rules, ParseRules(trainer->registration->rules));
+    std::ranges::move(rules.rules, std::back_inserter(all.rules));
+  }
+  return all;
 }
 
 /// The layouts of a job and what has been planned for them.

@@ -12,7 +12,7 @@ namespace {
 
 using transport::Role;
 
-std::string LabelOf(const SocketAddress& address) {
+std::string RunAndNumber(const SocketAddress& address) {
   std::string text = address.ToString();
   constexpr std::string_view kMapped = "[::ffff:";  // An IPv4 peer at an IPv6 socket.
   if (text.starts_with(kMapped) && text.find('.') != std::string::npos) {
@@ -213,7 +213,7 @@ void Meetings::Establish(Attempt& attempt) {
   SocketAddress address = attempt.address;
   if (attempt.role == Role::kResponder && hello.port != 0) address.set_port(hello.port);
   core_.sockets().Forget(attempt.key);
-  Proven proven{attempt.role, hello, LabelOf(address), std::move(attempt.channel)};
+  Proven proven{attempt.role, hello, RunAndNumber(address), std::move(attempt.channel)};
   Erase(attempt, /*linger=*/false);
   if (call != nullptr) {
     ReleaseHeld(peer, /*superseded=*/true);
@@ -285,7 +285,7 @@ void Meetings::LogRefusal(const Attempt& attempt, const Status& reason) {
   const auto& peer = attempt.machine.peer();
   const std::string text =
       StrCat("no connection with ", peer ? Printable(ToString(peer->identity), 200) : std::string("a peer"),
-             " at ", LabelOf(attempt.address), ": ", reason.message());
+             " at ", RunAndNumber(attempt.address), ": ", reason.message());
   if (!warn) {
     WC_LOG(kDebug, text);
     return;

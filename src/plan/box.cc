@@ -8,29 +8,13 @@
 namespace weightcast::plan {
 namespace {
 
-/// Whether the bytes are UTF-8 (RFC 3629, overlong forms not told apart): names travel as text.
-bool IsUtf8(std::string_view text) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    if (lead < 0x80) continue;
-    const size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-    if (lead < 0xc2 || lead > 0xf4 || text.size() - i <= more) return false;
-    for (size_t k = 1; k <= more; ++k) {
-      if ((static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) return false;
-    }
-    i += more;
-  }
-  return true;
-}
-
 Status CheckName(std::string_view name) {
   if (name.empty()) return {Code::kInvalidArgument, "a tensor has an empty name; give every tensor a name"};
   if (name.size() > kMaxNameBytes) {
     return {Code::kInvalidArgument, StrCat("the tensor name that begins '", name.substr(0, 64), "' has ",
                                            name.size(), " bytes; at most ", kMaxNameBytes, " are allowed")};
   }
-  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (std::any_of(name.begin(), name.end(), control))
+  if (!IsPrintable(name))
     return {Code::kInvalidArgument, "a tensor name has control characters; use printable names"};
   if (!IsUtf8(name)) return {Code::kInvalidArgument, "a tensor name is not UTF-8; use printable names"};
   return Status::Ok();

@@ -51,9 +51,8 @@ class Check {
   }
   /// A name that may stand in a log line.
   bool Name(std::string_view name, size_t limit, std::string_view field) {
-    bool printable = true;
-    for (const char c : name) printable = printable && static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
-    return Size(name.size(), limit, field) && That(printable, StrCat(field, " has control characters"));
+    return Size(name.size(), limit, field) &&
+           That(IsPrintable(name), StrCat(field, " has control characters"));
   }
   bool Time(double seconds, std::string_view field) {
     return That(std::isfinite(seconds) && seconds >= 0, StrCat(field, " is not a length of time"));

@@ -36,12 +36,15 @@ void Put(const Version& from, pb::Version& to) {
   to.set_run(from.run);
   to.set_number(from.number);
   to.set_origin(from.origin);
+  to.set_label(from.label);
 }
 void Get(const pb::Version& from, Version& to, Check& check) {
   check.That(from.number() >= -1, "version has a number below -1");
   check.That(from.number() <= kMaxVersionNumber,
              StrCat("version ", from.number(), " is above ", kMaxVersionNumber));
-  to = {.run = from.run(), .number = from.number(), .origin = from.origin()};
+  const weightcast::Status label = CheckLabel(from.label());
+  check.That(label.ok(), label.message());
+  to = {.run = from.run(), .number = from.number(), .origin = from.origin(), .label = from.label()};
 }
 
 void Put(const weightcast::Status& from, pb::Status& to) {

@@ -32,6 +32,7 @@ void PutIn(const Register& from, pb::WorkerMessage& message) {
   to.set_controlled(from.controlled);
   Put(from.newest, *to.mutable_newest());
   for (const auto& pattern : from.unwanted) to.add_unwanted(pattern);
+  to.set_group_model(from.group_model);
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -42,6 +43,7 @@ void PutIn(const Prepared& from, pb::WorkerMessage& message) {
 void PutIn(const Published& from, pb::WorkerMessage& message) {
   message.mutable_published()->set_number(from.number);
   message.mutable_published()->set_hold(from.hold);
+  message.mutable_published()->set_label(from.label);
   Put(from.run, *message.mutable_published()->mutable_run());
 }
 void PutIn(const Granted& from, pb::WorkerMessage& message) {
@@ -115,7 +117,9 @@ Hello GetHello(const pb::Hello& from, Check& check) {
 Published GetPublished(const pb::Published& from, Check& check) {
   check.That(from.number() >= 0 && from.number() <= kMaxVersionNumber,
              StrCat("the number of a version is not between 0 and ", kMaxVersionNumber));
-  Published to{.number = from.number(), .run = {}, .hold = from.hold()};
+  const weightcast::Status label = CheckLabel(from.label());
+  check.That(label.ok(), label.message());
+  Published to{.number = from.number(), .run = {}, .hold = from.hold(), .label = from.label()};
   Get(from.run(), to.run, check);
   return to;
 }
@@ -132,6 +136,8 @@ Register GetRegister(const pb::Register& from, Check& check) {
   Get(from.landed(), to.landed, check);
   Get(from.newest(), to.newest, check);
   GetNames(from.unwanted(), to.unwanted, kMaxPatterns, kMaxTensorNameBytes, "unwanted", check);
+  check.Name(from.group_model(), kMaxNameBytes, "group_model");
+  to.group_model = from.group_model();
   return to;
 }
 LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {

@@ -7,7 +7,7 @@
 /// what has passed the planner.
 namespace weightcast::wire {
 
-inline constexpr size_t kMaxNameBytes = 256;  ///< Job, model, engine, host, address.
+inline constexpr size_t kMaxNameBytes = 256;  ///< Job, model, engine, host, address, label of a version.
 inline constexpr size_t kMaxTensorNameBytes = 1024;
 inline constexpr size_t kMaxDims = 8;
 inline constexpr size_t kMaxShards = size_t{1} << 22;

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/strings.h"
+#include "wire/limits.h"
 
 namespace weightcast {
 
@@ -15,6 +16,17 @@ std::string_view NameOf(EngineState state) {
 }  // namespace weightcast
 
 namespace weightcast::wire {
+
+Status CheckLabel(std::string_view label) {
+  const auto bad = [](std::string_view what) {
+    return Status(Code::kInvalidArgument, StrCat("the label of a version ", what));
+  };
+  if (label.size() > kMaxNameBytes)
+    return bad(StrCat("has ", label.size(), " bytes; at most ", kMaxNameBytes, " are allowed"));
+  if (!IsPrintable(label)) return bad("has control characters");
+  if (!IsUtf8(label)) return bad("is not UTF-8");
+  return Status::Ok();
+}
 
 std::string ToString(const WorkerName& name) {
   if (name.role == Role::kTrainer) return StrCat("trainer ", name.rank);

@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -36,9 +37,15 @@ struct Run {
 inline Run RunOf(const Version& version) { return {version.run, version.origin}; }
 /// What an engine goes by: it takes no version back. Not an order of versions that several controllers
 /// counted.
-inline std::pair<uint64_t, int64_t> LabelOf(const Version& version) { return {version.run, version.number}; }
-inline const Version& LaterOf(const Version& a, const Version& b) { return LabelOf(a) < LabelOf(b) ? b : a; }
-inline Version VersionOf(const Run& run, int64_t number) { return {run.number, number, run.origin}; }
+inline std::pair<uint64_t, int64_t> RunAndNumber(const Version& version) {
+  return {version.run, version.number};
+}
+inline const Version& LaterOf(const Version& a, const Version& b) {
+  return RunAndNumber(a) < RunAndNumber(b) ? b : a;
+}
+inline Version VersionOf(const Run& run, int64_t number, std::string label = {}) {
+  return {run.number, number, run.origin, std::move(label)};
+}
 
 /// What the machinery goes by. Newer is greater.
 struct UpdateId {
@@ -123,7 +130,8 @@ struct Register {
   bool controlled = false;  ///< Inference: was told Controlled once.
   Version newest = {};      ///< As in Hello.
   std::vector<std::string> unwanted =
-      {};  ///< Inference: name patterns of trainers' tensors it does not take.
+      {};                        ///< Inference: name patterns of trainers' tensors it does not take.
+  std::string group_model = {};  ///< Of a commit group: the model whose tensors and rules these are.
   friend bool operator==(const Register&, const Register&) = default;
 };
 /// Inference: asks for Offered, once. Answered when all trainers have registered.
@@ -158,6 +166,7 @@ struct Published {
   Run run = {};  ///< As this trainer knew it when it published.
   /// The bytes stay unchanged until this trainer publishes again: engines that join later get them too.
   bool hold = false;
+  std::string label = {};  ///< Version::label; trainer 0's counts.
   friend bool operator==(const Published&, const Published&) = default;
 };
 struct Granted {
@@ -436,6 +445,10 @@ struct ClusterView {
   std::vector<ModelView> models;
   friend bool operator==(const ClusterView&, const ClusterView&) = default;
 };
+
+/// Whether a label may go with a version: kInvalidArgument if it is too long, has control characters or is
+/// not UTF-8.
+Status CheckLabel(std::string_view label);
 
 std::string ToString(const WorkerName& name);  ///< "trainer 3", "engine rollout-1 rank 0"
 std::string ToString(const UpdateId& update);  ///< "update 7.1 (term 1, epoch 2)"

@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "control/client.h"
 #include "weightcast/worker.h"
+#include "worker/commit_group.h"
 #include "worker/options.h"
 #include "worker/waiting.h"
 
@@ -29,7 +30,7 @@ class EngineControlWorker : public EngineControl {
   explicit EngineControlWorker(Interrupted interrupted) : interrupted_(std::move(interrupted)) {}
   ~EngineControlWorker() override { Close(); }
 
-  Status Open(const WorkerOptions& options);
+  Status Open(WorkerOptions options);
   Result<Order> Next(TimePoint deadline) override;
   void Answer(const Order& order, const Status& status) override;
   void Close() override;
@@ -51,9 +52,12 @@ class EngineControlWorker : public EngineControl {
   std::unique_ptr<control::ControlClient> client_;
 };
 
-Status EngineControlWorker::Open(const WorkerOptions& options) {
+Status EngineControlWorker::Open(WorkerOptions options) {
   if (options.engine.empty())
     return {Code::kInvalidArgument, "an EngineControl needs the name of its engine"};
+  if (const auto own = options.commit_group.find(options.model); own != options.commit_group.end())
+    options.world_size = own->second;  // It has no rank.
+  WC_RETURN_IF_ERROR(CommitGroup::Join(options).status());
   control::ClientOptions client;
   WC_ASSIGN_OR_RETURN(client.settings, SettingsOf(options));
   RaiseDescriptorLimit();
@@ -146,7 +150,7 @@ void EngineControlWorker::Close() {
 
 Result<std::unique_ptr<EngineControl>> EngineControl::Connect(WorkerOptions options) {
   auto made = std::make_unique<worker::EngineControlWorker>(options.interrupted);
-  WC_RETURN_IF_ERROR(made->Open(options));
+  WC_RETURN_IF_ERROR(made->Open(std::move(options)));
   return std::unique_ptr<EngineControl>(std::move(made));
 }
 

@@ -143,8 +143,11 @@ void InferenceWorker::Reclaim(std::string_view why) {
 Status InferenceWorker::Register(Registration registration, LandingOptions options) {
   const std::unique_lock call(calls_, std::try_to_lock);
   WC_RETURN_IF_ERROR(CheckCall(call));
-  WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
   WC_RETURN_IF_ERROR(CheckPatterns(options.unwanted, "unwanted"));
+  group_.Qualify(registration);
+  group_.Qualify(options.unwanted);
+  group_.Qualify(options.not_sent);
+  WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
   WC_RETURN_IF_ERROR(DeclareNotSent(options.not_sent, shards));
   return RegisterLocked(std::move(shards), std::move(options), Contents::kIntact);
 }
@@ -197,7 +200,7 @@ Result<std::vector<TensorInfo>> InferenceWorker::Offered(TimePoint deadline) {
   std::unique_lock lock(mutex_);
   const auto awake = [&] { return shared_.offered || !shared_.ended.ok(); };
   const Woken woken = WaitUntil(lock, changed_, limits, awake);
-  if (shared_.offered) return *std::exchange(shared_.offered, std::nullopt);
+  if (shared_.offered) return group_.OwnOf(*std::exchange(shared_.offered, std::nullopt));
   if (!shared_.ended.ok()) return shared_.ended;
   if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted");
   if (woken == Woken::kAway) return limits.patience.absence->Told();
@@ -310,7 +313,10 @@ std::vector<std::string> InferenceWorker::Describe() const {
     const std::lock_guard lock(mutex_);
     memory = shared_.memory;
   }
-  return memory == nullptr ? std::vector<std::string>() : memory->Describe();
+  if (memory == nullptr) return {};
+  std::vector<std::string> lines = memory->Describe();
+  for (std::string& line : lines) line = group_.OwnName(line);  // A line begins with a tensor's name.
+  return lines;
 }
 
 std::vector<std::string> InferenceWorker::ConnectionMap() const { return session_->ConnectionMap(); }
@@ -319,7 +325,7 @@ std::vector<std::string> InferenceWorker::ConnectionMap() const { return session
 
 Result<std::unique_ptr<Inference>> Inference::Connect(WorkerOptions options) {
   auto inference = std::make_unique<worker::InferenceWorker>();
-  WC_RETURN_IF_ERROR(inference->Open(options));
+  WC_RETURN_IF_ERROR(inference->Open(std::move(options)));
   return std::unique_ptr<Inference>(std::move(inference));
 }
 

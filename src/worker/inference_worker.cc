@@ -13,7 +13,8 @@ namespace weightcast::worker {
 
 // --- Beginning ------------------------------------------------------------------------------
 
-Status InferenceWorker::Open(const WorkerOptions& options) {
+Status InferenceWorker::Open(WorkerOptions options) {
+  WC_ASSIGN_OR_RETURN(group_, CommitGroup::Join(options));
   Session::Handlers handlers;
   handlers.on_message = [this](wire::ControllerMessage message) { OnMessage(std::move(message)); };
   handlers.on_ended = [this](const Status& status) { OnSessionEnded(status); };
@@ -200,7 +201,8 @@ void InferenceWorker::Carry(const SendRegistration&) {
                                          .landed = state_.landed,
                                          .controlled = state_.controlled,
                                          .newest = state_.newest,
-                                         .unwanted = options_.unwanted});
+                                         .unwanted = options_.unwanted,
+                                         .group_model = group_.model()});
   session_->client().Send(memory_->Map());
 }
 

@@ -13,6 +13,7 @@
 
 #include "weightcast/worker.h"
 #include "worker/background.h"
+#include "worker/commit_group.h"
 #include "worker/giver.h"
 #include "worker/inference_machine.h"
 #include "worker/landing.h"
@@ -28,7 +29,7 @@ namespace weightcast::worker {
 class InferenceWorker final : public Inference {
  public:
   ~InferenceWorker() override { Close(); }
-  Status Open(const WorkerOptions& options);
+  Status Open(WorkerOptions options);
 
   Result<std::vector<TensorInfo>> Offered(TimePoint deadline) override;
   Status Register(Registration registration, LandingOptions options) override;
@@ -142,6 +143,7 @@ class InferenceWorker final : public Inference {
 
   TimePoint step_began_;  ///< The machine's present step.
 
+  CommitGroup group_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<trace::Collector> collector_;
   std::unique_ptr<Giver> giver_;

@@ -12,6 +12,7 @@
 #include "base/strings.h"
 #include "base/thread.h"
 #include "control/token.h"
+#include "worker/commit_group.h"
 #include "worker/options.h"
 
 namespace weightcast::worker {
@@ -62,6 +63,7 @@ Settings OnLoopbackLikeTheController(Settings settings) {
 Session::Session(const WorkerOptions& options, wire::Role role, Settings settings, Handlers handlers)
     : name_{role, role == wire::Role::kInference ? options.engine : std::string(), options.rank},
       model_(options.model),
+      commit_group_(CommitGroup::RanksText(options)),
       world_size_(options.world_size),
       settings_(OnLoopbackLikeTheController(std::move(settings))),
       handlers_(std::move(handlers)),
@@ -149,13 +151,16 @@ Status Session::OpenClient() {
     if (state == control::LinkState::kBroken && !status.ok())
       WC_LOG(kWarning, text(), ": no controller at present: ", status.message());
     if (state != control::LinkState::kEnded) return;
+    const Status end = commit_group_.empty() || status.ok()
+                           ? status
+                           : Status(status.code(), StrCat(status.message(), " (", commit_group_, ")"));
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
-      end_ = AsOutcome(status);
+      end_ = AsOutcome(end);
     }
     changed_.notify_all();
-    loop_.Post([this, status] { handlers_.on_ended(status); });
+    loop_.Post([this, end] { handlers_.on_ended(end); });
   };
   WC_ASSIGN_OR_RETURN(client_, control::ControlClient::Start(std::move(client)));
   return Status::Ok();

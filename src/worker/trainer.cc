@@ -11,6 +11,7 @@
 #include "control/client.h"
 #include "weightcast/worker.h"
 #include "worker/background.h"
+#include "worker/commit_group.h"
 #include "worker/preparation.h"
 #include "worker/registration.h"
 #include "worker/send_plan.h"
@@ -31,10 +32,10 @@ class TrainerWorker final : public Trainer {
  public:
   TrainerWorker() : anchor_(std::make_shared<Anchor>()) { anchor_->worker = this; }
   ~TrainerWorker() override { Close(); }
-  Status Open(const WorkerOptions& options);
+  Status Open(WorkerOptions options);
 
   Status Register(Registration registration, SourceOptions options) override;
-  Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold) override;
+  Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold, std::string label) override;
   Result<std::vector<EngineStatus>> Engines() override;
   std::vector<std::string> ConnectionMap() const override;
   void Close() override;
@@ -84,6 +85,7 @@ class TrainerWorker final : public Trainer {
   std::shared_ptr<const SendPlan> plan_;
   std::map<int64_t, std::shared_ptr<UpdateRecord>> records_;
 
+  CommitGroup group_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<trace::Collector> collector_;
   std::unique_ptr<Sender> sender_;
@@ -94,7 +96,8 @@ Status Closed() { return {Code::kCancelled, "this trainer was closed"}; }
 
 // --- Beginning and end ------------------------------------------------------------------------------
 
-Status TrainerWorker::Open(const WorkerOptions& options) {
+Status TrainerWorker::Open(WorkerOptions options) {
+  WC_ASSIGN_OR_RETURN(group_, CommitGroup::Join(options));
   Session::Handlers handlers;
   handlers.on_message = [this](wire::ControllerMessage message) { OnMessage(std::move(message)); };
   handlers.on_ended = [this](const Status& status) {
@@ -173,8 +176,10 @@ AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
 Status TrainerWorker::Register(Registration registration, SourceOptions options) {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
-  const NameRules& rules = options.rules;
+  NameRules& rules = options.rules;
   WC_RETURN_IF_ERROR(CheckRules(rules));
+  group_.Qualify(rules);
+  group_.Qualify(registration);
   WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
   WC_ASSIGN_OR_RETURN(auto memory,
                       RegisterSources(session_->endpoint(), std::move(shards),
@@ -189,17 +194,17 @@ Status TrainerWorker::Register(Registration registration, SourceOptions options)
       .status;
 }
 
-Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold) {
+Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold, std::string label) {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
   std::shared_ptr<UpdateRecord> record;
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
-    record = std::make_shared<UpdateRecord>(wire::VersionOf(state_.run, number), interrupted_,
+    record = std::make_shared<UpdateRecord>(wire::VersionOf(state_.run, number, label), interrupted_,
                                             session_->patience());
     const bool known = records_.contains(number);
     if (!known) records_[number] = record;
-    Feed(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext});
+    Feed(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext, .label = label});
     if (!answer_->status.ok() && !known) records_.erase(number);
   });
   if (!answer.status.ok()) return answer.status;
@@ -319,7 +324,8 @@ void TrainerWorker::Feed(const TrainerEvent& event) {
 
 void TrainerWorker::Carry(const SendRegistration&) {
   if (memory_ == nullptr) return;
-  session_->client().Send(wire::Register{.shards = InfosOf(memory_->shards), .rules = memory_->rules});
+  session_->client().Send(wire::Register{
+      .shards = InfosOf(memory_->shards), .rules = memory_->rules, .group_model = group_.model()});
 }
 
 void TrainerWorker::Carry(const BeginSending& action) {
@@ -373,7 +379,7 @@ void TrainerWorker::Prune() {
 
 Result<std::unique_ptr<Trainer>> Trainer::Connect(WorkerOptions options) {
   auto trainer = std::make_unique<worker::TrainerWorker>();
-  WC_RETURN_IF_ERROR(trainer->Open(options));
+  WC_RETURN_IF_ERROR(trainer->Open(std::move(options)));
   return std::unique_ptr<Trainer>(std::move(trainer));
 }
 

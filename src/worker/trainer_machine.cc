@@ -40,6 +40,7 @@ class Transition {
   Publication* Find(int64_t number);
   [[nodiscard]] bool IsHeld(const Publication& publication) const;
 
+  void Offer(const Publication& publication);
   void OfferAgain(Publication& publication);
   template <typename Match>
   void Silence(Match match);
@@ -80,11 +81,18 @@ void Transition::operator()(const wire::Welcome& welcome) {
   Prune();
 }
 
+void Transition::Offer(const Publication& publication) {
+  Send(wire::Published{.number = publication.number,
+                       .run = publication.run,
+                       .hold = publication.hold,
+                       .label = publication.label});
+}
+
 /// A new session: the controller knows nothing of what was published.
 void Transition::OfferAgain(Publication& publication) {
   const bool newest = &publication == &s_.publications.back();
   if (newest && IsHeld(publication)) {
-    Send(wire::Published{.number = publication.number, .run = publication.run, .hold = publication.hold});
+    Offer(publication);
     // It may not have come to the one before.
     if (publication.cancelled) Send(wire::Cancel{publication.number});
     return;
@@ -246,6 +254,7 @@ void Transition::operator()(const PublishCalled& publish) {
   if (publish.number > wire::kMaxVersionNumber)
     error = {Code::kInvalidArgument,
              StrCat("version ", publish.number, " is above ", wire::kMaxVersionNumber)};
+  if (error.ok()) error = wire::CheckLabel(publish.label);
   if (!error.ok()) return Do(AnswerTrainer{error, {}});
   for (auto& publication : s_.publications) publication.hold = false;
   s_.last_number = publish.number;
@@ -253,9 +262,10 @@ void Transition::operator()(const PublishCalled& publish) {
   publication.run = s_.run;
   publication.number = publish.number;
   publication.hold = publish.hold;
+  publication.label = publish.label;
+  Offer(publication);
   Prune();
-  Send(wire::Published{.number = publish.number, .run = s_.run, .hold = publish.hold});
-  Do(AnswerTrainer{Status::Ok(), wire::VersionOf(s_.run, publish.number)});
+  Do(AnswerTrainer{Status::Ok(), wire::VersionOf(s_.run, publish.number, publish.label)});
 }
 
 void Transition::operator()(const CancelCalled& cancel) {

@@ -19,6 +19,7 @@ struct Publication {
   wire::Run run;
   int64_t number = 0;
   bool hold = false;
+  std::string label{};
   bool cancelled = false;
   bool release = false;  ///< The controller lets go of the sources; they are free once nothing is in flight.
   bool free = false;     ///< The user was told that the sources may change.
@@ -72,6 +73,7 @@ struct TrainerRegisterCalled {};
 struct PublishCalled {
   int64_t number = 0;
   bool hold = false;
+  std::string label{};
 };
 struct CancelCalled {
   int64_t number = 0;

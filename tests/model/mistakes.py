@@ -322,7 +322,7 @@ MISTAKES = [
         "a_version_is_taken_back",
         REPAIR,
         "|| TakesBack(group, version);",
-        "|| wire::LabelOf(version) < wire::LabelOf(EngineVersion(group));",
+        "|| wire::RunAndNumber(version) < wire::RunAndNumber(EngineVersion(group));",
         "taken back",
         "in_place_all live_every=64",
     ),

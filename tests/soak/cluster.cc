@@ -44,8 +44,8 @@ std::optional<int> RunIfStartedByCluster(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   Setup setup{.controller = argv[4],
               .settings = {},
-              .shadow = std::string(argv[5]) == "shadow",
-              .sharded = std::string(argv[6]) == "sharded"};
+              .landing = static_cast<LandingMode>(std::stoi(argv[5])),
+              .holding = static_cast<Holding>(std::stoi(argv[6]))};
   for (int i = 7; i + 1 < argc; i += 2) setup.settings[argv[i]] = argv[i + 1];
   return RunRole(*MapBoard(argv[2]), std::stoul(argv[3]), setup);
 }
@@ -77,9 +77,9 @@ void Cluster::Start(size_t index) {
   if (network_ != nullptr) words = {"/usr/bin/env", "ip", "netns", "exec", network_->NamespaceOf(index)};
   char self[4096] = {};
   if (::readlink("/proc/self/exe", self, sizeof self - 1) < 0) throw std::runtime_error("no /proc/self/exe");
-  words.insert(words.end(),
-               {self, kMark, file_, std::to_string(index), setup_.controller,
-                setup_.shadow ? "shadow" : "in_place", setup_.sharded ? "sharded" : "replicated"});
+  words.insert(words.end(), {self, kMark, file_, std::to_string(index), setup_.controller,
+                             std::to_string(static_cast<int>(setup_.landing)),
+                             std::to_string(static_cast<int>(setup_.holding))});
   auto settings = setup_.settings;
   if (network_ != nullptr) settings["bind"] = network_->AddressOf(index);
   for (const auto& [name, value] : settings) words.insert(words.end(), {name, value});
@@ -140,8 +140,8 @@ bool Cluster::WaitUntil(const std::function<bool()>& done, double seconds) {
 }
 
 std::string Cluster::Describe() const {
-  std::string text = StrCat("landing ", setup_.shadow ? "shadow" : "in_place", ", trainers ",
-                            setup_.sharded ? "sharded" : "replicated", network_ ? ", network" : "");
+  std::string text = StrCat("landing ", kLandingNames[static_cast<size_t>(setup_.landing)], ", ",
+                            kHoldingNames[static_cast<size_t>(setup_.holding)], network_ ? ", network" : "");
   for (const auto& [name, value] : setup_.settings) text += StrCat(", ", name, " ", value);
   text += StrCat("; number ", board_->publish.load(), "\n");
   for (size_t i = 0; i < kProcesses; ++i) {

@@ -80,9 +80,10 @@ class Tormentor {
         std::any_of(board_.process.begin() + kFirstRank, board_.process.end(),
                     [](const Board::Process& rank) { return rank.stage == Stage::kUpdating; });
     const size_t other = Other();
-    replica_ = outcome_.kind == Kind::kKill && RowOf(outcome_.victim) == 1 && !cluster_.setup().sharded &&
-               receiving && outcome_.stage == Stage::kSending &&
-               board_.process[other].stage == Stage::kSending && board_.process[other].finished < number_;
+    replica_ = outcome_.kind == Kind::kKill && RowOf(outcome_.victim) == 1 &&
+               cluster_.setup().holding == Holding::kReplicated && receiving &&
+               outcome_.stage == Stage::kSending && board_.process[other].stage == Stage::kSending &&
+               board_.process[other].finished < number_;
   }
   /// The other trainer.
   [[nodiscard]] size_t Other() const { return 2 * kFirstTrainer + 1 - outcome_.victim; }

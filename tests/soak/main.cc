@@ -61,8 +61,8 @@ bool Begins(Cluster& cluster) {
 
 Setup MakeSetup(int number, bool network, const Token& token, std::mt19937& random) {
   Setup setup;
-  setup.shadow = random() % 2 == 0;
-  setup.sharded = random() % 2 == 0;
+  setup.landing = static_cast<LandingMode>(random() % kLandingNames.size());
+  setup.holding = static_cast<Holding>(random() % kHoldingNames.size());
   const int port =
       20000 +
       static_cast<int>((static_cast<unsigned>(::getpid()) * 7U + static_cast<unsigned>(number)) % 10000);
@@ -222,12 +222,12 @@ bool RunRepairs(const Options& options, const Token& token, bool all_trainers) {
   int done = 0;
   while (done < options.repairs) {
     Setup setup = MakeSetup(0, /*network=*/false, token, random);
-    setup.sharded = false;
+    setup.holding = Holding::kReplicated;
     // Slowly, so that there is a middle.
     setup.settings["lanes"] = setup.settings["window"] = "1";
     setup.settings["chunk"] = "4K";
     if (all_trainers) {
-      setup.shadow = false;
+      setup.landing = LandingMode::kInPlace;
       setup.settings["policy"] = "each";
     }
     Cluster cluster(0, setup, nullptr);

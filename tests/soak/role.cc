@@ -5,8 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include "base/log.h"
@@ -25,9 +30,10 @@ constexpr double kWait = 0.2;
 /// Failed calls in a row after which a process gives up and wants to be started again.
 constexpr int kTries = 40;
 
-/// Small enough to be compared all the time, and of several transfers.
-std::vector<TensorInfo> Model() {
-  return {{"embed", DType::kU64, {640, 256}}, {"norm", DType::kU64, {256}}, {"scale", DType::kU64, {}}};
+/// Small enough to be compared all the time; the policy has several transfers. They have the same names.
+std::vector<TensorInfo> Model(std::string_view name) {
+  const int64_t rows = name == "draft" ? 40 : 640;
+  return {{"embed", DType::kU64, {rows, 256}}, {"norm", DType::kU64, {256}}, {"scale", DType::kU64, {}}};
 }
 
 void Rest(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
@@ -42,6 +48,11 @@ class Role {
     options_.world_size = place_.ranks;
     options_.engine = place_.engine;
     options_.settings = setup.settings;
+    if (setup.holding != Holding::kModels) return;
+    options_.model = place_.rank == 0 ? "draft" : "policy";
+    options_.commit_group = {{"draft", 1}, {"policy", 1}};
+    options_.rank = 0;
+    options_.world_size = 1;
   }
 
   int RunController() {
@@ -57,7 +68,8 @@ class Role {
   int RunTrainer() {
     auto trainer = Trainer::Connect(options_);
     if (!trainer.ok()) return Note(trainer.status());
-    Weights weights(Model(), setup_.sharded ? Cut::kRows : Cut::kWhole, place_.rank, place_.ranks);
+    const Cut cut = setup_.holding == Holding::kSharded ? Cut::kRows : Cut::kWhole;
+    Weights weights(Model(options_.model), cut, options_.rank, options_.world_size);
     if (Status status = (*trainer)->Register({.shards = weights.shards()}); !status.ok()) return Note(status);
     int failures = 0;
     for (int64_t last = -1; !board_.stop;) {
@@ -84,21 +96,65 @@ class Role {
     return 0;
   }
 
+  /// With a commit group engine b has both models in this process.
   int RunInference() {
-    auto inference = Inference::Connect(options_);
-    if (!inference.ok()) return Note(inference.status());
-    Weights weights(Model(), Cut::kColumns, place_.rank, place_.ranks);
-    const auto landing = setup_.shadow ? LandingMode::kShadow : LandingMode::kInPlace;
-    if (Status status = (*inference)->Register({.shards = weights.shards()}, {.landing = landing});
-        !status.ok())
-      return Note(status);
+    std::vector<std::string> models = {options_.model};
+    if (setup_.holding == Holding::kModels && place_.engine == "b") models = {"draft", "policy"};
+    std::deque<Rank> ranks;
+    for (const std::string& model : models)
+      if (Status status = Join(model, ranks); !status.ok()) return Note(status);
     std::atomic<bool> over{false};
     std::thread reader([&] {
-      while (!over) Compare(**inference, weights);
+      while (!over) Compare(ranks);
     });
+    std::vector<std::thread> others;
+    for (size_t i = 1; i < ranks.size(); ++i) others.emplace_back([&, i] { Serve(ranks[i], ranks); });
+    Serve(ranks[0], ranks);
+    for (std::thread& other : others) other.join();
+    over = true;
+    reader.join();
+    return board_.stop ? 0 : 3;
+  }
+
+ private:
+  /// An inference rank of this process.
+  struct Rank {
+    std::unique_ptr<Inference> inference;
+    Weights landing;             ///< What is registered.
+    std::optional<Weights> own;  ///< Loader landing: what the engine computes with.
+    std::mt19937 random{std::random_device{}()};
+    std::atomic<int64_t> served{-1};
+    [[nodiscard]] const Weights& live() const { return own ? *own : landing; }
+  };
+
+  Status Join(const std::string& model, std::deque<Rank>& ranks) {
+    WorkerOptions options = options_;
+    options.model = model;
+    WC_ASSIGN_OR_RETURN(auto inference, Inference::Connect(options));
+    const bool loader = setup_.landing == LandingMode::kLoader;
+    const Weights weights(Model(model), Cut::kColumns, options.rank, options.world_size);
+    Rank& rank = ranks.emplace_back(std::move(inference), weights);
+    if (loader) rank.own.emplace(Model(model), Cut::kColumns, options.rank, options.world_size);
+    return rank.inference->Register({.shards = rank.landing.shards()},
+                                    {.landing = setup_.landing,
+                                     .on_switch = loader ? [&rank](const Version&) { return Load(rank); }
+                                                         : std::function<Status(const Version&)>()});
+  }
+
+  /// What an engine's loader does. Now and then it cannot.
+  static Status Load(Rank& rank) {
+    if (rank.random() % 30 == 0) return {Code::kInternal, "this engine cannot load it"};
+    const std::vector<Shard> from = rank.landing.shards();
+    const std::vector<Shard> to = rank.own->shards();
+    for (size_t i = 0; i < from.size(); ++i)
+      std::memcpy(to[i].memory.address, from[i].memory.address, from[i].memory.length);
+    return Status::Ok();
+  }
+
+  void Serve(Rank& rank, const std::deque<Rank>& all) {
     int failures = 0;
     Status status;
-    while (!board_.stop && failures <= kTries && !IsOver(status)) {
+    while (!board_.stop && !ends_) {
       if (place_.engine == "b") {
         board_.b_is_held = board_.hold_b.load();
         if (board_.b_is_held) {
@@ -106,25 +162,23 @@ class Role {
           continue;
         }
       }
-      status = ReceiveOne(**inference, weights);
+      status = ReceiveOne(rank, all);
       const bool late = status.code() == Code::kTimedOut;
       failures = status.ok() || late ? 0 : failures + 1;
+      if (failures > kTries || IsOver(status)) ends_ = true;
       if (status.ok() || late) continue;
       Note(status);
       Rest(5);
     }
-    over = true;
-    reader.join();
-    return board_.stop ? 0 : 3;
   }
 
- private:
   /// By the phases, with an engine that takes its time, or in one.
-  Status ReceiveOne(Inference& inference, const Weights& weights) {
-    if (random_() % 4 == 0) {
+  Status ReceiveOne(Rank& rank, const std::deque<Rank>& all) {
+    Inference& inference = *rank.inference;
+    if (rank.random() % 4 == 0) {
       const Version before = inference.version();
       WC_ASSIGN_OR_RETURN(const Version version, inference.Wait(before, In(kWait)));
-      Served(version, weights);
+      Served(version, rank, all);
       return Status::Ok();
     }
     WC_RETURN_IF_ERROR(inference.Begin());
@@ -132,13 +186,13 @@ class Role {
     while (version.status().code() == Code::kTimedOut && !board_.stop) version = inference.Receive(In(kWait));
     if (!version.ok()) return GiveUp(inference, version.status());
     post_processing_ = true;
-    Rest(static_cast<int>(random_() % 20));
+    Rest(static_cast<int>(rank.random() % 20));
     post_processing_ = false;
     Status status = inference.Finish(In(kPatience));
     while (!status.ok() && status.code() == Code::kTimedOut && !board_.stop)
       status = inference.Finish(In(kPatience));
     if (!status.ok()) return GiveUp(inference, status);
-    Served(*version, weights);
+    Served(*version, rank, all);
     return Status::Ok();
   }
 
@@ -150,23 +204,32 @@ class Role {
   }
 
   /// Nobody writes until the next call, so all must be there.
-  void Served(const Version& version, const Weights& weights) {
-    if (weights.Wrong(version.number) != 0) ++mine_.mixtures;
+  void Served(const Version& version, Rank& rank, const std::deque<Rank>& all) {
+    if (rank.live().Wrong(version.number) != 0) ++mine_.mixtures;
+    rank.served = version.number;
+    int64_t least = version.number;
+    for (const Rank& one : all) least = std::min(least, one.served.load());
     mine_.run = static_cast<int64_t>(version.run);
-    mine_.served = version.number;
+    mine_.served = least;
   }
 
-  /// Whenever a version is reported, every byte is of that version: read before and after, as with a sequence
-  /// lock.
-  void Compare(const Inference& inference, const Weights& weights) {
-    mine_.stage = StageOf(inference.state());
+  /// Whenever a version is reported, every byte is of that version, and so is every other model of the
+  /// engine: read before and after, as with a sequence lock.
+  void Compare(const std::deque<Rank>& ranks) {
+    mine_.stage = StageOf(ranks[0].inference->state());
     Rest(1);
-    const Version before = inference.version();
-    if (before.number < 0) return;
-    const int64_t wrong = weights.Wrong(before.number);
-    if (inference.version() != before) return;
-    if (wrong != 0) ++mine_.mixtures;
-    ++mine_.comparisons;
+    for (const Rank& rank : ranks) {
+      const Version before = rank.inference->version();
+      if (before.number < 0) continue;
+      const bool wrong = rank.live().Wrong(before.number) != 0;
+      const bool others = std::ranges::any_of(ranks, [&](const Rank& other) {
+        const Version version = other.inference->version();
+        return version.number >= 0 && version != before;
+      });
+      if (rank.inference->version() != before) continue;
+      if (wrong || others) ++mine_.mixtures;
+      ++mine_.comparisons;
+    }
   }
 
   [[nodiscard]] Stage StageOf(EngineState state) const {
@@ -185,6 +248,7 @@ class Role {
   }
 
   int Note(const Status& status) {
+    const std::lock_guard lock(notes_);
     const std::string text = status.ToString();
     auto& slot = mine_.error[mine_.errors % mine_.error.size()];
     std::strncpy(slot.data(), text.c_str(), slot.size() - 1);
@@ -197,8 +261,9 @@ class Role {
   const Place place_;
   const Setup setup_;
   WorkerOptions options_;
-  std::mt19937 random_{std::random_device{}()};
   std::atomic<bool> post_processing_{false};
+  std::atomic<bool> ends_{false};
+  std::mutex notes_;
 };
 
 }  // namespace

@@ -565,7 +565,7 @@ class Simulator {
     EXPECT_TRUE(rank.update == message.update && rank.committed);
     rank.state = wire::EngineState::kServing;
     rank.version = rank.next;
-    EXPECT_GE(wire::LabelOf(rank.version), wire::LabelOf(rank.hello.newest))
+    EXPECT_GE(wire::RunAndNumber(rank.version), wire::RunAndNumber(rank.hello.newest))
         << "a version that was served is taken back";
     rank.hello.newest = rank.version;
     rank.asked = rank.granted = false;

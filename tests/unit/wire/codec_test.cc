@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 const Term kTerm{.number = 7, .id = 0xfedcba9876543210};
 const UpdateId kUpdate{.term = kTerm, .epoch = 3, .sequence = 12, .attempt = 2};
-const Version kVersion{.run = 2, .number = 80, .origin = 77};
+const Version kVersion{.run = 2, .number = 80, .origin = 77, .label = "step-80"};
 const WorkerName kTrainer{.role = Role::kTrainer, .engine = "", .rank = 3};
 const WorkerName kRank{.role = Role::kInference, .engine = "rollout-1", .rank = 1};
 const weightcast::Status kReason(Code::kPeerDead, "trainer 1 is lost \xff");
@@ -51,10 +51,11 @@ std::vector<WorkerMessage> WorkerMessages() {
                .landed = {.run = 2, .number = 5},
                .controlled = true,
                .newest = {.run = 2, .number = 81},
-               .unwanted = {"lm_head.weight", "{**}.bias"}},
+               .unwanted = {"lm_head.weight", "{**}.bias"},
+               .group_model = "draft"},
       kMap,
       Prepared{.epoch = 5, .connections = {"trainer 0: shm", "trainer 1: tcp"}},
-      Published{.number = 81, .run = {.number = 3, .origin = 77}, .hold = true},
+      Published{.number = 81, .run = {.number = 3, .origin = 77}, .hold = true, .label = "step-81"},
       Granted{.update = kUpdate, .grants = {{.source = 1, .slot = 3, .id = 77}}},
       Ready{.update = kUpdate,
             .bytes = 17,
@@ -149,11 +150,12 @@ TEST(Codec, EveryWorkerMessageSurvives) {
   }
 }
 
-TEST(Codec, TheOriginOfAVersionTravels) {
+TEST(Codec, TheOriginAndTheLabelOfAVersionTravel) {
   const WorkerMessage message = Serving{.update = kUpdate, .version = kVersion};
   const auto decoded = DecodeWorkerMessage(Encode(message));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(std::get<Serving>(*decoded).version, kVersion);
+  EXPECT_EQ(std::get<Serving>(*decoded).version.label, "step-80");
 }
 
 TEST(Codec, EveryControllerMessageSurvives) {
@@ -218,6 +220,9 @@ TEST(Codec, RefusesWhatIsBeyondTheLimits) {
   ExpectRefused(Ready{.update = kUpdate, .bytes = 1, .seconds = std::nan("")}, "not a length of time");
   ExpectRefused(Published{.number = -1}, "not between 0 and");
   ExpectRefused(Published{.number = INT64_MAX}, "not between 0 and");
+  ExpectRefused(Published{.number = 1, .label = "\xff"}, "is not UTF-8");
+  ExpectRefused(Published{.number = 1, .label = std::string(257, 'x')}, "has 257 bytes");
+  ExpectRefused(Serving{.update = kUpdate, .version = {.number = 1, .label = "a\tb"}}, "control characters");
   ExpectRefused(Serving{.update = kUpdate, .version = {.run = 1, .number = INT64_MAX}}, "is above");
   ExpectRefused(Committed{.update = {.term = {.number = UINT64_MAX, .id = 1}}}, "is no time");
   const ControllerMessage welcome = Welcome{.term = {.number = kMaxTerm + 1, .id = 1}};

@@ -71,7 +71,7 @@ TEST(GiverMachine, GivesUntilReleased) {
 
 TEST(GiverMachine, RefusesWhatItDoesNotHold) {
   Source source;
-  for (const Version held : {Version{}, Version{.run = 1, .number = 4}, Version{.run = 2, .number = 3}}) {
+  for (const Version& held : {Version{}, Version{.run = 1, .number = 4}, Version{.run = 2, .number = 3}}) {
     source.Do(StartOf(1, 4, held));
     const auto failed = source.Sent<wire::Failed>();
     ASSERT_TRUE(failed);
