@@ -235,11 +235,21 @@ class Trainer(_Closing):
 
     @classmethod
     def from_env(
-        cls, controller: str | None = None, *, model: str = "policy", settings: Settings | None = None
+        cls,
+        controller: str | None = None,
+        *,
+        model: str = "policy",
+        commit_group: Mapping[str, int] | None = None,
+        settings: Settings | None = None,
     ) -> Trainer:
         """Rank and world size as torchrun sets them (RANK, WORLD_SIZE)."""
         return cls(
-            controller, rank=_number("RANK"), world_size=_number("WORLD_SIZE"), model=model, settings=settings
+            controller,
+            rank=_number("RANK"),
+            world_size=_number("WORLD_SIZE"),
+            model=model,
+            commit_group=commit_group,
+            settings=settings,
         )
 
     def register(self, module_or_dict: Any, *, rules: Any = None) -> None:
