@@ -15,7 +15,6 @@
 #include "control/token.h"
 #include "support.h"
 #include "worker/registration.h"
-#include "worker/shards.h"
 
 namespace weightcast::bindings {
 namespace {
@@ -105,7 +104,7 @@ void BindValues(nb::module_& module) {
            [](const Registration& self) {
              std::vector<Shape> sizes;
              for (const Shard& shard : ValueOrThrow(worker::ResolveShards(self)))
-               sizes.push_back(worker::BoxOf(shard).size);
+               sizes.push_back(std::get<Box>(shard.part).size);
              return sizes;
            })
       .def("layout_bytes", [](const Registration& self) {
