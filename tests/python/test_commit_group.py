@@ -110,9 +110,7 @@ def test_each_model_has_its_own_names_and_rules(controller):
     job = Job(controller, "shm")
     try:
         job.trainers["policy"].register({"w": job.sources["policy"]})
-        job.trainers["draft"].register(
-            {"w": job.sources["draft"]}, rules=[{"rename": {"from": "w", "to": "draft_w"}}]
-        )
+        job.trainers["draft"].register({"w": job.sources["draft"]}, rules=[{"rename": "w", "to": "draft_w"}])
         job.engine["policy"].register({"w": job.live["policy"]}, landing="shadow")
         job.engine["draft"].register(
             {"draft_w": job.live["draft"], "cache": np.zeros(3)}, landing="shadow", not_sent="cache"
