@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOWED = {
     "base": [],
     "plan": ["base"],
+    "digest": ["base", "plan"],
     "checkpoint": ["base", "plan"],
     "memory": ["base"],
     "wire": ["base"],
