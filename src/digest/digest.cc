@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -55,19 +54,6 @@ void Collect(size_t bytes, const std::byte* from, int64_t stride, size_t element
 constexpr int64_t kMostBlocks = int64_t{1} << 24;
 
 }  // namespace
-
-TensorDigest& TensorDigest::operator+=(const TensorDigest& other) {
-  high = AddInField(high, other.high);
-  low = AddInField(low, other.low);
-  return *this;
-}
-
-std::string TensorDigest::ToString() const {
-  char text[33];
-  (void)std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(high),
-                      static_cast<unsigned long long>(low));
-  return text;
-}
 
 TensorKey::TensorKey(TensorInfo tensor) : tensor_(std::move(tensor)) {
   bytes_ = BytesOf(tensor_.dtype, ElementsOf(tensor_.shape));

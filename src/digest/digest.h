@@ -4,27 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "digest/dots.h"
 #include "digest/field.h"
+#include "weightcast/digest.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
 
 namespace weightcast::digest {
-
-/// What elements of one tensor hash to: two elements of the field of 2^61 - 1 (docs/digest.md). The digests
-/// of disjoint boxes add up to the digest of all of them, in whatever order. No elements: zero.
-struct TensorDigest {
-  uint64_t high = 0;
-  uint64_t low = 0;
-
-  TensorDigest& operator+=(const TensorDigest& other);
-  friend TensorDigest operator+(TensorDigest a, const TensorDigest& b) { return a += b; }
-  friend bool operator==(const TensorDigest&, const TensorDigest&) = default;
-  /// 32 hexadecimal digits, `high` first.
-  [[nodiscard]] std::string ToString() const;
-};
 
 /// What the digests of one tensor depend on besides its bytes: name, dtype and shape. Immutable: any number
 /// of threads may use it.
