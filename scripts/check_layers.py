@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOWED = {
     "base": [],
     "plan": ["base"],
+    "digest": ["base", "plan"],
     "checkpoint": ["base", "plan"],
     "memory": ["base"],
     "wire": ["base"],
@@ -21,7 +22,18 @@ ALLOWED = {
     "endpoint": ["base", "memory", "wire", "trace", "transport"],
     "p2p": ["base", "memory", "transport", "endpoint"],
     "control": ["base", "plan", "wire", "trace"],
-    "worker": ["base", "plan", "checkpoint", "memory", "wire", "trace", "transport", "endpoint", "control"],
+    "worker": [
+        "base",
+        "plan",
+        "digest",
+        "checkpoint",
+        "memory",
+        "wire",
+        "trace",
+        "transport",
+        "endpoint",
+        "control",
+    ],
 }
 # Contracts of rooms that Python has too, beside the public headers (docs/decisions/009).
 BOUND = {"control/token.h", "p2p/engine.h", "worker/registration.h"}

@@ -3,6 +3,7 @@
 // All of the public API: include this. docs/api.md has it on one page.
 
 #include "weightcast/clock.h"
+#include "weightcast/digest.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/engine_state.h"
 #include "weightcast/grant.h"

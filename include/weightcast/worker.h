@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "weightcast/clock.h"
+#include "weightcast/digest.h"
 #include "weightcast/engine_state.h"
 #include "weightcast/registration.h"
 #include "weightcast/status.h"
@@ -114,6 +115,11 @@ class Trainer {
   /// longer than 256 bytes or has control characters.
   virtual Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold = Hold::kUntilReady,
                                                   std::string label = {}) = 0;
+  /// The digests of the present bytes of all shards that are not declared, in the order of the registration
+  /// (docs/digest.md). Reads them on the calling thread, at memory speed; they must not change meanwhile.
+  /// Other calls of this trainer wait until it returns. kCancelled: interrupted, as looked at after each
+  /// shard.
+  virtual Result<Digests> Digest() = 0;
   /// Asks the controller; waits while it is away, at most controller_timeout (0: twice the lease).
   virtual Result<std::vector<EngineStatus>> Engines() = 0;
   /// The connections of this rank, a line each.
@@ -175,6 +181,10 @@ class Inference {
   /// bytes are `kIntact`. An engine that is behind then gets the newest version.
   virtual Status Resume(Contents contents = Contents::kLost) = 0;
 
+  /// The digests of the live tensors, which must not change meanwhile; else as Trainer::Digest. Nothing lands
+  /// in them until it returns: kInvalidArgument between Begin and Finish (or Abort), inside another call, and
+  /// where a shard lands for a loader, because it is not live. kUnavailable: no version is served.
+  virtual Result<Digests> Digest() = 0;
   /// What is served: its number is -1 unless the live tensors are wholly of this version and may be read.
   [[nodiscard]] virtual Version version() const = 0;
   [[nodiscard]] virtual EngineState state() const = 0;

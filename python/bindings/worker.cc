@@ -85,6 +85,38 @@ std::function<Status(const Version&)> SwitchBy(nb::handle call) {
   };
 }
 
+/// Name, dtype, shape, offset and size of the box, digest in hexadecimal digits.
+using DigestTuple = std::tuple<std::string, std::string, Shape, Shape, Shape, std::string>;
+
+std::vector<DigestTuple> TuplesOf(Digests digests) {
+  std::vector<DigestTuple> tuples;
+  for (ShardDigest& one : digests)
+    tuples.emplace_back(std::move(one.tensor.name), NameOf(one.tensor.dtype), std::move(one.tensor.shape),
+                        std::move(one.box.offset), std::move(one.box.size), one.digest.ToString());
+  return tuples;
+}
+
+Digests DigestsOf(std::vector<DigestTuple> tuples) {
+  Digests digests;
+  for (auto& [name, dtype, shape, offset, size, digest] : tuples) {
+    const auto known = DTypeFromName(dtype);
+    if (!known) throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype});
+    digests.push_back({.tensor = {std::move(name), *known, std::move(shape)},
+                       .box = {std::move(offset), std::move(size)},
+                       .digest = ValueOrThrow(TensorDigest::FromString(digest))});
+  }
+  return digests;
+}
+
+StringMap CombineTuples(std::vector<std::vector<DigestTuple>> ranks) {
+  std::vector<Digests> digests;
+  for (auto& rank : ranks) digests.push_back(DigestsOf(std::move(rank)));
+  StringMap combined;
+  for (const auto& [name, digest] : ValueOrThrow(CombineDigests(digests)))
+    combined.emplace(name, digest.ToString());
+  return combined;
+}
+
 void BindValues(nb::module_& module) {
   nb::class_<Shard>(module, "CoreShard")
       .def("__init__", [](Shard* self, std::string name, const std::string& dtype, Shape shape,
@@ -190,6 +222,10 @@ void BindTrainer(nb::module_& module) {
                return self->Publish(number, hold ? Hold::kUntilNext : Hold::kUntilReady, std::move(label));
              }));
            })
+      .def("digest",
+           [](HeldTrainer& self) {
+             return TuplesOf(ValueOrThrow(CallUnlocked([&] { return self->Digest(); })));
+           })
       .def("engines",
            [](HeldTrainer& self) { return ValueOrThrow(CallUnlocked([&] { return self->Engines(); })); })
       .def("connection_map",
@@ -257,6 +293,10 @@ void BindInference(nb::module_& module) {
            [](HeldInference& self, bool intact) {
              ThrowIfError(
                  CallUnlocked([&] { return self->Resume(intact ? Contents::kIntact : Contents::kLost); }));
+           })
+      .def("digest",
+           [](HeldInference& self) {
+             return TuplesOf(ValueOrThrow(CallUnlocked([&] { return self->Digest(); })));
            })
       .def_prop_ro("version", [](HeldInference& self) { return self->version(); })
       .def_prop_ro("state", [](HeldInference& self) { return std::string(NameOf(self->state())); })
@@ -328,6 +368,7 @@ void BindWorker(nb::module_& module) {
   BindInference(module);
   BindEngineControl(module);
   BindController(module);
+  module.def("combine_digests", &CombineTuples);
   module.def("set_log_level", [](const std::string& level) { ThrowIfError(SetLogLevelByName(level)); });
   module.def(
       "job_token",

@@ -32,6 +32,7 @@ from ._weightcast import (
     newer,
     set_log_level,
 )
+from .digest import ShardDigest, combine_digests
 from .endpoint import Connection, Endpoint, Transfer
 from .engine_control import EngineControl
 from .errors import (
@@ -81,6 +82,7 @@ __all__ = [
     "RemoteSlice",
     "RouteStats",
     "Shard",
+    "ShardDigest",
     "TimedOut",
     "Trainer",
     "Transfer",
@@ -90,6 +92,7 @@ __all__ = [
     "UpdateStats",
     "Version",
     "allocate",
+    "combine_digests",
     "layout_bytes",
     "newer",
     "set_log_level",

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from . import _weightcast as _core
+from .digest import ShardDigest, digests_from
 from .errors import Cancelled, Error, InvalidArgument, TimedOut, Unavailable, UpdateAborted
 from .shards import Registration
 
@@ -208,6 +209,16 @@ class _Closing:
         return self._core.connection_map()
 
 
+def _still_there(registration: Registration | None, what: str) -> Registration | None:
+    """What is registered, as it lies now."""
+    if registration is None:
+        return None  # The core says so.
+    now = registration.again()
+    if moved := registration.moved_to(now):
+        raise InvalidArgument(f"{_listed(moved)} moved in memory after register(); {what}")
+    return now
+
+
 class Trainer(_Closing):
     """A trainer rank.
 
@@ -303,6 +314,15 @@ class Trainer(_Closing):
                 f"{_listed(moved)} moved in memory during an update; let tensors move, and publish, only "
                 f"after wait_sources() of the version before ({error})"
             ) from error
+
+    def digest(self) -> list[ShardDigest]:
+        """The digest of each registered shard as it is now; `combine_digests` adds those of all trainers.
+
+        Reads every byte, without the GIL, on this thread: they must not change meanwhile. `InvalidArgument`:
+        tensors have moved since they were registered; `publish` registers them again.
+        """
+        _still_there(self._registration, "publish() registers them again")
+        return digests_from(self._core.digest())
 
     def engines(self) -> list[_core.EngineState]:
         """All engines of this model as the controller sees them. At most `controller_timeout`."""
@@ -469,6 +489,16 @@ class Inference(_Closing):
         self._core.resume(intact)
         self._registration = now
 
+    def digest(self) -> list[ShardDigest]:
+        """The digest of each live shard; `combine_digests` adds those of all ranks of the engine.
+
+        As `Trainer.digest`; nothing lands there until it returns. `InvalidArgument`: between `begin` and
+        `finish`, inside another call, or with landing "loader", where what is registered is not live.
+        `Unavailable`: no version is served.
+        """
+        self._refuse_moved()
+        return digests_from(self._core.digest())
+
     @property
     def version(self) -> _core.Version:
         """What is served; its number is -1 while there is nothing whole to serve."""
@@ -493,15 +523,7 @@ class Inference(_Closing):
 
     def _unmoved(self) -> Registration | None:
         """What is registered, as it lies now, which must be where it was."""
-        if self._registration is None:
-            return None  # The core says so.
-        now = self._registration.again()
-        if moved := self._registration.moved_to(now):
-            raise InvalidArgument(
-                f"{_listed(moved)} moved in memory after register(), so that no update would reach them; "
-                "register again"
-            )
-        return now
+        return _still_there(self._registration, "no update would reach them; register again")
 
     def _version_of(self, newer_than: _core.Version | int | None) -> _core.Version:
         if newer_than is None:

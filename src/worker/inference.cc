@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/strings.h"
+#include "worker/digests.h"
 #include "worker/inference_worker.h"
 #include "worker/registration.h"
 
@@ -288,6 +289,23 @@ Result<Version> InferenceWorker::Wait(Version newer_than, TimePoint deadline) {
     const AnswerCall answer = Call(WaitCalled{}, deadline);
     if (!answer.status.ok()) return answer.status;
   }
+}
+
+/// Under `calls_`: bytes land in live tensors, or are copied there, only after a call of the user.
+Result<Digests> InferenceWorker::Digest() {
+  const std::unique_lock call(calls_, std::try_to_lock);
+  WC_RETURN_IF_ERROR(CheckCall(call));
+  Status readable;
+  std::shared_ptr<const LandingMemory> memory;
+  RunInLoop([&] {
+    readable = CheckReadable(state_);
+    memory = memory_;
+  });
+  WC_RETURN_IF_ERROR(readable);
+  if (memory->Has(LandingMode::kLoader))
+    return Status(Code::kInvalidArgument,
+                  "the registered memory is a loader's; the live tensors are not registered");
+  return DigestsOf(memory->shards(), /*reader=*/nullptr, interrupted_);
 }
 
 // --- What others see --------------------------------------------------------------------------------

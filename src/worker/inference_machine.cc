@@ -414,6 +414,16 @@ std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent
   return transition.Take();
 }
 
+Status CheckReadable(const InferenceState& state) {
+  if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; resume it first"};
+  if (!state.registered) return {Code::kInvalidArgument, "Register comes first"};
+  if (state.user != UserPhase::kOutside && state.user != UserPhase::kFinished)
+    return {Code::kInvalidArgument, "an update is under way; call this between Finish (or Abort) and Begin"};
+  if (state.served.number < 0)
+    return {Code::kUnavailable, "no version is served here: the live tensors are of none; call Wait first"};
+  return Status::Ok();
+}
+
 Version VersionToLend(const InferenceState& state) {
   return state.shares && !state.reclaiming ? state.landed : Version{};
 }

@@ -227,6 +227,9 @@ using InferenceAction = std::variant<SendMessage, SendRegistration, ReclaimMemor
 /// must be visible to others before any action is carried out: an action may let the live tensors change.
 std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent& event);
 
+/// Whether the live tensors are wholly of the version that is served and stay so until the user's next call.
+Status CheckReadable(const InferenceState& state);
+
 /// The version that others may read from the landing memory now; none (-1) while it is on its way out.
 Version VersionToLend(const InferenceState& state);
 

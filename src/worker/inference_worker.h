@@ -42,6 +42,7 @@ class InferenceWorker final : public Inference {
   Status Abort() override;
   Status Suspend(TimePoint deadline) override;
   Status Resume(Contents contents) override;
+  Result<Digests> Digest() override;
   Version version() const override;
   EngineState state() const override;
   Status last_error() const override;

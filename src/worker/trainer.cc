@@ -12,6 +12,7 @@
 #include "weightcast/worker.h"
 #include "worker/background.h"
 #include "worker/commit_group.h"
+#include "worker/digests.h"
 #include "worker/preparation.h"
 #include "worker/registration.h"
 #include "worker/send_plan.h"
@@ -36,6 +37,7 @@ class TrainerWorker final : public Trainer {
 
   Status Register(Registration registration, SourceOptions options) override;
   Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold, std::string label) override;
+  Result<Digests> Digest() override;
   Result<std::vector<EngineStatus>> Engines() override;
   std::vector<std::string> ConnectionMap() const override;
   void Close() override;
@@ -220,6 +222,17 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
 
 void TrainerWorker::Post(const TrainerEvent& event) {
   session_->loop().Post([this, event] { Feed(event); });
+}
+
+/// Under `calls_`, so that the memory stays registered.
+Result<Digests> TrainerWorker::Digest() {
+  WC_RETURN_IF_ERROR(process_.Check());
+  const std::lock_guard lock(calls_);
+  if (closed_) return Closed();
+  std::shared_ptr<const SourceMemory> memory;
+  RunInLoop([&] { memory = memory_; });
+  if (memory == nullptr) return Status(Code::kInvalidArgument, "Register comes first");
+  return DigestsOf(memory->shards, memory->reader.get(), interrupted_);
 }
 
 Result<std::vector<EngineStatus>> TrainerWorker::Engines() {

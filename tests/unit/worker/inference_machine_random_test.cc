@@ -218,6 +218,7 @@ class RandomWorld {
 
   void Feed(const InferenceEvent& event) {
     const InferenceState before = state_;
+    readable_ = !in_call_ && CheckReadable(state_).ok();
     const auto actions = Advance(state_, event);
     steps_.Saw(NameOf(before.step), NameOf(state_.step), NameOfEvent(event));
     states_.Saw(wire::NameOf(before.state), wire::NameOf(state_.state), NameOfEvent(event));
@@ -267,6 +268,7 @@ class RandomWorld {
   void Carry(const OpenGrants& open) {
     EXPECT_FALSE(open_ || opening_ || copying_ || verifying_) << "two owners of one buffer";
     EXPECT_FALSE(lent_) << "granted while others read it";
+    EXPECT_FALSE(readable_ && landing_ == Landing::kInPlace) << "granted while Digest may read it";
     landed_ = -2;
     opening_ = true;
     granted_ = open.update;
@@ -309,6 +311,7 @@ class RandomWorld {
   bool may_start_ = false;  ///< ... or may still be.
   int expired_ = 0;         ///< Calls.
   bool in_call_ = false;
+  bool readable_ = false;  ///< Digest might be running.
   bool lent_ = false;
 };
 

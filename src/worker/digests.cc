@@ -1,0 +1,46 @@
+#include "worker/digests.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "digest/digest.h"
+#include "worker/shards.h"
+
+namespace weightcast::worker {
+namespace {
+
+constexpr int64_t kReadBytes = int64_t{4} << 20;
+
+Status AddFromReader(digest::DigestSum& sum, const Shard& shard, size_t index, ShardReader& reader) {
+  const int64_t bytes = BytesOf(shard.tensor.dtype, ElementsOf(BoxOf(shard).size));
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(bytes, kReadBytes)));
+  for (int64_t done = 0; done < bytes; done += kReadBytes) {
+    const auto piece = std::span(buffer).first(static_cast<size_t>(std::min(bytes - done, kReadBytes)));
+    WC_RETURN_IF_ERROR(reader.Read(index, static_cast<uint64_t>(done), piece));
+    WC_RETURN_IF_ERROR(sum.AddPiece(BoxOf(shard), done, piece));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<Digests> DigestsOf(std::span<const Shard> shards, ShardReader* reader,
+                          const Interrupted& interrupted) {
+  Digests digests;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const Shard& shard = shards[i];
+    if (shard.declared) continue;
+    WC_ASSIGN_OR_RETURN(const auto key, digest::TensorKey::Of(shard.tensor));
+    digest::DigestSum sum(key);
+    WC_RETURN_IF_ERROR(reader != nullptr ? AddFromReader(sum, shard, i, *reader)
+                                         : sum.AddBox(BoxOf(shard), DataOf(shard), shard.strides));
+    digests.push_back({.tensor = shard.tensor, .box = BoxOf(shard), .digest = sum.digest()});
+    if (interrupted && interrupted()) return Status(Code::kCancelled, "interrupted");
+  }
+  if (reader != nullptr) WC_RETURN_IF_ERROR(reader->Check());
+  return digests;
+}
+
+}  // namespace weightcast::worker
