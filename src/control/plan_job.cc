@@ -1,8 +1,8 @@
 #include "control/plan_job.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -47,14 +47,15 @@ uint64_t HashOfTensors(const plan::Layout& layout) {
   return hash;
 }
 
-/// With `wanted`, of tensors of these names alone.
-Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members,
-                                 const std::optional<std::set<std::string>>& wanted = std::nullopt) {
+using Takes = std::function<bool(const PlanMember&, const wire::ShardInfo&)>;
+
+/// Of the shards that `takes` takes; of all without it.
+Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members, const Takes& takes = {}) {
   plan::LayoutBuilder builder(static_cast<int>(members.size()));
   for (size_t rank = 0; rank < members.size(); ++rank) {
     std::vector<plan::Holding> holdings;
     for (const wire::ShardInfo& shard : members[rank].registration->shards) {
-      if (wanted && !wanted->contains(shard.tensor.name)) continue;
+      if (takes && !takes(members[rank], shard)) continue;
       if (shard.declared) {
         builder.DeclareNotSent(shard.tensor.name);
       } else {
@@ -64,6 +65,42 @@ Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members,
     WC_RETURN_IF_ERROR(builder.AddRank(static_cast<int>(rank), holdings));
   }
   return builder.Build();
+}
+
+/// Which engine cuts which tensor otherwise than most of the engines that hold it. (Boxes as text.)
+std::set<std::pair<std::string_view, std::string_view>> OddCuts(const std::vector<PlanMember>& engines) {
+  using Cut = std::set<std::string>;
+  std::map<std::string_view, std::map<std::string_view, Cut>> cuts;  // By tensor, then by engine.
+  for (const PlanMember& rank : engines)
+    for (const wire::ShardInfo& shard : rank.registration->shards)
+      if (!shard.declared) cuts[shard.tensor.name][rank.member.name.engine].insert(ToString(shard.box));
+  std::set<std::pair<std::string_view, std::string_view>> odd;
+  for (const auto& [tensor, by_engine] : cuts) {
+    std::map<Cut, size_t> users;
+    for (const auto& [engine, cut] : by_engine) ++users[cut];
+    const auto usual =
+        std::ranges::max_element(users, {}, [](const auto& cut_and_count) { return cut_and_count.second; });
+    for (const auto& [engine, cut] : by_engine)
+      if (cut != usual->first) odd.emplace(engine, tensor);
+  }
+  return odd;
+}
+
+/// What engines give to one that lacks it: of the tensors that are wanted; where they cut a tensor
+/// differently (another tensor parallelism), from those that cut it as most do, for the sources of a tensor
+/// have equal shards or disjoint ones.
+Result<plan::Layout> BuildGivenLayout(const std::vector<PlanMember>& sources,
+                                      const std::set<std::string>& wanted) {
+  auto all = BuildLayout(sources, [&](const PlanMember&, const wire::ShardInfo& shard) {
+    return wanted.contains(shard.tensor.name);
+  });
+  if (all.ok()) return all;
+  const auto odd = OddCuts(sources);
+  if (odd.empty()) return all;
+  return BuildLayout(sources, [&](const PlanMember& source, const wire::ShardInfo& shard) {
+    return wanted.contains(shard.tensor.name) &&
+           !odd.contains({source.member.name.engine, shard.tensor.name});
+  });
 }
 
 /// The rules that all trainers of a model have; with a commit group those of its models together.
@@ -113,9 +150,8 @@ class Planning {
     return StrCat("engine ", job_.engines[engine].front().member.name.engine);
   }
 
-  /// What the destinations have, where that decides what the sources give.
-  [[nodiscard]] std::optional<std::set<std::string>> Wanted() const {
-    if (!job_.from_engines) return std::nullopt;
+  /// What the destinations have.
+  [[nodiscard]] std::set<std::string> Wanted() const {
     std::set<std::string> names;
     for (const auto& engine : job_.engines)
       for (const PlanMember& member : engine)
@@ -127,7 +163,7 @@ class Planning {
     auto rules = job_.from_engines ? NameRules{} : CommonRules(job_.sources);
     if (!rules.ok()) return Fail(rules.status(), SessionsOf(job_.sources));
     rules_ = std::move(*rules);
-    auto trainers = BuildLayout(job_.sources, Wanted());
+    auto trainers = job_.from_engines ? BuildGivenLayout(job_.sources, Wanted()) : BuildLayout(job_.sources);
     if (!trainers.ok())
       return Fail({trainers.status().code(),
                    StrCat(job_.from_engines ? "engines: " : "trainers: ", trainers.status().message())},

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <tuple>
 
 #include "base/strings.h"
 #include "plan/table_format.h"
@@ -149,6 +151,41 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
   refill.fused = planned.fused;
   EXPECT_EQ(RunPlan(job).status.ToString(), "ok");
   EXPECT_EQ(RunPlan(refill).status.ToString(), "ok");
+}
+
+TEST(PlanJob, EnginesOfSeveralTensorParallelismsFillOneThatLacksAVersion) {
+  const auto engine = [](SessionId first, const std::string& name, uint32_t ranks) {
+    std::vector<PlanMember> members;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      wire::ShardInfo part = Whole("w", {64, 4});
+      part.box = {.offset = {64 / ranks * rank, 0}, .size = {64 / ranks, 4}};
+      members.push_back(Member(first + rank, {.role = wire::Role::kInference, .engine = name, .rank = rank},
+                               {part, Whole("norm", {8})}));
+    }
+    return members;
+  };
+  PlanJob job;
+  job.job = "default";
+  job.model = "policy";
+  job.term = {.number = 5, .id = 7};
+  job.from_engines = true;
+  job.fused = std::make_shared<const plan::FusedTensors>();
+  for (const auto& [first, name, ranks] : {std::tuple{1, "a", 1}, {2, "b", 2}, {4, "c", 2}})
+    std::ranges::move(engine(static_cast<SessionId>(first), name, static_cast<uint32_t>(ranks)),
+                      std::back_inserter(job.sources));
+  job.engines = {engine(6, "d", 4)};
+  const PlanOutput output = RunPlan(job);
+  ASSERT_EQ(output.status.ToString(), "ok");
+  // Of w two halves, each held twice, and not the whole; of norm five replicas.
+  std::set<int> of_w;
+  for (SessionId session = 6; session < 10; ++session) {
+    const auto messages = MessagesFor(output, session);
+    ASSERT_EQ(messages.size(), 1U);
+    const auto table = plan::DecodeRankTable(std::get<wire::Plan>(messages[0]).table);
+    ASSERT_TRUE(table.ok()) << table.status().ToString();
+    of_w.insert(table->peers.begin(), table->peers.end());
+  }
+  EXPECT_GE(of_w.size(), 2U);
 }
 
 TEST(PlanJob, APlanThatIsTooLargeIsNobodysFault) {
