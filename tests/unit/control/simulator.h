@@ -332,13 +332,10 @@ class Simulator {
     const bool open = to.update.has_value() && to.asked && to.alive && !to.committed && Unfinished(to);
     EXPECT_TRUE(!open || (message.part == to.part + 1 && to.ready))
         << "a second grant is asked for while one is open";
-    if (message.part > 0) {
-      ForRanks(message.update, [&](const Process& rank, const Target&) {
-        if (rank.hello.name.engine == to.hello.name.engine) {
-          EXPECT_TRUE(rank.part == message.part || rank.ready) << "a part before all have the one before";
-        }
-      });
-    }
+    ForRanks(message.update, [&](const Process& rank, const Target&) {
+      const bool own = message.part > 0 && rank.hello.name.engine == to.hello.name.engine;
+      EXPECT_TRUE(!own || rank.part == message.part || rank.ready) << "before all have the part before";
+    });
     EXPECT_EQ(message.update.epoch, state.plan.epoch);
     EXPECT_EQ(state.plan.phase, PlanPhase::kPrepared);
     if (!InPlace(to)) return;
