@@ -118,6 +118,14 @@ struct LandingOptions {
   std::vector<std::string> unwanted{};
   /// Shards of this rank that no trainer sends: names or patterns. As Shard::declared.
   std::vector<std::string> not_sent{};
+  /// For engines without memory for a second model: each update comes in these groups of tensors (names or
+  /// patterns), one after the other. Each tensor that is sent is in exactly one; tensors of different groups
+  /// may lie in the same memory, those of one may not. The engine hands each group on between two calls of
+  /// ReceiveGroup, within commit_timeout, and the next is granted then. So only each group is atomic: from
+  /// Begin to Finish the engine must be paused and get no requests, and an update that fails after its first
+  /// grant leaves it FAILED. Needs kInPlace or kLoader, no on_switch and no commit group; as many groups on
+  /// all ranks of the engine. `shares` counts as false. Empty: all tensors together.
+  std::vector<std::vector<std::string>> groups{};
 };
 
 }  // namespace weightcast

@@ -134,6 +134,13 @@ enum class Contents : uint8_t {
   kIntact,  ///< Every byte is as it was before Suspend.
 };
 
+/// What ReceiveGroup has received.
+struct ReceivedGroup {
+  Version version;
+  uint32_t group = 0;  ///< Index into LandingOptions::groups.
+  bool last = false;   ///< Of the update.
+};
+
 /// An inference rank. The phases belong to one thread at a time; all else is thread safe.
 /// While the controller is away it serves on, without limit. A call that waits meanwhile ends after
 /// controller_timeout with kUnavailable and may be called again, as after kTimedOut. Only a Wait into which
@@ -158,6 +165,10 @@ class Inference {
   /// Blocks until all bytes of an update are there and every rank may switch; then calls on_switch and copies
   /// spare buffers into the live tensors. Then the engine post-processes. kTimedOut: may be called again.
   virtual Result<Version> Receive(TimePoint deadline) = 0;
+  /// The same for one group of LandingOptions::groups: blocks until its bytes are there at every rank of the
+  /// engine. The caller hands the group on and calls again, which grants the next; after the last come Commit
+  /// and Served, or Finish. kTimedOut: may be called again.
+  virtual Result<ReceivedGroup> ReceiveGroup(TimePoint deadline) = 0;
   /// Says that this rank has switched; returns at once.
   virtual Status Commit() = 0;
   /// After Commit: returns when all ranks of the engine have switched: serve. A deadline that has passed only

@@ -256,16 +256,18 @@ void BindInference(nb::module_& module) {
       .def(
           "register",
           [](HeldInference& self, const Registration& registration, const std::string& landing, bool shares,
-             nb::handle on_switch, std::vector<std::string> unwanted, std::vector<std::string> not_sent) {
+             nb::handle on_switch, std::vector<std::string> unwanted, std::vector<std::string> not_sent,
+             std::vector<std::vector<std::string>> groups) {
             const LandingOptions options{.landing = LandingOf(landing),
                                          .shares = shares,
                                          .on_switch = SwitchBy(on_switch),
                                          .unwanted = std::move(unwanted),
-                                         .not_sent = std::move(not_sent)};
+                                         .not_sent = std::move(not_sent),
+                                         .groups = std::move(groups)};
             ThrowIfError(CallUnlocked([&] { return self->Register(registration, options); }));
           },
           nb::arg("registration"), nb::arg("landing"), nb::arg("shares"), nb::arg("on_switch").none(),
-          nb::arg("unwanted"), nb::arg("not_sent"))
+          nb::arg("unwanted"), nb::arg("not_sent"), nb::arg("groups"))
       .def("wait",
            [](HeldInference& self, Version newer_than, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self->Wait(newer_than, In(timeout)); }));
@@ -274,6 +276,12 @@ void BindInference(nb::module_& module) {
       .def("receive",
            [](HeldInference& self, double timeout) {
              return ValueOrThrow(CallUnlocked([&] { return self->Receive(In(timeout)); }));
+           })
+      .def("receive_group",
+           [](HeldInference& self, double timeout) {
+             ReceivedGroup group =
+                 ValueOrThrow(CallUnlocked([&] { return self->ReceiveGroup(In(timeout)); }));
+             return std::tuple(std::move(group.version), group.group, group.last);
            })
       .def("commit", [](HeldInference& self) { ThrowIfError(CallUnlocked([&] { return self->Commit(); })); })
       .def("served",

@@ -51,7 +51,7 @@ from .errors import (
     UpdateAborted,
 )
 from .shards import Mesh, Shard, layout_bytes
-from .workers import Controller, Inference, Trainer, Update, allocate
+from .workers import Controller, Inference, ReceivedGroup, Trainer, Update, allocate
 
 __version__ = library_version()
 
@@ -76,6 +76,7 @@ __all__ = [
     "Permission",
     "ProtocolError",
     "RankStats",
+    "ReceivedGroup",
     "Region",
     "RegionSlice",
     "RemoteRegion",

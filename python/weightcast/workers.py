@@ -17,7 +17,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -158,6 +158,14 @@ class Update:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
+
+
+class ReceivedGroup(NamedTuple):
+    """What `Inference.receive_group` has received."""
+
+    version: _core.Version
+    group: int  # Index into the registered groups.
+    last: bool  # Of the update.
 
 
 def _names(names: str | Iterable[str]) -> list[str]:
@@ -376,6 +384,7 @@ class Inference(_Closing):
         on_switch: Callable[[_core.Version], Any] | None = None,
         unwanted: str | Iterable[str] = (),
         not_sent: str | Iterable[str] = (),
+        groups: Iterable[str | Iterable[str]] = (),
     ) -> None:
         """Registers the tensors to fill.
 
@@ -393,6 +402,10 @@ class Inference(_Closing):
         unwanted: tensors of the trainers that this engine does not take, by name or pattern ({*}, {**});
         "ignore": all that it does not register.
         not_sent: tensors of this rank that no trainer sends.
+        groups: names or patterns, for engines without memory for a second model: each update comes in these
+        groups of tensors, by `receive_groups`. Each tensor is in exactly one; tensors of different groups may
+        share memory. Only each group is atomic: the engine is out of routing from `begin` to `finish`, and
+        an update that fails leaves it FAILED. Landing "in_place" or "loader", without on_switch.
 
         Again when they have moved: at other addresses nothing is served until the next version has landed.
         `wait`, `begin` and `resume` refuse tensors that have moved since (`InvalidArgument`).
@@ -400,7 +413,8 @@ class Inference(_Closing):
         registration = Registration(module_or_dict, writable=True)
         switch = None if on_switch is None else _Switch(on_switch)
         ignored = ["{**}"] if unwanted == "ignore" else _names(unwanted)
-        self._core.register(registration.core(), landing, shares, switch, ignored, _names(not_sent))
+        parts = [_names(group) for group in groups]
+        self._core.register(registration.core(), landing, shares, switch, ignored, _names(not_sent), parts)
         self._registration = registration
         self._switch = switch  # Until here the core may call the one before.
 
@@ -434,6 +448,25 @@ class Inference(_Closing):
 
     async def receive_async(self, timeout: float | None = None) -> _core.Version:
         return await _on_thread(self.receive, timeout)
+
+    def receive_group(self, timeout: float | None = None) -> ReceivedGroup:
+        """As `receive`, for the next of the registered `groups`; the call after it grants the next one."""
+        return ReceivedGroup(*self._core.receive_group(_limit(timeout)))
+
+    async def receive_group_async(self, timeout: float | None = None) -> ReceivedGroup:
+        return await _on_thread(self.receive_group, timeout)
+
+    def receive_groups(self, timeout: float | None = None) -> Iterator[ReceivedGroup]:
+        """The registered `groups` of one update, each when it is there at every rank of the engine.
+
+        The loop's body hands a group on, within `commit_timeout`; the next one is granted after it. `finish`
+        comes after the loop, and `abort` if the body raises. timeout: for each group, in seconds.
+        """
+        while True:
+            group = self.receive_group(timeout)
+            yield group
+            if group.last:
+                return
 
     def commit(self) -> None:
         """Says that this rank has switched; returns at once. `served` comes next."""

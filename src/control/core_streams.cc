@@ -178,6 +178,7 @@ void Core::Hear(Session& session, Incoming incoming) {
     kept->rules.swap(registration->rules);
     kept->unwanted.swap(registration->unwanted);
     kept->group_model.swap(registration->group_model);
+    kept->parts = registration->parts;
     session.registration = std::move(kept);
     session.landing.reset();
   } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {

@@ -120,7 +120,8 @@ class Machine {
   void OnStepTimer(GroupId group);
   /// The present step of the named worker if the message is about the open update and comes in turn;
   /// otherwise nullptr. What comes out of turn costs its engine the update.
-  Receiver* InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step, std::string_view what);
+  Receiver* InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step, std::string_view what,
+                   std::optional<uint32_t> part = std::nullopt);
   [[nodiscard]] bool AllAt(GroupId group, RankStep step) const;
   void Enter(Target& target, EngineStep step);
   void StartGranted();
@@ -138,6 +139,9 @@ class Machine {
   /// Whether some rank of the engine switches in its user's call, which may begin late.
   [[nodiscard]] bool HasShadow(GroupId id) const;
   [[nodiscard]] Duration LimitOf(const Target& target) const;
+  [[nodiscard]] bool IsLastPart(const Target& target) const;
+  void EndPart(Target& target);
+  [[nodiscard]] bool HasTakenParts(const Target& target) const;
   void ReleaseSources();
   void CommitReady();
   void TellCommit(Target& target);

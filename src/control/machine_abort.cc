@@ -150,7 +150,8 @@ void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
 
 void Machine::OnStepTimer(GroupId group) {
   Target* target = TargetOf(group);
-  if (target != nullptr && !s_.update->fresh && target->step == EngineStep::kGranting && !target->overdue) {
+  const bool first = target != nullptr && target->step == EngineStep::kGranting && target->part == 0;
+  if (first && !s_.update->fresh && !target->overdue) {
     target->overdue = FindGroup(group)->grant_timer = true;
     Arm(TimerKind::kStep, group, LimitOf(*target));
     return;
@@ -181,7 +182,12 @@ void Machine::OnStepTimer(GroupId group) {
   const bool steers = target->step == EngineStep::kPausing || target->step == EngineStep::kHalting ||
                       target->step == EngineStep::kSettling || target->step == EngineStep::kAdmitting;
   if (steers) return OnSteerTimer(*target);
-  const Missing& missing = kMissing[static_cast<size_t>(target->step)];
+  static constexpr Missing kNotHandedOn{
+      RankStep::kGranted,
+      " has not handed on the last group that it received; does its engine call receive_group() until the "
+      "last? See commit_timeout"};
+  const bool hands_on = target->step == EngineStep::kGranting && target->part > 0;
+  const Missing& missing = hands_on ? kNotHandedOn : kMissing[static_cast<size_t>(target->step)];
   const Worker* who = nullptr;
   for (const Receiver& rank : s_.update->receivers) {
     const Worker* worker = Find(rank.session);

@@ -9,8 +9,8 @@ class Writer : public wire::FieldHash<Writer> {
   using FieldHash::Add;
   void Add(const Worker& w) {
     (*this)(w.session, w.group, w.rank, w.incarnation, w.connected, w.registered, w.landed, w.planned,
-            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.newest, w.shares,
-            w.holds, w.offered, w.hold, w.waiting);
+            w.prepared, w.landing, w.state, w.version, w.fencing, w.told, w.told_version, w.newest, w.parts,
+            w.shares, w.holds, w.offered, w.hold, w.waiting);
   }
   void Add(const Group& g) {
     (*this)(g.id, g.name, g.world_size, g.members, g.in_plan, g.planned, g.in_full_plan, g.join_timer,
@@ -29,7 +29,7 @@ class Writer : public wire::FieldHash<Writer> {
   }
   void Add(const wire::RouteBytes& r) { (*this)(r.sender, r.receiver, r.bytes, r.seconds); }
   void Add(const wire::SourceGrant& g) { (*this)(g.source, g.slot, g.id); }
-  void Add(const Target& t) { (*this)(t.group, t.step, t.reason, t.overdue, t.late, t.rank); }
+  void Add(const Target& t) { (*this)(t.group, t.step, t.part, t.reason, t.overdue, t.late, t.rank); }
   void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason, o.rank); }
   void Add(const UpdateState& u) {
     (*this)(u.id, u.version, u.fresh, u.started, u.released, u.aborted, u.targets, u.receivers, u.trainers,

@@ -166,6 +166,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   worker.hold = false;  // What a trainer held is not in this memory.
   if (worker.group == kTrainers) return;
   worker.landing = message.landing;
+  worker.parts = message.parts;
   worker.shares = message.shares;
   worker.holds = message.landed;
   Group& group = *FindGroup(worker.group);

@@ -288,7 +288,7 @@ void Machine::AskForGrants(Target& target) {
     if (rank.group != target.group || rank.step >= RankStep::kReady) continue;
     rank.id = s_.update->id;
     rank.started = false;
-    Tell(rank.session, wire::GrantRequest{.update = rank.id, .version = s_.update->version});
+    Tell(rank.session, wire::GrantRequest{.update = rank.id, .version = s_.update->version, .part = 0});
   }
   AwaitGrants(target);
 }

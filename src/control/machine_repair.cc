@@ -88,11 +88,22 @@ void Machine::LoseSource(const Worker& lost, const Status& reason, Target* only)
     anybody = anybody || !SessionsOf(holders).empty();
   if (!anybody || update.repairs >= kMaxRepairs)
     return only == nullptr ? AbortAll(reason) : EngineOut(*only, reason);
-  for (Target& target : update.targets)
-    if (lacks(target)) MakeSourceless(target);
+  for (Target& target : update.targets) {
+    if (!lacks(target)) continue;
+    HasTakenParts(target) ? EngineOut(target, reason) : MakeSourceless(target);
+  }
   if (s_.plan.partial) s_.plan.stale = true;
   LogAndCount("control.repairs", LogLevel::kWarning, wire::ToString(update.id),
               " goes on from other holders: ", reason.message());
+}
+
+/// A plan for what it lacks would have to be one for the parts that are left.
+bool Machine::HasTakenParts(const Target& target) const {
+  const auto has = [&](const Receiver& rank) {
+    return rank.group == target.group && rank.step >= RankStep::kReady;
+  };
+  const auto& ranks = s_.update->receivers;
+  return target.part > 0 || (!IsLastPart(target) && std::any_of(ranks.begin(), ranks.end(), has));
 }
 
 /// What an engine that is out has is its own affair: it gives no more.

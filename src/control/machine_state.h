@@ -59,6 +59,7 @@ struct Worker {
   Version told_version;
   Version newest;  ///< That it was ever told to serve: it gets nothing older.
 
+  uint32_t parts = 1;  ///< In which it takes an update.
   bool shares = true;  ///< Others may get what has landed there from it ...
   Version holds;       ///< ... which is wholly of this version, as far as is known here.
 
@@ -174,6 +175,7 @@ std::string_view NameOf(EngineStep step);
 struct Target {
   GroupId group = 0;
   EngineStep step = EngineStep::kGranting;
+  uint32_t part = 0;          ///< Of the update, that is asked for or came last.
   weightcast::Status reason;  ///< Why out.
   bool overdue = false;       ///< Has not granted at once: others need not wait for it.
   bool late = false;          ///< Out because it had not come: no failure of its own.

@@ -23,14 +23,15 @@ Receiver* Machine::ReceiverOf(SessionId session) {
 }
 
 Receiver* Machine::InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step,
-                          std::string_view what) {
+                          std::string_view what, std::optional<uint32_t> part) {
   Receiver* at = ReceiverOf(worker.session);
   if (at == nullptr || at->id != update) return nullptr;
   Target& target = *TargetOf(worker.group);
   const bool over = target.step == EngineStep::kOut || target.step == EngineStep::kDone;
   if (over || target.step == EngineStep::kSourceless) return nullptr;
-  if (at->step == step) return at;
-  if (at->step > step) return nullptr;  // Said again.
+  const uint32_t said = part.value_or(target.part);
+  if (at->step == step && said == target.part) return at;
+  if (said < target.part || (at->step > step && said == target.part)) return nullptr;  // Said again.
   EngineOut(target, {Code::kProtocol, StrCat(TextOf(worker), " said ", what, " out of turn")}, &worker);
   return nullptr;
 }
@@ -47,12 +48,20 @@ bool Machine::HasShadow(GroupId id) const {
   });
 }
 
+/// Ranks of one engine have the same number: the plan job sees to it.
+bool Machine::IsLastPart(const Target& target) const {
+  const auto& workers = s_.workers;
+  const auto rank = std::find_if(workers.begin(), workers.end(),
+                                 [&](const Worker& worker) { return worker.group == target.group; });
+  return rank == workers.end() || target.part + 1 >= rank->parts;
+}
+
 Duration Machine::LimitOf(const Target& target) const {
   switch (target.step) {
     case EngineStep::kSourceless:
       return 2 * config_.timeout;  // To fence, to plan and to connect.
-    case EngineStep::kGranting:
-      return config_.grant_timeout;
+    case EngineStep::kGranting:    // Later parts: the engine takes over the one before.
+      return target.part == 0 ? config_.grant_timeout : config_.commit_timeout;
     case EngineStep::kWriting:
       return config_.timeout;
     case EngineStep::kCommitting:
@@ -88,7 +97,7 @@ void Machine::Enter(Target& target, EngineStep step) {
 }
 
 void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
-  Receiver* rank = InTurn(worker, message.update, RankStep::kAsked, "Granted");
+  Receiver* rank = InTurn(worker, message.update, RankStep::kAsked, "Granted", message.part);
   if (rank == nullptr) return;
   std::vector<bool> named(s_.plan.sources.size());
   for (const wire::SourceGrant& grant : message.grants) {
@@ -113,8 +122,9 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
 /// version.
 void Machine::StartGranted() {
   UpdateState& update = *s_.update;
-  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
-                                   [](const Target& target) { return target.step <= EngineStep::kGranting; });
+  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(), [](const Target& target) {
+    return target.step <= EngineStep::kGranting && target.part == 0;
+  });
   if (waiting && SwitchTogether()) return;
   for (Target& target : update.targets) {
     if (target.step != EngineStep::kGranted) continue;
@@ -126,11 +136,13 @@ void Machine::StartGranted() {
                                                         .version = update.version,
                                                         .destination = rank.destination,
                                                         .slot = grant.slot,
-                                                        .grant = grant.id});
+                                                        .grant = grant.id,
+                                                        .part = target.part});
     }
     update.started = true;
+    Enter(target, EngineStep::kWriting);
     // Ranks without a source are ready as soon as they have granted.
-    Enter(target, AllAt(target.group, RankStep::kReady) ? EngineStep::kReady : EngineStep::kWriting);
+    EndPart(target);
   }
 }
 
@@ -150,6 +162,7 @@ bool Machine::SomethingNewer() const {
 
 /// Whether it is the engine that has not come: to grant, or to switch to a version that others serve already.
 bool Machine::IsLate(const Target& target) const {
+  if (target.part > 0) return false;
   const bool switches =
       !s_.update->fresh && target.step == EngineStep::kCommitting && HasShadow(target.group);
   return target.step == EngineStep::kGranting || switches;
@@ -222,10 +235,10 @@ void Machine::BeginAgain(const Worker& worker, std::string_view what) {
 }
 
 void Machine::OnReady(Worker& worker, const wire::Ready& message) {
-  Receiver* rank = InTurn(worker, message.update, RankStep::kGranted, "Ready");
+  Receiver* rank = InTurn(worker, message.update, RankStep::kGranted, "Ready", message.part);
   if (rank == nullptr) return;
   rank->step = RankStep::kReady;
-  worker.holds = s_.update->version;
+  if (worker.parts == 1) worker.holds = s_.update->version;
   rank->bytes = message.bytes;
   rank->seconds = message.seconds;
   rank->routes.clear();
@@ -238,10 +251,24 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
                             .bytes = source.bytes,
                             .seconds = source.seconds});
   }
-  worker.state = EngineState::kReady;
   Target& target = *TargetOf(worker.group);
-  if (target.step == EngineStep::kWriting && AllAt(worker.group, RankStep::kReady))
-    Enter(target, EngineStep::kReady);
+  if (IsLastPart(target)) worker.state = EngineState::kReady;
+  EndPart(target);
+}
+
+/// When all ranks of an engine have a part, each hands it on, and grants the next one when it has.
+void Machine::EndPart(Target& target) {
+  if (target.step != EngineStep::kWriting || !AllAt(target.group, RankStep::kReady)) return;
+  if (IsLastPart(target)) return Enter(target, EngineStep::kReady);
+  ++target.part;
+  target.step = EngineStep::kGranting;
+  for (Receiver& rank : s_.update->receivers) {
+    if (rank.group != target.group) continue;
+    rank.step = RankStep::kAsked;
+    Tell(rank.session,
+         wire::GrantRequest{.update = rank.id, .version = s_.update->version, .part = target.part});
+  }
+  Arm(TimerKind::kStep, target.group, LimitOf(target));
 }
 
 void Machine::ReleaseSources() {

@@ -103,6 +103,19 @@ Result<plan::Layout> BuildGivenLayout(const std::vector<PlanMember>& sources,
   });
 }
 
+/// The ranks of an engine hand on and are granted group after group together.
+Status CheckGroups(const std::vector<PlanMember>& engine) {
+  const PlanMember& first = engine.front();
+  for (const PlanMember& rank : engine) {
+    if (rank.registration->parts != first.registration->parts)
+      return {Code::kInvalidArgument,
+              StrCat("rank ", rank.member.name.rank, " registered ", rank.registration->parts,
+                     " groups, rank ", first.member.name.rank, " ", first.registration->parts,
+                     "; give all ranks of an engine as many groups")};
+  }
+  return Status::Ok();
+}
+
 /// The rules that all trainers of a model have; with a commit group those of its models together.
 Result<NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
   std::map<std::string_view, const PlanMember*> models;  // By group_model.
@@ -170,6 +183,8 @@ class Planning {
                   SessionsOf(job_.sources));
     trainers_ = std::move(*trainers);
     for (size_t i = 0; i < job_.engines.size(); ++i) {
+      if (const Status status = CheckGroups(job_.engines[i]); !status.ok())
+        return Fail({status.code(), StrCat(NameOf(i), ": ", status.message())}, SessionsOf(job_.engines[i]));
       auto engine = BuildLayout(job_.engines[i]);
       if (!engine.ok())
         return Fail({engine.status().code(), StrCat(NameOf(i), ": ", engine.status().message())},

@@ -62,6 +62,10 @@ class Check {
     const bool known = That(number <= static_cast<uint32_t>(last), StrCat(field, " ", number, " is unknown"));
     return known ? static_cast<Enum>(number) : Enum{};
   }
+  /// Of an update.
+  uint32_t Part(uint32_t part) {
+    return That(part < kMaxParts, StrCat("part ", part, " is above ", kMaxParts - 1)) ? part : 0;
+  }
   [[nodiscard]] const Status& status() const { return status_; }
 
  private:

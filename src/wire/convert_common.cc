@@ -170,6 +170,7 @@ void Put(const LandingMap& from, pb::LandingMap& to) {
     added.set_region(place.region);
     added.set_offset(place.offset);
     added.set_shard(place.shard);
+    added.set_part(place.part);
   }
 }
 void Get(const pb::LandingMap& from, LandingMap& to, Check& check) {
@@ -184,7 +185,10 @@ void Get(const pb::LandingMap& from, LandingMap& to, Check& check) {
   to.places.reserve(static_cast<size_t>(from.places_size()));
   for (const auto& place : from.places()) {
     check.That(place.region() < to.regions.size(), "place names a region that the map does not hold");
-    to.places.push_back({.region = place.region(), .offset = place.offset(), .shard = place.shard()});
+    to.places.push_back({.region = place.region(),
+                         .offset = place.offset(),
+                         .shard = place.shard(),
+                         .part = check.Part(place.part())});
   }
 }
 

@@ -31,6 +31,7 @@ void PutIn(const Superseded& from, pb::ControllerMessage& message) {
 void PutIn(const GrantRequest& from, pb::ControllerMessage& message) {
   Put(from.update, *message.mutable_grant_request()->mutable_update());
   Put(from.version, *message.mutable_grant_request()->mutable_version());
+  message.mutable_grant_request()->set_part(from.part);
 }
 void PutIn(const Start& from, pb::ControllerMessage& message) {
   auto& to = *message.mutable_start();
@@ -39,6 +40,7 @@ void PutIn(const Start& from, pb::ControllerMessage& message) {
   to.set_destination(from.destination);
   to.set_slot(from.slot);
   to.set_grant(from.grant);
+  to.set_part(from.part);
 }
 void PutIn(const Commit& from, pb::ControllerMessage& message) {
   Put(from.update, *message.mutable_commit()->mutable_update());
@@ -129,7 +131,7 @@ Superseded GetSuperseded(const pb::Superseded& from, Check& check) {
   return to;
 }
 GrantRequest GetGrantRequest(const pb::GrantRequest& from, Check& check) {
-  GrantRequest to;
+  GrantRequest to{.update = {}, .version = {}, .part = check.Part(from.part())};
   Get(from.update(), to.update, check);
   Get(from.version(), to.version, check);
   return to;
@@ -139,7 +141,8 @@ Start GetStart(const pb::Start& from, Check& check) {
            .version = {},
            .destination = from.destination(),
            .slot = from.slot(),
-           .grant = from.grant()};
+           .grant = from.grant(),
+           .part = check.Part(from.part())};
   Get(from.update(), to.update, check);
   Get(from.version(), to.version, check);
   return to;

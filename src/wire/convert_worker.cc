@@ -33,6 +33,7 @@ void PutIn(const Register& from, pb::WorkerMessage& message) {
   Put(from.newest, *to.mutable_newest());
   for (const auto& pattern : from.unwanted) to.add_unwanted(pattern);
   to.set_group_model(from.group_model);
+  to.set_further_parts(from.parts - 1);
 }
 void PutIn(const LandingMap& from, pb::WorkerMessage& message) { Put(from, *message.mutable_landing_map()); }
 void PutIn(const Prepared& from, pb::WorkerMessage& message) {
@@ -49,12 +50,14 @@ void PutIn(const Published& from, pb::WorkerMessage& message) {
 void PutIn(const Granted& from, pb::WorkerMessage& message) {
   Put(from.update, *message.mutable_granted()->mutable_update());
   PutAll(from.grants, message.mutable_granted()->mutable_grants());
+  message.mutable_granted()->set_part(from.part);
 }
 void PutIn(const Ready& from, pb::WorkerMessage& message) {
   auto& to = *message.mutable_ready();
   Put(from.update, *to.mutable_update());
   to.set_bytes(from.bytes);
   to.set_seconds(from.seconds);
+  to.set_part(from.part);
   for (const SourceBytes& source : from.sources) {
     auto& put = *to.add_sources();
     put.set_source(source.source);
@@ -138,6 +141,7 @@ Register GetRegister(const pb::Register& from, Check& check) {
   GetNames(from.unwanted(), to.unwanted, kMaxPatterns, kMaxTensorNameBytes, "unwanted", check);
   check.Name(from.group_model(), kMaxNameBytes, "group_model");
   to.group_model = from.group_model();
+  to.parts = check.Part(from.further_parts()) + 1;
   return to;
 }
 LandingMap GetLandingMap(const pb::LandingMap& from, Check& check) {
@@ -154,12 +158,14 @@ Granted GetGranted(const pb::Granted& from, Check& check) {
   Granted to;
   Get(from.update(), to.update, check);
   GetAll(from.grants(), to.grants, kMaxWorkers, "grants", check);
+  to.part = check.Part(from.part());
   return to;
 }
 Ready GetReady(const pb::Ready& from, Check& check) {
   Ready to{.update = {}, .bytes = from.bytes(), .seconds = from.seconds()};
   Get(from.update(), to.update, check);
   check.Time(from.seconds(), "seconds");
+  to.part = check.Part(from.part());
   if (!check.Count(static_cast<size_t>(from.sources_size()), kMaxWorkers, "sources")) return to;
   for (const auto& source : from.sources()) {
     check.Time(source.seconds(), "seconds");

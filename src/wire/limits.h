@@ -12,6 +12,7 @@ inline constexpr size_t kMaxTensorNameBytes = 1024;
 inline constexpr size_t kMaxDims = 8;
 inline constexpr size_t kMaxShards = size_t{1} << 22;
 inline constexpr size_t kMaxPatterns = 4096;
+inline constexpr uint32_t kMaxParts = 4096;  ///< Of an update.
 inline constexpr size_t kMaxRulesBytes = size_t{16} << 20;
 inline constexpr size_t kMaxAddresses = 64;
 inline constexpr size_t kMaxRegions = size_t{1} << 16;

@@ -18,7 +18,7 @@
 namespace weightcast::wire {
 
 /// Raised whenever two sides would misunderstand each other.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 /// One controller's reign. A higher number wins; the random id tells two that chose the same.
 struct Term {
@@ -132,6 +132,8 @@ struct Register {
   std::vector<std::string> unwanted =
       {};                        ///< Inference: name patterns of trainers' tensors it does not take.
   std::string group_model = {};  ///< Of a commit group: the model whose tensors and rules these are.
+  /// Inference: in how many parts an update comes, each granted when the one before was handed on.
+  uint32_t parts = 1;
   friend bool operator==(const Register&, const Register&) = default;
 };
 /// Inference: asks for Offered, once. Answered when all trainers have registered.
@@ -149,6 +151,7 @@ struct LandingMap {
     uint32_t region = 0;
     uint64_t offset = 0;
     uint64_t shard = 0;  ///< Key of (tensor, box, copy); unique within the map. Opaque to the controller.
+    uint32_t part = 0;   ///< Of the update, with which it comes.
     friend bool operator==(const Place&, const Place&) = default;
   };
   std::vector<Place> places;
@@ -172,6 +175,7 @@ struct Published {
 struct Granted {
   UpdateId update;
   std::vector<SourceGrant> grants;
+  uint32_t part = 0;
   friend bool operator==(const Granted&, const Granted&) = default;
 };
 /// What a rank has received from one source, and when the last of it came (seconds from the grant on).
@@ -181,12 +185,13 @@ struct SourceBytes {
   double seconds = 0;
   friend bool operator==(const SourceBytes&, const SourceBytes&) = default;
 };
-/// Inference: every byte is there and verified.
+/// Inference: every byte of the part is there and verified. The figures are of all parts so far.
 struct Ready {
   UpdateId update;
   uint64_t bytes = 0;
   double seconds = 0;  ///< From the grant on.
   std::vector<SourceBytes> sources = {};
+  uint32_t part = 0;
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 /// Inference: switched; not yet serving.
@@ -284,19 +289,23 @@ struct Superseded {
   Version version;
   friend bool operator==(const Superseded&, const Superseded&) = default;
 };
-/// Inference: give grants when the engine is paused (or has a spare buffer).
+/// Inference: give grants when the engine is paused (or has a spare buffer). Above part 0: every rank of the
+/// engine has the part before; give grants when the engine has taken it over.
 struct GrantRequest {
   UpdateId update;
   Version version;
+  uint32_t part = 0;
   friend bool operator==(const GrantRequest&, const GrantRequest&) = default;
 };
-/// Source (a trainer, or an inference rank with a Plan that gives): this destination may be written.
+/// Source (a trainer, or an inference rank with a Plan that gives): this part of the destination may be
+/// written.
 struct Start {
   UpdateId update;
   Version version;
   uint32_t destination = 0;
   uint32_t slot = 0;
   uint64_t grant = 0;
+  uint32_t part = 0;
   friend bool operator==(const Start&, const Start&) = default;
 };
 /// Inference: all ranks of the engine (of all engines, by policy) are ready: switch.

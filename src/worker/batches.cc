@@ -1,6 +1,7 @@
 #include "worker/batches.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace weightcast::worker {
 namespace {
@@ -16,19 +17,31 @@ std::span<const Item> Batches::Of(uint32_t transfer) const {
   return std::span(items_).subspan(first, last - first);
 }
 
-/// Fills the transfers of one pair, route by route.
+TransferRange Batches::OfPart(uint32_t part) const {
+  const auto [first, end] = std::ranges::equal_range(part_of_, part);
+  return {.first = static_cast<uint32_t>(first - part_of_.begin()),
+          .end = static_cast<uint32_t>(end - part_of_.begin())};
+}
+
+int64_t Batches::BytesOf(const TransferRange& range) const {
+  int64_t bytes = 0;
+  for (uint32_t transfer = range.first; transfer < range.end; ++transfer) bytes += bytes_of_[transfer];
+  return bytes;
+}
+
+/// Fills the transfers of one pair, route by route, part after part.
 class BatchCutter {
  public:
   explicit BatchCutter(Batches& out) : out_(out) {}
 
-  void Add(uint32_t route, int64_t elements, DType dtype) {
+  void Add(uint32_t route, int64_t elements, DType dtype, uint32_t part) {
+    open_ = open_ && out_.part_of_.back() == part;
     for (int64_t first = 0; first < elements;) {
       const int64_t count = Take(elements - first, dtype);
       const int64_t bytes = BytesOf(dtype, count);
-      if (!open_) Open();
+      if (!open_) Open(part);
       out_.items_.push_back({route, first, count});
       out_.bytes_of_.back() += bytes;
-      out_.bytes_ += bytes;
       first += count;
       open_ = first == elements && out_.bytes_of_.back() < kTransferBytes;
     }
@@ -42,25 +55,32 @@ class BatchCutter {
     const int64_t elements = room * 8 / BitsOf(dtype);
     return std::max(elements / kCutElements * kCutElements, kCutElements);
   }
-  void Open() {
+  void Open(uint32_t part) {
     out_.first_item_.push_back(static_cast<uint32_t>(out_.items_.size()));
     out_.bytes_of_.push_back(0);
+    out_.part_of_.push_back(part);
   }
 
   Batches& out_;
   bool open_ = false;
 };
 
-std::vector<Batches> CutIntoBatches(const plan::RankTable& table) {
+std::vector<Batches> CutIntoBatches(const plan::RankTable& table, std::span<const uint32_t> parts) {
   std::vector<Batches> batches(table.peers.size());
   std::vector<BatchCutter> cutters(batches.begin(), batches.end());
-  for (uint32_t index = 0; index < table.routes.size(); ++index) {
+  std::vector<uint32_t> order(table.routes.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto part_of = [&](uint32_t index) {
+    return parts.empty() ? 0 : parts[table.routes[index].dst_shard];
+  };
+  std::ranges::stable_sort(order, {}, part_of);
+  for (const uint32_t index : order) {
     const auto& route = table.routes[index];
     const auto& shard = table.destination_shards[route.dst_shard];
     const TensorInfo& tensor = table.destination_tensors[static_cast<size_t>(shard.tensor)];
     const auto peer = std::lower_bound(table.peers.begin(), table.peers.end(), route.peer);
     cutters[static_cast<size_t>(peer - table.peers.begin())].Add(index, plan::ElementsOf(route.src_box),
-                                                                 tensor.dtype);
+                                                                 tensor.dtype, part_of(index));
   }
   return batches;
 }

@@ -91,13 +91,13 @@ std::unique_ptr<Sender> Giver::End() {
 void Giver::Carry(const BeginSending& action) {
   const wire::Start& start = action.start;
   const int target = plan_ == nullptr || sender_ == nullptr ? -1 : plan_->TargetOf(start.destination);
-  if (target >= 0)
-    return sender_->Start(plan_, static_cast<size_t>(target), start.update, {start.slot, start.grant});
+  if (target >= 0) return sender_->Start(plan_, static_cast<size_t>(target), start);
   const Status status(Code::kProtocol, StrCat("told to give to destination ", start.destination,
                                               ", for which this rank's table has no route"));
   session_.loop().Post([this, start, status] {
-    Feed(SendEnded{.update = start.update, .destination = start.destination, .status = status});
-    Feed(SendFenced{start.update, start.destination});
+    Feed(SendEnded{
+        .update = start.update, .destination = start.destination, .part = start.part, .status = status});
+    Feed(SendFenced{start.update, start.destination, start.part});
   });
 }
 

@@ -64,7 +64,7 @@ void Transition::operator()(const GiverStart& event) {
                   StrCat("cannot give version ", ToString(start.version),
                          "; the version that others may read here is ", ToString(event.held)));
   }
-  s_.givings.push_back({.update = start.update, .destination = start.destination});
+  s_.givings.push_back({.update = start.update, .destination = start.destination, .part = start.part});
   Do(BeginSending{start});
 }
 
@@ -95,7 +95,9 @@ void Transition::operator()(const GiverPlanFailed& failed) {
 
 void Transition::operator()(const SendEnded& ended) {
   for (Giving& giving : s_.givings) {
-    if (giving.update != ended.update || giving.destination != ended.destination || giving.quiet) continue;
+    const bool same =
+        giving.update == ended.update && giving.destination == ended.destination && giving.part == ended.part;
+    if (!same || giving.quiet) continue;
     giving.quiet = true;  // Of what went well the receiver tells.
     if (!ended.status.ok()) Send(wire::Failed{ended.update, int64_t{ended.destination}, ended.status});
   }
@@ -103,7 +105,8 @@ void Transition::operator()(const SendEnded& ended) {
 
 void Transition::operator()(const SendFenced& fenced) {
   std::erase_if(s_.givings, [&](const Giving& giving) {
-    return giving.update == fenced.update && giving.destination == fenced.destination;
+    return giving.update == fenced.update && giving.destination == fenced.destination &&
+           giving.part == fenced.part;
   });
 }
 

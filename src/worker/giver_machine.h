@@ -19,6 +19,7 @@ namespace weightcast::worker {
 struct Giving {
   wire::UpdateId update;
   uint32_t destination = 0;
+  uint32_t part = 0;
   bool quiet = false;  ///< Stopped or over: nothing is said of it; it waits until nobody reads for it.
   friend bool operator==(const Giving&, const Giving&) = default;
 };

@@ -148,20 +148,34 @@ Status InferenceWorker::Register(Registration registration, LandingOptions optio
   group_.Qualify(registration);
   group_.Qualify(options.unwanted);
   group_.Qualify(options.not_sent);
+  for (auto& group : options.groups) group_.Qualify(group);
   WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
   WC_RETURN_IF_ERROR(DeclareNotSent(options.not_sent, shards));
   return RegisterLocked(std::move(shards), std::move(options), Contents::kIntact);
 }
 
+/// Of options with several groups.
+Status InferenceWorker::CheckGrouped(const LandingOptions& options) const {
+  if (options.on_switch)
+    return {Code::kInvalidArgument, "on_switch is not called with groups; hand on each after ReceiveGroup"};
+  if (!group_.model().empty())
+    return {Code::kInvalidArgument, "a model of a commit group cannot be received in groups of tensors"};
+  return Status::Ok();
+}
+
 /// `contents`: what is at addresses that were registered before.
 Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents) {
-  WC_ASSIGN_OR_RETURN(auto memory,
-                      LandingMemory::Register(session_->endpoint(), std::move(shards), options.landing));
+  WC_ASSIGN_OR_RETURN(auto parts, PartsOf(options.groups, shards));
+  if (parts.count > 1) WC_RETURN_IF_ERROR(CheckGrouped(options));
+  WC_ASSIGN_OR_RETURN(
+      auto memory, LandingMemory::Register(session_->endpoint(), std::move(shards), options.landing, parts));
   Reclaim("registered anew");
-  // Only what lands in place needs a pause before the grant, and is lost when the update fails.
-  const auto mode = memory->Has(LandingMode::kInPlace) ? wire::Landing::kInPlace : wire::Landing::kShadow;
+  // Only what lands in place, and groups, of which the first is live before the last has come, need a pause
+  // before the grant and are lost when the update fails.
+  const bool pauses = memory->Has(LandingMode::kInPlace) || memory->parts() > 1;
+  const auto mode = pauses ? wire::Landing::kInPlace : wire::Landing::kShadow;
   const bool runs_switch = options.on_switch || memory->Has(LandingMode::kShadow);
-  const bool needs_phases = memory->Has(LandingMode::kLoader) && !options.on_switch;
+  const bool needs_phases = memory->Has(LandingMode::kLoader) && !options.on_switch && memory->parts() == 1;
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
   const auto task = [&] {
     const bool same =
@@ -170,8 +184,11 @@ Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingOptions
                                                                : false);
     std::swap(memory_, memory);
     std::swap(options_, options);
-    Feed(RegisterCalled{
-        .landing = mode, .same_memory = same, .shares = options_.shares, .runs_switch = runs_switch});
+    Feed(RegisterCalled{.landing = mode,
+                        .same_memory = same,
+                        .shares = options_.shares,
+                        .runs_switch = runs_switch,
+                        .parts = memory_->parts()});
     const std::lock_guard lock(mutex_);
     if (!shared_.answer->status.ok()) {
       std::swap(options_, options);
@@ -179,6 +196,7 @@ Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingOptions
     }
     shared_.memory = memory_;
     shared_.needs_phases = needs_phases;
+    shared_.parts = memory_->parts();
     asleep_.reset();
     plan_.reset();
     grants_.reset();  // They keep the memory of before.
@@ -259,9 +277,23 @@ Status InferenceWorker::Resume(Contents contents) {
 Status InferenceWorker::Begin() { return Call(BeginCalled{}, TimePoint::max()).status; }
 
 Result<Version> InferenceWorker::Receive(TimePoint deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (shared_.parts > 1)
+      return Status(Code::kInvalidArgument,
+                    StrCat("the update comes in ", shared_.parts, " groups: call ReceiveGroup for each"));
+  }
   const AnswerCall answer = Call(ReceiveCalled{}, deadline);
   if (!answer.status.ok()) return answer.status;
   return answer.version;
+}
+
+Result<ReceivedGroup> InferenceWorker::ReceiveGroup(TimePoint deadline) {
+  const AnswerCall answer = Call(ReceiveCalled{}, deadline);
+  if (!answer.status.ok()) return answer.status;
+  const std::lock_guard lock(mutex_);
+  return ReceivedGroup{
+      .version = answer.version, .group = answer.part, .last = answer.part + 1 == shared_.parts};
 }
 
 Status InferenceWorker::Commit() { return Call(CommitCalled{}, kNever).status; }
@@ -302,6 +334,9 @@ Result<Digests> InferenceWorker::Digest() {
     memory = memory_;
   });
   WC_RETURN_IF_ERROR(readable);
+  if (memory->parts() > 1)
+    return Status(Code::kInvalidArgument,
+                  "the registered memory may hold several groups one after the other");
   if (memory->Has(LandingMode::kLoader))
     return Status(Code::kInvalidArgument,
                   "the registered memory is a loader's; the live tensors are not registered");

@@ -26,7 +26,8 @@ void InferenceTransition::operator()(const RegisterCalled& registered) {
   s_.registered = true;
   s_.user = UserPhase::kOutside;
   s_.landing = registered.landing;
-  s_.shares = registered.shares;
+  s_.parts = registered.parts;
+  s_.shares = registered.shares && registered.parts == 1;
   s_.runs_switch = registered.runs_switch || registered.landing == Landing::kShadow;
   s_.retried = false;
   s_.epoch = 0;
@@ -64,7 +65,10 @@ void InferenceTransition::operator()(const ReceiveCalled&) {
   if (s_.user != UserPhase::kBegun)
     return Answer({Code::kInvalidArgument, "Receive has returned already; Finish or Abort"});
   s_.call = UserCall::kReceive;
-  if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
+  if (s_.handover == Handover::kDue) return HandOver();
+  s_.handover = Handover::kNone;
+  if (!s_.pending_error.ok()) AnswerError(std::exchange(s_.pending_error, {}));
+  TryOpen();
   TrySwitch();
   TellLoss();
 }
@@ -97,9 +101,10 @@ void InferenceTransition::operator()(const FinishCalled& finish) {
 
 void InferenceTransition::operator()(const AbortCalled&) {
   s_.pending_error = Status::Ok();
+  s_.handover = Handover::kNone;
   s_.call = UserCall::kAbort;
   const bool untouched = s_.landing == Landing::kShadow && !s_.touched;
-  if (s_.step <= Step::kRequested || untouched) {
+  if ((s_.step <= Step::kRequested && s_.part == 0) || untouched) {
     // Only the pause ends. The spare buffer goes on being filled, or fenced; a later Receive may take it.
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok());
@@ -121,6 +126,9 @@ void InferenceTransition::operator()(const SuspendCalled&) {
 
 void InferenceTransition::operator()(const WaitCalled&) {
   if (RefuseCall()) return;
+  if (s_.parts > 1)
+    return Answer({Code::kInvalidArgument,
+                   "Wait cannot hand on several groups; call Begin, ReceiveGroup for each and Finish"});
   if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
     return Answer({Code::kInvalidArgument, "Wait cannot be used between Begin and Finish"});
   s_.call = UserCall::kWait;
@@ -164,9 +172,9 @@ void InferenceTransition::operator()(const CallExpired& expired) {
 
 // --- Answers --------------------------------------------------------------------------------------------
 
-void InferenceTransition::Answer(Status status, Version version) {
+void InferenceTransition::Answer(Status status, Version version, uint32_t part) {
   s_.call = UserCall::kNone;
-  Do(AnswerCall{std::move(status), version});
+  Do(AnswerCall{.status = std::move(status), .version = std::move(version), .part = part});
 }
 
 void InferenceTransition::AnswerError(Status status) {
@@ -213,13 +221,16 @@ Status InferenceTransition::TooLate(const CallExpired& expired) const {
   switch (s_.step) {
     case Step::kNone:
     case Step::kRequested:
-      what = s_.prepared ? "no newer version was published in time" : "the plan was not prepared in time";
+      what = s_.part > 0   ? "the next group was not granted in time"
+             : s_.prepared ? "no newer version was published in time"
+                           : "the plan was not prepared in time";
       break;
     case Step::kCommitted:
       what = "the other ranks of the engine have not all switched in time";
       break;
     case Step::kReady:
-      what = "this rank has every byte, but others are not ready in time";
+      what = IsLastPart() ? "this rank has every byte, but others are not ready in time"
+                          : "this rank has the group, but other ranks of its engine have not";
       break;
     case Step::kVerifying:
       what = "the checksums were not compared in time";

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "base/strings.h"
@@ -29,7 +30,8 @@ void InferenceTransition::operator()(const PlanArrived& plan) {
   if (s_.suspended) return;  // It was sent before Suspended came there.
   // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
   // anew.
-  if (s_.step != Step::kReady || s_.abort) LeaveBehind({Code::kUnavailable, "the plan changed"});
+  if (s_.step != Step::kReady || s_.abort || !IsLastPart())
+    LeaveBehind({Code::kUnavailable, "the plan changed"});
   s_.next.reset();
   s_.epoch = plan.epoch;
   s_.prepared = false;
@@ -40,6 +42,8 @@ void InferenceTransition::operator()(const PlanArrived& plan) {
 void InferenceTransition::operator()(const wire::GrantRequest& request) {
   if (s_.ended || request.update.term != s_.term || request.update <= s_.closed) return;
   if (s_.step == Step::kNone) return Request(request);
+  if (request.update == s_.update && request.part == s_.part + 1 && s_.step == Step::kReady && !s_.abort)
+    return NextPart();
   if (request.update <= s_.update) return;
   // The controller has left the update at hand; this one begins when that one's memory is fenced.
   s_.next = request;
@@ -47,7 +51,7 @@ void InferenceTransition::operator()(const wire::GrantRequest& request) {
 }
 
 void InferenceTransition::operator()(const wire::Commit& commit) {
-  if (!IsCurrent(commit.update, Step::kReady)) return;
+  if (!IsCurrent(commit.update, Step::kReady) || !IsLastPart()) return;
   s_.commit = true;
   TrySwitch();
 }
@@ -131,7 +135,7 @@ void InferenceTransition::operator()(const GrantsOpened& opened) {
   }
   s_.touched = s_.landing == Landing::kInPlace;
   s_.step = Step::kWriting;
-  Send(wire::Granted{opened.update, opened.grants});
+  Send(wire::Granted{.update = opened.update, .grants = opened.grants, .part = s_.part});
 }
 
 void InferenceTransition::operator()(const OpenFailed& failed) {
@@ -145,9 +149,17 @@ void InferenceTransition::operator()(const OpenFailed& failed) {
 
 void InferenceTransition::operator()(const Arrived& arrived) {
   if (!IsCurrent(arrived.update, Step::kWriting)) return;
-  s_.bytes = arrived.bytes;
-  s_.seconds = arrived.seconds;
-  s_.sources = arrived.sources;
+  s_.bytes += arrived.bytes;
+  s_.seconds += arrived.seconds;
+  for (const wire::SourceBytes& source : arrived.sources) {
+    const auto known = std::ranges::find(s_.sources, source.source, &wire::SourceBytes::source);
+    if (known == s_.sources.end()) {
+      s_.sources.push_back(source);
+    } else {
+      known->bytes += source.bytes;
+      known->seconds += source.seconds;
+    }
+  }
   s_.step = Step::kFencing;
   Do(RevokeGrants{arrived.update});
 }
@@ -214,11 +226,11 @@ void InferenceTransition::operator()(const MemoryFree&) {
 
 void InferenceTransition::Request(const wire::GrantRequest& request) {
   if (s_.epoch == 0) return;  // It was sent before our Register came there, which takes it back.
-  if (!s_.prepared || request.update.epoch != s_.epoch) {
+  if (!s_.prepared || request.update.epoch != s_.epoch || request.part != 0) {
     s_.closed = request.update;
     s_.closed_lost = s_.closed_silently = false;
-    const Status reason(Code::kProtocol, StrCat("asked for grants of epoch ", request.update.epoch,
-                                                ", but this rank is prepared for ",
+    const Status reason(Code::kProtocol, StrCat("asked for grants of part ", request.part, " in epoch ",
+                                                request.update.epoch, ", but this rank is prepared for ",
                                                 s_.prepared ? StrCat("epoch ", s_.epoch) : "none"));
     return Send(wire::Failed{.update = request.update, .reason = reason});
   }
@@ -230,8 +242,23 @@ void InferenceTransition::Request(const wire::GrantRequest& request) {
   TryOpen();
 }
 
+/// Every rank of the engine has the part at hand: its memory is granted anew when the engine has taken it
+/// over.
+void InferenceTransition::NextPart() {
+  ++s_.part;
+  s_.step = Step::kRequested;
+  s_.handover = Handover::kDue;
+  if (s_.call == UserCall::kReceive) HandOver();
+}
+
+void InferenceTransition::HandOver() {
+  s_.handover = Handover::kWithEngine;
+  Answer(Status::Ok(), s_.version, s_.part - 1);
+}
+
 void InferenceTransition::TryOpen() {
-  const bool may = s_.landing == Landing::kShadow || s_.user == UserPhase::kBegun;
+  const bool taken_over = s_.handover == Handover::kNone;
+  const bool may = s_.landing == Landing::kShadow || (s_.user == UserPhase::kBegun && taken_over);
   if (s_.step != Step::kRequested || !may) return;
   if (s_.lent) {  // Nobody may read what is being written.
     if (!std::exchange(s_.reclaiming, true)) Do(ReclaimMemory{});
@@ -241,16 +268,15 @@ void InferenceTransition::TryOpen() {
   s_.landed = {};
   s_.state = EngineState::kUpdating;
   if (s_.landing == Landing::kInPlace) s_.served = {};
-  Do(OpenGrants{s_.update});
+  Do(OpenGrants{.update = s_.update, .part = s_.part});
 }
 
 void InferenceTransition::BecomeReady() {
   s_.step = Step::kReady;
-  s_.state = EngineState::kReady;
-  s_.landed = s_.version;
+  if (IsLastPart()) s_.state = EngineState::kReady;
+  if (s_.parts == 1) s_.landed = s_.version;
   Send(wire::Ready{
-      .update = s_.update, .bytes = s_.bytes, .seconds = s_.seconds, .sources = std::move(s_.sources)});
-  s_.sources.clear();
+      .update = s_.update, .bytes = s_.bytes, .seconds = s_.seconds, .sources = s_.sources, .part = s_.part});
 }
 
 void InferenceTransition::TrySwitch() {
@@ -267,7 +293,7 @@ void InferenceTransition::Switched() {
   s_.step = Step::kSwitched;
   if (s_.call == UserCall::kWait) return CommitSwitch();
   s_.user = UserPhase::kReceived;
-  Answer(Status::Ok(), s_.version);
+  Answer(Status::Ok(), s_.version, s_.part);
 }
 
 void InferenceTransition::CommitSwitch() {
@@ -392,6 +418,9 @@ void InferenceTransition::Close(bool lost) {
   s_.step = Step::kNone;
   s_.update = {};
   s_.version = {};
+  s_.part = 0;
+  // What the engine is taking over it reads until its next call, whatever became of the update.
+  if (s_.handover == Handover::kDue) s_.handover = Handover::kNone;
   s_.before = {};
   s_.touched = s_.commit = s_.abort = s_.fenced = false;
   s_.uncertain = s_.undecided = s_.abort_told = s_.tell_aborted = false;

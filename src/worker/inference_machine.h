@@ -45,6 +45,13 @@ enum class Step : uint8_t {
 /// "writing"
 std::string_view NameOf(Step step);
 
+/// Where a part of an update stands that is there at every rank of the engine, but for the last.
+enum class Handover : uint8_t {
+  kNone,
+  kDue,         ///< The next Receive says that it is there.
+  kWithEngine,  ///< Receive has said so; with the next one the engine has taken it over.
+};
+
 struct InferenceState {
   wire::WorkerName self;  ///< To tell its own engine's ranks from others.
   bool verify = false;    ///< Compare checksums before Ready.
@@ -52,6 +59,7 @@ struct InferenceState {
   wire::Landing landing = wire::Landing::kInPlace;
   bool shares = true;        ///< Others may read what has landed here.
   bool runs_switch = false;  ///< The switch is more than to go on: a copy, or a call of the engine.
+  uint32_t parts = 1;        ///< In which an update comes.
   bool suspended = false;    ///< Nothing is registered until the engine wakes.
   Version asleep;            ///< What was served before.
   bool controlled = false;   ///< The engine has an EngineControl: a new controller must wait for it.
@@ -74,9 +82,11 @@ struct InferenceState {
   Step step = Step::kNone;
   wire::UpdateId update;
   Version version;
-  Version before;        ///< What the live tensors hold as long as they are not touched.
-  bool touched = false;  ///< The live tensors may have been written.
-  bool commit = false;   ///< Commit has come.
+  uint32_t part = 0;                    ///< That is asked for or came last.
+  Handover handover = Handover::kNone;  ///< Of the part before.
+  Version before;                       ///< What the live tensors hold as long as they are not touched.
+  bool touched = false;                 ///< The live tensors may have been written.
+  bool commit = false;                  ///< Commit has come.
   uint64_t bytes = 0;
   double seconds = 0;
   std::vector<wire::SourceBytes> sources;
@@ -166,6 +176,7 @@ struct RegisterCalled {
   bool same_memory = false;  ///< The same bytes at the same addresses: what is served stays served.
   bool shares = true;
   bool runs_switch = false;  ///< Always with shadow landing.
+  uint32_t parts = 1;        ///< Of an update; several are landed in place.
 };
 struct BeginCalled {};
 struct ReceiveCalled {};
@@ -197,6 +208,7 @@ struct ReclaimMemory {
 /// Answered by GrantsOpened or OpenFailed.
 struct OpenGrants {
   wire::UpdateId update;
+  uint32_t part = 0;
   friend bool operator==(const OpenGrants&, const OpenGrants&) = default;
 };
 /// Answered by GrantsFenced, when nothing can land any more.
@@ -217,6 +229,7 @@ struct RunSwitch {
 struct AnswerCall {
   Status status;
   Version version;
+  uint32_t part = 0;  ///< Receive: that is there.
   friend bool operator==(const AnswerCall&, const AnswerCall&) = default;
 };
 

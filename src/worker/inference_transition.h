@@ -55,6 +55,10 @@ class InferenceTransition {
   }
 
   void Request(const wire::GrantRequest& request);
+  void NextPart();
+  void HandOver();
+  /// No part of the update at hand is left to be asked for.
+  [[nodiscard]] bool IsLastPart() const { return s_.part + 1 == s_.parts; }
   void TryOpen();
   void BecomeReady();
   void TrySwitch();
@@ -71,7 +75,7 @@ class InferenceTransition {
   void CompleteAbort();
   void Close(bool lost);
 
-  void Answer(Status status, Version version = {});
+  void Answer(Status status, Version version = {}, uint32_t part = 0);
   void AnswerError(Status status);
   void TellAbort(const Status& reason);
   void TellLoss();

@@ -202,7 +202,8 @@ void InferenceWorker::Carry(const SendRegistration&) {
                                          .controlled = state_.controlled,
                                          .newest = state_.newest,
                                          .unwanted = options_.unwanted,
-                                         .group_model = group_.model()});
+                                         .group_model = group_.model(),
+                                         .parts = memory_->parts()});
   session_->client().Send(memory_->Map());
 }
 
@@ -221,7 +222,7 @@ void InferenceWorker::Carry(const OpenGrants& action) {
   if (plan_ == nullptr)
     return Feed(OpenFailed{action.update, {Code::kInternal, "grants were asked for without a table"}});
   uint32_t refused = 0;
-  auto opened = GrantSet::Open(session_->endpoint(), plan_, state_.verify, complete, &refused);
+  auto opened = GrantSet::Open(session_->endpoint(), plan_, action.part, state_.verify, complete, &refused);
   if (!opened.ok()) return Feed(OpenFailed{action.update, opened.status(), int64_t{refused}});
   grants_ = *opened;
   Feed(GrantsOpened{action.update, grants_->grants()});

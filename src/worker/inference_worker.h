@@ -36,6 +36,7 @@ class InferenceWorker final : public Inference {
   Result<Version> Wait(Version newer_than, TimePoint deadline) override;
   Status Begin() override;
   Result<Version> Receive(TimePoint deadline) override;
+  Result<ReceivedGroup> ReceiveGroup(TimePoint deadline) override;
   Status Commit() override;
   Status Served(TimePoint deadline) override;
   Status Finish(TimePoint deadline) override;
@@ -68,6 +69,7 @@ class InferenceWorker final : public Inference {
     std::optional<Switch> to_switch;
     std::shared_ptr<const LandingMemory> memory;  ///< For Describe.
     bool needs_phases = false;  ///< It lands for a loader that is not called: Wait cannot switch.
+    uint32_t parts = 1;         ///< Of an update.
     std::optional<std::vector<TensorInfo>> offered;
     Status ended;
   };
@@ -89,6 +91,7 @@ class InferenceWorker final : public Inference {
   void RunInLoop(const std::function<void()>& task);
   void Reclaim(std::string_view why);
   Status RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents);
+  [[nodiscard]] Status CheckGrouped(const LandingOptions& options) const;
   Status Switch(const Shared::Switch& task) const;
   void Shut();
 

@@ -29,7 +29,7 @@ std::string_view NameOf(LandingMode mode) {
 }  // namespace
 
 Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoint, std::vector<Shard> shards,
-                                                               LandingMode mode) {
+                                                               LandingMode mode, PartsOfShards parts) {
   auto memory = std::make_shared<LandingMemory>();
   WC_ASSIGN_OR_RETURN(memory->by_key_,
                       CheckShards(shards, Needs::kMemory, StrCat("rank ", endpoint.self().rank)));
@@ -39,8 +39,16 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
                   StrCat("tensor ", shard.tensor.name,
                          " is not contiguous; bytes can only land in contiguous tensors"));
   }
-  for (Shard& shard : shards) shard.landing = shard.landing.value_or(mode);
+  for (Shard& shard : shards) {
+    shard.landing = shard.landing.value_or(mode);
+    if (parts.count > 1 && IsSpare(shard))
+      return Status(Code::kInvalidArgument,
+                    StrCat("tensor ", shard.tensor.name,
+                           " lands in a spare copy of the whole model (shadow landing), which groups are to "
+                           "avoid; use loader landing"));
+  }
   memory->shards_ = std::move(shards);
+  memory->parts_ = std::move(parts);
   memory->all_shadow_ = !memory->Has(LandingMode::kInPlace) && !memory->Has(LandingMode::kLoader);
   WC_RETURN_IF_ERROR(memory->MakeShadow());
   std::vector<std::span<std::byte>> spans;
@@ -106,7 +114,10 @@ wire::LandingMap LandingMemory::Map() const {
   for (const Region& region : regions_.regions()) map.regions.push_back(region.Descriptor());
   for (const RegionSet::Place& place : regions_.places())
     map.places.push_back({.region = place.region, .offset = place.offset});
-  for (const auto& [key, shard] : by_key_) map.places[shard].shard = key;
+  for (const auto& [key, shard] : by_key_) {
+    map.places[shard].shard = key;
+    map.places[shard].part = PartOf(shard);
+  }
   return map;
 }
 

@@ -13,6 +13,7 @@
 #include "weightcast/worker.h"
 #include "wire/messages.h"
 #include "worker/regions.h"
+#include "worker/registration.h"
 
 namespace weightcast::worker {
 
@@ -21,9 +22,10 @@ namespace weightcast::worker {
 class LandingMemory {
  public:
   /// Registers where each shard lands: the tensors themselves (in place, loader), or a spare buffer that it
-  /// allocates (shadow). Refuses what no plan can use or what is not contiguous; errors name the tensor.
+  /// allocates (shadow). Refuses what no plan can use or what is not contiguous, and shadow landing where an
+  /// update comes in several parts; errors name the tensor. `parts`: with which part each shard comes.
   static Result<std::shared_ptr<LandingMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
-                                                         LandingMode mode);
+                                                         LandingMode mode, PartsOfShards parts = {});
 
   [[nodiscard]] const std::vector<Shard>& shards() const { return shards_; }
   /// Whether a shard lands so, of those that are sent.
@@ -33,6 +35,12 @@ class LandingMemory {
   /// Index of the shard of that tensor and box, of equal ones that with `copy` before it; -1 if there is
   /// none.
   [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box, uint32_t copy) const;
+  /// In how many parts an update comes.
+  [[nodiscard]] uint32_t parts() const { return parts_.count; }
+  /// With which of them a shard comes.
+  [[nodiscard]] uint32_t PartOf(size_t shard) const {
+    return parts_.of_shard.empty() ? 0 : parts_.of_shard[shard];
+  }
   /// Where the bytes of a shard land.
   [[nodiscard]] std::byte* LandingOf(size_t shard) const { return landing_[shard]; }
   /// "name: in_place", a line for each tensor.
@@ -52,6 +60,7 @@ class LandingMemory {
   Status MakeShadow();
 
   std::vector<Shard> shards_;
+  PartsOfShards parts_;
   bool all_shadow_ = false;  ///< All that is sent.
   std::unordered_map<uint64_t, size_t> by_key_;
   std::shared_ptr<SharedBuffer> shadow_;  ///< Outlives the registration.

@@ -22,7 +22,7 @@ struct BeginSending {
   wire::Start start;
   friend bool operator==(const BeginSending&, const BeginSending&) = default;
 };
-/// Ends its transfers; SendFenced follows.
+/// Ends the transfers of every part; SendFenced follows, for each.
 struct StopSending {
   wire::UpdateId update;
   uint32_t destination = 0;
@@ -35,6 +35,7 @@ struct StopSending {
 struct SendEnded {
   wire::UpdateId update;
   uint32_t destination = 0;
+  uint32_t part = 0;
   Status status;
   bool road = false;  ///< The error is of the road to this destination alone.
 };
@@ -42,6 +43,7 @@ struct SendEnded {
 struct SendFenced {
   wire::UpdateId update;
   uint32_t destination = 0;
+  uint32_t part = 0;
 };
 
 }  // namespace weightcast::worker

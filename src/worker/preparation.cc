@@ -34,9 +34,9 @@ Result<std::shared_ptr<const SendPlan>> Preparation::Run(Session& session) {
   WC_ASSIGN_OR_RETURN(plan->memory, memory_());
   WC_ASSIGN_OR_RETURN(plan->table,
                       LoadTable(plan_, session.settings().tables, plan::RankTable::Role::kTrainer));
-  plan->batches = CutIntoBatches(plan->table);
   WC_RETURN_IF_ERROR(FindSources(*plan));
   plan->places.resize(plan->table.destination_shards.size());
+  plan->parts.resize(plan->table.destination_shards.size());
   // The controller waits for `timeout`, and takes whoever has said nothing by then for hung.
   const Settings& settings = session.settings();
   const TimePoint deadline = Clock::now() + std::min(settings.connect_timeout, settings.timeout / 2);
@@ -60,6 +60,7 @@ Result<std::shared_ptr<const SendPlan>> Preparation::Run(Session& session) {
     WC_RETURN_IF_ERROR(ImportOne(*plan, i));
   }
   unreachable_ = -1;
+  plan->batches = CutIntoBatches(plan->table, plan->parts);
   return std::shared_ptr<const SendPlan>(std::move(plan));
 }
 

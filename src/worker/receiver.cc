@@ -16,13 +16,13 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& pla
                                                            std::shared_ptr<const LandingMemory> memory) {
   auto made = std::make_shared<ReceivePlan>();
   WC_ASSIGN_OR_RETURN(made->table, LoadTable(plan, tables, plan::RankTable::Role::kInference));
-  made->batches = CutIntoBatches(made->table);
   for (const int peer : made->table.peers) {
     const wire::Member& member = plan.peers[static_cast<size_t>(peer)];
     made->sources.push_back({.source = static_cast<uint32_t>(peer),
                              .incarnation = member.incarnation,
                              .name = wire::ToString(member.name)});
   }
+  std::vector<uint32_t> parts;
   for (const auto& shard : made->table.destination_shards) {
     const TensorInfo& tensor = made->table.destination_tensors[static_cast<size_t>(shard.tensor)];
     const int index = memory->Find(tensor, shard.box, shard.copy);
@@ -32,25 +32,30 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& pla
                            ", which is not registered here; is it of an older registration?"));
     }
     made->shards.push_back(static_cast<size_t>(index));
+    parts.push_back(memory->PartOf(made->shards.back()));
   }
+  made->batches = CutIntoBatches(made->table, parts);
   made->memory = std::move(memory);
   return std::shared_ptr<const ReceivePlan>(std::move(made));
 }
 
 // --- Opening --------------------------------------------------------------------------------------------
 
-GrantSet::GrantSet(std::shared_ptr<const ReceivePlan> plan, std::function<void()> on_complete)
+GrantSet::GrantSet(std::shared_ptr<const ReceivePlan> plan, uint32_t part, std::function<void()> on_complete)
     : plan_(std::move(plan)),
       on_complete_(std::move(on_complete)),
       sources_(plan_->sources.size()),
       // One more, so that nothing completes while grants are still being opened.
       incomplete_(plan_->sources.size() + 1),
-      unfenced_(0) {}
+      unfenced_(0) {
+  for (size_t i = 0; i < sources_.size(); ++i) sources_[i].transfers = plan_->batches[i].OfPart(part);
+}
 
 Result<std::shared_ptr<GrantSet>> GrantSet::Open(const Endpoint& endpoint,
-                                                 std::shared_ptr<const ReceivePlan> plan, bool checksums,
-                                                 std::function<void()> on_complete, uint32_t* refused) {
-  std::shared_ptr<GrantSet> set(new GrantSet(std::move(plan), std::move(on_complete)));
+                                                 std::shared_ptr<const ReceivePlan> plan, uint32_t part,
+                                                 bool checksums, std::function<void()> on_complete,
+                                                 uint32_t* refused) {
+  std::shared_ptr<GrantSet> set(new GrantSet(std::move(plan), part, std::move(on_complete)));
   for (size_t i = 0; i < set->sources_.size(); ++i) {
     const Status status = set->OpenOne(endpoint, i, checksums);
     if (status.ok()) continue;
@@ -68,7 +73,7 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index, bool checksums)
   auto connection = endpoint.Find(source.incarnation);
   if (!connection) return {Code::kUnavailable, "there is no connection from it"};
   GrantOptions options;
-  options.transfers = plan_->batches[index].transfers();
+  options.transfers = sources_[index].transfers.count();
   options.on_transfer = [self = shared_from_this(), index](uint32_t, const GrantProgress& progress) {
     self->OnTransfer(index, progress);
   };
@@ -81,7 +86,7 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index, bool checksums)
   sources_[index].connection = std::move(connection);
   const auto grant = sources_[index].grant;
   names_.push_back({.source = source.source, .slot = grant.slot, .id = grant.id});
-  if (plan_->batches[index].transfers() == 0) OnSourceComplete(index);
+  if (sources_[index].transfers.count() == 0) OnSourceComplete(index);
   return Status::Ok();
 }
 
@@ -97,7 +102,7 @@ void GrantSet::OnSourceComplete(size_t index) {
 
 uint64_t GrantSet::bytes() const {
   uint64_t bytes = 0;
-  for (const auto& batches : plan_->batches) bytes += static_cast<uint64_t>(batches.bytes());
+  for (const wire::SourceBytes& source : sources()) bytes += source.bytes;
   return bytes;
 }
 
@@ -105,7 +110,7 @@ std::vector<wire::SourceBytes> GrantSet::sources() const {
   std::vector<wire::SourceBytes> sources;
   for (size_t i = 0; i < sources_.size(); ++i)
     sources.push_back({.source = plan_->sources[i].source,
-                       .bytes = static_cast<uint64_t>(plan_->batches[i].bytes()),
+                       .bytes = static_cast<uint64_t>(plan_->batches[i].BytesOf(sources_[i].transfers)),
                        .seconds = sources_[i].seconds});
   return sources;
 }
@@ -156,7 +161,7 @@ Status GrantSet::Verify() const {
 Status GrantSet::VerifySource(size_t index) const {
   const Source& source = sources_[index];
   const std::string& name = plan_->sources[index].name;
-  std::vector<std::vector<uint64_t>> sums(plan_->batches[index].transfers());
+  std::vector<std::vector<uint64_t>> sums(source.transfers.count());
   for (const ChunkSum& sum : source.sums) {
     if (sum.checksum == 0)
       return {Code::kProtocol, StrCat(name, " sent no checksums; the setting checksum must be 1 there too")};
@@ -164,8 +169,8 @@ Status GrantSet::VerifySource(size_t index) const {
     if (of_transfer.size() <= sum.chunk) of_transfer.resize(sum.chunk + 1, 0);
     of_transfer[sum.chunk] = sum.checksum;
   }
-  for (uint32_t transfer = 0; transfer < sums.size(); ++transfer)
-    WC_RETURN_IF_ERROR(VerifyTransfer(index, transfer, std::move(sums[transfer])));
+  for (uint32_t i = 0; i < sums.size(); ++i)
+    WC_RETURN_IF_ERROR(VerifyTransfer(index, source.transfers.first + i, std::move(sums[i])));
   return Status::Ok();
 }
 

@@ -36,19 +36,19 @@ struct ReceivePlan {
 Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& plan, const std::string& tables,
                                                            std::shared_ptr<const LandingMemory> memory);
 
-/// The open grants of one update and what has arrived under them.
+/// The open grants of one part of an update and what has arrived under them.
 class GrantSet : public std::enable_shared_from_this<GrantSet> {
  public:
   /// Opens one for each source. `on_complete` is called once, from the endpoint's thread or this one, when
   /// every transfer of every source has arrived. Errors: kUnavailable, naming a source without a connection;
   /// OpenGrant's. None is open then, and `refused` (when it is not null) is set to the source in question.
   static Result<std::shared_ptr<GrantSet>> Open(const Endpoint& endpoint,
-                                                std::shared_ptr<const ReceivePlan> plan, bool checksums,
-                                                std::function<void()> on_complete,
+                                                std::shared_ptr<const ReceivePlan> plan, uint32_t part,
+                                                bool checksums, std::function<void()> on_complete,
                                                 uint32_t* refused = nullptr);
 
   [[nodiscard]] const std::vector<wire::SourceGrant>& grants() const { return names_; }
-  /// Bytes of the whole update.
+  /// Bytes of the whole part.
   [[nodiscard]] uint64_t bytes() const;
   /// Since they were opened.
   [[nodiscard]] double seconds() const { return Seconds(Clock::now() - opened_); }
@@ -77,8 +77,9 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
     std::atomic<double> seconds{0};  ///< When it was complete.
     std::atomic<bool> fenced{false};
     std::vector<ChunkSum> sums;  ///< The endpoint's thread, until fenced.
+    TransferRange transfers;     ///< Of the part.
   };
-  GrantSet(std::shared_ptr<const ReceivePlan> plan, std::function<void()> on_complete);
+  GrantSet(std::shared_ptr<const ReceivePlan> plan, uint32_t part, std::function<void()> on_complete);
   Status OpenOne(const Endpoint& endpoint, size_t index, bool checksums);
   void OnTransfer(size_t index, const GrantProgress& progress);
   void OnSourceComplete(size_t index);

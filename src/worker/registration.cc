@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -155,6 +156,35 @@ Status DeclareNotSent(const std::vector<std::string>& patterns, std::vector<Shar
       return Bad(StrCat("not_sent '", pattern, "' is the name of no tensor that this rank registers"));
   }
   return Status::Ok();
+}
+
+Result<PartsOfShards> PartsOf(const std::vector<std::vector<std::string>>& groups,
+                              const std::vector<Shard>& shards) {
+  PartsOfShards parts;
+  if (groups.empty()) return parts;
+  if (groups.size() > wire::kMaxParts)
+    return Bad(StrCat("there are ", groups.size(), " groups; at most ", wire::kMaxParts, " are allowed"));
+  parts.count = static_cast<uint32_t>(groups.size());
+  std::vector<bool> used(groups.size());
+  for (const auto& group : groups) WC_RETURN_IF_ERROR(CheckPatterns(group, "groups"));
+  for (const Shard& shard : shards) {
+    std::optional<uint32_t> part;
+    for (uint32_t i = 0; i < groups.size() && !shard.declared; ++i) {
+      const auto matches = [&](const std::string& name) {
+        return plan::MatchName(name, shard.tensor.name).has_value();
+      };
+      if (std::ranges::none_of(groups[i], matches)) continue;
+      if (part) return Bad(StrCat("tensor ", shard.tensor.name, " is in groups ", *part, " and ", i));
+      part = i;
+      used[i] = true;
+    }
+    if (!part && !shard.declared) return Bad(StrCat("tensor ", shard.tensor.name, " is in no group"));
+    parts.of_shard.push_back(part.value_or(0));
+  }
+  const auto unused = std::ranges::find(used, false);
+  if (unused != used.end())
+    return Bad(StrCat("group ", unused - used.begin(), " names no tensor that is sent to this rank"));
+  return parts;
 }
 
 }  // namespace worker

@@ -133,6 +133,7 @@ Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
   std::unordered_map<uint64_t, const wire::LandingMap::Place*> by_key;
   for (const auto& place : map.places) by_key.emplace(place.shard, &place);
   plan.places.resize(plan.table.destination_shards.size());
+  plan.parts.resize(plan.table.destination_shards.size());
   for (uint32_t i = 0; i < plan.places.size(); ++i) {
     const auto& shard = plan.table.destination_shards[i];
     if (shard.rank != destination) continue;
@@ -148,6 +149,7 @@ Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
       return {Code::kProtocol, StrCat("destination ", destination, " has no place for ", tensor.name, " ",
                                       ToString(shard.box), ": ", place.status().message())};
     plan.places[i] = *place;
+    plan.parts[i] = found->second->part;
   }
   return Status::Ok();
 }

@@ -79,6 +79,7 @@ struct SendPlan {
   std::shared_ptr<const SourceMemory> memory;
   std::vector<size_t> sources;      ///< Per source_shards: index of the user's shard.
   std::vector<RemoteSlice> places;  ///< Per destination_shards.
+  std::vector<uint32_t> parts;      ///< Per destination_shards: the part of an update with which it comes.
 
   /// Index into `targets`; -1 if the table has no route to that destination.
   [[nodiscard]] int TargetOf(uint32_t destination) const;
@@ -90,8 +91,8 @@ struct SendPlan {
 /// Fills `sources`. Errors: kProtocol, naming the tensor, when the table wants a shard that is not registered
 /// here.
 Status FindSources(SendPlan& plan);
-/// Fills the places of one destination; `imported` are the regions that its map counts. Errors: kProtocol,
-/// naming the tensor, when its map lacks a shard or puts it outside its region.
+/// Fills places and parts of one destination; `imported` are the regions that its map counts. Errors:
+/// kProtocol, naming the tensor, when its map lacks a shard or puts it outside its region.
 Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
                   std::span<const RemoteRegion> imported);
 

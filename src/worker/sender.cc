@@ -25,12 +25,14 @@ struct Sender::Flight {
   bool fenced = false;
 };
 
-/// One update to one destination.
+/// One part of an update to one destination.
 struct Sender::Job {
   std::shared_ptr<const SendPlan> plan;
   size_t target = 0;
   wire::UpdateId update;
+  uint32_t part = 0;
   GrantName grant;
+  TransferRange transfers;
   uint32_t next = 0;   ///< Transfer.
   size_t running = 0;  ///< Transfers begun and not ended.
   size_t making = 0;   ///< Of these, the ones whose bytes are not all read from the shards.
@@ -41,10 +43,9 @@ struct Sender::Job {
   bool road = false;  ///< The outcome is the connection's, not ours.
 
   [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
-  [[nodiscard]] uint32_t transfers() const { return plan->batches[target].transfers(); }
   /// What is read for the last transfer is checked with all that was read before.
   [[nodiscard]] bool checks(uint32_t transfer) const {
-    return plan->memory->reader != nullptr && transfer + 1 == transfers();
+    return plan->memory->reader != nullptr && transfer + 1 == transfers.end;
   }
 };
 
@@ -101,20 +102,22 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
   return Status::Ok();
 }
 
-void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::UpdateId& update,
-                   const GrantName& grant) {
+void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::Start& start) {
   auto job = std::make_shared<Job>();
   job->plan = std::move(plan);
   job->target = target;
-  job->update = update;
-  job->grant = grant;
-  job->over = job->transfers() == 0;
+  job->update = start.update;
+  job->part = start.part;
+  job->grant = {.slot = start.slot, .id = start.grant};
+  job->transfers = job->plan->batches[target].OfPart(start.part);
+  job->next = job->transfers.first;
+  job->over = job->transfers.count() == 0;
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(job);
   }
   more_.notify_all();
-  if (job->transfers() == 0) ends_.notify_all();
+  if (job->transfers.count() == 0) ends_.notify_all();
 }
 
 void Sender::Stop(const wire::UpdateId& update, uint32_t destination) {
@@ -145,7 +148,7 @@ std::optional<Sender::Pick> Sender::TakeNext() {
   for (size_t i = 0; i < jobs_.size(); ++i) {
     const size_t index = (turn_ + i) % jobs_.size();
     const auto& job = jobs_[index];
-    if (job->over || job->next == job->transfers() || job->running == kInFlight) continue;
+    if (job->over || job->next == job->transfers.end || job->running == kInFlight) continue;
     if (job->making > 0 && job->checks(job->next)) continue;
     Pick pick{.job = job, .transfer = job->next, .block = std::nullopt, .error = Status::Ok()};
     if (job->plan->IsStaged(job->target, job->next)) {
@@ -181,7 +184,7 @@ void Sender::Send(Pick pick) {
   {
     const std::lock_guard lock(mutex_);
     --job->making;
-    if (job->next + 1 == job->transfers()) more_.notify_all();
+    if (job->next + 1 == job->transfers.end) more_.notify_all();
   }
   if (!status.ok()) return EndTransfer(job, pick.transfer, status, Reached::kNothing);
   {
@@ -190,7 +193,7 @@ void Sender::Send(Pick pick) {
   }
   TransferOptions options;
   options.grant = job->grant;
-  options.signal = pick.transfer;
+  options.signal = pick.transfer - job->transfers.first;
   options.checksum = settings_.checksum != 0;
   options.deadline = In(settings_.timeout);
   uint64_t bytes = 0;
@@ -218,7 +221,7 @@ void Sender::EndTransfer(const std::shared_ptr<Job>& job, uint32_t transfer, con
   flight->second.ended = true;
   // Erasing gives the staging block back.
   if (status.ok() || reached != Reached::kFlight || flight->second.fenced) job->flights.erase(flight);
-  const bool finished = job->next == job->transfers() && job->running == 0;
+  const bool finished = job->next == job->transfers.end && job->running == 0;
   if (!job->over && (!status.ok() || finished)) {
     job->over = true;
     job->outcome = status;
@@ -244,15 +247,18 @@ bool Sender::EndJob(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex
   const uint32_t destination = job->to().destination;
   if (!std::exchange(job->quiet, true)) {
     lock.unlock();
-    callbacks_.on_ended(
-        {.update = job->update, .destination = destination, .status = job->outcome, .road = job->road});
+    callbacks_.on_ended({.update = job->update,
+                         .destination = destination,
+                         .part = job->part,
+                         .status = job->outcome,
+                         .road = job->road});
     lock.lock();
     return true;
   }
   if (job->running > 0 || !job->flights.empty()) return WaitForFences(*job, lock);
   std::erase(jobs_, job);
   lock.unlock();
-  callbacks_.on_fenced({job->update, destination});
+  callbacks_.on_fenced({job->update, destination, job->part});
   lock.lock();
   return true;
 }

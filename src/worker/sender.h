@@ -43,10 +43,9 @@ class Sender {
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// `target`: index into plan->targets.
-  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::UpdateId& update,
-             const GrantName& grant);
-  /// Harmless for what has ended or was never started.
+  /// Sends what `start` names. `target`: index into plan->targets.
+  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::Start& start);
+  /// Every part. Harmless for what has ended or was never started.
   void Stop(const wire::UpdateId& update, uint32_t destination);
 
   /// kInvalidArgument, naming a tensor, if the plan stages more at once than the setting staging allows.

@@ -345,13 +345,13 @@ void TrainerWorker::Carry(const BeginSending& action) {
   const wire::Start& start = action.start;
   const bool usable = plan_ != nullptr && plan_->table.epoch == start.update.epoch && sender_ != nullptr;
   const int target = usable ? plan_->TargetOf(start.destination) : -1;
-  if (target >= 0)
-    return sender_->Start(plan_, static_cast<size_t>(target), start.update, {start.slot, start.grant});
+  if (target >= 0) return sender_->Start(plan_, static_cast<size_t>(target), start);
   const Status status(Code::kProtocol, StrCat("told to send to destination ", start.destination,
                                               ", for which this trainer's table has no route"));
   session_->loop().Post([this, start, status] {
-    Feed(SendEnded{.update = start.update, .destination = start.destination, .status = status});
-    Feed(SendFenced{start.update, start.destination});
+    Feed(SendEnded{
+        .update = start.update, .destination = start.destination, .part = start.part, .status = status});
+    Feed(SendFenced{start.update, start.destination, start.part});
   });
 }
 

@@ -127,8 +127,10 @@ void Transition::operator()(const wire::Start& start) {
     return Send(wire::Failed{.update = start.update, .reason = reason});
   }
   if (std::exchange(publication->free, false)) Do(HoldSources{publication->number});
-  s_.sendings.push_back(
-      {.update = start.update, .number = publication->number, .destination = start.destination});
+  s_.sendings.push_back({.update = start.update,
+                         .number = publication->number,
+                         .destination = start.destination,
+                         .part = start.part});
   Do(BeginSending{start});
 }
 
@@ -192,7 +194,9 @@ void Transition::operator()(const TrainerPlanFailed& failed) {
 
 void Transition::operator()(const SendEnded& ended) {
   for (auto& sending : s_.sendings) {
-    if (sending.update != ended.update || sending.destination != ended.destination || sending.quiet) continue;
+    const bool same = sending.update == ended.update && sending.destination == ended.destination &&
+                      sending.part == ended.part;
+    if (!same || sending.quiet) continue;
     sending.quiet = true;
     if (ended.status.ok()) continue;  // The receiver tells what has come.
     s_.last_error = ended.status;
@@ -203,7 +207,8 @@ void Transition::operator()(const SendEnded& ended) {
 
 void Transition::operator()(const SendFenced& fenced) {
   std::erase_if(s_.sendings, [&](const Sending& sending) {
-    return sending.update == fenced.update && sending.destination == fenced.destination;
+    return sending.update == fenced.update && sending.destination == fenced.destination &&
+           sending.part == fenced.part;
   });
   for (auto& publication : s_.publications) TryFree(publication);
   Prune();

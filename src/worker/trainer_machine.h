@@ -33,6 +33,7 @@ struct Sending {
   wire::UpdateId update;
   int64_t number = 0;
   uint32_t destination = 0;
+  uint32_t part = 0;
   bool quiet = false;  ///< Stopped or over: nothing is said of it; it waits for its memory to be let go.
   friend bool operator==(const Sending&, const Sending&) = default;
 };

@@ -64,6 +64,8 @@ void Model::CheckLanding(const World& world, int write) {
     Fail("grant", StrCat(what, " outside its grant"));
   if (config_.landing == Landing::kInPlace && p.paused == 0)
     Fail("grant", StrCat(what, " while its engine runs"));
+  if (p.user == UserAt::kHandingOn)
+    Fail("parts", StrCat(what, " while its engine hands on what came before"));
 }
 
 /// "grant": one open grant set, over memory that is fenced and that nobody reads.
@@ -74,6 +76,7 @@ void Model::CheckOpening(const World& world, int slot) {
   if (p.copying != 0 || p.verifying != 0) Fail("grant", StrCat(who, " for memory that is being read"));
   if (config_.landing == Landing::kInPlace && p.paused == 0)
     Fail("grant", StrCat(who, " while its engine runs"));
+  if (p.user == UserAt::kHandingOn) Fail("parts", StrCat(who, " while its engine hands on what came before"));
   CheckUnread(world, slot, "opens grants");
 }
 
@@ -127,9 +130,10 @@ void Model::CheckSaid(const World& world, int slot, uint32_t id) {
                                ", but box ", box, " holds ", model::NameOf(p.live[box])));
 }
 
-/// "ids": each request for grants names an update that is newer than those before.
-void Model::CheckAsked(World& world, int slot, uint16_t update) {
+/// "ids": each request for grants names an update that is newer than those before, or its next part.
+void Model::CheckAsked(World& world, int slot, uint16_t update, uint32_t part) {
   Process& p = world.processes[slot];
+  if (part > 0 && update == p.asked) return;
   if (update == 0 || (p.asked != 0 && machines_.update(update) <= machines_.update(p.asked)))
     Fail("ids", StrCat("the controller asks ", wire::ToString(NameOf(slot)), " again for grants of ",
                        wire::ToString(machines_.update(update))));

@@ -50,6 +50,7 @@ struct Config {
   bool runs = true;   ///< Bytes of another run are other bytes.
   bool late = false;  ///< The last engine is not there before `restarts` starts it.
   bool replicas = false;  ///< Each trainer holds every box; otherwise each its own.
+  uint8_t parts = 1;      ///< In which engines take an update; 2: a box each. With `phases`, in place.
   uint8_t versions = 2;   ///< Each trainer publishes 1 .. versions.
   Budgets budgets;
 

@@ -82,6 +82,13 @@ Config Loader(Config config) {
   return config;
 }
 
+/// Engines hand on one box before they grant the other.
+Config InParts(Config config) {
+  config.phases = true;
+  config.parts = 2;
+  return config;
+}
+
 }  // namespace
 
 std::vector<Config> AllConfigs() {
@@ -89,6 +96,8 @@ std::vector<Config> AllConfigs() {
   all.push_back(Deep("deep_in_place", Landing::kInPlace));
   all.push_back(Deep("deep_shadow", Landing::kShadow));
   all.push_back(Loader(Deep("deep_loader", Landing::kShadow)));
+  all.push_back(InParts(Deep("deep_parts", Landing::kInPlace)));
+  all.push_back(InParts(Wide("wide_parts", Landing::kInPlace)));
   all.push_back(Wide("wide_in_place", Landing::kInPlace));
   all.push_back(Wide("wide_shadow", Landing::kShadow));
   all.push_back(Loader(Wide("wide_loader", Landing::kShadow)));
@@ -102,6 +111,8 @@ std::vector<Config> AllConfigs() {
   all.push_back(Broad("in_place_each", Landing::kInPlace, false));
   all.push_back(Broad("shadow_all", Landing::kShadow, true));
   all.push_back(Broad("shadow_each", Landing::kShadow, false));
+  all.push_back(InParts(Broad("parts_all", Landing::kInPlace, true)));
+  all.push_back(InParts(Broad("parts_each", Landing::kInPlace, false)));
   all.push_back(Loader(Broad("loader_each", Landing::kShadow, false)));
   return all;
 }
@@ -122,6 +133,7 @@ bool Set(Config& config, const std::string& key, const std::string& value) {
       {"engines", &config.engines},
       {"ranks", &config.ranks},
       {"versions", &config.versions},
+      {"parts", &config.parts},
       {"kills", &config.budgets.kills},
       {"restarts", &config.budgets.restarts},
       {"stops", &config.budgets.stops},

@@ -13,6 +13,16 @@ uint8_t Model::BoxesOf(int sources, int number, int destination) const {
   return boxes;
 }
 
+/// The boxes of one part of an update.
+uint8_t Model::BoxesOfPart(uint32_t part) const {
+  return config_.parts == 1 ? (1U << kBoxes) - 1 : static_cast<uint8_t>(1U << part);
+}
+
+/// The sending that a write does.
+uint32_t Model::SendingOf(const Write& w) {
+  return w.update | static_cast<uint32_t>(w.destination) << 16 | static_cast<uint32_t>(w.part) << 24;
+}
+
 /// What lands: the memory of the source as it is now, as long as the sender reads it.
 std::array<Content, kBoxes> Model::BytesOf(const World& world, int write) const {
   const Write& w = world.writes[write];
@@ -31,14 +41,17 @@ void Model::BeginWrite(World& world, int source, const Effect& effect) {
   const auto serial = static_cast<uint8_t>(effect.c & 0xff);
   const bool granted =
       !Gone(world, peer) && target.grants != GrantState::kNone && target.grant_serial == serial;
-  const uint8_t boxes = BoxesOf(plan.table[0], plan.table[1], effect.a);
-  if (!IsTrainer(source)) CheckGiven(world, source, static_cast<Content>(effect.c >> 16), boxes);
+  const uint32_t part = effect.c >> 24;
+  const auto boxes =
+      static_cast<uint8_t>(BoxesOf(plan.table[0], plan.table[1], effect.a) & BoxesOfPart(part));
+  if (!IsTrainer(source)) CheckGiven(world, source, static_cast<Content>(effect.c >> 16 & 0xff), boxes);
   for (Write& w : world.writes) {
     if (w.job != Job::kNone) continue;
     w = Write{.update = effect.b,
+              .part = static_cast<uint16_t>(part),
               .job = Job::kSending,
               .wire = granted ? uint8_t{1} : uint8_t{0},
-              .landed = 0,
+              .landed = boxes == 0 ? uint8_t{2} : uint8_t{0},  // Nothing is to be sent.
               .serial = serial,
               .destination = effect.a,
               .source = static_cast<uint8_t>(source),
@@ -76,10 +89,12 @@ void Model::Signal(World& world, int write) {
   const int slot = w.target;
   Process& target = world.processes[slot];
   if (target.life != Life::kRunning || target.grants != GrantState::kOpen) return;
-  if (target.grant_serial != w.serial || AllArrived(target.arrived, kBoxes)) return;
+  const auto others = static_cast<uint8_t>(~BoxesOfPart(machines_.rank(target.machine).part));
+  const auto all = [&] { return AllArrived(target.arrived | (others & ((1U << kBoxes) - 1)), kBoxes); };
+  if (target.grant_serial != w.serial || all()) return;
   for (int box = 0; box < kBoxes; ++box)
     if ((w.boxes >> box & 1) != 0) target.arrived = AddArrival(target.arrived, box);
-  if (AllArrived(target.arrived, kBoxes)) FeedRank(world, slot, In::kArrived, target.grant);
+  if (all()) FeedRank(world, slot, In::kArrived, target.grant);
 }
 
 /// Whoever still sends learns that it may not.
@@ -113,7 +128,7 @@ void Model::CloseGrants(World& world, int slot) {
 /// The sender has let go of its sources: what is on the wire is fixed. Returns the name of the sending.
 uint32_t Model::LetGo(World& world, int write) {
   Write& w = world.writes[write];
-  const uint32_t name = w.update | static_cast<uint32_t>(w.destination) << 16;
+  const uint32_t name = SendingOf(w);
   w.captured = BytesOf(world, write);
   w.job = Job::kGone;
   if (w.wire == 0) w = Write{};
@@ -130,7 +145,7 @@ void Model::SendEnd(World& world, int write) {
 void Model::SendFail(World& world, int write) {
   Write& w = world.writes[write];
   w.job = Job::kEnding;
-  FeedSource(world, w.source, In::kSendFailed, w.update | static_cast<uint32_t>(w.destination) << 16);
+  FeedSource(world, w.source, In::kSendFailed, SendingOf(w));
 }
 
 void Model::SendFence(World& world, int write) {

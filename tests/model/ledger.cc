@@ -82,7 +82,8 @@ void Model::TellTrainer(World& world, int slot, const wire::ControllerMessage& v
 void Model::TellRequest(World& world, int slot, const wire::GrantRequest& request) {
   Ledger& ledger = world.processes[slot].ledger;
   const uint16_t update = machines_.Add(request.update);
-  CheckAsked(world, slot, update);
+  CheckAsked(world, slot, update, request.part);
+  if (request.part > 0) return TellNextPart(world, slot, request);
   const bool goes_on = ledger.standing != Standing::kApart && ledger.told != ledger.update &&
                        SameUpdate(ledger.update, request.update);
   if (!goes_on) ledger.fresh = IsFresh(world, request.version) ? 1 : 0;
@@ -90,7 +91,23 @@ void Model::TellRequest(World& world, int slot, const wire::GrantRequest& reques
   ledger.heard = Heard::kNone;
   ledger.standing = Standing::kIn;
   ledger.started = 0;
+  ledger.part = 0;
   ledger.version = CodeOf(request.version);
+}
+
+/// "parts": an engine is asked for the next part when all its ranks have the one before.
+void Model::TellNextPart(World& world, int slot, const wire::GrantRequest& request) {
+  Ledger& ledger = world.processes[slot].ledger;
+  for (int other = config_.trainers; other < processes(); ++other) {
+    const Ledger& rank = world.processes[other].ledger;
+    const bool has =
+        rank.part == request.part || (rank.part + 1U == request.part && rank.heard >= Heard::kReady);
+    if (EngineOf(other) == EngineOf(slot) && (!has || !SameUpdate(rank.update, request.update)))
+      Fail("parts", StrCat("the controller asks ", wire::ToString(NameOf(slot)), " for part ", request.part,
+                           " before ", wire::ToString(NameOf(other)), " has the one before"));
+  }
+  ledger.part = static_cast<uint16_t>(request.part);
+  ledger.heard = Heard::kNone;
 }
 
 void Model::TellStart(World& world, int source, const wire::Start& start) {
@@ -160,11 +177,17 @@ void Model::CheckAllAt(const World& world, int slot, const wire::UpdateId& updat
   const Ledger& ledger = world.processes[slot].ledger;
   if (ledger.update != machines_.Add(update))
     Fail("two steps", told + " of an update that it was not asked last");
-  const bool together = config_.together && ledger.fresh != 0 && least != Heard::kCommitted;
+  // Later parts each engine grants by itself.
+  const bool later = least == Heard::kGranted && ledger.part > 0;
+  const bool together = config_.together && ledger.fresh != 0 && least != Heard::kCommitted && !later;
   for (int other = config_.trainers; other < processes(); ++other) {
     const bool own = EngineOf(other) == EngineOf(slot);
     const bool counts = own || (together && IsIn(world, other, update));
-    if (!counts || world.processes[other].ledger.heard >= least) continue;
+    const Ledger& its = world.processes[other].ledger;
+    const bool granted = least == Heard::kGranted;
+    const bool beyond = granted && its.part > ledger.part;
+    const bool there = its.heard >= least && (granted || its.part + 1 == config_.parts);
+    if (!counts || beyond || there) continue;
     Fail(own ? "two steps" : "policy",
          StrCat(told, " before ", wire::ToString(NameOf(other)), kMissing[static_cast<int>(least)]));
   }
@@ -173,7 +196,9 @@ void Model::CheckAllAt(const World& world, int slot, const wire::UpdateId& updat
 /// "sources": they are kept until every rank that takes part has every byte.
 void Model::CheckReleased(const World& world, const wire::UpdateId& update) {
   for (int slot = config_.trainers; slot < processes(); ++slot) {
-    if (world.processes[slot].ledger.heard < Heard::kReady && IsIn(world, slot, update))
+    const Ledger& ledger = world.processes[slot].ledger;
+    const bool ready = ledger.heard >= Heard::kReady && ledger.part + 1 == config_.parts;
+    if (!ready && IsIn(world, slot, update))
       Fail("sources",
            StrCat("the controller says Release before ", wire::ToString(NameOf(slot)), " is ready"));
   }

@@ -96,7 +96,8 @@ worker::InferenceEvent Machines::RankEvent(In kind, uint32_t arg) const {
     case In::kRefused:
       return worker::SwitchRun{.update = of(), .status = {Code::kCancelled, "the engine has refused"}};
     case In::kRegister:
-      return worker::RegisterCalled{.landing = config_.landing, .same_memory = arg != 0};
+      return worker::RegisterCalled{
+          .landing = config_.landing, .same_memory = arg != 0, .parts = config_.parts};
     case In::kBegin:
       return worker::BeginCalled{};
     case In::kReceive:
@@ -116,7 +117,8 @@ worker::InferenceEvent Machines::RankEvent(In kind, uint32_t arg) const {
 
 worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
   const auto of = [&] { return updates_[arg & 0xffff]; };
-  const uint32_t destination = arg >> 16;
+  const uint32_t destination = arg >> 16 & 0xff;
+  const uint32_t part = arg >> 24;
   switch (kind) {
     case In::kMessage:
       return std::visit(
@@ -136,11 +138,12 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
     case In::kRegister:
       return worker::TrainerRegisterCalled{};
     case In::kSendEnded:
-      return worker::SendEnded{.update = of(), .destination = destination, .status = {}, .road = false};
+      return worker::SendEnded{.update = of(), .destination = destination, .part = part, .status = {}};
     case In::kSendFailed:
-      return worker::SendEnded{.update = of(), .destination = destination, .status = kRoad, .road = true};
+      return worker::SendEnded{
+          .update = of(), .destination = destination, .part = part, .status = kRoad, .road = true};
     case In::kSendFenced:
-      return worker::SendFenced{of(), destination};
+      return worker::SendFenced{of(), destination, part};
     case In::kPublish:
       return worker::PublishCalled{.number = arg & 0xff, .hold = (arg >> 8) != 0};
     case In::kCancel:
@@ -152,7 +155,8 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
 
 worker::GiverEvent Machines::GiverEvent(In kind, uint32_t arg) const {
   const auto of = [&] { return updates_[arg & 0xffff]; };
-  const uint32_t destination = arg >> 16;
+  const uint32_t destination = arg >> 16 & 0xff;
+  const uint32_t part = arg >> 24;
   const auto message = [&](uint32_t id) -> const ControllerMessage& {
     return std::get<ControllerMessage>(messages_[id].value);
   };
@@ -179,11 +183,12 @@ worker::GiverEvent Machines::GiverEvent(In kind, uint32_t arg) const {
     case In::kReclaim:
       return worker::MemoryReclaimed{.reason = kReclaimed, .leaves = arg != 0};
     case In::kSendEnded:
-      return worker::SendEnded{.update = of(), .destination = destination, .status = {}, .road = false};
+      return worker::SendEnded{.update = of(), .destination = destination, .part = part, .status = {}};
     case In::kSendFailed:
-      return worker::SendEnded{.update = of(), .destination = destination, .status = kRoad, .road = true};
+      return worker::SendEnded{
+          .update = of(), .destination = destination, .part = part, .status = kRoad, .road = true};
     case In::kSendFenced:
-      return worker::SendFenced{of(), destination};
+      return worker::SendFenced{of(), destination, part};
     default:
       return worker::GiverEnded{};
   }
@@ -226,8 +231,10 @@ void Machines::AddEffects(const std::vector<worker::InferenceAction>& actions) {
     } else if constexpr (std::is_same_v<T, worker::ReclaimMemory>) {
       effect = {.what = Do::kReclaim};
     } else if constexpr (std::is_same_v<T, worker::AnswerCall>) {
-      effect = {
-          .what = Do::kAnswer, .a = static_cast<uint8_t>(action.status.code()), .c = CodeOf(action.version)};
+      effect = {.what = Do::kAnswer,
+                .a = static_cast<uint8_t>(action.status.code()),
+                .b = static_cast<uint16_t>(action.part),
+                .c = CodeOf(action.version)};
     } else {
       effect.what = std::is_same_v<T, worker::OpenGrants>        ? Do::kOpen
                     : std::is_same_v<T, worker::RevokeGrants>    ? Do::kRevoke
@@ -246,10 +253,11 @@ Effect Machines::EffectOfSource(const Action& action) {
     return {.what = Do::kSend, .c = Add(action.message)};
   } else if constexpr (std::is_same_v<Action, worker::BeginSending>) {
     const wire::Start& start = action.start;
-    return {.what = Do::kBegin,
-            .a = static_cast<uint8_t>(start.destination),
-            .b = Add(start.update),
-            .c = static_cast<uint32_t>(start.grant) | uint32_t{CodeOf(start.version)} << 16};
+    return {
+        .what = Do::kBegin,
+        .a = static_cast<uint8_t>(start.destination),
+        .b = Add(start.update),
+        .c = static_cast<uint32_t>(start.grant) | uint32_t{CodeOf(start.version)} << 16 | start.part << 24};
   } else {
     static_assert(std::is_same_v<Action, worker::StopSending>);
     return {.what = Do::kStop, .a = static_cast<uint8_t>(action.destination), .b = Add(action.update)};
@@ -312,6 +320,9 @@ std::string Machines::TextOf(uint32_t id) const {
     if constexpr (std::is_same_v<T, wire::Abort>) text += m.reason.ok() ? " without a reason" : "";
     if constexpr (std::is_same_v<T, wire::Lost>) text += StrCat("(", wire::ToString(m.name), ")");
     if constexpr (std::is_same_v<T, wire::Start>) text += StrCat(" to destination ", m.destination);
+    if constexpr (std::is_same_v<T, wire::Start> || std::is_same_v<T, wire::GrantRequest> ||
+                  std::is_same_v<T, wire::Granted> || std::is_same_v<T, wire::Ready>)
+      text += m.part > 0 ? StrCat(", part ", m.part) : "";
     if constexpr (std::is_same_v<T, wire::Serving>) text += StrCat(" ", NameOf(CodeOf(m.version)));
   };
   std::visit([&](const auto& variant) { std::visit(more, variant); }, message.value);

@@ -26,8 +26,8 @@ enum class Do : uint8_t {
   kRevoke,       ///< b: update.
   kVerify,       ///< b: update.
   kCopy,         ///< b: update.
-  kAnswer,       ///< a: code; c: content of the version.
-  kBegin,        ///< c: the grant, above it the version's content; b: update; a: destination.
+  kAnswer,       ///< a: code; c: content of the version; b: part.
+  kBegin,        ///< c: the grant, above it the version's content and the part; b: update; a: destination.
   kStop,         ///< b: update; a: destination.
   kHold,         ///< c: number.
   kFree,         ///< c: number.
@@ -80,9 +80,9 @@ enum class In : uint8_t {
   kFree,
   kGive,        ///< [message | held << 24]
   kReclaim,     ///< [leaves]
-  kSendEnded,   ///< [update | destination << 16]
-  kSendFailed,  ///< [update | destination << 16]
-  kSendFenced,  ///< [update | destination << 16]
+  kSendEnded,   ///< [update | destination << 16 | part << 24]
+  kSendFailed,  ///< [update | destination << 16 | part << 24]
+  kSendFenced,  ///< [update | destination << 16 | part << 24]
   kPublish,     ///< [number | hold << 8]
   kCancel,      ///< [number]
 };

@@ -44,8 +44,8 @@ MISTAKES = [
     (
         "grant_before_pause",
         RANK,
-        "s_.landing == Landing::kShadow || s_.user == UserPhase::kBegun;",
-        "true;",
+        "s_.landing == Landing::kShadow || (s_.user == UserPhase::kBegun && taken_over);",
+        "taken_over;",
         "grant",
         "deep_in_place",
     ),
@@ -102,18 +102,37 @@ MISTAKES = [
     (
         "ready_when_one_is",
         UPDATE,
-        "if (target.step == EngineStep::kWriting && AllAt(worker.group, RankStep::kReady))",
-        "if (target.step == EngineStep::kWriting)",
+        "if (target.step != EngineStep::kWriting || !AllAt(target.group, RankStep::kReady)) return;",
+        "if (target.step != EngineStep::kWriting) return;",
         "two steps",
         "deep_in_place",
+    ),
+    # Parts.
+    (
+        "next_part_when_one_rank_is_ready",
+        UPDATE,
+        "if (target.step != EngineStep::kWriting || !AllAt(target.group, RankStep::kReady)) return;\n"
+        "  if (IsLastPart(target))",
+        "if (target.step != EngineStep::kWriting) return;\n"
+        "  if (IsLastPart(target) && !AllAt(target.group, RankStep::kReady)) return;\n  if (IsLastPart(target))",
+        "parts",
+        "deep_parts",
+    ),
+    (
+        "next_part_granted_before_it_is_handed_on",
+        RANK,
+        "  if (s_.call == UserCall::kReceive) HandOver();\n",
+        "  if (s_.call == UserCall::kReceive) HandOver();\n  s_.handover = Handover::kNone;\n  TryOpen();\n",
+        "parts",
+        "deep_parts",
     ),
     # Policy all.
     (
         "start_before_all_engines_have_granted",
         UPDATE,
-        "[](const Target& target) { return target.step <= EngineStep::kGranting; });\n"
+        "    return target.step <= EngineStep::kGranting && target.part == 0;\n  });\n"
         "  if (waiting && SwitchTogether()) return;",
-        "[](const Target& target) { return target.step <= EngineStep::kGranting; });\n"
+        "    return target.step <= EngineStep::kGranting && target.part == 0;\n  });\n"
         "  if (waiting && false) return;",
         "policy",
         "in_place_all",

@@ -119,7 +119,7 @@ class Model {
   void AskToRegister(World& world, int slot, bool same_memory);
   void Register(World& world, int slot);
   void FreeMemory(World& world, int slot);
-  void OnAnswer(World& world, int slot, Code code, worker::UserCall call);
+  void OnAnswer(World& world, int slot, Code code, worker::UserCall call, uint16_t part);
   void Call(World& world, int slot);
   void CallFor(World& world, int slot, In kind, worker::UserCall call);
   void Publish(World& world, int slot);
@@ -137,6 +137,8 @@ class Model {
   void SetAside(World& world, int slot);
   void CloseGrants(World& world, int slot);
   uint32_t LetGo(World& world, int write);
+  [[nodiscard]] uint8_t BoxesOfPart(uint32_t part) const;
+  static uint32_t SendingOf(const Write& w);
   void SendEnd(World& world, int write);
   void SendFail(World& world, int write);
   void SendFence(World& world, int write);
@@ -148,6 +150,7 @@ class Model {
   void Tell(World& world, int slot, uint32_t message);
   void TellTrainer(World& world, int slot, const wire::ControllerMessage& value);
   void TellRequest(World& world, int slot, const wire::GrantRequest& request);
+  void TellNextPart(World& world, int slot, const wire::GrantRequest& request);
   void TellStart(World& world, int source, const wire::Start& start);
   void TellAbort(World& world, int slot, const wire::Abort& abort);
   [[nodiscard]] bool SameUpdate(uint16_t one, const wire::UpdateId& other) const;
@@ -166,7 +169,7 @@ class Model {
   void CheckOpening(const World& world, int slot);
   void CheckSaid(const World& world, int slot, uint32_t message);
   void CheckAbort(const World& world, int slot, uint16_t update);
-  void CheckAsked(World& world, int slot, uint16_t update);
+  void CheckAsked(World& world, int slot, uint16_t update, uint32_t part);
   void CheckLanded(const World& world, int slot);
   void CheckGiven(const World& world, int slot, Content version, uint8_t boxes);
   void CheckUnread(const World& world, int slot, const char* what);

@@ -60,7 +60,8 @@ void Model::SourceMoves(const World& world, int slot, Kind kind, bool dead, Move
   if (p.grants != GrantState::kOpen || machines_.rank(p.machine).step != Step::kWriting) return;
   const wire::Plan& plan = PlanOf(p.plan);
   for (size_t i = 0; i < plan.peers.size(); ++i) {
-    const uint8_t boxes = BoxesOf(plan.table[0], static_cast<int>(i), plan.table[1]);
+    const uint8_t boxes = BoxesOf(plan.table[0], static_cast<int>(i), plan.table[1]) &
+                          BoxesOfPart(machines_.rank(p.machine).part);
     const bool missing = (boxes & ~p.arrived) != 0;
     if (missing && Gone(world, plan.peers[i]) == dead)
       moves.push_back({kind, static_cast<uint8_t>(slot), static_cast<uint8_t>(i)});

@@ -127,6 +127,7 @@ void Model::SayRegistration(World& world, int slot) {
   registration.version = state.served;
   registration.newest = state.newest;
   registration.shares = state.shares;
+  registration.parts = state.parts;
   registration.landed = state.landed;
   Say(world, slot, machines_.Add(wire::WorkerMessage(registration)));
   Say(world, slot, machines_.Add(wire::WorkerMessage(wire::LandingMap{})));

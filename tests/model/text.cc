@@ -107,7 +107,7 @@ std::string Model::TextOfWork(const World& world, Move move) const {
     case Kind::kRefuse:
       return StrCat(name(move.a), ": the engine refuses to switch");
     case Kind::kUser: {
-      static constexpr const char* kCalls[] = {"Begin", "Receive", "Finish", "Abort"};
+      static constexpr const char* kCalls[] = {"Begin", "Receive", "Receive", "Finish", "Abort"};
       return StrCat(
           "the user of ", name(move.a), " calls ",
           config_.phases || p.user == UserAt::kMustAbort ? kCalls[static_cast<int>(p.user)] : "Wait");

@@ -56,7 +56,7 @@ void Model::CarryRank(World& world, int slot, const Effect& effect, UserCall cal
       if (!config_.loader) p.live.fill(kTorn);
       return;
     case Do::kAnswer:
-      return OnAnswer(world, slot, static_cast<Code>(effect.a), call);
+      return OnAnswer(world, slot, static_cast<Code>(effect.a), call, effect.b);
     default:
       return;
   }
@@ -108,7 +108,7 @@ void Model::FreeMemory(World& world, int slot) {
 }
 
 /// What the engine's user does with the answer of its call.
-void Model::OnAnswer(World& world, int slot, Code code, UserCall call) {
+void Model::OnAnswer(World& world, int slot, Code code, UserCall call, uint16_t part) {
   Process& p = world.processes[slot];
   const bool may_retry =
       (code == Code::kTimedOut || code == Code::kCancelled) && !machines_.rank(p.machine).ended;
@@ -120,7 +120,7 @@ void Model::OnAnswer(World& world, int slot, Code code, UserCall call) {
       return;
     case UserCall::kReceive:
       if (code == Code::kOk)
-        p.user = UserAt::kReceived;
+        p.user = part + 1 < config_.parts ? UserAt::kHandingOn : UserAt::kReceived;
       else if (!may_retry)
         p.user = UserAt::kMustAbort;
       return;
@@ -163,6 +163,9 @@ void Model::Call(World& world, int slot) {
       CallFor(world, slot, In::kBegin, UserCall::kNone);
       p.user = UserAt::kBegun;
       return;
+    case UserAt::kHandingOn:  // It has.
+      p.user = UserAt::kBegun;
+      [[fallthrough]];
     case UserAt::kBegun:
       if ((tired_ >> slot & 1) != 0) return CallFor(world, slot, In::kAbort, UserCall::kAbort);
       return CallFor(world, slot, In::kReceive, UserCall::kReceive);

@@ -61,6 +61,7 @@ struct Ledger {
   uint16_t update;               ///< The last that it was asked for ...
   uint16_t told;                 ///< ... and was told to serve.
   std::array<uint16_t, 2> owed;  ///< Aborts that it has not answered; 0: none.
+  uint16_t part;                 ///< That it was asked for last.
   Heard heard;
   Standing standing;
   uint8_t fresh;    ///< The update is to a version whose publication waits for its answer.
@@ -72,7 +73,13 @@ struct Ledger {
   uint8_t waits;      ///< ... and has no answer for yet.
 };
 
-enum class UserAt : uint8_t { kOutside, kBegun, kReceived, kMustAbort };
+enum class UserAt : uint8_t {
+  kOutside,
+  kBegun,
+  kHandingOn,  ///< Receive has returned with a part that is not the last.
+  kReceived,
+  kMustAbort,
+};
 
 struct Process {
   uint32_t machine;  ///< Its state.
@@ -86,6 +93,7 @@ struct Process {
   uint16_t stale;    ///< Of the incarnation before: the controller has not forgotten it yet.
   uint16_t grant;    ///< The update for which the grants are open.
   uint16_t asked;    ///< The last update for which the controller asked for grants.
+  uint16_t filler;   ///< Always 0: without it the compiler would pad.
   Ledger ledger;     ///< Of the session that the controller knows, `session` or `stale`.
   Life life;
   Link link;
@@ -122,6 +130,7 @@ enum class Job : uint8_t {
 /// The one-sided write of a source's boxes to a rank, under a grant.
 struct Write {
   uint16_t update;
+  uint16_t part;
   Job job;
   uint8_t wire;                          ///< May still land.
   uint8_t landed;                        ///< 1: half of it, 2: all, and its signal has come.

@@ -19,7 +19,7 @@ TEST(MachineJoin, RefusesWhatDoesNotBelong) {
   Simulator sim;
   wire::Hello hello = RankHello("a", 0, 1);
   hello.protocol = 99;
-  ExpectRefused(sim, sim.Join(hello), "protocol version 1, not 99");
+  ExpectRefused(sim, sim.Join(hello), "protocol version 2, not 99");
   hello = RankHello("a", 0, 1);
   hello.job = "other";
   ExpectRefused(sim, sim.Join(hello), "serves job 'default', not 'other'");

@@ -50,6 +50,8 @@ struct SimulatedProcess {
   std::map<uint64_t, uint32_t> open;  ///< Grant -> trainer.
   std::set<uint32_t> arrived;
   bool asked = false, granted = false, ready = false, committed = false;
+  uint32_t parts = 1;  ///< In which it takes an update ...
+  uint32_t part = 0;   ///< ... and the one that it was asked for last.
   Version version, next;
   Version spare;  ///< What the spare buffer wholly holds, with shadow landing.
   wire::EngineState state = wire::EngineState::kJoining;
@@ -86,7 +88,8 @@ struct SimulatedProcess {
                                     .version = IsTrainer() ? Version{} : version,
                                     .shares = shares,
                                     .landed = Landed(),
-                                    .newest = hello.newest});
+                                    .newest = hello.newest,
+                                    .parts = parts});
     if (!IsTrainer()) outbox.push_back(wire::LandingMap{});
   }
   /// True when it costs a rank in place nothing although it had granted.

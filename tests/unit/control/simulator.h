@@ -300,7 +300,7 @@ class Simulator {
     EXPECT_TRUE(target.granted || !target.alive || target.refused) << "Start without a grant";
     started.emplace(message.update, target.session);
     ForRanks(message.update, [&](const Process& rank, const Target& part) {
-      const bool concerned = config.together && state.update->fresh
+      const bool concerned = config.together && state.update->fresh && message.part == 0
                                  ? part.step != EngineStep::kOut
                                  : rank.hello.name.engine == target.hello.name.engine;
       if (concerned) {
@@ -329,8 +329,13 @@ class Simulator {
     if (message.update.sequence != 0) to.over.insert(message.update);
   }
   void Check(Process& to, const wire::GrantRequest& message) {
-    EXPECT_FALSE(to.update.has_value() && to.asked && to.alive && !to.committed && Unfinished(to))
+    const bool open = to.update.has_value() && to.asked && to.alive && !to.committed && Unfinished(to);
+    EXPECT_TRUE(!open || (message.part == to.part + 1 && to.ready))
         << "a second grant is asked for while one is open";
+    ForRanks(message.update, [&](const Process& rank, const Target&) {
+      const bool own = message.part > 0 && rank.hello.name.engine == to.hello.name.engine;
+      EXPECT_TRUE(!own || rank.part == message.part || rank.ready) << "before all have the part before";
+    });
     EXPECT_EQ(message.update.epoch, state.plan.epoch);
     EXPECT_EQ(state.plan.phase, PlanPhase::kPrepared);
     if (!InPlace(to)) return;
@@ -502,7 +507,11 @@ class Simulator {
     rank.ready = true;
     rank.spare = rank.next;
     rank.state = wire::EngineState::kReady;
-    wire::Ready ready{.update = *rank.update, .bytes = 100 * rank.sources, .seconds = 0.5};
+    wire::Ready ready{.update = *rank.update,
+                      .bytes = 100 * rank.sources,
+                      .seconds = 0.5,
+                      .sources = {},
+                      .part = rank.part};
     for (uint32_t trainer = 0; trainer < rank.sources; ++trainer)
       ready.sources.push_back({.source = trainer, .bytes = 100, .seconds = 0.5});
     rank.outbox.push_back(std::move(ready));
@@ -526,6 +535,7 @@ class Simulator {
     if (rank.epoch == 0) return;  // Sent before its Register came there.
     rank.update = message.update;
     rank.next = message.version;
+    rank.part = message.part;
     rank.asked = true;
     rank.granted = rank.ready = rank.committed = false;
     rank.arrived.clear();
@@ -534,7 +544,7 @@ class Simulator {
     rank.granted = true;
     rank.spare = {};
     rank.state = wire::EngineState::kUpdating;
-    wire::Granted granted{.update = message.update, .grants = {}};
+    wire::Granted granted{.update = message.update, .grants = {}, .part = message.part};
     for (uint32_t trainer = 0; trainer < rank.sources; ++trainer) {
       rank.open[++last_id] = trainer;
       granted.grants.push_back({.source = trainer, .slot = 1, .id = last_id});

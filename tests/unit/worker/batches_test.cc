@@ -35,6 +35,8 @@ RankTable TableOf(const std::vector<std::pair<int64_t, int>>& tensors, DType dty
   return table;
 }
 
+int64_t AllBytes(const Batches& batches) { return batches.BytesOf({.first = 0, .end = batches.transfers()}); }
+
 void ExpectExact(const RankTable& table) {
   const auto batches = CutIntoBatches(table);
   ASSERT_EQ(batches.size(), table.peers.size());
@@ -57,7 +59,7 @@ void ExpectExact(const RankTable& table) {
       EXPECT_TRUE(last || bytes > kTransferBytes - 4096) << bytes;
       total += bytes;
     }
-    EXPECT_EQ(total, batches[p].bytes());
+    EXPECT_EQ(total, AllBytes(batches[p]));
   }
   for (size_t r = 0; r < table.routes.size(); ++r)
     EXPECT_EQ(next[r], plan::ElementsOf(table.routes[r].src_box)) << "route " << r;
@@ -79,7 +81,7 @@ TEST(Batches, CoverEveryElementOnceInOrder) {
 TEST(Batches, TensorsOfFourBitsAreCutAtWholeBytes) {
   const auto table = TableOf({{20'000'001, 0}, {7, 0}}, DType::kF4);
   const auto batches = CutIntoBatches(table);
-  EXPECT_EQ(batches[0].bytes(), 10'000'001 + 4);
+  EXPECT_EQ(AllBytes(batches[0]), 10'000'001 + 4);
   for (uint32_t t = 0; t < batches[0].transfers(); ++t)
     for (const Item& item : batches[0].Of(t)) EXPECT_EQ(item.first % 2, 0);
 }
@@ -87,7 +89,28 @@ TEST(Batches, TensorsOfFourBitsAreCutAtWholeBytes) {
 TEST(Batches, NothingToSendIsNoTransfer) {
   const auto batches = CutIntoBatches(TableOf({{0, 0}}));
   EXPECT_EQ(batches[0].transfers(), 0U);
-  EXPECT_EQ(batches[0].bytes(), 0);
+  EXPECT_EQ(AllBytes(batches[0]), 0);
+}
+
+TEST(Batches, EachPartHasTransfersOfItsOwn) {
+  const auto table = TableOf({{1'000'000, 0}, {3'000'000, 0}, {10, 1}, {2'000'000, 0}, {0, 0}});
+  const std::vector<uint32_t> parts = {2, 0, 1, 2, 1};
+  const auto batches = CutIntoBatches(table, parts);
+  const auto tensors_of = [&](size_t peer, uint32_t part) {
+    std::vector<uint32_t> tensors;
+    const TransferRange range = batches[peer].OfPart(part);
+    for (uint32_t t = range.first; t < range.end; ++t)
+      for (const Item& item : batches[peer].Of(t))
+        if (tensors.empty() || tensors.back() != item.route) tensors.push_back(item.route);
+    return tensors;
+  };
+  EXPECT_EQ(tensors_of(0, 0), std::vector<uint32_t>{1});
+  EXPECT_EQ(tensors_of(0, 1), std::vector<uint32_t>{});
+  EXPECT_EQ(tensors_of(0, 2), (std::vector<uint32_t>{0, 3}));
+  EXPECT_EQ(tensors_of(1, 1), std::vector<uint32_t>{2});
+  EXPECT_EQ(tensors_of(0, 7), std::vector<uint32_t>{});
+  EXPECT_EQ(batches[0].BytesOf(batches[0].OfPart(2)), 2 * 3'000'000);
+  EXPECT_EQ(AllBytes(batches[0]), 2 * 6'000'000);
 }
 
 TEST(Batches, ReceiverCutsAsTheSenderDoes) {

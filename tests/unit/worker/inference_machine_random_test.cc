@@ -43,12 +43,13 @@ std::string_view NameOfEvent(const InferenceEvent& event) {
 /// The machine against an environment that does anything it may do at any time.
 class RandomWorld {
  public:
-  RandomWorld(Landing landing, bool verify, uint64_t seed, test::Diagram& steps, test::Diagram& states)
-      : landing_(landing), random_(seed), steps_(steps), states_(states) {
+  RandomWorld(Landing landing, uint32_t parts, bool verify, uint64_t seed, test::Diagram& steps,
+              test::Diagram& states)
+      : landing_(landing), parts_(parts), random_(seed), steps_(steps), states_(states) {
     state_.self = {wire::Role::kInference, "e", 0};
     state_.verify = verify;
     Feed(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
-    Feed(RegisterCalled{.landing = landing, .same_memory = false});
+    Feed(RegisterCalled{.landing = landing, .same_memory = false, .parts = parts_});
   }
 
   /// What a healthy world would do next, mostly; sometimes anything.
@@ -124,6 +125,10 @@ class RandomWorld {
     lent_ = true;
     Feed(MemoryLent{});
   }
+  /// Every rank of the engine has the part at hand.
+  void NextPart() {
+    Feed(wire::GrantRequest{.update = state_.update, .version = state_.version, .part = state_.part + 1});
+  }
   void NextUpdate() {
     attempt_ = 0;
     Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
@@ -132,11 +137,12 @@ class RandomWorld {
   void Helpful() {
     if (state_.suspended && !in_call_) {
       in_call_ = true;
-      return Feed(RegisterCalled{.landing = landing_, .same_memory = Pick(2) == 0});
+      return Feed(RegisterCalled{.landing = landing_, .same_memory = Pick(2) == 0, .parts = parts_});
     }
     if (!state_.prepared) return state_.epoch == 0 ? Feed(PlanArrived{++epoch_}) : Feed(PlanReady{epoch_});
     if (state_.uncertain && state_.fenced) return AbortOf(state_.update);
     if (opening_ || open_ || fencing_ || verifying_ || copying_) return DataPlane();
+    if (state_.step == worker::Step::kReady && state_.part + 1 < parts_) return NextPart();
     if (state_.step == worker::Step::kReady && !state_.commit) return Feed(wire::Commit{state_.update});
     if (state_.step == worker::Step::kCommitted) return Feed(wire::Serve{state_.update});
     if (state_.reclaiming) return Giving();
@@ -184,7 +190,8 @@ class RandomWorld {
       if (landing_ == Landing::kInPlace) live_ = -2;  // A mixture, from here on.
       return;
     }
-    if (landing_ == Landing::kInPlace) live_ = target_;
+    const bool last = state_.part + 1 == parts_;
+    if (landing_ == Landing::kInPlace) live_ = last ? target_ : -2;
     landed_ = target_;
     Feed(Arrived{granted_, 1, 1});
   }
@@ -195,21 +202,25 @@ class RandomWorld {
       return;
     }
     in_call_ = true;
+    receiving_ = false;
     if (Pick(20) == 0) return Feed(SuspendCalled{});
     switch (Pick(8)) {
       case 0:
-        return Feed(RegisterCalled{.landing = landing_, .same_memory = true});
+        return Feed(RegisterCalled{.landing = landing_, .same_memory = true, .parts = parts_});
       case 1:
       case 2:
         return Feed(BeginCalled{});
       case 3:
       case 4:
+        handing_on_ = false;
+        receiving_ = true;
         return Feed(ReceiveCalled{});
       case 5:
         return Pick(3) > 0    ? Feed(FinishCalled{})
                : Pick(2) == 0 ? Feed(CommitCalled{})
                               : Feed(FinishCalled{.commits = false});
       case 6:
+        handing_on_ = false;
         return Feed(AbortCalled{});
       default:
         return Feed(WaitCalled{});
@@ -268,6 +279,7 @@ class RandomWorld {
   void Carry(const OpenGrants& open) {
     EXPECT_FALSE(open_ || opening_ || copying_ || verifying_) << "two owners of one buffer";
     EXPECT_FALSE(lent_) << "granted while others read it";
+    EXPECT_FALSE(handing_on_) << "granted while the engine reads what has come";
     EXPECT_FALSE(readable_ && landing_ == Landing::kInPlace) << "granted while Digest may read it";
     landed_ = -2;
     opening_ = true;
@@ -285,12 +297,17 @@ class RandomWorld {
     copying_ = true;
     before_ = std::exchange(live_, -2);
   }
-  void Carry(const AnswerCall&) {
+  void Carry(const AnswerCall& answer) {
     EXPECT_TRUE(in_call_ || state_.epoch == 0) << "an answer too many";
     in_call_ = false;
+    if (receiving_ && answer.status.ok() && answer.part + 1 < parts_) {
+      EXPECT_FALSE(open_ || opening_) << "handed on while it may be written";
+      handing_on_ = true;
+    }
   }
 
   Landing landing_;
+  const uint32_t parts_;  ///< Of an update.
   std::mt19937_64 random_;
   test::Diagram& steps_;
   test::Diagram& states_;
@@ -311,7 +328,9 @@ class RandomWorld {
   bool may_start_ = false;  ///< ... or may still be.
   int expired_ = 0;         ///< Calls.
   bool in_call_ = false;
-  bool readable_ = false;  ///< Digest might be running.
+  bool receiving_ = false;   ///< The call is, or was, Receive ...
+  bool handing_on_ = false;  ///< ... and its part has not been handed on.
+  bool readable_ = false;    ///< Digest might be running.
   bool lent_ = false;
 };
 
@@ -321,7 +340,8 @@ TEST(InferenceMachineRandom, NeverReportsAMixtureWhateverHappens) {
   int served = 0;
   for (uint64_t seed = 0; seed < 800 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
-    RandomWorld world(seed % 2 == 0 ? Landing::kInPlace : Landing::kShadow, seed % 3 == 0, seed, steps,
+    const auto parts = static_cast<uint32_t>(seed % 4 == 0 ? 1 + seed / 4 % 3 : 1);
+    RandomWorld world(seed % 2 == 0 ? Landing::kInPlace : Landing::kShadow, parts, seed % 3 == 0, seed, steps,
                       states);
     for (int step = 0; step < 400 && !testing::Test::HasFailure(); ++step) world.Step();
     world.End();
