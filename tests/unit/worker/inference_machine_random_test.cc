@@ -137,6 +137,7 @@ class RandomWorld {
   void Helpful() {
     if (state_.suspended && !in_call_) {
       in_call_ = true;
+      receiving_ = false;
       return Feed(RegisterCalled{.landing = landing_, .same_memory = Pick(2) == 0, .parts = parts_});
     }
     if (!state_.prepared) return state_.epoch == 0 ? Feed(PlanArrived{++epoch_}) : Feed(PlanReady{epoch_});
