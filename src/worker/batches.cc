@@ -73,7 +73,7 @@ std::vector<Batches> CutIntoBatches(const plan::RankTable& table, std::span<cons
   const auto part_of = [&](uint32_t index) {
     return parts.empty() ? 0 : parts[table.routes[index].dst_shard];
   };
-  std::ranges::stable_sort(order, {}, part_of);
+  if (!std::ranges::is_sorted(order, {}, part_of)) std::ranges::stable_sort(order, {}, part_of);
   for (const uint32_t index : order) {
     const auto& route = table.routes[index];
     const auto& shard = table.destination_shards[route.dst_shard];

@@ -17,6 +17,7 @@ void Model::Hear(World& world, int slot, uint32_t id) {
   Ledger& ledger = world.processes[slot].ledger;
   if (const auto* published = std::get_if<wire::Published>(&value)) {
     ledger.published = static_cast<uint8_t>(published->number);
+    ledger.version = CodeOf({.run = published->run.number, .number = published->number});
     ledger.waits = 1;
   }
   if (IsTrainer(slot)) return;
@@ -162,7 +163,7 @@ bool Model::IsIn(const World& world, int slot, const wire::UpdateId& update) con
     return false;
   if (ledger.standing == Standing::kIn || ledger.started != 0) return true;
   // Whoever had not granted may have been left behind for a version that is newer.
-  const auto newer = [&](const Process& p) { return p.ledger.published > ledger.version % 16; };
+  const auto newer = [&](const Process& p) { return p.ledger.version > ledger.version; };
   return !std::all_of(world.processes.begin(), world.processes.begin() + config_.trainers, newer);
 }
 

@@ -114,7 +114,8 @@ MISTAKES = [
         "if (target.step != EngineStep::kWriting || !AllAt(target.group, RankStep::kReady)) return;\n"
         "  if (IsLastPart(target))",
         "if (target.step != EngineStep::kWriting) return;\n"
-        "  if (IsLastPart(target) && !AllAt(target.group, RankStep::kReady)) return;\n  if (IsLastPart(target))",
+        "  if (IsLastPart(target) && !AllAt(target.group, RankStep::kReady)) return;\n"
+        "  if (IsLastPart(target))",
         "parts",
         "deep_parts",
     ),
@@ -223,8 +224,8 @@ MISTAKES = [
     (
         "commit_of_another_attempt",
         RANK,
-        "if (!IsCurrent(commit.update, Step::kReady)) return;",
-        "if (s_.step != Step::kReady) return;",
+        "if (!IsCurrent(commit.update, Step::kReady) || !IsLastPart()) return;",
+        "if (s_.step != Step::kReady || !IsLastPart()) return;",
         "two steps",
         "deep_shadow stragglers=1",
     ),

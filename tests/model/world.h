@@ -14,7 +14,7 @@ inline constexpr int kMaxTrainers = 2;
 inline constexpr int kMaxEngines = 2;
 inline constexpr int kMaxRanks = 4;  ///< Of all engines.
 inline constexpr int kMaxProcesses = kMaxTrainers + kMaxRanks;
-inline constexpr int kMaxWrites = 24;
+inline constexpr int kMaxWrites = 32;
 inline constexpr int kBoxes = 2;  ///< Of a rank, and of a trainer that holds all.
 inline constexpr int kMaxStragglers = 2;
 
@@ -66,7 +66,7 @@ struct Ledger {
   Standing standing;
   uint8_t fresh;    ///< The update is to a version whose publication waits for its answer.
   uint8_t started;  ///< A source was told to write to it.
-  Content version;  ///< Of the update.
+  Content version;  ///< Of the update; of a trainer, what it published last.
   Content serves;   ///< What it has said last that it serves.
   // A trainer.
   uint8_t published;  ///< The number that it published last ...
