@@ -42,6 +42,8 @@ struct RankStats {
   std::string name;  ///< "trainer 0", "engine rollout-1 rank 0"
   uint64_t bytes = 0;
   double seconds = 0;  ///< From a receiver's grant until the last byte was there; of a sender, its slowest.
+  /// Receivers with the setting `compare`: tensors whose digests are those of their sources.
+  uint64_t compared = 0;
 };
 /// All that went from one source to one inference rank.
 struct RouteStats {

@@ -146,7 +146,9 @@ void BindValues(nb::module_& module) {
   nb::class_<RankStats>(module, "RankStats", "How one sender or receiver of an update fared.")
       .def_ro("name", &RankStats::name)
       .def_ro("bytes", &RankStats::bytes)
-      .def_ro("seconds", &RankStats::seconds);
+      .def_ro("seconds", &RankStats::seconds)
+      .def_ro("compared", &RankStats::compared,
+              "Receivers with the setting compare: tensors whose digests are those of their sources.");
   nb::class_<RouteStats>(module, "RouteStats", "All that went from one trainer to one inference rank.")
       .def_ro("sender", &RouteStats::sender)
       .def_ro("receiver", &RouteStats::receiver)

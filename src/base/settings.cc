@@ -109,6 +109,7 @@ std::string_view WhatIsWrong(const Settings& settings, std::string_view name) {
   if (name == "rdma_retries" && settings.rdma_retries > 7) return "0 to 7";
   if (name == "rnr_retries" && settings.rnr_retries > 7) return "0 to 7";
   if (name == "checksum" && settings.checksum > 1) return "0 or 1";
+  if (name == "compare" && settings.compare > 1) return "0 or 1";
   if (name == "port_range" && !ParsePortRange(settings.port_range).ok())
     return "low-high, such as 29800-29899";
   if (name == "controller" && !ParseHostPort(settings.controller).ok()) return "HOST:PORT";

@@ -140,6 +140,8 @@ void Machine::On(const Said& event) {
       return !trainer && (OnGranted(*worker, message), true);
     } else if constexpr (std::is_same_v<Message, wire::Ready>) {
       return !trainer && (OnReady(*worker, message), true);
+    } else if constexpr (std::is_same_v<Message, wire::SentDigests>) {
+      OnSentDigests(*worker, message);
     } else if constexpr (std::is_same_v<Message, wire::Committed>) {
       return !trainer && (OnCommitted(*worker, message), true);
     } else if constexpr (std::is_same_v<Message, wire::Serving>) {

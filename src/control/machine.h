@@ -111,6 +111,7 @@ class Machine {
   // The update (machine_update.cc, machine_abort.cc).
   void OnGranted(Worker& worker, const wire::Granted& message);
   void OnReady(Worker& worker, const wire::Ready& message);
+  void OnSentDigests(const Worker& source, const wire::SentDigests& message);
   void OnCommitted(Worker& worker, const wire::Committed& message);
   void OnServing(Worker& worker, const wire::Serving& message);
   void OnAborted(Worker& worker, const wire::Aborted& message);

@@ -146,9 +146,11 @@ struct Receiver {
   wire::UpdateId id = {};  ///< Of the attempt that fills it; none yet if its sequence is 0.
   RankStep step = RankStep::kAsked;
   bool started = false;                        ///< Some source was told of its grants.
+  bool compares = false;                       ///< It wants the digests of its sources.
   std::vector<wire::SourceGrant> grants = {};  ///< Until the sources are told.
   uint64_t bytes = 0;
   double seconds = 0;
+  uint64_t compared = 0;
   std::vector<wire::RouteBytes> routes = {};  ///< Once ready.
   friend bool operator==(const Receiver&, const Receiver&) = default;
 };

@@ -114,6 +114,7 @@ void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
   rank->step = RankStep::kGranted;
   worker.holds = {};
   rank->grants = message.grants;
+  rank->compares = message.compares;
   worker.state = EngineState::kUpdating;
   if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kGranted);
 }
@@ -137,7 +138,8 @@ void Machine::StartGranted() {
                                                         .destination = rank.destination,
                                                         .slot = grant.slot,
                                                         .grant = grant.id,
-                                                        .part = target.part});
+                                                        .part = target.part,
+                                                        .compares = rank.compares});
     }
     update.started = true;
     Enter(target, EngineStep::kWriting);
@@ -241,6 +243,7 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
   if (worker.parts == 1) worker.holds = s_.update->version;
   rank->bytes = message.bytes;
   rank->seconds = message.seconds;
+  rank->compared = message.compared;
   rank->routes.clear();
   for (const wire::SourceBytes& source : message.sources) {
     const Worker* sender =
@@ -254,6 +257,20 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
   Target& target = *TargetOf(worker.group);
   if (IsLastPart(target)) worker.state = EngineState::kReady;
   EndPart(target);
+}
+
+/// What a source says of its bytes is the rank's to compare. Nothing here depends on it.
+void Machine::OnSentDigests(const Worker& source, const wire::SentDigests& message) {
+  if (!s_.update) return;
+  const auto number = std::ranges::find(s_.plan.sources, source.session) - s_.plan.sources.begin();
+  if (number == std::ssize(s_.plan.sources)) return;
+  for (const Receiver& rank : s_.update->receivers) {
+    if (rank.id != message.update || rank.destination != message.destination) continue;
+    Tell(rank.session, wire::SourceDigests{.update = rank.id,
+                                           .source = static_cast<uint32_t>(number),
+                                           .part = message.part,
+                                           .digests = message.digests});
+  }
 }
 
 /// When all ranks of an engine have a part, each hands it on, and grants the next one when it has.
@@ -386,7 +403,8 @@ wire::Done Machine::MakeDone(const UpdateState& update) const {
     if (receiver.step < RankStep::kReady) continue;
     const wire::WorkerName name{
         .role = wire::Role::kInference, .engine = FindGroup(receiver.group)->name, .rank = receiver.rank};
-    done.receivers.push_back({.name = name, .bytes = receiver.bytes, .seconds = receiver.seconds});
+    done.receivers.push_back(
+        {.name = name, .bytes = receiver.bytes, .seconds = receiver.seconds, .compared = receiver.compared});
     for (const wire::RouteBytes& route : receiver.routes) {
       auto sender = std::find_if(done.senders.begin(), done.senders.end(),
                                  [&](const wire::RankBytes& known) { return known.name == route.sender; });

@@ -13,13 +13,13 @@ namespace {
 constexpr size_t kMaxElements = 4 * kMaxShards;
 
 constexpr std::array<std::string_view, std::variant_size_v<WorkerMessage>> kWorkerNames = {
-    "Hello",   "Register",  "LandingMap", "Prepared", "Published", "Granted",
-    "Ready",   "Committed", "Serving",    "Aborted",  "Failed",    "Suspended",
-    "Steered", "Cancel",    "Heartbeat",  "Goodbye",  "AskOffered"};
+    "Hello",   "Register",  "LandingMap", "Prepared", "Published",  "Granted",
+    "Ready",   "Committed", "Serving",    "Aborted",  "Failed",     "Suspended",
+    "Steered", "Cancel",    "Heartbeat",  "Goodbye",  "AskOffered", "SentDigests"};
 constexpr std::array<std::string_view, std::variant_size_v<ControllerMessage>> kControllerNames = {
-    "Welcome", "Refused", "Plan",  "PeerLanding", "Superseded", "GrantRequest",
-    "Start",   "Commit",  "Serve", "Stop",        "Abort",      "Release",
-    "Done",    "Lost",    "Steer", "Controlled",  "Heartbeat",  "Offered"};
+    "Welcome", "Refused",    "Plan",      "PeerLanding", "Superseded",   "GrantRequest", "Start",
+    "Commit",  "Serve",      "Stop",      "Abort",       "Release",      "Done",         "Lost",
+    "Steer",   "Controlled", "Heartbeat", "Offered",     "SourceDigests"};
 static_assert(!kWorkerNames.back().empty() && !kControllerNames.back().empty());
 
 template <typename Proto, typename Message>

@@ -110,6 +110,10 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check);
 void Get(const pb::ControllerMessage& from, ControllerMessage& to, Check& check);
 void Get(const pb::ClusterView& from, ClusterView& to, Check& check);
 
+/// Digests as 16 bytes each: two little-endian numbers, the high half first.
+std::string BytesOf(const std::vector<TensorDigest>& digests);
+std::vector<TensorDigest> DigestsFrom(std::string_view bytes, Check& check);
+
 /// Repeated fields of either kind; `from` and `to` are a vector and a protobuf field.
 template <typename From, typename To>
 void PutAll(const From& from, To* to) {

@@ -1,7 +1,15 @@
+#include <algorithm>
+
 #include "wire/control.pb.h"
 #include "wire/convert.h"
 
 namespace weightcast::wire {
+namespace {
+
+constexpr size_t kDigestBytes = 16;
+constexpr uint64_t kDigestPrime = (uint64_t{1} << 61) - 1;  ///< Halves of digests are below it.
+
+}  // namespace
 
 void Put(const Term& from, pb::Term& to) {
   to.set_number(from.number);
@@ -124,12 +132,14 @@ void Put(const RankBytes& from, pb::RankBytes& to) {
   Put(from.name, *to.mutable_name());
   to.set_bytes(from.bytes);
   to.set_seconds(from.seconds);
+  to.set_compared(from.compared);
 }
 void Get(const pb::RankBytes& from, RankBytes& to, Check& check) {
   Get(from.name(), to.name, check);
   check.Time(from.seconds(), "seconds");
   to.bytes = from.bytes();
   to.seconds = from.seconds();
+  to.compared = from.compared();
 }
 
 void Put(const RouteBytes& from, pb::RouteBytes& to) {
@@ -159,6 +169,32 @@ void Get(const pb::EngineOutcome& from, EngineOutcome& to, Check& check) {
   Get(from.reason(), to.reason, check);
   check.That(from.rank() >= -1 && from.rank() < static_cast<int64_t>(kMaxWorkers), "rank is no rank");
   to.rank = from.rank();
+}
+
+std::string BytesOf(const std::vector<TensorDigest>& digests) {
+  std::string bytes(digests.size() * kDigestBytes, '\0');
+  char* at = bytes.data();
+  for (const TensorDigest& digest : digests)
+    for (const uint64_t half : {digest.high, digest.low})
+      for (int shift = 0; shift < 64; shift += 8) *at++ = static_cast<char>(half >> shift & 0xFF);
+  return bytes;
+}
+std::vector<TensorDigest> DigestsFrom(std::string_view bytes, Check& check) {
+  std::vector<TensorDigest> digests;
+  if (!check.That(bytes.size() % kDigestBytes == 0, "digests is not a multiple of 16 bytes") ||
+      !check.Count(bytes.size() / kDigestBytes, kMaxShards, "digests"))
+    return digests;
+  const auto half = [&](size_t at) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < 8; ++i) value |= uint64_t{static_cast<uint8_t>(bytes[at + i])} << 8 * i;
+    return value;
+  };
+  for (size_t at = 0; at < bytes.size(); at += kDigestBytes)
+    digests.push_back({.high = half(at), .low = half(at + 8)});
+  check.That(std::ranges::all_of(digests,
+                                 [](const auto& d) { return d.high < kDigestPrime && d.low < kDigestPrime; }),
+             "a digest is out of range");
+  return digests;
 }
 
 void Put(const LandingMap& from, pb::LandingMap& to) {

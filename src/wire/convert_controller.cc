@@ -41,6 +41,14 @@ void PutIn(const Start& from, pb::ControllerMessage& message) {
   to.set_slot(from.slot);
   to.set_grant(from.grant);
   to.set_part(from.part);
+  to.set_compares(from.compares);
+}
+void PutIn(const SourceDigests& from, pb::ControllerMessage& message) {
+  auto& to = *message.mutable_source_digests();
+  Put(from.update, *to.mutable_update());
+  to.set_source(from.source);
+  to.set_part(from.part);
+  to.set_digests(BytesOf(from.digests));
 }
 void PutIn(const Commit& from, pb::ControllerMessage& message) {
   Put(from.update, *message.mutable_commit()->mutable_update());
@@ -142,9 +150,18 @@ Start GetStart(const pb::Start& from, Check& check) {
            .destination = from.destination(),
            .slot = from.slot(),
            .grant = from.grant(),
-           .part = check.Part(from.part())};
+           .part = check.Part(from.part()),
+           .compares = from.compares()};
   Get(from.update(), to.update, check);
   Get(from.version(), to.version, check);
+  return to;
+}
+SourceDigests GetSourceDigests(const pb::SourceDigests& from, Check& check) {
+  SourceDigests to{.update = {},
+                   .source = from.source(),
+                   .part = check.Part(from.part()),
+                   .digests = DigestsFrom(from.digests(), check)};
+  Get(from.update(), to.update, check);
   return to;
 }
 /// Messages that hold an update id alone.
@@ -263,6 +280,9 @@ void Get(const pb::ControllerMessage& from, ControllerMessage& to, Check& check)
       return;
     case ControllerMessage::kOffered:
       to = GetOffered(from.offered(), check);
+      return;
+    case ControllerMessage::kSourceDigests:
+      to = GetSourceDigests(from.source_digests(), check);
       return;
     case ControllerMessage::MESSAGE_NOT_SET:
       check.That(false, "nothing that this protocol version knows");

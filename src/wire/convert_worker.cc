@@ -51,6 +51,7 @@ void PutIn(const Granted& from, pb::WorkerMessage& message) {
   Put(from.update, *message.mutable_granted()->mutable_update());
   PutAll(from.grants, message.mutable_granted()->mutable_grants());
   message.mutable_granted()->set_part(from.part);
+  message.mutable_granted()->set_compares(from.compares);
 }
 void PutIn(const Ready& from, pb::WorkerMessage& message) {
   auto& to = *message.mutable_ready();
@@ -58,6 +59,7 @@ void PutIn(const Ready& from, pb::WorkerMessage& message) {
   to.set_bytes(from.bytes);
   to.set_seconds(from.seconds);
   to.set_part(from.part);
+  to.set_compared(from.compared);
   for (const SourceBytes& source : from.sources) {
     auto& put = *to.add_sources();
     put.set_source(source.source);
@@ -83,6 +85,13 @@ void PutIn(const Failed& from, pb::WorkerMessage& message) {
   to.set_destination(from.destination);
   to.set_source(from.source + 1);
   Put(from.reason, *to.mutable_reason());
+}
+void PutIn(const SentDigests& from, pb::WorkerMessage& message) {
+  auto& to = *message.mutable_sent_digests();
+  Put(from.update, *to.mutable_update());
+  to.set_destination(from.destination);
+  to.set_part(from.part);
+  to.set_digests(BytesOf(from.digests));
 }
 void PutIn(const Suspended&, pb::WorkerMessage& message) { message.mutable_suspended(); }
 void PutIn(const Steered& from, pb::WorkerMessage& message) {
@@ -159,6 +168,7 @@ Granted GetGranted(const pb::Granted& from, Check& check) {
   Get(from.update(), to.update, check);
   GetAll(from.grants(), to.grants, kMaxWorkers, "grants", check);
   to.part = check.Part(from.part());
+  to.compares = from.compares();
   return to;
 }
 Ready GetReady(const pb::Ready& from, Check& check) {
@@ -166,11 +176,20 @@ Ready GetReady(const pb::Ready& from, Check& check) {
   Get(from.update(), to.update, check);
   check.Time(from.seconds(), "seconds");
   to.part = check.Part(from.part());
+  to.compared = from.compared();
   if (!check.Count(static_cast<size_t>(from.sources_size()), kMaxWorkers, "sources")) return to;
   for (const auto& source : from.sources()) {
     check.Time(source.seconds(), "seconds");
     to.sources.push_back({.source = source.source(), .bytes = source.bytes(), .seconds = source.seconds()});
   }
+  return to;
+}
+SentDigests GetSentDigests(const pb::SentDigests& from, Check& check) {
+  SentDigests to{.update = {},
+                 .destination = from.destination(),
+                 .part = check.Part(from.part()),
+                 .digests = DigestsFrom(from.digests(), check)};
+  Get(from.update(), to.update, check);
   return to;
 }
 Committed GetCommitted(const pb::Committed& from, Check& check) {
@@ -268,6 +287,9 @@ void Get(const pb::WorkerMessage& from, WorkerMessage& to, Check& check) {
       return;
     case WorkerMessage::kAskOffered:
       to = AskOffered{};
+      return;
+    case WorkerMessage::kSentDigests:
+      to = GetSentDigests(from.sent_digests(), check);
       return;
     case WorkerMessage::MESSAGE_NOT_SET:
       check.That(false, "nothing that this protocol version knows");

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "weightcast/digest.h"
 #include "weightcast/engine_state.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
@@ -176,6 +177,7 @@ struct Granted {
   UpdateId update;
   std::vector<SourceGrant> grants;
   uint32_t part = 0;
+  bool compares = false;  ///< The rank wants SourceDigests of each source before it is ready.
   friend bool operator==(const Granted&, const Granted&) = default;
 };
 /// What a rank has received from one source, and when the last of it came (seconds from the grant on).
@@ -192,6 +194,7 @@ struct Ready {
   double seconds = 0;  ///< From the grant on.
   std::vector<SourceBytes> sources = {};
   uint32_t part = 0;
+  uint64_t compared = 0;  ///< Tensors that were compared with their sources by digest; 0: none was asked for.
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 /// Inference: switched; not yet serving.
@@ -223,6 +226,15 @@ struct Failed {
   int64_t source = -1;  ///< Inference: its number in the table, when only the road from it failed.
   friend bool operator==(const Failed&, const Failed&) = default;
 };
+/// Source: the digests of what it sends to one destination in one part, where Start asks for them. A digest
+/// for each tensor, in the order in which the transfers begin with them (worker/comparison.h).
+struct SentDigests {
+  UpdateId update;
+  uint32_t destination = 0;  ///< Its number in the table.
+  uint32_t part = 0;
+  std::vector<TensorDigest> digests;
+  friend bool operator==(const SentDigests&, const SentDigests&) = default;
+};
 /// Inference: nothing can land here any more, nobody reads here, and nothing is served, until the next
 /// Register.
 struct Suspended {
@@ -249,7 +261,7 @@ struct Goodbye {
 
 using WorkerMessage =
     std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready, Committed, Serving,
-                 Aborted, Failed, Suspended, Steered, Cancel, Heartbeat, Goodbye, AskOffered>;
+                 Aborted, Failed, Suspended, Steered, Cancel, Heartbeat, Goodbye, AskOffered, SentDigests>;
 
 // --- Controller -> worker ----------------------------------------------------------------------
 
@@ -306,7 +318,16 @@ struct Start {
   uint32_t slot = 0;
   uint64_t grant = 0;
   uint32_t part = 0;
+  bool compares = false;  ///< The destination wants SentDigests.
   friend bool operator==(const Start&, const Start&) = default;
+};
+/// Inference: SentDigests of one of its sources.
+struct SourceDigests {
+  UpdateId update;
+  uint32_t source = 0;  ///< Its number in the table.
+  uint32_t part = 0;
+  std::vector<TensorDigest> digests;
+  friend bool operator==(const SourceDigests&, const SourceDigests&) = default;
 };
 /// Inference: all ranks of the engine (of all engines, by policy) are ready: switch.
 struct Commit {
@@ -352,6 +373,7 @@ struct RankBytes {
   WorkerName name;
   uint64_t bytes = 0;
   double seconds = 0;
+  uint64_t compared = 0;  ///< Receivers: as in Ready.
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
 /// All that went from one source to one inference rank.
@@ -409,7 +431,7 @@ struct Lost {
 
 using ControllerMessage =
     std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start, Commit, Serve, Stop,
-                 Abort, Release, Done, Lost, Steer, Controlled, Heartbeat, Offered>;
+                 Abort, Release, Done, Lost, Steer, Controlled, Heartbeat, Offered, SourceDigests>;
 
 // --- What `weightcast info` shows ---------------------------------------------------------------
 

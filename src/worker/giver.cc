@@ -58,6 +58,7 @@ Status Giver::MakeSender() {
   callbacks.on_fenced = [this](const SendFenced& fenced) {
     session_.loop().Post([this, fenced] { Feed(fenced); });
   };
+  callbacks.on_digests = [this](wire::SentDigests digests) { session_.client().Send(std::move(digests)); };
   WC_ASSIGN_OR_RETURN(sender_,
                       Sender::Create(session_.endpoint(), session_.settings(), std::move(callbacks)));
   return Status::Ok();

@@ -99,8 +99,7 @@ AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
     if (shared_.to_switch) {
       const auto task = *std::exchange(shared_.to_switch, std::nullopt);
       lock.unlock();
-      const Status status = Switch(task);
-      session_->loop().Post([this, update = task.update, status] { Feed(SwitchRun{update, status}); });
+      session_->loop().Post([this, run = Switch(task)] { Feed(run); });
       lock.lock();
     } else if (woken == Woken::kDone) {
       return *shared_.answer;
@@ -121,13 +120,20 @@ AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
 }
 
 /// On the user's thread.
-Status InferenceWorker::Switch(const Shared::Switch& task) const {
-  if (task.call) {
-    if (Status status = task.call(task.version); !status.ok())
-      return {status.code(), StrCat(session_->text(), " could not switch: ", status.message())};
+SwitchRun InferenceWorker::Switch(const Shared::Switch& task) const {
+  SwitchRun run{.update = task.update};
+  if (task.call) run.status = task.call(task.version);
+  if (run.status.ok()) {
+    run.changed = true;
+    if (session_->settings().compare != 0) {
+      run.status = task.memory->CopyAndCompare();
+    } else {
+      task.memory->CopyToLive();
+    }
   }
-  task.memory->CopyToLive();
-  return Status::Ok();
+  if (!run.status.ok())
+    run.status = {run.status.code(), StrCat(session_->text(), " could not switch: ", run.status.message())};
+  return run;
 }
 
 /// The registered memory is given to nobody any more; waits, bounded, until nobody reads it. Under `calls_`.

@@ -135,7 +135,8 @@ void InferenceTransition::operator()(const GrantsOpened& opened) {
   }
   s_.touched = s_.landing == Landing::kInPlace;
   s_.step = Step::kWriting;
-  Send(wire::Granted{.update = opened.update, .grants = opened.grants, .part = s_.part});
+  Send(wire::Granted{
+      .update = opened.update, .grants = opened.grants, .part = s_.part, .compares = s_.compares});
 }
 
 void InferenceTransition::operator()(const OpenFailed& failed) {
@@ -202,6 +203,7 @@ void InferenceTransition::operator()(const SpareSetAside& aside) {
 void InferenceTransition::operator()(const Verified& verified) {
   if (!IsCurrent(verified.update, Step::kVerifying)) return;
   if (s_.abort) return CompleteAbort();
+  s_.compared += verified.compared;
   if (verified.status.ok()) return BecomeReady();
   s_.step = Step::kReady;  // As far as the memory goes: nobody touches it.
   Fail(verified.status);
@@ -209,7 +211,7 @@ void InferenceTransition::operator()(const Verified& verified) {
 
 void InferenceTransition::operator()(const SwitchRun& run) {
   if (!IsCurrent(run.update, Step::kSwitching)) return;
-  if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace;
+  if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace || run.changed;
   if (s_.abort) return CompleteAbort();
   if (run.status.ok()) return Switched();
   s_.step = Step::kReady;  // As far as the memory goes: nobody touches it.
@@ -275,8 +277,12 @@ void InferenceTransition::BecomeReady() {
   s_.step = Step::kReady;
   if (IsLastPart()) s_.state = EngineState::kReady;
   if (s_.parts == 1) s_.landed = s_.version;
-  Send(wire::Ready{
-      .update = s_.update, .bytes = s_.bytes, .seconds = s_.seconds, .sources = s_.sources, .part = s_.part});
+  Send(wire::Ready{.update = s_.update,
+                   .bytes = s_.bytes,
+                   .seconds = s_.seconds,
+                   .sources = s_.sources,
+                   .part = s_.part,
+                   .compared = s_.compared});
 }
 
 void InferenceTransition::TrySwitch() {
@@ -427,6 +433,7 @@ void InferenceTransition::Close(bool lost) {
   s_.abort_reason = Status::Ok();
   s_.bytes = 0;
   s_.seconds = 0;
+  s_.compared = 0;
   s_.sources.clear();
 }
 

@@ -54,7 +54,8 @@ enum class Handover : uint8_t {
 
 struct InferenceState {
   wire::WorkerName self;  ///< To tell its own engine's ranks from others.
-  bool verify = false;    ///< Compare checksums before Ready.
+  bool verify = false;    ///< Compare checksums or digests before Ready.
+  bool compares = false;  ///< Digests: the sources are asked for theirs.
   bool registered = false;
   wire::Landing landing = wire::Landing::kInPlace;
   bool shares = true;        ///< Others may read what has landed here.
@@ -90,6 +91,7 @@ struct InferenceState {
   uint64_t bytes = 0;
   double seconds = 0;
   std::vector<wire::SourceBytes> sources;
+  uint64_t compared = 0;         ///< Tensors whose digests are those of their sources.
   bool abort = false;            ///< To be aborted as soon as nobody touches the memory any more.
   bool closed_silently = false;  ///< The call waits on; a later Abort of the `closed` update has the reason.
   bool fenced = false;           ///< While it is aborted: nothing can land any more.
@@ -160,11 +162,13 @@ struct SpareSetAside {
 struct Verified {
   wire::UpdateId update;
   Status status;
+  uint64_t compared = 0;  ///< Tensors, by digest.
 };
 /// The engine's error says that nothing was changed.
 struct SwitchRun {
   wire::UpdateId update;
   Status status = {};
+  bool changed = false;  ///< The error comes after live tensors were changed.
 };
 struct SessionEnded {
   Status reason;

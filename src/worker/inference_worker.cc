@@ -25,7 +25,8 @@ Status InferenceWorker::Open(WorkerOptions options) {
   WC_ASSIGN_OR_RETURN(session_, Session::Open(options, wire::Role::kInference, std::move(handlers)));
   interrupted_ = options.interrupted;
   state_.self = session_->name();
-  state_.verify = session_->settings().checksum != 0;
+  state_.compares = session_->settings().compare != 0;
+  state_.verify = state_.compares || session_->settings().checksum != 0;
   Giver::Callbacks giving;
   giving.send = [this](wire::WorkerMessage message) { session_->client().Send(std::move(message)); };
   giving.held = [this] { return VersionToLend(state_); };
@@ -51,6 +52,9 @@ void InferenceWorker::OnMessage(wire::ControllerMessage message) {
       giver_->OnLanding(std::move(value));
     } else if constexpr (std::is_same_v<T, wire::Start>) {
       giver_->OnStart(value);
+    } else if constexpr (std::is_same_v<T, wire::SourceDigests>) {
+      if (grants_ != nullptr && value.update == state_.update && value.part == state_.part)
+        grants_->OnDigests(std::move(value));
     } else if constexpr (std::is_constructible_v<InferenceEvent, T>) {
       if constexpr (std::is_same_v<T, wire::Lost>) LogLoss(value);
       if constexpr (std::is_same_v<T, wire::Lost> || std::is_same_v<T, wire::Abort>)
@@ -222,7 +226,10 @@ void InferenceWorker::Carry(const OpenGrants& action) {
   if (plan_ == nullptr)
     return Feed(OpenFailed{action.update, {Code::kInternal, "grants were asked for without a table"}});
   uint32_t refused = 0;
-  auto opened = GrantSet::Open(session_->endpoint(), plan_, action.part, state_.verify, complete, &refused);
+  ArrivalChecks checks{.checksums = session_->settings().checksum != 0};
+  if (state_.compares) checks.compare_on = [this](const auto& task) { background_.Run(task); };
+  auto opened =
+      GrantSet::Open(session_->endpoint(), plan_, action.part, std::move(checks), complete, &refused);
   if (!opened.ok()) return Feed(OpenFailed{action.update, opened.status(), int64_t{refused}});
   grants_ = *opened;
   Feed(GrantsOpened{action.update, grants_->grants()});
@@ -238,7 +245,8 @@ void InferenceWorker::Carry(const RevokeGrants& action) {
 void InferenceWorker::Carry(const VerifyChecksums& action) {
   background_.Run([this, grants = grants_, update = action.update] {
     const Status status = grants->Verify();
-    session_->loop().Post([this, update, status] { Feed(Verified{update, status}); });
+    session_->loop().Post(
+        [this, update, status, compared = grants->compared()] { Feed(Verified{update, status, compared}); });
   });
 }
 

@@ -92,7 +92,7 @@ class InferenceWorker final : public Inference {
   void Reclaim(std::string_view why);
   Status RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents);
   [[nodiscard]] Status CheckGrouped(const LandingOptions& options) const;
-  Status Switch(const Shared::Switch& task) const;
+  [[nodiscard]] SwitchRun Switch(const Shared::Switch& task) const;
   void Shut();
 
   // The loop.

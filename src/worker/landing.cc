@@ -141,6 +141,22 @@ bool LandingMemory::SameMemory(const std::vector<Shard>& others) const {
   });
 }
 
+Status LandingMemory::CopyAndCompare() const {
+  constexpr size_t kBlock = size_t{256} << 10;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!IsSpare(shards_[i])) continue;
+    const auto live = SpanOf(shards_[i]);
+    for (size_t at = 0; at < live.size(); at += kBlock) {
+      const size_t bytes = std::min(kBlock, live.size() - at);
+      std::memcpy(live.data() + at, landing_[i] + at, bytes);
+      if (std::memcmp(live.data() + at, landing_[i] + at, bytes) != 0)
+        return {Code::kCorrupt, StrCat("tensor ", shards_[i].tensor.name,
+                                       " changed while it was copied; who else writes to it?")};
+    }
+  }
+  return Status::Ok();
+}
+
 void LandingMemory::CopyToLive() const {
   if (shadow_ == nullptr) return;
   for (size_t i = 0; i < shards_.size(); ++i) {

@@ -51,6 +51,9 @@ class LandingMemory {
   [[nodiscard]] bool SameMemory(const std::vector<Shard>& others) const;
   /// Copies what lands in the spare buffer into the live tensors.
   void CopyToLive() const;
+  /// The same, and compares both copies of each block while it is in the cache. kCorrupt, naming the tensor,
+  /// if they differ: somebody else writes to the live tensors, or the memory is faulty.
+  [[nodiscard]] Status CopyAndCompare() const;
   /// Shadow only: bytes of the spare buffer.
   [[nodiscard]] size_t shadow_bytes() const { return shadow_ == nullptr ? 0 : shadow_->bytes().size(); }
   /// No peer may write any more afterwards. kTimedOut while one that is stopped still might.

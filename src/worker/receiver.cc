@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "base/hash.h"
@@ -41,8 +43,10 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& pla
 
 // --- Opening --------------------------------------------------------------------------------------------
 
-GrantSet::GrantSet(std::shared_ptr<const ReceivePlan> plan, uint32_t part, std::function<void()> on_complete)
+GrantSet::GrantSet(std::shared_ptr<const ReceivePlan> plan, uint32_t part, ArrivalChecks checks,
+                   std::function<void()> on_complete)
     : plan_(std::move(plan)),
+      checks_(std::move(checks)),
       on_complete_(std::move(on_complete)),
       sources_(plan_->sources.size()),
       // One more, so that nothing completes while grants are still being opened.
@@ -53,11 +57,12 @@ GrantSet::GrantSet(std::shared_ptr<const ReceivePlan> plan, uint32_t part, std::
 
 Result<std::shared_ptr<GrantSet>> GrantSet::Open(const Endpoint& endpoint,
                                                  std::shared_ptr<const ReceivePlan> plan, uint32_t part,
-                                                 bool checksums, std::function<void()> on_complete,
+                                                 ArrivalChecks checks, std::function<void()> on_complete,
                                                  uint32_t* refused) {
-  std::shared_ptr<GrantSet> set(new GrantSet(std::move(plan), part, std::move(on_complete)));
+  std::shared_ptr<GrantSet> set(
+      new GrantSet(std::move(plan), part, std::move(checks), std::move(on_complete)));
   for (size_t i = 0; i < set->sources_.size(); ++i) {
-    const Status status = set->OpenOne(endpoint, i, checksums);
+    const Status status = set->OpenOne(endpoint, i);
     if (status.ok()) continue;
     set->Revoke([] {});  // Nobody was told their names: nothing can come under them.
     const auto& source = set->plan_->sources[i];
@@ -68,16 +73,22 @@ Result<std::shared_ptr<GrantSet>> GrantSet::Open(const Endpoint& endpoint,
   return set;
 }
 
-Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index, bool checksums) {
+Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
   const auto& source = plan_->sources[index];
+  const TransferRange transfers = sources_[index].transfers;
+  if (checks_.compare_on && transfers.count() > 0) {
+    WC_ASSIGN_OR_RETURN(sources_[index].digests,
+                        PairDigests::Make(plan_->table, plan_->batches[index], transfers));
+    sources_[index].missing = 2;
+  }
   auto connection = endpoint.Find(source.incarnation);
   if (!connection) return {Code::kUnavailable, "there is no connection from it"};
   GrantOptions options;
-  options.transfers = sources_[index].transfers.count();
-  options.on_transfer = [self = shared_from_this(), index](uint32_t, const GrantProgress& progress) {
-    self->OnTransfer(index, progress);
+  options.transfers = transfers.count();
+  options.on_transfer = [self = shared_from_this(), index](uint32_t transfer, const GrantProgress& progress) {
+    self->OnTransfer(index, transfer, progress);
   };
-  if (checksums) {
+  if (checks_.checksums) {
     options.on_chunk = [self = shared_from_this(), index](uint32_t transfer, uint32_t chunk, uint64_t sum) {
       self->sources_[index].sums.push_back({transfer, chunk, sum});
     };
@@ -86,18 +97,84 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index, bool checksums)
   sources_[index].connection = std::move(connection);
   const auto grant = sources_[index].grant;
   names_.push_back({.source = source.source, .slot = grant.slot, .id = grant.id});
-  if (sources_[index].transfers.count() == 0) OnSourceComplete(index);
+  if (transfers.count() == 0) OnSourceArrived(index);
   return Status::Ok();
 }
 
-void GrantSet::OnTransfer(size_t index, const GrantProgress& progress) {
-  if (progress.complete()) OnSourceComplete(index);
+// --- Arriving -------------------------------------------------------------------------------------------
+
+void GrantSet::OnTransfer(size_t index, uint32_t transfer, const GrantProgress& progress) {
+  if (sources_[index].digests != nullptr) DigestLater(index, sources_[index].transfers.first + transfer);
+  if (progress.complete()) OnSourceArrived(index);
 }
 
-void GrantSet::OnSourceComplete(size_t index) {
+void GrantSet::OnSourceArrived(size_t index) {
+  if (sources_[index].arrived.exchange(true)) return;
   sources_[index].seconds = seconds();
-  if (sources_[index].complete.exchange(true)) return;
+  OneLess(index);
+}
+
+void GrantSet::OnDigests(wire::SourceDigests digests) {
+  const auto at = std::ranges::find(plan_->sources, digests.source, &ReceivePlan::Source::source);
+  if (at == plan_->sources.end()) return;
+  const auto index = static_cast<size_t>(at - plan_->sources.begin());
+  Source& source = sources_[index];
+  if (source.digests == nullptr || source.told.exchange(true)) return;
+  source.sent = std::move(digests.digests);
+  OneLess(index);
+}
+
+void GrantSet::OneLess(size_t index) {
+  if (sources_[index].missing.fetch_sub(1) != 1) return;
+  sources_[index].complete = true;
   if (incomplete_.fetch_sub(1) == 1) on_complete_();
+}
+
+/// The endpoint's thread must not be held up.
+void GrantSet::DigestLater(size_t index, uint32_t transfer) {
+  static const size_t most_threads = std::clamp(std::thread::hardware_concurrency() / 2, 1U, 4U);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    arrivals_.push_back({index, transfer});
+    if (digesting_ == most_threads) return;
+    ++digesting_;
+  }
+  checks_.compare_on([self = shared_from_this()] { self->DigestArrivals(); });
+}
+
+void GrantSet::DigestArrivals() {
+  std::unique_lock lock(mutex_);
+  while (!arrivals_.empty()) {
+    const Arrival arrival = arrivals_.front();
+    arrivals_.pop_front();
+    lock.unlock();
+    const Status status = DigestOne(arrival);
+    lock.lock();
+    if (digest_error_.ok()) digest_error_ = status;
+  }
+  if (--digesting_ > 0) return;
+  const auto stopped = std::exchange(stopped_, {});
+  lock.unlock();
+  if (stopped) stopped();
+}
+
+Status GrantSet::DigestOne(const Arrival& arrival) {
+  return sources_[arrival.source].digests->Add(arrival.transfer, [this](const Item& item, const Run& run) {
+    const size_t shard = plan_->shards[plan_->table.routes[item.route].dst_shard];
+    return static_cast<const std::byte*>(plan_->memory->LandingOf(shard)) + run.dst_offset;
+  });
+}
+
+/// Of an update that is complete, the arrivals that are left are digested first; of others nothing more is
+/// read. False if nothing reads any more; otherwise `then` is called when that is so.
+bool GrantSet::StopDigesting(const std::function<void()>& then) {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  if (incomplete_ > 0) arrivals_.clear();
+  if (digesting_ == 0) return false;
+  stopped_ = then;
+  return true;
 }
 
 uint64_t GrantSet::bytes() const {
@@ -125,7 +202,7 @@ const ReceivePlan::Source* GrantSet::Missing(Incarnation incarnation) const {
 
 void GrantSet::Revoke(std::function<void()> fenced) {
   auto done = std::make_shared<std::function<void()>>(std::move(fenced));
-  unfenced_ = sources_.size() + 1;
+  unfenced_ = sources_.size() + 2;
   const auto one_less = [self = shared_from_this(), done] {
     if (self->unfenced_.fetch_sub(1) == 1) (*done)();
   };
@@ -140,6 +217,7 @@ void GrantSet::Revoke(std::function<void()> fenced) {
       fence();
     }
   }
+  if (!StopDigesting(one_less)) one_less();
   one_less();
 }
 
@@ -154,11 +232,44 @@ std::vector<std::string> GrantSet::Writers() const {
 // --- Verifying ------------------------------------------------------------------------------------------
 
 Status GrantSet::Verify() const {
-  for (size_t i = 0; i < sources_.size(); ++i) WC_RETURN_IF_ERROR(VerifySource(i));
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    if (checks_.checksums) WC_RETURN_IF_ERROR(VerifyChecksums(i));
+    if (sources_[i].digests != nullptr) WC_RETURN_IF_ERROR(VerifyDigests(i));
+  }
   return Status::Ok();
 }
 
-Status GrantSet::VerifySource(size_t index) const {
+uint64_t GrantSet::compared() const {
+  std::set<int> tensors;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    if (sources_[i].digests == nullptr) continue;
+    for (uint32_t transfer = sources_[i].transfers.first; transfer < sources_[i].transfers.end; ++transfer)
+      for (const Item& item : plan_->batches[i].Of(transfer))
+        tensors.insert(plan_->table.destination_shards[plan_->table.routes[item.route].dst_shard].tensor);
+  }
+  return tensors.size();
+}
+
+Status GrantSet::VerifyDigests(size_t index) const {
+  const Source& source = sources_[index];
+  {
+    const std::lock_guard lock(mutex_);
+    WC_RETURN_IF_ERROR(digest_error_);
+  }
+  const std::string& name = plan_->sources[index].name;
+  if (source.sent.size() != source.digests->size())
+    return {Code::kProtocol,
+            StrCat(name, " sent ", source.sent.size(), " digests of ", source.digests->size(), " tensors")};
+  const std::vector<std::string> wrong = source.digests->Differing(source.sent);
+  if (wrong.empty()) return Status::Ok();
+  return {Code::kCorrupt,
+          StrCat("tensor ", wrong.front(),
+                 wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
+                 " here is not what ", name, " had when it sent it (digests differ, ", wrong.size(), " of ",
+                 source.sent.size(), " tensors); did it change before wait_sources returned?")};
+}
+
+Status GrantSet::VerifyChecksums(size_t index) const {
   const Source& source = sources_[index];
   const std::string& name = plan_->sources[index].name;
   std::vector<std::vector<uint64_t>> sums(source.transfers.count());

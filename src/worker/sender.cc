@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "base/thread.h"
+#include "worker/comparison.h"
+#include "worker/shards.h"
 
 namespace weightcast::worker {
 namespace {
@@ -40,12 +42,22 @@ struct Sender::Job {
   bool over = false;   ///< Begins no more transfers: finished, failed or stopped.
   bool quiet = false;  ///< Stopped: its end is nobody's business.
   Status outcome;
-  bool road = false;  ///< The outcome is the connection's, not ours.
+  bool road = false;                     ///< The outcome is the connection's, not ours.
+  std::unique_ptr<PairDigests> digests;  ///< Set if the destination compares.
 
   [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
   /// What is read for the last transfer is checked with all that was read before.
   [[nodiscard]] bool checks(uint32_t transfer) const {
     return plan->memory->reader != nullptr && transfer + 1 == transfers.end;
+  }
+  /// Of the bytes that MakePieces has found or staged.
+  Status Digest(uint32_t transfer, const std::byte* staged) {
+    return digests->Add(transfer, [&, this](const Item& item, const Run& run) {
+      const auto& route = plan->table.routes[item.route];
+      if (plan->IsStaged(route)) return std::exchange(staged, staged + run.dst_bytes);
+      return static_cast<const std::byte*>(DataOf(plan->memory->shards[plan->sources[route.src_shard]])) +
+             run.src_offset;
+    });
   }
 };
 
@@ -112,12 +124,19 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wi
   job->transfers = job->plan->batches[target].OfPart(start.part);
   job->next = job->transfers.first;
   job->over = job->transfers.count() == 0;
+  if (start.compares && !job->over) {
+    auto digests = PairDigests::Make(job->plan->table, job->plan->batches[target], job->transfers);
+    job->outcome = digests.status();
+    job->over = !digests.ok();
+    if (digests.ok()) job->digests = std::move(*digests);
+  }
+  const bool over = job->over;
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(job);
   }
   more_.notify_all();
-  if (job->transfers.count() == 0) ends_.notify_all();
+  if (over) ends_.notify_all();
 }
 
 void Sender::Stop(const wire::UpdateId& update, uint32_t destination) {
@@ -178,6 +197,7 @@ void Sender::Send(Pick pick) {
     if (pick.block) space = {pick.block->data(), pick.block->slice()};
     const trace::Span span(stage_);
     status = MakePieces(plan, job->target, pick.transfer, space, pieces);
+    if (status.ok() && job->digests != nullptr) status = job->Digest(pick.transfer, space.data);
     // Before the last bytes go: without them no receiver is complete.
     if (status.ok() && job->checks(pick.transfer)) status = plan.memory->reader->Check();
   }
@@ -247,6 +267,11 @@ bool Sender::EndJob(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex
   const uint32_t destination = job->to().destination;
   if (!std::exchange(job->quiet, true)) {
     lock.unlock();
+    if (job->digests != nullptr && job->outcome.ok())
+      callbacks_.on_digests({.update = job->update,
+                             .destination = destination,
+                             .part = job->part,
+                             .digests = job->digests->Sums()});
     callbacks_.on_ended({.update = job->update,
                          .destination = destination,
                          .part = job->part,

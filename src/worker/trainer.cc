@@ -71,6 +71,7 @@ class TrainerWorker final : public Trainer {
   void Carry(const StopSending& action);
   void Carry(const HoldSources& action);
   void Carry(const FreeSources& action);
+  void LogCompared(const wire::Done& done) const;
   void Carry(FinishUpdate& action);
   void Carry(const AnswerTrainer& action) { answer_ = action; }
 
@@ -119,6 +120,7 @@ Status TrainerWorker::Open(WorkerOptions options) {
   callbacks.on_fenced = [this](const SendFenced& fenced) {
     session_->loop().Post([this, fenced] { Feed(fenced); });
   };
+  callbacks.on_digests = [this](wire::SentDigests digests) { session_->client().Send(std::move(digests)); };
   WC_ASSIGN_OR_RETURN(sender_,
                       Sender::Create(session_->endpoint(), session_->settings(), std::move(callbacks)));
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) {
@@ -370,10 +372,24 @@ void TrainerWorker::Carry(const FreeSources& action) {
   Prune();
 }
 
+/// Trainer 0 tells the outcome of a comparison by digest.
+void TrainerWorker::LogCompared(const wire::Done& done) const {
+  uint64_t tensors = 0;
+  size_t ranks = 0;
+  for (const wire::RankBytes& receiver : done.receivers) {
+    tensors += receiver.compared;
+    ranks += receiver.compared > 0 ? 1 : 0;
+  }
+  if (!done.met_policy || ranks == 0 || session_->name().rank != 0) return;
+  WC_LOG(kInfo, "version ", ToString(done.version), ": trainers == engines, ", tensors, " tensors at ", ranks,
+         ranks == 1 ? " rank" : " ranks", ", 0 gathers");
+}
+
 void TrainerWorker::Carry(FinishUpdate& action) {
   const auto at = records_.find(action.number);
   if (at == records_.end()) return;
   if (action.done) {
+    LogCompared(*action.done);
     at->second->SetDone(StatsOf(*action.done), EnginesOf(*action.done));
   } else {
     at->second->SetDone(action.status);

@@ -27,7 +27,10 @@ class PublishedUpdate final : public Update {
 std::vector<RankStats> StatsOf(const std::vector<wire::RankBytes>& ranks) {
   std::vector<RankStats> stats;
   for (const auto& rank : ranks)
-    stats.push_back({.name = wire::ToString(rank.name), .bytes = rank.bytes, .seconds = rank.seconds});
+    stats.push_back({.name = wire::ToString(rank.name),
+                     .bytes = rank.bytes,
+                     .seconds = rank.seconds,
+                     .compared = rank.compared});
   return stats;
 }
 

@@ -26,6 +26,7 @@ struct Scene {
   uint32_t engine_ranks = 1;
   DType trainer_dtype = DType::kBF16;
   bool checksum = false;
+  bool compare = false;
   bool tables = false;
   int64_t versions = 3;
 };
@@ -41,6 +42,7 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
   const Scene& scene = GetParam();
   settings_["transport"] = scene.transport;
   if (scene.checksum) settings_["checksum"] = "1";
+  if (scene.compare) settings_["compare"] = "1";
   if (scene.trainer_dtype != DType::kBF16) settings_["staging"] = "16M";
   const auto folder = std::filesystem::temp_directory_path() / settings_["job"];
   if (scene.tables) {
@@ -70,6 +72,7 @@ TEST_P(Update, EveryByteOfEveryVersionArrives) {
         EXPECT_EQ(stats->engines.size(), 2U);
         EXPECT_EQ(stats->receivers.size(), 2 * scene.engine_ranks);
         EXPECT_EQ(stats->senders.size(), kTrainers);
+        for (const auto& receiver : stats->receivers) EXPECT_EQ(receiver.compared > 0, scene.compare);
         uint64_t sent = 0;
         for (const auto& sender : stats->senders) sent += sender.bytes;
         EXPECT_EQ(sent, stats->bytes);
@@ -134,6 +137,25 @@ INSTANTIATE_TEST_SUITE_P(
                           .engine_ranks = 2,
                           .checksum = true,
                           .tables = true},
+                    Scene{.name = "ComparedShmInPlaceToTwoRanks",
+                          .transport = "shm",
+                          .trainer_cut = Cut::kRows,
+                          .engine_ranks = 2,
+                          .compare = true,
+                          .versions = 20},
+                    Scene{.name = "ComparedTcpShadowWithChecksums",
+                          .transport = "tcp",
+                          .landing = LandingMode::kShadow,
+                          .trainer_cut = Cut::kColumns,
+                          .checksum = true,
+                          .compare = true},
+                    Scene{.name = "ComparedAfterACast",
+                          .transport = "",
+                          .landing = LandingMode::kShadow,
+                          .trainer_cut = Cut::kRows,
+                          .engine_ranks = 2,
+                          .trainer_dtype = DType::kF32,
+                          .compare = true},
                     Scene{.name = "AHundredOverTcp",
                           .transport = "tcp",
                           .trainer_cut = Cut::kRows,

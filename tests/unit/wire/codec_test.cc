@@ -71,6 +71,7 @@ std::vector<WorkerMessage> WorkerMessages() {
       Heartbeat{},
       Goodbye{},
       AskOffered{},
+      SentDigests{.update = kUpdate, .destination = 2, .part = 1, .digests = {{1, 2}, {(1ULL << 61) - 2, 0}}},
   };
 }
 
@@ -107,6 +108,7 @@ std::vector<ControllerMessage> ControllerMessages() {
       Steer{.order = 7, .move = Move::kEvict, .version = kVersion, .reason = kReason},
       Controlled{},
       Heartbeat{},
+      SourceDigests{.update = kUpdate, .source = 3, .part = 1, .digests = {{1, 2}, {3, (1ULL << 61) - 2}}},
       Offered{.tensors = {kShard.tensor, {.name = "s", .dtype = DType::kF32, .shape = {}}}},
   };
 }

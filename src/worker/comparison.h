@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "digest/digest.h"
+#include "plan/table_format.h"
+#include "weightcast/digest.h"
+#include "weightcast/status.h"
+#include "worker/batches.h"
+#include "worker/pieces.h"
+
+namespace weightcast::worker {
+
+/// The digests of what goes from one source to one destination in one part of an update (docs/digest.md): one
+/// for each tensor, in the order in which the transfers begin with them. Source and destination agree on that
+/// order as they agree on the transfers, and each computes the digests from its own memory.
+/// Any number of threads may add transfers at once.
+class PairDigests {
+ public:
+  /// `table` and `batches` must outlive this. Errors: those of digest::TensorKey::Of.
+  static Result<std::unique_ptr<PairDigests>> Make(const plan::RankTable& table, const Batches& batches,
+                                                   const TransferRange& transfers);
+
+  /// Where the bytes of a run are, in the destination's dtype. Called for the runs of a transfer in order.
+  using Locate = std::function<const std::byte*(const Item&, const Run&)>;
+  /// Adds the bytes of one transfer. Once for each. Errors: those of digest::DigestSum::AddPiece.
+  Status Add(uint32_t transfer, const Locate& locate);
+
+  [[nodiscard]] size_t size() const { return keys_.size(); }
+  /// Of all transfers that were added.
+  [[nodiscard]] std::vector<TensorDigest> Sums() const;
+  /// Names of the tensors whose digests are not those of `others`, which has size() of them.
+  [[nodiscard]] std::vector<std::string> Differing(std::span<const TensorDigest> others) const;
+
+ private:
+  PairDigests(const plan::RankTable& table, const Batches& batches) : table_(table), batches_(batches) {}
+
+  const plan::RankTable& table_;
+  const Batches& batches_;
+  std::unordered_map<int, size_t> place_of_;  ///< Index of the table's tensor → of `keys_`.
+  std::vector<digest::TensorKey> keys_;
+  mutable std::mutex mutex_;
+  std::vector<TensorDigest> sums_;  ///< As keys_.
+};
+
+}  // namespace weightcast::worker
