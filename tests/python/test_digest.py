@@ -91,8 +91,8 @@ def fill(held: dict[str, wc.Shard], version: int) -> None:
 class Sides:
     """Two trainers that hold rows, one of them in Fortran's order, and an engine whose ranks hold columns."""
 
-    def __init__(self, stack: contextlib.ExitStack, controller: str) -> None:
-        settings = {**FAST, "transport": "shm"}
+    def __init__(self, stack: contextlib.ExitStack, controller: str, **more: object) -> None:
+        settings = {**FAST, "transport": "shm", **more}
         self.rows = [{name: cut(name, 0, rank, fortran=rank == 1) for name in SHAPES} for rank in range(2)]
         self.columns = [{name: cut(name, -1, rank) for name in SHAPES} for rank in range(2)]
         for held in self.columns:  # Both ranks have all of it.
@@ -110,13 +110,15 @@ class Sides:
         for worker, held in zip(self.trainers + self.ranks, self.rows + self.columns, strict=True):
             worker.register(held)
 
-    def update(self, version: int) -> None:
+    def update(self, version: int) -> list[wc.Update]:
+        updates = []
         for trainer, held in zip(self.trainers, self.rows, strict=True):
             fill(held, version)
-            trainer.publish(version)
+            updates.append(trainer.publish(version))
         with concurrent.futures.ThreadPoolExecutor() as threads:
             served = list(threads.map(lambda rank: rank.wait(timeout=30), self.ranks))
         assert [one.number for one in served] == [version, version]
+        return updates
 
 
 def combined(workers: list) -> dict[str, str]:
@@ -141,6 +143,19 @@ def test_both_sides_of_an_update_have_equal_digests(sides: Sides) -> None:
             assert sent[name] == digest(name, "F32", SHAPES[name], value.tobytes(), data)
         seen += sent.values()
     assert len(set(seen)) == len(seen)
+
+
+def test_with_the_setting_every_update_is_compared(controller: str, capfd: pytest.CaptureFixture) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.callback(wc.set_log_level, "warning")
+        wc.set_log_level("info")
+        sides = Sides(stack, controller, compare=1)
+        for version in (1, 2):
+            for update in sides.update(version):
+                assert [one.compared for one in update.wait(30).receivers] == [3, 3]
+    said = [line for line in capfd.readouterr().err.splitlines() if "trainers == engines" in line]
+    assert len(said) == 2, said
+    assert all(line.endswith("trainers == engines, 6 tensors at 2 ranks, 0 gathers") for line in said), said
 
 
 def test_a_flipped_byte_is_found_and_named(sides: Sides) -> None:
