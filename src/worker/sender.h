@@ -35,7 +35,7 @@ class Sender {
     std::function<void(const SendFenced&)> on_fenced;
     /// The digests of what was sent, where Start has asked for them; before SendEnded of a part that went
     /// well.
-    std::function<void(wire::SentDigests)> on_digests;
+    std::function<void(wire::SentDigests)> on_digests{};
   };
   /// Uses the settings staging, timeout, checksum. The endpoint must outlive it. kExhausted where the system
   /// gives no threads.

@@ -76,7 +76,7 @@ MISTAKES = [
     (
         "a_refusal_comes_after_the_copy",
         RANK,
-        "  if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace;\n"
+        "  if (!run.status.ok()) s_.touched = s_.landing == Landing::kInPlace || run.changed;\n"
         "  if (s_.abort) return CompleteAbort();",
         "  s_.touched = s_.landing == Landing::kInPlace;\n  if (s_.abort) return CompleteAbort();",
         "mixture",

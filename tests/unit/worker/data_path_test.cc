@@ -169,8 +169,8 @@ class DataPath : public testing::Test {
 
   /// Grants, then sends, to the first destination of each trainer's table and so on.
   void Open(InferenceSide& side) {
-    auto opened = GrantSet::Open(*side.endpoint, side.plan, /*part=*/0, settings_.checksum != 0,
-                                 [&side] { side.complete.Set(); });
+    auto opened = GrantSet::Open(*side.endpoint, side.plan, /*part=*/0,
+                                 {.checksums = settings_.checksum != 0}, [&side] { side.complete.Set(); });
     ASSERT_TRUE(opened.ok()) << opened.status().ToString();
     side.grants = *opened;
   }
@@ -371,7 +371,7 @@ TEST_F(DataPath, SourceWhoseConnectionEndedIsNamed) {
   ASSERT_TRUE(connection.has_value());
   connection->Close();
   uint32_t refused = 0;
-  const auto opened = GrantSet::Open(*side.endpoint, side.plan, /*part=*/0, false, [] {}, &refused);
+  const auto opened = GrantSet::Open(*side.endpoint, side.plan, /*part=*/0, {}, [] {}, &refused);
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(refused, side.plan->sources[1].source);
   EXPECT_THAT(opened.status().message(), HasSubstr("trainer 1"));

@@ -183,7 +183,7 @@ class Node {
   void Carry(const ReclaimMemory&) { giver_->Feed(MemoryReclaimed{.reason = {Code::kCancelled, "wanted"}}); }
   void Carry(const OpenGrants& open) {
     if (on_open) return on_open();
-    auto opened = GrantSet::Open(session_->endpoint(), plan_, open.part, false, [this, update = open.update] {
+    auto opened = GrantSet::Open(session_->endpoint(), plan_, open.part, {}, [this, update = open.update] {
       session_->loop().Post([this, update] { Feed(Arrived{update, grants_->bytes(), 1, {}}); });
     });
     ASSERT_TRUE(opened.ok()) << opened.status().ToString();
