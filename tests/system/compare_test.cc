@@ -72,12 +72,19 @@ TEST_P(Compare, ASourceThatChangesIsFoundByName) {
   ASSERT_TRUE(stats.ok()) << stats.status().ToString();
   EXPECT_EQ(stats->receivers.at(0).compared, 2U);
 
+  // Before it is published, or it may be sent before the thread has begun.
+  source_.Fill(2);
+  std::atomic<bool> begun{false};
   std::atomic<bool> over{false};
-  auto second = Publish(2);
   std::thread changing([&] {
-    while (!over)
+    while (!over) {
       for (uint32_t& value : source_.moving) std::atomic_ref(value).fetch_add(1, std::memory_order_relaxed);
+      begun = true;
+      begun.notify_one();
+    }
   });
+  begun.wait(false);
+  auto second = *trainer_->Publish(2);
   const auto outcome = second->Wait(In(60));
   over = true;
   changing.join();

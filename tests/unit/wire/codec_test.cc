@@ -108,8 +108,8 @@ std::vector<ControllerMessage> ControllerMessages() {
       Steer{.order = 7, .move = Move::kEvict, .version = kVersion, .reason = kReason},
       Controlled{},
       Heartbeat{},
-      SourceDigests{.update = kUpdate, .source = 3, .part = 1, .digests = {{1, 2}, {3, (1ULL << 61) - 2}}},
       Offered{.tensors = {kShard.tensor, {.name = "s", .dtype = DType::kF32, .shape = {}}}},
+      SourceDigests{.update = kUpdate, .source = 3, .part = 1, .digests = {{1, 2}, {3, (1ULL << 61) - 2}}},
   };
 }
 
