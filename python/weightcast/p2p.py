@@ -28,9 +28,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import itertools
 import numbers
 import os
 import pathlib
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -111,13 +113,29 @@ def get_oob_ip() -> str:
     return "127.0.0.1"
 
 
-def _gpu_label(index: int) -> str:
-    """The PCI address of the host's index-th NVIDIA GPU, or "cpu"."""
+_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
+
+
+def _visible_gpus() -> list[str]:
+    """PCI addresses of the host's NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves, in its order."""
     with contextlib.suppress(OSError):
-        found = sorted(path.name for path in pathlib.Path("/proc/driver/nvidia/gpus").iterdir())
-        if index < len(found):
-            return found[index]
-    return "cpu"
+        found = sorted(path.name for path in _GPUS.iterdir())
+        if (wanted := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
+            return found
+        names = {str(index): gpu for index, gpu in enumerate(found)}
+        for gpu in found:
+            if uuid := re.search(r"GPU UUID:\s*(\S+)", (_GPUS / gpu / "information").read_text()):
+                names[uuid[1]] = gpu
+        # As CUDA does: an entry that names no GPU hides all that follow.
+        entries = map(str.strip, wanted.split(","))
+        return [names[entry] for entry in itertools.takewhile(names.__contains__, entries)]
+    return []
+
+
+def _gpu_label(index: int) -> str:
+    """The PCI address of this process' index-th NVIDIA GPU, or "cpu"."""
+    gpus = _visible_gpus()
+    return gpus[index] if index < len(gpus) else "cpu"
 
 
 def _host_port(address: str) -> tuple[str, int]:
