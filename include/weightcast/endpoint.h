@@ -48,7 +48,7 @@ struct PeerInfo {
   std::string description;  ///< Connection::Describe
 };
 
-/// A proven connection to one peer. Thread safe. Held by the endpoint too; Close ends it.
+/// An authenticated connection to one peer. Thread safe. Held by the endpoint too; Close ends it.
 class Connection {
  public:
   class State;
@@ -88,8 +88,8 @@ class Connection {
   /// on_transfer, which another thread calls. kTimedOut at the deadline; kCancelled: the grant has been
   /// revoked, or never was; the reason if the connection has ended. Not from a callback.
   Status WaitGrant(const GrantName& grant, uint32_t transfers, TimePoint deadline);
-  /// `fenced` is called once, when nothing of it can land any more; also when
-  /// the grant, the link or the peer is gone already. Never called while a stopped writer might still write.
+  /// `fenced` is called once, when no byte of it can land any more; also when the grant, the link or the
+  /// peer has ended already. Never called while a stopped writer might still write.
   void RevokeGrant(const GrantName& grant, std::function<void()> fenced);
 
   /// Sends the peer a message of at most kMaxNotice bytes, which it takes with TakeNotice. Notices of one
@@ -107,8 +107,8 @@ class Connection {
   /// callback only with a deadline that has passed.
   Result<std::string> TakeNotice(TimePoint deadline);
 
-  /// Polite end. Transfers end as kCancelled, notices that are still on their way may be lost; returns at
-  /// once.
+  /// Graceful shutdown. Transfers end as kCancelled; notices that are still in flight may be lost. Returns
+  /// at once.
   void Close();
 
  private:
@@ -131,9 +131,8 @@ struct EndpointOptions {
   uint16_t port = 0;    ///< Where peers find it; 0: any of the setting `port_range`.
   Callbacks callbacks = Callbacks::kOnThread;
   Settings settings{};
-  /// Asked for each peer that has proven the token; default: takes everyone of the same job. The error
-  /// reaches the peer. Asked on both sides of a connection. Always on the
-  /// progress thread; must not block.
+  /// Called for each peer that has proven the token; default: accepts every peer of the same job. The error
+  /// reaches the peer. Called on both sides of a connection, always on the progress thread; must not block.
   std::function<Status(const Identity&)> admit{};
   /// A connection that a peer opened is ready. Must not block.
   std::function<void(Connection)> on_connection{};
@@ -147,8 +146,8 @@ struct EndpointOptions {
   std::function<bool()> interrupted{};
 };
 
-/// One process' door to the network. Thread safe. One progress thread, asleep when idle; callers in
-/// Wait drive progress themselves when nobody else does. After fork() only the parent may use it
+/// All connections of one process. Thread safe. It has one progress thread, which blocks when idle; callers
+/// in Wait drive progress themselves when nobody else does. After fork() only the parent may use it
 /// (calls in the child fail with kInternal).
 class Endpoint {
  public:

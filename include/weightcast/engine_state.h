@@ -12,7 +12,7 @@ enum class EngineState : uint8_t {
   kUpdating,   ///< Has granted an update.
   kReady,      ///< Every byte of the update is there.
   kCommitted,  ///< Has switched, and waits until all ranks of the engine have.
-  kSuspended,  ///< Sleeps: nothing of it is registered.
+  kSuspended,  ///< Suspended: none of its memory is registered.
   kFailed,     ///< Serves nothing until a later update: its live tensors are of no version.
 };
 

@@ -5,7 +5,7 @@
 
 namespace weightcast {
 
-/// A target's leave to be written to by one peer: stands on the wire for (update id, buffer).
+/// A target's permission for one peer to write to it: stands on the wire for (update id, buffer).
 /// Slot 0 with id 0 is the standing grant, valid for regions with Access::kReadWrite alone.
 struct GrantName {
   uint32_t slot = 0;  ///< 1 .. kGrantSlots - 1 for real grants; per connection and direction.

@@ -9,7 +9,7 @@ namespace weightcast {
 /// Random, new at every start of a process (more exactly: of an endpoint). Never 0.
 using Incarnation = uint64_t;
 
-/// Who a process is, as proven in the handshake.
+/// Who a process is, as authenticated in the handshake.
 struct Identity {
   std::string job;
   std::string role;    ///< "trainer", "inference", or free text for general point-to-point use.

@@ -110,8 +110,8 @@ struct LandingOptions {
   /// The engine's part of the switch, after Commit: called once in each update by the thread that is in
   /// Receive or Wait, before spare buffers are copied. kLoader: from it the engine takes what has landed. An
   /// error says that nothing was changed: the update fails here with that text, and the old version is served
-  /// on (unless bytes landed in place). Must not call this Inference. kLoader without it: what Receive
-  /// returns is the word to switch, and Wait is refused.
+  /// on (unless bytes landed in place). Must not call this Inference. kLoader without it: switch when Receive
+  /// returns; Wait is refused.
   std::function<Status(const Version&)> on_switch{};
   /// Tensors of the trainers that this engine does not take: names, or patterns ({*}, {**}). All ranks'
   /// together.

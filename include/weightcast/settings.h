@@ -26,7 +26,7 @@ namespace weightcast {
   X(String,  port_range,         "",                "low-high",  "ports the data plane listens on; empty: any free one") \
   X(String,  transport,          "",                "names",     "transports that may be used, comma separated, best first; empty: all that work") \
   X(String,  ptracer,            "off",             "off|peer|any", "who may trace this process for the sake of shm, where Yama reserves tracing for parents: nobody more, one peer, every process of the user") \
-  X(Count,   lanes,              "0",               "lanes",     "roads per connection and transport; 0: chosen by the transport and the number of peers") \
+  X(Count,   lanes,              "0",               "lanes",     "parallel paths per connection and transport; 0: chosen by the transport and the number of peers") \
   X(Bytes,   chunk,              "1M",              "bytes",     "size of the pieces that a transfer is cut into, 4K to 64M") \
   X(Count,   window,             "16",              "chunks",    "chunks in flight on one lane") \
   X(String,  nics,               "",                "names",     "RDMA devices to use, comma separated (mlx5_0, or mlx5_0:2 for a port); with ^ in front: to leave out; empty: all that are up") \
@@ -38,7 +38,7 @@ namespace weightcast {
   X(Count,   rdma_retries,       "6",               "0-7",       "how often a queue pair sends again before it gives up; 7 is for ever to soft-RoCE") \
   X(Count,   rnr_retries,        "7",               "0-7",       "how often a queue pair waits for a peer that has no room for a message; 7: for ever") \
   X(Bytes,   staging,            "256M",            "bytes",     "most memory a trainer uses to stage tensors that need a cast, are not contiguous or are read from a file") \
-  X(Seconds, lease,              "5",               "s",         "a process not heard of for this long is taken for dead") \
+  X(Seconds, lease,              "5",               "s",         "a process that sends no heartbeat for this long is declared dead") \
   X(Seconds, timeout,            "60",              "s",         "limit of a transfer and of each step of an update that has no limit of its own") \
   X(Seconds, grant_timeout,      "600",             "s",         "how long an update waits for an engine to come to begin() or wait()") \
   X(Seconds, connect_timeout,    "10",              "s",         "limit of making one connection") \

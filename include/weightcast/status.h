@@ -10,8 +10,8 @@ namespace weightcast {
 /// Why a call failed. The same set travels over the wire and into Python exceptions.
 enum class Code {
   kOk = 0,
-  kUnavailable,      ///< A lane, peer or service cannot be reached now; another road or a later try may work.
-  kPeerDead,         ///< The peer process is proven dead or its lease has run out.
+  kUnavailable,      ///< A lane, peer or service cannot be reached now; another path or a later try may work.
+  kPeerDead,         ///< The peer process has exited, or sent no heartbeat for a lease.
   kFenced,           ///< The grant under which the operation ran has been revoked.
   kTimedOut,         ///< The deadline of the call passed.
   kCancelled,        ///< The caller cancelled.

@@ -19,7 +19,7 @@ struct Piece {
 };
 
 struct TransferOptions {
-  GrantName grant{};  ///< The target's leave; {} for regions open to all (kReadWrite).
+  GrantName grant{};  ///< The target's permission; {} for regions open to all (kReadWrite).
   std::optional<uint32_t>
       signal{};           ///< Number of this transfer under the grant; set chunk by chunk at the target.
   bool checksum = false;  ///< Signals carry checksums of their chunks.

@@ -56,7 +56,7 @@ struct EngineStats {
   std::string engine;
   bool committed = false;
   std::string reason;  ///< Why not.
-  int64_t rank = -1;   ///< Of the engine, the one to blame; -1: none of its.
+  int64_t rank = -1;   ///< The rank of the engine that caused it; -1: none of its ranks did.
 };
 struct UpdateStats {
   Version version;
@@ -105,11 +105,11 @@ enum class Hold : uint8_t {
 /// A trainer rank. Thread safe; calls block only as said.
 class Trainer {
  public:
-  /// Attaches to the controller; blocks until welcomed, refused or the join time-out.
+  /// Attaches to the controller; blocks until accepted, refused or the join time-out.
   static Result<std::unique_ptr<Trainer>> Connect(WorkerOptions options);
   virtual ~Trainer() = default;
-  /// Tells the shards of this rank. Returns when the memory is registered; planning goes on in the background
-  /// and its errors come from Publish and Wait.
+  /// Registers the shards of this rank. Returns when the memory is registered; planning goes on in the
+  /// background, and Publish and Wait return its errors.
   virtual Status Register(Registration registration, SourceOptions options = {}) = 0;
   /// Offers the present bytes of all shards as `number`; returns at once. The shards must not change
   /// until WaitSources. Numbers rise; a lower one after a restart belongs to a new run.
@@ -122,11 +122,11 @@ class Trainer {
   /// Other calls of this trainer wait until it returns. kCancelled: interrupted, as looked at after each
   /// shard.
   virtual Result<Digests> Digest() = 0;
-  /// Asks the controller; waits while it is away, at most controller_timeout (0: twice the lease).
+  /// Asks the controller; waits while it is unreachable, at most controller_timeout (0: twice the lease).
   virtual Result<std::vector<EngineStatus>> Engines() = 0;
   /// The connections of this rank, a line each.
   [[nodiscard]] virtual std::vector<std::string> ConnectionMap() const = 0;
-  /// Leaves politely. Open updates end as cancelled.
+  /// Graceful shutdown. Open updates end as cancelled.
   virtual void Close() = 0;
 };
 
@@ -144,9 +144,9 @@ struct ReceivedGroup {
 };
 
 /// An inference rank. The phases belong to one thread at a time; all else is thread safe.
-/// While the controller is away it serves on, without limit. A call that waits meanwhile ends after
+/// While the controller is unreachable it serves on, without limit. A call that waits meanwhile ends after
 /// controller_timeout with kUnavailable and may be called again, as after kTimedOut. Only a Wait into which
-/// bytes were landing (in_place) gives its update up: the rank is FAILED until a later one.
+/// bytes were landing (in_place) abandons its update: the rank is FAILED until a later one.
 class Inference {
  public:
   static Result<std::unique_ptr<Inference>> Connect(WorkerOptions options);
@@ -154,8 +154,8 @@ class Inference {
   /// What the trainers have registered, once all of them have: before Register, or at any time. What they
   /// only declare is left out. kTimedOut: some have not registered yet.
   virtual Result<std::vector<TensorInfo>> Offered(TimePoint deadline) = 0;
-  /// Tells the shards that this rank wants filled and how they land. kUnavailable: another engine still reads
-  /// the memory that was registered before.
+  /// Registers the shards that this rank receives, and how they land. kUnavailable: another engine still
+  /// reads the memory that was registered before.
   virtual Status Register(Registration registration, LandingOptions options = {}) = 0;
 
   /// The phases in one, for simple loops: blocks until a version newer than `newer_than` is served.
@@ -178,14 +178,14 @@ class Inference {
   virtual Status Served(TimePoint deadline) = 0;
   /// Commit and Served.
   virtual Status Finish(TimePoint deadline) = 0;
-  /// Gives up the phases. With shadow and loader landing the old version is served on if Receive has not
+  /// Abandons the update. With shadow and loader landing the old version is served on if Receive has not
   /// returned; otherwise, and with in_place if anything may have been written, the rank is FAILED until a
   /// later update. Blocks at most two leases. Errors: kFenced, others might still write or read here, so stay
   /// paused and call again; kTimedOut, the phases are over, but the controller has not said yet what the rank
   /// has left (see state); kCancelled, interrupted.
   virtual Status Abort() = 0;
 
-  /// The engine sleeps: when this returns nobody can write or read the registered memory, nothing of it is
+  /// Suspends the engine: when this returns no peer can write or read the registered memory, none of it is
   /// registered any more, and it may be freed, moved or mapped anew. An update under way goes on without
   /// this engine. kFenced: a stopped peer might still write; free nothing and call again. Not between Begin
   /// and Finish.
@@ -209,15 +209,16 @@ class Inference {
   virtual void Close() = 0;
 };
 
-/// Stands where an engine can be paused (vLLM's or SGLang's front end), once per engine. The controller then
-/// steers the engine through it: no tensor of a paused-for update is written before the engine is paused, and
-/// no request is let in while the engine has no whole version. It asks for one thing after the other:
+/// Belongs in the process that can pause the engine (vLLM's or SGLang's front end), once per engine. The
+/// controller steers the engine through it: no tensor of a paused-for update is written before the engine is
+/// paused, and no request is admitted while the engine has no whole version. Its orders, one at a time:
 ///   kPause   generate nothing: the tensors are about to change (shadow landing: to be switched)
 ///   kSettle  every rank has switched: flush what was computed with the old weights, say the new version
-///   kAdmit   every rank serves `version`: go on, and let requests come
-///   kEvict   there is no whole version to serve (`reason`): let no requests come
-/// Each has `commit_timeout`; whoever is later, or answers with an error, is out of the update. An engine
-/// that has had one takes part in updates only while one is here. Thread safe, but Next is for one thread.
+///   kAdmit   every rank serves `version`: resume, and admit requests
+///   kEvict   there is no whole version to serve (`reason`): admit no requests
+/// Each has `commit_timeout`; an engine that is later, or answers with an error, is out of the update. An
+/// engine that has had a control takes part in updates only while one is connected. Thread safe, but Next is
+/// for one thread.
 class EngineControl {
  public:
   enum class Move { kPause, kSettle, kAdmit, kEvict };

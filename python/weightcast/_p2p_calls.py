@@ -1,4 +1,4 @@
-"""What the calls of `weightcast.p2p` have in common: how they tell of failures, wait and take arguments."""
+"""What the calls of `weightcast.p2p` share: reporting failures, waiting, checking arguments."""
 
 from __future__ import annotations
 

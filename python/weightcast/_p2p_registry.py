@@ -1,7 +1,7 @@
 """Which endpoints of `weightcast.p2p` this user has on this host.
 
-Each announces itself by a file with its metadata, on which it holds a lock as long as it lives: a file whose
-lock is free was left by a process that is gone.
+Each announces itself by a file with its metadata, and holds a lock on the file as long as it exists. A file
+whose lock is free was left by a process that has exited.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def _folder() -> pathlib.Path:
             folder.mkdir(mode=0o700)
         if _is_ours(folder):
             return folder
-    raise Permission(f"{_shared()} and {_own()} belong to somebody else; remove one of them")
+    raise Permission(f"{_shared()} and {_own()} belong to another user; remove one of them")
 
 
 _open: weakref.WeakSet[Announcement] = weakref.WeakSet()
 
 
 class Announcement:
-    """Tells of an endpoint until it is closed. A forked child lets go of it: the lock is the parent's."""
+    """Announces an endpoint until it is closed. A forked child closes its copy: the lock is the parent's."""
 
     def __init__(self, metadata: bytes) -> None:
         handle, name = tempfile.mkstemp(prefix=".", dir=_folder())
@@ -91,7 +91,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 def announced() -> Iterator[bytes]:
-    """The metadata of every endpoint that lives, one's own too; those of dead ones are cleared away."""
+    """The metadata of every open endpoint, including this process'. Files of exited processes are removed."""
     folders = [folder for folder in (_shared(), _own()) if _is_ours(folder)]
     for path in sorted(path for folder in folders for path in folder.iterdir()):
         if path.name.startswith("."):

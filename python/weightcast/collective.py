@@ -134,13 +134,12 @@ class Group:
         self._run("all_gather", listed, list(range(self.world_size)), True, timeout)
 
     def close(self) -> None:
-        """Leaves politely: calls of the others that do not need this rank any more end well. Safe to call
-        twice."""
+        """Graceful shutdown: other ranks' calls that no longer need this rank succeed. Safe to repeat."""
         if self._closed is None:
             self._end("this rank has closed it", ["left"])
 
     def connection_map(self) -> list[str]:
-        """One line for each connection: who, over which transport, by which road."""
+        """One line for each connection: peer, transport, addresses."""
         return self._endpoint.connection_map()
 
     # --- One call ----------------------------------------------------------------------------------

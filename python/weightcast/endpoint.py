@@ -108,7 +108,7 @@ class Connection:
         self._core.check()
 
     def describe(self) -> str:
-        """One line: which road to whom."""
+        """One line: transport, peer, addresses."""
         return self._core.describe()
 
     def import_region(self, descriptor: bytes) -> _core.RemoteRegion:
@@ -201,7 +201,7 @@ class Connection:
 
 
 class Endpoint:
-    """One process' door to the network.
+    """All connections of one process.
 
     token: the secret that peers must prove to have; None: WEIGHTCAST_TOKEN, the setting `token_file`, or the
         user's own token on this machine. "" needs the setting `bind` at a loopback address.
@@ -290,7 +290,7 @@ class Endpoint:
         return self._connection(await next_of(self._core, _ACCEPT, self._core.try_accept, timeout, complaint))
 
     def connection_map(self) -> list[str]:
-        """One line for each connection: who, over which transport, by which road."""
+        """One line for each connection: peer, transport, addresses."""
         return self._core.connection_map()
 
     def close(self) -> None:

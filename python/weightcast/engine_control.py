@@ -1,4 +1,4 @@
-"""EngineControl: where an engine can be paused, the controller steers it."""
+"""EngineControl: the controller pauses and resumes an engine through it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("weightcast")
 
 
 class EngineControl:
-    """Stands in the front end of an engine (vLLM's or SGLang's), once per engine; its ranks are `Inference`.
+    """Belongs in the front end of an engine (vLLM's or SGLang's), once per engine; its ranks are `Inference`.
 
     The controller then asks for each step, in this order, and goes on when it has been done:
 
@@ -94,7 +94,7 @@ class EngineControl:
             raise self._error
 
     def close(self) -> None:
-        """Leaves politely; safe to call twice. The engine goes on as it is."""
+        """Graceful shutdown; safe to call twice. The engine stays in its present state."""
         self._end()
 
     def __enter__(self) -> EngineControl:

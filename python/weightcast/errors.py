@@ -1,4 +1,4 @@
-"""What can go wrong. Every exception is an `Error` and has a `code`, the same words as in logs and JSON."""
+"""The exceptions. Each is an `Error` and has a `code`, the same text as in logs and JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Unavailable(Error, ConnectionError):
 
 
 class PeerDead(Error, ConnectionError):
-    """The peer process is proven dead, or its lease has run out."""
+    """The peer process has exited, or sent no heartbeat for a lease."""
 
     code = "peer dead"
 
@@ -83,7 +83,7 @@ class Corrupt(Error):
 class UpdateAborted(Error):
     """An update was not committed as the policy asks.
 
-    engine, rank: whose fault it was; None where it was no engine's (a trainer died).
+    engine, rank: which engine or rank caused it; None if a trainer did.
     """
 
     code = "aborted"
@@ -103,7 +103,7 @@ class UpdateAborted(Error):
         self.rank = rank
 
     def __reduce__(self) -> tuple[object, ...]:
-        """So that it reaches another process (pickle, Ray) as it is, but for its cause."""
+        """Keeps all but the cause when it is sent to another process (pickle, Ray)."""
         return type(self), (self.reason, self.version, None, self.engine, self.rank), self.__dict__
 
 

@@ -14,8 +14,8 @@ lengths, a `meta` that is not 64 bytes, a `transfer` on a connection that was re
 wait.
 
 Without a job token (`WEIGHTCAST_TOKEN` or `WEIGHTCAST_TOKEN_FILE`, the same in all processes) an endpoint
-listens on this host alone, for this user's processes. `WEIGHTCAST_CONNECT_TIMEOUT` bounds `connect`; nothing
-bounds the wait for a peer that lives. Sizes are bytes, addresses are numbers (`tensor.data_ptr()`,
+listens on this host alone, for this user's processes. `WEIGHTCAST_CONNECT_TIMEOUT` bounds `connect`; no
+setting bounds the wait for a peer that is alive. Sizes are bytes, addresses are numbers (`tensor.data_ptr()`,
 `array.ctypes.data`). Memory that an operation names must stay as it is until the operation has ended; memory
 that is registered must stay until `dereg`. Host memory only so far. For new code there is
 `weightcast.Endpoint`, with exceptions and objects in place of numbers.
@@ -28,9 +28,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import itertools
 import numbers
 import os
 import pathlib
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -111,13 +113,29 @@ def get_oob_ip() -> str:
     return "127.0.0.1"
 
 
-def _gpu_label(index: int) -> str:
-    """The PCI address of the host's index-th NVIDIA GPU, or "cpu"."""
+_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
+
+
+def _visible_gpus() -> list[str]:
+    """PCI addresses of the host's NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves, in its order."""
     with contextlib.suppress(OSError):
-        found = sorted(path.name for path in pathlib.Path("/proc/driver/nvidia/gpus").iterdir())
-        if index < len(found):
-            return found[index]
-    return "cpu"
+        found = sorted(path.name for path in _GPUS.iterdir())
+        if (wanted := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
+            return found
+        names = {str(index): gpu for index, gpu in enumerate(found)}
+        for gpu in found:
+            if uuid := re.search(r"GPU UUID:\s*(\S+)", (_GPUS / gpu / "information").read_text()):
+                names[uuid[1]] = gpu
+        # As CUDA does: an entry that names no GPU hides all that follow.
+        entries = map(str.strip, wanted.split(","))
+        return [names[entry] for entry in itertools.takewhile(names.__contains__, entries)]
+    return []
+
+
+def _gpu_label(index: int) -> str:
+    """The PCI address of this process' index-th NVIDIA GPU, or "cpu"."""
+    gpus = _visible_gpus()
+    return gpus[index] if index < len(gpus) else "cpu"
 
 
 def _host_port(address: str) -> tuple[str, int]:
@@ -207,7 +225,7 @@ class Endpoint:
 
     @told()
     def remove_remote_endpoint(self, conn_id: int) -> Any:
-        """ok. What waits on it ends, here and there."""
+        """ok. Operations that wait on it end, on both sides."""
         self._engine.close_channel(conn_id)
 
     def conn_id_of_rank(self, rank: int) -> int:
@@ -266,7 +284,7 @@ class Endpoint:
 
     @told()
     def dereg(self, mr_id: int) -> Any:
-        """ok. Operations that use it end; afterwards nobody touches the memory."""
+        """ok. Operations that use it end; afterwards no transfer touches the memory."""
         self._engine.deregister(mr_id)
 
     @told(b"")
@@ -418,7 +436,7 @@ class Endpoint:
         return made
 
     def deregister_memory(self, desc_list: _Descs) -> None:
-        """Afterwards nobody touches that memory."""
+        """Afterwards no transfer touches that memory."""
         for desc in desc_list:
             self._engine.deregister(desc.mr_id)
 
@@ -454,9 +472,9 @@ class Endpoint:
 
     @told(True)
     def poll_async(self, transfer_id: int) -> Any:
-        """(ok, done): looks once, and moves bytes on meanwhile; docs/p2p.md says how long that takes.
+        """(ok, done): checks once and drives progress; docs/p2p.md says how long that takes.
 
-        (False, True) if it failed, or if its end was told before: then the transfer_id is unknown.
+        (False, True) if it failed, or if an earlier call returned its end: the transfer_id is then unknown.
         """
         return self._engine.poll(transfer_id)
 

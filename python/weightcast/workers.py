@@ -1,10 +1,9 @@
-"""Trainer, Inference and Controller: the package's front door, on top of the C++ core.
+"""Trainer, Inference and Controller: the main API of the package, on top of the C++ core.
 
 Every call that waits for others releases the GIL, obeys Ctrl-C and has an asyncio form with the suffix
-`_async`. Cancelling that form interrupts the call and waits until it has ended, so that nothing goes on
-behind the caller's back: an `Inference.wait` into which bytes are landing gives its update up first.
-Times are in seconds; None means without a limit. `TimedOut` says that the time of the call itself is over,
-and nothing else.
+`_async`. Cancelling that form interrupts the call and waits until it has ended: no work goes on afterwards.
+An `Inference.wait` into which bytes are landing abandons its update first. Times are in seconds; None means
+without a limit. `TimedOut` means only that the time of the call itself is over.
 """
 
 from __future__ import annotations
@@ -203,7 +202,7 @@ class _Closing:
     _core: Any
 
     def close(self) -> None:
-        """Leaves politely; safe to call twice."""
+        """Graceful shutdown; safe to call twice."""
         self._core.close()
 
     def __enter__(self) -> Any:
@@ -213,7 +212,7 @@ class _Closing:
         self.close()
 
     def connection_map(self) -> list[str]:
-        """One line for each connection: who, over which transport, by which road."""
+        """One line for each connection: peer, transport, addresses."""
         return self._core.connection_map()
 
 
@@ -423,9 +422,10 @@ class Inference(_Closing):
     ) -> _core.Version:
         """Blocks until a version newer than `newer_than` is served here; the tensors change only meanwhile.
 
-        newer_than: a Version, the number of one of the present run, or None: whatever is served now.
-        `Unavailable`: there has been no controller for `controller_timeout` of this call. What is served is
-        served on; call again. Only if bytes were landing in place the update is given up (`state` FAILED).
+        newer_than: a Version, the number of one of the present run, or None: the version served
+        at the time of the call. `Unavailable`: there has been no controller for `controller_timeout` of this
+        call. The engine serves its version on; call again. Only if bytes were landing in place, the update is
+        abandoned (`state` FAILED).
         """
         self._refuse_moved()
         with _naming_cause(self._switch):
@@ -487,10 +487,10 @@ class Inference(_Closing):
         await _on_thread(self.finish, timeout)
 
     def abort(self) -> None:
-        """Gives up the phases; see `state` for what can be served. Waits until nobody can write any more.
+        """Abandons the update; see `state` for what can be served. Waits until no peer can write any more.
 
         At most two leases. `Fenced`: others might still write or read here; stay paused and call again.
-        `TimedOut`: the phases are over, but the controller has not said yet what this rank has left.
+        `TimedOut`: the update is over here, but the controller has not confirmed yet what this rank serves.
         """
         self._core.abort()
 
@@ -498,9 +498,9 @@ class Inference(_Closing):
         await _on_thread(self.abort)
 
     def suspend(self, timeout: float | None = None) -> None:
-        """The engine sleeps: afterwards the registered memory may be freed, moved or mapped anew.
+        """Suspends the engine: afterwards the registered memory may be freed, moved or mapped anew.
 
-        Nobody can write or read there when this returns; an update under way goes on without this engine.
+        No peer can write or read there when this returns; an update under way goes on without this engine.
         `Fenced`: a stopped peer might still write; free nothing, and call again. Not between `begin` and
         `finish`.
         """
@@ -514,9 +514,9 @@ class Inference(_Closing):
     def resume(self, *, intact: bool = False) -> None:
         """Registers the same tensors at the same addresses again, with fresh keys.
 
-        intact: every byte that was there before the sleep is there again, so the version of before is
-        served on. Otherwise nothing is served until a version has landed; an engine that is behind gets the
-        newest from its peers. Tensors that lie elsewhere now are for `register`.
+        intact: every byte is as it was before `suspend`, so the engine serves that version on. Otherwise it
+        serves nothing until a version has landed; an engine that is behind gets the newest from its peers.
+        Tensors that lie elsewhere now need `register`.
         """
         now = self._unmoved()
         self._core.resume(intact)

@@ -264,6 +264,26 @@ def test_endpoints_of_this_host_find_each_other_by_their_gpu(monkeypatch):
         assert "no other endpoint" in alone.last_error
 
 
+def test_the_gpu_is_the_one_that_cuda_shows(monkeypatch, tmp_path):
+    addresses = ["0000:18:00.0", "0000:2a:00.0", "0000:3a:00.0"]
+    for number, address in enumerate(addresses):
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "information").write_text(f"Model: \t X\nGPU UUID: \t GPU-{number}\n")
+    monkeypatch.setattr(p2p, "_GPUS", tmp_path)
+
+    def gpu_of(index, visible):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        return p2p.Endpoint.parse_metadata(p2p.Endpoint(index).get_metadata())[2]
+
+    assert gpu_of(0, "1") == addresses[1]
+    assert gpu_of(1, "2,0") == addresses[0]
+    assert gpu_of(0, "GPU-2") == addresses[2]
+    assert [gpu_of(index, "0,-1,2") for index in (0, 1)] == [addresses[0], "cpu"]
+    assert gpu_of(0, "") == "cpu"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert p2p.Endpoint.parse_metadata(p2p.Endpoint(2).get_metadata())[2] == addresses[2]
+
+
 def test_connect_local_waits_for_the_endpoint():
     a = p2p.Endpoint(44)
     results = []

@@ -180,7 +180,7 @@ def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Loa
         except _NotOnHub as why:
             if name not in BUILT_IN:
                 raise InvalidArgument(
-                    f"{name} is no folder, not in the hub's cache, and the hub did not give it ({why});"
+                    f"{name} is not a folder or in the hub's cache, and the hub did not give it ({why});"
                     f" choose a folder or one of {', '.join(BUILT_IN)}"
                 ) from None
             _log.warning(

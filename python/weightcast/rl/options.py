@@ -92,7 +92,7 @@ class Options:
         "p2p",
         "p2p: weightcast; collective: torch.distributed; both, measured; none: engines keep version 0",
     )
-    transport: str = _option("", "roads that weightcast may use (tcp, shm, verbs); empty: its own choice")
+    transport: str = _option("", "transports that weightcast may use (tcp, shm, verbs); empty: it chooses")
     num_shards: int = _option(1, "ranks of an engine; only 1 so far")
     verify: bool = _option(False, "compare SHA-256 of every tensor after each update")
 
@@ -107,7 +107,7 @@ class Options:
     export_hf: str = _option("", "folder for the trained model in transformers' format")
     log: str = _option("", "tensorboard, wandb, or both with a comma")
     plots: str = _option("", "folder for PNG plots")
-    lease: float = _option(5.0, "a process not heard of for this long is taken for dead")
+    lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead")
     timeout: float = _option(
         300.0, "limit of a step that waits for others: rollouts of an iteration, an update"
     )

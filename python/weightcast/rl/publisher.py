@@ -35,7 +35,7 @@ class Publisher(Protocol):
         """Raises Unavailable when engines can get the last version from nobody any more; for trainer 0."""
 
     def close(self) -> None:
-        """Leaves politely."""
+        """Graceful shutdown."""
 
 
 class CastPublisher:

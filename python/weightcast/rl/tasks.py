@@ -283,7 +283,7 @@ def _imported(reward: str) -> RewardFunction:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:  # Importing runs the user's code.
         raise InvalidArgument(
-            f"the reward {reward!r} cannot be had ({type(error).__name__}: {error}); give module:function"
+            f"the reward {reward!r} cannot be loaded ({type(error).__name__}: {error}); give module:function"
         ) from error
     if not callable(found):
         raise InvalidArgument(f"the reward {reward!r} is not a function")
