@@ -157,7 +157,7 @@ void Connection::State::OnBeat() {
   }
   if (const Duration silence = now - channel_.heard(); silence >= lease) {
     return End({Code::kPeerDead, StrCat("the peer has not been heard of for ", Seconds(silence),
-                                        " s and is taken for dead (lease ", Seconds(lease), " s)")});
+                                        " s and is declared dead (lease ", Seconds(lease), " s)")});
   }
   // Often enough for either side's lease.
   const Duration beat = std::max(std::min(lease, hello_.lease) / kBeats, kShortestBeat);

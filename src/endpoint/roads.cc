@@ -74,11 +74,11 @@ Status Roads::OnAnswers(std::string_view payload) {
 Status Roads::OnRoad(std::string_view payload) {
   const auto notice = ParseRoad(payload);
   if (role_ != Role::kInitiator || !notice || notice->index >= roads_.size())
-    return OutOfTurn("a road's state");
+    return OutOfTurn("a path's state");
   Road& road = roads_[notice->index];
   if (stage_ == Stage::kChosen)
     return Status::Ok();  // Of one that has been closed, or is lost: seen otherwise.
-  if (stage_ != Stage::kAnswered) return OutOfTurn("a road's state");
+  if (stage_ != Stage::kAnswered) return OutOfTurn("a path's state");
   road.there = notice->ready ? Road::State::kReady : Road::State::kDown;
   if (!notice->ready) SetDown(road, notice->reason);
   Evaluate();

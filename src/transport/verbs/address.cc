@@ -102,7 +102,7 @@ std::string WhyApart(const Address& x, const Address& y) {
   if (!x.infiniband) return {};
   if (!SameSubnet(x, y)) {
     return StrCat(between(),
-                  " are in InfiniBand subnets of different prefixes, between which we know no road");
+                  " are in InfiniBand subnets of different prefixes, between which no route is known");
   }
   if (((x.pkey ^ y.pkey) & ~topology::kFullMember) == 0 && ((x.pkey | y.pkey) & topology::kFullMember) != 0)
     return {};

@@ -88,7 +88,7 @@ void Link::EndQueue(uint32_t queue, const Status& reason) {
   DestroyQueue(queue, reason);
   destroying_.reset();
   if (state_ != State::kProbing && control_->lost()) {
-    return GoDown({reason.code(), StrCat("no road to the peer is left; ", reason.message())});
+    return GoDown({reason.code(), StrCat("no path to the peer is left; ", reason.message())});
   }
   Say(QueueOver{static_cast<uint16_t>(queue), life.number});
   control_->TestOthers();

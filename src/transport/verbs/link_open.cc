@@ -286,7 +286,7 @@ void Link::LookWhetherProbed() {
   const bool waiting = std::ranges::any_of(
       lives_, [](const Life& life) { return life.stage == Stage::kProbing || life.stage == Stage::kMade; });
   if (waiting) return;
-  if (!Works()) return GoDown({Code::kUnavailable, StrCat("no road: ", last_reason_)});
+  if (!Works()) return GoDown({Code::kUnavailable, StrCat("no path: ", last_reason_)});
   state_ = State::kStarting;
   Say(Start{});
 }

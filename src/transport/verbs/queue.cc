@@ -138,8 +138,8 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
     return {Code::kUnavailable, StrCat(nic_.name(), ": ", apart)};
   const TimePoint began = Clock::now();
   if (const auto wait = nic_.lost_peers().Wait(peer.gid, began); wait && !peer.infiniband) {
-    return {Code::kUnavailable, StrCat(nic_.name(), ": no road to ", ToString(peer), ", looked for again in ",
-                                       static_cast<int>(Seconds(*wait)) + 1, " s")};
+    return {Code::kUnavailable, StrCat(nic_.name(), ": no route to ", ToString(peer),
+                                       ", looked for again in ", static_cast<int>(Seconds(*wait)) + 1, " s")};
   }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
@@ -155,7 +155,7 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
   if (error != 0) {
     const TimePoint now = Clock::now();
     nic_.lost_peers().OnFailed(peer.gid, now - began, now);
-    return Failed(nic_, StrCat("no road to ", ToString(peer)), error);
+    return Failed(nic_, StrCat("no route to ", ToString(peer)), error);
   }
   nic_.lost_peers().OnFound(peer.gid);
   attr = {};
