@@ -1,0 +1,39 @@
+"""A stock vLLM takes its weights from weightcast; docs/adapters.md, "vLLM".
+
+    VLLM_PLUGINS=weightcast vllm serve MODEL --weight-transfer-config '{"backend": "weightcast"}'
+
+vLLM finds this module by the entry point of the installed package and calls `register` in each of its
+processes. Importing it imports neither vLLM nor torch and makes nothing: vLLM forks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+BACKEND = "weightcast"
+
+__all__ = ["BACKEND", "register"]
+
+
+def register() -> None:
+    """Makes the backend known to vLLM's factories; safe to call again."""
+    from vllm.distributed.weight_transfer import factory
+
+    _add(factory.WeightTransferEngineFactory, "weightcast.vllm.worker", "WeightcastEngine")
+    trainers = getattr(factory, "WeightTransferTrainerFactory", None)
+    if trainers is not None:  # Since vLLM 0.28.
+        _add(trainers, "weightcast.vllm.trainer", "WeightcastTrainerEngine")
+
+
+def _add(factory: Any, module: str, name: str) -> None:
+    if BACKEND not in factory._registry:
+        factory.register_engine(BACKEND, module, name)
+
+
+def __getattr__(name: str) -> Any:
+    """What needs vLLM, when it is asked for."""
+    if name in ("TrainerInit", "WeightcastTrainerEngine"):
+        from . import trainer
+
+        return getattr(trainer, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
