@@ -99,8 +99,20 @@ class Engine:
     def finish_weight_update(self, label: str | None = None) -> None:
         self._llm.finish_weight_update(label)
 
-    def rpc(self, method: str, *arguments: Any) -> Any:
-        return self._llm.collective_rpc(method, args=tuple(arguments))
+    def plant(self, layers: int) -> None:
+        """vLLM's processing raises after so many layers; -1: no more."""
+        from weightcast.vllm import reload
+
+        self._processing = getattr(self, "_processing", reload._process_after_loading)
+        left = [layers]
+
+        def process(layer: Any) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise RuntimeError("planted")
+            self._processing(layer)
+
+        reload._process_after_loading = self._processing if layers < 0 else process
 
 
 class Fresh:
