@@ -57,7 +57,7 @@ ENGINES := $(or $(ENGINE),vllm)
 test-engines: build ## real inference engines from PyPI, in environments of their own (ENGINE=vllm for one; about 8 minutes)
 	@for engine in $(ENGINES); do \
 	  tests/engines/environment $$engine; \
-	  .engines/$$engine/bin/python -m pytest tests/engines/test_$$engine.py -q --rootdir tests/engines -c tests/engines/pytest.ini; \
+	  .engines/$$engine/bin/python -m pytest $$(ls tests/engines/test_$${engine}*.py) -q --rootdir tests/engines -c tests/engines/pytest.ini; \
 	done
 
 sanitize: ## the C++ tests under ASan+UBSan and under TSan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -158,3 +159,27 @@ class Member:
 
         if self._guard is None:
             self._guard = self._model.register_forward_pre_hook(refuse)
+
+
+class Joining:
+    """Makes a Member without making vLLM wait: controller and trainers may come later than the engine."""
+
+    def __init__(self, place: Place, *arguments: Any) -> None:
+        self._member: Member | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._connect, args=(place, *arguments), daemon=True)
+        self._thread.start()
+
+    def _connect(self, *arguments: Any) -> None:
+        try:
+            self._member = Member(*arguments)
+        except BaseException as error:
+            self._error = error
+
+    def member(self) -> Member | None:
+        """None: not yet. Raises why there will be none."""
+        if self._thread.is_alive():
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._member
