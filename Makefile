@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build install test test-cpp test-rdma test-python sanitize model soak-protocol soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
+.PHONY: help demo binary build install test test-cpp test-rdma test-python test-engines sanitize model soak-protocol soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -52,6 +52,13 @@ test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
 # pytest exits with 5 when it ran nothing: a failure like any other.
 test-python: build
 	@.venv/bin/python -m pytest tests/python -q
+
+ENGINES := $(or $(ENGINE),vllm)
+test-engines: build ## real inference engines from PyPI, in environments of their own (ENGINE=vllm for one; about 8 minutes)
+	@for engine in $(ENGINES); do \
+	  tests/engines/environment $$engine; \
+	  .engines/$$engine/bin/python -m pytest $$(ls tests/engines/test_$${engine}*.py) -q --rootdir tests/engines -c tests/engines/pytest.ini; \
+	done
 
 sanitize: ## the C++ tests under ASan+UBSan and under TSan
 	@scripts/bootstrap --dev

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._checkpoint import checkpoint_shards
 from ._stage import Stage
 from .errors import InvalidArgument
 from .shards import REPLICATE, Mesh, Shard
 
-__all__ = ["Stage", "shards"]
+__all__ = ["Stage", "checkpoint_shards", "shards"]
 
 # Classes that put a module into themselves, and the attribute that has it.
 _WRAPPERS = {

@@ -1,0 +1,289 @@
+"""What of vLLM's model a version is put into: the mapping of its loader, spare memory, and the switch.
+
+The names of `vllm.model_executor.model_loader.reload` that are used here are private to vLLM; TESTED says
+with which versions they were tried.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+from vllm.model_executor.model_loader.reload import layerwise
+from vllm.model_executor.model_loader.reload.utils import get_layer_tensors, get_tensor_load_numel
+from vllm.platforms import current_platform
+
+from ..capture import Capture, Landing, capture
+from ..errors import InvalidArgument
+from ..shards import Shard
+from ..workers import allocate
+
+TESTED = ("0.32",)
+
+# Their processing was tried with loader landing, on CPU.
+_KNOWN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod"}
+_ALIGNMENT = 64
+_DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # Those that are cast.
+
+_log = logging.getLogger("weightcast")
+
+
+class _Alone:
+    """A layer without those inside it, for vLLM's functions that walk `modules()`."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        self._layer = layer
+
+    def modules(self) -> list[torch.nn.Module]:
+        return [self._layer]
+
+
+class Reload:
+    """The model of one worker and its spare memory. Only in calls that vLLM makes between two steps."""
+
+    def __init__(self, model: torch.nn.Module, vllm_config: Any, device: torch.device) -> None:
+        self._model, self._config, self._device = model, vllm_config, device
+        self._layers: dict[str, torch.nn.Module] = dict(model.named_modules())
+        self._capture = Capture([], [])
+        # By layer: tensors of the loader's layout that take the place of the layer's while it is processed,
+        # and those that vLLM keeps as they are (biases), which are copied.
+        self._processed: dict[str, dict[str, torch.Tensor]] = {}
+        self._copied: dict[str, dict[str, torch.Tensor]] = {}
+        _refuse_settings(vllm_config, self._layers)
+
+    def map(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, list[Shard]]:
+        """Finds the mapping, allocates the spare memory, and returns what to register for each tensor."""
+        with self._on_meta() as targets:
+            found = self._follow(offered, targets)
+            self._refuse_missing(found, targets, offered)
+            spare = self._spare(found, targets)
+        self._capture = found
+        shards: dict[str, list[Shard]] = {}
+        for landing in found.landings:
+            for piece in landing.pieces():
+                view = piece.view(spare[landing.target])
+                shards.setdefault(landing.source, []).append(Shard(view, piece.shape, piece.offset))
+        return shards
+
+    def unwanted(self, offered: Mapping[str, Any]) -> list[str]:
+        """Tensors of the trainers that vLLM's model leaves out on purpose."""
+        config = self._config.model_config.hf_text_config
+        tied = getattr(config, "tie_word_embeddings", False)
+        return [
+            name
+            for name in self._capture.unused(offered)
+            if name.endswith("rotary_emb.inv_freq") or (tied and name.endswith("lm_head.weight"))
+        ]
+
+    @property
+    def landings(self) -> list[Landing]:
+        return self._capture.landings
+
+    @property
+    def spare(self) -> dict[str, torch.Tensor]:
+        """Spare tensors by the names of the model's."""
+        return {
+            f"{path}.{name}" if path else name: tensor
+            for kind in (self._processed, self._copied)
+            for path, tensors in kind.items()
+            for name, tensor in tensors.items()
+        }
+
+    # --- The mapping ----------------------------------------------------------------------------------
+
+    def _follow(self, offered: Mapping[str, Any], targets: Mapping[str, torch.Tensor]) -> Capture:
+        try:
+            return capture(self._model.load_weights, self._in_own_dtype(offered), targets)
+        except InvalidArgument:
+            raise
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise InvalidArgument(
+                f"vLLM's loader of {type(self._model).__name__} does not take what the trainers have "
+                f"({text}); do they train the same model?"
+            ) from error
+
+    def _in_own_dtype(self, offered: Mapping[str, Any]) -> dict[str, Any]:
+        """The transfer casts to the model's dtype, of which the loader need not know."""
+        own = _DTYPES.get(self._config.model_config.dtype)
+        return {
+            name: (own if own and dtype in _DTYPES.values() else dtype, shape)
+            for name, (dtype, shape) in offered.items()
+        }
+
+    @contextmanager
+    def _on_meta(self) -> Iterator[dict[str, torch.Tensor]]:
+        """The model as before its weights were loaded, with nothing in memory; as it was at the end."""
+        own = {id(one): one for layer in self._layers.values() for one in get_layer_tensors(layer).values()}
+        had = {key: one.__dict__.get("weight_loader") for key, one in own.items()}
+        with self._settled(), torch.no_grad():
+            try:
+                layerwise.initialize_layerwise_reload(self._model)
+                for layer in self._layers.values():
+                    _unwrap_loaders(layer)
+                yield {
+                    f"{path}.{name}" if path else name: tensor
+                    for path, layer in self._layers.items()
+                    for name, tensor in get_layer_tensors(layer).items()
+                }
+            finally:
+                for layer in self._layers.values():
+                    _put_back(layer)
+                self._model._do_torchao_reload = self._model._original_do_torchao_reload
+                for key, one in own.items():
+                    if had[key] is None:
+                        one.__dict__.pop("weight_loader", None)
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        with set_current_vllm_config(self._config), torch.device(self._device):
+            yield
+
+    def _refuse_missing(self, found: Capture, targets: Mapping[str, torch.Tensor], offered: Any) -> None:
+        """A parameter that no tensor fills, and a layer whose processing is not known."""
+        wanted: dict[str, torch.Tensor] = {}
+        used = {landing.target for landing in found.landings}
+        for path, layer in self._layers.items():
+            names = [f"{path}.{name}" if path else name for name in layer._parameters]
+            wanted |= {name: targets[name] for name in names if name in targets}
+            if used.intersection(names):
+                _refuse_method(path, layer)
+        for name, count in found.missing(wanted).items():
+            tensor = wanted[name]
+            if count > tensor.numel() - get_tensor_load_numel(tensor):
+                raise InvalidArgument(
+                    f"{name} of vLLM's model: the trainers send nothing for {count} of its {tensor.numel()} "
+                    f"elements; they have {len(offered)} tensors, do they train the same model?"
+                )
+
+    def _spare(self, found: Capture, targets: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        used = dict.fromkeys(landing.target for landing in found.landings)
+        sizes = {name: -(-_bytes_of(targets[name]) // _ALIGNMENT) * _ALIGNMENT for name in used}
+        memory = torch.from_numpy(allocate(sum(sizes.values())))
+        spare, first = {}, 0
+        for name in used:
+            like = targets[name]
+            part = memory[first : first + _bytes_of(like)].view(like.dtype)
+            spare[name] = part.as_strided(like.shape, like.stride())
+            first += sizes[name]
+            path, _, own = name.rpartition(".")
+            kind = self._processed if like.is_meta else self._copied
+            kind.setdefault(path, {})[own] = spare[name]
+        for fill in found.fills:
+            if fill.target in spare:
+                fill.apply(spare[fill.target])
+        return spare
+
+    # --- The switch -----------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """Puts what has landed into the model: processed as after a first load, at the same addresses.
+
+        If it raises, some layers may have the new version and others the old one.
+        """
+        with self._settled(), torch.no_grad():
+            for path, layer in self._layers.items():
+                if path in self._processed:
+                    self._process(layer, self._processed[path])
+                for name, tensor in self._copied.get(path, {}).items():
+                    getattr(layer, name).data.copy_(tensor)
+
+    def _process(self, layer: torch.nn.Module, spare: Mapping[str, torch.Tensor]) -> None:
+        info = layerwise.get_layerwise_info(layer)
+        try:
+            layerwise.initialize_layerwise_reload(_Alone(layer))
+            live = {**info.kernel_tensors[0], **info.kernel_tensors[1]}
+            for name, tensor in get_layer_tensors(layer).items():
+                if tensor.is_meta:
+                    setattr(
+                        layer, name, self._as_loaded(tensor, spare[name]) if name in spare else live[name]
+                    )
+            _unwrap_loaders(layer)
+            _process_after_loading(layer)
+            layerwise._copy_and_restore_kernel_tensors(layer, info)
+        except BaseException:
+            layerwise._place_kernel_tensors(layer, info)
+            raise
+        finally:
+            info.reset()
+
+    def _as_loaded(self, like: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+        """The spare tensor as the layer's parameter; on other devices a copy of it."""
+        tensor = spare.detach() if self._device.type == "cpu" else spare.to(self._device)
+        tensor.__class__ = like.__class__
+        tensor.__dict__ = like.__dict__.copy()
+        return tensor
+
+
+def _process_after_loading(layer: torch.nn.Module) -> None:
+    if hasattr(layer, "_already_called_process_weights_after_loading"):
+        delattr(layer, "_already_called_process_weights_after_loading")
+    method = getattr(layer, "quant_method", None)
+    if not isinstance(method, QuantizeMethodBase):
+        return
+    method.process_weights_after_loading(layer)
+    if type(method).__name__ == "UnquantizedFusedMoEMethod" and current_platform.is_cpu():
+        # vLLM does this after a first load only: its kernel would read packed weights that are not.
+        method.moe_kernel.fused_experts.process_weights_after_loading(layer)
+    if hasattr(layer, "update_param_tp_status"):
+        layer.update_param_tp_status()
+
+
+def _unwrap_loaders(layer: torch.nn.Module) -> None:
+    """Without what vLLM's reload puts around loaders, which would process layers as they fill up."""
+    for tensor in get_layer_tensors(layer).values():
+        tensor.weight_loader = layerwise._get_original_loader(tensor)
+
+
+def _put_back(layer: torch.nn.Module) -> None:
+    info = layerwise.get_layerwise_info(layer)
+    if info.can_load() and info.kernel_tensors is not None:
+        layerwise._place_kernel_tensors(layer, info)
+    info.reset()
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (reach + 1) * tensor.element_size() if tensor.numel() else 0
+
+
+# --- Refusals ---------------------------------------------------------------------------------------
+
+
+def warn_if_untested(version: str) -> None:
+    if not version.startswith(tuple(f"{one}." for one in TESTED)):
+        _log.warning(
+            "weightcast was tried with vLLM %s; this is %s. Compare tokens with a fresh engine before you "
+            "rely on it (docs/adapters.md)",
+            ", ".join(TESTED),
+            version,
+        )
+
+
+def _refuse_settings(config: Any, layers: Mapping[str, torch.nn.Module]) -> None:
+    if getattr(config.parallel_config, "enable_eplb", False):
+        raise InvalidArgument(
+            "enable_eplb moves experts between ranks while weights arrive; start vLLM without it"
+        )
+    if config.lora_config is not None:
+        raise InvalidArgument("enable_lora renames the model's layers; start vLLM without it")
+    if getattr(config.model_config, "use_mla", False):
+        raise InvalidArgument(
+            "MLA attention derives weights of its own, which has not been tried; use another backend"
+        )
+    if current_platform.is_cpu() and getattr(current_platform, "is_zen_cpu", lambda: False)():
+        raise InvalidArgument("zentorch keeps views of the loaded weights; uninstall it")
+
+
+def _refuse_method(path: str, layer: torch.nn.Module) -> None:
+    method = getattr(layer, "quant_method", None)
+    if method is not None and type(method).__name__ not in _KNOWN_METHODS:
+        raise InvalidArgument(
+            f"{path}: quantisation by {type(method).__name__} has not been tried with weightcast; serve the "
+            "model unquantised, or use another backend"
+        )
