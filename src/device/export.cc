@@ -1,5 +1,7 @@
 #include "device/export.h"
 
+#include <fcntl.h>
+
 #include <cstring>
 #include <utility>
 
@@ -50,6 +52,7 @@ Result<Handle> ExportDescriptor(drivers::Cuda& cuda, const RetainedHandle& retai
                    cuda.MemExportToShareableHandle(&fd, retained.raw(),
                                                    drivers::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
                    "cuMemExportToShareableHandle"));
+  fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started here would keep the memory.
   return Handle(UniqueFd(fd));
 }
 

@@ -9,7 +9,7 @@
 namespace weightcast::device {
 
 /// Wakes an endpoint that sleeps when something of its GPUs is over. Arm, then look once more at what you
-/// wait for: what was over before Arm makes the descriptor readable only by chance.
+/// wait for: what was over before Arm may leave the descriptor as it is.
 class WakeSignal {
  public:
   static Result<std::shared_ptr<WakeSignal>> Create();

@@ -178,6 +178,8 @@ TEST_F(MappingTest, WhatCannotBeExportedIsSaid) {
   std::byte* const pages = world.cuda->Pages(2, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   const DeviceMemory memory = Look(pages, 2 * kPage);
   EXPECT_EQ(Export(world.worker->context(), memory, 1, 2).status().code(), Code::kOutOfBounds);
+  for (const Handle& handle : Handles(memory, 0, 2))
+    EXPECT_NE(fcntl(std::get<UniqueFd>(handle).get(), F_GETFD) & FD_CLOEXEC, 0);
   world.cuda->FailNext("cuMemExportToShareableHandle", CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(Export(world.worker->context(), memory, 0, 2).status().code(), Code::kExhausted);
   EXPECT_EQ(world.cuda->live(), 0) << "the handle went back";

@@ -58,6 +58,28 @@ TEST(WorkerTest, TasksThatAreLeftRunBeforeItEnds) {
   EXPECT_EQ(ran, 1000);
 }
 
+/// A task may hold the last handle: the thread cannot wait for itself.
+TEST(WorkerTest, MayGoOnItsOwnThread) {
+  const auto cuda = std::make_shared<SimpleCuda>();
+  const auto gpus = Gpus::Create(cuda).value();
+  std::promise<void> done;
+  {
+    auto worker = Worker::Create(gpus->Retain(0).value()).value();
+    std::promise<void> let_go;
+    std::shared_ptr<Worker> last = worker;
+    worker->Run([&let_go, &done, last]() mutable {
+      let_go.get_future().wait();
+      last->Run([&done] { done.set_value(); });
+      last.reset();
+    });
+    last.reset();
+    worker.reset();
+    let_go.set_value();
+    done.get_future().wait();
+  }
+  while (cuda->contexts() > 0) std::this_thread::yield();
+}
+
 TEST(WorkerTest, RingsWhoIsArmedWhenSomethingIsOver) {
   World world;
   const auto signal = WakeSignal::Create().value();
