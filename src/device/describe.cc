@@ -171,7 +171,6 @@ Result<DeviceMemory> Describe(const Context& context, const Memory& memory) {
   const ContextScope scope(context);
   WC_RETURN_IF_ERROR(scope.status());
   DeviceMemory described;
-  described.ordinal = context.ordinal();
   Identity identity;
   Attributes found;
   for (Walk walk(context, {memory.address, memory.length}); !walk.done();) {
@@ -184,6 +183,7 @@ Result<DeviceMemory> Describe(const Context& context, const Memory& memory) {
   described.memory = {
       .kind = MemoryKind::kDevice,
       .device = context.uuid(),
+      .ordinal = context.ordinal(),
       .address = memory.address,
       .length = memory.length,
       .allocation = {first.address, static_cast<size_t>(last.address + last.length - first.address),

@@ -31,7 +31,6 @@ struct Block {
 /// Device memory, as the driver knows it.
 struct DeviceMemory {
   DescribedMemory memory;  ///< Its allocation is the run of `blocks`.
-  int ordinal = -1;
   Exportable exportable = Exportable::kNo;
   std::string_view why_not;   ///< kNo: the reason, for a person.
   std::vector<Block> blocks;  ///< Without gaps; they hold all bytes. At least one.

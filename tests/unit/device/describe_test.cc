@@ -31,7 +31,7 @@ TEST_F(DescribeTest, AnAddressInsideAnAllocationNamesTheWholeAllocation) {
   EXPECT_EQ(inside->memory.allocation.length, 10'000U);
   EXPECT_EQ(inside->memory.address, base + 100);
   EXPECT_EQ(inside->memory.device, world.gpus->all()[0].uuid);
-  EXPECT_EQ(inside->ordinal, 0);
+  EXPECT_EQ(inside->memory.ordinal, 0);
   EXPECT_EQ(inside->exportable, Exportable::kLegacy);
 
   const auto again = Look(base + 9'000, 1'000);
