@@ -9,10 +9,10 @@ TEST(StreamEventTest, IsDoneWhenTheStreamHasComeThere) {
   World world;
   const auto signal = WakeSignal::Create().value();
   world.worker->AddSignal(signal);
+  std::byte* const bytes = world.cuda->Device(2);
   const auto stream = world.OnWorker([&] {
     CUstream made = nullptr;
     world.cuda->StreamCreateWithPriority(&made, 0, 0);
-    std::byte* const bytes = world.cuda->Device(2);
     world.cuda->MemcpyAsync(reinterpret_cast<CUdeviceptr>(bytes), reinterpret_cast<CUdeviceptr>(bytes + 1), 1,
                             made);
     return made;
@@ -37,6 +37,7 @@ TEST(StreamEventTest, IsDoneWhenTheStreamHasComeThere) {
   EXPECT_TRUE(world.worker->health()->lost());
   EXPECT_NE(world.worker->health()->failure().message().find("cuEventQuery"), std::string::npos);
   world.OnWorker([&] { return world.cuda->StreamDestroy(stream); });
+  world.cuda->FreeDevice(bytes);
 }
 
 TEST(StreamEventTest, ACapturedStreamIsRefused) {
