@@ -17,6 +17,7 @@ ALLOWED = {
     "wire": ["base"],
     "trace": ["base"],
     "drivers": ["base"],
+    "device": ["base", "memory", "trace", "drivers", "kernels"],
     "topology": ["base", "drivers"],
     "transport": ["base", "memory", "wire", "trace", "drivers", "topology"],
     "endpoint": ["base", "memory", "wire", "trace", "transport"],

@@ -129,7 +129,7 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
     return sender_.in_flight() || core_->pumping();
   };
   if (!now || !core_->progress().TryVisit(start)) {
-    core_->progress().Submit(endpoint::TaskPtr(endpoint::TransferRef(begun).Release()), now);
+    core_->progress().Submit(TaskPtr(endpoint::TransferRef(begun).Release()), now);
   }
   return begun;
 }

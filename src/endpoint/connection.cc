@@ -337,7 +337,7 @@ Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t 
 
 void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
   if (core_->forked()) return;
-  core_->progress().Submit(endpoint::MakeTask([self = shared_from_this(), grant, fenced = std::move(fenced)] {
+  core_->progress().Submit(MakeTask([self = shared_from_this(), grant, fenced = std::move(fenced)] {
                              const bool first = self->grants_.Revoke(grant, fenced);
                              // Once the link closes, that fences everything.
                              if (first && !self->ended_) self->transport_->Revoke(self->link_, grant);
@@ -349,7 +349,7 @@ void Connection::State::Close() {
   if (core_->forked()) return;
   const Status closed(Code::kCancelled, "the connection was closed");
   SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
-  core_->progress().Submit(endpoint::MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
+  core_->progress().Submit(MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
                            /*now=*/true);
 }
 

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
+#include "base/forks.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/random.h"
 #include "base/strings.h"
-#include "endpoint/forks.h"
 
 namespace weightcast::endpoint {
 namespace {

@@ -117,7 +117,7 @@ Status Transfer::WaitFenced(TimePoint deadline) { return WaitPhase(*state_, Stat
 void Transfer::OnEnd(std::function<void(const Status&)> then) {
   if (state_->core->forked()) return;
   state_->core->progress().Submit(
-      endpoint::MakeTask([state = endpoint::Share(*state_), then = std::move(then)]() mutable {
+      MakeTask([state = endpoint::Share(*state_), then = std::move(then)]() mutable {
         if (state->phase.value() >= State::kEnded) {
           state->core->Later([state, then = std::move(then)] { then(state->outcome); });
           return;
@@ -137,7 +137,7 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
 
 void Transfer::Cancel() {
   if (ended() || state_->core->forked()) return;
-  state_->core->progress().Submit(endpoint::MakeTask([state = endpoint::Share(*state_)] {
+  state_->core->progress().Submit(MakeTask([state = endpoint::Share(*state_)] {
                                     if (state->phase.value() >= State::kEnded) return;
                                     static_cast<Connection::State*>(state->connection.get())
                                         ->EndTransfer(*state, {Code::kCancelled, "cancelled by the caller"});

@@ -22,7 +22,7 @@ Status Connection::State::Notify(std::string_view bytes) {
   if (!notices_.Reserve(bytes.size())) {
     return {Code::kExhausted, StrCat(label_, " has not taken the notices that were sent before")};
   }
-  core_->progress().Submit(endpoint::MakeTask([self = shared_from_this(), notice = std::string(bytes)] {
+  core_->progress().Submit(MakeTask([self = shared_from_this(), notice = std::string(bytes)] {
                              if (self->ended_) return;
                              self->notices_.OnSent(notice.size());
                              self->Send({MessageType::kNotice, notice});
@@ -59,7 +59,7 @@ Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
 }
 
 void Connection::State::SendCredit() {
-  core_->progress().Submit(endpoint::MakeTask([self = shared_from_this()] {
+  core_->progress().Submit(MakeTask([self = shared_from_this()] {
                              // One credit grows beyond the one before, in the order in which they are sent.
                              self->Send({MessageType::kCredit, self->notices_.NextCredit()});
                            }),

@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "base/poller.h"
+#include "base/task_queue.h"
 #include "endpoint/flag.h"
 #include "endpoint/spin.h"
-#include "endpoint/task_queue.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
 

@@ -4,18 +4,9 @@
 
 #include <algorithm>
 
+#include "base/pause.h"
+
 namespace weightcast::endpoint {
-namespace {
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-}  // namespace
 
 bool Spin::GoOn(bool moved) {
   const TimePoint now = Clock::now();
@@ -34,7 +25,7 @@ bool Spin::GoOn(bool moved) {
   if (++looks_ % kLooksPerYield == 0) {
     sched_yield();
   } else {
-    Pause();
+    CpuPause();
   }
   return true;
 }

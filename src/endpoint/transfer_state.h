@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "base/intrusive_ptr.h"
+#include "base/task_queue.h"
 #include "endpoint/chunks.h"
 #include "endpoint/flag.h"
 #include "endpoint/regions.h"
-#include "endpoint/task_queue.h"
 #include "weightcast/transfer.h"
 
 namespace weightcast {
@@ -29,7 +29,7 @@ struct Resend {
 /// One transfer. What stands first is fixed before it is handed over; the rest belongs to the holder of
 /// progress, but for `phase` and, once phase is 1, `outcome`. Made by a TransferPool, to which the last
 /// reference gives it back.
-class Transfer::State final : public endpoint::Task {
+class Transfer::State final : public Task {
  public:
   static constexpr uint32_t kEnded = 1;
   static constexpr uint32_t kFenced = 2;

@@ -26,6 +26,7 @@ struct Allocation {
 struct DescribedMemory {
   MemoryKind kind = MemoryKind::kHost;
   DeviceUuid device{};
+  int ordinal = -1;  ///< Of the device in this process; -1: host memory.
   std::byte* address = nullptr;
   size_t length = 0;
   Allocation allocation;

@@ -4,6 +4,7 @@
 #include <string>
 #include <variant>
 
+#include "memory/device_event.h"
 #include "memory/memory.h"
 #include "weightcast/clock.h"
 #include "weightcast/grant.h"
@@ -15,6 +16,7 @@ namespace weightcast::transport {
 /// A connection to one peer over one transport. Chosen by the caller, unique in its endpoint, never 0.
 enum class LinkId : uint32_t {};
 
+using weightcast::DeviceEvent;
 using weightcast::GrantName;
 using weightcast::kGrantSlots;
 
@@ -31,14 +33,6 @@ struct Signal {
 enum class RemoteRegion : uint32_t {};
 
 enum class OpKind : uint8_t { kWrite, kRead, kSignal };
-
-/// Work that must be over before a transport may touch an operation's source: a CUDA stream's event.
-/// Opaque here; host memory needs none.
-class DeviceEvent {
- public:
-  virtual ~DeviceEvent() = default;
-  [[nodiscard]] virtual bool Done() const = 0;
-};
 
 /// One contiguous one-sided operation. kWrite may carry a signal; it is set at the target after all bytes
 /// of this operation, and of those before it on the same lane, have landed there.

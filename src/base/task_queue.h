@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-namespace weightcast::endpoint {
+namespace weightcast {
 
 /// Something to be done by the queue's consumer.
 class Task {
@@ -87,4 +87,4 @@ class TaskQueue {
   std::atomic<Task*> newest_{nullptr};
 };
 
-}  // namespace weightcast::endpoint
+}  // namespace weightcast

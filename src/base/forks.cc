@@ -1,10 +1,10 @@
-#include "endpoint/forks.h"
+#include "base/forks.h"
 
 #include <pthread.h>
 
 #include <atomic>
 
-namespace weightcast::endpoint {
+namespace weightcast {
 namespace {
 std::atomic<uint32_t> forks{0};
 }
@@ -16,4 +16,4 @@ void CountForks() {
 
 uint32_t ForkCount() { return forks.load(std::memory_order_relaxed); }
 
-}  // namespace weightcast::endpoint
+}  // namespace weightcast

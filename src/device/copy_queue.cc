@@ -1,0 +1,30 @@
+#include "device/copy_queue.h"
+
+#include <utility>
+
+#include "device/copy_core.h"
+
+namespace weightcast::device {
+
+CopyQueue::CopyQueue(std::shared_ptr<Worker> worker, const CopyQueueOptions& options)
+    : worker_(std::move(worker)), core_(std::make_shared<Core>(worker_->health(), options)) {
+  worker_->Add(core_);
+}
+
+CopyQueue::~CopyQueue() {
+  core_->Close();
+  worker_->Wake();
+}
+
+std::optional<Ticket> CopyQueue::Submit(std::span<const Copy> copies) {
+  const auto ticket = core_->Submit(copies);
+  if (ticket) worker_->Wake();
+  return ticket;
+}
+
+std::optional<CopyQueue::Finished> CopyQueue::TakeFinished() { return core_->TakeFinished(); }
+bool CopyQueue::HasFinished() const { return core_->HasFinished(); }
+size_t CopyQueue::unfinished() const { return core_->unfinished(); }
+Status CopyQueue::failure() const { return core_->failure(); }
+
+}  // namespace weightcast::device

@@ -1,0 +1,160 @@
+#include "device/copy_streams.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace weightcast::device {
+namespace {
+
+using drivers::CUdeviceptr;
+
+constexpr int kMostStreams = 8;
+
+CUdeviceptr Address(const std::byte* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+}  // namespace
+
+CopyStreams::CopyStreams(std::shared_ptr<Health> health, const CopyQueueOptions& options)
+    : health_(std::move(health)),
+      options_(options),
+      writes_words_(options.use_write_value),
+      batches_(options.use_batch_call),
+      to_(CopyLimits::kCopies),
+      from_(CopyLimits::kCopies),
+      lengths_(CopyLimits::kCopies) {}
+
+Status CopyStreams::Open() {
+  Status status = OpenStreams();
+  if (status.ok()) status = OpenWords();
+  if (!status.ok()) Close();
+  return status;
+}
+
+Status CopyStreams::OpenStreams() {
+  drivers::Cuda& cuda = health_->context().cuda();
+  int least = 0;
+  int greatest = 0;
+  WC_RETURN_IF_ERROR(
+      health_->Check(cuda.CtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  const int count = std::clamp(options_.streams, 1, kMostStreams);
+  for (int i = 0; i < count; ++i) {
+    drivers::CUstream stream{};
+    WC_RETURN_IF_ERROR(
+        health_->Check(cuda.StreamCreateWithPriority(&stream, drivers::CU_STREAM_NON_BLOCKING, greatest),
+                       "cuStreamCreateWithPriority"));
+    streams_.push_back(stream);
+    drivers::CUevent cover{};
+    WC_RETURN_IF_ERROR(
+        health_->Check(cuda.EventCreate(&cover, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+    covers_.push_back(cover);
+  }
+  for (drivers::CUevent& event : events_) {
+    WC_RETURN_IF_ERROR(
+        health_->Check(cuda.EventCreate(&event, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  }
+  return Status::Ok();
+}
+
+Status CopyStreams::OpenWords() {
+  drivers::Cuda& cuda = health_->context().cuda();
+  constexpr unsigned int kFlags = drivers::CU_MEMHOSTALLOC_PORTABLE | drivers::CU_MEMHOSTALLOC_DEVICEMAP;
+  WC_RETURN_IF_ERROR(
+      health_->Check(cuda.MemHostAlloc(&pinned_, CompletionWords::kBytes, kFlags), "cuMemHostAlloc"));
+  std::memset(pinned_, 0, CompletionWords::kBytes);
+  WC_RETURN_IF_ERROR(
+      health_->Check(cuda.MemHostGetDevicePointer(&device_words_, pinned_, 0), "cuMemHostGetDevicePointer"));
+  words_ = std::make_unique<CompletionWords>(pinned_);
+  return Status::Ok();
+}
+
+/// What a lost context refuses to take back is gone with it.
+void CopyStreams::Close() {
+  drivers::Cuda& cuda = health_->context().cuda();
+  for (const drivers::CUstream stream : streams_) cuda.StreamDestroy(stream);
+  for (const drivers::CUevent cover : covers_) cuda.EventDestroy(cover);
+  for (drivers::CUevent& event : events_) {
+    if (std::exchange(event, {}) != drivers::CUevent{}) cuda.EventDestroy(event);
+  }
+  if (pinned_ != nullptr) cuda.MemFreeHost(std::exchange(pinned_, nullptr));
+  streams_.clear();
+  covers_.clear();
+  words_.reset();
+}
+
+void CopyStreams::Gather(std::span<const Copy> copies, size_t at) {
+  for (const Copy& copy : copies) {
+    to_[at] = Address(copy.to);
+    from_[at] = Address(copy.from);
+    lengths_[at] = copy.length;
+    ++at;
+  }
+}
+
+Status CopyStreams::Begin(uint64_t ticket, std::span<const Copy> first, std::span<const Copy> second) {
+  drivers::Cuda& cuda = health_->context().cuda();
+  const drivers::CUstream stream = StreamOf(ticket);
+  const size_t count = first.size() + second.size();
+  Gather(first, 0);
+  Gather(second, first.size());
+  WC_RETURN_IF_ERROR(batches_ && count > 1 ? CopyBatch(stream, count) : CopyEach(stream, count));
+  WC_RETURN_IF_ERROR(WriteWord(ticket, stream));
+  return health_->Check(cuda.EventRecord(EventOf(ticket), stream), "cuEventRecord");
+}
+
+/// Where the device cannot, this finds out with the first batch.
+Status CopyStreams::WriteWord(uint64_t ticket, drivers::CUstream stream) {
+  if (!writes_words_) return Status::Ok();
+  const CUdeviceptr word =
+      device_words_ + (ticket % CopyLimits::kBatches) * CompletionWords::kStride * sizeof(uint64_t);
+  const auto result = health_->context().cuda().StreamWriteValue64(stream, word, ticket, 0);
+  if (result != drivers::CUDA_ERROR_NOT_SUPPORTED) return health_->Check(result, "cuStreamWriteValue64");
+  writes_words_ = false;
+  return Status::Ok();
+}
+
+/// The same: a driver older than CUDA 12.8 has no such call.
+Status CopyStreams::CopyBatch(drivers::CUstream stream, size_t count) {
+  drivers::CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = drivers::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  attributes.flags = drivers::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+  size_t first = 0;
+  const auto result = health_->context().cuda().MemcpyBatchAsync(to_.data(), from_.data(), lengths_.data(),
+                                                                 count, &attributes, &first, 1, stream);
+  if (result != drivers::CUDA_ERROR_NOT_SUPPORTED) return health_->Check(result, "cuMemcpyBatchAsync");
+  batches_ = false;
+  return CopyEach(stream, count);
+}
+
+Status CopyStreams::CopyEach(drivers::CUstream stream, size_t count) {
+  drivers::Cuda& cuda = health_->context().cuda();
+  for (size_t i = 0; i < count; ++i) {
+    WC_RETURN_IF_ERROR(
+        health_->Check(cuda.MemcpyAsync(to_[i], from_[i], lengths_[i], stream), "cuMemcpyAsync"));
+  }
+  return Status::Ok();
+}
+
+Result<bool> CopyStreams::AskEvent(uint64_t ticket) {
+  const auto result = health_->context().cuda().EventQuery(EventOf(ticket));
+  if (result == drivers::CUDA_ERROR_NOT_READY) return false;
+  WC_RETURN_IF_ERROR(health_->Check(result, "cuEventQuery"));
+  if (!writes_words_) words_->Word(ticket).store(ticket, std::memory_order_seq_cst);
+  return words_->Over(ticket);
+}
+
+Result<bool> CopyStreams::EverythingOver() {
+  drivers::Cuda& cuda = health_->context().cuda();
+  for (; covered_ < streams_.size(); ++covered_) {
+    WC_RETURN_IF_ERROR(
+        health_->Check(cuda.EventRecord(covers_[covered_], streams_[covered_]), "cuEventRecord"));
+  }
+  for (const drivers::CUevent cover : covers_) {
+    const auto result = cuda.EventQuery(cover);
+    if (result == drivers::CUDA_ERROR_NOT_READY) return false;
+    WC_RETURN_IF_ERROR(health_->Check(result, "cuEventQuery"));
+  }
+  return true;
+}
+
+}  // namespace weightcast::device

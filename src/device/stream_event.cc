@@ -1,0 +1,80 @@
+#include "device/stream_event.h"
+
+#include <atomic>
+#include <utility>
+
+#include "device/error.h"
+
+namespace weightcast::device {
+
+/// The worker's half, which may outlive the event's last holder by one look.
+class StreamEvent::Watch final : public Work {
+ public:
+  Watch(std::shared_ptr<Health> health, drivers::CUevent event) : health_(std::move(health)), event_(event) {}
+
+  [[nodiscard]] bool Done() const { return done_.load(std::memory_order_seq_cst); }
+  void Drop() { dropped_.store(true, std::memory_order_release); }
+
+  State Step() override {
+    drivers::Cuda& cuda = health_->context().cuda();
+    if (!dropped_.load(std::memory_order_acquire) && !health_->lost()) {
+      const auto result = cuda.EventQuery(event_);
+      if (result == drivers::CUDA_ERROR_NOT_READY) return State::kWaiting;
+      if (health_->Check(result, "cuEventQuery").ok()) done_.store(true, std::memory_order_seq_cst);
+    }
+    cuda.EventDestroy(event_);
+    return State::kOver;
+  }
+
+ private:
+  const std::shared_ptr<Health> health_;
+  const drivers::CUevent event_;
+  std::atomic<bool> done_{false};
+  std::atomic<bool> dropped_{false};
+};
+
+namespace {
+
+Status CheckNotCaptured(drivers::Cuda& cuda, drivers::CUstream stream) {
+  drivers::CUstreamCaptureStatus capture{};
+  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.StreamIsCapturing(stream, &capture), "cuStreamIsCapturing"));
+  if (capture == drivers::CU_STREAM_CAPTURE_STATUS_NONE) return Status::Ok();
+  return {Code::kInvalidArgument,
+          "the stream is being captured into a CUDA graph; publish outside of the capture"};
+}
+
+Result<drivers::CUevent> RecordEvent(drivers::Cuda& cuda, drivers::CUstream stream) {
+  drivers::CUevent event{};
+  WC_RETURN_IF_ERROR(
+      DriverStatus(cuda, cuda.EventCreate(&event, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  const Status recorded = DriverStatus(cuda, cuda.EventRecord(event, stream), "cuEventRecord");
+  if (recorded.ok()) return event;
+  cuda.EventDestroy(event);
+  return recorded;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<StreamEvent>> StreamEvent::Record(std::shared_ptr<Worker> worker, void* stream) {
+  const auto raw = static_cast<drivers::CUstream>(stream);
+  const ContextScope scope(worker->context());
+  WC_RETURN_IF_ERROR(scope.status());
+  drivers::Cuda& cuda = worker->context().cuda();
+  WC_RETURN_IF_ERROR(CheckNotCaptured(cuda, raw));
+  WC_ASSIGN_OR_RETURN(const drivers::CUevent event, RecordEvent(cuda, raw));
+  auto watch = std::make_shared<Watch>(worker->health(), event);
+  worker->Add(watch);
+  return std::shared_ptr<StreamEvent>(new StreamEvent(std::move(worker), std::move(watch)));
+}
+
+StreamEvent::StreamEvent(std::shared_ptr<Worker> worker, std::shared_ptr<Watch> watch)
+    : worker_(std::move(worker)), watch_(std::move(watch)) {}
+
+StreamEvent::~StreamEvent() {
+  watch_->Drop();
+  worker_->Wake();
+}
+
+bool StreamEvent::Done() const { return watch_->Done(); }
+
+}  // namespace weightcast::device

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+
+#include "device/worker.h"
+#include "memory/device_event.h"
+#include "weightcast/status.h"
+
+namespace weightcast::device {
+
+/// A stream's position: over when all that was left in the stream before it is over. The worker watches it,
+/// so that asking costs one load. Where the context is lost it is never over: ask Health.
+class StreamEvent final : public DeviceEvent {
+ public:
+  /// Records the position of `stream` (a CUstream of this device; null: the legacy default stream) on the
+  /// caller's thread. kInvalidArgument where the stream is being captured into a graph: what a graph will do
+  /// has no position.
+  static Result<std::shared_ptr<StreamEvent>> Record(std::shared_ptr<Worker> worker, void* stream);
+  StreamEvent(const StreamEvent&) = delete;
+  StreamEvent& operator=(const StreamEvent&) = delete;
+  ~StreamEvent() override;
+
+  /// Any thread; one load. Armed WakeSignals of the worker ring when it becomes true.
+  [[nodiscard]] bool Done() const override;
+
+ private:
+  class Watch;
+  StreamEvent(std::shared_ptr<Worker> worker, std::shared_ptr<Watch> watch);
+
+  const std::shared_ptr<Worker> worker_;
+  const std::shared_ptr<Watch> watch_;
+};
+
+}  // namespace weightcast::device

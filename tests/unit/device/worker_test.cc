@@ -1,0 +1,112 @@
+#include "device/worker.h"
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "unit/device/world.h"
+
+namespace weightcast::device {
+namespace {
+
+TEST(WorkerTest, TasksRunInOrderInsideTheContext) {
+  World world(Worker::Mode::kThread);
+  std::vector<int> ran;
+  std::promise<void> done;
+  for (int i = 0; i < 100; ++i) {
+    world.worker->Run([&, i] {
+      int least = 0;
+      int greatest = 0;
+      world.cuda->CtxGetStreamPriorityRange(&least, &greatest);  // World counts a call outside.
+      ran.push_back(i);
+      if (i == 99) done.set_value();
+    });
+  }
+  done.get_future().wait();
+  ASSERT_EQ(ran.size(), 100U);
+  EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
+}
+
+/// Whether the thread of that name sleeps in the kernel.
+bool Asleep(const std::string& name) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "stat");
+    const std::string stat((std::istreambuf_iterator<char>(file)), {});
+    if (stat.find("(" + name + ") S") != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(WorkerTest, WhatIsLeftForASleepingWorkerWakesIt) {
+  World world(Worker::Mode::kThread);
+  for (int i = 0; i < 20; ++i) {
+    while (!Asleep("wc-device")) std::this_thread::yield();
+    std::promise<void> done;
+    world.worker->Run([&] { done.set_value(); });
+    done.get_future().wait();
+  }
+}
+
+TEST(WorkerTest, TasksThatAreLeftRunBeforeItEnds) {
+  int ran = 0;
+  {
+    World world(Worker::Mode::kThread);
+    for (int i = 0; i < 1000; ++i) world.worker->Run([&] { ++ran; });
+  }
+  EXPECT_EQ(ran, 1000);
+}
+
+/// A task may hold the last handle: the thread cannot wait for itself.
+TEST(WorkerTest, MayGoOnItsOwnThread) {
+  const auto cuda = std::make_shared<SimpleCuda>();
+  const auto gpus = Gpus::Create(cuda).value();
+  std::promise<void> done;
+  {
+    auto worker = Worker::Create(gpus->Retain(0).value()).value();
+    std::promise<void> let_go;
+    std::shared_ptr<Worker> last = worker;
+    worker->Run([&let_go, &done, last]() mutable {
+      let_go.get_future().wait();
+      last->Run([&done] { done.set_value(); });
+      last.reset();
+    });
+    last.reset();
+    worker.reset();
+    let_go.set_value();
+    done.get_future().wait();
+  }
+  while (cuda->contexts() > 0) std::this_thread::yield();
+}
+
+TEST(WorkerTest, RingsWhoIsArmedWhenSomethingIsOver) {
+  World world;
+  const auto signal = WakeSignal::Create().value();
+  world.worker->AddSignal(signal);
+  CopyQueue queue(world.worker);
+  std::byte from{1};
+  std::byte to{};
+  const std::array copies{Copy{&to, &from, 1}};
+  queue.Submit(copies);
+  world.Settle();
+  EXPECT_FALSE(Readable(signal->fd())) << "nobody sleeps";
+  EXPECT_TRUE(queue.TakeFinished());
+
+  queue.Submit(copies);
+  signal->Arm();
+  EXPECT_FALSE(queue.HasFinished());
+  world.Settle();
+  EXPECT_TRUE(Readable(signal->fd()));
+  signal->Disarm();
+  EXPECT_FALSE(Readable(signal->fd()));
+  EXPECT_TRUE(queue.TakeFinished());
+  world.worker->RemoveSignal(signal);
+  signal->Arm();
+  queue.Submit(copies);
+  world.Settle();
+  EXPECT_FALSE(Readable(signal->fd()));
+}
+
+}  // namespace
+}  // namespace weightcast::device
