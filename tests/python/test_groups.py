@@ -1,9 +1,6 @@
 """Engines without memory for a second model: an update comes in groups of tensors."""
 
 import asyncio
-import contextlib
-import os
-import signal
 
 import numpy as np
 import pytest
@@ -128,46 +125,37 @@ def test_in_a_coroutine(job):
     update.wait(10)
 
 
-def test_a_trainer_killed_between_two_groups(controller):
+def publish_first(controller: str) -> None:
+    trainer = wc.Trainer(controller, settings=FAST)
+    trainer.register(weights(1))
+    trainer.publish(1).wait(60)
+
+
+def test_a_trainer_killed_between_two_groups(controller, spawn):
     """The engine serves nothing until another trainer publishes."""
-    read, write = os.pipe()
     engine = Engine()
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):
-            arrays = weights(1)
-            trainer = wc.Trainer(controller, settings=FAST)
-            trainer.register(arrays)
-            update = trainer.publish(1)
-            os.write(write, b"p")
-            update.wait(60)
-        os._exit(1)
-    try:
-        with wc.Inference(controller, engine="e", settings=FAST) as inference:
-            inference.register(engine.tensors(), landing="loader", groups=GROUPS)
-            assert os.read(read, 1) == b"p"
-            inference.begin()
-            engine.hand_on(inference.receive_group(30).group)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            child = 0
-            with pytest.raises(wc.Error):
-                for _ in inference.receive_groups(30):
-                    pass
-            inference.abort()
-            assert inference.version.number == -1
-            with wc.Trainer(controller, settings=FAST) as trainer:
-                trainer.register(weights(2))
-                update = trainer.publish(2)
-                take(inference, engine)
-                assert engine.is_of(2)
-                update.wait(10)
-    finally:
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        os.close(read)
-        os.close(write)
+    child = spawn(publish_first, controller)
+    with wc.Inference(controller, engine="e", settings=FAST) as inference:
+        inference.register(engine.tensors(), landing="loader", groups=GROUPS)
+        inference.begin()
+        engine.hand_on(inference.receive_group(30).group)
+        child.process.kill()
+        child.process.join()
+        with pytest.raises(wc.Error):
+            for _ in inference.receive_groups(30):
+                pass
+        inference.abort()
+        assert inference.version.number == -1
+        with wc.Trainer(controller, settings=FAST) as trainer:
+            trainer.register(weights(2))
+            update = trainer.publish(2)
+            while inference.version.number < 0:
+                try:
+                    take(inference, engine)
+                except wc.PeerDead:  # Told once: a new process has taken the trainer's place.
+                    inference.abort()
+            assert engine.is_of(2)
+            update.wait(10)
 
 
 @pytest.mark.parametrize(
