@@ -1,9 +1,9 @@
 """Which box of which checkpoint tensor an engine's own loader writes where, found without any weights.
 
 An engine cuts, fuses and replicates the tensors of a checkpoint by code of its own. `capture` runs that code
-once, with tensors on the meta device: they have shapes and no memory. A view that the loader takes of such
-a tensor keeps its storage, its offset and its strides, so each `copy_` tells a source box and a destination
-box. What cannot be followed that way is refused, by tensor. docs/adapters.md, "How the mapping is found".
+once, with tensors on the meta device: they have shapes and no memory. A view of such a tensor has its
+storage, an offset and strides. So each `copy_` tells a source box and a destination box. What cannot be
+followed that way is refused, by tensor. docs/adapters.md, "How the mapping is found".
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Fill:
     size: tuple[int, ...]
     strides: tuple[int, ...]
     value: float
+    after: int  # How many landings, of all targets, the loader had made before.
 
     def apply(self, target: torch.Tensor) -> None:
         _part(target, self).fill_(self.value)
@@ -105,33 +106,47 @@ class Capture:
     def missing(self, targets: Mapping[str, torch.Tensor]) -> dict[str, int]:
         """How many elements of each target nothing is written to, if any.
 
-        Errors: InvalidArgument, naming the tensors, where two landings write to the same element.
+        Errors: InvalidArgument, naming the tensors, where an element that has landed is written again.
         """
-        places: dict[str, list[Any]] = {name: [] for name in targets}
-        for one in (*self.fills, *self.landings):
-            if one.target in places:
-                places[one.target].append(one)
-        found = {name: _unwritten(targets[name], places[name]) for name in targets}
+        written = {name: _nothing_written(target) for name, target in targets.items()}
+        for number, landing in enumerate(self.landings):
+            self._refuse_filled(written, number)
+            self._mark(written, landing)
+        self._refuse_filled(written, len(self.landings))
+        for fill in self.fills:
+            if fill.target in written:
+                _part(written[fill.target], fill).fill_(True)
+        found = {name: _unwritten(target, written[name]) for name, target in targets.items()}
         return {name: count for name, count in found.items() if count}
 
+    def _mark(self, written: Mapping[str, torch.Tensor], landing: Landing) -> None:
+        if landing.target not in written:
+            return
+        part = _part(written[landing.target], landing)
+        if bool(part.any()):
+            raise InvalidArgument(
+                f"{landing.source}: its loader writes where another tensor is in {landing.target}"
+            )
+        part.fill_(True)
 
-def _unwritten(target: torch.Tensor, places: list[Any]) -> int:
-    written = torch.zeros(_extent(target), dtype=torch.bool, device="cpu")
-    for place in places:
-        part = _part(written, place)
-        if isinstance(place, Landing):
-            if bool(part.any()) and not any(isinstance(one, Fill) for one in places):
-                raise InvalidArgument(f"{place.source}: {place.target} is written twice by the loader")
-            part.fill_(True)
-        else:
-            part.fill_(True)
-    whole = written.as_strided(target.shape, target.stride())
-    return target.numel() - int(whole.sum())
+    def _refuse_filled(self, written: Mapping[str, torch.Tensor], number: int) -> None:
+        """Fills are made once, before anything lands: none may come after what lands there."""
+        for fill in self.fills:
+            if (
+                fill.after == number
+                and fill.target in written
+                and bool(_part(written[fill.target], fill).any())
+            ):
+                raise InvalidArgument(f"{fill.target}: the loader overwrites what it has loaded")
 
 
-def _extent(tensor: torch.Tensor) -> int:
-    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return 0 if tensor.numel() == 0 else reach + 1
+def _nothing_written(target: torch.Tensor) -> torch.Tensor:
+    reach = sum((size - 1) * step for size, step in zip(target.shape, target.stride(), strict=True))
+    return torch.zeros(reach + 1 if target.numel() else 0, dtype=torch.bool, device="cpu")
+
+
+def _unwritten(target: torch.Tensor, written: torch.Tensor) -> int:
+    return target.numel() - int(written.as_strided(target.shape, target.stride()).sum())
 
 
 def capture(
@@ -146,8 +161,24 @@ def capture(
     Errors: InvalidArgument, naming the tensor of the checkpoint that cannot be followed, and why.
     """
     recorder = _Recorder(targets)
-    with recorder:
-        load((name, recorder.source(name, *meta)) for name, meta in offered.items())
+    current = ""
+
+    def checkpoint() -> Iterator[tuple[str, torch.Tensor]]:
+        nonlocal current
+        for name, (dtype, shape) in offered.items():
+            current = name
+            yield name, recorder.source(name, dtype, tuple(shape))
+
+    try:
+        with recorder:
+            load(checkpoint())
+    except InvalidArgument:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise InvalidArgument(
+            f"{current}: the engine's loader does not take it ({text}); do the trainers train the same model?"
+        ) from error
     return Capture(recorder.landings, recorder.fills)
 
 
@@ -237,7 +268,7 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _like(self, tensor: torch.Tensor, dtype: torch.dtype, name: str, shape: Any) -> torch.Tensor:
-        """Another tensor for the same box. Its storage has as many elements: offsets mean the same."""
+        """Another tensor for the same box. Its storage is as long in elements: offsets mean the same."""
         if dtype == tensor.dtype:
             return _aten.alias.default(tensor)
         elements = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -248,18 +279,17 @@ class _Recorder(TorchDispatchMode):
     def _copied(self, to: torch.Tensor, what: torch.Tensor) -> torch.Tensor:
         if _storage(what) not in self._sources:
             raise InvalidArgument(
-                f"{self._targets[_storage(to)][0]}: the loader writes what it has computed, no part of "
-                "a tensor"
+                f"{self._targets[_storage(to)][0]}: the loader writes something that it has computed to it"
             )
         name, shape = self._sources[_storage(what)]
         if not self._is_target(to):
             raise InvalidArgument(f"{name}: its loader copies it to a tensor that is none of the model's")
         target, first = self._targets[_storage(to)]
-        if to.numel() != what.numel():
-            raise InvalidArgument(f"{name}: its loader repeats it in {target}")
-        if to.shape != what.shape:
-            # Only where dimensions of one element make the difference.
-            to = to.view(what.shape) if to.is_contiguous() else to.reshape(what.shape)
+        if [one for one in to.shape if one > 1] != [one for one in what.shape if one > 1]:
+            raise InvalidArgument(
+                f"{name}: its loader copies {list(what.shape)} of it to {list(to.shape)} of {target}; "
+                "repeating a part cannot be followed"
+            )
         if what.numel() > 0:
             self.landings.append(_landing(name, shape, what, target, to, first))
         return to
@@ -268,7 +298,7 @@ class _Recorder(TorchDispatchMode):
         if to.numel() > 0:
             target, first = self._targets[_storage(to)]
             place = to.storage_offset() - first, tuple(to.shape), to.stride()
-            self.fills.append(Fill(target, *place, float(value)))
+            self.fills.append(Fill(target, *place, float(value), len(self.landings)))
         return to
 
 
@@ -307,11 +337,16 @@ def _landing(
 
 
 def _joined(what: torch.Tensor, to: torch.Tensor) -> list[tuple[int, int, int]]:
-    """Length, and strides of both, of each dimension; those that are one in both are made one."""
+    """Length, and strides of both, of each dimension; those that are one in both are made one.
+
+    Dimensions of one element are left out: the two may have different numbers of those.
+    """
     found: list[tuple[int, int, int]] = []
-    for length, step, landed in zip(what.shape, what.stride(), to.stride(), strict=True):
-        if length == 1:
-            continue
+    steps = (
+        [step for length, step in zip(one.shape, one.stride(), strict=True) if length > 1]
+        for one in (what, to)
+    )
+    for length, step, landed in zip([one for one in what.shape if one > 1], *steps, strict=True):
         if found and found[-1][1:] == (length * step, length * landed):
             length *= found.pop()[0]
         found.append((length, step, landed))

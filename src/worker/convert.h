@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/convert.h"
 #include "weightcast/tensor.h"
 
 namespace weightcast::worker {
@@ -15,10 +16,10 @@ bool CanConvert(DType from, DType to);
 /// even; what is too large becomes infinite; a NaN stays a NaN, quiet, with its sign and upper payload.
 void Convert(DType from, const std::byte* source, DType to, std::byte* target, int64_t count);
 
-/// One element, for tests and tables.
-uint16_t ToBf16(float value);
-uint16_t ToF16(float value);
-float FromBf16(uint16_t bits);
-float FromF16(uint16_t bits);
+/// One element, for tests and tables. The GPU's kernels have the same functions.
+using kernels::FromBf16;
+using kernels::FromF16;
+using kernels::ToBf16;
+using kernels::ToF16;
 
 }  // namespace weightcast::worker

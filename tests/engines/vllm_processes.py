@@ -27,6 +27,7 @@ def environment(folder: pathlib.Path, version: str = "0.32.0", **more: str) -> d
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_CI_ENV": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",  # Threads that spin are slow where others want the cores.
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_PLUGINS": "weightcast",

@@ -110,11 +110,14 @@ def test_nothing_is_written():
         (lambda target, one: target.copy_(one.t().contiguous()), "transposes"),
         (lambda target, one: target.copy_(one * 2), "computes"),
         (lambda target, one: target.copy_(one.sum(0)), "computes"),
-        (lambda target, one: target.copy_(one[:1]), "repeats"),
-        (lambda target, one: target.copy_(one[0]), "repeats"),
+        (lambda target, one: target.copy_(one[:1]), "repeating"),
+        (lambda target, one: target.copy_(one[0]), "repeating"),
         (lambda target, one: target.copy_(one[::2].repeat(2, 1)), "computes"),
+        (lambda target, one: target[:2].copy_(one.view(8, 2)), "repeating"),
+        (lambda target, one: target[:2].copy_(one[::2]), "no box"),
         (lambda target, one: torch.empty(4, 4, device="meta").copy_(one), "none of the model's"),
-        (lambda target, one: target.copy_(torch.ones(4, 4, device="meta")), "what it has computed"),
+        (lambda target, one: target.copy_(torch.ones(4, 4, device="meta")), "it has computed"),
+        (lambda target, one: target[5], "does not take it .IndexError"),
         (lambda target, one: one.max().item(), "computes"),
     ],
 )
@@ -138,8 +141,47 @@ def test_missing_and_twice():
     )
     assert found.missing({"t": target, "u": meta(3)}) == {"t": 8, "u": 3}
     found = capture(lambda weights: [target[:2].copy_(one) for _, one in weights], offered, {"t": target})
-    with pytest.raises(wc.InvalidArgument, match="t is written twice"):
+    with pytest.raises(wc.InvalidArgument, match="b: .*another tensor is in t"):
         found.missing({"t": target})
+
+
+def test_a_place_that_is_filled_before_and_written_twice():
+    target = meta(4, 4)
+
+    def load(weights):
+        target.zero_()
+        for _, one in weights:
+            target[:2].copy_(one)
+
+    offered = {"a": ("F32", (2, 4)), "b": ("F32", (2, 4))}
+    with pytest.raises(wc.InvalidArgument, match="b: .*another tensor is in t"):
+        capture(load, offered, {"t": target}).missing({"t": target})
+    only = capture(load, {"a": ("F32", (2, 4))}, {"t": target})
+    assert only.missing({"t": target}) == {}
+
+
+def test_a_fill_after_the_landing_is_refused():
+    target = meta(4, 4)
+
+    def load(weights):
+        for _, one in weights:
+            target.copy_(one)
+            target[3:].zero_()
+
+    with pytest.raises(wc.InvalidArgument, match="t: the loader overwrites"):
+        capture(load, {"a": ("F32", (4, 4))}, {"t": target}).missing({"t": target})
+
+
+def test_dimensions_of_one_element():
+    sources = {"one": numbers(), "padded": numbers(5), "column": numbers(3, 1)}
+
+    def load(targets, weights):
+        for name, weight in weights:
+            targets[name].data.copy_(weight.unsqueeze(0) if name == "padded" else weight)
+
+    by_loader, captured, _ = both(load, sources, {"one": (1,), "padded": (1, 5), "column": (3, 1)})
+    for name in by_loader:
+        assert torch.equal(by_loader[name], captured[name]), name
 
 
 def test_boxes_of_what_a_checkpoint_splits():

@@ -7,6 +7,8 @@ with which versions they were tried.
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -63,6 +65,7 @@ class Reload:
             self._refuse_missing(found, targets, offered)
             spare = self._spare(found, targets)
         self._capture = found
+        self._refuse_unused(offered)
         shards: dict[str, list[Shard]] = {}
         for landing in found.landings:
             for piece in landing.pieces():
@@ -97,16 +100,7 @@ class Reload:
     # --- The mapping ----------------------------------------------------------------------------------
 
     def _follow(self, offered: Mapping[str, Any], targets: Mapping[str, torch.Tensor]) -> Capture:
-        try:
-            return capture(self._model.load_weights, self._in_own_dtype(offered), targets)
-        except InvalidArgument:
-            raise
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise InvalidArgument(
-                f"vLLM's loader of {type(self._model).__name__} does not take what the trainers have "
-                f"({text}); do they train the same model?"
-            ) from error
+        return capture(self._model.load_weights, self._in_own_dtype(offered), targets)
 
     def _in_own_dtype(self, offered: Mapping[str, Any]) -> dict[str, Any]:
         """The transfer casts to the model's dtype, of which the loader need not know."""
@@ -161,6 +155,24 @@ class Reload:
                     f"elements; they have {len(offered)} tensors, do they train the same model?"
                 )
 
+    def _refuse_unused(self, offered: Mapping[str, Any]) -> None:
+        """What the loader takes nothing of, or too little: it cuts what is too long without a word."""
+        parallel = self._config.parallel_config
+        taken: Counter[str] = Counter()
+        for landing in self._capture.landings:
+            taken[landing.source] += math.prod(landing.size)
+        unwanted = self.unwanted(offered)
+        # Other ranks take other layers or experts; the plan refuses what nobody takes.
+        others = parallel.pipeline_parallel_size > 1 or getattr(parallel, "enable_expert_parallel", False)
+        for name, (_, shape) in offered.items():
+            if taken[name] == 0 and (others or name in unwanted):
+                continue
+            if taken[name] * parallel.tensor_parallel_size < math.prod(shape):
+                raise InvalidArgument(
+                    f"{name}: vLLM's {type(self._model).__name__} takes {taken[name]} of its "
+                    f"{math.prod(shape)} elements; do the trainers train the same model?"
+                )
+
     def _spare(self, found: Capture, targets: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         used = dict.fromkeys(landing.target for landing in found.landings)
         sizes = {name: -(-_bytes_of(targets[name]) // _ALIGNMENT) * _ALIGNMENT for name in used}
@@ -213,8 +225,8 @@ class Reload:
             info.reset()
 
     def _as_loaded(self, like: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
-        """The spare tensor as the layer's parameter; on other devices a copy of it."""
-        tensor = spare.detach() if self._device.type == "cpu" else spare.to(self._device)
+        """A copy of the spare tensor as the layer's parameter: processing may keep or change it."""
+        tensor = spare.detach().clone() if self._device.type == "cpu" else spare.to(self._device)
         tensor.__class__ = like.__class__
         tensor.__dict__ = like.__dict__.copy()
         return tensor
@@ -270,6 +282,8 @@ def _refuse_settings(config: Any, layers: Mapping[str, torch.nn.Module]) -> None
         raise InvalidArgument(
             "enable_eplb moves experts between ranks while weights arrive; start vLLM without it"
         )
+    if getattr(config.model_config, "enable_sleep_mode", False):
+        raise InvalidArgument("enable_sleep_mode has not been tried with weightcast; start vLLM without it")
     if config.lora_config is not None:
         raise InvalidArgument("enable_lora renames the model's layers; start vLLM without it")
     if getattr(config.model_config, "use_mla", False):

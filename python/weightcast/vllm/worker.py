@@ -61,7 +61,12 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             )
         if self._member is None:
             self._member = Member(place, self.vllm_config, self.device, self.model)
-        if not self._member.register(init_info.timeout):
+        try:
+            joined = self._member.register(init_info.timeout)
+        except BaseException:
+            self.shutdown()  # It may join another job.
+            raise
+        if not joined:
             raise TimedOut(
                 f"no trainers of model {place.model!r} have registered within {init_info.timeout:g} s"
             )
