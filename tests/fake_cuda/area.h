@@ -61,6 +61,7 @@ struct Area {
   std::atomic<uint32_t> asleep{0};        ///< The GPU wants to be rung for.
   std::atomic<uint32_t> progress{0};      ///< Futex: something is over.
   std::atomic<uint32_t> blocked{0};       ///< Calls that block just now by a fault.
+  std::atomic<uint32_t> unblocked{0};     ///< Futex: they shall go on.
   std::atomic<int32_t> lost[kMaxGpus]{};  ///< The error of a context that is lost.
   std::atomic<uint64_t> recorded[kEvents]{};
   Fault faults[kFaults];

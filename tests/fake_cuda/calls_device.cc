@@ -224,8 +224,9 @@ CUresult cuCtxPushCurrent_v2(CUcontext context) {
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* context) {
-  Call call("cuCtxPopCurrent", kEvenIfLost);
+  Call call("cuCtxPopCurrent", kNoContext | kEvenIfLost);
   if (call.result() != kOk) return call.result();
+  if (call.device() < 0) call.Wrong("there is no context to pop");
   if (context != nullptr) *context = ContextOf(call.device());
   ThisThread().stack.pop_back();
   return kOk;

@@ -83,6 +83,8 @@ uint64_t fake_cuda_pieces() { return Control({.kind = Ask::kPieces}).a; }
 void fake_cuda_fail(int pid, const char* call, int nth, int result) { SetFault(pid, call, nth, result, 0); }
 void fake_cuda_block(int pid, const char* call, int nth, int ms) { SetFault(pid, call, nth, 0, ms); }
 
+void fake_cuda_unblock(int pid) { Control({.kind = Ask::kUnblock, .pid = PidOf(pid)}); }
+
 int fake_cuda_blocked(int pid) {
   if (PidOf(pid) == getpid()) return static_cast<int>(Joined().link->area().blocked.load());
   return static_cast<int>(Control({.kind = Ask::kBlocked, .pid = pid}).a);

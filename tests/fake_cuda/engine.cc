@@ -17,10 +17,12 @@ namespace {
 using namespace drivers;  // NOLINT: the driver's names are its own.
 using Clock = std::chrono::steady_clock;
 
-void Progress(Client& client) {
-  client.area->progress.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &client.area->progress, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void Wake(std::atomic<uint32_t>& word) {
+  word.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
+
+void Progress(Client& client) { Wake(client.area->progress); }
 
 /// A copy begins anywhere in its bytes, and goes round.
 uint64_t PieceOf(const Op& op, uint64_t count) {
@@ -92,7 +94,7 @@ bool Engine::Step() {
   if (runnable_.empty()) return false;
   const Choice choice = runnable_[Below(runnable_.size())];
   RunPiece(choice);
-  if (delay_us_ > 0) {
+  if (delay_us_ > 0 && !machine_.inlined()) {
     pauses_[{choice.client->id, choice.stream}] =
         Clock::now() + std::chrono::microseconds(Below(delay_us_ + 1));
   }
@@ -272,6 +274,11 @@ Reply Engine::Serve(const Request& request) {
       return {.a = pieces_};
     case Ask::kFault:
       SetFault(request);
+      return {};
+    case Ask::kUnblock:
+      for (const auto& [id, client] : machine_.clients()) {
+        if (client->pid == request.pid) Wake(client->area->unblocked);
+      }
       return {};
     case Ask::kBlocked: {
       uint64_t blocked = 0;

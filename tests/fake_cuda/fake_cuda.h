@@ -42,6 +42,7 @@ int fake_cuda_gpu_process();
 void fake_cuda_hold(int gpu);
 void fake_cuda_release(int gpu);
 void fake_cuda_seed(uint64_t seed);
+/// Not inline.
 void fake_cuda_delay(uint32_t most_us);
 /// 0 refused, 1 works, 2 garbage comes out.
 void fake_cuda_peer(int from, int to, int mode);
@@ -55,6 +56,8 @@ uint64_t fake_cuda_pieces();
 void fake_cuda_fail(int pid, const char* call, int nth, int result);
 /// The n-th call blocks that long, with the driver's lock: all other calls of that process wait for it.
 void fake_cuda_block(int pid, const char* call, int nth, int ms);
+/// Ends such blocks before their time.
+void fake_cuda_unblock(int pid);
 /// Calls of that process that such a block holds up.
 int fake_cuda_blocked(int pid);
 /// Calls of this process by that name; null: all.

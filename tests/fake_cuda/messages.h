@@ -37,6 +37,7 @@ enum class Ask : uint32_t {
   kLose,       ///< gpu, pid, a: error, b: pieces.
   kPieces,     ///< Gives a.
   kFault,      ///< pid, a: nth, b: result, c: block_ms, text: call.
+  kUnblock,    ///< pid.
   kBlocked,    ///< pid. Gives a.
   kLive,       ///< pid. Gives live.
 };

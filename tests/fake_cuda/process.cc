@@ -1,14 +1,13 @@
 #include "fake_cuda/process.h"
 
-#include <pthread.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <thread>
 
 namespace weightcast::fake_cuda {
 namespace {
@@ -18,6 +17,19 @@ constexpr uint64_t kPage = 4096;
 uint64_t PageOf(uint64_t address) { return address / kPage * kPage; }
 uint64_t PagesOf(uint64_t address, uint64_t length) {
   return RoundUp(address + length, kPage) - PageOf(address);
+}
+
+void Block(Area& area, int ms) {
+  const uint32_t seen = area.unblocked.load(std::memory_order_seq_cst);
+  ++area.blocked;
+  const timespec limit{.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1'000'000L};
+  while (area.unblocked.load(std::memory_order_seq_cst) == seen) {
+    if (syscall(SYS_futex, &area.unblocked, FUTEX_WAIT, seen, &limit, nullptr, 0) != 0 &&
+        errno == ETIMEDOUT) {
+      break;
+    }
+  }
+  --area.blocked;
 }
 
 }  // namespace
@@ -119,8 +131,10 @@ Call::Call(const char* name, unsigned flags) : name_(name), process_(TheProcess(
   }
   const Thread& thread = ThisThread();
   if (!thread.stack.empty()) device_ = thread.stack.back();
-  if (device_ >= 0 && !process_.contexts.contains(device_)) Wrong("the current context was released");
-  if ((flags & (kNoContext | kBeforeInit)) == 0 && device_ < 0) Wrong("called without a context");
+  if ((flags & (kNoContext | kBeforeInit)) == 0) {
+    if (device_ < 0) Wrong("called without a context");
+    if (!process_.contexts.contains(device_)) Wrong("the current context was released");
+  }
   if ((flags & kDisturbs) != 0) result_ = CheckCapture();
   if (result_ == CUDA_SUCCESS) result_ = CheckFaults();
   if (result_ == CUDA_SUCCESS && (flags & (kEvenIfLost | kBeforeInit)) == 0) {
@@ -142,20 +156,16 @@ CUresult Call::CheckCapture() {
 
 CUresult Call::CheckFaults() {
   Area& area = process_.link->area();
+  CUresult result = CUDA_SUCCESS;
   for (Fault& fault : area.faults) {
     if (fault.armed.load(std::memory_order_acquire) == 0 || std::strcmp(fault.call, name_) != 0) continue;
     if (--fault.nth > 0) continue;
-    const int result = fault.result;
+    if (fault.result != CUDA_SUCCESS) result = fault.result;
     const int block_ms = fault.block_ms;
     fault.armed.store(0, std::memory_order_release);
-    if (block_ms > 0) {
-      ++area.blocked;
-      std::this_thread::sleep_for(std::chrono::milliseconds(block_ms));
-      --area.blocked;
-    }
-    if (result != CUDA_SUCCESS) return result;
+    if (block_ms > 0) Block(area, block_ms);
   }
-  return CUDA_SUCCESS;
+  return result;
 }
 
 // The default streams are the context's: 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
