@@ -59,6 +59,14 @@ int Attribute(const Process& process, CUdevice_attribute attribute, int gpu) {
   }
 }
 
+void* SymbolOf(const std::string& name) {
+  Dl_info about{};
+  dladdr(reinterpret_cast<void*>(&cuInit), &about);
+  void* const library = dlopen(about.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  void* const newest = dlsym(library, (name + "_v2").c_str());
+  return newest != nullptr ? newest : dlsym(library, name.c_str());
+}
+
 /// What a lost context had is gone. A living one must have nothing left.
 void DropContext(Call& call, Process& process, int device) {
   const auto mine = [&](const auto& each) { return each.second.device == device; };
@@ -254,7 +262,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
   const int other = DeviceOf(peer);
   if (!process.contexts.contains(other)) call.Wrong("the peer's context was released");
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (other == call.device()) return CUDA_ERROR_INVALID_DEVICE;
+  if (other == call.device()) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   if (!process.Reaches(process.GpuOf(call.device()), process.GpuOf(other))) {
     return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   }
@@ -282,27 +290,22 @@ CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPU
 CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t,
                              CUdriverProcAddressQueryResult* status) {
   *function = nullptr;
-  CUdriverProcAddressQueryResult result = CU_GET_PROC_ADDRESS_SUCCESS;
   const int driver = Config::Parse(ConfigText(TheProcess())).driver;
-  if (std::strcmp(symbol, "cuMemcpyBatchAsync") == 0) {
-    if (driver < 12080) {
-      result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    } else if (version < 12080) {
-      result = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-    } else {
-      *function = version >= 13000 && driver >= 13000 ? reinterpret_cast<void*>(&cuMemcpyBatchAsync_v2)
-                                                      : reinterpret_cast<void*>(&cuMemcpyBatchAsync);
-    }
-  } else {
-    Dl_info about{};
-    dladdr(reinterpret_cast<void*>(&cuInit), &about);
-    void* const library = dlopen(about.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    *function = dlsym(library, (std::string(symbol) + "_v2").c_str());
-    if (*function == nullptr) *function = dlsym(library, symbol);
+  if (version > driver) return CUDA_ERROR_INVALID_VALUE;
+  CUdriverProcAddressQueryResult result = CU_GET_PROC_ADDRESS_SUCCESS;
+  if (std::strcmp(symbol, "cuMemcpyBatchAsync") != 0) {
+    *function = SymbolOf(symbol);
     if (*function == nullptr) result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  } else if (driver < 12080) {
+    result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  } else if (version < 12080) {
+    result = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+  } else {
+    *function = version >= 13000 ? reinterpret_cast<void*>(&cuMemcpyBatchAsync_v2)
+                                 : reinterpret_cast<void*>(&cuMemcpyBatchAsync);
   }
   if (status != nullptr) *status = result;
-  return *function != nullptr ? kOk : CUDA_ERROR_NOT_FOUND;
+  return *function != nullptr || status != nullptr ? kOk : CUDA_ERROR_NOT_FOUND;
 }
 
 }  // extern "C"

@@ -260,7 +260,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   int fd = -1;
   const Reply exported = process.Send({.kind = Ask::kExport, .a = found.memory}, &fd);
   if (exported.result != kOk) return exported.result;
-  // As libcuda's: it survives exec().
+  // Driver 580 sets FD_CLOEXEC. Others may not, and whoever relies on it is found out.
   fcntl(fd, F_SETFD, 0);
   std::memcpy(shareable, &fd, sizeof fd);
   return kOk;
@@ -275,7 +275,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   int fd = -1;
   if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
     fd = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
-    if (fcntl(fd, F_GETFD) < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (fcntl(fd, F_GETFD) < 0) return CUDA_ERROR_UNKNOWN;
   } else if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
     if (std::memcmp(shareable, kFabric, sizeof kFabric) != 0) return CUDA_ERROR_INVALID_VALUE;
     std::memcpy(&request.a, static_cast<const char*>(shareable) + sizeof kFabric, sizeof request.a);

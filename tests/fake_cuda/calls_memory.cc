@@ -13,11 +13,11 @@ namespace {
 
 constexpr CUresult kOk = CUDA_SUCCESS;
 
-/// What cuPointerGetAttributes says of an address; nothing known: zeros.
+/// What cuPointerGetAttributes says of an address. This is one that nothing is known of.
 struct About {
   unsigned int type = 0;
   unsigned long long id = 0;
-  int device = 0;
+  int device = -2;
   unsigned long long types = 0;
   bool managed = false;
   bool legacy = false;
@@ -32,7 +32,7 @@ About AboutAddress(Process& process, uint64_t address) {
             .device = found.device,
             .types = found.types,
             .managed = found.kind == MemoryKind::kManaged,
-            .legacy = found.kind == MemoryKind::kLegacy,
+            .legacy = found.kind == MemoryKind::kLegacy && !found.imported,
             .pooled = found.kind == MemoryKind::kPooled};
   }
   if (const auto pinned = FindPinned(process, address); pinned != process.pinned.end()) {

@@ -285,7 +285,8 @@ Reply Machine::Import(Client& client, const Request& request, int fd) {
   } else if (memory = MemoryOf(request.a); memory != nullptr) {
     if ((memory->types & CU_MEM_HANDLE_TYPE_FABRIC) == 0) memory = nullptr;
   }
-  if (memory == nullptr) return Failed(CUDA_ERROR_INVALID_VALUE);
+  // A foreign descriptor is no error of its own to libcuda.
+  if (memory == nullptr) return Failed(fd >= 0 ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_INVALID_VALUE);
   client.handles.push_back(memory);
   Refer(memory);
   return {.gpu = memory->gpu, .a = memory->id, .b = memory->length, .c = memory->types};

@@ -139,6 +139,7 @@ TEST(FakeCudaMemory, SaysWhatKindEachIs) {
   const About nothing = AboutOf(*host.cuda, 12345);
   EXPECT_EQ(nothing.type, 0U);
   EXPECT_EQ(nothing.id, 0U);
+  EXPECT_EQ(nothing.ordinal, -2);
   EXPECT_EQ(nothing.pool, nullptr);
   CUipcMemHandle handle{};
   EXPECT_EQ(host.cuda->IpcGetMemHandle(&handle, managed), CUDA_ERROR_INVALID_VALUE);
@@ -239,7 +240,10 @@ TEST(FakeCudaMap, ADescriptorIsTheMemory) {
   EXPECT_EQ(fake_cuda_live(0).memories, 0U);
   EXPECT_EQ(host.cuda->MemImportFromShareableHandle(&imported, reinterpret_cast<void*>(intptr_t{1}),
                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-            CUDA_ERROR_INVALID_VALUE);
+            CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(host.cuda->MemImportFromShareableHandle(&imported, reinterpret_cast<void*>(intptr_t{999}),
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            CUDA_ERROR_UNKNOWN);
 }
 
 TEST(FakeCudaMap, FabricHandlesNeedImex) {
