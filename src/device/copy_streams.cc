@@ -74,7 +74,8 @@ void CopyStreams::Close() {
   for (const drivers::CUstream stream : streams_) cuda.StreamDestroy(stream);
   for (const drivers::CUevent cover : covers_) cuda.EventDestroy(cover);
   for (drivers::CUevent& event : events_) {
-    if (std::exchange(event, {}) != drivers::CUevent{}) cuda.EventDestroy(event);
+    const drivers::CUevent gone = std::exchange(event, {});
+    if (gone != drivers::CUevent{}) cuda.EventDestroy(gone);
   }
   if (pinned_ != nullptr) cuda.MemFreeHost(std::exchange(pinned_, nullptr));
   streams_.clear();

@@ -73,8 +73,9 @@ class TileTurn {
     constexpr uint32_t kTile = kWarp * kTileSteps;
     const uint32_t to_word = static_cast<uint32_t>(-target & (sizeof(Word) - 1));
     const uint32_t head = to_word < length ? to_word : length;
-    const uint32_t words = (length - head) / sizeof(Word);
-    const uint32_t tail = (length - head) % sizeof(Word);
+    constexpr uint32_t kWord = sizeof(Word);
+    const uint32_t words = (length - head) / kWord;
+    const uint32_t tail = (length - head) % kWord;
     const uint64_t end = first_ + (words < kTile ? 1 : (words + kTile - 1) / kTile);
     for (; next_ < end; next_ += warps_) {
       const auto begin = static_cast<uint32_t>(next_ - first_) * kTile;

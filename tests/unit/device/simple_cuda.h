@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "drivers/cuda/cuda.h"
+#include "unit/device/unused_cuda.h"
 
 namespace weightcast::device {
 
@@ -21,7 +22,7 @@ using namespace drivers;  // NOLINT: the driver's names are its own.
 
 /// A driver inside the test. Device memory is host memory; streams are queues of which Step runs one entry of
 /// one stream. Everything is under one lock, which a blocked call does not hold.
-class SimpleCuda final : public Cuda {
+class SimpleCuda final : public UnusedCuda {
  public:
   struct Stream {
     std::deque<std::function<void()>> work;
