@@ -32,7 +32,7 @@ void Transfer::State::DropReference() {
 void Transfer::State::Clear() {
   core.reset();
   connection.reset();
-  options = {};
+  options.on_end = nullptr;  // Begin sets the others; a new TransferOptions would read the clock.
   Empty(pieces);
   Empty(locals);
   Empty(remotes);
