@@ -1,12 +1,13 @@
 #include "worker/comparison.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace weightcast::worker {
 
 Result<std::unique_ptr<PairDigests>> PairDigests::Make(const plan::RankTable& table, const Batches& batches,
                                                        const TransferRange& transfers) {
-  std::unique_ptr<PairDigests> made(new PairDigests(table, batches));
+  std::unique_ptr<PairDigests> made(new PairDigests(table, batches, transfers));
   for (uint32_t transfer = transfers.first; transfer < transfers.end; ++transfer) {
     for (const Item& item : batches.Of(transfer)) {
       const int tensor = table.destination_shards[table.routes[item.route].dst_shard].tensor;
@@ -20,9 +21,36 @@ Result<std::unique_ptr<PairDigests>> PairDigests::Make(const plan::RankTable& ta
   return made;
 }
 
+bool PairDigests::Equal(const plan::RankTable& table, const Batches& a, const TransferRange& of_a,
+                        const Batches& b, const TransferRange& of_b) {
+  const auto same = [&](const Item& x, const Item& y) {
+    const auto& to_x = table.routes[x.route];
+    const auto& to_y = table.routes[y.route];
+    const auto& shard_x = table.destination_shards[to_x.dst_shard];
+    const auto& shard_y = table.destination_shards[to_y.dst_shard];
+    return x.first == y.first && x.count == y.count && to_x.src_shard == to_y.src_shard &&
+           to_x.src_box == to_y.src_box && to_x.dst_offset == to_y.dst_offset &&
+           to_x.transform == to_y.transform && shard_x.tensor == shard_y.tensor && shard_x.box == shard_y.box;
+  };
+  if (of_a.count() != of_b.count()) return false;
+  for (uint32_t i = 0; i < of_a.count(); ++i)
+    if (!std::ranges::equal(a.Of(of_a.first + i), b.Of(of_b.first + i), same)) return false;
+  return true;
+}
+
 Status PairDigests::Add(uint32_t transfer, const Locate& locate) {
+  std::call_once(added_[transfer], [&] {
+    const Status status = AddNow(batches_.Of(first_ + transfer), locate);
+    const std::lock_guard lock(mutex_);
+    if (error_.ok()) error_ = status;
+  });
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+Status PairDigests::AddNow(std::span<const Item> items, const Locate& locate) {
   std::vector<std::pair<size_t, TensorDigest>> parts;
-  for (const Item& item : batches_.Of(transfer)) {
+  for (const Item& item : items) {
     const auto& route = table_.routes[item.route];
     const auto& shard = table_.destination_shards[route.dst_shard];
     const size_t place = place_of_.at(shard.tensor);

@@ -25,13 +25,19 @@ namespace weightcast::worker {
 /// Any number of threads may add transfers at once.
 class PairDigests {
  public:
+  /// Whether two destinations of a source get the same: equal bytes for equal boxes of equal tensors, in
+  /// equal transfers. Then the digests of one are those of the other.
+  static bool Equal(const plan::RankTable& table, const Batches& a, const TransferRange& of_a,
+                    const Batches& b, const TransferRange& of_b);
+
   /// `table` and `batches` must outlive this. Errors: those of digest::TensorKey::Of.
   static Result<std::unique_ptr<PairDigests>> Make(const plan::RankTable& table, const Batches& batches,
                                                    const TransferRange& transfers);
 
   /// Where the bytes of a run are, in the destination's dtype. Called for the runs of a transfer in order.
   using Locate = std::function<const std::byte*(const Item&, const Run&)>;
-  /// Adds the bytes of one transfer. Once for each. Errors: those of digest::DigestSum::AddPiece.
+  /// Adds the bytes of one transfer, counted from the first of the part, unless somebody has. Returns when
+  /// they are added. Errors: those of digest::DigestSum::AddPiece, of this transfer or of one before.
   Status Add(uint32_t transfer, const Locate& locate);
 
   [[nodiscard]] size_t size() const { return keys_.size(); }
@@ -41,14 +47,19 @@ class PairDigests {
   [[nodiscard]] std::vector<std::string> Differing(std::span<const TensorDigest> others) const;
 
  private:
-  PairDigests(const plan::RankTable& table, const Batches& batches) : table_(table), batches_(batches) {}
+  PairDigests(const plan::RankTable& table, const Batches& batches, const TransferRange& transfers)
+      : table_(table), batches_(batches), first_(transfers.first), added_(transfers.count()) {}
+  Status AddNow(std::span<const Item> items, const Locate& locate);
 
   const plan::RankTable& table_;
   const Batches& batches_;
+  const uint32_t first_;                      ///< Transfer of the part.
+  std::vector<std::once_flag> added_;         ///< Per transfer of the part.
   std::unordered_map<int, size_t> place_of_;  ///< Index of the table's tensor → of `keys_`.
   std::vector<digest::TensorKey> keys_;
   mutable std::mutex mutex_;
   std::vector<TensorDigest> sums_;  ///< As keys_.
+  Status error_;
 };
 
 }  // namespace weightcast::worker

@@ -104,7 +104,7 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
 // --- Arriving -------------------------------------------------------------------------------------------
 
 void GrantSet::OnTransfer(size_t index, uint32_t transfer, const GrantProgress& progress) {
-  if (sources_[index].digests != nullptr) DigestLater(index, sources_[index].transfers.first + transfer);
+  if (sources_[index].digests != nullptr) DigestLater(index, transfer);
   if (progress.complete()) OnSourceArrived(index);
 }
 

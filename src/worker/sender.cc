@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -15,6 +16,8 @@ namespace {
 
 /// Transfers under way to one destination: enough to hide the making of the next ones.
 constexpr size_t kInFlight = 4;
+/// Transfers that are digested first, to all destinations together; each may have one all the same.
+constexpr size_t kDigestedInFlight = 2;
 constexpr unsigned kMaxThreads = 4;
 
 }  // namespace
@@ -42,8 +45,9 @@ struct Sender::Job {
   bool over = false;   ///< Begins no more transfers: finished, failed or stopped.
   bool quiet = false;  ///< Stopped: its end is nobody's business.
   Status outcome;
-  bool road = false;                     ///< The outcome is the connection's, not ours.
-  std::unique_ptr<PairDigests> digests;  ///< Set if the destination compares.
+  bool road = false;  ///< The outcome is the connection's, not ours.
+  /// Set if the destination compares. Shared by the jobs of an update that send the same.
+  std::shared_ptr<PairDigests> digests;
 
   [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
   /// What is read for the last transfer is checked with all that was read before.
@@ -52,7 +56,7 @@ struct Sender::Job {
   }
   /// Of the bytes that MakePieces has found or staged.
   Status Digest(uint32_t transfer, const std::byte* staged) {
-    return digests->Add(transfer, [&, this](const Item& item, const Run& run) {
+    return digests->Add(transfer - transfers.first, [&, this](const Item& item, const Run& run) {
       const auto& route = plan->table.routes[item.route];
       if (plan->IsStaged(route)) return std::exchange(staged, staged + run.dst_bytes);
       return static_cast<const std::byte*>(DataOf(plan->memory->shards[plan->sources[route.src_shard]])) +
@@ -125,10 +129,8 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wi
   job->next = job->transfers.first;
   job->over = job->transfers.count() == 0;
   if (start.compares && !job->over) {
-    auto digests = PairDigests::Make(job->plan->table, job->plan->batches[target], job->transfers);
-    job->outcome = digests.status();
-    job->over = !digests.ok();
-    if (digests.ok()) job->digests = std::move(*digests);
+    job->outcome = MakeDigests(*job);
+    job->over = !job->outcome.ok();
   }
   const bool over = job->over;
   {
@@ -137,6 +139,30 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wi
   }
   more_.notify_all();
   if (over) ends_.notify_all();
+}
+
+/// Engines with equal layouts get equal bytes, which are digested once for all of them.
+Status Sender::MakeDigests(Job& job) {
+  const auto& batches = job.plan->batches;
+  std::vector<std::shared_ptr<Job>> others;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& other : jobs_) {
+      const bool same = other->plan == job.plan && other->update == job.update && other->part == job.part;
+      if (same && other->digests != nullptr) others.push_back(other);
+    }
+  }
+  std::set<const PairDigests*> seen;
+  for (const auto& other : others) {
+    if (!seen.insert(other->digests.get()).second) continue;
+    if (!PairDigests::Equal(job.plan->table, batches[other->target], other->transfers, batches[job.target],
+                            job.transfers))
+      continue;
+    job.digests = other->digests;
+    return Status::Ok();
+  }
+  WC_ASSIGN_OR_RETURN(job.digests, PairDigests::Make(job.plan->table, batches[job.target], job.transfers));
+  return Status::Ok();
 }
 
 void Sender::Stop(const wire::UpdateId& update, uint32_t destination) {
@@ -162,12 +188,21 @@ void Sender::Work() {
   }
 }
 
+/// How many transfers may be under way to one destination. Where they are digested, few: what was just read
+/// should still be in the processor's cache when it is sent. Under the mutex.
+size_t Sender::InFlight(const Job& job) const {
+  if (job.digests == nullptr) return kInFlight;
+  size_t running = 0;
+  for (const auto& other : jobs_) running += other->running;
+  return running < kDigestedInFlight ? kInFlight : 1;
+}
+
 /// The next transfer of the next destination that can take one. Under the mutex.
 std::optional<Sender::Pick> Sender::TakeNext() {
   for (size_t i = 0; i < jobs_.size(); ++i) {
     const size_t index = (turn_ + i) % jobs_.size();
     const auto& job = jobs_[index];
-    if (job->over || job->next == job->transfers.end || job->running == kInFlight) continue;
+    if (job->over || job->next == job->transfers.end || job->running >= InFlight(*job)) continue;
     if (job->making > 0 && job->checks(job->next)) continue;
     Pick pick{.job = job, .transfer = job->next, .block = std::nullopt, .error = Status::Ok()};
     if (job->plan->IsStaged(job->target, job->next)) {

@@ -63,6 +63,8 @@ class Sender {
   Sender(Endpoint& endpoint, const Settings& settings, Callbacks callbacks);
   Status StartThreads();
 
+  Status MakeDigests(Job& job);
+  [[nodiscard]] size_t InFlight(const Job& job) const;
   void Work();
   std::optional<Pick> TakeNext();
   void Send(Pick pick);

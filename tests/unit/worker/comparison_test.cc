@@ -1,0 +1,85 @@
+#include "worker/comparison.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "unit/worker/planned.h"
+#include "worker/batches.h"
+
+namespace weightcast::worker {
+namespace {
+
+constexpr int64_t kRows = 4096;
+constexpr int64_t kColumns = 1024;
+
+std::vector<Shard> Holding(const Box& box) {
+  std::vector<Shard> shards;
+  for (const char* name : {"a", "b"})
+    shards.push_back(
+        {.tensor = {.name = name, .dtype = DType::kF32, .shape = {kRows, kColumns}}, .part = box});
+  return shards;
+}
+Box Rows(int64_t first, int64_t count) { return {.offset = {first, 0}, .size = {count, kColumns}}; }
+
+/// One trainer; two engines that hold everything, and one of two ranks.
+struct OneTrainer {
+  OneTrainer() {
+    const auto whole = Holding(Rows(0, kRows));
+    const Planned planned({whole},
+                          {whole, whole, Holding(Rows(0, kRows / 2)), Holding(Rows(kRows / 2, kRows / 2))});
+    table = plan::DecodeRankTable(planned.For(plan::RankTable::Role::kTrainer, 0)).value();
+    batches = CutIntoBatches(table);
+  }
+  [[nodiscard]] TransferRange All(size_t target) const {
+    return {.first = 0, .end = batches[target].transfers()};
+  }
+  [[nodiscard]] bool Equal(size_t a, size_t b) const {
+    return PairDigests::Equal(table, batches[a], All(a), batches[b], All(b));
+  }
+
+  plan::RankTable table;
+  std::vector<Batches> batches;
+};
+
+TEST(PairDigests, EnginesOfEqualLayoutGetTheSame) {
+  const OneTrainer trainer;
+  ASSERT_EQ(trainer.batches.size(), 4U);
+  EXPECT_TRUE(trainer.Equal(0, 1));
+  EXPECT_TRUE(trainer.Equal(2, 2));
+  EXPECT_FALSE(trainer.Equal(0, 2)) << "a half is not the whole";
+  EXPECT_FALSE(trainer.Equal(2, 3)) << "nor the other half";
+  auto cast = trainer;
+  for (auto& route : cast.table.routes)
+    if (route.peer == 1) route.transform = plan::Transform::kCast;
+  EXPECT_FALSE(cast.Equal(0, 1));
+}
+
+TEST(PairDigests, EachTransferIsAddedOnceWhoeverSendsIt) {
+  const OneTrainer trainer;
+  const std::vector<std::byte> bytes(kRows * kColumns * sizeof(float), std::byte{7});
+  std::atomic<int> located = 0;
+  const auto locate = [&](const Item&, const Run& run) {
+    ++located;
+    return bytes.data() + run.dst_offset;
+  };
+  const auto once = PairDigests::Make(trainer.table, trainer.batches[0], trainer.All(0)).value();
+  for (uint32_t i = 0; i < trainer.All(0).count(); ++i) ASSERT_TRUE(once->Add(i, locate).ok());
+  const int runs = located.exchange(0);
+  ASSERT_GT(runs, 1);
+
+  const auto shared = PairDigests::Make(trainer.table, trainer.batches[0], trainer.All(0)).value();
+  const auto add_all = [&] {
+    for (uint32_t i = 0; i < trainer.All(0).count(); ++i) EXPECT_TRUE(shared->Add(i, locate).ok());
+    // What has been added when Add returns, by whomever, is in the sums.
+    EXPECT_EQ(shared->Sums(), once->Sums());
+  };
+  std::thread other(add_all);
+  add_all();
+  other.join();
+  EXPECT_EQ(located, runs);
+}
+
+}  // namespace
+}  // namespace weightcast::worker
