@@ -480,7 +480,8 @@ void PrintLimit(int nics) {
     refused = answer.status();
     size_t lanes = 0;
     if (answer.ok()) {
-      for (const AnsweredRail& rail : ParseAnswer(*answer).value().rails) lanes += rail.data.size();
+      const auto parsed = ParseAnswer(*answer).value();
+      for (const AnsweredRail& rail : parsed.rails) lanes += rail.data.size();
       ++links_by_lanes[lanes];
     }
     peer.transport->CloseLink(LinkId{id});

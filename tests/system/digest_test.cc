@@ -91,7 +91,7 @@ TEST_P(DigestTest, OneFlippedBitIsFound) {
   Register(GetParam());
   Update(1);
   const Values sent = ValuesOf(trainers_);
-  const Shard& attn = columns_[1].shards()[2];
+  const Shard attn = columns_[1].shards()[2];
   ASSERT_EQ(attn.tensor.name, "layer.0.attn");
   attn.memory.address[attn.memory.length / 2] ^= std::byte{8};
   for (const auto& [name, digest] : ValuesOf(engine_))
