@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -60,7 +61,7 @@ TEST(PairDigests, EachTransferIsAddedOnceWhoeverSendsIt) {
   const OneTrainer trainer;
   const std::vector<std::byte> bytes(kRows * kColumns * sizeof(float), std::byte{7});
   std::atomic<int> located = 0;
-  const auto locate = [&](const Item&, const Run& run) {
+  const auto locate = [&](const Item&, const worker::Run& run) {
     ++located;
     return bytes.data() + run.dst_offset;
   };
