@@ -73,6 +73,13 @@ uint64_t AvailableMemory() {
   return 0;
 }
 
+/// ThreadSanitizer keeps more of its own beside what is touched.
+#ifdef __SANITIZE_THREAD__
+constexpr size_t kBytesForEach = 6;
+#else
+constexpr size_t kBytesForEach = 1;
+#endif
+
 class BigTest : public PairTest {
  protected:
   /// Writes all but 13 bytes at each end into `target` and reads it back.
@@ -107,8 +114,8 @@ class BigTest : public PairTest {
       return ThereAndBack(size, target.bytes(), target.memory());
     }
     // Memory that is shared by mapping cannot stand at many addresses.
-    if (AvailableMemory() < size + 2 * kGiB)
-      GTEST_SKIP() << "needs " << size + 2 * kGiB << " bytes of free memory";
+    const size_t needed = size * kBytesForEach + 2 * kGiB;
+    if (AvailableMemory() < needed) GTEST_SKIP() << "needs " << needed << " bytes of free memory";
     const TestMemory target = NewMemory(size);
     ThereAndBack(size, target.bytes(), target.memory());
   }

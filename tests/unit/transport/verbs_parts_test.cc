@@ -87,13 +87,14 @@ TEST_F(VerbsPartsTest, ALargeRegionIsDeregisteredWhileOthersGoOn) {
   const TestMemory memory(65 << 20, false);
   const Described region = b.side->Register(memory, Access::kReadWrite);
   std::promise<void> end;
-  std::atomic<bool> began = false;
-  world.fabric.Before(*b.host, fake::Call::kDeregMr, [&began, ended = end.get_future().share()] {
-    began = true;
+  // Shared: what is left is deregistered after this test's own variables are gone.
+  const auto began = std::make_shared<std::atomic<bool>>(false);
+  world.fabric.Before(*b.host, fake::Call::kDeregMr, [began, ended = end.get_future().share()] {
+    *began = true;
     ended.wait_for(1s);
   });
   b.side->transport().Deregister(region.name.id);
-  ASSERT_TRUE(Until([&] { return began.load(); }));
+  ASSERT_TRUE(Until([&] { return began->load(); }));
   ExpectWorks();
   EXPECT_FALSE(b.side->deregistered.contains(region.name.id));
   end.set_value();
