@@ -97,8 +97,8 @@ model: ## the model checker's long search: over 10 million states (MODEL_STATES 
 	@faults="kills=1 restarts=1 stops=1 controller=1 timeouts=1 roads=1"; \
 	for config in $$(build/debug/tests/model/model_checker list); do \
 	  case $$config in \
-	    in_place*|shadow*) more= ;; \
-	    deep*|wide*) more="$$faults" ;; \
+	    in_place*|shadow*|pull_in_place*|pull_shadow*) more= ;; \
+	    deep*|wide*|pull_deep*|pull_wide*) more="$$faults" ;; \
 	    *) more="search=departures $$faults" ;; \
 	  esac; \
 	  build/debug/tests/model/model_checker $$config $$more states=$${MODEL_STATES:-1400000} live_every=64 walks=200 progress; \

@@ -3,6 +3,7 @@
 #include "base/strings.h"
 #include "control/client.h"
 #include "tools/command.h"
+#include "tools/cuda.h"
 #include "tools/hardware.h"
 #include "tools/json.h"
 #include "tools/machine.h"
@@ -34,7 +35,8 @@ std::string AsText(const Machine& machine) {
   const auto known = [](int64_t value) { return value < 0 ? std::string("-") : StrCat(value); };
   for (const auto& one : machine.addresses)
     addresses.Add({one.interface, one.address, known(one.mbit_per_second), known(one.mtu)});
-  return StrCat(out, addresses.ToString(), "\n", HardwareText(machine.transport_checks, machine.hardware));
+  return StrCat(out, addresses.ToString(), "\n", HardwareText(machine.transport_checks, machine.hardware),
+                "\n", CudaText(machine.cuda));
 }
 
 std::string AsJson(const Machine& machine) {
@@ -53,6 +55,7 @@ std::string AsJson(const Machine& machine) {
   }
   json.EndArray();
   AddHardware(json, machine.transport_checks, machine.hardware);
+  AddCuda(json, machine.cuda);
   return json.EndObject().Line();
 }
 

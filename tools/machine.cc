@@ -116,6 +116,7 @@ Machine LookAtMachine(const Settings& settings) {
   machine.memfd = TryMemfd();
   machine.hardware = topology::LookAtHardware(settings, drivers::LoadIbverbs(), topology::Sysfs());
   machine.transport_checks = CheckTransports(settings, machine.hardware);
+  machine.cuda = device::TakeInventory(settings);
   return machine;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "device/inventory.h"
 #include "tools/hardware.h"
 #include "topology/hardware.h"
 #include "weightcast/settings.h"
@@ -30,6 +31,7 @@ struct Machine {
   std::vector<std::string> transports;  ///< Built in, best first.
   std::vector<TransportCheck> transport_checks;
   topology::Hardware hardware;
+  device::Inventory cuda;
   Status memfd;               ///< Ok: memory that two processes map works.
   Status cross_process_copy;  ///< Ok: one process may write another's memory.
 };

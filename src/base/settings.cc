@@ -108,6 +108,9 @@ std::string_view WhatIsWrong(const Settings& settings, std::string_view name) {
   if (name == "rdma_timeout" && settings.rdma_timeout > 31) return "0 to 31";
   if (name == "rdma_retries" && settings.rdma_retries > 7) return "0 to 7";
   if (name == "rnr_retries" && settings.rnr_retries > 7) return "0 to 7";
+  if (name == "gpu" && !IsOneOf(settings.gpu, {"auto", "off"})) return "auto or off";
+  if (name == "pinned" && settings.pinned < (1U << 20)) return "1M or more";
+  if (name == "copy_streams" && (settings.copy_streams < 1 || settings.copy_streams > 8)) return "1 to 8";
   if (name == "checksum" && settings.checksum > 1) return "0 or 1";
   if (name == "compare" && settings.compare > 1) return "0 or 1";
   if (name == "port_range" && !ParsePortRange(settings.port_range).ok())
@@ -168,15 +171,17 @@ std::string Settings::Get(std::string_view name) const {
 
 Result<Settings> Settings::FromEnvironment() {
   static constexpr std::string_view kPrefix = "WEIGHTCAST_";
-  // Not a setting: the token itself, so that it never stands on a command line.
-  static constexpr std::string_view kToken = "WEIGHTCAST_TOKEN";
+  // Not settings: the token itself, so that it never stands on a command line; and the CUDA library, which is
+  // looked for where no settings are at hand.
+  static constexpr auto kOthers =
+      std::to_array<std::string_view>({"WEIGHTCAST_TOKEN", "WEIGHTCAST_CUDA_LIBRARY"});
   Settings settings;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line = *entry;
     if (!line.starts_with(kPrefix)) continue;
     const size_t equals = std::min(line.find('='), line.size());
     const std::string_view variable = line.substr(0, equals);
-    if (variable == kToken) continue;
+    if (std::ranges::find(kOthers, variable) != kOthers.end()) continue;
     const auto row = std::find_if(kTable.begin(), kTable.end(),
                                   [&](const auto& info) { return EnvironmentName(info.name) == variable; });
     if (row == kTable.end()) {

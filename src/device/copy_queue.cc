@@ -6,6 +6,10 @@
 
 namespace weightcast::device {
 
+CopyQueueOptions CopyOptions(const Settings& settings) {
+  return {.streams = static_cast<int>(settings.copy_streams)};
+}
+
 CopyQueue::CopyQueue(std::shared_ptr<Worker> worker, const CopyQueueOptions& options)
     : worker_(std::move(worker)), core_(std::make_shared<Core>(worker_->health(), options)) {
   worker_->Add(core_);

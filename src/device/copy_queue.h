@@ -7,6 +7,7 @@
 #include <span>
 
 #include "device/worker.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::device {
@@ -34,6 +35,9 @@ struct CopyQueueOptions {
   bool use_batch_call = true;   ///< cuMemcpyBatchAsync, where the driver has it.
   bool use_write_value = true;  ///< cuStreamWriteValue64, where the device has it.
 };
+
+/// As the settings say.
+CopyQueueOptions CopyOptions(const Settings& settings);
 
 /// The copies of one link that a device makes. Batches are given one after another and are over in the order
 /// in which they were given, as TakeFinished tells. Nothing is ordered while they run: neither two batches

@@ -65,6 +65,13 @@ ContextScope::~ContextScope() {
 Gpus::Gpus(std::shared_ptr<drivers::Cuda> cuda, std::vector<Gpu> gpus)
     : cuda_(std::move(cuda)), gpus_(std::move(gpus)), forks_(ForkCount()) {}
 
+Result<std::shared_ptr<Gpus>> Gpus::Open(const Settings& settings, drivers::CudaUse use) {
+  if (settings.gpu == "off")
+    return Status(Code::kUnavailable, "GPUs are turned off by the setting gpu; set it to auto to use them");
+  WC_ASSIGN_OR_RETURN(auto cuda, drivers::LoadCuda(use));
+  return Create(std::move(cuda));
+}
+
 Result<std::shared_ptr<Gpus>> Gpus::Create(std::shared_ptr<drivers::Cuda> cuda) {
   CountForks();
   WC_RETURN_IF_ERROR(DriverStatus(*cuda, cuda->Init(0), "cuInit"));

@@ -9,6 +9,7 @@
 
 #include "drivers/cuda/cuda.h"
 #include "memory/memory.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::device {
@@ -63,6 +64,8 @@ class ContextScope {
 /// The devices of this process. Ordinals are this process's own; UUIDs are the same everywhere. Any thread.
 class Gpus {
  public:
+  /// As LoadCuda and Create; kUnavailable where the setting `gpu` is off, and then nothing is loaded.
+  static Result<std::shared_ptr<Gpus>> Open(const Settings& settings, drivers::CudaUse use);
   /// Initialises the driver, which makes no context. kUnavailable where there is no device.
   static Result<std::shared_ptr<Gpus>> Create(std::shared_ptr<drivers::Cuda> cuda);
 

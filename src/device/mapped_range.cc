@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "base/strings.h"
+#include "device/error.h"
 
 namespace weightcast::device {
 
@@ -72,9 +73,15 @@ Result<drivers::CUmemGenericAllocationHandle> Mappings::Range::ImportHandle(cons
   } else {
     return Status(Code::kProtocol, "a legacy handle stands for a block of a mapped range");
   }
-  WC_RETURN_IF_ERROR(
-      health_->Check(health_->context().cuda().MemImportFromShareableHandle(&imported, source, type),
-                     "cuMemImportFromShareableHandle"));
+  drivers::Cuda& cuda = health_->context().cuda();
+  const auto result = cuda.MemImportFromShareableHandle(&imported, source, type);
+  // So the driver answers to a descriptor that is none of CUDA's; the context still works.
+  if (result == drivers::CUDA_ERROR_UNKNOWN || result == drivers::CUDA_ERROR_INVALID_VALUE) {
+    return Status(Code::kProtocol,
+                  StrCat("the peer sent something that is no handle of device memory: ",
+                         DriverStatus(cuda, result, "cuMemImportFromShareableHandle").message()));
+  }
+  WC_RETURN_IF_ERROR(health_->Check(result, "cuMemImportFromShareableHandle"));
   return imported;
 }
 

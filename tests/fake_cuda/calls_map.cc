@@ -164,7 +164,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t length, size_t offset, CUmemGeneri
   Process& process = TheProcess();
   const Handle& found = HandleOf(call, process, handle);
   if (offset != 0 || flags != 0 || address % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (length != found.length) call.Wrong("a handle must be mapped as a whole");
+  // An error, as a peer may have told a wrong length and nothing but this call finds it out.
+  if (length != found.length) return length == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
   CheckReserved(call, process, address, length);
   const auto next = process.ranges.lower_bound(address);
   if (FindRange(process, address) != process.ranges.end() ||

@@ -193,6 +193,20 @@ TEST(FakeCudaMap, PagesMakeUpARange) {
   CU_OK(host.cuda->MemAddressFree(range, 2 * kPage));
 }
 
+TEST(FakeCudaMap, AHandleIsMappedAsAWhole) {
+  Host host;
+  const CUdeviceptr range = host.Reserve(4 * kPage);
+  const auto handle = host.Create(2 * kPage, CU_MEM_HANDLE_TYPE_NONE);
+  for (const size_t wrong : {kPage / 2, kPage, 3 * kPage, 4 * kPage}) {
+    EXPECT_EQ(host.cuda->MemMap(range, wrong, 0, handle, 0), CUDA_ERROR_NOT_SUPPORTED) << wrong;
+  }
+  EXPECT_EQ(host.cuda->MemMap(range, 0, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  CU_OK(host.cuda->MemMap(range, 2 * kPage, 0, handle, 0));
+  CU_OK(host.cuda->MemUnmap(range, 2 * kPage));
+  CU_OK(host.cuda->MemRelease(handle));
+  CU_OK(host.cuda->MemAddressFree(range, 4 * kPage));
+}
+
 TEST(FakeCudaMap, AHandleKeepsItsBytesWithoutAMapping) {
   Host host;
   const CUdeviceptr range = host.Reserve(kPage);

@@ -356,11 +356,6 @@ TEST(FakeCudaStrictDeathTest, MappingWhatWasNotReserved) {
       "cuMemMap: 0x[0-9a-f]+ was not reserved");
 }
 
-TEST(FakeCudaStrictDeathTest, MappingAPartOfAHandle) {
-  Dies([](Host& host) { host.cuda->MemMap(host.Reserve(kPage), kPage, 0, host.Create(2 * kPage, 1), 0); },
-       "cuMemMap: a handle must be mapped as a whole");
-}
-
 TEST(FakeCudaStrictDeathTest, UnmappingHalfAMapping) {
   Dies(
       [](Host& host) {

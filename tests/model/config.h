@@ -46,6 +46,7 @@ struct Config {
   bool verify = false;   ///< Checksums are compared before Ready.
   bool phases = false;   ///< Engines call Begin, Receive, Finish; otherwise Wait.
   bool halves = false;   ///< A write lands in two parts, so that a single box can be torn.
+  bool pull = false;     ///< Targets copy by their own engines what sources order, as GPUs do.
   bool cold = false;  ///< Begins before anybody has joined; otherwise with a plan that all are prepared for.
   bool runs = true;   ///< Bytes of another run are other bytes.
   bool late = false;  ///< The last engine is not there before `restarts` starts it.

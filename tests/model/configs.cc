@@ -82,6 +82,13 @@ Config Loader(Config config) {
   return config;
 }
 
+/// Weights in the memory of GPUs.
+Config Pulled(Config config) {
+  config.name = "pull_" + config.name;
+  config.pull = true;
+  return config;
+}
+
 /// Engines hand on one box before they grant the other.
 Config InParts(Config config) {
   config.phases = true;
@@ -114,6 +121,16 @@ std::vector<Config> AllConfigs() {
   all.push_back(InParts(Broad("parts_all", Landing::kInPlace, true)));
   all.push_back(InParts(Broad("parts_each", Landing::kInPlace, false)));
   all.push_back(Loader(Broad("loader_each", Landing::kShadow, false)));
+  all.push_back(Pulled(Deep("deep_in_place", Landing::kInPlace)));
+  all.push_back(Pulled(Deep("deep_shadow", Landing::kShadow)));
+  all.push_back(Pulled(Wide("wide_in_place", Landing::kInPlace)));
+  all.push_back(Pulled(Wide("wide_shadow", Landing::kShadow)));
+  all.push_back(Pulled(InParts(Wide("wide_parts", Landing::kInPlace))));
+  all.push_back(Pulled(Peers("peers_in_place", Landing::kInPlace)));
+  all.push_back(Pulled(Peers("peers_shadow", Landing::kShadow)));
+  all.push_back(Pulled(Replicas("replicas_shadow", Landing::kShadow)));
+  all.push_back(Pulled(Broad("in_place_all", Landing::kInPlace, true)));
+  all.push_back(Pulled(Broad("shadow_each", Landing::kShadow, false)));
   return all;
 }
 
@@ -155,7 +172,7 @@ bool Set(Config& config, const std::string& key, const std::string& value) {
       {"together", &config.together}, {"hold", &config.hold},     {"verify", &config.verify},
       {"phases", &config.phases},     {"halves", &config.halves}, {"cold", &config.cold},
       {"loader", &config.loader},     {"runs", &config.runs},     {"late", &config.late},
-      {"replicas", &config.replicas},
+      {"replicas", &config.replicas}, {"pull", &config.pull},
   };
   const std::map<std::string, uint32_t*> words = {
       {"depth", &config.depth}, {"live_every", &config.live_every}, {"live_steps", &config.live_steps},

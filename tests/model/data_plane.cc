@@ -26,6 +26,7 @@ uint32_t Model::SendingOf(const Write& w) {
 /// What lands: the memory of the source as it is now, as long as the sender reads it.
 std::array<Content, kBoxes> Model::BytesOf(const World& world, int write) const {
   const Write& w = world.writes[write];
+  if (w.job == Job::kGone && config_.pull) return {kTorn, kTorn};  // The owner may change it under the copy.
   if (w.job == Job::kGone) return w.captured;
   Process source = world.processes[w.source];
   if (IsTrainer(w.source)) return {source.content, source.content};
@@ -50,7 +51,7 @@ void Model::BeginWrite(World& world, int source, const Effect& effect) {
     w = Write{.update = effect.b,
               .part = static_cast<uint16_t>(part),
               .job = Job::kSending,
-              .wire = granted ? uint8_t{1} : uint8_t{0},
+              .wire = granted ? Wire::kOpen : Wire::kOff,
               .landed = boxes == 0 ? uint8_t{2} : uint8_t{0},  // Nothing is to be sent.
               .serial = serial,
               .destination = effect.a,
@@ -78,6 +79,7 @@ void Model::Land(World& world, int write, bool half) {
   for (int box = 0; box < kBoxes; ++box)
     if ((w.boxes >> box & 1) != 0) memory[box] = half ? kTorn : bytes[box];
   w.landed = half ? 1 : 2;
+  if (config_.pull && !half) w.wire = Wire::kPulled;
   if (world.processes[w.target].life != Life::kDead) CheckLanded(world, w.target);
   if (config_.landing != wire::Landing::kInPlace) return;
   for (int slot = config_.trainers; slot < processes(); ++slot) CheckServed(world, slot);
@@ -107,6 +109,8 @@ void Model::Fence(World& world, int slot) {
 /// What is still written lands in the old buffer, where nobody looks.
 void Model::SetAside(World& world, int slot) {
   const uint16_t update = world.processes[slot].grant;
+  for (Write& w : world.writes)
+    if (w.target == slot && w.serial == world.processes[slot].grant_serial) w.wire = Wire::kOff;
   CloseGrants(world, slot);
   world.processes[slot].spare.fill(kGarbage);
   FeedGiver(world, slot, In::kReclaim, 1);
@@ -117,7 +121,8 @@ void Model::CloseGrants(World& world, int slot) {
   Process& p = world.processes[slot];
   for (Write& w : world.writes) {
     if (w.job == Job::kNone || w.target != slot || w.serial != p.grant_serial) continue;
-    w.wire = 0;
+    if (w.wire == Wire::kPulling) continue;  // Only where the grant was given up too early.
+    w.wire = Wire::kOff;
     if (w.job == Job::kGone) w = Write{};
   }
   p.grants = GrantState::kNone;
@@ -125,13 +130,21 @@ void Model::CloseGrants(World& world, int slot) {
   p.arrived = 0;
 }
 
-/// The sender has let go of its sources: what is on the wire is fixed. Returns the name of the sending.
+/// Its sender reads no more, or is no more: what is on the wire is fixed; what was ordered and not begun is
+/// not begun any more.
+void Model::LeaveWrite(World& world, int write) {
+  Write& w = world.writes[write];
+  if (!config_.pull) w.captured = BytesOf(world, write);
+  if (config_.pull && w.wire == Wire::kOpen) w.wire = Wire::kOff;
+  w.job = Job::kGone;
+}
+
+/// The sender has let go of its sources. Returns the name of the sending.
 uint32_t Model::LetGo(World& world, int write) {
   Write& w = world.writes[write];
   const uint32_t name = SendingOf(w);
-  w.captured = BytesOf(world, write);
-  w.job = Job::kGone;
-  if (w.wire == 0) w = Write{};
+  LeaveWrite(world, write);
+  if (w.wire == Wire::kOff) w = Write{};
   return name;
 }
 

@@ -21,6 +21,7 @@ PUBLISH = "src/control/machine_publish.cc"
 PLAN = "src/control/machine_plan.cc"
 JOIN = "src/control/machine_join.cc"
 REPAIR = "src/control/machine_repair.cc"
+PULLS = "tests/model/pulls.cc"  # Of the model, as the copies themselves are the data plane's.
 
 MISTAKES = [
     # Fences, grants and quarantine.
@@ -89,6 +90,23 @@ MISTAKES = [
         "if ((",
         "grant",
         "deep_shadow registers=1",
+    ),
+    # Copies by the target's own engine.
+    (
+        "signal_without_the_second_check",
+        PULLS,
+        "return w.job != Job::kGone;",
+        "return true;",
+        "given",
+        "pull_deep_in_place roads=1",
+    ),
+    (
+        "revoked_before_own_copies_are_over",
+        PULLS,
+        "return w.wire == Wire::kPulling && w.target",
+        "return false && w.target",
+        "grant",
+        "pull_deep_in_place timeouts=1",
     ),
     # Completeness.
     (

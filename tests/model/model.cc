@@ -118,9 +118,14 @@ void Model::TakeData(World& world, Move move) {
   switch (move.kind) {
     case Kind::kHalf:
       return Land(world, move.a, true);
+    case Kind::kPull:
+      world.writes[move.a].wire = Wire::kPulling;
+      return;
     case Kind::kLand:
       Land(world, move.a, false);
-      return Signal(world, move.a);
+      return config_.pull ? void() : Signal(world, move.a);
+    case Kind::kPulled:
+      return EndPull(world, move.a);
     case Kind::kLate:
       return Land(world, move.a, false);
     case Kind::kSendEnd:

@@ -69,7 +69,7 @@ class Model {
   [[nodiscard]] bool Gone(const World& world, const wire::Member& peer) const;
   [[nodiscard]] int FirstGone(const World& world, uint32_t plan) const;
   [[nodiscard]] bool Ended(const World& world, int slot) const;
-  [[nodiscard]] static int ChannelOf(const World& world, Move move);
+  [[nodiscard]] int ChannelOf(const World& world, Move move) const;
   void SourceMoves(const World& world, int slot, Kind kind, bool dead, MoveList& moves) const;
 
   // One move (model.cc).
@@ -136,6 +136,7 @@ class Model {
   void Fence(World& world, int slot);
   void SetAside(World& world, int slot);
   void CloseGrants(World& world, int slot);
+  void LeaveWrite(World& world, int write);
   uint32_t LetGo(World& world, int write);
   [[nodiscard]] uint8_t BoxesOfPart(uint32_t part) const;
   static uint32_t SendingOf(const Write& w);
@@ -143,6 +144,12 @@ class Model {
   void SendFail(World& world, int write);
   void SendFence(World& world, int write);
   [[nodiscard]] std::array<Content, kBoxes> BytesOf(const World& world, int write) const;
+
+  // Copies by the target's own engine (pulls.cc).
+  static bool SourceStayed(const Write& w);
+  [[nodiscard]] bool OwnCopiesOver(const World& world, int slot) const;
+  void PullMoves(const World& world, int write, MoveList& moves) const;
+  void EndPull(World& world, int write);
 
   // What the controller has heard and told (ledger.cc).
   void Hear(World& world, int slot, uint32_t message);

@@ -98,7 +98,8 @@ void Model::ProcessMoves(const World& world, int slot, MoveList& moves) const {
     if (MayPublish(world, slot)) moves.push_back({Kind::kPublish, a});
     return;
   }
-  if (p.grants == GrantState::kRevoking) moves.push_back({Kind::kFence, a});
+  if (p.grants == GrantState::kRevoking && (!config_.pull || OwnCopiesOver(world, slot)))
+    moves.push_back({Kind::kFence, a});
   if (p.verifying != 0) moves.push_back({Kind::kVerify, a});
   if (p.copying != 0) moves.push_back({Kind::kCopy, a});
   if (MayCall(world, slot)) moves.push_back({Kind::kUser, a});
@@ -114,12 +115,13 @@ void Model::WriteMoves(const World& world, int write, MoveList& moves) const {
   const auto a = static_cast<uint8_t>(write);
   const Process& target = world.processes[w.target];
   const Process& source = world.processes[w.source];
-  if (w.wire != 0 && w.landed < 2) {
+  if (config_.pull) PullMoves(world, write, moves);
+  if (!config_.pull && w.wire != Wire::kOff && w.landed < 2) {
     if (config_.halves && w.landed == 0) moves.push_back({Kind::kHalf, a});
     if ((!config_.halves || w.landed == 1) && target.life == Life::kRunning)
       moves.push_back({Kind::kLand, a});
   }
-  if (w.wire != 0 && w.landed == 2) {
+  if (!config_.pull && w.wire != Wire::kOff && w.landed == 2) {
     const auto& memory = config_.landing == wire::Landing::kInPlace ? target.live : target.spare;
     const auto bytes = BytesOf(world, write);
     bool other = false;
@@ -131,7 +133,7 @@ void Model::WriteMoves(const World& world, int write, MoveList& moves) const {
   if (source.life != Life::kRunning) return;
   if (w.job == Job::kSending) {
     if (w.landed == 2) moves.push_back({Kind::kSendEnd, a});
-    const bool closed = w.landed < 2 && (w.wire == 0 || target.grants != GrantState::kOpen);
+    const bool closed = w.landed < 2 && (w.wire == Wire::kOff || target.grants != GrantState::kOpen);
     if (closed) moves.push_back({Kind::kSendFail, a});
     if (!closed && w.landed < 2 && world.budgets.roads != 0) moves.push_back({Kind::kRoad, a});
   }
@@ -232,7 +234,7 @@ void Model::Moves(const World& world, MoveList& moves) const {
 }
 
 /// What kHold holds up together.
-int Model::ChannelOf(const World& world, Move move) {
+int Model::ChannelOf(const World& world, Move move) const {
   switch (move.kind) {
     case Kind::kDown:
       return move.a;
@@ -242,8 +244,12 @@ int Model::ChannelOf(const World& world, Move move) {
     case Kind::kPlanned:
     case Kind::kStartController:
       return 18;
+    case Kind::kPull:
+    case Kind::kPulled:
+      return 12 + world.writes[move.a].target;
     case Kind::kHalf:
     case Kind::kLand:
+      return 12 + (config_.pull ? world.writes[move.a].target : world.writes[move.a].source);
     case Kind::kLate:
     case Kind::kSendEnd:
     case Kind::kSendFail:

@@ -30,8 +30,10 @@ enum class Kind : uint8_t {
   kRegistered,  ///< Nobody reads the old memory any more: what the user registers is taken.
   kPublish,     ///< The trainer's user changes the sources and publishes.
   // Data; `a` is a write.
+  kPull,        ///< The target's engine begins to copy it.
   kHalf,        ///< Half of it lands.
-  kLand,        ///< All of it, and its signal.
+  kLand,        ///< All of it, and its signal; with `pull`: all of it.
+  kPulled,      ///< The target sees that the copy is over, and takes it as a signal or not.
   kLate,        ///< It lands again: the sources hold other bytes by now.
   kSendEnd,     ///< The sender learns that all has arrived.
   kSendFail,    ///< The road is gone.

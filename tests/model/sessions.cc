@@ -57,12 +57,9 @@ void Model::Kill(World& world, int slot) {
   for (int write = 0; write < kMaxWrites; ++write) {
     Write& w = world.writes[write];
     if (w.job == Job::kNone) continue;
-    if (w.target == slot) w.wire = 0;
-    if (w.source == slot && w.job != Job::kGone) {
-      w.captured = BytesOf(world, write);
-      w.job = Job::kGone;
-    }
-    if (w.job == Job::kGone && w.wire == 0) w = Write{};
+    if (w.target == slot) w.wire = Wire::kOff;
+    if (w.source == slot && w.job != Job::kGone) LeaveWrite(world, write);
+    if (w.job == Job::kGone && w.wire == Wire::kOff) w = Write{};
   }
   Process dead{};
   dead.incarnation = p.incarnation;

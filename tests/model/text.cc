@@ -114,6 +114,10 @@ std::string Model::TextOfWork(const World& world, Move move) const {
     }
     case Kind::kPublish:
       return StrCat("the user of ", name(move.a), " changes the sources and publishes v", p.number + 1);
+    case Kind::kPull:
+      return StrCat(road(), ": the target begins to copy ", bytes());
+    case Kind::kPulled:
+      return StrCat(road(), ": the target sees that the copy is over");
     case Kind::kHalf:
       return StrCat(road(), ": half of ", bytes(), " lands");
     case Kind::kLand:

@@ -127,12 +127,19 @@ enum class Job : uint8_t {
   kEnding,  ///< Stopped or failed; the sources may still be read.
   kGone,    ///< The sender has let go; bytes on the wire may still land.
 };
+/// Where its bytes are.
+enum class Wire : uint8_t {
+  kOff,      ///< Nothing lands, or nothing more.
+  kOpen,     ///< They may land; with `pull`: the target knows of them, and has begun nothing.
+  kPulling,  ///< The target's own engine copies them ...
+  kPulled,   ///< ... and has. Whether they were the source's is still to be looked at.
+};
 /// The one-sided write of a source's boxes to a rank, under a grant.
 struct Write {
   uint16_t update;
   uint16_t part;
   Job job;
-  uint8_t wire;                          ///< May still land.
+  Wire wire;
   uint8_t landed;                        ///< 1: half of it, 2: all, and its signal has come.
   uint8_t serial;                        ///< Of the grant.
   uint8_t destination;                   ///< As the source's plan numbers it.

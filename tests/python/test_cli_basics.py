@@ -138,6 +138,9 @@ def test_info_tells_about_rdma_ports_and_gpus():
     shown = run("info").stdout
     for port in info["rdma_ports"]:
         assert port["name"] in shown
+    cuda = info["cuda"]
+    assert cuda["works"] == (cuda["reason"] is None) == bool(cuda["devices"])
+    assert "\nCUDA: " in shown
 
 
 def test_the_settings_page_is_up_to_date():

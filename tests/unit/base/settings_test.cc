@@ -73,9 +73,10 @@ TEST_F(SettingsTest, AWrongValueInTheEnvironmentNamesTheVariable) {
   EXPECT_THAT(status.message(), HasSubstr("allowed: a number of seconds, such as 2.5"));
 }
 
-TEST_F(SettingsTest, AnUnknownVariableIsWarnedAboutOnceAndTheTokenIsNone) {
+TEST_F(SettingsTest, AnUnknownVariableIsWarnedAboutOnceAndThoseOfNoSettingAreNot) {
   Put("WEIGHTCAST_LAESE", "1");
   Put("WEIGHTCAST_TOKEN", "very secret");
+  Put("WEIGHTCAST_CUDA_LIBRARY", "/opt/other/libcuda.so.1");
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(Settings::FromEnvironment().ok());
   EXPECT_TRUE(Settings::FromEnvironment().ok());
@@ -83,6 +84,7 @@ TEST_F(SettingsTest, AnUnknownVariableIsWarnedAboutOnceAndTheTokenIsNone) {
   EXPECT_THAT(log, HasSubstr("no setting is called WEIGHTCAST_LAESE"));
   EXPECT_EQ(log.find("LAESE"), log.rfind("LAESE")) << log;
   EXPECT_EQ(log.find("TOKEN"), std::string::npos) << log;
+  EXPECT_EQ(log.find("CUDA"), std::string::npos) << log;
 }
 
 TEST_F(SettingsTest, AnUnknownNameIsAnError) {
@@ -141,6 +143,10 @@ TEST_F(SettingsTest, WhatIsAllowedIsSaid) {
       {"lanes", "-1", "a whole number, 0 or more"},
       {"lanes", "2.0", "a whole number, 0 or more"},
       {"checksum", "2", "0 or 1"},
+      {"gpu", "on", "auto or off"},
+      {"pinned", "1023K", "1M or more"},
+      {"copy_streams", "0", "1 to 8"},
+      {"copy_streams", "9", "1 to 8"},
       {"port_range", "9-8", "low-high, such as 29800-29899"},
       {"controller", "host", "HOST:PORT"},
       {"job", "", "a name"},
@@ -151,8 +157,15 @@ TEST_F(SettingsTest, WhatIsAllowedIsSaid) {
     EXPECT_THAT(message, HasSubstr(allowed));
   }
   Settings settings;
-  for (const auto& [name, text] : std::vector<std::pair<const char*, const char*>>{
-           {"chunk", "4K"}, {"chunk", "64M"}, {"window", "1"}, {"window", "4096"}, {"lanes", "64"}}) {
+  for (const auto& [name, text] : std::vector<std::pair<const char*, const char*>>{{"chunk", "4K"},
+                                                                                   {"chunk", "64M"},
+                                                                                   {"window", "1"},
+                                                                                   {"window", "4096"},
+                                                                                   {"lanes", "64"},
+                                                                                   {"gpu", "off"},
+                                                                                   {"pinned", "1M"},
+                                                                                   {"copy_streams", "1"},
+                                                                                   {"copy_streams", "8"}}) {
     EXPECT_TRUE(settings.Set(name, text).ok()) << name << " " << text;
   }
 }

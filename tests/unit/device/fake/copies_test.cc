@@ -237,24 +237,5 @@ TEST(CopiesOnFakeOnce, AnotherThreadsCaptureIsNotSpoilt) {
   EXPECT_EQ(world.host.cuda->StreamDestroy(captured), drivers::CUDA_SUCCESS);
 }
 
-TEST(CopiesOnFakeOnce, AStreamsPositionIsWaitedFor) {
-  FakeWorld world;
-  const auto stream = world.host.Stream();
-  const auto memory = world.host.Alloc(10 * kBlock);
-  fake_cuda_hold(0);
-  EXPECT_EQ(world.host.cuda->MemsetD8Async(memory, 1, 10 * kBlock, stream), drivers::CUDA_SUCCESS);
-  {
-    const auto event = StreamEvent::Record(world.worker, stream).value();
-    for (int i = 0; i < 10; ++i) world.worker->Step();
-    EXPECT_FALSE(event->Done());
-    fake_cuda_release(0);
-    world.Settle();
-    EXPECT_TRUE(event->Done());
-  }
-  world.Settle();
-  EXPECT_EQ(world.host.cuda->MemFree(memory), drivers::CUDA_SUCCESS);
-  EXPECT_EQ(world.host.cuda->StreamDestroy(stream), drivers::CUDA_SUCCESS);
-}
-
 }  // namespace
 }  // namespace weightcast::device

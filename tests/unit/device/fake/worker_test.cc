@@ -1,25 +1,29 @@
 #include "device/worker.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <string>
 #include <thread>
 
-#include "unit/device/world.h"
+#include "unit/device/fake/bytes.h"
+#include "unit/device/fake/fake_world.h"
 
 namespace weightcast::device {
 namespace {
 
 TEST(WorkerTest, TasksRunInOrderInsideTheContext) {
-  World world(Worker::Mode::kThread);
+  FakeWorld world("", Worker::Mode::kThread);
   std::vector<int> ran;
   std::promise<void> done;
   for (int i = 0; i < 100; ++i) {
     world.worker->Run([&, i] {
       int least = 0;
       int greatest = 0;
-      world.cuda->CtxGetStreamPriorityRange(&least, &greatest);  // World counts a call outside.
+      world.host.cuda->CtxGetStreamPriorityRange(&least,
+                                                 &greatest);  // Without a context it ends the program.
       ran.push_back(i);
       if (i == 99) done.set_value();
     });
@@ -40,7 +44,7 @@ bool Asleep(const std::string& name) {
 }
 
 TEST(WorkerTest, WhatIsLeftForASleepingWorkerWakesIt) {
-  World world(Worker::Mode::kThread);
+  FakeWorld world("", Worker::Mode::kThread);
   for (int i = 0; i < 20; ++i) {
     while (!Asleep("wc-device")) std::this_thread::yield();
     std::promise<void> done;
@@ -52,7 +56,7 @@ TEST(WorkerTest, WhatIsLeftForASleepingWorkerWakesIt) {
 TEST(WorkerTest, TasksThatAreLeftRunBeforeItEnds) {
   int ran = 0;
   {
-    World world(Worker::Mode::kThread);
+    FakeWorld world("", Worker::Mode::kThread);
     for (int i = 0; i < 1000; ++i) world.worker->Run([&] { ++ran; });
   }
   EXPECT_EQ(ran, 1000);
@@ -60,11 +64,12 @@ TEST(WorkerTest, TasksThatAreLeftRunBeforeItEnds) {
 
 /// A task may hold the last handle: the thread cannot wait for itself.
 TEST(WorkerTest, MayGoOnItsOwnThread) {
-  const auto cuda = std::make_shared<SimpleCuda>();
-  const auto gpus = Gpus::Create(cuda).value();
-  std::promise<void> done;
+  Host host;
+  auto second = std::make_unique<SecondDevice>(host);
   {
-    auto worker = Worker::Create(gpus->Retain(0).value()).value();
+    const auto gpus = Gpus::Create(host.cuda).value();
+    std::promise<void> done;
+    auto worker = Worker::Create(gpus->Retain(1).value()).value();
     std::promise<void> let_go;
     std::shared_ptr<Worker> last = worker;
     worker->Run([&let_go, &done, last]() mutable {
@@ -77,35 +82,38 @@ TEST(WorkerTest, MayGoOnItsOwnThread) {
     let_go.set_value();
     done.get_future().wait();
   }
-  while (cuda->contexts() > 0) std::this_thread::yield();
+  second.reset();  // What holds the context now is the worker.
+  while (fake_cuda_live(0).contexts > 1) std::this_thread::yield();
 }
 
 TEST(WorkerTest, RingsWhoIsArmedWhenSomethingIsOver) {
-  World world;
+  FakeWorld world;
   const auto signal = WakeSignal::Create().value();
   world.worker->AddSignal(signal);
-  CopyQueue queue(world.worker);
-  std::byte from{1};
-  std::byte to{};
-  const std::array copies{Copy{&to, &from, 1}};
-  queue.Submit(copies);
-  world.Settle();
-  EXPECT_FALSE(Readable(signal->fd())) << "nobody sleeps";
-  EXPECT_TRUE(queue.TakeFinished());
+  {
+    const Bytes bytes(world.host, 1);
+    CopyQueue queue(world.worker);
+    const std::array copies{bytes.At(0, 1)};
+    queue.Submit(copies);
+    world.Settle();
+    EXPECT_FALSE(Readable(signal->fd())) << "nobody sleeps";
+    EXPECT_TRUE(queue.TakeFinished());
 
-  queue.Submit(copies);
-  signal->Arm();
-  EXPECT_FALSE(queue.HasFinished());
+    queue.Submit(copies);
+    signal->Arm();
+    EXPECT_FALSE(queue.HasFinished());
+    world.Settle();
+    EXPECT_TRUE(Readable(signal->fd()));
+    signal->Disarm();
+    EXPECT_FALSE(Readable(signal->fd()));
+    EXPECT_TRUE(queue.TakeFinished());
+    world.worker->RemoveSignal(signal);
+    signal->Arm();
+    queue.Submit(copies);
+    world.Settle();
+    EXPECT_FALSE(Readable(signal->fd()));
+  }
   world.Settle();
-  EXPECT_TRUE(Readable(signal->fd()));
-  signal->Disarm();
-  EXPECT_FALSE(Readable(signal->fd()));
-  EXPECT_TRUE(queue.TakeFinished());
-  world.worker->RemoveSignal(signal);
-  signal->Arm();
-  queue.Submit(copies);
-  world.Settle();
-  EXPECT_FALSE(Readable(signal->fd()));
 }
 
 }  // namespace

@@ -1,0 +1,69 @@
+#include "device/inventory.h"
+
+#include <array>
+#include <cctype>
+#include <cstdio>
+
+#include "base/strings.h"
+
+namespace weightcast::device {
+namespace {
+
+/// "GPU-8f1c...": 4, 2, 2, 2 and 6 bytes.
+std::string UuidText(const DeviceUuid& uuid) {
+  std::string text = "GPU";
+  for (size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    std::array<char, 3> digits{};
+    std::snprintf(digits.data(), digits.size(), "%02x", static_cast<unsigned>(uuid[i]));
+    text += digits.data();
+  }
+  return text;
+}
+
+/// The driver writes capital letters in some versions, sysfs small ones.
+std::string PciAddress(drivers::Cuda& cuda, const Gpu& gpu) {
+  std::array<char, 32> text{};
+  if (cuda.DeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), gpu.handle) != drivers::CUDA_SUCCESS)
+    return {};
+  std::string address(text.data());
+  for (char& digit : address) digit = static_cast<char>(std::tolower(static_cast<unsigned char>(digit)));
+  return address;
+}
+
+std::string DriverText(drivers::Cuda& cuda) {
+  int version = 0;
+  if (cuda.DriverGetVersion(&version) != drivers::CUDA_SUCCESS) return {};
+  return StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+bool Reaches(drivers::Cuda& cuda, const Gpu& from, const Gpu& to) {
+  int works = 0;
+  return cuda.DeviceGetP2PAttribute(&works, drivers::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, from.handle,
+                                    to.handle) == drivers::CUDA_SUCCESS &&
+         works != 0;
+}
+
+ListedGpu List(const Gpus& gpus, const Gpu& gpu) {
+  drivers::Cuda& cuda = gpus.cuda();
+  ListedGpu listed{
+      .gpu = gpu, .uuid = UuidText(gpu.uuid), .pci_address = PciAddress(cuda, gpu), .reaches = {}};
+  for (const Gpu& other : gpus.all()) {
+    if (other.ordinal != gpu.ordinal && Reaches(cuda, gpu, other)) listed.reaches.push_back(other.ordinal);
+  }
+  return listed;
+}
+
+}  // namespace
+
+Inventory TakeInventory(const Settings& settings) {
+  Inventory inventory;
+  const auto gpus = Gpus::Open(settings, drivers::CudaUse::kAsked);
+  inventory.status = gpus.status();
+  if (!gpus.ok()) return inventory;
+  inventory.driver = DriverText((*gpus)->cuda());
+  for (const Gpu& gpu : (*gpus)->all()) inventory.gpus.push_back(List(**gpus, gpu));
+  return inventory;
+}
+
+}  // namespace weightcast::device
