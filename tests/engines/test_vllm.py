@@ -39,7 +39,14 @@ class Case:
         return f"{self.kind}-tp{self.tp}-{self.trainers}trainers"
 
 
-CASES = [Case("dense", 1, 1), Case("moe", 1, 2)]
+CASES = [
+    Case("dense", 1, 1),
+    Case("moe", 1, 2),
+    Case("tied", 1, 2),
+    Case("dense", 2, 2),
+    Case("tied", 2, 1),
+    Case("moe", 2, 1),
+]
 
 
 @pytest.fixture(params=CASES, ids=str)
@@ -51,6 +58,20 @@ def case(request: pytest.FixtureRequest) -> Case:
 def controller() -> Iterator[str]:
     with wc.Controller("127.0.0.1:0") as running:
         yield running.address
+
+
+@pytest.fixture
+def trainers(controller: str, tmp_path: pathlib.Path) -> Iterator[Any]:
+    """Makes Trainers, which a test that fails leaves behind."""
+    made: list[Trainers] = []
+
+    def make(kind: str, world: int, client: Client) -> Trainers:
+        made.append(Trainers(kind, world, controller, client, tmp_path))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 @pytest.fixture
@@ -80,21 +101,20 @@ def distance(one: list[float], other: list[float]) -> float:
 
 
 def test_updates_with_requests_in_flight(
-    case: Case, controller: str, start: Any, tmp_path: pathlib.Path
+    case: Case, trainers: Any, start: Any, tmp_path: pathlib.Path
 ) -> None:
     save(make_model(case.kind), tmp_path / "v0")
-    engine = start("engine", path=str(tmp_path / "v0"), weightcast=True, tp=case.tp)
-    engine.ready()
-    trainers = Trainers(case.kind, case.trainers, controller, Client(engine), tmp_path)
+    engine = start("engine", path=str(tmp_path / "v0"), weightcast=True, tp=case.tp).ready()
+    job = trainers(case.kind, case.trainers, Client(engine))
     compared = sorted({*random.Random(str(case)).sample(range(1, UPDATES), 3), UPDATES})
     answers, before = {}, make_model(case.kind)
     for version in range(1, UPDATES + 1):
-        trainers.train(version)
+        job.train(version)
         engine.call("begin", PROMPTS[:3], 12)
         assert engine.call("steps", 4) == 3, "the requests ended before the update"
-        trainers.send()
+        job.send()
         assert engine.call("end") == 3 * 12
-        whole = trainers.whole()
+        whole = job.whole()
         [one] = engine.call("generate", PROMPTS[:1], TOKENS)
         expected = transformers_logprobs(whole, PROMPTS[0], one["tokens"])
         off = distance(one["logprobs"], expected)
@@ -106,7 +126,7 @@ def test_updates_with_requests_in_flight(
         if version in compared:
             save(whole, tmp_path / f"v{version}")
             answers[version] = engine.call("generate", PROMPTS, TOKENS)
-    trainers.close()
+    job.close()
     engine.end()
     fresh = start("fresh", fresh=True, tp=case.tp).ready()
     for version, got in answers.items():
@@ -117,36 +137,35 @@ def test_updates_with_requests_in_flight(
 
 
 def test_another_model_is_refused_and_the_engine_goes_on(
-    controller: str, start: Any, tmp_path: pathlib.Path
+    trainers: Any, start: Any, tmp_path: pathlib.Path
 ) -> None:
     save(make_model("dense"), tmp_path / "v0")
     engine = start("engine", path=str(tmp_path / "v0"), weightcast=True).ready()
     before = engine.call("generate", PROMPTS[:1], 4)
     with pytest.raises(RemoteError, match=r"mlp\.gate.*do the trainers train the same model"):
-        Trainers("moe", 1, controller, Client(engine), tmp_path)
+        trainers("moe", 1, Client(engine))
     assert engine.call("generate", PROMPTS[:1], 4) == before
 
 
-def test_processing_that_fails_half_way(controller: str, start: Any, tmp_path: pathlib.Path) -> None:
+def test_processing_that_fails_half_way(trainers: Any, start: Any, tmp_path: pathlib.Path) -> None:
     """Never an answer of two versions; the next version mends it."""
     save(make_model("dense"), tmp_path / "v0")
     engine = start("engine", path=str(tmp_path / "v0"), weightcast=True).ready()
-    trainers = Trainers("dense", 1, controller, Client(engine), tmp_path)
+    job = trainers("dense", 1, Client(engine))
 
     def fails_at(version: int) -> None:
-        trainers.train(version)
+        job.train(version)
         engine.call("plant", 5)
         with pytest.raises(RemoteError, match="planted"):
-            trainers.send()
+            job.send()
         engine.call("plant", -1)
 
     fails_at(1)
-    trainers.train(2)
-    trainers.send()
+    job.train(2)
+    job.send()
     [one] = engine.call("generate", PROMPTS[:1], TOKENS)
-    expected = transformers_logprobs(trainers.model, PROMPTS[0], one["tokens"])
+    expected = transformers_logprobs(job.model, PROMPTS[0], one["tokens"])
     assert distance(one["logprobs"], expected) < TOLERANCE
     fails_at(3)
     with pytest.raises(RemoteError, match="no whole version"):
         engine.call("generate", PROMPTS[:1], TOKENS)
-    trainers.close()

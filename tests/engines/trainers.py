@@ -36,14 +36,14 @@ def _second(kind: str, controller: str, meeting: pathlib.Path, orders: Any) -> N
     model = make_model(kind)
     _shard(model, 1, meeting)
     engine = _engine(model, controller, 1, 2, None)
-    while (order := orders.recv()) is not None:
+    while True:
+        order = orders.recv()
         if order == "send":
             engine.send_weights()
         elif order == "whole":
             _gathered(model)
         else:
             train(model, order)
-    engine.shutdown()
 
 
 def _gathered(model: Any) -> dict[str, torch.Tensor]:
@@ -64,7 +64,12 @@ class Trainers:
             self._child = spawn.Process(target=_second, args=(kind, controller, meeting, theirs), daemon=True)
             self._child.start()
             _shard(self.model, 0, meeting)
-        self._engine = _engine(self.model, controller, 0, world, client)
+        self._engine: Any = None
+        try:
+            self._engine = _engine(self.model, controller, 0, world, client)
+        except BaseException:
+            self.close()
+            raise
 
     def train(self, step: int) -> None:
         self._tell(step)
@@ -84,10 +89,14 @@ class Trainers:
         return whole
 
     def close(self) -> None:
-        self._tell(None)
-        self._engine.shutdown()
+        """Also after an error, and again."""
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None
         if self._child is not None:
-            self._child.join(30)
+            self._child.kill()
+            self._child.join()
+            self._child = None
             torch.distributed.destroy_process_group()
 
     def _tell(self, order: Any) -> None:
