@@ -34,13 +34,14 @@ class Case:
     kind: str
     tp: int
     trainers: int
+    landing: str = "spare"
 
     def __str__(self) -> str:
-        return f"{self.kind}-tp{self.tp}-{self.trainers}trainers"
+        return f"{self.kind}-tp{self.tp}-{self.trainers}trainers-{self.landing}"
 
 
 CASES = [
-    Case("dense", 1, 1),
+    Case("dense", 1, 1, "live"),
     Case("moe", 1, 2),
     Case("tied", 1, 2),
     Case("dense", 2, 2),
@@ -49,7 +50,10 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=CASES, ids=str)
+# TP=2 makes each of its fresh engines in worker processes, which takes minutes.
+@pytest.fixture(
+    params=[pytest.param(one, marks=[pytest.mark.long] if one.tp > 1 else []) for one in CASES], ids=str
+)
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
@@ -65,8 +69,8 @@ def trainers(controller: str, tmp_path: pathlib.Path) -> Iterator[Any]:
     """Makes Trainers, which a test that fails leaves behind."""
     made: list[Trainers] = []
 
-    def make(kind: str, world: int, client: Client) -> Trainers:
-        made.append(Trainers(kind, world, controller, client, tmp_path))
+    def make(kind: str, world: int, client: Client, landing: str = "spare") -> Trainers:
+        made.append(Trainers(kind, world, controller, client, tmp_path, landing))
         return made[-1]
 
     yield make
@@ -104,8 +108,10 @@ def test_updates_with_requests_in_flight(
     case: Case, trainers: Any, start: Any, tmp_path: pathlib.Path
 ) -> None:
     save(make_model(case.kind), tmp_path / "v0")
-    engine = start("engine", path=str(tmp_path / "v0"), weightcast=True, tp=case.tp).ready()
-    job = trainers(case.kind, case.trainers, Client(engine))
+    # With one trainer each update is verified as well.
+    env = {"WEIGHTCAST_COMPARE": "1", "WEIGHTCAST_LOG_LEVEL": "info"} if case.trainers == 1 else {}
+    engine = start("engine", path=str(tmp_path / "v0"), weightcast=True, tp=case.tp, env=env).ready()
+    job = trainers(case.kind, case.trainers, Client(engine), case.landing)
     compared = sorted({*random.Random(str(case)).sample(range(1, UPDATES), 3), UPDATES})
     answers, before = {}, make_model(case.kind)
     for version in range(1, UPDATES + 1):
@@ -128,9 +134,11 @@ def test_updates_with_requests_in_flight(
             answers[version] = engine.call("generate", PROMPTS, TOKENS)
     job.close()
     engine.end()
+    verified = engine.log.count("the forward pass uses what the trainers sent")
+    assert verified == (UPDATES * case.tp if case.trainers == 1 else 0)
     fresh = start("fresh", fresh=True, tp=case.tp).ready()
     for version, got in answers.items():
-        want = fresh.call("answers", str(tmp_path / f"v{version}"), PROMPTS, TOKENS, timeout=240)
+        want = fresh.call("answers", str(tmp_path / f"v{version}"), PROMPTS, TOKENS, timeout=600)
         assert [one["tokens"] for one in got] == [one["tokens"] for one in want], f"version {version}"
         print(f"{case} version {version}: smallest top-1 margin {min(one['margin'] for one in want):.4f}")
     assert len({str(got) for got in answers.values()}) == len(answers)
@@ -169,3 +177,24 @@ def test_processing_that_fails_half_way(trainers: Any, start: Any, tmp_path: pat
     fails_at(3)
     with pytest.raises(RemoteError, match="no whole version"):
         engine.call("generate", PROMPTS[:1], TOKENS)
+
+
+def test_a_wrong_row_is_found(trainers: Any, start: Any, tmp_path: pathlib.Path) -> None:
+    """The setting `compare` looks at what the forward pass uses, which on CPU is a packed copy."""
+    save(make_model("dense"), tmp_path / "v0")
+    env = {"WEIGHTCAST_COMPARE": "1"}
+    engine = start("engine", path=str(tmp_path / "v0"), weightcast=True, env=env).ready()
+    job = trainers("dense", 1, Client(engine))
+    layer = "model.layers.1.self_attn.qkv_proj"
+    for wrong, row, named in ((1, 70, "q_proj.weight[70, 0]"), (3, 130, "k_proj.weight[2, 0]")):
+        job.train(wrong)
+        engine.call("plant_row", layer, row)
+        with pytest.raises(RemoteError) as raised:
+            job.send()
+        assert f"model.layers.1.self_attn.{named} and 127 more elements" in str(raised.value)
+        engine.call("plant_row", layer, -1)
+        job.train(wrong + 1)
+        job.send()
+    [one] = engine.call("generate", PROMPTS[:1], TOKENS)
+    expected = transformers_logprobs(job.model, PROMPTS[0], one["tokens"])
+    assert distance(one["logprobs"], expected) < TOLERANCE

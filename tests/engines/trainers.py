@@ -11,13 +11,15 @@ import torch
 from vllm_models import make_model, train
 
 
-def _engine(model: Any, controller: str, rank: int, world: int, client: Any) -> Any:
+def _engine(model: Any, controller: str, rank: int, world: int, client: Any, landing: str = "") -> Any:
     from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
     import weightcast.vllm as adapter
 
     adapter.register()
-    init = adapter.TrainerInit(controller=controller, rank=rank, world_size=world, timeout=60)
+    init = adapter.TrainerInit(
+        controller=controller, rank=rank, world_size=world, timeout=300, landing=landing
+    )
     return WeightTransferTrainerFactory.trainer_init(init, client=client, source=model)
 
 
@@ -54,7 +56,9 @@ def _gathered(model: Any) -> dict[str, torch.Tensor]:
 class Trainers:
     """world: 1, or 2 for FSDP2. All hold FP32; the engine's BF16 is cast on the way."""
 
-    def __init__(self, kind: str, world: int, controller: str, client: Any, folder: pathlib.Path) -> None:
+    def __init__(
+        self, kind: str, world: int, controller: str, client: Any, folder: pathlib.Path, landing: str
+    ) -> None:
         self._kind, self._orders, self._child = kind, None, None
         self.model = make_model(kind)
         if world == 2:
@@ -66,7 +70,7 @@ class Trainers:
             _shard(self.model, 0, meeting)
         self._engine: Any = None
         try:
-            self._engine = _engine(self.model, controller, 0, world, client)
+            self._engine = _engine(self.model, controller, 0, world, client, landing)
         except BaseException:
             self.close()
             raise

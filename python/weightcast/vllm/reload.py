@@ -33,6 +33,8 @@ TESTED = ("0.32",)
 _KNOWN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod"}
 # Method and platform whose processing leaves tensors as they are.
 _IDENTITIES = {("UnquantizedLinearMethod", "cuda"), ("UnquantizedEmbeddingMethod", "cuda")}
+# Those that read a weight, and make packed copies of it.
+_ONLY_READ = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
 _ALIGNMENT = 64
 _DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # Those that are cast.
 
@@ -52,7 +54,11 @@ class _Alone:
 class Reload:
     """The model of one worker and its spare memory. Only in calls that vLLM makes between two steps."""
 
-    def __init__(self, model: torch.nn.Module, vllm_config: Any, device: torch.device) -> None:
+    def __init__(
+        self, model: torch.nn.Module, vllm_config: Any, device: torch.device, *, live: bool = False
+    ) -> None:
+        """live: what lands in a parameter that `holds_bytes` lands there itself, without a spare copy."""
+        self._live = live
         self._model, self._config, self._device = model, vllm_config, device
         self._layers: dict[str, torch.nn.Module] = dict(model.named_modules())
         self._ties = _ties(self._layers)
@@ -67,12 +73,15 @@ class Reload:
     def map(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, list[Shard]]:
         """Finds the mapping, allocates the spare memory, and returns what to register for each tensor."""
         found = self.find(offered)
-        spare = self._spare(found)
+        live = self._live_targets(found)
+        spare = self._spare(found, live)
         shards: dict[str, list[Shard]] = {}
         for landing in found.landings:
+            whole = live.get(landing.target)
+            place, kind = (spare[landing.target], None) if whole is None else (whole, "in_place")
             for piece in landing.pieces():
-                view = piece.view(spare[landing.target])
-                shards.setdefault(landing.source, []).append(Shard(view, piece.shape, piece.offset))
+                shard = Shard(piece.view(place), piece.shape, piece.offset, landing=kind)
+                shards.setdefault(landing.source, []).append(shard)
         return shards
 
     def find(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> Capture:
@@ -85,6 +94,18 @@ class Reload:
         self._capture, self._targets = found, targets
         self._refuse_unused(offered)
         return found
+
+    def _live_targets(self, found: Capture) -> dict[str, torch.Tensor]:
+        """The model's own tensors, where they may be written themselves."""
+        if not self._live:
+            return {}
+        special = {fill.target for fill in found.fills} | {name for names in self._ties for name in names}
+        return {
+            name: tensor
+            for name, tensor in _named_tensors(self._layers).items()
+            if name in self._targets and name not in special and self.holds_bytes(name)
+            if _layout(tensor) == _layout(self._targets[name])
+        }
 
     def spare_bytes(self, found: Capture) -> int:
         """How much memory `map` allocates."""
@@ -217,8 +238,9 @@ class Reload:
         used = dict.fromkeys(landing.target for landing in found.landings)
         return {name: -(-_bytes_of(self._targets[name]) // _ALIGNMENT) * _ALIGNMENT for name in used}
 
-    def _spare(self, found: Capture) -> dict[str, torch.Tensor]:
+    def _spare(self, found: Capture, live: Collection[str]) -> dict[str, torch.Tensor]:
         sizes, targets = self._spare_sizes(found), self._targets
+        sizes = {name: size for name, size in sizes.items() if name not in live}
         memory = torch.from_numpy(allocate(sum(sizes.values())))
         spare, first = {}, 0
         for name in sizes:
@@ -257,9 +279,10 @@ class Reload:
             live = {**info.kernel_tensors[0], **info.kernel_tensors[1]}
             for name, tensor in get_layer_tensors(layer).items():
                 if tensor.is_meta:
-                    setattr(
-                        layer, name, self._as_loaded(tensor, spare[name]) if name in spare else live[name]
-                    )
+                    loaded = live[name]
+                    if name in spare:
+                        loaded = self._as_loaded(tensor, spare[name], copied=_changes_what_it_gets(layer))
+                    setattr(layer, name, loaded)
             _unwrap_loaders(layer)
             _process_after_loading(layer)
             layerwise._copy_and_restore_kernel_tensors(layer, info)
@@ -269,12 +292,19 @@ class Reload:
         finally:
             info.reset()
 
-    def _as_loaded(self, like: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
-        """A copy of the spare tensor as the layer's parameter: processing may keep or change it."""
-        tensor = spare.detach().clone() if self._device.type == "cpu" else spare.to(self._device)
+    def _as_loaded(self, like: torch.Tensor, spare: torch.Tensor, copied: bool) -> torch.Tensor:
+        """The spare tensor as the layer's parameter while the layer is processed."""
+        tensor = spare.to(self._device)
+        tensor = spare.clone() if copied and tensor is spare else tensor.detach()
         tensor.__class__ = like.__class__
         tensor.__dict__ = like.__dict__.copy()
         return tensor
+
+
+def _changes_what_it_gets(layer: torch.nn.Module) -> bool:
+    """Whether processing writes into the parameters, so that it may not get the spare ones themselves."""
+    method = getattr(layer, "quant_method", None)
+    return method is not None and type(method).__name__ not in _ONLY_READ
 
 
 def _joined(path: str, name: str) -> str:
@@ -322,6 +352,10 @@ def _put_back(layer: torch.nn.Module) -> None:
     if info.can_load() and info.kernel_tensors is not None:
         layerwise._place_kernel_tensors(layer, info)
     info.reset()
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:

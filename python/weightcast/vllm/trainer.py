@@ -26,6 +26,7 @@ class TrainerInit(TrainerInitInfo):
     model: str = "policy"
     engine: str = ""  # The name of the vLLM that the client talks to; empty: it makes one.
     settings: dict[str, Any] = field(default_factory=dict)
+    landing: str = ""  # Of the engine: "spare" or "live"; docs/adapters.md.
     timeout: float = 300.0  # Seconds for each step of an update.
 
 
@@ -67,6 +68,7 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
                     "engine": init_info.engine,
                     "model": init_info.model,
                     "settings": dict(init_info.settings),
+                    "landing": init_info.landing,
                     "timeout": init_info.timeout,
                 }
             )
