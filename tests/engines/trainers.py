@@ -11,7 +11,7 @@ import torch
 from vllm_models import make_model, train
 
 
-def _engine(model: Any, controller: str, rank: int, world: int, client: Any, landing: str = "") -> Any:
+def _engine(model: Any, controller: str, rank: int, world: int, client: Any, landing: str = "spare") -> Any:
     from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
     import weightcast.vllm as adapter

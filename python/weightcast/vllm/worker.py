@@ -26,7 +26,7 @@ class InitInfo(WeightTransferInitInfo):
     engine: str = ""
     model: str = "policy"
     settings: dict[str, Any] = field(default_factory=dict)
-    landing: str = ""  # "spare" or "live".
+    landing: str = "spare"  # Or "live".
     timeout: float = 60.0  # Seconds for the trainers to register.
 
 
@@ -55,7 +55,11 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Joins, and finds the mapping. Again with the same place: does nothing."""
         place = Place(
-            init_info.controller, init_info.engine, init_info.model, init_info.settings, init_info.landing
+            init_info.controller,
+            init_info.engine,
+            init_info.model,
+            init_info.settings,
+            init_info.landing,
         )
         if self._led:
             return
