@@ -33,8 +33,6 @@ TESTED = ("0.32",)
 _KNOWN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod"}
 # Method and platform whose processing leaves tensors as they are.
 _IDENTITIES = {("UnquantizedLinearMethod", "cuda"), ("UnquantizedEmbeddingMethod", "cuda")}
-# Those that read a weight, and make packed copies of it.
-_ONLY_READ = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
 _ALIGNMENT = 64
 _DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # Those that are cast.
 
@@ -281,7 +279,7 @@ class Reload:
                 if tensor.is_meta:
                     loaded = live[name]
                     if name in spare:
-                        loaded = self._as_loaded(tensor, spare[name], copied=_changes_what_it_gets(layer))
+                        loaded = self._as_loaded(tensor, spare[name])
                     setattr(layer, name, loaded)
             _unwrap_loaders(layer)
             _process_after_loading(layer)
@@ -292,19 +290,12 @@ class Reload:
         finally:
             info.reset()
 
-    def _as_loaded(self, like: torch.Tensor, spare: torch.Tensor, copied: bool) -> torch.Tensor:
-        """The spare tensor as the layer's parameter while the layer is processed."""
-        tensor = spare.to(self._device)
-        tensor = spare.clone() if copied and tensor is spare else tensor.detach()
+    def _as_loaded(self, like: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+        """A copy of the spare tensor as the layer's parameter: processing may keep or change it."""
+        tensor = spare.detach().clone() if self._device.type == "cpu" else spare.to(self._device)
         tensor.__class__ = like.__class__
         tensor.__dict__ = like.__dict__.copy()
         return tensor
-
-
-def _changes_what_it_gets(layer: torch.nn.Module) -> bool:
-    """Whether processing writes into the parameters, so that it may not get the spare ones themselves."""
-    method = getattr(layer, "quant_method", None)
-    return method is not None and type(method).__name__ not in _ONLY_READ
 
 
 def _joined(path: str, name: str) -> str:
