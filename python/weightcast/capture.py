@@ -216,7 +216,7 @@ class _Recorder(TorchDispatchMode):
         self.fills: list[Fill] = []
         self._targets = {
             _storage(tensor): (name, tensor.storage_offset())
-            for name, tensor in targets.items()
+            for name, tensor in reversed(list(targets.items()))  # Of tied ones the first.
             if tensor.numel() > 0
         }
         self._sources: dict[int, tuple[str, tuple[int, ...]]] = {}

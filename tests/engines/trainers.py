@@ -11,13 +11,15 @@ import torch
 from vllm_models import make_model, train
 
 
-def _engine(model: Any, controller: str, rank: int, world: int, client: Any) -> Any:
+def _engine(model: Any, controller: str, rank: int, world: int, client: Any, landing: str = "spare") -> Any:
     from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
     import weightcast.vllm as adapter
 
     adapter.register()
-    init = adapter.TrainerInit(controller=controller, rank=rank, world_size=world, timeout=60)
+    init = adapter.TrainerInit(
+        controller=controller, rank=rank, world_size=world, timeout=300, landing=landing
+    )
     return WeightTransferTrainerFactory.trainer_init(init, client=client, source=model)
 
 
@@ -36,14 +38,14 @@ def _second(kind: str, controller: str, meeting: pathlib.Path, orders: Any) -> N
     model = make_model(kind)
     _shard(model, 1, meeting)
     engine = _engine(model, controller, 1, 2, None)
-    while (order := orders.recv()) is not None:
+    while True:
+        order = orders.recv()
         if order == "send":
             engine.send_weights()
         elif order == "whole":
             _gathered(model)
         else:
             train(model, order)
-    engine.shutdown()
 
 
 def _gathered(model: Any) -> dict[str, torch.Tensor]:
@@ -54,7 +56,9 @@ def _gathered(model: Any) -> dict[str, torch.Tensor]:
 class Trainers:
     """world: 1, or 2 for FSDP2. All hold FP32; the engine's BF16 is cast on the way."""
 
-    def __init__(self, kind: str, world: int, controller: str, client: Any, folder: pathlib.Path) -> None:
+    def __init__(
+        self, kind: str, world: int, controller: str, client: Any, folder: pathlib.Path, landing: str
+    ) -> None:
         self._kind, self._orders, self._child = kind, None, None
         self.model = make_model(kind)
         if world == 2:
@@ -64,7 +68,12 @@ class Trainers:
             self._child = spawn.Process(target=_second, args=(kind, controller, meeting, theirs), daemon=True)
             self._child.start()
             _shard(self.model, 0, meeting)
-        self._engine = _engine(self.model, controller, 0, world, client)
+        self._engine: Any = None
+        try:
+            self._engine = _engine(self.model, controller, 0, world, client, landing)
+        except BaseException:
+            self.close()
+            raise
 
     def train(self, step: int) -> None:
         self._tell(step)
@@ -84,10 +93,14 @@ class Trainers:
         return whole
 
     def close(self) -> None:
-        self._tell(None)
-        self._engine.shutdown()
+        """Also after an error, and again."""
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None
         if self._child is not None:
-            self._child.join(30)
+            self._child.kill()
+            self._child.join()
+            self._child = None
             torch.distributed.destroy_process_group()
 
     def _tell(self, order: Any) -> None:

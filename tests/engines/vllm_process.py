@@ -99,6 +99,43 @@ class Engine:
     def finish_weight_update(self, label: str | None = None) -> None:
         self._llm.finish_weight_update(label)
 
+    def refuse(self, section: str, name: str, value: Any, place: dict[str, Any]) -> None:
+        """Joins as if vLLM had been started with this option."""
+        [worker] = [self._llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker]
+        options = getattr(worker.vllm_config, section)
+        had = getattr(options, name)
+        object.__setattr__(options, name, value)
+        try:
+            self.init_weight_transfer_engine(place)
+        finally:
+            object.__setattr__(options, name, had)
+
+    def plant_method(self, layer: str, place: dict[str, Any]) -> None:
+        """Joins with a layer whose quantisation is another one."""
+        from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+
+        [worker] = [self._llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker]
+        planted = worker.model_runner.model.get_submodule(layer)
+        had, planted.quant_method = planted.quant_method, type("NewMethod", (UnquantizedLinearMethod,), {})()
+        try:
+            self.init_weight_transfer_engine(place)
+        finally:
+            planted.quant_method = had
+
+    def plant_row(self, layer: str, row: int) -> None:
+        """vLLM's processing gets one wrong row; -1: no more."""
+        from weightcast.vllm import reload
+
+        self._processing = getattr(self, "_processing", reload._process_after_loading)
+
+        def process(one: Any) -> None:
+            if getattr(one, "prefix", "") == layer:
+                one.weight.data = one.weight.data.clone()
+                one.weight.data[row] += 1
+            self._processing(one)
+
+        reload._process_after_loading = self._processing if row < 0 else process
+
     def plant(self, layers: int) -> None:
         """vLLM's processing raises after so many layers; -1: no more."""
         from weightcast.vllm import reload

@@ -12,15 +12,17 @@ import threading
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-START = 240  # Seconds; an idle machine takes 20.
+START = 600  # Seconds; an idle machine takes 20.
+CALL = 300
 
 
-def environment(folder: pathlib.Path, version: str = "0.32.0", **more: str) -> dict[str, str]:
+def environment(folder: pathlib.Path, **more: str) -> dict[str, str]:
     """What vLLM's CPU build wants, and the name by which it looks itself up."""
+    version = os.environ.get("ENGINE_VERSION", "0.32.0")
     name = folder / "names" / f"vllm-{version}+cpu.dist-info"
     name.mkdir(parents=True, exist_ok=True)
     (name / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
-    path = [str(name.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(name.parent), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
@@ -70,7 +72,7 @@ class Process:
         self._answer(START)
         return self
 
-    def call(self, name: str, *arguments: Any, timeout: float = 120) -> Any:
+    def call(self, name: str, *arguments: Any, timeout: float = CALL) -> Any:
         self.send(name, *arguments)
         return self.result(timeout)
 
@@ -78,7 +80,7 @@ class Process:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, arguments]) + "\n")
 
-    def result(self, timeout: float = 120) -> Any:
+    def result(self, timeout: float = CALL) -> Any:
         return self._answer(timeout).get("value")
 
     def end(self) -> None:

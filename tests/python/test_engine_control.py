@@ -18,13 +18,15 @@ SIZE = 4096
 class Engine:
     """A rank that waits for versions, and a front end that writes down what is asked of it."""
 
-    def __init__(self, controller: str, name: str, *, landing: str = "in_place", **steps) -> None:
+    def __init__(
+        self, controller: str, name: str, *, landing: str = "in_place", settings=SETTINGS, **steps
+    ) -> None:
         self.live = np.zeros(SIZE, np.float32)
         self.said: list[str] = []
         self.seen: dict[str, tuple[str, int]] = {}
         self.changed = threading.Condition()
         self.stack = contextlib.ExitStack()
-        self.worker = self.stack.enter_context(wc.Inference(controller, engine=name, settings=SETTINGS))
+        self.worker = self.stack.enter_context(wc.Inference(controller, engine=name, settings=settings))
         calls = {
             "pause": lambda: self.say("pause"),
             "resume": lambda: self.say("resume"),

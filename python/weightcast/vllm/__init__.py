@@ -9,6 +9,8 @@ vLLM forks.
 
 from __future__ import annotations
 
+import logging
+import os
 from typing import Any
 
 BACKEND = "weightcast"
@@ -20,6 +22,7 @@ def register() -> None:
     """Makes the backend known to vLLM's factories; safe to call again."""
     from vllm.distributed.weight_transfer import factory
 
+    _print_lines()
     _add(factory.WeightTransferEngineFactory, "weightcast.vllm.worker", "WeightcastEngine")
     trainers = getattr(factory, "WeightTransferTrainerFactory", None)
     if trainers is not None:  # Since vLLM 0.28.
@@ -36,6 +39,15 @@ def front_end() -> Any:
     from .server import FrontEnd
 
     return FrontEnd()
+
+
+def _print_lines() -> None:
+    """To standard error, as the core does, where the setting `log_level` asks for more than warnings."""
+    level = os.environ.get("WEIGHTCAST_LOG_LEVEL", "").upper()
+    log = logging.getLogger(BACKEND)
+    if level in ("DEBUG", "INFO") and not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(level)
 
 
 def _add(factory: Any, module: str, name: str) -> None:

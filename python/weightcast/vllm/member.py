@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from .. import Inference, Version, newer
-from ..errors import Error, TimedOut, Unavailable
+from ..errors import Error, InvalidArgument, TimedOut, Unavailable
 from .reload import Reload
+from .verify import Verified, verify
 
 _log = logging.getLogger("weightcast")
 
@@ -27,6 +28,19 @@ class Place:
     engine: str = ""  # Empty: WEIGHTCAST_ENGINE, or a name that vLLM made for this engine.
     model: str = "policy"
     settings: dict[str, Any] = field(default_factory=dict)
+    landing: str = ""  # "spare" or "live"; empty: WEIGHTCAST_VLLM_LANDING, or "spare".
+
+    @property
+    def live(self) -> bool:
+        landing = self.landing or os.environ.get("WEIGHTCAST_VLLM_LANDING") or "spare"
+        if landing not in ("spare", "live"):
+            raise InvalidArgument(f'landing must be "spare" or "live", not {landing!r}')
+        return landing == "live"
+
+    @property
+    def compares(self) -> bool:
+        """The setting `compare`."""
+        return str(self.settings.get("compare", os.environ.get("WEIGHTCAST_COMPARE", "0"))) == "1"
 
 
 def engine_name(place: Place, vllm_config: Any) -> str:
@@ -40,7 +54,7 @@ class Member:
     def __init__(self, place: Place, vllm_config: Any, device: torch.device, model: torch.nn.Module) -> None:
         self.place = place
         self._config, self._model = vllm_config, model
-        self._reload = Reload(model, vllm_config, device)
+        self._reload = Reload(model, vllm_config, device, live=place.live)
         parallel = vllm_config.parallel_config
         rank = parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._inference = Inference(
@@ -98,8 +112,10 @@ class Member:
         self._inference.begin()
         try:
             version = self._inference.receive(timeout)
-        except BaseException:
+        except BaseException as error:
             self._give_up()
+            if self.place.live and self._inference.state == "FAILED":
+                self._take_no_step(f"a part of a version has landed: {error}")
             raise
         self._put(version)
         self._inference.commit()
@@ -124,6 +140,8 @@ class Member:
     def _put(self, version: Version) -> None:
         try:
             self._reload.switch()
+            if self.place.compares:
+                self._log_verified(version, verify(self._reload))
         except BaseException as error:
             self._take_no_step(f"version {version.number} was put into a part of the model: {error}")
             self._give_up()
@@ -131,6 +149,10 @@ class Member:
         if self._guard is not None:
             self._guard.remove()
             self._guard = None
+
+    def _log_verified(self, version: Version, found: Verified) -> None:
+        text = f"weightcast: version {version.number}: the forward pass uses what the trainers sent"
+        _log.info("%s, %s", text, found)
 
     def _end_last(self, timeout: float) -> None:
         """Waits until every rank has switched to the version before."""

@@ -6,10 +6,11 @@ with which versions they were tried.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import layerwise
+from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.model_executor.model_loader.reload.utils import get_layer_tensors, get_tensor_load_numel
 from vllm.platforms import current_platform
 
@@ -29,6 +31,8 @@ TESTED = ("0.32",)
 
 # Their processing was tried with loader landing, on CPU.
 _KNOWN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod"}
+# Method and platform whose processing leaves tensors as they are.
+_IDENTITIES = {("UnquantizedLinearMethod", "cuda"), ("UnquantizedEmbeddingMethod", "cuda")}
 _ALIGNMENT = 64
 _DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # Those that are cast.
 
@@ -48,10 +52,16 @@ class _Alone:
 class Reload:
     """The model of one worker and its spare memory. Only in calls that vLLM makes between two steps."""
 
-    def __init__(self, model: torch.nn.Module, vllm_config: Any, device: torch.device) -> None:
+    def __init__(
+        self, model: torch.nn.Module, vllm_config: Any, device: torch.device, *, live: bool = False
+    ) -> None:
+        """live: what lands in a parameter that `holds_bytes` lands there itself, without a spare copy."""
+        self._live = live
         self._model, self._config, self._device = model, vllm_config, device
         self._layers: dict[str, torch.nn.Module] = dict(model.named_modules())
+        self._ties = _ties(self._layers)
         self._capture = Capture([], [])
+        self._targets: dict[str, torch.Tensor] = {}  # As they were while it was found.
         # By layer: tensors of the loader's layout that take the place of the layer's while it is processed,
         # and those that vLLM keeps as they are (biases), which are copied.
         self._processed: dict[str, dict[str, torch.Tensor]] = {}
@@ -60,18 +70,52 @@ class Reload:
 
     def map(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, list[Shard]]:
         """Finds the mapping, allocates the spare memory, and returns what to register for each tensor."""
+        found = self.find(offered)
+        live = self._live_targets(found)
+        spare = self._spare(found, live)
+        shards: dict[str, list[Shard]] = {}
+        for landing in found.landings:
+            whole = live.get(landing.target)
+            place, kind = (spare[landing.target], None) if whole is None else (whole, "in_place")
+            for piece in landing.pieces():
+                shard = Shard(piece.view(place), piece.shape, piece.offset, landing=kind)
+                shards.setdefault(landing.source, []).append(shard)
+        return shards
+
+    def find(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> Capture:
+        """The mapping alone, which is kept. Errors: InvalidArgument, naming what does not fit."""
+        for path, layer in self._layers.items():
+            _refuse_method(path, layer)
         with self._on_meta() as targets:
             found = self._follow(offered, targets)
             self._refuse_missing(found, targets, offered)
-            spare = self._spare(found, targets)
-        self._capture = found
+        self._capture, self._targets = found, targets
         self._refuse_unused(offered)
-        shards: dict[str, list[Shard]] = {}
-        for landing in found.landings:
-            for piece in landing.pieces():
-                view = piece.view(spare[landing.target])
-                shards.setdefault(landing.source, []).append(Shard(view, piece.shape, piece.offset))
-        return shards
+        return found
+
+    def _live_targets(self, found: Capture) -> dict[str, torch.Tensor]:
+        """The model's own tensors, where they may be written themselves."""
+        if not self._live:
+            return {}
+        special = {fill.target for fill in found.fills} | {name for names in self._ties for name in names}
+        return {
+            name: tensor
+            for name, tensor in _named_tensors(self._layers).items()
+            if name in self._targets and name not in special and self.holds_bytes(name)
+            if _layout(tensor) == _layout(self._targets[name])
+        }
+
+    def spare_bytes(self, found: Capture) -> int:
+        """How much memory `map` allocates."""
+        return sum(self._spare_sizes(found).values())
+
+    def holds_bytes(self, name: str) -> bool:
+        """Whether the model's tensor holds what the loader writes, so that processing changes nothing."""
+        path, _, own = name.rpartition(".")
+        method = getattr(self._layers[path], "quant_method", None)
+        if own in SKIP_TENSORS or not isinstance(method, QuantizeMethodBase):
+            return True
+        return (type(method).__name__, current_platform.device_type) in _IDENTITIES
 
     def unwanted(self, offered: Mapping[str, Any]) -> list[str]:
         """Tensors of the trainers that vLLM's model leaves out on purpose."""
@@ -87,20 +131,39 @@ class Reload:
     def landings(self) -> list[Landing]:
         return self._capture.landings
 
-    @property
-    def spare(self) -> dict[str, torch.Tensor]:
-        """Spare tensors by the names of the model's."""
-        return {
-            f"{path}.{name}" if path else name: tensor
-            for kind in (self._processed, self._copied)
-            for path, tensors in kind.items()
-            for name, tensor in tensors.items()
-        }
+    def layer(self, path: str) -> torch.nn.Module:
+        return self._layers[path]
+
+    def by_layer(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The spare tensors, by layer and by the name in it."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for kind in (self._processed, self._copied):
+            for path, tensors in kind.items():
+                found.setdefault(path, {}).update(tensors)
+        return found
+
+    def landings_in(self, name: str) -> list[Landing]:
+        """What lands in a tensor of the model, or in the one to which it is tied."""
+        name = self._tied_to(dict.fromkeys(landing.target for landing in self.landings)).get(name, name)
+        return [landing for landing in self.landings if landing.target == name]
 
     # --- The mapping ----------------------------------------------------------------------------------
 
     def _follow(self, offered: Mapping[str, Any], targets: Mapping[str, torch.Tensor]) -> Capture:
         return capture(self._model.load_weights, self._in_own_dtype(offered), targets)
+
+    def _tied_to(self, used: Collection[str]) -> dict[str, str]:
+        """Tensors that the loader does not fill, as they are one of these, which it does, in another layer.
+
+        Without weights the two are two. Each layer is processed: on CPU each has a packed copy of its own.
+        """
+        return {
+            name: next(one for one in names if one in used)
+            for names in self._ties
+            if any(one in used for one in names)
+            for name in names
+            if name not in used
+        }
 
     def _in_own_dtype(self, offered: Mapping[str, Any]) -> dict[str, Any]:
         """The transfer casts to the model's dtype, of which the loader need not know."""
@@ -115,16 +178,12 @@ class Reload:
         """The model as before its weights were loaded, with nothing in memory; as it was at the end."""
         own = {id(one): one for layer in self._layers.values() for one in get_layer_tensors(layer).values()}
         had = {key: one.__dict__.get("weight_loader") for key, one in own.items()}
-        with self._settled(), torch.no_grad():
+        with self.settled(), torch.no_grad():
             try:
                 layerwise.initialize_layerwise_reload(self._model)
                 for layer in self._layers.values():
                     _unwrap_loaders(layer)
-                yield {
-                    f"{path}.{name}" if path else name: tensor
-                    for path, layer in self._layers.items()
-                    for name, tensor in get_layer_tensors(layer).items()
-                }
+                yield _named_tensors(self._layers)
             finally:
                 for layer in self._layers.values():
                     _put_back(layer)
@@ -134,19 +193,19 @@ class Reload:
                         one.__dict__.pop("weight_loader", None)
 
     @contextmanager
-    def _settled(self) -> Iterator[None]:
+    def settled(self) -> Iterator[None]:
+        """What vLLM's functions expect around them."""
         with set_current_vllm_config(self._config), torch.device(self._device):
             yield
 
     def _refuse_missing(self, found: Capture, targets: Mapping[str, torch.Tensor], offered: Any) -> None:
-        """A parameter that no tensor fills, and a layer whose processing is not known."""
+        """A parameter that no tensor fills."""
         wanted: dict[str, torch.Tensor] = {}
         used = {landing.target for landing in found.landings}
+        tied = self._tied_to(used)
         for path, layer in self._layers.items():
-            names = [f"{path}.{name}" if path else name for name in layer._parameters]
-            wanted |= {name: targets[name] for name in names if name in targets}
-            if used.intersection(names):
-                _refuse_method(path, layer)
+            names = [_joined(path, name) for name in layer._parameters]
+            wanted |= {name: targets[name] for name in names if name in targets and name not in tied}
         for name, count in found.missing(wanted).items():
             tensor = wanted[name]
             if count > tensor.numel() - get_tensor_load_numel(tensor):
@@ -173,19 +232,24 @@ class Reload:
                     f"{math.prod(shape)} elements; do the trainers train the same model?"
                 )
 
-    def _spare(self, found: Capture, targets: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _spare_sizes(self, found: Capture) -> dict[str, int]:
         used = dict.fromkeys(landing.target for landing in found.landings)
-        sizes = {name: -(-_bytes_of(targets[name]) // _ALIGNMENT) * _ALIGNMENT for name in used}
+        return {name: -(-_bytes_of(self._targets[name]) // _ALIGNMENT) * _ALIGNMENT for name in used}
+
+    def _spare(self, found: Capture, live: Collection[str]) -> dict[str, torch.Tensor]:
+        sizes, targets = self._spare_sizes(found), self._targets
+        sizes = {name: size for name, size in sizes.items() if name not in live}
         memory = torch.from_numpy(allocate(sum(sizes.values())))
         spare, first = {}, 0
-        for name in used:
+        for name in sizes:
             like = targets[name]
             part = memory[first : first + _bytes_of(like)].view(like.dtype)
             spare[name] = part.as_strided(like.shape, like.stride())
             first += sizes[name]
+        for name, filled in {**dict(zip(sizes, sizes, strict=True)), **self._tied_to(sizes)}.items():
             path, _, own = name.rpartition(".")
-            kind = self._processed if like.is_meta else self._copied
-            kind.setdefault(path, {})[own] = spare[name]
+            kind = self._processed if targets[name].is_meta else self._copied
+            kind.setdefault(path, {})[own] = spare[filled]
         for fill in found.fills:
             if fill.target in spare:
                 fill.apply(spare[fill.target])
@@ -198,23 +262,25 @@ class Reload:
 
         If it raises, some layers may have the new version and others the old one.
         """
-        with self._settled(), torch.no_grad():
+        with self.settled(), torch.no_grad():
             for path, layer in self._layers.items():
                 if path in self._processed:
-                    self._process(layer, self._processed[path])
+                    self.process(path)
                 for name, tensor in self._copied.get(path, {}).items():
                     getattr(layer, name).data.copy_(tensor)
 
-    def _process(self, layer: torch.nn.Module, spare: Mapping[str, torch.Tensor]) -> None:
+    def process(self, path: str) -> None:
+        layer, spare = self._layers[path], self._processed[path]
         info = layerwise.get_layerwise_info(layer)
         try:
             layerwise.initialize_layerwise_reload(_Alone(layer))
             live = {**info.kernel_tensors[0], **info.kernel_tensors[1]}
             for name, tensor in get_layer_tensors(layer).items():
                 if tensor.is_meta:
-                    setattr(
-                        layer, name, self._as_loaded(tensor, spare[name]) if name in spare else live[name]
-                    )
+                    loaded = live[name]
+                    if name in spare:
+                        loaded = self._as_loaded(tensor, spare[name])
+                    setattr(layer, name, loaded)
             _unwrap_loaders(layer)
             _process_after_loading(layer)
             layerwise._copy_and_restore_kernel_tensors(layer, info)
@@ -230,6 +296,26 @@ class Reload:
         tensor.__class__ = like.__class__
         tensor.__dict__ = like.__dict__.copy()
         return tensor
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _named_tensors(layers: Mapping[str, torch.nn.Module]) -> dict[str, torch.Tensor]:
+    return {
+        _joined(path, name): tensor
+        for path, layer in layers.items()
+        for name, tensor in get_layer_tensors(layer).items()
+    }
+
+
+def _ties(layers: Mapping[str, torch.nn.Module]) -> list[list[str]]:
+    """Names of one and the same tensor, where it has several: tied embeddings."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in _named_tensors(layers).items():
+        names.setdefault(id(tensor), []).append(name)
+    return [found for found in names.values() if len(found) > 1]
 
 
 def _process_after_loading(layer: torch.nn.Module) -> None:
@@ -259,6 +345,10 @@ def _put_back(layer: torch.nn.Module) -> None:
     info.reset()
 
 
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
 def _bytes_of(tensor: torch.Tensor) -> int:
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (reach + 1) * tensor.element_size() if tensor.numel() else 0
@@ -267,7 +357,9 @@ def _bytes_of(tensor: torch.Tensor) -> int:
 # --- Refusals ---------------------------------------------------------------------------------------
 
 
+@functools.cache
 def warn_if_untested(version: str) -> None:
+    """Once in a process."""
     if not version.startswith(tuple(f"{one}." for one in TESTED)):
         _log.warning(
             "weightcast was tried with vLLM %s; this is %s. Compare tokens with a fresh engine before you "
@@ -296,7 +388,7 @@ def _refuse_settings(config: Any, layers: Mapping[str, torch.nn.Module]) -> None
 
 def _refuse_method(path: str, layer: torch.nn.Module) -> None:
     method = getattr(layer, "quant_method", None)
-    if method is not None and type(method).__name__ not in _KNOWN_METHODS:
+    if layer._parameters and method is not None and type(method).__name__ not in _KNOWN_METHODS:
         raise InvalidArgument(
             f"{path}: quantisation by {type(method).__name__} has not been tried with weightcast; serve the "
             "model unquantised, or use another backend"

@@ -26,6 +26,7 @@ class TrainerInit(TrainerInitInfo):
     model: str = "policy"
     engine: str = ""  # The name of the vLLM that the client talks to; empty: it makes one.
     settings: dict[str, Any] = field(default_factory=dict)
+    landing: str = "spare"  # Of the engine, or "live"; docs/adapters.md.
     timeout: float = 300.0  # Seconds for each step of an update.
 
 
@@ -67,6 +68,7 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
                     "engine": init_info.engine,
                     "model": init_info.model,
                     "settings": dict(init_info.settings),
+                    "landing": init_info.landing,
                     "timeout": init_info.timeout,
                 }
             )
@@ -81,7 +83,7 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
         """Offers the weights as they are: their bytes go to the engines while these generate.
 
         version: greater than the one before; None: one more. `apply` makes the switch. Between the two,
-        `wait_sources()` of what this returns says when the weights may change.
+        `wait_sources()` of what this returns says when the weights may change (landing live: after `apply`).
         """
         if self._refill is not None:
             self._refill()
@@ -95,7 +97,8 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
         """Has the published version switched to. On an error engines have what they had, or are out."""
         update = self._update
         try:
-            update.wait_sources(self._info.timeout)
+            if self._info.landing != "live":  # Then bytes go only inside the call.
+                update.wait_sources(self._info.timeout)
             if self.is_sender:
                 self._call(update)
             update.wait(self._info.timeout)

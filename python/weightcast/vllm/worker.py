@@ -26,6 +26,7 @@ class InitInfo(WeightTransferInitInfo):
     engine: str = ""
     model: str = "policy"
     settings: dict[str, Any] = field(default_factory=dict)
+    landing: str = "spare"  # Or "live".
     timeout: float = 60.0  # Seconds for the trainers to register.
 
 
@@ -45,14 +46,21 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
-        warn_if_untested(vllm.__version__)
+        if vllm_config.parallel_config.rank == 0:
+            warn_if_untested(vllm.__version__)
         self._member: Member | None = None
         self._joining: Joining | None = None
         self._led = False  # The front end makes the switches, at their place in the update.
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Joins, and finds the mapping. Again with the same place: does nothing."""
-        place = Place(init_info.controller, init_info.engine, init_info.model, init_info.settings)
+        place = Place(
+            init_info.controller,
+            init_info.engine,
+            init_info.model,
+            init_info.settings,
+            init_info.landing,
+        )
         if self._led:
             return
         if self._member is not None and self._member.place != place:
