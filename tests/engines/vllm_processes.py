@@ -7,12 +7,12 @@ import os
 import pathlib
 import queue
 import subprocess
-import sys
 import threading
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-START = 240  # Seconds; an idle machine takes 20.
+PYTHON = HERE.parents[1] / ".engines" / "vllm" / "bin" / "python"  # Tests of TRL run with another one.
+START = 900  # Seconds; an idle machine takes 20.
 
 
 def environment(folder: pathlib.Path, version: str = "0.32.0", **more: str) -> dict[str, str]:
@@ -51,7 +51,7 @@ class Process:
         self._log = folder / f"{log}.log"
         with self._log.open("w") as out:
             self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "vllm_process.py"), json.dumps(options)],
+                [str(PYTHON), str(HERE / "vllm_process.py"), json.dumps(options)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out, text=True, bufsize=1,
                 env=environment(folder, **more, **(env or {})), start_new_session=True,
             )  # fmt: skip
