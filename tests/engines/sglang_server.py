@@ -18,9 +18,13 @@ START = 1200  # Seconds; an idle machine takes 35.
 
 
 def environment(tp: int, **more: str) -> dict[str, str]:
+    # SGLang would give each rank a NUMA node, of which this machine may have one only.
+    cores = {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(rank) for rank in range(tp))} if tp > 1 else {}
     return {
         **os.environ,
-        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(rank) for rank in range(tp)),
+        **cores,
+        "OMP_NUM_THREADS": "1",  # Threads that spin are slow where others want the cores.
+        "TORCHDYNAMO_DISABLE": "1",  # It would compile for minutes what runs for milliseconds.
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         **more,
@@ -107,7 +111,7 @@ class Server:
 
     def _ask(self, request: urllib.request.Request) -> Any:
         try:
-            with urllib.request.urlopen(request, timeout=240) as response:
+            with urllib.request.urlopen(request, timeout=900) as response:
                 text = response.read()
         except urllib.error.HTTPError as error:
             raise HTTPError(error.code, error.read().decode(errors="replace")) from None
@@ -126,13 +130,13 @@ class Flight:
         load = self._server.get("/v1/loads")["loads"]
         return sum(one["num_running_reqs"] for one in load)
 
-    def started(self, timeout: float = 60) -> bool:
+    def started(self, timeout: float = 600) -> bool:
         """Whether all have got a token at least; waits for it."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self.running() == len(self._answers):
                 return True
-            time.sleep(0.01)
+            time.sleep(0.1)
         return False
 
     def end(self) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ from vllm_models import PROMPTS, make_model, save, train
 from weightcast.sglang import Servers
 from weightcast.torch import checkpoint_shards
 
-UPDATES = 4
+UPDATES = 3
 TOKENS = 16
-LONG = 160  # Tokens of a request that is in flight through an update.
+LONG = 100  # Tokens of a request that is in flight through an update.
 # Of log-probabilities, the median over the tokens: SGLang computes in BF16. Other versions are further off.
 TOLERANCE = 0.15
 FURTHER = 1.0

@@ -76,7 +76,7 @@ def started() -> Iterator[list[Any]]:
 def make_trainer(model: pathlib.Path, transfer: Any, worker: Any, folder: pathlib.Path) -> Any:
     arguments = AsyncGRPOConfig(
         output_dir=str(folder), use_cpu=True, bf16=False, dtype="float32", report_to=[], max_steps=3,
-        per_device_train_batch_size=1, gradient_checkpointing=False,
+        per_device_train_batch_size=1,
     )  # fmt: skip
     return AsyncGRPOTrainer(
         model=str(model),
