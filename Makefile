@@ -53,8 +53,8 @@ test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
 test-python: build
 	@.venv/bin/python -m pytest tests/python -q
 
-ENGINES := $(or $(ENGINE),vllm)
-test-engines: build ## real inference engines from PyPI, in environments of their own (ENGINE=vllm for one; about 8 minutes)
+ENGINES := $(or $(ENGINE),vllm sglang trl)
+test-engines: build ## real inference engines from PyPI, in environments of their own (ENGINE=vllm, sglang or trl for one)
 	@for engine in $(ENGINES); do \
 	  tests/engines/environment $$engine; \
 	  .engines/$$engine/bin/python -m pytest $$(ls tests/engines/test_$${engine}*.py) -q --rootdir tests/engines -c tests/engines/pytest.ini; \

@@ -8,15 +8,14 @@ from __future__ import annotations
 import copy
 import pathlib
 import random
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
 
 import weightcast as wc
+from oracle import distance, transformers_logprobs
 from trainers import Trainers
 from vllm_models import PROMPTS, make_model, save
 from vllm_processes import Client, Process, RemoteError
@@ -95,18 +94,6 @@ def start(tmp_path: pathlib.Path) -> Iterator[Any]:
     yield make
     for process in started:
         process.end()
-
-
-def transformers_logprobs(model: Any, prompt: list[int], tokens: list[int]) -> list[float]:
-    """What transformers gives these tokens after `prompt`, with the trainers' weights rounded to BF16."""
-    with torch.no_grad():
-        logits = copy.deepcopy(model).bfloat16().float()(torch.tensor([prompt + tokens])).logits[0]
-    rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
-    return [float(row[token]) for row, token in zip(rows, tokens, strict=True)]
-
-
-def distance(one: list[float], other: list[float]) -> float:
-    return statistics.median(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
 def test_updates_with_requests_in_flight(

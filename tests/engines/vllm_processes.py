@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -12,7 +13,10 @@ import threading
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-START = 600  # Seconds; an idle machine takes 20.
+# Tests of TRL run in an environment without vLLM.
+_OF_VLLM = HERE.parents[1] / ".engines" / "vllm" / "bin" / "python"
+PYTHON = pathlib.Path(sys.executable) if importlib.util.find_spec("vllm") else _OF_VLLM
+START = 900  # Seconds; an idle machine takes 20.
 CALL = 300
 
 
@@ -53,7 +57,7 @@ class Process:
         self._log = folder / f"{log}.log"
         with self._log.open("w") as out:
             self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "vllm_process.py"), json.dumps(options)],
+                [str(PYTHON), str(HERE / "vllm_process.py"), json.dumps(options)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out, text=True, bufsize=1,
                 env=environment(folder, **more, **(env or {})), start_new_session=True,
             )  # fmt: skip

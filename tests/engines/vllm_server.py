@@ -6,7 +6,6 @@ import json
 import pathlib
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -14,7 +13,7 @@ import urllib.request
 from typing import Any
 
 from vllm_models import VOCABULARY
-from vllm_processes import START, environment
+from vllm_processes import PYTHON, START, environment
 
 
 def write_tokenizer(folder: pathlib.Path) -> None:
@@ -48,7 +47,7 @@ class Server:
         ]  # fmt: skip
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
-                [str(pathlib.Path(sys.executable).parent / "vllm"), "serve", str(model), *options],
+                [str(PYTHON.parent / "vllm"), "serve", str(model), *options],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=env,

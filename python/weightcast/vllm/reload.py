@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +20,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.model_executor.model_loader.reload.utils import get_layer_tensors, get_tensor_load_numel
 from vllm.platforms import current_platform
 
+from .._loading import in_dtype, refuse_unused, shards_of, unwanted
 from ..capture import Capture, Landing, capture
 from ..errors import InvalidArgument
 from ..shards import Shard
@@ -34,7 +33,6 @@ _KNOWN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "Unqu
 # Method and platform whose processing leaves tensors as they are.
 _IDENTITIES = {("UnquantizedLinearMethod", "cuda"), ("UnquantizedEmbeddingMethod", "cuda")}
 _ALIGNMENT = 64
-_DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # Those that are cast.
 
 _log = logging.getLogger("weightcast")
 
@@ -72,15 +70,7 @@ class Reload:
         """Finds the mapping, allocates the spare memory, and returns what to register for each tensor."""
         found = self.find(offered)
         live = self._live_targets(found)
-        spare = self._spare(found, live)
-        shards: dict[str, list[Shard]] = {}
-        for landing in found.landings:
-            whole = live.get(landing.target)
-            place, kind = (spare[landing.target], None) if whole is None else (whole, "in_place")
-            for piece in landing.pieces():
-                shard = Shard(piece.view(place), piece.shape, piece.offset, landing=kind)
-                shards.setdefault(landing.source, []).append(shard)
-        return shards
+        return shards_of(found.landings, self._spare(found, live), live)
 
     def find(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> Capture:
         """The mapping alone, which is kept. Errors: InvalidArgument, naming what does not fit."""
@@ -120,12 +110,7 @@ class Reload:
     def unwanted(self, offered: Mapping[str, Any]) -> list[str]:
         """Tensors of the trainers that vLLM's model leaves out on purpose."""
         config = self._config.model_config.hf_text_config
-        tied = getattr(config, "tie_word_embeddings", False)
-        return [
-            name
-            for name in self._capture.unused(offered)
-            if name.endswith("rotary_emb.inv_freq") or (tied and name.endswith("lm_head.weight"))
-        ]
+        return unwanted(self._capture, offered, tied=getattr(config, "tie_word_embeddings", False))
 
     @property
     def landings(self) -> list[Landing]:
@@ -150,7 +135,8 @@ class Reload:
     # --- The mapping ----------------------------------------------------------------------------------
 
     def _follow(self, offered: Mapping[str, Any], targets: Mapping[str, torch.Tensor]) -> Capture:
-        return capture(self._model.load_weights, self._in_own_dtype(offered), targets)
+        dtype = self._config.model_config.dtype
+        return capture(self._model.load_weights, in_dtype(offered, dtype), targets)
 
     def _tied_to(self, used: Collection[str]) -> dict[str, str]:
         """Tensors that the loader does not fill, as they are one of these, which it does, in another layer.
@@ -163,14 +149,6 @@ class Reload:
             if any(one in used for one in names)
             for name in names
             if name not in used
-        }
-
-    def _in_own_dtype(self, offered: Mapping[str, Any]) -> dict[str, Any]:
-        """The transfer casts to the model's dtype, of which the loader need not know."""
-        own = _DTYPES.get(self._config.model_config.dtype)
-        return {
-            name: (own if own and dtype in _DTYPES.values() else dtype, shape)
-            for name, (dtype, shape) in offered.items()
         }
 
     @contextmanager
@@ -215,22 +193,15 @@ class Reload:
                 )
 
     def _refuse_unused(self, offered: Mapping[str, Any]) -> None:
-        """What the loader takes nothing of, or too little: it cuts what is too long without a word."""
         parallel = self._config.parallel_config
-        taken: Counter[str] = Counter()
-        for landing in self._capture.landings:
-            taken[landing.source] += math.prod(landing.size)
-        unwanted = self.unwanted(offered)
-        # Other ranks take other layers or experts; the plan refuses what nobody takes.
-        others = parallel.pipeline_parallel_size > 1 or getattr(parallel, "enable_expert_parallel", False)
-        for name, (_, shape) in offered.items():
-            if taken[name] == 0 and (others or name in unwanted):
-                continue
-            if taken[name] * parallel.tensor_parallel_size < math.prod(shape):
-                raise InvalidArgument(
-                    f"{name}: vLLM's {type(self._model).__name__} takes {taken[name]} of its "
-                    f"{math.prod(shape)} elements; do the trainers train the same model?"
-                )
+        refuse_unused(
+            self._capture,
+            offered,
+            self.unwanted(offered),
+            ranks=parallel.tensor_parallel_size,
+            others=parallel.pipeline_parallel_size > 1 or getattr(parallel, "enable_expert_parallel", False),
+            model=f"vLLM's {type(self._model).__name__}",
+        )
 
     def _spare_sizes(self, found: Capture) -> dict[str, int]:
         used = dict.fromkeys(landing.target for landing in found.landings)
