@@ -54,10 +54,12 @@ test-python: build
 	@.venv/bin/python -m pytest tests/python -q
 
 ENGINES := $(or $(ENGINE),vllm sglang trl)
-test-engines: build ## real inference engines from PyPI, in environments of their own (ENGINE=vllm, sglang or trl for one)
+test-engines: build ## real inference engines from PyPI, in environments of their own (LONG=1: all; ENGINE=vllm, sglang or trl for one; VERSION=0.29.0: an older vLLM)
 	@for engine in $(ENGINES); do \
-	  tests/engines/environment $$engine; \
-	  .engines/$$engine/bin/python -m pytest $$(ls tests/engines/test_$${engine}*.py) -q --rootdir tests/engines -c tests/engines/pytest.ini; \
+	  tests/engines/environment $$engine $(VERSION) || exit 1; \
+	  $(if $(VERSION),PYTHONPATH=$(CURDIR)/.engines/$$engine-$(VERSION) ENGINE_VERSION=$(VERSION)) \
+	  .engines/$$engine/bin/python -m pytest $$(ls tests/engines/test_$${engine}*.py) -q $(if $(LONG),,-m "not long") \
+	    --rootdir tests/engines -c tests/engines/pytest.ini || exit 1; \
 	done
 
 sanitize: ## the C++ tests under ASan+UBSan and under TSan
