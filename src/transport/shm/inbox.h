@@ -39,6 +39,10 @@ class OwnInbox {
   }
   [[nodiscard]] FenceWait Fence() const { return FenceWait(shared().busy); }
 
+  /// Whether the peer may read our device memory: closed before what was ordered of it is given back.
+  void OpenSources() { shared().source_open.store(1, std::memory_order_seq_cst); }
+  void CloseSources() { shared().source_open.store(0, std::memory_order_seq_cst); }
+
   // --- What arrives ---
   RecordConsumer& records() { return records_; }
   /// Makes the payload ring if there is none yet; its descriptor.

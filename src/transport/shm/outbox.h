@@ -38,6 +38,12 @@ class Outbox {
     return generation.load(std::memory_order_seq_cst) == region.generation;
   }
 
+  /// Whether a source of the peer's is still what it was when a copy of it was ordered: true after the copy
+  /// was over means that every byte was read before the peer let go of it (docs/gpu.md).
+  [[nodiscard]] bool SourceStands(const RegionName& source) const {
+    return shared().source_open.load(std::memory_order_seq_cst) == 1 && Live(source);
+  }
+
   // --- Records and payload ---
   [[nodiscard]] bool HasSpace(uint32_t count = 1) { return records_.HasSpace(count); }
   template <typename T>
