@@ -20,7 +20,7 @@ ALLOWED = {
     "drivers": ["base"],
     "device": ["base", "memory", "trace", "drivers", "kernels"],
     "topology": ["base", "drivers"],
-    "transport": ["base", "memory", "wire", "trace", "drivers", "topology"],
+    "transport": ["base", "memory", "wire", "trace", "drivers", "device", "topology"],
     "endpoint": ["base", "memory", "wire", "trace", "transport"],
     "p2p": ["base", "memory", "transport", "endpoint"],
     "control": ["base", "plan", "wire", "trace"],

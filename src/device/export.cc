@@ -1,8 +1,10 @@
 #include "device/export.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "base/random.h"
@@ -74,8 +76,16 @@ Result<Handle> ExportBlock(drivers::Cuda& cuda, Exportable how, const Block& blo
 
 }  // namespace
 
+// A child that was forked is another process.
 uint64_t ProcessName() {
-  static const uint64_t name = RandomId();
+  static std::mutex mutex;
+  static pid_t process = 0;
+  static uint64_t name = 0;
+  const std::lock_guard lock(mutex);
+  if (process != getpid()) {
+    process = getpid();
+    name = RandomId();
+  }
   return name;
 }
 

@@ -108,7 +108,7 @@ class BigTest : public PairTest {
     EXPECT_EQ(source.bytes()[size - 13], std::byte{0x5a});
   }
   void OfSize(size_t size) {
-    if (!GetParam().shared) {
+    if (GetParam().place == TestPlace::kPrivate) {
       const Repeated target(size);
       target.Wipe();
       return ThereAndBack(size, target.bytes(), target.memory());
@@ -124,7 +124,7 @@ class BigTest : public PairTest {
 TEST_P(BigTest, OneGigabyte) { OfSize(kGiB); }
 TEST_P(BigTest, FiveGigabytes) { OfSize(5 * kGiB); }
 
-WC_CONTRACT(BigTest);
+WC_CONTRACT_ON_HOST(BigTest);
 
 }  // namespace
 }  // namespace weightcast::transport

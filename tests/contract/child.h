@@ -31,6 +31,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   Channel& channel() { return channel_; }
+  [[nodiscard]] int pid() const { return pid_; }
   void Signal(int number) const;
   /// Until the kernel says that it has stopped.
   void Stop() const;

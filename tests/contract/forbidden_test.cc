@@ -39,13 +39,13 @@ class ForbiddenTest : public ContractTest {
     Require(restrict(), "cannot be restricted");
     Side side(subject.factory);
     ConnectOver(channel, side, kLink, Role::kResponder);
-    const TestMemory target(kSize, subject.shared);
+    const TestMemory target(kSize, subject.place);
     channel.Send(Pack(side.Register(target, Access::kReadWrite)));
     while (!channel.Readable()) side.Pump();
     channel.Receive();
     TestMemory expected(kSize, false);
     expected.Fill(9);
-    channel.Send(SameBytes(target.bytes(), expected.bytes()) ? "same" : "different");
+    channel.Send(SameBytes(target.Read(), expected.Read()) ? "same" : "different");
     channel.Receive();
   }
 
@@ -53,7 +53,7 @@ class ForbiddenTest : public ContractTest {
   static void ThereAndBack(Child& child, const Subject& subject) {
     Side side(subject.factory);
     ConnectOver(child.channel(), side, kLink, Role::kInitiator);
-    const TestMemory memory(kSize, subject.shared);
+    const TestMemory memory(kSize, subject.place);
     memory.Fill(9);
     const Described local = side.Register(memory, Access::kLocal);
     Op op{.local = local.name.id,
@@ -70,7 +70,7 @@ class ForbiddenTest : public ContractTest {
     }
     TestMemory expected(kSize, false);
     expected.Fill(9);
-    EXPECT_TRUE(SameBytes(memory.bytes(), expected.bytes()));
+    EXPECT_TRUE(SameBytes(memory.Read(), expected.Read()));
     child.channel().Send("done");
     EXPECT_EQ(child.channel().Receive(), "same");
     child.channel().Send("end");
@@ -137,7 +137,7 @@ TEST_P(ForbiddenTest, AnotherUserIsServedByTheNetworkAlone) {
   }
 }
 
-WC_CONTRACT_ACROSS_PROCESSES(ForbiddenTest);
+WC_CONTRACT_ON_HOST_ACROSS_PROCESSES(ForbiddenTest);
 
 }  // namespace
 }  // namespace weightcast::transport

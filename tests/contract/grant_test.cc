@@ -48,7 +48,7 @@ TEST_P(GrantTest, NothingLandsBeforeItOpensNorAfterItIsRevoked) {
   EXPECT_TRUE(target.Wiped());
   Open(kGrant);
   EXPECT_EQ(Run(WriteOp(0, 0, kSize, kGrant)).code, Code::kOk);
-  EXPECT_TRUE(SameBytes(source.bytes(), target.bytes()));
+  EXPECT_TRUE(SameBytes(source.Read(), target.Read()));
   EXPECT_EQ(Run(WriteOp(0, 0, kSize, {.slot = kGrant.slot, .id = 12})).code, Code::kFenced);
   EXPECT_EQ(Run(WriteOp(0, 0, kSize, {.slot = 2, .id = kGrant.id})).code, Code::kFenced);
   RevokeAndWait(kGrant);
@@ -64,7 +64,7 @@ TEST_P(GrantTest, SignalsArriveWholeAfterTheirBytes) {
   const uint64_t cookie = a.Post(Pair::kA, 0, SignallingWrite(kGrant, 3, kSize));
   ASSERT_TRUE(pair.Until([&] { return !b.signals.empty(); }));
   // At this very moment, before the writer has heard of it.
-  EXPECT_TRUE(SameBytes(source.bytes(), target.bytes()));
+  EXPECT_TRUE(SameBytes(source.Read(), target.Read()));
   const Signal& signal = b.signals[0].signal;
   EXPECT_EQ(b.signals[0].link, Pair::kB);
   EXPECT_EQ(signal.grant, kGrant);
@@ -85,7 +85,7 @@ TEST_P(GrantTest, ASignalFollowsTheWritesBeforeItOnItsLane) {
     for (size_t at = 0; at < kSize; at += kSize / 4) a.Post(Pair::kA, 0, WriteOp(at, at, kSize / 4, kGrant));
     a.Post(Pair::kA, 0, SignalOp(kGrant, round));
     ASSERT_TRUE(pair.Until([&] { return b.signals.size() == round + 1; }));
-    ASSERT_TRUE(SameBytes(source.bytes(), target.bytes()));
+    ASSERT_TRUE(SameBytes(source.Read(), target.Read()));
     ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
   }
 }

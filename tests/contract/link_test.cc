@@ -53,7 +53,7 @@ TEST_P(LinkTest, AnIdServesAgainAfterLinkClosed) {
   for (int round = 0; round < 5; ++round) {
     MapBoth();
     EXPECT_EQ(Run(WriteOp(0, 0, kSize)).code, Code::kOk);
-    EXPECT_TRUE(SameBytes(source.bytes(), target.bytes()));
+    EXPECT_TRUE(SameBytes(source.Read(), target.Read()));
     a.transport().Deregister(local.name.id);
     b.transport().Deregister(target_region.name.id);
     a.transport().CloseLink(Pair::kA);
@@ -185,7 +185,7 @@ TEST_P(LinkTest, ManyPeersWriteToOne) {
   for (uint32_t i = 0; i < kPeers; ++i) {
     Side& side = *peers[i].side;
     ASSERT_TRUE(PumpUntil({&side, &b}, [&] { return side.pending() == 0; }));
-    EXPECT_TRUE(SameBytes(whole.bytes().subspan(i * kSize, kSize), peers[i].memory->bytes()));
+    EXPECT_TRUE(SameBytes(whole.Read(i * kSize, kSize), peers[i].memory->Read()));
   }
 }
 

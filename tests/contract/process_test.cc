@@ -15,10 +15,11 @@ class ProcessTest : public ContractTest {
  protected:
   /// In the child: writes the whole of the parent's region over and over under kGrant, until the parent
   /// says a word or is gone.
-  static void WriteForEver(Channel& channel, const Subject& subject) {
+  static void WriteForEver(Channel& channel, const Subject& subject, const Machine& machine) {
+    const DeviceUse use(machine);
+    const TestMemory source(kSize, subject.place);
     Side side(subject.factory);
     ConnectOver(channel, side, kLink, Role::kInitiator);
-    const TestMemory source(kSize, subject.shared);
     source.Fill(1);
     const Described local = side.Register(source, Access::kLocal);
     const RemoteRegion remote = side.Import(kLink, Unpack(channel.Receive()));
@@ -41,21 +42,46 @@ class ProcessTest : public ContractTest {
   }
 
   /// In the child: a target that does its part until the parent is gone.
-  static void Receive(Channel& channel, const Subject& subject) {
+  static void Receive(Channel& channel, const Subject& subject, const Machine& machine) {
+    const DeviceUse use(machine);
+    const TestMemory target(kSize, subject.place);
     Side side(subject.factory);
     ConnectOver(channel, side, kLink, Role::kResponder);
-    const TestMemory target(kSize, subject.shared);
     target.Wipe();
     channel.Send(Pack(side.Register(target, Access::kReadWrite)));
     while (!channel.Readable()) side.Pump();
   }
 
+  /// This process and the child. At the end the child is killed, and then nothing here is in its hands.
+  struct Scene {
+    template <typename Body>
+    Scene(const Subject& of, Body body)
+        : subject(of),
+          machine(MachineOf(of)),
+          child([this, body](Channel& channel) { body(channel, subject, machine); }),
+          pid(child.pid()),
+          use(machine),
+          memory(kSize, of.place),
+          side(of.factory) {}
+    ~Scene() {
+      child.Kill();
+      side.transport().CloseLink(kLink);
+      side.transport().Deregister(1);
+      Require(PumpUntil({&side}, [&] { return side.deregistered.contains(1); }), "it stays registered");
+      if (use.devices) DevicesInUse::AwaitBurial(pid);
+    }
+    const Subject subject;
+    const Machine machine;
+    Child child;
+    const int pid;
+    const DeviceUse use;
+    TestMemory memory;
+    Side side;
+  };
+
   /// A target here with the child writing to it under kGrant.
-  struct Attacked {
-    explicit Attacked(const Subject& subject)
-        : child([&subject](Channel& channel) { WriteForEver(channel, subject); }),
-          side(subject.factory),
-          memory(kSize, subject.shared) {
+  struct Attacked : Scene {
+    explicit Attacked(const Subject& of) : Scene(of, WriteForEver) {
       ConnectOver(child.channel(), side, kLink, Role::kResponder);
       child.channel().Send(Pack(side.Register(memory, Access::kGranted)));
       Require(side.transport().OpenGrant(kLink, kGrant).ok(), "OpenGrant");
@@ -65,16 +91,10 @@ class ProcessTest : public ContractTest {
     bool RevokedWithin(Duration limit) {
       return PumpUntil({&side}, [&] { return !side.revoked.empty(); }, limit);
     }
-    Child child;
-    Side side;
-    TestMemory memory;
   };
 
-  struct Attacker {
-    explicit Attacker(const Subject& subject)
-        : child([&subject](Channel& channel) { Receive(channel, subject); }),
-          side(subject.factory),
-          memory(kSize, subject.shared) {
+  struct Attacker : Scene {
+    explicit Attacker(const Subject& of) : Scene(of, Receive) {
       ConnectOver(child.channel(), side, kLink, Role::kInitiator);
       local = side.Register(memory, Access::kLocal);
       remote = side.Import(kLink, Unpack(child.channel().Receive()));
@@ -85,9 +105,6 @@ class ProcessTest : public ContractTest {
           64, {.kind = kind, .local = local.name.id, .remote = remote, .length = kSize, .grant{}, .signal{}});
       for (uint32_t lane = 0; lane < side.ready[kLink]; ++lane) side.TryPost(kLink, lane, ops);
     }
-    Child child;
-    Side side;
-    TestMemory memory;
     Described local;
     RemoteRegion remote{};
   };
@@ -95,10 +112,10 @@ class ProcessTest : public ContractTest {
 
 TEST_P(ProcessTest, BytesAndSignalsCrossProcesses) {
   Attacked here(GetParam());
-  TestMemory expected(kSize, GetParam().shared);
+  TestMemory expected(kSize, TestPlace::kPrivate);
   expected.Fill(1);
   ASSERT_TRUE(PumpUntil({&here.side}, [&] { return here.side.signals.size() > 40; }));
-  EXPECT_TRUE(SameBytes(here.memory.bytes(), expected.bytes()));
+  EXPECT_TRUE(SameBytes(here.memory.Read(), expected.Read()));
 }
 
 TEST_P(ProcessTest, AKilledWriterIsFencedAndItsLinkGoesDown) {

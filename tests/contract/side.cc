@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/random.h"
 #include "base/strings.h"
@@ -26,8 +27,17 @@ Settings TestSettings() {
   return settings;
 }
 
-TestMemory::TestMemory(size_t size, bool shared) {
-  if (shared) {
+TestDevices* TestDevices::current_ = nullptr;
+
+TestMemory::TestMemory(size_t size, TestPlace place) {
+  if (place == TestPlace::kDevice) {
+    Require(TestDevices::current() != nullptr, "device memory needs devices in use");
+    const Memory made = TestDevices::current()->Allocate(size);
+    memory_ = {
+        .kind = made.kind, .ordinal = made.device, .address = made.address, .length = size, .allocation = {}};
+    return;
+  }
+  if (place == TestPlace::kShared) {
     auto made = Allocate(size);
     Require(made.ok(), made.status().message());
     buffer_ = std::move(made).value();
@@ -39,19 +49,48 @@ TestMemory::TestMemory(size_t size, bool shared) {
   memory_ = DescribeHostMemory(bytes_, FindShared(bytes_));
 }
 
-void TestMemory::Fill(uint64_t seed) const {
-  for (size_t at = 0; at < bytes_.size(); at += 8) {
-    uint64_t word = (at / 8 + 1) * 0x9e3779b97f4a7c15U ^ (seed + 1) * 0xbf58476d1ce4e5b9U;
-    word ^= word >> 29;
-    std::memcpy(&bytes_[at], &word, std::min<size_t>(8, bytes_.size() - at));
-  }
+TestMemory::TestMemory(TestMemory&& other) noexcept
+    : buffer_(std::move(other.buffer_)),
+      owned_(std::move(other.owned_)),
+      bytes_(std::exchange(other.bytes_, {})),
+      memory_(std::exchange(other.memory_, {})) {}
+
+TestMemory::~TestMemory() {
+  if (on_device()) TestDevices::current()->Free(given());
 }
 
-void TestMemory::Wipe() const { std::memset(bytes_.data(), 0x5a, bytes_.size()); }
+Memory TestMemory::given() const {
+  return {
+      .kind = memory_.kind, .device = memory_.ordinal, .address = memory_.address, .length = memory_.length};
+}
+
+std::span<const std::byte> TestMemory::Read(size_t offset, size_t length) const {
+  if (!on_device()) return bytes_.subspan(offset, length);
+  read_.resize(length);
+  TestDevices::current()->Read(given(), offset, read_);
+  return read_;
+}
+
+void TestMemory::Fill(uint64_t seed) const {
+  std::vector<std::byte> filled(on_device() ? size() : 0);
+  const std::span<std::byte> to = on_device() ? std::span(filled) : bytes_;
+  for (size_t at = 0; at < to.size(); at += 8) {
+    uint64_t word = (at / 8 + 1) * 0x9e3779b97f4a7c15U ^ (seed + 1) * 0xbf58476d1ce4e5b9U;
+    word ^= word >> 29;
+    std::memcpy(&to[at], &word, std::min<size_t>(8, to.size() - at));
+  }
+  if (on_device()) TestDevices::current()->Write(given(), 0, filled);
+}
+
+void TestMemory::Wipe(size_t length) const {
+  if (on_device()) return TestDevices::current()->Set(given(), 0, kWiped, length);
+  std::memset(bytes_.data(), static_cast<int>(kWiped), length);
+}
 
 bool TestMemory::Wiped() const {
   // Every byte equals the next, and the first is right.
-  return bytes_[0] == std::byte{0x5a} && std::memcmp(&bytes_[0], &bytes_[1], bytes_.size() - 1) == 0;
+  const auto found = Read();
+  return found[0] == kWiped && std::memcmp(&found[0], &found[1], found.size() - 1) == 0;
 }
 
 bool SameBytes(std::span<const std::byte> x, std::span<const std::byte> y) {

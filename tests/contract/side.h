@@ -22,23 +22,67 @@ void Require(bool condition, std::string_view what);
 /// How long the suite waits for what must come; far more than it takes.
 inline constexpr Duration kPatience = std::chrono::seconds(60);
 
-/// Memory of a test: from Allocate, or ordinary memory.
+/// Device memory for the suite, reached through the driver alone: contract/devices.h.
+class TestDevices {
+ public:
+  virtual ~TestDevices() = default;
+  /// Those that this process uses now; nullptr: none.
+  static TestDevices* current() { return current_; }
+  /// Of each device in turn.
+  virtual Memory Allocate(size_t size) = 0;
+  virtual void Free(const Memory& memory) = 0;
+  virtual void Write(const Memory& memory, size_t offset, std::span<const std::byte> bytes) = 0;
+  virtual void Read(const Memory& memory, size_t offset, std::span<std::byte> bytes) = 0;
+  virtual void Set(const Memory& memory, size_t offset, std::byte value, size_t length) = 0;
+
+ protected:
+  static TestDevices* current_;
+};
+
+enum class TestPlace : uint8_t {
+  kPrivate,  ///< Ordinary memory.
+  kShared,   ///< From Allocate.
+  kDevice,   ///< Of one of TestDevices::current().
+};
+
+/// Memory of a test.
 class TestMemory {
  public:
-  TestMemory(size_t size, bool shared);
+  TestMemory(size_t size, bool shared)
+      : TestMemory(size, shared ? TestPlace::kShared : TestPlace::kPrivate) {}
+  TestMemory(size_t size, TestPlace place);
+  TestMemory(TestMemory&& other) noexcept;
+  TestMemory& operator=(TestMemory&&) = delete;
+  ~TestMemory();
+
+  [[nodiscard]] size_t size() const { return memory_.length; }
+  /// Of host memory.
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
   [[nodiscard]] DescribedMemory memory() const { return memory_; }
+  /// What stands there now; of device memory a copy that is valid until the next Read.
+  [[nodiscard]] std::span<const std::byte> Read(size_t offset, size_t length) const;
+  [[nodiscard]] std::span<const std::byte> Read() const { return Read(0, size()); }
+  [[nodiscard]] std::span<const std::byte> ReadLast(size_t length) const {
+    return Read(size() - length, length);
+  }
   /// Position-dependent bytes that differ for each seed.
   void Fill(uint64_t seed) const;
   /// Every byte the same; and whether it still is so. Fast also where nothing is optimised.
-  void Wipe() const;
+  void Wipe() const { Wipe(size()); }
+  /// The first `length` bytes.
+  void Wipe(size_t length) const;
   [[nodiscard]] bool Wiped() const;
+  static constexpr std::byte kWiped{0x5a};
 
  private:
+  [[nodiscard]] bool on_device() const { return memory_.kind == MemoryKind::kDevice; }
+  [[nodiscard]] Memory given() const;
+
   std::shared_ptr<SharedBuffer> buffer_;
   std::unique_ptr<std::byte[]> owned_;
   std::span<std::byte> bytes_;
   DescribedMemory memory_;
+  mutable std::vector<std::byte> read_;
 };
 
 bool SameBytes(std::span<const std::byte> x, std::span<const std::byte> y);

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 
+#include "contract/devices.h"
 #include "contract/side.h"
 #include "contract/transports.h"
 
@@ -13,13 +16,27 @@ namespace weightcast::transport {
 /// What one run of the suite is about.
 struct Subject {
   TransportFactory factory;
-  bool shared = false;  ///< Memory from Allocate, or ordinary memory.
+  TestPlace place = TestPlace::kPrivate;
+  [[nodiscard]] bool on_device() const { return place == TestPlace::kDevice; }
+};
+
+/// The machine of a subject that needs one.
+using Machine = std::unique_ptr<const FakeMachine>;  ///< Null: none is needed.
+inline Machine MachineOf(const Subject& subject) {
+  return subject.on_device() ? std::make_unique<const FakeMachine>() : nullptr;
+}
+/// This process as its user. Made after the fork, and before all that uses devices.
+struct DeviceUse {
+  explicit DeviceUse(const Machine& machine) {
+    if (machine != nullptr) devices.emplace(*machine);
+  }
+  std::optional<DevicesInUse> devices;
 };
 
 class ContractTest : public ::testing::TestWithParam<Subject> {
  protected:
   [[nodiscard]] static const TransportFactory& factory() { return GetParam().factory; }
-  [[nodiscard]] static TestMemory NewMemory(size_t size) { return {size, GetParam().shared}; }
+  [[nodiscard]] static TestMemory NewMemory(size_t size) { return {size, GetParam().place}; }
 };
 
 /// A connected pair with one region on each side: a's is the source, b's the target.
@@ -56,6 +73,8 @@ class PairTest : public ContractTest {
     return a.completions[cookie];
   }
 
+  Machine machine = MachineOf(GetParam());
+  DeviceUse use{machine};
   Pair pair{factory()};
   Side& a = pair.a;
   Side& b = pair.b;
@@ -68,7 +87,7 @@ inline std::vector<Subject> SubjectsThat(const std::function<bool(const TestedTr
   std::vector<Subject> subjects;
   for (const TestedTransport& tested : TestedTransports()) {
     if (!serve(tested)) continue;
-    for (const bool shared : {true, false}) subjects.push_back({tested.factory, shared});
+    for (const TestPlace place : tested.places) subjects.push_back({tested.factory, place});
   }
   return subjects;
 }
@@ -79,8 +98,15 @@ inline std::vector<Subject> SubjectsAcrossProcesses() {
   return SubjectsThat([](const TestedTransport& tested) { return tested.crosses_processes; });
 }
 
+inline std::vector<Subject> Hosts(std::vector<Subject> subjects) {
+  std::erase_if(subjects, [](const Subject& subject) { return subject.on_device(); });
+  return subjects;
+}
+
 inline std::string SubjectName(const ::testing::TestParamInfo<Subject>& info) {
-  return std::string(info.param.factory.name) + (info.param.shared ? "_shared" : "_private");
+  return std::string(info.param.factory.name) + (info.param.on_device()                   ? "_device"
+                                                 : info.param.place == TestPlace::kShared ? "_shared"
+                                                                                          : "_private");
 }
 
 /// After the last test of each suite.
@@ -89,5 +115,10 @@ inline std::string SubjectName(const ::testing::TestParamInfo<Subject>& info) {
 /// The same for a suite whose peer is another process.
 #define WC_CONTRACT_ACROSS_PROCESSES(suite) \
   INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(SubjectsAcrossProcesses()), SubjectName)
+/// The same two for a suite that is about host memory.
+#define WC_CONTRACT_ON_HOST(suite) \
+  INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(Hosts(AllSubjects())), SubjectName)
+#define WC_CONTRACT_ON_HOST_ACROSS_PROCESSES(suite) \
+  INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(Hosts(SubjectsAcrossProcesses())), SubjectName)
 
 }  // namespace weightcast::transport

@@ -136,7 +136,7 @@ TEST_F(TcpLaneTest, AFailedLaneBeginsAgain) {
     EXPECT_TRUE(a.transport().Describe(Pair::kA).starts_with("tcp: 3 lanes, "));
     target.Wipe();
     EXPECT_EQ(Run(lane).code, Code::kOk);
-    EXPECT_TRUE(SameBytes(source.bytes(), target.bytes()));
+    EXPECT_TRUE(SameBytes(source.Read(), target.Read()));
   }
 }
 

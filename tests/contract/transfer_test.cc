@@ -20,13 +20,12 @@ TEST_P(TransferTest, WritesOfAnySizeAndOffset) {
   Map(source, target, Access::kReadWrite);
   for (const size_t size : kSizes) {
     for (const size_t skew : {size_t{0}, size_t{13}}) {
-      std::memset(target.bytes().data(), 0x5a, size + 64);
+      target.Wipe(size + 64);
       const Completion done = Run(WriteOp(skew, 2 * skew, size));
       ASSERT_EQ(done.code, Code::kOk) << size;
-      ASSERT_TRUE(SameBytes(source.bytes().subspan(skew, size), target.bytes().subspan(2 * skew, size)))
-          << size;
+      ASSERT_TRUE(SameBytes(source.Read(skew, size), target.Read(2 * skew, size))) << size;
       for (const size_t outside : {2 * skew - 1, 2 * skew + size}) {
-        ASSERT_TRUE(outside >= room || target.bytes()[outside] == std::byte{0x5a}) << size;
+        ASSERT_TRUE(outside >= room || target.Read(outside, 1)[0] == TestMemory::kWiped) << size;
       }
     }
   }
@@ -39,12 +38,12 @@ TEST_P(TransferTest, ReadsOfAnySizeAndOffset) {
   target.Fill(2);
   Map(landing, target, Access::kRead);
   for (const size_t size : kSizes) {
-    std::memset(landing.bytes().data(), 0x5a, size + 64);
+    landing.Wipe(size + 64);
     const Completion done = Run(ReadOp(13, 26, size));
     ASSERT_EQ(done.code, Code::kOk) << size;
-    ASSERT_TRUE(SameBytes(landing.bytes().subspan(13, size), target.bytes().subspan(26, size))) << size;
-    ASSERT_EQ(landing.bytes()[12], std::byte{0x5a});
-    ASSERT_TRUE(13 + size >= room || landing.bytes()[13 + size] == std::byte{0x5a});
+    ASSERT_TRUE(SameBytes(landing.Read(13, size), target.Read(26, size))) << size;
+    ASSERT_EQ(landing.Read(12, 1)[0], TestMemory::kWiped);
+    ASSERT_TRUE(13 + size >= room || landing.Read(13 + size, 1)[0] == TestMemory::kWiped);
   }
 }
 
@@ -61,9 +60,10 @@ TEST_P(TransferTest, TenThousandSmallWritesEachLand) {
   }
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
   ASSERT_EQ(a.completions.size(), kCount);
+  const auto from = source.Read();
+  const auto to = target.Read();
   for (size_t i = 0; i < kCount; ++i) {
-    ASSERT_TRUE(SameBytes(source.bytes().subspan(i * 16, 8 + i % 9),
-                          target.bytes().subspan((kCount - 1 - i) * 16, 8 + i % 9)))
+    ASSERT_TRUE(SameBytes(from.subspan(i * 16, 8 + i % 9), to.subspan((kCount - 1 - i) * 16, 8 + i % 9)))
         << i;
   }
 }
@@ -101,9 +101,9 @@ TEST_P(TransferTest, BothDirectionsAndBothKindsAtOnce) {
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0 && b.pending() == 0; }));
   for (const auto& [cookie, done] : a.completions) ASSERT_EQ(done.code, Code::kOk);
   for (const auto& [cookie, done] : b.completions) ASSERT_EQ(done.code, Code::kOk);
-  EXPECT_TRUE(SameBytes(from_a.bytes(), at_b.bytes()));
-  EXPECT_TRUE(SameBytes(from_b.bytes(), at_a.bytes()));
-  EXPECT_TRUE(SameBytes(from_b.bytes(), read_by_a.bytes()));
+  EXPECT_TRUE(SameBytes(from_a.Read(), at_b.Read()));
+  EXPECT_TRUE(SameBytes(from_b.Read(), at_a.Read()));
+  EXPECT_TRUE(SameBytes(from_b.Read(), read_by_a.Read()));
 }
 
 TEST_P(TransferTest, PostTakesLessWhenFullAndAllCompleteInTheEnd) {
@@ -120,7 +120,7 @@ TEST_P(TransferTest, PostTakesLessWhenFullAndAllCompleteInTheEnd) {
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
   EXPECT_EQ(a.completions.size(), taken);
   EXPECT_EQ(Run(WriteOp(0, 0, kPiece)).code, Code::kOk);
-  EXPECT_TRUE(SameBytes(source.bytes(), target.bytes()));
+  EXPECT_TRUE(SameBytes(source.Read(), target.Read()));
 }
 
 TEST_P(TransferTest, NothingToDoGivesNoEvent) {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "contract/side.h"
 #include "fake_ibverbs/fabric.h"
 #include "transport/shm/factory.h"
 #include "transport/shm/shm_transport.h"
@@ -36,12 +37,14 @@ inline Result<std::unique_ptr<Transport>> CreateVerbsOnFake(const TransportOptio
 struct TestedTransport {
   TransportFactory factory;
   bool crosses_processes = true;
+  std::vector<TestPlace> places = {TestPlace::kShared, TestPlace::kPrivate};
 };
 inline std::vector<TestedTransport> TestedTransports() {
   std::vector<TestedTransport> tested = {
       {{"tcp", &CreateTcpTransport}},
       {{"shm", &CreateShmTransport}},
       {{"shm_ring", &CreateShmRing}},
+      {{"shm_pull", &CreateShmTransport}, /*crosses_processes=*/true, {TestPlace::kDevice}},
       {{"verbs_fake", &CreateVerbsOnFake}, /*crosses_processes=*/false},
   };
   // Where there is a device: tests/rdma.

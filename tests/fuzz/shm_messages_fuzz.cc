@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "transport/shm/messages.h"
+#include "transport/shm/source_messages.h"
 
 using namespace weightcast::transport::shm;
 
@@ -32,5 +33,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   RoundTrip(bytes, DecodeWantRegion);
   RoundTrip(bytes, DecodeRegionReply);
   RoundTrip(bytes, DecodeRingReply);
+  RoundTrip(bytes, DecodeWantSource);
+  RoundTrip(bytes, DecodeSourceOffer);
+  RoundTrip(bytes, DecodeSourceHandles);
+  RoundTrip(bytes, DecodeSourceVerdict);
+  RoundTrip(bytes, DecodeDrop);
+  RoundTrip(bytes, DecodeDropped);
   return 0;
 }

@@ -17,8 +17,8 @@ namespace weightcast::transport::shm {
 /// peer's end. (A doorbell of the peer's, an eventfd say, could be made to block us.)
 class Channel {
  public:
-  static constexpr size_t kMostBytes = 256;  ///< Of one message.
-  static constexpr size_t kMostFds = 3;
+  static constexpr size_t kMostBytes = 512;  ///< Of one message.
+  static constexpr size_t kMostFds = 32;
   /// Messages that may wait for room; a peer that does not read is not answered for ever.
   static constexpr size_t kMostWaiting = 256;
 

@@ -2,9 +2,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 
 #include "base/poller.h"
 #include "transport/event_queue.h"
+#include "transport/shm/device_side.h"
 #include "transport/shm/peer_regions.h"
 #include "transport/shm/ptracer.h"
 #include "transport/shm/regions.h"
@@ -13,7 +16,16 @@
 namespace weightcast::transport::shm {
 
 /// What a descriptor in the poller is: the upper half of its key; the lower half is a number of its kind.
-enum class PollKind : uint32_t { kWake, kListener, kTimer, kStranger, kChannel, kProcess };
+enum class PollKind : uint32_t {
+  kWake,
+  kListener,
+  kTimer,
+  kStranger,
+  kChannel,
+  kProcess,
+  kDevice,
+  kDeparted
+};
 inline uint64_t PollKey(PollKind kind, uint32_t number) { return static_cast<uint64_t>(kind) << 32 | number; }
 
 /// What the links of one transport object share.
@@ -39,6 +51,12 @@ struct Context {
   EventQueue events;
   uint64_t copied = 0;  ///< Bytes moved through mappings, for guessing what the caches hold.
   std::atomic<uint64_t> stale_signals{0};
+
+  /// This process's devices; nullptr while no device memory is registered here. Any thread.
+  [[nodiscard]] DeviceSide* devices() const { return devices_seen.load(std::memory_order_acquire); }
+  std::mutex devices_mutex;  ///< Guards the making of the next.
+  std::unique_ptr<DeviceSide> devices_made;
+  std::atomic<DeviceSide*> devices_seen{nullptr};
 };
 
 /// How much one turn may do before it gives way to others.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "transport/shm/fence.h"
+#include "transport/shm/pull_checks.h"
 #include "transport/shm/record_ring.h"
 #include "transport/shm/shared_memory.h"
 #include "weightcast/status.h"
@@ -38,6 +39,10 @@ class OwnInbox {
     return slot < kGrantSlots && id != 0 && open_[slot] == id;
   }
   [[nodiscard]] FenceWait Fence() const { return FenceWait(shared().busy); }
+
+  /// Whether the peer may read our device memory: closed before what was ordered of it is given back.
+  void OpenSources() { shared().source_open.store(kSourcesOpen, std::memory_order_seq_cst); }
+  void CloseSources() { CloseSource(shared().source_open); }
 
   // --- What arrives ---
   RecordConsumer& records() { return records_; }

@@ -42,6 +42,9 @@ struct Inbox {
   alignas(kLine) Word records_taken;
   Word payload_taken;
   alignas(kLine) Word trial_nonce;
+  /// 1 while the owner's device memory may be read on this link: a copy counts only if this stood here, and
+  /// the source's generation in the fence page, when the copy was over.
+  Word source_open;
   // Written by the peer.
   alignas(kLine) Word busy;  ///< Odd while the peer touches the owner's regions.
   alignas(kLine) Word trial_echo;

@@ -29,11 +29,15 @@ Link::Link(Context& context, LinkId id, Incarnation peer, TimePoint deadline, Ow
       peer_(peer),
       deadline_(deadline),
       inbox_(std::move(inbox)),
+      offers_(context, channel_),
+      sources_(context, channel_, engines_),
       cookie_(NewCookie()),
       cell_(std::make_unique<TrialCell>()) {}
 
 Link::~Link() {
-  CloseChannel();
+  if (channel_.valid() && sources_.empty()) (void)channel_.Send(Encode(Dropped{.region = {}, .all = true}));
+  if (channel_.valid()) context_->poller.Remove(channel_.fd());
+  channel_.Close();
   if (pidfd_.valid()) context_->poller.Remove(pidfd_.get());
 }
 
@@ -52,6 +56,7 @@ std::string Link::Describe() const {
 
 void Link::OnProcess() {
   gone_ = true;
+  offers_.Clear();
   context_->poller.Remove(pidfd_.get());
   if (state_ == State::kDown || state_ == State::kClosing) return;
   Down({Code::kPeerDead, StrCat("the peer process has ended (", PeerName(), ")")});
@@ -88,11 +93,12 @@ size_t Link::Post(std::span<const Op> ops, Budget& budget) {
 }
 
 bool Link::Turn(Budget& budget) {
-  if (state_ != State::kReady && state_ != State::kHungUp) return false;
-  bool any = false;
+  bool any = StepDevices();
+  if (state_ != State::kReady && state_ != State::kHungUp) return any;
   Budget incoming{.bytes = kPieceBytes};
   Status status = receiver_->Drain(incoming, any);
   if (state_ == State::kReady && status.ok()) {
+    any |= receiver_->RunPulls();
     any |= sender_->Run(budget);
     any |= receiver_->Serve(budget);
     if (status.ok() && roads_.ring_wanted && !ring_sent_) {
@@ -126,7 +132,7 @@ Status Link::OpenGrant(const GrantName& grant) {
 
 void Link::Revoke(const GrantName& grant) {
   const bool open = inbox_.CloseGrant(grant);
-  revokes_.push_back({.grant = grant, .fence = inbox_.Fence(), .frees_slot = open});
+  revokes_.push_back({.grant = grant, .fence = MakeFence(), .frees_slot = open});
   SettleRevokes();
 }
 
@@ -140,10 +146,11 @@ bool Link::SettleRevokes() {
 }
 
 void Link::HangUp() {
-  CloseChannel();
+  if (!bye_seen_ || !channel_needed()) CloseChannel();
   if (state_ == State::kDown || state_ == State::kClosing) {
     // Without a descriptor for the process its hang-up must do: see docs/wire.md.
-    gone_ = gone_ || !pidfd_.valid();
+    gone_ = gone_ || (!pidfd_.valid() && !channel_.valid());
+    if (gone_) offers_.Clear();
     return;
   }
   if (state_ == State::kOpening && !bye_seen_) {
@@ -152,6 +159,7 @@ void Link::HangUp() {
   if (bye_seen_) return Down({Code::kUnavailable, StrCat("the peer closed the link (", PeerName(), ")")});
   if (!pidfd_.valid()) {
     gone_ = sender_.has_value();
+    if (gone_) offers_.Clear();
     return Down({gone_ ? Code::kPeerDead : Code::kUnavailable,
                  StrCat("the peer's socket was closed (", PeerName(), ")")});
   }
@@ -170,6 +178,8 @@ void Link::Down(const Status& reason) {
   const bool was_ready = state_ == State::kReady || state_ == State::kHungUp;
   // What the peer had put into our inbox before it went is complete: its bytes landed before.
   if (was_ready && reason.code() != Code::kProtocol) receiver_->DrainAll();
+  inbox_.CloseSources();  // Before anything completes: from then on sources may change.
+  sources_.Close();
   state_ = State::kDown;
   if (sender_) sender_->Fail(reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable);
   if (was_ready) context_->events.Push(LaneDown{.link = id_, .lane = 0, .reason = reason});
@@ -182,13 +192,15 @@ void Link::Down(const Status& reason) {
 }
 
 void Link::Close() {
+  inbox_.CloseSources();
+  sources_.Close();
   if (sender_) sender_->Fail(Code::kCancelled);
   if (channel_.valid() && state_ != State::kDown) (void)channel_.Send(Encode(Bye{}));
   context_->peer_regions.EraseLink(id_);
   mappings_.clear();
   inbox_.CloseAll();
   state_ = State::kClosing;
-  closing_.emplace(inbox_.Fence());
+  closing_.emplace(MakeFence());
 }
 
 }  // namespace weightcast::transport::shm

@@ -13,11 +13,15 @@
 #include "transport/shm/channel.h"
 #include "transport/shm/context.h"
 #include "transport/shm/cross_copy.h"
+#include "transport/shm/departed.h"
+#include "transport/shm/engines.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/messages.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/receiver.h"
 #include "transport/shm/sender.h"
+#include "transport/shm/source_maps.h"
+#include "transport/shm/source_offers.h"
 #include "transport/types.h"
 #include "weightcast/clock.h"
 
@@ -25,9 +29,15 @@ namespace weightcast::transport::shm {
 
 /// One link to one peer process, from the first blob to the last proof that the peer is out. Stays at its
 /// address. link.cc: its life and its fences; link_setup.cc: greeting and trial; link_regions.cc:
-/// what is asked for later over the socket.
+/// what is asked for later over the socket; link_devices.cc: device memory.
 class Link {
  public:
+  /// What may still touch this side's memory when it was made: copies by the peer's processor, and copies by
+  /// this side's own devices.
+  struct Fence {
+    FenceWait busy;
+    EngineFence engines;
+  };
   enum class State : uint8_t {
     kOpening,  ///< Blobs, greeting, trial.
     kReady,
@@ -81,21 +91,34 @@ class Link {
   // --- Fences ---
   Status OpenGrant(const GrantName& grant);
   void Revoke(const GrantName& grant);
-  [[nodiscard]] FenceWait Fence() const { return inbox_.Fence(); }
-  [[nodiscard]] bool Over(const FenceWait& fence) const { return gone_ || fence.Over(inbox_.shared().busy); }
+  [[nodiscard]] Fence MakeFence() const { return {inbox_.Fence(), engines_.Fence()}; }
+  [[nodiscard]] bool Over(const Fence& fence) const {
+    return (gone_ || fence.busy.Over(inbox_.shared().busy)) && engines_.Over(fence.engines);
+  }
   /// Tells the revokes that are over. True if there was one.
   bool SettleRevokes();
   [[nodiscard]] bool has_revokes() const { return !revokes_.empty(); }
   void Close();
-  [[nodiscard]] bool closed() const { return state_ == State::kClosing && Over(*closing_); }
+  [[nodiscard]] bool closed() const {
+    return state_ == State::kClosing && Over(*closing_) && sources_.empty() && (!sender_ || sender_->idle());
+  }
+
+  // --- Device memory ---
+  /// Goes on with copies and mappings, in every state. True if there was anything.
+  bool StepDevices();
+  /// Has the peer unmap a region that is deregistered here.
+  void DropSource(uint32_t region) { offers_.Drop(region); }
+  /// Whether the peer may have it mapped.
+  [[nodiscard]] bool SourceHeld(uint32_t region) const { return offers_.Holds(region); }
+  /// Of a closed link: the peer, where it has yet to unmap regions of this side.
+  std::optional<DepartedPeer> Depart();
 
  private:
   struct PendingRevoke {
     GrantName grant;
-    FenceWait fence;
+    Fence fence;
     bool frees_slot = false;
   };
-  using RegionId = std::pair<uint32_t, uint32_t>;  ///< Id and generation.
 
   Link(Context& context, LinkId id, Incarnation peer, TimePoint deadline, OwnInbox inbox);
 
@@ -103,7 +126,7 @@ class Link {
   Status Watch(Channel channel);
   void UpdateInterest();
   Status Greet();
-  Status OnMessage(const Channel::Incoming& message);
+  Status OnMessage(Channel::Incoming& message);
   Status OnHello(const Channel::Incoming& message);
   Status IdentifyProcess();
   Status OnTrial(const Trial& trial);
@@ -121,6 +144,10 @@ class Link {
   /// No mapping: copy, or the ring.
   void TakeOtherRoad(PeerRegion& region);
   void WarnOfRing();
+
+  Status OnSourceMessage(MessageKind kind, Channel::Incoming message);
+  /// The socket is needed until neither side has the other's device memory mapped.
+  [[nodiscard]] bool channel_needed() const { return !offers_.empty() || !sources_.empty(); }
 
   [[nodiscard]] bool over() const { return state_ == State::kDown || state_ == State::kClosing; }
   void HangUp();
@@ -140,6 +167,10 @@ class Link {
   int pid_ = 0;
   Ptracer::Right tracer_;  ///< The peer copies to and from here.
   std::optional<Outbox> outbox_;
+  Engines engines_;
+  SourceOffers offers_;
+  SourceMaps sources_;
+  bool all_dropped_told_ = false;
   Roads roads_;
   std::optional<Sender> sender_;
   std::optional<Receiver> receiver_;
@@ -160,7 +191,7 @@ class Link {
   bool ring_sent_ = false;
 
   std::vector<PendingRevoke> revokes_;
-  std::optional<FenceWait> closing_;
+  std::optional<Fence> closing_;
   bool bye_seen_ = false;
   bool gone_ = false;  ///< Proven: the peer process runs no more.
   bool armed_ = false;

@@ -25,6 +25,10 @@ void Link::Import(PeerRegion& region) {
     region.failure = state_ != State::kReady ? Code::kUnavailable : Code::kPermission;
     return;
   }
+  if (region.key.kind == MemoryKind::kDevice) {  // What it takes is found out by the first operation.
+    region.state = PeerRegion::State::kReady;
+    return;
+  }
   if (!region.key.mappable) return TakeOtherRoad(region);
   const RegionId id{region.name.id, region.name.generation};
   if (const auto found = mappings_.find(id); found != mappings_.end()) {
@@ -53,7 +57,8 @@ void Link::AskForRegions() {
 Status Link::OnWantRegion(const WantRegion& request) {
   RegionReply reply{.id = request.id, .generation = request.generation, .code = Code::kPermission};
   const LocalRegion* region = context_->regions.Find(request.id, request.generation);
-  if (region == nullptr || region->access == Access::kLocal) return channel_.Send(Encode(reply));
+  if (region == nullptr || region->access == Access::kLocal || region->device != nullptr)
+    return channel_.Send(Encode(reply));
   const UniqueFd read_only = PeersWrite(region->access) ? UniqueFd() : ReadOnly(region->fd.get());
   const int fd = PeersWrite(region->access) ? region->fd.get() : read_only.get();
   if (fd < 0) {

@@ -72,7 +72,7 @@ Status Link::Greet() {
   return channel_.Send(Encode(hello), fds);
 }
 
-Status Link::OnMessage(const Channel::Incoming& message) {
+Status Link::OnMessage(Channel::Incoming& message) {
   WC_ASSIGN_OR_RETURN(const MessageKind kind, KindOf(message.bytes));
   const bool ready = state_ == State::kReady;
   if (kind == MessageKind::kBell) return Status::Ok();
@@ -101,6 +101,7 @@ Status Link::OnMessage(const Channel::Incoming& message) {
     WC_ASSIGN_OR_RETURN(const RingReply reply, DecodeRingReply(message.bytes));
     return OnRing(reply, message.fds);
   }
+  if (kind >= MessageKind::kWantSource && ready) return OnSourceMessage(kind, std::move(message));
   return {Code::kProtocol, "a message out of place"};
 }
 
@@ -113,7 +114,10 @@ void Link::OnChannel() {
     if (channel_.congested() && sent.ok() && !over()) break;
     auto message = channel_.Receive();
     if (!message.ok()) {
-      if (message.status().code() == Code::kUnavailable) return HangUp();
+      if (message.status().code() == Code::kUnavailable) {
+        CloseChannel();
+        return HangUp();
+      }
       status = message.status();
       break;
     }
@@ -121,12 +125,17 @@ void Link::OnChannel() {
       if (!over()) status = sent;
       break;
     }
-    if (over()) continue;  // Only the hang-up is still of interest.
+    if (over()) {  // Only the hang-up is still of interest, and whether our device memory is mapped there.
+      const auto dropped = DecodeDropped((*message)->bytes);
+      if (dropped.ok()) status = offers_.OnDropped(*dropped);
+      continue;
+    }
     status = OnMessage(**message);
     if (bye_seen_) return HangUp();
   }
   if (status.ok()) return UpdateInterest();
   if (!over()) Down(status);
+  if (channel_needed() && status.code() != Code::kUnavailable) return UpdateInterest();
   // Where no descriptor stands for the process, its hang-up is the only proof of its end.
   if (!pidfd_.valid() && status.code() == Code::kUnavailable) return UpdateInterest();
   CloseChannel();
@@ -143,8 +152,9 @@ Status Link::OnHello(const Channel::Incoming& message) {
   if (outbox_->shared().trial_nonce.load(std::memory_order_seq_cst) != hello.map_nonce) {
     return {Code::kProtocol, "what the peer shares is not what it says"};
   }
-  sender_.emplace(id_, *context_, *outbox_, roads_);
-  receiver_.emplace(id_, *context_, inbox_, *outbox_, *sender_);
+  const PeerLife life(pidfd_, channel_);
+  sender_.emplace(id_, *context_, *outbox_, roads_, SenderDevices{engines_, offers_, sources_, life});
+  receiver_.emplace(id_, PullerParts{*context_, inbox_, *outbox_, engines_, sources_, life}, *sender_);
 
   Trial trial{.map_echo = RandomId(), .copy_echo = RandomId()};
   outbox_->shared().trial_echo.store(trial.map_echo, std::memory_order_seq_cst);
@@ -162,6 +172,7 @@ Status Link::IdentifyProcess() {
                                        "): shared memory is only for processes of one user")};
   }
   pid_ = credentials.pid;
+  offers_.SetSameProcess(pid_ == getpid());
   if (pid_ == 0) {
     roads_.refusal = "the peer is in another pid namespace";
     return Status::Ok();
@@ -210,6 +221,7 @@ void Link::BecomeReady() {
   state_ = State::kReady;
   inbox_.CloseFd();
   inbox_.Open();
+  inbox_.OpenSources();
   context_->events.Push(LinkReady{.link = id_, .lanes = 1});
   context_->peer_regions.ForEach(id_, [this](PeerRegion& region) { Import(region); });
 }

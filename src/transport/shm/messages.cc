@@ -1,6 +1,5 @@
 #include "transport/shm/messages.h"
 
-#include "base/bytes.h"
 #include "base/random.h"
 #include "base/strings.h"
 
@@ -8,30 +7,8 @@ namespace weightcast::transport::shm {
 namespace {
 
 constexpr uint32_t kMagic = 0x6d687377;  // "wshm"
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 constexpr size_t kMostText = 100;
-
-Status Malformed(std::string_view what) {
-  return {Code::kProtocol, StrCat("malformed shm ", what, "; both sides must run the same release")};
-}
-
-ByteWriter Begin(MessageKind kind) {
-  ByteWriter out;
-  out.Put(kVersion);
-  out.Put(static_cast<uint8_t>(kind));
-  return out;
-}
-
-/// Past the head of a message of this kind; a reader that is not ok otherwise.
-ByteReader Body(std::string_view bytes, MessageKind kind) {
-  const auto found = KindOf(bytes);
-  if (!found.ok() || *found != kind) {
-    ByteReader failed("");
-    failed.Get<uint8_t>();
-    return failed;
-  }
-  return ByteReader(bytes.substr(2));
-}
 
 void PutCookie(ByteWriter& out, const Cookie& cookie) {
   out.Put(cookie[0]);
@@ -45,13 +22,33 @@ Cookie GetCookie(ByteReader& in) {
   return cookie;
 }
 
-/// A code from outside; anything unknown becomes kInternal.
+}  // namespace
+
+Status Malformed(std::string_view what) {
+  return {Code::kProtocol, StrCat("malformed shm ", what, "; both sides must run the same release")};
+}
+
+ByteWriter BeginMessage(MessageKind kind) {
+  ByteWriter out;
+  out.Put(kVersion);
+  out.Put(static_cast<uint8_t>(kind));
+  return out;
+}
+
+ByteReader MessageBody(std::string_view bytes, MessageKind kind) {
+  const auto found = KindOf(bytes);
+  if (!found.ok() || *found != kind) {
+    ByteReader failed("");
+    failed.Get<uint8_t>();
+    return failed;
+  }
+  return ByteReader(bytes.substr(2));
+}
+
 Code GetCode(ByteReader& in) {
   const auto raw = in.Get<uint8_t>();
   return raw <= static_cast<uint8_t>(Code::kInternal) ? static_cast<Code>(raw) : Code::kInternal;
 }
-
-}  // namespace
 
 Cookie NewCookie() { return {RandomId(), RandomId()}; }
 
@@ -78,7 +75,7 @@ Result<Invitation> DecodeInvitation(std::string_view bytes) {
 }
 
 std::string Encode(const Hello& message) {
-  auto out = Begin(MessageKind::kHello);
+  auto out = BeginMessage(MessageKind::kHello);
   PutCookie(out, message.cookie);
   out.Put(message.incarnation);
   out.Put(message.map_nonce);
@@ -88,28 +85,28 @@ std::string Encode(const Hello& message) {
 }
 
 std::string Encode(const Trial& message) {
-  auto out = Begin(MessageKind::kTrial);
+  auto out = BeginMessage(MessageKind::kTrial);
   out.Put(message.map_echo);
   out.Put(message.copy_echo);
   return out.Take();
 }
 
 std::string Encode(const Verdict& message) {
-  auto out = Begin(MessageKind::kVerdict);
+  auto out = BeginMessage(MessageKind::kVerdict);
   out.Put(static_cast<uint8_t>(message.map_seen));
   out.Put(static_cast<uint8_t>(message.copy_seen));
   return out.Take();
 }
 
 std::string Encode(const WantRegion& message) {
-  auto out = Begin(MessageKind::kWantRegion);
+  auto out = BeginMessage(MessageKind::kWantRegion);
   out.Put(message.id);
   out.Put(message.generation);
   return out.Take();
 }
 
 std::string Encode(const RegionReply& message) {
-  auto out = Begin(MessageKind::kRegion);
+  auto out = BeginMessage(MessageKind::kRegion);
   out.Put(message.id);
   out.Put(message.generation);
   out.Put(static_cast<uint8_t>(message.code));
@@ -119,27 +116,27 @@ std::string Encode(const RegionReply& message) {
 }
 
 std::string Encode(const RingReply& message) {
-  auto out = Begin(MessageKind::kRing);
+  auto out = BeginMessage(MessageKind::kRing);
   out.Put(static_cast<uint8_t>(message.code));
   return out.Take();
 }
 
-std::string Encode(const Bye&) { return Begin(MessageKind::kBye).Take(); }
-std::string Encode(const Bell&) { return Begin(MessageKind::kBell).Take(); }
+std::string Encode(const Bye&) { return BeginMessage(MessageKind::kBye).Take(); }
+std::string Encode(const Bell&) { return BeginMessage(MessageKind::kBell).Take(); }
 
 Result<MessageKind> KindOf(std::string_view bytes) {
   ByteReader in(bytes);
   const auto version = in.Get<uint8_t>();
   const auto kind = in.Get<uint8_t>();
   if (!in.ok() || version != kVersion || kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kBell)) {
+      kind > static_cast<uint8_t>(MessageKind::kDropped)) {
     return Malformed("message");
   }
   return static_cast<MessageKind>(kind);
 }
 
 Result<Hello> DecodeHello(std::string_view bytes) {
-  auto in = Body(bytes, MessageKind::kHello);
+  auto in = MessageBody(bytes, MessageKind::kHello);
   Hello message;
   message.cookie = GetCookie(in);
   message.incarnation = in.Get<uint64_t>();
@@ -151,7 +148,7 @@ Result<Hello> DecodeHello(std::string_view bytes) {
 }
 
 Result<Trial> DecodeTrial(std::string_view bytes) {
-  auto in = Body(bytes, MessageKind::kTrial);
+  auto in = MessageBody(bytes, MessageKind::kTrial);
   Trial message;
   message.map_echo = in.Get<uint64_t>();
   message.copy_echo = in.Get<uint64_t>();
@@ -160,7 +157,7 @@ Result<Trial> DecodeTrial(std::string_view bytes) {
 }
 
 Result<Verdict> DecodeVerdict(std::string_view bytes) {
-  auto in = Body(bytes, MessageKind::kVerdict);
+  auto in = MessageBody(bytes, MessageKind::kVerdict);
   Verdict message;
   message.map_seen = in.Get<uint8_t>() != 0;
   message.copy_seen = in.Get<uint8_t>() != 0;
@@ -169,7 +166,7 @@ Result<Verdict> DecodeVerdict(std::string_view bytes) {
 }
 
 Result<WantRegion> DecodeWantRegion(std::string_view bytes) {
-  auto in = Body(bytes, MessageKind::kWantRegion);
+  auto in = MessageBody(bytes, MessageKind::kWantRegion);
   WantRegion message;
   message.id = in.Get<uint32_t>();
   message.generation = in.Get<uint32_t>();
@@ -178,7 +175,7 @@ Result<WantRegion> DecodeWantRegion(std::string_view bytes) {
 }
 
 Result<RegionReply> DecodeRegionReply(std::string_view bytes) {
-  auto in = Body(bytes, MessageKind::kRegion);
+  auto in = MessageBody(bytes, MessageKind::kRegion);
   RegionReply message;
   message.id = in.Get<uint32_t>();
   message.generation = in.Get<uint32_t>();
@@ -190,7 +187,7 @@ Result<RegionReply> DecodeRegionReply(std::string_view bytes) {
 }
 
 Result<RingReply> DecodeRingReply(std::string_view bytes) {
-  auto in = Body(bytes, MessageKind::kRing);
+  auto in = MessageBody(bytes, MessageKind::kRing);
   RingReply message;
   message.code = GetCode(in);
   if (!in.AtEnd()) return Malformed("payload ring");

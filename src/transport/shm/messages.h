@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "memory/memory.h"
 #include "weightcast/status.h"
 
@@ -34,6 +35,13 @@ enum class MessageKind : uint8_t {
   kRing,    ///< With the sender's payload ring where `code` is kOk.
   kBye,     ///< The sender will touch nothing of ours any more.
   kBell,    ///< Nothing but a wake-up.
+  // Device memory: source_messages.h.
+  kWantSource,
+  kSourceOffer,
+  kSourceHandles,
+  kSourceVerdict,
+  kDrop,
+  kDropped,
 };
 
 struct Hello {
@@ -77,6 +85,14 @@ std::string Encode(const RegionReply& message);
 std::string Encode(const RingReply& message);
 std::string Encode(const Bye& message);
 std::string Encode(const Bell& message);
+
+// --- For all messages
+ByteWriter BeginMessage(MessageKind kind);
+/// Past the head of a message of this kind; a reader that is not ok otherwise.
+ByteReader MessageBody(std::string_view bytes, MessageKind kind);
+/// A code from outside; anything unknown becomes kInternal.
+Code GetCode(ByteReader& in);
+Status Malformed(std::string_view what);
 
 /// The kind of a message of this protocol version.
 Result<MessageKind> KindOf(std::string_view bytes);

@@ -4,6 +4,7 @@
 
 #include "transport/shm/channel.h"
 #include "transport/shm/fence.h"
+#include "transport/shm/pull_checks.h"
 #include "transport/shm/record_ring.h"
 #include "transport/shm/shared_memory.h"
 
@@ -36,6 +37,13 @@ class Outbox {
   [[nodiscard]] bool Live(const RegionName& region) const {
     const auto& generation = fence_page_.As<FencePage>()->generation[region.id];
     return generation.load(std::memory_order_seq_cst) == region.generation;
+  }
+
+  /// Whether a source of the peer's is still what it was when a copy of it was ordered: true after the copy
+  /// was over means that every byte was read before the peer let go of it (docs/gpu.md).
+  [[nodiscard]] bool SourceStands(const RegionName& source) const {
+    return shm::SourceStands(shared().source_open, fence_page_.As<FencePage>()->generation[source.id],
+                             source.generation);
   }
 
   // --- Records and payload ---

@@ -10,8 +10,13 @@ Status Broken(std::string_view what) { return {Code::kProtocol, std::string(what
 
 }  // namespace
 
-Receiver::Receiver(LinkId link, Context& context, OwnInbox& inbox, Outbox& outbox, Sender& sender)
-    : link_(link), context_(&context), inbox_(&inbox), outbox_(&outbox), sender_(&sender) {}
+Receiver::Receiver(LinkId link, const PullerParts& parts, Sender& sender)
+    : link_(link),
+      parts_(parts),
+      context_(&parts.context),
+      inbox_(&parts.inbox),
+      outbox_(&parts.outbox),
+      sender_(&sender) {}
 
 Status Receiver::Drain(Budget& budget, bool& any) {
   RecordBody body;
@@ -30,20 +35,29 @@ Status Receiver::Drain(Budget& budget, bool& any) {
 
 void Receiver::DrainAll() {
   RecordBody body;
+  ending_ = true;
   Budget budget{.bytes = UINT64_MAX};
   // A peer that is still there and misbehaves cannot keep this going: one inbox full, no more.
   for (uint32_t i = 0; i < kRecords && inbox_->records().Pop(body); ++i) {
-    if (!Handle(body, budget).ok()) return;
+    if (!Handle(body, budget).ok()) break;
   }
+  if (puller_) puller_->Clear();
 }
 
 Status Receiver::Handle(const RecordBody& body, Budget& budget) {
   const RecordKind kind = KindOf(body);
-  if (put_signal_ && kind != RecordKind::kSignal) return Broken("a signal was announced and did not come");
+  const bool pull_signal = puller_ && puller_->awaits_signal();
+  if ((put_signal_ || pull_signal) && kind != RecordKind::kSignal) {
+    return Broken("a signal was announced and did not come");
+  }
   switch (kind) {
     case RecordKind::kSignal: {
       const auto record = Unpack<SignalRecord>(body);
-      if ((record.after_put != 0) != put_signal_) return Broken("a signal out of place");
+      if ((record.after_put != 0) != (put_signal_ || pull_signal)) return Broken("a signal out of place");
+      if (pull_signal) {
+        puller_->AddSignal(record);
+        return Status::Ok();
+      }
       const bool counts = record.after_put == 0 || put_signal_counts_;
       put_signal_ = false;
       if (counts) OnSignal(record);
@@ -57,6 +71,8 @@ Status Receiver::Handle(const RecordBody& body, Budget& budget) {
       return OnGet(Unpack<GetRecord>(body));
     case RecordKind::kData:
       return OnData(Unpack<DataRecord>(body), budget);
+    case RecordKind::kPull:
+      return OnPull(Unpack<PullRecord>(body));
   }
   return Broken("a record of an unknown kind");
 }
@@ -78,6 +94,8 @@ Status Receiver::OnPut(const PutRecord& record, Budget& budget) {
   const bool last = (record.flags & kLastPiece) != 0;
   const bool abandoned = (record.flags & kAbandoned) != 0;
   if (record.slot >= kGrantSlots) return Broken("a grant slot that does not exist");
+  if (puller_ && !puller_->empty()) return Broken("a put before the answers to pulls");
+  if (answers_.size() >= kMostAnswers) return Broken("more writes at once than the window allows");
   const std::byte* bytes = nullptr;
   if (!abandoned) {
     bytes = inbox_->Payload(record.position, record.length);
@@ -92,15 +110,58 @@ Status Receiver::OnPut(const PutRecord& record, Budget& budget) {
     inbox_->TakePayload(record.position + record.length);
     budget.bytes -= std::min<uint64_t>(budget.bytes, record.length);
   }
+  put_signal_counts_ = EndPiece(record.flags, record.slot, record.sequence);
+  put_signal_ = last && (record.flags & kSignalled) != 0;
+  return Status::Ok();
+}
+
+bool Receiver::EndPiece(uint8_t flags, uint16_t slot, uint64_t sequence) {
+  Code& scope_failure = scope_failure_[slot];
   if (put_code_ != Code::kOk) scope_failure = put_code_;
-  if (!last) return Status::Ok();
-  put_signal_ = (record.flags & kSignalled) != 0;
-  put_signal_counts_ = put_signal_ && scope_failure == Code::kOk;
-  if (answers_.size() >= kMostAnswers) return Broken("more writes at once than the window allows");
-  Answer(record.sequence, put_signal_ ? scope_failure : put_code_, put_placed_);
+  if ((flags & kLastPiece) == 0) return false;
+  const bool signalled = (flags & kSignalled) != 0;
+  Answer(sequence, signalled ? scope_failure : put_code_, put_placed_);
   put_code_ = Code::kOk;
   put_placed_ = false;
+  return signalled && scope_failure == Code::kOk;
+}
+
+Status Receiver::OnPull(const PullRecord& record) {
+  if (record.slot >= kGrantSlots || record.source >= kMaxRegions) {
+    return Broken("a pull of a grant slot or a source that does not exist");
+  }
+  if (ending_) return Status::Ok();
+  if (!puller_) puller_.emplace(parts_);
+  if (answers_.size() + puller_->size() >= kMostAnswers || !puller_->Add(record)) {
+    return Broken("more writes at once than the window allows");
+  }
   return Status::Ok();
+}
+
+bool Receiver::RunPulls() {
+  if (!puller_ || puller_->empty()) return false;
+  bool any = false;
+  std::optional<bool> ended;  // Asked once what is over is known.
+  while (!context_->events.full()) {
+    const Pull* const pull = puller_->Finished();
+    if (pull == nullptr) break;
+    if (!ended) ended = puller_->PeerEnded();
+    EndPull(*pull, *ended);
+    puller_->Pop();
+    any = true;
+  }
+  return puller_->Submit() || any;
+}
+
+void Receiver::EndPull(const Pull& pull, bool peer_ended) {
+  const PullRecord& record = pull.record;
+  if ((record.flags & kNewScope) != 0) scope_failure_[record.slot] = Code::kOk;
+  if (put_code_ == Code::kOk) {
+    const bool abandoned = (record.flags & kAbandoned) != 0;
+    put_code_ = abandoned ? Code::kInvalidArgument : puller_->Outcome(pull, peer_ended);
+  }
+  put_placed_ |= pull.submitted > 0;
+  if (EndPiece(record.flags, record.slot, record.sequence)) OnSignal(pull.signal);
 }
 
 Code Receiver::Place(const PutRecord& record, const std::byte* bytes) {
@@ -118,13 +179,16 @@ Code Receiver::Place(const PutRecord& record, const std::byte* bytes) {
 }
 
 void Receiver::Answer(uint64_t sequence, Code code, bool placed) {
-  if (code == Code::kOk && !answers_.empty() && answers_.back().code == 0) {
-    answers_.back().sequence = sequence;
-    return;
+  if (code == Code::kOk && !answers_.empty()) {
+    AnswerRecord& newest = answers_[answers_.tail() - 1];
+    if (newest.code == 0) {
+      newest.sequence = sequence;
+      return;
+    }
   }
-  answers_.push_back({.code = static_cast<uint8_t>(code),
-                      .partly = static_cast<uint8_t>(placed && code != Code::kOk),
-                      .sequence = sequence});
+  answers_.Push() = {.code = static_cast<uint8_t>(code),
+                     .partly = static_cast<uint8_t>(placed && code != Code::kOk),
+                     .sequence = sequence};
 }
 
 Status Receiver::OnGet(const GetRecord& record) {
@@ -152,7 +216,7 @@ bool Receiver::SendAnswers() {
   bool any = false;
   while (!answers_.empty() && outbox_->HasSpace()) {
     outbox_->Push(answers_.front());
-    answers_.pop_front();
+    answers_.Pop();
     any = true;
   }
   return any;

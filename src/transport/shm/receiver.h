@@ -3,10 +3,13 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 
+#include "transport/ring.h"
 #include "transport/shm/context.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/outbox.h"
+#include "transport/shm/puller.h"
 #include "transport/shm/records.h"
 #include "transport/shm/sender.h"
 
@@ -18,13 +21,16 @@ namespace weightcast::transport::shm {
 /// peer's windows bound how many.
 class Receiver {
  public:
-  Receiver(LinkId link, Context& context, OwnInbox& inbox, Outbox& outbox, Sender& sender);
+  Receiver(LinkId link, const PullerParts& parts, Sender& sender);
 
   /// Handles records until none is left, `budget` is used up or events have piled up. kProtocol when the
   /// peer breaks the rules. `any`: set if there was something.
   Status Drain(Budget& budget, bool& any);
-  /// The last time, when the peer has gone: all that is left.
+  /// The last time, when the peer has gone: all that is left. No copy is begun, and those under way do not
+  /// count: their engines' fence is waited for.
   void DrainAll();
+  /// Goes on with the copies that the peer has ordered. True if anything was begun or is over.
+  bool RunPulls();
   /// Sends the answers and the bytes that are due, as far as there is room. True if anything was sent.
   bool Serve(Budget& budget);
   [[nodiscard]] bool owes() const { return !answers_.empty() || !gets_.empty(); }
@@ -42,6 +48,11 @@ class Receiver {
   Status Handle(const RecordBody& body, Budget& budget);
   void OnSignal(const SignalRecord& record);
   Status OnPut(const PutRecord& record, Budget& budget);
+  Status OnPull(const PullRecord& record);
+  void EndPull(const Pull& pull, bool peer_ended);
+  /// After a piece of a write: what it is to its operation and to the signal that stands for it. True if that
+  /// signal counts.
+  bool EndPiece(uint8_t flags, uint16_t slot, uint64_t sequence);
   [[nodiscard]] Code Place(const PutRecord& record, const std::byte* bytes);
   void Answer(uint64_t sequence, Code code, bool placed);
   Status OnGet(const GetRecord& record);
@@ -51,17 +62,20 @@ class Receiver {
   [[nodiscard]] Code CheckGet(const Served& served, uint64_t size, const std::byte*& from);
 
   LinkId link_;
+  PullerParts parts_;
   Context* context_;
   OwnInbox* inbox_;
   Outbox* outbox_;
   Sender* sender_;
+  std::optional<Puller> puller_;  ///< From the first order on.
+  bool ending_ = false;
 
-  Code put_code_ = Code::kOk;       ///< Of the put under way: the first refusal of its pieces.
+  Code put_code_ = Code::kOk;       ///< Of the write under way: the first refusal of its pieces.
   bool put_placed_ = false;         ///< Some of its pieces are in place.
   bool put_signal_ = false;         ///< The next record must be the put's signal.
   bool put_signal_counts_ = false;  ///< All that it stands for has landed.
   std::array<Code, kGrantSlots> scope_failure_{};
-  std::deque<AnswerRecord> answers_;
+  Ring<AnswerRecord> answers_{kMostAnswers};
   std::deque<Served> gets_;
 };
 

@@ -10,7 +10,7 @@
 /// each field is checked before it is used.
 namespace weightcast::transport::shm {
 
-enum class RecordKind : uint8_t { kSignal = 1, kPut = 2, kAnswer = 3, kGet = 4, kData = 5 };
+enum class RecordKind : uint8_t { kSignal = 1, kPut = 2, kAnswer = 3, kGet = 4, kData = 5, kPull = 6 };
 using RecordBody = std::array<uint64_t, 7>;
 
 /// A signal. `after_put`: it belongs to the put before it and counts only if that landed.
@@ -35,7 +35,7 @@ inline SignalRecord SignalOf(const Signal& signal, bool after_put = false) {
           .checksum = signal.checksum};
 }
 
-/// Flags of PutRecord and DataRecord.
+/// Flags of PutRecord, PullRecord and DataRecord.
 inline constexpr uint8_t kLastPiece = 1;  ///< Of its operation.
 inline constexpr uint8_t kSignalled = 2;  ///< A SignalRecord follows.
 inline constexpr uint8_t kNewScope = 4;   ///< First write since the last signal of its grant's slot.
@@ -54,6 +54,26 @@ struct PutRecord {
   uint64_t position = 0;
   uint64_t sequence = 0;  ///< Of the operation.
 };
+
+/// Writer to target: an order to copy `length` bytes from a source of the writer's, which the target's device
+/// reads, into place. Answered as a put.
+struct PullRecord {
+  RecordKind kind = RecordKind::kPull;
+  uint8_t flags = 0;
+  uint16_t slot = 0;
+  uint32_t length = 0;
+  uint64_t grant = 0;
+  uint32_t region = 0;
+  uint32_t generation = 0;
+  uint64_t offset = 0;
+  uint32_t source = 0;
+  uint32_t source_generation = 0;
+  uint64_t source_offset = 0;
+  uint64_t sequence = 0;  ///< Of the operation.
+};
+static_assert(sizeof(PullRecord) == sizeof(RecordBody));
+/// Most bytes of one pull record.
+inline constexpr uint64_t kLongestPull = uint64_t{1} << 30;
 
 /// Target to writer: every put before `sequence` that has no answer yet went well; this one as `code` says.
 struct AnswerRecord {

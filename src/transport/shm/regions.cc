@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -13,7 +14,7 @@
 namespace weightcast::transport::shm {
 namespace {
 
-constexpr uint8_t kKeyVersion = 1;
+constexpr uint8_t kKeyVersion = 2;
 
 /// A descriptor of our own for peers that map the region; the caller's may be closed or reused.
 UniqueFd ForPeers(const DescribedMemory& memory, Access access) {
@@ -32,6 +33,8 @@ std::string EncodeKey(const RegionKey& key) {
   out.Put(static_cast<uint8_t>(key.mappable));
   out.Put(key.address);
   out.Put(key.length);
+  out.Put(static_cast<uint8_t>(key.kind));
+  out.PutRaw({reinterpret_cast<const char*>(key.device.data()), key.device.size()});
   return out.Take();
 }
 
@@ -43,22 +46,23 @@ Result<RegionKey> DecodeKey(std::string_view bytes) {
   RegionKey key;
   key.address = in.Get<uint64_t>();
   key.length = in.Get<uint64_t>();
+  const auto kind = in.Get<uint8_t>();
+  const auto device = in.GetRaw(key.device.size());
+  std::memcpy(key.device.data(), device.data(), device.size());
   if (!in.AtEnd() || version != kKeyVersion || access > static_cast<uint8_t>(Access::kRead) || mappable > 1 ||
-      key.address > UINT64_MAX - key.length) {
+      kind > static_cast<uint8_t>(MemoryKind::kDevice) || key.address > UINT64_MAX - key.length) {
     return Status(Code::kProtocol, "malformed key of a shm region; both sides must run the same release");
   }
   key.access = static_cast<Access>(access);
   key.mappable = mappable == 1;
+  key.kind = static_cast<MemoryKind>(kind);
   return key;
 }
 
 bool PeersWrite(Access access) { return access == Access::kGranted || access == Access::kReadWrite; }
 bool PeersRead(Access access) { return access == Access::kReadWrite || access == Access::kRead; }
 
-Status Regions::Check(const RegionName& name, const DescribedMemory& memory) const {
-  if (memory.kind != MemoryKind::kHost) {
-    return {Code::kInvalidArgument, "shm registers host memory only; use a transport for devices"};
-  }
+Status Regions::Check(const RegionName& name) const {
   if (name.owner != self_ || name.generation == 0) {
     return {Code::kInvalidArgument, "a region's name needs its own process as owner and a generation > 0"};
   }
@@ -69,20 +73,25 @@ Status Regions::Check(const RegionName& name, const DescribedMemory& memory) con
   return Status::Ok();
 }
 
-Result<std::string> Regions::Add(const RegionName& name, const DescribedMemory& memory, Access access) {
-  WC_RETURN_IF_ERROR(Check(name, memory));
-  WC_RETURN_IF_ERROR(Populate(std::span(memory.address, memory.length), access));
+Result<std::string> Regions::Add(const RegionName& name, const DescribedMemory& memory, Access access,
+                                 std::shared_ptr<const DeviceRegion> device) {
+  WC_RETURN_IF_ERROR(Check(name));
+  const bool host = device == nullptr;
+  if (host) WC_RETURN_IF_ERROR(Populate(std::span(memory.address, memory.length), access));
   LocalRegion region{.name = name,
                      .access = access,
                      .address = memory.address,
                      .length = memory.length,
-                     .fd = ForPeers(memory, access),
+                     .fd = host ? ForPeers(memory, access) : UniqueFd(),
                      .fd_offset = memory.fd_offset,
-                     .live = true};
+                     .live = true,
+                     .device = std::move(device)};
   const RegionKey key{.access = access,
                       .mappable = region.fd.valid(),
                       .address = reinterpret_cast<uint64_t>(memory.address),
-                      .length = memory.length};
+                      .length = memory.length,
+                      .kind = host ? MemoryKind::kHost : MemoryKind::kDevice,
+                      .device = host ? DeviceUuid{} : region.device->uuid()};
   {
     const std::lock_guard lock(mutex_);
     if (!ids_.insert(name.id).second) {
@@ -91,7 +100,7 @@ Result<std::string> Regions::Add(const RegionName& name, const DescribedMemory& 
     changes_.push_back({.add = true, .id = name.id, .region = std::move(region)});
     pending_.store(true, std::memory_order_seq_cst);
   }
-  if (access != Access::kLocal) {
+  if (access != Access::kLocal || !host) {  // A device region is a source that peers' devices may read.
     fence_->generation[name.id].store(name.generation, std::memory_order_seq_cst);
   }
   return EncodeKey(key);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "base/fd.h"
 #include "memory/memory.h"
+#include "transport/shm/device_side.h"
 #include "transport/shm/layout.h"
 #include "weightcast/status.h"
 
@@ -24,6 +26,7 @@ struct LocalRegion {
   UniqueFd fd;  ///< Maps it in a peer; invalid where that is impossible.
   uint64_t fd_offset = 0;
   bool live = false;
+  std::shared_ptr<const DeviceRegion> device;  ///< Of device memory; null: host memory.
 };
 
 /// What Register returns and a peer's Import reads.
@@ -32,6 +35,8 @@ struct RegionKey {
   bool mappable = false;
   uint64_t address = 0;  ///< In the owner: cross-process copy names it to the kernel.
   uint64_t length = 0;
+  MemoryKind kind = MemoryKind::kHost;
+  DeviceUuid device{};  ///< All zero for host memory.
 };
 std::string EncodeKey(const RegionKey& key);
 /// kProtocol for anything EncodeKey does not write.
@@ -47,8 +52,10 @@ class Regions {
  public:
   Regions(Incarnation self, FencePage& fence) : self_(self), fence_(&fence) {}
 
-  /// Populates the pages; returns the key. Errors name what is wrong with the name or the memory.
-  Result<std::string> Add(const RegionName& name, const DescribedMemory& memory, Access access);
+  /// Populates the pages of host memory; returns the key. `device`: of device memory. Errors name what is
+  /// wrong with the name or the memory.
+  Result<std::string> Add(const RegionName& name, const DescribedMemory& memory, Access access,
+                          std::shared_ptr<const DeviceRegion> device = nullptr);
   /// Forbids peers to touch it, at once. False: there is none.
   bool Remove(uint32_t id);
 
@@ -68,7 +75,7 @@ class Regions {
     uint32_t id = 0;
     LocalRegion region;
   };
-  Status Check(const RegionName& name, const DescribedMemory& memory) const;
+  Status Check(const RegionName& name) const;
   void Refresh();
 
   Incarnation self_;

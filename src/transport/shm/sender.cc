@@ -4,8 +4,8 @@
 
 namespace weightcast::transport::shm {
 
-Sender::Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads)
-    : link_(link), context_(&context), outbox_(&outbox), roads_(&roads), queue_(kQueue) {}
+Sender::Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads, const SenderDevices& devices)
+    : link_(link), context_(&context), outbox_(&outbox), roads_(&roads), devices_(devices), queue_(kQueue) {}
 
 size_t Sender::Take(std::span<const Op> ops) {
   size_t taken = 0;
@@ -18,8 +18,8 @@ size_t Sender::Take(std::span<const Op> ops) {
 }
 
 bool Sender::Run(Budget& budget) {
-  bool any = false;
   waits_for_device_ = false;
+  bool any = head_ != next_ && FinishReads();
   while (next_ != tail_ && budget.operations > 0 && !context_->events.full()) {
     const Step step = StepFront(budget);
     if (step == Step::kStalled) break;
@@ -30,7 +30,8 @@ bool Sender::Run(Budget& budget) {
   return any;
 }
 
-Code Sender::Check(const Op& op) const {
+Code Sender::Check(Pending& pending) const {
+  const Op& op = pending.op;
   if (op.grant.slot >= kGrantSlots || (op.grant.slot == 0) != (op.grant.id == 0)) {
     return Code::kInvalidArgument;
   }
@@ -39,6 +40,7 @@ Code Sender::Check(const Op& op) const {
   const PeerRegion* region = context_->peer_regions.Find(link_, op.remote);
   const LocalRegion* local = context_->regions.Find(op.local);
   if (region == nullptr || local == nullptr) return Code::kInvalidArgument;
+  pending.device = region->key.kind == MemoryKind::kDevice || local->device != nullptr;
   if (region->state == PeerRegion::State::kFailed) return region->failure;
   if (op.remote_offset > region->length || op.length > region->length - op.remote_offset) {
     return Code::kOutOfBounds;
@@ -64,7 +66,7 @@ bool Sender::Begin(Pending& pending) {
     if (region != nullptr && region->state == PeerRegion::State::kWaiting) return false;
   }
   pending.checked = true;
-  pending.code = Check(pending.op);
+  pending.code = Check(pending);
   return true;
 }
 
@@ -95,6 +97,7 @@ Sender::Step Sender::StepRoad(Pending& pending, Budget& budget) {
   PeerRegion* region = context_->peer_regions.Find(link_, pending.op.remote);
   if (region == nullptr) pending.code = Code::kInvalidArgument;  // Released with operations in flight.
   const bool ring_busy = head_ != next_;
+  if (pending.device && region != nullptr && pending.op.length > 0) return StepDevice(pending, *region);
   const Road road = region == nullptr ? Road::kMapped : RoadOf(pending.op, *region);
   if (road == Road::kRing && pending.op.length > 0) return StepRing(pending, *region, budget);
   if (ring_busy) return Step::kStalled;
@@ -160,17 +163,26 @@ void Sender::NoteFailure(const Pending& pending, Code code) {
 }
 
 void Sender::Fail(Code code) {
+  if (failed_ == Code::kOk) failed_ = code;
+  Settle();
+}
+
+bool Sender::Settle() {
+  if (failed_ == Code::kOk) return false;
+  const uint64_t before = head_;
   for (; head_ != tail_; ++head_) {
     const Pending& pending = At(head_);
+    if (pending.engine != nullptr && !pending.engine->Over(pending.ticket)) break;
     const bool touched = head_ < next_ || pending.done > 0 || pending.moved;
     const bool maybe = touched && pending.op.kind == OpKind::kWrite;
     context_->events.Push(Completion{.link = link_,
                                      .lane = 0,
                                      .cookie = pending.op.cookie,
-                                     .code = code,
+                                     .code = failed_,
                                      .written = maybe ? Written::kMaybe : Written::kNo});
   }
-  next_ = head_;
+  next_ = std::max(next_, head_);
+  return head_ != before;
 }
 
 }  // namespace weightcast::transport::shm

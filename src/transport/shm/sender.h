@@ -8,8 +8,12 @@
 
 #include "transport/shm/context.h"
 #include "transport/shm/cross_copy.h"
+#include "transport/shm/engines.h"
 #include "transport/shm/outbox.h"
+#include "transport/shm/peer_life.h"
 #include "transport/shm/records.h"
+#include "transport/shm/source_maps.h"
+#include "transport/shm/source_offers.h"
 #include "transport/types.h"
 
 namespace weightcast::transport::shm {
@@ -25,13 +29,22 @@ struct Roads {
   Code ring_failure = Code::kOk;
 };
 
+/// What a sender needs for device memory.
+struct SenderDevices {
+  Engines& engines;
+  SourceOffers& offers;
+  SourceMaps& sources;
+  PeerLife life;
+};
+
 /// The operations that this side has posted on one link: takes them, moves their bytes, completes them.
-/// They run in the order of posting. Three roads: mapped memory, cross-process copy, and the ring, where
-/// the peer does the second half of the copying and answers. Before the road changes, what is under
-/// way on the ring is waited for.
+/// They run in the order of posting. Of host memory there are three roads: mapped memory, cross-process copy,
+/// and the ring, where the peer does the second half of the copying and answers. Of device memory there are
+/// two: writes are orders to the peer, whose device pulls, and reads are copies by this side's device. Before
+/// the road changes, what is under way is waited for.
 class Sender {
  public:
-  Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads);
+  Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads, const SenderDevices& devices);
 
   /// Takes from the front of `ops`; how many.
   size_t Take(std::span<const Op> ops);
@@ -40,8 +53,10 @@ class Sender {
   /// Answers of the peer; kProtocol when they make no sense.
   Status OnAnswer(const AnswerRecord& record);
   Status OnData(const DataRecord& record, const std::byte* bytes);
-  /// Completes all that was taken.
+  /// Completes all that was taken; reads of device memory once their copies are over, by Settle.
   void Fail(Code code);
+  /// After Fail: completes what could not be completed then. True if there was anything.
+  bool Settle();
 
   [[nodiscard]] bool idle() const { return head_ == tail_; }
   /// The next operation waits for a device's event, of which no descriptor tells.
@@ -55,13 +70,18 @@ class Sender {
   static constexpr size_t kBatch = 64;  ///< Pieces of one cross-process copy.
 
   enum class Step : uint8_t { kDone, kStalled, kSpent };
-  enum class Road : uint8_t { kMapped, kCopy, kRing };
+  enum class Road : uint8_t { kMapped, kCopy, kRing, kPull, kReach };
   struct Pending {
     Op op;
     uint64_t done = 0;      ///< Bytes moved; on the ring: bytes sent, or received.
     uint64_t sequence = 0;  ///< On the ring.
     uint32_t scope = 0;
+    Road road = Road::kMapped;       ///< Of what waits for an answer or a copy.
+    uint32_t records = 0;            ///< Of a pull.
+    const Engine* engine = nullptr;  ///< That reads; null: nothing was submitted.
+    uint64_t ticket = 0;             ///< Of its last batch.
     bool checked = false;
+    bool device = false;  ///< Device memory at one end at least.
     bool scoped = false;
     bool moved = false;     ///< Only the signal is left.
     Code code = Code::kOk;  ///< Known to fail, though not yet completed.
@@ -77,7 +97,7 @@ class Sender {
   };
 
   Pending& At(uint64_t index) { return queue_[index % kQueue]; }
-  [[nodiscard]] Code Check(const Op& op) const;
+  [[nodiscard]] Code Check(Pending& pending) const;
   /// Checks once; false while a device's event or the region's import is awaited.
   bool Begin(Pending& pending);
   void EnterScope(Pending& pending);
@@ -85,6 +105,18 @@ class Sender {
   Step StepRoad(Pending& pending, Budget& budget);
   Step StepRing(Pending& pending, const PeerRegion& region, Budget& budget);
   [[nodiscard]] Road RoadOf(const Op& op, const PeerRegion& region) const;
+  Step StepDevice(Pending& pending, const PeerRegion& region);
+  Step Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local);
+  Step Reach(Pending& pending, const PeerRegion& region, const LocalRegion& local, const Source& source);
+  Step GiveUp(Pending& pending, Code code);
+  [[nodiscard]] bool Overlaps(const std::byte* to, uint64_t length);
+  bool FinishReads();
+  [[nodiscard]] Code ReadOutcome(const Pending& pending) const;
+  /// Whether an operation may go on `road` beside those that are under way.
+  [[nodiscard]] bool Joins(Road road) { return head_ == next_ || At(next_ - 1).road == road; }
+  /// The flags of the next piece of a write that the peer puts in place; EndPiece follows its record.
+  uint8_t BeginPiece(Pending& pending, uint64_t size);
+  Step EndPiece(Pending& pending, uint64_t size, uint8_t flags);
   /// What the peer's words say now; call between Enter and Leave.
   [[nodiscard]] Code Admitted(const Op& op, const PeerRegion& region) const;
 
@@ -111,12 +143,15 @@ class Sender {
   Context* context_;
   Outbox* outbox_;
   Roads* roads_;
+  SenderDevices devices_;
   std::vector<Pending> queue_;
   uint64_t head_ = 0;  ///< Oldest not completed.
   uint64_t next_ = 0;  ///< Next to run; what lies before it waits for the peer's answer.
   uint64_t tail_ = 0;
   uint64_t next_sequence_ = 1;
   bool waits_for_device_ = false;
+  uint32_t pulls_ = 0;       ///< Records without an answer.
+  Code failed_ = Code::kOk;  ///< Everything completes so.
   std::array<Scope, kGrantSlots> scopes_;
 };
 

@@ -75,7 +75,7 @@ size_t Sender::Gather(uint64_t most_bytes, std::span<iovec> local, std::span<iov
     if (op.kind != kind || op.length == 0 || pending.moved || !Begin(pending)) break;
     if (pending.code != Code::kOk) break;
     const PeerRegion* region = context_->peer_regions.Find(link_, op.remote);
-    if (region == nullptr || RoadOf(op, *region) != Road::kCopy) break;
+    if (region == nullptr || pending.device || RoadOf(op, *region) != Road::kCopy) break;
     const uint64_t size = std::min(op.length - pending.done, most_bytes);
     std::byte* const here = LocalAt(pending, size);
     pending.code = here == nullptr ? Code::kInvalidArgument : Admitted(op, *region);

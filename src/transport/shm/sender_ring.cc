@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "transport/shm/sender.h"
 
@@ -14,6 +15,8 @@ Sender::Step Sender::StepRing(Pending& pending, const PeerRegion& region, Budget
     return Refuse(pending, roads_->ring_failure);
   }
   // The peer serves gets beside the puts that follow them: order is kept by waiting.
+  if (!Joins(Road::kRing)) return Step::kStalled;
+  pending.road = Road::kRing;
   if (ring_busy && At(next_ - 1).op.kind != pending.op.kind) return Step::kStalled;
   return pending.op.kind == OpKind::kRead ? Get(pending, region) : Put(pending, region, budget);
 }
@@ -38,28 +41,36 @@ Sender::Step Sender::Put(Pending& pending, const PeerRegion& region, Budget& bud
   std::memcpy(room, from, size);
   outbox_->Commit(position, size);
 
-  Scope& scope = scopes_[op.grant.slot];
-  if (pending.done == 0) pending.sequence = next_sequence_++;
-  const bool last = pending.done + size == op.length;
-  if (last && op.has_signal) pending.code = scope.failure;
-  const bool signalled = last && op.has_signal && scope.failure == Code::kOk;
-  outbox_->Push(
-      PutRecord{.flags = static_cast<uint8_t>((last ? kLastPiece : 0) | (signalled ? kSignalled : 0) |
-                                              (scope.on_ring ? 0 : kNewScope)),
-                .slot = static_cast<uint16_t>(op.grant.slot),
-                .length = static_cast<uint32_t>(size),
-                .grant = op.grant.id,
-                .region = region.name.id,
-                .generation = region.name.generation,
-                .offset = op.remote_offset + pending.done,
-                .position = position,
-                .sequence = pending.sequence});
-  scope.on_ring = true;
-  if (signalled) outbox_->Push(SignalOf(op.signal, /*after_put=*/true));
-  pending.done += size;
+  const uint8_t flags = BeginPiece(pending, size);
+  outbox_->Push(PutRecord{.flags = flags,
+                          .slot = static_cast<uint16_t>(op.grant.slot),
+                          .length = static_cast<uint32_t>(size),
+                          .grant = op.grant.id,
+                          .region = region.name.id,
+                          .generation = region.name.generation,
+                          .offset = op.remote_offset + pending.done,
+                          .position = position,
+                          .sequence = pending.sequence});
   budget.bytes -= size;
-  if (!last) return Step::kDone;
-  if (op.has_signal) scope.open = false;
+  return EndPiece(pending, size, flags);
+}
+
+uint8_t Sender::BeginPiece(Pending& pending, uint64_t size) {
+  Scope& scope = scopes_[pending.op.grant.slot];
+  if (pending.done == 0) pending.sequence = next_sequence_++;
+  const bool last = pending.done + size == pending.op.length;
+  if (last && pending.op.has_signal) pending.code = scope.failure;
+  const bool signalled = last && pending.op.has_signal && scope.failure == Code::kOk;
+  const bool first = !std::exchange(scope.on_ring, true);
+  return static_cast<uint8_t>((last ? kLastPiece : 0) | (signalled ? kSignalled : 0) |
+                              (first ? kNewScope : 0));
+}
+
+Sender::Step Sender::EndPiece(Pending& pending, uint64_t size, uint8_t flags) {
+  if ((flags & kSignalled) != 0) outbox_->Push(SignalOf(pending.op.signal, /*after_put=*/true));
+  pending.done += size;
+  if ((flags & kLastPiece) == 0) return Step::kDone;
+  if (pending.op.has_signal) scopes_[pending.op.grant.slot].open = false;
   ++next_;
   return Step::kDone;
 }
@@ -95,6 +106,7 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
   }
   for (uint64_t left = record.sequence - first + 1; left > 0; --left) {
     const Pending& pending = At(head_);
+    pulls_ -= pending.records;
     Code code = left == 1 ? static_cast<Code>(record.code) : Code::kOk;
     if (code == Code::kOk) {
       code = pending.code;  // Of an earlier write that its signal stood for as well.

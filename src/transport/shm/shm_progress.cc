@@ -53,6 +53,10 @@ void ShmTransport::Dispatch(uint64_t key, TimePoint now) {
     acceptor_.Accept(context_.poller, now);
   } else if (kind == PollKind::kStranger) {
     if (auto guest = acceptor_.Hear(context_.poller, number)) Welcome(std::move(*guest));
+  } else if (kind == PollKind::kDeparted) {
+    std::erase_if(departed_, [this](DepartedPeer& peer) { return peer.Look(context_.poller); });
+  } else if (kind == PollKind::kDevice) {
+    return;  // The next turn looks; Disarm clears it.
   } else if (Link* const link = Find(LinkId{number}); link != nullptr) {
     kind == PollKind::kChannel ? link->OnChannel() : link->OnProcess();
   }
@@ -68,6 +72,7 @@ void ShmTransport::Welcome(Acceptor::Guest guest) {
 
 bool ShmTransport::Turn() {
   bool any = TakeChanges();
+  if (DeviceSide* const devices = context_.devices(); devices != nullptr) any |= devices->reports()->Take();
   if (!order_.empty()) {
     first_ = (first_ + 1) % order_.size();
     Budget budget{.bytes = kPieceBytes};
@@ -96,7 +101,10 @@ bool ShmTransport::TakeChanges() {
   for (const uint32_t region : context_.regions.TakeRemoved()) {
     any = true;
     RegionFence fence{.region = region, .waits = {}};
-    for (Link* link : order_) fence.waits.emplace_back(link, link->Fence());
+    for (Link* link : order_) {
+      fence.waits.emplace_back(link, link->MakeFence());
+      link->DropSource(region);
+    }
     region_fences_.push_back(std::move(fence));
   }
   return any;
@@ -110,12 +118,18 @@ bool ShmTransport::SettleFences() {
   const auto over = [](const auto& wait) { return wait.first->Over(wait.second); };
   const auto settled = [&](RegionFence& fence) {
     std::erase_if(fence.waits, over);
-    if (!fence.waits.empty()) return false;
+    if (!fence.waits.empty() || Held(fence.region)) return false;
     context_.regions.Forget(fence.region);
     context_.events.Push(Deregistered{.region = fence.region});
     return true;
   };
   return std::erase_if(region_fences_, settled) > 0 || any;
+}
+
+/// Whether a peer may still have it mapped for its devices.
+bool ShmTransport::Held(uint32_t region) const {
+  return std::ranges::any_of(order_, [region](const Link* link) { return link->SourceHeld(region); }) ||
+         std::ranges::any_of(departed_, [region](const DepartedPeer& peer) { return peer.Holds(region); });
 }
 
 bool ShmTransport::RemoveClosed() {
@@ -125,6 +139,7 @@ bool ShmTransport::RemoveClosed() {
       std::erase_if(fence.waits, [link](const auto& wait) { return wait.first == link; });
     }
     link->SettleRevokes();
+    if (auto departed = link->Depart(); departed) departed_.push_back(std::move(*departed));
     const LinkId id = link->id();
     context_.peer_regions.EraseLink(id);
     context_.events.Push(LinkClosed{.link = id});
@@ -136,6 +151,7 @@ bool ShmTransport::RemoveClosed() {
 
 bool ShmTransport::Arm() {
   asleep_.store(true, std::memory_order_seq_cst);
+  if (DeviceSide* const devices = context_.devices(); devices != nullptr) devices->signal().Arm();
   const bool fences = has_fences();
   for (Link* link : order_) link->Arm(fences);
   // Whatever came before the flags were up is found by looking once more.
@@ -151,6 +167,7 @@ bool ShmTransport::Arm() {
 
 void ShmTransport::Disarm() {
   asleep_.store(false, std::memory_order_seq_cst);
+  if (DeviceSide* const devices = context_.devices(); devices != nullptr) devices->signal().Disarm();
   for (Link* link : order_) link->Disarm();
   if (Clock::now() - polled_ >= kPollInterval) poll_now_ = true;
 }

@@ -58,11 +58,22 @@ ShmTransport::~ShmTransport() {
   const auto all_closed = [this] {
     return std::all_of(order_.begin(), order_.end(), [](const Link* link) { return link->closed(); });
   };
-  while (!all_closed() && Clock::now() < limit) Poll();
+  while ((!all_closed() || !departed_.empty()) && Clock::now() < limit) {
+    Poll();
+    Turn();
+  }
 }
 
 Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
-  if (local != MemoryKind::kHost || remote != MemoryKind::kHost) return {};
+  if (local != remote) return {};
+  if (local == MemoryKind::kDevice) {
+    // The target's device copies, and its processor orders it: nothing is moved inside Post.
+    return {.supported = true,
+            .max_length = kLongestPull,
+            .at_once = std::numeric_limits<uint64_t>::max(),
+            .target_cpu = true,
+            .revoke = RevokeKind::kReceiverChecks};
+  }
   // The target's processor is needed where cross-process copy is refused.
   return {.supported = true,
           .max_length = std::numeric_limits<uint64_t>::max() / 2,
@@ -73,7 +84,21 @@ Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const 
 
 Result<std::string> ShmTransport::Register(const RegionName& name, const DescribedMemory& memory,
                                            Access access) {
-  return context_.regions.Add(name, memory, access);
+  if (memory.kind == MemoryKind::kHost) return context_.regions.Add(name, memory, access);
+  WC_ASSIGN_OR_RETURN(DeviceSide* const devices, MakeDevices());
+  WC_ASSIGN_OR_RETURN(auto region, devices->Describe(memory));
+  return context_.regions.Add(name, memory, access, std::move(region));
+}
+
+Result<DeviceSide*> ShmTransport::MakeDevices() {
+  const std::lock_guard lock(context_.devices_mutex);
+  if (context_.devices_made == nullptr) {
+    WC_ASSIGN_OR_RETURN(auto made, DeviceSide::Create());
+    WC_RETURN_IF_ERROR(context_.poller.Add(made->signal().fd(), EPOLLIN, PollKey(PollKind::kDevice, 0)));
+    context_.devices_made = std::move(made);
+    context_.devices_seen.store(context_.devices_made.get(), std::memory_order_release);
+  }
+  return context_.devices_made.get();
 }
 
 void ShmTransport::Deregister(uint32_t region) {

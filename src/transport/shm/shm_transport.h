@@ -63,13 +63,15 @@ class ShmTransport final : public Transport {
   /// A deregistration that waits for the peers' copies.
   struct RegionFence {
     uint32_t region = 0;
-    std::vector<std::pair<Link*, FenceWait>> waits;
+    std::vector<std::pair<Link*, Link::Fence>> waits;
   };
 
   ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
                SharedPages fence, WakeFd wake, UniqueFd timer, Acceptor acceptor);
   [[nodiscard]] Link* Find(LinkId link) const;
   void WakeSleeper();
+  Result<DeviceSide*> MakeDevices();
+  [[nodiscard]] bool Held(uint32_t region) const;
   void Poll();
   void Dispatch(uint64_t key, TimePoint now);
   void Welcome(Acceptor::Guest guest);
@@ -92,6 +94,7 @@ class ShmTransport final : public Transport {
   std::vector<Link*> order_;  ///< All links, for turns.
   size_t first_ = 0;          ///< Whose turn comes first.
   std::vector<RegionFence> region_fences_;
+  std::vector<DepartedPeer> departed_;
   Budget posts_{.bytes = kAtOnceBytes};  ///< Of what is posted until the next turn.
   uint32_t turns_ = 0;
   bool poll_now_ = true;

@@ -8,6 +8,7 @@
 
 #include "transport/shm/messages.h"
 #include "transport/shm/regions.h"
+#include "transport/shm/source_messages.h"
 
 namespace weightcast::transport::shm {
 namespace {
@@ -21,15 +22,29 @@ std::vector<Case> AllCases() {
   const Invitation invitation{.boot_id = "abc-def", .name = "weightcast-1234", .cookie = {1, 2}};
   const Hello hello{{3, 4}, 5, 6, 7, 8};
   const RegionKey key{.access = Access::kGranted, .mappable = true, .address = 4096, .length = 77};
-  return {{Encode(invitation), [](std::string_view b) { return DecodeInvitation(b).ok(); }},
-          {Encode(hello), [](std::string_view b) { return DecodeHello(b).ok(); }},
-          {Encode(Trial{1, 2}), [](std::string_view b) { return DecodeTrial(b).ok(); }},
-          {Encode(Verdict{true, false}), [](std::string_view b) { return DecodeVerdict(b).ok(); }},
-          {Encode(WantRegion{9, 10}), [](std::string_view b) { return DecodeWantRegion(b).ok(); }},
-          {Encode(RegionReply{9, 10, Code::kOk, 11, 12}),
-           [](std::string_view b) { return DecodeRegionReply(b).ok(); }},
-          {Encode(RingReply{Code::kExhausted}), [](std::string_view b) { return DecodeRingReply(b).ok(); }},
-          {EncodeKey(key), [](std::string_view b) { return DecodeKey(b).ok(); }}};
+  SourceOffer offer{
+      .region = {13, 14}, .exportable = device::Exportable::kDescriptors, .blocks = {{3, 1 << 21}}};
+  offer.allocation = 3 << 21;
+  offer.length = 100;
+  const SourceHandles handles{.exportable = device::Exportable::kLegacy, .count = 1, .handles = {{}}};
+  return {
+      {Encode(WantSource{.region = {13, 14}}), [](std::string_view b) { return DecodeWantSource(b).ok(); }},
+      {Encode(offer), [](std::string_view b) { return DecodeSourceOffer(b).ok(); }},
+      {Encode(handles), [](std::string_view b) { return DecodeSourceHandles(b).ok(); }},
+      {Encode(SourceVerdict{.region = {13, 14}, .reads = true}),
+       [](std::string_view b) { return DecodeSourceVerdict(b).ok(); }},
+      {Encode(Drop{.region = {13, 14}}), [](std::string_view b) { return DecodeDrop(b).ok(); }},
+      {Encode(Dropped{.region = {13, 14}, .all = true}),
+       [](std::string_view b) { return DecodeDropped(b).ok(); }},
+      {Encode(invitation), [](std::string_view b) { return DecodeInvitation(b).ok(); }},
+      {Encode(hello), [](std::string_view b) { return DecodeHello(b).ok(); }},
+      {Encode(Trial{1, 2}), [](std::string_view b) { return DecodeTrial(b).ok(); }},
+      {Encode(Verdict{true, false}), [](std::string_view b) { return DecodeVerdict(b).ok(); }},
+      {Encode(WantRegion{9, 10}), [](std::string_view b) { return DecodeWantRegion(b).ok(); }},
+      {Encode(RegionReply{9, 10, Code::kOk, 11, 12}),
+       [](std::string_view b) { return DecodeRegionReply(b).ok(); }},
+      {Encode(RingReply{Code::kExhausted}), [](std::string_view b) { return DecodeRingReply(b).ok(); }},
+      {EncodeKey(key), [](std::string_view b) { return DecodeKey(b).ok(); }}};
 }
 
 TEST(ShmMessagesTest, WhatIsEncodedIsDecoded) {
@@ -71,6 +86,27 @@ TEST(ShmMessagesTest, NoiseIsHarmless) {
       (void)KindOf(each.bytes);
     }
   }
+}
+
+TEST(ShmMessagesTest, AnOfferIsWhatItWas) {
+  SourceOffer offer;
+  offer.region = {13, 14};
+  offer.exportable = device::Exportable::kFabric;
+  offer.identity = 15;
+  offer.allocation = (2 << 21) + (20 << 20);
+  offer.offset = 16;
+  offer.length = 17;
+  offer.blocks = RunsOf({{nullptr, 2 << 20, 1}, {nullptr, 2 << 20, 2}, {nullptr, 20 << 20, 3}});
+  const auto decoded = DecodeSourceOffer(Encode(offer));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->region, offer.region);
+  EXPECT_EQ(decoded->identity, 15U);
+  EXPECT_EQ(LengthsOf(decoded->blocks), (std::vector<uint64_t>{2 << 20, 2 << 20, 20 << 20}));
+  offer.offset = offer.allocation;
+  EXPECT_FALSE(DecodeSourceOffer(Encode(offer)).ok()) << "it ends outside its allocation";
+  offer.offset = 0;
+  offer.blocks = {{.count = 1U << 21, .length = 1}};
+  EXPECT_FALSE(DecodeSourceOffer(Encode(offer)).ok()) << "more blocks than a device has pages";
 }
 
 TEST(ShmMessagesTest, AKeyThatWrapsAroundTheAddressSpaceIsRefused) {

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/copy_queue.h"
+#include "device/devices.h"
+
+namespace weightcast::transport::shm {
+
+/// Most bytes of one copy, and of one batch of several: four of them are under way at once.
+inline constexpr uint64_t kDevicePiece = uint64_t{16} << 20;
+/// Most copies of one batch.
+inline constexpr size_t kDeviceBatch = 64;
+
+/// The copies that one device makes for one link. Tickets count its batches; they end in order.
+class Engine {
+ public:
+  explicit Engine(device::Device device) : device_(std::move(device)), queue_(device_.worker) {}
+
+  /// As CopyQueue::Submit.
+  std::optional<uint64_t> Submit(std::span<const device::Copy> copies);
+  /// Learns which batches are over. True if there was one.
+  bool Advance();
+  /// Nothing of this batch moves any more.
+  [[nodiscard]] bool Over(uint64_t ticket) const { return over_ >= ticket; }
+  /// Of one that is over: all its bytes have arrived.
+  [[nodiscard]] bool Arrived(uint64_t ticket) const { return ticket < first_failed_; }
+  [[nodiscard]] bool HasNews() const { return queue_.HasFinished(); }
+  [[nodiscard]] uint64_t newest() const { return newest_; }
+  [[nodiscard]] bool idle() const { return over_ == newest_; }
+  [[nodiscard]] const device::Device& device() const { return device_; }
+  /// Why copies fail; ok while they do not.
+  [[nodiscard]] Status failure() const;
+
+ private:
+  const device::Device device_;
+  device::CopyQueue queue_;
+  uint64_t newest_ = 0;
+  uint64_t over_ = 0;
+  uint64_t first_failed_ = UINT64_MAX;
+};
+
+/// Which copies were under way when this was made: nothing that they write moves once they are over.
+using EngineFence = std::vector<uint64_t>;
+
+/// All engines of one link, made when first used. The holder of progress alone.
+class Engines {
+ public:
+  Engine& Of(const device::Device& device);
+  bool Advance();
+  [[nodiscard]] bool HasNews() const;
+  [[nodiscard]] bool idle() const;
+  /// The first failure of one of them.
+  [[nodiscard]] Status failure() const;
+  [[nodiscard]] EngineFence Fence() const;
+  [[nodiscard]] bool Over(const EngineFence& fence) const;
+
+ private:
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "transport/ring.h"
+#include "transport/shm/context.h"
+#include "transport/shm/engines.h"
+#include "transport/shm/inbox.h"
+#include "transport/shm/outbox.h"
+#include "transport/shm/peer_life.h"
+#include "transport/shm/records.h"
+#include "transport/shm/source_maps.h"
+
+namespace weightcast::transport::shm {
+
+/// A pull that the peer has ordered, from its arrival to its answer.
+struct Pull {
+  PullRecord record;
+  SignalRecord signal;
+  bool has_signal = false;
+  Code code = Code::kOk;  ///< Why no more of it is copied.
+  std::byte* to = nullptr;
+  uint64_t submitted = 0;         ///< Bytes.
+  Engine* engine = nullptr;       ///< That copies it; null: nothing was submitted.
+  Engine* next_engine = nullptr;  ///< That would copy it.
+  uint64_t ticket = 0;            ///< Of the last batch with bytes of it.
+
+  [[nodiscard]] bool wants_signal() const { return (record.flags & kSignalled) != 0 && !has_signal; }
+  /// No more of it is to be submitted.
+  [[nodiscard]] bool whole() const { return submitted == record.length || code != Code::kOk; }
+  /// Nothing of it moves any more, and nothing more of it will.
+  [[nodiscard]] bool Over() const { return whole() && (engine == nullptr || engine->Over(ticket)); }
+};
+
+struct PullerParts {
+  Context& context;
+  OwnInbox& inbox;
+  Outbox& outbox;
+  Engines& engines;
+  const SourceMaps& sources;
+  PeerLife life;
+};
+
+/// The copies that this side's devices make on the peer's order, told in the order in which they were
+/// ordered. Before a batch is begun all is checked against this side's own tables and the peer's words, and
+/// those words once more when it is over (docs/gpu.md, "Pull"). The holder of progress alone; no driver call.
+class Puller {
+ public:
+  explicit Puller(const PullerParts& parts);
+
+  /// False: more than the window allows.
+  bool Add(const PullRecord& record);
+  /// The next record must be a signal.
+  [[nodiscard]] bool awaits_signal() { return !pulls_.empty() && pulls_[pulls_.tail() - 1].wants_signal(); }
+  void AddSignal(const SignalRecord& record);
+  /// Begins what can be begun. True if anything was.
+  bool Submit();
+  /// The oldest pull if it is over; nullptr otherwise.
+  Pull* Finished();
+  /// How a pull went that is over: whether its bytes count. `peer_ended`: as seen after it was over.
+  [[nodiscard]] Code Outcome(const Pull& pull, bool peer_ended) const;
+  [[nodiscard]] bool PeerEnded() const { return life_.Ended(); }
+  void Pop();
+  /// Forgets what is under way: the engines' fence stands for it.
+  void Clear();
+  [[nodiscard]] size_t size() const { return pulls_.size(); }
+  [[nodiscard]] bool empty() const { return pulls_.empty(); }
+
+ private:
+  static constexpr size_t kMost = 256;  ///< Twice an honest peer's window.
+  struct Batch {
+    std::array<device::Copy, kDeviceBatch> copies;
+    std::array<uint32_t, kDeviceBatch> numbers;  ///< Of their pulls.
+    size_t count = 0;
+    Engine* engine = nullptr;
+    [[nodiscard]] bool Touches(const device::Copy& copy) const;
+  };
+
+  bool Gather(Batch& batch);
+  std::optional<device::Copy> Prepare(uint32_t number, uint64_t most);
+  [[nodiscard]] Code Check(const PullRecord& record, const LocalRegion* region, const Source* source) const;
+  [[nodiscard]] bool Stands(const PullRecord& record) const;
+  bool Overlaps(const std::byte* to, uint64_t length, uint32_t end);
+
+  Context* context_;
+  OwnInbox* inbox_;
+  Outbox* outbox_;
+  Engines* engines_;
+  const SourceMaps* sources_;
+  PeerLife life_;
+  Ring<Pull> pulls_;
+  uint32_t next_ = 0;  ///< Number of the first that is not whole.
+};
+
+}  // namespace weightcast::transport::shm

@@ -1,0 +1,232 @@
+#include "transport/shm/source_maps.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/strings.h"
+
+namespace weightcast::transport::shm {
+
+/// A mapping that grows on wc-device. Only tasks there touch `import` and `failure`.
+struct SourceMaps::Job {
+  Key key;
+  device::Device device;
+  device::AllocationName name;
+  size_t missing = 0;  ///< Handles.
+  std::unique_ptr<device::Mappings::Import> import;
+  Status failure;
+};
+
+const Source* SourceMaps::Find(const RegionId& region, const DeviceUuid& reader) const {
+  const auto found = sources_.find(Key{region, reader});
+  return found == sources_.end() || found->second.dropped ? nullptr : &found->second;
+}
+
+const Source* SourceMaps::FindOrAsk(const RegionId& region, const DeviceUuid& reader) {
+  const auto [found, first] = sources_.try_emplace(Key{region, reader});
+  // A failure of the socket is told by its hang-up.
+  if (first) (void)channel_->Send(Encode(WantSource{.region = region, .reader = reader}));
+  return found->second.dropped ? &gone_ : &found->second;
+}
+
+void SourceMaps::Tell(const Key& key, bool reads) {
+  (void)channel_->Send(Encode(SourceVerdict{.region = key.first, .reader = key.second, .reads = reads}));
+}
+
+Status SourceMaps::OnOffer(const SourceOffer& offer) {
+  if (closed_) return Status::Ok();
+  const Key key{offer.region, offer.reader};
+  if (job_ != nullptr && (job_->key != key || offer.code == Code::kOk)) {
+    return {Code::kProtocol, "an offer of device memory came before the handles of the last"};
+  }
+  if (offer.code != Code::kOk) {
+    if (job_ != nullptr) Abandon();
+    Source& refused = sources_[key];
+    refused.state = Source::State::kFailed;
+    refused.failure = offer.code;
+    return Status::Ok();
+  }
+  if (offer.region.first >= kMaxRegions) return {Code::kProtocol, "device memory with an impossible id"};
+  Source& source = sources_[key];
+  if (source.device.worker != nullptr || sources_.size() > kMost) {
+    return {Code::kProtocol, "device memory was offered twice, or too much of it"};
+  }
+  source.state = Source::State::kMapping;
+  source.offset = offer.offset;
+  source.length = offer.length;
+  DeviceSide* const side = context_->devices();
+  if (side != nullptr) source.device = side->Find(offer.reader);
+  source.busy = source.device.worker != nullptr;
+  return Begin(offer, source.device);
+}
+
+Status SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
+  if (offer.own != (offer.process == device::ProcessName())) {
+    return {Code::kProtocol, "device memory of another process was offered without handles"};
+  }
+  auto job = std::make_shared<Job>();
+  job->key = {offer.region, offer.reader};
+  job->device = std::move(device);
+  job->name = {.process = offer.process,
+               .identity = offer.identity,
+               .device = offer.device,
+               .exportable = offer.exportable,
+               .address = reinterpret_cast<std::byte*>(offer.address),
+               .lengths = LengthsOf(offer.blocks)};
+  job->missing = offer.own ? 0 : job->name.lengths.size();
+  job_ = std::move(job);
+  if (job_->device.worker != nullptr && job_->missing > 0) {
+    job_->device.worker->Run([job = job_] {
+      auto begun = job->device.mappings->Begin(job->device.worker, job->name);
+      job->failure = begun.status();
+      if (begun.ok()) job->import = std::move(begun).value();
+    });
+  }
+  if (job_->missing == 0) Finish();
+  return Status::Ok();
+}
+
+Status SourceMaps::OnHandles(const SourceHandles& message, std::vector<UniqueFd> fds) {
+  if (closed_) return Status::Ok();
+  if (job_ == nullptr || message.count > job_->missing || message.exportable != job_->name.exportable) {
+    return {Code::kProtocol, "handles of device memory that were not announced"};
+  }
+  const bool by_descriptor = message.exportable == device::Exportable::kDescriptors;
+  if (by_descriptor ? fds.size() != message.count : !fds.empty()) {
+    return {Code::kProtocol, "handles of device memory without their descriptors"};
+  }
+  job_->missing -= message.count;
+  auto handles = std::make_shared<std::vector<device::Handle>>();
+  for (size_t i = 0; i < message.count; ++i) {
+    if (by_descriptor) {
+      handles->emplace_back(std::move(fds[i]));
+    } else if (message.exportable == device::Exportable::kLegacy) {
+      handles->emplace_back(device::LegacyHandle{message.handles[i]});
+    } else {
+      handles->emplace_back(device::FabricHandle{message.handles[i]});
+    }
+  }
+  if (job_->device.worker != nullptr) {
+    job_->device.worker->Run([job = job_, handles] {
+      if (job->failure.ok()) job->failure = job->import->Add(std::move(*handles));
+    });
+  }
+  if (job_->missing == 0) Finish();
+  return Status::Ok();
+}
+
+/// The rest of the handles does not come. What is mapped of it goes on wc-device.
+void SourceMaps::Abandon() {
+  const std::shared_ptr<Job> job = std::move(job_);
+  if (const auto found = sources_.find(job->key); found != sources_.end()) found->second.busy = false;
+  if (job->device.worker == nullptr) return;
+  ++jobs_;
+  job->device.worker->Run(
+      [job, reports = context_->devices()->reports(), alive = std::weak_ptr(alive_), this] {
+        job->import.reset();
+        reports->Leave([alive, this] {
+          if (!alive.expired()) --jobs_;
+        });
+      });
+}
+
+/// All handles are with wc-device.
+void SourceMaps::Finish() {
+  const std::shared_ptr<Job> job = std::move(job_);
+  if (job->device.worker == nullptr) {
+    return OnFinished(job->key, Status(Code::kUnavailable, "no region here is of that device"));
+  }
+  ++jobs_;
+  const bool own = job->name.process == device::ProcessName();
+  job->device.worker->Run([job, own, reports = context_->devices()->reports(), alive = std::weak_ptr(alive_),
+                           this] {
+    using Shared = std::shared_ptr<const device::Mapping>;
+    auto outcome = std::make_shared<Result<Shared>>(Shared());
+    if (!job->failure.ok()) {
+      *outcome = job->failure;
+    } else {
+      *outcome = own ? job->device.mappings->MapOwn(job->device.worker, job->name) : job->import->Finish();
+    }
+    job->import.reset();
+    reports->Leave([alive, this, key = job->key, outcome] {
+      if (alive.expired()) return;
+      --jobs_;
+      OnFinished(key, std::move(*outcome));
+    });
+  });
+}
+
+void SourceMaps::OnFinished(const Key& key, Result<std::shared_ptr<const device::Mapping>> mapping) {
+  const auto found = sources_.find(key);
+  if (found == sources_.end()) return;
+  Source& source = found->second;
+  source.busy = false;
+  if (!mapping.ok() || (*mapping)->length < source.offset + source.length) {
+    source.state = Source::State::kFailed;
+    WC_LOG(kWarning, "device memory of the peer cannot be mapped: ",
+           mapping.ok() ? "it is shorter than was said" : mapping.status().message(),
+           "; its bytes are staged through host memory");
+  } else {
+    source.mapping = std::move(mapping).value();
+    source.state = Source::State::kReady;
+  }
+  if (!source.dropped) Tell(key, source.state == Source::State::kReady);
+}
+
+Status SourceMaps::OnDrop(const Drop& drop) {
+  if (closed_) return Status::Ok();
+  for (auto& [key, source] : sources_) {
+    if (key.first == drop.region) source.dropped = true;
+  }
+  drops_.push_back(drop.region);
+  return Status::Ok();
+}
+
+void SourceMaps::Close() {
+  closed_ = true;
+  if (job_ != nullptr) Abandon();
+  for (auto& [key, source] : sources_) source.dropped = true;
+}
+
+bool SourceMaps::Step() {
+  if (drops_.empty() && (!closed_ || sources_.empty())) return false;
+  bool any = false;
+  for (auto at = sources_.begin(); at != sources_.end();) {
+    const bool gone = at->second.dropped && Unmap(at->first, at->second);
+    any |= gone;
+    at = gone ? sources_.erase(at) : std::next(at);
+  }
+  return std::erase_if(drops_,
+                       [this](const RegionId& region) {
+                         const auto of_region = [&](const auto& source) {
+                           return source.first.first == region;
+                         };
+                         if (std::ranges::any_of(sources_, of_region)) return false;
+                         (void)channel_->Send(Encode(Dropped{.region = region}));
+                         return true;
+                       }) > 0 ||
+         any;
+}
+
+/// A step on the way out. True: there is nothing of it any more.
+bool SourceMaps::Unmap(const Key& key, Source& source) {
+  if (source.busy || source.unmapping) return false;
+  if (source.mapping == nullptr) return true;
+  if (!source.fence) source.fence = engines_->Fence();
+  if (!engines_->Over(*source.fence)) return false;
+  source.mapping.reset();
+  source.unmapping = true;
+  ++jobs_;
+  // What is left with the worker now runs when it is unmapped.
+  source.device.worker->Run(
+      [reports = context_->devices()->reports(), alive = std::weak_ptr(alive_), this, key] {
+        reports->Leave([alive, this, key] {
+          if (alive.expired()) return;
+          --jobs_;
+          if (const auto found = sources_.find(key); found != sources_.end()) found->second.unmapping = false;
+        });
+      });
+  return false;
+}
+
+}  // namespace weightcast::transport::shm

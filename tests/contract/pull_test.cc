@@ -1,0 +1,468 @@
+// Device memory over shm, pulled by the target's device: what is special about it. What holds for all memory
+// is in the other suites, which run over it too.
+#include <signal.h>
+
+#include <cstring>
+#include <thread>
+
+#include "contract/child.h"
+#include "contract/suite.h"
+#include "fake_cuda/fake_cuda.h"
+#include "trace/metrics.h"
+
+namespace weightcast::transport {
+namespace {
+
+constexpr LinkId kLink{3};
+constexpr GrantName kGrant{.slot = 2, .id = 222};
+constexpr size_t kSize = 2U << 20;
+constexpr int kUncorrectable = 214;  // CUDA_ERROR_ECC_UNCORRECTABLE
+
+Subject Pulls() { return {.factory = {"shm_pull", &CreateShmTransport}, .place = TestPlace::kDevice}; }
+
+/// a's device 0 holds the source, b's device 1 the target.
+class PullTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(pair.Connect());
+    source.Fill(1);
+    target.Wipe();
+    local = a.Register(source, Access::kLocal);
+    there = b.Register(target, Access::kGranted);
+    remote = a.Import(Pair::kA, there);
+    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+  }
+  [[nodiscard]] Op Write() const {
+    return {.kind = OpKind::kWrite,
+            .has_signal = true,
+            .local = local.name.id,
+            .remote = remote,
+            .length = kSize,
+            .grant = kGrant,
+            .signal = {.grant = kGrant, .transfer = 1, .chunk = 0, .chunks = 1}};
+  }
+  /// One write, so that the source is mapped.
+  void WriteOnce() {
+    const uint64_t cookie = a.Post(Pair::kA, 0, Write());
+    ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
+    ASSERT_EQ(a.completions[cookie].code, Code::kOk);
+    ASSERT_EQ(b.signals.size(), 1U);
+    b.Forget();
+  }
+  /// Another, whose copy has begun and is held by the device; returns its cookie.
+  uint64_t WriteHeld() {
+    fake_cuda_hold(1);
+    const uint64_t begun = Begun();
+    const uint64_t cookie = a.Post(Pair::kA, 0, Write());
+    EXPECT_TRUE(pair.Until([&] { return Begun() > begun; }));
+    return cookie;
+  }
+  static uint64_t Begun() { return trace::CounterNamed("gpu.copies").value(); }
+  static uint64_t Over() { return trace::TimingNamed("gpu.batch").count(); }
+  static uint64_t Voided() { return trace::CounterNamed("gpu.voided_pulls").value(); }
+  /// Lets the device go on; returns when its thread has seen the copy end. Drives nobody.
+  static void ReleaseAndAwait() {
+    const uint64_t over = Over();
+    fake_cuda_release(1);
+    const auto limit = Clock::now() + kPatience;
+    while (Over() == over) {
+      Require(Clock::now() < limit, "the copy does not end");
+      std::this_thread::yield();
+    }
+  }
+
+  Machine machine = MachineOf(Pulls());
+  DeviceUse use{machine};
+  TestMemory source{kSize, TestPlace::kDevice};
+  TestMemory target{kSize, TestPlace::kDevice};
+  Pair pair{Pulls().factory};
+  Side& a = pair.a;
+  Side& b = pair.b;
+  Described local;
+  Described there;
+  RemoteRegion remote{};
+};
+
+TEST_F(PullTest, ARevokeWaitsForTheOwnCopyAndItsSignalDoesNotCount) {
+  WriteOnce();
+  const uint64_t cookie = WriteHeld();
+  b.transport().Revoke(Pair::kB, kGrant);
+  PumpFor({&a, &b}, std::chrono::milliseconds(50));
+  EXPECT_TRUE(b.revoked.empty()) << "its copy is still under way";
+  ReleaseAndAwait();
+  ASSERT_TRUE(pair.Until([&] { return !b.revoked.empty() && a.Completed(cookie); }));
+  EXPECT_TRUE(b.signals.empty());
+  EXPECT_EQ(b.transport().stale_signals(), 1U);
+  target.Wipe();
+  a.Post(Pair::kA, 0, Write());
+  ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
+  EXPECT_TRUE(target.Wiped());
+}
+
+TEST_F(PullTest, ADeregisteredTargetWaitsForTheOwnCopy) {
+  WriteOnce();
+  const uint64_t cookie = WriteHeld();
+  b.transport().Deregister(there.name.id);
+  PumpFor({&a, &b}, std::chrono::milliseconds(50));
+  EXPECT_FALSE(b.deregistered.contains(there.name.id));
+  ReleaseAndAwait();
+  ASSERT_TRUE(pair.Until([&] { return b.deregistered.contains(there.name.id) && a.Completed(cookie); }));
+}
+
+// Check 2: the writer lets go of its source while the copy runs, and changes it.
+TEST_F(PullTest, WhatWasCopiedFromASourceThatWasGivenUpDoesNotCount) {
+  WriteOnce();
+  WriteHeld();
+  const uint64_t voided = Voided();
+  a.transport().CloseLink(Pair::kA);
+  ASSERT_TRUE(PumpUntil({&a}, [&] { return a.closed.contains(Pair::kA); })) << "it waits for nobody";
+  EXPECT_EQ(a.pending(), 0U);
+  source.Fill(2);
+  ReleaseAndAwait();
+  b.Pump();  // Most often before it hears that the link was closed.
+  ASSERT_TRUE(pair.Until([&] { return b.down.contains(Pair::kB); }));
+  EXPECT_TRUE(b.signals.empty());
+  EXPECT_EQ(b.transport().stale_signals(), 0U);
+  EXPECT_EQ(Voided(), voided + 1);
+}
+
+TEST_F(PullTest, WhatWasCopiedFromASourceThatWasDeregisteredDoesNotCount) {
+  WriteOnce();
+  const uint64_t cookie = WriteHeld();
+  const uint64_t voided = Voided();
+  a.transport().Deregister(local.name.id);
+  PumpFor({&a, &b}, std::chrono::milliseconds(50));
+  EXPECT_FALSE(a.deregistered.contains(local.name.id)) << "it is being read";
+  ReleaseAndAwait();
+  ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie) && a.deregistered.contains(local.name.id); }));
+  EXPECT_EQ(a.completions[cookie].code, Code::kCancelled);
+  EXPECT_TRUE(b.signals.empty());
+  EXPECT_EQ(Voided(), voided + 1);
+}
+
+TEST_F(PullTest, ALostContextEndsTheLinkAndFencesItsGrants) {
+  WriteOnce();
+  const uint64_t cookie = WriteHeld();
+  use.devices->ExpectLeftovers();
+  fake_cuda_lose(0, 1, kUncorrectable, 0);
+  fake_cuda_release(1);
+  ASSERT_TRUE(pair.Until([&] { return b.down.contains(Pair::kB) && a.Completed(cookie); }));
+  EXPECT_EQ(b.down[Pair::kB].code(), Code::kInternal);
+  EXPECT_NE(b.down[Pair::kB].message().find("ECC"), std::string::npos) << b.down[Pair::kB].message();
+  EXPECT_NE(a.completions[cookie].code, Code::kOk);
+  b.transport().Revoke(Pair::kB, kGrant);
+  b.transport().CloseLink(Pair::kB);
+  a.transport().CloseLink(Pair::kA);
+  ASSERT_TRUE(pair.Until(
+      [&] { return b.closed.contains(Pair::kB) && a.closed.contains(Pair::kA) && !b.revoked.empty(); }));
+  EXPECT_TRUE(b.signals.empty());
+}
+
+TEST_F(PullTest, ADriverCallThatBlocksHoldsUpNobodyElse) {
+  WriteOnce();
+  const TestMemory host_source(4096, /*shared=*/true);
+  const TestMemory host_target(4096, /*shared=*/true);
+  const Described host_local = b.Register(host_source, Access::kLocal);
+  const Op host{.kind = OpKind::kWrite,
+                .local = host_local.name.id,
+                .remote = b.Import(Pair::kB, a.Register(host_target, Access::kReadWrite)),
+                .length = 4096,
+                .grant = {},
+                .signal = {}};
+  fake_cuda_block(0, "cuMemcpyAsync", 1, 3000);
+  const uint64_t cookie = a.Post(Pair::kA, 0, Write());
+  ASSERT_TRUE(pair.Until([&] { return fake_cuda_blocked(0) > 0; }));
+  Duration longest{};
+  const auto end = Clock::now() + std::chrono::seconds(1);
+  while (Clock::now() < end) {
+    const auto before = Clock::now();
+    const uint64_t beside = b.Post(Pair::kB, 0, host);
+    ASSERT_TRUE(pair.Until([&] { return b.Completed(beside); }));
+    EXPECT_EQ(b.completions[beside].code, Code::kOk);
+    longest = std::max(longest, Clock::now() - before);
+  }
+  EXPECT_FALSE(a.Completed(cookie)) << "the driver's call did not block";
+  EXPECT_LT(longest, std::chrono::milliseconds(500)) << "heartbeats would have stopped";
+  fake_cuda_unblock(0);
+  ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
+  EXPECT_EQ(a.completions[cookie].code, Code::kOk);
+}
+
+TEST_F(PullTest, AnAllocationThatIsRegisteredTwiceIsPulledFromBoth) {
+  const Described again = a.Register(source, Access::kLocal);
+  WriteOnce();
+  Op op = Write();
+  op.local = again.name.id;
+  const uint64_t cookie = a.Post(Pair::kA, 0, op);
+  ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
+  EXPECT_EQ(a.completions[cookie].code, Code::kOk);
+  a.transport().Deregister(local.name.id);
+  ASSERT_TRUE(pair.Until([&] { return a.deregistered.contains(local.name.id); }));
+  EXPECT_EQ(b.signals.size(), 1U);
+  const uint64_t other = a.Post(Pair::kA, 0, op);
+  ASSERT_TRUE(pair.Until([&] { return a.Completed(other); }));
+  EXPECT_EQ(a.completions[other].code, Code::kOk) << "the other registration is as it was";
+}
+
+// --- Two processes
+
+/// In the child: a target for one source after another, until the parent is gone.
+void Receive(Channel& channel, const Machine& machine) {
+  const DeviceUse use(machine);
+  const TestMemory target(kSize, TestPlace::kDevice);
+  Side side(Pulls().factory);
+  ConnectOver(channel, side, kLink, Role::kResponder);
+  Require(side.transport().OpenGrant(kLink, kGrant).ok(), "OpenGrant");
+  channel.Send(Pack(side.Register(target, Access::kGranted)));
+  while (true) {
+    side.Pump();
+    if (!channel.Readable()) continue;
+    if (channel.Receive() == "end") return;
+    TestMemory expected(kSize, TestPlace::kPrivate);
+    expected.Fill(1);
+    channel.Send(SameBytes(target.Read(), expected.Read()) ? "same" : "different");
+  }
+}
+
+/// A source here, and a child that pulls.
+class PullAcrossTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ConnectOver(child.channel(), side, kLink, Role::kInitiator);
+    remote = side.Import(kLink, Unpack(child.channel().Receive()));
+  }
+  void TearDown() override {
+    child.Kill();
+    DevicesInUse::AwaitBurial(pid);
+  }
+  Code WriteFrom(const Described& local, uint64_t offset = 0) {
+    const Op op{.kind = OpKind::kWrite,
+                .local = local.name.id,
+                .local_offset = offset,
+                .remote = remote,
+                .length = kSize,
+                .grant = kGrant,
+                .signal = {}};
+    const uint64_t cookie = side.Post(kLink, 0, op);
+    Require(PumpUntil({&side}, [&] { return side.Completed(cookie); }), "the write does not end");
+    EXPECT_FALSE(side.down.contains(kLink)) << side.down[kLink].message();
+    return side.completions[cookie].code;
+  }
+  std::string Compare() {
+    child.channel().Send("compare");
+    return child.channel().Receive();
+  }
+  bool Deregistered(const Described& local, Duration patience = kPatience) {
+    return PumpUntil({&side}, [&] { return side.deregistered.contains(local.name.id); }, patience);
+  }
+
+  Machine machine = MachineOf(Pulls());
+  Child child{[this](Channel& channel) { Receive(channel, machine); }};
+  const int pid = child.pid();
+  DeviceUse use{machine};
+  Side side{Pulls().factory};
+  RemoteRegion remote{};
+};
+
+TEST_F(PullAcrossTest, ASourceIsUnmappedThereBeforeItIsFreed) {
+  for (int round = 0; round < 3; ++round) {
+    // Most often at the address of the round before; the driver ends the process if it is mapped when freed.
+    const TestMemory source(kSize, TestPlace::kDevice);
+    source.Fill(1);
+    const Described local = side.RegisterAs(7, 100 + static_cast<uint32_t>(round), source, Access::kLocal);
+    ASSERT_EQ(WriteFrom(local), Code::kOk);
+    EXPECT_EQ(Compare(), "same");
+    side.transport().Deregister(7);
+    ASSERT_TRUE(Deregistered(local));
+  }
+}
+
+TEST_F(PullAcrossTest, AStoppedPeerHoldsASourceUntilItGoesOn) {
+  const TestMemory source(kSize, TestPlace::kDevice);
+  const Described local = side.Register(source, Access::kLocal);
+  ASSERT_EQ(WriteFrom(local), Code::kOk);
+  child.Stop();
+  side.transport().Deregister(local.name.id);
+  EXPECT_FALSE(Deregistered(local, std::chrono::milliseconds(50)));
+  child.Signal(SIGCONT);
+  EXPECT_TRUE(Deregistered(local));
+}
+
+TEST_F(PullAcrossTest, ADeadPeerHoldsNothing) {
+  const TestMemory source(kSize, TestPlace::kDevice);
+  const Described local = side.Register(source, Access::kLocal);
+  ASSERT_EQ(WriteFrom(local), Code::kOk);
+  child.Stop();
+  side.transport().Deregister(local.name.id);
+  EXPECT_FALSE(Deregistered(local, std::chrono::milliseconds(50)));
+  child.Kill();
+  EXPECT_TRUE(Deregistered(local));
+  DevicesInUse::AwaitBurial(pid);
+}
+
+TEST_F(PullAcrossTest, AClosedLinkHoldsASourceUntilThePeerHasUnmappedIt) {
+  const TestMemory source(kSize, TestPlace::kDevice);
+  const Described local = side.Register(source, Access::kLocal);
+  ASSERT_EQ(WriteFrom(local), Code::kOk);
+  child.Stop();
+  side.transport().CloseLink(kLink);
+  ASSERT_TRUE(PumpUntil({&side}, [&] { return side.closed.contains(kLink); })) << "it waits for nobody";
+  side.transport().Deregister(local.name.id);
+  EXPECT_FALSE(Deregistered(local, std::chrono::milliseconds(50)));
+  child.Signal(SIGCONT);
+  EXPECT_TRUE(Deregistered(local));
+}
+
+/// Memory as torch's expandable segments have it: pages of 2 MiB with a handle each, one after another.
+class Pages {
+ public:
+  static constexpr size_t kPage = 2U << 20;
+  Pages(DevicesInUse& devices, size_t count, drivers::CUmemAllocationHandleType types)
+      : devices_(devices), cuda_(devices.cuda()) {
+    const CurrentContext current(cuda_, devices.context(0));
+    drivers::CUmemAllocationProp wanted{};
+    wanted.type = drivers::CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.requestedHandleTypes = types;
+    wanted.location = {.type = drivers::CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    Expect(cuda_.MemAddressReserve(&base_, count * kPage, 0, 0, 0));
+    for (size_t i = 0; i < count; ++i) {
+      handles_.push_back(0);
+      Expect(cuda_.MemCreate(&handles_.back(), kPage, &wanted, 0));
+      Expect(cuda_.MemMap(base_ + i * kPage, kPage, 0, handles_.back(), 0));
+    }
+    const drivers::CUmemAccessDesc access{.location = wanted.location,
+                                          .flags = drivers::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    Expect(cuda_.MemSetAccess(base_, count * kPage, &access, 1));
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() {
+    const CurrentContext current(cuda_, devices_.context(0));
+    for (size_t i = 0; i < handles_.size(); ++i) {
+      Expect(cuda_.MemUnmap(base_ + i * kPage, kPage));
+      Expect(cuda_.MemRelease(handles_[i]));
+    }
+    Expect(cuda_.MemAddressFree(base_, size()));
+  }
+  [[nodiscard]] size_t size() const { return handles_.size() * kPage; }
+  [[nodiscard]] Memory memory() const {
+    return {.kind = MemoryKind::kDevice,
+            .device = 0,
+            .address = reinterpret_cast<std::byte*>(base_),
+            .length = size()};
+  }
+  /// As a region of `side`, whole.
+  [[nodiscard]] Described Register(Side& side) const {
+    const RegionName name{.owner = side.self(), .id = 50, .generation = 51};
+    const DescribedMemory described{.kind = MemoryKind::kDevice,
+                                    .ordinal = 0,
+                                    .address = memory().address,
+                                    .length = size(),
+                                    .allocation = {}};
+    auto key = side.transport().Register(name, described, Access::kLocal);
+    Require(key.ok(), key.status().message());
+    return {name, size(), std::move(key).value()};
+  }
+
+ private:
+  static void Expect(drivers::CUresult result) {
+    Require(result == drivers::CUDA_SUCCESS, "a driver's call");
+  }
+  DevicesInUse& devices_;
+  drivers::Cuda& cuda_;
+  drivers::CUdeviceptr base_ = 0;
+  std::vector<drivers::CUmemGenericAllocationHandle> handles_;
+};
+
+// More pages than one message has descriptors; the bytes lie across the edge of two.
+TEST_F(PullAcrossTest, PagesOfAnExpandableSegmentArePulled) {
+  const Pages pages(*use.devices, 40, drivers::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  const TestMemory pattern(kSize, TestPlace::kPrivate);
+  pattern.Fill(1);
+  const uint64_t offset = 35 * Pages::kPage + 4096;
+  use.devices->Write(pages.memory(), offset, pattern.bytes());
+  const Described local = pages.Register(side);
+  EXPECT_EQ(WriteFrom(local, offset), Code::kOk);
+  EXPECT_EQ(Compare(), "same");
+  side.transport().Deregister(local.name.id);
+  ASSERT_TRUE(Deregistered(local));
+}
+
+// vLLM's sleep mode makes such memory.
+TEST_F(PullAcrossTest, MemoryWithoutAHandleTypeIsNotPulled) {
+  const Pages pages(*use.devices, 2, drivers::CU_MEM_HANDLE_TYPE_NONE);
+  const Described local = pages.Register(side);
+  EXPECT_EQ(WriteFrom(local), Code::kUnavailable);
+  side.transport().Deregister(local.name.id);
+  ASSERT_TRUE(Deregistered(local));
+}
+
+/// In the child: writes for ever, and is held in the middle by the device.
+void WriteForEver(Channel& channel, const Machine& machine) {
+  const DeviceUse use(machine);
+  const TestMemory source(kSize, TestPlace::kDevice);
+  Side side(Pulls().factory);
+  ConnectOver(channel, side, kLink, Role::kInitiator);
+  const Described local = side.Register(source, Access::kLocal);
+  const RemoteRegion remote = side.Import(kLink, Unpack(channel.Receive()));
+  while (!channel.Readable()) {
+    std::vector<Op> ops{{.kind = OpKind::kWrite,
+                         .has_signal = true,
+                         .local = local.name.id,
+                         .remote = remote,
+                         .length = kSize,
+                         .grant = kGrant,
+                         .signal = {.grant = kGrant, .transfer = 1, .chunk = 0, .chunks = 1U << 31}}};
+    side.TryPost(kLink, 0, ops);
+    side.Pump();
+    side.Forget();
+  }
+}
+
+/// A target here, and a child that writes.
+class PulledAcrossTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ConnectOver(child.channel(), side, kLink, Role::kResponder);
+    ASSERT_TRUE(side.transport().OpenGrant(kLink, kGrant).ok());
+    child.channel().Send(Pack(side.Register(target, Access::kGranted)));
+    ASSERT_TRUE(PumpUntil({&side}, [&] { return side.signals.size() > 3; }));
+    fake_cuda_hold(-1);
+    PumpFor({&side}, std::chrono::milliseconds(20));  // What was over before is told.
+    side.Forget();
+  }
+  void TearDown() override { child.Kill(); }
+
+  Machine machine = MachineOf(Pulls());
+  Child child{[this](Channel& channel) { WriteForEver(channel, machine); }};
+  DeviceUse use{machine};
+  TestMemory target{kSize, TestPlace::kDevice};
+  Side side{Pulls().factory};
+};
+
+TEST_F(PulledAcrossTest, ARevokeWaitsForNoStoppedWriter) {
+  child.Stop();
+  side.transport().Revoke(kLink, kGrant);
+  fake_cuda_release(-1);
+  EXPECT_TRUE(PumpUntil({&side}, [&] { return !side.revoked.empty(); }));
+  target.Wipe();
+  child.Signal(SIGCONT);
+  PumpFor({&side}, std::chrono::milliseconds(100));
+  EXPECT_TRUE(target.Wiped());
+  EXPECT_FALSE(side.down.contains(kLink));
+}
+
+TEST_F(PulledAcrossTest, WhatAKilledWriterHadOrderedDoesNotCount) {
+  child.Kill();
+  fake_cuda_release(-1);
+  ASSERT_TRUE(PumpUntil({&side}, [&] { return side.down.contains(kLink); }));
+  EXPECT_TRUE(side.signals.empty());
+  side.transport().Revoke(kLink, kGrant);
+  ASSERT_TRUE(PumpUntil({&side}, [&] { return !side.revoked.empty(); }));
+  target.Wipe();
+  PumpFor({&side}, std::chrono::milliseconds(100));
+  EXPECT_TRUE(target.Wiped());
+}
+
+}  // namespace
+}  // namespace weightcast::transport
