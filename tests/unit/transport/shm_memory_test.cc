@@ -137,7 +137,8 @@ TEST_F(ShmChannelTest, WhatDoesNotFitWaitsAndThenIsRefused) {
 TEST_F(ShmChannelTest, DescriptorsOfHostileMessagesAreClosed) {
   const size_t before = OpenFds();
   const UniqueFd some(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * 8)> control{};
+  constexpr size_t kTooMany = Channel::kMostFds + 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kTooMany)> control{};
   const auto send_with_fds = [&](size_t bytes) {
     std::array<char, 1000> text{};
     iovec io{.iov_base = text.data(), .iov_len = bytes};
@@ -149,8 +150,8 @@ TEST_F(ShmChannelTest, DescriptorsOfHostileMessagesAreClosed) {
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int) * 8);
-    for (size_t i = 0; i < 8; ++i) {
+    header->cmsg_len = CMSG_LEN(sizeof(int) * kTooMany);
+    for (size_t i = 0; i < kTooMany; ++i) {
       const int fd = some.get();
       std::memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof fd);
     }
