@@ -182,7 +182,7 @@ TEST_F(PullTest, ADriverCallThatBlocksHoldsUpNobodyElse) {
     longest = std::max(longest, Clock::now() - before);
   }
   EXPECT_FALSE(a.Completed(cookie)) << "the driver's call did not block";
-  EXPECT_LT(longest, std::chrono::milliseconds(500)) << "heartbeats would have stopped";
+  EXPECT_LT(longest, std::chrono::seconds(2)) << "heartbeats would have stopped for as long as the call";
   fake_cuda_unblock(0);
   ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
   EXPECT_EQ(a.completions[cookie].code, Code::kOk);

@@ -54,7 +54,9 @@ ShmTransport::~ShmTransport() {
   }
   for (Link* link : order_) link->Close();
   // Memory is freed after this; a copy takes microseconds. A stopped peer is the caller's to have waited for.
-  const TimePoint limit = Clock::now() + std::chrono::milliseconds(100);
+  // Where devices copy, or have a peer's memory mapped, a busy machine may need longer to end that.
+  const TimePoint limit = Clock::now() + (context_.devices() == nullptr ? std::chrono::milliseconds(100)
+                                                                        : std::chrono::seconds(2));
   const auto all_closed = [this] {
     return std::all_of(order_.begin(), order_.end(), [](const Link* link) { return link->closed(); });
   };
