@@ -16,7 +16,7 @@ namespace {
 
 /// Transfers under way to one destination: enough to hide the making of the next ones.
 constexpr size_t kInFlight = 4;
-/// Transfers that are digested first, to all destinations together; each may have one all the same.
+/// With so many under way to all destinations together, each that wants digests has no more than one.
 constexpr size_t kDigestedInFlight = 2;
 constexpr unsigned kMaxThreads = 4;
 
@@ -188,21 +188,18 @@ void Sender::Work() {
   }
 }
 
-/// How many transfers may be under way to one destination. Where they are digested, few: what was just read
-/// should still be in the processor's cache when it is sent. Under the mutex.
-size_t Sender::InFlight(const Job& job) const {
-  if (job.digests == nullptr) return kInFlight;
-  size_t running = 0;
-  for (const auto& other : jobs_) running += other->running;
-  return running < kDigestedInFlight ? kInFlight : 1;
-}
-
 /// The next transfer of the next destination that can take one. Under the mutex.
 std::optional<Sender::Pick> Sender::TakeNext() {
+  size_t running = 0;
+  for (const auto& job : jobs_) running += job->running;
+  // Where they are digested, few: what was just read should still be in the processor's cache when it is
+  // sent.
+  const size_t digested_in_flight = running < kDigestedInFlight ? kInFlight : 1;
   for (size_t i = 0; i < jobs_.size(); ++i) {
     const size_t index = (turn_ + i) % jobs_.size();
     const auto& job = jobs_[index];
-    if (job->over || job->next == job->transfers.end || job->running >= InFlight(*job)) continue;
+    const size_t in_flight = job->digests == nullptr ? kInFlight : digested_in_flight;
+    if (job->over || job->next == job->transfers.end || job->running >= in_flight) continue;
     if (job->making > 0 && job->checks(job->next)) continue;
     Pick pick{.job = job, .transfer = job->next, .block = std::nullopt, .error = Status::Ok()};
     if (job->plan->IsStaged(job->target, job->next)) {

@@ -64,7 +64,6 @@ class Sender {
   Status StartThreads();
 
   Status MakeDigests(Job& job);
-  [[nodiscard]] size_t InFlight(const Job& job) const;
   void Work();
   std::optional<Pick> TakeNext();
   void Send(Pick pick);
