@@ -34,17 +34,4 @@ inline bool SourceStands(const Word& open, const std::atomic<uint32_t>& generati
 /// The writer's side, before anything may be changed. An exchange: later stores do not come before it.
 inline void CloseSource(Word& open) { open.exchange(0, std::memory_order_seq_cst); }
 
-/// What a revoke waits for: the copies that the target's own engine had begun when the grant was closed. No
-/// peer can hold it up. Made after the grant's word was cleared.
-class OwnCopiesFence {
- public:
-  /// `begun`: the newest ticket of the link's engine; 0: none.
-  explicit OwnCopiesFence(uint64_t begun) : begun_(begun) {}
-  /// `over`: the newest ticket that is known to be over. Tickets end in order.
-  [[nodiscard]] bool Over(uint64_t over) const { return over >= begun_; }
-
- private:
-  uint64_t begun_;
-};
-
 }  // namespace weightcast::transport::shm
