@@ -5,13 +5,13 @@
 
 namespace weightcast::device {
 
-Result<std::shared_ptr<Devices>> DevicesInProcess() {
+Result<std::shared_ptr<Devices>> DevicesInProcess(const Settings& settings) {
   static std::mutex mutex;
   static std::weak_ptr<Devices> shared;
   const std::lock_guard lock(mutex);
-  if (auto found = shared.lock(); found != nullptr && found->gpus()->Usable().ok()) return found;
-  WC_ASSIGN_OR_RETURN(auto cuda, drivers::LoadCuda(drivers::CudaUse::kAsked));
-  WC_ASSIGN_OR_RETURN(auto gpus, Gpus::Create(std::move(cuda)));
+  const auto found = settings.gpu == "off" ? nullptr : shared.lock();
+  if (found != nullptr && found->gpus()->Usable().ok()) return found;
+  WC_ASSIGN_OR_RETURN(auto gpus, Gpus::Open(settings, drivers::CudaUse::kAsked));
   auto made = std::make_shared<Devices>(std::move(gpus));
   shared = made;
   return made;

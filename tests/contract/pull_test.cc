@@ -1,5 +1,6 @@
 // Device memory over shm, pulled by the target's device: what is special about it. What holds for all memory
 // is in the other suites, which run over it too.
+#include <gmock/gmock.h>
 #include <signal.h>
 
 #include <cstring>
@@ -82,6 +83,16 @@ class PullTest : public ::testing::Test {
   Described there;
   RemoteRegion remote{};
 };
+
+TEST_F(PullTest, ATransportWhoseGpusAreOffRefusesThemThoughAnotherUsesThem) {
+  Settings off = TestSettings();
+  off.gpu = "off";
+  Side side(Pulls().factory, off);
+  const auto key = side.transport().Register({side.self(), 1, 1}, source.memory(), Access::kLocal);
+  ASSERT_FALSE(key.ok());
+  EXPECT_EQ(key.status().code(), Code::kUnavailable);
+  EXPECT_THAT(key.status().message(), ::testing::HasSubstr("setting gpu"));
+}
 
 TEST_F(PullTest, ARevokeWaitsForTheOwnCopyAndItsSignalDoesNotCount) {
   WriteOnce();

@@ -6,8 +6,8 @@
 
 namespace weightcast::transport::shm {
 
-Result<std::unique_ptr<DeviceSide>> DeviceSide::Create() {
-  WC_ASSIGN_OR_RETURN(auto devices, device::DevicesInProcess());
+Result<std::unique_ptr<DeviceSide>> DeviceSide::Create(const Settings& settings) {
+  WC_ASSIGN_OR_RETURN(auto devices, device::DevicesInProcess(settings));
   WC_ASSIGN_OR_RETURN(auto signal, device::WakeSignal::Create());
   return std::unique_ptr<DeviceSide>(new DeviceSide(std::move(devices), std::move(signal)));
 }

@@ -11,6 +11,7 @@
 #include "device/devices.h"
 #include "device/wake_signal.h"
 #include "memory/memory.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 
 namespace weightcast::transport::shm {
@@ -43,8 +44,8 @@ class DeviceReports {
 /// device that it has used to its own end, because the last holder of a device waits for the device's thread.
 class DeviceSide {
  public:
-  /// kUnavailable where this process has no CUDA driver or no device.
-  static Result<std::unique_ptr<DeviceSide>> Create();
+  /// As device::DevicesInProcess.
+  static Result<std::unique_ptr<DeviceSide>> Create(const Settings& settings);
   DeviceSide(const DeviceSide&) = delete;
   DeviceSide& operator=(const DeviceSide&) = delete;
   ~DeviceSide();

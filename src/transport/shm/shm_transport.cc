@@ -39,8 +39,9 @@ Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& 
 ShmTransport::ShmTransport(const TransportOptions& options, bool cross_copy, Ptracer& ptracer, Poller poller,
                            SharedPages fence, WakeFd wake, UniqueFd timer, Acceptor acceptor)
     : process_(getpid()),
-      context_(options.self, cross_copy, ptracer, Ptracer::PolicyOf(options.settings.ptracer),
-               std::move(poller), std::move(fence)),
+      settings_(options.settings),
+      context_(options.self, cross_copy, ptracer, Ptracer::PolicyOf(settings_.ptracer), std::move(poller),
+               std::move(fence)),
       wake_(std::move(wake)),
       timer_(std::move(timer)),
       acceptor_(std::move(acceptor)),
@@ -95,7 +96,7 @@ Result<std::string> ShmTransport::Register(const RegionName& name, const Describ
 Result<DeviceSide*> ShmTransport::MakeDevices() {
   const std::lock_guard lock(context_.devices_mutex);
   if (context_.devices_made == nullptr) {
-    WC_ASSIGN_OR_RETURN(auto made, DeviceSide::Create());
+    WC_ASSIGN_OR_RETURN(auto made, DeviceSide::Create(settings_));
     WC_RETURN_IF_ERROR(context_.poller.Add(made->signal().fd(), EPOLLIN, PollKey(PollKind::kDevice, 0)));
     context_.devices_made = std::move(made);
     context_.devices_seen.store(context_.devices_made.get(), std::memory_order_release);

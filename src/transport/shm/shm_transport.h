@@ -83,6 +83,7 @@ class ShmTransport final : public Transport {
   [[nodiscard]] bool has_fences() const;
 
   const pid_t process_;
+  const Settings settings_;
   Context context_;
   WakeFd wake_;
   UniqueFd timer_;
