@@ -52,6 +52,18 @@ class Fleet:
             time.sleep(0.01)
 
 
+class Hook:
+    """One of an engine's, which raises while `broken` is set."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+        self.broken = threading.Event()
+
+    def __call__(self) -> None:
+        if self.broken.is_set():
+            raise RuntimeError(self._reason)
+
+
 @pytest.fixture
 def fleet():
     with contextlib.ExitStack() as stack:
@@ -84,19 +96,15 @@ def test_membership_changes_before_the_transfer(fleet):
 def test_a_pause_fails(fleet):
     """Dynamo: do not transfer to or admit the worker. Here: the same; it serves on what it has."""
 
-    def pause():
-        if broken.is_set():
-            raise RuntimeError("the scheduler is stuck")
-
-    broken = threading.Event()
+    pause = Hook("the scheduler is stuck")
     engine, other = fleet.engine("a", pause=pause), fleet.engine("b")
     fleet.begin()
     engine.wait_until_said("admit")
-    broken.set()
+    pause.broken.set()
     fails(fleet.publish(2), "the scheduler is stuck")
     serves(engine, 1)
     serves(other, 2)
-    broken.clear()
+    pause.broken.clear()
     fleet.publish(3).wait(30)
     serves(engine, 3)
     serves(other, 3)
@@ -127,15 +135,11 @@ def test_one_transfer_fails_after_a_peer_has_every_byte(fleet):
 def test_a_cache_reset_fails(fleet):
     """Dynamo: exclude the worker even if its transfer succeeded. Here: the same."""
 
-    def flush():
-        if broken.is_set():
-            raise RuntimeError("blocks are in use")
-
-    broken = threading.Event()
+    flush = Hook("blocks are in use")
     engine, other = fleet.engine("a", flush_caches=flush), fleet.engine("b")
     fleet.begin()
     engine.wait_until_said("admit")
-    broken.set()
+    flush.broken.set()
     fails(fleet.publish(2), "blocks are in use")
     engine.wait_until_said("evict")
     assert not engine.control.admitted and other.control.admitted
@@ -163,26 +167,22 @@ def test_the_version_differs(fleet):
 def test_a_resume_fails(fleet):
     """Dynamo: keep the worker out of the pool, keep diagnostics. Here: the same, with the reason."""
 
-    def resume():
-        if broken.is_set():
-            raise RuntimeError("the first step failed")
-
     def evict(reason):
         reasons.append(reason)
         engine.say("evict")
 
     reasons = []
-    broken = threading.Event()
+    resume = Hook("the first step failed")
     engine = fleet.engine("a", resume=resume, evict=evict)
     other = fleet.engine("b")
     fleet.begin()
     engine.wait_until_said("admit")
     reasons.clear()
-    broken.set()
+    resume.broken.set()
     fleet.publish(2).wait(30)
     engine.wait_until_said("evict")
     assert not engine.control.admitted and other.control.admitted and reasons
-    broken.clear()
+    resume.broken.clear()
     fleet.publish(3).wait(30)
     engine.wait_until_said("admit")
     serves(engine, 3)
