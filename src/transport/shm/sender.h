@@ -38,10 +38,10 @@ struct SenderDevices {
 };
 
 /// The operations that this side has posted on one link: takes them, moves their bytes, completes them.
-/// They run in the order of posting. Of host memory there are three roads: mapped memory, cross-process copy,
+/// They run in the order of posting. Of host memory there are three paths: mapped memory, cross-process copy,
 /// and the ring, where the peer does the second half of the copying and answers. Of device memory there are
 /// two: writes are orders to the peer, whose device pulls, and reads are copies by this side's device. Before
-/// the road changes, what is under way is waited for.
+/// the path changes, what is under way is waited for.
 class Sender {
  public:
   Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads, const SenderDevices& devices);
