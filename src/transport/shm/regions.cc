@@ -48,7 +48,7 @@ Result<RegionKey> DecodeKey(std::string_view bytes) {
   key.length = in.Get<uint64_t>();
   const auto kind = in.Get<uint8_t>();
   const auto device = in.GetRaw(key.device.size());
-  std::memcpy(key.device.data(), device.data(), device.size());
+  if (in.ok()) std::memcpy(key.device.data(), device.data(), device.size());
   if (!in.AtEnd() || version != kKeyVersion || access > static_cast<uint8_t>(Access::kRead) || mappable > 1 ||
       kind > static_cast<uint8_t>(MemoryKind::kDevice) || key.address > UINT64_MAX - key.length) {
     return Status(Code::kProtocol, "malformed key of a shm region; both sides must run the same release");

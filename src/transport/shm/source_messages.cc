@@ -35,7 +35,7 @@ template <size_t kSize>
 std::array<std::byte, kSize> GetBytes(ByteReader& in) {
   std::array<std::byte, kSize> bytes{};
   const auto raw = in.GetRaw(kSize);
-  std::memcpy(bytes.data(), raw.data(), raw.size());
+  if (in.ok()) std::memcpy(bytes.data(), raw.data(), raw.size());
   return bytes;
 }
 
