@@ -1,0 +1,35 @@
+"""What `compare` finds in layers that an engine's test does not reach: experts, and a tied embedding."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from vllm_models import make_model, save
+from vllm_processes import CALL, HERE, environment
+
+EXPERTS = "model.layers.1.mlp.experts.routed_experts.w2_weight"
+EMBEDDING = "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameter", "right", "wrong"),
+    [
+        ("moe", EXPERTS, "4 processed again", f"{EXPERTS} is not what processing it once more gives"),
+        ("tied", EMBEDDING, "0 processed again", f"{EMBEDDING}[0, 5], in {EMBEDDING}"),
+    ],
+    ids=["experts", "tied"],
+)
+def test_one_wrong_element(kind: str, parameter: str, right: str, wrong: str, tmp_path: pathlib.Path) -> None:
+    save(make_model(kind), tmp_path / "model")
+    done = subprocess.run(
+        [sys.executable, str(HERE / "vllm_switch.py"), str(tmp_path / "model"), parameter],
+        env=environment(tmp_path), text=True, capture_output=True, timeout=CALL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before, after = [line for line in done.stdout.splitlines() if " WARNING " not in line]
+    assert before.endswith(right)
+    assert wrong in after
