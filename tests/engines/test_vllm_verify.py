@@ -18,10 +18,21 @@ EMBEDDING = "model.embed_tokens.weight"
 @pytest.mark.parametrize(
     ("kind", "parameter", "right", "wrong"),
     [
-        ("moe", EXPERTS, "4 processed again", f"{EXPERTS} is not what processing it once more gives"),
-        ("tied", EMBEDDING, "0 processed again", f"{EMBEDDING}[0, 5], in {EMBEDDING}"),
+        (
+            "moe",
+            EXPERTS,
+            "4 processed again, 16 experts probed",
+            f"{EXPERTS} is not what processing it once more gives",
+        ),
+        (
+            "moe",
+            "unprepared",
+            "16 experts probed",
+            "mlp.experts.routed_experts: expert 0 computes something else",
+        ),
+        ("tied", EMBEDDING, "0 processed again, 0 experts probed", f"{EMBEDDING}[0, 5], in {EMBEDDING}"),
     ],
-    ids=["experts", "tied"],
+    ids=["experts", "unprepared", "tied"],
 )
 def test_one_wrong_element(kind: str, parameter: str, right: str, wrong: str, tmp_path: pathlib.Path) -> None:
     save(make_model(kind), tmp_path / "model")

@@ -1,6 +1,7 @@
-"""A model of vLLM's gets a version and one wrong element, without an engine: `vllm_switch.py PATH PARAMETER`.
+"""A model of vLLM's gets a version, without an engine: `vllm_switch.py PATH PARAMETER`.
 
-Prints what `verify` says before and after, a line each.
+Prints what `verify` says of it, and then of one wrong element in PARAMETER. If PARAMETER is "unprepared", the
+second line is of a switch without the preparation that the kernel of experts needs on CPU.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ import pathlib
 import sys
 
 import torch
+from vllm.model_executor.layers.fused_moe.experts.cpu_moe import (
+    CPUUnquantizedExperts,
+    X86CPUUnquantizedExperts,
+)
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 
 from weightcast.errors import Corrupt
@@ -33,8 +38,13 @@ def main(path: str, parameter: str) -> None:
                 part.array.copy_(torch.randn(part.array.shape) * 0.1)
         reload.switch()
         print(verify(reload))
-        path, _, name = parameter.rpartition(".")
-        getattr(reload.layer(path), name).data.view(-1)[5] += 1
+        if parameter == "unprepared":
+            X86CPUUnquantizedExperts.process_weights_after_loading = lambda self, layer: None
+            CPUUnquantizedExperts.process_weights_after_loading = lambda self, layer: None
+            reload.switch()
+        else:
+            path, _, name = parameter.rpartition(".")
+            getattr(reload.layer(path), name).data.view(-1)[5] += 1
         try:
             print(verify(reload))
         except Corrupt as error:
