@@ -31,7 +31,10 @@ class Other:
 
     def __init__(self, controller: str, model: Any) -> None:
         self._worker = wc.Inference(controller, engine="other", settings=FAST)
-        self._tensors = {name: torch.zeros_like(one) for name, one in model.state_dict().items()}
+        # In BF16, as vLLM has them: the engines of a job hold the same dtypes.
+        self._tensors = {
+            name: torch.zeros_like(one, dtype=torch.bfloat16) for name, one in model.state_dict().items()
+        }
         self._worker.register(self._tensors, landing="shadow")
         self._over = threading.Event()
         self._changed = threading.Condition()
@@ -43,7 +46,8 @@ class Other:
         """Waits for the version, and says whether it is the model's weights."""
         with self._changed:
             assert self._changed.wait_for(lambda: version in self.sums, WAIT), self.sums
-        return self.sums[version] == _sum(model.state_dict())
+        sent = {name: one.bfloat16() for name, one in model.state_dict().items()}
+        return self.sums[version] == _sum(sent)
 
     def _serve(self) -> None:
         while not self._over.is_set():
