@@ -43,20 +43,21 @@ class Server:
         controller: str,
         engine: str,
         log: str = "",
+        options: list[str] | None = None,
         **more: str,
     ) -> None:
-        """more: of its environment."""
+        """options: more of the command line. more: of its environment."""
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.log = folder / f"{log or engine}.log"
         env = environment(folder, WEIGHTCAST_CONTROLLER=controller, WEIGHTCAST_ENGINE=engine, **more)
-        options = [
+        arguments = [
             "--port", str(port), "--host", "127.0.0.1", "--dtype", "bfloat16", "--enforce-eager",
             "--served-model-name", "m", "--max-model-len", "256", "--max-num-seqs", "8",
             "--no-enable-prefix-caching", "--weight-transfer-config", '{"backend": "weightcast"}',
         ]  # fmt: skip
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
-                [str(PYTHON.parent / "vllm"), "serve", str(model), *options],
+                [str(PYTHON.parent / "vllm"), "serve", str(model), *arguments, *(options or [])],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=env,
@@ -70,6 +71,10 @@ class Server:
                 return response.status, json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"null")
+
+    def text(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=60) as response:
+            return response.read().decode()
 
     def up(self) -> Server:
         """Waits until it answers."""
