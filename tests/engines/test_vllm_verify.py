@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from vllm_models import make_model, save
 from vllm_processes import CALL, HERE, environment
 
 EXPERTS = "model.layers.1.mlp.experts.routed_experts.w2_weight"
+PROBED = 0 if os.environ.get("ENGINE_VERSION") == "0.29.0" else 16  # Its kernel of experts routes by itself.
 EMBEDDING = "model.embed_tokens.weight"
 
 
@@ -21,14 +23,15 @@ EMBEDDING = "model.embed_tokens.weight"
         (
             "moe",
             EXPERTS,
-            "4 processed again, 16 experts probed",
+            f"4 processed again, {PROBED} experts probed",
             f"{EXPERTS} is not what processing it once more gives",
         ),
-        (
+        pytest.param(
             "moe",
             "unprepared",
             "16 experts probed",
             "mlp.experts.routed_experts: expert 0 computes something else",
+            marks=pytest.mark.skipif(PROBED == 0, reason="vLLM 0.29 has no call for one expert"),
         ),
         ("tied", EMBEDDING, "0 processed again, 0 experts probed", f"{EMBEDDING}[0, 5], in {EMBEDDING}"),
     ],

@@ -101,6 +101,8 @@ def _read_back(layer: torch.nn.Module, like: torch.Tensor) -> torch.Tensor:
 
 def _has_plain_experts(layer: torch.nn.Module, packed: dict[str, torch.Tensor]) -> bool:
     """down(silu(gate(x)) * up(x)), no biases, every expert on this rank: what `_probe_experts` computes."""
+    if getattr(layer.quant_method, "is_monolithic", False):  # Its kernel routes by itself, as in 0.29.
+        return False
     activation = getattr(getattr(layer, "activation", None), "value", None)
     return set(packed) == {"w13_weight", "w2_weight"} and activation == "silu" and layer.expert_map is None
 
