@@ -171,10 +171,15 @@ std::string Settings::Get(std::string_view name) const {
 
 Result<Settings> Settings::FromEnvironment() {
   static constexpr std::string_view kPrefix = "WEIGHTCAST_";
-  // Not settings: the token itself, so that it never stands on a command line; and the CUDA library, which is
-  // looked for where no settings are at hand.
-  static constexpr auto kOthers =
-      std::to_array<std::string_view>({"WEIGHTCAST_TOKEN", "WEIGHTCAST_CUDA_LIBRARY"});
+  // Not settings: the token itself, so that it never stands on a command line; the CUDA library, which is
+  // looked for where no settings are at hand; and what the adapters of inference engines read.
+  static constexpr auto kOthers = std::to_array<std::string_view>({
+      "WEIGHTCAST_TOKEN",
+      "WEIGHTCAST_CUDA_LIBRARY",
+      "WEIGHTCAST_ENGINE",
+      "WEIGHTCAST_VLLM_LANDING",
+      "WEIGHTCAST_VLLM_DRAFT",
+  });
   Settings settings;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line = *entry;

@@ -65,7 +65,9 @@ def test_updates_with_requests_in_flight(
 ) -> None:
     model = make_model(case.kind)
     save(model, tmp_path / "v0")
-    engine = start("engine", tmp_path / "v0", case.tp, WEIGHTCAST_CONTROLLER=controller)
+    engine = start(
+        "engine", tmp_path / "v0", case.tp, WEIGHTCAST_CONTROLLER=controller, WEIGHTCAST_COMPARE="1"
+    )
     servers = Servers(engine.url)
     with wc.Trainer(controller) as trainer:
         trainer.register(lambda: checkpoint_shards(model))
@@ -76,7 +78,8 @@ def test_updates_with_requests_in_flight(
             assert flight.started(), engine.tail()
             with servers.updating():
                 update = trainer.publish(version, label=f"step-{version}")
-            update.wait(60)
+            stats = update.wait(60)
+            assert all(one.compared for one in stats.receivers)
             labels = {f"step-{version - 1}" if version > 1 else "default", f"step-{version}"}
             for answer in flight.end():
                 assert len(answer["tokens"]) == LONG and set(answer["versions"]) == labels

@@ -59,5 +59,5 @@ def test_streams_go_on_through_updates(controller: str, started: list[Any], tmp_
     save(model, tmp_path / "v4")
     fresh = Process(tmp_path, "fresh", fresh=True)
     started.append(fresh)
-    want = fresh.ready().call("answers", str(tmp_path / "v4"), PROMPTS, 16, timeout=240)
+    want = fresh.ready().call("answers", str(tmp_path / "v4"), PROMPTS, 16, timeout=600)
     assert got == [one["tokens"] for one in want]

@@ -36,18 +36,28 @@ def free_port() -> int:
 
 
 class Server:
-    def __init__(self, folder: pathlib.Path, model: pathlib.Path, controller: str, engine: str) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        model: pathlib.Path,
+        controller: str,
+        engine: str,
+        log: str = "",
+        options: list[str] | None = None,
+        **more: str,
+    ) -> None:
+        """options: more of the command line. more: of its environment."""
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        self.log = folder / f"{engine}.log"
-        env = environment(folder, WEIGHTCAST_CONTROLLER=controller, WEIGHTCAST_ENGINE=engine)
-        options = [
+        self.log = folder / f"{log or engine}.log"
+        env = environment(folder, WEIGHTCAST_CONTROLLER=controller, WEIGHTCAST_ENGINE=engine, **more)
+        arguments = [
             "--port", str(port), "--host", "127.0.0.1", "--dtype", "bfloat16", "--enforce-eager",
             "--served-model-name", "m", "--max-model-len", "256", "--max-num-seqs", "8",
             "--no-enable-prefix-caching", "--weight-transfer-config", '{"backend": "weightcast"}',
         ]  # fmt: skip
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
-                [str(PYTHON.parent / "vllm"), "serve", str(model), *options],
+                [str(PYTHON.parent / "vllm"), "serve", str(model), *arguments, *(options or [])],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=env,
@@ -57,10 +67,14 @@ class Server:
 
     def get(self, path: str) -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=10) as response:
+            with urllib.request.urlopen(self.url + path, timeout=60) as response:
                 return response.status, json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"null")
+
+    def text(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=60) as response:
+            return response.read().decode()
 
     def up(self) -> Server:
         """Waits until it answers."""
@@ -77,6 +91,16 @@ class Server:
     def ready(self) -> tuple[int, Any]:
         return self.get("/weightcast/ready")
 
+    def admitted(self) -> int:
+        """Waits until requests may be sent; the version."""
+        deadline = time.monotonic() + START
+        while time.monotonic() < deadline:
+            status, answer = self.ready()
+            if status == 200:
+                return answer["version"]
+            time.sleep(0.05)
+        raise TimeoutError(f"{answer}; {self.log.read_text(errors='replace')[-4000:]}")
+
     def stream(self, prompt: list[int], tokens: int, heard: Any = None) -> list[int]:
         """The tokens, as they come; `heard` is called at each."""
         body = {
@@ -87,7 +111,7 @@ class Server:
             self.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         found: list[int] = []
-        with urllib.request.urlopen(request, timeout=120) as response:
+        with urllib.request.urlopen(request, timeout=300) as response:
             for line in response:
                 text = line.decode().removeprefix("data: ").strip()
                 if text and text != "[DONE]":
@@ -130,7 +154,7 @@ class Flight:
 
     def end(self) -> dict[int, Any]:
         for thread in self._threads:
-            thread.join(120)
+            thread.join(300)
         return self.results
 
     def _run(self, number: int, prompt: list[int]) -> None:

@@ -46,7 +46,9 @@ def _print_lines() -> None:
     level = os.environ.get("WEIGHTCAST_LOG_LEVEL", "").upper()
     log = logging.getLogger(BACKEND)
     if level in ("DEBUG", "INFO") and not log.hasHandlers():
-        log.addHandler(logging.StreamHandler())
+        handler = logging.StreamHandler()
+        handler.addFilter(lambda _: not logging.getLogger().handlers)  # Which prints it, if made later.
+        log.addHandler(handler)
         log.setLevel(level)
 
 
@@ -56,7 +58,7 @@ def _add(factory: Any, module: str, name: str) -> None:
 
 
 def _join(worker: Any, place: dict[str, Any]) -> bool:
-    return worker.weight_transfer_engine.lead(place)
+    return worker.weight_transfer_engine.lead(place, getattr(worker.model_runner, "drafter", None))
 
 
 def _switch(worker: Any, timeout: float) -> None:

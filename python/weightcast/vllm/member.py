@@ -29,6 +29,11 @@ class Place:
     model: str = "policy"
     settings: dict[str, Any] = field(default_factory=dict)
     landing: str = ""  # "spare" or "live"; empty: WEIGHTCAST_VLLM_LANDING, or "spare".
+    draft: str = ""  # The model of the draft's trainers; empty: WEIGHTCAST_VLLM_DRAFT, or none.
+
+    @property
+    def draft_model(self) -> str:
+        return self.draft or os.environ.get("WEIGHTCAST_VLLM_DRAFT", "")
 
     @property
     def live(self) -> bool:
@@ -48,56 +53,101 @@ def engine_name(place: Place, vllm_config: Any) -> str:
     return place.engine or os.environ.get("WEIGHTCAST_ENGINE") or f"vllm-{vllm_config.instance_id}"
 
 
+def ranks_of(vllm_config: Any) -> int:
+    parallel = vllm_config.parallel_config
+    return parallel.world_size * parallel.data_parallel_size
+
+
+def commit_group(place: Place, vllm_config: Any) -> dict[str, int] | None:
+    """Policy and draft are updated together: an engine never serves one version's with the other's."""
+    if not place.draft_model:
+        return None
+    return {place.model: ranks_of(vllm_config), place.draft_model: ranks_of(vllm_config)}
+
+
+def _check_drafter(place: Place, vllm_config: Any, drafter: Any) -> None:
+    if getattr(drafter, "model", None) is None:
+        raise InvalidArgument(
+            f"trainers of model {place.draft_model!r} are to update a draft, but there is none here: give "
+            "vLLM a --speculative-config with a draft model, and VLLM_PLUGINS=weightcast: the front end leads"
+        )
+    method = vllm_config.speculative_config.method
+    if method != "draft_model":
+        raise InvalidArgument(
+            f"a draft of the method {method!r} has not been tried; unset WEIGHTCAST_VLLM_DRAFT to leave it "
+            "as it is"
+        )
+
+
+class _Model:
+    """A model of the worker as a rank of the engine: its mapping, and what receives its bytes."""
+
+    def __init__(self, name: str, place: Place, config: Any, reload: Reload) -> None:
+        """config: of the engine, also for its draft."""
+        self.reload = reload
+        parallel = config.parallel_config
+        self.inference = Inference(
+            place.controller or None,
+            engine=engine_name(place, config),
+            rank=parallel.data_parallel_index * parallel.world_size + parallel.rank,
+            world_size=ranks_of(config),
+            model=name,
+            commit_group=commit_group(place, config),
+            settings=place.settings,
+        )
+        self.registered = False
+
+    def register(self, timeout: float) -> bool:
+        if self.registered:
+            return True
+        try:
+            offered = self.inference.offered(timeout)
+        except TimedOut:
+            return False
+        began = time.monotonic()
+        shards = self.reload.map(offered)
+        self.inference.register(
+            shards, landing="loader", shares=False, unwanted=self.reload.unwanted(offered)
+        )
+        self.registered = True
+        _log.info(
+            "weightcast: %d tensors of the trainers go to %d places of the model; found in %.3f s",
+            len(offered),
+            len(self.reload.landings),
+            time.monotonic() - began,
+        )
+        return True
+
+
 class Member:
     """Calls come from vLLM's own thread, between two steps of the engine."""
 
-    def __init__(self, place: Place, vllm_config: Any, device: torch.device, model: torch.nn.Module) -> None:
-        self.place = place
-        self._config, self._model = vllm_config, model
-        self._reload = Reload(model, vllm_config, device, live=place.live)
-        parallel = vllm_config.parallel_config
-        rank = parallel.data_parallel_index * parallel.world_size + parallel.rank
-        self._inference = Inference(
-            place.controller or None,
-            engine=engine_name(place, vllm_config),
-            rank=rank,
-            world_size=parallel.world_size * parallel.data_parallel_size,
-            model=place.model,
-            settings=place.settings,
-        )
-        self._registered = False
+    def __init__(
+        self,
+        place: Place,
+        vllm_config: Any,
+        device: torch.device,
+        model: torch.nn.Module,
+        drafter: Any = None,
+    ) -> None:
+        """drafter: vLLM's, whose model takes part if `place` names one among the trainers'."""
+        self.place, self._model = place, model
+        reload = Reload(model, vllm_config, device, live=place.live)
+        self._models = [_Model(place.model, place, vllm_config, reload)]
+        if place.draft_model:
+            _check_drafter(place, vllm_config, drafter)
+            reload = Reload(drafter.model, drafter._create_draft_vllm_config(), device, live=place.live)
+            self._models.append(_Model(place.draft_model, place, vllm_config, reload))
         self._unfinished = False
         self._guard: Any = None
 
     @property
     def version(self) -> Version:
-        return self._inference.version
-
-    @property
-    def landings(self) -> int:
-        return len(self._reload.landings)
+        return self._models[0].inference.version
 
     def register(self, timeout: float) -> bool:
         """False: the trainers have not registered within `timeout` seconds; call again."""
-        if self._registered:
-            return True
-        try:
-            offered = self._inference.offered(timeout)
-        except TimedOut:
-            return False
-        began = time.monotonic()
-        shards = self._reload.map(offered)
-        self._inference.register(
-            shards, landing="loader", shares=False, unwanted=self._reload.unwanted(offered)
-        )
-        self._registered = True
-        _log.info(
-            "weightcast: %d tensors of the trainers go to %d places of the model; found in %.3f s",
-            len(offered),
-            self.landings,
-            time.monotonic() - began,
-        )
-        return True
+        return all(one.register(timeout) for one in self._models)
 
     def switch(self, timeout: float, *, wait_served: bool) -> Version:
         """Takes the next version. Its bytes may have landed already, while the engine generated.
@@ -106,19 +156,22 @@ class Member:
         Errors: the old version is in use, unless vLLM's processing failed half-way: then no step is taken
         until a later version has landed.
         """
-        if not self._registered:
+        if not all(one.registered for one in self._models):
             raise Unavailable("this engine has not joined yet: call init_weight_transfer_engine first")
         self._end_last(timeout)
-        self._inference.begin()
+        for one in self._models:
+            one.inference.begin()
         try:
-            version = self._inference.receive(timeout)
+            versions = [one.inference.receive(timeout) for one in self._models]
         except BaseException as error:
             self._give_up()
-            if self.place.live and self._inference.state == "FAILED":
+            if self.place.live and any(one.inference.state == "FAILED" for one in self._models):
                 self._take_no_step(f"a part of a version has landed: {error}")
             raise
+        version = versions[0]
         self._put(version)
-        self._inference.commit()
+        for one in self._models:
+            one.inference.commit()
         self._unfinished = True
         if wait_served:
             self._end_last(timeout)
@@ -135,13 +188,15 @@ class Member:
                 return version
 
     def close(self) -> None:
-        self._inference.close()
+        for one in self._models:
+            one.inference.close()
 
     def _put(self, version: Version) -> None:
         try:
-            self._reload.switch()
-            if self.place.compares:
-                self._log_verified(version, verify(self._reload))
+            for one in self._models:
+                one.reload.switch()
+                if self.place.compares:
+                    self._log_verified(version, verify(one.reload))
         except BaseException as error:
             self._take_no_step(f"version {version.number} was put into a part of the model: {error}")
             self._give_up()
@@ -160,7 +215,8 @@ class Member:
             return
         self._unfinished = False
         try:
-            self._inference.served(timeout)
+            for one in self._models:
+                one.inference.served(timeout)
         except TimedOut:
             self._unfinished = True
             raise
@@ -170,8 +226,9 @@ class Member:
             raise
 
     def _give_up(self) -> None:
-        with contextlib.suppress(Error):
-            self._inference.abort()
+        for one in self._models:
+            with contextlib.suppress(Error):
+                one.inference.abort()
 
     def _take_no_step(self, reason: str) -> None:
         """Better no answer than one of two versions: vLLM ends an engine whose step raises."""

@@ -17,7 +17,7 @@ from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
-from vllm.model_executor.model_loader.reload.utils import get_layer_tensors, get_tensor_load_numel
+from vllm.model_executor.model_loader.reload.utils import get_layer_tensors
 from vllm.platforms import current_platform
 
 from .._loading import in_dtype, refuse_unused, shards_of, unwanted
@@ -186,7 +186,8 @@ class Reload:
             wanted |= {name: targets[name] for name in names if name in targets and name not in tied}
         for name, count in found.missing(wanted).items():
             tensor = wanted[name]
-            if count > tensor.numel() - get_tensor_load_numel(tensor):
+            # Without padding, where vLLM (from 0.31 on) says how much a loader fills.
+            if count > tensor.numel() - getattr(tensor, "weight_loader_numel", tensor.numel()):
                 raise InvalidArgument(
                     f"{name} of vLLM's model: the trainers send nothing for {count} of its {tensor.numel()} "
                     f"elements; they have {len(offered)} tensors, do they train the same model?"

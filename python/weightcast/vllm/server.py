@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 
 from .. import EngineControl, Version
 from ..errors import Error
-from .member import Place, engine_name
+from .member import Place, commit_group, engine_name
 
 _log = logging.getLogger("weightcast")
 _JOIN_EVERY = 0.5  # Seconds between two looks whether the trainers have registered.
@@ -56,15 +56,16 @@ class FrontEnd:
         if transfer is None or transfer.backend != self.name:
             return
         self._client = engine_client
-        self._joining = asyncio.create_task(self._join(engine_name(Place(), config)))
+        self._joining = asyncio.create_task(self._join(engine_name(Place(), config), config))
 
-    async def _join(self, engine: str) -> None:
+    async def _join(self, engine: str, config: Any) -> None:
         try:
             # In a thread: the controller may be away. Its steps run in this loop.
             while not all(await self._rpc("weightcast_join", asdict(Place(engine=engine)))):
                 await asyncio.sleep(_JOIN_EVERY)
             self._control = EngineControl(
                 engine=engine,
+                commit_group=commit_group(Place(), config),
                 pause=self._pause,
                 resume=self._resume,
                 flush_caches=self._flush,

@@ -12,8 +12,9 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeight
 
 from .. import Trainer, Update
 from ..errors import InvalidArgument
-from ..torch import Stage, checkpoint_shards
+from ..torch import checkpoint_shards
 from . import BACKEND
+from .source import StagedSource
 
 
 @dataclass
@@ -35,7 +36,7 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
 
     source: a torch module (also FSDP2), a dict as `Trainer.register` takes it or a function that returns
     one, vLLM's `ModuleSource`, or any other `WeightSource`: what that yields is kept in host memory, each
-    rank its rows.
+    rank its part (`StagedSource`).
     """
 
     init_info_cls = TrainerInit
@@ -131,19 +132,14 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
             return lambda: checkpoint_shards(module)
         if isinstance(source, dict) or (callable(source) and not hasattr(source, "metadata")):
             return source
-        stage = Stage(_whole(source), self._info.rank, self._info.world_size)
+        staged = StagedSource(source, self._info.rank, self._info.world_size)
         filled = [True]
 
         def refill() -> None:
             if filled:
                 filled.clear()  # As it was made.
                 return
-            stage.fill(_whole(source))
+            staged.refill()
 
         self._refill = refill
-        return stage
-
-
-def _whole(source: Any) -> Any:
-    """Whole tensors by name, as vLLM's sources yield them up to 0.32 and from 0.33 on."""
-    return source.iter_full() if hasattr(source, "iter_full") else iter(source)
+        return staged

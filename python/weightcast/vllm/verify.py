@@ -5,8 +5,9 @@ compared with the spare memory, bit by bit:
 
 - tensors that the forward pass reads as they are;
 - a linear layer that has a packed copy: multiplied with the identity matrix it gives its weight back;
-- other layers that vLLM processes (experts): processed once more. That must give the same; whether it is
-  what the forward pass needs it cannot show.
+- other layers that vLLM processes (experts): processed once more, which must give the same bits. Whether they
+  are what the kernel needs, a probe shows: a few random rows through each expert, beside the same computed
+  from the spare memory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from ..errors import Corrupt
 from .reload import Reload
 
 _ROWS = 1024  # Of the identity matrix at once.
+_PROBES = 4  # Random rows through each expert.
+# Of the largest value of a row: sums of BF16 products, rounded twice on the way. A wrong layout is off by 1.
+_PROBE_TOLERANCE = 0.05
 
 
 @dataclass
@@ -28,12 +32,13 @@ class Verified:
     as_they_are: int = 0
     read_back: int = 0
     again: int = 0
+    probed: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
             f"{self.as_they_are} parameters as they are, {self.read_back} read back, "
-            f"{self.again} processed again"
+            f"{self.again} processed again, {self.probed} experts probed"
         )
 
 
@@ -73,6 +78,8 @@ def _verify_layer(found: Verified, reload: Reload, path: str, spare: dict[str, t
         found.again += 1
         if not torch.equal(was, getattr(layer, name)):
             found.wrong.append(f"{path}.{name} is not what processing it once more gives")
+    if _has_plain_experts(layer, packed):
+        _probe_experts(found, path, layer, packed)
 
 
 def _is_lookup(layer: torch.nn.Module) -> bool:
@@ -90,6 +97,35 @@ def _read_back(layer: torch.nn.Module, like: torch.Tensor) -> torch.Tensor:
         unit[torch.arange(rows), torch.arange(first, first + rows)] = 1
         weight[:, first : first + rows] = layer.quant_method.apply(layer, unit, None)[:, :outputs].T
     return weight
+
+
+def _has_plain_experts(layer: torch.nn.Module, packed: dict[str, torch.Tensor]) -> bool:
+    """down(silu(gate(x)) * up(x)), no biases, every expert on this rank: what `_probe_experts` computes."""
+    if getattr(layer.quant_method, "is_monolithic", False):  # Its kernel routes by itself, as in 0.29.
+        return False
+    activation = getattr(getattr(layer, "activation", None), "value", None)
+    return set(packed) == {"w13_weight", "w2_weight"} and activation == "silu" and layer.expert_map is None
+
+
+def _probe_experts(
+    found: Verified, path: str, layer: torch.nn.Module, spare: dict[str, torch.Tensor]
+) -> None:
+    experts, inputs = len(spare["w13_weight"]), spare["w13_weight"].shape[2]
+    random = torch.Generator().manual_seed(experts)
+    rows = torch.randn(_PROBES, inputs, generator=random).to(layer.w13_weight)
+    which = torch.arange(experts, dtype=torch.int32, device=rows.device).repeat_interleave(_PROBES)[:, None]
+    whole = torch.ones(len(which), 1, device=rows.device)
+    used = layer.quant_method.apply(layer, rows.repeat(experts, 1), whole, which, None, None)
+    for expert, got in enumerate(used.view(experts, _PROBES, -1).float()):
+        gate, up = (rows.float() @ spare["w13_weight"][expert].to(rows).float().T).chunk(2, dim=1)
+        wanted = (torch.nn.functional.silu(gate) * up) @ spare["w2_weight"][expert].to(rows).float().T
+        off = float((got[:, : wanted.shape[1]] - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+        found.probed += 1
+        if not off <= _PROBE_TOLERANCE:
+            found.wrong.append(
+                f"{path}: expert {expert} computes something else than its weights say, off by {off:.2g} of "
+                "the largest value"
+            )
 
 
 def _compare(found: Verified, reload: Reload, name: str, used: torch.Tensor, expected: torch.Tensor) -> None:

@@ -107,11 +107,11 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     # --- What the front end asks for ------------------------------------------------------------------
 
-    def lead(self, place: dict[str, Any]) -> bool:
+    def lead(self, place: dict[str, Any], drafter: Any) -> bool:
         """Whether this worker has joined; call until it has. From the first call on the front end leads."""
         self._led = True
         if self._member is None:
-            arguments = (Place(**place), self.vllm_config, self.device, self.model)
+            arguments = (Place(**place), self.vllm_config, self.device, self.model, drafter)
             self._joining = self._joining or Joining(*arguments)
             try:
                 self._member = self._joining.member()

@@ -77,6 +77,10 @@ TEST_F(SettingsTest, AnUnknownVariableIsWarnedAboutOnceAndThoseOfNoSettingAreNot
   Put("WEIGHTCAST_LAESE", "1");
   Put("WEIGHTCAST_TOKEN", "very secret");
   Put("WEIGHTCAST_CUDA_LIBRARY", "/opt/other/libcuda.so.1");
+  for (const char* read_by_adapters :
+       {"WEIGHTCAST_ENGINE", "WEIGHTCAST_VLLM_LANDING", "WEIGHTCAST_VLLM_DRAFT"}) {
+    Put(read_by_adapters, "a");
+  }
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(Settings::FromEnvironment().ok());
   EXPECT_TRUE(Settings::FromEnvironment().ok());
@@ -85,6 +89,8 @@ TEST_F(SettingsTest, AnUnknownVariableIsWarnedAboutOnceAndThoseOfNoSettingAreNot
   EXPECT_EQ(log.find("LAESE"), log.rfind("LAESE")) << log;
   EXPECT_EQ(log.find("TOKEN"), std::string::npos) << log;
   EXPECT_EQ(log.find("CUDA"), std::string::npos) << log;
+  EXPECT_EQ(log.find("ENGINE"), std::string::npos) << log;
+  EXPECT_EQ(log.find("VLLM"), std::string::npos) << log;
 }
 
 TEST_F(SettingsTest, AnUnknownNameIsAnError) {
