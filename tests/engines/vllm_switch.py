@@ -37,7 +37,7 @@ def main(path: str, parameter: str) -> None:
             for part in parts:
                 part.array.copy_(torch.randn(part.array.shape) * 0.1)
         reload.switch()
-        print(verify(reload))
+        print("verified:", verify(reload))
         if parameter == "unprepared":
             X86CPUUnquantizedExperts.process_weights_after_loading = lambda self, layer: None
             CPUUnquantizedExperts.process_weights_after_loading = lambda self, layer: None
@@ -46,9 +46,9 @@ def main(path: str, parameter: str) -> None:
             path, _, name = parameter.rpartition(".")
             getattr(reload.layer(path), name).data.view(-1)[5] += 1
         try:
-            print(verify(reload))
+            print("verified:", verify(reload))
         except Corrupt as error:
-            print(error)
+            print("verified:", error)
 
 
 if __name__ == "__main__":
