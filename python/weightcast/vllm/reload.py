@@ -26,7 +26,7 @@ from ..errors import InvalidArgument
 from ..shards import Shard
 from ..workers import allocate
 
-TESTED = ("0.32",)
+TESTED = ("0.29", "0.30", "0.31", "0.32")
 
 # Their processing was tried with loader landing, on CPU.
 _KNOWN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod"}
