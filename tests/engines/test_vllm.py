@@ -56,7 +56,11 @@ CASES = [
 
 # TP=2 makes each of its fresh engines in worker processes, which takes minutes.
 @pytest.fixture(
-    params=[pytest.param(one, marks=[pytest.mark.long] if one.tp > 1 else []) for one in CASES], ids=str
+    params=[
+        pytest.param(one, marks=[pytest.mark.long] if one.tp > 1 or one.kind == "tied" else [])
+        for one in CASES
+    ],
+    ids=str,
 )
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param

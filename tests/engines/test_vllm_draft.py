@@ -38,6 +38,7 @@ def guessed(server: Server) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
+@pytest.mark.long
 def test_policy_and_draft_change_together(started: list[Any], tmp_path: pathlib.Path) -> None:
     """Both have the same weights, so every guess is right; with a draft of another version few are."""
     models = {name: make_model("dense") for name in GROUP}
