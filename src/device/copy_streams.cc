@@ -98,6 +98,7 @@ Status CopyStreams::Begin(uint64_t ticket, std::span<const Copy> first, std::spa
   const size_t count = first.size() + second.size();
   Gather(first, 0);
   Gather(second, first.size());
+  words_->Begin(ticket);
   WC_RETURN_IF_ERROR(batches_ && count > 1 ? CopyBatch(stream, count) : CopyEach(stream, count));
   WC_RETURN_IF_ERROR(WriteWord(ticket, stream));
   return health_->Check(cuda.EventRecord(EventOf(ticket), stream), "cuEventRecord");

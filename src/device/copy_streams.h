@@ -15,9 +15,13 @@ namespace weightcast::device {
 class CompletionWords {
  public:
   explicit CompletionWords(void* host) : words_(static_cast<std::atomic<uint64_t>*>(host)) {}
+  /// The worker has read the whole batch. Before the device can write its word: C++ knows of no device, so
+  /// this is what orders those reads before progress uses the batch's slot again.
+  void Begin(uint64_t ticket) { begun_.store(ticket, std::memory_order_seq_cst); }
   [[nodiscard]] bool Over(uint64_t ticket) const {
     // Sequentially consistent, as WakeSignal: what the worker has seen to be over, progress sees after Arm.
-    return Word(ticket).load(std::memory_order_seq_cst) == ticket;
+    return Word(ticket).load(std::memory_order_seq_cst) == ticket &&
+           begun_.load(std::memory_order_seq_cst) >= ticket;
   }
   [[nodiscard]] std::atomic<uint64_t>& Word(uint64_t ticket) const {
     return words_[(ticket % CopyLimits::kBatches) * kStride];
@@ -28,6 +32,7 @@ class CompletionWords {
 
  private:
   std::atomic<uint64_t>* words_;
+  std::atomic<uint64_t> begun_{0};  ///< The newest ticket that was.
 };
 
 /// The driver's half of a queue: streams, words and events. wc-device only. What Close has not taken back is
