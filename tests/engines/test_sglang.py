@@ -41,12 +41,6 @@ CASES = [Case("dense", 1), Case("moe", 2)]
 
 
 @pytest.fixture
-def controller() -> Iterator[str]:
-    with wc.Controller("127.0.0.1:0") as running:
-        yield running.address
-
-
-@pytest.fixture
 def start(tmp_path: pathlib.Path) -> Iterator[Any]:
     started: list[Server] = []
 

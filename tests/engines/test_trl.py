@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import queue
-from collections.abc import Iterator
 from typing import Any
 
 import datasets
-import pytest
 import transformers
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
 
@@ -63,14 +61,6 @@ class Noted(WeightTransfer):
     def resume(self) -> None:
         super().resume()
         self._note("resume")
-
-
-@pytest.fixture
-def started() -> Iterator[list[Any]]:
-    found: list[Any] = []
-    yield found
-    for one in found:
-        one.end()
 
 
 def make_trainer(model: pathlib.Path, transfer: Any, worker: Any, folder: pathlib.Path) -> Any:

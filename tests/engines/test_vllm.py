@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import weightcast as wc
 from oracle import distance, transformers_logprobs
 from trainers import Trainers
 from vllm_models import PROMPTS, make_model, save
@@ -64,12 +63,6 @@ CASES = [
 )
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param
-
-
-@pytest.fixture
-def controller() -> Iterator[str]:
-    with wc.Controller("127.0.0.1:0") as running:
-        yield running.address
 
 
 @pytest.fixture

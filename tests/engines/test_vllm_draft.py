@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,6 @@ from weightcast.torch import checkpoint_shards
 TOKENS = 16
 GUESSES = 2
 GROUP = {"policy": 1, "draft": 1}
-
-
-@pytest.fixture
-def started() -> Iterator[list[Any]]:
-    found: list[Any] = []
-    yield found
-    for one in found:
-        one.end()
 
 
 def guessed(server: Server) -> tuple[int, int]:

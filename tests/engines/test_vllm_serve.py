@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 import weightcast as wc
 from vllm_models import PROMPTS, make_model, save, train
@@ -15,20 +12,6 @@ from vllm_server import Flight, Server, write_tokenizer
 from weightcast.torch import checkpoint_shards
 
 TOKENS = 200
-
-
-@pytest.fixture
-def controller() -> Iterator[str]:
-    with wc.Controller("127.0.0.1:0") as running:
-        yield running.address
-
-
-@pytest.fixture
-def started() -> Iterator[list[Any]]:
-    found: list[Any] = []
-    yield found
-    for one in found:
-        one.end()
 
 
 def test_streams_go_on_through_updates(controller: str, started: list[Any], tmp_path: pathlib.Path) -> None:
