@@ -17,6 +17,12 @@ _ALIGNMENT = 64
 Tensors = Iterable[tuple[str, torch.Tensor]]
 
 
+def rows_of(tensor: torch.Tensor, rank: int, world: int) -> torch.Tensor:
+    """By torch.chunk's rule; the last ranks may get none."""
+    rows = math.ceil(tensor.shape[0] / world)
+    return tensor[rows * rank : rows * (rank + 1)]
+
+
 class Stage(Mapping[str, Shard]):
     """This rank's share of tensors that an iterator yields whole, in memory that stays.
 
@@ -77,12 +83,11 @@ class Stage(Mapping[str, Shard]):
         return f"{name} is {tensor.dtype} {list(tensor.shape)} now; it was {dtype} {list(shape)}"
 
     def _part(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Rows by torch.chunk's rule; a scalar is rank 0's. None: nothing of it is this rank's."""
+        """Its rows; a scalar is rank 0's. None: nothing of it is this rank's."""
         tensor = tensor.detach()
         if tensor.dim() == 0:
             return tensor if self._rank == 0 else None
-        rows = math.ceil(tensor.shape[0] / self._world)
-        part = tensor[rows * self._rank : rows * (self._rank + 1)]
+        part = rows_of(tensor, self._rank, self._world)
         return part if part.numel() > 0 else None
 
     def _space(self, part: torch.Tensor) -> torch.Tensor:

@@ -29,11 +29,11 @@ class Place:
     model: str = "policy"
     settings: dict[str, Any] = field(default_factory=dict)
     landing: str = ""  # "spare" or "live"; empty: WEIGHTCAST_VLLM_LANDING, or "spare".
-    draft: str = ""  # The model of the draft's trainers; empty: WEIGHTCAST_VLLM_DRAFT, or none.
 
     @property
-    def draft_model(self) -> str:
-        return self.draft or os.environ.get("WEIGHTCAST_VLLM_DRAFT", "")
+    def draft(self) -> str:
+        """The model of the draft's trainers; empty: it is left as it is."""
+        return os.environ.get("WEIGHTCAST_VLLM_DRAFT", "")
 
     @property
     def live(self) -> bool:
@@ -60,15 +60,15 @@ def ranks_of(vllm_config: Any) -> int:
 
 def commit_group(place: Place, vllm_config: Any) -> dict[str, int] | None:
     """Policy and draft are updated together: an engine never serves one version's with the other's."""
-    if not place.draft_model:
+    if not place.draft:
         return None
-    return {place.model: ranks_of(vllm_config), place.draft_model: ranks_of(vllm_config)}
+    return {place.model: ranks_of(vllm_config), place.draft: ranks_of(vllm_config)}
 
 
 def _check_drafter(place: Place, vllm_config: Any, drafter: Any) -> None:
     if getattr(drafter, "model", None) is None:
         raise InvalidArgument(
-            f"trainers of model {place.draft_model!r} are to update a draft, but there is none here: give "
+            f"trainers of model {place.draft!r} are to update a draft, but there is none here: give "
             "vLLM a --speculative-config with a draft model, and VLLM_PLUGINS=weightcast: the front end leads"
         )
     method = vllm_config.speculative_config.method
@@ -131,13 +131,14 @@ class Member:
         drafter: Any = None,
     ) -> None:
         """drafter: vLLM's, whose model takes part if `place` names one among the trainers'."""
+        if place.draft:
+            _check_drafter(place, vllm_config, drafter)
         self.place, self._model = place, model
         reload = Reload(model, vllm_config, device, live=place.live)
         self._models = [_Model(place.model, place, vllm_config, reload)]
-        if place.draft_model:
-            _check_drafter(place, vllm_config, drafter)
+        if place.draft:
             reload = Reload(drafter.model, drafter._create_draft_vllm_config(), device, live=place.live)
-            self._models.append(_Model(place.draft_model, place, vllm_config, reload))
+            self._models.append(_Model(place.draft, place, vllm_config, reload))
         self._unfinished = False
         self._guard: Any = None
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from .._stage import rows_of
 from ..errors import InvalidArgument
 from ..shards import REPLICATE, Mesh, Shard
 from ..torch import Stage
@@ -37,10 +37,13 @@ class StagedSource(Mapping[str, Shard]):
         self._local = hasattr(source, "implements_iter_local") and source.implements_iter_local()
         self._held = hasattr(source, "held_names") and source.held_names() is not None
         self._stage = Stage(self._pieces())
+        self._fresh = True
 
-    def refill(self) -> None:
-        """Walks the source again, for what its tensors are now."""
-        self._stage.fill(self._pieces())
+    def fill(self) -> None:
+        """For each version: walks the source again, but for the first, which it was made of."""
+        if not self._fresh:
+            self._stage.fill(self._pieces())
+        self._fresh = False
 
     def _pieces(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self._tensors():
@@ -50,9 +53,7 @@ class StagedSource(Mapping[str, Shard]):
                 raise InvalidArgument(f"the source yields {name}, which its metadata does not have")
             cut = self._cut(name)
             if not self._local and cut.placements == [0]:
-                rows = math.ceil(len(tensor) / len(cut.owners))
-                first = rows * cut.owners.index(self._rank)
-                tensor = tensor[first : first + rows]
+                tensor = rows_of(tensor, cut.owners.index(self._rank), len(cut.owners))
             yield name, tensor
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor | None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -52,7 +51,7 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
             model=init_info.model,
             settings=init_info.settings,
         )
-        self._refill: Callable[[], None] | None = None
+        self._staged: StagedSource | None = None
         self._trainer.register(self._registered(source))
 
     @classmethod
@@ -86,12 +85,12 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
         version: greater than the one before; None: one more. `apply` makes the switch. Between the two,
         `wait_sources()` of what this returns says when the weights may change (landing live: after `apply`).
         """
-        if self._refill is not None:
-            self._refill()
+        if self._staged is not None:
+            self._staged.fill()
         self._number = self._number + 1 if version is None else version
         self._label = label or str(self._number)
         # A stage keeps its bytes until the next publish; the trained tensors themselves do not.
-        self._update = self._trainer.publish(self._number, hold=self._refill is not None, label=label)
+        self._update = self._trainer.publish(self._number, hold=self._staged is not None, label=label)
         return self._update
 
     def apply(self) -> None:
@@ -132,14 +131,5 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
             return lambda: checkpoint_shards(module)
         if isinstance(source, dict) or (callable(source) and not hasattr(source, "metadata")):
             return source
-        staged = StagedSource(source, self._info.rank, self._info.world_size)
-        filled = [True]
-
-        def refill() -> None:
-            if filled:
-                filled.clear()  # As it was made.
-                return
-            staged.refill()
-
-        self._refill = refill
-        return staged
+        self._staged = StagedSource(source, self._info.rank, self._info.world_size)
+        return self._staged

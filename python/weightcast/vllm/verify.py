@@ -116,9 +116,10 @@ def _probe_experts(
     which = torch.arange(experts, dtype=torch.int32, device=rows.device).repeat_interleave(_PROBES)[:, None]
     whole = torch.ones(len(which), 1, device=rows.device)
     used = layer.quant_method.apply(layer, rows.repeat(experts, 1), whole, which, None, None)
+    rows = rows.float()
     for expert, got in enumerate(used.view(experts, _PROBES, -1).float()):
-        gate, up = (rows.float() @ spare["w13_weight"][expert].to(rows).float().T).chunk(2, dim=1)
-        wanted = (torch.nn.functional.silu(gate) * up) @ spare["w2_weight"][expert].to(rows).float().T
+        gate, up = (rows @ spare["w13_weight"][expert].to(rows).T).chunk(2, dim=1)
+        wanted = (torch.nn.functional.silu(gate) * up) @ spare["w2_weight"][expert].to(rows).T
         off = float((got[:, : wanted.shape[1]] - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
         found.probed += 1
         if not off <= _PROBE_TOLERANCE:
