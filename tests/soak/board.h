@@ -60,8 +60,9 @@ struct Board {
   };
   std::atomic<int64_t> publish{0};  ///< The number that all trainers are to publish.
   std::atomic<bool> stop{false};
-  std::atomic<bool> hold_b{false};     ///< Engine b generates on and does not come for an update ...
-  std::atomic<bool> b_is_held{false};  ///< ... from here on.
+  std::atomic<bool> hold_b{false};      ///< Engine b generates on and does not come for an update ...
+  std::atomic<bool> b_is_held{false};   ///< ... from here on.
+  std::atomic<bool> loads_fail{false};  ///< Loader landing: an engine refuses one switch in thirty.
   std::array<Process, kProcesses> process;
 };
 

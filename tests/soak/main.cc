@@ -106,6 +106,7 @@ class Soak {
       const bool network = networks_ && (round + number) % 3 == 0;
       Cluster cluster(number, MakeSetup(number, network, token_, random),
                       network ? std::make_unique<Network>(number) : nullptr);
+      cluster.board().loads_fail = true;
       if (!Begins(cluster)) {
         Fail("the cluster does not begin\n" + cluster.Describe());
         cluster.KeepLog();
