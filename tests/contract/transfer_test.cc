@@ -69,13 +69,14 @@ TEST_P(TransferTest, TenThousandSmallWritesEachLand) {
 }
 
 TEST_P(TransferTest, BothDirectionsAndBothKindsAtOnce) {
-  constexpr size_t kSize = 8U << 20;
+  // The fake device pauses between pieces of 4 KiB.
+  const size_t size = GetParam().on_device() ? 2U << 20 : 8U << 20;
   constexpr size_t kPiece = 300'007;
-  const TestMemory from_a = NewMemory(kSize);
-  const TestMemory from_b = NewMemory(kSize);
-  const TestMemory at_a = NewMemory(kSize);
-  const TestMemory at_b = NewMemory(kSize);
-  const TestMemory read_by_a = NewMemory(kSize);
+  const TestMemory from_a = NewMemory(size);
+  const TestMemory from_b = NewMemory(size);
+  const TestMemory at_a = NewMemory(size);
+  const TestMemory at_b = NewMemory(size);
+  const TestMemory read_by_a = NewMemory(size);
   from_a.Fill(4);
   from_b.Fill(5);
   const Described source_a = a.Register(from_a, Access::kLocal);
@@ -84,8 +85,8 @@ TEST_P(TransferTest, BothDirectionsAndBothKindsAtOnce) {
   const RemoteRegion to_a = b.Import(Pair::kB, a.Register(at_a, Access::kReadWrite));
   const RemoteRegion to_b = a.Import(Pair::kA, b.Register(at_b, Access::kReadWrite));
   const RemoteRegion of_b = a.Import(Pair::kA, source_b);
-  for (size_t at = 0; at < kSize; at += kPiece) {
-    const size_t length = std::min(kPiece, kSize - at);
+  for (size_t at = 0; at < size; at += kPiece) {
+    const size_t length = std::min(kPiece, size - at);
     Op op{.local_offset = at, .remote_offset = at, .length = length, .grant = {}, .signal = {}};
     op.local = source_a.name.id;
     op.remote = to_b;
