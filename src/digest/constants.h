@@ -34,9 +34,10 @@ constexpr Factors MakeFactors() {
 }
 inline constexpr Factors kFactors = MakeFactors();
 
+inline constexpr size_t kWidestStep = 32;  ///< Lanes of a step of the widest loop.
 /// What the lanes of a block are multiplied with. Longer than the definition's by what a step of the widest
 /// loop reads behind the last lane; those lanes are zero.
-using Table = std::array<int16_t, kBlockLanes + kDots * kTableStep>;
+using Table = std::array<int16_t, kBlockLanes + (kDots - 1) * kTableStep + kWidestStep>;
 
 constexpr Table MakeTable() {
   Table table{};

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "digest/constants.h"
 
@@ -20,5 +21,8 @@ void AddDotsPortable(const std::byte* data, size_t first, size_t lanes, Dots& do
 
 /// The fastest that this processor runs; all give the same numbers.
 DotsFunction FastestAddDots();
+
+/// All that this processor runs, the fastest last.
+std::vector<DotsFunction> AllAddDots();
 
 }  // namespace weightcast::digest
