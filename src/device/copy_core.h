@@ -21,6 +21,7 @@ class CopyQueue::Core final : public Work {
 
   // --- The holder of progress
   std::optional<Ticket> Submit(std::span<const Copy> copies);
+  [[nodiscard]] bool Fits(size_t count, uint64_t bytes) const;
   std::optional<Finished> TakeFinished();
   [[nodiscard]] bool HasFinished() const;
   [[nodiscard]] size_t unfinished() const { return newest_.load(std::memory_order_relaxed) - told_; }
@@ -36,7 +37,6 @@ class CopyQueue::Core final : public Work {
     size_t count = 0;
     uint64_t bytes = 0;
   };
-  [[nodiscard]] bool Fits(size_t count, uint64_t bytes) const;
   [[nodiscard]] Slot& SlotOf(uint64_t ticket) { return slots_[ticket % CopyLimits::kBatches]; }
 
   State Advance(bool closed);

@@ -26,6 +26,7 @@ std::optional<Ticket> CopyQueue::Submit(std::span<const Copy> copies) {
   return ticket;
 }
 
+bool CopyQueue::Fits(size_t copies, uint64_t bytes) const { return core_->Fits(copies, bytes); }
 std::optional<CopyQueue::Finished> CopyQueue::TakeFinished() { return core_->TakeFinished(); }
 bool CopyQueue::HasFinished() const { return core_->HasFinished(); }
 size_t CopyQueue::unfinished() const { return core_->unfinished(); }

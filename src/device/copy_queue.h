@@ -58,6 +58,9 @@ class CopyQueue {
   /// Takes all `copies` (1 to CopyLimits::kCopies) as one batch; nullopt: full, ask again when one is over.
   std::optional<Ticket> Submit(std::span<const Copy> copies);
 
+  /// Whether Submit would take a batch of so many copies and bytes.
+  [[nodiscard]] bool Fits(size_t copies, uint64_t bytes) const;
+
   struct Finished {
     Ticket ticket{};
     bool ok = true;  ///< All bytes have arrived. False: some may have, nothing of them moves any more.

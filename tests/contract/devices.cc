@@ -108,19 +108,52 @@ void DevicesInUse::AwaitBurial(int pid) {
   }
 }
 
-Memory DevicesInUse::Allocate(size_t size) {
+Memory DevicesInUse::Allocate(size_t size, bool exportable) {
   const int ordinal = next_++ % static_cast<int>(parts_.size());
   const CurrentContext current(*cuda_, context(ordinal));
   CUdeviceptr address = 0;
-  Expect(cuda_->MemAlloc(&address, size), "cuMemAlloc");
+  if (exportable) {
+    Expect(cuda_->MemAlloc(&address, size), "cuMemAlloc");
+  } else {
+    address = CreateSecluded(ordinal, size);
+  }
   return {.kind = MemoryKind::kDevice,
           .device = ordinal,
           .address = reinterpret_cast<std::byte*>(address),
           .length = size};
 }
 
+CUdeviceptr DevicesInUse::CreateSecluded(int ordinal, size_t size) {
+  constexpr size_t kPage = 2U << 20;
+  Secluded made{.length = (size + kPage - 1) / kPage * kPage};
+  drivers::CUmemAllocationProp wanted{};
+  wanted.type = drivers::CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.requestedHandleTypes = drivers::CU_MEM_HANDLE_TYPE_NONE;
+  wanted.location = {.type = drivers::CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal};
+  CUdeviceptr address = 0;
+  Expect(cuda_->MemAddressReserve(&address, made.length, 0, 0, 0), "cuMemAddressReserve");
+  Expect(cuda_->MemCreate(&made.handle, made.length, &wanted, 0), "cuMemCreate");
+  Expect(cuda_->MemMap(address, made.length, 0, made.handle, 0), "cuMemMap");
+  const drivers::CUmemAccessDesc access{.location = wanted.location,
+                                        .flags = drivers::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  Expect(cuda_->MemSetAccess(address, made.length, &access, 1), "cuMemSetAccess");
+  secluded_[address] = made;
+  return address;
+}
+
+void DevicesInUse::FreeSecluded(CUdeviceptr address) {
+  const Secluded freed = secluded_.extract(address).mapped();
+  const auto expect = [this](drivers::CUresult result, std::string_view call) {
+    if (!leftovers_) Expect(result, call);
+  };
+  expect(cuda_->MemUnmap(address, freed.length), "cuMemUnmap");
+  expect(cuda_->MemRelease(freed.handle), "cuMemRelease");
+  expect(cuda_->MemAddressFree(address, freed.length), "cuMemAddressFree");
+}
+
 void DevicesInUse::Free(const Memory& memory) {
   const CurrentContext current(*cuda_, context(memory.device));
+  if (secluded_.contains(Number(memory.address))) return FreeSecluded(Number(memory.address));
   const auto result = cuda_->MemFree(Number(memory.address));
   if (!leftovers_) Expect(result, "cuMemFree");
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,7 +49,7 @@ class DevicesInUse final : public TestDevices {
   DevicesInUse& operator=(const DevicesInUse&) = delete;
   ~DevicesInUse() override;
 
-  Memory Allocate(size_t size) override;
+  Memory Allocate(size_t size, bool exportable) override;
   void Free(const Memory& memory) override;
   void Write(const Memory& memory, size_t offset, std::span<const std::byte> bytes) override;
   void Read(const Memory& memory, size_t offset, std::span<std::byte> bytes) override;
@@ -67,12 +68,20 @@ class DevicesInUse final : public TestDevices {
     drivers::CUstream stream{};
     void* pinned = nullptr;
   };
+  /// Memory of cuMemCreate, mapped for its own device alone.
+  drivers::CUdeviceptr CreateSecluded(int ordinal, size_t size);
+  void FreeSecluded(drivers::CUdeviceptr address);
   [[nodiscard]] size_t Index(int ordinal) const { return static_cast<size_t>(ordinal); }
   void Copy(int ordinal, drivers::CUdeviceptr to, drivers::CUdeviceptr from, size_t length);
   void Finish(int ordinal);
 
   std::shared_ptr<drivers::Cuda> cuda_;
   std::vector<Part> parts_;
+  struct Secluded {
+    drivers::CUmemGenericAllocationHandle handle = 0;
+    size_t length = 0;
+  };
+  std::map<drivers::CUdeviceptr, Secluded> secluded_;
   int next_ = 0;
   bool leftovers_ = false;
 };

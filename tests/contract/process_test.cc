@@ -17,7 +17,7 @@ class ProcessTest : public ContractTest {
   /// says a word or is gone.
   static void WriteForEver(Channel& channel, const Subject& subject, const Machine& machine) {
     const DeviceUse use(machine);
-    const TestMemory source(kSize, subject.place);
+    const TestMemory source(kSize, subject.peer_place());
     Side side(subject.factory);
     ConnectOver(channel, side, kLink, Role::kInitiator);
     source.Fill(1);
@@ -44,7 +44,7 @@ class ProcessTest : public ContractTest {
   /// In the child: a target that does its part until the parent is gone.
   static void Receive(Channel& channel, const Subject& subject, const Machine& machine) {
     const DeviceUse use(machine);
-    const TestMemory target(kSize, subject.place);
+    const TestMemory target(kSize, subject.peer_place());
     Side side(subject.factory);
     ConnectOver(channel, side, kLink, Role::kResponder);
     target.Wipe();
@@ -217,7 +217,7 @@ TEST_P(ProcessTest, AStoppedTargetThatGoesOnLosesNothing) {
   for (const auto& [cookie, done] : here.side.completions) EXPECT_EQ(done.code, Code::kOk);
 }
 
-WC_CONTRACT_ACROSS_PROCESSES(ProcessTest);
+WC_CONTRACT_ACROSS_PROCESSES_AND_MIXED(ProcessTest);
 
 }  // namespace
 }  // namespace weightcast::transport

@@ -19,7 +19,9 @@ constexpr GrantName kGrant{.slot = 2, .id = 222};
 constexpr size_t kSize = 2U << 20;
 constexpr int kUncorrectable = 214;  // CUDA_ERROR_ECC_UNCORRECTABLE
 
-Subject Pulls() { return {.factory = {"shm_pull", &CreateShmTransport}, .place = TestPlace::kDevice}; }
+Subject Pulls() {
+  return {.factory = {"shm_pull", &CreateShmTransport}, .place = TestPlace::kDevice, .other_place = {}};
+}
 
 /// a's device 0 holds the source, b's device 1 the target.
 class PullTest : public ::testing::Test {
@@ -400,10 +402,16 @@ TEST_F(PullAcrossTest, PagesOfAnExpandableSegmentArePulled) {
 }
 
 // vLLM's sleep mode makes such memory.
-TEST_F(PullAcrossTest, MemoryWithoutAHandleTypeIsNotPulled) {
+TEST_F(PullAcrossTest, MemoryWithoutAHandleTypeIsStaged) {
   const Pages pages(*use.devices, 2, drivers::CU_MEM_HANDLE_TYPE_NONE);
+  const TestMemory pattern(kSize, TestPlace::kPrivate);
+  pattern.Fill(1);
+  use.devices->Write(pages.memory(), 0, pattern.bytes());
   const Described local = pages.Register(side);
-  EXPECT_EQ(WriteFrom(local), Code::kUnavailable);
+  const uint64_t staged = trace::CounterNamed("gpu.staged_bytes").value();
+  EXPECT_EQ(WriteFrom(local), Code::kOk);
+  EXPECT_EQ(trace::CounterNamed("gpu.staged_bytes").value(), staged + kSize);
+  EXPECT_EQ(Compare(), "same");
   side.transport().Deregister(local.name.id);
   ASSERT_TRUE(Deregistered(local));
 }

@@ -30,9 +30,9 @@ Settings TestSettings() {
 TestDevices* TestDevices::current_ = nullptr;
 
 TestMemory::TestMemory(size_t size, TestPlace place) {
-  if (place == TestPlace::kDevice) {
+  if (IsDevice(place)) {
     Require(TestDevices::current() != nullptr, "device memory needs devices in use");
-    const Memory made = TestDevices::current()->Allocate(size);
+    const Memory made = TestDevices::current()->Allocate(size, place == TestPlace::kDevice);
     memory_ = {
         .kind = made.kind, .ordinal = made.device, .address = made.address, .length = size, .allocation = {}};
     return;

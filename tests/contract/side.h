@@ -28,8 +28,8 @@ class TestDevices {
   virtual ~TestDevices() = default;
   /// Those that this process uses now; nullptr: none.
   static TestDevices* current() { return current_; }
-  /// Of each device in turn.
-  virtual Memory Allocate(size_t size) = 0;
+  /// Of each device in turn. Not `exportable`: as vLLM's sleep mode makes it, which no other process maps.
+  virtual Memory Allocate(size_t size, bool exportable) = 0;
   virtual void Free(const Memory& memory) = 0;
   virtual void Write(const Memory& memory, size_t offset, std::span<const std::byte> bytes) = 0;
   virtual void Read(const Memory& memory, size_t offset, std::span<std::byte> bytes) = 0;
@@ -40,10 +40,13 @@ class TestDevices {
 };
 
 enum class TestPlace : uint8_t {
-  kPrivate,  ///< Ordinary memory.
-  kShared,   ///< From Allocate.
-  kDevice,   ///< Of one of TestDevices::current().
+  kPrivate,   ///< Ordinary memory.
+  kShared,    ///< From Allocate.
+  kDevice,    ///< Of one of TestDevices::current().
+  kSecluded,  ///< The same; no process can export it.
 };
+
+inline bool IsDevice(TestPlace place) { return place == TestPlace::kDevice || place == TestPlace::kSecluded; }
 
 /// Memory of a test.
 class TestMemory {

@@ -17,13 +17,18 @@ namespace weightcast::transport {
 struct Subject {
   TransportFactory factory;
   TestPlace place = TestPlace::kPrivate;
-  [[nodiscard]] bool on_device() const { return place == TestPlace::kDevice; }
+  std::optional<TestPlace> other_place;  ///< Of the other process's memory, where it is not the same.
+  [[nodiscard]] TestPlace peer_place() const { return other_place.value_or(place); }
+  [[nodiscard]] bool on_device() const { return IsDevice(place) || IsDevice(peer_place()); }
 };
 
 /// The machine of a subject that needs one.
 using Machine = std::unique_ptr<const FakeMachine>;  ///< Null: none is needed.
 inline Machine MachineOf(const Subject& subject) {
-  return subject.on_device() ? std::make_unique<const FakeMachine>() : nullptr;
+  if (!subject.on_device()) return nullptr;
+  // No device of it reads another where everything is to be staged.
+  const bool stages = subject.place == TestPlace::kSecluded || subject.peer_place() == TestPlace::kSecluded;
+  return std::make_unique<const FakeMachine>(stages ? "peer=none" : "");
 }
 /// This process as its user. Made after the fork, and before all that uses devices.
 struct DeviceUse {
@@ -87,7 +92,7 @@ inline std::vector<Subject> SubjectsThat(const std::function<bool(const TestedTr
   std::vector<Subject> subjects;
   for (const TestedTransport& tested : TestedTransports()) {
     if (!serve(tested)) continue;
-    for (const TestPlace place : tested.places) subjects.push_back({tested.factory, place});
+    for (const TestPlace place : tested.places) subjects.push_back({tested.factory, place, {}});
   }
   return subjects;
 }
@@ -96,6 +101,16 @@ inline std::vector<Subject> AllSubjects() {
 }
 inline std::vector<Subject> SubjectsAcrossProcesses() {
   return SubjectsThat([](const TestedTransport& tested) { return tested.crosses_processes; });
+}
+
+/// The same, and those with device memory at one end only.
+inline std::vector<Subject> SubjectsAcrossProcessesAndMixed() {
+  auto subjects = SubjectsAcrossProcesses();
+  subjects.push_back(
+      {{"shm_gpu_ring_to_host", &CreateShmTransport}, TestPlace::kSecluded, TestPlace::kPrivate});
+  subjects.push_back(
+      {{"shm_host_to_gpu_ring", &CreateShmTransport}, TestPlace::kPrivate, TestPlace::kSecluded});
+  return subjects;
 }
 
 inline std::vector<Subject> Hosts(std::vector<Subject> subjects) {
@@ -115,7 +130,9 @@ inline std::string SubjectName(const ::testing::TestParamInfo<Subject>& info) {
 /// The same for a suite whose peer is another process.
 #define WC_CONTRACT_ACROSS_PROCESSES(suite) \
   INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(SubjectsAcrossProcesses()), SubjectName)
-/// The same two for a suite that is about host memory.
+#define WC_CONTRACT_ACROSS_PROCESSES_AND_MIXED(suite) \
+  INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(SubjectsAcrossProcessesAndMixed()), SubjectName)
+/// The first two for a suite that is about host memory.
 #define WC_CONTRACT_ON_HOST(suite) \
   INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(Hosts(AllSubjects())), SubjectName)
 #define WC_CONTRACT_ON_HOST_ACROSS_PROCESSES(suite) \

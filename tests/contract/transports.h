@@ -45,6 +45,7 @@ inline std::vector<TestedTransport> TestedTransports() {
       {{"shm", &CreateShmTransport}},
       {{"shm_ring", &CreateShmRing}},
       {{"shm_pull", &CreateShmTransport}, /*crosses_processes=*/true, {TestPlace::kDevice}},
+      {{"shm_gpu_ring", &CreateShmTransport}, /*crosses_processes=*/true, {TestPlace::kSecluded}},
       {{"verbs_fake", &CreateVerbsOnFake}, /*crosses_processes=*/false},
   };
   // Where there is a device: tests/rdma.

@@ -33,6 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   RoundTrip(bytes, DecodeWantRegion);
   RoundTrip(bytes, DecodeRegionReply);
   RoundTrip(bytes, DecodeRingReply);
+  RoundTrip(bytes, DecodeWantStage);
+  RoundTrip(bytes, DecodeStageReply);
   RoundTrip(bytes, DecodeWantSource);
   RoundTrip(bytes, DecodeSourceOffer);
   RoundTrip(bytes, DecodeSourceHandles);

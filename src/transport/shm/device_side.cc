@@ -9,11 +9,12 @@ namespace weightcast::transport::shm {
 Result<std::unique_ptr<DeviceSide>> DeviceSide::Create(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(auto devices, device::DevicesInProcess(settings));
   WC_ASSIGN_OR_RETURN(auto signal, device::WakeSignal::Create());
-  return std::unique_ptr<DeviceSide>(new DeviceSide(std::move(devices), std::move(signal)));
+  return std::unique_ptr<DeviceSide>(new DeviceSide(std::move(devices), std::move(signal), settings.pinned));
 }
 
-DeviceSide::DeviceSide(std::shared_ptr<device::Devices> devices, std::shared_ptr<device::WakeSignal> signal)
-    : devices_(std::move(devices)), signal_(std::move(signal)) {}
+DeviceSide::DeviceSide(std::shared_ptr<device::Devices> devices, std::shared_ptr<device::WakeSignal> signal,
+                       uint64_t pinned)
+    : devices_(std::move(devices)), signal_(std::move(signal)), stage_budget_(pinned) {}
 
 DeviceSide::~DeviceSide() {
   for (const device::Device& each : used_) {

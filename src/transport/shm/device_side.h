@@ -11,6 +11,7 @@
 #include "device/devices.h"
 #include "device/wake_signal.h"
 #include "memory/memory.h"
+#include "transport/shm/stage_budget.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 
@@ -59,14 +60,17 @@ class DeviceSide {
   // --- The holder of progress
   [[nodiscard]] const std::shared_ptr<DeviceReports>& reports() const { return reports_; }
   [[nodiscard]] device::WakeSignal& signal() const { return *signal_; }
+  [[nodiscard]] StageBudget& stage_budget() { return stage_budget_; }
 
  private:
-  DeviceSide(std::shared_ptr<device::Devices> devices, std::shared_ptr<device::WakeSignal> signal);
+  DeviceSide(std::shared_ptr<device::Devices> devices, std::shared_ptr<device::WakeSignal> signal,
+             uint64_t pinned);
   Result<device::Device> Use(int ordinal);
 
   const std::shared_ptr<device::Devices> devices_;
   const std::shared_ptr<device::WakeSignal> signal_;
   const std::shared_ptr<DeviceReports> reports_ = std::make_shared<DeviceReports>();
+  StageBudget stage_budget_;
   std::mutex mutex_;                  ///< Guards the next.
   std::vector<device::Device> used_;  ///< By ordinal.
 };

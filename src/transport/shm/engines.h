@@ -24,6 +24,8 @@ class Engine {
 
   /// As CopyQueue::Submit.
   std::optional<uint64_t> Submit(std::span<const device::Copy> copies);
+  /// Whether Submit would take so many copies of so many bytes.
+  [[nodiscard]] bool Fits(size_t copies, uint64_t bytes) const { return queue_.Fits(copies, bytes); }
   /// Learns which batches are over. True if there was one.
   bool Advance();
   /// Nothing of this batch moves any more.

@@ -41,6 +41,7 @@ struct Inbox {
   alignas(kLine) Word wake;                            ///< Also cleared by the peer that rings.
   alignas(kLine) Word records_taken;
   Word payload_taken;
+  Word staged_taken;
   alignas(kLine) Word trial_nonce;
   /// 1 while the owner's device memory may be read on this link: a copy counts only if this stood here, and
   /// the source's generation in the fence page, when the copy was over.

@@ -51,7 +51,8 @@ std::string Link::Describe() const {
   const std::string other = roads_.refusal.empty()
                                 ? "cross-process copy"
                                 : StrCat("ring (cross-process copy refused: ", roads_.refusal, ")");
-  return StrCat("shm: mapped memory and ", other, ", ", PeerName());
+  return StrCat("shm: mapped memory and ", other,
+                staging_->in_use() ? "; device memory staged through host memory, " : ", ", PeerName());
 }
 
 void Link::OnProcess() {
@@ -99,6 +100,7 @@ bool Link::Turn(Budget& budget) {
   Status status = receiver_->Drain(incoming, any);
   if (state_ == State::kReady && status.ok()) {
     any |= receiver_->RunPulls();
+    any |= receiver_->RunStaged(incoming);
     any |= sender_->Run(budget);
     any |= receiver_->Serve(budget);
     if (status.ok() && roads_.ring_wanted && !ring_sent_) {
@@ -106,7 +108,8 @@ bool Link::Turn(Budget& budget) {
       status = SendRing();
     }
   }
-  if (status.ok() && outbox_->broken()) status = {Code::kProtocol, "the peer's counters make no sense"};
+  if (status.ok() && (outbox_->broken() || staging_->out.broken()))
+    status = {Code::kProtocol, "the peer's counters make no sense"};
   if (status.ok()) return any;
   Down({status.code(), StrCat(status.message(), " (", PeerName(), ")")});
   return true;

@@ -22,6 +22,7 @@
 #include "transport/shm/sender.h"
 #include "transport/shm/source_maps.h"
 #include "transport/shm/source_offers.h"
+#include "transport/shm/staging.h"
 #include "transport/types.h"
 #include "weightcast/clock.h"
 
@@ -146,6 +147,7 @@ class Link {
   void WarnOfRing();
 
   Status OnSourceMessage(MessageKind kind, Channel::Incoming message);
+  Status OnStageMessage(MessageKind kind, const Channel::Incoming& message);
   /// The socket is needed until neither side has the other's device memory mapped.
   [[nodiscard]] bool channel_needed() const { return !offers_.empty() || !sources_.empty(); }
 
@@ -172,6 +174,7 @@ class Link {
   SourceMaps sources_;
   bool all_dropped_told_ = false;
   Roads roads_;
+  std::optional<Staging> staging_;
   std::optional<Sender> sender_;
   std::optional<Receiver> receiver_;
 

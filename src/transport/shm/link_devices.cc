@@ -21,6 +21,7 @@ bool Link::StepDevices() {
   }
   Status status = engines_.failure();
   if (status.ok()) status = offers_.failure();
+  if (status.ok() && staging_) status = staging_->failure();
   if (!status.ok()) {
     Down({Code::kInternal, status.message()});
     return true;
@@ -56,6 +57,15 @@ Status Link::OnSourceMessage(MessageKind kind, Channel::Incoming message) {
   }
   WC_ASSIGN_OR_RETURN(const Dropped dropped, DecodeDropped(message.bytes));
   return offers_.OnDropped(dropped);
+}
+
+Status Link::OnStageMessage(MessageKind kind, const Channel::Incoming& message) {
+  if (kind == MessageKind::kWantStage) {
+    WC_ASSIGN_OR_RETURN(const WantStage request, DecodeWantStage(message.bytes));
+    return staging_->in.OnWantStage(request);
+  }
+  WC_ASSIGN_OR_RETURN(const StageReply reply, DecodeStageReply(message.bytes));
+  return staging_->out.OnStage(reply, message.fds);
 }
 
 std::optional<DepartedPeer> Link::Depart() {

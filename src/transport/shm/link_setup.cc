@@ -101,6 +101,9 @@ Status Link::OnMessage(Channel::Incoming& message) {
     WC_ASSIGN_OR_RETURN(const RingReply reply, DecodeRingReply(message.bytes));
     return OnRing(reply, message.fds);
   }
+  if ((kind == MessageKind::kWantStage || kind == MessageKind::kStage) && ready) {
+    return OnStageMessage(kind, message);
+  }
   if (kind >= MessageKind::kWantSource && ready) return OnSourceMessage(kind, std::move(message));
   return {Code::kProtocol, "a message out of place"};
 }
@@ -153,8 +156,11 @@ Status Link::OnHello(const Channel::Incoming& message) {
     return {Code::kProtocol, "what the peer shares is not what it says"};
   }
   const PeerLife life(pidfd_, channel_);
-  sender_.emplace(id_, *context_, *outbox_, roads_, SenderDevices{engines_, offers_, sources_, life});
-  receiver_.emplace(id_, PullerParts{*context_, inbox_, *outbox_, engines_, sources_, life}, *sender_);
+  Staging& staging = staging_.emplace(*context_, inbox_, *outbox_, engines_, channel_);
+  sender_.emplace(id_, *context_, *outbox_, roads_,
+                  SenderDevices{engines_, offers_, sources_, life, staging});
+  receiver_.emplace(id_, PullerParts{*context_, inbox_, *outbox_, engines_, sources_, life, staging},
+                    *sender_);
 
   Trial trial{.map_echo = RandomId(), .copy_echo = RandomId()};
   outbox_->shared().trial_echo.store(trial.map_echo, std::memory_order_seq_cst);

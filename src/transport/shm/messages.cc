@@ -2,12 +2,13 @@
 
 #include "base/random.h"
 #include "base/strings.h"
+#include "transport/shm/stage_budget.h"
 
 namespace weightcast::transport::shm {
 namespace {
 
 constexpr uint32_t kMagic = 0x6d687377;  // "wshm"
-constexpr uint8_t kVersion = 2;
+constexpr uint8_t kVersion = 3;
 constexpr size_t kMostText = 100;
 
 void PutCookie(ByteWriter& out, const Cookie& cookie) {
@@ -121,6 +122,19 @@ std::string Encode(const RingReply& message) {
   return out.Take();
 }
 
+std::string Encode(const WantStage& message) {
+  auto out = BeginMessage(MessageKind::kWantStage);
+  out.Put(message.most);
+  return out.Take();
+}
+
+std::string Encode(const StageReply& message) {
+  auto out = BeginMessage(MessageKind::kStage);
+  out.Put(static_cast<uint8_t>(message.code));
+  out.Put(message.length);
+  return out.Take();
+}
+
 std::string Encode(const Bye&) { return BeginMessage(MessageKind::kBye).Take(); }
 std::string Encode(const Bell&) { return BeginMessage(MessageKind::kBell).Take(); }
 
@@ -129,7 +143,7 @@ Result<MessageKind> KindOf(std::string_view bytes) {
   const auto version = in.Get<uint8_t>();
   const auto kind = in.Get<uint8_t>();
   if (!in.ok() || version != kVersion || kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kDropped)) {
+      kind > static_cast<uint8_t>(MessageKind::kStage)) {
     return Malformed("message");
   }
   return static_cast<MessageKind>(kind);
@@ -191,6 +205,24 @@ Result<RingReply> DecodeRingReply(std::string_view bytes) {
   RingReply message;
   message.code = GetCode(in);
   if (!in.AtEnd()) return Malformed("payload ring");
+  return message;
+}
+
+Result<WantStage> DecodeWantStage(std::string_view bytes) {
+  auto in = MessageBody(bytes, MessageKind::kWantStage);
+  WantStage message;
+  message.most = in.Get<uint64_t>();
+  if (!in.AtEnd() || !IsStageLength(message.most)) return Malformed("request for a staging ring");
+  return message;
+}
+
+Result<StageReply> DecodeStageReply(std::string_view bytes) {
+  auto in = MessageBody(bytes, MessageKind::kStage);
+  StageReply message;
+  message.code = GetCode(in);
+  message.length = in.Get<uint64_t>();
+  const bool made = message.code == Code::kOk;
+  if (!in.AtEnd() || (made && !IsStageLength(message.length))) return Malformed("staging ring");
   return message;
 }
 

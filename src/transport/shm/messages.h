@@ -42,6 +42,9 @@ enum class MessageKind : uint8_t {
   kSourceVerdict,
   kDrop,
   kDropped,
+  // Staging.
+  kWantStage,
+  kStage,  ///< With the sender's staging ring where `code` is kOk.
 };
 
 struct Hello {
@@ -74,6 +77,14 @@ struct RegionReply {
 struct RingReply {
   Code code = Code::kOk;
 };
+/// Make me a staging ring to write into, of at most so many bytes.
+struct WantStage {
+  uint64_t most = 0;
+};
+struct StageReply {
+  Code code = Code::kOk;
+  uint64_t length = 0;
+};
 struct Bye {};
 struct Bell {};
 
@@ -83,6 +94,8 @@ std::string Encode(const Verdict& message);
 std::string Encode(const WantRegion& message);
 std::string Encode(const RegionReply& message);
 std::string Encode(const RingReply& message);
+std::string Encode(const WantStage& message);
+std::string Encode(const StageReply& message);
 std::string Encode(const Bye& message);
 std::string Encode(const Bell& message);
 
@@ -102,5 +115,7 @@ Result<Verdict> DecodeVerdict(std::string_view bytes);
 Result<WantRegion> DecodeWantRegion(std::string_view bytes);
 Result<RegionReply> DecodeRegionReply(std::string_view bytes);
 Result<RingReply> DecodeRingReply(std::string_view bytes);
+Result<WantStage> DecodeWantStage(std::string_view bytes);
+Result<StageReply> DecodeStageReply(std::string_view bytes);
 
 }  // namespace weightcast::transport::shm

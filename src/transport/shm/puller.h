@@ -35,6 +35,8 @@ struct Pull {
   [[nodiscard]] bool Over() const { return whole() && (engine == nullptr || engine->Over(ticket)); }
 };
 
+struct Staging;
+
 struct PullerParts {
   Context& context;
   OwnInbox& inbox;
@@ -42,6 +44,7 @@ struct PullerParts {
   Engines& engines;
   const SourceMaps& sources;
   PeerLife life;
+  Staging& staging;
 };
 
 /// The copies that this side's devices make on the peer's order, told in the order in which they were

@@ -16,7 +16,9 @@ Receiver::Receiver(LinkId link, const PullerParts& parts, Sender& sender)
       context_(&parts.context),
       inbox_(&parts.inbox),
       outbox_(&parts.outbox),
-      sender_(&sender) {}
+      sender_(&sender),
+      staging_(&parts.staging),
+      staged_reads_(parts.context, parts.inbox, parts.staging.out) {}
 
 Status Receiver::Drain(Budget& budget, bool& any) {
   RecordBody body;
@@ -42,18 +44,25 @@ void Receiver::DrainAll() {
     if (!Handle(body, budget).ok()) break;
   }
   if (puller_) puller_->Clear();
+  staging_->in.Clear();
 }
 
 Status Receiver::Handle(const RecordBody& body, Budget& budget) {
   const RecordKind kind = KindOf(body);
   const bool pull_signal = puller_ && puller_->awaits_signal();
-  if ((put_signal_ || pull_signal) && kind != RecordKind::kSignal) {
+  const bool staged_signal = staging_->in.awaits_signal();
+  const bool awaited = put_signal_ || pull_signal || staged_signal;
+  if (awaited && kind != RecordKind::kSignal) {
     return Broken("a signal was announced and did not come");
   }
   switch (kind) {
     case RecordKind::kSignal: {
       const auto record = Unpack<SignalRecord>(body);
-      if ((record.after_put != 0) != (put_signal_ || pull_signal)) return Broken("a signal out of place");
+      if ((record.after_put != 0) != awaited) return Broken("a signal out of place");
+      if (staged_signal) {
+        staging_->in.AddSignal(record);
+        return Status::Ok();
+      }
       if (pull_signal) {
         puller_->AddSignal(record);
         return Status::Ok();
@@ -91,10 +100,13 @@ void Receiver::OnSignal(const SignalRecord& record) {
 }
 
 Status Receiver::OnPut(const PutRecord& record, Budget& budget) {
+  if ((record.flags & kInStage) != 0) return OnStagedPut(record);
   const bool last = (record.flags & kLastPiece) != 0;
   const bool abandoned = (record.flags & kAbandoned) != 0;
   if (record.slot >= kGrantSlots) return Broken("a grant slot that does not exist");
-  if (puller_ && !puller_->empty()) return Broken("a put before the answers to pulls");
+  if ((puller_ && !puller_->empty()) || staging_->in.puts() > 0) {
+    return Broken("a put before the answers to pulls or staged puts");
+  }
   if (answers_.size() >= kMostAnswers) return Broken("more writes at once than the window allows");
   const std::byte* bytes = nullptr;
   if (!abandoned) {
@@ -130,7 +142,12 @@ Status Receiver::OnPull(const PullRecord& record) {
   if (record.slot >= kGrantSlots || record.source >= kMaxRegions) {
     return Broken("a pull of a grant slot or a source that does not exist");
   }
-  if (ending_) return Status::Ok();
+  if (staging_->in.puts() > 0) return Broken("a pull before the answers to staged puts");
+  if (ending_) {
+    put_signal_ = (record.flags & kSignalled) != 0;
+    put_signal_counts_ = false;
+    return Status::Ok();
+  }
   if (!puller_) puller_.emplace(parts_);
   if (answers_.size() + puller_->size() >= kMostAnswers || !puller_->Add(record)) {
     return Broken("more writes at once than the window allows");
@@ -169,7 +186,7 @@ Code Receiver::Place(const PutRecord& record, const std::byte* bytes) {
     return record.slot == 0 ? Code::kPermission : Code::kFenced;
   }
   const LocalRegion* region = context_->regions.Find(record.region, record.generation);
-  if (region == nullptr || !PeersWrite(region->access)) return Code::kPermission;
+  if (region == nullptr || !PeersWrite(region->access) || region->device != nullptr) return Code::kPermission;
   if (record.slot == 0 && region->access != Access::kReadWrite) return Code::kPermission;
   if (record.offset > region->length || record.length > region->length - record.offset) {
     return Code::kOutOfBounds;
@@ -192,12 +209,16 @@ void Receiver::Answer(uint64_t sequence, Code code, bool placed) {
 }
 
 Status Receiver::OnGet(const GetRecord& record) {
+  if ((record.flags & kInStage) != 0) {
+    return staged_reads_.Add(record) ? Status::Ok() : Broken("more reads at once than the window allows");
+  }
   if (gets_.size() >= kMostGets) return Broken("more reads at once than the window allows");
   gets_.push_back({.get = record});
   return Status::Ok();
 }
 
 Status Receiver::OnData(const DataRecord& record, Budget& budget) {
+  if ((record.flags & kInStage) != 0) return ending_ ? Status::Ok() : sender_->OnStagedData(record);
   if (record.code != 0) return sender_->OnData(record, nullptr);
   const std::byte* const bytes = inbox_->Payload(record.position, record.length);
   if (bytes == nullptr) return Broken("bytes outside the payload ring");
@@ -208,8 +229,10 @@ Status Receiver::OnData(const DataRecord& record, Budget& budget) {
 }
 
 bool Receiver::Serve(Budget& budget) {
-  const bool answered = SendAnswers();
-  return SendData(budget) || answered;
+  bool any = SendAnswers();
+  any |= SendData(budget);
+  any |= staged_reads_.Run(budget);
+  return staging_->out.Flush() || any;
 }
 
 bool Receiver::SendAnswers() {
@@ -226,6 +249,7 @@ Code Receiver::CheckGet(const Served& served, uint64_t size, const std::byte*& f
   const GetRecord& get = served.get;
   const LocalRegion* region = context_->regions.Find(get.region, get.generation);
   if (region == nullptr || !PeersRead(region->access) || !inbox_->IsOpen(0, 0)) return Code::kPermission;
+  if (region->device != nullptr) return Code::kPermission;
   if (get.length == 0 || get.offset > region->length || get.length > region->length - get.offset) {
     return Code::kOutOfBounds;
   }

@@ -12,6 +12,7 @@
 #include "transport/shm/puller.h"
 #include "transport/shm/records.h"
 #include "transport/shm/sender.h"
+#include "transport/shm/staged_reads.h"
 
 namespace weightcast::transport::shm {
 
@@ -31,9 +32,13 @@ class Receiver {
   void DrainAll();
   /// Goes on with the copies that the peer has ordered. True if anything was begun or is over.
   bool RunPulls();
+  /// Goes on with what the peer has staged, for its writes and this side's reads. True if there was anything.
+  bool RunStaged(Budget& budget);
   /// Sends the answers and the bytes that are due, as far as there is room. True if anything was sent.
   bool Serve(Budget& budget);
-  [[nodiscard]] bool owes() const { return !answers_.empty() || !gets_.empty(); }
+  [[nodiscard]] bool owes() const {
+    return !answers_.empty() || !gets_.empty() || !staged_reads_.empty() || !staging_->out.empty();
+  }
 
  private:
   static constexpr size_t kMostAnswers = 512;  ///< More than the window of an honest peer can need.
@@ -50,6 +55,8 @@ class Receiver {
   Status OnPut(const PutRecord& record, Budget& budget);
   Status OnPull(const PullRecord& record);
   void EndPull(const Pull& pull, bool peer_ended);
+  Status OnStagedPut(const PutRecord& record);
+  void EndStagedPut(const Arrival& arrival);
   /// After a piece of a write: what it is to its operation and to the signal that stands for it. True if that
   /// signal counts.
   bool EndPiece(uint8_t flags, uint16_t slot, uint64_t sequence);
@@ -67,6 +74,8 @@ class Receiver {
   OwnInbox* inbox_;
   Outbox* outbox_;
   Sender* sender_;
+  Staging* staging_;
+  StagedReads staged_reads_;
   std::optional<Puller> puller_;  ///< From the first order on.
   bool ending_ = false;
 

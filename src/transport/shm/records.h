@@ -35,11 +35,12 @@ inline SignalRecord SignalOf(const Signal& signal, bool after_put = false) {
           .checksum = signal.checksum};
 }
 
-/// Flags of PutRecord, PullRecord and DataRecord.
+/// Flags of PutRecord, PullRecord, GetRecord and DataRecord.
 inline constexpr uint8_t kLastPiece = 1;  ///< Of its operation.
 inline constexpr uint8_t kSignalled = 2;  ///< A SignalRecord follows.
 inline constexpr uint8_t kNewScope = 4;   ///< First write since the last signal of its grant's slot.
 inline constexpr uint8_t kAbandoned = 8;  ///< The rest of the operation does not come.
+inline constexpr uint8_t kInStage = 16;   ///< The bytes lie, or a get's are to lie, in the staging ring.
 
 /// Writer to target: `length` bytes in the target's payload ring, to be copied into place there.
 struct PutRecord {
@@ -87,7 +88,8 @@ struct AnswerRecord {
 /// Reader to owner.
 struct GetRecord {
   RecordKind kind = RecordKind::kGet;
-  uint8_t reserved[7] = {};
+  uint8_t flags = 0;
+  uint8_t reserved[6] = {};
   uint32_t region = 0;
   uint32_t generation = 0;
   uint64_t offset = 0;

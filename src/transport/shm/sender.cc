@@ -27,7 +27,7 @@ bool Sender::Run(Budget& budget) {
     if (step == Step::kSpent) break;
     --budget.operations;
   }
-  return any;
+  return devices_.staging.out.Flush() || any;
 }
 
 Code Sender::Check(Pending& pending) const {
@@ -97,7 +97,8 @@ Sender::Step Sender::StepRoad(Pending& pending, Budget& budget) {
   PeerRegion* region = context_->peer_regions.Find(link_, pending.op.remote);
   if (region == nullptr) pending.code = Code::kInvalidArgument;  // Released with operations in flight.
   const bool ring_busy = head_ != next_;
-  if (pending.device && region != nullptr && pending.op.length > 0) return StepDevice(pending, *region);
+  if (pending.device && region != nullptr && pending.op.length > 0)
+    return StepDevice(pending, *region, budget);
   const Road road = region == nullptr ? Road::kMapped : RoadOf(pending.op, *region);
   if (road == Road::kRing && pending.op.length > 0) return StepRing(pending, *region, budget);
   if (ring_busy) return Step::kStalled;
@@ -173,6 +174,7 @@ bool Sender::Settle() {
   for (; head_ != tail_; ++head_) {
     const Pending& pending = At(head_);
     if (pending.engine != nullptr && !pending.engine->Over(pending.ticket)) break;
+    if (pending.road == Road::kStaged && !devices_.engines.idle()) break;
     const bool touched = head_ < next_ || pending.done > 0 || pending.moved;
     const bool maybe = touched && pending.op.kind == OpKind::kWrite;
     context_->events.Push(Completion{.link = link_,

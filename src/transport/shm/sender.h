@@ -14,6 +14,7 @@
 #include "transport/shm/records.h"
 #include "transport/shm/source_maps.h"
 #include "transport/shm/source_offers.h"
+#include "transport/shm/staging.h"
 #include "transport/types.h"
 
 namespace weightcast::transport::shm {
@@ -35,13 +36,14 @@ struct SenderDevices {
   SourceOffers& offers;
   SourceMaps& sources;
   PeerLife life;
+  Staging& staging;
 };
 
 /// The operations that this side has posted on one link: takes them, moves their bytes, completes them.
 /// They run in the order of posting. Of host memory there are three paths: mapped memory, cross-process copy,
 /// and the ring, where the peer does the second half of the copying and answers. Of device memory there are
-/// two: writes are orders to the peer, whose device pulls, and reads are copies by this side's device. Before
-/// the path changes, what is under way is waited for.
+/// three: writes are orders to the peer, whose device pulls; reads are copies by this side's device; and what
+/// neither can is staged. Before the path changes, what is under way is waited for.
 class Sender {
  public:
   Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads, const SenderDevices& devices);
@@ -53,6 +55,9 @@ class Sender {
   /// Answers of the peer; kProtocol when they make no sense.
   Status OnAnswer(const AnswerRecord& record);
   Status OnData(const DataRecord& record, const std::byte* bytes);
+  Status OnStagedData(const DataRecord& record);
+  /// A piece of the oldest read is in place, or not: `code`.
+  void OnStagedPlaced(uint8_t flags, Code code);
   /// Completes all that was taken; reads of device memory once their copies are over, by Settle.
   void Fail(Code code);
   /// After Fail: completes what could not be completed then. True if there was anything.
@@ -70,7 +75,7 @@ class Sender {
   static constexpr size_t kBatch = 64;  ///< Pieces of one cross-process copy.
 
   enum class Step : uint8_t { kDone, kStalled, kSpent };
-  enum class Road : uint8_t { kMapped, kCopy, kRing, kPull, kReach };
+  enum class Road : uint8_t { kMapped, kCopy, kRing, kPull, kReach, kStaged };
   struct Pending {
     Op op;
     uint64_t done = 0;      ///< Bytes moved; on the ring: bytes sent, or received.
@@ -105,9 +110,12 @@ class Sender {
   Step StepRoad(Pending& pending, Budget& budget);
   Step StepRing(Pending& pending, const PeerRegion& region, Budget& budget);
   [[nodiscard]] Road RoadOf(const Op& op, const PeerRegion& region) const;
-  Step StepDevice(Pending& pending, const PeerRegion& region);
+  Step StepDevice(Pending& pending, const PeerRegion& region, Budget& budget);
   Step Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local);
   Step Reach(Pending& pending, const PeerRegion& region, const LocalRegion& local, const Source& source);
+  Step Stage(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
+  Step StageWrite(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
+  Step StageRead(Pending& pending, const PeerRegion& region);
   Step GiveUp(Pending& pending, Code code);
   [[nodiscard]] bool Overlaps(const std::byte* to, uint64_t length);
   bool FinishReads();
@@ -149,6 +157,7 @@ class Sender {
   uint64_t next_ = 0;  ///< Next to run; what lies before it waits for the peer's answer.
   uint64_t tail_ = 0;
   uint64_t next_sequence_ = 1;
+  uint64_t arriving_ = 0;  ///< The staged read whose bytes come next, unless it lies before `head_`.
   bool waits_for_device_ = false;
   uint32_t pulls_ = 0;       ///< Records without an answer.
   Code failed_ = Code::kOk;  ///< Everything completes so.

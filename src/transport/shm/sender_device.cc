@@ -2,12 +2,14 @@
 
 #include "transport/shm/sender.h"
 
-/// Device memory: writes that the peer's device pulls, and reads by this side's own.
+/// Device memory: writes that the peer's device pulls, and reads by this side's own. The rest is staged.
 namespace weightcast::transport::shm {
 
-Sender::Step Sender::StepDevice(Pending& pending, const PeerRegion& region) {
+/// Chooses the path.
+Sender::Step Sender::StepDevice(Pending& pending, const PeerRegion& region, Budget& budget) {
   const LocalRegion* const local = context_->regions.Find(pending.op.local);
   if (local == nullptr) return GiveUp(pending, Code::kInvalidArgument);
+  if (pending.done > 0 && pending.road == Road::kStaged) return Stage(pending, region, *local, budget);
   const bool both = local->device != nullptr && region.key.kind == MemoryKind::kDevice;
   if (both && pending.op.kind == OpKind::kWrite) {
     const auto state = devices_.offers.Ask(*local, region.key.device);
@@ -20,7 +22,7 @@ Sender::Step Sender::StepDevice(Pending& pending, const PeerRegion& region) {
     if (source->state == Source::State::kReady) return Reach(pending, region, *local, *source);
     if (source->failure == Code::kPermission) return GiveUp(pending, Code::kPermission);
   }
-  return GiveUp(pending, Code::kUnavailable);
+  return Stage(pending, region, *local, budget);
 }
 
 /// It cannot go on. What the peer or a device has of it already is waited for.
@@ -30,7 +32,8 @@ Sender::Step Sender::GiveUp(Pending& pending, Code code) {
     return Refuse(pending, code);
   }
   if (pending.road != Road::kReach) {
-    if (!outbox_->HasSpace()) return Step::kStalled;
+    const bool room = pending.road == Road::kStaged ? devices_.staging.out.HasRoom() : outbox_->HasSpace();
+    if (!room) return Step::kStalled;
     Abandon(pending);
     return Step::kDone;
   }

@@ -67,7 +67,10 @@ uint8_t Sender::BeginPiece(Pending& pending, uint64_t size) {
 }
 
 Sender::Step Sender::EndPiece(Pending& pending, uint64_t size, uint8_t flags) {
-  if ((flags & kSignalled) != 0) outbox_->Push(SignalOf(pending.op.signal, /*after_put=*/true));
+  const SignalRecord signal = SignalOf(pending.op.signal, /*after_put=*/true);
+  if ((flags & kSignalled) != 0) {
+    (flags & kInStage) != 0 ? devices_.staging.out.AnnounceSignal(signal) : outbox_->Push(signal);
+  }
   pending.done += size;
   if ((flags & kLastPiece) == 0) return Step::kDone;
   if (pending.op.has_signal) scopes_[pending.op.grant.slot].open = false;
@@ -77,10 +80,16 @@ Sender::Step Sender::EndPiece(Pending& pending, uint64_t size, uint8_t flags) {
 
 /// The source went away in the middle: the peer must not wait for the rest. Its answer ends the operation.
 void Sender::Abandon(Pending& pending) {
-  outbox_->Push(PutRecord{.flags = kLastPiece | kAbandoned,
-                          .slot = static_cast<uint16_t>(pending.op.grant.slot),
-                          .grant = pending.op.grant.id,
-                          .sequence = pending.sequence});
+  PutRecord record{.flags = kLastPiece | kAbandoned,
+                   .slot = static_cast<uint16_t>(pending.op.grant.slot),
+                   .grant = pending.op.grant.id,
+                   .sequence = pending.sequence};
+  if (pending.road == Road::kStaged) {
+    record.flags |= kInStage;
+    devices_.staging.out.Add(record);
+  } else {
+    outbox_->Push(record);
+  }
   NoteFailure(pending, Code::kInvalidArgument);
   if (pending.op.has_signal) scopes_[pending.op.grant.slot].open = false;
   ++next_;
@@ -122,8 +131,8 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
 Status Sender::OnData(const DataRecord& record, const std::byte* bytes) {
   const Status nonsense(Code::kProtocol, "the peer sent bytes that were not asked for");
   Pending& pending = At(head_);
-  if (head_ == next_ || pending.op.kind != OpKind::kRead || record.sequence != pending.sequence ||
-      record.code > static_cast<uint8_t>(Code::kInternal)) {
+  if (head_ == next_ || pending.op.kind != OpKind::kRead || pending.road != Road::kRing ||
+      record.sequence != pending.sequence || record.code > static_cast<uint8_t>(Code::kInternal)) {
     return nonsense;
   }
   if (record.code != 0) {

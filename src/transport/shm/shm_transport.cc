@@ -68,9 +68,8 @@ ShmTransport::~ShmTransport() {
 }
 
 Capability ShmTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
-  if (local != remote) return {};
-  if (local == MemoryKind::kDevice) {
-    // The target's device copies, and its processor orders it: nothing is moved inside Post.
+  if (local == MemoryKind::kDevice || remote == MemoryKind::kDevice) {
+    // Devices copy, and the target's processor has it done: nothing much is moved inside Post.
     return {.supported = true,
             .max_length = kLongestPull,
             .at_once = std::numeric_limits<uint64_t>::max(),

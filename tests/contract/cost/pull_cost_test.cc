@@ -35,12 +35,13 @@ Counted Drive(Pair& pair, size_t count, size_t signals) {
   return counted;
 }
 
-TEST(PullCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
-  const Machine machine = std::make_unique<const FakeMachine>();
+/// Writes and reads of a's memory at `from` and b's at `to`, many rounds: what the first ones make stays.
+void ExpectNoCost(const char* config, TestPlace from, TestPlace to) {
+  const Machine machine = std::make_unique<const FakeMachine>(config);
   const DeviceUse use(machine);
-  const TestMemory source(kSize, TestPlace::kDevice);
-  const TestMemory target(kSize, TestPlace::kDevice);
-  Pair pair({"shm_pull", &CreateShmTransport});
+  const TestMemory source(kSize, from);
+  const TestMemory target(kSize, to);
+  Pair pair({"shm", &CreateShmTransport});
   ASSERT_TRUE(pair.Connect());
   const Described local = pair.a.Register(source, Access::kLocal);
   const RemoteRegion granted = pair.a.Import(Pair::kA, pair.b.Register(target, Access::kGranted));
@@ -66,11 +67,24 @@ TEST(PullCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
       ASSERT_EQ(pair.a.transport().Post(Pair::kA, 0, ops), ops.size());
       const Counted posting = counted;
       const Counted driving = Drive(pair, ops.size(), write ? ops.size() : 0);
-      if (round < 3) continue;  // The first ones make room, map and make the queues.
+      if (round < 3) continue;  // The first ones make room, map, pin and make the queues.
       ASSERT_EQ(posting.allocations + driving.allocations, 0) << "round " << round;
       ASSERT_EQ(posting.locks + driving.locks, 0) << "round " << round;
     }
   }
+}
+
+TEST(PullCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
+  ExpectNoCost("", TestPlace::kDevice, TestPlace::kDevice);
+}
+
+TEST(StagedCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
+  ExpectNoCost("peer=none", TestPlace::kSecluded, TestPlace::kSecluded);
+}
+
+TEST(StagedCostTest, NorDoThoseWithADeviceAtOneEnd) {
+  ExpectNoCost("peer=none", TestPlace::kPrivate, TestPlace::kSecluded);
+  ExpectNoCost("peer=none", TestPlace::kSecluded, TestPlace::kPrivate);
 }
 
 }  // namespace

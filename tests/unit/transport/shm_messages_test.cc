@@ -9,6 +9,7 @@
 #include "transport/shm/messages.h"
 #include "transport/shm/regions.h"
 #include "transport/shm/source_messages.h"
+#include "transport/shm/stage_budget.h"
 
 namespace weightcast::transport::shm {
 namespace {
@@ -44,6 +45,9 @@ std::vector<Case> AllCases() {
       {Encode(RegionReply{9, 10, Code::kOk, 11, 12}),
        [](std::string_view b) { return DecodeRegionReply(b).ok(); }},
       {Encode(RingReply{Code::kExhausted}), [](std::string_view b) { return DecodeRingReply(b).ok(); }},
+      {Encode(WantStage{kLongestStage}), [](std::string_view b) { return DecodeWantStage(b).ok(); }},
+      {Encode(StageReply{Code::kOk, kShortestStage}),
+       [](std::string_view b) { return DecodeStageReply(b).ok(); }},
       {EncodeKey(key), [](std::string_view b) { return DecodeKey(b).ok(); }}};
 }
 
@@ -107,6 +111,14 @@ TEST(ShmMessagesTest, AnOfferIsWhatItWas) {
   offer.offset = 0;
   offer.blocks = {{.count = 1U << 21, .length = 1}};
   EXPECT_FALSE(DecodeSourceOffer(Encode(offer)).ok()) << "more blocks than a device has pages";
+}
+
+TEST(ShmMessagesTest, AStagingRingIsAPowerOfTwoWithinBounds) {
+  for (const uint64_t bad : {uint64_t{0}, kShortestStage / 2, kLongestStage * 2, kShortestStage * 3, ~0UL}) {
+    EXPECT_FALSE(DecodeWantStage(Encode(WantStage{bad})).ok()) << bad;
+    EXPECT_FALSE(DecodeStageReply(Encode(StageReply{Code::kOk, bad})).ok()) << bad;
+    EXPECT_TRUE(DecodeStageReply(Encode(StageReply{Code::kExhausted, bad})).ok()) << "there is none";
+  }
 }
 
 TEST(ShmMessagesTest, AKeyThatWrapsAroundTheAddressSpaceIsRefused) {

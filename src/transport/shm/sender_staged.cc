@@ -1,0 +1,94 @@
+#include <algorithm>
+
+#include "transport/shm/sender.h"
+
+/// Device memory that no device of the other end reads: bytes go through the staging ring, and the target
+/// puts them in place.
+namespace weightcast::transport::shm {
+
+Sender::Step Sender::Stage(Pending& pending, const PeerRegion& region, const LocalRegion& local,
+                           Budget& budget) {
+  if (pending.done > 0 && pending.road != Road::kStaged) return GiveUp(pending, Code::kUnavailable);
+  // The peer serves reads beside the writes that follow them: order is kept by waiting.
+  if (!Joins(Road::kStaged) || (head_ != next_ && At(next_ - 1).op.kind != pending.op.kind)) {
+    return Step::kStalled;
+  }
+  return pending.op.kind == OpKind::kRead ? StageRead(pending, region)
+                                          : StageWrite(pending, region, local, budget);
+}
+
+Sender::Step Sender::StageWrite(Pending& pending, const PeerRegion& region, const LocalRegion& local,
+                                Budget& budget) {
+  const Op& op = pending.op;
+  StagedOut& out = devices_.staging.out;
+  const device::Device* const device = local.device == nullptr ? nullptr : &local.device->device;
+  if (next_ - head_ >= kRingWindow) return Step::kStalled;
+  const auto ready = out.Ready(device);
+  if (ready == StagedOut::State::kWaits) return Step::kStalled;
+  if (ready == StagedOut::State::kFailed) return GiveUp(pending, out.failure());
+  const uint64_t size = std::min(op.length - pending.done, out.Most(device));
+  if (device == nullptr && size > budget.bytes) return Step::kSpent;
+  const std::byte* const from = LocalAt(pending, size);
+  if (from == nullptr) return GiveUp(pending, Code::kInvalidArgument);
+  const auto position = out.Bring(device, from, size);
+  if (!position) return Step::kStalled;
+  if (device == nullptr) budget.bytes -= size;
+  pending.road = Road::kStaged;
+  const uint8_t flags = BeginPiece(pending, size) | kInStage;
+  out.Announce(PutRecord{.flags = flags,
+                         .slot = static_cast<uint16_t>(op.grant.slot),
+                         .length = static_cast<uint32_t>(size),
+                         .grant = op.grant.id,
+                         .region = region.name.id,
+                         .generation = region.name.generation,
+                         .offset = op.remote_offset + pending.done,
+                         .position = *position,
+                         .sequence = pending.sequence});
+  return EndPiece(pending, size, flags);
+}
+
+Sender::Step Sender::StageRead(Pending& pending, const PeerRegion& region) {
+  if (next_ - head_ >= kGetWindow || !outbox_->HasSpace()) return Step::kStalled;
+  pending.road = Road::kStaged;
+  pending.sequence = next_sequence_++;
+  outbox_->Push(GetRecord{.flags = kInStage,
+                          .region = region.name.id,
+                          .generation = region.name.generation,
+                          .offset = pending.op.remote_offset,
+                          .length = pending.op.length,
+                          .sequence = pending.sequence});
+  ++next_;
+  return Step::kDone;
+}
+
+Status Sender::OnStagedData(const DataRecord& record) {
+  const Status nonsense(Code::kProtocol, "the peer staged bytes that were not asked for");
+  arriving_ = std::max(arriving_, head_);
+  if (arriving_ >= next_) return nonsense;
+  Pending& pending = At(arriving_);
+  const bool last = (record.flags & kLastPiece) != 0;
+  if (pending.op.kind != OpKind::kRead || pending.road != Road::kStaged ||
+      record.sequence != pending.sequence || record.code > static_cast<uint8_t>(Code::kInternal)) {
+    return nonsense;
+  }
+  if (record.code == 0) {
+    const uint64_t left = pending.op.length - pending.done;
+    if (record.length > left || last != (record.length == left)) return nonsense;
+  } else if (!last) {
+    return nonsense;
+  }
+  WC_RETURN_IF_ERROR(
+      devices_.staging.in.AddData(record, pending.op.local, pending.op.local_offset + pending.done));
+  if (record.code == 0) pending.done += record.length;
+  if (last) ++arriving_;
+  return Status::Ok();
+}
+
+void Sender::OnStagedPlaced(uint8_t flags, Code code) {
+  Pending& pending = At(head_);
+  if (pending.code == Code::kOk) pending.code = code;
+  if ((flags & kLastPiece) == 0) return;
+  Complete(pending.code, pending.code == Code::kOk ? Written::kYes : Written::kNo);
+}
+
+}  // namespace weightcast::transport::shm
