@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/task_queue.h"
 #include "device/describe.h"
 #include "device/devices.h"
+#include "device/trials.h"
 #include "device/wake_signal.h"
 #include "memory/memory.h"
 #include "weightcast/settings.h"
@@ -59,6 +61,8 @@ class DeviceSide {
   // --- The holder of progress
   [[nodiscard]] const std::shared_ptr<DeviceReports>& reports() const { return reports_; }
   [[nodiscard]] device::WakeSignal& signal() const { return *signal_; }
+  /// Where that device, one of Find's, tries ways to others.
+  device::Trials& TrialsOf(const device::Device& device);
 
  private:
   DeviceSide(std::shared_ptr<device::Devices> devices, std::shared_ptr<device::WakeSignal> signal);
@@ -69,6 +73,8 @@ class DeviceSide {
   const std::shared_ptr<DeviceReports> reports_ = std::make_shared<DeviceReports>();
   std::mutex mutex_;                  ///< Guards the next.
   std::vector<device::Device> used_;  ///< By ordinal.
+  /// The holder of progress. Before the devices go, these do.
+  std::map<const device::Worker*, std::unique_ptr<device::Trials>> trials_;
 };
 
 }  // namespace weightcast::transport::shm

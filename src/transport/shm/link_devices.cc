@@ -67,7 +67,7 @@ std::optional<DepartedPeer> Link::Depart() {
   if (channel_.valid() && sources_.empty()) (void)channel_.Send(Encode(Dropped{.region = {}, .all = true}));
   const bool own = pid_ == getpid();  // Its end is no news: the socket's end must do.
   return DepartedPeer(std::exchange(channel_, {}), own ? UniqueFd() : std::exchange(pidfd_, {}),
-                      offers_.held());
+                      offers_.held(), offers_.TakeCells());
 }
 
 }  // namespace weightcast::transport::shm
