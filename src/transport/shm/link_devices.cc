@@ -10,6 +10,7 @@ namespace weightcast::transport::shm {
 bool Link::StepDevices() {
   if (context_->devices() == nullptr && sources_.empty()) return false;
   bool any = engines_.Advance();
+  if (sender_) sender_->EndPushes();
   any |= sources_.Step();
   if (over()) {
     any |= sender_ && sender_->Settle();
@@ -31,6 +32,13 @@ bool Link::StepDevices() {
     return true;
   }
   return any || *sent;
+}
+
+Link::Fence Link::MakeFence(uint32_t region) const {
+  Fence fence = MakeFence();
+  // Nobody pushes to what was never offered to him, and who is gone has it no more but for late copies.
+  if (offers_.Holds(region) || pushes_until_) fence.pushes = inbox_.DeviceFence();
+  return fence;
 }
 
 Status Link::OnSourceMessage(MessageKind kind, Channel::Incoming message) {

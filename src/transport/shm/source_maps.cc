@@ -62,11 +62,15 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
   DeviceSide* const side = context_->devices();
   if (side != nullptr) source.device = side->Find(offer.reader);
   source.busy = source.device.worker != nullptr;
-  return Begin(offer, source.device);
+  Begin(offer, source.device);
+  return Status::Ok();
 }
 
 /// Nothing is mapped over a way that was not tried: a way that lies gives no error.
 Status SourceMaps::CheckOffer(const SourceOffer& offer) const {
+  if (offer.own != (offer.process == device::ProcessName())) {
+    return {Code::kProtocol, "device memory of another process was offered without handles"};
+  }
   const auto way = ways_.find({offer.device, offer.reader});
   if (offer.region.first == kTrialRegion) {
     const bool fits = offer.length == device::TrialCell::kBytes && offer.device != offer.reader;
@@ -78,10 +82,7 @@ Status SourceMaps::CheckOffer(const SourceOffer& offer) const {
   return {Code::kProtocol, "device memory was offered before the way to it was tried"};
 }
 
-Status SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
-  if (offer.own != (offer.process == device::ProcessName())) {
-    return {Code::kProtocol, "device memory of another process was offered without handles"};
-  }
+void SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
   auto job = std::make_shared<Job>();
   job->key = {offer.region, offer.reader};
   job->device = std::move(device);
@@ -101,7 +102,6 @@ Status SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
     });
   }
   if (job_->missing == 0) Finish();
-  return Status::Ok();
 }
 
 Status SourceMaps::OnHandles(const SourceHandles& message, std::vector<UniqueFd> fds) {
@@ -197,15 +197,15 @@ void SourceMaps::Try(const Key& key, Source& cell) {
   DeviceSide& side = *context_->devices();
   cell.busy = true;
   ++jobs_;
-  side.TrialsOf(cell.device).Try(
-      cell.mapping, key.first.second,
-      [reports = side.reports(), alive = std::weak_ptr(alive_), this, key](const Status& outcome) {
-        reports->Leave([alive, this, key, outcome] {
-          if (alive.expired()) return;
-          --jobs_;
-          OnTried(key, outcome);
-        });
-      });
+  side.TrialsOf(cell.device)
+      .Try(cell.mapping, key.first.second,
+           [reports = side.reports(), alive = std::weak_ptr(alive_), this, key](const Status& outcome) {
+             reports->Leave([alive, this, key, outcome] {
+               if (alive.expired()) return;
+               --jobs_;
+               OnTried(key, outcome);
+             });
+           });
 }
 
 void SourceMaps::OnTried(const Key& key, const Status& outcome) {

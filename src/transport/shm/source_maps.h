@@ -17,7 +17,7 @@
 
 namespace weightcast::transport::shm {
 
-/// A region of the peer's at an address that a device of this side reads.
+/// A region of the peer's at an address that a device of this side reads and, where it is open, writes.
 struct Source {
   enum class State : uint8_t { kMapping, kReady, kFailed };
   State state = State::kMapping;
@@ -30,12 +30,12 @@ struct Source {
   bool dropped = false;                            ///< To be unmapped, and not to be read any more.
   bool busy = false;                               ///< wc-device is mapping it.
   bool unmapping = false;
-  std::optional<EngineFence> fence;  ///< Copies that may still read it.
-  [[nodiscard]] const std::byte* At(uint64_t at) const { return mapping->address + offset + at; }
+  std::optional<EngineFence> fence;  ///< Copies that may still use it.
+  [[nodiscard]] std::byte* At(uint64_t at) const { return mapping->address + offset + at; }
 };
 
-/// The peer's device regions that devices of this side read, on one link, and trials of the ways to them. Mapping
-/// and unmapping are left to wc-device. The holder of progress alone.
+/// The peer's device regions that devices of this side read, on one link, and trials of the ways to them.
+/// Mapping and unmapping are left to wc-device. The holder of progress alone.
 class SourceMaps {
  public:
   SourceMaps(Context& context, Channel& channel, const Engines& engines)
@@ -62,7 +62,7 @@ class SourceMaps {
   static constexpr size_t kMost = 1U << 16;  ///< Sources at once: a peer's offers must not grow without end.
   static constexpr size_t kMostWays = 1024;
 
-  Status Begin(const SourceOffer& offer, device::Device device);
+  void Begin(const SourceOffer& offer, device::Device device);
   void Finish();
   void OnFinished(const Key& key, Result<std::shared_ptr<const device::Mapping>> mapping);
   void Abandon();

@@ -108,6 +108,7 @@ void SourceOffers::Drop(uint32_t id) {
 }
 
 bool SourceOffers::Holds(uint32_t id) const {
+  if (id == kTrialRegion) return trials_.holds();
   return std::ranges::any_of(states_, [id](const auto& state) {
     return state.first.first.first == id && state.second != State::kCannot;
   });
