@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -32,6 +33,17 @@ Result<Gpu> Look(drivers::Cuda& cuda, int ordinal) {
 }
 
 }  // namespace
+
+std::string UuidText(const DeviceUuid& uuid) {
+  std::string text = "GPU";
+  for (size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    std::array<char, 3> digits{};
+    std::snprintf(digits.data(), digits.size(), "%02x", static_cast<unsigned>(uuid[i]));
+    text += digits.data();
+  }
+  return text;
+}
 
 Context::Context(std::shared_ptr<drivers::Cuda> cuda, const Gpu& gpu, drivers::CUcontext raw)
     : cuda_(std::move(cuda)), gpu_(gpu), raw_(raw), forks_(ForkCount()) {}

@@ -14,6 +14,9 @@
 
 namespace weightcast::device {
 
+/// As nvidia-smi prints it: "GPU-8f1c...", with 4, 2, 2, 2 and 6 bytes.
+std::string UuidText(const DeviceUuid& uuid);
+
 /// One device as this process sees it.
 struct Gpu {
   int ordinal = -1;

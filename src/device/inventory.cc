@@ -9,18 +9,6 @@
 namespace weightcast::device {
 namespace {
 
-/// "GPU-8f1c...": 4, 2, 2, 2 and 6 bytes.
-std::string UuidText(const DeviceUuid& uuid) {
-  std::string text = "GPU";
-  for (size_t i = 0; i < uuid.size(); ++i) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    std::array<char, 3> digits{};
-    std::snprintf(digits.data(), digits.size(), "%02x", static_cast<unsigned>(uuid[i]));
-    text += digits.data();
-  }
-  return text;
-}
-
 /// The driver writes capital letters in some versions, sysfs small ones.
 std::string PciAddress(drivers::Cuda& cuda, const Gpu& gpu) {
   std::array<char, 32> text{};

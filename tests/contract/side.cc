@@ -216,6 +216,13 @@ Pair::Pair(const TransportFactory& factory, const Settings& settings)
   b.partner = &a;
 }
 
+Pair::~Pair() {
+  a.transport().CloseLink(kA);
+  b.transport().CloseLink(kB);
+  const auto closed = [](const Side& side, LinkId link) { return !side.ready.contains(link); };
+  PumpUntil({&a, &b}, [&] { return closed(a, kA) && closed(b, kB); }, std::chrono::seconds(1));
+}
+
 bool Pair::Connect() {
   const auto deadline = Clock::now() + std::chrono::seconds(20);
   auto offer = a.transport().OpenLink(kA, Role::kInitiator, b.self(), "", deadline);

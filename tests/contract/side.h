@@ -158,6 +158,8 @@ void PumpFor(std::initializer_list<Side*> sides, Duration duration);
 /// Two sides in one process and a link between them. The two name it differently on purpose.
 struct Pair {
   explicit Pair(const TransportFactory& factory);
+  /// Closes the link and drives both: one that is destroyed alone waits for the other.
+  ~Pair();
   Pair(const TransportFactory& factory, const Settings& settings);
   /// Opens the link; whether it became ready on both sides.
   bool Connect();

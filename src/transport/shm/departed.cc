@@ -13,6 +13,7 @@ bool DepartedPeer::Look(const Poller& poller) {
   CloseChannel(poller);
   if (process_.valid()) poller.Remove(process_.get());
   process_.reset();
+  cells_.GiveBack();
   return true;
 }
 

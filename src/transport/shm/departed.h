@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "base/poller.h"
 #include "transport/shm/channel.h"
+#include "transport/shm/source_trials.h"
 
 namespace weightcast::transport::shm {
 
@@ -14,8 +15,11 @@ namespace weightcast::transport::shm {
 class DepartedPeer {
  public:
   /// Both descriptors are in `poller`; `process` is invalid where the peer's is not known.
-  DepartedPeer(Channel channel, UniqueFd process, std::set<uint32_t> held)
-      : channel_(std::move(channel)), process_(std::move(process)), held_(std::move(held)) {}
+  DepartedPeer(Channel channel, UniqueFd process, std::set<uint32_t> held, TrialCells cells)
+      : channel_(std::move(channel)),
+        process_(std::move(process)),
+        held_(std::move(held)),
+        cells_(std::move(cells)) {}
 
   /// Reads what the peer has said. True: nothing is to be waited for any more.
   bool Look(const Poller& poller);
@@ -28,6 +32,7 @@ class DepartedPeer {
   Channel channel_;
   UniqueFd process_;
   std::set<uint32_t> held_;  ///< Ids of regions.
+  TrialCells cells_;
 };
 
 }  // namespace weightcast::transport::shm

@@ -51,4 +51,10 @@ device::Device DeviceSide::Find(const DeviceUuid& uuid) {
   return {};
 }
 
+device::Trials& DeviceSide::TrialsOf(const device::Device& device) {
+  auto& trials = trials_[device.worker.get()];
+  if (trials == nullptr) trials = std::make_unique<device::Trials>(device.worker);
+  return *trials;
+}
+
 }  // namespace weightcast::transport::shm

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/task_queue.h"
 #include "device/describe.h"
 #include "device/devices.h"
+#include "device/trials.h"
 #include "device/wake_signal.h"
 #include "memory/memory.h"
 #include "transport/shm/stage_budget.h"
@@ -61,6 +63,8 @@ class DeviceSide {
   [[nodiscard]] const std::shared_ptr<DeviceReports>& reports() const { return reports_; }
   [[nodiscard]] device::WakeSignal& signal() const { return *signal_; }
   [[nodiscard]] StageBudget& stage_budget() { return stage_budget_; }
+  /// Where that device, one of Find's, tries ways to others.
+  device::Trials& TrialsOf(const device::Device& device);
 
  private:
   DeviceSide(std::shared_ptr<device::Devices> devices, std::shared_ptr<device::WakeSignal> signal,
@@ -73,6 +77,8 @@ class DeviceSide {
   StageBudget stage_budget_;
   std::mutex mutex_;                  ///< Guards the next.
   std::vector<device::Device> used_;  ///< By ordinal.
+  /// The holder of progress. Before the devices go, these do.
+  std::map<const device::Worker*, std::unique_ptr<device::Trials>> trials_;
 };
 
 }  // namespace weightcast::transport::shm

@@ -41,4 +41,17 @@ class FenceWait {
   uint64_t seen_;
 };
 
+/// The same for copies that the writer's devices make. Several are under way at once, so they are counted:
+/// `begun` is raised before the writer looks at the words that forbid, `ended` when copies are over, in the
+/// order in which they were begun. A copy engine goes on when its process is dead: see Link.
+class DeviceFenceWait {
+ public:
+  explicit DeviceFenceWait(const Word& begun) : begun_(begun.load(std::memory_order_seq_cst)) {}
+  /// As FenceWait::Over.
+  [[nodiscard]] bool Over(const Word& ended) const { return ended.load(std::memory_order_seq_cst) >= begun_; }
+
+ private:
+  uint64_t begun_;
+};
+
 }  // namespace weightcast::transport::shm

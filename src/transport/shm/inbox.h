@@ -39,6 +39,7 @@ class OwnInbox {
     return slot < kGrantSlots && id != 0 && open_[slot] == id;
   }
   [[nodiscard]] FenceWait Fence() const { return FenceWait(shared().busy); }
+  [[nodiscard]] DeviceFenceWait DeviceFence() const { return DeviceFenceWait(shared().device_begun); }
 
   /// Whether the peer may read our device memory: closed before what was ordered of it is given back.
   void OpenSources() { shared().source_open.store(kSourcesOpen, std::memory_order_seq_cst); }

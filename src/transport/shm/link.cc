@@ -1,6 +1,7 @@
 #include "transport/shm/link.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/process.h"
 #include "base/strings.h"
@@ -12,6 +13,9 @@ namespace {
 constexpr Duration kGrace = std::chrono::milliseconds(100);
 /// Not every lack of room ends with the socket's becoming writable: the user's descriptors under way, say.
 constexpr Duration kFlush = std::chrono::milliseconds(1);
+/// A copy engine may go on after its process has ended: the driver ends the channels of the dead within
+/// milliseconds, and nothing tells when.
+constexpr Duration kLatePushes = std::chrono::seconds(2);
 /// Run inside one Post.
 constexpr uint32_t kInlineOperations = 64;
 
@@ -55,15 +59,22 @@ std::string Link::Describe() const {
                 staging_->in_use() ? "; device memory staged through host memory, " : ", ", PeerName());
 }
 
-void Link::OnProcess() {
-  gone_ = true;
+void Link::Gone() {
+  if (std::exchange(gone_, true)) return;
   offers_.Clear();
+  // The end of a process does not end what its devices were copying.
+  if (!inbox_.DeviceFence().Over(inbox_.shared().device_ended)) pushes_until_ = Clock::now() + kLatePushes;
+}
+
+void Link::OnProcess() {
+  Gone();
   context_->poller.Remove(pidfd_.get());
   if (state_ == State::kDown || state_ == State::kClosing) return;
   Down({Code::kPeerDead, StrCat("the peer process has ended (", PeerName(), ")")});
 }
 
 void Link::OnTime(TimePoint now) {
+  if (pushes_until_ && now >= *pushes_until_) pushes_until_.reset();
   if (channel_.valid() && channel_.waiting() && now >= flush_at_) {
     flush_at_ = now + kFlush;
     OnChannel();
@@ -80,6 +91,7 @@ std::optional<TimePoint> Link::due() const {
   std::optional<TimePoint> due;
   if (channel_.valid() && channel_.waiting()) due = flush_at_;
   const auto earlier = [&](TimePoint when) { due = due ? std::min(*due, when) : when; };
+  if (pushes_until_) earlier(*pushes_until_);
   if (state_ == State::kHungUp || state_ == State::kOpening) earlier(deadline_);
   if (state_ == State::kOpening && !peer_listener_.empty()) earlier(retry_at_);
   return due;
@@ -152,8 +164,7 @@ void Link::HangUp() {
   if (!bye_seen_ || !channel_needed()) CloseChannel();
   if (state_ == State::kDown || state_ == State::kClosing) {
     // Without a descriptor for the process its hang-up must do: see docs/wire.md.
-    gone_ = gone_ || (!pidfd_.valid() && !channel_.valid());
-    if (gone_) offers_.Clear();
+    if (!pidfd_.valid() && !channel_.valid()) Gone();
     return;
   }
   if (state_ == State::kOpening && !bye_seen_) {
@@ -161,8 +172,7 @@ void Link::HangUp() {
   }
   if (bye_seen_) return Down({Code::kUnavailable, StrCat("the peer closed the link (", PeerName(), ")")});
   if (!pidfd_.valid()) {
-    gone_ = sender_.has_value();
-    if (gone_) offers_.Clear();
+    if (sender_) Gone();
     return Down({gone_ ? Code::kPeerDead : Code::kUnavailable,
                  StrCat("the peer's socket was closed (", PeerName(), ")")});
   }
@@ -204,6 +214,7 @@ void Link::Close() {
   inbox_.CloseAll();
   state_ = State::kClosing;
   closing_.emplace(MakeFence());
+  closing_->pushes = inbox_.DeviceFence();
 }
 
 }  // namespace weightcast::transport::shm

@@ -33,11 +33,12 @@ namespace weightcast::transport::shm {
 /// what is asked for later over the socket; link_devices.cc: device memory.
 class Link {
  public:
-  /// What may still touch this side's memory when it was made: copies by the peer's processor, and copies by
-  /// this side's own devices.
+  /// What may still touch this side's memory when it was made: copies by the peer's processor, copies by this
+  /// side's own devices, and copies by the peer's devices into open memory.
   struct Fence {
     FenceWait busy;
     EngineFence engines;
+    std::optional<DeviceFenceWait> pushes;  ///< Empty: none may touch it.
   };
   enum class State : uint8_t {
     kOpening,  ///< Blobs, greeting, trial.
@@ -92,9 +93,13 @@ class Link {
   // --- Fences ---
   Status OpenGrant(const GrantName& grant);
   void Revoke(const GrantName& grant);
-  [[nodiscard]] Fence MakeFence() const { return {inbox_.Fence(), engines_.Fence()}; }
+  /// Of what a grant allows, to which nobody pushes.
+  [[nodiscard]] Fence MakeFence() const { return {inbox_.Fence(), engines_.Fence(), std::nullopt}; }
+  /// Of a region that is deregistered.
+  [[nodiscard]] Fence MakeFence(uint32_t region) const;
   [[nodiscard]] bool Over(const Fence& fence) const {
-    return (gone_ || fence.busy.Over(inbox_.shared().busy)) && engines_.Over(fence.engines);
+    return (gone_ || fence.busy.Over(inbox_.shared().busy)) && engines_.Over(fence.engines) &&
+           (!fence.pushes || PushesOver(*fence.pushes));
   }
   /// Tells the revokes that are over. True if there was one.
   bool SettleRevokes();
@@ -151,6 +156,12 @@ class Link {
   /// The socket is needed until neither side has the other's device memory mapped.
   [[nodiscard]] bool channel_needed() const { return !offers_.empty() || !sources_.empty(); }
 
+  /// The peer's process has ended.
+  void Gone();
+  [[nodiscard]] bool PushesOver(const DeviceFenceWait& fence) const {
+    return fence.Over(inbox_.shared().device_ended) || (gone_ && !pushes_until_);
+  }
+
   [[nodiscard]] bool over() const { return state_ == State::kDown || state_ == State::kClosing; }
   void HangUp();
   void CloseChannel();
@@ -196,7 +207,8 @@ class Link {
   std::vector<PendingRevoke> revokes_;
   std::optional<Fence> closing_;
   bool bye_seen_ = false;
-  bool gone_ = false;  ///< Proven: the peer process runs no more.
+  bool gone_ = false;                      ///< Proven: the peer process runs no more.
+  std::optional<TimePoint> pushes_until_;  ///< So long the devices of a dead peer may go on.
   bool armed_ = false;
 };
 

@@ -10,6 +10,7 @@ namespace weightcast::transport::shm {
 bool Link::StepDevices() {
   if (context_->devices() == nullptr && sources_.empty()) return false;
   bool any = engines_.Advance();
+  if (sender_) sender_->EndPushes();
   any |= sources_.Step();
   if (over()) {
     any |= sender_ && sender_->Settle();
@@ -32,6 +33,13 @@ bool Link::StepDevices() {
     return true;
   }
   return any || *sent;
+}
+
+Link::Fence Link::MakeFence(uint32_t region) const {
+  Fence fence = MakeFence();
+  // Nobody pushes to what was never offered to him, and who is gone has it no more but for late copies.
+  if (offers_.Holds(region) || pushes_until_) fence.pushes = inbox_.DeviceFence();
+  return fence;
 }
 
 Status Link::OnSourceMessage(MessageKind kind, Channel::Incoming message) {
@@ -77,7 +85,7 @@ std::optional<DepartedPeer> Link::Depart() {
   if (channel_.valid() && sources_.empty()) (void)channel_.Send(Encode(Dropped{.region = {}, .all = true}));
   const bool own = pid_ == getpid();  // Its end is no news: the socket's end must do.
   return DepartedPeer(std::exchange(channel_, {}), own ? UniqueFd() : std::exchange(pidfd_, {}),
-                      offers_.held());
+                      offers_.held(), offers_.TakeCells());
 }
 
 }  // namespace weightcast::transport::shm

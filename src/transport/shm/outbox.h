@@ -30,6 +30,13 @@ class Outbox {
     fence_.Leave();
     Wake(kWakeFence);
   }
+  /// One copy of a device's: look at the peer's words between this and leaving the copy with the device.
+  void BeginDevice() { shared().device_begun.store(++device_begun_, std::memory_order_seq_cst); }
+  /// `count` copies are over: the oldest, or the one that was not left with the device after all.
+  void EndDevice(uint64_t count = 1) {
+    shared().device_ended.store(device_ended_ += count, std::memory_order_seq_cst);
+    Wake(kWakeFence);
+  }
   [[nodiscard]] bool GrantOpen(const GrantName& grant) const {
     const uint64_t expected = grant.slot == 0 ? kStandingOpen : grant.id;
     return shared().grant[grant.slot].load(std::memory_order_seq_cst) == expected;
@@ -74,6 +81,8 @@ class Outbox {
   const Channel* bell_;
   RecordProducer records_;
   WriterFence fence_;
+  uint64_t device_begun_ = 0;
+  uint64_t device_ended_ = 0;
   uint64_t payload_next_ = 0;
   uint64_t payload_seen_ = 0;  ///< Last valid value of the peer's payload_taken.
   bool broken_ = false;

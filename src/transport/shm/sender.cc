@@ -19,7 +19,7 @@ size_t Sender::Take(std::span<const Op> ops) {
 
 bool Sender::Run(Budget& budget) {
   waits_for_device_ = false;
-  bool any = head_ != next_ && FinishReads();
+  bool any = head_ != next_ && FinishOwn();
   while (next_ != tail_ && budget.operations > 0 && !context_->events.full()) {
     const Step step = StepFront(budget);
     if (step == Step::kStalled) break;

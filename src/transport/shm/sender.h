@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/ring.h"
 #include "transport/shm/context.h"
 #include "transport/shm/cross_copy.h"
 #include "transport/shm/engines.h"
@@ -42,8 +43,9 @@ struct SenderDevices {
 /// The operations that this side has posted on one link: takes them, moves their bytes, completes them.
 /// They run in the order of posting. Of host memory there are three paths: mapped memory, cross-process copy,
 /// and the ring, where the peer does the second half of the copying and answers. Of device memory there are
-/// three: writes are orders to the peer, whose device pulls; reads are copies by this side's device; and what
-/// neither can is staged. Before the path changes, what is under way is waited for.
+/// four: writes under a grant are orders to the peer, whose device pulls; writes to open memory and reads
+/// are copies by this side's device; what none of these can is staged. Before the path changes, what is under
+/// way is waited for.
 class Sender {
  public:
   Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads, const SenderDevices& devices);
@@ -62,6 +64,8 @@ class Sender {
   void Fail(Code code);
   /// After Fail: completes what could not be completed then. True if there was anything.
   bool Settle();
+  /// Tells the peer which of this side's copies into its memory are over. In every state of the link.
+  void EndPushes();
 
   [[nodiscard]] bool idle() const { return head_ == tail_; }
   /// The next operation waits for a device's event, of which no descriptor tells.
@@ -71,11 +75,12 @@ class Sender {
   static constexpr uint64_t kQueue = 256;       ///< Operations taken and not completed.
   static constexpr uint64_t kRingWindow = 128;  ///< Of these, on the ring.
   static constexpr uint64_t kGetWindow = 32;
+  static constexpr size_t kMostPushes = 64;  ///< Copies: eight devices have as many batches.
   static constexpr uint64_t kRingPiece = 128 * 1024;
   static constexpr size_t kBatch = 64;  ///< Pieces of one cross-process copy.
 
   enum class Step : uint8_t { kDone, kStalled, kSpent };
-  enum class Road : uint8_t { kMapped, kCopy, kRing, kPull, kReach, kStaged };
+  enum class Road : uint8_t { kMapped, kCopy, kRing, kPull, kReach, kPush, kStaged };
   struct Pending {
     Op op;
     uint64_t done = 0;      ///< Bytes moved; on the ring: bytes sent, or received.
@@ -83,7 +88,8 @@ class Sender {
     uint32_t scope = 0;
     Road road = Road::kMapped;       ///< Of what waits for an answer or a copy.
     uint32_t records = 0;            ///< Of a pull.
-    const Engine* engine = nullptr;  ///< That reads; null: nothing was submitted.
+    const Engine* engine = nullptr;  ///< That reads or pushes; null: nothing was submitted.
+    const std::byte* to = nullptr;   ///< Where it copies to.
     uint64_t ticket = 0;             ///< Of its last batch.
     bool checked = false;
     bool device = false;  ///< Device memory at one end at least.
@@ -112,14 +118,17 @@ class Sender {
   [[nodiscard]] Road RoadOf(const Op& op, const PeerRegion& region) const;
   Step StepDevice(Pending& pending, const PeerRegion& region, Budget& budget);
   Step Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local);
+  Step Push(Pending& pending, const PeerRegion& region, const LocalRegion& local, const Source& target);
   Step Reach(Pending& pending, const PeerRegion& region, const LocalRegion& local, const Source& source);
   Step Stage(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
   Step StageWrite(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
   Step StageRead(Pending& pending, const PeerRegion& region);
   Step GiveUp(Pending& pending, Code code);
   [[nodiscard]] bool Overlaps(const std::byte* to, uint64_t length);
-  bool FinishReads();
+  /// Completes reads and pushes whose copies are over. True if there was one.
+  bool FinishOwn();
   [[nodiscard]] Code ReadOutcome(const Pending& pending) const;
+  Step FinishPush(Pending& pending);
   /// Whether an operation may go on `road` beside those that are under way.
   [[nodiscard]] bool Joins(Road road) { return head_ == next_ || At(next_ - 1).road == road; }
   /// The flags of the next piece of a write that the peer puts in place; EndPiece follows its record.
@@ -159,8 +168,13 @@ class Sender {
   uint64_t next_sequence_ = 1;
   uint64_t arriving_ = 0;  ///< The staged read whose bytes come next, unless it lies before `head_`.
   bool waits_for_device_ = false;
-  uint32_t pulls_ = 0;       ///< Records without an answer.
-  Code failed_ = Code::kOk;  ///< Everything completes so.
+  uint32_t pulls_ = 0;  ///< Records without an answer.
+  struct PushedCopy {
+    const Engine* engine = nullptr;
+    uint64_t ticket = 0;
+  };
+  Ring<PushedCopy> pushes_{kMostPushes};  ///< Of which the peer has not heard that they are over.
+  Code failed_ = Code::kOk;               ///< Everything completes so.
   std::array<Scope, kGrantSlots> scopes_;
 };
 

@@ -2,7 +2,8 @@
 
 #include "transport/shm/sender.h"
 
-/// Device memory: writes that the peer's device pulls, and reads by this side's own. The rest is staged.
+/// Device memory: writes that the peer's device pulls, and reads by this side's own. Writes by this side's
+/// own: sender_push.cc. The rest is staged: sender_staged.cc.
 namespace weightcast::transport::shm {
 
 /// Chooses the path.
@@ -11,6 +12,16 @@ Sender::Step Sender::StepDevice(Pending& pending, const PeerRegion& region, Budg
   if (local == nullptr) return GiveUp(pending, Code::kInvalidArgument);
   if (pending.done > 0 && pending.road == Road::kStaged) return Stage(pending, region, *local, budget);
   const bool both = local->device != nullptr && region.key.kind == MemoryKind::kDevice;
+  // What is open may be written at any time, so nobody has to ask the target's processor. Where this side
+  // cannot map it, the target may still be able to map the source.
+  const bool open = region.key.access == Access::kReadWrite && pending.op.grant.slot == 0;
+  if (both && pending.op.kind == OpKind::kWrite && open) {
+    const Source* const target =
+        devices_.sources.FindOrAsk({region.name.id, region.name.generation}, local->device->uuid());
+    if (target->state == Source::State::kMapping) return Step::kStalled;
+    if (target->state == Source::State::kReady) return Push(pending, region, *local, *target);
+    if (target->failure == Code::kPermission) return GiveUp(pending, Code::kPermission);
+  }
   if (both && pending.op.kind == OpKind::kWrite) {
     const auto state = devices_.offers.Ask(*local, region.key.device);
     if (state == SourceOffers::State::kAsked) return Step::kStalled;
@@ -31,7 +42,7 @@ Sender::Step Sender::GiveUp(Pending& pending, Code code) {
     if (head_ != next_) return Step::kStalled;
     return Refuse(pending, code);
   }
-  if (pending.road != Road::kReach) {
+  if (pending.road != Road::kReach && pending.road != Road::kPush) {
     const bool room = pending.road == Road::kStaged ? devices_.staging.out.HasRoom() : outbox_->HasSpace();
     if (!room) return Step::kStalled;
     Abandon(pending);
@@ -71,10 +82,7 @@ bool Sender::Overlaps(const std::byte* to, uint64_t length) {
   for (uint64_t index = head_; index != next_; ++index) {
     const Pending& before = At(index);
     if (before.engine == nullptr || before.engine->Over(before.ticket)) continue;
-    const LocalRegion* const local = context_->regions.Find(before.op.local);
-    if (local == nullptr) return true;  // Its region went; its copy is still under way.
-    const std::byte* const there = local->address + before.op.local_offset;
-    if (there < to + length && to < there + before.op.length) return true;
+    if (before.to < to + length && to < before.to + before.op.length) return true;
   }
   return false;
 }
@@ -96,6 +104,7 @@ Sender::Step Sender::Reach(Pending& pending, const PeerRegion& region, const Loc
   const auto ticket = engine.Submit({&copy, 1});
   if (!ticket) return Step::kStalled;
   pending.road = Road::kReach;
+  pending.to = to;
   pending.engine = &engine;
   pending.ticket = *ticket;
   pending.done += copy.length;
@@ -113,13 +122,18 @@ Code Sender::ReadOutcome(const Pending& pending) const {
   return devices_.life.Ended() ? Code::kUnavailable : Code::kOk;
 }
 
-bool Sender::FinishReads() {
+bool Sender::FinishOwn() {
   bool any = false;
-  while (head_ != next_ && At(head_).road == Road::kReach && failed_ == Code::kOk) {
-    const Pending& oldest = At(head_);
+  while (head_ != next_ && failed_ == Code::kOk) {
+    Pending& oldest = At(head_);
+    if (oldest.road != Road::kReach && oldest.road != Road::kPush) break;
     if (!oldest.engine->Over(oldest.ticket)) break;
-    const Code code = ReadOutcome(oldest);
-    Complete(code, code == Code::kOk ? Written::kYes : Written::kNo);
+    if (oldest.road == Road::kPush) {
+      if (FinishPush(oldest) == Step::kStalled) break;
+    } else {
+      const Code code = ReadOutcome(oldest);
+      Complete(code, code == Code::kOk ? Written::kYes : Written::kNo);
+    }
     any = true;
   }
   return any;

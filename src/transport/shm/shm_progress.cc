@@ -102,7 +102,7 @@ bool ShmTransport::TakeChanges() {
     any = true;
     RegionFence fence{.region = region, .waits = {}};
     for (Link* link : order_) {
-      fence.waits.emplace_back(link, link->MakeFence());
+      fence.waits.emplace_back(link, link->MakeFence(region));
       link->DropSource(region);
     }
     region_fences_.push_back(std::move(fence));

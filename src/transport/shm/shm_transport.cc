@@ -57,9 +57,11 @@ ShmTransport::~ShmTransport() {
   // Memory is freed after this; a copy takes microseconds. A stopped peer is the caller's to have waited for.
   // Where devices copy, or have a peer's memory mapped, a busy machine may need longer to end that.
   const TimePoint limit = Clock::now() + (context_.devices() == nullptr ? std::chrono::milliseconds(100)
-                                                                        : std::chrono::seconds(2));
+                                                                        : std::chrono::seconds(3));
   const auto all_closed = [this] {
-    return std::all_of(order_.begin(), order_.end(), [](const Link* link) { return link->closed(); });
+    return std::all_of(order_.begin(), order_.end(), [](const Link* link) {
+      return link->closed() && !link->SourceHeld(kTrialRegion);  // The cell is ours to wait for.
+    });
   };
   while ((!all_closed() || !departed_.empty()) && Clock::now() < limit) {
     Poll();

@@ -41,29 +41,48 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
   }
   if (offer.code != Code::kOk) {
     if (job_ != nullptr) Abandon();
+    if (offer.region.first == kTrialRegion) {
+      sources_.erase(key);
+      return Status::Ok();
+    }
     Source& refused = sources_[key];
     refused.state = Source::State::kFailed;
     refused.failure = offer.code;
     return Status::Ok();
   }
-  if (offer.region.first >= kMaxRegions) return {Code::kProtocol, "device memory with an impossible id"};
+  WC_RETURN_IF_ERROR(CheckOffer(offer));
   Source& source = sources_[key];
   if (source.device.worker != nullptr || sources_.size() > kMost) {
     return {Code::kProtocol, "device memory was offered twice, or too much of it"};
   }
+  source.owner = offer.device;
   source.state = Source::State::kMapping;
   source.offset = offer.offset;
   source.length = offer.length;
   DeviceSide* const side = context_->devices();
   if (side != nullptr) source.device = side->Find(offer.reader);
   source.busy = source.device.worker != nullptr;
-  return Begin(offer, source.device);
+  Begin(offer, source.device);
+  return Status::Ok();
 }
 
-Status SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
+/// Nothing is mapped over a way that was not tried: a way that lies gives no error.
+Status SourceMaps::CheckOffer(const SourceOffer& offer) const {
   if (offer.own != (offer.process == device::ProcessName())) {
     return {Code::kProtocol, "device memory of another process was offered without handles"};
   }
+  const auto way = ways_.find({offer.device, offer.reader});
+  if (offer.region.first == kTrialRegion) {
+    const bool fits = offer.length == device::TrialCell::kBytes && offer.device != offer.reader;
+    if (fits && way == ways_.end() && ways_.size() < kMostWays) return Status::Ok();
+    return {Code::kProtocol, "a trial of device memory that nothing can be learnt from"};
+  }
+  if (offer.region.first >= kMaxRegions) return {Code::kProtocol, "device memory with an impossible id"};
+  if (offer.device == offer.reader || (way != ways_.end() && way->second)) return Status::Ok();
+  return {Code::kProtocol, "device memory was offered before the way to it was tried"};
+}
+
+void SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
   auto job = std::make_shared<Job>();
   job->key = {offer.region, offer.reader};
   job->device = std::move(device);
@@ -83,7 +102,6 @@ Status SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
     });
   }
   if (job_->missing == 0) Finish();
-  return Status::Ok();
 }
 
 Status SourceMaps::OnHandles(const SourceHandles& message, std::vector<UniqueFd> fds) {
@@ -170,7 +188,44 @@ void SourceMaps::OnFinished(const Key& key, Result<std::shared_ptr<const device:
     source.mapping = std::move(mapping).value();
     source.state = Source::State::kReady;
   }
-  if (!source.dropped) Tell(key, source.state == Source::State::kReady);
+  const bool ready = source.state == Source::State::kReady;
+  if (key.first.first == kTrialRegion) return ready ? Try(key, source) : EndTrial(key, source, false);
+  if (!source.dropped) Tell(key, ready);
+}
+
+void SourceMaps::Try(const Key& key, Source& cell) {
+  DeviceSide& side = *context_->devices();
+  cell.busy = true;
+  ++jobs_;
+  side.TrialsOf(cell.device)
+      .Try(cell.mapping, key.first.second,
+           [reports = side.reports(), alive = std::weak_ptr(alive_), this, key](const Status& outcome) {
+             reports->Leave([alive, this, key, outcome] {
+               if (alive.expired()) return;
+               --jobs_;
+               OnTried(key, outcome);
+             });
+           });
+}
+
+void SourceMaps::OnTried(const Key& key, const Status& outcome) {
+  const auto found = sources_.find(key);
+  if (found == sources_.end()) return;
+  Source& cell = found->second;
+  cell.busy = false;
+  if (!outcome.ok()) {
+    WC_LOG(kWarning, "device ", device::UuidText(key.second), " cannot use the memory of device ",
+           device::UuidText(cell.owner), ", which it can map: ", outcome.message(),
+           ". Their bytes are staged through host memory. Check the IOMMU (it must be off, or in "
+           "pass-through mode), ACS of the PCIe switches and the partitions of the NVSwitch");
+  }
+  EndTrial(key, cell, outcome.ok());
+}
+
+void SourceMaps::EndTrial(const Key& key, Source& cell, bool works) {
+  ways_[{cell.owner, key.second}] = works;
+  cell.dropped = true;
+  if (!closed_) verdicts_.emplace_back(key, works);
 }
 
 Status SourceMaps::OnDrop(const Drop& drop) {
@@ -184,18 +239,24 @@ Status SourceMaps::OnDrop(const Drop& drop) {
 
 void SourceMaps::Close() {
   closed_ = true;
+  verdicts_.clear();
   if (job_ != nullptr) Abandon();
   for (auto& [key, source] : sources_) source.dropped = true;
 }
 
 bool SourceMaps::Step() {
-  if (drops_.empty() && (!closed_ || sources_.empty())) return false;
+  if (drops_.empty() && verdicts_.empty() && (!closed_ || sources_.empty())) return false;
   bool any = false;
   for (auto at = sources_.begin(); at != sources_.end();) {
     const bool gone = at->second.dropped && Unmap(at->first, at->second);
     any |= gone;
     at = gone ? sources_.erase(at) : std::next(at);
   }
+  std::erase_if(verdicts_, [this](const auto& verdict) {
+    if (sources_.contains(verdict.first)) return false;
+    Tell(verdict.first, verdict.second);
+    return true;
+  });
   return std::erase_if(drops_,
                        [this](const RegionId& region) {
                          const auto of_region = [&](const auto& source) {

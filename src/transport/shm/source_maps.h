@@ -17,7 +17,7 @@
 
 namespace weightcast::transport::shm {
 
-/// A region of the peer's at an address that a device of this side reads.
+/// A region of the peer's at an address that a device of this side reads and, where it is open, writes.
 struct Source {
   enum class State : uint8_t { kMapping, kReady, kFailed };
   State state = State::kMapping;
@@ -25,16 +25,17 @@ struct Source {
   std::shared_ptr<const device::Mapping> mapping;  ///< Of its allocation.
   uint64_t offset = 0;                             ///< Of the region in it.
   uint64_t length = 0;                             ///< Of the region.
+  DeviceUuid owner{};                              ///< The device that it lies in.
   device::Device device;                           ///< The reader; no worker before the offer.
   bool dropped = false;                            ///< To be unmapped, and not to be read any more.
   bool busy = false;                               ///< wc-device is mapping it.
   bool unmapping = false;
-  std::optional<EngineFence> fence;  ///< Copies that may still read it.
-  [[nodiscard]] const std::byte* At(uint64_t at) const { return mapping->address + offset + at; }
+  std::optional<EngineFence> fence;  ///< Copies that may still use it.
+  [[nodiscard]] std::byte* At(uint64_t at) const { return mapping->address + offset + at; }
 };
 
-/// The peer's device regions that devices of this side read, on one link. Mapping and unmapping are left to
-/// wc-device. The holder of progress alone.
+/// The peer's device regions that devices of this side read, on one link, and trials of the ways to them.
+/// Mapping and unmapping are left to wc-device. The holder of progress alone.
 class SourceMaps {
  public:
   SourceMaps(Context& context, Channel& channel, const Engines& engines)
@@ -59,13 +60,19 @@ class SourceMaps {
   using Key = std::pair<RegionId, DeviceUuid>;
   struct Job;
   static constexpr size_t kMost = 1U << 16;  ///< Sources at once: a peer's offers must not grow without end.
+  static constexpr size_t kMostWays = 1024;
 
-  Status Begin(const SourceOffer& offer, device::Device device);
+  void Begin(const SourceOffer& offer, device::Device device);
   void Finish();
   void OnFinished(const Key& key, Result<std::shared_ptr<const device::Mapping>> mapping);
   void Abandon();
   bool Unmap(const Key& key, Source& source);
   void Tell(const Key& key, bool reads);
+  [[nodiscard]] Status CheckOffer(const SourceOffer& offer) const;
+  void Try(const Key& key, Source& cell);
+  void OnTried(const Key& key, const Status& outcome);
+  /// Has the cell unmapped, and then tells the verdict.
+  void EndTrial(const Key& key, Source& cell, bool works);
 
   Context* context_;
   Channel* channel_;
@@ -79,6 +86,8 @@ class SourceMaps {
                      .fence = {}};  ///< What was dropped, to those who ask.
   size_t jobs_ = 0;                 ///< Left with wc-device.
   std::vector<RegionId> drops_;     ///< To be told as soon as nothing of them is mapped.
+  std::map<std::pair<DeviceUuid, DeviceUuid>, bool> ways_;  ///< Owner and reader: whether the way works.
+  std::vector<std::pair<Key, bool>> verdicts_;              ///< Of cells: the same as with `drops_`.
   bool closed_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -163,7 +163,8 @@ Result<SourceOffer> DecodeSourceOffer(std::string_view bytes) {
   }
   const bool inside =
       message.offset <= message.allocation && message.length <= message.allocation - message.offset;
-  if (!in.AtEnd() || !known || !inside || blocks > kMostBlocks) return Malformed("offer of a source");
+  const bool counted = message.code == Code::kOk ? blocks > 0 && blocks <= kMostBlocks : blocks == 0;
+  if (!in.AtEnd() || !known || !inside || !counted) return Malformed("offer of a source");
   return message;
 }
 

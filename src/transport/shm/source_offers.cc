@@ -16,15 +16,21 @@ struct SourceOffers::Exported {
 
 SourceOffers::State SourceOffers::Ask(const LocalRegion& region, const DeviceUuid& reader) {
   const RegionId id{region.name.id, region.name.generation};
-  const auto [found, first] = states_.try_emplace(Key{id, reader}, State::kAsked);
-  if (!first) return found->second;
-  if (const auto why_not = WhyNot(*region.device); !why_not.empty()) {
-    found->second = State::kCannot;
-    WC_LOG(kInfo, "device memory of region ", id.first, " is staged: ", why_not);
-  } else {
-    OrderOffer(id, reader, region.device);
+  if (const auto known = states_.find(Key{id, reader}); known != states_.end()) return known->second;
+  std::string_view why_not = WhyNot(*region.device);
+  if (why_not.empty()) {
+    const auto way = trials_.Ask(region.device->device, reader);
+    if (way == SourceTrials::Way::kTrying) return State::kAsked;
+    if (way == SourceTrials::Way::kCannot) why_not = "the peer's device does not read it";
   }
-  return found->second;
+  State& state = states_[Key{id, reader}];
+  state = why_not.empty() ? State::kAsked : State::kCannot;
+  if (why_not.empty()) {
+    OrderOffer(id, reader, region.device);
+  } else {
+    WC_LOG(kInfo, "device memory of region ", id.first, " is staged: ", why_not);
+  }
+  return state;
 }
 
 /// Why it cannot be offered; empty where it can.
@@ -44,19 +50,39 @@ void SourceOffers::OrderOffer(RegionId region, const DeviceUuid& reader,
 }
 
 Status SourceOffers::OnWant(const WantSource& request) {
-  const LocalRegion* const region = context_->regions.Find(request.region.first, request.region.second);
-  const bool open = region != nullptr && region->device != nullptr && PeersRead(region->access);
-  const bool offers = open && WhyNot(*region->device).empty();
-  const auto [found, first] = states_.try_emplace(Key{request.region, request.reader}, State::kAsked);
-  if (!first && found->second == State::kAsked) return Status::Ok();  // The offer is on its way.
-  if (!offers) states_.erase(found);
-  if (offers) found->second = State::kAsked;
-  OrderOffer(request.region, request.reader, offers ? region->device : nullptr,
-             open ? Code::kUnavailable : Code::kPermission);
+  if (wants_.size() >= kMostWants) return {Code::kProtocol, "too many requests for device memory at once"};
+  AnswerWant(Key{request.region, request.reader});
   return Status::Ok();
 }
 
+void SourceOffers::AnswerWant(const Key& key) {
+  const auto& [id, reader] = key;
+  const LocalRegion* const region = context_->regions.Find(id.first, id.second);
+  const bool open = region != nullptr && region->device != nullptr && PeersRead(region->access);
+  bool offers = open && WhyNot(*region->device).empty();
+  if (offers) {
+    const auto way = trials_.Ask(region->device->device, reader);
+    if (way == SourceTrials::Way::kTrying) return (void)wants_.insert(key);
+    offers = way == SourceTrials::Way::kWorks;
+  }
+  const auto [found, first] = states_.try_emplace(key, State::kAsked);
+  if (!first && found->second == State::kAsked) return;  // The offer is on its way.
+  if (!offers) states_.erase(found);
+  if (offers) found->second = State::kAsked;
+  OrderOffer(id, reader, offers ? region->device : nullptr, open ? Code::kUnavailable : Code::kPermission);
+}
+
+/// Offers the next cell, and answers the requests that a trial has held up.
+void SourceOffers::StepTrials() {
+  if (auto offer = trials_.Step(); offer) OrderOffer(offer->region, offer->reader, std::move(offer->cell));
+  for (const Key& key : std::exchange(wants_, {})) AnswerWant(key);
+}
+
 Status SourceOffers::OnVerdict(const SourceVerdict& verdict) {
+  if (verdict.region.first == kTrialRegion) {
+    trials_.OnVerdict(verdict);
+    return Status::Ok();
+  }
   const auto found = states_.find(Key{verdict.region, verdict.reader});
   if (found == states_.end()) return Status::Ok();  // Dropped meanwhile.
   found->second = verdict.reads ? State::kReads : State::kCannot;
@@ -82,6 +108,7 @@ void SourceOffers::Drop(uint32_t id) {
 }
 
 bool SourceOffers::Holds(uint32_t id) const {
+  if (id == kTrialRegion) return trials_.holds();
   return std::ranges::any_of(states_, [id](const auto& state) {
     return state.first.first.first == id && state.second != State::kCannot;
   });
@@ -89,6 +116,7 @@ bool SourceOffers::Holds(uint32_t id) const {
 
 std::set<uint32_t> SourceOffers::held() const {
   std::set<uint32_t> ids;
+  if (trials_.holds()) ids.insert(kTrialRegion);
   for (const auto& [key, state] : states_) {
     if (state != State::kCannot) ids.insert(key.first.first);
   }
@@ -106,8 +134,16 @@ size_t SourceOffers::BlocksOf(const Order& order) const {
   return order.device == nullptr || same_process_ ? 0 : order.device->memory->blocks.size();
 }
 
+void SourceOffers::Clear() {
+  states_.clear();
+  orders_.clear();
+  wants_.clear();
+  trials_.Clear();
+}
+
 Result<bool> SourceOffers::Step() {
   bool any = false;
+  StepTrials();
   while (!orders_.empty() && !exporting_ && !channel_->congested() && channel_->valid()) {
     Order& front = orders_.front();
     if (exported_ == nullptr && front.sent < BlocksOf(front)) {
@@ -157,6 +193,7 @@ Status SourceOffers::SendFront() {
     exported_.reset();
     front.device.reset();
     front.announced = false;
+    if (front.region.first == kTrialRegion) trials_.Fail();
     if (const auto found = states_.find(Key{front.region, front.reader}); found != states_.end()) {
       found->second = State::kCannot;
     }

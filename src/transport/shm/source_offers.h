@@ -12,12 +12,13 @@
 #include "transport/shm/channel.h"
 #include "transport/shm/context.h"
 #include "transport/shm/source_messages.h"
+#include "transport/shm/source_trials.h"
 
 namespace weightcast::transport::shm {
 
-/// The device regions of this side that devices of the peer read, on one link: offers them, hears whether a
-/// device can read them, and has them dropped before their memory goes. Exporting is left to wc-device. The
-/// holder of progress alone.
+/// The device regions of this side that devices of the peer read, on one link: offers them once the way to
+/// that device was tried, hears whether it can read them, and has them dropped before their memory goes.
+/// Exporting is left to wc-device. The holder of progress alone.
 class SourceOffers {
  public:
   enum class State : uint8_t {
@@ -26,7 +27,8 @@ class SourceOffers {
     kCannot,  ///< Its bytes take another path.
   };
 
-  SourceOffers(Context& context, Channel& channel) : context_(&context), channel_(&channel) {}
+  SourceOffers(Context& context, Channel& channel)
+      : context_(&context), channel_(&channel), trials_(context) {}
 
   /// The peer is a transport of this process: it needs no handles.
   void SetSameProcess(bool same) { same_process_ = same; }
@@ -40,18 +42,21 @@ class SourceOffers {
   /// Sends what is due. True if anything was sent.
   Result<bool> Step();
   /// The peer process has ended.
-  void Clear() { states_.clear(), orders_.clear(); }
+  void Clear();
 
   /// Whether the peer may have region `id` mapped.
   [[nodiscard]] bool Holds(uint32_t id) const;
   [[nodiscard]] bool empty() const;
   /// Ids of regions that the peer may have mapped.
   [[nodiscard]] std::set<uint32_t> held() const;
+  /// The cells among them, for whoever goes on waiting for the peer.
+  TrialCells TakeCells() { return trials_.TakeCells(); }
   /// Why the sources of a device cannot be trusted any more: its context is lost. Ok while it works.
   [[nodiscard]] Status failure() const;
 
  private:
   using Key = std::pair<RegionId, DeviceUuid>;
+  static constexpr size_t kMostWants = 1U << 16;
   /// A message, or several, that waits for its turn.
   struct Order {
     RegionId region;
@@ -65,6 +70,8 @@ class SourceOffers {
   struct Exported;
 
   [[nodiscard]] std::string_view WhyNot(const DeviceRegion& region) const;
+  void StepTrials();
+  void AnswerWant(const Key& key);
   void OrderOffer(RegionId region, const DeviceUuid& reader, std::shared_ptr<const DeviceRegion> device,
                   Code refusal = Code::kUnavailable);
   [[nodiscard]] size_t BlocksOf(const Order& order) const;
@@ -77,7 +84,9 @@ class SourceOffers {
   Context* context_;
   Channel* channel_;
   bool same_process_ = false;
+  SourceTrials trials_;
   std::map<Key, State> states_;
+  std::set<Key> wants_;  ///< Requests that wait for a trial.
   std::deque<Order> orders_;
   bool exporting_ = false;
   std::shared_ptr<Exported> exported_;  ///< The front's next handles, yet to be sent.

@@ -1,6 +1,7 @@
 // What an operation on device memory costs the threads that drive progress: this program counts its own
 // allocations and locks. Each call of the fake driver takes a lock, so none means no call.
 #include <array>
+#include <utility>
 
 #include "contract/suite.h"
 #include "system/counted.h"
@@ -47,26 +48,27 @@ void ExpectNoCost(const char* config, TestPlace from, TestPlace to) {
   const RemoteRegion granted = pair.a.Import(Pair::kA, pair.b.Register(target, Access::kGranted));
   const RemoteRegion open = pair.a.Import(Pair::kA, pair.b.Register(target, Access::kReadWrite));
   ASSERT_TRUE(pair.b.transport().OpenGrant(Pair::kB, kGrant).ok());
-  for (const OpKind kind : {OpKind::kWrite, OpKind::kRead}) {
-    const bool write = kind == OpKind::kWrite;
+  // A pull, a push and a read.
+  for (const auto& [kind, under_grant] :
+       {std::pair(OpKind::kWrite, true), std::pair(OpKind::kWrite, false), std::pair(OpKind::kRead, false)}) {
     std::array<Op, 16> ops;
     for (size_t i = 0; i < ops.size(); ++i) {
       const size_t piece = kSize / ops.size();
       ops[i] = {.kind = kind,
-                .has_signal = write,
+                .has_signal = under_grant,
                 .local = local.name.id,
                 .local_offset = i * piece,
-                .remote = write ? granted : open,
+                .remote = under_grant ? granted : open,
                 .remote_offset = i * piece,
                 .length = piece,
-                .grant = write ? kGrant : GrantName{},
+                .grant = under_grant ? kGrant : GrantName{},
                 .signal = {.grant = kGrant, .transfer = 1, .chunk = 0, .chunks = 1}};
     }
     for (int round = 0; round < 40; ++round) {
       counted = {.on = true};
       ASSERT_EQ(pair.a.transport().Post(Pair::kA, 0, ops), ops.size());
       const Counted posting = counted;
-      const Counted driving = Drive(pair, ops.size(), write ? ops.size() : 0);
+      const Counted driving = Drive(pair, ops.size(), under_grant ? ops.size() : 0);
       if (round < 3) continue;  // The first ones make room, map, pin and make the queues.
       ASSERT_EQ(posting.allocations + driving.allocations, 0) << "round " << round;
       ASSERT_EQ(posting.locks + driving.locks, 0) << "round " << round;
