@@ -78,12 +78,16 @@ Status Link::OnStageMessage(MessageKind kind, const Channel::Incoming& message) 
 
 std::optional<DepartedPeer> Link::Depart() {
   if (gone_ || offers_.empty()) return std::nullopt;
+  const bool own = pid_ == getpid();  // Its end is no news: the socket's end must do.
+  if (!channel_.valid() && (own || !pidfd_.valid())) {
+    offers_.Clear();
+    return std::nullopt;
+  }
   // What was not offered yet never will be; it counts as held all the same, until the peer has heard the end.
   const uint64_t key = PollKey(PollKind::kDeparted, 0);
   if (channel_.valid()) (void)context_->poller.Modify(channel_.fd(), EPOLLIN, key);
-  if (pidfd_.valid() && pid_ != getpid()) (void)context_->poller.Modify(pidfd_.get(), EPOLLIN, key);
+  if (pidfd_.valid() && !own) (void)context_->poller.Modify(pidfd_.get(), EPOLLIN, key);
   if (channel_.valid() && sources_.empty()) (void)channel_.Send(Encode(Dropped{.region = {}, .all = true}));
-  const bool own = pid_ == getpid();  // Its end is no news: the socket's end must do.
   return DepartedPeer(std::exchange(channel_, {}), own ? UniqueFd() : std::exchange(pidfd_, {}),
                       offers_.held(), offers_.TakeCells());
 }
