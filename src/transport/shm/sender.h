@@ -123,6 +123,7 @@ class Sender {
   Step Stage(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
   Step StageWrite(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
   Step StageRead(Pending& pending, const PeerRegion& region);
+  [[nodiscard]] bool Awaits(const DataRecord& record);
   Step GiveUp(Pending& pending, Code code);
   [[nodiscard]] bool Overlaps(const std::byte* to, uint64_t length);
   /// Completes reads and pushes whose copies are over. True if there was one.

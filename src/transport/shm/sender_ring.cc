@@ -129,11 +129,11 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
 }
 
 Status Sender::OnData(const DataRecord& record, const std::byte* bytes) {
-  const Status nonsense(Code::kProtocol, "the peer sent bytes that were not asked for");
+  const auto nonsense = [] { return Status(Code::kProtocol, "the peer sent bytes that were not asked for"); };
   Pending& pending = At(head_);
   if (head_ == next_ || pending.op.kind != OpKind::kRead || pending.road != Road::kRing ||
       record.sequence != pending.sequence || record.code > static_cast<uint8_t>(Code::kInternal)) {
-    return nonsense;
+    return nonsense();
   }
   if (record.code != 0) {
     Complete(static_cast<Code>(record.code), Written::kNo);
@@ -141,7 +141,7 @@ Status Sender::OnData(const DataRecord& record, const std::byte* bytes) {
   }
   const bool last = (record.flags & kLastPiece) != 0;
   const uint64_t left = pending.op.length - pending.done;
-  if (record.length > left || record.length == 0 || last != (record.length == left)) return nonsense;
+  if (record.length > left || record.length == 0 || last != (record.length == left)) return nonsense();
   if (std::byte* const into = LocalAt(pending, record.length); into != nullptr) {
     std::memcpy(into, bytes, record.length);
   } else {

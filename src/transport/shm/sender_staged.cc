@@ -61,26 +61,27 @@ Sender::Step Sender::StageRead(Pending& pending, const PeerRegion& region) {
   return Step::kDone;
 }
 
-Status Sender::OnStagedData(const DataRecord& record) {
-  const Status nonsense(Code::kProtocol, "the peer staged bytes that were not asked for");
+bool Sender::Awaits(const DataRecord& record) {
   arriving_ = std::max(arriving_, head_);
-  if (arriving_ >= next_) return nonsense;
-  Pending& pending = At(arriving_);
-  const bool last = (record.flags & kLastPiece) != 0;
+  if (arriving_ >= next_) return false;
+  const Pending& pending = At(arriving_);
   if (pending.op.kind != OpKind::kRead || pending.road != Road::kStaged ||
       record.sequence != pending.sequence || record.code > static_cast<uint8_t>(Code::kInternal)) {
-    return nonsense;
+    return false;
   }
-  if (record.code == 0) {
-    const uint64_t left = pending.op.length - pending.done;
-    if (record.length > left || last != (record.length == left)) return nonsense;
-  } else if (!last) {
-    return nonsense;
-  }
+  const bool last = (record.flags & kLastPiece) != 0;
+  if (record.code != 0) return last;
+  const uint64_t left = pending.op.length - pending.done;
+  return record.length <= left && last == (record.length == left);
+}
+
+Status Sender::OnStagedData(const DataRecord& record) {
+  if (!Awaits(record)) return {Code::kProtocol, "the peer staged bytes that were not asked for"};
+  Pending& pending = At(arriving_);
   WC_RETURN_IF_ERROR(
       devices_.staging.in.AddData(record, pending.op.local, pending.op.local_offset + pending.done));
   if (record.code == 0) pending.done += record.length;
-  if (last) ++arriving_;
+  if ((record.flags & kLastPiece) != 0) ++arriving_;
   return Status::Ok();
 }
 
