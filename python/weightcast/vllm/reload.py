@@ -1,13 +1,11 @@
 """What of vLLM's model a version is put into: the mapping of its loader, spare memory, and the switch.
 
-The names of `vllm.model_executor.model_loader.reload` that are used here are private to vLLM; TESTED says
-with which versions they were tried.
+The names of `vllm.model_executor.model_loader.reload` that are used here are private to vLLM;
+`supported.TESTED` says with which versions they were tried.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,16 +23,9 @@ from ..capture import Capture, Landing, capture
 from ..errors import InvalidArgument
 from ..shards import Shard
 from ..workers import allocate
+from .supported import leaves_as_it_is, only_reads, refuse_method, refuse_settings
 
-TESTED = ("0.29", "0.30", "0.31", "0.32")
-
-# Their processing was tried with loader landing, on CPU.
-_KNOWN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod"}
-# Method and platform whose processing leaves tensors as they are.
-_IDENTITIES = {("UnquantizedLinearMethod", "cuda"), ("UnquantizedEmbeddingMethod", "cuda")}
 _ALIGNMENT = 64
-
-_log = logging.getLogger("weightcast")
 
 
 class _Alone:
@@ -64,7 +55,7 @@ class Reload:
         # and those that vLLM keeps as they are (biases), which are copied.
         self._processed: dict[str, dict[str, torch.Tensor]] = {}
         self._copied: dict[str, dict[str, torch.Tensor]] = {}
-        _refuse_settings(vllm_config, self._layers)
+        refuse_settings(vllm_config, self._layers)
 
     def map(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, list[Shard]]:
         """Finds the mapping, allocates the spare memory, and returns what to register for each tensor."""
@@ -75,7 +66,7 @@ class Reload:
     def find(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> Capture:
         """The mapping alone, which is kept. Errors: InvalidArgument, naming what does not fit."""
         for path, layer in self._layers.items():
-            _refuse_method(path, layer)
+            refuse_method(path, layer)
         with self._on_meta() as targets:
             found = self._follow(offered, targets)
             self._refuse_missing(found, targets, offered)
@@ -105,7 +96,7 @@ class Reload:
         method = getattr(self._layers[path], "quant_method", None)
         if own in SKIP_TENSORS or not isinstance(method, QuantizeMethodBase):
             return True
-        return (type(method).__name__, current_platform.device_type) in _IDENTITIES
+        return leaves_as_it_is(method)
 
     def unwanted(self, offered: Mapping[str, Any]) -> list[str]:
         """Tensors of the trainers that vLLM's model leaves out on purpose."""
@@ -234,40 +225,62 @@ class Reload:
 
         If it raises, some layers may have the new version and others the old one.
         """
+        filled: set[int] = set()
         with self.settled(), torch.no_grad():
             for path, layer in self._layers.items():
                 if path in self._processed:
-                    self.process(path)
+                    self.process(path, filled)
                 for name, tensor in self._copied.get(path, {}).items():
                     getattr(layer, name).data.copy_(tensor)
 
-    def process(self, path: str) -> None:
+    def process(self, path: str, filled: set[int] | None = None) -> None:
+        """One layer. filled: addresses of tensors that need no second copy, to which it adds its own."""
         layer, spare = self._layers[path], self._processed[path]
         info = layerwise.get_layerwise_info(layer)
         try:
             layerwise.initialize_layerwise_reload(_Alone(layer))
             live = {**info.kernel_tensors[0], **info.kernel_tensors[1]}
-            for name, tensor in get_layer_tensors(layer).items():
-                if tensor.is_meta:
-                    loaded = live[name]
-                    if name in spare:
-                        loaded = self._as_loaded(tensor, spare[name])
-                    setattr(layer, name, loaded)
+            self._place_loaded(layer, spare, live)
             _unwrap_loaders(layer)
             _process_after_loading(layer)
-            layerwise._copy_and_restore_kernel_tensors(layer, info)
+            addresses = {live[name].data_ptr() for name in spare} - {0}
+            if filled and addresses and addresses <= filled and _spares(layer):
+                layerwise._place_kernel_tensors(layer, info)  # A tied tensor, which has it already.
+            else:
+                layerwise._copy_and_restore_kernel_tensors(layer, info)
+            if filled is not None:
+                filled |= addresses
         except BaseException:
             layerwise._place_kernel_tensors(layer, info)
             raise
         finally:
             info.reset()
 
-    def _as_loaded(self, like: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
-        """A copy of the spare tensor as the layer's parameter: processing may keep or change it."""
-        tensor = spare.detach().clone() if self._device.type == "cpu" else spare.to(self._device)
+    def _place_loaded(
+        self, layer: torch.nn.Module, spare: Mapping[str, torch.Tensor], live: Mapping[str, torch.Tensor]
+    ) -> None:
+        """The layer as after its weights were loaded: the spare tensors, and its own where none is."""
+        for name, tensor in get_layer_tensors(layer).items():
+            if tensor.is_meta:
+                loaded = live[name]
+                if name in spare:
+                    loaded = self._as_loaded(layer, tensor, spare[name])
+                setattr(layer, name, loaded)
+
+    def _as_loaded(self, layer: torch.nn.Module, like: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+        """The spare tensor as the layer's parameter; a copy where processing may keep or change it."""
+        tensor = spare.detach() if self._device.type == "cpu" else spare.to(self._device)
+        if self._device.type == "cpu" and not _spares(layer):
+            tensor = tensor.clone()
         tensor.__class__ = like.__class__
         tensor.__dict__ = like.__dict__.copy()
         return tensor
+
+
+def _spares(layer: torch.nn.Module) -> bool:
+    """Whether processing leaves alone the memory that it is given: no copy need be made for it."""
+    method = getattr(layer, "quant_method", None)
+    return not isinstance(method, QuantizeMethodBase) or only_reads(method)
 
 
 def _joined(path: str, name: str) -> str:
@@ -324,44 +337,3 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _bytes_of(tensor: torch.Tensor) -> int:
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (reach + 1) * tensor.element_size() if tensor.numel() else 0
-
-
-# --- Refusals ---------------------------------------------------------------------------------------
-
-
-@functools.cache
-def warn_if_untested(version: str) -> None:
-    """Once in a process."""
-    if not version.startswith(tuple(f"{one}." for one in TESTED)):
-        _log.warning(
-            "weightcast was tried with vLLM %s; this is %s. Compare tokens with a fresh engine before you "
-            "rely on it (docs/adapters.md)",
-            ", ".join(TESTED),
-            version,
-        )
-
-
-def _refuse_settings(config: Any, layers: Mapping[str, torch.nn.Module]) -> None:
-    if getattr(config.parallel_config, "enable_eplb", False):
-        raise InvalidArgument(
-            "enable_eplb moves experts between ranks while weights arrive; start vLLM without it"
-        )
-    if getattr(config.model_config, "enable_sleep_mode", False):
-        raise InvalidArgument("enable_sleep_mode has not been tried with weightcast; start vLLM without it")
-    if config.lora_config is not None:
-        raise InvalidArgument("enable_lora renames the model's layers; start vLLM without it")
-    if getattr(config.model_config, "use_mla", False):
-        raise InvalidArgument(
-            "MLA attention derives weights of its own, which has not been tried; use another backend"
-        )
-    if current_platform.is_cpu() and getattr(current_platform, "is_zen_cpu", lambda: False)():
-        raise InvalidArgument("zentorch keeps views of the loaded weights; uninstall it")
-
-
-def _refuse_method(path: str, layer: torch.nn.Module) -> None:
-    method = getattr(layer, "quant_method", None)
-    if layer._parameters and method is not None and type(method).__name__ not in _KNOWN_METHODS:
-        raise InvalidArgument(
-            f"{path}: quantisation by {type(method).__name__} has not been tried with weightcast; serve the "
-            "model unquantised, or use another backend"
-        )
