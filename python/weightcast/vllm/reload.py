@@ -55,6 +55,7 @@ class Reload:
         # and those that vLLM keeps as they are (biases), which are copied.
         self._processed: dict[str, dict[str, torch.Tensor]] = {}
         self._copied: dict[str, dict[str, torch.Tensor]] = {}
+        self._twins: dict[str, str] = {}
         refuse_settings(vllm_config, self._layers)
 
     def map(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, list[Shard]]:
@@ -216,7 +217,23 @@ class Reload:
         for fill in found.fills:
             if fill.target in spare:
                 fill.apply(spare[fill.target])
+        self._twins = self._find_twins()
         return spare
+
+    def _find_twins(self) -> dict[str, str]:
+        """Layers that need not be processed: to which one before them each is tied, and is processed alike.
+
+        What vLLM's processing adds is a packed copy of the weight, in the function `cpu_linear`, which a head
+        can use of the embedding. The weight itself is the same tensor.
+        """
+        twins: dict[str, str] = {}
+        for names in self._ties:
+            paths = [name.rpartition(".")[0] for name in names if name.endswith(".weight")]
+            like = [path for path in paths if path in self._processed and _is_packed(self._layers[path])]
+            kinds = {type(self._layers[path].quant_method) for path in like}
+            if len(kinds) == 1 and all(list(self._processed[path]) == ["weight"] for path in like):
+                twins |= dict.fromkeys(like[1:], like[0])
+        return twins
 
     # --- The switch -----------------------------------------------------------------------------------
 
@@ -225,16 +242,16 @@ class Reload:
 
         If it raises, some layers may have the new version and others the old one.
         """
-        filled: set[int] = set()
         with self.settled(), torch.no_grad():
             for path, layer in self._layers.items():
-                if path in self._processed:
-                    self.process(path, filled)
+                if path in self._twins:
+                    layer.cpu_linear = self._layers[self._twins[path]].cpu_linear
+                elif path in self._processed:
+                    self.process(path)
                 for name, tensor in self._copied.get(path, {}).items():
                     getattr(layer, name).data.copy_(tensor)
 
-    def process(self, path: str, filled: set[int] | None = None) -> None:
-        """One layer. filled: addresses of tensors that need no second copy, to which it adds its own."""
+    def process(self, path: str) -> None:
         layer, spare = self._layers[path], self._processed[path]
         info = layerwise.get_layerwise_info(layer)
         try:
@@ -243,13 +260,7 @@ class Reload:
             self._place_loaded(layer, spare, live)
             _unwrap_loaders(layer)
             _process_after_loading(layer)
-            addresses = {live[name].data_ptr() for name in spare} - {0}
-            if filled and addresses and addresses <= filled and _spares(layer):
-                layerwise._place_kernel_tensors(layer, info)  # A tied tensor, which has it already.
-            else:
-                layerwise._copy_and_restore_kernel_tensors(layer, info)
-            if filled is not None:
-                filled |= addresses
+            layerwise._copy_and_restore_kernel_tensors(layer, info)
         except BaseException:
             layerwise._place_kernel_tensors(layer, info)
             raise
@@ -281,6 +292,11 @@ def _spares(layer: torch.nn.Module) -> bool:
     """Whether processing leaves alone the memory that it is given: no copy need be made for it."""
     method = getattr(layer, "quant_method", None)
     return not isinstance(method, QuantizeMethodBase) or only_reads(method)
+
+
+def _is_packed(layer: torch.nn.Module) -> bool:
+    """Whether all that processing makes of the layer is `cpu_linear`."""
+    return _spares(layer) and hasattr(layer, "cpu_linear") and getattr(layer, "bias", None) is None
 
 
 def _joined(path: str, name: str) -> str:
