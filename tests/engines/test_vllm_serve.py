@@ -14,7 +14,8 @@ from vllm_models import PROMPTS, make_model, save, train
 from vllm_processes import Process
 from vllm_server import Flight, Server, write_tokenizer
 
-TOKENS = 200
+TOKENS = 1800  # Enough that three updates end before them, also on a busy machine.
+POSITIONS = 2048
 
 
 def same_as_fresh(got: list[list[int]], model: Any, started: list[Any], folder: pathlib.Path) -> bool:
@@ -30,10 +31,11 @@ def test_streams_go_on_through_updates(
 ) -> None:
     """By the documented lines of a trainer, which take the controller from its environment."""
     monkeypatch.setenv("WEIGHTCAST_CONTROLLER", controller)
-    model = make_model("dense")
+    model = make_model("dense", positions=POSITIONS)
     save(model, tmp_path / "v0")
     write_tokenizer(tmp_path / "v0")
-    server = Server(tmp_path, tmp_path / "v0", controller, "rollout-0")
+    more = ["--max-model-len", str(POSITIONS)]
+    server = Server(tmp_path, tmp_path / "v0", controller, "rollout-0", options=more)
     started.append(server)
     server.up()
     status, answer = server.ready()

@@ -52,7 +52,7 @@ class Reload:
         self._capture = Capture([], [])
         self._targets: dict[str, torch.Tensor] = {}  # As they were while it was found.
         # By layer: tensors of the loader's layout that take the place of the layer's while it is processed,
-        # and those that vLLM keeps as they are (biases), which are copied.
+        # and those that processing leaves as they are (norms, biases), which are copied.
         self._processed: dict[str, dict[str, torch.Tensor]] = {}
         self._copied: dict[str, dict[str, torch.Tensor]] = {}
         self._twins: dict[str, str] = {}
@@ -212,13 +212,20 @@ class Reload:
             first += sizes[name]
         for name, filled in {**dict(zip(sizes, sizes, strict=True)), **self._tied_to(sizes)}.items():
             path, _, own = name.rpartition(".")
-            kind = self._processed if targets[name].is_meta else self._copied
+            kind = self._copied if self._is_copied(name) else self._processed
             kind.setdefault(path, {})[own] = spare[filled]
         for fill in found.fills:
             if fill.target in spare:
                 fill.apply(spare[fill.target])
         self._twins = self._find_twins()
         return spare
+
+    def _is_copied(self, name: str) -> bool:
+        """Whether the spare tensor is copied to the model's as it is, without vLLM's processing."""
+        path, _, own = name.rpartition(".")
+        target = self._targets[name]
+        same = self.holds_bytes(name) and _layout(getattr(self._layers[path], own)) == _layout(target)
+        return same or not target.is_meta
 
     def _find_twins(self) -> dict[str, str]:
         """Layers that need not be processed: to which one before them each is tied, and is processed alike.
@@ -242,6 +249,10 @@ class Reload:
 
         If it raises, some layers may have the new version and others the old one.
         """
+        for (
+            path
+        ) in self._twins:  # vLLM frees a packed copy when it makes the next, unless another layer has it.
+            self._layers[path].cpu_linear = None
         with self.settled(), torch.no_grad():
             for path, layer in self._layers.items():
                 if path in self._twins:
