@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import socket
 import subprocess
 import threading
 import time
@@ -13,6 +12,7 @@ import urllib.request
 from typing import Any
 
 from documented import command
+from ports import free_port
 from vllm_models import VOCABULARY
 from vllm_processes import PYTHON, START, environment
 
@@ -28,12 +28,6 @@ def write_tokenizer(folder: pathlib.Path) -> None:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="w2", bos_token="w0", eos_token="w1"
     ).save_pretrained(folder)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Server:
