@@ -54,11 +54,11 @@ test-python: build
 	@.venv/bin/python -m pytest tests/python -q
 
 ENGINES := $(or $(ENGINE),vllm sglang trl)
-test-engines: build ## real inference engines from PyPI, in environments of their own (LONG=1: all; ENGINE=vllm, sglang or trl for one; VERSION=0.29.0: an older vLLM)
+test-engines: build ## real inference engines from PyPI, in environments of their own (LONG=1: all, LONG=only: what takes longer; ENGINE=vllm, sglang or trl for one; VERSION=0.29.0: an older vLLM)
 	@for engine in $(ENGINES); do \
 	  tests/engines/environment $$engine $(VERSION) || exit 1; \
 	  $(if $(VERSION),PYTHONPATH=$(CURDIR)/.engines/$$engine-$(VERSION) ENGINE_VERSION=$(VERSION)) \
-	  .engines/$$engine/bin/python -m pytest $$(ls tests/engines/test_$${engine}*.py) -q $(if $(LONG),,-m "not long") \
+	  .engines/$$engine/bin/python -m pytest $$(ls tests/engines/test_$${engine}*.py) -q $(if $(filter only,$(LONG)),-m long,$(if $(LONG),,-m "not long")) \
 	    --rootdir tests/engines -c tests/engines/pytest.ini || exit 1; \
 	done
 

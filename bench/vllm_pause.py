@@ -5,9 +5,14 @@ One vLLM with TP=1 in this process, one trainer in another, a model with the sha
 weights, four requests in flight. Run it with the Python of `.engines/vllm` (`make test-engines` makes that).
 
     pause       seconds in which no request got a token, one step included
-    processing  what of it vLLM's own functions took: they process each layer and put it in place
-    rest        pause - processing - one step: weightcast's part
+    processing  what of it vLLM's own functions took, as they do in its own reload: they put each layer's old
+                tensors aside, process the new ones, and copy them to the old addresses
+    step        one step, the median of those before: the new version's first token must be computed
+    rest        pause - processing - step: weightcast's part
     disk        the pause of vLLM's own reload of a checkpoint that is in the page cache
+    floor       one copy of the model's bytes into memory that is in use, by one thread
+
+and what processing and the rest consist of.
 """
 
 from __future__ import annotations
@@ -67,22 +72,30 @@ def train(controller: str, folder: str, pipe: Connection) -> None:
 
 
 class Stopwatch:
-    """Adds up what calls of some functions take."""
+    """Adds up what calls of some functions take, by part."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds: dict[str, float] = {}
 
-    def around(self, module: Any, name: str) -> None:
-        call = getattr(module, name)
+    def reset(self) -> None:
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
 
-        def timed(*arguments: Any) -> Any:
+    def around(self, part: str, owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+        self.seconds.setdefault(part, 0.0)
+
+        def timed(*arguments: Any, **options: Any) -> Any:
             began = time.perf_counter()
             try:
-                return call(*arguments)
+                return call(*arguments, **options)
             finally:
-                self.seconds += time.perf_counter() - began
+                self.seconds[part] += time.perf_counter() - began
 
-        setattr(module, name, timed)
+        setattr(owner, name, timed)
+
+
+PROCESSING = ("vLLM puts old tensors aside", "vLLM processes layers", "vLLM copies to old addresses")
+OURS = ("begin and receive", "commit and served")
 
 
 class Bench:
@@ -90,6 +103,7 @@ class Bench:
         from vllm import LLM
         from vllm.model_executor.model_loader.reload import layerwise
 
+        import weightcast as wc
         from weightcast.vllm import reload
 
         self._llm = LLM(
@@ -98,9 +112,14 @@ class Bench:
             distributed_executor_backend="uni", weight_transfer_config={"backend": "weightcast"},
         )  # fmt: skip
         self._llm.init_weight_transfer_engine({"init_info": {"controller": address}})
-        self._processing = Stopwatch()
-        self._processing.around(reload, "_process_after_loading")
-        self._processing.around(layerwise, "_copy_and_restore_kernel_tensors")
+        self._watch = watch = Stopwatch()
+        watch.around(PROCESSING[0], layerwise, "initialize_layerwise_reload")
+        watch.around(PROCESSING[1], reload, "_process_after_loading")
+        watch.around(PROCESSING[2], layerwise, "_copy_and_restore_kernel_tensors")
+        for name in ("begin", "receive"):
+            watch.around(OURS[0], wc.Inference, name)
+        for name in ("commit", "served"):
+            watch.around(OURS[1], wc.Inference, name)
 
     def begin(self) -> None:
         from vllm import SamplingParams, TokensPrompt
@@ -124,17 +143,23 @@ class Bench:
 
     def pause(self, change: Callable[[], Any]) -> dict[str, float]:
         step = statistics.median(self.step() for _ in range(STEPS))
-        self._processing.seconds = 0.0
+        self._watch.reset()
         began = time.perf_counter()  # The last token of the old version has just come.
         change()
+        changed = time.perf_counter()
         self.step()
-        pause = time.perf_counter() - began
-        processing = self._processing.seconds
+        now = time.perf_counter()
+        parts = dict(self._watch.seconds)
+        processing = sum(parts[name] for name in PROCESSING)
+        parts["the first step, more than others"] = now - changed - step
+        parts["other"] = changed - began - processing - sum(parts[name] for name in OURS)
+        pause = now - began
         return {
             "pause": pause,
-            "step": step,
             "processing": processing,
+            "step": step,
             "rest": pause - processing - step,
+            **parts,
         }
 
     def update(self) -> None:
@@ -144,6 +169,18 @@ class Bench:
 
     def reload(self) -> None:
         self._llm.collective_rpc("reload_weights")
+
+
+def one_copy(size: int) -> float:
+    import torch
+
+    source, sink = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+    found = []
+    for _ in range(5):
+        began = time.perf_counter()
+        sink.copy_(source)
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
 
 
 def measure(turns: int) -> dict[str, Any]:
@@ -168,10 +205,12 @@ def measure(turns: int) -> dict[str, Any]:
                 disk.append(reloaded["pause"])
         ours.send(None)
         trainer.join(30)
+        floor = one_copy(sum(file.stat().st_size for file in pathlib.Path(folder).glob("*.safetensors")))
     found = {name: statistics.median(one[name] for one in updates) for name in updates[0]}
     return {
         **found,
         "disk": statistics.median(disk),
+        "floor": floor,
         "disk / pause": statistics.median(a / b["pause"] for a, b in zip(disk, updates, strict=True)),
         "turns": {"updates": updates, "disk": disk},
     }
@@ -192,9 +231,10 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))
         return
-    for name in ("pause", "processing", "step", "rest", "disk"):
-        print(f"{name:12} {1000 * found[name]:8.1f} ms")
-    print(f"{'disk / pause':12} {found['disk / pause']:8.1f}")
+    for name, value in found.items():
+        if isinstance(value, float) and name != "disk / pause":
+            print(f"{name:34} {1000 * value:8.1f} ms")
+    print(f"{'disk / pause':34} {found['disk / pause']:8.1f}")
 
 
 if __name__ == "__main__":

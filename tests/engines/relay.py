@@ -6,6 +6,8 @@ import contextlib
 import socket
 import threading
 
+from ports import free_port
+
 PUBLIC, OWN = "127.0.0.2", "127.0.0.1"
 
 
@@ -16,9 +18,8 @@ def _listeners() -> list[socket.socket]:
     """On consecutive ports that are free at both addresses."""
     while True:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            found = [stack.enter_context(socket.create_server((PUBLIC, 0)))]
-            first = found[0].getsockname()[1]
-            for port in range(first + 1, first + PORTS):
+            found, first = [], free_port(PUBLIC)
+            for port in range(first, first + PORTS):
                 found.append(stack.enter_context(socket.create_server((PUBLIC, port))))
             for port in range(first, first + PORTS):
                 socket.create_server((OWN, port)).close()

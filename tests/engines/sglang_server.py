@@ -6,13 +6,14 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from typing import Any
+
+from ports import free_port
 
 START = 1200  # Seconds; an idle machine takes 35.
 
@@ -29,12 +30,6 @@ def environment(tp: int, **more: str) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         **more,
     }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class HTTPError(Exception):

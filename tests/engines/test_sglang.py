@@ -97,6 +97,8 @@ def test_updates_with_requests_in_flight(
 
 
 def sleep_and_wake(engine: Server, servers: Servers, tokens: list[list[int]]) -> None:
+    # Waits until it is idle, as SGLang's scheduler ends if it is to release memory before.
+    engine.post("/flush_cache?timeout=120", {})
     engine.post("/release_memory_occupation", {"tags": ["weights"]})
     with pytest.raises(wc.Error, match="resume_memory_occupation"):
         servers.begin()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import weightcast as wc
+from documented import block
 from oracle import distance, transformers_logprobs
 from relay import Relay
 from sglang_server import HTTPError, Server
@@ -145,10 +146,25 @@ def test_trainers_that_come_with_another_model(job: Job) -> None:
         holds(job.engine, 1)
 
 
-def holds(engine: Server, version: int) -> None:
+def test_the_documented_loop(job: Job, monkeypatch: Any) -> None:
+    """The lines of docs/adapters.md as they are, but for the server's address."""
+    for name, value in {"controller": job.controller, **FAST}.items():
+        monkeypatch.setenv(f"WEIGHTCAST_{name.upper()}", str(value))
+    steps = iter(range(1, 3))
+    names = {
+        "wc": wc, "weightcast": wc, "model": make_model("dense"), "rank": 0, "world": 1, "steps": 2,
+        "train_one_step": lambda model: train(model, next(steps)),
+    }  # fmt: skip
+    exec(block("SGLang", "python").replace("http://host:30000", job.engine.url), names)
+    names["trainer"].close()
+    holds(job.engine, 2, "1")
+
+
+def holds(engine: Server, version: int, label: str = "") -> None:
+    """Whether it serves the weights of this step, under this label."""
     model = make_model("dense")
     for step in range(1, version + 1):
         train(model, step)
     one = engine.generate(PROMPTS[0], TOKENS)
-    assert one["versions"] == [str(version)]
+    assert one["versions"] == [label or str(version)]
     assert distance(one["logprobs"], transformers_logprobs(model, PROMPTS[0], one["tokens"])) < TOLERANCE

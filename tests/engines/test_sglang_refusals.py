@@ -106,3 +106,21 @@ def test_a_version_of_sglang_that_was_never_tried(monkeypatch: Any, caplog: Any)
     for _ in range(2):
         live_model(OneLayer(UnquantizedLinearMethod), monkeypatch)
     assert len([one for one in caplog.records if "this is 0.9.0" in one.getMessage()]) == 1
+
+
+def test_a_loader_that_raises_half_way(monkeypatch: Any) -> None:
+    """The tensor is named, and nothing is written: the loader runs without weights."""
+
+    class Failing(OneLayer):
+        def load_weights(self, weights: Any) -> None:
+            for number, (_, tensor) in enumerate(weights):
+                if number == 1:
+                    raise RuntimeError("planted")
+                self.proj.weight.data[:2].copy_(tensor)
+
+    model = Failing(UnquantizedLinearMethod)
+    before = model.proj.weight.detach().clone()
+    offered = {name: ("BF16", (2, 4)) for name in ("proj.first", "proj.second")}
+    with pytest.raises(wc.InvalidArgument, match=r"^proj.second: .*RuntimeError: planted"):
+        live_model(model, monkeypatch).map(offered)
+    assert torch.equal(model.proj.weight, before)

@@ -7,6 +7,7 @@ import math
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,19 @@ def test_what_an_engine_would_refuse(models: pathlib.Path, options: tuple[str, .
     assert (done.returncode, done.stdout) == (1, "")
     [line] = [line for line in done.stderr.splitlines() if line.startswith("weightcast: ")]
     assert named in line
+
+
+def test_a_version_that_was_never_tried(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """One warning, and vLLM's processing gets copies: it might keep or change what it is given."""
+    import vllm
+    from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+
+    from weightcast.vllm import supported
+
+    method = UnquantizedLinearMethod()
+    assert supported.only_reads(method)
+    monkeypatch.setattr(vllm, "__version__", "0.99.0")
+    assert not supported.only_reads(method)
+    for _ in range(2):
+        supported.warn_if_untested("0.99.0")
+    assert len([one for one in caplog.records if "this is 0.99.0" in one.getMessage()]) == 1

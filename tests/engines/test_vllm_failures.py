@@ -74,6 +74,9 @@ def refuses_options(engine: Process) -> None:
             trainer.register(make_model("dense"))
             with pytest.raises(RemoteError, match=f"{layer}: quantisation by NewMethod"):
                 engine.call("plant_method", layer, place)
+            half_way = "model.layers.1.mlp.down_proj"
+            with pytest.raises(RemoteError, match=rf"{half_way}\.weight: the engine's loader .*planted"):
+                engine.call("plant_loader", half_way, "weight", place)
             with (
                 wc.Inference(controller.address, engine="e", rank=0, world_size=2, settings=FAST),
                 pytest.raises(RemoteError, match="a world size of 1 for engine e; those already here say 2"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -47,3 +48,4 @@ def test_one_wrong_element(kind: str, parameter: str, right: str, wrong: str, tm
     before, after = [line for line in done.stdout.splitlines() if line.startswith("verified: ")]
     assert before.endswith(right)
     assert wrong in after
+    assert re.search(r"^spare: 0 of \d+ tensors changed, 0 kept$", done.stdout, re.MULTILINE), done.stdout

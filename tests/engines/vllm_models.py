@@ -11,14 +11,14 @@ VOCABULARY = 512
 PROMPTS = [[(7 * i + 11 * j + 3) % VOCABULARY for j in range(5 + i)] for i in range(8)]
 
 
-def make_model(kind: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
-    """kind: "dense", "tied" (Qwen2, with bias) or "moe" (Qwen3-MoE, 8 experts)."""
+def make_model(kind: str, seed: int = 0, dtype: torch.dtype = torch.float32, positions: int = 256) -> Any:
+    """kind: "dense", "tied" (Qwen2, with bias) or "moe" (Qwen3-MoE, 8 experts). positions: of a request."""
     import transformers
 
     torch.manual_seed(seed)
     shared: dict[str, Any] = {
         "vocab_size": VOCABULARY, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": positions,
         "initializer_range": 0.2, "tie_word_embeddings": kind == "tied", "bos_token_id": 0, "eos_token_id": 1,
     }  # fmt: skip
     if kind == "moe":

@@ -122,6 +122,22 @@ class Engine:
         finally:
             planted.quant_method = had
 
+    def plant_loader(self, layer: str, name: str, place: dict[str, Any]) -> None:
+        """Joins with a weight loader that raises, half-way through the model's."""
+        from vllm.model_executor.model_loader.reload import layerwise
+
+        def planted(*arguments: Any, **options: Any) -> None:
+            raise RuntimeError("planted")
+
+        [worker] = [self._llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker]
+        one = worker.model_runner.model.get_submodule(layer)
+        parameter = layerwise.get_layerwise_info(one).restore_metadata[0][name]
+        had, parameter.weight_loader = parameter.weight_loader, planted
+        try:
+            self.init_weight_transfer_engine(place)
+        finally:
+            parameter.weight_loader = had
+
     def plant_row(self, layer: str, row: int) -> None:
         """vLLM's processing gets one wrong row; -1: no more."""
         from weightcast.vllm import reload

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import socket
 import subprocess
 import threading
 import time
@@ -12,6 +11,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from documented import command
+from ports import free_port
 from vllm_models import VOCABULARY
 from vllm_processes import PYTHON, START, environment
 
@@ -29,12 +30,6 @@ def write_tokenizer(folder: pathlib.Path) -> None:
     ).save_pretrained(folder)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Server:
     def __init__(
         self,
@@ -44,20 +39,26 @@ class Server:
         engine: str,
         log: str = "",
         options: list[str] | None = None,
+        leads: bool = True,
         **more: str,
     ) -> None:
-        """options: more of the command line. more: of its environment."""
+        """options: more of the command line. leads: its front end, each update. more: of its environment."""
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.log = folder / f"{log or engine}.log"
-        env = environment(folder, WEIGHTCAST_CONTROLLER=controller, WEIGHTCAST_ENGINE=engine, **more)
+        documented, line = command("vLLM", "vllm serve", int(leads), MODEL=str(model))
+        if leads:
+            documented |= {"WEIGHTCAST_CONTROLLER": controller, "WEIGHTCAST_ENGINE": engine}
+        env = environment(folder)
+        del env["VLLM_PLUGINS"]  # Documented where it is needed.
+        env |= {**documented, **more}
         arguments = [
             "--port", str(port), "--host", "127.0.0.1", "--dtype", "bfloat16", "--enforce-eager",
             "--served-model-name", "m", "--max-model-len", "256", "--max-num-seqs", "8",
-            "--no-enable-prefix-caching", "--weight-transfer-config", '{"backend": "weightcast"}',
+            "--no-enable-prefix-caching",
         ]  # fmt: skip
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
-                [str(PYTHON.parent / "vllm"), "serve", str(model), *arguments, *(options or [])],
+                [str(PYTHON.parent / line[0]), *line[1:], *arguments, *(options or [])],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=env,

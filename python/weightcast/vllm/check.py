@@ -20,7 +20,8 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.platforms import current_platform
 
 from ..errors import InvalidArgument
-from .reload import Reload, warn_if_untested
+from .reload import Reload
+from .supported import warn_if_untested
 
 
 @dataclass(frozen=True)

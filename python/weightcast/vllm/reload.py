@@ -1,13 +1,11 @@
 """What of vLLM's model a version is put into: the mapping of its loader, spare memory, and the switch.
 
-The names of `vllm.model_executor.model_loader.reload` that are used here are private to vLLM; TESTED says
-with which versions they were tried.
+The names of `vllm.model_executor.model_loader.reload` that are used here are private to vLLM;
+`supported.TESTED` says with which versions they were tried.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,16 +23,9 @@ from ..capture import Capture, Landing, capture
 from ..errors import InvalidArgument
 from ..shards import Shard
 from ..workers import allocate
+from .supported import leaves_as_it_is, only_reads, refuse_method, refuse_settings
 
-TESTED = ("0.29", "0.30", "0.31", "0.32")
-
-# Their processing was tried with loader landing, on CPU.
-_KNOWN_METHODS = {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod"}
-# Method and platform whose processing leaves tensors as they are.
-_IDENTITIES = {("UnquantizedLinearMethod", "cuda"), ("UnquantizedEmbeddingMethod", "cuda")}
 _ALIGNMENT = 64
-
-_log = logging.getLogger("weightcast")
 
 
 class _Alone:
@@ -61,10 +52,11 @@ class Reload:
         self._capture = Capture([], [])
         self._targets: dict[str, torch.Tensor] = {}  # As they were while it was found.
         # By layer: tensors of the loader's layout that take the place of the layer's while it is processed,
-        # and those that vLLM keeps as they are (biases), which are copied.
+        # and those that processing leaves as they are (norms, biases), which are copied.
         self._processed: dict[str, dict[str, torch.Tensor]] = {}
         self._copied: dict[str, dict[str, torch.Tensor]] = {}
-        _refuse_settings(vllm_config, self._layers)
+        self._twins: dict[str, str] = {}
+        refuse_settings(vllm_config, self._layers)
 
     def map(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, list[Shard]]:
         """Finds the mapping, allocates the spare memory, and returns what to register for each tensor."""
@@ -75,7 +67,7 @@ class Reload:
     def find(self, offered: Mapping[str, tuple[str, tuple[int, ...]]]) -> Capture:
         """The mapping alone, which is kept. Errors: InvalidArgument, naming what does not fit."""
         for path, layer in self._layers.items():
-            _refuse_method(path, layer)
+            refuse_method(path, layer)
         with self._on_meta() as targets:
             found = self._follow(offered, targets)
             self._refuse_missing(found, targets, offered)
@@ -105,7 +97,7 @@ class Reload:
         method = getattr(self._layers[path], "quant_method", None)
         if own in SKIP_TENSORS or not isinstance(method, QuantizeMethodBase):
             return True
-        return (type(method).__name__, current_platform.device_type) in _IDENTITIES
+        return leaves_as_it_is(method)
 
     def unwanted(self, offered: Mapping[str, Any]) -> list[str]:
         """Tensors of the trainers that vLLM's model leaves out on purpose."""
@@ -220,12 +212,35 @@ class Reload:
             first += sizes[name]
         for name, filled in {**dict(zip(sizes, sizes, strict=True)), **self._tied_to(sizes)}.items():
             path, _, own = name.rpartition(".")
-            kind = self._processed if targets[name].is_meta else self._copied
+            kind = self._copied if self._is_copied(name) else self._processed
             kind.setdefault(path, {})[own] = spare[filled]
         for fill in found.fills:
             if fill.target in spare:
                 fill.apply(spare[fill.target])
+        self._twins = self._find_twins()
         return spare
+
+    def _is_copied(self, name: str) -> bool:
+        """Whether the spare tensor is copied to the model's as it is, without vLLM's processing."""
+        path, _, own = name.rpartition(".")
+        target = self._targets[name]
+        same = self.holds_bytes(name) and _layout(getattr(self._layers[path], own)) == _layout(target)
+        return same or not target.is_meta
+
+    def _find_twins(self) -> dict[str, str]:
+        """Layers that need not be processed: to which one before them each is tied, and is processed alike.
+
+        What vLLM's processing adds is a packed copy of the weight, in the function `cpu_linear`, which a head
+        can use of the embedding. The weight itself is the same tensor.
+        """
+        twins: dict[str, str] = {}
+        for names in self._ties:
+            paths = [name.rpartition(".")[0] for name in names if name.endswith(".weight")]
+            like = [path for path in paths if path in self._processed and _is_packed(self._layers[path])]
+            kinds = {type(self._layers[path].quant_method) for path in like}
+            if len(kinds) == 1 and all(list(self._processed[path]) == ["weight"] for path in like):
+                twins |= dict.fromkeys(like[1:], like[0])
+        return twins
 
     # --- The switch -----------------------------------------------------------------------------------
 
@@ -234,9 +249,15 @@ class Reload:
 
         If it raises, some layers may have the new version and others the old one.
         """
+        for (
+            path
+        ) in self._twins:  # vLLM frees a packed copy when it makes the next, unless another layer has it.
+            self._layers[path].cpu_linear = None
         with self.settled(), torch.no_grad():
             for path, layer in self._layers.items():
-                if path in self._processed:
+                if path in self._twins:
+                    layer.cpu_linear = self._layers[self._twins[path]].cpu_linear
+                elif path in self._processed:
                     self.process(path)
                 for name, tensor in self._copied.get(path, {}).items():
                     getattr(layer, name).data.copy_(tensor)
@@ -247,12 +268,7 @@ class Reload:
         try:
             layerwise.initialize_layerwise_reload(_Alone(layer))
             live = {**info.kernel_tensors[0], **info.kernel_tensors[1]}
-            for name, tensor in get_layer_tensors(layer).items():
-                if tensor.is_meta:
-                    loaded = live[name]
-                    if name in spare:
-                        loaded = self._as_loaded(tensor, spare[name])
-                    setattr(layer, name, loaded)
+            self._place_loaded(layer, spare, live)
             _unwrap_loaders(layer)
             _process_after_loading(layer)
             layerwise._copy_and_restore_kernel_tensors(layer, info)
@@ -262,12 +278,36 @@ class Reload:
         finally:
             info.reset()
 
-    def _as_loaded(self, like: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
-        """A copy of the spare tensor as the layer's parameter: processing may keep or change it."""
-        tensor = spare.detach().clone() if self._device.type == "cpu" else spare.to(self._device)
+    def _place_loaded(
+        self, layer: torch.nn.Module, spare: Mapping[str, torch.Tensor], live: Mapping[str, torch.Tensor]
+    ) -> None:
+        """The layer as after its weights were loaded: the spare tensors, and its own where none is."""
+        for name, tensor in get_layer_tensors(layer).items():
+            if tensor.is_meta:
+                loaded = live[name]
+                if name in spare:
+                    loaded = self._as_loaded(layer, tensor, spare[name])
+                setattr(layer, name, loaded)
+
+    def _as_loaded(self, layer: torch.nn.Module, like: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+        """The spare tensor as the layer's parameter; a copy where processing may keep or change it."""
+        tensor = spare.detach() if self._device.type == "cpu" else spare.to(self._device)
+        if self._device.type == "cpu" and not _spares(layer):
+            tensor = tensor.clone()
         tensor.__class__ = like.__class__
         tensor.__dict__ = like.__dict__.copy()
         return tensor
+
+
+def _spares(layer: torch.nn.Module) -> bool:
+    """Whether processing leaves alone the memory that it is given: no copy need be made for it."""
+    method = getattr(layer, "quant_method", None)
+    return not isinstance(method, QuantizeMethodBase) or only_reads(method)
+
+
+def _is_packed(layer: torch.nn.Module) -> bool:
+    """Whether all that processing makes of the layer is `cpu_linear`."""
+    return _spares(layer) and hasattr(layer, "cpu_linear") and getattr(layer, "bias", None) is None
 
 
 def _joined(path: str, name: str) -> str:
@@ -324,44 +364,3 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _bytes_of(tensor: torch.Tensor) -> int:
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (reach + 1) * tensor.element_size() if tensor.numel() else 0
-
-
-# --- Refusals ---------------------------------------------------------------------------------------
-
-
-@functools.cache
-def warn_if_untested(version: str) -> None:
-    """Once in a process."""
-    if not version.startswith(tuple(f"{one}." for one in TESTED)):
-        _log.warning(
-            "weightcast was tried with vLLM %s; this is %s. Compare tokens with a fresh engine before you "
-            "rely on it (docs/adapters.md)",
-            ", ".join(TESTED),
-            version,
-        )
-
-
-def _refuse_settings(config: Any, layers: Mapping[str, torch.nn.Module]) -> None:
-    if getattr(config.parallel_config, "enable_eplb", False):
-        raise InvalidArgument(
-            "enable_eplb moves experts between ranks while weights arrive; start vLLM without it"
-        )
-    if getattr(config.model_config, "enable_sleep_mode", False):
-        raise InvalidArgument("enable_sleep_mode has not been tried with weightcast; start vLLM without it")
-    if config.lora_config is not None:
-        raise InvalidArgument("enable_lora renames the model's layers; start vLLM without it")
-    if getattr(config.model_config, "use_mla", False):
-        raise InvalidArgument(
-            "MLA attention derives weights of its own, which has not been tried; use another backend"
-        )
-    if current_platform.is_cpu() and getattr(current_platform, "is_zen_cpu", lambda: False)():
-        raise InvalidArgument("zentorch keeps views of the loaded weights; uninstall it")
-
-
-def _refuse_method(path: str, layer: torch.nn.Module) -> None:
-    method = getattr(layer, "quant_method", None)
-    if layer._parameters and method is not None and type(method).__name__ not in _KNOWN_METHODS:
-        raise InvalidArgument(
-            f"{path}: quantisation by {type(method).__name__} has not been tried with weightcast; serve the "
-            "model unquantised, or use another backend"
-        )

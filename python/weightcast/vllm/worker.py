@@ -15,7 +15,7 @@ from vllm.distributed.weight_transfer.base import (
 from .. import Version
 from ..errors import InvalidArgument, TimedOut, Unavailable
 from .member import Joining, Member, Place
-from .reload import warn_if_untested
+from .supported import warn_if_untested
 
 _LOOK = 0.2  # Seconds, in which vLLM takes no step, to ask the controller what the trainers have.
 
