@@ -38,7 +38,7 @@ namespace weightcast {
   X(Count,   rdma_retries,       "6",               "0-7",       "how often a queue pair sends again before it gives up; 7 is for ever to soft-RoCE") \
   X(Count,   rnr_retries,        "7",               "0-7",       "how often a queue pair waits for a peer that has no room for a message; 7: for ever") \
   X(String,  gpu,                "auto",            "auto|off",  "auto: device memory is moved where the process uses CUDA; off: it is refused, and no driver is loaded") \
-  X(Bytes,   pinned,             "64M",             "bytes",     "most pinned host memory for each GPU, for staging device memory that cannot be copied directly; at least 1M") \
+  X(Bytes,   pinned,             "64M",             "bytes",     "most host memory that an endpoint pins to stage device memory that cannot be copied directly; at least 1M") \
   X(Count,   copy_streams,       "2",               "streams",   "CUDA streams on which a GPU copies for one connection, 1 to 8") \
   X(Bytes,   staging,            "256M",            "bytes",     "most memory a trainer uses to stage tensors that need a cast, are not contiguous or are read from a file") \
   X(Seconds, lease,              "5",               "s",         "a process that sends no heartbeat for this long is declared dead") \
