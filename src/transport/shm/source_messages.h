@@ -19,8 +19,8 @@ namespace weightcast::transport::shm {
 /// A region's id and generation.
 using RegionId = std::pair<uint32_t, uint32_t>;
 
-/// In place of a region's id: a trial cell, which is no region (device::TrialCell). Its generation is the seed
-/// of its pattern.
+/// In place of a region's id: a trial cell, which is no region (device::TrialCell). Its generation is the
+/// seed of its pattern.
 inline constexpr uint32_t kTrialRegion = UINT32_MAX;
 
 /// Reader to owner: offer me that region.
@@ -66,8 +66,8 @@ struct SourceHandles {
 /// Blocks whose handles fit into one message.
 size_t HandlesPerMessage(device::Exportable exportable);
 
-/// Reader to owner: whether its device reads the region. Of a trial cell: whether the way to that device moves
-/// bytes as they are; nothing of the cell is mapped any more.
+/// Reader to owner: whether its device reads the region. Of a trial cell: whether the way to that device
+/// moves bytes as they are; nothing of the cell is mapped any more.
 struct SourceVerdict {
   RegionId region;
   DeviceUuid reader{};

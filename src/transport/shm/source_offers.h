@@ -16,9 +16,9 @@
 
 namespace weightcast::transport::shm {
 
-/// The device regions of this side that devices of the peer read, on one link: offers them once the way to that
-/// device was tried, hears whether it can read them, and has them dropped before their memory goes. Exporting
-/// is left to wc-device. The holder of progress alone.
+/// The device regions of this side that devices of the peer read, on one link: offers them once the way to
+/// that device was tried, hears whether it can read them, and has them dropped before their memory goes.
+/// Exporting is left to wc-device. The holder of progress alone.
 class SourceOffers {
  public:
   enum class State : uint8_t {

@@ -37,11 +37,12 @@ void SourceTrials::Make() {
   Trial& trial = trials_.front();
   trial.making = true;
   DeviceSide& side = *context_->devices();
-  side.TrialsOf(trial.owner).MakeCell([reports = side.reports(), alive = std::weak_ptr(alive_), this](auto made) {
-    reports->Leave([alive, this, made = std::move(made)] {
-      if (!alive.expired()) OnMade(made);
-    });
-  });
+  side.TrialsOf(trial.owner)
+      .MakeCell([reports = side.reports(), alive = std::weak_ptr(alive_), this](auto made) {
+        reports->Leave([alive, this, made = std::move(made)] {
+          if (!alive.expired()) OnMade(made);
+        });
+      });
 }
 
 void SourceTrials::OnMade(const Result<device::Trials::Cell>& made) {

@@ -32,17 +32,17 @@ class TrialCells {
   std::vector<device::Trials::Cell> cells_;
 };
 
-/// Whether devices of the peer can be trusted to read and write the memory of devices here: each pair is tried
-/// once on a link, before the first region is offered. One after another, so that a peer costs one cell. The
-/// holder of progress alone.
+/// Whether devices of the peer can be trusted to read and write the memory of devices here: each pair is
+/// tried once on a link, before the first region is offered. One after another, so that a peer costs one
+/// cell. The holder of progress alone.
 class SourceTrials {
  public:
   enum class Way : uint8_t { kTrying, kWorks, kCannot };
 
   explicit SourceTrials(Context& context) : context_(&context) {}
 
-  /// Of the way from memory of `owner` to the peer's device `reader`. Asked first, it is tried; a device's own
-  /// memory needs no trial, because its bytes take no way between devices.
+  /// Of the way from memory of `owner` to the peer's device `reader`. Asked first, it is tried; a device's
+  /// own memory needs no trial, because its bytes take no way between devices.
   Way Ask(const device::Device& owner, const DeviceUuid& reader);
 
   struct Offer {
