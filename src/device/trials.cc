@@ -151,9 +151,9 @@ Status Trials::Core::Open() {
         health_->Check(cuda().EventCreate(&event_, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
   }
   if (pinned_ == nullptr) {
-    WC_RETURN_IF_ERROR(health_->Check(
-        cuda().MemHostAlloc(&pinned_, TrialCell::kBytes, drivers::CU_MEMHOSTALLOC_PORTABLE),
-        "cuMemHostAlloc"));
+    WC_RETURN_IF_ERROR(
+        health_->Check(cuda().MemHostAlloc(&pinned_, TrialCell::kBytes, drivers::CU_MEMHOSTALLOC_PORTABLE),
+                       "cuMemHostAlloc"));
   }
   WC_ASSIGN_OR_RETURN(scratch_, Buffer::Allocate(health_->shared_context(), TrialCell::kBytes));
   open_ = true;
@@ -258,10 +258,12 @@ Trials::~Trials() {
 }
 
 void Trials::MakeCell(std::function<void(Result<Cell>)> done) {
-  worker_->Run([core = core_, done = std::move(done)]() mutable { core->Add(core->FillCell(std::move(done))); });
+  worker_->Run(
+      [core = core_, done = std::move(done)]() mutable { core->Add(core->FillCell(std::move(done))); });
 }
 
-void Trials::Try(std::shared_ptr<const Mapping> cell, uint32_t seed, std::function<void(const Status&)> done) {
+void Trials::Try(std::shared_ptr<const Mapping> cell, uint32_t seed,
+                 std::function<void(const Status&)> done) {
   worker_->Run([core = core_, cell = std::move(cell), seed, done = std::move(done)]() mutable {
     core->Add(core->TryWay(std::move(cell), seed, std::move(done)));
   });
