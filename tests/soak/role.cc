@@ -135,16 +135,16 @@ class Role {
     const Weights weights(Model(model), Cut::kColumns, options.rank, options.world_size);
     Rank& rank = ranks.emplace_back(std::move(inference), weights);
     if (loader) rank.own.emplace(Model(model), Cut::kColumns, options.rank, options.world_size);
-    return rank.inference->Register({.shards = rank.landing.shards()},
-                                    {.landing = setup_.landing,
-                                     .on_switch = loader ? [this, &rank](const Version&) { return Load(rank); }
-                                                         : std::function<Status(const Version&)>()});
+    return rank.inference->Register(
+        {.shards = rank.landing.shards()},
+        {.landing = setup_.landing,
+         .on_switch = loader ? [this, &rank](const Version&) { return Load(rank); }
+                             : std::function<Status(const Version&)>()});
   }
 
   /// What an engine's loader does.
   Status Load(Rank& rank) {
-    if (board_.loads_fail && rank.random() % 30 == 0)
-      return {Code::kInternal, "this engine cannot load it"};
+    if (board_.loads_fail && rank.random() % 30 == 0) return {Code::kInternal, "this engine cannot load it"};
     const std::vector<Shard> from = rank.landing.shards();
     const std::vector<Shard> to = rank.own->shards();
     for (size_t i = 0; i < from.size(); ++i)
