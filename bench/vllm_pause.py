@@ -196,7 +196,7 @@ def measure(turns: int) -> dict[str, Any]:
         bench.begin()
         updates, disk = [], []
         for turn in range(turns + 1):  # The first one makes the connections.
-            # The first of two frees what only vLLM's own reload leaves behind: a packed copy of the head's own.
+            # The first of two frees what vLLM's own reload leaves behind: a packed copy of the head's own.
             for number in (1, 2):
                 ours.send(2 * turn + number)
                 bench.until(ours)
