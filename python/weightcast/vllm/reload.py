@@ -249,9 +249,7 @@ class Reload:
 
         If it raises, some layers may have the new version and others the old one.
         """
-        for (
-            path
-        ) in self._twins:  # vLLM frees a packed copy when it makes the next, unless another layer has it.
+        for path in self._twins:  # So that vLLM frees the old packed copy as soon as it has made the next.
             self._layers[path].cpu_linear = None
         with self.settled(), torch.no_grad():
             for path, layer in self._layers.items():
