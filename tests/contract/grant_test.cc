@@ -149,11 +149,11 @@ TEST_P(GrantTest, RepeatedSignalsAreHarmless) {
 
 TEST_P(GrantTest, EverySignalOfManyArrives) {
   Open(kGrant);
-  constexpr uint32_t kCount = 5000;
+  const uint32_t count = factory().name == "tcp_gpu" ? 500 : 5000;
   const uint32_t lanes = a.ready[Pair::kA];
-  for (uint32_t i = 0; i < kCount; ++i) {
+  for (uint32_t i = 0; i < count; ++i) {
     Op op = SignallingWrite(kGrant, i, 8);
-    op.signal.chunks = kCount;
+    op.signal.chunks = count;
     a.Post(Pair::kA, i % lanes, op);
     if (i % 50 == 0) b.Pump();
   }
@@ -161,7 +161,7 @@ TEST_P(GrantTest, EverySignalOfManyArrives) {
   ASSERT_TRUE(pair.Until([&] {
     for (const auto& arrived : b.signals) chunks.insert(arrived.signal.chunk);
     b.signals.clear();
-    return chunks.size() == kCount;
+    return chunks.size() == count;
   }));
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
 }

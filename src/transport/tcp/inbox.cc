@@ -19,7 +19,10 @@ Inbox::Outcome Inbox::Receive(int socket, size_t budget, FrameHandler& handler) 
     }
     if (!violation_.empty()) return Outcome::kViolation;
     if (!in_payload_ && handler.Paused()) return Outcome::kMore;
-    if (in_payload_ && sink_ != nullptr && sink_->Room().empty()) return Outcome::kStalled;
+    if (in_payload_ && sink_ != nullptr) {
+      if (sink_->Room().empty()) return Outcome::kStalled;
+      if (begin_ < end_) continue;  // It had no room until now: these come before what is in the socket.
+    }
     if (received >= budget) return Outcome::kMore;
     if (drained) return Outcome::kEmpty;
     const auto [got, asked] = ReceiveSome(socket, budget - received);
