@@ -63,6 +63,7 @@ bool Lane::Arm() {
   if (!wanting_ || !open()) return true;
   if (has_input_ || outbox_.waits_for_event() || outbox_.CanGoOn()) return false;
   if (stalled_ && !stage_->Room().empty()) return false;
+  if (stage_ != nullptr && stage_->MustYield()) return false;
   return WatchFor((stalled_ ? 0U : EPOLLIN) | (blocked_ ? EPOLLOUT : 0U));
 }
 

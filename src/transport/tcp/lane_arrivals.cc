@@ -57,7 +57,7 @@ void Lane::TakeArrivals() {
 void Lane::AdvanceCopies() {
   outbox_.Advance();
   if (stage_ == nullptr) return;
-  if (open() && stage_->hungry()) stage_->Yield();
+  if (open() && stage_->MustYield()) stage_->Yield();
   if (stage_->Advance()) shared_.moved = true;
   TakeArrivals();
 }

@@ -40,8 +40,8 @@ class ReceiveStage final : public PayloadSink {
   bool Advance();
   /// Copies what the block holds that is being filled, so that it is free soon.
   void Yield();
-  /// Somebody needs a block.
-  [[nodiscard]] bool hungry() const { return parts_.staging.hungry(); }
+  /// Somebody needs the block.
+  [[nodiscard]] bool MustYield() { return parts_.staging.hungry() && Open() != nullptr; }
   /// Nothing under this grant, or of the peer's into this region, is begun any more.
   void Fence(const GrantName& grant);
   void Forget(const LocalRegion& region);

@@ -57,8 +57,9 @@ Result<const StagedDevice*> Staging::Use(const DescribedMemory& memory) {
 
 std::byte* Staging::TakeForSending(size_t held) {
   if (reserve_ == nullptr) reserve_ = pool_->Take();
-  if (reserve_ == nullptr || most_ - taken_ <= held + 1) return nullptr;
-  std::byte* const block = pool_->Take();
+  const bool allowed = reserve_ != nullptr && most_ - taken_ > held + 1;
+  std::byte* const block = allowed ? pool_->Take() : nullptr;
+  if (held == 0) hungry_ = block == nullptr;
   if (block != nullptr) ++taken_;
   return block;
 }
@@ -81,7 +82,9 @@ void Staging::Give(std::byte* block) {
 }
 
 bool Staging::CanSend(size_t held) {
+  const bool hungry = hungry_;
   std::byte* const block = TakeForSending(held);
+  hungry_ = hungry;
   if (block != nullptr) Give(block);
   return block != nullptr;
 }

@@ -42,13 +42,14 @@ class Staging {
   /// For a lane that has `held` blocks to send; nullptr: none for now. The fewer are free, the fewer a lane
   /// may hold, so that peers that take nothing do not hold all.
   std::byte* TakeForSending(size_t held);
-  /// nullptr: none for now. Then lanes that have begun to fill one give it up early: see hungry().
+  /// nullptr: none for now.
   std::byte* TakeForReceiving();
   void Give(std::byte* block);
   /// Whether a call would find one now.
   [[nodiscard]] bool CanSend(size_t held);
   [[nodiscard]] bool CanReceive();
-  /// Somebody has found no block to receive into, and nobody has since.
+  /// Somebody without a block has found none, and nobody has since. Then lanes give up early what they fill:
+  /// who waits for bytes of a peer must not hold up who sends, for whom that peer may wait.
   [[nodiscard]] bool hungry() const { return hungry_; }
   /// kExhausted: the driver pins too little for anything to go on. Ok otherwise.
   [[nodiscard]] Status failure() const;

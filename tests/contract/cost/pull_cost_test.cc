@@ -35,12 +35,14 @@ Counted Drive(Pair& pair, size_t count, size_t signals) {
   return counted;
 }
 
-TEST(PullCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
+class DeviceCostTest : public ::testing::TestWithParam<TransportFactory> {};
+
+TEST_P(DeviceCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
   const Machine machine = std::make_unique<const FakeMachine>();
   const DeviceUse use(machine);
   const TestMemory source(kSize, TestPlace::kDevice);
   const TestMemory target(kSize, TestPlace::kDevice);
-  Pair pair({"shm_pull", &CreateShmTransport});
+  Pair pair(GetParam());
   ASSERT_TRUE(pair.Connect());
   const Described local = pair.a.Register(source, Access::kLocal);
   const RemoteRegion granted = pair.a.Import(Pair::kA, pair.b.Register(target, Access::kGranted));
@@ -66,12 +68,17 @@ TEST(PullCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
       ASSERT_EQ(pair.a.transport().Post(Pair::kA, 0, ops), ops.size());
       const Counted posting = counted;
       const Counted driving = Drive(pair, ops.size(), write ? ops.size() : 0);
-      if (round < 3) continue;  // The first ones make room, map and make the queues.
+      if (round < 8) continue;  // The first ones make room, map or pin, and make the queues.
       ASSERT_EQ(posting.allocations + driving.allocations, 0) << "round " << round;
       ASSERT_EQ(posting.locks + driving.locks, 0) << "round " << round;
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Over, DeviceCostTest,
+                         ::testing::Values(TransportFactory{"shm_pull", &CreateShmTransport},
+                                           TransportFactory{"tcp_gpu", &CreateTcpTransport}),
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
 }  // namespace weightcast::transport
