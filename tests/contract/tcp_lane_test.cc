@@ -9,7 +9,9 @@
 #include "base/socket.h"
 #include "base/strings.h"
 #include "contract/child.h"
-#include "contract/side.h"
+#include "contract/suite.h"
+#include "fake_cuda/fake_cuda.h"
+#include "trace/metrics.h"
 #include "transport/tcp/factory.h"
 
 namespace weightcast::transport {
@@ -195,6 +197,85 @@ TEST_F(TcpLaneTest, ALinkLivesOnThroughAnyNumberOfFailures) {
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
   EXPECT_EQ(a.lanes_down.size(), failures);
   for (uint32_t lane = 0; lane < 3; ++lane) EXPECT_EQ(Run(lane).code, Code::kOk);
+}
+
+/// The same over device memory: the target's device 1 copies, and for a while it copies nothing.
+class TcpDeviceLaneTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(pair.Connect());
+    source.Fill(1);
+    op = {.local = a.Register(source, Access::kLocal).name.id,
+          .remote = a.Import(Pair::kA, b.Register(target, Access::kReadWrite)),
+          .length = 4 * kSize,
+          .grant{},
+          .signal{}};
+  }
+  Code Run(uint32_t lane) {
+    const uint64_t cookie = a.Post(Pair::kA, lane, op);
+    EXPECT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
+    return a.completions[cookie].code;
+  }
+  /// Posts on a lane while the device holds its copies; returns when one of the target's has begun.
+  uint64_t PostHeld(uint32_t lane) {
+    fake_cuda_hold(1);
+    const auto begun = [] { return trace::CounterNamed("gpu.copies").value(); };
+    const uint64_t enough = begun() + op.length / kSize + 1;
+    const uint64_t cookie = a.Post(Pair::kA, lane, op);
+    EXPECT_TRUE(pair.Until([&] { return begun() >= enough; }));
+    return cookie;
+  }
+  const Subject subject{.factory = kTcp, .place = TestPlace::kDevice, .other_place = {}};
+  Machine machine = MachineOf(subject);
+  DeviceUse use{machine};
+  const TestMemory source{4 * kSize, TestPlace::kDevice};
+  const TestMemory target{4 * kSize, TestPlace::kDevice};
+  Pair pair{kTcp, WithLanes(3)};
+  Side& a = pair.a;
+  Side& b = pair.b;
+  Op op{.grant{}, .signal{}};
+};
+
+TEST_F(TcpDeviceLaneTest, WhatACutLaneHeldIsGivenBackWhenTheTargetsCopiesAreOver) {
+  for (const bool at_a : {true, false}) {
+    a.Forget();
+    b.Forget();
+    ASSERT_EQ(Run(0), Code::kOk);
+    const uint64_t cookie = PostHeld(1);
+    ASSERT_TRUE(CutLane(at_a ? a : b, at_a ? Pair::kA : Pair::kB, 1));
+    ASSERT_TRUE(pair.Until([&] { return a.lanes_down.size() == 1 && b.lanes_down.size() == 1; }));
+    PumpFor({&a, &b}, std::chrono::milliseconds(200));
+    EXPECT_FALSE(a.Completed(cookie)) << "it may still land";
+    EXPECT_TRUE(a.lanes_up.empty());
+    fake_cuda_release(1);
+    ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
+    EXPECT_EQ(a.completions[cookie].code, Code::kUnavailable);
+    EXPECT_EQ(a.completions[cookie].written, Written::kMaybe);
+    source.Fill(at_a ? 2 : 3);
+    ASSERT_EQ(Run(2), Code::kOk);
+    EXPECT_TRUE(SameBytes(source.Read(), target.Read()));
+    ASSERT_TRUE(pair.Until([&] { return a.lanes_up.size() == 1 && b.lanes_up.size() == 1; }));
+    EXPECT_TRUE(SameBytes(source.Read(), target.Read()));
+  }
+}
+
+TEST_F(TcpDeviceLaneTest, ALinkLivesOnThroughFailures) {
+  std::mt19937 random(7);
+  size_t failures = 0;
+  while (failures < 6) {
+    const auto lane = static_cast<uint32_t>(random() % 3);
+    for (int i = 0; i < 6; ++i) a.Post(Pair::kA, lane, op);
+    PumpFor({&a, &b}, std::chrono::microseconds(random() % 3000));
+    const bool at_a = random() % 2 == 0;
+    const Cut how = random() % 2 == 0 ? Cut::kEnd : Cut::kReset;
+    failures += CutLane(at_a ? a : b, at_a ? Pair::kA : Pair::kB, lane, how) ? 1 : 0;
+    ASSERT_TRUE(pair.Until([&] {
+      return a.pending() == 0 && a.lanes_up.size() == failures && b.lanes_up.size() == failures;
+    })) << a.transport().Describe(Pair::kA);
+    target.Wipe();
+    ASSERT_EQ(Run(lane), Code::kOk);
+    ASSERT_TRUE(SameBytes(source.Read(), target.Read()));
+  }
 }
 
 TEST(TcpPeerTest, AStoppedPeerEndsItsLanesWithinTheLease) {

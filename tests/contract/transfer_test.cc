@@ -48,23 +48,23 @@ TEST_P(TransferTest, ReadsOfAnySizeAndOffset) {
 }
 
 TEST_P(TransferTest, TenThousandSmallWritesEachLand) {
-  constexpr size_t kCount = 10'000;
-  const TestMemory source = NewMemory(kCount * 16);
-  const TestMemory target = NewMemory(kCount * 16);
+  // Over tcp each is two copies of its own.
+  const size_t count = factory().name == "tcp_gpu" ? 1000 : 10'000;
+  const TestMemory source = NewMemory(count * 16);
+  const TestMemory target = NewMemory(count * 16);
   source.Fill(3);
   Map(source, target, Access::kReadWrite);
   const uint32_t lanes = a.ready[Pair::kA];
-  for (size_t i = 0; i < kCount; ++i) {
-    a.Post(Pair::kA, static_cast<uint32_t>(i % lanes), WriteOp(i * 16, (kCount - 1 - i) * 16, 8 + i % 9));
+  for (size_t i = 0; i < count; ++i) {
+    a.Post(Pair::kA, static_cast<uint32_t>(i % lanes), WriteOp(i * 16, (count - 1 - i) * 16, 8 + i % 9));
     if (i % 7 == 0) b.Pump();
   }
   ASSERT_TRUE(pair.Until([&] { return a.pending() == 0; }));
-  ASSERT_EQ(a.completions.size(), kCount);
+  ASSERT_EQ(a.completions.size(), count);
   const auto from = source.Read();
   const auto to = target.Read();
-  for (size_t i = 0; i < kCount; ++i) {
-    ASSERT_TRUE(SameBytes(from.subspan(i * 16, 8 + i % 9), to.subspan((kCount - 1 - i) * 16, 8 + i % 9)))
-        << i;
+  for (size_t i = 0; i < count; ++i) {
+    ASSERT_TRUE(SameBytes(from.subspan(i * 16, 8 + i % 9), to.subspan((count - 1 - i) * 16, 8 + i % 9))) << i;
   }
 }
 

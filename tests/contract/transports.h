@@ -42,6 +42,7 @@ struct TestedTransport {
 inline std::vector<TestedTransport> TestedTransports() {
   std::vector<TestedTransport> tested = {
       {{"tcp", &CreateTcpTransport}},
+      {{"tcp_gpu", &CreateTcpTransport}, /*crosses_processes=*/true, {TestPlace::kDevice}},
       {{"shm", &CreateShmTransport}},
       {{"shm_ring", &CreateShmRing}},
       {{"shm_pull", &CreateShmTransport}, /*crosses_processes=*/true, {TestPlace::kDevice}},

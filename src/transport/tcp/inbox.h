@@ -3,16 +3,28 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "transport/tcp/frame.h"
 
 namespace weightcast::transport::tcp {
 
-/// What becomes of a frame.
+/// Takes a payload that cannot be received into its place.
+class PayloadSink {
+ public:
+  virtual ~PayloadSink() = default;
+  /// Where the payload's next bytes go; empty: none for now.
+  virtual std::span<std::byte> Room() = 0;
+  /// That many bytes of the room have been received.
+  virtual void Filled(size_t bytes) = 0;
+};
+
+/// What becomes of a frame. A payload with neither place nor sink goes to nothing.
 struct Verdict {
   std::string_view violation{};  ///< Not empty: it breaks the protocol, the lane ends.
-  std::byte* place = nullptr;    ///< Where its payload goes; nullptr: to nothing.
+  std::byte* place = nullptr;    ///< Where its payload goes.
+  PayloadSink* sink = nullptr;   ///< Or who takes it.
 };
 
 /// Who decides about frames.
@@ -33,6 +45,7 @@ class Inbox {
   enum class Outcome : uint8_t {
     kEmpty,      ///< The socket has no more for now.
     kMore,       ///< It may have more: the budget is used up, or the handler pauses.
+    kStalled,    ///< The sink has no room for now.
     kClosed,     ///< The peer has closed it.
     kFailed,     ///< errno.
     kViolation,  ///< violation() says which.
@@ -46,10 +59,16 @@ class Inbox {
   /// The frame whose payload is being received, or nullptr.
   [[nodiscard]] const Frame* in_payload() const { return in_payload_ ? &frame_ : nullptr; }
   /// The rest of that payload goes to nothing.
-  void Divert() { place_ = nullptr; }
+  void Divert() {
+    place_ = nullptr;
+    sink_ = nullptr;
+  }
 
  private:
   bool TakeBuffered(FrameHandler& handler);
+  void TakePayload();
+  void Fill(size_t bytes);
+  [[nodiscard]] std::span<std::byte> Place();
   bool TakeFrame(FrameHandler& handler);
   bool EndPayload(FrameHandler& handler);
   struct Received {
@@ -69,6 +88,7 @@ class Inbox {
   Frame frame_;
   bool in_payload_ = false;
   std::byte* place_ = nullptr;
+  PayloadSink* sink_ = nullptr;
   uint64_t left_ = 0;
   std::string_view violation_;
 };

@@ -9,7 +9,7 @@ namespace weightcast::transport::tcp {
 
 /// What a readiness event is about, in the 64 bits that epoll keeps for us. An event is a hint: its
 /// object may be gone, and then nothing happens.
-enum class KeyKind : uint8_t { kWake = 1, kTimer, kListener, kVisitor, kDial, kLane };
+enum class KeyKind : uint8_t { kWake = 1, kTimer, kListener, kVisitor, kDial, kLane, kDevice };
 
 /// kVisitor: number. kDial: link, lane and attempt. kLane: link and lane.
 constexpr uint64_t MakeKey(KeyKind kind, uint64_t rest = 0) {

@@ -28,7 +28,8 @@ Lane::Lane(const LaneShared& shared, Owner& owner, const GrantTable& grants, Lin
       index_(index),
       socket_(std::move(socket)),
       peer_(std::move(peer)),
-      outbox_(link, index, depth, shared.events, shared.regions) {}
+      outbox_(link, index, depth, shared.events, shared.regions, *shared.copiers),
+      depth_(depth) {}
 
 Lane::~Lane() { Hang(); }
 
@@ -36,12 +37,22 @@ Lane::~Lane() { Hang(); }
 // of 7: tuned 5.8 GB/s; fixed at 64 KiB 5.0, 128 KiB 4.8, 256 KiB 3.8, 1 MiB 5.6, 4 MiB 5.5. A fixed size
 // would also cap a long or fast network at size / round trip.
 Status Lane::Watch() {
-  return shared_.poller.Add(socket_.get(), EPOLLIN, MakeKey(KeyKind::kLane, link_, index_));
+  watched_ = EPOLLIN;
+  return shared_.poller.Add(socket_.get(), watched_, MakeKey(KeyKind::kLane, link_, index_));
+}
+
+bool Lane::WatchFor(uint32_t events) {
+  if (events == watched_) return true;
+  const Status status = shared_.poller.Modify(socket_.get(), events, MakeKey(KeyKind::kLane, link_, index_));
+  if (status.ok()) watched_ = events;
+  return status.ok();
 }
 
 void Lane::Continue() {
+  AdvanceCopies();
+  if (!open()) return CountWanting();
   if (!wanting_) return;
-  if (has_input_) {
+  if (has_input_ || stalled_) {
     Receive();
   } else {
     Flush();
@@ -49,17 +60,18 @@ void Lane::Continue() {
 }
 
 bool Lane::Arm() {
-  if (!wanting_) return true;
-  if (has_input_ || outbox_.waits_for_event()) return false;
-  if (watches_for_room_) return true;
-  const Status status =
-      shared_.poller.Modify(socket_.get(), EPOLLIN | EPOLLOUT, MakeKey(KeyKind::kLane, link_, index_));
-  watches_for_room_ = status.ok();
-  return status.ok();
+  if (!wanting_ || !open()) return true;
+  if (has_input_ || outbox_.waits_for_event() || outbox_.CanGoOn()) return false;
+  if (stalled_ && !stage_->Room().empty()) return false;
+  if (stage_ != nullptr && stage_->MustYield()) return false;
+  return WatchFor((stalled_ ? 0U : EPOLLIN) | (blocked_ ? EPOLLOUT : 0U));
 }
 
 void Lane::CountWanting() {
-  const bool wanting = open() && (has_input_ || blocked_ || outbox_.waits_for_event());
+  const bool moves =
+      has_input_ || stalled_ || blocked_ || outbox_.waits_for_event() || outbox_.waits_for_copy();
+  const bool lands = arrivals_ != nullptr && !arrivals_->empty();
+  const bool wanting = (open() && (moves || lands)) || !quiet();
   if (wanting == wanting_) return;
   wanting_ = wanting;
   wanting ? ++shared_.wanting : --shared_.wanting;
@@ -71,6 +83,10 @@ void Lane::Hang() {
   // A forked child may hold the socket too: closing our copy alone would tell the peer nothing.
   shutdown(socket_.get(), SHUT_RDWR);
   socket_.reset();
+  has_input_ = stalled_ = blocked_ = false;
+  // What waits for its copies is forgotten: the peer will be told that it may be written, and sends it again.
+  if (stage_ != nullptr) stage_->Abandon();
+  outbox_.Abandon();
   CountWanting();
 }
 
@@ -99,11 +115,7 @@ void Lane::Flush() {
   const auto outcome = outbox_.Flush(socket_.get(), shared_.moved);
   const int error = errno;
   blocked_ = outcome == SendBatch::Outcome::kBlocked;
-  if (watches_for_room_ && !blocked_) {
-    const Status status =
-        shared_.poller.Modify(socket_.get(), EPOLLIN, MakeKey(KeyKind::kLane, link_, index_));
-    watches_for_room_ = !status.ok();
-  }
+  if (!blocked_ && (watched_ & EPOLLOUT) != 0) WatchFor(watched_ & ~EPOLLOUT);
   if (outcome == SendBatch::Outcome::kFailed) {
     // The socket may still hold the peer's last answers: Receive takes them before the lane ends.
     send_error_ = error;
@@ -114,15 +126,20 @@ void Lane::Flush() {
 
 void Lane::Receive() {
   if (!open()) return;
+  if (stalled_ && stage_->Room().empty()) return Flush();
+  stalled_ = false;
+  if ((watched_ & EPOLLIN) == 0) WatchFor(watched_ | EPOLLIN);
   shared_.moved = true;
   const auto outcome = inbox_.Receive(socket_.get(), kBudget, *this);
   const int error = errno;
   has_input_ = outcome == Inbox::Outcome::kMore;
+  stalled_ = outcome == Inbox::Outcome::kStalled;
   switch (outcome) {
     case Inbox::Outcome::kEmpty:
       if (send_error_ != 0) return Fail(Broken(send_error_));
       return Flush();
     case Inbox::Outcome::kMore:
+    case Inbox::Outcome::kStalled:
       Flush();
       return CountWanting();
     case Inbox::Outcome::kClosed:
@@ -130,8 +147,7 @@ void Lane::Receive() {
     case Inbox::Outcome::kFailed:
       return Fail(Broken(error));
     case Inbox::Outcome::kViolation:
-      return Fail(
-          {Code::kProtocol, StrCat("the peer at ", peer_, " broke the protocol: ", inbox_.violation())});
+      return Break(inbox_.violation());
   }
 }
 
@@ -148,6 +164,10 @@ Status Lane::Broken(int error) const {
   return {Code::kUnavailable, StrCat("the connection to ", peer_, " broke: ", ErrnoText(error))};
 }
 
+void Lane::Break(std::string_view violation) {
+  Fail({Code::kProtocol, StrCat("the peer at ", peer_, " broke the protocol: ", violation)});
+}
+
 void Lane::Fail(Status reason) {
   if (reason.code() == Code::kProtocol) WC_LOG(kError, "tcp: ", reason.message());
   HangUp(std::move(reason));
@@ -156,16 +176,11 @@ void Lane::Fail(Status reason) {
 void Lane::HangUp(Status reason) {
   reason_ = reason.message();
   Hang();
-  has_input_ = blocked_ = false;
   shared_.events.Push(LaneDown{link_, index_, std::move(reason)});
   owner_.OnHungUp();
 }
 
-void Lane::Close(Code code) {
-  Hang();
-  has_input_ = blocked_ = false;
-  outbox_.FailAll(code);
-}
+void Lane::Close() { Hang(); }
 
 Verdict Lane::OnFrame(const Frame& frame) {
   const bool operation =
@@ -175,23 +190,25 @@ Verdict Lane::OnFrame(const Frame& frame) {
     case FrameType::kWrite:
       return OnWrite(frame);
     case FrameType::kSignal:
-      return {.violation = OnSignal(frame)};
+      return {.violation = MustQueue() ? Queue(frame, Code::kOk, Written::kNo) : OnSignal(frame)};
     case FrameType::kRead:
-      return OnRead(frame);
+      return {.violation = MustQueue() ? Queue(frame, Code::kOk, Written::kNo) : OnRead(frame)};
     case FrameType::kAck:
       return {.violation = outbox_.OnAck(frame.sequence)};
     case FrameType::kResult:
+      if (MustQueue() && outbox_.IsRead(frame.sequence))
+        return {.violation = Queue(frame, Code::kOk, Written::kNo)};
       return {.violation = outbox_.OnResult(frame)};
     case FrameType::kLaneOver:
       return {.violation = owner_.OnLaneOver(index_, frame)};
     case FrameType::kData:
-      std::byte* place = outbox_.ReadLanding(frame.sequence, frame.length);
-      return {.violation = place == nullptr ? "it sends data that nobody asked for" : "", .place = place};
+      return OnData(frame);
   }
   return {.violation = "an unknown frame type"};
 }
 
 std::string_view Lane::OnPayload(const Frame& frame) {
+  if (stage_ != nullptr) stage_->End();
   if (frame.type == FrameType::kWrite) return EndWrite(frame);
   outbox_.OnData(frame.sequence, frame.length);
   return "";
@@ -206,25 +223,42 @@ Code Lane::Judge(const Frame& frame, const LocalRegion* region) const {
 }
 
 Verdict Lane::OnWrite(const Frame& frame) {
-  if (frame.first) refusals_.Begin(frame.grant);
-  const LocalRegion* region = shared_.regions.Find(frame.region, frame.generation);
+  LocalRegion* const region = shared_.regions.Find(frame.region, frame.generation);
   write_code_ = Judge(frame, region);
   write_written_ = Written::kNo;
   write_region_ = write_code_ == Code::kOk ? region : nullptr;
-  return {.violation = {}, .place = write_region_ != nullptr ? region->base + frame.offset : nullptr};
+  if (write_region_ == nullptr) return {};
+  if (region->device == nullptr) return {.place = region->base + frame.offset};
+  ReceiveStage& stage = StageFor(*region);
+  stage.Begin(*region, frame.offset, frame.grant, ReceiveStage::For::kPeersWrite);
+  return {.sink = &stage};
+}
+
+Verdict Lane::OnData(const Frame& frame) {
+  const ReadPlace place = outbox_.ReadLanding(frame.sequence, frame.length);
+  if (place.region == nullptr) return {.violation = "it sends data that nobody asked for"};
+  if (place.region->device == nullptr) return {.place = place.region->base + place.offset};
+  ReceiveStage& stage = StageFor(*place.region);
+  stage.Begin(*place.region, place.offset, GrantName{}, ReceiveStage::For::kOwnRead);
+  return {.sink = &stage};
 }
 
 std::string_view Lane::EndWrite(const Frame& frame) {
   write_region_ = nullptr;
-  Code code = write_code_;
+  return MustQueue() ? Queue(frame, write_code_, write_written_)
+                     : FinishWrite(frame, write_code_, write_written_);
+}
+
+std::string_view Lane::FinishWrite(const Frame& frame, Code code, Written written) {
+  if (frame.first) refusals_.Begin(frame.grant);
   if (code != Code::kOk) refusals_.Note(frame.grant, code);
   if (frame.has_signal) {
     const Code signal = Deliver(frame.signal);
     // Its bytes are in place all the same.
-    if (code == Code::kOk && signal != Code::kOk) write_written_ = Written::kMaybe;
+    if (code == Code::kOk && signal != Code::kOk) written = Written::kMaybe;
     if (code == Code::kOk) code = signal;
   }
-  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code, write_written_) ? "" : kTooMany;
+  if (code != Code::kOk) return outbox_.Answer(frame.sequence, code, written) ? "" : kTooMany;
   outbox_.Ack(frame.sequence);
   return "";
 }
@@ -248,7 +282,7 @@ Code Lane::Deliver(const Signal& signal) {
   return code;
 }
 
-Verdict Lane::OnRead(const Frame& frame) {
+std::string_view Lane::OnRead(const Frame& frame) {
   LocalRegion* region = shared_.regions.Find(frame.region, frame.generation);
   Code code = Code::kOk;
   if (region == nullptr || (region->access != Access::kRead && region->access != Access::kReadWrite)) {
@@ -258,10 +292,11 @@ Verdict Lane::OnRead(const Frame& frame) {
   }
   const bool taken = code == Code::kOk ? outbox_.Serve(frame.sequence, *region, frame.offset, frame.length)
                                        : outbox_.Answer(frame.sequence, code, Written::kNo);
-  return {.violation = taken ? "" : kTooMany};
+  return taken ? "" : kTooMany;
 }
 
 void Lane::Fence(const GrantName& grant) {
+  if (stage_ != nullptr) stage_->Fence(grant);
   if (write_region_ == nullptr || inbox_.in_payload() == nullptr || inbox_.in_payload()->grant != grant)
     return;
   inbox_.Divert();
@@ -272,6 +307,7 @@ void Lane::Fence(const GrantName& grant) {
 
 void Lane::Forget(const LocalRegion& region) {
   outbox_.Forget(region);
+  if (stage_ != nullptr) stage_->Forget(region);
   if (write_region_ != &region || inbox_.in_payload() == nullptr) return;
   inbox_.Divert();
   write_region_ = nullptr;

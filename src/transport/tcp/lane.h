@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -10,8 +11,10 @@
 #include "transport/event_queue.h"
 #include "transport/grant_table.h"
 #include "transport/refusals.h"
+#include "transport/ring.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/outbox.h"
+#include "transport/tcp/receive_stage.h"
 #include "transport/tcp/regions.h"
 #include "weightcast/clock.h"
 
@@ -23,9 +26,10 @@ struct LaneShared {
   Regions& regions;
   EventQueue& events;
   uint64_t& stale_signals;
-  uint32_t& wanting;     ///< How many lanes want attention though no socket may say so.
-  bool& moved;           ///< Set when bytes went in or out.
-  TimePoint& next_step;  ///< Set to the past when a link's NextStep may have come nearer.
+  uint32_t& wanting;           ///< How many lanes want attention though no socket may say so.
+  bool& moved;                 ///< Set when bytes went in or out.
+  TimePoint& next_step;        ///< Set to the past when a link's NextStep may have come nearer.
+  Copiers* copiers = nullptr;  ///< Of the link.
 };
 
 /// One started socket of a link: the peer's operations carried out and ours sent. Once it fails it stays
@@ -51,10 +55,13 @@ class Lane final : private FrameHandler {
   Status Watch();
 
   [[nodiscard]] bool open() const { return socket_.valid(); }
+  /// No copy between device memory and this lane's blocks is under way. A lane that has hung up becomes so
+  /// and stays so.
+  [[nodiscard]] bool quiet() const { return (stage_ == nullptr || stage_->empty()) && outbox_.quiet(); }
   /// Why it is down, for a person.
   [[nodiscard]] const std::string& reason() const { return reason_; }
-  /// Goes on with what was left: input that found no room among the events, output that found none in the
-  /// socket, a source whose event was not over.
+  /// Goes on with what was left: input that found no room among the events or blocks, output that found none
+  /// in the socket, a source whose event was not over, copies.
   void Continue();
   /// Before sleeping. False: there is something to do now. Else the poller will tell, also when a full
   /// socket takes more.
@@ -77,10 +84,10 @@ class Lane final : private FrameHandler {
   void SayLaneOver(uint16_t lane, uint32_t life, bool heard) { outbox_.SayLaneOver(lane, life, heard); }
   /// Closes the socket and says LaneDown: nothing lands here through it any more.
   void HangUp(Status reason);
-  /// The peer has hung up as well: completes what is left as kUnavailable.
-  void Settle() { outbox_.FailAll(Code::kUnavailable); }
-  /// Completes everything with `code` and closes the socket, without LaneDown.
-  void Close(Code code);
+  /// Completes what is left with `code`: the peer has hung up as well, or nobody asks any more. Once quiet().
+  void Settle(Code code) { outbox_.FailAll(code); }
+  /// Closes the socket, without LaneDown.
+  void Close();
 
  private:
   Verdict OnFrame(const Frame& frame) override;
@@ -88,16 +95,30 @@ class Lane final : private FrameHandler {
   [[nodiscard]] bool Paused() const override { return shared_.events.full(); }
 
   Verdict OnWrite(const Frame& frame);
-  Verdict OnRead(const Frame& frame);
+  std::string_view OnRead(const Frame& frame);
+  Verdict OnData(const Frame& frame);
   std::string_view OnSignal(const Frame& frame);
   std::string_view EndWrite(const Frame& frame);
+  /// All its bytes are in place, or refused: answers it.
+  std::string_view FinishWrite(const Frame& frame, Code code, Written written);
   /// Delivers it, or counts it as dropped and says why.
   Code Deliver(const Signal& signal);
   /// kOk, or why this write may not begin.
   Code Judge(const Frame& frame, const LocalRegion* region) const;
   [[nodiscard]] Status Broken(int error) const;
   void Fail(Status reason);
+  /// The peer broke the protocol.
+  void Break(std::string_view violation);
   void Hang();
+  bool WatchFor(uint32_t events);
+
+  // --- Device memory
+  ReceiveStage& StageFor(const LocalRegion& region);
+  [[nodiscard]] bool MustQueue() const;
+  std::string_view Queue(const Frame& frame, Code code, Written written);
+  std::string_view Execute(const Frame& frame, Code code, Written written);
+  void TakeArrivals();
+  void AdvanceCopies();
   /// To be called after every change of what Continue goes on with.
   void CountWanting();
 
@@ -112,8 +133,9 @@ class Lane final : private FrameHandler {
   Outbox outbox_;
   Inbox inbox_;
   bool has_input_ = false;
+  bool stalled_ = false;  ///< The payload that comes finds no block.
   bool blocked_ = false;
-  bool watches_for_room_ = false;
+  uint32_t watched_ = 0;        ///< What the poller tells.
   bool wanting_ = false;        ///< Counted in LaneShared::wanting.
   int send_error_ = 0;          ///< errno of a send that failed; the lane ends once all is received.
   uint32_t next_sequence_ = 0;  ///< Of the peer's operations.
@@ -124,6 +146,17 @@ class Lane final : private FrameHandler {
   Code write_code_ = Code::kOk;
   Written write_written_ = Written::kNo;
   const LocalRegion* write_region_ = nullptr;
+
+  /// A frame of the peer's that is whole and waits until all that came before it is in place.
+  struct Arrival {
+    Frame frame;
+    Code code = Code::kOk;
+    Written written = Written::kNo;
+    uint32_t blocks = 0;  ///< That must be over.
+  };
+  std::unique_ptr<ReceiveStage> stage_;  ///< Made with the first payload for device memory, as the next.
+  std::unique_ptr<Ring<Arrival>> arrivals_;
+  uint32_t depth_;
 };
 
 }  // namespace weightcast::transport::tcp

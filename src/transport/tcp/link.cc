@@ -9,7 +9,9 @@
 namespace weightcast::transport::tcp {
 
 Link::Link(const LaneShared& shared, const LinkTerms& terms)
-    : shared_(shared), terms_(terms), started_(terms.lanes) {}
+    : shared_(shared), terms_(terms), started_(terms.lanes) {
+  shared_.copiers = &copiers_;
+}
 
 Status Link::Dial(const Answer& answer, TimePoint now) {
   if (terms_.role != Role::kInitiator || !dialers_.empty() || state_ != State::kOpening) {
@@ -84,7 +86,7 @@ bool Link::Awaits(const Greeting& greeting) const {
   if (state_ == State::kOpening) {
     return greeting.life == 0 && lane < started_.size() && !started_[lane].valid();
   }
-  return state_ == State::kReady && lane < lanes_.size() && !lanes_[lane]->open() &&
+  return state_ == State::kReady && lane < lanes_.size() && !lanes_[lane]->open() && lanes_[lane]->quiet() &&
          greeting.life == lives_[lane].number + 1;
 }
 
@@ -113,7 +115,7 @@ void Link::GoDown(Status reason) {
   dialers_.clear();
   started_.clear();
   for (Life& life : lives_) life.dialer.reset();
-  for (const auto& lane : lanes_) lane->Settle();  // There is nobody left to ask.
+  for (const auto& lane : lanes_) lane->Settle(Code::kUnavailable);  // There is nobody left to ask.
   state_ = State::kDown;
   shared_.events.Push(LinkDown{terms_.id, std::move(reason)});
 }
@@ -125,8 +127,9 @@ Lane* Link::lane(uint32_t index) {
 void Link::LookForDeadLanes() {
   if (state_ != State::kReady) return;
   for (const auto& lane : lanes_) {
-    if (lane->open()) return;
+    if (lane->open() || !lane->quiet()) return;
   }
+  if (!failure_.ok()) return GoDown(failure_);
   GoDown({Code::kUnavailable, StrCat("every lane is down; ", lanes_.front()->reason())});
 }
 
@@ -178,29 +181,12 @@ bool Link::RemoveImport(RemoteRegion region) {
 }
 
 Status Link::OpenGrant(const GrantName& grant) {
-  if (state_ == State::kDown) return {Code::kUnavailable, "the link to this peer is down"};
+  if (Down()) return {Code::kUnavailable, "the link to this peer is down"};
   return grants_.Open(grant);
-}
-
-void Link::Revoke(const GrantName& grant) {
-  grants_.Close(grant);
-  for (const auto& lane : lanes_) lane->Fence(grant);
-  shared_.events.Push(Revoked{terms_.id, grant});
 }
 
 void Link::Forget(const LocalRegion& region) {
   for (const auto& lane : lanes_) lane->Forget(region);
-}
-
-void Link::Close() {
-  for (const auto& lane : lanes_) {
-    lane->Flush();  // Answers that are due: what has landed shall not look lost to the peer.
-    lane->Close(Code::kCancelled);
-  }
-  for (Life& life : lives_) life.dialer.reset();
-  dialers_.clear();
-  started_.clear();
-  state_ = State::kDown;
 }
 
 std::string Link::Describe() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "transport/grant_table.h"
+#include "transport/tcp/copiers.h"
 #include "transport/tcp/dialer.h"
 #include "transport/tcp/greeting.h"
 #include "transport/tcp/lane.h"
@@ -61,23 +62,35 @@ class Link final : private Lane::Owner {
   size_t Post(uint32_t lane, std::span<const Op> ops);
   /// After anything that may have ended a lane: LinkDown after the last.
   void LookForDeadLanes();
+  /// Goes on with what was left: see Lane::Continue.
+  void Continue();
+  /// Copies are over of which nobody has heard yet.
+  [[nodiscard]] bool HasNews() const { return copiers_.HasNews(); }
   void AddImport(uint32_t index, const ImportedRegion& region);
   /// False: there is none.
   bool RemoveImport(RemoteRegion region);
   Status OpenGrant(const GrantName& grant);
   void Revoke(const GrantName& grant);
   void Forget(const LocalRegion& region);
-  /// Ends everything; its events but LinkClosed are in the queue afterwards.
+  /// Ends everything; its events but LinkClosed are in the queue once it is closed().
   void Close();
+  [[nodiscard]] bool closing() const { return state_ >= State::kClosing; }
+  /// Closed, and no copy between device memory and its blocks is under way.
+  [[nodiscard]] bool closed() const { return state_ == State::kClosed; }
+  /// Close, where nobody waits for the events: waits for the own copies.
+  void CloseAndWait();
   [[nodiscard]] std::string Describe() const;
 
  private:
-  enum class State : uint8_t { kOpening, kReady, kDown };
+  enum class State : uint8_t { kOpening, kReady, kDown, kClosing, kClosed };
   /// What a lane's number has been through.
   struct Life {
     uint32_t number = 0;
     bool over = false;  ///< The peer has hung up too.
-    std::string road;   ///< "10.0.0.1:4711 to 10.0.0.2:4712"
+    /// We have hung up, and may say so only when our copies are over; and whether the peer has asked.
+    bool copying = false;
+    bool asked = false;
+    std::string road;  ///< "10.0.0.1:4711 to 10.0.0.2:4712"
     TimePoint began;
     // At the initiator, once it is over.
     uint32_t failures = 0;  ///< Tries to begin again that came to nothing, or to little.
@@ -89,6 +102,10 @@ class Link final : private Lane::Owner {
   void OnHungUp() override;
   std::string_view OnLaneOver(uint32_t carrier, const Frame& frame) override;
   void SettleLane(uint32_t index);
+  void EndCopying();
+  void EndRevokes();
+  void EndClosing();
+  void Fail(const Status& reason);
   void PlanDial(Life& life, TimePoint now);
   void StepLife(uint32_t index, TimePoint now);
   void BeginLane(uint32_t index, UniqueFd socket);
@@ -98,10 +115,18 @@ class Link final : private Lane::Owner {
 
   void OnWelcomed();
   void BecomeReady();
+  [[nodiscard]] bool Down() const { return state_ > State::kReady; }
   void GoDown(Status reason);
   /// kOk, or what is wrong with an operation; `local` is found on the way.
   Code Check(const Op& op, LocalRegion*& local);
 
+  /// A revoke that waits for copies.
+  struct Revoking {
+    GrantName grant;
+    Copiers::Fence copies;
+  };
+
+  Copiers copiers_;
   LaneShared shared_;
   LinkTerms terms_;
   State state_ = State::kOpening;
@@ -113,6 +138,8 @@ class Link final : private Lane::Owner {
   bool spread_ = false;                   ///< Initiator: lanes begin with different ones.
   GrantTable grants_;
   std::vector<ImportedRegion> imports_;
+  std::vector<Revoking> revoking_;
+  Status failure_;  ///< Of copies: why the link ends.
 };
 
 }  // namespace weightcast::transport::tcp

@@ -50,7 +50,9 @@ std::unique_ptr<Lane> Link::NewLane(uint32_t index, UniqueFd socket) {
 /// peer has not answered is said once more.
 void Link::OnHungUp() {
   for (uint32_t index = 0; index < lanes_.size(); ++index) {
-    if (lanes_[index]->open() || lives_[index].over) continue;
+    if (lanes_[index]->open()) continue;
+    lives_[index].copying = !lanes_[index]->quiet();
+    if (lives_[index].copying || lives_[index].over) continue;
     for (const auto& lane : lanes_) {
       if (!lane->open()) continue;
       lane->SayLaneOver(static_cast<uint16_t>(index), lives_[index].number, /*heard=*/false);
@@ -66,24 +68,48 @@ std::string_view Link::OnLaneOver(uint32_t carrier, const Frame& frame) {
   if (frame.sequence > life.number) {
     // A life of which the start has not reached us.
     const bool next = terms_.role == Role::kResponder && frame.sequence == life.number + 1;
-    if (!next || lanes_[index]->open()) return "it ends a lane that has not begun";
+    if (!next || lanes_[index]->open() || !lanes_[index]->quiet()) return "it ends a lane that has not begun";
     SettleLane(index);
     life.number = frame.sequence;
   }
   if (frame.sequence == life.number && !life.over) {
     life.over = true;
     if (lanes_[index]->open()) lanes_[index]->HangUp({Code::kUnavailable, "the peer has given it up"});
+    if (!life.copying) SettleLane(index);
+  }
+  if (frame.heard) return "";
+  if (life.copying && frame.sequence == life.number) {
+    life.asked = true;  // It may still land.
+  } else {
+    lanes_[carrier]->SayLaneOver(frame.lane, frame.sequence, /*heard=*/true);
+  }
+  return "";
+}
+
+/// Lanes that have hung up and of which the last copy is over now.
+void Link::EndCopying() {
+  for (uint32_t index = 0; index < lives_.size(); ++index) {
+    Life& life = lives_[index];
+    if (!life.copying || !lanes_[index]->quiet()) continue;
+    life.copying = false;
+    if (!life.over) {
+      OnHungUp();
+      continue;
+    }
+    for (const auto& lane : lanes_) {
+      if (!std::exchange(life.asked, false) || !lane->open()) continue;
+      lane->SayLaneOver(static_cast<uint16_t>(index), life.number, /*heard=*/true);
+      lane->Flush();
+    }
     SettleLane(index);
   }
-  if (!frame.heard) lanes_[carrier]->SayLaneOver(frame.lane, frame.sequence, /*heard=*/true);
-  return "";
 }
 
 /// Both sides have hung up: nothing of the old socket can land any more, here or there.
 void Link::SettleLane(uint32_t index) {
   Life& life = lives_[index];
   life.over = true;
-  lanes_[index]->Settle();
+  lanes_[index]->Settle(Code::kUnavailable);
   if (terms_.role != Role::kInitiator) return;
   const TimePoint now = Clock::now();
   if (now - life.began >= kGoodLife) life.failures = 0;

@@ -8,18 +8,23 @@ namespace {
 constexpr uint64_t kBudget = 2U << 20;
 }  // namespace
 
-Outbox::Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions)
+Outbox::Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions,
+               Copiers& copiers)
     : link_(link),
       lane_(lane),
       depth_(depth),
       events_(events),
       regions_(regions),
+      copiers_(copiers),
       operations_(depth),
       results_(depth),
       services_(depth) {}
 
 void Outbox::Push(const Op& op, LocalRegion* local, const ImportedRegion& remote) {
-  if (local != nullptr) ++local->uses;
+  if (local != nullptr) {
+    ++local->uses;
+    if (op.kind == OpKind::kWrite) UseStage(*local);
+  }
   operations_.Push() = {.kind = op.kind,
                         .state = State::kQueued,
                         .has_signal = op.has_signal,
@@ -82,12 +87,16 @@ std::string_view Outbox::OnResult(const Frame& frame) {
   return "";
 }
 
-std::byte* Outbox::ReadLanding(uint32_t sequence, uint64_t length) {
-  if (!IsOut(sequence)) return nullptr;
-  Operation& operation = operations_[sequence];
-  if (operation.kind != OpKind::kRead || operation.state != State::kSent) return nullptr;
-  if (length > operation.length - operation.received) return nullptr;
-  return operation.local->base + operation.local_offset + operation.received;
+ReadPlace Outbox::ReadLanding(uint32_t sequence, uint64_t length) {
+  if (!IsRead(sequence)) return {};
+  const Operation& operation = operations_[sequence];
+  if (length > operation.length - operation.received) return {};
+  return {.region = operation.local, .offset = operation.local_offset + operation.received};
+}
+
+bool Outbox::IsRead(uint32_t sequence) {
+  return IsOut(sequence) && operations_[sequence].kind == OpKind::kRead &&
+         operations_[sequence].state == State::kSent;
 }
 
 void Outbox::OnData(uint32_t sequence, uint64_t length) { operations_[sequence].received += length; }
@@ -103,6 +112,11 @@ void Outbox::FailAll(Code code) {
   waits_for_event_ = false;
 }
 
+void Outbox::Abandon() {
+  if (stage_ != nullptr) stage_->Abandon();
+  waits_for_copy_ = false;
+}
+
 void Outbox::Ack(uint32_t sequence) {
   ack_ = sequence;
   ack_due_ = true;
@@ -116,7 +130,13 @@ bool Outbox::Answer(uint32_t sequence, Code code, Written written) {
 
 bool Outbox::Serve(uint32_t sequence, LocalRegion& region, uint64_t offset, uint64_t length) {
   if (services_.size() >= depth_) return false;
-  services_.Push() = {.sequence = sequence, .region = &region, .offset = offset, .left = length};
+  UseStage(region);
+  services_.Push() = {.sequence = sequence,
+                      .region = &region,
+                      .offset = offset,
+                      .left = length,
+                      .length = length,
+                      .begin = offset};
   return true;
 }
 
@@ -131,7 +151,9 @@ void Outbox::SayLaneOver(uint16_t lane, uint32_t life, bool heard) {
 
 void Outbox::Forget(const LocalRegion& region) {
   for (uint32_t number = services_.head(); number != services_.tail(); ++number) {
-    if (services_[number].region == &region) services_[number].region = nullptr;
+    if (services_[number].region != &region) continue;
+    services_[number].region = nullptr;
+    if (stage_ != nullptr) stage_->GiveUp({SendStage::Owner::Kind::kService, number});
   }
   batch_.Forget(region);
 }
@@ -151,6 +173,12 @@ SendBatch::Outcome Outbox::Flush(int socket, bool& moved) {
 }
 
 void Outbox::Fill() {
+  waits_for_copy_ = false;
+  if (stage_ != nullptr) {
+    stage_->Release();  // The batch is empty: the socket has it all.
+    LoadAhead();
+    if (payload_left_ > 0 && !FillPayload()) return;
+  }
   while (!lanes_over_.empty() && !batch_.full()) {
     const LaneOver& over = lanes_over_.back();
     batch_.Add({.type = FrameType::kLaneOver,
@@ -179,6 +207,7 @@ void Outbox::Fill() {
   // In turn, so that neither own operations nor the peer's reads starve the others.
   for (bool more = true; more && !batch_.full();) {
     more = FillOperation();
+    if (payload_left_ > 0) return;
     if (!batch_.full()) more |= FillService();
   }
 }
@@ -189,6 +218,12 @@ bool Outbox::FillOperation() {
   Operation& operation = operations_[next_to_send_];
   if (operation.after != nullptr && !operation.after->Done()) {
     waits_for_event_ = true;
+    return false;
+  }
+  const bool staged =
+      operation.kind == OpKind::kWrite && operation.local->device != nullptr && operation.length > 0;
+  if (staged && !stage_->IsNext({SendStage::Owner::Kind::kOperation, next_to_send_})) {
+    waits_for_copy_ = true;
     return false;
   }
   static constexpr FrameType kTypes[] = {FrameType::kWrite, FrameType::kRead, FrameType::kSignal};
@@ -202,10 +237,14 @@ bool Outbox::FillOperation() {
               .offset = operation.remote_offset,
               .length = operation.length,
               .signal = operation.signal});
+  operation.state = State::kSent;
+  if (staged) {
+    payload_left_ = operation.length;
+    return FillPayload();
+  }
   if (operation.kind == OpKind::kWrite && operation.length > 0) {
     batch_.AddPayload(operation.local->base + operation.local_offset, operation.length, nullptr);
   }
-  operation.state = State::kSent;
   ++next_to_send_;
   return true;
 }
@@ -213,23 +252,43 @@ bool Outbox::FillOperation() {
 bool Outbox::FillService() {
   if (services_.empty()) return false;
   Service& service = services_.front();
-  const auto result = [&](Code code) {
-    batch_.Add({.type = FrameType::kResult,
-                .sequence = service.sequence,
-                .grant{},
-                .signal{},
-                .code = code,
-                .written = code == Code::kOk ? Written::kYes : Written::kMaybe});
-    services_.Pop();
-    return true;
-  };
-  if (service.region == nullptr) return result(Code::kPermission);
-  if (service.left == 0) return result(Code::kOk);
-  const uint64_t piece = std::min(service.left, kDataPiece);
-  batch_.Add({.type = FrameType::kData, .sequence = service.sequence, .grant{}, .length = piece, .signal{}});
-  batch_.AddPayload(service.region->base + service.offset, piece, service.region);
-  service.offset += piece;
-  service.left -= piece;
+  if (service.region == nullptr) {
+    EndService(Code::kPermission);
+  } else if (service.left == 0) {
+    EndService(Code::kOk);
+  } else {
+    return FillData(service);
+  }
+  return true;
+}
+
+void Outbox::EndService(Code code) {
+  batch_.Add({.type = FrameType::kResult,
+              .sequence = services_.front().sequence,
+              .grant{},
+              .signal{},
+              .code = code,
+              .written = code == Code::kOk ? Written::kYes : Written::kMaybe});
+  services_.Pop();
+}
+
+bool Outbox::FillData(Service& service) {
+  SendStage::Piece piece;
+  const LocalRegion* served = nullptr;  // What is staged is in our own blocks.
+  if (service.region->device == nullptr) {
+    piece = {.bytes = service.region->base + service.offset, .length = std::min(service.left, kDataPiece)};
+    served = service.region;
+  } else if (stage_->IsNext({SendStage::Owner::Kind::kService, services_.head()})) {
+    piece = stage_->Hand();
+  } else {
+    waits_for_copy_ = true;
+    return false;
+  }
+  batch_.Add(
+      {.type = FrameType::kData, .sequence = service.sequence, .grant{}, .length = piece.length, .signal{}});
+  batch_.AddPayload(piece.bytes, piece.length, served);
+  service.offset += piece.length;
+  service.left -= piece.length;
   return true;
 }
 

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "transport/event_queue.h"
 #include "transport/ring.h"
+#include "transport/tcp/copiers.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/regions.h"
 #include "transport/tcp/send_batch.h"
+#include "transport/tcp/send_stage.h"
 
 namespace weightcast::transport::tcp {
 
@@ -18,11 +22,17 @@ struct ImportedRegion {
   uint64_t length = 0;
 };
 
+/// Where a read's bytes go.
+struct ReadPlace {
+  LocalRegion* region = nullptr;  ///< Null: nobody has asked for them.
+  uint64_t offset = 0;
+};
+
 /// The sending half of a lane: own operations until they complete, answers to the peer's. Fixed in
 /// size; whatever would need more is refused (own operations) or a violation (the peer's).
 class Outbox {
  public:
-  Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions);
+  Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions, Copiers& copiers);
 
   // --- Own operations
   [[nodiscard]] bool HasRoom() const { return !operations_.full() && operations_.size() < depth_; }
@@ -32,10 +42,12 @@ class Outbox {
   /// Empty, or how the peer has broken the protocol.
   std::string_view OnAck(uint32_t sequence);
   std::string_view OnResult(const Frame& frame);
-  /// Where the next `length` bytes of this read go; nullptr: it has not asked for them.
-  std::byte* ReadLanding(uint32_t sequence, uint64_t length);
+  /// Where the next `length` bytes of this read go.
+  ReadPlace ReadLanding(uint32_t sequence, uint64_t length);
   void OnData(uint32_t sequence, uint64_t length);
-  /// Completes everything: as maybe written what has been begun, as not written the rest.
+  /// The number of a read that is out.
+  [[nodiscard]] bool IsRead(uint32_t sequence);
+  /// Completes everything: as maybe written what has been begun, as not written the rest. Only while quiet().
   void FailAll(Code code);
 
   // --- Answers. False: the peer has more operations out than agreed.
@@ -54,6 +66,20 @@ class Outbox {
   SendBatch::Outcome Flush(int socket, bool& moved);
   /// An operation waits for its source's event: Flush must be called again to see it happen.
   [[nodiscard]] bool waits_for_event() const { return waits_for_event_; }
+
+  // --- Copies out of device memory
+  /// What is to be sent next is not here yet: Flush must be called again once a copy is over.
+  [[nodiscard]] bool waits_for_copy() const { return waits_for_copy_; }
+  /// Waits, and yet no copy of this lane is under way: a block was missing, and now there is one.
+  [[nodiscard]] bool CanGoOn() { return waits_for_copy_ && stage_ != nullptr && stage_->CanGoOn(); }
+  /// Learns which are over.
+  void Advance() {
+    if (stage_ != nullptr) stage_->Advance();
+  }
+  /// None is under way.
+  [[nodiscard]] bool quiet() const { return stage_ == nullptr || stage_->quiet(); }
+  /// The socket is closed: nothing leaves any more.
+  void Abandon();
 
  private:
   enum class State : uint8_t { kQueued, kSent, kDone };
@@ -85,6 +111,9 @@ class Outbox {
     LocalRegion* region = nullptr;  ///< nullptr: deregistered meanwhile.
     uint64_t offset = 0;
     uint64_t left = 0;
+    uint64_t loaded = 0;  ///< Of device memory: bytes of it that are loaded or sent.
+    uint64_t length = 0;
+    uint64_t begin = 0;  ///< Where it began.
   };
 
   struct LaneOver {
@@ -98,13 +127,21 @@ class Outbox {
   [[nodiscard]] bool IsOut(uint32_t sequence) const;
   void Fill();
   bool FillOperation();
+  bool FillPayload();
   bool FillService();
+  bool FillData(Service& service);
+  void EndService(Code code);
+  void UseStage(const LocalRegion& region);
+  void LoadAhead();
+  bool LoadOperation();
+  bool LoadService();
 
   LinkId link_;
   uint32_t lane_;
   uint32_t depth_;
   EventQueue& events_;
   Regions& regions_;
+  Copiers& copiers_;
   static constexpr size_t kFew = 2;  ///< Operations under way that no others keep the socket busy behind.
   Ring<Operation> operations_;       ///< By sequence.
   uint32_t next_to_send_ = 0;
@@ -116,6 +153,13 @@ class Outbox {
   bool ack_due_ = false;
   bool waits_for_event_ = false;
   SendBatch batch_;
+  // Of device memory. What is loaded is sent in the order of loading, an operation never in two parts.
+  std::unique_ptr<SendStage> stage_;  ///< Made with the first operation on device memory.
+  bool waits_for_copy_ = false;
+  uint64_t payload_left_ = 0;  ///< Of the operation next_to_send_, whose frame is out.
+  uint32_t load_operation_ = 0;
+  uint64_t load_offset_ = 0;  ///< Of that operation.
+  uint32_t load_service_ = 0;
 };
 
 }  // namespace weightcast::transport::tcp

@@ -8,15 +8,13 @@ namespace weightcast::transport::tcp {
 
 Status Registry::Create() { return commands_.Create(); }
 
-Status Registry::Register(const RegionName& name, const DescribedMemory& memory, Access access) {
-  if (memory.kind != MemoryKind::kHost) {
-    return {Code::kInvalidArgument, "tcp moves host memory only; stage device memory through host memory"};
-  }
+Status Registry::Register(const RegionName& name, const DescribedMemory& memory, Access access,
+                          const StagedDevice* device) {
   WC_RETURN_IF_ERROR(RegionNames::Check(name, memory));
-  WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
+  if (device == nullptr) WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
   const std::lock_guard lock(commands_.mutex());
   WC_RETURN_IF_ERROR(names_.Claim(name.id));
-  commands_.Put(LocalRegion::Registered(name, memory, access), lock);
+  commands_.Put(LocalRegion{OwnRegion::Registered(name, memory, access), device}, lock);
   return Status::Ok();
 }
 

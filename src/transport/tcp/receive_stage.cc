@@ -1,0 +1,111 @@
+#include "transport/tcp/receive_stage.h"
+
+#include <utility>
+
+namespace weightcast::transport::tcp {
+
+ReceiveStage::ReceiveStage(const StageParts& parts) : parts_(parts) {
+  parts_.copiers.UseBlocksOf(parts_.staging);
+}
+
+void ReceiveStage::Begin(LocalRegion& region, uint64_t offset, const GrantName& grant, For whom) {
+  region_ = &region;
+  to_ = region.base + offset;
+  grant_ = grant;
+  whom_ = whom;
+}
+
+ReceiveStage::Block* ReceiveStage::Open() {
+  if (blocks_.empty()) return nullptr;
+  Block& newest = blocks_[blocks_.tail() - 1];
+  const bool open = newest.state == Block::State::kFilling || newest.state == Block::State::kFull;
+  return open ? &newest : nullptr;
+}
+
+std::span<std::byte> ReceiveStage::Room() {
+  Block* block = Open();
+  if (block != nullptr && block->state == Block::State::kFull) {
+    if (!Submit(*block)) return {};
+    block = nullptr;
+  }
+  if (block == nullptr) {
+    if (blocks_.full()) return {};
+    std::byte* const bytes = parts_.staging.TakeForReceiving();
+    if (bytes == nullptr) return {};
+    block = &blocks_.Push();
+    *block = {.bytes = bytes, .to = to_, .region = region_, .grant = grant_, .whom = whom_};
+    ++region_->uses;
+  }
+  return std::span(block->bytes, parts_.staging.block()).subspan(block->filled);
+}
+
+void ReceiveStage::Filled(size_t bytes) {
+  Block& block = *Open();
+  block.filled += bytes;
+  to_ += bytes;
+  if (block.filled < parts_.staging.block()) return;
+  block.state = Block::State::kFull;
+  Submit(block);
+}
+
+void ReceiveStage::End() { Yield(); }
+
+void ReceiveStage::Yield() {
+  Block* const block = Open();
+  if (block == nullptr) return;
+  if (block->filled == 0) return Drop(*block);
+  block->state = Block::State::kFull;
+  Submit(*block);
+}
+
+/// False: the device has enough under way.
+bool ReceiveStage::Submit(Block& block) {
+  Copier& copier = parts_.copiers.Of(*block.region->device, Direction::kToDevice);
+  const auto ticket = copier.Submit({.to = block.to, .from = block.bytes, .length = block.filled});
+  if (!ticket) return false;
+  block.state = Block::State::kCopied;
+  block.copier = &copier;
+  block.ticket = *ticket;
+  return true;
+}
+
+void ReceiveStage::Drop(Block& block) {
+  block.state = Block::State::kDropped;
+  parts_.staging.Give(std::exchange(block.bytes, nullptr));
+}
+
+bool ReceiveStage::Advance() {
+  bool any = false;
+  if (Block* const block = Open(); block != nullptr && block->state == Block::State::kFull)
+    any = Submit(*block);
+  for (; !blocks_.empty(); blocks_.Pop()) {
+    Block& block = blocks_.front();
+    if (block.state == Block::State::kCopied) {
+      if (!block.copier->Over(block.ticket)) break;
+      failed_ |= !block.copier->Arrived(block.ticket);
+      parts_.staging.Give(block.bytes);
+    } else if (block.state != Block::State::kDropped) {
+      break;
+    }
+    parts_.regions.Unuse(*block.region);
+    any = true;
+  }
+  return any;
+}
+
+void ReceiveStage::Fence(const GrantName& grant) {
+  Block* const block = Open();
+  if (block != nullptr && block->whom == For::kPeersWrite && block->grant == grant) Drop(*block);
+}
+
+void ReceiveStage::Forget(const LocalRegion& region) {
+  Block* const block = Open();
+  if (block != nullptr && block->whom == For::kPeersWrite && block->region == &region) Drop(*block);
+}
+
+void ReceiveStage::Abandon() {
+  if (Block* const block = Open(); block != nullptr) Drop(*block);
+  Advance();
+}
+
+}  // namespace weightcast::transport::tcp

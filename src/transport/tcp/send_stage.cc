@@ -1,0 +1,97 @@
+#include "transport/tcp/send_stage.h"
+
+namespace weightcast::transport::tcp {
+
+SendStage::SendStage(const StageParts& parts) : parts_(parts) { parts_.copiers.UseBlocksOf(parts_.staging); }
+
+bool SendStage::Load(LocalRegion& region, uint64_t offset, uint64_t length, const Owner& owner) {
+  if (blocks_.full()) return false;
+  std::byte* const bytes = parts_.staging.TakeForSending(blocks_.size());
+  if (bytes == nullptr) return false;
+  Copier& copier = parts_.copiers.Of(*region.device, Direction::kFromDevice);
+  const auto ticket = copier.Submit({.to = bytes, .from = region.base + offset, .length = length});
+  if (!ticket) {
+    parts_.staging.Give(bytes);
+    return false;
+  }
+  ++region.uses;
+  blocks_.Push() = {.bytes = bytes,
+                    .length = length,
+                    .owner = owner,
+                    .region = &region,
+                    .copier = &copier,
+                    .ticket = *ticket};
+  return true;
+}
+
+/// The oldest block that has not left and shall.
+SendStage::Block* SendStage::Next() {
+  for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
+    Block& block = blocks_[number];
+    if (block.state < Block::State::kHanded && !block.given_up) return &block;
+  }
+  return nullptr;
+}
+
+bool SendStage::IsNext(const Owner& owner) {
+  Advance();
+  const Block* const next = Next();
+  return next != nullptr && next->state == Block::State::kLoaded && next->owner == owner;
+}
+
+SendStage::Piece SendStage::Hand() {
+  Block& next = *Next();
+  next.state = Block::State::kHanded;
+  return {.bytes = next.bytes, .length = next.length};
+}
+
+void SendStage::Release() {
+  for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
+    if (blocks_[number].state == Block::State::kHanded) blocks_[number].state = Block::State::kDone;
+  }
+  Advance();
+}
+
+void SendStage::GiveUp(const Owner& owner) {
+  for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
+    if (blocks_[number].owner == owner) blocks_[number].given_up = true;
+  }
+}
+
+void SendStage::Abandon() {
+  for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
+    Block& block = blocks_[number];
+    block.given_up = true;
+    if (block.state == Block::State::kHanded) block.state = Block::State::kDone;
+  }
+  Advance();
+}
+
+bool SendStage::Advance() {
+  bool any = false;
+  for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
+    Block& block = blocks_[number];
+    if (block.state != Block::State::kLoading || !block.copier->Over(block.ticket)) continue;
+    block.state = Block::State::kLoaded;
+    // Its link goes down for it.
+    if (!block.copier->Arrived(block.ticket)) block.given_up = true;
+    parts_.regions.Unuse(*block.region);
+    any = true;
+  }
+  for (; !blocks_.empty(); blocks_.Pop()) {
+    const Block& oldest = blocks_.front();
+    const bool dropped = oldest.given_up && oldest.state == Block::State::kLoaded;
+    if (oldest.state != Block::State::kDone && !dropped) break;
+    parts_.staging.Give(oldest.bytes);
+  }
+  return any;
+}
+
+bool SendStage::quiet() {
+  for (uint32_t number = blocks_.head(); number != blocks_.tail(); ++number) {
+    if (blocks_[number].state == Block::State::kLoading) return false;
+  }
+  return true;
+}
+
+}  // namespace weightcast::transport::tcp
