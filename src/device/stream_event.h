@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "device/worker.h"
-#include "memory/device_event.h"
+#include "weightcast/device.h"
 #include "weightcast/status.h"
 
 namespace weightcast::device {
