@@ -48,6 +48,15 @@ Status CheckSettings(std::span<const Shard> shards, const Settings& settings) {
                  " does not cover yet; set it to 0")};
 }
 
+Status CheckPlaces(std::span<const Shard> shards, DeviceMemories& devices) {
+  for (const Shard& shard : shards) {
+    if (!IsOnDevice(shard) || shard.memory.length == 0) continue;
+    const Status status = devices.AllocationOf(shard.memory).status();
+    if (!status.ok()) return {status.code(), StrCat("tensor ", shard.tensor.name, ": ", status.message())};
+  }
+  return Status::Ok();
+}
+
 Status HostCopy::Fill(DeviceMemories& devices, int device, const GatherSource& source, int64_t first,
                       int64_t count) {
   if (count == 0) return Status::Ok();

@@ -48,6 +48,9 @@ bool AnyOnDevice(std::span<const Shard> shards);
 /// kInvalidArgument, naming the tensor.
 Status CheckSettings(std::span<const Shard> shards, const Settings& settings);
 
+/// Refuses shards that are not where they say: kInvalidArgument, naming the tensor.
+Status CheckPlaces(std::span<const Shard> shards, DeviceMemories& devices);
+
 /// Elements of device memory in host memory, for one caller: `data` is where the first of the shard would be.
 class HostCopy {
  public:

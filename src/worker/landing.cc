@@ -42,6 +42,7 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
   WC_ASSIGN_OR_RETURN(memory->by_key_,
                       CheckShards(shards, Needs::kMemory, StrCat("rank ", endpoint.self().rank)));
   WC_RETURN_IF_ERROR(CheckSettings(shards, settings));
+  WC_RETURN_IF_ERROR(CheckPlaces(shards, *memory->devices_));
   for (const Shard& shard : shards) {
     if (shard.declared || shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides)) continue;
     return Status(Code::kInvalidArgument,

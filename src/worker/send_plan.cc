@@ -58,6 +58,7 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
     return memory;
   }
   WC_RETURN_IF_ERROR(CheckSettings(shards, settings));
+  WC_RETURN_IF_ERROR(CheckPlaces(shards, *memory->devices));
   std::vector<Memory> spans;
   for (const Shard& shard : shards) {
     const bool dense = shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides);
