@@ -31,4 +31,7 @@ class StreamEvent final : public DeviceEvent {
   const std::shared_ptr<Watch> watch_;
 };
 
+/// Waits, on the caller's thread, until all that was left in the stream is over. Errors as Record's.
+Status Synchronise(const Context& context, void* stream);
+
 }  // namespace weightcast::device

@@ -23,8 +23,8 @@ from vllm.platforms import current_platform
 from .._loading import in_dtype, refuse_unused, shards_of, unwanted
 from ..capture import Capture, Landing, capture
 from ..errors import InvalidArgument
+from ..memory import allocate
 from ..shards import Shard
-from ..workers import allocate
 
 TESTED = ("0.29", "0.30", "0.31", "0.32")
 
