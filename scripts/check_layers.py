@@ -21,7 +21,7 @@ ALLOWED = {
     "device": ["base", "memory", "trace", "drivers", "kernels"],
     "topology": ["base", "drivers"],
     "transport": ["base", "memory", "wire", "trace", "drivers", "device", "topology"],
-    "endpoint": ["base", "memory", "wire", "trace", "transport"],
+    "endpoint": ["base", "memory", "wire", "trace", "device", "transport"],
     "p2p": ["base", "memory", "transport", "endpoint"],
     "control": ["base", "plan", "wire", "trace"],
     "worker": [
@@ -33,6 +33,7 @@ ALLOWED = {
         "memory",
         "wire",
         "trace",
+        "device",
         "transport",
         "endpoint",
         "control",

@@ -66,6 +66,7 @@ class DemoCommand : public Command {
     return "  weightcast demo                                  2 trainers, 2 engines, GPT-2, 5 versions\n"
            "  weightcast demo --trainers 16 --inference 8      the seeds' cluster\n"
            "  weightcast demo --trainers 32 --inference 32 --trainer-layout fsdp\n"
+           "  weightcast demo --memory cuda                    weights in the memory of GPUs\n"
            "  weightcast demo --checkpoint ~/models/gpt2 --output /tmp/out --versions 2\n";
   }
   void Declare(Flags& flags) override {

@@ -22,7 +22,9 @@ Result<DemoMemory> MemoryOf(const DemoOptions& options, const std::vector<Tensor
   for (int rank = 0; rank < trainers.ranks(); ++rank) memory.trainers += MemoryOfRank(trainers, rank);
   for (int rank = 0; rank < engine.ranks(); ++rank) memory.inference += MemoryOfRank(engine, rank);
   memory.inference *= options.cluster.engine_count();
-  if (LandingOf(options) == LandingMode::kShadow) memory.shadow = memory.inference;
+  // On GPUs the second copy lies there; what is counted is the mirrors that the demo checks.
+  if (LandingOf(options) == LandingMode::kShadow && options.memory == "host")
+    memory.shadow = memory.inference;
   memory.processes = (options.cluster.trainers + options.cluster.inference + 2) * kBytesOfProcess;
   if (options.checkpoint.empty() && LiesInMemory(temporary)) memory.file = BytesOf(tensors);
   return memory;

@@ -19,6 +19,9 @@ void DeclareDemoFlags(Flags& flags, DemoOptions& options) {
   flags.Add("--versions", options.versions, 1, 1'000'000, "How many versions to publish");
   flags.AddChoice("--landing", options.landing, {"in_place", "shadow"},
                   "Straight into the live weights, or into a second copy");
+  flags.AddChoice("--memory", options.memory, {"host", "cuda", "cuda-pages", "mixed"},
+                  "Where weights lie: host memory; a GPU's, by cuMemAlloc, or in handles of 2 MiB; mixed: "
+                  "trainer 0's in host memory, all others' on GPUs");
   flags.Add("--output", options.output, "DIR", "Write what arrives to DIR/<engine>/<version>/");
 }
 
@@ -36,12 +39,23 @@ std::vector<std::string> ArgumentsOf(const DemoOptions& options) {
   add("--checkpoint", options.checkpoint);
   add("--versions", StrCat(options.versions));
   add("--landing", options.landing);
+  add("--memory", options.memory);
   add("--output", options.output);
   return arguments;
 }
 
 LandingMode LandingOf(const DemoOptions& options) {
   return options.landing == "shadow" ? LandingMode::kShadow : LandingMode::kInPlace;
+}
+
+ShardPlace TrainerPlace(const DemoOptions& options, int64_t rank) {
+  if (options.memory == "mixed") return {.kind = rank == 0 ? "host" : "cuda", .device = rank};
+  return {.kind = options.memory, .device = rank};
+}
+
+ShardPlace InferencePlace(const DemoOptions& options, int64_t rank) {
+  return {.kind = options.memory == "mixed" ? "cuda" : options.memory,
+          .device = options.cluster.trainers + rank};
 }
 
 std::string EngineName(int engine) { return StrCat("engine-", engine); }

@@ -6,6 +6,7 @@
 
 #include "tools/command.h"
 #include "tools/model.h"
+#include "tools/shards.h"
 #include "tools/versions.h"
 #include "weightcast/worker.h"
 
@@ -19,7 +20,8 @@ struct DemoOptions {
   std::string checkpoint;  ///< Folder or file; empty: the preset model is written to a file first.
   int64_t versions = 5;
   std::string landing = "in_place";
-  std::string output;  ///< Empty: nothing is written.
+  std::string memory = "host";  ///< Or "cuda", "cuda-pages", "mixed".
+  std::string output;           ///< Empty: nothing is written.
 };
 
 void DeclareDemoFlags(Flags& flags, DemoOptions& options);
@@ -27,6 +29,10 @@ void DeclareDemoFlags(Flags& flags, DemoOptions& options);
 std::vector<std::string> ArgumentsOf(const DemoOptions& options);
 
 LandingMode LandingOf(const DemoOptions& options);
+
+/// Where the shards of a rank lie; trainers and inference ranks take the devices in turn.
+ShardPlace TrainerPlace(const DemoOptions& options, int64_t rank);
+ShardPlace InferencePlace(const DemoOptions& options, int64_t rank);
 
 /// "engine-0".
 std::string EngineName(int engine);

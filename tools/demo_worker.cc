@@ -81,7 +81,9 @@ class DemoWorkerCommand : public Command {
     WC_ASSIGN_OR_RETURN(const Versions versions, OpenVersions());
     WC_ASSIGN_OR_RETURN(const plan::Layout layout,
                         TrainerLayout(options_.cluster, versions.file().tensors()));
-    WC_ASSIGN_OR_RETURN(const ShardMemory memory, ShardMemory::Make(layout, static_cast<int>(rank_)));
+    WC_ASSIGN_OR_RETURN(
+        const ShardMemory memory,
+        ShardMemory::Make(layout, static_cast<int>(rank_), TrainerPlace(options_, rank_), context.settings));
     WC_RETURN_IF_ERROR(Fill(memory, versions, 1));
     WC_ASSIGN_OR_RETURN(const auto trainer, Trainer::Connect(OptionsOf(context)));
     WC_RETURN_IF_ERROR(trainer->Register({.shards = memory.shards()}));
@@ -96,11 +98,11 @@ class DemoWorkerCommand : public Command {
   }
 
   static Status Fill(const ShardMemory& memory, const Versions& versions, int64_t version) {
-    for (const Shard& shard : memory.shards()) {
+    for (const Shard& shard : memory.host_shards()) {
       WC_RETURN_IF_ERROR(CheckStop());
       WC_RETURN_IF_ERROR(versions.Fill(shard, version));
     }
-    return Status::Ok();
+    return memory.WriteMirror();
   }
 
   Status PublishOne(const Context& context, Trainer& trainer, const ShardMemory& memory,
@@ -125,7 +127,8 @@ class DemoWorkerCommand : public Command {
     const int ranks = options_.cluster.ranks_per_engine();
     const int rank = static_cast<int>(rank_) % ranks;
     const VersionOutput output{options_.output, EngineName(static_cast<int>(rank_) / ranks), rank, ranks};
-    WC_ASSIGN_OR_RETURN(const ShardMemory memory, ShardMemory::Make(layout, rank));
+    WC_ASSIGN_OR_RETURN(const ShardMemory memory,
+                        ShardMemory::Make(layout, rank, InferencePlace(options_, rank_), context.settings));
     WorkerOptions options = OptionsOf(context);
     options.engine = output.engine;
     options.rank = static_cast<uint32_t>(rank);
@@ -146,12 +149,14 @@ class DemoWorkerCommand : public Command {
     WC_ASSIGN_OR_RETURN(const Version version,
                         ReceiveVersion(inference, 2 * context.settings.commit_timeout));
     version_ = version.number;
-    for (const Shard& shard : memory.shards()) {
+    WC_RETURN_IF_ERROR(memory.ReadMirror());
+    for (const Shard& shard : memory.host_shards()) {
       WC_RETURN_IF_ERROR(CheckStop());
       WC_RETURN_IF_ERROR(versions.Check(shard, version_));
     }
     if (!output.folder.empty()) {
-      WC_RETURN_IF_ERROR(WriteVersion(output, version, memory.shards(), versions.file().single_header()));
+      WC_RETURN_IF_ERROR(
+          WriteVersion(output, version, memory.host_shards(), versions.file().single_header()));
     }
     // Only now: before that the next version could overwrite what is being read.
     if (version_ < options_.versions) WC_RETURN_IF_ERROR(inference.Begin());

@@ -38,4 +38,29 @@ Result<ShardMemory> ShardMemory::Make(const plan::Layout& layout, int rank) {
   return memory;
 }
 
+Result<ShardMemory> ShardMemory::Make(const plan::Layout& layout, int rank, const ShardPlace& place,
+                                      const Settings& settings) {
+  WC_ASSIGN_OR_RETURN(ShardMemory memory, Make(layout, rank));
+  if (place.kind == "host" || memory.buffer_ == nullptr) return memory;
+  const auto allocation = place.kind == "cuda-pages" ? DeviceAllocation::kPages : DeviceAllocation::kPlain;
+  const auto whole = memory.buffer_->bytes();
+  WC_ASSIGN_OR_RETURN(memory.block_, DeviceBlock::Make(settings, place.device, allocation, whole.size()));
+  memory.mirror_ = memory.shards_;
+  for (Shard& shard : memory.shards_) {
+    const auto offset = shard.memory.address - whole.data();
+    shard.memory.kind = MemoryKind::kDevice;
+    shard.memory.device = memory.block_->memory().device;
+    shard.memory.address = memory.block_->memory().address + offset;
+  }
+  return memory;
+}
+
+Status ShardMemory::WriteMirror() const {
+  return block_ == nullptr ? Status::Ok() : block_->Write(0, buffer_->bytes());
+}
+
+Status ShardMemory::ReadMirror() const {
+  return block_ == nullptr ? Status::Ok() : block_->Read(0, buffer_->bytes());
+}
+
 }  // namespace weightcast::tools

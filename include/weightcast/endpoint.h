@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "weightcast/clock.h"
+#include "weightcast/device.h"
 #include "weightcast/grant.h"
 #include "weightcast/identity.h"
 #include "weightcast/memory.h"
@@ -168,11 +169,18 @@ class Endpoint {
   virtual size_t Progress() = 0;
 
   /// Registers memory (of more than 0 bytes), which the caller keeps valid until the Region is closed. Memory
-  /// from Allocate is recognised and shared by mapping. Pages are populated. Host memory only, so far.
+  /// from Allocate is recognised and shared by mapping. Pages are populated. Device memory is taken by
+  /// the transports that move it (shm); connections over others refuse it. It must be plain device memory
+  /// (docs/gpu.md); the driver is asked, so the call may block in it. kInvalidArgument where the driver
+  /// contradicts; kUnavailable where no transport takes it.
   virtual Result<Region> Register(const Memory& memory, Access access) = 0;
   Result<Region> Register(std::span<std::byte> bytes, Access access) {
     return Register(HostMemory(bytes), access);
   }
+
+  /// The present position of a stream: for TransferOptions::after. kInvalidArgument while the stream is
+  /// captured into a CUDA graph. May block in the driver.
+  virtual Result<std::shared_ptr<const DeviceEvent>> Record(const StreamRef& stream) = 0;
 
   /// Connects to the peer that must prove to be `expected` (job, role, engine, rank and incarnation;
   /// empty role: anyone of the job; incarnation 0: any), trying its addresses ("host:port", numeric or

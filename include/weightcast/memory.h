@@ -19,7 +19,7 @@ enum class Access : uint8_t {
 
 enum class MemoryKind : uint8_t {
   kHost,
-  kDevice,  ///< Of a GPU. Refused so far.
+  kDevice,  ///< Of a GPU: docs/gpu.md.
 };
 
 /// Memory of the caller's, which stays valid as long as it is registered.

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "weightcast/clock.h"
+#include "weightcast/device.h"
 #include "weightcast/grant.h"
 #include "weightcast/region.h"
 #include "weightcast/status.h"
@@ -23,6 +25,8 @@ struct TransferOptions {
   std::optional<uint32_t>
       signal{};           ///< Number of this transfer under the grant; set chunk by chunk at the target.
   bool checksum = false;  ///< Signals carry checksums of their chunks.
+  /// Writes: the local memory is not read before this is over. Null: it may be read at once.
+  std::shared_ptr<const DeviceEvent> after{};
   TimePoint deadline = In(60.0);  ///< Ends as kTimedOut then, if not before.
   /// Called once, when the transfer has ended. Must not block.
   std::function<void(const Status&)> on_end{};

@@ -3,6 +3,8 @@
 // All of the public API: include this. docs/api.md has it on one page.
 
 #include "weightcast/clock.h"
+#include "weightcast/device.h"
+#include "weightcast/device_buffer.h"
 #include "weightcast/digest.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/engine_state.h"

@@ -32,12 +32,15 @@ Access AccessOf(const std::string& name) {
 
 /// `array`: whose memory it is; kept until nobody can touch it any more.
 LocalRegion Register(const HeldHost& self, uintptr_t address, size_t bytes, nb::object array, bool writable,
-                     const std::string& access) {
+                     const std::string& access, int device) {
   self.host->keeper()->Sweep();
-  auto* const begin = reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+  const Memory memory{.kind = device < 0 ? MemoryKind::kHost : MemoryKind::kDevice,
+                      .device = device,
+                      .address = reinterpret_cast<std::byte*>(address),  // NOLINT(performance-no-int-to-ptr)
+                      .length = bytes};
   const Access how = AccessOf(access);
-  Region region = ValueOrThrow(
-      self.host->With([&](Endpoint& endpoint) { return endpoint.Register({begin, bytes}, how); }));
+  Region region =
+      ValueOrThrow(self.host->With([&](Endpoint& endpoint) { return endpoint.Register(memory, how); }));
   LocalRegion made;
   made.host = self.host;
   made.registered =
@@ -143,7 +146,7 @@ void BindEndpoint(nb::module_& module) {
           "addresses",
           [](HeldHost& self) { return self.host->With([](Endpoint& one) { return one.Addresses(); }); })
       .def("register", &Register, nb::arg("address"), nb::arg("bytes"), nb::arg("array"), nb::arg("writable"),
-           nb::arg("access"))
+           nb::arg("access"), nb::arg("device") = -1)
       .def("connect", &Connect, nb::arg("addresses"), nb::arg("role"), nb::arg("rank"),
            nb::arg("incarnation"), nb::arg("timeout").none())
       .def("accept", &Accept, nb::arg("timeout").none())

@@ -55,18 +55,25 @@ LandingMode LandingOf(const std::string& name) {
   throw StatusError({Code::kInvalidArgument, "landing is '" + name + "'; allowed: in_place, shadow, loader"});
 }
 
+/// `device`: -1: host memory.
+Memory MemoryAt(uintptr_t first, uint64_t bytes, int device) {
+  return {.kind = device < 0 ? MemoryKind::kHost : MemoryKind::kDevice,
+          .device = device,
+          .address = reinterpret_cast<std::byte*>(first),  // NOLINT(performance-no-int-to-ptr)
+          .length = bytes};
+}
+
 /// `first`: the lowest address of the elements; `bytes`: to the end of the highest; `offset`: of the element
 /// at the part's origin.
 Shard MakeShard(std::string name, const std::string& dtype, Shape shape, PartTuple part, uintptr_t first,
                 uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared,
-                const std::string& landing) {
+                const std::string& landing, int device) {
   const auto known = DTypeFromName(dtype);
   if (!known) throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype});
   Shard shard;
   shard.tensor = {std::move(name), *known, std::move(shape)};
   shard.part = PartOf(std::move(part));
-  shard.memory =
-      HostMemory({reinterpret_cast<std::byte*>(first), bytes});  // NOLINT(performance-no-int-to-ptr)
+  shard.memory = MemoryAt(first, bytes, device);
   shard.offset = offset;
   shard.strides = std::move(strides);
   shard.declared = declared;
@@ -119,12 +126,13 @@ StringMap CombineTuples(std::vector<std::vector<DigestTuple>> ranks) {
 
 void BindValues(nb::module_& module) {
   nb::class_<Shard>(module, "CoreShard")
-      .def("__init__", [](Shard* self, std::string name, const std::string& dtype, Shape shape,
-                          PartTuple part, uintptr_t first, uint64_t bytes, uint64_t offset,
-                          std::vector<int64_t> strides, bool declared, const std::string& landing) {
-        new (self) Shard(MakeShard(std::move(name), dtype, std::move(shape), std::move(part), first, bytes,
-                                   offset, std::move(strides), declared, landing));
-      });
+      .def("__init__",
+           [](Shard* self, std::string name, const std::string& dtype, Shape shape, PartTuple part,
+              uintptr_t first, uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared,
+              const std::string& landing, int device) {
+             new (self) Shard(MakeShard(std::move(name), dtype, std::move(shape), std::move(part), first,
+                                        bytes, offset, std::move(strides), declared, landing, device));
+           });
   nb::class_<Registration>(module, "CoreRegistration")
       .def("__init__",
            [](Registration* self, std::vector<Shard> shards, const std::vector<std::vector<uint32_t>>& meshes,

@@ -50,8 +50,9 @@ from .errors import (
     Unavailable,
     UpdateAborted,
 )
+from .memory import allocate
 from .shards import Mesh, Shard, layout_bytes
-from .workers import Controller, Inference, ReceivedGroup, Trainer, Update, allocate
+from .workers import Controller, Inference, ReceivedGroup, Trainer, Update
 
 __version__ = library_version()
 

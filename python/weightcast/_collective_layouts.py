@@ -15,7 +15,7 @@ import numpy as np
 
 from .endpoint import Endpoint, Local, Remote
 from .errors import InvalidArgument
-from .memory import Memory, memory_of
+from .memory import Memory, host_memory_of
 
 _MOST_LISTS = 64
 # In place of the array, which the region would keep alive.
@@ -61,7 +61,7 @@ class Layouts:
         self._made = 0
 
     def of(self, tensors: Sequence[Any]) -> Layout:
-        memories = [memory_of(tensor) for tensor in tensors]
+        memories = [host_memory_of(tensor) for tensor in tensors]
         kinds = [_dtype_of(tensor) for tensor in tensors]
         key = tuple((one.address, one.nbytes, kind) for one, kind in zip(memories, kinds, strict=True))
         found = self._known.get(key)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 
 from .errors import InvalidArgument
+from .memory import allocate
 from .shards import Mesh, Shard
-from .workers import allocate
 
 _BLOCK = 256 << 20  # Bytes that are allocated at once: each allocation takes a file descriptor.
 _ALIGNMENT = 64

@@ -20,7 +20,7 @@ from ._collective_meeting import ROLE, Member, check_listens_at, host_of_this, l
 from ._collective_mesh import Mesh
 from .endpoint import Endpoint
 from .errors import Cancelled, Error, InvalidArgument
-from .memory import memory_of
+from .memory import host_memory_of
 from .workers import Settings
 
 __all__ = ["Group"]
@@ -114,8 +114,8 @@ class Group:
     def all_gather(self, out: Any, mine: Any, *, timeout: float | None = None) -> None:
         """Fills `out` with everybody's `mine`, by rank: one array of world_size times its bytes, or a list of
         world_size arrays like it. Returns as `broadcast` does; `mine` may be a part of `out`."""
-        listed, source = tensors_of(out), memory_of(mine)
-        targets = [memory_of(one) for one in listed]
+        listed, source = tensors_of(out), host_memory_of(mine)
+        targets = [host_memory_of(one) for one in listed]
         total = source.nbytes * self.world_size
         if sum(one.nbytes for one in targets) != total or (
             len(targets) not in (1, self.world_size) or len({one.nbytes for one in targets}) > 1

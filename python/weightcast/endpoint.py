@@ -17,8 +17,8 @@ import numpy as np
 from . import _weightcast as _core
 from .awaiting import next_of, until_ended
 from .errors import InvalidArgument, TimedOut
-from .memory import memory_of
-from .workers import Settings, _on_thread, _settings, allocate
+from .memory import allocate, memory_of
+from .workers import Settings, _on_thread, _settings
 
 Local = _core.RegionSlice
 Remote = _core.RemoteSlice
@@ -231,8 +231,9 @@ class Endpoint:
         return self._core.addresses
 
     def register(self, memory: Any, *, access: str | None = None) -> _core.Region:
-        """Opens memory to transfers: a contiguous numpy array, CPU torch tensor, or object with the buffer
-        protocol. The region keeps it alive; it must stay as large and where it is.
+        """Opens memory to transfers: a contiguous numpy array, torch tensor (CPU or CUDA), or object with the
+        buffer protocol or `__cuda_array_interface__`. The region keeps it alive; it must stay as large and
+        where it is.
 
         access: what peers may do: "readwrite", "read", or "local" for nothing; None: "readwrite", or "read"
             where the memory is read-only. Bytes are in place when the writer says so, not before.
@@ -241,7 +242,9 @@ class Endpoint:
         wanted = access if access is not None else "readwrite" if found.writable else "read"
         if wanted == "readwrite" and not found.writable:
             raise InvalidArgument("the memory is read-only, so peers cannot write to it; use access='read'")
-        return self._core.register(found.address, found.nbytes, found.array, found.writable, wanted)
+        return self._core.register(
+            found.address, found.nbytes, found.array, found.writable, wanted, found.device
+        )
 
     def allocate(
         self, shape: int | tuple[int, ...], dtype: Any = np.uint8, *, access: str | None = None

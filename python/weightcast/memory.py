@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import _weightcast as _core
 from .errors import InvalidArgument
+from .gpu import allocate_on, cuda_array_of
 
 
 class Memory(NamedTuple):
@@ -17,17 +20,25 @@ class Memory(NamedTuple):
     nbytes: int
     writable: bool
     array: Any
+    device: int = -1  # Of a GPU; -1: host memory.
+
+
+def host_memory_of(value: Any) -> Memory:
+    """As `memory_of`, in host memory alone."""
+    found = memory_of(value)
+    if found.device >= 0:
+        raise InvalidArgument(f"the memory is of the GPU {found.device}; only host memory can be used here")
+    return found
 
 
 def memory_of(value: Any) -> Memory:
-    """The contiguous memory of a numpy array, a CPU torch tensor, or an object with the buffer protocol."""
+    """The contiguous memory of a numpy array, a torch tensor, an object with the buffer protocol, or one with
+    `__cuda_array_interface__`."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(torch, value)
     if hasattr(value, "__cuda_array_interface__"):
-        raise InvalidArgument(
-            "the array is in the memory of a GPU; only host memory can be registered so far"
-        )
+        return _of_cuda(value)
     array = value if isinstance(value, np.ndarray) else _bytes_of(value)
     if array.dtype.hasobject:
         raise InvalidArgument("an array of Python objects holds addresses, not data; it cannot be registered")
@@ -41,14 +52,27 @@ def _of_torch(torch: Any, tensor: Any) -> Memory:
     """By address: tensors have no buffer protocol, and numpy knows no bf16."""
     if type(tensor).__name__ == "DTensor":
         raise InvalidArgument("a DTensor has no memory of its own; give tensor.to_local()")
-    if tensor.device.type != "cpu":
-        raise InvalidArgument(f"the tensor is on {tensor.device}; only CPU tensors are supported so far")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise InvalidArgument(f"the tensor is on {tensor.device}; only CPU and CUDA tensors are supported")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise InvalidArgument(f"the tensor is {tensor.layout}; only dense strided tensors can be registered")
     if not tensor.is_contiguous():
         raise InvalidArgument("the tensor is not contiguous; register the tensor that it is a part of")
     # What it stands for now: `tensor.data = other` gives the tensor another storage.
-    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), True, tensor.detach())
+    device = tensor.device.index if tensor.device.type == "cuda" else -1
+    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), True, tensor.detach(), device)
+
+
+def _of_cuda(value: Any) -> Memory:
+    found = cuda_array_of("the array", value)
+    if found.strides is not None:
+        dense = np.empty(0, found.dtype).dtype.itemsize
+        for length, stride in zip(reversed(found.shape), reversed(found.strides), strict=True):
+            if length > 1 and stride != dense:
+                raise InvalidArgument("the array is not contiguous; register the array that it is a part of")
+            dense *= length
+    bytes_ = math.prod(found.shape) * found.dtype.itemsize
+    return Memory(found.address, bytes_, found.writable, value, found.device)
 
 
 def _bytes_of(value: Any) -> np.ndarray:
@@ -62,3 +86,19 @@ def _bytes_of(value: Any) -> np.ndarray:
         ) from None
     except (BufferError, ValueError) as error:
         raise InvalidArgument(f"cannot register a {type(value).__name__}: {error}") from None
+
+
+def allocate(shape: int | tuple[int, ...], dtype: Any = np.uint8, *, device: int | str | None = None) -> Any:
+    """A zeroed array in memory that other processes of this host can map: the fastest to send and receive.
+
+    device: a GPU that this process uses already, as an ordinal or "cuda:0": an object with
+    `__cuda_array_interface__` in its memory, not zeroed.
+    """
+    kind = np.dtype(dtype)
+    size = (shape,) if isinstance(shape, int) else tuple(shape)
+    if device is not None:
+        return allocate_on(device, size, kind)
+    count = int(np.prod(size, dtype=np.int64))
+    if count == 0 or kind.itemsize == 0:
+        return np.zeros(size, kind)
+    return _core.allocate_bytes(count * kind.itemsize).view(kind).reshape(size)

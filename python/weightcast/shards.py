@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 
 from . import _weightcast as _core
 from .errors import InvalidArgument
+from .gpu import cuda_array_of, wait_for_devices
 
 # numpy's (and ml_dtypes') names to those of the safetensors format.
 _NUMPY_NAMES = {
@@ -73,6 +75,7 @@ class _View(NamedTuple):
     address: int
     step: int
     writable: bool
+    device: int = -1  # Of a GPU; -1: host memory.
 
 
 class _Place(NamedTuple):
@@ -91,6 +94,7 @@ class _Place(NamedTuple):
     origin: int  # Bytes from there to the element of index 0.
     declared: bool
     landing: str
+    device: int = -1  # Of a GPU; -1: host memory.
 
 
 _NO_PLACE = _Place("", "", (), None, (), None, (), (), 0, 0, 0, False, "")
@@ -102,18 +106,20 @@ def _is_torch(value: Any) -> bool:
 
 
 def _view_torch(name: str, tensor: Any) -> _View:
-    if tensor.device.type != "cpu":
-        raise InvalidArgument(f"{name} is on {tensor.device}; only CPU tensors are supported so far")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise InvalidArgument(f"{name} is on {tensor.device}; only CPU and CUDA tensors are supported")
     if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
         raise InvalidArgument(f"{name} is {tensor.layout}; only dense strided tensors can be registered")
     kind = str(tensor.dtype).removeprefix(_TORCH_PREFIX)
     size, strides = tuple(tensor.shape), tensor.stride()
-    return _View(_safetensors_name(name, kind), size, strides, tensor.data_ptr(), tensor.element_size(), True)
+    device = tensor.device.index if tensor.device.type == "cuda" else -1
+    step = tensor.element_size()
+    return _View(_safetensors_name(name, kind), size, strides, tensor.data_ptr(), step, True, device)
 
 
 def _view_numpy(name: str, value: Any) -> _View:
     if hasattr(value, "__cuda_array_interface__"):
-        raise InvalidArgument(f"{name} is in the memory of a GPU; only host memory can be registered so far")
+        return _view_cuda(name, value)
     if not isinstance(value, np.ndarray):
         raise InvalidArgument(
             f"{name} is a {type(value).__name__}; give a numpy array, a torch tensor or wc.Shard"
@@ -129,6 +135,20 @@ def _view_numpy(name: str, value: Any) -> _View:
     address = value.__array_interface__["data"][0]
     kind = _safetensors_name(name, value.dtype.name)
     return _View(kind, value.shape, strides, address, step, bool(value.flags.writeable))
+
+
+def _view_cuda(name: str, value: Any) -> _View:
+    found = cuda_array_of(name, value)
+    kind, step = _safetensors_name(name, found.dtype.name), found.dtype.itemsize
+    if found.strides is None:
+        strides = tuple(math.prod(found.shape[i + 1 :]) for i in range(len(found.shape)))
+    elif any(stride % step for stride in found.strides):
+        raise InvalidArgument(
+            f"{name} has strides of {found.strides} bytes, no multiple of its {step}-byte elements"
+        )
+    else:
+        strides = tuple(stride // step for stride in found.strides)
+    return _View(kind, found.shape, strides, found.address, step, found.writable, found.device)
 
 
 def _safetensors_name(tensor: str, kind: str) -> str:
@@ -191,7 +211,7 @@ def _place_of(name: str, part: Shard, *, writable: bool) -> _Place:
     first = view.address - origin
     return _Place(
         name, view.dtype, shape, offset, view.size, part.mesh, placements, strides, first, bytes_, origin,
-        part.declared, part.landing or "",
+        part.declared, part.landing or "", view.device,
     )  # fmt: skip
 
 
@@ -244,7 +264,7 @@ class Registration:
                 place.name, place.dtype, place.shape,
                 (meshes[place.mesh], place.placements) if place.mesh else (place.offset, place.size),
                 place.first, place.bytes, place.origin, place.strides, place.declared,
-                place.landing,
+                place.landing, place.device,
             )
             for place in self._places
         ]  # fmt: skip
@@ -265,6 +285,10 @@ class Registration:
                     f"{place.name}: the array has the shape {list(place.size)}, but mesh and placements give "
                     f"this rank {size}"
                 )
+
+    def devices(self) -> set[int]:
+        """The GPUs that hold some of it."""
+        return {place.device for place in self._places if place.device >= 0}
 
     def again(self) -> Registration:
         """The same as it lies now. Raises what registering it would raise."""
@@ -289,6 +313,12 @@ class Registration:
     def release(self) -> None:
         """Lets go of the memory; nothing of it may be registered any more."""
         self._memory.clear()
+
+
+def wait_streams(registration: Registration | None, stream: Any) -> None:
+    """For what is left in the streams of its devices: kernels that write or read its tensors."""
+    if registration is not None:
+        wait_for_devices(registration.devices(), stream)
 
 
 def layout_bytes(module_or_dict: Any) -> bytes:

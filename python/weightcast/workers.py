@@ -18,12 +18,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from . import _weightcast as _core
 from .digest import ShardDigest, digests_from
 from .errors import Cancelled, Error, InvalidArgument, TimedOut, Unavailable, UpdateAborted
-from .shards import Registration
+from .shards import Registration, wait_streams
 
 Settings = Mapping[str, Any]
 _FOREVER = 1e9
@@ -286,8 +284,10 @@ class Trainer(_Closing):
         self._core.register(registration.core(), rules)
         self._registration, self._rules = registration, rules
 
-    def publish(self, version: int, *, hold: bool = False, label: str = "") -> Update:
+    def publish(self, version: int, *, hold: bool = False, label: str = "", stream: Any = None) -> Update:
         """Offers the present bytes as `version`; returns at once. They must not change until `wait_sources`.
+
+        With tensors on GPUs it first waits for `stream`, or for the current stream of each of their devices.
 
         hold: they will not change before the next publish, so engines that join in between get them too.
         label: comes with the version to every engine (`Version.label`), such as a checkpoint's name; at most
@@ -299,6 +299,7 @@ class Trainer(_Closing):
         names; with several, which would have to say so at one moment, that is `InvalidArgument`.
         """
         self._register_moved()
+        wait_streams(self._registration, stream)
         self._update = Update(self._core.publish(version, hold, label))
         return self._update
 
@@ -418,9 +419,16 @@ class Inference(_Closing):
         self._switch = switch  # Until here the core may call the one before.
 
     def wait(
-        self, newer_than: _core.Version | int | None = None, timeout: float | None = None
+        self,
+        newer_than: _core.Version | int | None = None,
+        timeout: float | None = None,
+        *,
+        stream: Any = None,
     ) -> _core.Version:
         """Blocks until a version newer than `newer_than` is served here; the tensors change only meanwhile.
+
+        With tensors on GPUs it first waits for what was left in `stream`, or for the current stream of each
+        of their devices: kernels that still read the old bytes.
 
         newer_than: a Version, the number of one of the present run, or None: the version served
         at the time of the call. `Unavailable`: there has been no controller for `controller_timeout` of this
@@ -428,6 +436,7 @@ class Inference(_Closing):
         abandoned (`state` FAILED).
         """
         self._refuse_moved()
+        wait_streams(self._registration, stream)
         with _naming_cause(self._switch):
             return self._core.wait(self._version_of(newer_than), _limit(timeout))
 
@@ -436,9 +445,13 @@ class Inference(_Closing):
     ) -> _core.Version:
         return await _on_thread(self.wait, newer_than, timeout)
 
-    def begin(self) -> None:
-        """The engine is paused: until `finish` or `abort` its tensors may be written."""
+    def begin(self, *, stream: Any = None) -> None:
+        """The engine is paused: until `finish` or `abort` its tensors may be written.
+
+        stream: as for `wait`.
+        """
         self._refuse_moved()
+        wait_streams(self._registration, stream)
         self._core.begin()
 
     def receive(self, timeout: float | None = None) -> _core.Version:
@@ -585,13 +598,3 @@ class Controller:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def allocate(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
-    """A zeroed array in memory that other processes of this host can map: the fastest to send and receive."""
-    kind = np.dtype(dtype)
-    size = (shape,) if isinstance(shape, int) else tuple(shape)
-    count = int(np.prod(size, dtype=np.int64))
-    if count == 0 or kind.itemsize == 0:
-        return np.zeros(size, kind)
-    return _core.allocate_bytes(count * kind.itemsize).view(kind).reshape(size)

@@ -77,4 +77,16 @@ StreamEvent::~StreamEvent() {
 
 bool StreamEvent::Done() const { return watch_->Done(); }
 
+Status Synchronise(const Context& context, void* stream) {
+  const auto raw = static_cast<drivers::CUstream>(stream);
+  const ContextScope scope(context);
+  WC_RETURN_IF_ERROR(scope.status());
+  drivers::Cuda& cuda = context.cuda();
+  WC_RETURN_IF_ERROR(CheckNotCaptured(cuda, raw));
+  WC_ASSIGN_OR_RETURN(const drivers::CUevent event, RecordEvent(cuda, raw));
+  const Status over = DriverStatus(cuda, cuda.EventSynchronize(event), "cuEventSynchronize");
+  cuda.EventDestroy(event);
+  return over;
+}
+
 }  // namespace weightcast::device

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "device/worker.h"
-#include "memory/device_event.h"
+#include "weightcast/device.h"
 #include "weightcast/status.h"
 
 namespace weightcast::device {
@@ -30,5 +30,8 @@ class StreamEvent final : public DeviceEvent {
   const std::shared_ptr<Worker> worker_;
   const std::shared_ptr<Watch> watch_;
 };
+
+/// Waits, on the caller's thread, until all that was left in the stream is over. Errors as Record's.
+Status Synchronise(const Context& context, void* stream);
 
 }  // namespace weightcast::device

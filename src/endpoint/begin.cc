@@ -75,9 +75,20 @@ struct Connection::State::Build {
 
   State& connection;
   endpoint::TransferRef transfer;
+  bool all_to_device = true;
   std::array<const endpoint::RegisteredMemory*, kRemembered> locals{};
   std::array<const endpoint::RemoteImport*, kRemembered> remotes{};
 };
+
+/// Device memory is registered with few transports; of host memory that all have taken nothing is asked.
+Status Connection::State::CheckDevice(const endpoint::RegisteredMemory& local) const {
+  if (local.memory.kind == MemoryKind::kHost) return Status::Ok();
+  const std::string name = transport_name();
+  for (const endpoint::RegionKey& key : local.keys)
+    if (key.transport == name) return Status::Ok();
+  return {Code::kUnavailable, StrCat("its local region is memory of device ", local.memory.ordinal,
+                                     ", which ", name, " to ", label_, " does not move; use host memory")};
+}
 
 Status Connection::State::AddPiece(Build& build, const Piece& piece) {
   WC_ASSIGN_OR_RETURN(const auto* local, build.Local(piece.local));
@@ -95,12 +106,17 @@ Status Connection::State::AddPiece(Build& build, const Piece& piece) {
                              .remote_offset = remote->offset + SliceAccess::OffsetOf(piece.remote),
                              .length = length});
   transfer.bytes += length;
+  WC_RETURN_IF_ERROR(CheckDevice(*local));
+  transfer.device |= local->memory.kind == MemoryKind::kDevice || remote->kind == MemoryKind::kDevice;
+  build.all_to_device &= remote->kind == MemoryKind::kDevice;
   return Status::Ok();
 }
 
 Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<const Piece> pieces,
                                                        TransferOptions options) {
   WC_RETURN_IF_ERROR(CheckUsable());
+  if (options.after != nullptr && kind == OpKind::kRead)
+    return Status(Code::kInvalidArgument, "only a write can wait for a stream");
   if (options.signal && (kind == OpKind::kRead || options.grant.id == 0)) {
     return Status(Code::kInvalidArgument, "only a write under a grant can set a signal");
   }
@@ -116,14 +132,20 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
       return Status(status.code(), StrCat("piece ", i, ": ", status.message()));
     }
   }
-  const uint64_t chunks = CountChunks(transfer.pieces, core_->settings().chunk);
+  if (transfer.device && transfer.options.checksum) {
+    return Status(Code::kInvalidArgument,
+                  "checksums of device memory are not computed; set the setting checksum to 0");
+  }
+  const uint64_t chunk = core_->settings().chunk;
+  transfer.chunk_bytes = transfer.device && build.all_to_device ? DeviceChunk(chunk) : chunk;
+  const uint64_t chunks = CountChunks(transfer.pieces, transfer.chunk_bytes);
   if (chunks > kMaxChunks) {
     return Status(Code::kInvalidArgument, StrCat("a transfer of ", chunks, " chunks, more than ", kMaxChunks,
                                                  "; split it, or raise the setting chunk"));
   }
   transfer.chunks = static_cast<uint32_t>(chunks);
   endpoint::TransferRef begun = std::exchange(build.transfer, {});
-  const bool now = begun->bytes <= at_once_;
+  const bool now = begun->bytes <= (begun->device ? at_once_device_ : at_once_);
   const auto start = [&] {
     Start(begun, /*visit=*/true);
     return sender_.in_flight() || core_->pumping();
@@ -155,8 +177,15 @@ Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
     if (key.transport != name) continue;
     WC_ASSIGN_OR_RETURN(const auto handle,
                         core_->ImportAt(*transport_, link_, region.name, region.registered, key.key));
-    return imports_.Add(
-        {.handle = handle, .offset = region.offset, .length = region.length, .access = region.access});
+    return imports_.Add({.handle = handle,
+                         .offset = region.offset,
+                         .length = region.length,
+                         .access = region.access,
+                         .kind = region.kind});
+  }
+  if (region.kind == MemoryKind::kDevice) {
+    return Status(Code::kUnavailable, StrCat("the region is device memory of ", label_, ", which ", name,
+                                             " does not move; use host memory there"));
   }
   return Status(Code::kUnavailable, StrCat(label_, " has not registered this region with ", name));
 }

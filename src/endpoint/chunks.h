@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -35,6 +36,12 @@ struct ChunkPart {
 /// `chunk_bytes` of them, from at most kMaxPartsPerChunk pieces. Empty pieces count for nothing. A transfer
 /// without bytes is one empty chunk.
 inline constexpr uint32_t kMaxPartsPerChunk = 128;
+/// Chunks of a transfer that goes to device memory alone: a device's copy costs more to begin and to end than
+/// to make. `chunk`: the setting of the side that cuts.
+constexpr uint64_t DeviceChunk(uint64_t chunk) {
+  constexpr uint64_t kMost = uint64_t{64} << 20;
+  return chunk >= kMost / 16 ? std::max(chunk, kMost) : chunk * 16;
+}
 /// More than any transfer may have: limits what a target keeps for one.
 inline constexpr uint32_t kMaxChunks = 1U << 24;
 

@@ -177,21 +177,23 @@ void Connection::State::OnBeat() {
 void Connection::State::OnChosen() {
   if (ended_) return;
   const endpoint::Roads::Road& road = *roads_.chosen();
-  const auto write = road.transport->Can(transport::OpKind::kWrite, MemoryKind::kHost, MemoryKind::kHost);
-  const auto read = road.transport->Can(transport::OpKind::kRead, MemoryKind::kHost, MemoryKind::kHost);
+  const auto can = [&](transport::OpKind op, MemoryKind kind) { return road.transport->Can(op, kind, kind); };
+  const auto write = can(transport::OpKind::kWrite, MemoryKind::kHost);
+  const auto device = can(transport::OpKind::kWrite, MemoryKind::kDevice);
   core_->timers().Cancel(choice_limit_);
   sender_.Start({.transport = road.transport,
                  .link = road.link,
                  .lanes = road.lanes,
                  .window = static_cast<uint32_t>(core_->settings().window),
-                 .chunk = core_->settings().chunk,
                  .longest_write = write.max_length,
-                 .longest_read = read.max_length});
+                 .longest_read = can(transport::OpKind::kRead, MemoryKind::kHost).max_length,
+                 .longest_device = device.max_length});
   {
     const std::lock_guard lock(mutex_);
     transport_ = road.transport;
     link_ = road.link;
     at_once_ = write.at_once;
+    at_once_device_ = device.at_once;
     transport_name_ = road.name;
     description_ = DescribeNow();
     was_ready_ = true;

@@ -107,6 +107,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   void OnLaneDown(uint32_t lane, std::string_view reason);
   [[nodiscard]] std::string DescribeNow() const;
   Status AddPiece(Build& build, const Piece& piece);
+  [[nodiscard]] Status CheckDevice(const endpoint::RegisteredMemory& local) const;
   [[nodiscard]] Status CheckUsable() const;
   /// The first reason for its end that callers are told.
   void SetEnd(const Status& reason);
@@ -142,7 +143,8 @@ class Connection::State : public std::enable_shared_from_this<State> {
   /// The link in use, set with `was_ready_` and constant from then on; read by any thread after that.
   transport::Transport* transport_ = nullptr;
   transport::LinkId link_{};
-  uint64_t at_once_ = 0;  ///< A transfer up to this long begins on its caller's thread.
+  uint64_t at_once_ = 0;         ///< A transfer up to this long begins on its caller's thread.
+  uint64_t at_once_device_ = 0;  ///< The same for one with device memory.
 };
 
 }  // namespace weightcast

@@ -40,16 +40,17 @@ Core::Core(EndpointOptions options)
     : options_(std::move(options)),
       boot_id_(BootId()),
       forks_(ForkCount()),
-      regions_(options_.self.incarnation, {.submit =
-                                               [this](std::function<void()> task) {
-                                                 if (!forked())
-                                                   progress_->Submit(MakeTask(std::move(task)), /*now=*/true);
-                                               },
-                                           .cancel =
-                                               [this](const RegisteredMemory& registration) {
-                                                 for (const auto& [id, link] : links_)
-                                                   link.connection->EndUsing(registration);
-                                               }}) {}
+      device_memory_(options_.settings),
+      regions_(options_.self.incarnation,
+               {.submit =
+                    [this](std::function<void()> task) {
+                      if (!forked()) progress_->Submit(MakeTask(std::move(task)), /*now=*/true);
+                    },
+                .cancel =
+                    [this](const RegisteredMemory& registration) {
+                      for (const auto& [id, link] : links_) link.connection->EndUsing(registration);
+                    },
+                .describe = [this](const Memory& memory) { return device_memory_.Describe(memory); }}) {}
 
 Core::~Core() = default;
 

@@ -15,6 +15,7 @@
 
 #include "base/poller.h"
 #include "endpoint/connection.h"
+#include "endpoint/device_memory.h"
 #include "endpoint/meetings.h"
 #include "endpoint/progress.h"
 #include "endpoint/regions.h"
@@ -43,6 +44,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   [[nodiscard]] const std::vector<std::string>& addresses() const { return meetings_->addresses(); }
   [[nodiscard]] Progress& progress() { return *progress_; }
   [[nodiscard]] Regions& regions() { return regions_; }
+  [[nodiscard]] DeviceMemory& device_memory() { return device_memory_; }
   [[nodiscard]] TransferPool& transfers() { return transfers_; }
   /// kInternal after fork() in the child, kCancelled after Shutdown.
   [[nodiscard]] Status Usable() const;
@@ -131,6 +133,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   const uint32_t forks_;  ///< How often the process had been forked when this was made.
   std::atomic<bool> closed_{false};
   TransferPool transfers_;  ///< Outlives all that may still hold one.
+  DeviceMemory device_memory_;
   Regions regions_;
 
   std::unique_ptr<Progress> progress_;

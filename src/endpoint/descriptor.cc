@@ -1,5 +1,7 @@
 #include "endpoint/descriptor.h"
 
+#include <cstring>
+
 #include "base/bytes.h"
 #include "base/strings.h"
 #include "endpoint/control_message.h"
@@ -8,7 +10,7 @@ namespace weightcast::endpoint {
 namespace {
 
 constexpr uint32_t kMagic = 0x44524357;  // "WCRD"
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 
 Status Malformed(std::string_view what) {
   return {Code::kProtocol, StrCat("a region's descriptor is malformed: ", what)};
@@ -20,6 +22,8 @@ Status Check(const RegionDescriptor& descriptor) {
       descriptor.offset > descriptor.registered - descriptor.length) {
     return Malformed("the region lies outside its registration");
   }
+  if ((descriptor.kind == MemoryKind::kHost) != (descriptor.device == DeviceUuid{}))
+    return Malformed("its device does not fit its kind of memory");
   return Status::Ok();
 }
 
@@ -30,6 +34,8 @@ std::string EncodeDescriptor(const RegionDescriptor& descriptor) {
   out.Put(kMagic);
   out.Put(kVersion);
   out.Put(static_cast<uint8_t>(descriptor.access));
+  out.Put(static_cast<uint8_t>(descriptor.kind));
+  out.PutRaw({reinterpret_cast<const char*>(descriptor.device.data()), descriptor.device.size()});
   out.Put(descriptor.name.owner);
   out.Put(descriptor.name.id);
   out.Put(descriptor.name.generation);
@@ -56,6 +62,11 @@ Result<RegionDescriptor> ParseDescriptor(std::string_view bytes) {
   const auto access = in.Get<uint8_t>();
   if (access > static_cast<uint8_t>(Access::kRead)) return Malformed("unknown access");
   descriptor.access = static_cast<Access>(access);
+  const auto kind = in.Get<uint8_t>();
+  if (kind > static_cast<uint8_t>(MemoryKind::kDevice)) return Malformed("unknown kind of memory");
+  descriptor.kind = static_cast<MemoryKind>(kind);
+  const auto device = in.GetRaw(descriptor.device.size());
+  if (in.ok()) std::memcpy(descriptor.device.data(), device.data(), device.size());
   descriptor.name.owner = in.Get<uint64_t>();
   descriptor.name.id = in.Get<uint32_t>();
   descriptor.name.generation = in.Get<uint32_t>();

@@ -24,6 +24,8 @@ struct RegionKey {
 struct RegionDescriptor {
   RegionName name;
   Access access = Access::kLocal;
+  MemoryKind kind = MemoryKind::kHost;
+  DeviceUuid device{};      ///< All zero for host memory.
   uint64_t registered = 0;  ///< Bytes of the registration that `name` names.
   uint64_t offset = 0;      ///< Of this region in it.
   uint64_t length = 0;      ///< Of this region.

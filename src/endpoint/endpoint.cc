@@ -79,6 +79,8 @@ std::string Region::Descriptor() const {
   const endpoint::RegisteredMemory& registration = state_->registration();
   return endpoint::EncodeDescriptor({.name = registration.name,
                                      .access = registration.access,
+                                     .kind = registration.memory.kind,
+                                     .device = registration.memory.device,
                                      .registered = registration.memory.length,
                                      .offset = state_->offset(),
                                      .length = state_->length(),
@@ -210,9 +212,14 @@ class EndpointImpl final : public Endpoint {
   Result<Region> Register(const Memory& memory, Access access) override {
     WC_RETURN_IF_ERROR(core_->Usable());
     WC_RETURN_IF_ERROR(CheckMemory(memory));
+    WC_ASSIGN_OR_RETURN(auto handle, core_->regions().Acquire(memory, access));
     const std::span bytes(memory.address, memory.length);
-    WC_ASSIGN_OR_RETURN(auto handle, core_->regions().Acquire(bytes, access));
     return Region(std::make_shared<Region::State>(core_, std::move(handle), bytes));
+  }
+
+  Result<std::shared_ptr<const DeviceEvent>> Record(const StreamRef& stream) override {
+    WC_RETURN_IF_ERROR(core_->Usable());
+    return core_->device_memory().Record(stream);
   }
 
   Result<Connection> Connect(const std::vector<std::string>& addresses, const Identity& expected,

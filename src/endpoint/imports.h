@@ -20,6 +20,7 @@ struct RemoteImport {
   uint64_t offset = 0;  ///< Of the region in the peer's registration.
   uint64_t length = 0;
   Access access = Access::kLocal;
+  MemoryKind kind = MemoryKind::kHost;
 };
 
 /// The regions imported on one connection, by the index in their slices. Any thread. A transport forgets a

@@ -35,19 +35,28 @@ void Regions::SetTransports(Transports transports) {
   free_ids_.clear();
 }
 
-Result<Regions::Handle> Regions::Acquire(std::span<std::byte> bytes, Access access) {
+Result<Regions::Handle> Regions::AcquireDevice(const Memory& memory, Access access) {
+  if (memory.length == 0) return Status(Code::kInvalidArgument, "cannot register 0 bytes");
+  WC_ASSIGN_OR_RETURN(const DescribedMemory described, hooks_.describe(memory));
+  return cache_.AcquireDevice(described, access,
+                              [this](const DescribedMemory& given, Access how) { return Make(given, how); });
+}
+
+Result<Regions::Handle> Regions::Acquire(const Memory& memory, Access access) {
+  if (memory.kind == MemoryKind::kDevice) return AcquireDevice(memory, access);
+  const std::span bytes(memory.address, memory.length);
   if (Handle found = bytes.empty() ? nullptr : cache_.Find(bytes, access); found != nullptr) return found;
   if (!bytes.empty()) {
     // The transports would do it too, but under the cache's lock: who closes a region meanwhile would wait.
     const auto shared = FindShared(bytes);
-    const DescribedMemory memory = DescribeHostMemory(bytes, shared);
-    if (Status status = Populate({memory.address, memory.length}, access); !status.ok()) {
+    const DescribedMemory whole = DescribeHostMemory(bytes, shared);
+    if (Status status = Populate({whole.address, whole.length}, access); !status.ok()) {
       return Status(status.code(),
-                    StrCat("cannot register ", HumanBytes(double(memory.length)), ": ", status.message()));
+                    StrCat("cannot register ", HumanBytes(double(whole.length)), ": ", status.message()));
     }
   }
   return cache_.Acquire(bytes, access,
-                        [this](const DescribedMemory& memory, Access how) { return Make(memory, how); });
+                        [this](const DescribedMemory& given, Access how) { return Make(given, how); });
 }
 
 std::shared_ptr<RegisteredMemory> Regions::NewName() {
@@ -74,23 +83,43 @@ Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& m
   if (registration == nullptr) return Status(Code::kCancelled, "the endpoint is closed");
   registration->memory = memory;
   registration->access = access;
-  for (const auto& [name, transport] : transports_) {
-    auto key = transport->Register(registration->name, memory, access);
-    if (!key.ok()) {
-      Publish(*registration);
-      Retire(registration);
-      return Status(key.status().code(), StrCat("cannot register ", HumanBytes(double(memory.length)),
-                                                " with ", name, ": ", key.status().message()));
-    }
-    ++registration->deregistrations;
-    registration->keys.push_back({name, std::move(key).value()});
-  }
+  const Status status = RegisterWithAll(*registration);
   Publish(*registration);
+  if (!status.ok()) {
+    Retire(registration);
+    return Status(status.code(),
+                  StrCat("cannot register ", HumanBytes(double(memory.length)), status.message()));
+  }
   if (registration->closing.load()) {
     Retire(registration);
     return Status(Code::kCancelled, "the endpoint is closed");
   }
   return registration;
+}
+
+/// A transport that cannot take device memory is left out: connections over it refuse the region.
+Status Regions::RegisterWithAll(RegisteredMemory& registration) {
+  const DescribedMemory& memory = registration.memory;
+  const bool device = memory.kind == MemoryKind::kDevice;
+  std::string left_out;
+  for (const auto& [name, transport] : transports_) {
+    if (device && !transport->Can(transport::OpKind::kWrite, memory.kind, memory.kind).supported) {
+      left_out += StrCat("; ", name, " moves host memory only");
+      continue;
+    }
+    auto key = transport->Register(registration.name, memory, registration.access);
+    if (!key.ok() && device && key.status().code() == Code::kUnavailable) {
+      left_out += StrCat("; ", name, ": ", key.status().message());
+      continue;
+    }
+    if (!key.ok()) return {key.status().code(), StrCat(" with ", name, ": ", key.status().message())};
+    ++registration.deregistrations;
+    registration.keys.push_back({name, std::move(key).value()});
+  }
+  if (!registration.keys.empty()) return Status::Ok();
+  return {Code::kUnavailable,
+          StrCat(" of device ", memory.ordinal, ": no transport takes it; allow shm in the setting transport",
+                 left_out)};
 }
 
 void Regions::Publish(RegisteredMemory& registration) {
@@ -172,9 +201,11 @@ void Regions::Deregister(RegisteredMemory& registration) {
     const std::lock_guard lock(mutex_);
     transports = transports_;
   }
-  // Only those that took it; of a failed registration they are the first ones.
-  transports.resize(std::min<size_t>(transports.size(), registration.deregistrations));
-  for (const auto& [name, transport] : transports) transport->Deregister(registration.name.id);
+  for (const auto& [name, transport] : transports) {
+    const bool took =
+        std::ranges::any_of(registration.keys, [&](const RegionKey& key) { return key.transport == name; });
+    if (took) transport->Deregister(registration.name.id);
+  }
 }
 
 void Regions::OnDeregistered(uint32_t id) {

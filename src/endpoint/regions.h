@@ -26,7 +26,7 @@ struct RegisteredMemory {
   uint64_t serial = 0;  ///< As slices of it bear.
   DescribedMemory memory;
   Access access = Access::kLocal;
-  std::vector<RegionKey> keys;
+  std::vector<RegionKey> keys;           ///< One of each transport that has taken it.
   std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it. Guarded by Regions.
   std::atomic<bool> published{false};    ///< Found by its id.
   std::atomic<bool> closing{false};      ///< Nobody may begin to use it.
@@ -44,6 +44,7 @@ class Regions {
   struct Hooks {
     std::function<void(std::function<void()>)> submit;
     std::function<void(const RegisteredMemory&)> cancel;
+    std::function<Result<DescribedMemory>(const Memory&)> describe;  ///< Device memory.
   };
   Regions(Incarnation self, Hooks hooks);
 
@@ -52,7 +53,8 @@ class Regions {
 
   // Any thread.
   using Handle = RegistrationCache<std::shared_ptr<RegisteredMemory>>::Handle;
-  Result<Handle> Acquire(std::span<std::byte> bytes, Access access);
+  /// Device memory: with those transports that move it, at least one.
+  Result<Handle> Acquire(const Memory& memory, Access access);
   /// The live registration of this id, which stays until Done; null if there is none. No lock.
   RegisteredMemory* Use(uint32_t id);
   /// Ends one Use.
@@ -69,7 +71,9 @@ class Regions {
   [[nodiscard]] size_t open() const;
 
  private:
+  Result<Handle> AcquireDevice(const Memory& memory, Access access);
   Result<std::shared_ptr<RegisteredMemory>> Make(const DescribedMemory& memory, Access access);
+  Status RegisterWithAll(RegisteredMemory& registration);
   std::shared_ptr<RegisteredMemory> NewName();
   void Publish(RegisteredMemory& registration);
   void Retire(std::shared_ptr<RegisteredMemory> registration);

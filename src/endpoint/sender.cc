@@ -200,7 +200,7 @@ uint32_t Sender::TakeSlot(State& transfer, Lane& lane) {
 
 /// Walks the chunk once: how long it is, its checksum where asked for, where the next one begins.
 void Sender::MeasureChunk(Slot& slot, const State& transfer) {
-  slot.walk = ChunkWalk(transfer.pieces, road_.chunk, slot.chunk.begin);
+  slot.walk = ChunkWalk(transfer.pieces, transfer.chunk_bytes, slot.chunk.begin);
   slot.bytes = 0;
   slot.checksum = 0;
   ChunkWalk walk = slot.walk;
@@ -244,7 +244,9 @@ bool Sender::PostSlot(uint32_t index) {
 /// Fills ops_ with what comes next of a chunk, and walks_ with where each of them was cut from.
 size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
   const State& transfer = *slot.transfer;
-  const uint64_t longest = transfer.kind == OpKind::kRead ? road_.longest_read : road_.longest_write;
+  const uint64_t longest = transfer.device                  ? road_.longest_device
+                           : transfer.kind == OpKind::kRead ? road_.longest_read
+                                                            : road_.longest_write;
   size_t count = 0;
   walks_[0] = slot.walk;
   while (count < most) {
@@ -282,7 +284,8 @@ Op Sender::MakeOp(const State& transfer, const ChunkPart& part, uint64_t cookie)
           .length = part.length,
           .grant = transfer.options.grant,
           .signal = {},
-          .cookie = cookie};
+          .cookie = cookie,
+          .after = transfer.options.after.get()};
 }
 
 // --- Back from the transport -----------------------------------------------------------------------

@@ -34,10 +34,10 @@ class Sender {
     transport::Transport* transport = nullptr;
     transport::LinkId link{};
     uint32_t lanes = 1;
-    uint32_t window = 16;  ///< Chunks under way on one lane.
-    uint64_t chunk = 1 << 20;
+    uint32_t window = 16;                 ///< Chunks under way on one lane.
     uint64_t longest_write = UINT64_MAX;  ///< Of one operation.
     uint64_t longest_read = UINT64_MAX;
+    uint64_t longest_device = UINT64_MAX;  ///< Of one operation with device memory.
   };
 
   explicit Sender(Hooks hooks) : hooks_(std::move(hooks)) {}

@@ -33,12 +33,14 @@ void Transfer::State::Clear() {
   core.reset();
   connection.reset();
   options.on_end = nullptr;  // Begin sets the others; a new TransferOptions would read the clock.
+  options.after.reset();
   Empty(pieces);
   Empty(locals);
   Empty(remotes);
   Empty(resend);
   bytes = 0;
   chunks = 1;
+  device = false;
   phase.Reset();
   outcome = Status::Ok();
   next = {};

@@ -50,6 +50,8 @@ class Transfer::State final : public Task {
   std::vector<uint32_t> remotes;                    ///< Indices of imports; the same.
   uint64_t bytes = 0;
   uint32_t chunks = 1;
+  bool device = false;       ///< Some of it is device memory.
+  uint64_t chunk_bytes = 0;  ///< Of its chunks.
 
   endpoint::Flag phase;
   Status outcome;

@@ -7,13 +7,15 @@ Status CheckMemory(const Memory& memory) {
   const auto bad = [](std::string message) { return Status(Code::kInvalidArgument, std::move(message)); };
   switch (memory.kind) {
     case MemoryKind::kDevice:
-      return bad(StrCat("memory of device ", memory.device, ": only host memory can be registered so far"));
+      if (memory.device < 0)
+        return bad(StrCat("device memory names device ", memory.device, "; ordinals begin with 0"));
+      break;
     case MemoryKind::kHost:
       break;
     default:
       return bad(StrCat("memory of the unknown kind ", static_cast<int>(memory.kind)));
   }
-  if (memory.device != -1)
+  if (memory.kind == MemoryKind::kHost && memory.device != -1)
     return bad(StrCat("host memory names device ", memory.device, "; its device must be -1"));
   if (memory.address == nullptr && memory.length > 0)
     return bad(StrCat(memory.length, " bytes at a null pointer"));

@@ -34,8 +34,8 @@ struct DescribedMemory {
   uint64_t fd_offset = 0;  ///< Where `address` lies in that descriptor.
 };
 
-/// Refuses what cannot be registered: memory of a device; a device that contradicts the kind; a null pointer;
-/// bytes beyond the last address. kInvalidArgument, with the reason.
+/// Refuses what contradicts itself: a device that does not fit the kind; a null pointer; bytes beyond the
+/// last address. kInvalidArgument, with the reason. What the driver knows of device memory is another check.
 Status CheckMemory(const Memory& memory);
 
 /// Names registered memory among all endpoints. Ids are small and reused; the generation is not.

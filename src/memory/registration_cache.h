@@ -54,11 +54,17 @@ class RegistrationCache {
     if (Handle found = shared_->Find(bytes, access); found != nullptr) return found;
     auto shared_range = FindShared(bytes);
     Entry entry{.memory = DescribeHostMemory(bytes, shared_range), .access = access, .data{}, .buffer{}};
-    auto data = make(entry.memory, access);
-    if (!data.ok()) return data.status();
-    entry.data = std::move(data).value();
     if (shared_range) entry.buffer = std::move(shared_range->buffer);
-    return shared_->Insert(std::move(entry));
+    return shared_->InsertMade(std::move(entry), make);
+  }
+
+  /// The same for device memory, as the driver describes it: exactly its bytes. Memory that was freed and
+  /// allocated again has another identity, so a registration of before is not found.
+  Result<Handle> AcquireDevice(const DescribedMemory& memory, Access access, const Make& make) {
+    const std::lock_guard lock(shared_->mutex);
+    Handle found = shared_->Find({memory.address, memory.length}, access);
+    if (found != nullptr && found->memory.allocation.identity == memory.allocation.identity) return found;
+    return shared_->InsertMade({.memory = memory, .access = access, .data{}, .buffer{}}, make);
   }
 
   /// The live registration with `access` around `bytes` (> 0), if there is one.
@@ -87,6 +93,13 @@ class RegistrationCache {
       const auto& [key, slot] = *std::prev(after);
       if (key.first != access || bytes.data() + bytes.size() > slot.end) return nullptr;
       return slot.entry.lock();  // nullptr when its last handle is going away just now.
+    }
+
+    Result<Handle> InsertMade(Entry&& entry, const Make& make) {
+      auto data = make(entry.memory, entry.access);
+      if (!data.ok()) return data.status();
+      entry.data = std::move(data).value();
+      return Insert(std::move(entry));
     }
 
     Handle Insert(Entry&& entry) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <variant>
 
-#include "memory/device_event.h"
 #include "memory/memory.h"
 #include "weightcast/clock.h"
+#include "weightcast/device.h"
 #include "weightcast/grant.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"

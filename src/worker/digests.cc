@@ -24,9 +24,26 @@ Status AddFromReader(digest::DigestSum& sum, const Shard& shard, size_t index, S
   return Status::Ok();
 }
 
+Status AddFromDevice(digest::DigestSum& sum, const Shard& shard, DeviceMemories& devices) {
+  const Box& box = BoxOf(shard);
+  const auto strides = shard.strides.empty() ? DenseStrides(box.size) : shard.strides;
+  const GatherSource source{
+      .data = DataOf(shard), .dtype = shard.tensor.dtype, .shard = box, .strides = strides, .box = box};
+  HostCopy copy;
+  WC_RETURN_IF_ERROR(copy.Fill(devices, shard.memory.device, source, 0, ElementsOf(box.size)));
+  return sum.AddBox(box, copy.data(), shard.strides);
+}
+
+Status AddShard(digest::DigestSum& sum, const Shard& shard, size_t index, ShardReader* reader,
+                DeviceMemories& devices) {
+  if (reader != nullptr) return AddFromReader(sum, shard, index, *reader);
+  if (IsOnDevice(shard)) return AddFromDevice(sum, shard, devices);
+  return sum.AddBox(BoxOf(shard), DataOf(shard), shard.strides);
+}
+
 }  // namespace
 
-Result<Digests> DigestsOf(std::span<const Shard> shards, ShardReader* reader,
+Result<Digests> DigestsOf(std::span<const Shard> shards, ShardReader* reader, DeviceMemories& devices,
                           const Interrupted& interrupted) {
   Digests digests;
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -34,8 +51,7 @@ Result<Digests> DigestsOf(std::span<const Shard> shards, ShardReader* reader,
     if (shard.declared) continue;
     WC_ASSIGN_OR_RETURN(const auto key, digest::TensorKey::Of(shard.tensor));
     digest::DigestSum sum(key);
-    WC_RETURN_IF_ERROR(reader != nullptr ? AddFromReader(sum, shard, i, *reader)
-                                         : sum.AddBox(BoxOf(shard), DataOf(shard), shard.strides));
+    WC_RETURN_IF_ERROR(AddShard(sum, shard, i, reader, devices));
     digests.push_back({.tensor = shard.tensor, .box = BoxOf(shard), .digest = sum.digest()});
     if (interrupted && interrupted()) return Status(Code::kCancelled, "interrupted");
   }

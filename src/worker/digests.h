@@ -5,12 +5,15 @@
 #include "weightcast/digest.h"
 #include "weightcast/registration.h"
 #include "weightcast/status.h"
+#include "worker/device_memory.h"
 #include "worker/waiting.h"
 
 namespace weightcast::worker {
 
-/// The digests of all shards that are not declared. `reader`: gives their bytes; null: their memory does.
-/// kCancelled: interrupted, as looked at after each shard.
-Result<Digests> DigestsOf(std::span<const Shard> shards, ShardReader* reader, const Interrupted& interrupted);
+/// The digests of all shards that are not declared. `reader`: gives their bytes; null: their memory does,
+/// which comes to the host first where it lies on one of `devices`. kCancelled: interrupted, as looked at
+/// after each shard.
+Result<Digests> DigestsOf(std::span<const Shard> shards, ShardReader* reader, DeviceMemories& devices,
+                          const Interrupted& interrupted);
 
 }  // namespace weightcast::worker

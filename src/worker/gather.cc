@@ -27,6 +27,7 @@ class Walk {
   [[nodiscard]] int64_t RestOfRow() const {
     return index_.empty() ? 1 : source_.box.size.back() - index_.back();
   }
+  [[nodiscard]] int64_t index(size_t dimension) const { return index_[dimension]; }
   void Advance(int64_t within_row) {
     if (index_.empty()) return;
     index_.back() += within_row;
@@ -78,6 +79,26 @@ void Gather(const GatherSource& source, int64_t first, int64_t count, DType to, 
     walk.Advance(row);
     count -= row;
   }
+}
+
+Reach ReachOf(const GatherSource& source, int64_t first, int64_t count) {
+  if (IsDense(source.box.size, source.strides)) {
+    const int64_t least = Walk(source, 0).Distance() + first;
+    return {least, least + count - 1};
+  }
+  const Walk begin(source, first);
+  const Walk end(source, first + count - 1);
+  Reach reach;
+  bool whole = false;  // All places of this dimension occur.
+  for (size_t d = 0; d < source.strides.size(); ++d) {
+    const int64_t offset = source.box.offset[d] - source.shard.offset[d];
+    const int64_t from = (offset + (whole ? 0 : begin.index(d))) * source.strides[d];
+    const int64_t to = (offset + (whole ? source.box.size[d] - 1 : end.index(d))) * source.strides[d];
+    reach.least += std::min(from, to);
+    reach.greatest += std::max(from, to);
+    whole = whole || begin.index(d) != end.index(d);
+  }
+  return reach;
 }
 
 }  // namespace weightcast::worker

@@ -26,4 +26,11 @@ bool IsDense(const Shape& size, const std::vector<int64_t>& strides);
 /// as elements of `to`. Dtypes below one byte must be dense and begin on whole bytes.
 void Gather(const GatherSource& source, int64_t first, int64_t count, DType to, std::byte* target);
 
+/// How far from the shard's first element, in elements, lies what Gather reads (`count` > 0).
+struct Reach {
+  int64_t least = 0;
+  int64_t greatest = 0;
+};
+Reach ReachOf(const GatherSource& source, int64_t first, int64_t count);
+
 }  // namespace weightcast::worker

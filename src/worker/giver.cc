@@ -17,7 +17,7 @@ void Giver::OnPlan(wire::Plan plan, const std::shared_ptr<const LandingMemory>& 
   preparation_ = std::make_shared<Preparation>(
       std::move(plan), [this, memory]() -> Result<std::shared_ptr<const SourceMemory>> {
         if (memory == nullptr) return Status(Code::kInvalidArgument, "nothing is registered here");
-        return RegisterSources(session_.endpoint(), memory);
+        return RegisterSources(session_.endpoint(), memory, session_.settings());
       });
   if (preparation_->complete()) Prepare();
 }

@@ -128,7 +128,7 @@ SwitchRun InferenceWorker::Switch(const Shared::Switch& task) const {
     if (session_->settings().compare != 0) {
       run.status = task.memory->CopyAndCompare();
     } else {
-      task.memory->CopyToLive();
+      run.status = task.memory->CopyToLive();
     }
   }
   if (!run.status.ok())
@@ -173,8 +173,8 @@ Status InferenceWorker::CheckGrouped(const LandingOptions& options) const {
 Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents) {
   WC_ASSIGN_OR_RETURN(auto parts, PartsOf(options.groups, shards));
   if (parts.count > 1) WC_RETURN_IF_ERROR(CheckGrouped(options));
-  WC_ASSIGN_OR_RETURN(
-      auto memory, LandingMemory::Register(session_->endpoint(), std::move(shards), options.landing, parts));
+  WC_ASSIGN_OR_RETURN(auto memory, LandingMemory::Register(session_->endpoint(), std::move(shards),
+                                                           options.landing, parts, session_->settings()));
   Reclaim("registered anew");
   // Only what lands in place, and groups, of which the first is live before the last has come, need a pause
   // before the grant and are lost when the update fails.
@@ -346,7 +346,7 @@ Result<Digests> InferenceWorker::Digest() {
   if (memory->Has(LandingMode::kLoader))
     return Status(Code::kInvalidArgument,
                   "the registered memory is a loader's; the live tensors are not registered");
-  return DigestsOf(memory->shards(), /*reader=*/nullptr, interrupted_);
+  return DigestsOf(memory->shards(), /*reader=*/nullptr, memory->devices(), interrupted_);
 }
 
 // --- What others see --------------------------------------------------------------------------------

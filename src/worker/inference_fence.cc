@@ -65,7 +65,8 @@ Status InferenceWorker::SetAside(const wire::UpdateId& update, std::string write
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());
   background_.Run([this, update, writers = std::move(writers), shards = memory_->shards()] {
-    auto made = LandingMemory::Register(session_->endpoint(), shards, LandingMode::kShadow);
+    auto made = LandingMemory::Register(session_->endpoint(), shards, LandingMode::kShadow, /*parts=*/{},
+                                        session_->settings());
     session_->loop().Post([this, update, writers, made] { OnSpareMade(update, writers, made); });
   });
   return before;

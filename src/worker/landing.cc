@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -14,10 +15,15 @@
 namespace weightcast::worker {
 namespace {
 
-/// Of shards in the spare buffer: a cache line, so that no two shards share one.
+/// Of shards in the spare buffer: a cache line, so that no two shards share one; on a device what its copies
+/// are fast with.
 constexpr size_t kAlignment = 64;
+constexpr size_t kDeviceAlignment = 256;
 
-size_t Padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t PaddedBytes(const Shard& shard) {
+  const size_t alignment = IsOnDevice(shard) ? kDeviceAlignment : kAlignment;
+  return (SpanOf(shard).size() + alignment - 1) / alignment * alignment;
+}
 
 bool IsSpare(const Shard& shard) { return !shard.declared && shard.landing == LandingMode::kShadow; }
 
@@ -29,10 +35,14 @@ std::string_view NameOf(LandingMode mode) {
 }  // namespace
 
 Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoint, std::vector<Shard> shards,
-                                                               LandingMode mode, PartsOfShards parts) {
+                                                               LandingMode mode, PartsOfShards parts,
+                                                               const Settings& settings) {
   auto memory = std::make_shared<LandingMemory>();
+  memory->devices_ = std::make_shared<DeviceMemories>(settings);
   WC_ASSIGN_OR_RETURN(memory->by_key_,
                       CheckShards(shards, Needs::kMemory, StrCat("rank ", endpoint.self().rank)));
+  WC_RETURN_IF_ERROR(CheckSettings(shards, settings));
+  WC_RETURN_IF_ERROR(CheckPlaces(shards, *memory->devices_));
   for (const Shard& shard : shards) {
     if (shard.declared || shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides)) continue;
     return Status(Code::kInvalidArgument,
@@ -51,7 +61,7 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
   memory->parts_ = std::move(parts);
   memory->all_shadow_ = !memory->Has(LandingMode::kInPlace) && !memory->Has(LandingMode::kLoader);
   WC_RETURN_IF_ERROR(memory->MakeShadow());
-  std::vector<std::span<std::byte>> spans;
+  std::vector<Memory> spans;
   for (size_t i = 0; i < memory->shards_.size(); ++i) {
     const Shard& shard = memory->shards_[i];
     const bool spare = IsSpare(shard);
@@ -59,9 +69,13 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
     // The spare buffer is all ours, padding included, so that its shards share a region; between live tensors
     // lies what is not ours.
     const size_t bytes = shard.declared ? 0 : SpanOf(shard).size();
-    spans.emplace_back(memory->landing_[i], spare ? Padded(bytes) : bytes);
+    spans.push_back({.kind = shard.memory.kind,
+                     .device = shard.memory.device,
+                     .address = memory->landing_[i],
+                     .length = spare ? PaddedBytes(shard) : bytes});
   }
-  WC_ASSIGN_OR_RETURN(memory->regions_, RegionSet::Register(endpoint, spans, Access::kGranted, /*gap=*/0));
+  WC_ASSIGN_OR_RETURN(memory->regions_,
+                      RegionSet::Register(endpoint, spans, Access::kGranted, /*gap=*/0, *memory->devices_));
   return memory;
 }
 
@@ -70,24 +84,41 @@ bool LandingMemory::Has(LandingMode mode) const {
                      [&](const Shard& shard) { return !shard.declared && shard.landing == mode; });
 }
 
+Result<std::byte*> LandingMemory::AllocateShadow(int device, size_t bytes) {
+  if (device < 0) {
+    WC_ASSIGN_OR_RETURN(shadow_, Allocate(bytes));
+    return shadow_->bytes().data();
+  }
+  WC_ASSIGN_OR_RETURN(const auto copies, devices_->CopiesOf(device));
+  WC_ASSIGN_OR_RETURN(auto buffer, device::Buffer::Allocate(copies->context(), bytes));
+  std::byte* const address = buffer->address();
+  device_shadows_.push_back(std::move(buffer));
+  return address;
+}
+
+/// One buffer of host memory, and one of each device.
 Status LandingMemory::MakeShadow() {
-  size_t total = 0;
-  std::vector<size_t> offsets;
-  for (const Shard& shard : shards_) {
-    offsets.push_back(total);
-    if (IsSpare(shard)) total += Padded(SpanOf(shard).size());
+  std::map<int, size_t> totals;  // By device; -1: host.
+  std::vector<size_t> offsets(shards_.size());
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!IsSpare(shards_[i])) continue;
+    size_t& total = totals[shards_[i].memory.device];
+    offsets[i] = total;
+    total += PaddedBytes(shards_[i]);
   }
   landing_.assign(shards_.size(), nullptr);
-  if (total == 0) return Status::Ok();
-  auto buffer = Allocate(total);
-  if (!buffer.ok()) {
-    return {buffer.status().code(),
-            StrCat("cannot make the second copy of the weights for shadow landing (",
-                   HumanBytes(static_cast<double>(total)), "): ", buffer.status().message())};
+  for (const auto& [device, total] : totals) {
+    if (total == 0) continue;
+    const auto begin = AllocateShadow(device, total);
+    if (!begin.ok()) {
+      return {begin.status().code(),
+              StrCat("cannot make the second copy of the weights for shadow landing (",
+                     HumanBytes(static_cast<double>(total)), "): ", begin.status().message())};
+    }
+    shadow_bytes_ += total;
+    for (size_t i = 0; i < shards_.size(); ++i)
+      if (IsSpare(shards_[i]) && shards_[i].memory.device == device) landing_[i] = *begin + offsets[i];
   }
-  shadow_ = std::move(*buffer);
-  for (size_t i = 0; i < shards_.size(); ++i)
-    if (IsSpare(shards_[i])) landing_[i] = shadow_->bytes().data() + offsets[i];
   return Status::Ok();
 }
 
@@ -157,13 +188,28 @@ Status LandingMemory::CopyAndCompare() const {
   return Status::Ok();
 }
 
-void LandingMemory::CopyToLive() const {
-  if (shadow_ == nullptr) return;
+Status LandingMemory::CopyOnDevices() const {
+  std::map<int, std::vector<device::Copy>> copies;
   for (size_t i = 0; i < shards_.size(); ++i) {
-    if (!IsSpare(shards_[i])) continue;
+    if (!IsSpare(shards_[i]) || !IsOnDevice(shards_[i])) continue;
+    const auto live = SpanOf(shards_[i]);
+    copies[shards_[i].memory.device].push_back({live.data(), landing_[i], live.size()});
+  }
+  for (const auto& [device, list] : copies) {
+    WC_ASSIGN_OR_RETURN(const auto own, devices_->CopiesOf(device));
+    WC_RETURN_IF_ERROR(own->Within(list));
+  }
+  return Status::Ok();
+}
+
+Status LandingMemory::CopyToLive() const {
+  if (shadow_bytes_ == 0) return Status::Ok();
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!IsSpare(shards_[i]) || IsOnDevice(shards_[i])) continue;
     const auto live = SpanOf(shards_[i]);
     if (!live.empty()) std::memcpy(live.data(), landing_[i], live.size());
   }
+  return CopyOnDevices();
 }
 
 }  // namespace weightcast::worker

@@ -7,11 +7,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "device/buffer.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/memory.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
 #include "wire/messages.h"
+#include "worker/device_memory.h"
 #include "worker/regions.h"
 #include "worker/registration.h"
 
@@ -25,13 +28,14 @@ class LandingMemory {
   /// allocates (shadow). Refuses what no plan can use or what is not contiguous, and shadow landing where an
   /// update comes in several parts; errors name the tensor. `parts`: with which part each shard comes.
   static Result<std::shared_ptr<LandingMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
-                                                         LandingMode mode, PartsOfShards parts = {});
+                                                         LandingMode mode, PartsOfShards parts = {},
+                                                         const Settings& settings = Settings());
 
   [[nodiscard]] const std::vector<Shard>& shards() const { return shards_; }
   /// Whether a shard lands so, of those that are sent.
   [[nodiscard]] bool Has(LandingMode mode) const;
   /// Whether a writer that is stopped holds a spare buffer at most: another one can take its place.
-  [[nodiscard]] bool replaceable() const { return shadow_ != nullptr && all_shadow_; }
+  [[nodiscard]] bool replaceable() const { return shadow_bytes() > 0 && all_shadow_; }
   /// Index of the shard of that tensor and box, of equal ones that with `copy` before it; -1 if there is
   /// none.
   [[nodiscard]] int Find(const TensorInfo& tensor, const Box& box, uint32_t copy) const;
@@ -43,31 +47,38 @@ class LandingMemory {
   }
   /// Where the bytes of a shard land.
   [[nodiscard]] std::byte* LandingOf(size_t shard) const { return landing_[shard]; }
+  [[nodiscard]] DeviceMemories& devices() const { return *devices_; }
   /// "name: in_place", a line for each tensor.
   [[nodiscard]] std::vector<std::string> Describe() const;
   /// For the message LandingMap.
   [[nodiscard]] wire::LandingMap Map() const;
   /// Whether these are the same boxes of the same tensors at the same addresses, in whatever order.
   [[nodiscard]] bool SameMemory(const std::vector<Shard>& others) const;
-  /// Copies what lands in the spare buffer into the live tensors.
-  void CopyToLive() const;
+  /// Copies what lands in the spare buffer into the live tensors: what lies on a device by that device,
+  /// waited for. kInternal where one fails.
+  [[nodiscard]] Status CopyToLive() const;
   /// The same, and compares both copies of each block while it is in the cache. kCorrupt, naming the tensor,
   /// if they differ: somebody else writes to the live tensors, or the memory is faulty.
   [[nodiscard]] Status CopyAndCompare() const;
   /// Shadow only: bytes of the spare buffer.
-  [[nodiscard]] size_t shadow_bytes() const { return shadow_ == nullptr ? 0 : shadow_->bytes().size(); }
+  [[nodiscard]] size_t shadow_bytes() const { return shadow_bytes_; }
   /// No peer may write any more afterwards. kTimedOut while one that is stopped still might.
   Status Close(TimePoint deadline) { return regions_.Close(deadline); }
 
  private:
   Status MakeShadow();
+  Result<std::byte*> AllocateShadow(int device, size_t bytes);
+  [[nodiscard]] Status CopyOnDevices() const;
 
   std::vector<Shard> shards_;
   PartsOfShards parts_;
   bool all_shadow_ = false;  ///< All that is sent.
   std::unordered_map<uint64_t, size_t> by_key_;
-  std::shared_ptr<SharedBuffer> shadow_;  ///< Outlives the registration.
-  std::vector<std::byte*> landing_;       ///< As shards_; null where nothing lands.
+  std::shared_ptr<DeviceMemories> devices_;
+  std::shared_ptr<SharedBuffer> shadow_;                         ///< Outlives the registration, as the next.
+  std::vector<std::unique_ptr<device::Buffer>> device_shadows_;  ///< One for each device.
+  size_t shadow_bytes_ = 0;
+  std::vector<std::byte*> landing_;  ///< As shards_; null where nothing lands.
   RegionSet regions_;
 };
 

@@ -6,9 +6,12 @@
 #include <vector>
 
 #include "weightcast/endpoint.h"
+#include "weightcast/memory.h"
 #include "weightcast/status.h"
 
 namespace weightcast::worker {
+
+class DeviceMemories;
 
 /// Memory of many shards as few regions: spans that touch or overlap share one. Movable.
 class RegionSet {
@@ -20,8 +23,9 @@ class RegionSet {
   };
   /// Registers them (empty ones have place {0, 0}). Two spans closer than `gap` bytes may share a region, and
   /// so what lies between them; 0 for memory that others may write. Populates pages, so it may take long.
-  static Result<RegionSet> Register(Endpoint& endpoint, std::span<const std::span<std::byte>> spans,
-                                    Access access, size_t gap);
+  /// Spans of device memory share a region only inside one allocation. `devices`: for those.
+  static Result<RegionSet> Register(Endpoint& endpoint, std::span<const Memory> spans, Access access,
+                                    size_t gap, DeviceMemories& devices);
 
   [[nodiscard]] const std::vector<Region>& regions() const { return regions_; }
   [[nodiscard]] const std::vector<Place>& places() const { return places_; }

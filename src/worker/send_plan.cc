@@ -4,6 +4,7 @@
 
 #include "base/strings.h"
 #include "worker/convert.h"
+#include "worker/device_memory.h"
 #include "worker/landing.h"
 #include "worker/read_item.h"
 #include "worker/shard_key.h"
@@ -27,19 +28,26 @@ Status StageItem(const SendPlan& plan, const Item& item, const RoutePieces& runs
   const DType to = DestinationTensor(plan.table, route.dst_shard).dtype;
   if (plan.memory->reader != nullptr)
     return ReadItem(*plan.memory->reader, index, shard, runs, item, to, target);
-  const GatherSource source{
-      .data = DataOf(shard),
-      .dtype = shard.tensor.dtype,
-      .shard = BoxOf(shard),
-      .strides = shard.strides.empty() ? DenseStrides(BoxOf(shard).size) : shard.strides,
-      .box = route.src_box};
+  GatherSource source{.data = DataOf(shard),
+                      .dtype = shard.tensor.dtype,
+                      .shard = BoxOf(shard),
+                      .strides = shard.strides.empty() ? DenseStrides(BoxOf(shard).size) : shard.strides,
+                      .box = route.src_box};
+  if (IsOnDevice(shard)) {
+    // Cast and gathered here: the device's bytes come to the host first, and go back by the staged path.
+    thread_local HostCopy copy;
+    WC_RETURN_IF_ERROR(copy.Fill(*plan.memory->devices, shard.memory.device, source, item.first, item.count));
+    source.data = copy.data();
+  }
   Gather(source, item.first, item.count, to, target);
   return Status::Ok();
 }
 
 Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
+                                               const Settings& settings,
                                                std::shared_ptr<ShardReader> reader = nullptr) {
   auto memory = std::make_shared<SourceMemory>();
+  memory->devices = std::make_shared<DeviceMemories>(settings);
   WC_ASSIGN_OR_RETURN(memory->by_key,
                       CheckShards(shards, reader == nullptr ? Needs::kMemory : Needs::kNoMemory,
                                   StrCat("rank ", endpoint.self().rank)));
@@ -49,7 +57,9 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
     memory->shards = std::move(shards);
     return memory;
   }
-  std::vector<std::span<std::byte>> spans;
+  WC_RETURN_IF_ERROR(CheckSettings(shards, settings));
+  WC_RETURN_IF_ERROR(CheckPlaces(shards, *memory->devices));
+  std::vector<Memory> spans;
   for (const Shard& shard : shards) {
     const bool dense = shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides);
     if (!dense && BitsOf(shard.tensor.dtype) < 8) {
@@ -57,11 +67,12 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
                                                    NameOf(shard.tensor.dtype), " must be contiguous"));
     }
     memory->dense.push_back(dense);
-    spans.push_back(dense && !shard.declared ? SpanOf(shard) : std::span<std::byte>());
+    spans.push_back(dense && !shard.declared ? MemoryOf(shard) : Memory());
   }
   // Less than a page apart: what lies between is mapped, and nobody but us reads it.
   constexpr size_t kGap = 4095;
-  WC_ASSIGN_OR_RETURN(memory->regions, RegionSet::Register(endpoint, spans, Access::kLocal, kGap));
+  WC_ASSIGN_OR_RETURN(memory->regions,
+                      RegionSet::Register(endpoint, spans, Access::kLocal, kGap, *memory->devices));
   memory->shards = std::move(shards);
   return memory;
 }
@@ -70,20 +81,25 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
 
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
                                                             std::string rules,
-                                                            std::shared_ptr<ShardReader> reader) {
-  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards), std::move(reader)));
+                                                            std::shared_ptr<ShardReader> reader,
+                                                            const Settings& settings) {
+  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards), settings, std::move(reader)));
   memory->rules = std::move(rules);
   return std::shared_ptr<const SourceMemory>(std::move(memory));
 }
 
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint,
-                                                            std::shared_ptr<const LandingMemory> landing) {
+                                                            std::shared_ptr<const LandingMemory> landing,
+                                                            const Settings& settings) {
   std::vector<Shard> shards = landing->shards();
   for (size_t i = 0; i < shards.size(); ++i) {
-    if (!shards[i].declared) shards[i].memory = HostMemory({landing->LandingOf(i), SpanOf(shards[i]).size()});
+    if (!shards[i].declared) {
+      shards[i].memory.address = landing->LandingOf(i);
+      shards[i].memory.length = SpanOf(shards[i]).size();
+    }
     shards[i].offset = 0;
   }
-  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards)));
+  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards), settings));
   memory->landing = std::move(landing);
   return std::shared_ptr<const SourceMemory>(std::move(memory));
 }

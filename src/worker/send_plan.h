@@ -10,6 +10,7 @@
 
 #include "plan/table_format.h"
 #include "weightcast/endpoint.h"
+#include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
 #include "wire/messages.h"
@@ -20,26 +21,30 @@
 
 namespace weightcast::worker {
 
+class DeviceMemories;
 class LandingMemory;
 
 /// What a source has registered: shards and their registrations. Immutable.
 struct SourceMemory {
   std::shared_ptr<const LandingMemory> landing;  ///< Of an inference rank: where the bytes are.
   std::vector<Shard> shards;
-  std::shared_ptr<ShardReader> reader;  ///< Set: gives the bytes of all shards; nothing is registered.
-  std::string rules;                    ///< JSON, of ToJson; empty: none.
-  RegionSet regions;                    ///< Places as `shards`; only dense ones are registered.
-  std::vector<bool> dense;              ///< As `shards`.
+  std::shared_ptr<DeviceMemories> devices;  ///< Of shards that lie on any.
+  std::shared_ptr<ShardReader> reader;      ///< Set: gives the bytes of all shards; nothing is registered.
+  std::string rules;                        ///< JSON, of ToJson; empty: none.
+  RegionSet regions;                        ///< Places as `shards`; only dense ones are registered.
+  std::vector<bool> dense;                  ///< As `shards`.
   std::unordered_map<uint64_t, size_t> by_key;  ///< ShardKey → index of the shard.
 };
 /// Registers what is dense, nothing with a `reader`; refuses shards that no plan can use. Errors name the
 /// tensor.
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
                                                             std::string rules,
-                                                            std::shared_ptr<ShardReader> reader = nullptr);
+                                                            std::shared_ptr<ShardReader> reader = nullptr,
+                                                            const Settings& settings = Settings());
 /// The bytes that have landed at an inference rank as sources for others.
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint,
-                                                            std::shared_ptr<const LandingMemory> landing);
+                                                            std::shared_ptr<const LandingMemory> landing,
+                                                            const Settings& settings = Settings());
 
 /// Regions of a peer, given back at the end.
 class ImportedRegions {

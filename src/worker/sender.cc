@@ -9,6 +9,7 @@
 #include "base/strings.h"
 #include "base/thread.h"
 #include "worker/comparison.h"
+#include "worker/device_memory.h"
 #include "worker/shards.h"
 
 namespace weightcast::worker {
@@ -143,6 +144,11 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wi
 
 /// Engines with equal layouts get equal bytes, which are digested once for all of them.
 Status Sender::MakeDigests(Job& job) {
+  if (AnyOnDevice(job.plan->memory->shards))
+    return {Code::kInvalidArgument,
+            StrCat(job.to().name,
+                   " has the setting compare, which does not cover sources in device memory "
+                   "yet; set it to 0 there")};
   const auto& batches = job.plan->batches;
   std::vector<std::shared_ptr<Job>> others;
   {

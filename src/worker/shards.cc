@@ -99,6 +99,14 @@ std::span<std::byte> SpanOf(const Shard& shard) {
   return {DataOf(shard), static_cast<size_t>(bytes)};
 }
 
+Memory MemoryOf(const Shard& shard) {
+  const auto span = SpanOf(shard);
+  return {.kind = shard.memory.kind,
+          .device = shard.memory.device,
+          .address = span.data(),
+          .length = span.size()};
+}
+
 std::vector<wire::ShardInfo> InfosOf(std::span<const Shard> shards) {
   std::vector<wire::ShardInfo> infos;
   infos.reserve(shards.size());

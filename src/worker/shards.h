@@ -32,8 +32,10 @@ Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> 
                                                          Needs needs = Needs::kMemory,
                                                          std::string_view holder = "this rank");
 
-/// The memory of a dense shard's elements.
+/// The memory of a dense shard's elements. Of device memory they are addresses alone.
 std::span<std::byte> SpanOf(const Shard& shard);
+/// The same with its kind and device.
+Memory MemoryOf(const Shard& shard);
 
 /// What the controller is told of them.
 std::vector<wire::ShardInfo> InfosOf(std::span<const Shard> shards);

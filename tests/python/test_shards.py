@@ -179,10 +179,12 @@ class OnGpu:
     __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
 
 
-def test_memory_of_a_gpu_is_refused_by_name():
-    with pytest.raises(wc.InvalidArgument, match="x is in the memory of a GPU"):
+def test_memory_of_a_gpu_needs_the_driver(monkeypatch):
+    """With a driver: tests/fake_cuda/python."""
+    monkeypatch.setenv("WEIGHTCAST_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
+    with pytest.raises(wc.Unavailable, match="/nowhere/libcuda.so.1"):
         wc.layout_bytes({"x": OnGpu()})
-    with wc.Endpoint() as endpoint, pytest.raises(wc.InvalidArgument, match="in the memory of a GPU"):
+    with wc.Endpoint() as endpoint, pytest.raises(wc.Unavailable, match="/nowhere/libcuda.so.1"):
         endpoint.register(OnGpu())
 
 

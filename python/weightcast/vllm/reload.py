@@ -21,8 +21,8 @@ from vllm.platforms import current_platform
 from .._loading import in_dtype, refuse_unused, shards_of, unwanted
 from ..capture import Capture, Landing, capture
 from ..errors import InvalidArgument
+from ..memory import allocate
 from ..shards import Shard
-from ..workers import allocate
 from .supported import leaves_as_it_is, only_reads, refuse_method, refuse_settings
 
 _ALIGNMENT = 64

@@ -55,6 +55,8 @@ TEST(ControlMessage, Credit) {
 TEST(Descriptor, IsWhatItWas) {
   const RegionDescriptor descriptor{.name = {123, 4, 5},
                                     .access = Access::kGranted,
+                                    .kind = MemoryKind::kDevice,
+                                    .device = {std::byte{7}},
                                     .registered = 1000,
                                     .offset = 100,
                                     .length = 900,
@@ -81,11 +83,14 @@ TEST(Descriptor, IsWhatItWas) {
   bad.name.generation = 0;
   EXPECT_FALSE(ParseDescriptor(EncodeDescriptor(bad)).ok());
   bad = descriptor;
+  bad.kind = MemoryKind::kHost;  // Host memory lies on no device.
+  EXPECT_FALSE(ParseDescriptor(EncodeDescriptor(bad)).ok());
+  bad = descriptor;
   bad.keys[0].key = std::string(kMaxKey + 1, 'x');
   EXPECT_FALSE(ParseDescriptor(EncodeDescriptor(bad)).ok());
   std::string newer = bytes;
-  newer[4] = 2;
-  EXPECT_NE(ParseDescriptor(newer).status().message().find("version 2 where 1 is known"), std::string::npos);
+  newer[4] = 3;
+  EXPECT_NE(ParseDescriptor(newer).status().message().find("version 3 where 2 is known"), std::string::npos);
 }
 
 /// Two channels, or one and a bare socket.

@@ -240,7 +240,7 @@ TEST_F(DataPath, CastsAndGathersWithinTheWatermark) {
   ASSERT_FALSE(HasFatalFailure());
   Run();
   EXPECT_NE(sink.Wrong(2), 0) << "landed in the spare buffer only";
-  inference_[0]->memory->CopyToLive();
+  EXPECT_TRUE(inference_[0]->memory->CopyToLive().ok());
   EXPECT_EQ(sink.Wrong(2), 0);
   EXPECT_GT(trainers_[0]->sender->peak_staging(), 0U);
   EXPECT_LE(trainers_[0]->sender->peak_staging(), settings_.staging);
@@ -280,7 +280,7 @@ TEST_F(DataPath, SendsWhatAReaderGivesAndChecksItOnce) {
       Build({trainer.shards()}, {sink.shards()}, mode);
       ASSERT_FALSE(HasFatalFailure());
       Run();
-      inference_[0]->memory->CopyToLive();
+      EXPECT_TRUE(inference_[0]->memory->CopyToLive().ok());
       EXPECT_EQ(sink.Wrong(2), 0);
       EXPECT_EQ(reader_->checks, 1);
     }
@@ -440,7 +440,7 @@ TEST_F(DataPath, FillsEveryShardOfATensor) {
       ASSERT_FALSE(HasFatalFailure());
       Run();
       for (size_t rank = 0; rank < 2; ++rank) {
-        inference_[rank]->memory->CopyToLive();
+        EXPECT_TRUE(inference_[rank]->memory->CopyToLive().ok());
         EXPECT_EQ(sinks[rank].Wrong(5), 0) << rank;
         EXPECT_EQ(inference_[rank]->grants->bytes(), sinks[rank].bytes());
         EXPECT_EQ(inference_[rank]->grants->Verify().ToString(), "ok");

@@ -262,7 +262,7 @@ TEST_F(GiverTest, WhatWasReceivedIsGivenOn) {
     }
     EXPECT_EQ(third.Wrong(5), 0);
     EXPECT_NE(second.Wrong(5), 0) << "what was given is the spare buffer";
-    b.memory()->CopyToLive();
+    EXPECT_TRUE(b.memory()->CopyToLive().ok());
     EXPECT_EQ(second.Wrong(5), 0);
   }
 }

@@ -1,0 +1,41 @@
+#include "endpoint/device_memory.h"
+
+#include <utility>
+
+#include "base/strings.h"
+#include "device/describe.h"
+#include "device/in_process.h"
+#include "device/stream_event.h"
+
+namespace weightcast::endpoint {
+
+Result<std::shared_ptr<device::Devices>> DeviceMemory::Open() {
+  const std::lock_guard lock(mutex_);
+  if (devices_ == nullptr) {
+    WC_ASSIGN_OR_RETURN(devices_, device::DevicesInProcess(settings_));
+  }
+  return devices_;
+}
+
+Result<DescribedMemory> DeviceMemory::Describe(const Memory& memory) {
+  const auto describe = [&]() -> Result<DescribedMemory> {
+    WC_ASSIGN_OR_RETURN(const auto devices, Open());
+    WC_ASSIGN_OR_RETURN(const auto context, devices->gpus()->Retain(memory.device));
+    WC_ASSIGN_OR_RETURN(auto described, device::Describe(*context, memory));
+    return described.memory;
+  };
+  auto described = describe();
+  if (described.ok()) return described;
+  return Status(described.status().code(),
+                StrCat("cannot register ", HumanBytes(static_cast<double>(memory.length)), " of device ",
+                       memory.device, ": ", described.status().message()));
+}
+
+Result<std::shared_ptr<const DeviceEvent>> DeviceMemory::Record(const StreamRef& stream) {
+  WC_ASSIGN_OR_RETURN(const auto devices, Open());
+  WC_ASSIGN_OR_RETURN(auto device, devices->Of(stream.device));
+  WC_ASSIGN_OR_RETURN(auto event, device::StreamEvent::Record(std::move(device.worker), stream.stream));
+  return std::shared_ptr<const DeviceEvent>(std::move(event));
+}
+
+}  // namespace weightcast::endpoint

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "memory/memory.h"
+#include "weightcast/device.h"
+#include "weightcast/memory.h"
+#include "weightcast/settings.h"
+#include "weightcast/status.h"
+
+namespace weightcast::device {
+class Devices;
+}
+
+namespace weightcast::endpoint {
+
+/// What an endpoint asks the driver about device memory and streams. Loads the driver's library when it is
+/// first asked, and keeps it. Any thread that may block in the driver: never while holding progress.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(const Settings& settings) : settings_(settings) {}
+
+  /// What `memory` (kDevice, > 0 bytes) is. kInvalidArgument where the driver contradicts; kUnavailable where
+  /// there is no driver, no such device, or the setting `gpu` is off.
+  Result<DescribedMemory> Describe(const Memory& memory);
+  /// The present position of a stream. kInvalidArgument while the stream is captured into a graph.
+  Result<std::shared_ptr<const DeviceEvent>> Record(const StreamRef& stream);
+
+ private:
+  Result<std::shared_ptr<device::Devices>> Open();
+
+  const Settings& settings_;
+  std::mutex mutex_;
+  std::shared_ptr<device::Devices> devices_;
+};
+
+}  // namespace weightcast::endpoint

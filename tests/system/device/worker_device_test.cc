@@ -1,0 +1,163 @@
+// A trainer and an engine whose tensors lie on devices, on the fake driver, in one process.
+#include <gmock/gmock.h>
+
+#include <bit>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "contract/devices.h"
+#include "weightcast/worker.h"
+
+namespace weightcast {
+namespace {
+
+using ::testing::HasSubstr;
+using transport::DevicesInUse;
+using transport::FakeMachine;
+using transport::kPatience;
+using transport::Require;
+
+TimePoint Soon() { return Clock::now() + kPatience; }
+
+class WorkerDevice : public ::testing::Test {
+ protected:
+  WorkerDevice() {
+    auto started = Controller::Start({.listen = "127.0.0.1:0", .settings = Settings()});
+    Require(started.ok(), started.status().message());
+    controller = std::move(started).value();
+  }
+  static std::map<std::string, std::string> Settings() { return {{"bind", "127.0.0.1"}}; }
+  [[nodiscard]] WorkerOptions Options() const {
+    WorkerOptions options;
+    options.controller = controller->address();
+    options.settings = Settings();
+    return options;
+  }
+  /// Freed after the workers: they are made later.
+  Memory Allocate(size_t bytes) {
+    memories.push_back(devices.Allocate(bytes, true));
+    return memories.back();
+  }
+  void FreeAll() {
+    for (const Memory& memory : memories) devices.Free(memory);
+    memories.clear();
+  }
+  static Shard Whole(const std::string& name, DType dtype, const Shape& shape, const Memory& memory) {
+    return {.tensor = {name, dtype, shape}, .part = Box{Shape(shape.size(), 0), shape}, .memory = memory};
+  }
+  std::unique_ptr<Trainer> ConnectTrainer() const {
+    auto trainer = Trainer::Connect(Options());
+    Require(trainer.ok(), trainer.status().message());
+    return std::move(trainer).value();
+  }
+  std::unique_ptr<Inference> ConnectInference() const {
+    WorkerOptions options = Options();
+    options.engine = "rollout";
+    auto inference = Inference::Connect(std::move(options));
+    Require(inference.ok(), inference.status().message());
+    return std::move(inference).value();
+  }
+  /// One version from the trainer to the engine.
+  static void Move(Trainer& trainer, Inference& inference, int64_t number) {
+    const auto update = trainer.Publish(number);
+    ASSERT_TRUE(update.ok()) << update.status().ToString();
+    const auto version = inference.Wait({}, Soon());
+    ASSERT_TRUE(version.ok()) << version.status().ToString();
+    ASSERT_EQ(version->number, number);
+    ASSERT_TRUE((*update)->WaitSources(Soon()).ok());
+    const auto stats = (*update)->Wait(Soon());
+    ASSERT_TRUE(stats.ok()) << stats.status().ToString();
+  }
+
+  FakeMachine machine;
+  DevicesInUse devices{machine};
+  std::vector<Memory> memories;
+  std::unique_ptr<Controller> controller;
+};
+
+/// fp32 in columns at the trainer, bf16 in rows at the engine; a second tensor goes as it lies, a third is on
+/// the host.
+TEST_F(WorkerDevice, CastAndGatheredOnTheWay) {
+  constexpr int64_t kRows = 300;
+  constexpr int64_t kColumns = 170;
+  std::vector<float> columns(kRows * kColumns);
+  for (size_t i = 0; i < columns.size(); ++i) columns[i] = static_cast<float>(i % 251) - 100;
+  std::vector<std::byte> plain(1000, std::byte{5});
+  std::vector<std::byte> host_source(500, std::byte{6});
+  std::vector<std::byte> host_target(500);
+  const Memory matrix = Allocate(columns.size() * sizeof(float));
+  const Memory bytes = Allocate(plain.size());
+  const Memory matrix_there = Allocate(columns.size() * 2);
+  const Memory bytes_there = Allocate(plain.size());
+  devices.Write(matrix, 0, std::as_bytes(std::span(columns)));
+  devices.Write(bytes, 0, plain);
+  {
+    const auto trainer = ConnectTrainer();
+    Shard transposed = Whole("matrix", DType::kF32, {kRows, kColumns}, matrix);
+    transposed.strides = {1, kRows};
+    ASSERT_TRUE(trainer
+                    ->Register({.shards = {transposed, Whole("bytes", DType::kU8, {1000}, bytes),
+                                           Whole("host", DType::kU8, {500}, HostMemory(host_source))}},
+                               {})
+                    .ok());
+    const auto inference = ConnectInference();
+    ASSERT_TRUE(inference
+                    ->Register({.shards = {Whole("matrix", DType::kBF16, {kRows, kColumns}, matrix_there),
+                                           Whole("bytes", DType::kU8, {1000}, bytes_there),
+                                           Whole("host", DType::kU8, {500}, HostMemory(host_target))}},
+                               {.landing = LandingMode::kShadow})
+                    .ok());
+    Move(*trainer, *inference, 1);
+    std::vector<uint16_t> landed(columns.size());
+    devices.Read(matrix_there, 0, std::as_writable_bytes(std::span(landed)));
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t column = 0; column < kColumns; ++column) {
+        const float sent =
+            columns[static_cast<size_t>(column * kRows + row)];  // Whole numbers fit into bf16.
+        ASSERT_EQ(landed[static_cast<size_t>(row * kColumns + column)], std::bit_cast<uint32_t>(sent) >> 16);
+      }
+    }
+    std::vector<std::byte> got(plain.size());
+    devices.Read(bytes_there, 0, got);
+    EXPECT_EQ(got, plain);
+    EXPECT_EQ(host_target, host_source);
+    // What was sent as it lies has the same digest on both sides.
+    const auto there = inference->Digest();
+    const auto here = trainer->Digest();
+    ASSERT_TRUE(there.ok() && here.ok());
+    EXPECT_EQ((*there)[1].digest, (*here)[1].digest);
+    inference->Close();
+    trainer->Close();
+  }
+  FreeAll();
+}
+
+TEST_F(WorkerDevice, RefusesWhatIsNotBuiltByName) {
+  const Memory memory = Allocate(100);
+  {
+    WorkerOptions options = Options();
+    options.settings["checksum"] = "1";
+    auto trainer = Trainer::Connect(options);
+    ASSERT_TRUE(trainer.ok());
+    const Status checksum = (*trainer)->Register({.shards = {Whole("a", DType::kU8, {100}, memory)}}, {});
+    EXPECT_EQ(checksum.code(), Code::kInvalidArgument);
+    EXPECT_THAT(checksum.message(), HasSubstr("tensor a is memory of device"));
+    EXPECT_THAT(checksum.message(), HasSubstr("checksum"));
+    Shard lie = Whole("a", DType::kU8, {100}, memory);
+    lie.memory.device = 1 - lie.memory.device;
+    const auto other = ConnectInference();
+    EXPECT_THAT(other->Register({.shards = {lie}}, {}).message(), HasSubstr("tensor a: the memory at"));
+    EXPECT_EQ(other->Register({.shards = {lie}}, {.landing = LandingMode::kShadow}).code(),
+              Code::kInvalidArgument);
+    other->Close();
+    (*trainer)->Close();
+  }
+  FreeAll();
+}
+
+}  // namespace
+}  // namespace weightcast
