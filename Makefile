@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build install test test-cpp test-rdma test-python test-engines sanitize model soak-protocol soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
+.PHONY: help demo binary build install test test-cpp test-seeds test-rdma test-python test-engines sanitize model soak-protocol soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,7 +41,10 @@ test-cpp:
 	@scripts/bootstrap --dev
 	@[ -f build/debug/build.ninja ] || cmake --preset debug
 	@cmake --build --preset debug -j$(JOBS)
-	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS)
+	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) -LE '^seeds$$'
+
+test-seeds: ## the contract over device memory in more orders of the fake device's copies (after test-cpp)
+	@ctest --test-dir build/debug --output-on-failure --no-tests=error -j$(JOBS) -L '^seeds$$'
 
 test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
 	@scripts/bootstrap --dev

@@ -47,12 +47,12 @@ def demo(*arguments: str, machine: str = "gpus=4,gib=2") -> subprocess.Completed
 
 
 class DemoTest(unittest.TestCase):
-    def check(self, *arguments: str, **machine: str) -> None:
+    def check(self, *arguments: str, transport: str = "shm", **machine: str) -> None:
         result = demo(*arguments, **machine)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         report = json.loads(result.stdout)
         self.assertTrue(report["bit_exact"])
-        self.assertEqual(report["transport"], "shm")
+        self.assertEqual(report["transport"], transport)
         self.assertEqual([one["version"] for one in report["updates"]], [1, 2])
         whole = report["bytes_per_replica"]
         self.assertTrue(all(one["bytes"] >= whole for one in report["updates"]))
@@ -72,10 +72,11 @@ class DemoTest(unittest.TestCase):
     def test_tensor_parallel_ranks_get_columns(self):
         self.check("--memory", "cuda", "--engines", "1", "--trainer-layout", "fsdp")
 
-    def test_refused_over_tcp_by_name(self):
-        result = demo("--memory", "cuda", "--transport", "tcp")
-        self.assertNotEqual(result.returncode, 0)
-        self.assertIn("no transport takes it", result.stderr)
+    def test_over_tcp(self):
+        self.check("--memory", "cuda", "--transport", "tcp", transport="tcp")
+
+    def test_over_tcp_into_a_shadow_from_a_host_and_a_device(self):
+        self.check("--memory", "mixed", "--landing", "shadow", "--transport", "tcp", transport="tcp")
 
     def test_no_driver(self):
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("WEIGHTCAST_", "CUDA_"))}
