@@ -1,4 +1,7 @@
-"""Arrays in the memory of GPUs, from Python, on the fake driver: without torch, by their interface alone."""
+"""Arrays in the memory of GPUs, from Python, on the fake driver: without torch, by their interface alone.
+
+tests/python/test_device_arrays.py runs it, in a process that has no other driver.
+"""
 
 import ctypes
 import os
@@ -8,16 +11,10 @@ import threading
 import unittest
 from pathlib import Path
 
-EXTENSION = Path(os.environ["WC_TEST_EXTENSION"])
-PACKAGE = Path(os.environ["WC_TEST_PACKAGE"])
 LIBRARY = os.environ["WC_TEST_CUDA_LIBRARY"]
 
+# Before the package is there: it looks for the driver once.
 _folder = tempfile.TemporaryDirectory()
-_package = Path(_folder.name) / "package" / "weightcast"
-_package.mkdir(parents=True)
-for _file in [*PACKAGE.iterdir(), EXTENSION]:
-    (_package / _file.name).symlink_to(_file)
-sys.path.insert(0, str(_package.parent))
 os.environ |= {"WEIGHTCAST_CUDA_LIBRARY": LIBRARY, "FAKE_CUDA": f"dir={_folder.name}/machine,gpus=2"}
 os.environ |= {"WEIGHTCAST_BIND": "127.0.0.1", "WEIGHTCAST_LOG_LEVEL": "warning"}
 (Path(_folder.name) / "machine").mkdir()
@@ -62,7 +59,7 @@ def digests(side) -> list:
     return [one.digest for one in side.digest()]
 
 
-class ExtensionTest(unittest.TestCase):
+class ArraysTest(unittest.TestCase):
     def test_an_update_waits_for_the_stream(self):
         source = wc.allocate((_BYTES,), "uint8", device=f"cuda:{_DEVICE}")
         target = wc.allocate((_BYTES,), "uint8", device=_DEVICE)
