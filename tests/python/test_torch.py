@@ -356,6 +356,7 @@ def test_a_sleeping_engine_lets_its_memory_go(controller):
     alive = weakref.ref(array)
     live = {"w": torch.from_numpy(array)}
     del array
+    elsewhere = torch.zeros(64, 64)  # While the other lives, so that it cannot have its address.
     with Loop(controller, source, live) as loop:
         loop.update()
         loop.engine.suspend(timeout=30)
@@ -363,7 +364,7 @@ def test_a_sleeping_engine_lets_its_memory_go(controller):
         assert alive() is None
         with pytest.raises(wc.InvalidArgument, match="suspended"):
             loop.engine.wait(timeout=1)
-        live["w"].data = torch.zeros(64, 64)
+        live["w"].data = elsewhere
         with pytest.raises(wc.InvalidArgument, match="w moved"):
             loop.engine.resume(intact=True)
         loop.engine.register(live)
