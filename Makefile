@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build install test test-cpp test-seeds test-rdma test-python test-engines sanitize model soak-protocol soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
+.PHONY: help demo binary build install test test-cpp test-seeds test-rdma test-python test-engines sanitize model soak-protocol soak-device soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -85,6 +85,13 @@ soak-protocol: ## a thousand random faults in small clusters, at most an hour (F
 	@cmake --build --preset debug -j$(JOBS) --target soak_protocol
 	@build/debug/tests/soak/soak_protocol --faults $${FAULTS:-1000} --clusters 3
 	@build/debug/tests/soak/soak_protocol --repairs $${REPAIRS:-50}
+
+soak-device: ## five hundred random faults in small clusters whose weights lie in device memory, on the fake driver (FAULTS=500)
+	@scripts/bootstrap --dev
+	@[ -f build/debug/build.ninja ] || cmake --preset debug
+	@cmake --build --preset debug -j$(JOBS) --target soak_protocol fake_gpu
+	@build/debug/tests/soak/soak_protocol --faults $${FAULTS:-500} --memory device
+	@build/debug/tests/soak/soak_protocol --faults $$(( $${FAULTS:-500} / 5 )) --memory mixed
 
 soak-data: ## a thousand random faults under transfers between pairs of processes, at most an hour (FAULTS=1000)
 	@scripts/bootstrap --dev

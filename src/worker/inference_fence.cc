@@ -21,11 +21,14 @@ std::string Join(const std::vector<std::string>& names) {
 }  // namespace
 
 /// The fence of an update is due within microseconds, unless a writer is stopped: after half a lease it
-/// counts as that. `tell`: when to say so.
+/// counts as that. `tell`: when to say so. The timer keeps no grants: with them it would keep the spare
+/// buffer, which a rank that sleeps gives back at once. Grants that are not fenced are kept by their
+/// connections.
 void InferenceWorker::WatchFence(const wire::UpdateId& update, const std::shared_ptr<GrantSet>& grants,
                                  TimePoint tell) {
-  session_->loop().After(session_->settings().lease / 2,
-                         [this, update, grants, tell] { OnFenceLate(update, grants, tell); });
+  session_->loop().After(session_->settings().lease / 2, [this, update, weak = std::weak_ptr(grants), tell] {
+    if (const auto held = weak.lock()) OnFenceLate(update, held, tell);
+  });
 }
 
 bool InferenceWorker::IsHeld(const wire::UpdateId& update) const {

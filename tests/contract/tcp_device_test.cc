@@ -198,6 +198,15 @@ TEST_F(TcpDeviceTest, ALostContextEndsTheLinkAndFencesItsGrants) {
   EXPECT_TRUE(b.signals.empty());
 }
 
+TEST_F(TcpDeviceTest, AContextThatIsLostBeforeAnythingIsPinnedIsTheReasonThatIsTold) {
+  use.devices->ExpectLeftovers();
+  fake_cuda_lose(0, kTarget, kUncorrectable, 0);
+  a.Post(Pair::kA, 0, Write());
+  ASSERT_TRUE(pair.Until([&] { return b.down.contains(Pair::kB) && a.pending() == 0; }));
+  EXPECT_EQ(b.down[Pair::kB].code(), Code::kInternal);
+  EXPECT_NE(b.down[Pair::kB].message().find("ECC"), std::string::npos) << b.down[Pair::kB].message();
+}
+
 TEST_F(TcpDeviceTest, ADriverCallThatBlocksHoldsUpNoHostMemory) {
   WriteOnce();
   const TestMemory host_source(4096, /*shared=*/true);

@@ -46,8 +46,15 @@ inline constexpr std::array<std::string_view, static_cast<size_t>(Stage::kCount)
     "starting", "planning",  "sending",   "committing", "updating",
     "ready",    "switching", "committed", "serving"};
 
+/// What a process is to do to its own driver, on the fake one.
+enum class Order : int { kNone, kLoseContext, kBlockCall };
+
 struct Board {
   struct Process {
+    std::atomic<Order> order{Order::kNone};  ///< Taken back by the process once it is carried out ...
+    std::atomic<int> blocked{0};             ///< ... calls that are held up then.
+    std::atomic<int> lost{0};                ///< Ends as FAILED, with the driver's words.
+    std::atomic<uint64_t> left{0};           ///< Objects of the driver's, after a proper end.
     std::atomic<Stage> stage{Stage::kStarting};
     std::atomic<int64_t> run{-1};                     ///< Inference: of the version served ...
     std::atomic<int64_t> served{-1};                  ///< ... and its number, compared.

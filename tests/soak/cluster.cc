@@ -40,13 +40,14 @@ bool HasEnded(pid_t pid) {
 }  // namespace
 
 std::optional<int> RunIfStartedByCluster(int argc, char** argv) {
-  if (argc < 7 || std::string(argv[1]) != kMark) return std::nullopt;
+  if (argc < 8 || std::string(argv[1]) != kMark) return std::nullopt;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   Setup setup{.controller = argv[4],
               .settings = {},
               .landing = static_cast<LandingMode>(std::stoi(argv[5])),
-              .holding = static_cast<Holding>(std::stoi(argv[6]))};
-  for (int i = 7; i + 1 < argc; i += 2) setup.settings[argv[i]] = argv[i + 1];
+              .holding = static_cast<Holding>(std::stoi(argv[6])),
+              .where = static_cast<Where>(std::stoi(argv[7]))};
+  for (int i = 8; i + 1 < argc; i += 2) setup.settings[argv[i]] = argv[i + 1];
   return RunRole(*MapBoard(argv[2]), std::stoul(argv[3]), setup);
 }
 
@@ -58,12 +59,14 @@ Cluster::Cluster(int number, Setup setup, std::unique_ptr<Network> network)
   ::close(fd);
   file_ = name;
   board_ = new (MapBoard(file_)) Board();
+  if (setup_.where != Where::kHost) machine_ = std::make_unique<Machine>(setup_.seed, setup_.delay_us);
   for (size_t i = 0; i < kProcesses; ++i) Start(i);
 }
 
 Cluster::~Cluster() {
   board_->stop = true;
   for (Process& process : processes_) {
+    if (process.pid < 0) continue;
     ::kill(process.pid, SIGKILL);
     ::waitpid(process.pid, nullptr, 0);
   }
@@ -74,12 +77,16 @@ Cluster::~Cluster() {
 
 void Cluster::Start(size_t index) {
   std::vector<std::string> words;
-  if (network_ != nullptr) words = {"/usr/bin/env", "ip", "netns", "exec", network_->NamespaceOf(index)};
+  if (machine_ != nullptr)
+    words = {"/usr/bin/env", "WEIGHTCAST_CUDA_LIBRARY=" FAKE_CUDA_LIBRARY, machine_->Environment()};
+  if (network_ != nullptr)
+    words.insert(words.end(), {"/usr/bin/env", "ip", "netns", "exec", network_->NamespaceOf(index)});
   char self[4096] = {};
   if (::readlink("/proc/self/exe", self, sizeof self - 1) < 0) throw std::runtime_error("no /proc/self/exe");
   words.insert(words.end(), {self, kMark, file_, std::to_string(index), setup_.controller,
                              std::to_string(static_cast<int>(setup_.landing)),
-                             std::to_string(static_cast<int>(setup_.holding))});
+                             std::to_string(static_cast<int>(setup_.holding)),
+                             std::to_string(static_cast<int>(setup_.where))});
   auto settings = setup_.settings;
   if (network_ != nullptr) settings["bind"] = network_->AddressOf(index);
   for (const auto& [name, value] : settings) words.insert(words.end(), {name, value});
@@ -94,6 +101,8 @@ void Cluster::Start(size_t index) {
   Process& process = processes_[index];
   if (process.pid > 0) ::waitpid(process.pid, nullptr, 0);
   board_->process[index].stage = Stage::kStarting;
+  board_->process[index].order = Order::kNone;
+  board_->process[index].blocked = 0;
   if (::posix_spawn(&process.pid, words.front().c_str(), &actions, nullptr, arguments.data(), environ) != 0)
     throw std::runtime_error("cannot start a process");
   ::posix_spawn_file_actions_destroy(&actions);
@@ -139,9 +148,29 @@ bool Cluster::WaitUntil(const std::function<bool()>& done, double seconds) {
   }
 }
 
+std::string Cluster::End() {
+  board_->stop = true;
+  std::string wrong;
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (size_t i = 0; i < kProcesses; ++i) {
+    while (!HasEnded(processes_[i].pid) && std::chrono::steady_clock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!HasEnded(processes_[i].pid)) wrong += StrCat(kPlaces[i].text, " does not end\n");
+    ::kill(processes_[i].pid, SIGKILL);
+    ::waitpid(processes_[i].pid, nullptr, 0);
+    processes_[i].pid = -1;
+    if (const uint64_t left = board_->process[i].left; left != 0)
+      wrong += StrCat(kPlaces[i].text, " has left ", left, " objects of the driver's\n");
+  }
+  if (machine_ != nullptr && !machine_->EndsEmpty()) wrong += "the machine of the devices does not end\n";
+  return wrong.empty() ? wrong : wrong + Describe();
+}
+
 std::string Cluster::Describe() const {
-  std::string text = StrCat("landing ", kLandingNames[static_cast<size_t>(setup_.landing)], ", ",
-                            kHoldingNames[static_cast<size_t>(setup_.holding)], network_ ? ", network" : "");
+  std::string text =
+      StrCat("landing ", kLandingNames[static_cast<size_t>(setup_.landing)], ", ",
+             kHoldingNames[static_cast<size_t>(setup_.holding)], ", weights in ",
+             kWhereNames[static_cast<size_t>(setup_.where)], " memory", network_ ? ", network" : "");
   for (const auto& [name, value] : setup_.settings) text += StrCat(", ", name, " ", value);
   text += StrCat("; number ", board_->publish.load(), "\n");
   for (size_t i = 0; i < kProcesses; ++i) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "soak/board.h"
+#include "soak/machine.h"
 #include "soak/network.h"
 #include "soak/role.h"
 
@@ -43,6 +44,9 @@ class Cluster {
   /// Starts again what has ended, and lets the trainers publish the next number once all have finished this
   /// one.
   void Look();
+  /// Lets all processes end by themselves. What of the driver's is left then, or who does not end; empty: all
+  /// is well.
+  std::string End();
   /// Looks until `done`; false after `seconds`.
   bool WaitUntil(const std::function<bool()>& done, double seconds);
 
@@ -57,6 +61,7 @@ class Cluster {
 
   const Setup setup_;
   const std::unique_ptr<Network> network_;
+  std::unique_ptr<Machine> machine_;  ///< Where weights are on devices.
   std::string file_;
   bool keep_log_ = false;
   Board* board_;

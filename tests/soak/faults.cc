@@ -52,7 +52,11 @@ class Tormentor {
     return row == 1 ? kFirstTrainer + random_() % 2 : kFirstRank + random_() % 3;
   }
   [[nodiscard]] Kind PickKind() {
-    return static_cast<Kind>(random_() % (cluster_.network() == nullptr ? 2 : 4));
+    std::vector<Kind> kinds = {Kind::kKill, Kind::kStop};
+    if (cluster_.network() != nullptr) kinds.insert(kinds.end(), {Kind::kUnplug, Kind::kDropPackets});
+    if (UsesDevice(cluster_.setup(), outcome_.victim))
+      kinds.insert(kinds.end(), {Kind::kLoseContext, Kind::kBlockCall});
+    return kinds[random_() % kinds.size()];
   }
   /// The controller is where the others are.
   [[nodiscard]] Stage StageOf(size_t process) const {
@@ -110,8 +114,48 @@ class Tormentor {
         Pass(Random(random_, 1, 5) * lease_);
         cluster_.network()->DropPackets(victim, 0);
         return;
+      case Kind::kLoseContext:
+        return LoseContext();
+      case Kind::kBlockCall:
+        return BlockCall();
       case Kind::kCount:
         return;
+    }
+  }
+  /// It ends by itself, and not without saying why.
+  void LoseContext() {
+    const size_t victim = outcome_.victim;
+    const int starts = cluster_.starts(victim);
+    const uint32_t errors = board_.process[victim].errors;
+    board_.process[victim].lost = 0;
+    board_.process[victim].order = Order::kLoseContext;
+    if (!cluster_.WaitUntil([&] { return cluster_.starts(victim) > starts; }, 2 * lease_ + kBound))
+      return Violated("does not end though its context is lost");
+    bool told = false;
+    const Board::Process& process = board_.process[victim];
+    for (uint32_t n = errors; n < process.errors; ++n) {
+      const std::string_view text = process.error[n % process.error.size()].data();
+      told = told || text.find("CUDA_ERROR_ECC_UNCORRECTABLE") != std::string_view::npos;
+    }
+    if (!told) Violated("ends without the driver's words");
+  }
+  /// Longer than any lease: nobody is declared dead, so nobody ends and no error says so.
+  void BlockCall() {
+    const Board::Process& victim = board_.process[outcome_.victim];
+    std::array<int, kProcesses> starts{};
+    for (size_t i = 0; i < kProcesses; ++i) starts[i] = cluster_.starts(i);
+    board_.process[outcome_.victim].order = Order::kBlockCall;
+    if (!cluster_.WaitUntil([&] { return victim.blocked > 0; }, 2 * lease_ + kBound))
+      return Violated("makes no call that could block");
+    if (!cluster_.WaitUntil([&] { return victim.blocked == 0; }, 2 * kBound))
+      return Violated("blocks for ever");
+    for (size_t i = 0; i < kProcesses; ++i) {
+      if (cluster_.starts(i) != starts[i]) Violated(StrCat(kPlaces[i].text, " has ended meanwhile"));
+      const Board::Process& process = board_.process[i];
+      for (uint32_t n = errors_[i]; n < process.errors; ++n) {
+        const std::string_view text = process.error[n % process.error.size()].data();
+        if (text.find("not heard of") != std::string_view::npos) Violated(StrCat("somebody is dead: ", text));
+      }
     }
   }
   void Pass(double seconds) {

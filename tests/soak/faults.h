@@ -16,9 +16,14 @@ size_t RowOf(size_t process);
 bool CanBeHit(size_t row, Stage stage);
 std::string ToString(const Hits& hits);
 
-enum class Kind { kKill, kStop, kUnplug, kDropPackets, kCount };
+enum class Kind { kKill, kStop, kUnplug, kDropPackets, kLoseContext, kBlockCall, kCount };
 inline constexpr std::array<std::string_view, static_cast<size_t>(Kind::kCount)> kKindNames = {
-    "killed", "stopped and continued", "unplugged", "cut off by lost packets"};
+    "killed",
+    "stopped and continued",
+    "unplugged",
+    "cut off by lost packets",
+    "deprived of its context",
+    "held up in a driver call"};
 
 /// What came of one fault.
 struct Outcome {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -18,7 +19,8 @@
 #include "soak/repairs.h"
 
 // Random faults in small clusters, and a reader in every inference rank that never sees a mixture.
-//   soak_protocol [--faults N] [--clusters N] [--seconds N] [--seed N]
+//   soak_protocol [--faults N] [--clusters N] [--seconds N] [--seed N] [--memory host|device|mixed]
+// --memory: where the weights are; without it some clusters have them on devices of the fake driver.
 //   soak_protocol --repairs N [--seed N]: N updates each that a replica, and an engine, must finish.
 // Ends with 0 if every promise held and, for 200 faults or more, each role was hit at least three times in
 // each stage.
@@ -35,6 +37,7 @@ struct Options {
   int faults = 60;
   int clusters = 2;
   int repairs = 0;
+  std::optional<Where> where;  ///< Unset: drawn for each cluster.
   double seconds = 3600;
   unsigned seed = std::random_device{}();
 };
@@ -57,6 +60,14 @@ bool Begins(Cluster& cluster) {
                            [](const Board::Process& rank) { return rank.served >= 1; });
       },
       20);
+}
+
+void PlaceOn(Where where, Setup& setup, std::mt19937& random) {
+  setup.where = where;
+  if (where == Where::kHost) return;
+  setup.seed = static_cast<unsigned>(random() % 1000) + 1;
+  setup.delay_us = random() % 2 == 0 ? 0 : 5;
+  setup.settings["commit_timeout"] = "2";  // More than a driver call blocks.
 }
 
 Setup MakeSetup(int number, bool network, const Token& token, std::mt19937& random) {
@@ -104,21 +115,31 @@ class Soak {
     for (int round = 0; GoesOn(); ++round) {
       // Every third in namespaces of its own.
       const bool network = networks_ && (round + number) % 3 == 0;
-      Cluster cluster(number, MakeSetup(number, network, token_, random),
-                      network ? std::make_unique<Network>(number) : nullptr);
+      Setup setup = MakeSetup(number, network, token_, random);
+      constexpr Where kDrawn[] = {Where::kHost, Where::kHost, Where::kDevice, Where::kMixed};
+      const Where drawn = kDrawn[random() % std::size(kDrawn)];
+      PlaceOn(options_.where.value_or(drawn), setup, random);
+      Cluster cluster(number, setup, network ? std::make_unique<Network>(number) : nullptr);
       cluster.board().loads_fail = true;
       if (!Begins(cluster)) {
         Fail("the cluster does not begin\n" + cluster.Describe());
         cluster.KeepLog();
         return;
       }
+      bool broken = false;
       for (int i = 0; i < kFaultsPerCluster && Take(); ++i) {
         const auto [row, stage] = Choose(random);
         const Outcome outcome = Torment(cluster, row, stage, kLease, random);
         Note(outcome);
         if (outcome.violation.empty()) continue;
         cluster.KeepLog();
+        broken = true;
         break;  // What follows would be the same one's consequence.
+      }
+      if (broken) continue;
+      if (const std::string left = cluster.End(); !left.empty()) {
+        Fail(left);
+        cluster.KeepLog();
       }
     }
   }
@@ -256,6 +277,10 @@ int Main(int argc, char** argv) {
     const double value = std::atof(argv[i + 1]);
     if (name == "--faults") options.faults = static_cast<int>(value);
     if (name == "--clusters") options.clusters = static_cast<int>(value);
+    if (name == "--memory") {
+      const auto* const found = std::ranges::find(kWhereNames, std::string_view(argv[i + 1]));
+      if (found != kWhereNames.end()) options.where = static_cast<Where>(found - kWhereNames.begin());
+    }
     if (name == "--repairs") options.repairs = static_cast<int>(value);
     if (name == "--seconds") options.seconds = value;
     if (name == "--seed") options.seed = static_cast<unsigned>(value);

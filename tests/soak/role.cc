@@ -16,23 +16,26 @@
 
 #include "base/log.h"
 #include "base/strings.h"
+#include "fake_cuda/fake_cuda.h"
+#include "soak/tensors.h"
 #include "weightcast/worker.h"
-#include "weights.h"
 
 namespace weightcast::soak {
 namespace {
 
 using test::Cut;
-using test::Weights;
 
 constexpr double kPatience = 60;
 constexpr double kWait = 0.2;
 /// Failed calls in a row after which a process gives up and wants to be started again.
 constexpr int kTries = 40;
+/// Five leases.
+constexpr int kBlockMs = 1500;
 
-/// Small enough to be compared all the time; the policy has several transfers. They have the same names.
-std::vector<TensorInfo> Model(std::string_view name) {
-  const int64_t rows = name == "draft" ? 40 : 640;
+/// Small enough to be compared all the time; the policy has several transfers. They have the same names. Of
+/// device memory there is less: a row of a column's cut is an operation, and over tcp each costs two copies.
+std::vector<TensorInfo> Model(std::string_view name, Where where) {
+  const int64_t rows = name == "draft" ? 40 : where == Where::kHost ? 640 : 160;
   return {{"embed", DType::kU64, {rows, 256}}, {"norm", DType::kU64, {256}}, {"scale", DType::kU64, {}}};
 }
 
@@ -55,6 +58,27 @@ class Role {
     options_.world_size = 1;
   }
 
+  ~Role() {
+    over_ = true;
+    if (obeying_.joinable()) obeying_.join();
+  }
+  Role(const Role&) = delete;
+  Role& operator=(const Role&) = delete;
+
+  /// Before Run...: where the weights are to be.
+  int UseDevice(int ordinal) {
+    auto opened = UsedDevice::Open(ordinal);
+    if (!opened.ok()) return Note(opened.status());
+    device_ = std::move(*opened);
+    obeying_ = std::thread([this] {
+      while (!over_) {
+        Obey();
+        Rest(1);
+      }
+    });
+    return 0;
+  }
+
   int RunController() {
     auto controller = Controller::Start({.listen = setup_.controller, .settings = setup_.settings});
     if (!controller.ok()) return Note(controller.status());
@@ -66,11 +90,15 @@ class Role {
 
   /// Publishes whatever number the board says.
   int RunTrainer() {
+    const Cut cut = setup_.holding == Holding::kSharded ? Cut::kRows : Cut::kWhole;
+    // Outlives the trainer, as all memory that is registered.
+    auto weights = Tensors::Make(Model(options_.model, setup_.where), cut, options_.rank, options_.world_size,
+                                 device_.get());
+    if (!weights.ok()) return Note(weights.status());
     auto trainer = Trainer::Connect(options_);
     if (!trainer.ok()) return Note(trainer.status());
-    const Cut cut = setup_.holding == Holding::kSharded ? Cut::kRows : Cut::kWhole;
-    Weights weights(Model(options_.model), cut, options_.rank, options_.world_size);
-    if (Status status = (*trainer)->Register({.shards = weights.shards()}); !status.ok()) return Note(status);
+    if (Status status = (*trainer)->Register({.shards = (*weights)->shards()}); !status.ok())
+      return Note(status);
     int failures = 0;
     for (int64_t last = -1; !board_.stop;) {
       mine_.stage = Stage::kPlanning;
@@ -80,7 +108,8 @@ class Role {
         continue;
       }
       last = number;
-      weights.Fill(number);
+      // As a kernel of the trainer's would fail.
+      if (Status filled = (*weights)->Fill(number); !filled.ok()) return Note(filled);
       mine_.stage = Stage::kSending;
       auto update = (*trainer)->Publish(number);
       Status status = update.status();
@@ -119,24 +148,30 @@ class Role {
  private:
   /// An inference rank of this process.
   struct Rank {
+    std::unique_ptr<Tensors> landing;  ///< What is registered.
+    std::unique_ptr<Tensors> own;      ///< Loader landing: what the engine computes with.
     std::unique_ptr<Inference> inference;
-    Weights landing;             ///< What is registered.
-    std::optional<Weights> own;  ///< Loader landing: what the engine computes with.
     std::mt19937 random{std::random_device{}()};
     std::atomic<int64_t> served{-1};
-    [[nodiscard]] const Weights& live() const { return own ? *own : landing; }
+    [[nodiscard]] const Tensors& live() const { return own ? *own : *landing; }
   };
 
   Status Join(const std::string& model, std::deque<Rank>& ranks) {
     WorkerOptions options = options_;
     options.model = model;
-    WC_ASSIGN_OR_RETURN(auto inference, Inference::Connect(options));
     const bool loader = setup_.landing == LandingMode::kLoader;
-    const Weights weights(Model(model), Cut::kColumns, options.rank, options.world_size);
-    Rank& rank = ranks.emplace_back(std::move(inference), weights);
-    if (loader) rank.own.emplace(Model(model), Cut::kColumns, options.rank, options.world_size);
+    const auto make = [&] {
+      return Tensors::Make(Model(model, setup_.where), Cut::kColumns, options.rank, options.world_size,
+                           device_.get());
+    };
+    Rank& rank = ranks.emplace_back();
+    WC_ASSIGN_OR_RETURN(rank.landing, make());
+    if (loader) {
+      WC_ASSIGN_OR_RETURN(rank.own, make());
+    }
+    WC_ASSIGN_OR_RETURN(rank.inference, Inference::Connect(options));
     return rank.inference->Register(
-        {.shards = rank.landing.shards()},
+        {.shards = rank.landing->shards()},
         {.landing = setup_.landing,
          .on_switch = loader ? [this, &rank](const Version&) { return Load(rank); }
                              : std::function<Status(const Version&)>()});
@@ -145,11 +180,7 @@ class Role {
   /// What an engine's loader does.
   Status Load(Rank& rank) {
     if (board_.loads_fail && rank.random() % 30 == 0) return {Code::kInternal, "this engine cannot load it"};
-    const std::vector<Shard> from = rank.landing.shards();
-    const std::vector<Shard> to = rank.own->shards();
-    for (size_t i = 0; i < from.size(); ++i)
-      std::memcpy(to[i].memory.address, from[i].memory.address, from[i].memory.length);
-    return Status::Ok();
+    return rank.own->CopyFrom(*rank.landing);
   }
 
   void Serve(Rank& rank, const std::deque<Rank>& all) {
@@ -166,7 +197,8 @@ class Role {
       status = ReceiveOne(rank, all);
       const bool late = status.code() == Code::kTimedOut;
       failures = status.ok() || late ? 0 : failures + 1;
-      if (failures > kTries || IsOver(status)) ends_ = true;
+      if (IsLost(status)) mine_.lost = rank.inference->state() == EngineState::kFailed ? 1 : 2;
+      if (failures > kTries || IsOver(status) || IsLost(status)) ends_ = true;
       if (status.ok() || late) continue;
       Note(status);
       Rest(5);
@@ -179,8 +211,7 @@ class Role {
     if (rank.random() % 4 == 0) {
       const Version before = inference.version();
       WC_ASSIGN_OR_RETURN(const Version version, inference.Wait(before, In(kWait)));
-      Served(version, rank, all);
-      return Status::Ok();
+      return Served(version, rank, all);
     }
     WC_RETURN_IF_ERROR(inference.Begin());
     auto version = inference.Receive(In(kWait));
@@ -193,8 +224,7 @@ class Role {
     while (!status.ok() && status.code() == Code::kTimedOut && !board_.stop)
       status = inference.Finish(In(kPatience));
     if (!status.ok()) return GiveUp(inference, status);
-    Served(*version, rank, all);
-    return Status::Ok();
+    return Served(*version, rank, all);
   }
 
   /// Stays paused as long as a stopped source might still write.
@@ -205,13 +235,15 @@ class Role {
   }
 
   /// Nobody writes until the next call, so all must be there.
-  void Served(const Version& version, Rank& rank, const std::deque<Rank>& all) {
-    if (rank.live().Wrong(version.number) != 0) ++mine_.mixtures;
+  Status Served(const Version& version, Rank& rank, const std::deque<Rank>& all) {
+    WC_ASSIGN_OR_RETURN(const int64_t wrong, rank.live().Wrong(version.number));
+    if (wrong != 0) ++mine_.mixtures;
     rank.served = version.number;
     int64_t least = version.number;
     for (const Rank& one : all) least = std::min(least, one.served.load());
     mine_.run = static_cast<int64_t>(version.run);
     mine_.served = least;
+    return Status::Ok();
   }
 
   /// Whenever a version is reported, every byte is of that version, and so is every other model of the
@@ -222,13 +254,14 @@ class Role {
     for (const Rank& rank : ranks) {
       const Version before = rank.inference->version();
       if (before.number < 0) continue;
-      const bool wrong = rank.live().Wrong(before.number) != 0;
+      const auto wrong = rank.live().Wrong(before.number);
+      if (!wrong.ok()) continue;  // The context is lost: the engine's thread is told, too.
       const bool others = std::ranges::any_of(ranks, [&](const Rank& other) {
         const Version version = other.inference->version();
         return version.number >= 0 && version != before;
       });
       if (rank.inference->version() != before) continue;
-      if (wrong || others) ++mine_.mixtures;
+      if (*wrong != 0 || others) ++mine_.mixtures;
       ++mine_.comparisons;
     }
   }
@@ -241,6 +274,10 @@ class Role {
     return state == EngineState::kServing ? Stage::kServing : Stage::kPlanning;
   }
 
+  /// What the driver calls an uncorrectable error, by name: such a process must be started again.
+  [[nodiscard]] static bool IsLost(const Status& status) {
+    return status.message().find("CUDA_ERROR_ECC_UNCORRECTABLE") != std::string::npos;
+  }
   /// A session that has ended does not come back.
   [[nodiscard]] static bool IsOver(const Status& status) {
     return status.message().find("refused") != std::string::npos ||
@@ -257,24 +294,55 @@ class Role {
     return 3;
   }
 
+  /// What the cluster wants to happen to this process's driver.
+  void Obey() {
+    mine_.blocked = fake_cuda_blocked(0);
+    switch (mine_.order.exchange(Order::kNone)) {
+      case Order::kNone:
+        return;
+      case Order::kLoseContext:
+        return fake_cuda_lose(0, device_->context()->ordinal(), drivers::CUDA_ERROR_ECC_UNCORRECTABLE, 0);
+      case Order::kBlockCall:
+        return fake_cuda_block(0, "cuMemcpyAsync", 1, kBlockMs);
+    }
+  }
+
   Board& board_;
   Board::Process& mine_;
   const Place place_;
   const Setup setup_;
   WorkerOptions options_;
+  std::unique_ptr<UsedDevice> device_;  ///< Null: the weights are in host memory.
+  std::thread obeying_;
   std::atomic<bool> post_processing_{false};
   std::atomic<bool> ends_{false};
+  std::atomic<bool> over_{false};
   std::mutex notes_;
 };
 
 }  // namespace
 
+bool UsesDevice(const Setup& setup, size_t index) {
+  if (setup.where == Where::kHost || index == kController) return false;
+  return setup.where == Where::kDevice || (index != kFirstTrainer && index != kFirstRank + 1);
+}
+
 int RunRole(Board& board, size_t index, const Setup& setup) {
   SetLogLevel(LogLevel::kInfo);  // Read only after a violation.
   board.process[index].stage = Stage::kStarting;
-  Role role(board, index, setup);
-  if (kPlaces[index].role == "controller") return role.RunController();
-  return kPlaces[index].role == "trainer" ? role.RunTrainer() : role.RunInference();
+  int result = 0;
+  {
+    Role role(board, index, setup);
+    if (UsesDevice(setup, index)) result = role.UseDevice(static_cast<int>(index % 2));
+    if (result == 0) {
+      result = kPlaces[index].role == "controller" ? role.RunController()
+               : kPlaces[index].role == "trainer"  ? role.RunTrainer()
+                                                   : role.RunInference();
+    }
+  }
+  if (UsesDevice(setup, index) && board.process[index].lost == 0)
+    board.process[index].left = fake_cuda_stop();
+  return result;
 }
 
 }  // namespace weightcast::soak

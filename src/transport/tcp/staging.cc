@@ -99,6 +99,11 @@ bool Staging::CanReceive() {
 
 Status Staging::failure() const {
   if (!pool_->refused() || pool_->pinned() >= 2) return Status::Ok();
+  // Nothing can be pinned for a context that is lost either, and that is the reason then.
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : used_) {
+    if (const auto& health = each->device.worker->health(); health->lost()) return health->failure();
+  }
   return {Code::kExhausted,
           "no host memory can be pinned to stage device memory for tcp; raise the limit of locked memory"};
 }

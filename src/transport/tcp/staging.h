@@ -64,7 +64,7 @@ class Staging {
   const size_t most_;  ///< Blocks.
   const std::shared_ptr<device::Devices> devices_;
   const std::shared_ptr<device::WakeSignal> signal_;
-  std::mutex mutex_;                                 ///< Guards the next, and the making of the pool.
+  mutable std::mutex mutex_;                         ///< Guards the next, and the making of the pool.
   std::vector<std::unique_ptr<StagedDevice>> used_;  ///< Their addresses stay.
   std::unique_ptr<device::PinnedPool> pool_;         ///< Before the first region is told.
   // The holder of progress's.
