@@ -143,4 +143,4 @@ class Cluster:
                         raise Failed(f"{one.name} has ended with status {one.process.exitcode}")
         finally:
             self.kill()
-            self._controller.close()
+            self._controller.stop()
