@@ -1,6 +1,7 @@
 """Trainers and engines with weights on GPUs, each a process of its own, and orders to them."""
 
 import multiprocessing
+import os
 import secrets
 from multiprocessing.connection import Connection
 from typing import Any
@@ -59,14 +60,14 @@ class Cluster:
     ) -> None:  # fmt: skip
         import weightcast as wc
 
-        self._token = secrets.token_hex(16)
-        chosen = {"token": self._token, "min_engines": str(len(engines)), **(settings or {})}
-        self._settings = {key: value for key, value in chosen.items() if key not in ("token", "min_engines")}
-        self._controller = wc.Controller("127.0.0.1:0", settings=chosen)
+        os.environ.setdefault("WEIGHTCAST_TOKEN", secrets.token_hex(16))  # Of the workers, too.
+        self._settings = settings or {}
+        everyone = {"min_engines": str(len(engines)), **self._settings}
+        self._controller = wc.Controller("127.0.0.1:0", settings=everyone)
         self._shapes, self._landing, self._dtypes = shapes, landing, dtypes
+        self._devices = {"trainer": trainers, "engine": engines}
         self.trainers = [self._start("trainer", rank, trainers) for rank in range(len(trainers))]
         self.engines = [self._start("engine", rank, engines) for rank in range(len(engines))]
-        self._devices = {"trainer": trainers, "engine": engines}
         try:
             for one in self.all():
                 one.answer()
@@ -77,7 +78,7 @@ class Cluster:
     def _start(self, kind: str, rank: int, devices: list[int]) -> Process:
         return Process(
             worker.Role(
-                kind, rank, len(devices), devices[rank], self._controller.address, self._token, self._shapes,
+                kind, rank, len(devices), devices[rank], self._controller.address, self._shapes,
                 dtype=self._dtypes[kind == "engine"], landing=self._landing,
                 cast=self._dtypes[0] != self._dtypes[1], settings=self._settings,
             )

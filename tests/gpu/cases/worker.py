@@ -19,7 +19,6 @@ class Role:
     world: int
     device: int
     controller: str
-    token: str
     shapes: list[Shape]
     dtype: str = "bfloat16"
     landing: str = "in_place"
@@ -35,7 +34,7 @@ class Worker:
         self.gpu: Gpu = open_gpu(role.device)
         self.tensors = [self.gpu.make(shape, role.dtype) for shape in role.shapes]
         self.addresses = [self.gpu.address(one) for one in self.tensors]
-        self.settings = {"token": role.token, "bind": "127.0.0.1", **role.settings}
+        self.settings = {"bind": "127.0.0.1", **role.settings}
 
     def named(self) -> dict[str, Any]:
         return {f"w{index}": one for index, one in enumerate(self.tensors)}
@@ -94,7 +93,9 @@ class EngineWorker(Worker):
     def receive(self, timeout: float = 120) -> tuple[int, float]:
         """The version that is served now, and when it was."""
         version = self.side.receive(timeout)
-        return int(version), time.monotonic()
+        at = time.monotonic()
+        self.side.finish()
+        return int(version), at
 
     def wait(self, newer_than: int, timeout: float = 60) -> int:
         return int(self.side.wait(newer_than or None, timeout, stream=self.gpu.stream))
