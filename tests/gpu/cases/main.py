@@ -37,7 +37,9 @@ def updates(cluster: Cluster, first: int, last: int) -> list[float]:
 def tensors() -> None:
     with Cluster(some_tensors(), [0], [0]) as cluster:
         seconds = updates(cluster, 1, 4)
-        figure("1 GiB, in place, one GPU", "", round(1e3 * statistics.median(seconds), 2), "ms")
+        size = sum(_bytes(shape) for shape in some_tensors())
+        took = round(1e3 * statistics.median(seconds), 2)
+        figure(f"{size / 1e9:.2f} GB, in place, one GPU", "", took, "ms", f"median of {len(seconds)}")
 
 
 def shadow() -> None:
@@ -88,13 +90,14 @@ def digest() -> None:
 
 def qwen_7b() -> None:
     """The whole model from one process to another on one GPU."""
-    shapes = qwen("small" if on_fake() else "7b")
+    model = "small" if on_fake() else "7b"
+    shapes = qwen(model)
     with Cluster(shapes, [0], [0]) as cluster:
         seconds = updates(cluster, 1, 2 if on_fake() else 7)[1:]
         size = sum(_bytes(shape) for shape in shapes)
         median = statistics.median(seconds)
         figure(
-            "Qwen2.5-7B, one GPU to itself", "10.2-12.7 (H100)", round(1e3 * median, 2), "ms",
+            f"Qwen2.5 {model}, one GPU to itself", "" if on_fake() else "10.5-13.0 (H100)", round(1e3 * median, 2), "ms",
             f"{size / 1e9:.2f} GB, {size / median / 1e9:.0f} GB/s, median of {len(seconds)}",
         )  # fmt: skip
 

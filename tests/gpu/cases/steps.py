@@ -33,7 +33,6 @@ class Tools:
     weightcast: pathlib.Path
     contract: pathlib.Path
     kernels: pathlib.Path
-    probe: pathlib.Path
     site: pathlib.Path  # With the Python package.
     fake: pathlib.Path | None  # The library of the fake driver; None: real GPUs.
     gpus: int

@@ -52,9 +52,7 @@ class TrainerWorker(Worker):
         super().__init__(role)
         import weightcast as wc
 
-        self.side = wc.Trainer(
-            role.controller, rank=role.rank, world_size=role.world, settings=self.settings
-        )
+        self.side = wc.Trainer(role.controller, rank=role.rank, world_size=role.world, settings=self.settings)
         self.side.register(self.named())
 
     def write(self, version: int, wait: bool) -> None:
