@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Times transfers and whole updates between GPUs beside what the hardware allows and beside NCCL and NIXL.
+
+All of them take turns in the same run; a figure is the median over the rounds, of each round the maximum over its
+ranks. What is timed of weightcast is checked on the device after each round, every element. On one GPU the floor is
+a copy within it, and NCCL is left out: it wants a GPU for each rank.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "gpu" / "cases"))
+
+from cluster import Cluster  # noqa: E402
+from gpu import Shape, on_fake  # noqa: E402
+from models import qwen  # noqa: E402
+
+Timed = Callable[[], float]  # One round; seconds.
+
+
+def bytes_of(shapes: list[Shape]) -> int:
+    total = 0
+    for shape in shapes:
+        size = 2
+        for length in shape:
+            size *= length
+        total += size
+    return total
+
+
+class Updates:
+    """weightcast: whole updates of a model, from publish to the last engine's receipt."""
+
+    def __init__(self, shapes: list[Shape], trainers: list[int], engines: list[int]) -> None:
+        self._cluster = Cluster(shapes, trainers, engines)
+        self._version = 0
+
+    def round(self) -> float:
+        self._version += 1
+        self._cluster.write(self._version)
+        return self._cluster.update(self._version)
+
+    def close(self) -> None:
+        self._cluster.__exit__(None)
+
+
+def torch_copy(size: int, source: int, target: int) -> Timed:
+    """A plain copy of as many bytes by torch: cudaMemcpyAsync, between GPUs cudaMemcpyPeerAsync."""
+    import torch
+
+    a = torch.full((size,), 3, dtype=torch.uint8, device=f"cuda:{source}")
+    b = torch.zeros_like(a, device=f"cuda:{target}")
+
+    def copy() -> float:
+        torch.cuda.synchronize(source)
+        torch.cuda.synchronize(target)
+        began = time.perf_counter()
+        b.copy_(a)
+        torch.cuda.synchronize(source)
+        torch.cuda.synchronize(target)
+        return time.perf_counter() - began
+
+    return copy
+
+
+def nccl_rank(rank: int, world: int, port: int, sizes: list[int], rounds: int, out: Any) -> None:
+    """Rank 0 broadcasts the tensors to all others, one by one."""
+    import torch
+    import torch.distributed as dist
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", rank=rank, world_size=world, device_id=device)
+    tensors = [torch.full((size,), rank, dtype=torch.uint8, device=device) for size in sizes]
+    found = []
+    for turn in range(rounds + 2):  # Two to warm up.
+        for one in tensors:
+            one.fill_(turn if rank == 0 else 255)
+        dist.barrier()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for one in tensors:
+            dist.broadcast(one, 0)
+        torch.cuda.synchronize()
+        took = torch.tensor([time.perf_counter() - began], device=device)
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        if not all(bool((one == turn).all()) for one in tensors):
+            raise AssertionError("NCCL: other bytes")
+        found.append(float(took))
+    if rank == 0:
+        out.put(found[2:])
+    dist.destroy_process_group()
+
+
+def nccl(sizes: list[int], gpus: int, rounds: int) -> list[float]:
+    import socket
+
+    import torch.multiprocessing as mp
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    out = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(nccl_rank, (gpus, port, sizes, rounds, out), nprocs=gpus, join=True)
+    return out.get()
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, what: str, size: int, seconds: list[float], predicted: str = "") -> None:
+        median = statistics.median(seconds)
+        note = f"{size / median / 1e9:.1f} GB/s; {1e3 * min(seconds):.2f}-{1e3 * max(seconds):.2f} ms"
+        row = {
+            "experiment": what, "predicted": predicted, "measured": round(1e3 * median, 3), "unit": "ms",
+            "note": f"{note}, {len(seconds)} rounds",
+        }  # fmt: skip
+        self.rows.append(row)
+        print(json.dumps(row), flush=True)
+
+    def left_out(self, what: str, why: str) -> None:
+        print(f"left out: {what}: {why}", flush=True)
+
+    def model(self, name: str) -> None:
+        shapes = qwen(name)
+        one = bytes_of(shapes)
+        devices = list(range(self.options.gpus))
+        half = max(1, len(devices) // 2)
+        trainers, engines = devices[:half], devices[half:] or devices[:1]
+        updates = Updates(shapes, trainers, engines)
+        contenders: dict[str, tuple[int, Timed]] = {
+            f"weightcast {name}, {len(trainers)} to {len(engines)}": (one * len(engines), updates.round)
+        }
+        if not on_fake():
+            target = engines[0]
+            place = "within one GPU" if target == trainers[0] else "to another GPU"
+            contenders[f"floor {name}: one copy {place}"] = (one, torch_copy(one, trainers[0], target))
+        seconds: dict[str, list[float]] = {what: [] for what in contenders}
+        for turn in range(self.options.rounds + 1):
+            for what in list(contenders) if turn % 2 == 0 else reversed(contenders):
+                took = contenders[what][1]()
+                if turn > 0:
+                    seconds[what].append(took)
+        updates.close()
+        for what, (size, _) in contenders.items():
+            self.add(what, size, seconds[what])
+
+    def peers(self, name: str) -> None:
+        sizes = [bytes_of([shape]) for shape in qwen(name)]
+        if on_fake():
+            self.left_out("NCCL", "the fake driver has no torch")
+        elif self.options.gpus < 2:
+            self.left_out("NCCL", "it wants a GPU for each rank, and there is one")
+        else:
+            found = nccl(sizes, self.options.gpus, self.options.rounds)
+            size = sum(sizes) * (self.options.gpus - 1)
+            self.add(f"NCCL {name}: broadcast tensor by tensor to {self.options.gpus - 1}", size, found)
+        if importlib.util.find_spec("nixl_cu13") is None:
+            self.left_out("NIXL", "nixl-cu13 is not installed")
+
+    def binary(self) -> None:
+        """`weightcast bench update`, which has no Python in it."""
+        model = "gpt2" if self.options.small else "qwen2.5-0.5b"
+        counts = ["--trainers", 1, "--inference", 1, "--versions", 3 if self.options.small else 9]
+        command = [self.options.binary, "bench", "update", "--memory", "cuda", "--model", model, *counts]
+        words = [str(word) for word in [*command, "--transports", "shm", "--json"]]
+        done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
+        (result,) = json.loads(done.stdout)["results"]
+        self.add(f"weightcast bench update {model}, 1 to 1", result["bytes"], [result["median_seconds"]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build" / "weightcast")
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=9, help="of each contender; one more to warm up")
+    parser.add_argument("--small", action="store_true", help="small models, for the fake driver")
+    options = parser.parse_args()
+    if options.small:
+        options.rounds = 2
+    bench = Bench(options)
+    for name in ("small",) if options.small else ("0.5b", "7b"):
+        bench.model(name)
+        bench.peers(name)
+    if not options.small:
+        bench.binary()
+    print("| who | ms | note |\n|---|---|---|")
+    for row in bench.rows:
+        print("|", " | ".join([row["experiment"], str(row["measured"]), row["note"]]), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
