@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Times transfers and whole updates between GPUs beside what the hardware allows and beside NCCL and NIXL.
 
-All of them take turns in the same run; a figure is the median over the rounds, of each round the maximum over its
-ranks. What is timed of weightcast is checked on the device after each round, every element. On one GPU the floor is
-a copy within it, and NCCL is left out: it wants a GPU for each rank.
+weightcast and the plain copy take turns; NCCL runs behind them. A figure is the median over the rounds, of
+each round the maximum over its ranks. What is timed of weightcast and NCCL is checked on the device after
+each round, every element. On one GPU the floor is a copy within it, and NCCL is left out: it wants a GPU for
+each rank.
 """
 
 import argparse

@@ -106,7 +106,7 @@ class Cluster:
         for one in self.engines:
             one.call("begin")
         for one in self.engines:
-            one.order("receive")
+            one.order("take", version)
         for one in self.trainers:
             one.order(publish, version)
         began = min(one.answer()[0] for one in self.trainers)

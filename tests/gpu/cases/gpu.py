@@ -1,7 +1,7 @@
 """Weights in the memory of one GPU: by torch on a real one, by weightcast's own arrays on the fake driver.
 
-The content of a tensor is a function of version and index, the same in every process, and differs between versions
-in every element. What writes is left in a stream and not waited for.
+The content of a tensor is a function of version and index, the same in every process, and differs between
+versions in every element. What writes is left in a stream and not waited for.
 """
 
 import ctypes
@@ -96,7 +96,8 @@ class TorchGpu:
 
     def write(self, tensor: Any, version: int, index: int) -> None:
         if tensor.dtype == self.torch.float32:
-            return self._write_numbers(tensor, version, index)
+            self._write_numbers(tensor, version, index)
+            return
         for chunk, part in self._parts(tensor):
             self.torch.add(self._base[: part.numel()], shift(version, index, chunk), out=part)
 

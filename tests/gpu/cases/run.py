@@ -54,8 +54,8 @@ def built_tools(gpus: int) -> Tools:
         sys.exit("run.sh --fake: set WC_GPU_SITE to a folder with the package weightcast")
     tests = build / "tests"
     return Tools(
-        sys.executable, build / "weightcast", tests / "contract" / "contract", tests / "gpu" / "kernels_on_gpu",
-        pathlib.Path(site), tests / "libfake_cuda.so", gpus,
+        sys.executable, build / "weightcast", tests / "contract" / "contract",
+        tests / "gpu" / "kernels_on_gpu", pathlib.Path(site), tests / "libfake_cuda.so", gpus,
     )  # fmt: skip
 
 

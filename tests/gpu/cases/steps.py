@@ -1,4 +1,4 @@
-"""Steps of a run, one after the other: each has a time limit, a line in a table, and its output in one log."""
+"""Steps of a run, one after the other: each has a time limit, a line in a table, its output in one log."""
 
 import json
 import os

@@ -95,8 +95,11 @@ class EngineWorker(Worker):
         self.side.finish()
         return int(version), at
 
-    def wait(self, newer_than: int, timeout: float = 60) -> int:
-        return int(self.side.wait(newer_than or None, timeout, stream=self.gpu.stream))
+    def take(self, version: int) -> tuple[int, float]:
+        """As `receive`, up to this version: who has just joined may be given an older one first."""
+        while (got := self.receive())[0] < version:
+            self.begin()
+        return got
 
     def check(self, version: int) -> None:
         """Every element, and that no tensor has moved."""
