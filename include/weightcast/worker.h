@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "weightcast/clock.h"
+#include "weightcast/device.h"
 #include "weightcast/digest.h"
 #include "weightcast/engine_state.h"
 #include "weightcast/registration.h"
@@ -115,8 +117,11 @@ class Trainer {
   /// until WaitSources. Numbers rise; a lower one after a restart belongs to a new run.
   /// All trainers say the same `hold`. `label`: Version::label, of trainer 0; kInvalidArgument if it is
   /// longer than 256 bytes or has control characters.
+  /// `streams`: no shard is read before what they hold now is over; an update that is sent meanwhile waits.
+  /// kInvalidArgument while one is captured into a CUDA graph. Recording them may block in the driver.
   virtual Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold = Hold::kUntilReady,
-                                                  std::string label = {}) = 0;
+                                                  std::string label = {},
+                                                  std::span<const StreamRef> streams = {}) = 0;
   /// The digests of the present bytes of all shards that are not declared, in the order of the registration
   /// (docs/digest.md). Reads them on the calling thread, at memory speed; they must not change meanwhile.
   /// Other calls of this trainer wait until it returns. kCancelled: interrupted, as looked at after each

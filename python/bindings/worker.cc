@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -227,9 +228,16 @@ void BindTrainer(nb::module_& module) {
              ThrowIfError(CallUnlocked([&] { return self->Register(registration, {.rules = parsed}); }));
            })
       .def("publish",
-           [](HeldTrainer& self, int64_t number, bool hold, std::string label) {
+           [](HeldTrainer& self, int64_t number, bool hold, std::string label,
+              const std::vector<std::pair<int, uintptr_t>>& streams) {
+             std::vector<StreamRef> refs;
+             for (const auto& [device, stream] : streams) {
+               // NOLINTNEXTLINE(performance-no-int-to-ptr)
+               refs.push_back({.device = device, .stream = reinterpret_cast<void*>(stream)});
+             }
              return ValueOrThrow(CallUnlocked([&] {
-               return self->Publish(number, hold ? Hold::kUntilNext : Hold::kUntilReady, std::move(label));
+               return self->Publish(number, hold ? Hold::kUntilNext : Hold::kUntilReady, std::move(label),
+                                    refs);
              }));
            })
       .def("digest",

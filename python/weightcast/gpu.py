@@ -71,8 +71,8 @@ def allocate_on(device: int | str, shape: tuple[int, ...], dtype: np.dtype) -> D
     return DeviceArray(_core.allocate_device(size, int(text)), shape, dtype)
 
 
-def wait_for_devices(devices: Iterable[int], stream: Any) -> None:
-    """Returns when what was left in the streams of these devices is over.
+def streams_of(devices: Iterable[int], stream: Any) -> list[tuple[int, int]]:
+    """The streams of these devices, each with its device.
 
     stream: None: torch's current stream of each device, or the legacy default stream without torch; else a
     torch stream, an object with `cuda_stream` or `__cuda_stream__`, or a stream's address, of one device.
@@ -82,8 +82,7 @@ def wait_for_devices(devices: Iterable[int], stream: Any) -> None:
         raise InvalidArgument(
             f"the tensors lie on the devices {used}, a stream is of one; synchronise, and give none"
         )
-    for device in used:
-        _core.wait_stream(device, _address_of(stream, device))
+    return [(device, _address_of(stream, device)) for device in used]
 
 
 def _address_of(stream: Any, device: int) -> int:

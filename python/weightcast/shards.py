@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _weightcast as _core
 from .errors import InvalidArgument
-from .gpu import cuda_array_of, wait_for_devices
+from .gpu import cuda_array_of, streams_of
 
 # numpy's (and ml_dtypes') names to those of the safetensors format.
 _NUMPY_NAMES = {
@@ -317,8 +317,13 @@ class Registration:
 
 def wait_streams(registration: Registration | None, stream: Any) -> None:
     """For what is left in the streams of its devices: kernels that write or read its tensors."""
-    if registration is not None:
-        wait_for_devices(registration.devices(), stream)
+    for device, address in streams_in_use(registration, stream):
+        _core.wait_stream(device, address)
+
+
+def streams_in_use(registration: Registration | None, stream: Any) -> list[tuple[int, int]]:
+    """The streams of its devices."""
+    return [] if registration is None else streams_of(registration.devices(), stream)
 
 
 def layout_bytes(module_or_dict: Any) -> bytes:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from . import _weightcast as _core
 from .digest import ShardDigest, digests_from
 from .errors import Cancelled, Error, InvalidArgument, TimedOut, Unavailable, UpdateAborted
-from .shards import Registration, wait_streams
+from .shards import Registration, streams_in_use, wait_streams
 
 Settings = Mapping[str, Any]
 _FOREVER = 1e9
@@ -287,7 +287,7 @@ class Trainer(_Closing):
     def publish(self, version: int, *, hold: bool = False, label: str = "", stream: Any = None) -> Update:
         """Offers the present bytes as `version`; returns at once. They must not change until `wait_sources`.
 
-        With tensors on GPUs it first waits for `stream`, or for the current stream of each of their devices.
+        Tensors on GPUs are read when what `stream` holds now is over, or their devices' current streams.
 
         hold: they will not change before the next publish, so engines that join in between get them too.
         label: comes with the version to every engine (`Version.label`), such as a checkpoint's name; at most
@@ -299,8 +299,8 @@ class Trainer(_Closing):
         names; with several, which would have to say so at one moment, that is `InvalidArgument`.
         """
         self._register_moved()
-        wait_streams(self._registration, stream)
-        self._update = Update(self._core.publish(version, hold, label))
+        streams = streams_in_use(self._registration, stream)
+        self._update = Update(self._core.publish(version, hold, label, streams))
         return self._update
 
     def _register_moved(self) -> None:

@@ -10,7 +10,8 @@ namespace weightcast::device {
 /// The worker's half, which may outlive the event's last holder by one look.
 class StreamEvent::Watch final : public Work {
  public:
-  Watch(std::shared_ptr<Health> health, drivers::CUevent event) : health_(std::move(health)), event_(event) {}
+  Watch(std::shared_ptr<Health> health, drivers::CUevent event, std::function<void()> on_over)
+      : health_(std::move(health)), event_(event), on_over_(std::move(on_over)) {}
 
   [[nodiscard]] bool Done() const { return done_.load(std::memory_order_seq_cst); }
   void Drop() { dropped_.store(true, std::memory_order_release); }
@@ -23,12 +24,14 @@ class StreamEvent::Watch final : public Work {
       if (health_->Check(result, "cuEventQuery").ok()) done_.store(true, std::memory_order_seq_cst);
     }
     cuda.EventDestroy(event_);
+    if (on_over_ && !dropped_.load(std::memory_order_acquire)) on_over_();
     return State::kOver;
   }
 
  private:
   const std::shared_ptr<Health> health_;
   const drivers::CUevent event_;
+  const std::function<void()> on_over_;
   std::atomic<bool> done_{false};
   std::atomic<bool> dropped_{false};
 };
@@ -55,14 +58,15 @@ Result<drivers::CUevent> RecordEvent(drivers::Cuda& cuda, drivers::CUstream stre
 
 }  // namespace
 
-Result<std::shared_ptr<StreamEvent>> StreamEvent::Record(std::shared_ptr<Worker> worker, void* stream) {
+Result<std::shared_ptr<StreamEvent>> StreamEvent::Record(std::shared_ptr<Worker> worker, void* stream,
+                                                         std::function<void()> on_over) {
   const auto raw = static_cast<drivers::CUstream>(stream);
   const ContextScope scope(worker->context());
   WC_RETURN_IF_ERROR(scope.status());
   drivers::Cuda& cuda = worker->context().cuda();
   WC_RETURN_IF_ERROR(CheckNotCaptured(cuda, raw));
   WC_ASSIGN_OR_RETURN(const drivers::CUevent event, RecordEvent(cuda, raw));
-  auto watch = std::make_shared<Watch>(worker->health(), event);
+  auto watch = std::make_shared<Watch>(worker->health(), event, std::move(on_over));
   worker->Add(watch);
   return std::shared_ptr<StreamEvent>(new StreamEvent(std::move(worker), std::move(watch)));
 }
@@ -76,6 +80,7 @@ StreamEvent::~StreamEvent() {
 }
 
 bool StreamEvent::Done() const { return watch_->Done(); }
+Status StreamEvent::failure() const { return worker_->health()->failure(); }
 
 Status Synchronise(const Context& context, void* stream) {
   const auto raw = static_cast<drivers::CUstream>(stream);

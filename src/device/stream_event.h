@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "device/worker.h"
@@ -15,13 +16,18 @@ class StreamEvent final : public DeviceEvent {
   /// Records the position of `stream` (a CUstream of this device; null: the legacy default stream) on the
   /// caller's thread. kInvalidArgument where the stream is being captured into a graph: what a graph will do
   /// has no position.
-  static Result<std::shared_ptr<StreamEvent>> Record(std::shared_ptr<Worker> worker, void* stream);
+  /// `on_over`, if any, is called once on wc-device when it is over or the context is lost, unless it was
+  /// dropped before; must not block, and must not own the event.
+  static Result<std::shared_ptr<StreamEvent>> Record(std::shared_ptr<Worker> worker, void* stream,
+                                                     std::function<void()> on_over = {});
   StreamEvent(const StreamEvent&) = delete;
   StreamEvent& operator=(const StreamEvent&) = delete;
   ~StreamEvent() override;
 
   /// Any thread; one load. Armed WakeSignals of the worker ring when it becomes true.
   [[nodiscard]] bool Done() const override;
+  /// Not ok: the context is lost, and Done never becomes true.
+  [[nodiscard]] Status failure() const;
 
  private:
   class Watch;

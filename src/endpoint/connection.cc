@@ -195,6 +195,7 @@ void Connection::State::OnChosen() {
     at_once_ = write.at_once;
     at_once_device_ = device.at_once;
     transport_name_ = road.name;
+    moves_device_ = device.supported;
     description_ = DescribeNow();
     was_ready_ = true;
   }
@@ -269,6 +270,11 @@ void Connection::State::On(const transport::LinkClosed& event) {
 std::string Connection::State::Describe() const {
   const std::lock_guard lock(mutex_);
   return description_;
+}
+
+bool Connection::State::Moves(MemoryKind kind) const {
+  const std::lock_guard lock(mutex_);
+  return kind == MemoryKind::kHost ? transport_ != nullptr : moves_device_;
 }
 
 std::string Connection::State::transport_name() const {

@@ -47,6 +47,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
   [[nodiscard]] const std::string& label() const { return label_; }
   [[nodiscard]] std::string Describe() const;
   [[nodiscard]] std::string transport_name() const;
+  [[nodiscard]] bool Moves(MemoryKind kind) const;
   [[nodiscard]] Status status() const;
   /// Ready once, whatever came later.
   [[nodiscard]] bool was_ready() const;
@@ -118,11 +119,12 @@ class Connection::State : public std::enable_shared_from_this<State> {
   const std::string address_;
   const std::string label_;
 
-  mutable std::mutex mutex_;  ///< Guards the five below; never taken for a chunk.
+  mutable std::mutex mutex_;  ///< Guards the six below; never taken for a chunk.
   Status status_;
   std::atomic<bool> ok_{true};  ///< Whether status_ is, for those who take no lock.
   bool was_ready_ = false;
   std::string transport_name_;
+  bool moves_device_ = false;  ///< The transport.
   std::string description_;
 
   endpoint::Imports imports_;

@@ -154,6 +154,7 @@ uint64_t Connection::peer_chunk() const { return state_->peer_chunk(); }
 const std::string& Connection::address() const { return state_->address(); }
 std::string Connection::Describe() const { return state_->Describe(); }
 std::string Connection::transport_name() const { return state_->transport_name(); }
+bool Connection::Moves(MemoryKind kind) const { return state_->Moves(kind); }
 Status Connection::status() const { return state_->status(); }
 Result<RemoteRegion> Connection::Import(std::string_view descriptor) { return state_->Import(descriptor); }
 void Connection::Release(const RemoteRegion& region) { state_->Release(region); }

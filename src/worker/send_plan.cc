@@ -6,9 +6,9 @@
 #include "worker/convert.h"
 #include "worker/device_memory.h"
 #include "worker/landing.h"
-#include "worker/read_item.h"
 #include "worker/shard_key.h"
 #include "worker/shards.h"
+#include "worker/stage_item.h"
 
 namespace weightcast::worker {
 namespace {
@@ -18,29 +18,6 @@ const TensorInfo& SourceTensor(const plan::RankTable& table, uint32_t shard) {
 }
 const TensorInfo& DestinationTensor(const plan::RankTable& table, uint32_t shard) {
   return table.destination_tensors[static_cast<size_t>(table.destination_shards[shard].tensor)];
-}
-
-/// Reads, gathers and casts one item; its runs then lie one after another in the staging space.
-Status StageItem(const SendPlan& plan, const Item& item, const RoutePieces& runs, std::byte* target) {
-  const auto& route = plan.table.routes[item.route];
-  const size_t index = plan.sources[route.src_shard];
-  const Shard& shard = plan.memory->shards[index];
-  const DType to = DestinationTensor(plan.table, route.dst_shard).dtype;
-  if (plan.memory->reader != nullptr)
-    return ReadItem(*plan.memory->reader, index, shard, runs, item, to, target);
-  GatherSource source{.data = DataOf(shard),
-                      .dtype = shard.tensor.dtype,
-                      .shard = BoxOf(shard),
-                      .strides = shard.strides.empty() ? DenseStrides(BoxOf(shard).size) : shard.strides,
-                      .box = route.src_box};
-  if (IsOnDevice(shard)) {
-    // Cast and gathered here: the device's bytes come to the host first, and go back by the staged path.
-    thread_local HostCopy copy;
-    WC_RETURN_IF_ERROR(copy.Fill(*plan.memory->devices, shard.memory.device, source, item.first, item.count));
-    source.data = copy.data();
-  }
-  Gather(source, item.first, item.count, to, target);
-  return Status::Ok();
 }
 
 Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
@@ -173,11 +150,15 @@ Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
 Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const StagingSpace& staging,
                   std::vector<Piece>& pieces) {
   uint64_t staged = 0;
+  ItemStager stager(plan, staging);
   for (const Item& item : plan.batches[target].Of(transfer)) {
     const auto& route = plan.table.routes[item.route];
     const bool stage = plan.IsStaged(route);
     WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan.table, route));
-    if (stage) WC_RETURN_IF_ERROR(StageItem(plan, item, runs, staging.data + staged));
+    if (stage) {
+      staged = stager.Begin(staged);
+      WC_RETURN_IF_ERROR(stager.Add(item, runs, staged));
+    }
     const LocalSlice source =
         stage ? staging.slice : plan.memory->regions.slices()[plan.sources[route.src_shard]];
     const RemoteSlice& place = plan.places[route.dst_shard];
@@ -195,7 +176,7 @@ Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const 
     });
     WC_RETURN_IF_ERROR(outside);
   }
-  return Status::Ok();
+  return stager.Finish();
 }
 
 }  // namespace weightcast::worker

@@ -18,6 +18,7 @@
 #include "worker/gather.h"
 #include "worker/pieces.h"
 #include "worker/regions.h"
+#include "worker/staging.h"
 
 namespace weightcast::worker {
 
@@ -101,12 +102,8 @@ Status FindSources(SendPlan& plan);
 Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
                   std::span<const RemoteRegion> imported);
 
-/// Appends the pieces of one transfer. Staged elements are written to `staging` (kMaxTransferBytes at `data`;
-/// null if nothing is staged).
-struct StagingSpace {
-  std::byte* data = nullptr;
-  LocalSlice slice;
-};
+/// Appends the pieces of one transfer. Staged elements are in `staging` when it returns (empty if nothing is
+/// staged).
 Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const StagingSpace& staging,
                   std::vector<Piece>& pieces);
 

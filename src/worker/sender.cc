@@ -11,6 +11,7 @@
 #include "worker/comparison.h"
 #include "worker/device_memory.h"
 #include "worker/shards.h"
+#include "worker/stage_item.h"
 
 namespace weightcast::worker {
 namespace {
@@ -35,6 +36,7 @@ struct Sender::Flight {
 struct Sender::Job {
   std::shared_ptr<const SendPlan> plan;
   size_t target = 0;
+  std::shared_ptr<const StreamGate> gate;  ///< Nothing is read before it is open; null: it is.
   wire::UpdateId update;
   uint32_t part = 0;
   GrantName grant;
@@ -71,11 +73,10 @@ struct Sender::Pick {
   std::shared_ptr<Job> job;
   uint32_t transfer = 0;
   std::optional<StagingPool::Block> block;
-  Status error;  ///< Of the staging memory.
 };
 
 Sender::Sender(Endpoint& endpoint, const Settings& settings, Callbacks callbacks)
-    : settings_(settings), callbacks_(std::move(callbacks)), staging_(endpoint, settings.staging) {}
+    : settings_(settings), callbacks_(std::move(callbacks)), staging_(endpoint, settings) {}
 
 Result<std::unique_ptr<Sender>> Sender::Create(Endpoint& endpoint, const Settings& settings,
                                                Callbacks callbacks) {
@@ -119,8 +120,10 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
   return Status::Ok();
 }
 
-void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::Start& start) {
+void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::Start& start,
+                   std::shared_ptr<const StreamGate> gate) {
   auto job = std::make_shared<Job>();
+  job->gate = std::move(gate);
   job->plan = std::move(plan);
   job->target = target;
   job->update = start.update;
@@ -171,6 +174,11 @@ Status Sender::MakeDigests(Job& job) {
   return Status::Ok();
 }
 
+void Sender::Look() {
+  const std::lock_guard lock(mutex_);
+  more_.notify_all();
+}
+
 void Sender::Stop(const wire::UpdateId& update, uint32_t destination) {
   const std::lock_guard lock(mutex_);
   for (const auto& job : jobs_)
@@ -207,12 +215,12 @@ std::optional<Sender::Pick> Sender::TakeNext() {
     const size_t in_flight = job->digests == nullptr ? kInFlight : digested_in_flight;
     if (job->over || job->next == job->transfers.end || job->running >= in_flight) continue;
     if (job->making > 0 && job->checks(job->next)) continue;
-    Pick pick{.job = job, .transfer = job->next, .block = std::nullopt, .error = Status::Ok()};
+    if (job->gate != nullptr && !job->gate->Open()) continue;
+    Pick pick{.job = job, .transfer = job->next, .block = std::nullopt};
     if (job->plan->IsStaged(job->target, job->next)) {
-      auto block = staging_.TryTake();
-      if (block.ok() && !*block) continue;  // Another transfer's end will wake us.
-      if (block.ok()) pick.block = std::move(*block);
-      pick.error = block.status();
+      auto block = staging_.TryTake(PlaceOf(*job, job->next));
+      if (!block) continue;  // Another transfer's end will wake us.
+      pick.block.emplace(std::move(*block));
     }
     ++job->next;
     ++job->running;
@@ -224,21 +232,32 @@ std::optional<Sender::Pick> Sender::TakeNext() {
   return std::nullopt;
 }
 
+/// A device's memory goes only to those whose connection moves it.
+int Sender::PlaceOf(const Job& job, uint32_t transfer) const {
+  const int place = staging_.Usable(StagingPlaceOf(*job.plan, job.target, transfer));
+  return job.to().connection.Moves(MemoryKind::kDevice) ? place : StagingPool::kHost;
+}
+
+/// Waits for nothing but the memory of the block, its kernels and the reader.
+Status Sender::MakeTransfer(Pick& pick, std::vector<Piece>& pieces) {
+  Job& job = *pick.job;
+  if (job.gate != nullptr) WC_RETURN_IF_ERROR(job.gate->status());
+  StagingSpace space;
+  if (pick.block) {
+    WC_ASSIGN_OR_RETURN(space, pick.block->Open());
+  }
+  const trace::Span span(stage_);
+  WC_RETURN_IF_ERROR(MakePieces(*job.plan, job.target, pick.transfer, space, pieces));
+  if (job.digests != nullptr) WC_RETURN_IF_ERROR(job.Digest(pick.transfer, space.data));
+  // Before the last bytes go: without them no receiver is complete.
+  return job.checks(pick.transfer) ? job.plan->memory->reader->Check() : Status::Ok();
+}
+
 void Sender::Send(Pick pick) {
   const auto& job = pick.job;
-  const SendPlan& plan = *job->plan;
   thread_local std::vector<Piece> pieces;
   pieces.clear();
-  Status status = pick.error;
-  if (status.ok()) {
-    StagingSpace space;
-    if (pick.block) space = {pick.block->data(), pick.block->slice()};
-    const trace::Span span(stage_);
-    status = MakePieces(plan, job->target, pick.transfer, space, pieces);
-    if (status.ok() && job->digests != nullptr) status = job->Digest(pick.transfer, space.data);
-    // Before the last bytes go: without them no receiver is complete.
-    if (status.ok() && job->checks(pick.transfer)) status = plan.memory->reader->Check();
-  }
+  const Status status = MakeTransfer(pick, pieces);
   {
     const std::lock_guard lock(mutex_);
     --job->making;

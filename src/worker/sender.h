@@ -19,6 +19,7 @@
 #include "worker/machine_actions.h"
 #include "worker/send_plan.h"
 #include "worker/staging.h"
+#include "worker/stream_gate.h"
 
 namespace weightcast::worker {
 
@@ -46,8 +47,12 @@ class Sender {
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// Sends what `start` names. `target`: index into plan->targets.
-  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::Start& start);
+  /// Sends what `start` names. `target`: index into plan->targets. `gate`: nothing is read before it is open;
+  /// call Look when it may be.
+  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::Start& start,
+             std::shared_ptr<const StreamGate> gate = nullptr);
+  /// A gate may have opened.
+  void Look();
   /// Every part. Harmless for what has ended or was never started.
   void Stop(const wire::UpdateId& update, uint32_t destination);
 
@@ -66,6 +71,8 @@ class Sender {
   Status MakeDigests(Job& job);
   void Work();
   std::optional<Pick> TakeNext();
+  int PlaceOf(const Job& job, uint32_t transfer) const;
+  Status MakeTransfer(Pick& pick, std::vector<Piece>& pieces);
   void Send(Pick pick);
   /// How far a transfer came before it ended.
   enum class Reached { kNothing, kConnection, kFlight };

@@ -7,54 +7,95 @@
 
 namespace weightcast::worker {
 
-StagingPool::Block::Block(StagingPool* pool, std::unique_ptr<Memory> memory)
-    : pool_(pool), memory_(std::move(memory)) {}
+/// The region ends before the memory that it names.
+struct StagingPool::Block::Memory {
+  int place = kHost;
+  std::shared_ptr<SharedBuffer> host;
+  std::shared_ptr<device::Kernels> kernels;
+  std::unique_ptr<device::Buffer> device;
+  std::optional<Region> region;
+
+  [[nodiscard]] StagingSpace space() const {
+    return {.data = place == kHost ? host->bytes().data() : device->address(),
+            .slice = region->Whole(),
+            .kernels = kernels};
+  }
+};
+
+StagingPool::Block::Block(StagingPool* pool, int place, std::unique_ptr<Memory> memory)
+    : pool_(pool), place_(place), memory_(std::move(memory)) {}
 
 StagingPool::Block& StagingPool::Block::operator=(Block&& other) noexcept {
   if (this != &other) {
-    if (memory_ != nullptr) pool_->Return(std::move(memory_));
-    pool_ = other.pool_;
+    if (pool_ != nullptr) pool_->Return(std::move(memory_));
+    pool_ = std::exchange(other.pool_, nullptr);
+    place_ = other.place_;
     memory_ = std::move(other.memory_);
   }
   return *this;
 }
 
+StagingPool::Block::Block(Block&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), place_(other.place_), memory_(std::move(other.memory_)) {}
+
 StagingPool::Block::~Block() {
-  if (memory_ != nullptr) pool_->Return(std::move(memory_));
+  if (pool_ != nullptr) pool_->Return(std::move(memory_));
 }
 
-std::byte* StagingPool::Block::data() const { return memory_->buffer->bytes().data(); }
-LocalSlice StagingPool::Block::slice() const { return memory_->region.Whole(); }
+Result<StagingSpace> StagingPool::Block::Open() {
+  if (memory_ != nullptr && memory_->place == place_) return memory_->space();
+  memory_.reset();  // Of another place: its room is wanted.
+  auto made = pool_->Make(place_);
+  if (!made.ok() && place_ != kHost) {
+    pool_->kernels_.GiveUp(place_, made.status());
+    place_ = kHost;
+    made = pool_->Make(kHost);
+  }
+  WC_RETURN_IF_ERROR(made.status());
+  memory_ = std::move(*made);
+  return memory_->space();
+}
 
-StagingPool::StagingPool(Endpoint& endpoint, uint64_t limit)
-    : endpoint_(endpoint), capacity_(static_cast<size_t>(limit / kMaxTransferBytes)) {}
+StagingPool::StagingPool(Endpoint& endpoint, const Settings& settings)
+    : endpoint_(endpoint),
+      kernels_(settings),
+      capacity_(static_cast<size_t>(settings.staging / kMaxTransferBytes)) {}
 
 StagingPool::~StagingPool() = default;
 
-Result<std::optional<StagingPool::Block>> StagingPool::TryTake() {
+int StagingPool::Usable(int place) const { return kernels_.Usable(place) ? place : kHost; }
+
+std::optional<StagingPool::Block> StagingPool::TryTake(int place) {
+  const std::lock_guard lock(mutex_);
+  if (in_use_ == capacity_) return std::nullopt;
+  ++in_use_;
+  peak_ = std::max(peak_, in_use_);
+  auto found = std::ranges::find_if(free_, [&](const auto& memory) { return memory->place == place; });
+  // No room for one more: one of another place is given up for it.
+  if (found == free_.end() && in_use_ + free_.size() > capacity_) found = free_.begin();
   std::unique_ptr<Block::Memory> memory;
-  {
-    const std::lock_guard lock(mutex_);
-    if (in_use_ == capacity_) return std::optional<Block>();
-    ++in_use_;
-    peak_ = std::max(peak_, in_use_);
-    if (!free_.empty()) {
-      memory = std::move(free_.back());
-      free_.pop_back();
-    }
+  if (found != free_.end()) {
+    memory = std::move(*found);
+    free_.erase(found);
   }
-  if (memory != nullptr) return std::optional(Block(this, std::move(memory)));
-  const auto make = [&]() -> Result<std::optional<Block>> {
-    WC_ASSIGN_OR_RETURN(auto buffer, Allocate(static_cast<size_t>(kMaxTransferBytes)));
-    WC_ASSIGN_OR_RETURN(auto region, endpoint_.Register(buffer->bytes(), Access::kLocal));
-    auto made = std::make_unique<Block::Memory>(Block::Memory{std::move(buffer), std::move(region)});
-    return std::optional(Block(this, std::move(made)));
-  };
-  auto made = make();
-  if (!made.ok()) {
-    const std::lock_guard lock(mutex_);
-    --in_use_;
+  return Block(this, place, std::move(memory));
+}
+
+Result<std::unique_ptr<StagingPool::Block::Memory>> StagingPool::Make(int place) {
+  auto made = std::make_unique<Block::Memory>();
+  made->place = place;
+  weightcast::Memory memory;
+  if (place == kHost) {
+    WC_ASSIGN_OR_RETURN(made->host, Allocate(static_cast<size_t>(kMaxTransferBytes)));
+    memory = HostMemory(made->host->bytes());
+  } else {
+    WC_ASSIGN_OR_RETURN(made->kernels, kernels_.Of(place));
+    WC_ASSIGN_OR_RETURN(made->device, device::Buffer::Allocate(made->kernels->context(),
+                                                               static_cast<size_t>(kMaxTransferBytes)));
+    memory = made->device->memory();
   }
+  WC_ASSIGN_OR_RETURN(auto region, endpoint_.Register(memory, Access::kLocal));
+  made->region.emplace(std::move(region));
   return made;
 }
 
@@ -65,7 +106,7 @@ uint64_t StagingPool::peak_bytes() const {
 
 void StagingPool::Return(std::unique_ptr<Block::Memory> memory) {
   const std::lock_guard lock(mutex_);
-  free_.push_back(std::move(memory));
+  if (memory != nullptr) free_.push_back(std::move(memory));
   --in_use_;
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -19,6 +20,7 @@
 #include "worker/sender.h"
 #include "worker/session.h"
 #include "worker/shards.h"
+#include "worker/stream_gate.h"
 #include "worker/trainer_machine.h"
 #include "worker/update_record.h"
 #include "worker/waiting.h"
@@ -36,7 +38,8 @@ class TrainerWorker final : public Trainer {
   Status Open(WorkerOptions options);
 
   Status Register(Registration registration, SourceOptions options) override;
-  Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold, std::string label) override;
+  Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold, std::string label,
+                                          std::span<const StreamRef> streams) override;
   Result<Digests> Digest() override;
   Result<std::vector<EngineStatus>> Engines() override;
   std::vector<std::string> ConnectionMap() const override;
@@ -55,6 +58,7 @@ class TrainerWorker final : public Trainer {
   AnswerTrainer Call(std::function<void()> task);
   void RunInLoop(const std::function<void()>& task);
   void Post(const TrainerEvent& event);
+  Result<std::shared_ptr<const StreamGate>> RecordStreams(std::span<const StreamRef> streams);
 
   // The loop.
   void OnMessage(wire::ControllerMessage message);
@@ -87,6 +91,7 @@ class TrainerWorker final : public Trainer {
   std::shared_ptr<Preparation> preparation_;
   std::shared_ptr<const SendPlan> plan_;
   std::map<int64_t, std::shared_ptr<UpdateRecord>> records_;
+  std::map<int64_t, std::shared_ptr<const StreamGate>> gates_;  ///< Of records; none: nothing to wait for.
 
   CommitGroup group_;
   std::unique_ptr<Session> session_;
@@ -198,9 +203,24 @@ Status TrainerWorker::Register(Registration registration, SourceOptions options)
       .status;
 }
 
-Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold, std::string label) {
+/// When a stream has come so far, wc-device posts to the loop that the sender should look.
+Result<std::shared_ptr<const StreamGate>> TrainerWorker::RecordStreams(std::span<const StreamRef> streams) {
+  if (streams.empty()) return std::shared_ptr<const StreamGate>();
+  const auto look = [anchor = anchor_] {
+    const std::lock_guard guard(anchor->mutex);
+    if (anchor->worker == nullptr) return;
+    anchor->worker->session_->loop().Post([worker = anchor->worker] {
+      if (worker->sender_ != nullptr) worker->sender_->Look();
+    });
+  };
+  return StreamGate::Record(session_->settings(), streams, look);
+}
+
+Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold, std::string label,
+                                                       std::span<const StreamRef> streams) {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
+  WC_ASSIGN_OR_RETURN(const auto gate, RecordStreams(streams));
   std::shared_ptr<UpdateRecord> record;
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
@@ -208,8 +228,11 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
                                             session_->patience());
     const bool known = records_.contains(number);
     if (!known) records_[number] = record;
+    auto before = std::exchange(gates_[number], gate);
     Feed(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext, .label = label});
-    if (!answer_->status.ok() && !known) records_.erase(number);
+    if (answer_->status.ok()) return;
+    gates_[number] = std::move(before);
+    if (!known) records_.erase(number);
   });
   if (!answer.status.ok()) return answer.status;
   published_ = number;
@@ -347,7 +370,11 @@ void TrainerWorker::Carry(const BeginSending& action) {
   const wire::Start& start = action.start;
   const bool usable = plan_ != nullptr && plan_->table.epoch == start.update.epoch && sender_ != nullptr;
   const int target = usable ? plan_->TargetOf(start.destination) : -1;
-  if (target >= 0) return sender_->Start(plan_, static_cast<size_t>(target), start);
+  if (target >= 0) {
+    const auto gate = gates_.find(start.version.number);
+    return sender_->Start(plan_, static_cast<size_t>(target), start,
+                          gate == gates_.end() ? nullptr : gate->second);
+  }
   const Status status(Code::kProtocol, StrCat("told to send to destination ", start.destination,
                                               ", for which this trainer's table has no route"));
   session_->loop().Post([this, start, status] {
@@ -401,6 +428,7 @@ void TrainerWorker::Carry(FinishUpdate& action) {
 void TrainerWorker::Prune() {
   const int64_t newest = records_.rbegin()->first;
   std::erase_if(records_, [&](const auto& entry) { return entry.first != newest && entry.second->over(); });
+  std::erase_if(gates_, [&](const auto& entry) { return !records_.contains(entry.first); });
 }
 
 }  // namespace

@@ -7,7 +7,6 @@ import ctypes
 import os
 import sys
 import tempfile
-import threading
 import unittest
 from pathlib import Path
 
@@ -75,17 +74,13 @@ class ArraysTest(unittest.TestCase):
             before = digests(trainer)
             DRIVER.hold()
             DRIVER.fill(source, 7)
-            updates = []
-            publisher = threading.Thread(
-                target=lambda: updates.append(trainer.publish(1, stream=stream)), daemon=True
-            )
-            publisher.start()
-            publisher.join(0.2)
-            self.assertEqual(updates, [])  # The stream has not got so far.
+            update = trainer.publish(1, stream=stream)  # Returns although the stream has not got so far.
+            with self.assertRaises(wc.TimedOut):
+                update.wait_sources(0.3)
+            self.assertEqual(engine.version.number, -1)
             DRIVER.release()
-            publisher.join(60)
             self.assertEqual(int(engine.wait(timeout=60, stream=stream)), 1)
-            updates[0].wait(60)
+            update.wait(60)
             self.assertNotEqual(digests(trainer), before)
             self.assertEqual(digests(engine), digests(trainer))
             engine.close()

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "system/device/worker_scene.h"
+#include "trace/metrics.h"
 
 namespace weightcast {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 
 class WorkerDevice : public WorkerScene {};
+
+uint64_t Counted(std::string_view name) { return trace::CounterNamed(name).value(); }
 
 /// fp32 in columns at the trainer, bf16 in rows at the engine; a second tensor goes as it lies, a third is on
 /// the host.
@@ -47,7 +50,11 @@ TEST_F(WorkerDevice, CastAndGatheredOnTheWay) {
                                            Whole("host", DType::kU8, {500}, HostMemory(host_target))}},
                                {.landing = LandingMode::kShadow})
                     .ok());
+    const uint64_t kernels = Counted("gpu.kernels");
+    const uint64_t on_host = Counted("gpu.host_casts");
     Move(*trainer, *inference, 1);
+    EXPECT_GT(Counted("gpu.kernels"), kernels);
+    EXPECT_EQ(Counted("gpu.host_casts"), on_host);
     std::vector<uint16_t> landed(columns.size());
     devices.Read(matrix_there, 0, std::as_writable_bytes(std::span(landed)));
     for (int64_t row = 0; row < kRows; ++row) {
@@ -68,6 +75,35 @@ TEST_F(WorkerDevice, CastAndGatheredOnTheWay) {
     EXPECT_EQ((*there)[1].digest, (*here)[1].digest);
     inference->Close();
     trainer->Close();
+  }
+  FreeAll();
+}
+
+/// The setting gpu_kernels=0: the same bytes by way of the host.
+TEST_F(WorkerDevice, CastsOnTheHostWhereKernelsAreOff) {
+  constexpr int64_t kCount = 3001;
+  std::vector<float> values(kCount);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 251) - 100;
+  const Memory source = Allocate(kCount * sizeof(float));
+  const Memory target = Allocate(kCount * 2);
+  devices.Write(source, 0, std::as_bytes(std::span(values)));
+  {
+    WorkerOptions options = Options();
+    options.settings["gpu_kernels"] = "0";
+    auto trainer = Trainer::Connect(options);
+    ASSERT_TRUE(trainer.ok());
+    ASSERT_TRUE((*trainer)->Register({.shards = {Whole("a", DType::kF32, {kCount}, source)}}, {}).ok());
+    const auto inference = ConnectInference();
+    ASSERT_TRUE(inference->Register({.shards = {Whole("a", DType::kBF16, {kCount}, target)}}, {}).ok());
+    const uint64_t kernels = Counted("gpu.kernels");
+    Move(**trainer, *inference, 1);
+    EXPECT_EQ(Counted("gpu.kernels"), kernels);
+    std::vector<uint16_t> landed(kCount);
+    devices.Read(target, 0, std::as_writable_bytes(std::span(landed)));
+    for (size_t i = 0; i < landed.size(); ++i)
+      ASSERT_EQ(landed[i], std::bit_cast<uint32_t>(values[i]) >> 16) << i;
+    inference->Close();
+    (*trainer)->Close();
   }
   FreeAll();
 }

@@ -1,0 +1,121 @@
+#include "device/kernels.h"
+
+#include "device/error.h"
+#include "kernels/ptx.h"
+#include "trace/metrics.h"
+
+namespace weightcast::device {
+namespace {
+
+/// The text for the newest GPUs that this device is one of.
+Result<std::string_view> TextFor(const Context& context) {
+  drivers::Cuda& cuda = context.cuda();
+  drivers::CUdevice device{};
+  int major = 0;
+  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.DeviceGet(&device, context.ordinal()), "cuDeviceGet"));
+  WC_RETURN_IF_ERROR(DriverStatus(
+      cuda, cuda.DeviceGetAttribute(&major, drivers::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
+      "cuDeviceGetAttribute"));
+  return major >= 9 ? kernels::PtxForSm90() : kernels::PtxForSm80();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Kernels>> Kernels::Load(std::shared_ptr<const Context> context) {
+  std::shared_ptr<Kernels> made(new Kernels(std::move(context)));
+  WC_RETURN_IF_ERROR(made->LoadModule());
+  return made;
+}
+
+Status Kernels::LoadModule() {
+  const ContextScope scope(*context_);
+  WC_RETURN_IF_ERROR(scope.status());
+  WC_ASSIGN_OR_RETURN(const std::string_view text, TextFor(*context_));
+  drivers::Cuda& cuda = context_->cuda();
+  return DriverStatus(cuda, cuda.ModuleLoadDataEx(&module_, text.data(), 0, nullptr, nullptr),
+                      "cuModuleLoadDataEx");
+}
+
+Kernels::~Kernels() {
+  const ContextScope scope(*context_);
+  if (!scope.status().ok()) return;
+  drivers::Cuda& cuda = context_->cuda();
+  for (const Lane& lane : free_) {
+    cuda.EventDestroy(lane.event);
+    cuda.StreamDestroy(lane.stream);
+  }
+  if (module_ != drivers::CUmodule{}) cuda.ModuleUnload(module_);
+}
+
+Status Kernels::Run(std::span<const Launch> launches) {
+  static trace::Counter& runs = trace::CounterNamed("gpu.kernels");
+  const ContextScope scope(*context_);
+  WC_RETURN_IF_ERROR(scope.status());
+  WC_ASSIGN_OR_RETURN(const Lane lane, TakeLane());
+  Status begun;
+  for (const Launch& launch : launches) {
+    if (begun.ok()) begun = Begin(launch, lane.stream);
+  }
+  // Also after a failure: what was begun still runs.
+  const Status over = Await(lane);
+  runs.Add(launches.size());
+  const std::lock_guard lock(mutex_);
+  free_.push_back(lane);
+  return begun.ok() ? over : begun;
+}
+
+Result<Kernels::Lane> Kernels::TakeLane() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      const Lane lane = free_.back();
+      free_.pop_back();
+      return lane;
+    }
+  }
+  drivers::Cuda& cuda = context_->cuda();
+  int least = 0;
+  int greatest = 0;  // The engine waits for it: before the user's kernels, which are long.
+  WC_RETURN_IF_ERROR(
+      DriverStatus(cuda, cuda.CtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  Lane lane;
+  WC_RETURN_IF_ERROR(DriverStatus(
+      cuda, cuda.StreamCreateWithPriority(&lane.stream, drivers::CU_STREAM_NON_BLOCKING, greatest),
+      "cuStreamCreateWithPriority"));
+  // The waiting thread sleeps.
+  constexpr unsigned int kFlags = drivers::CU_EVENT_DISABLE_TIMING | drivers::CU_EVENT_BLOCKING_SYNC;
+  const Status made = DriverStatus(cuda, cuda.EventCreate(&lane.event, kFlags), "cuEventCreate");
+  if (made.ok()) return lane;
+  cuda.StreamDestroy(lane.stream);
+  return made;
+}
+
+Result<drivers::CUfunction> Kernels::FunctionOf(const char* name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = functions_.find(name);
+  if (found != functions_.end()) return found->second;
+  drivers::Cuda& cuda = context_->cuda();
+  drivers::CUfunction function{};
+  WC_RETURN_IF_ERROR(
+      DriverStatus(cuda, cuda.ModuleGetFunction(&function, module_, name), "cuModuleGetFunction"));
+  functions_.emplace(name, function);
+  return function;
+}
+
+Status Kernels::Begin(const Launch& launch, drivers::CUstream stream) {
+  WC_ASSIGN_OR_RETURN(const drivers::CUfunction function, FunctionOf(launch.kernel));
+  auto parameters = launch.parameters;
+  void* at = std::visit([](auto& each) { return static_cast<void*>(&each); }, parameters);
+  drivers::Cuda& cuda = context_->cuda();
+  return DriverStatus(
+      cuda, cuda.LaunchKernel(function, launch.blocks, 1, 1, launch.threads, 1, 1, 0, stream, &at, nullptr),
+      "cuLaunchKernel");
+}
+
+Status Kernels::Await(const Lane& lane) {
+  drivers::Cuda& cuda = context_->cuda();
+  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.EventRecord(lane.event, lane.stream), "cuEventRecord"));
+  return DriverStatus(cuda, cuda.EventSynchronize(lane.event), "cuEventSynchronize");
+}
+
+}  // namespace weightcast::device

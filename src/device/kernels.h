@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "device/gpus.h"
+#include "kernels/convert.h"
+#include "kernels/gather.h"
+#include "weightcast/status.h"
+
+namespace weightcast::device {
+
+/// One launch of a kernel of src/kernels.
+struct Launch {
+  const char* kernel = nullptr;  ///< Its name in the PTX text; not copied.
+  uint32_t blocks = 1;
+  uint32_t threads = 1;
+  std::variant<kernels::CastParameters, kernels::GatherParameters> parameters;
+};
+
+/// Our kernels on one device, over streams of its own: for threads that may block in the driver, never while
+/// holding progress. Thread safe; callers run side by side, each on its own stream. After fork() every call
+/// fails and nothing is given back.
+class Kernels {
+ public:
+  /// Has the driver compile the PTX text for this device, which takes up to seconds where the driver's cache
+  /// does not have it. Errors: kInternal or kUnavailable, with the driver's words.
+  static Result<std::shared_ptr<Kernels>> Load(std::shared_ptr<const Context> context);
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+  ~Kernels();
+
+  /// Runs all of them, one after another, and returns when the last is over; also after an error nothing of
+  /// them runs any more. kInternal, with the driver's words.
+  Status Run(std::span<const Launch> launches);
+
+  [[nodiscard]] const std::shared_ptr<const Context>& context() const { return context_; }
+
+ private:
+  /// What one caller at a time uses.
+  struct Lane {
+    drivers::CUstream stream{};
+    drivers::CUevent event{};
+  };
+  explicit Kernels(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
+  Status LoadModule();
+  Result<Lane> TakeLane();
+  Result<drivers::CUfunction> FunctionOf(const char* name);
+  Status Begin(const Launch& launch, drivers::CUstream stream);
+  Status Await(const Lane& lane);
+
+  const std::shared_ptr<const Context> context_;
+  drivers::CUmodule module_{};
+  std::mutex mutex_;
+  std::map<std::string_view, drivers::CUfunction> functions_;
+  std::vector<Lane> free_;
+};
+
+}  // namespace weightcast::device

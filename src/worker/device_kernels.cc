@@ -1,0 +1,35 @@
+#include "worker/device_kernels.h"
+
+#include "base/log.h"
+#include "base/strings.h"
+#include "device/in_process.h"
+
+namespace weightcast::worker {
+
+bool DeviceKernels::Usable(int device) const {
+  const std::lock_guard lock(mutex_);
+  return settings_.gpu_kernels != 0 && !unusable_.contains(device);
+}
+
+Result<std::shared_ptr<device::Kernels>> DeviceKernels::Of(int device) {
+  const std::lock_guard lock(loading_);
+  auto& kernels = loaded_[device];
+  if (kernels == nullptr) {
+    WC_ASSIGN_OR_RETURN(const auto devices, device::DevicesInProcess(settings_));
+    WC_ASSIGN_OR_RETURN(auto context, devices->gpus()->Retain(device));
+    WC_ASSIGN_OR_RETURN(kernels, device::Kernels::Load(std::move(context)));
+  }
+  return kernels;
+}
+
+void DeviceKernels::GiveUp(int device, const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!unusable_.insert(device).second) return;
+  }
+  WC_LOG(kWarning, "tensors in memory of device ", device,
+         " that need a cast or are not contiguous pass through host memory from now on, which is slower: ",
+         why.message());
+}
+
+}  // namespace weightcast::worker

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "device/kernels.h"
+#include "weightcast/settings.h"
+#include "weightcast/status.h"
+
+namespace weightcast::worker {
+
+/// The kernels of the devices that sources lie on. Where a device has none, its sources are cast and gathered
+/// in host memory; the log says so once. Thread safe.
+class DeviceKernels {
+ public:
+  explicit DeviceKernels(const Settings& settings) : settings_(settings) {}
+
+  /// Whether this device may be asked. No driver call.
+  [[nodiscard]] bool Usable(int device) const;
+  /// Loads them when first asked: may block in the driver.
+  Result<std::shared_ptr<device::Kernels>> Of(int device);
+  /// From now on `device` is not usable.
+  void GiveUp(int device, const Status& why);
+
+ private:
+  const Settings settings_;
+  std::mutex loading_;
+  std::map<int, std::shared_ptr<device::Kernels>> loaded_;
+  mutable std::mutex mutex_;  ///< Never held across a driver call.
+  std::set<int> unusable_;
+};
+
+}  // namespace weightcast::worker

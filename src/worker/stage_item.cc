@@ -1,0 +1,91 @@
+#include "worker/stage_item.h"
+
+#include <optional>
+
+#include "base/strings.h"
+#include "trace/metrics.h"
+#include "worker/device_memory.h"
+#include "worker/gather_launch.h"
+#include "worker/read_item.h"
+#include "worker/shards.h"
+
+namespace weightcast::worker {
+namespace {
+
+uint64_t Aligned(uint64_t offset) {
+  return (offset + kLaunchAlignment - 1) / kLaunchAlignment * kLaunchAlignment;
+}
+
+const Shard& ShardOf(const SendPlan& plan, const Item& item) {
+  return plan.memory->shards[plan.sources[plan.table.routes[item.route].src_shard]];
+}
+
+DType LandingDType(const SendPlan& plan, const Item& item) {
+  const auto& shard = plan.table.destination_shards[plan.table.routes[item.route].dst_shard];
+  return plan.table.destination_tensors[static_cast<size_t>(shard.tensor)].dtype;
+}
+
+GatherSource SourceOf(const SendPlan& plan, const Item& item) {
+  const Shard& shard = ShardOf(plan, item);
+  return {.data = DataOf(shard),
+          .dtype = shard.tensor.dtype,
+          .shard = BoxOf(shard),
+          .strides = shard.strides.empty() ? DenseStrides(BoxOf(shard).size) : shard.strides,
+          .box = plan.table.routes[item.route].src_box};
+}
+
+/// Of device memory: the bytes come to the host first.
+Status GatherOnHost(const SendPlan& plan, const Item& item, DType to, std::byte* target) {
+  static trace::Counter& copied = trace::CounterNamed("gpu.host_casts");
+  GatherSource source = SourceOf(plan, item);
+  thread_local HostCopy copy;
+  if (const Shard& shard = ShardOf(plan, item); IsOnDevice(shard)) {
+    copied.Add();
+    WC_RETURN_IF_ERROR(copy.Fill(*plan.memory->devices, shard.memory.device, source, item.first, item.count));
+    source.data = copy.data();
+  }
+  Gather(source, item.first, item.count, to, target);
+  return Status::Ok();
+}
+
+}  // namespace
+
+uint64_t ItemStager::Begin(uint64_t end) const { return space_.kernels == nullptr ? end : Aligned(end); }
+
+Status ItemStager::Add(const Item& item, const RoutePieces& runs, uint64_t at) {
+  const size_t index = plan_.sources[plan_.table.routes[item.route].src_shard];
+  const DType to = LandingDType(plan_, item);
+  std::byte* const target = space_.data + at;
+  if (space_.kernels != nullptr) {
+    auto launch = GatherLaunch(SourceOf(plan_, item), item.first, item.count, to, target);
+    if (!launch) return {Code::kInternal, StrCat("no kernel stages ", ShardOf(plan_, item).tensor.name)};
+    launches_.push_back(*launch);
+    return Status::Ok();
+  }
+  if (plan_.memory->reader != nullptr)
+    return ReadItem(*plan_.memory->reader, index, ShardOf(plan_, item), runs, item, to, target);
+  return GatherOnHost(plan_, item, to, target);
+}
+
+Status ItemStager::Finish() { return launches_.empty() ? Status::Ok() : space_.kernels->Run(launches_); }
+
+int StagingPlaceOf(const SendPlan& plan, size_t target, uint32_t transfer) {
+  if (plan.memory->reader != nullptr) return StagingPool::kHost;
+  std::optional<int> place;
+  uint64_t staged = 0;
+  for (const Item& item : plan.batches[target].Of(transfer)) {
+    if (!plan.IsStaged(plan.table.routes[item.route])) continue;
+    const Shard& shard = ShardOf(plan, item);
+    const int device = IsOnDevice(shard) ? shard.memory.device : StagingPool::kHost;
+    if (device == StagingPool::kHost || place.value_or(device) != device) return StagingPool::kHost;
+    place = device;
+    const DType to = LandingDType(plan, item);
+    // Every block begins at a multiple of far more than the alignment.
+    if (!GatherLaunch(SourceOf(plan, item), item.first, item.count, to, nullptr)) return StagingPool::kHost;
+    staged = Aligned(staged) + static_cast<uint64_t>(BytesOf(to, item.count));
+  }
+  return staged <= static_cast<uint64_t>(kMaxTransferBytes) ? place.value_or(StagingPool::kHost)
+                                                            : StagingPool::kHost;
+}
+
+}  // namespace weightcast::worker

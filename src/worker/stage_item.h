@@ -1,0 +1,32 @@
+#pragma once
+
+#include <vector>
+
+#include "device/kernels.h"
+#include "worker/send_plan.h"
+
+namespace weightcast::worker {
+
+/// Fills the staging space of one transfer, item by item.
+class ItemStager {
+ public:
+  ItemStager(const SendPlan& plan, const StagingSpace& space) : plan_(plan), space_(space) {}
+  /// Where the next item begins, from the space's first byte on, if the last one ended at `end`.
+  [[nodiscard]] uint64_t Begin(uint64_t end) const;
+  /// Reads, gathers and casts one item to `at` in the space; its runs lie there one after another. On a
+  /// device it is only noted.
+  Status Add(const Item& item, const RoutePieces& runs, uint64_t at);
+  /// All bytes are in the space.
+  Status Finish();
+
+ private:
+  const SendPlan& plan_;
+  const StagingSpace& space_;
+  std::vector<device::Launch> launches_;
+};
+
+/// The place that stages a transfer: the device on which all that it stages lies, if kernels can do all of
+/// it; else the host.
+int StagingPlaceOf(const SendPlan& plan, size_t target, uint32_t transfer);
+
+}  // namespace weightcast::worker

@@ -1,0 +1,37 @@
+#include "worker/stream_gate.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "device/in_process.h"
+
+namespace weightcast::worker {
+
+Result<std::shared_ptr<const StreamGate>> StreamGate::Record(const Settings& settings,
+                                                             std::span<const StreamRef> streams,
+                                                             const std::function<void()>& on_moved) {
+  WC_ASSIGN_OR_RETURN(const auto devices, device::DevicesInProcess(settings));
+  std::vector<std::shared_ptr<device::StreamEvent>> events;
+  for (const StreamRef& stream : streams) {
+    WC_ASSIGN_OR_RETURN(auto device, devices->Of(stream.device));
+    WC_ASSIGN_OR_RETURN(auto event,
+                        device::StreamEvent::Record(std::move(device.worker), stream.stream, on_moved));
+    events.push_back(std::move(event));
+  }
+  return std::shared_ptr<const StreamGate>(new StreamGate(std::move(events)));
+}
+
+bool StreamGate::Open() const {
+  return std::ranges::all_of(events_, [](const auto& event) { return event->Done(); }) || !status().ok();
+}
+
+Status StreamGate::status() const {
+  for (const auto& event : events_) {
+    const Status failure = event->failure();
+    if (!failure.ok() && !event->Done())
+      return {failure.code(), StrCat("the stream that publish() was given is lost: ", failure.message())};
+  }
+  return Status::Ok();
+}
+
+}  // namespace weightcast::worker
