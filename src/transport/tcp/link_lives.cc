@@ -51,11 +51,12 @@ std::unique_ptr<Lane> Link::NewLane(uint32_t index, UniqueFd socket) {
 void Link::OnHungUp() {
   for (uint32_t index = 0; index < lanes_.size(); ++index) {
     if (lanes_[index]->open()) continue;
-    lives_[index].copying = !lanes_[index]->quiet();
-    if (lives_[index].copying || lives_[index].over) continue;
+    Life& life = lives_[index];
+    life.copying |= !lanes_[index]->quiet();  // Until EndCopying has seen that they are over.
+    if (life.copying || life.over) continue;
     for (const auto& lane : lanes_) {
       if (!lane->open()) continue;
-      lane->SayLaneOver(static_cast<uint16_t>(index), lives_[index].number, /*heard=*/false);
+      lane->SayLaneOver(static_cast<uint16_t>(index), life.number, /*heard=*/false);
       lane->Flush();
     }
   }
@@ -96,10 +97,10 @@ void Link::EndCopying() {
       OnHungUp();
       continue;
     }
-    for (const auto& lane : lanes_) {
-      if (!std::exchange(life.asked, false) || !lane->open()) continue;
-      lane->SayLaneOver(static_cast<uint16_t>(index), life.number, /*heard=*/true);
-      lane->Flush();
+    const auto carrier = std::ranges::find_if(lanes_, [](const auto& lane) { return lane->open(); });
+    if (std::exchange(life.asked, false) && carrier != lanes_.end()) {
+      (*carrier)->SayLaneOver(static_cast<uint16_t>(index), life.number, /*heard=*/true);
+      (*carrier)->Flush();
     }
     SettleLane(index);
   }
