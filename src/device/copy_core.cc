@@ -24,8 +24,8 @@ Metrics& Counted() {
 
 }  // namespace
 
-CopyQueue::Core::Core(std::shared_ptr<Health> health, const CopyQueueOptions& options)
-    : health_(std::move(health)), copies_(CopyLimits::kCopies), streams_(health_, options) {
+CopyQueue::Core::Core(const Worker& worker, const CopyQueueOptions& options)
+    : health_(worker.health()), copies_(CopyLimits::kCopies), streams_(health_, worker.kernels(), options) {
   Counted();  // Looked up here: finding them takes a lock.
 }
 

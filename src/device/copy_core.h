@@ -17,7 +17,7 @@ namespace weightcast::device {
 /// begun.
 class CopyQueue::Core final : public Work {
  public:
-  Core(std::shared_ptr<Health> health, const CopyQueueOptions& options);
+  Core(const Worker& worker, const CopyQueueOptions& options);
 
   // --- The holder of progress
   std::optional<Ticket> Submit(std::span<const Copy> copies);

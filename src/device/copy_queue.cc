@@ -7,11 +7,11 @@
 namespace weightcast::device {
 
 CopyQueueOptions CopyOptions(const Settings& settings) {
-  return {.streams = static_cast<int>(settings.copy_streams)};
+  return {.streams = static_cast<int>(settings.copy_streams), .use_kernels = settings.gpu_kernels != 0};
 }
 
 CopyQueue::CopyQueue(std::shared_ptr<Worker> worker, const CopyQueueOptions& options)
-    : worker_(std::move(worker)), core_(std::make_shared<Core>(worker_->health(), options)) {
+    : worker_(std::move(worker)), core_(std::make_shared<Core>(*worker_, options)) {
   worker_->Add(core_);
 }
 

@@ -12,12 +12,19 @@
 
 namespace weightcast::device {
 
-/// Bytes that an engine of the queue's device moves: its own memory, memory mapped from a peer, pinned
-/// memory.
+/// What lies at both ends of a copy. It says which call moves the bytes fastest, and nothing else.
+enum class Ends : uint8_t {
+  kHost,       ///< Host memory at one of them at least.
+  kDevices,    ///< Memory of two devices.
+  kOneDevice,  ///< Memory of one device.
+};
+
+/// Bytes that the queue's device moves: its own memory, memory mapped from a peer, pinned memory.
 struct Copy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   size_t length = 0;
+  Ends ends = Ends::kHost;
 };
 
 /// Numbers the batches of one queue from 1 on.
@@ -33,6 +40,7 @@ struct CopyLimits {
 struct CopyQueueOptions {
   int streams = 2;              ///< Batches take turns on them: 1 to 8.
   bool use_batch_call = true;   ///< cuMemcpyBatchAsync, where the driver has it.
+  bool use_kernels = true;      ///< A kernel copies what the driver's calls are slow with.
   bool use_write_value = true;  ///< cuStreamWriteValue64, where the device has it.
 };
 

@@ -4,22 +4,57 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/copy_list.h"
+
 namespace weightcast::device {
 namespace {
 
 using drivers::CUdeviceptr;
 
 constexpr int kMostStreams = 8;
+/// Within a device a call takes 5 to 7 us, in which 8 MiB move; between devices a batch takes 2 us for each
+/// copy. A launch takes as much for any number (docs/performance.md, "Measured: copies that a device makes of
+/// mapped memory").
+constexpr uint64_t kLaunchedWithin = uint64_t{8} << 20;
+constexpr uint64_t kLaunchedBetween = uint64_t{256} << 10;
+constexpr size_t kFewest = 4;
+
+/// The copies of a batch, as far as the choice goes.
+struct Shape {
+  bool host = false;
+  bool between = false;
+  uint64_t bytes = 0;
+  uint64_t longest = 0;
+  size_t count = 0;
+
+  void Add(std::span<const Copy> copies) {
+    for (const Copy& copy : copies) {
+      host |= copy.ends == Ends::kHost;
+      between |= copy.ends == Ends::kDevices;
+      longest = std::max<uint64_t>(longest, copy.length);
+      bytes += copy.length;
+    }
+    count += copies.size();
+  }
+  [[nodiscard]] bool SuitsKernel() const {
+    if (host || longest > UINT32_MAX) return false;
+    if (between) return count >= kFewest && bytes / count <= kLaunchedBetween;
+    return bytes / count <= kLaunchedWithin;
+  }
+};
 
 CUdeviceptr Address(const std::byte* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 }  // namespace
 
-CopyStreams::CopyStreams(std::shared_ptr<Health> health, const CopyQueueOptions& options)
+CopyStreams::CopyStreams(std::shared_ptr<Health> health, std::shared_ptr<KernelLoader> loader,
+                         const CopyQueueOptions& options)
     : health_(std::move(health)),
+      loader_(std::move(loader)),
       options_(options),
       writes_words_(options.use_write_value),
       batches_(options.use_batch_call),
+      launches_(options.use_kernels),
       to_(CopyLimits::kCopies),
       from_(CopyLimits::kCopies),
       lengths_(CopyLimits::kCopies) {}
@@ -99,9 +134,51 @@ Status CopyStreams::Begin(uint64_t ticket, std::span<const Copy> first, std::spa
   Gather(first, 0);
   Gather(second, first.size());
   words_->Begin(ticket);
-  WC_RETURN_IF_ERROR(batches_ && count > 1 ? CopyBatch(stream, count) : CopyEach(stream, count));
+  if (Launches(first, second)) {
+    WC_RETURN_IF_ERROR(CopyByKernel(stream, count));
+  } else {
+    WC_RETURN_IF_ERROR(batches_ && count > 1 ? CopyBatch(stream, count) : CopyEach(stream, count));
+  }
   WC_RETURN_IF_ERROR(WriteWord(ticket, stream));
   return health_->Check(cuda.EventRecord(EventOf(ticket), stream), "cuEventRecord");
+}
+
+/// Whether a kernel makes the copies. While somebody else has the kernels loaded, the driver's calls serve as
+/// well; where there are none, for good.
+bool CopyStreams::Launches(std::span<const Copy> first, std::span<const Copy> second) {
+  if (!launches_) return false;
+  Shape shape;
+  shape.Add(first);
+  shape.Add(second);
+  if (!shape.SuitsKernel()) return false;
+  if (kernels_ == nullptr) launches_ = FindKernel().ok();
+  return launches_ && kernels_ != nullptr;
+}
+
+Status CopyStreams::FindKernel() {
+  WC_ASSIGN_OR_RETURN(auto loaded, loader_->TryGet());
+  if (loaded == nullptr) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(copy_list_, loaded->FunctionOf("copy_list"));
+  kernels_ = std::move(loaded);
+  return Status::Ok();
+}
+
+Status CopyStreams::CopyByKernel(drivers::CUstream stream, size_t count) {
+  // Few enough to leave most multiprocessors to others, enough for four fifths of the memory's speed.
+  constexpr unsigned int kBlocks = 32;
+  constexpr unsigned int kThreads = 512;
+  kernels::CopyList list{};
+  for (size_t at = 0; at < count; at += list.count) {
+    list.count = static_cast<uint32_t>(std::min<size_t>(count - at, kernels::kListPieces));
+    for (uint32_t i = 0; i < list.count; ++i)
+      list.piece[i] = {from_[at + i], to_[at + i], static_cast<uint32_t>(lengths_[at + i])};
+    void* parameters = &list;
+    WC_RETURN_IF_ERROR(
+        health_->Check(health_->context().cuda().LaunchKernel(copy_list_, kBlocks, 1, 1, kThreads, 1, 1, 0,
+                                                              stream, &parameters, nullptr),
+                       "cuLaunchKernel"));
+  }
+  return Status::Ok();
 }
 
 /// Where the device cannot, this finds out with the first batch.

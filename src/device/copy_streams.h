@@ -8,6 +8,7 @@
 
 #include "device/copy_queue.h"
 #include "device/health.h"
+#include "device/kernels.h"
 
 namespace weightcast::device {
 
@@ -39,7 +40,8 @@ class CompletionWords {
 /// left to the end of the process: a copy may still use it.
 class CopyStreams {
  public:
-  CopyStreams(std::shared_ptr<Health> health, const CopyQueueOptions& options);
+  CopyStreams(std::shared_ptr<Health> health, std::shared_ptr<KernelLoader> loader,
+              const CopyQueueOptions& options);
   CopyStreams(const CopyStreams&) = delete;
   CopyStreams& operator=(const CopyStreams&) = delete;
 
@@ -60,6 +62,9 @@ class CopyStreams {
   Status OpenStreams();
   Status OpenWords();
   Status WriteWord(uint64_t ticket, drivers::CUstream stream);
+  [[nodiscard]] bool Launches(std::span<const Copy> first, std::span<const Copy> second);
+  Status FindKernel();
+  Status CopyByKernel(drivers::CUstream stream, size_t count);
   Status CopyBatch(drivers::CUstream stream, size_t count);
   Status CopyEach(drivers::CUstream stream, size_t count);
   [[nodiscard]] drivers::CUstream StreamOf(uint64_t ticket) const {
@@ -69,9 +74,13 @@ class CopyStreams {
   void Gather(std::span<const Copy> copies, size_t at);
 
   const std::shared_ptr<Health> health_;
+  const std::shared_ptr<KernelLoader> loader_;
   const CopyQueueOptions options_;
   bool writes_words_;
   bool batches_;
+  bool launches_;                     ///< False: there are no kernels.
+  std::shared_ptr<Kernels> kernels_;  ///< Once they were wanted.
+  drivers::CUfunction copy_list_{};   ///< Of them.
   std::vector<drivers::CUstream> streams_;
   std::array<drivers::CUevent, CopyLimits::kBatches> events_{};
   std::vector<drivers::CUevent> covers_;  ///< One per stream, behind everything that was begun there.

@@ -40,6 +40,9 @@ class Kernels {
   /// Runs all of them, one after another, and returns when the last is over; also after an error nothing of
   /// them runs any more. kInternal, with the driver's words.
   Status Run(std::span<const Launch> launches);
+  /// For launches in streams of the caller's, whose thread is in the device's context. `name`: in the PTX
+  /// text; not copied. Usable as long as this lives.
+  Result<drivers::CUfunction> FunctionOf(const char* name);
 
   [[nodiscard]] const std::shared_ptr<const Context>& context() const { return context_; }
 
@@ -52,7 +55,6 @@ class Kernels {
   explicit Kernels(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
   Status LoadModule();
   Result<Lane> TakeLane();
-  Result<drivers::CUfunction> FunctionOf(const char* name);
   Status Begin(const Launch& launch, drivers::CUstream stream);
   Status Await(const Lane& lane);
 
@@ -61,6 +63,26 @@ class Kernels {
   std::mutex mutex_;
   std::map<std::string_view, drivers::CUfunction> functions_;
   std::vector<Lane> free_;
+};
+
+/// The kernels of one device for all who use them, loaded once, when first asked for. Thread safe.
+class KernelLoader {
+ public:
+  explicit KernelLoader(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
+
+  /// As Kernels::Load; a load that failed is not tried again. Others who call this wait meanwhile, so it is
+  /// for threads that may block in the driver.
+  Result<std::shared_ptr<Kernels>> Get();
+  /// The same; nullptr while another thread loads them.
+  Result<std::shared_ptr<Kernels>> TryGet();
+
+ private:
+  Result<std::shared_ptr<Kernels>> Load();
+
+  const std::shared_ptr<const Context> context_;
+  std::mutex mutex_;
+  std::shared_ptr<Kernels> loaded_;
+  Status failure_;
 };
 
 }  // namespace weightcast::device

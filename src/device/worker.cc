@@ -35,6 +35,8 @@ Worker::~Worker() {
 
 const std::shared_ptr<Health>& Worker::health() const { return core_->health(); }
 
+const std::shared_ptr<KernelLoader>& Worker::kernels() const { return core_->kernels(); }
+
 void Worker::Run(std::function<void()> task) { core_->Push(MakeTask(std::move(task))); }
 
 void Worker::Add(std::shared_ptr<Work> work) {

@@ -12,6 +12,8 @@
 
 namespace weightcast::device {
 
+class KernelLoader;
+
 /// Something of a device that goes on by itself and has to be looked at: copies, an event.
 class Work {
  public:
@@ -46,6 +48,8 @@ class Worker {
   /// Outlives the worker for those who hold it. Once it is lost, links of this device go down.
   [[nodiscard]] const std::shared_ptr<Health>& health() const;
   [[nodiscard]] const Context& context() const { return health()->context(); }
+  /// Of the device, for all who use them.
+  [[nodiscard]] const std::shared_ptr<KernelLoader>& kernels() const;
   /// Runs `task` on wc-device, inside the device's context, after the tasks before it.
   void Run(std::function<void()> task);
   /// Looks at `work` from now on, until it is over.

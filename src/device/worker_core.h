@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/task_queue.h"
+#include "device/kernels.h"
 #include "device/worker.h"
 
 namespace weightcast::device {
@@ -15,10 +16,12 @@ namespace weightcast::device {
 class Worker::Core {
  public:
   explicit Core(std::shared_ptr<const Context> context)
-      : health_(std::make_shared<Health>(std::move(context))) {}
+      : kernels_(std::make_shared<KernelLoader>(context)),
+        health_(std::make_shared<Health>(std::move(context))) {}
 
   // --- Any thread
   [[nodiscard]] const std::shared_ptr<Health>& health() const { return health_; }
+  [[nodiscard]] const std::shared_ptr<KernelLoader>& kernels() const { return kernels_; }
   void Push(TaskPtr task);
   void Wake();
   void Stop();
@@ -39,6 +42,7 @@ class Worker::Core {
   void RingAll();
   void Sleep(uint32_t seen, Work::State state);
 
+  const std::shared_ptr<KernelLoader> kernels_;
   const std::shared_ptr<Health> health_;
   TaskQueue tasks_;
   std::vector<std::shared_ptr<Work>> works_;  ///< wc-device's alone.

@@ -12,14 +12,9 @@ bool DeviceKernels::Usable(int device) const {
 }
 
 Result<std::shared_ptr<device::Kernels>> DeviceKernels::Of(int device) {
-  const std::lock_guard lock(loading_);
-  auto& kernels = loaded_[device];
-  if (kernels == nullptr) {
-    WC_ASSIGN_OR_RETURN(const auto devices, device::DevicesInProcess(settings_));
-    WC_ASSIGN_OR_RETURN(auto context, devices->gpus()->Retain(device));
-    WC_ASSIGN_OR_RETURN(kernels, device::Kernels::Load(std::move(context)));
-  }
-  return kernels;
+  WC_ASSIGN_OR_RETURN(const auto devices, device::DevicesInProcess(settings_));
+  WC_ASSIGN_OR_RETURN(const auto found, devices->Of(device));
+  return found.worker->kernels()->Get();
 }
 
 void DeviceKernels::GiveUp(int device, const Status& why) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -26,9 +25,7 @@ class DeviceKernels {
 
  private:
   const Settings settings_;
-  std::mutex loading_;
-  std::map<int, std::shared_ptr<device::Kernels>> loaded_;
-  mutable std::mutex mutex_;  ///< Never held across a driver call.
+  mutable std::mutex mutex_;
   std::set<int> unusable_;
 };
 

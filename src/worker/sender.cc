@@ -18,6 +18,9 @@ namespace {
 
 /// Transfers under way to one destination: enough to hide the making of the next ones.
 constexpr size_t kInFlight = 4;
+/// The same for sources in device memory: a device moves one in 3 to 10 us, and its order, copy and answer
+/// take ten times as long.
+constexpr size_t kInFlightOfDevices = 16;
 /// With so many under way to all destinations together, each that wants digests has no more than one.
 constexpr size_t kDigestedInFlight = 2;
 constexpr unsigned kMaxThreads = 4;
@@ -37,6 +40,7 @@ struct Sender::Job {
   std::shared_ptr<const SendPlan> plan;
   size_t target = 0;
   std::shared_ptr<const StreamGate> gate;  ///< Nothing is read before it is open; null: it is.
+  size_t in_flight = kInFlight;
   wire::UpdateId update;
   uint32_t part = 0;
   GrantName grant;
@@ -126,6 +130,7 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wi
   job->gate = std::move(gate);
   job->plan = std::move(plan);
   job->target = target;
+  if (AnyOnDevice(job->plan->memory->shards)) job->in_flight = kInFlightOfDevices;
   job->update = start.update;
   job->part = start.part;
   job->grant = {.slot = start.slot, .id = start.grant};
@@ -212,7 +217,7 @@ std::optional<Sender::Pick> Sender::TakeNext() {
   for (size_t i = 0; i < jobs_.size(); ++i) {
     const size_t index = (turn_ + i) % jobs_.size();
     const auto& job = jobs_[index];
-    const size_t in_flight = job->digests == nullptr ? kInFlight : digested_in_flight;
+    const size_t in_flight = job->digests == nullptr ? job->in_flight : digested_in_flight;
     if (job->over || job->next == job->transfers.end || job->running >= in_flight) continue;
     if (job->making > 0 && job->checks(job->next)) continue;
     if (job->gate != nullptr && !job->gate->Open()) continue;

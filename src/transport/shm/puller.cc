@@ -106,7 +106,8 @@ std::optional<device::Copy> Puller::Prepare(uint32_t number, uint64_t most) {
   pull.next_engine = &engines_->Of(region->device->device);
   return device::Copy{.to = to + pull.submitted,
                       .from = source->At(record.source_offset + pull.submitted),
-                      .length = std::min(record.length - pull.submitted, most)};
+                      .length = std::min(record.length - pull.submitted, most),
+                      .ends = source->EndsWith(region->device->uuid())};
 }
 
 bool Puller::Gather(Batch& batch) {

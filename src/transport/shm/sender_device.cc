@@ -100,7 +100,8 @@ Sender::Step Sender::Reach(Pending& pending, const PeerRegion& region, const Loc
   Engine& engine = devices_.engines.Of(local.device->device);
   const device::Copy copy{.to = to + pending.done,
                           .from = source.At(op.remote_offset + pending.done),
-                          .length = std::min(op.length - pending.done, kDevicePiece)};
+                          .length = std::min(op.length - pending.done, kDevicePiece),
+                          .ends = source.EndsWith(local.device->uuid())};
   const auto ticket = engine.Submit({&copy, 1});
   if (!ticket) return Step::kStalled;
   pending.road = Road::kReach;

@@ -18,7 +18,8 @@ Sender::Step Sender::Push(Pending& pending, const PeerRegion& region, const Loca
   Engine& engine = devices_.engines.Of(local.device->device);
   const device::Copy copy{.to = to + pending.done,
                           .from = local.address + op.local_offset + pending.done,
-                          .length = std::min(op.length - pending.done, kDevicePiece)};
+                          .length = std::min(op.length - pending.done, kDevicePiece),
+                          .ends = target.EndsWith(local.device->uuid())};
   outbox_->BeginDevice();
   const Code code = Admitted(op, region);
   const auto ticket = code == Code::kOk ? engine.Submit({&copy, 1}) : std::nullopt;

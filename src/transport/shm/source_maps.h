@@ -32,6 +32,10 @@ struct Source {
   bool unmapping = false;
   std::optional<EngineFence> fence;  ///< Copies that may still use it.
   [[nodiscard]] std::byte* At(uint64_t at) const { return mapping->address + offset + at; }
+  /// Of copies between it and memory of `reader`.
+  [[nodiscard]] device::Ends EndsWith(const DeviceUuid& reader) const {
+    return owner == reader ? device::Ends::kOneDevice : device::Ends::kDevices;
+  }
 };
 
 /// The peer's device regions that devices of this side read, on one link, and trials of the ways to them.
