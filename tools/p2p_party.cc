@@ -87,7 +87,7 @@ class Party {
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
       return Status(Code::kProtocol, "the benchmark's messages are out of order");
     transport_ = setup.transport;
-    PinToCore(setup.number);
+    if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
     options.self = {.job = "bench", .role = "bench", .engine = "", .rank = setup.number};
     options.token = token_;
