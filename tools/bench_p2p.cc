@@ -192,10 +192,17 @@ class BenchP2pCommand : public Command {
     });
   }
 
+  /// "cuda 0-1"
+  static std::string Place(const P2pResult& one) {
+    std::string place = one.what.memory;
+    for (const int32_t device : one.devices) place += StrCat(place == one.what.memory ? " " : "-", device);
+    return place;
+  }
+
   static std::string AsText(const std::vector<P2pResult>& results) {
     Table table({"transport", "memory", "op", "bytes", "pieces", "GB/s", "p50 us", "p99 us"});
     for (const P2pResult& one : results) {
-      table.Add({one.what.transport, one.what.memory, one.what.op, Grouped(one.what.bytes()),
+      table.Add({one.what.transport, Place(one), one.what.op, Grouped(one.what.bytes()),
                  StrCat(one.what.iovs), Fixed(one.gb_per_s, 2), Fixed(one.p50_us, 2), Fixed(one.p99_us, 2)});
     }
     return table.ToString();
