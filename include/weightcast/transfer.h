@@ -22,8 +22,10 @@ struct Piece {
 
 struct TransferOptions {
   GrantName grant{};  ///< The target's permission; {} for regions open to all (kReadWrite).
-  std::optional<uint32_t>
-      signal{};           ///< Number of this transfer under the grant; set chunk by chunk at the target.
+  /// Number of this transfer under the grant, below 2²⁴; set chunk by chunk at the target.
+  std::optional<uint32_t> signal{};
+  /// It counts as so many transfers, those from `signal` on: 1 to 256. They arrive together.
+  uint32_t signals = 1;
   bool checksum = false;  ///< Signals carry checksums of their chunks.
   /// Writes: the local memory is not read before this is over. Null: it may be read at once.
   std::shared_ptr<const DeviceEvent> after{};

@@ -34,7 +34,7 @@ enum class Ticket : uint64_t {};
 struct CopyLimits {
   static constexpr size_t kBatches = 8;
   static constexpr size_t kCopies = 1024;
-  static constexpr uint64_t kBytes = uint64_t{64} << 20;
+  static constexpr uint64_t kBytes = uint64_t{256} << 20;
 };
 
 struct CopyQueueOptions {

@@ -30,6 +30,15 @@ Status CheckAccess(OpKind kind, Access access, bool granted) {
           "the peer's region is not open to writes; register it with kGranted or kReadWrite"};
 }
 
+/// False: `next` does not follow `last` at both ends.
+bool Extend(PlacedPiece& last, const PlacedPiece& next) {
+  const bool follows = last.local_region == next.local_region && last.remote_region == next.remote_region &&
+                       last.local_offset + last.length == next.local_offset &&
+                       last.remote_offset + last.length == next.remote_offset;
+  if (follows) last.length += next.length;
+  return follows;
+}
+
 }  // namespace
 
 /// A transfer in the making. What it has counted is given back when it does not come to be.
@@ -100,11 +109,14 @@ Status Connection::State::AddPiece(Build& build, const Piece& piece) {
             StrCat("its local slice has ", length, " bytes, its remote slice ", piece.remote.length())};
   }
   WC_RETURN_IF_ERROR(CheckAccess(transfer.kind, remote->access, transfer.options.grant.id != 0));
-  transfer.pieces.push_back({.local_region = local->name.id,
-                             .remote_region = static_cast<uint32_t>(remote->handle),
-                             .local_offset = SliceAccess::OffsetOf(piece.local),
-                             .remote_offset = remote->offset + SliceAccess::OffsetOf(piece.remote),
-                             .length = length});
+  const PlacedPiece placed{.local_region = local->name.id,
+                           .remote_region = static_cast<uint32_t>(remote->handle),
+                           .local_offset = SliceAccess::OffsetOf(piece.local),
+                           .remote_offset = remote->offset + SliceAccess::OffsetOf(piece.remote),
+                           .length = length};
+  // Of host memory the peer cuts the pieces as they are given, for the checksums of their chunks.
+  const bool merges = local->memory.kind == MemoryKind::kDevice && !transfer.pieces.empty();
+  if (!merges || !Extend(transfer.pieces.back(), placed)) transfer.pieces.push_back(placed);
   transfer.bytes += length;
   WC_RETURN_IF_ERROR(CheckDevice(*local));
   transfer.device |= local->memory.kind == MemoryKind::kDevice || remote->kind == MemoryKind::kDevice;
@@ -119,6 +131,15 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
     return Status(Code::kInvalidArgument, "only a write can wait for a stream");
   if (options.signal && (kind == OpKind::kRead || options.grant.id == 0)) {
     return Status(Code::kInvalidArgument, "only a write under a grant can set a signal");
+  }
+  const uint64_t past = uint64_t{options.signal.value_or(0)} + options.signals;
+  if (options.signals < 1 || options.signals > endpoint::SignalRange::kMostTogether ||
+      past > endpoint::SignalRange::kMostTransfers) {
+    return Status(
+        Code::kInvalidArgument,
+        StrCat("a write that counts as ", options.signals, " transfers from ", options.signal.value_or(0),
+               " on; allowed are 1 to ", endpoint::SignalRange::kMostTogether, ", with numbers below ",
+               endpoint::SignalRange::kMostTransfers));
   }
   Build build(*this, core_->transfers().Take());
   Transfer::State& transfer = *build.transfer;

@@ -1,5 +1,8 @@
 #include "endpoint/grants.h"
 
+#include <algorithm>
+#include <span>
+
 #include "base/strings.h"
 #include "endpoint/chunks.h"
 
@@ -34,6 +37,10 @@ Grants::Grant* Grants::Find(const GrantName& name) const {
 
 Result<GrantName> Grants::Reserve(GrantOptions options) {
   if (closed_) return Status(Code::kUnavailable, "the connection is closed");
+  if (options.transfers > SignalRange::kMostTransfers) {
+    return Status(Code::kInvalidArgument, StrCat("a grant of ", options.transfers, " transfers; at most ",
+                                                 SignalRange::kMostTransfers, " are possible"));
+  }
   // In turn, so that a slot rests after its use.
   for (uint32_t i = 0; i < transport::kGrantSlots; ++i) {
     last_slot_ = last_slot_ % (transport::kGrantSlots - 1) + 1;
@@ -63,22 +70,29 @@ void Grants::Drop(const GrantName& name) {
 
 /// Makes room for the transfer's chunks and checks what the peer says of them.
 Status Grants::Admit(Grant& grant, const Signal& signal) {
+  const auto range = SignalRange::Of(signal.transfer);
   const auto wrong = [&](auto... what) {
     return Status(Code::kProtocol, StrCat("a signal for chunk ", signal.chunk, " of ", signal.chunks,
-                                          " of transfer ", signal.transfer, ": ", what...));
+                                          " of transfer ", range.first, ": ", what...));
   };
-  if (signal.transfer >= grant.transfers.size()) {
+  if (range.first + range.count > grant.transfers.size()) {
     return wrong("the grant expects ", grant.transfers.size(), " transfers");
   }
   if (signal.chunk >= signal.chunks || signal.chunks > kMaxChunks) return wrong("no such chunk");
-  Arrivals& arrivals = grant.transfers[signal.transfer];
-  if (arrivals.chunks == 0) {
+  Arrivals& arrivals = grant.transfers[range.first];
+  if (arrivals.together == 0) {
+    const auto all = std::span(grant.transfers).subspan(range.first, range.count);
+    if (!std::ranges::all_of(all, [](const Arrivals& one) { return one.together == 0; }))
+      return wrong("it stands for transfers that another one stands for");
     const size_t words = (size_t{signal.chunks} + 63) / 64;
     if (grant.memory + words * 8 > kMaxMemory) return wrong("too many chunks in one grant");
     grant.memory += words * 8;
     arrivals.chunks = signal.chunks;
     arrivals.bits.assign(words, 0);
+    for (Arrivals& one : all) one.together = Arrivals::kWithAnother;
+    arrivals.together = range.count;
   }
+  if (arrivals.together != range.count) return wrong("it stands for other transfers than before");
   if (arrivals.chunks != signal.chunks) return wrong("earlier it had ", arrivals.chunks, " chunks");
   return Status::Ok();
 }
@@ -87,7 +101,8 @@ Status Grants::OnSignal(const Signal& signal) {
   Grant* grant = Find(signal.grant);
   if (grant == nullptr || grant->revoking) return Status::Ok();  // Late, not wrong.
   WC_RETURN_IF_ERROR(Admit(*grant, signal));
-  Arrivals& arrivals = grant->transfers[signal.transfer];
+  const uint32_t first = SignalRange::Of(signal.transfer).first;
+  Arrivals& arrivals = grant->transfers[first];
   uint64_t& word = arrivals.bits[signal.chunk / 64];
   const uint64_t bit = uint64_t{1} << (signal.chunk % 64);
   if ((word & bit) != 0) return Status::Ok();
@@ -95,15 +110,15 @@ Status Grants::OnSignal(const Signal& signal) {
   ++arrivals.arrived;
   grant->chunks_arrived.fetch_add(1, std::memory_order_relaxed);
   if (const auto& on_chunk = grant->options.on_chunk) {
-    later_([on_chunk, signal] { on_chunk(signal.transfer, signal.chunk, signal.checksum); });
+    later_([on_chunk, first, signal] { on_chunk(first, signal.chunk, signal.checksum); });
   }
   if (arrivals.arrived < arrivals.chunks) return Status::Ok();
   // Release: whoever sees the count sees the bytes.
-  const uint32_t before = grant->arrived->transfers.fetch_add(1, std::memory_order_release);
-  grant->arrived->waited.Set(before + 1);
+  const uint32_t before = grant->arrived->transfers.fetch_add(arrivals.together, std::memory_order_release);
+  grant->arrived->waited.Set(before + arrivals.together);
   if (const auto& on_transfer = grant->options.on_transfer) {
-    later_([on_transfer, transfer = signal.transfer, progress = grant->progress()] {
-      on_transfer(transfer, progress);
+    later_([on_transfer, first, count = arrivals.together, progress = grant->progress()] {
+      for (uint32_t i = 0; i < count; ++i) on_transfer(first + i, progress);
     });
   }
   return Status::Ok();

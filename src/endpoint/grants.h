@@ -14,6 +14,21 @@
 
 namespace weightcast::endpoint {
 
+/// The transfers of a grant that one signal stands for. A transport carries them as one number: `first` in
+/// its lower 24 bits, `count` - 1 above.
+struct SignalRange {
+  static constexpr uint32_t kMostTransfers = 1U << 24;  ///< Of one grant.
+  static constexpr uint32_t kMostTogether = 256;
+
+  uint32_t first = 0;
+  uint32_t count = 1;
+
+  [[nodiscard]] constexpr uint32_t Packed() const { return (count - 1) << 24 | first; }
+  static constexpr SignalRange Of(uint32_t packed) {
+    return {.first = packed & (kMostTransfers - 1), .count = (packed >> 24) + 1};
+  }
+};
+
 /// The grants that one connection's peer holds from us, and what has arrived under them. Completeness
 /// is a set of (transfer, chunk), never a count of messages: what comes twice counts once.
 class Grants {
@@ -56,6 +71,8 @@ class Grants {
   struct Arrivals {
     uint32_t chunks = 0;  ///< 0: none has come yet.
     uint32_t arrived = 0;
+    uint32_t together = 0;  ///< So many transfers arrive with it; 0: none has come yet.
+    static constexpr uint32_t kWithAnother = UINT32_MAX;  ///< Or it arrives with an earlier one.
     std::vector<uint64_t> bits;
   };
   struct Grant {

@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/strings.h"
+#include "endpoint/grants.h"
 #include "trace/metrics.h"
 
 namespace weightcast::endpoint {
@@ -265,11 +266,13 @@ size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
   if (transfer.options.signal && walks_[count].AtEnd()) {
     Op& last = ops_[count - 1];
     last.has_signal = true;
-    last.signal = {.grant = transfer.options.grant,
-                   .transfer = *transfer.options.signal,
-                   .chunk = slot.chunk.chunk,
-                   .chunks = transfer.chunks,
-                   .checksum = slot.checksum};
+    last.signal = {
+        .grant = transfer.options.grant,
+        .transfer =
+            SignalRange{.first = *transfer.options.signal, .count = transfer.options.signals}.Packed(),
+        .chunk = slot.chunk.chunk,
+        .chunks = transfer.chunks,
+        .checksum = slot.checksum};
   }
   return count;
 }

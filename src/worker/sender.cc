@@ -18,16 +18,17 @@ namespace {
 
 /// Transfers under way to one destination: enough to hide the making of the next ones.
 constexpr size_t kInFlight = 4;
-/// The same for sources in device memory: a device moves one in 3 to 10 us, and its order, copy and answer
-/// take ten times as long.
-constexpr size_t kInFlightOfDevices = 16;
+/// Of sources in device memory one write carries as many transfers as here, and so many writes are under way:
+/// a device moves 4 MiB in 3 to 10 us, less than a write takes the processors.
+constexpr uint32_t kTogether = 8;
+constexpr size_t kInFlightOfDevices = 8;
 /// With so many under way to all destinations together, each that wants digests has no more than one.
 constexpr size_t kDigestedInFlight = 2;
 constexpr unsigned kMaxThreads = 4;
 
 }  // namespace
 
-/// One transfer that may still read its sources.
+/// One write that may still read its sources.
 struct Sender::Flight {
   std::optional<Transfer> handle;  ///< Once Write has returned.
   std::optional<StagingPool::Block> block;
@@ -41,22 +42,31 @@ struct Sender::Job {
   size_t target = 0;
   std::shared_ptr<const StreamGate> gate;  ///< Nothing is read before it is open; null: it is.
   size_t in_flight = kInFlight;
+  uint32_t together = 1;  ///< Transfers in one write, if none is staged.
   wire::UpdateId update;
   uint32_t part = 0;
   GrantName grant;
   TransferRange transfers;
-  uint32_t next = 0;   ///< Transfer.
-  size_t running = 0;  ///< Transfers begun and not ended.
-  size_t making = 0;   ///< Of these, the ones whose bytes are not all read from the shards.
-  std::map<uint32_t, Flight> flights;
-  bool over = false;   ///< Begins no more transfers: finished, failed or stopped.
-  bool quiet = false;  ///< Stopped: its end is nobody's business.
+  uint32_t next = 0;                   ///< Transfer.
+  size_t running = 0;                  ///< Writes begun and not ended.
+  size_t making = 0;                   ///< Of these, the ones whose bytes are not all read from the shards.
+  std::map<uint32_t, Flight> flights;  ///< By the first transfer.
+  bool over = false;                   ///< Begins no more transfers: finished, failed or stopped.
+  bool quiet = false;                  ///< Stopped: its end is nobody's business.
   Status outcome;
   bool road = false;  ///< The outcome is the connection's, not ours.
   /// Set if the destination compares. Shared by the jobs of an update that send the same.
   std::shared_ptr<PairDigests> digests;
 
   [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
+  /// How many transfers go with the next one.
+  [[nodiscard]] uint32_t NextTogether() const {
+    uint32_t count = 1;
+    if (digests != nullptr || together == 1 || plan->IsStaged(target, next)) return count;
+    const uint32_t most = std::min(together, transfers.end - next);
+    while (count < most && !plan->IsStaged(target, next + count)) ++count;
+    return count;
+  }
   /// What is read for the last transfer is checked with all that was read before.
   [[nodiscard]] bool checks(uint32_t transfer) const {
     return plan->memory->reader != nullptr && transfer + 1 == transfers.end;
@@ -76,6 +86,7 @@ struct Sender::Job {
 struct Sender::Pick {
   std::shared_ptr<Job> job;
   uint32_t transfer = 0;
+  uint32_t count = 1;  ///< Transfers.
   std::optional<StagingPool::Block> block;
 };
 
@@ -130,7 +141,10 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wi
   job->gate = std::move(gate);
   job->plan = std::move(plan);
   job->target = target;
-  if (AnyOnDevice(job->plan->memory->shards)) job->in_flight = kInFlightOfDevices;
+  if (AnyOnDevice(job->plan->memory->shards) && job->plan->memory->reader == nullptr) {
+    job->in_flight = kInFlightOfDevices;
+    job->together = kTogether;
+  }
   job->update = start.update;
   job->part = start.part;
   job->grant = {.slot = start.slot, .id = start.grant};
@@ -221,13 +235,13 @@ std::optional<Sender::Pick> Sender::TakeNext() {
     if (job->over || job->next == job->transfers.end || job->running >= in_flight) continue;
     if (job->making > 0 && job->checks(job->next)) continue;
     if (job->gate != nullptr && !job->gate->Open()) continue;
-    Pick pick{.job = job, .transfer = job->next, .block = std::nullopt};
+    Pick pick{.job = job, .transfer = job->next, .count = job->NextTogether(), .block = std::nullopt};
     if (job->plan->IsStaged(job->target, job->next)) {
       auto block = staging_.TryTake(PlaceOf(*job, job->next));
       if (!block) continue;  // Another transfer's end will wake us.
       pick.block.emplace(std::move(*block));
     }
-    ++job->next;
+    job->next += pick.count;
     ++job->running;
     ++job->making;
     job->flights.try_emplace(pick.transfer);
@@ -252,7 +266,8 @@ Status Sender::MakeTransfer(Pick& pick, std::vector<Piece>& pieces) {
     WC_ASSIGN_OR_RETURN(space, pick.block->Open());
   }
   const trace::Span span(stage_);
-  WC_RETURN_IF_ERROR(MakePieces(*job.plan, job.target, pick.transfer, space, pieces));
+  for (uint32_t i = 0; i < pick.count; ++i)
+    WC_RETURN_IF_ERROR(MakePieces(*job.plan, job.target, pick.transfer + i, space, pieces));
   if (job.digests != nullptr) WC_RETURN_IF_ERROR(job.Digest(pick.transfer, space.data));
   // Before the last bytes go: without them no receiver is complete.
   return job.checks(pick.transfer) ? job.plan->memory->reader->Check() : Status::Ok();
@@ -276,6 +291,7 @@ void Sender::Send(Pick pick) {
   TransferOptions options;
   options.grant = job->grant;
   options.signal = pick.transfer - job->transfers.first;
+  options.signals = pick.count;
   options.checksum = settings_.checksum != 0;
   options.deadline = In(settings_.timeout);
   uint64_t bytes = 0;

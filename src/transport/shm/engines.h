@@ -13,7 +13,7 @@
 namespace weightcast::transport::shm {
 
 /// Most bytes of one copy, and of one batch of several: four of them are under way at once.
-inline constexpr uint64_t kDevicePiece = uint64_t{16} << 20;
+inline constexpr uint64_t kDevicePiece = uint64_t{64} << 20;
 /// Most copies of one batch.
 inline constexpr size_t kDeviceBatch = 64;
 

@@ -47,11 +47,14 @@ class SameDevice : public WorkerScene, public ::testing::WithParamInterface<Land
 TEST_P(SameDevice, EachByteIsCopiedOnceAndNoMemoryIsTaken) {
   Hand(1);
   const auto bytes = [] { return trace::CounterNamed("gpu.bytes").value(); };
+  const auto copies = [] { return trace::CounterNamed("gpu.copies").value(); };
   const uint64_t copied = bytes();
+  const uint64_t made = copies();
   const uint64_t allocations = fake_cuda_calls("cuMemAlloc");
   const uint64_t mappings = fake_cuda_calls("cuIpcOpenMemHandle");
   for (int64_t number = 2; number <= 4; ++number) Hand(number);
   EXPECT_EQ(bytes() - copied, 3 * kCount);
+  EXPECT_EQ(copies() - made, 3U) << "both transfers of an update are one write, and that is one copy";
   EXPECT_EQ(fake_cuda_calls("cuMemAlloc"), allocations);
   EXPECT_EQ(fake_cuda_calls("cuIpcOpenMemHandle"), mappings);
 }

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
+#include <vector>
 
 #include "base/hash.h"
 #include "endpoint/chunks.h"
+#include "endpoint/grants.h"
 #include "unit/endpoint/party.h"
 
 namespace weightcast::endpoint {
@@ -39,6 +42,40 @@ TEST_F(GrantTest, WritesUnderItAreSignalledChunkByChunk) {
   EXPECT_TRUE(Eventually([&] { return pair.to_a->ProgressOf(*grant).complete(); }));
   EXPECT_EQ(pair.to_a->ProgressOf(*grant).chunks_arrived, 12U);
   EXPECT_TRUE(Eventually([&] { return arrived == 2; }));
+}
+
+TEST_F(GrantTest, AWriteMayStandForSeveralTransfers) {
+  Pair pair(4096 * 3, Access::kGranted);
+  std::vector<uint32_t> arrived;
+  std::mutex mutex;
+  const auto on_transfer = [&](uint32_t transfer, const GrantProgress& now) {
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(pair.source, pair.target);
+    EXPECT_EQ(now.transfers_arrived, transfer == 0 ? 1U : 4U) << "of a range all at once";
+    arrived.push_back(transfer);
+  };
+  auto grant = pair.to_a->OpenGrant({.transfers = 4, .on_transfer = on_transfer});
+  ASSERT_TRUE(grant.ok());
+  EXPECT_TRUE(pair.WriteAll({.grant = *grant, .signal = 0})->Wait().ok());
+  EXPECT_TRUE(pair.to_a->WaitGrant(*grant, 1, Soon()).ok());
+  EXPECT_FALSE(pair.to_a->ProgressOf(*grant).complete());
+  for (int i = 0; i < 2; ++i)  // What comes twice counts once.
+    EXPECT_TRUE(pair.WriteAll({.grant = *grant, .signal = 1, .signals = 3})->Wait().ok());
+  EXPECT_TRUE(pair.to_a->WaitGrant(*grant, 4, Soon()).ok());
+  const auto all = [&] {
+    const std::lock_guard lock(mutex);
+    return arrived == std::vector<uint32_t>{0, 1, 2, 3};
+  };
+  EXPECT_TRUE(Eventually(all));
+  for (const TransferOptions& refused :
+       {TransferOptions{.grant = *grant, .signal = 0, .signals = 0},
+        TransferOptions{.grant = *grant, .signal = 0, .signals = 257},
+        TransferOptions{.grant = *grant, .signal = (1U << 24) - 1, .signals = 2}}) {
+    const auto write = pair.WriteAll(refused);
+    EXPECT_EQ(write.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(write.status().message(), HasSubstr("allowed are 1 to 256"));
+  }
+  EXPECT_EQ(pair.to_a->OpenGrant({.transfers = (1U << 24) + 1}).status().code(), Code::kInvalidArgument);
 }
 
 TEST_F(GrantTest, WhoWaitsForTransfersIsTold) {
@@ -229,6 +266,8 @@ TEST_F(GrantTest, ImpossibleSignalsEndTheConnection) {
       {.grant = {}, .transfer = 0, .chunk = 1, .chunks = 1},               // No such chunk.
       {.grant = {}, .transfer = 0, .chunk = 0, .chunks = kMaxChunks + 1},  // More than is ever kept.
       {.grant = {}, .transfer = 1, .chunk = 0, .chunks = 3},               // Other than before.
+      {.grant = {}, .transfer = SignalRange{1, 2}.Packed(), .chunk = 0, .chunks = 2},  // More than there are.
+      {.grant = {}, .transfer = SignalRange{0, 2}.Packed(), .chunk = 0, .chunks = 2},  // Another's, too.
   };
   for (transport::Signal signal : bad) {
     Pair pair(4096, Access::kGranted);
@@ -238,6 +277,18 @@ TEST_F(GrantTest, ImpossibleSignalsEndTheConnection) {
     pair.b.fast().Inject(signal);
     EXPECT_EQ(pair.b.Disconnected().second.code(), Code::kProtocol);
     EXPECT_THAT(pair.a.Disconnected().second.message(), HasSubstr("a signal for chunk"));
+  }
+}
+
+TEST_F(GrantTest, ATransferIsCountedByOneSignalAlone) {
+  for (const SignalRange second :
+       {SignalRange{1, 1}, SignalRange{2, 2}, SignalRange{0, 2}, SignalRange{0, 4}}) {
+    Pair pair(4096, Access::kGranted);
+    auto grant = pair.to_a->OpenGrant({.transfers = 5});
+    pair.b.fast().Inject({.grant = *grant, .transfer = SignalRange{0, 3}.Packed(), .chunk = 0, .chunks = 1});
+    pair.b.fast().Inject({.grant = *grant, .transfer = second.Packed(), .chunk = 0, .chunks = 1});
+    EXPECT_EQ(pair.b.Disconnected().second.code(), Code::kProtocol);
+    EXPECT_THAT(pair.a.Disconnected().second.message(), HasSubstr("it stands for"));
   }
 }
 
