@@ -143,8 +143,8 @@ Status CopyStreams::Begin(uint64_t ticket, std::span<const Copy> first, std::spa
   return health_->Check(cuda.EventRecord(EventOf(ticket), stream), "cuEventRecord");
 }
 
-/// Whether a kernel makes the copies. While somebody else has the kernels loaded, the driver's calls serve as
-/// well; where there are none, for good.
+/// Whether a kernel makes the copies: loaded by whoever registered the memory, as loading waits for kernels
+/// that run. Until then the driver's calls serve as well; where there are none, for good.
 bool CopyStreams::Launches(std::span<const Copy> first, std::span<const Copy> second) {
   if (!launches_) return false;
   Shape shape;
@@ -156,7 +156,7 @@ bool CopyStreams::Launches(std::span<const Copy> first, std::span<const Copy> se
 }
 
 Status CopyStreams::FindKernel() {
-  WC_ASSIGN_OR_RETURN(auto loaded, loader_->TryGet());
+  WC_ASSIGN_OR_RETURN(auto loaded, loader_->Loaded());
   if (loaded == nullptr) return Status::Ok();
   WC_ASSIGN_OR_RETURN(copy_list_, loaded->FunctionOf("copy_list"));
   kernels_ = std::move(loaded);

@@ -120,22 +120,19 @@ Status Kernels::Await(const Lane& lane) {
 
 Result<std::shared_ptr<Kernels>> KernelLoader::Get() {
   const std::lock_guard lock(mutex_);
-  return Load();
-}
-
-Result<std::shared_ptr<Kernels>> KernelLoader::TryGet() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return std::shared_ptr<Kernels>();
-  return Load();
-}
-
-Result<std::shared_ptr<Kernels>> KernelLoader::Load() {
   if (loaded_ == nullptr && failure_.ok()) {
     auto kernels = Kernels::Load(context_);
     if (kernels.ok()) loaded_ = std::move(*kernels);
     failure_ = kernels.status();
   }
   if (loaded_ == nullptr) return failure_;
+  return loaded_;
+}
+
+Result<std::shared_ptr<Kernels>> KernelLoader::Loaded() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return std::shared_ptr<Kernels>();
+  if (!failure_.ok()) return failure_;
   return loaded_;
 }
 

@@ -65,7 +65,7 @@ class Kernels {
   std::vector<Lane> free_;
 };
 
-/// The kernels of one device for all who use them, loaded once, when first asked for. Thread safe.
+/// The kernels of one device for all who use them, loaded once. Thread safe.
 class KernelLoader {
  public:
   explicit KernelLoader(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
@@ -73,12 +73,10 @@ class KernelLoader {
   /// As Kernels::Load; a load that failed is not tried again. Others who call this wait meanwhile, so it is
   /// for threads that may block in the driver.
   Result<std::shared_ptr<Kernels>> Get();
-  /// The same; nullptr while another thread loads them.
-  Result<std::shared_ptr<Kernels>> TryGet();
+  /// What Get has loaded, or its error; nullptr: nothing yet. Waits for nobody.
+  Result<std::shared_ptr<Kernels>> Loaded();
 
  private:
-  Result<std::shared_ptr<Kernels>> Load();
-
   const std::shared_ptr<const Context> context_;
   std::mutex mutex_;
   std::shared_ptr<Kernels> loaded_;

@@ -5,6 +5,7 @@
 #include "base/strings.h"
 #include "device/describe.h"
 #include "device/in_process.h"
+#include "device/kernels.h"
 #include "device/stream_event.h"
 
 namespace weightcast::endpoint {
@@ -22,6 +23,7 @@ Result<DescribedMemory> DeviceMemory::Describe(const Memory& memory) {
     WC_ASSIGN_OR_RETURN(const auto devices, Open());
     WC_ASSIGN_OR_RETURN(const auto context, devices->gpus()->Retain(memory.device));
     WC_ASSIGN_OR_RETURN(auto described, device::Describe(*context, memory));
+    WC_RETURN_IF_ERROR(LoadKernels(*devices, memory.device));
     return described.memory;
   };
   auto described = describe();
@@ -29,6 +31,15 @@ Result<DescribedMemory> DeviceMemory::Describe(const Memory& memory) {
   return Status(described.status().code(),
                 StrCat("cannot register ", HumanBytes(static_cast<double>(memory.length)), " of device ",
                        memory.device, ": ", described.status().message()));
+}
+
+/// Here, on the user's thread: later it would wait behind whatever the device runs. Without kernels all goes
+/// on.
+Status DeviceMemory::LoadKernels(device::Devices& devices, int device) const {
+  if (settings_.gpu_kernels == 0) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(const auto found, devices.Of(device));
+  (void)found.worker->kernels()->Get();
+  return Status::Ok();
 }
 
 Result<std::shared_ptr<const DeviceEvent>> DeviceMemory::Record(const StreamRef& stream) {

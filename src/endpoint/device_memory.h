@@ -21,14 +21,15 @@ class DeviceMemory {
  public:
   explicit DeviceMemory(const Settings& settings) : settings_(settings) {}
 
-  /// What `memory` (kDevice, > 0 bytes) is. kInvalidArgument where the driver contradicts; kUnavailable where
-  /// there is no driver, no such device, or the setting `gpu` is off.
+  /// What `memory` (kDevice, > 0 bytes) is; loads its device's kernels. kInvalidArgument where the driver
+  /// contradicts; kUnavailable where there is no driver, no such device, or the setting `gpu` is off.
   Result<DescribedMemory> Describe(const Memory& memory);
   /// The present position of a stream. kInvalidArgument while the stream is captured into a graph.
   Result<std::shared_ptr<const DeviceEvent>> Record(const StreamRef& stream);
 
  private:
   Result<std::shared_ptr<device::Devices>> Open();
+  Status LoadKernels(device::Devices& devices, int device) const;
 
   const Settings& settings_;
   std::mutex mutex_;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "device/kernels.h"
 #include "unit/device/fake/bytes.h"
 #include "unit/device/fake/fake_world.h"
 
@@ -23,6 +24,7 @@ uint64_t DriversCopies() { return fake_cuda_calls("cuMemcpyAsync") + fake_cuda_c
 struct Scene {
   explicit Scene(size_t length, const CopyQueueOptions& options = {})
       : bytes(world.host, length), queue(world.worker, options) {}
+  void LoadKernels() { loaded = world.worker->kernels()->Get().ok(); }
   /// What launches and what calls of the driver's a batch takes.
   std::string Copied(const std::vector<Copy>& copies) {
     const uint64_t launches = fake_cuda_calls("cuLaunchKernel");
@@ -42,10 +44,12 @@ struct Scene {
   FakeWorld world;
   Bytes bytes;
   CopyQueue queue;
+  bool loaded = false;
 };
 
 TEST(CopyByKernel, SmallOnesOfTwoDevicesAndMostWithinOne) {
   Scene scene(size_t{9} << 20);
+  scene.LoadKernels();
   EXPECT_EQ(scene.Copied(Parts(scene.bytes, 1, 4096, Ends::kOneDevice)), "1 launches, 0 calls");
   EXPECT_EQ(scene.Copied(Parts(scene.bytes, 2, 4 << 20, Ends::kOneDevice)), "1 launches, 0 calls");
   EXPECT_EQ(scene.Copied(Parts(scene.bytes, 1, 9 << 20, Ends::kOneDevice)), "0 launches, 1 calls");
@@ -57,11 +61,13 @@ TEST(CopyByKernel, SmallOnesOfTwoDevicesAndMostWithinOne) {
 
 TEST(CopyByKernel, ManyTakeALaunchForWhatOneHolds) {
   Scene scene(1000 * 37);
+  scene.LoadKernels();
   EXPECT_EQ(scene.Copied(Parts(scene.bytes, 1000, 37, Ends::kOneDevice)), "5 launches, 0 calls");
 }
 
 TEST(CopyByKernel, OneHostMemoryAmongThemKeepsAllWithTheDriver) {
   Scene scene(1000);
+  scene.LoadKernels();
   auto parts = Parts(scene.bytes, 10, 100, Ends::kOneDevice);
   parts[7].ends = Ends::kHost;
   EXPECT_EQ(scene.Copied(parts), "0 launches, 1 calls");
@@ -70,18 +76,28 @@ TEST(CopyByKernel, OneHostMemoryAmongThemKeepsAllWithTheDriver) {
 TEST(CopyByKernel, WithoutKernelsTheDriverCopies) {
   {
     Scene scene(1000, {.use_kernels = false});
+    scene.LoadKernels();
     EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 100, Ends::kOneDevice)), "0 launches, 1 calls");
-    EXPECT_EQ(fake_cuda_calls("cuModuleLoadDataEx"), 0U);
+  }
+  {
+    Scene scene(1000);
+    EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 100, Ends::kOneDevice)), "0 launches, 1 calls");
+    EXPECT_EQ(fake_cuda_calls("cuModuleLoadDataEx"), 0U) << "it would wait behind kernels that run";
+    scene.LoadKernels();
+    EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 100, Ends::kOneDevice)), "1 launches, 0 calls");
   }
   Scene scene(1000);
   fake_cuda_fail(0, "cuModuleLoadDataEx", 1, drivers::CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+  scene.LoadKernels();
+  EXPECT_FALSE(scene.loaded);
   EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 100, Ends::kOneDevice)), "0 launches, 1 calls");
-  EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 100, Ends::kOneDevice)), "0 launches, 1 calls");
+  scene.LoadKernels();
   EXPECT_EQ(fake_cuda_calls("cuModuleLoadDataEx"), 1U) << "it is not tried again";
 }
 
 TEST(CopyByKernel, QueuesOfADeviceShareTheKernels) {
   Scene scene(1000);
+  scene.LoadKernels();
   CopyQueue other(scene.world.worker);
   EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 100, Ends::kOneDevice)), "1 launches, 0 calls");
   const auto parts = Parts(scene.bytes, 10, 100, Ends::kOneDevice);
@@ -93,6 +109,7 @@ TEST(CopyByKernel, QueuesOfADeviceShareTheKernels) {
 
 TEST(CopyByKernel, ALaunchThatFailsEndsTheQueue) {
   Scene scene(1000);
+  scene.LoadKernels();
   fake_cuda_fail(0, "cuLaunchKernel", 1, drivers::CUDA_ERROR_INVALID_VALUE);
   EXPECT_TRUE(scene.queue.Submit(Parts(scene.bytes, 10, 100, Ends::kOneDevice)));
   scene.world.Settle();
