@@ -181,6 +181,21 @@ class Bench:
         (result,) = json.loads(done.stdout)["results"]
         self.add(f"weightcast bench update {model}, 1 to 1", result["bytes"], [result["median_seconds"]])
 
+    def p2p(self) -> None:
+        """`weightcast bench p2p`: one transfer at a time, its bytes compared."""
+        sizes = "64K,3x64K" if self.options.small else "64K,1M,16M,256M,1G,200x64K"
+        command = [self.options.binary, "bench", "p2p", "--memory", "cuda", "--transports", "shm"]
+        words = [str(word) for word in [*command, "--sizes", sizes, "--json"]]
+        done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
+        for one in json.loads(done.stdout)["results"]:
+            way = " to ".join(map(str, one["devices"]))
+            pieces = f"{one['iovs']} x {one['bytes'] // one['iovs']} bytes"
+            self.add(
+                f"weightcast bench p2p {one['op']}, {pieces}, device {way}",
+                one["bytes"],
+                [one["p50_us"] / 1e6],
+            )
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -197,6 +212,7 @@ def main() -> None:
     for name in ("small",) if options.small else ("0.5b", "7b"):
         bench.model(name)
         bench.peers(name)
+    bench.p2p()
     if not options.small:
         bench.binary()
     print("| who | ms | note |\n|---|---|---|")

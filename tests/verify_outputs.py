@@ -235,12 +235,25 @@ def gpt2(dtype: str) -> dict[str, Tensor]:
 
 def qwen(dtype: str) -> dict[str, Tensor]:
     """Qwen2.5-0.5B, from its config.json: 24 layers of 896, 2 key/value heads of 64, tied embeddings."""
-    width, inner, keys = 896, 4864, 128
+    shapes = qwen_shapes(layers=24, width=896, inner=4864, keys=128, words=151936)
+    assert len(shapes) == 290 and sum(map(math.prod, shapes.values())) == 494_032_768
+    return {name: Tensor(dtype, shape) for name, shape in shapes.items()}
+
+
+def qwen_7b(dtype: str) -> dict[str, Tensor]:
+    """Qwen2.5-7B: 28 layers of 3584, 4 key/value heads of 128, a head of its own."""
+    shapes = qwen_shapes(layers=28, width=3584, inner=18944, keys=512, words=152064)
+    shapes["lm_head.weight"] = (152064, 3584)
+    assert len(shapes) == 339 and sum(map(math.prod, shapes.values())) == 7_615_616_512
+    return {name: Tensor(dtype, shape) for name, shape in shapes.items()}
+
+
+def qwen_shapes(layers: int, width: int, inner: int, keys: int, words: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (151936, width),
+        "model.embed_tokens.weight": (words, width),
         "model.norm.weight": (width,),
     }
-    for layer in range(24):
+    for layer in range(layers):
         stem = f"model.layers.{layer}."
         for part, outputs in (("q", width), ("k", keys), ("v", keys)):
             shapes[f"{stem}self_attn.{part}_proj.weight"] = (outputs, width)
@@ -249,11 +262,10 @@ def qwen(dtype: str) -> dict[str, Tensor]:
         shapes |= {f"{stem}mlp.{part}_proj.weight": (inner, width) for part in ("gate", "up")}
         shapes[f"{stem}mlp.down_proj.weight"] = (width, inner)
         shapes |= {f"{stem}{part}_layernorm.weight": (width,) for part in ("input", "post_attention")}
-    assert len(shapes) == 290 and sum(map(math.prod, shapes.values())) == 494_032_768
-    return {name: Tensor(dtype, shape) for name, shape in shapes.items()}
+    return shapes
 
 
-MODELS = {"gpt2": gpt2, "qwen2.5-0.5b": qwen}
+MODELS = {"gpt2": gpt2, "qwen2.5-0.5b": qwen, "qwen2.5-7b": qwen_7b}
 
 
 # --- Comparing ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include "tools/output.h"
 #include "tools/p2p_bench.h"
 #include "tools/p2p_hosts.h"
+#include "tools/p2p_memory.h"
 #include "tools/plot.h"
 #include "tools/stop.h"
 
@@ -15,6 +16,7 @@ namespace weightcast::tools {
 namespace {
 
 constexpr int64_t kMostPairs = 128;
+constexpr uint32_t kMostDevice = 1023;
 
 /// "64K", "200x64K": pieces and their length.
 Result<P2pCase> ParseSize(const std::string& text) {
@@ -49,6 +51,8 @@ class BenchP2pCommand : public Command {
     return "  weightcast bench p2p\n"
            "  weightcast bench p2p --transports shm --memories mapped --sizes 1M,200x64K --milliseconds "
            "2000\n"
+           "  weightcast bench p2p --memory cuda --devices 0,1                 between the memories of two "
+           "GPUs\n"
            "  weightcast bench p2p --both --pairs 4 --sizes 1M                 eight processes, all "
            "directions\n"
            "  weightcast bench p2p --listen 7000                               on one host, and on another:\n"
@@ -57,8 +61,13 @@ class BenchP2pCommand : public Command {
   void Declare(Flags& flags) override {
     flags.AddList("--transports", transports_, "NAMES",
                   "shm, tcp; without it: both, with --connect tcp alone");
-    flags.AddList("--memories", memories_, "KINDS",
-                  "mapped: memory both sides map; any: anonymous pages; huge: the same in huge pages");
+    flags.AddList(
+        "--memories,--memory", memories_, "KINDS",
+        "mapped: memory both sides map; any: anonymous pages; huge: the same in huge pages; cuda: a "
+        "GPU's memory, by cuMemAlloc; cuda-pages: the same in handles of 2 MiB. On GPUs write and "
+        "read only");
+    flags.AddList("--devices", devices_, "NUMBERS",
+                  "GPUs whose memory the processes use, in turn; without it the first two, or the only one");
     flags.AddList(
         "--ops", ops_, "OPS",
         "write, read, send (each meets a recv that waits), ping (a write that the peer, looking at its "
@@ -81,6 +90,7 @@ class BenchP2pCommand : public Command {
     // Many processes on few cores.
     WC_ASSIGN_OR_RETURN(options_.settings, Settings::From(PatientSettings(context)));
     if (!listen_.empty()) return Listen(context);
+    WC_RETURN_IF_ERROR(ParseDevices());
     WC_ASSIGN_OR_RETURN(const auto groups, Groups());
     std::vector<P2pResult> results;
     ProgressBar bar;
@@ -101,6 +111,19 @@ class BenchP2pCommand : public Command {
   }
 
  private:
+  Status ParseDevices() {
+    const bool some = std::any_of(memories_.begin(), memories_.end(), OfDevice);
+    if (!devices_.empty() && !some)
+      return {Code::kInvalidArgument, "--devices is for --memory cuda or cuda-pages; add one of them"};
+    for (const std::string& text : devices_) {
+      const auto device = ParseNumber<uint32_t>(text);
+      if (!device || *device > kMostDevice)
+        return {Code::kInvalidArgument, StrCat("--devices: '", text, "' is no number of a GPU")};
+      options_.devices.push_back(*device);
+    }
+    return Status::Ok();
+  }
+
   /// Only what lies in one piece: the sizes of the others stand on another scale.
   static Plot AsPlot(const std::vector<P2pResult>& results) {
     Plot plot{
@@ -123,10 +146,13 @@ class BenchP2pCommand : public Command {
         return std::find(allowed.begin(), allowed.end(), one) != allowed.end();
       });
     };
-    if (!known(memories_, {"mapped", "any", "huge"}))
-      return Status(Code::kInvalidArgument, "--memories takes mapped, any and huge");
+    if (!known(memories_, {"mapped", "any", "huge", "cuda", "cuda-pages"}))
+      return Status(Code::kInvalidArgument, "--memories takes mapped, any, huge, cuda and cuda-pages");
     if (!known(ops_, {"write", "read", "send", "ping", "signal"}))
       return Status(Code::kInvalidArgument, "--ops takes write, read, send, ping and signal");
+    if (std::any_of(memories_.begin(), memories_.end(), OfDevice) && !known(ops_, {"write", "read"}))
+      return Status(Code::kInvalidArgument,
+                    "--memory cuda takes --ops write and read; the others look at memory by the processor");
     if (options_.both && !known(ops_, {"write", "read"}))
       return Status(Code::kInvalidArgument,
                     "--both takes write and read: a process that sends does nothing else");
@@ -166,10 +192,17 @@ class BenchP2pCommand : public Command {
     });
   }
 
+  /// "cuda 0-1"
+  static std::string Place(const P2pResult& one) {
+    std::string place = one.what.memory;
+    for (const int32_t device : one.devices) place += StrCat(place == one.what.memory ? " " : "-", device);
+    return place;
+  }
+
   static std::string AsText(const std::vector<P2pResult>& results) {
     Table table({"transport", "memory", "op", "bytes", "pieces", "GB/s", "p50 us", "p99 us"});
     for (const P2pResult& one : results) {
-      table.Add({one.what.transport, one.what.memory, one.what.op, Grouped(one.what.bytes()),
+      table.Add({one.what.transport, Place(one), one.what.op, Grouped(one.what.bytes()),
                  StrCat(one.what.iovs), Fixed(one.gb_per_s, 2), Fixed(one.p50_us, 2), Fixed(one.p99_us, 2)});
     }
     return table.ToString();
@@ -188,6 +221,11 @@ class BenchP2pCommand : public Command {
           .Number(one.what.iovs);
       json.Key("transfers").Number(one.transfers).Key("gb_per_s").Number(one.gb_per_s);
       json.Key("p50_us").Number(one.p50_us).Key("p99_us").Number(one.p99_us);
+      if (!one.devices.empty()) {
+        json.Key("devices").BeginArray();
+        for (const int32_t device : one.devices) json.Number(device);
+        json.EndArray();
+      }
       if (options_.both) json.Key("both").Bool(true);
       if (options_.pairs > 1) json.Key("pairs").Number(options_.pairs);
       if (options_.reuse) json.Key("reuse").Bool(true);
@@ -200,6 +238,7 @@ class BenchP2pCommand : public Command {
   std::vector<std::string> memories_{"mapped", "any"};
   std::vector<std::string> ops_{"write", "read"};
   std::vector<std::string> sizes_{"8", "64K", "1M", "16M", "256M", "1G", "200x64K"};
+  std::vector<std::string> devices_;
   int64_t milliseconds_ = 500;
   std::string listen_;
   P2pOptions options_;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "plan/models.h"
 #include "tools/command.h"
 #include "tools/json.h"
 #include "tools/output.h"
@@ -31,7 +32,7 @@ class BenchRegisterCommand : public Command {
               "Engines of equal size with TP shards; 0: each rank is one");
     flags.AddChoice("--trainer-layout", cluster.trainer_layout, {"ddp", "fsdp"},
                     "Full replicas or dim-0 shards");
-    flags.AddChoice("--model", case_.model, {"gpt2", "qwen2.5-0.5b"}, "Whose shards are registered");
+    flags.AddChoice("--model", case_.model, plan::PresetNames(), "Whose shards are registered");
     flags.Add("--dtype", case_.dtype, "DTYPE", "Of the model");
     flags.Add("--processes", case_.processes, 1, 256, "Among which the workers are divided");
     flags.Add("--rounds", rounds_, 1, 1000, "With a fresh controller each");

@@ -1,6 +1,7 @@
 #include "tools/demo_options.h"
 
 #include "base/strings.h"
+#include "plan/models.h"
 
 namespace weightcast::tools {
 
@@ -12,7 +13,7 @@ void DeclareDemoFlags(Flags& flags, DemoOptions& options) {
             "Groups the inference processes, each group holding TP shards; 0: each is an engine");
   flags.AddChoice("--trainer-layout", options.cluster.trainer_layout, {"ddp", "fsdp"},
                   "ddp: each trainer has a full replica; fsdp: shards of dimension 0");
-  flags.AddChoice("--model", options.model, {"gpt2", "qwen2.5-0.5b"}, "Shape of the generated weights");
+  flags.AddChoice("--model", options.model, plan::PresetNames(), "Shape of the generated weights");
   flags.Add("--dtype", options.dtype, "DTYPE", "Of the generated weights");
   flags.Add("--checkpoint", options.checkpoint, "DIR",
             "Use these safetensors instead: version 1 is the file, later ones are changed");

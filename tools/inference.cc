@@ -38,7 +38,7 @@ class InferenceCommand : public Command {
     flags.Add(
         "--like", like_, "DIR",
         "A checkpoint of the same model: its headers say which tensors to receive; no weights are read");
-    flags.AddChoice("--model", preset_, {"gpt2", "qwen2.5-0.5b"}, "Preset tensors instead of --like");
+    flags.AddChoice("--model", preset_, plan::PresetNames(), "Preset tensors instead of --like");
     flags.Add("--dtype", dtype_, "DTYPE", "Of the preset");
     flags.AddChoice("--shards", shards_, {"tp", "full"},
                     "What each of several ranks holds: its tensor-parallel part, or everything");

@@ -151,7 +151,9 @@ class Measurement {
   std::vector<double> rates_;      ///< GB/s of each round.
 };
 
-Status SetUp(const P2pCrew& crew, const P2pCase& one, uint64_t bytes, bool messages) {
+/// The devices of the parties; none: they have host memory.
+Result<std::vector<int32_t>> SetUp(const P2pCrew& crew, const P2pCase& one, uint64_t bytes, bool messages,
+                                   const P2pOptions& options) {
   std::vector<size_t> all(crew.size());
   for (size_t party = 0; party < all.size(); ++party) {
     all[party] = party;
@@ -159,7 +161,8 @@ Status SetUp(const P2pCrew& crew, const P2pCase& one, uint64_t bytes, bool messa
                            .memory = one.memory,
                            .bytes = bytes,
                            .number = static_cast<uint32_t>(party),
-                           .messages = messages};
+                           .messages = messages,
+                           .devices = options.devices};
     WC_RETURN_IF_ERROR(crew.Ask(party, Encode(setup)));
   }
   std::vector<PartyHello> hellos;
@@ -172,7 +175,11 @@ Status SetUp(const P2pCrew& crew, const P2pCase& one, uint64_t bytes, bool messa
     const PartyMeeting meeting{.peer = hellos[party ^ 1], .dials = party % 2 == 0};
     WC_RETURN_IF_ERROR(crew.Ask(party, Encode(meeting)));
   }
-  return crew.AwaitAll(all);
+  WC_RETURN_IF_ERROR(crew.AwaitAll(all));
+  std::vector<int32_t> devices;
+  for (const PartyHello& hello : hellos)
+    if (hello.device >= 0) devices.push_back(hello.device);
+  return devices;
 }
 
 }  // namespace
@@ -184,9 +191,12 @@ Status MeasureP2p(const std::vector<P2pCase>& cases, const P2pOptions& options,
   const uint64_t direction = MemoryFor(cases, options);
   const bool messages =
       std::any_of(cases.begin(), cases.end(), [](const P2pCase& one) { return one.op == "send"; });
-  WC_RETURN_IF_ERROR(SetUp(crew, cases.front(), options.both ? 2 * direction : direction, messages));
+  WC_ASSIGN_OR_RETURN(
+      const std::vector<int32_t> devices,
+      SetUp(crew, cases.front(), options.both ? 2 * direction : direction, messages, options));
   for (const P2pCase& one : cases) {
-    WC_ASSIGN_OR_RETURN(const P2pResult result, Measurement(crew, one, options, direction).Run());
+    WC_ASSIGN_OR_RETURN(P2pResult result, Measurement(crew, one, options, direction).Run());
+    result.devices = devices;
     on_result(result);
   }
   return Status::Ok();

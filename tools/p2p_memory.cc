@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/strings.h"
+#include "device/in_process.h"
 
 namespace weightcast::tools {
 namespace {
@@ -41,9 +42,50 @@ uint64_t SeedOf(const PartyWork& work, uint64_t slot, uint64_t piece) {
   return (work.seed + slot * work.iovs + piece + 1) * kOdd;
 }
 
+void FillRound(std::span<std::byte> memory, const PartyWork& work) {
+  for (uint64_t slot = 0; slot < work.slots; ++slot) {
+    std::byte* const base = memory.data() + work.from + slot * work.stride();
+    for (uint64_t i = 0; i < work.iovs; ++i)
+      FillPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
+  }
+}
+
+Status CheckRound(std::span<const std::byte> memory, const PartyWork& work) {
+  bool same = true;
+  for (uint64_t slot = 0; slot < work.slots; ++slot) {
+    const std::byte* const base = memory.data() + work.to + slot * work.stride();
+    for (uint64_t i = 0; i < work.iovs; ++i)
+      same &= HoldsPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
+  }
+  if (same) return Status::Ok();
+  return {Code::kCorrupt, StrCat("bytes differ after ", work.op, " of ", work.bytes(), " bytes")};
+}
+
+/// Parties take the given devices in turn; without any, the first two of the machine, or its only one.
+Result<int64_t> DeviceOf(const PartySetup& setup, const Settings& settings) {
+  WC_ASSIGN_OR_RETURN(const auto devices, device::DevicesInProcess(settings));
+  const auto count = static_cast<int64_t>(devices->gpus()->all().size());
+  if (setup.devices.empty()) return setup.number % std::min<int64_t>(count, 2);
+  const int64_t device = setup.devices[setup.number % setup.devices.size()];
+  if (device < count) return device;
+  return Status(Code::kInvalidArgument,
+                StrCat("--devices names device ", device, ", and ", count, " are here, numbered from 0"));
+}
+
 }  // namespace
 
-Result<BenchMemory> BenchMemory::Make(const std::string& kind, size_t bytes) {
+bool OfDevice(const std::string& kind) { return kind == "cuda" || kind == "cuda-pages"; }
+
+Result<BenchMemory> BenchMemory::Make(const PartySetup& setup, const Settings& settings, size_t bytes) {
+  if (!OfDevice(setup.memory)) return OnHost(setup.memory, bytes);
+  WC_ASSIGN_OR_RETURN(BenchMemory memory, OnHost("any", bytes));
+  WC_ASSIGN_OR_RETURN(const int64_t device, DeviceOf(setup, settings));
+  const auto how = setup.memory == "cuda-pages" ? DeviceAllocation::kPages : DeviceAllocation::kPlain;
+  WC_ASSIGN_OR_RETURN(memory.block_, DeviceBlock::Make(settings, device, how, bytes));
+  return memory;
+}
+
+Result<BenchMemory> BenchMemory::OnHost(const std::string& kind, size_t bytes) {
   BenchMemory memory;
   if (kind == "mapped") {
     WC_ASSIGN_OR_RETURN(memory.shared_, Allocate(bytes));
@@ -62,23 +104,17 @@ Result<BenchMemory> BenchMemory::Make(const std::string& kind, size_t bytes) {
   return memory;
 }
 
-void FillRound(std::span<std::byte> memory, const PartyWork& work) {
-  for (uint64_t slot = 0; slot < work.slots; ++slot) {
-    std::byte* const base = memory.data() + work.from + slot * work.stride();
-    for (uint64_t i = 0; i < work.iovs; ++i)
-      FillPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
-  }
+Status BenchMemory::Fill(const PartyWork& work) {
+  FillRound(bytes_, work);
+  if (block_ == nullptr) return Status::Ok();
+  return block_->Write(work.from, bytes_.subspan(work.from, work.slots * work.stride()));
 }
 
-Status CheckRound(std::span<const std::byte> memory, const PartyWork& work) {
-  bool same = true;
-  for (uint64_t slot = 0; slot < work.slots; ++slot) {
-    const std::byte* const base = memory.data() + work.to + slot * work.stride();
-    for (uint64_t i = 0; i < work.iovs; ++i)
-      same &= HoldsPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
+Status BenchMemory::Check(const PartyWork& work) {
+  if (block_ != nullptr) {
+    WC_RETURN_IF_ERROR(block_->Read(work.to, bytes_.subspan(work.to, work.slots * work.stride())));
   }
-  if (same) return Status::Ok();
-  return {Code::kCorrupt, StrCat("bytes differ after ", work.op, " of ", work.bytes(), " bytes")};
+  return CheckRound(bytes_, work);
 }
 
 }  // namespace weightcast::tools

@@ -34,6 +34,7 @@ void Write(ByteWriter& out, const PartyHello& hello) {
   out.Put(static_cast<uint32_t>(hello.addresses.size()));
   for (const std::string& address : hello.addresses) out.PutString(address);
   out.PutString(hello.metadata);
+  out.Put(hello.device);
 }
 
 PartyHello ReadHello(ByteReader& in) {
@@ -42,6 +43,7 @@ PartyHello ReadHello(ByteReader& in) {
   for (auto left = std::min(in.Get<uint32_t>(), kMaxAddresses); left > 0 && in.ok(); --left)
     hello.addresses.emplace_back(in.GetString(kMaxName));
   hello.metadata = in.GetString(kMaxMetadata);
+  hello.device = in.Get<int32_t>();
   return hello;
 }
 
@@ -112,6 +114,7 @@ std::string Encode(const PartySetup& setup) {
   out.Put(setup.bytes);
   out.Put(setup.number);
   out.Put(static_cast<uint8_t>(setup.messages));
+  for (const uint32_t device : setup.devices) out.Put(device);
   return out.Take();
 }
 
@@ -123,6 +126,7 @@ Result<PartySetup> DecodeSetup(std::string_view bytes) {
   setup.bytes = in.Get<uint64_t>();
   setup.number = in.Get<uint32_t>();
   setup.messages = in.Get<uint8_t>() != 0;
+  while (in.ok() && !in.rest().empty()) setup.devices.push_back(in.Get<uint32_t>());
   return Whole(in, std::move(setup));
 }
 

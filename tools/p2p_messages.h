@@ -58,8 +58,9 @@ struct PartySetup {
   std::string transport;
   std::string memory;
   uint64_t bytes = 0;
-  uint32_t number = 0;    ///< Among all parties; chooses its core.
-  bool messages = false;  ///< It is to send or receive too.
+  uint32_t number = 0;              ///< Among all parties; chooses its core.
+  bool messages = false;            ///< It is to send or receive too.
+  std::vector<uint32_t> devices{};  ///< For memory of devices, in turn by number; empty: its own choice.
 };
 
 /// How another party finds this one.
@@ -69,6 +70,7 @@ struct PartyHello {
   std::string descriptor{};  ///< Of its memory.
   std::vector<std::string> addresses{};
   std::string metadata{};  ///< For messages; empty: it does not exchange any.
+  int32_t device = -1;     ///< Whose memory it has; -1: the host's.
 };
 
 struct PartyMeeting {

@@ -77,10 +77,7 @@ class Party {
     if (ask == Ask::kRun && (work.op == "ping" || work.op == "pong")) return RunPings(work);
     if (ask == Ask::kRun && (work.op == "signal" || work.op == "echo")) return RunSignals(work);
     if (ask == Ask::kRun) return Run(work);
-    if (ask == Ask::kFill)
-      FillRound(memory_.bytes(), work);
-    else
-      WC_RETURN_IF_ERROR(CheckRound(memory_.bytes(), work));
+    WC_RETURN_IF_ERROR(ask == Ask::kFill ? memory_.Fill(work) : memory_.Check(work));
     return std::string();
   }
 
@@ -90,21 +87,23 @@ class Party {
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
       return Status(Code::kProtocol, "the benchmark's messages are out of order");
     transport_ = setup.transport;
-    PinToCore(setup.number);
+    if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
     options.self = {.job = "bench", .role = "bench", .engine = "", .rank = setup.number};
     options.token = token_;
     options.settings = settings_;
     options.settings.transport = setup.transport;
     options.on_connection = [arrival = arrival_](const Connection& connection) { arrival->Take(connection); };
-    WC_ASSIGN_OR_RETURN(memory_, BenchMemory::Make(setup.memory, setup.bytes + kWakeBytes));
+    WC_ASSIGN_OR_RETURN(memory_, BenchMemory::Make(setup, settings_, setup.bytes + kWakeBytes));
     WC_ASSIGN_OR_RETURN(endpoint_, Endpoint::Create(std::move(options)));
-    WC_ASSIGN_OR_RETURN(Region region, endpoint_->Register(memory_.bytes(), Access::kReadWrite));
+    WC_ASSIGN_OR_RETURN(Region region, endpoint_->Register(memory_.memory(), Access::kReadWrite));
     region_.emplace(std::move(region));
     PartyHello hello{.number = setup.number,
                      .incarnation = endpoint_->self().incarnation,
                      .descriptor = region_->Descriptor(),
-                     .addresses = endpoint_->Addresses()};
+                     .addresses = endpoint_->Addresses(),
+                     .metadata = {},
+                     .device = memory_.device()};
     if (setup.messages) {
       Settings settings = settings_;
       settings.transport = setup.transport;
@@ -147,8 +146,9 @@ class Party {
     const bool messages = work.op == "send" || work.op == "recv";
     const bool pings = (work.op == "ping" || work.op == "pong" || work.op == "signal" || work.op == "echo") &&
                        IsPing(work.piece_bytes, work.iovs);
+    const bool host = memory_.device() < 0;  // The others look at memory by themselves.
     const bool known =
-        work.op == "write" || work.op == "read" || (messages && messenger_ != nullptr) || pings;
+        work.op == "write" || work.op == "read" || (host && ((messages && messenger_ != nullptr) || pings));
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
     return {Code::kProtocol, "the benchmark was asked for transfers outside its memory"};
   }

@@ -46,7 +46,7 @@ class PlanCommand : public Command {
   }
 
   void Declare(Flags& flags) override {
-    flags.AddChoice("--model", model_, {"gpt2", "qwen2.5-0.5b"}, "Preset model");
+    flags.AddChoice("--model", model_, plan::PresetNames(), "Preset model");
     flags.Add("--dtype", dtype_, "DTYPE", "Of the preset model");
     flags.Add("--trainers", cluster_.trainers, 1, plan::kMaxRanks, "Trainer ranks");
     flags.Add("--inference", cluster_.inference, 1, plan::kMaxRanks, "Inference ranks of all engines");

@@ -122,6 +122,13 @@ class Trainer {
   virtual Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold = Hold::kUntilReady,
                                                   std::string label = {},
                                                   std::span<const StreamRef> streams = {}) = 0;
+  /// Says that `number` comes soon, so that engines make room for it meanwhile: nothing is read before
+  /// Publish(number, Hold::kUntilReady, "", streams), whose `hold` and `label` are those given here. Returns
+  /// at once what that Publish returns, too. Until then another number is kInvalidArgument; Cancel takes the
+  /// announcement back. An engine with in_place landing is paused from its grant on, and the time limits of
+  /// the update run from here.
+  virtual Result<std::shared_ptr<Update>> Announce(int64_t number, Hold hold = Hold::kUntilReady,
+                                                   std::string label = {}) = 0;
   /// The digests of the present bytes of all shards that are not declared, in the order of the registration
   /// (docs/digest.md). Reads them on the calling thread, at memory speed; they must not change meanwhile.
   /// Other calls of this trainer wait until it returns. kCancelled: interrupted, as looked at after each

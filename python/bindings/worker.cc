@@ -240,6 +240,12 @@ void BindTrainer(nb::module_& module) {
                                     refs);
              }));
            })
+      .def("announce",
+           [](HeldTrainer& self, int64_t number, bool hold, std::string label) {
+             return ValueOrThrow(CallUnlocked([&] {
+               return self->Announce(number, hold ? Hold::kUntilNext : Hold::kUntilReady, std::move(label));
+             }));
+           })
       .def("digest",
            [](HeldTrainer& self) {
              return TuplesOf(ValueOrThrow(CallUnlocked([&] { return self->Digest(); })));

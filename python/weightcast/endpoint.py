@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from . import _weightcast as _core
+from ._threads import on_thread
 from .awaiting import next_of, until_ended
 from .errors import InvalidArgument, TimedOut
 from .memory import allocate, memory_of
-from .workers import Settings, _on_thread, _settings
+from .workers import Settings, _settings
 
 Local = _core.RegionSlice
 Remote = _core.RemoteSlice
@@ -155,7 +156,7 @@ class Connection:
         try:
             self._core.notify(_message(message), 0)
         except TimedOut:
-            await _on_thread(self.notify, message, timeout)
+            await on_thread(self.notify, message, timeout)
 
     def take_notice(self, timeout: float | None = None) -> bytes:
         """The peer's oldest message that nobody has taken. When the connection has ended and nothing that
@@ -280,9 +281,7 @@ class Endpoint:
         timeout: float | None = None,
     ) -> Connection:
         wanted = [addresses] if isinstance(addresses, str) else list(addresses)
-        return self._connection(
-            await _on_thread(self._core.connect, wanted, role, rank, incarnation, timeout)
-        )
+        return self._connection(await on_thread(self._core.connect, wanted, role, rank, incarnation, timeout))
 
     def accept(self, timeout: float | None = None) -> Connection:
         """The oldest connection that a peer has opened and nobody has accepted yet."""

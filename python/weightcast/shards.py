@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -237,6 +238,23 @@ def _placements_of(name: str, part: Shard) -> tuple[int, ...]:
     return tuple(-1 if one == REPLICATE else one for one in part.placements)  # type: ignore[misc]
 
 
+def _where(value: Any) -> Any:
+    """Equal for an array that lies as it did; None: `_place_of` has to look."""
+    if type(value) is np.ndarray:
+        return value.__array_interface__["data"][0], value.shape, value.strides, value.dtype
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
+        return value.data_ptr(), value.shape, value.stride(), value.dtype, value.device
+    return None
+
+
+def _reference_to(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: None
+
+
 class Registration:
     """The shards of a module, a dict or a function that returns one, and how to find them again.
 
@@ -249,7 +267,10 @@ class Registration:
         self._source, self._writable = source, writable
         self._places: list[_Place] = []
         self._memory: list[Any] = []
+        # What was found, for `unmoved`; no reference to a tensor, which would keep its gradient.
+        self._found: list[tuple[str, Callable[[], Any], Any]] = []
         for name, value in _mapping_of(source).items():
+            self._found.append((name, _reference_to(value), _where(value)))
             for part in _shards_of(name, value):
                 self._places.append(_place_of(name, part, writable=writable))
                 # A tensor's `data` may become another's: what is registered is what it stands for now.
@@ -293,6 +314,14 @@ class Registration:
     def again(self) -> Registration:
         """The same as it lies now. Raises what registering it would raise."""
         return Registration(self._source, writable=self._writable)
+
+    def unmoved(self) -> bool:
+        """Whether all is certainly as it was; a tenth of the time of `again` and `moved_to`."""
+        values = _mapping_of(self._source)
+        return len(values) == len(self._found) and all(
+            name == known and value is reference() and place is not None and place == _where(value)
+            for (name, value), (known, reference, place) in zip(values.items(), self._found, strict=True)
+        )
 
     def moved_to(self, now: Registration) -> list[str]:
         """The names of what has come, gone, or lies elsewhere or otherwise than here."""

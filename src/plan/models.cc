@@ -28,6 +28,39 @@ class ModelWriter {
   std::vector<TensorInfo> tensors_;
 };
 
+struct QwenSizes {
+  int layers;
+  int64_t width;
+  int64_t keys;  ///< Of all key-value heads together.
+  int64_t inner;
+  int64_t words;
+  bool tied;
+};
+
+std::vector<TensorInfo> Qwen2_5(DType dtype, const QwenSizes& sizes) {
+  ModelWriter model(dtype);
+  model.Add("model.embed_tokens.weight", {sizes.words, sizes.width});
+  for (int layer = 0; layer < sizes.layers; ++layer) {
+    const std::string stem = StrCat("model.layers.", layer, ".");
+    model.Add(stem + "input_layernorm.weight", {sizes.width});
+    model.AddWithBias(stem + "self_attn.q_proj", {sizes.width, sizes.width}, sizes.width);
+    model.AddWithBias(stem + "self_attn.k_proj", {sizes.keys, sizes.width}, sizes.keys);
+    model.AddWithBias(stem + "self_attn.v_proj", {sizes.keys, sizes.width}, sizes.keys);
+    model.Add(stem + "self_attn.o_proj.weight", {sizes.width, sizes.width});
+    model.Add(stem + "post_attention_layernorm.weight", {sizes.width});
+    model.Add(stem + "mlp.gate_proj.weight", {sizes.inner, sizes.width});
+    model.Add(stem + "mlp.up_proj.weight", {sizes.inner, sizes.width});
+    model.Add(stem + "mlp.down_proj.weight", {sizes.width, sizes.inner});
+  }
+  model.Add("model.norm.weight", {sizes.width});
+  if (!sizes.tied) model.Add("lm_head.weight", {sizes.words, sizes.width});
+  return model.Take();
+}
+
+using MakeModel = std::vector<TensorInfo> (*)(DType);
+constexpr std::pair<std::string_view, MakeModel> kPresets[] = {
+    {"gpt2", Gpt2}, {"qwen2.5-0.5b", Qwen2_5_0_5B}, {"qwen2.5-7b", Qwen2_5_7B}};
+
 }  // namespace
 
 std::vector<TensorInfo> Gpt2(DType dtype) {
@@ -50,35 +83,31 @@ std::vector<TensorInfo> Gpt2(DType dtype) {
   return model.Take();
 }
 
+// https://huggingface.co/Qwen/Qwen2.5-0.5B: 14 heads and 2 key-value heads of 64, tied embeddings.
 std::vector<TensorInfo> Qwen2_5_0_5B(DType dtype) {
-  // https://huggingface.co/Qwen/Qwen2.5-0.5B: hidden 896, intermediate 4,864, 24 layers, 14 heads and
-  // 2 key-value heads of 64, vocabulary 151,936, tied embeddings.
-  constexpr int64_t kWidth = 896;
-  constexpr int64_t kKeys = 2 * 64;
-  constexpr int64_t kInner = 4864;
-  ModelWriter model(dtype);
-  model.Add("model.embed_tokens.weight", {151936, kWidth});
-  for (int layer = 0; layer < 24; ++layer) {
-    const std::string stem = StrCat("model.layers.", layer, ".");
-    model.Add(stem + "input_layernorm.weight", {kWidth});
-    model.AddWithBias(stem + "self_attn.q_proj", {kWidth, kWidth}, kWidth);
-    model.AddWithBias(stem + "self_attn.k_proj", {kKeys, kWidth}, kKeys);
-    model.AddWithBias(stem + "self_attn.v_proj", {kKeys, kWidth}, kKeys);
-    model.Add(stem + "self_attn.o_proj.weight", {kWidth, kWidth});
-    model.Add(stem + "post_attention_layernorm.weight", {kWidth});
-    model.Add(stem + "mlp.gate_proj.weight", {kInner, kWidth});
-    model.Add(stem + "mlp.up_proj.weight", {kInner, kWidth});
-    model.Add(stem + "mlp.down_proj.weight", {kWidth, kInner});
-  }
-  model.Add("model.norm.weight", {kWidth});
-  return model.Take();
+  return Qwen2_5(dtype,
+                 {.layers = 24, .width = 896, .keys = 2 * 64, .inner = 4864, .words = 151936, .tied = true});
+}
+
+// https://huggingface.co/Qwen/Qwen2.5-7B: 28 heads and 4 key-value heads of 128.
+std::vector<TensorInfo> Qwen2_5_7B(DType dtype) {
+  return Qwen2_5(
+      dtype, {.layers = 28, .width = 3584, .keys = 4 * 128, .inner = 18944, .words = 152064, .tied = false});
+}
+
+std::vector<std::string> PresetNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : kPresets) names.emplace_back(name);
+  return names;
 }
 
 Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype) {
-  if (name == "gpt2") return Gpt2(dtype);
-  if (name == "qwen2.5-0.5b") return Qwen2_5_0_5B(dtype);
-  return Status(Code::kInvalidArgument,
-                StrCat("no preset model is named '", name, "'; there are gpt2 and qwen2.5-0.5b"));
+  std::string known;
+  for (const auto& [preset, make] : kPresets) {
+    if (name == preset) return make(dtype);
+    known += StrCat(known.empty() ? "" : ", ", preset);
+  }
+  return Status(Code::kInvalidArgument, StrCat("no preset model is named '", name, "'; there are ", known));
 }
 
 UnfusedModel Unfuse(std::span<const TensorInfo> tensors) {

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,8 +18,12 @@ namespace weightcast::plan {
 std::vector<TensorInfo> Gpt2(DType dtype);
 /// Qwen2.5-0.5B likewise: 290 tensors, 494,032,768 parameters.
 std::vector<TensorInfo> Qwen2_5_0_5B(DType dtype);
+/// Qwen2.5-7B, whose lm_head is a tensor of its own: 339 tensors, 7,615,616,512 parameters.
+std::vector<TensorInfo> Qwen2_5_7B(DType dtype);
 
-/// "gpt2" or "qwen2.5-0.5b"; kInvalidArgument, listing both, for any other name.
+/// The names that PresetModel knows.
+std::vector<std::string> PresetNames();
+/// kInvalidArgument, listing all, for any other name.
 Result<std::vector<TensorInfo>> PresetModel(std::string_view name, DType dtype);
 
 /// A model under the names that a tensor-parallel engine registers.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -13,15 +14,24 @@
 
 namespace weightcast::worker {
 
-/// The streams' positions at a publication: before they are over nothing reads its sources. Thread safe.
+/// What must be over before anything reads the sources of a publication: what its streams held, and before
+/// that the call of Publish itself, where the version was announced. Thread safe.
 class StreamGate {
  public:
   /// Records them on the caller's thread, which may block in the driver. `on_moved` is called on wc-device
   /// when one is over or its context is lost; it must not block, and must not own the gate. Errors: as
   /// StreamEvent::Record, and of a device that is not in use.
-  static Result<std::shared_ptr<const StreamGate>> Record(const Settings& settings,
-                                                          std::span<const StreamRef> streams,
-                                                          const std::function<void()>& on_moved);
+  static Result<std::shared_ptr<StreamGate>> Record(const Settings& settings,
+                                                    std::span<const StreamRef> streams,
+                                                    const std::function<void()>& on_moved);
+
+  /// Shut until Publish.
+  static std::shared_ptr<StreamGate> Announced() { return std::shared_ptr<StreamGate>(new StreamGate); }
+  /// Of an announced one, once: from here on `streams` has to be over, or nothing (null).
+  void Publish(const StreamGate* streams);
+  /// The user has cancelled the update.
+  void Cancel() { cancelled_ = true; }
+  [[nodiscard]] bool cancelled() const { return cancelled_; }
 
   /// Nothing has to be waited for any more: all are over, or one never will be.
   [[nodiscard]] bool Open() const;
@@ -29,9 +39,12 @@ class StreamGate {
   [[nodiscard]] Status status() const;
 
  private:
+  StreamGate() = default;
   explicit StreamGate(std::vector<std::shared_ptr<device::StreamEvent>> events)
-      : events_(std::move(events)) {}
-  const std::vector<std::shared_ptr<device::StreamEvent>> events_;
+      : events_(std::move(events)), published_(true) {}
+  std::vector<std::shared_ptr<device::StreamEvent>> events_;  ///< Unchanged from `published_` on.
+  std::atomic<bool> published_ = false;
+  std::atomic<bool> cancelled_ = false;
 };
 
 }  // namespace weightcast::worker

@@ -40,6 +40,7 @@ class TrainerWorker final : public Trainer {
   Status Register(Registration registration, SourceOptions options) override;
   Result<std::shared_ptr<Update>> Publish(int64_t number, Hold hold, std::string label,
                                           std::span<const StreamRef> streams) override;
+  Result<std::shared_ptr<Update>> Announce(int64_t number, Hold hold, std::string label) override;
   Result<Digests> Digest() override;
   Result<std::vector<EngineStatus>> Engines() override;
   std::vector<std::string> ConnectionMap() const override;
@@ -58,7 +59,10 @@ class TrainerWorker final : public Trainer {
   AnswerTrainer Call(std::function<void()> task);
   void RunInLoop(const std::function<void()>& task);
   void Post(const TrainerEvent& event);
-  Result<std::shared_ptr<const StreamGate>> RecordStreams(std::span<const StreamRef> streams);
+  Result<std::shared_ptr<StreamGate>> RecordStreams(std::span<const StreamRef> streams);
+  Result<std::shared_ptr<Update>> Offer(int64_t number, Hold hold, std::string label,
+                                        const std::shared_ptr<StreamGate>& gate);
+  Status CheckAnnounced(int64_t number);
 
   // The loop.
   void OnMessage(wire::ControllerMessage message);
@@ -79,9 +83,17 @@ class TrainerWorker final : public Trainer {
   void Carry(FinishUpdate& action);
   void Carry(const AnswerTrainer& action) { answer_ = action; }
 
+  /// A version that is announced and not published.
+  struct Announcement {
+    int64_t number = 0;
+    std::shared_ptr<StreamGate> gate;
+    std::shared_ptr<Update> update;
+  };
+
   const std::shared_ptr<Anchor> anchor_;
   std::mutex calls_;  ///< One call of the user at a time, but for waits.
   bool closed_ = false;
+  std::optional<Announcement> announced_;
   std::atomic<int64_t> published_{-1};  ///< For metrics.
 
   // The loop's.
@@ -204,8 +216,8 @@ Status TrainerWorker::Register(Registration registration, SourceOptions options)
 }
 
 /// When a stream has come so far, wc-device posts to the loop that the sender should look.
-Result<std::shared_ptr<const StreamGate>> TrainerWorker::RecordStreams(std::span<const StreamRef> streams) {
-  if (streams.empty()) return std::shared_ptr<const StreamGate>();
+Result<std::shared_ptr<StreamGate>> TrainerWorker::RecordStreams(std::span<const StreamRef> streams) {
+  if (streams.empty()) return std::shared_ptr<StreamGate>();
   const auto look = [anchor = anchor_] {
     const std::lock_guard guard(anchor->mutex);
     if (anchor->worker == nullptr) return;
@@ -220,7 +232,46 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
                                                        std::span<const StreamRef> streams) {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
+  WC_RETURN_IF_ERROR(CheckAnnounced(number));
+  if (announced_ && (hold != Hold::kUntilReady || !label.empty())) {
+    return Status(Code::kInvalidArgument, StrCat("hold and label of version ", number,
+                                                 " were announced with it; publish it without them"));
+  }
   WC_ASSIGN_OR_RETURN(const auto gate, RecordStreams(streams));
+  if (!announced_) {
+    WC_ASSIGN_OR_RETURN(auto update, Offer(number, hold, std::move(label), gate));
+    published_ = number;
+    return update;
+  }
+  published_ = number;
+  announced_->gate->Publish(gate.get());
+  RunInLoop([this] {
+    if (sender_ != nullptr) sender_->Look();
+  });
+  return std::exchange(announced_, std::nullopt)->update;
+}
+
+Result<std::shared_ptr<Update>> TrainerWorker::Announce(int64_t number, Hold hold, std::string label) {
+  const std::lock_guard lock(calls_);
+  if (closed_) return Closed();
+  WC_RETURN_IF_ERROR(CheckAnnounced(number));
+  if (announced_) return announced_->update;
+  auto gate = StreamGate::Announced();
+  WC_ASSIGN_OR_RETURN(auto update, Offer(number, hold, std::move(label), gate));
+  announced_ = {number, std::move(gate), update};
+  return update;
+}
+
+/// One that was cancelled is forgotten.
+Status TrainerWorker::CheckAnnounced(int64_t number) {
+  if (announced_ && announced_->gate->cancelled()) announced_.reset();
+  if (!announced_ || announced_->number == number) return Status::Ok();
+  return {Code::kInvalidArgument, StrCat("version ", announced_->number,
+                                         " is announced; publish it, or cancel it, before version ", number)};
+}
+
+Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, std::string label,
+                                                     const std::shared_ptr<StreamGate>& gate) {
   std::shared_ptr<UpdateRecord> record;
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
@@ -235,13 +286,16 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
     if (!known) records_.erase(number);
   });
   if (!answer.status.ok()) return answer.status;
-  published_ = number;
   const auto post = [anchor = anchor_](const TrainerEvent& event) {
     const std::lock_guard guard(anchor->mutex);
     if (anchor->worker != nullptr) anchor->worker->Post(event);
   };
   return MakeUpdate(
-      std::move(record), [post, number] { post(CancelCalled{number}); },
+      std::move(record),
+      [post, number, gate] {
+        if (gate != nullptr) gate->Cancel();
+        post(CancelCalled{number});
+      },
       [post, number](const Status& reason) { post(NoController{number, reason}); });
 }
 

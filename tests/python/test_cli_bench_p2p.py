@@ -127,7 +127,7 @@ def test_a_table_is_printed():
         (["--sizes", "8x"], ["'8x'"]),
         (["--ops", "swim"], ["--ops", "write, read, send, ping and signal"]),
         (["--ops", "send", "--both"], ["--both", "write and read"]),
-        (["--memories", "shared"], ["--memories", "mapped, any and huge"]),
+        (["--memories", "shared"], ["--memories", "mapped, any, huge, cuda and cuda-pages"]),
         (["--transports", "pigeon"], ["'pigeon'"]),
         (["--pairs", "0"], ["--pairs", "'0'", "from 1 to"]),
         (["--pairs", "1000"], ["--pairs", "'1000'"]),

@@ -34,6 +34,27 @@ def test_says_what_has_moved():
     assert registration.moved_to(registration.again()) == ["a", "b", "d", "c"]
 
 
+@pytest.mark.parametrize("change", ["nothing", "another", "resized", "data", "new", "gone", "renamed"])
+def test_unmoved_is_never_said_of_what_moved(change):
+    torch = pytest.importorskip("torch")
+    source = {"a": np.zeros(4), "t": torch.zeros(3, 2), "p": torch.nn.Parameter(torch.zeros(5))}
+    registration = Registration(source, writable=False)
+    assert registration.unmoved()
+    if change == "another":
+        source["a"] = source["a"].copy()
+    elif change == "resized":
+        source["a"].resize((2, 2), refcheck=False)
+    elif change == "data":
+        source["p"].data = torch.zeros(5)
+    elif change == "new":
+        source["b"] = np.zeros(1)
+    elif change == "gone":
+        del source["t"]
+    elif change == "renamed":
+        source["z"] = source.pop("t")
+    assert registration.unmoved() == (change == "nothing")
+
+
 def test_a_function_is_asked_each_time():
     array = np.zeros(3)
     registration = Registration(lambda: {"x": array}, writable=False)

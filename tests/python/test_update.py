@@ -321,3 +321,30 @@ def test_plans_that_cannot_be(spawn, controller, held, wanted, words):
         assert kind != "ok"
         for word in words:
             assert word in text
+
+
+@pytest.mark.parametrize("landing", ["in_place", "shadow"])
+def test_an_announced_version_is_read_when_it_is_published(controller, landing):
+    arrays, landed = zeros(), zeros()
+    with (
+        wc.Trainer(controller, settings=FAST) as trainer,
+        wc.Inference(controller, engine="e", settings=FAST) as engine,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        trainer.register(arrays)
+        engine.register(landed, landing=landing)
+        announced = trainer.announce(1, label="first")
+        waiting = pool.submit(engine.wait, timeout=60)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            waiting.result(0.3)
+        for refused in (lambda: trainer.publish(2), lambda: trainer.publish(1, label="other")):
+            with pytest.raises(wc.InvalidArgument, match="announced"):
+                refused()
+        for name, value in values(1).items():
+            arrays[name][...] = value
+        published = trainer.publish(1)
+        version = waiting.result()
+        assert (version.number, version.label) == (1, "first")
+        for name, value in values(1).items():
+            np.testing.assert_array_equal(landed[name], value, err_msg=name)
+        assert announced.wait(60).version == published.wait(60).version == version

@@ -223,6 +223,7 @@ def test_what_is_missing_is_found(write_versions: pathlib.Path, tmp_path: pathli
 
 
 def test_the_models_are_those_of_their_cards() -> None:
-    for name, parameters in (("gpt2", 124_439_808), ("qwen2.5-0.5b", 494_032_768)):
+    sizes = {"gpt2": 124_439_808, "qwen2.5-0.5b": 494_032_768, "qwen2.5-7b": 7_615_616_512}
+    for name, parameters in sizes.items():
         tensors = oracle.MODELS[name]("BF16")
         assert sum(tensor.bytes for tensor in tensors.values()) == 2 * parameters

@@ -14,7 +14,7 @@ from steps import Steps, Stop, Tools
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-STAGES = ("smoke", "measure", "endure")
+STAGES = ("smoke", "probe", "measure", "endure")
 
 
 def unpack(folder: pathlib.Path) -> pathlib.Path:
@@ -42,7 +42,8 @@ def carried_tools(folder: pathlib.Path, gpus: int) -> Tools:
     binary = folder / "site" / "bin" / "weightcast"
     os.environ["LD_LIBRARY_PATH"] = f"{folder / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
     return Tools(
-        sys.executable, binary, folder / "contract", folder / "kernels_on_gpu", folder / "site", None, gpus,
+        sys.executable, binary, folder / "contract", folder / "kernels_on_gpu", folder / "gpu_probe",
+        folder / "site", None, gpus,
     )  # fmt: skip
 
 
@@ -55,7 +56,8 @@ def built_tools(gpus: int) -> Tools:
     tests = build / "tests"
     return Tools(
         sys.executable, build / "weightcast", tests / "contract" / "contract",
-        tests / "gpu" / "kernels_on_gpu", pathlib.Path(site), tests / "libfake_cuda.so", gpus,
+        tests / "gpu" / "kernels_on_gpu", tests / "gpu" / "gpu_probe", pathlib.Path(site),
+        tests / "libfake_cuda.so", gpus,
     )  # fmt: skip
 
 
@@ -144,6 +146,9 @@ class Stages:
         asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         found = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout
         return [int(line) for line in found.splitlines()]
+
+    def probe(self) -> None:
+        self.steps.run("gpu_probe", self.tools.probe, "all", limit=90)
 
     def measure(self) -> None:
         program = ROOT / "bench" / "gpu.py"

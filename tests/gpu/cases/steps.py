@@ -33,6 +33,7 @@ class Tools:
     weightcast: pathlib.Path
     contract: pathlib.Path
     kernels: pathlib.Path
+    probe: pathlib.Path
     site: pathlib.Path  # With the Python package.
     fake: pathlib.Path | None  # The library of the fake driver; None: real GPUs.
     gpus: int
@@ -63,7 +64,7 @@ class Steps:
         self._log.write(f"\n===== {self.stage}: {name}\n$ {' '.join(words)}\n")
         with tempfile.TemporaryDirectory() as folder:
             status, text = self._program(words, self.environment(folder, more), limit)
-            left = os.listdir(folder) if self.tools.fake is not None and status == 0 else []
+            left = self._left(folder) if self.tools.fake is not None and status == 0 else []
         self._log.write(text)
         self._log.flush()
         step = Step(self.stage, name, "ok", round(time.monotonic() - began, 1), figures=_figures(text))
@@ -72,6 +73,14 @@ class Steps:
             step.outcome = "failed"
             step.note = f"{left} is left of the fake machine" if left else f"status {status}: {last}"
         self._take(step)
+
+    @staticmethod
+    def _left(folder: str) -> list[str]:
+        """What the fake machine leaves; it ends a moment after its last process."""
+        deadline = time.monotonic() + 5
+        while (left := os.listdir(folder)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return left
 
     @staticmethod
     def _program(words: list[str], environment: dict[str, str], limit: float) -> tuple[int, str]:

@@ -31,10 +31,20 @@ TEST(ModelsTest, QwenHasThePublishedSizes) {
   EXPECT_EQ(layout->BytesOfRank(0), 988'065'536);
 }
 
+TEST(ModelsTest, TheLargeQwenHasThePublishedSizes) {
+  const auto model = Qwen2_5_7B(DType::kBF16);
+  EXPECT_EQ(model.size(), 339U);
+  EXPECT_EQ(Parameters(model), 7'615'616'512);
+  EXPECT_EQ(model.back().name, "lm_head.weight");
+}
+
 TEST(ModelsTest, AreFoundByName) {
+  EXPECT_EQ(PresetModel("qwen2.5-7b", DType::kF32)->size(), 339U);
+  EXPECT_EQ(PresetNames(), (std::vector<std::string>{"gpt2", "qwen2.5-0.5b", "qwen2.5-7b"}));
   EXPECT_EQ(PresetModel("gpt2", DType::kF32)->size(), 148U);
   EXPECT_EQ(PresetModel("qwen2.5-0.5b", DType::kF32)->size(), 290U);
-  EXPECT_NE(PresetModel("gpt5", DType::kF32).status().message().find("qwen2.5-0.5b"), std::string::npos);
+  EXPECT_NE(PresetModel("gpt5", DType::kF32).status().message().find("gpt2, qwen2.5-0.5b, qwen2.5-7b"),
+            std::string::npos);
 }
 
 TEST(ModelsTest, FsdpCutsDimensionZero) {
