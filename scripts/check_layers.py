@@ -12,7 +12,7 @@ ALLOWED = {
     "base": [],
     "kernels": ["base"],
     "plan": ["base"],
-    "digest": ["base", "plan"],
+    "digest": ["base", "kernels", "plan"],
     "checkpoint": ["base", "plan"],
     "memory": ["base"],
     "wire": ["base"],

@@ -1,11 +1,28 @@
 #include "device/kernels.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "device/error.h"
 #include "kernels/ptx.h"
 #include "trace/metrics.h"
 
 namespace weightcast::device {
 namespace {
+
+constexpr size_t kMostSums = 256;  ///< Digests in a batch.
+constexpr uint32_t kDigestThreads = 256;
+constexpr uint64_t kMostDigestBlocks = 1024;
+
+Launch DigestLaunch(kernels::DigestParameters box, uint64_t sums) {
+  constexpr uint64_t kWarps = kDigestThreads / kernels::kWarp;
+  box.sums = sums;
+  return {.kernel = "digest",
+          .blocks = static_cast<uint32_t>(
+              std::clamp<uint64_t>((box.cells + kWarps - 1) / kWarps, 1, kMostDigestBlocks)),
+          .threads = kDigestThreads,
+          .parameters = box};
+}
 
 /// The text for the newest GPUs that this device is one of.
 Result<std::string_view> TextFor(const Context& context) {
@@ -43,6 +60,8 @@ Kernels::~Kernels() {
   for (const Lane& lane : free_) {
     cuda.EventDestroy(lane.event);
     cuda.StreamDestroy(lane.stream);
+    if (lane.sums != 0) cuda.MemFree(lane.sums);
+    if (lane.landed != nullptr) cuda.MemFreeHost(lane.landed);
   }
   if (module_ != drivers::CUmodule{}) cuda.ModuleUnload(module_);
 }
@@ -59,8 +78,50 @@ Status Kernels::Run(std::span<const Launch> launches) {
   // Also after a failure: what was begun still runs.
   const Status over = Await(lane);
   runs.Add(launches.size());
-  const std::lock_guard lock(mutex_);
-  free_.push_back(lane);
+  GiveLane(lane);
+  return begun.ok() ? over : begun;
+}
+
+Status Kernels::Digest(std::span<const kernels::DigestParameters> boxes,
+                       std::span<kernels::DigestSums> sums) {
+  const ContextScope scope(*context_);
+  WC_RETURN_IF_ERROR(scope.status());
+  WC_ASSIGN_OR_RETURN(Lane lane, TakeLane());
+  Status status = OpenSums(lane);
+  for (size_t at = 0; at < boxes.size() && status.ok(); at += kMostSums) {
+    const size_t count = std::min(kMostSums, boxes.size() - at);
+    status = DigestBatch(lane, boxes.subspan(at, count), sums.subspan(at, count));
+  }
+  GiveLane(lane);
+  return status;
+}
+
+Status Kernels::OpenSums(Lane& lane) {
+  constexpr size_t kBytes = kMostSums * sizeof(kernels::DigestSums);
+  drivers::Cuda& cuda = context_->cuda();
+  if (lane.sums == 0) WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.MemAlloc(&lane.sums, kBytes), "cuMemAlloc"));
+  if (lane.landed != nullptr) return Status::Ok();
+  return DriverStatus(cuda, cuda.MemHostAlloc(&lane.landed, kBytes, drivers::CU_MEMHOSTALLOC_PORTABLE),
+                      "cuMemHostAlloc");
+}
+
+/// `sums` has them only once all are over.
+Status Kernels::DigestBatch(const Lane& lane, std::span<const kernels::DigestParameters> boxes,
+                            std::span<kernels::DigestSums> sums) {
+  static trace::Counter& runs = trace::CounterNamed("gpu.kernels");
+  drivers::Cuda& cuda = context_->cuda();
+  Status begun =
+      DriverStatus(cuda, cuda.MemsetD8Async(lane.sums, 0, sums.size_bytes(), lane.stream), "cuMemsetD8Async");
+  for (size_t i = 0; i < boxes.size() && begun.ok(); ++i)
+    begun = Begin(DigestLaunch(boxes[i], lane.sums + i * sizeof(kernels::DigestSums)), lane.stream);
+  const auto landed = reinterpret_cast<drivers::CUdeviceptr>(lane.landed);
+  if (begun.ok())
+    begun = DriverStatus(cuda, cuda.MemcpyAsync(landed, lane.sums, sums.size_bytes(), lane.stream),
+                         "cuMemcpyAsync");
+  // Also after a failure: what was begun still runs.
+  const Status over = Await(lane);
+  runs.Add(boxes.size());
+  std::memcpy(sums.data(), lane.landed, sums.size_bytes());
   return begun.ok() ? over : begun;
 }
 
@@ -88,6 +149,11 @@ Result<Kernels::Lane> Kernels::TakeLane() {
   if (made.ok()) return lane;
   cuda.StreamDestroy(lane.stream);
   return made;
+}
+
+void Kernels::GiveLane(const Lane& lane) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(lane);
 }
 
 Result<drivers::CUfunction> Kernels::FunctionOf(const char* name) {

@@ -12,6 +12,7 @@
 
 #include "device/gpus.h"
 #include "kernels/convert.h"
+#include "kernels/digest.h"
 #include "kernels/gather.h"
 #include "weightcast/status.h"
 
@@ -22,7 +23,7 @@ struct Launch {
   const char* kernel = nullptr;  ///< Its name in the PTX text; not copied.
   uint32_t blocks = 1;
   uint32_t threads = 1;
-  std::variant<kernels::CastParameters, kernels::GatherParameters> parameters;
+  std::variant<kernels::CastParameters, kernels::GatherParameters, kernels::DigestParameters> parameters;
 };
 
 /// Our kernels on one device, over streams of its own: for threads that may block in the driver, never while
@@ -40,6 +41,9 @@ class Kernels {
   /// Runs all of them, one after another, and returns when the last is over; also after an error nothing of
   /// them runs any more. kInternal, with the driver's words.
   Status Run(std::span<const Launch> launches);
+  /// Runs the kernel `digest` for each of the boxes, and gives what each comes to when the last is over:
+  /// `sums` are as many. Errors as above; `sums` are then of no use.
+  Status Digest(std::span<const kernels::DigestParameters> boxes, std::span<kernels::DigestSums> sums);
   /// For launches in streams of the caller's, whose thread is in the device's context. `name`: in the PTX
   /// text; not copied. Usable as long as this lives.
   Result<drivers::CUfunction> FunctionOf(const char* name);
@@ -51,10 +55,16 @@ class Kernels {
   struct Lane {
     drivers::CUstream stream{};
     drivers::CUevent event{};
+    drivers::CUdeviceptr sums{};  ///< Of a batch of digests, made for the first; none: 0.
+    void* landed = nullptr;       ///< The same in pinned host memory.
   };
   explicit Kernels(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
   Status LoadModule();
   Result<Lane> TakeLane();
+  void GiveLane(const Lane& lane);
+  Status OpenSums(Lane& lane);
+  Status DigestBatch(const Lane& lane, std::span<const kernels::DigestParameters> boxes,
+                     std::span<kernels::DigestSums> sums);
   Status Begin(const Launch& launch, drivers::CUstream stream);
   Status Await(const Lane& lane);
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "digest/field.h"
+#include "digest/constants.h"
 #include "plan/box.h"
 #include "plan/cover.h"
 #include "weightcast/digest.h"

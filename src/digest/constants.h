@@ -4,25 +4,26 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The fixed random numbers of the definition (docs/digest.md). To change one is to change every digest.
+#include "kernels/digest_math.h"
+
+/// The fixed numbers of the definition (docs/digest.md), and the field's arithmetic.
 namespace weightcast::digest {
 
-inline constexpr size_t kBlockBytes = 8192;
+using kernels::AddInField;
+using kernels::Int128;
+using kernels::kPrime;
+using kernels::MultiplyInField;
+using kernels::Random;
+using kernels::RandomFactor;
+using kernels::SignedToField;
+using kernels::ToField;
+using kernels::UInt128;
+
+inline constexpr size_t kBlockBytes = kernels::kDigestBlock;
 inline constexpr size_t kBlockLanes = kBlockBytes / 2;
-inline constexpr size_t kDots = 5;        ///< Dot products of a block.
-inline constexpr size_t kTableStep = 16;  ///< Lanes from where one dot product reads the table to the next.
-inline constexpr int kMaxTableValue = 4095;
-
-/// Number `index` of the splitmix64 sequence that begins at `seed`.
-constexpr uint64_t Random(uint64_t seed, uint64_t index) {
-  uint64_t bits = seed + (index + 1) * 0x9E3779B97F4A7C15;
-  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
-  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
-  return bits ^ (bits >> 31);
-}
-
-/// A nonzero element of the field, 1 to 2^60.
-constexpr uint64_t RandomFactor(uint64_t seed, uint64_t index) { return 1 + (Random(seed, index) >> 4); }
+inline constexpr size_t kDots = kernels::kDigestDots;
+inline constexpr size_t kTableStep = kernels::kDigestStep;
+inline constexpr int kMaxTableValue = kernels::kDigestMost;
 
 /// For each half of a digest: the factor of each dot product, then that of the count of bytes.
 using Factors = std::array<std::array<uint64_t, kDots + 1>, 2>;
@@ -41,10 +42,7 @@ using Table = std::array<int16_t, kBlockLanes + (kDots - 1) * kTableStep + kWide
 
 constexpr Table MakeTable() {
   Table table{};
-  for (size_t i = 0; i < table.size(); ++i) {
-    const uint64_t scaled = (Random(0, i) >> 32) * (2 * kMaxTableValue + 1) >> 32;
-    table[i] = static_cast<int16_t>(static_cast<int>(scaled) - kMaxTableValue);
-  }
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int16_t>(kernels::DigestTableValue(i));
   return table;
 }
 

@@ -7,7 +7,6 @@
 
 #include "base/hash.h"
 #include "base/strings.h"
-#include "digest/field.h"
 #include "plan/box.h"
 #include "plan/segments.h"
 
@@ -54,6 +53,14 @@ void Collect(size_t bytes, const std::byte* from, int64_t stride, size_t element
 constexpr int64_t kMostBlocks = int64_t{1} << 24;
 
 }  // namespace
+
+TensorDigest DigestOf(const KeyedSums& sums) {
+  std::array<uint64_t, 2> halves{};
+  for (size_t half = 0; half < 2; ++half)
+    for (size_t i = 0; i <= kDots; ++i)
+      halves[half] = AddInField(halves[half], MultiplyInField(kFactors[half][i], sums[half][i]));
+  return {.high = halves[0], .low = halves[1]};
+}
 
 TensorKey::TensorKey(TensorInfo tensor) : tensor_(std::move(tensor)) {
   bytes_ = BytesOf(tensor_.dtype, ElementsOf(tensor_.shape));
@@ -203,13 +210,10 @@ void DigestSum::FinishBlock() {
 }
 
 void DigestSum::FoldBlocks() {
-  std::array<uint64_t, 2> halves{};
-  for (size_t half = 0; half < 2; ++half) {
-    for (size_t i = 0; i <= kDots; ++i)
-      halves[half] =
-          AddInField(halves[half], MultiplyInField(kFactors[half][i], SignedToField(sums_[half][i])));
-  }
-  digest_ += {.high = halves[0], .low = halves[1]};
+  KeyedSums sums{};
+  for (size_t half = 0; half < 2; ++half)
+    for (size_t i = 0; i <= kDots; ++i) sums[half][i] = SignedToField(sums_[half][i]);
+  digest_ += DigestOf(sums);
   sums_ = {};
   blocks_ = 0;
 }

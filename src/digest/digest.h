@@ -5,13 +5,18 @@
 #include <cstdint>
 #include <span>
 
+#include "digest/constants.h"
 #include "digest/dots.h"
-#include "digest/field.h"
 #include "weightcast/digest.h"
 #include "weightcast/status.h"
 #include "weightcast/tensor.h"
 
 namespace weightcast::digest {
+
+/// What was added up of the blocks of a tensor, in the field: for each half the sums over key times dot
+/// product, then those over key times count.
+using KeyedSums = std::array<std::array<uint64_t, kDots + 1>, 2>;
+TensorDigest DigestOf(const KeyedSums& sums);
 
 /// What the digests of one tensor depend on besides its bytes: name, dtype and shape. Immutable: any number
 /// of threads may use it.
@@ -22,6 +27,8 @@ class TensorKey {
   static Result<TensorKey> Of(TensorInfo tensor);
 
   [[nodiscard]] const TensorInfo& tensor() const { return tensor_; }
+  /// Of the keys of blocks, for each half.
+  [[nodiscard]] const std::array<uint64_t, 2>& seeds() const { return seeds_; }
 
   /// The digest of a box of the tensor. `data` is its first element; it may be null if the box is empty.
   /// `strides` are in elements, one for each dimension; none: dense and row-major.

@@ -2,6 +2,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/copy_list.h"
+#include "kernels/digest.h"
 #include "kernels/fill.h"
 #include "kernels/gather.h"
 #include "kernels/hash.h"
@@ -69,6 +70,46 @@ void Amax(const AmaxParameters& p) {
   if (lane.thread == 0) __nvvm_atom_max_gen_ui(reinterpret_cast<uint32_t*>(p.amax), amax);
 }
 
+/// The warp's sum, for all its threads. |value| is below 2^50.
+int64_t WarpSum(int64_t value) {
+  constexpr int kLow = 24;
+  const int low = __nvvm_redux_sync_add(static_cast<int>(value & ((1 << kLow) - 1)), kAllLanes);
+  const int high = __nvvm_redux_sync_add(static_cast<int>(value >> kLow), kAllLanes);
+  return (int64_t{high} << kLow) + low;
+}
+
+struct SharedTable {
+  /// One load: the compiler would make four.
+  [[nodiscard]] WC_INLINE Vector At(uint32_t entry) const {
+    uint32_t word[4];
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+                 : "l"(entries + entry));
+    return {word[0], word[1], word[2], word[3]};
+  }
+  const __attribute__((address_space(3))) Vector* entries;
+};
+
+/// What this thread's term comes to over the cells of its warp; threads without a term return anything.
+WC_INLINE DigestSums::Term DigestCells(Lane lane, const DigestParameters& p, const SharedTable& table) {
+  const uint32_t thread = lane.thread % kWarp;
+  DigestSums::Term sum{};
+  for (uint64_t number = lane.index() / kWarp; number < p.cells; number += lane.count() / kWarp) {
+    const DigestCell cell = CellAt(p, number);
+    if (cell.from == cell.to) continue;
+    const ThreadDots dots = DotsOf(p, cell, table, thread);
+    int64_t value = cell.to - cell.from;
+    WC_UNROLL for (uint32_t dot = 0; dot < kDigestDots; ++dot) {
+      const int64_t of_warp = WarpSum(dots.Of(dot));
+      value = thread % (kDigestDots + 1) == dot ? of_warp : value;
+    }
+    const uint64_t term = DigestTerm(p, thread, cell.block, value);
+    sum.low += static_cast<uint32_t>(term);
+    sum.high += term >> 32;
+  }
+  return sum;
+}
+
 }  // namespace
 
 WC_KERNEL copy_list(CopyList list) {
@@ -103,6 +144,28 @@ WC_KERNEL compare(CompareParameters p) {
   const uint64_t differences = Differences(ThisLane(), p);
   if (differences != 0)
     __nvvm_atom_add_gen_ll(reinterpret_cast<long long*>(p.differences), static_cast<long long>(differences));
+}
+
+WC_KERNEL digest(DigestParameters p) {
+  constexpr uint32_t kWords = sizeof(DigestSums) / 8;
+  WC_SHARED Vector entries[kDigestEntries];
+  WC_SHARED uint64_t of_warp[kWarp][kWords];
+  const Lane lane = ThisLane();
+  for (uint32_t i = lane.thread; i < kDigestEntries; i += lane.threads) entries[i] = DigestTableEntry(i);
+  __nvvm_barrier_sync(0);
+  const SharedTable table{entries};
+  const DigestSums::Term term = DigestCells(lane, p, table);
+  const uint32_t thread = lane.thread % kWarp;
+  if (thread < kDigestTerms) {
+    of_warp[lane.thread / kWarp][2 * thread] = term.low;
+    of_warp[lane.thread / kWarp][2 * thread + 1] = term.high;
+  }
+  __nvvm_barrier_sync(0);
+  if (lane.thread >= kWords) return;
+  uint64_t sum = 0;
+  for (uint32_t warp = 0; warp < lane.threads / kWarp; ++warp) sum += of_warp[warp][lane.thread];
+  auto* const at = reinterpret_cast<long long*>(p.sums + 8 * lane.thread);
+  __nvvm_atom_add_gen_ll(at, static_cast<long long>(sum));
 }
 
 WC_KERNEL hash_leaves(HashParameters p) {

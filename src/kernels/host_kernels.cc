@@ -4,6 +4,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/copy_list.h"
+#include "kernels/digest.h"
 #include "kernels/fill.h"
 #include "kernels/gather.h"
 #include "kernels/hash.h"
@@ -53,6 +54,36 @@ void RunCompare(Grid grid, void** parameters) {
   uint64_t differences = 0;
   ForEachLane(grid, [&](Lane lane) { differences += Differences(lane, p); });
   Store<uint64_t>(p.differences, Load<uint64_t>(p.differences) + differences);
+}
+
+struct HostTable {
+  HostTable() {
+    for (uint32_t i = 0; i < kDigestEntries; ++i) entries[i] = DigestTableEntry(i);
+  }
+  [[nodiscard]] Vector At(uint32_t entry) const { return entries[entry]; }
+  Vector entries[kDigestEntries];
+};
+
+/// The GPU's warps share the cells.
+void RunDigest(Grid, void** parameters) {
+  static const HostTable table;
+  const auto& p = Parameter<DigestParameters>(parameters);
+  auto sums = Load<DigestSums>(p.sums);
+  for (uint64_t number = 0; number < p.cells; ++number) {
+    const DigestCell cell = CellAt(p, number);
+    int64_t values[kDigestDots + 1] = {};
+    for (uint32_t thread = 0; thread < kWarp && cell.from != cell.to; ++thread) {
+      const ThreadDots dots = DotsOf(p, cell, table, thread);
+      for (uint32_t dot = 0; dot < kDigestDots; ++dot) values[dot] += dots.Of(dot);
+    }
+    values[kDigestDots] = cell.to - cell.from;
+    for (uint32_t term = 0; term < kDigestTerms; ++term) {
+      const uint64_t value = DigestTerm(p, term, cell.block, values[term % (kDigestDots + 1)]);
+      sums.term[term].low += static_cast<uint32_t>(value);
+      sums.term[term].high += value >> 32;
+    }
+  }
+  Store(p.sums, sums);
 }
 
 void RunHashLeaves(Grid, void** parameters) {
@@ -112,6 +143,7 @@ constexpr HostKernelEntry kKernels[] = {{"copy_list", sizeof(CopyList), RunCopyL
                                         {"copy_pieces", sizeof(CopyPiecesParameters), RunCopyPieces},
                                         {"fill", sizeof(FillParameters), Independent<FillParameters, Fill>},
                                         {"compare", sizeof(CompareParameters), RunCompare},
+                                        {"digest", sizeof(DigestParameters), RunDigest},
                                         {"hash_leaves", sizeof(HashParameters), RunHashLeaves},
                                         WC_CASTS(WC_CAST) WC_WORDS(WC_WORD) WC_FLOATS(WC_FLOAT)};
 

@@ -13,7 +13,9 @@
 
 namespace weightcast::kernels {
 
+using int8_t = __INT8_TYPE__;
 using uint8_t = __UINT8_TYPE__;
+using int16_t = __INT16_TYPE__;
 using uint16_t = __UINT16_TYPE__;
 using uint32_t = __UINT32_TYPE__;
 using uint64_t = __UINT64_TYPE__;

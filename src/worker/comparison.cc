@@ -38,9 +38,9 @@ bool PairDigests::Equal(const plan::RankTable& table, const Batches& a, const Tr
   return true;
 }
 
-Status PairDigests::Add(uint32_t transfer, const Locate& locate) {
+Status PairDigests::Add(uint32_t transfer, DeviceMemories& devices, const Locate& locate) {
   std::call_once(added_[transfer], [&] {
-    const Status status = AddNow(batches_.Of(first_ + transfer), locate);
+    const Status status = AddNow(batches_.Of(first_ + transfer), devices, locate);
     const std::lock_guard lock(mutex_);
     if (error_.ok()) error_ = status;
   });
@@ -48,26 +48,72 @@ Status PairDigests::Add(uint32_t transfer, const Locate& locate) {
   return error_;
 }
 
-Status PairDigests::AddNow(std::span<const Item> items, const Locate& locate) {
-  std::vector<std::pair<size_t, TensorDigest>> parts;
+size_t PairDigests::PlaceOf(const Item& item) const {
+  return place_of_.at(table_.destination_shards[table_.routes[item.route].dst_shard].tensor);
+}
+
+Status PairDigests::AddNow(std::span<const Item> items, DeviceMemories& devices, const Locate& locate) {
+  std::vector<std::pair<size_t, TensorDigest>> found;
+  std::vector<DevicePart> parts;
+  std::vector<size_t> places;  // As `parts`.
   for (const Item& item : items) {
-    const auto& route = table_.routes[item.route];
-    const auto& shard = table_.destination_shards[route.dst_shard];
-    const size_t place = place_of_.at(shard.tensor);
-    WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(table_, route));
-    digest::DigestSum sum(keys_[place]);
-    Status status;
-    ForEachRun(runs, item, [&](const Run& run) {
-      const std::byte* bytes = locate(item, run);
-      if (status.ok())
-        status = sum.AddPiece(shard.box, run.dst_offset, {bytes, static_cast<size_t>(run.dst_bytes)});
-    });
-    WC_RETURN_IF_ERROR(status);
-    parts.emplace_back(place, sum.digest());
+    const ItemBytes bytes = locate(item);
+    if (bytes.device != kHostMemory) {
+      parts.push_back(PartOf(item, bytes));
+      places.push_back(PlaceOf(item));
+      continue;
+    }
+    WC_ASSIGN_OR_RETURN(const TensorDigest digest, DigestOf(item, bytes));
+    found.emplace_back(PlaceOf(item), digest);
   }
+  WC_ASSIGN_OR_RETURN(const auto on_devices, DigestsOnDevices(devices, parts));
+  for (size_t i = 0; i < places.size(); ++i) found.emplace_back(places[i], on_devices[i]);
   const std::lock_guard lock(mutex_);
-  for (const auto& [place, digest] : parts) sums_[place] += digest;
+  for (const auto& [place, digest] : found) sums_[place] += digest;
   return Status::Ok();
+}
+
+/// Of host memory.
+Result<TensorDigest> PairDigests::DigestOf(const Item& item, const ItemBytes& bytes) const {
+  const auto& route = table_.routes[item.route];
+  const auto& shard = table_.destination_shards[route.dst_shard];
+  WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(table_, route));
+  digest::DigestSum sum(keys_[PlaceOf(item)]);
+  Status status;
+  int64_t alone = 0;
+  ForEachRun(runs, item, [&](const Run& run) {
+    const int64_t at = bytes.in == ItemBytes::In::kSource        ? run.src_offset
+                       : bytes.in == ItemBytes::In::kDestination ? run.dst_offset
+                                                                 : alone;
+    alone += run.dst_bytes;
+    if (status.ok())
+      status = sum.AddPiece(shard.box, run.dst_offset, {bytes.data + at, static_cast<size_t>(run.dst_bytes)});
+  });
+  WC_RETURN_IF_ERROR(status);
+  return sum.digest();
+}
+
+DevicePart PairDigests::PartOf(const Item& item, const ItemBytes& bytes) const {
+  const auto& route = table_.routes[item.route];
+  const digest::TensorKey& key = keys_[PlaceOf(item)];
+  const DType dtype = key.tensor().dtype;
+  GatherSource memory{.data = bytes.data, .dtype = dtype, .shard = {}, .strides = {}, .box = route.src_box};
+  if (bytes.in == ItemBytes::In::kSource) {
+    memory.shard = table_.source_shards[route.src_shard].box;
+  } else {
+    memory.box.offset = route.dst_offset;
+    memory.shard = table_.destination_shards[route.dst_shard].box;
+  }
+  if (bytes.in == ItemBytes::In::kAlone) {
+    memory.shard = memory.box;
+    memory.data -= item.first * BitsOf(dtype) / 8;
+  }
+  memory.strides = DenseStrides(memory.shard.size);
+  return {
+      .device = bytes.device,
+      .key = &key,
+      .source = {
+          .memory = std::move(memory), .place = route.dst_offset, .first = item.first, .count = item.count}};
 }
 
 std::vector<TensorDigest> PairDigests::Sums() const {

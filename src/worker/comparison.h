@@ -15,9 +15,23 @@
 #include "weightcast/digest.h"
 #include "weightcast/status.h"
 #include "worker/batches.h"
+#include "worker/device_digest.h"
+#include "worker/device_memory.h"
 #include "worker/pieces.h"
 
 namespace weightcast::worker {
+
+/// Where the elements of an item are, in the destination's dtype.
+struct ItemBytes {
+  enum class In : uint8_t {
+    kSource,       ///< In the source's shard, which is dense.
+    kDestination,  ///< In the destination's shard.
+    kAlone,        ///< One after another.
+  };
+  In in = In::kAlone;
+  const std::byte* data = nullptr;  ///< The first byte of that shard, or of the item.
+  int device = kHostMemory;
+};
 
 /// The digests of what goes from one source to one destination in one part of an update (docs/digest.md): one
 /// for each tensor, in the order in which the transfers begin with them. Source and destination agree on that
@@ -34,11 +48,12 @@ class PairDigests {
   static Result<std::unique_ptr<PairDigests>> Make(const plan::RankTable& table, const Batches& batches,
                                                    const TransferRange& transfers);
 
-  /// Where the bytes of a run are, in the destination's dtype. Called for the runs of a transfer in order.
-  using Locate = std::function<const std::byte*(const Item&, const Run&)>;
+  /// Called for the items of a transfer in order.
+  using Locate = std::function<ItemBytes(const Item&)>;
   /// Adds the bytes of one transfer, counted from the first of the part, unless somebody has. Returns when
-  /// they are added. Errors: those of digest::DigestSum::AddPiece, of this transfer or of one before.
-  Status Add(uint32_t transfer, const Locate& locate);
+  /// they are added: may block in the driver where some lie on one of `devices`. Errors: those of
+  /// digest::DigestSum::AddPiece and DigestsOnDevices, of this transfer or of one before.
+  Status Add(uint32_t transfer, DeviceMemories& devices, const Locate& locate);
 
   [[nodiscard]] size_t size() const { return keys_.size(); }
   /// Of all transfers that were added.
@@ -49,7 +64,10 @@ class PairDigests {
  private:
   PairDigests(const plan::RankTable& table, const Batches& batches, const TransferRange& transfers)
       : table_(table), batches_(batches), first_(transfers.first), added_(transfers.count()) {}
-  Status AddNow(std::span<const Item> items, const Locate& locate);
+  Status AddNow(std::span<const Item> items, DeviceMemories& devices, const Locate& locate);
+  Result<TensorDigest> DigestOf(const Item& item, const ItemBytes& bytes) const;
+  [[nodiscard]] DevicePart PartOf(const Item& item, const ItemBytes& bytes) const;
+  [[nodiscard]] size_t PlaceOf(const Item& item) const;
 
   const plan::RankTable& table_;
   const Batches& batches_;

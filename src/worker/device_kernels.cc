@@ -17,14 +17,13 @@ Result<std::shared_ptr<device::Kernels>> DeviceKernels::Of(int device) {
   return found.worker->kernels()->Get();
 }
 
-void DeviceKernels::GiveUp(int device, const Status& why) {
+void DeviceKernels::GiveUp(int device, std::string_view which, const Status& why) {
   {
     const std::lock_guard lock(mutex_);
     if (!unusable_.insert(device).second) return;
   }
-  WC_LOG(kWarning, "tensors in memory of device ", device,
-         " that need a cast or are not contiguous pass through host memory from now on, which is slower: ",
-         why.message());
+  WC_LOG(kWarning, "tensors in memory of device ", device, " ", which,
+         " pass through host memory from now on, which is slower: ", why.message());
 }
 
 }  // namespace weightcast::worker

@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string_view>
 
 #include "device/kernels.h"
 #include "weightcast/settings.h"
@@ -10,8 +11,8 @@
 
 namespace weightcast::worker {
 
-/// The kernels of the devices that sources lie on. Where a device has none, its sources are cast and gathered
-/// in host memory; the log says so once. Thread safe.
+/// The kernels of the devices that tensors lie on. Where a device has none, its tensors pass through host
+/// memory; the log says so once. Thread safe.
 class DeviceKernels {
  public:
   explicit DeviceKernels(const Settings& settings) : settings_(settings) {}
@@ -20,8 +21,8 @@ class DeviceKernels {
   [[nodiscard]] bool Usable(int device) const;
   /// Loads them when first asked: may block in the driver.
   Result<std::shared_ptr<device::Kernels>> Of(int device);
-  /// From now on `device` is not usable.
-  void GiveUp(int device, const Status& why);
+  /// From now on `device` is not usable. `which`: the tensors that this concerns ("that need a cast").
+  void GiveUp(int device, std::string_view which, const Status& why);
 
  private:
   const Settings settings_;

@@ -41,11 +41,10 @@ bool AnyOnDevice(std::span<const Shard> shards) { return std::ranges::any_of(sha
 
 Status CheckSettings(std::span<const Shard> shards, const Settings& settings) {
   const auto found = std::ranges::find_if(shards, IsOnDevice);
-  if (found == shards.end() || (settings.checksum == 0 && settings.compare == 0)) return Status::Ok();
+  if (found == shards.end() || settings.checksum == 0) return Status::Ok();
   return {Code::kInvalidArgument,
           StrCat("tensor ", found->tensor.name, " is memory of device ", found->memory.device,
-                 ", which the setting ", settings.checksum != 0 ? "checksum" : "compare",
-                 " does not cover yet; set it to 0")};
+                 ", which the setting checksum does not cover; set it to 0, and compare to 1")};
 }
 
 Status CheckPlaces(std::span<const Shard> shards, DeviceMemories& devices) {

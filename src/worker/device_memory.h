@@ -15,6 +15,7 @@
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
+#include "worker/device_kernels.h"
 #include "worker/gather.h"
 
 namespace weightcast::worker {
@@ -23,17 +24,19 @@ namespace weightcast::worker {
 /// library when it is first asked. Thread safe.
 class DeviceMemories {
  public:
-  explicit DeviceMemories(Settings settings) : settings_(std::move(settings)) {}
+  explicit DeviceMemories(Settings settings) : settings_(std::move(settings)), kernels_(settings_) {}
 
   /// kUnavailable where there is no driver, no such device or the setting `gpu` is off.
   Result<std::shared_ptr<device::BlockingCopies>> CopiesOf(int device);
   /// What `memory` (kDevice) lies in; kInvalidArgument where the driver contradicts.
   Result<Allocation> AllocationOf(const Memory& memory);
+  [[nodiscard]] DeviceKernels& kernels() { return kernels_; }
 
  private:
   Status Open();
 
   const Settings settings_;
+  DeviceKernels kernels_;
   std::mutex mutex_;
   std::shared_ptr<device::Devices> devices_;
   std::map<int, std::shared_ptr<device::BlockingCopies>> copies_;
@@ -42,10 +45,13 @@ class DeviceMemories {
 inline bool IsOnDevice(const Shard& shard) {
   return !shard.declared && shard.memory.kind == MemoryKind::kDevice;
 }
+/// The ordinal of its device; kHostMemory: it lies on none.
+inline constexpr int kHostMemory = -1;
+inline int DeviceOf(const Shard& shard) { return IsOnDevice(shard) ? shard.memory.device : kHostMemory; }
 bool AnyOnDevice(std::span<const Shard> shards);
 
-/// Refuses settings that need the host to read what lands on a device: `checksum`, and `compare`.
-/// kInvalidArgument, naming the tensor.
+/// Refuses the setting `checksum`, which needs the host to read what lands on a device: kInvalidArgument,
+/// naming the tensor.
 Status CheckSettings(std::span<const Shard> shards, const Settings& settings);
 
 /// Refuses shards that are not where they say: kInvalidArgument, naming the tensor.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "digest/digest.h"
+#include "worker/device_digest.h"
 #include "worker/shards.h"
 
 namespace weightcast::worker {
@@ -24,36 +25,65 @@ Status AddFromReader(digest::DigestSum& sum, const Shard& shard, size_t index, S
   return Status::Ok();
 }
 
-Status AddFromDevice(digest::DigestSum& sum, const Shard& shard, DeviceMemories& devices) {
+DevicePart WholeOf(const Shard& shard, const digest::TensorKey& key) {
   const Box& box = BoxOf(shard);
-  const auto strides = shard.strides.empty() ? DenseStrides(box.size) : shard.strides;
-  const GatherSource source{
-      .data = DataOf(shard), .dtype = shard.tensor.dtype, .shard = box, .strides = strides, .box = box};
-  HostCopy copy;
-  WC_RETURN_IF_ERROR(copy.Fill(devices, shard.memory.device, source, 0, ElementsOf(box.size)));
-  return sum.AddBox(box, copy.data(), shard.strides);
+  return {.device = shard.memory.device,
+          .key = &key,
+          .source = {.memory = {.data = DataOf(shard),
+                                .dtype = shard.tensor.dtype,
+                                .shard = box,
+                                .strides = shard.strides.empty() ? DenseStrides(box.size) : shard.strides,
+                                .box = box},
+                     .place = box.offset,
+                     .count = ElementsOf(box.size)}};
 }
 
-Status AddShard(digest::DigestSum& sum, const Shard& shard, size_t index, ShardReader* reader,
-                DeviceMemories& devices) {
-  if (reader != nullptr) return AddFromReader(sum, shard, index, *reader);
-  if (IsOnDevice(shard)) return AddFromDevice(sum, shard, devices);
-  return sum.AddBox(BoxOf(shard), DataOf(shard), shard.strides);
+Status WasInterrupted(const Interrupted& interrupted) {
+  return interrupted && interrupted() ? Status(Code::kCancelled, "interrupted") : Status::Ok();
+}
+
+/// Of the shards in memory of devices: sets the digests, as many as shards.
+Status DigestDevices(std::span<const Shard> shards, std::span<const digest::TensorKey> keys,
+                     DeviceMemories& devices, const Interrupted& interrupted,
+                     std::span<TensorDigest> digests) {
+  constexpr size_t kAtATime = 64;
+  std::vector<size_t> which;
+  for (size_t i = 0; i < shards.size(); ++i)
+    if (IsOnDevice(shards[i])) which.push_back(i);
+  for (size_t first = 0; first < which.size(); first += kAtATime) {
+    const auto some = std::span(which).subspan(first, std::min(kAtATime, which.size() - first));
+    std::vector<DevicePart> parts;
+    for (const size_t i : some) parts.push_back(WholeOf(shards[i], keys[i]));
+    WC_ASSIGN_OR_RETURN(const auto found, DigestsOnDevices(devices, parts));
+    for (size_t i = 0; i < some.size(); ++i) digests[some[i]] = found[i];
+    WC_RETURN_IF_ERROR(WasInterrupted(interrupted));
+  }
+  return Status::Ok();
 }
 
 }  // namespace
 
 Result<Digests> DigestsOf(std::span<const Shard> shards, ShardReader* reader, DeviceMemories& devices,
                           const Interrupted& interrupted) {
+  std::vector<digest::TensorKey> keys;
+  for (const Shard& shard : shards) {
+    WC_ASSIGN_OR_RETURN(auto key, digest::TensorKey::Of(shard.tensor));
+    keys.push_back(std::move(key));
+  }
+  std::vector<TensorDigest> found(shards.size());
+  if (reader == nullptr) WC_RETURN_IF_ERROR(DigestDevices(shards, keys, devices, interrupted, found));
   Digests digests;
   for (size_t i = 0; i < shards.size(); ++i) {
     const Shard& shard = shards[i];
     if (shard.declared) continue;
-    WC_ASSIGN_OR_RETURN(const auto key, digest::TensorKey::Of(shard.tensor));
-    digest::DigestSum sum(key);
-    WC_RETURN_IF_ERROR(AddShard(sum, shard, i, reader, devices));
-    digests.push_back({.tensor = shard.tensor, .box = BoxOf(shard), .digest = sum.digest()});
-    if (interrupted && interrupted()) return Status(Code::kCancelled, "interrupted");
+    if (reader != nullptr || !IsOnDevice(shard)) {
+      digest::DigestSum sum(keys[i]);
+      WC_RETURN_IF_ERROR(reader != nullptr ? AddFromReader(sum, shard, i, *reader)
+                                           : sum.AddBox(BoxOf(shard), DataOf(shard), shard.strides));
+      found[i] = sum.digest();
+      WC_RETURN_IF_ERROR(WasInterrupted(interrupted));
+    }
+    digests.push_back({.tensor = shard.tensor, .box = BoxOf(shard), .digest = found[i]});
   }
   if (reader != nullptr) WC_RETURN_IF_ERROR(reader->Check());
   return digests;

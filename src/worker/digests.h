@@ -10,9 +10,9 @@
 
 namespace weightcast::worker {
 
-/// The digests of all shards that are not declared. `reader`: gives their bytes; null: their memory does,
-/// which comes to the host first where it lies on one of `devices`. kCancelled: interrupted, as looked at
-/// after each shard.
+/// The digests of all shards that are not declared. `reader`: gives their bytes; null: their memory does.
+/// What lies on one of `devices` is digested there, several shards at a time. kCancelled: interrupted, as
+/// looked at after each shard, or after those several.
 Result<Digests> DigestsOf(std::span<const Shard> shards, ShardReader* reader, DeviceMemories& devices,
                           const Interrupted& interrupted);
 

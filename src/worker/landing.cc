@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "worker/digests.h"
 #include "worker/gather.h"
 #include "worker/shard_key.h"
 #include "worker/shards.h"
@@ -26,6 +27,11 @@ size_t PaddedBytes(const Shard& shard) {
 }
 
 bool IsSpare(const Shard& shard) { return !shard.declared && shard.landing == LandingMode::kShadow; }
+
+Status Changed(const Shard& shard) {
+  return {Code::kCorrupt,
+          StrCat("tensor ", shard.tensor.name, " changed while it was copied; who else writes to it?")};
+}
 
 std::string_view NameOf(LandingMode mode) {
   static constexpr std::string_view kNames[] = {"in_place", "shadow", "loader"};
@@ -175,16 +181,32 @@ bool LandingMemory::SameMemory(const std::vector<Shard>& others) const {
 Status LandingMemory::CopyAndCompare() const {
   constexpr size_t kBlock = size_t{256} << 10;
   for (size_t i = 0; i < shards_.size(); ++i) {
-    if (!IsSpare(shards_[i])) continue;
+    if (!IsSpare(shards_[i]) || IsOnDevice(shards_[i])) continue;
     const auto live = SpanOf(shards_[i]);
     for (size_t at = 0; at < live.size(); at += kBlock) {
       const size_t bytes = std::min(kBlock, live.size() - at);
       std::memcpy(live.data() + at, landing_[i] + at, bytes);
-      if (std::memcmp(live.data() + at, landing_[i] + at, bytes) != 0)
-        return {Code::kCorrupt, StrCat("tensor ", shards_[i].tensor.name,
-                                       " changed while it was copied; who else writes to it?")};
+      if (std::memcmp(live.data() + at, landing_[i] + at, bytes) != 0) return Changed(shards_[i]);
     }
   }
+  WC_RETURN_IF_ERROR(CopyOnDevices());
+  return CompareOnDevices();
+}
+
+Status LandingMemory::CompareOnDevices() const {
+  std::vector<Shard> live;
+  std::vector<Shard> landed;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!IsSpare(shards_[i]) || !IsOnDevice(shards_[i])) continue;
+    live.push_back(shards_[i]);
+    landed.push_back(shards_[i]);
+    landed.back().memory.address = landing_[i];
+    landed.back().offset = 0;
+  }
+  WC_ASSIGN_OR_RETURN(const Digests of_live, DigestsOf(live, /*reader=*/nullptr, *devices_, {}));
+  WC_ASSIGN_OR_RETURN(const Digests of_landed, DigestsOf(landed, /*reader=*/nullptr, *devices_, {}));
+  for (size_t i = 0; i < live.size(); ++i)
+    if (of_live[i] != of_landed[i]) return Changed(live[i]);
   return Status::Ok();
 }
 

@@ -57,8 +57,9 @@ class LandingMemory {
   /// Copies what lands in the spare buffer into the live tensors: what lies on a device by that device,
   /// waited for. kInternal where one fails.
   [[nodiscard]] Status CopyToLive() const;
-  /// The same, and compares both copies of each block while it is in the cache. kCorrupt, naming the tensor,
-  /// if they differ: somebody else writes to the live tensors, or the memory is faulty.
+  /// The same, and compares both copies: of host memory each block while it is in the cache, of devices'
+  /// memory the digests. kCorrupt, naming the tensor, if they differ: somebody else writes to the live
+  /// tensors, or the memory is faulty.
   [[nodiscard]] Status CopyAndCompare() const;
   /// Shadow only: bytes of the spare buffer.
   [[nodiscard]] size_t shadow_bytes() const { return shadow_bytes_; }
@@ -69,6 +70,7 @@ class LandingMemory {
   Status MakeShadow();
   Result<std::byte*> AllocateShadow(int device, size_t bytes);
   [[nodiscard]] Status CopyOnDevices() const;
+  [[nodiscard]] Status CompareOnDevices() const;
 
   std::vector<Shard> shards_;
   PartsOfShards parts_;

@@ -160,9 +160,12 @@ void GrantSet::DigestArrivals() {
 }
 
 Status GrantSet::DigestOne(const Arrival& arrival) {
-  return sources_[arrival.source].digests->Add(arrival.transfer, [this](const Item& item, const Run& run) {
+  const LandingMemory& memory = *plan_->memory;
+  return sources_[arrival.source].digests->Add(arrival.transfer, memory.devices(), [&](const Item& item) {
     const size_t shard = plan_->shards[plan_->table.routes[item.route].dst_shard];
-    return static_cast<const std::byte*>(plan_->memory->LandingOf(shard)) + run.dst_offset;
+    return ItemBytes{.in = ItemBytes::In::kDestination,
+                     .data = memory.LandingOf(shard),
+                     .device = DeviceOf(memory.shards()[shard])};
   });
 }
 

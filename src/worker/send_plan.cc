@@ -156,7 +156,7 @@ Status MakePieces(const SendPlan& plan, size_t target, uint32_t transfer, const 
     const bool stage = plan.IsStaged(route);
     WC_ASSIGN_OR_RETURN(const RoutePieces runs, PiecesOf(plan.table, route));
     if (stage) {
-      staged = stager.Begin(staged);
+      staged = StagedAt(staging, staged);
       WC_RETURN_IF_ERROR(stager.Add(item, runs, staged));
     }
     const LocalSlice source =

@@ -72,12 +72,16 @@ struct Sender::Job {
     return plan->memory->reader != nullptr && transfer + 1 == transfers.end;
   }
   /// Of the bytes that MakePieces has found or staged.
-  Status Digest(uint32_t transfer, const std::byte* staged) {
-    return digests->Add(transfer - transfers.first, [&, this](const Item& item, const Run& run) {
+  Status Digest(uint32_t transfer, const StagingSpace& space) {
+    uint64_t staged = 0;
+    return digests->Add(transfer - transfers.first, *plan->memory->devices, [&, this](const Item& item) {
       const auto& route = plan->table.routes[item.route];
-      if (plan->IsStaged(route)) return std::exchange(staged, staged + run.dst_bytes);
-      return static_cast<const std::byte*>(DataOf(plan->memory->shards[plan->sources[route.src_shard]])) +
-             run.src_offset;
+      const Shard& shard = plan->memory->shards[plan->sources[route.src_shard]];
+      if (!plan->IsStaged(route))
+        return ItemBytes{.in = ItemBytes::In::kSource, .data = DataOf(shard), .device = DeviceOf(shard)};
+      const uint64_t at = StagedAt(space, staged);
+      staged = at + StagedBytes(*plan, item);
+      return ItemBytes{.in = ItemBytes::In::kAlone, .data = space.data + at, .device = space.device()};
     });
   }
 };
@@ -166,11 +170,6 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wi
 
 /// Engines with equal layouts get equal bytes, which are digested once for all of them.
 Status Sender::MakeDigests(Job& job) {
-  if (AnyOnDevice(job.plan->memory->shards))
-    return {Code::kInvalidArgument,
-            StrCat(job.to().name,
-                   " has the setting compare, which does not cover sources in device memory "
-                   "yet; set it to 0 there")};
   const auto& batches = job.plan->batches;
   std::vector<std::shared_ptr<Job>> others;
   {
@@ -226,12 +225,13 @@ std::optional<Sender::Pick> Sender::TakeNext() {
   size_t running = 0;
   for (const auto& job : jobs_) running += job->running;
   // Where they are digested, few: what was just read should still be in the processor's cache when it is
-  // sent.
+  // sent. What a device digests is in none.
   const size_t digested_in_flight = running < kDigestedInFlight ? kInFlight : 1;
   for (size_t i = 0; i < jobs_.size(); ++i) {
     const size_t index = (turn_ + i) % jobs_.size();
     const auto& job = jobs_[index];
-    const size_t in_flight = job->digests == nullptr ? job->in_flight : digested_in_flight;
+    const bool in_cache = job->digests != nullptr && job->in_flight == kInFlight;
+    const size_t in_flight = in_cache ? digested_in_flight : job->in_flight;
     if (job->over || job->next == job->transfers.end || job->running >= in_flight) continue;
     if (job->making > 0 && job->checks(job->next)) continue;
     if (job->gate != nullptr && !job->gate->Open()) continue;
@@ -268,7 +268,7 @@ Status Sender::MakeTransfer(Pick& pick, std::vector<Piece>& pieces) {
   const trace::Span span(stage_);
   for (uint32_t i = 0; i < pick.count; ++i)
     WC_RETURN_IF_ERROR(MakePieces(*job.plan, job.target, pick.transfer + i, space, pieces));
-  if (job.digests != nullptr) WC_RETURN_IF_ERROR(job.Digest(pick.transfer, space.data));
+  if (job.digests != nullptr) WC_RETURN_IF_ERROR(job.Digest(pick.transfer, space));
   // Before the last bytes go: without them no receiver is complete.
   return job.checks(pick.transfer) ? job.plan->memory->reader->Check() : Status::Ok();
 }

@@ -50,7 +50,13 @@ Status GatherOnHost(const SendPlan& plan, const Item& item, DType to, std::byte*
 
 }  // namespace
 
-uint64_t ItemStager::Begin(uint64_t end) const { return space_.kernels == nullptr ? end : Aligned(end); }
+uint64_t StagedAt(const StagingSpace& space, uint64_t end) {
+  return space.kernels == nullptr ? end : Aligned(end);
+}
+
+uint64_t StagedBytes(const SendPlan& plan, const Item& item) {
+  return static_cast<uint64_t>(BytesOf(LandingDType(plan, item), item.count));
+}
 
 Status ItemStager::Add(const Item& item, const RoutePieces& runs, uint64_t at) {
   const size_t index = plan_.sources[plan_.table.routes[item.route].src_shard];
@@ -82,7 +88,7 @@ int StagingPlaceOf(const SendPlan& plan, size_t target, uint32_t transfer) {
     const DType to = LandingDType(plan, item);
     // Every block begins at a multiple of far more than the alignment.
     if (!GatherLaunch(SourceOf(plan, item), item.first, item.count, to, nullptr)) return StagingPool::kHost;
-    staged = Aligned(staged) + static_cast<uint64_t>(BytesOf(to, item.count));
+    staged = Aligned(staged) + StagedBytes(plan, item);
   }
   return staged <= static_cast<uint64_t>(kMaxTransferBytes) ? place.value_or(StagingPool::kHost)
                                                             : StagingPool::kHost;

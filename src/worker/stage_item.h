@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "device/kernels.h"
@@ -7,12 +8,15 @@
 
 namespace weightcast::worker {
 
+/// Where in the space an item begins if the one before it ended at `end`.
+uint64_t StagedAt(const StagingSpace& space, uint64_t end);
+/// What an item takes there.
+uint64_t StagedBytes(const SendPlan& plan, const Item& item);
+
 /// Fills the staging space of one transfer, item by item.
 class ItemStager {
  public:
   ItemStager(const SendPlan& plan, const StagingSpace& space) : plan_(plan), space_(space) {}
-  /// Where the next item begins, from the space's first byte on, if the last one ended at `end`.
-  [[nodiscard]] uint64_t Begin(uint64_t end) const;
   /// Reads, gathers and casts one item to `at` in the space; its runs lie there one after another. On a
   /// device it is only noted.
   Status Add(const Item& item, const RoutePieces& runs, uint64_t at);

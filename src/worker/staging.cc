@@ -47,7 +47,7 @@ Result<StagingSpace> StagingPool::Block::Open() {
   memory_.reset();  // Of another place: its room is wanted.
   auto made = pool_->Make(place_);
   if (!made.ok() && place_ != kHost) {
-    pool_->kernels_.GiveUp(place_, made.status());
+    pool_->kernels_.GiveUp(place_, "that need a cast or are not contiguous", made.status());
     place_ = kHost;
     made = pool_->Make(kHost);
   }

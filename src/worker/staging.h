@@ -22,6 +22,9 @@ struct StagingSpace {
   LocalSlice slice;
   /// Set: `data` is memory of their device, and they fill it; null: host memory.
   std::shared_ptr<device::Kernels> kernels{};
+
+  /// The ordinal of that device, or StagingPool::kHost.
+  [[nodiscard]] int device() const { return kernels == nullptr ? -1 : kernels->context()->ordinal(); }
 };
 
 /// Memory for what is cast or gathered before it is sent: blocks of kMaxTransferBytes each, in host memory

@@ -7,6 +7,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/copy_list.h"
+#include "kernels/digest.h"
 #include "kernels/fill.h"
 #include "kernels/gather.h"
 #include "kernels/hash.h"
@@ -54,6 +55,7 @@ class Maker {
     if (kernel_ == "copy_list") MakeCopyList();
     if (kernel_ == "copy_pieces") MakeCopyPieces();
     if (kernel_ == "fill" || kernel_ == "compare") MakePattern();
+    if (kernel_ == "digest") MakeDigest();
     if (kernel_ == "hash_leaves") MakeHash();
     if (kernel_.starts_with("quantise_blocks_")) {
       MakeBlocks();
@@ -179,6 +181,41 @@ class Maker {
     for (uint64_t i = 0; i < bytes; i += 8) Put<uint64_t>(at + i, seed + i);
     for (uint32_t wrong = Below(4); wrong > 0 && bytes > 0; --wrong) made_.arena[at + Below(bytes)] ^= 1;
     Parameter(CompareParameters{at, bytes, seed, kHalf}, {0, 24});
+  }
+
+  /// Rows that are contiguous, aligned for any unit, or of elements that are apart; in a tensor anywhere.
+  void MakeDigest() {
+    DigestParameters p{};
+    p.shift = Below(2) == 0 ? 0 : 1 + Below(3);
+    const bool apart = p.shift != 0;
+    p.unit = apart ? 1U << p.shift : 1U << Below(5);
+    const uint64_t element = apart ? p.unit : 1;
+    const uint64_t elements = 1 + Below((Below(2) == 0 ? 500U : 30000U) / element);
+    p.row = elements * element;
+    p.apart = apart ? static_cast<int64_t>(element * (1 + Below(6))) : 1;
+    if (apart && Below(4) == 0) p.apart = -p.apart;
+    p.dims = 1 + Below(kBoxDims);
+    const uint64_t per_row = (p.row + kDigestBlock - 2) / kDigestBlock + 1;
+    uint64_t rows = 1;
+    for (int d = 0; d < kBoxDims; ++d) {
+      p.size[d] = d + 1 == kBoxDims ? per_row : 1;
+      if (d + 1 == kBoxDims || d + static_cast<int>(p.dims) < kBoxDims) continue;
+      p.size[d] = 1 + Below(rows < 40 ? 6 : 2);
+      p.stride[d] = static_cast<int64_t>(16 * Below(2000)) * (Below(4) == 0 ? -1 : 1);
+      p.step[d] = p.stride[d] + static_cast<int64_t>(p.unit * Below(100000));
+      rows *= p.size[d];
+    }
+    p.source = kHalf / 2 + 16 + p.unit * Below(16);
+    p.place = p.source + p.unit * (uint64_t{1} << 30) + p.unit * Below(1 << 20);
+    p.sums = kHalf;
+    for (auto& seed : p.seed) seed = random_();
+    const uint64_t first = Below(rows);
+    const uint64_t count = 1 + Below(rows - first);
+    p.begin = element * Below(elements);
+    p.end = count > 1 ? element * (1 + Below(elements)) : p.row;
+    p.first = first * per_row;
+    p.cells = count * per_row;
+    Parameter(p, {0, 16});
   }
 
   void MakeHash() {

@@ -16,6 +16,7 @@
 #include "gpu/kernel_cases.h"
 #include "kernels/convert.h"
 #include "kernels/copy_list.h"
+#include "kernels/digest.h"
 #include "kernels/fill.h"
 #include "kernels/gather.h"
 #include "kernels/hash.h"
@@ -126,6 +127,19 @@ GatherParameters Rows(uint64_t from, uint64_t to, uint64_t in, uint64_t out, boo
   return p;
 }
 
+DigestParameters OneRow(uint64_t from, uint64_t sums) {
+  DigestParameters p{};
+  p.source = from;
+  p.sums = sums;
+  p.row = p.end = kLarge;
+  p.apart = 1;
+  p.unit = 16;
+  p.dims = 1;
+  std::fill(p.size, p.size + kBoxDims, 1);
+  p.size[kBoxDims - 1] = p.cells = kLarge / kDigestBlock;
+  return p;
+}
+
 CopyList ManyPieces(uint64_t from, uint64_t to) {
   CopyList list{};
   list.count = kListPieces;
@@ -146,6 +160,10 @@ Measurement MeasurementOf(const std::string& kernel, uint64_t from, uint64_t to,
   }
   if (kernel == "fill") made.Set(FillParameters{from, kLarge, 1}, kLarge);
   if (kernel == "compare") made.Set(CompareParameters{from, kLarge, 1, words}, kLarge);
+  if (kernel == "digest") {
+    made.Set(OneRow(from, words), kLarge);
+    made.grid = {1024, 256};  // As the library launches it.
+  }
   if (kernel == "hash_leaves") made.Set(HashParameters{from, kLarge, words}, kLarge);
   if (kernel.starts_with("cast_")) {
     const uint64_t in = Width(kernel.substr(first + 1, last - first - 1));

@@ -73,12 +73,22 @@ def ordering() -> None:
             cluster.update(version, "write_and_publish")
 
 
-def cast() -> None:
+def cast(settings: dict[str, str] | None = None) -> None:
     """FP32 at the trainer; BF16, on the fake FP16, at the engine."""
     shapes: list[Shape] = [(1000, 256), (77,)]
     target = "float16" if on_fake() else "bfloat16"
-    with Cluster(shapes, [0], [0], dtypes=("float32", target)) as cluster:
+    with Cluster(shapes, [0], [0], dtypes=("float32", target), settings=settings) as cluster:
         updates(cluster, 1, 3)
+
+
+def compare() -> None:
+    """Updates that end with a comparison of what has landed with what was sent."""
+    settings = {"compare": "1"}
+    cast(settings)
+    with Cluster(some_tensors(), [0], [0], landing="shadow", settings=settings) as cluster:
+        seconds = updates(cluster, 1, 4)
+        took = round(1e3 * statistics.median(seconds), 2)
+        figure("the same as a shadow, compared", "", took, "ms", f"median of {len(seconds)}")
 
 
 def digest() -> None:
@@ -165,7 +175,7 @@ def _with_fault(cluster: Cluster, version: int, kind: str, which: int) -> bool:
 
 CASES = {
     "tensors": tensors, "shadow": shadow, "graph": graph, "ordering": ordering, "cast": cast,
-    "digest": digest, "qwen2.5-7b": qwen_7b, "endure": endure,
+    "digest": digest, "compare": compare, "qwen2.5-7b": qwen_7b, "endure": endure,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Stages:
         before = self._used()
         self._kernels_and_contract()
         self._demos()
-        for case in ("tensors", "shadow", "graph", "ordering", "cast", "digest"):
+        for case in ("tensors", "shadow", "graph", "ordering", "cast", "digest", "compare"):
             self._case(case)
         if self.fake:
             self.steps.leave_out("case tensors, expandable segments", "torch's allocator alone has them")

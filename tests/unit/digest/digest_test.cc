@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "digest/field.h"
+#include "digest/constants.h"
 #include "unit/digest/digest_cases.h"
 
 namespace weightcast::digest::testing {

@@ -60,25 +60,26 @@ TEST(PairDigests, EachTransferIsAddedOnceWhoeverSendsIt) {
   const OneTrainer trainer({Holding(Rows(0, kRows))});
   const std::vector<std::byte> bytes(kRows * kColumns * sizeof(float), std::byte{7});
   std::atomic<int> located = 0;
-  const auto locate = [&](const Item&, const worker::Run& run) {
+  DeviceMemories none((Settings()));
+  const auto locate = [&](const Item&) {
     ++located;
-    return bytes.data() + run.dst_offset;
+    return ItemBytes{.in = ItemBytes::In::kDestination, .data = bytes.data()};
   };
   const auto once = PairDigests::Make(trainer.table, trainer.batches[0], trainer.All(0)).value();
-  for (uint32_t i = 0; i < trainer.All(0).count(); ++i) ASSERT_TRUE(once->Add(i, locate).ok());
-  const int runs = located.exchange(0);
-  ASSERT_GT(runs, 1);
+  for (uint32_t i = 0; i < trainer.All(0).count(); ++i) ASSERT_TRUE(once->Add(i, none, locate).ok());
+  const int items = located.exchange(0);
+  ASSERT_GT(items, 1);
 
   const auto shared = PairDigests::Make(trainer.table, trainer.batches[0], trainer.All(0)).value();
   const auto add_all = [&] {
-    for (uint32_t i = 0; i < trainer.All(0).count(); ++i) EXPECT_TRUE(shared->Add(i, locate).ok());
+    for (uint32_t i = 0; i < trainer.All(0).count(); ++i) EXPECT_TRUE(shared->Add(i, none, locate).ok());
     // What has been added when Add returns, by whomever, is in the sums.
     EXPECT_EQ(shared->Sums(), once->Sums());
   };
   std::thread other(add_all);
   add_all();
   other.join();
-  EXPECT_EQ(located, runs);
+  EXPECT_EQ(located, items);
 }
 
 }  // namespace

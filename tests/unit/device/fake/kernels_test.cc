@@ -1,9 +1,11 @@
 // Our kernels, launched through the fake driver, which runs their host versions.
 #include "device/kernels.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "kernels/host_kernels.h"
 #include "unit/device/fake/fake_world.h"
 
 namespace weightcast::device {
@@ -94,6 +96,72 @@ TEST(KernelsTest, AfterALaunchThatFailsNothingRuns) {
   EXPECT_NE(status.message().find("cuLaunchKernel"), std::string::npos) << status.ToString();
   EXPECT_EQ(fake_cuda_step(0), 0) << "the first launch is over";
   EXPECT_TRUE(kernels->Run(launches).ok()) << "the next call has nothing of it";
+}
+
+/// The host version's sums of the same bytes in host memory.
+kernels::DigestSums SumsOf(kernels::DigestParameters box, const std::byte* bytes) {
+  kernels::DigestSums sums{};
+  box.source = Number(bytes);
+  box.sums = reinterpret_cast<uint64_t>(&sums);
+  void* parameter = &box;
+  kernels::FindHostKernel("digest")->run({.blocks = 1, .threads = 32}, &parameter);
+  return sums;
+}
+
+/// More than a batch, of every length.
+std::vector<kernels::DigestParameters> Boxes(drivers::CUdeviceptr source) {
+  std::vector<kernels::DigestParameters> boxes;
+  for (uint64_t i = 0; i < 600; ++i) {
+    kernels::DigestParameters box{};
+    box.source = source;
+    box.place = i * 8000;
+    box.seed[0] = i;
+    box.seed[1] = ~i;
+    box.row = box.end = 1 + i * 5 % (kElements * 4);
+    box.cells = 2;
+    box.apart = 1;
+    box.unit = 16;
+    box.dims = 1;
+    std::fill(box.size, box.size + kernels::kBoxDims, 1);
+    box.size[kernels::kBoxDims - 1] = box.cells;
+    boxes.push_back(box);
+  }
+  return boxes;
+}
+
+TEST(KernelsTest, DigestsBoxesInBatches) {
+  FakeWorld world;
+  const Arrays arrays(world.host);
+  const auto boxes = Boxes(arrays.source);
+  std::vector<kernels::DigestSums> sums(boxes.size());
+  const auto kernels = Kernels::Load(world.context()).value();
+  const uint64_t allocations = fake_cuda_calls("cuMemAlloc");
+  for (int round = 0; round < 2; ++round) {
+    std::ranges::fill(sums, kernels::DigestSums{});
+    ASSERT_TRUE(kernels->Digest(boxes, sums).ok());
+    for (size_t i = 0; i < boxes.size(); ++i) {
+      const kernels::DigestSums expected = SumsOf(boxes[i], arrays.pinned);
+      ASSERT_EQ(std::memcmp(&sums[i], &expected, sizeof expected), 0) << i;
+    }
+  }
+  EXPECT_EQ(fake_cuda_calls("cuMemAlloc"), allocations + 1) << "once for all";
+  fake_cuda_fail(0, "cuLaunchKernel", 300, drivers::CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(kernels->Digest(boxes, sums).message().find("cuLaunchKernel"), std::string::npos);
+  EXPECT_EQ(fake_cuda_step(0), 0) << "what was begun is over";
+  EXPECT_TRUE(kernels->Digest(boxes, sums).ok()) << "the next call has nothing of it";
+}
+
+TEST(KernelsTest, DigestsNeedMemoryOfTheDevice) {
+  FakeWorld world;
+  const Arrays arrays(world.host);
+  const auto boxes = Boxes(arrays.source);
+  std::vector<kernels::DigestSums> sums(boxes.size());
+  const auto kernels = Kernels::Load(world.context()).value();
+  for (const char* call : {"cuMemAlloc", "cuMemHostAlloc"}) {
+    fake_cuda_fail(0, call, 1, drivers::CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_NE(kernels->Digest(boxes, sums).message().find(call), std::string::npos);
+  }
+  EXPECT_TRUE(kernels->Digest(boxes, sums).ok()) << "it is tried again";
 }
 
 }  // namespace
