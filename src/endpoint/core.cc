@@ -64,6 +64,12 @@ Status Core::Usable() const {
   return Status::Ok();
 }
 
+std::vector<NamedTransport> Core::transports() const {
+  std::vector<NamedTransport> all = named_;
+  for (NamedTransport& each : all) each.why_not = regions_.WhyLeftOut(each.name);
+  return all;
+}
+
 // --- Connections -------------------------------------------------------------------------------
 
 Core::ConnectionState Core::FindLive(Incarnation peer) const {

@@ -66,7 +66,8 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   // --- Holder of progress -----------------------------------------------------------------------
   [[nodiscard]] Timers& timers() { return timers_; }
   [[nodiscard]] Sockets& sockets() { return *sockets_; }
-  [[nodiscard]] const std::vector<NamedTransport>& transports() const { return named_; }
+  /// For a new connection: those that have not taken all device memory say why not.
+  [[nodiscard]] std::vector<NamedTransport> transports() const;
   [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
   [[nodiscard]] const std::string& token() const { return options_.token; }
   [[nodiscard]] const std::function<Status(const Identity&)>& admit() const { return options_.admit; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/strings.h"
 #include "endpoint/slices.h"
 #include "memory/populate.h"
@@ -97,29 +98,60 @@ Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& m
   return registration;
 }
 
-/// A transport that cannot take device memory is left out: connections over it refuse the region.
+/// A transport that cannot take device memory is left out: connections over it refuse the region, and new
+/// ones are made over another.
 Status Regions::RegisterWithAll(RegisteredMemory& registration) {
   const DescribedMemory& memory = registration.memory;
   const bool device = memory.kind == MemoryKind::kDevice;
-  std::string left_out;
   for (const auto& [name, transport] : transports_) {
     if (device && !transport->Can(transport::OpKind::kWrite, memory.kind, memory.kind).supported) {
-      left_out += StrCat("; ", name, " moves host memory only");
+      registration.left_out.push_back({name, "it moves host memory only"});
       continue;
     }
     auto key = transport->Register(registration.name, memory, registration.access);
     if (!key.ok() && device && key.status().code() == Code::kUnavailable) {
-      left_out += StrCat("; ", name, ": ", key.status().message());
+      registration.left_out.push_back({name, key.status().message()});
       continue;
     }
     if (!key.ok()) return {key.status().code(), StrCat(" with ", name, ": ", key.status().message())};
     ++registration.deregistrations;
     registration.keys.push_back({name, std::move(key).value()});
   }
-  if (!registration.keys.empty()) return Status::Ok();
-  return {Code::kUnavailable,
-          StrCat(" of device ", memory.ordinal, ": no transport takes it; allow shm in the setting transport",
-                 left_out)};
+  if (!registration.keys.empty()) {
+    TellLeftOut(registration);
+    return Status::Ok();
+  }
+  std::string reasons;
+  for (const auto& [name, reason] : registration.left_out) reasons += StrCat("; ", name, ": ", reason);
+  return {Code::kUnavailable, StrCat(" of device ", memory.ordinal,
+                                     ": no transport takes it; allow shm or tcp "
+                                     "in the setting transport",
+                                     reasons)};
+}
+
+/// Once for each transport.
+void Regions::TellLeftOut(const RegisteredMemory& registration) {
+  for (const auto& [name, reason] : registration.left_out) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!told_.insert(name).second) continue;
+    }
+    WC_LOG(kWarning, "connections that are made from now on do without ", name, ": memory of device ",
+           registration.memory.ordinal, " is not registered there: ", reason);
+  }
+}
+
+std::string Regions::WhyLeftOut(std::string_view transport) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& registration : by_id_) {
+    if (registration == nullptr || !registration->published.load() || registration->closing.load()) continue;
+    for (const auto& [name, reason] : registration->left_out) {
+      if (name == transport)
+        return StrCat("memory of device ", registration->memory.ordinal,
+                      " is not registered there: ", reason);
+    }
+  }
+  return {};
 }
 
 void Regions::Publish(RegisteredMemory& registration) {

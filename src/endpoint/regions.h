@@ -5,8 +5,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "endpoint/descriptor.h"
@@ -26,7 +28,12 @@ struct RegisteredMemory {
   uint64_t serial = 0;  ///< As slices of it bear.
   DescribedMemory memory;
   Access access = Access::kLocal;
-  std::vector<RegionKey> keys;           ///< One of each transport that has taken it.
+  std::vector<RegionKey> keys;  ///< One of each transport that has taken it.
+  struct LeftOut {
+    std::string transport;
+    std::string reason;
+  };
+  std::vector<LeftOut> left_out;         ///< Device memory: the transports that have not.
   std::shared_ptr<SharedBuffer> buffer;  ///< Kept until no peer can touch it. Guarded by Regions.
   std::atomic<bool> published{false};    ///< Found by its id.
   std::atomic<bool> closing{false};      ///< Nobody may begin to use it.
@@ -53,7 +60,8 @@ class Regions {
 
   // Any thread.
   using Handle = RegistrationCache<std::shared_ptr<RegisteredMemory>>::Handle;
-  /// Device memory: with those transports that move it, at least one.
+  /// Device memory: with those transports that move it, at least one. Connections that are made while another
+  /// has not taken it do without that one.
   Result<Handle> Acquire(const Memory& memory, Access access);
   /// The live registration of this id, which stays until Done; null if there is none. No lock.
   RegisteredMemory* Use(uint32_t id);
@@ -65,6 +73,8 @@ class Regions {
   // Holder of progress.
   /// One transport has let go.
   void OnDeregistered(uint32_t id);
+  /// Why this transport could not take some device memory that is registered now. Empty: it has taken all.
+  [[nodiscard]] std::string WhyLeftOut(std::string_view transport) const;
   /// Closes all, whoever holds them.
   void CloseAll();
   /// How many are not closed yet.
@@ -74,6 +84,7 @@ class Regions {
   Result<Handle> AcquireDevice(const Memory& memory, Access access);
   Result<std::shared_ptr<RegisteredMemory>> Make(const DescribedMemory& memory, Access access);
   Status RegisterWithAll(RegisteredMemory& registration);
+  void TellLeftOut(const RegisteredMemory& registration);
   std::shared_ptr<RegisteredMemory> NewName();
   void Publish(RegisteredMemory& registration);
   void Retire(std::shared_ptr<RegisteredMemory> registration);
@@ -85,11 +96,12 @@ class Regions {
   const Incarnation self_;
   const Hooks hooks_;
   UseTable<RegisteredMemory> table_;  ///< By id; the transfers that are not fenced are the uses.
-  mutable std::mutex mutex_;  ///< Guards the five below, table_'s changes and the registrations' buffers.
+  mutable std::mutex mutex_;  ///< Guards the six below, table_'s changes and the registrations' buffers.
   Transports transports_;
   std::vector<std::shared_ptr<RegisteredMemory>> by_id_;  ///< Null: free. [0] is never used.
   std::vector<uint32_t> free_ids_;
   uint32_t last_generation_ = 0;
+  std::set<std::string> told_;                              ///< Transports that a warning has named.
   std::vector<std::shared_ptr<RegisteredMemory>> orphans_;  ///< Not closed when the transports went.
   RegistrationCache<std::shared_ptr<RegisteredMemory>> cache_;
 };

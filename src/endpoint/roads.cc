@@ -26,7 +26,8 @@ void Roads::Open(TimePoint deadline) {
   std::vector<RoadOffer> offers;
   for (const NamedTransport& allowed : allowed_) {
     Road road{.name = allowed.name, .transport = allowed.transport};
-    auto blob = OpenLink(road, {}, deadline);
+    auto blob =
+        allowed.why_not.empty() ? OpenLink(road, {}, deadline) : Status(Code::kUnavailable, allowed.why_not);
     if (!blob.ok()) SetDown(road, blob.status().message());
     offers.push_back({road.name, blob.ok(), blob.ok() ? *blob : road.reason});
     roads_.push_back(std::move(road));
@@ -148,6 +149,8 @@ RoadOffer Roads::Answer(Road& road, const RoadOffer& offer, TimePoint deadline) 
     SetDown(road, offer.blob);
   } else if (known == allowed_.end()) {
     SetDown(road, "the other side does not use it; see its setting transport");
+  } else if (!known->why_not.empty()) {
+    SetDown(road, known->why_not);
   } else {
     road.transport = known->transport;
     auto blob = OpenLink(road, offer.blob, deadline);

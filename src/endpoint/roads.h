@@ -16,6 +16,7 @@ namespace weightcast::endpoint {
 struct NamedTransport {
   std::string name;
   transport::Transport* transport = nullptr;
+  std::string why_not{};  ///< Why a new connection does not use it, if it does not.
 };
 
 /// Chooses one connection's transport: opens all that both sides allow, takes the best that is ready on

@@ -140,7 +140,8 @@ TEST_P(TransferTest, CapabilitiesCoverHostMemory) {
 }
 
 TEST_P(TransferTest, ProgressTellsThatBytesMoveThoughNothingHasCompleted) {
-  if (factory().name == "verbs_fake") GTEST_SKIP() << "its network moves everything within one call";
+  if (factory().name.starts_with("verbs_fake"))
+    GTEST_SKIP() << "its network moves everything within one call";
   const size_t size = 4U << 20;
   const TestMemory source = NewMemory(size);
   const TestMemory target = NewMemory(size);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "contract/side.h"
+#include "fake_cuda/fake_cuda.h"
 #include "fake_ibverbs/fabric.h"
 #include "transport/shm/factory.h"
 #include "transport/shm/shm_transport.h"
@@ -19,9 +20,8 @@ inline Result<std::unique_ptr<Transport>> CreateShmRing(const TransportOptions& 
   return shm::ShmTransport::Create(options, /*cross_copy=*/false);
 }
 
-/// Queue pairs over two NICs that are a network inside this process: each transport is a host of it.
-inline Result<std::unique_ptr<Transport>> CreateVerbsOnFake(const TransportOptions& options) {
-  static fake::Fabric fabric({.background = true});
+/// A host with two NICs, which take device memory as dma-bufs or, without `dmabuf`, by its address.
+inline fake::HostConfig FakeNics(bool dmabuf) {
   fake::HostConfig host;
   host.devices.assign(2, {});
   for (int i = 0; i < 2; ++i) {
@@ -29,8 +29,22 @@ inline Result<std::unique_ptr<Transport>> CreateVerbsOnFake(const TransportOptio
     device.name = i == 0 ? "fake0" : "fake1";
     device.ports[0].rail = i;
     device.rounds_up = device.keeps_completions = true;
+    device.dmabuf = dmabuf;
+    if (!dmabuf) device.peermem = &fake_cuda_peermem;
   }
-  return verbs::VerbsTransport::Create(options, fabric.NewHost(host));
+  return host;
+}
+
+/// Queue pairs over NICs that are a network inside this process: each transport is a host of it.
+inline fake::Fabric& FakeFabric() {
+  static fake::Fabric fabric({.background = true});
+  return fabric;
+}
+inline Result<std::unique_ptr<Transport>> CreateVerbsOnFake(const TransportOptions& options) {
+  return verbs::VerbsTransport::Create(options, FakeFabric().NewHost(FakeNics(/*dmabuf=*/true)));
+}
+inline Result<std::unique_ptr<Transport>> CreateVerbsOnPeermem(const TransportOptions& options) {
+  return verbs::VerbsTransport::Create(options, FakeFabric().NewHost(FakeNics(/*dmabuf=*/false)));
 }
 
 /// Every transport that the suite runs over.
@@ -47,7 +61,10 @@ inline std::vector<TestedTransport> TestedTransports() {
       {{"shm_ring", &CreateShmRing}},
       {{"shm_pull", &CreateShmTransport}, /*crosses_processes=*/true, {TestPlace::kDevice}},
       {{"shm_gpu_ring", &CreateShmTransport}, /*crosses_processes=*/true, {TestPlace::kSecluded}},
-      {{"verbs_fake", &CreateVerbsOnFake}, /*crosses_processes=*/false},
+      {{"verbs_fake", &CreateVerbsOnFake},
+       /*crosses_processes=*/false,
+       {TestPlace::kShared, TestPlace::kPrivate, TestPlace::kDevice}},
+      {{"verbs_fake_peermem", &CreateVerbsOnPeermem}, /*crosses_processes=*/false, {TestPlace::kDevice}},
   };
   // Where there is a device: tests/rdma.
   if (std::getenv("WC_TEST_VERBS") != nullptr) tested.push_back({{"verbs", &CreateVerbsTransport}});

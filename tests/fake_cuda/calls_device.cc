@@ -53,7 +53,9 @@ int Attribute(const Process& process, CUdevice_attribute attribute, int gpu) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
       return process.config.cc % 10;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
-      return CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+      return process.config.ordering;
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+      return process.config.dmabuf ? 1 : 0;
     default:
       return 0;
   }

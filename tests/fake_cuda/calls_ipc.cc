@@ -1,9 +1,11 @@
 // Legacy handles, and dma-bufs.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstring>
 
 #include "fake_cuda/calls.h"
+#include "fake_cuda/fake_cuda.h"
 #include "fake_cuda/machine.h"
 #include "fake_cuda/process.h"
 
@@ -34,6 +36,30 @@ CUresult Opened(Call& call, Process& process, uint64_t memory, CUdeviceptr* addr
                              .opened = 1};
   *address = reply.a;
   return kOk;
+}
+
+constexpr uint64_t kHostPage = 4096;
+
+/// Whether these are pages of one allocation, or of mappings without gaps, of memory that NICs may reach.
+bool Rdmable(const Process& process, uint64_t address, uint64_t length) {
+  const uint64_t end = address + length;
+  for (const auto& [begin, range] : process.ranges) {
+    const uint64_t first = begin / kHostPage * kHostPage;
+    const uint64_t last = RoundUp(begin + range.length, kHostPage);
+    if (last <= address) continue;
+    if (first > address || range.imported || !range.rdma) return false;
+    if (range.kind != MemoryKind::kLegacy && range.kind != MemoryKind::kCreated) return false;
+    if (range.kind == MemoryKind::kCreated && range.readers == 0) return false;
+    if (last >= end) return true;
+    if (range.kind != MemoryKind::kCreated) return false;
+    address = last;
+  }
+  return false;
+}
+
+CUresult DmaBufOf(Process& process, uint64_t address, uint64_t length, int& fd) {
+  const Reply made = process.Send({.kind = Ask::kDmaBuf, .a = address, .b = length}, &fd);
+  return made.result;
 }
 
 }  // namespace
@@ -94,10 +120,33 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return kOk;
 }
 
-CUresult cuMemGetHandleForAddressRange(void*, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long) {
+CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t length,
+                                       CUmemRangeHandleType type, unsigned long long flags) {
   Call call("cuMemGetHandleForAddressRange", kPlain);
-  return call.result() != kOk ? call.result() : CUDA_ERROR_NOT_SUPPORTED;
+  if (call.result() != kOk) return call.result();
+  Process& process = TheProcess();
+  if (type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!process.config.dmabuf) return CUDA_ERROR_NOT_SUPPORTED;
+  if (length == 0 || address % kHostPage != 0 || length % kHostPage != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!Rdmable(process, address, length)) return CUDA_ERROR_INVALID_VALUE;
+  int fd = -1;
+  if (const CUresult result = DmaBufOf(process, address, length, fd); result != kOk) return result;
+  fcntl(fd, F_SETFD, 0);  // Whoever relies on FD_CLOEXEC is found out.
+  std::memcpy(handle, &fd, sizeof fd);
+  return kOk;
 }
 
 }  // extern "C"
 }  // namespace weightcast::drivers
+
+using namespace weightcast::fake_cuda;  // NOLINT: this is its C side.
+
+int fake_cuda_peermem(weightcast::drivers::CUdeviceptr address, size_t length) {
+  Process& process = TheProcess();
+  const std::lock_guard lock(process.mutex);
+  const uint64_t first = address / kHostPage * kHostPage;
+  const uint64_t last = RoundUp(address + length, kHostPage);
+  int fd = -1;
+  if (process.link == nullptr || !Rdmable(process, first, last - first)) return -1;
+  return DmaBufOf(process, first, last - first, fd) == kOk ? fd : -1;
+}

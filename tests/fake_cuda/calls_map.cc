@@ -97,7 +97,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t length,
   const Reply made =
       process.Send({.kind = Ask::kCreate, .gpu = process.GpuOf(device), .a = length, .b = types});
   if (made.result != kOk) return made.result;
-  *handle = AddHandle(process, {.memory = made.a, .length = length, .types = types, .device = device});
+  *handle = AddHandle(process, {.memory = made.a,
+                                .length = length,
+                                .types = types,
+                                .device = device,
+                                .rdma = properties->allocFlags.gpuDirectRDMACapable != 0});
   return kOk;
 }
 
@@ -121,6 +125,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
   properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties->requestedHandleTypes = static_cast<CUmemAllocationHandleType>(found.types);
   properties->location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = found.device};
+  properties->allocFlags.gpuDirectRDMACapable = found.rdma ? 1 : 0;
   return kOk;
 }
 
@@ -179,6 +184,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t length, size_t offset, CUmemGeneri
                              .id = process.next_buffer++,
                              .memory = found.memory,
                              .types = found.types,
+                             .rdma = found.rdma,
                              .readers = 0,
                              .writers = 0};
   return kOk;
@@ -238,9 +244,11 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   }
   const Range& range = found->second;
   process.Send({.kind = Ask::kRetain, .a = range.memory});
-  *handle = AddHandle(
-      process,
-      {.memory = range.memory, .length = range.length, .types = range.types, .device = range.device});
+  *handle = AddHandle(process, {.memory = range.memory,
+                                .length = range.length,
+                                .types = range.types,
+                                .device = range.device,
+                                .rdma = range.rdma});
   return kOk;
 }
 

@@ -54,6 +54,10 @@ void Set(Config& config, const std::string& key, const std::string& value) {
     config.imex = number(1) != 0;
   } else if (key == "writes") {
     config.writes = number(1) != 0;
+  } else if (key == "dmabuf") {
+    config.dmabuf = number(1) != 0;
+  } else if (key == "ordering") {
+    config.ordering = static_cast<int>(number(200));
   } else if (key == "hidden" && (value == "open" || value == "refuse")) {
     config.open_hidden = value == "open";
   } else if (key == "after_death_ms") {

@@ -20,6 +20,8 @@ struct Config {
   int cc = 90;
   bool imex = false;
   bool writes = true;
+  bool dmabuf = true;
+  int ordering = 100;
   bool open_hidden = true;
   int after_death_ms = 50;
   uint64_t seed = 1;

@@ -17,6 +17,8 @@ struct FakeCudaLive {
   uint64_t bytes;     ///< Of device memory.
   uint64_t mappings;  ///< Of such memory at an address of a process.
   uint64_t exported;  ///< Descriptors of memory that are open.
+  uint64_t dmabufs;   ///< The same of dma-bufs: whoever registered one keeps it open.
+  uint64_t torn;      ///< Of all time: memory that was freed or unmapped while a dma-buf of it was open.
   uint64_t streams;   ///< With those that were destroyed and still run.
   // This process's own.
   uint64_t contexts;
@@ -69,6 +71,9 @@ uint64_t fake_cuda_disturbing();
 /// cuMemAllocManaged and cuMemAllocAsync: memory that cannot be exported. cuMemFree frees it.
 int fake_cuda_alloc_managed(weightcast::drivers::CUdeviceptr* address, size_t length);
 int fake_cuda_alloc_pooled(weightcast::drivers::CUdeviceptr* address, size_t length);
+/// What nvidia-peermem gives a NIC's driver for memory by its address, whatever `dmabuf` says: a descriptor
+/// as a dma-buf's, the caller's; -1 for what is no plain device memory.
+int fake_cuda_peermem(weightcast::drivers::CUdeviceptr address, size_t length);
 /// cuStreamBeginCapture in the global mode, and its end: 0, or the error where the capture is void.
 int fake_cuda_capture(weightcast::drivers::CUstream stream, int on);
 

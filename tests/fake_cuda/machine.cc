@@ -31,6 +31,7 @@ Machine::Machine(Config config) : config_(std::move(config)) {}
 Machine::~Machine() {
   while (!clients_.empty()) Leave(clients_.begin()->first);
   for (const Export& each : exports_) close(each.fd);
+  for (const DmaBuf& each : dmabufs_) close(each.watch);
   for (const auto& [id, memory] : memories_) close(memory->fd);
 }
 
@@ -192,6 +193,7 @@ Reply Machine::Serve(Client& client, const Request& request, int& fd) {
       Map(client, request.a, MemoryOf(request.b), true);
       return {};
     case Ask::kUnmap:
+      CountTorn(*mappings_.at(request.a).memory);
       Unmap(request.a);
       return {};
     case Ask::kAccess:
@@ -201,6 +203,8 @@ Reply Machine::Serve(Client& client, const Request& request, int& fd) {
       return ExportMemory(request.a, fd);
     case Ask::kImport:
       return Import(client, request, fd);
+    case Ask::kDmaBuf:
+      return ExportDmaBuf(request, fd);
     case Ask::kShare:
       return Share(request.a);
     case Ask::kOpen:
@@ -238,6 +242,7 @@ Reply Machine::Free(Client& client, uint64_t address) {
       if (mapping.memory == memory && mapping.client != client.id) return Failed(kOpenElsewhere);
     }
   }
+  CountTorn(*memory);
   Unmap(found->first);
   return {};
 }
@@ -265,7 +270,45 @@ Reply Machine::ExportMemory(uint64_t id, int& fd) {
   return {};
 }
 
+Reply Machine::ExportDmaBuf(const Request& request, int& fd) {
+  DmaBuf made;
+  std::vector<DmaBufPart> parts;
+  for (uint64_t done = 0; done < request.b;) {
+    const auto found = Find(request.a + done);
+    if (found == mappings_.end()) return Failed(CUDA_ERROR_INVALID_VALUE);
+    const uint64_t offset = request.a + done - found->first;
+    const uint64_t length = std::min(found->second.length - offset, request.b - done);
+    parts.push_back({.fd = found->second.memory->fd, .offset = offset, .length = length});
+    made.memories.push_back(found->second.memory);
+    done += length;
+  }
+  fd = MakeDmaBuf(parts, made.watch);
+  if (fd < 0) return Failed(CUDA_ERROR_OUT_OF_MEMORY);
+  for (const auto& memory : made.memories) Refer(memory);
+  dmabufs_.push_back(std::move(made));
+  return {};
+}
+
+void Machine::CollectDmaBufs() {
+  std::erase_if(dmabufs_, [&](const DmaBuf& each) {
+    pollfd entry{.fd = each.watch, .events = 0, .revents = 0};
+    if (poll(&entry, 1, 0) != 1 || (entry.revents & POLLHUP) == 0) return false;
+    close(each.watch);
+    for (const auto& memory : each.memories) Unrefer(memory);
+    return true;
+  });
+}
+
+/// The kernel would keep the memory. The program that frees it believes that nobody reaches it any more.
+void Machine::CountTorn(const PhysicalMemory& memory) {
+  CollectDmaBufs();
+  for (const DmaBuf& each : dmabufs_) {
+    for (const auto& kept : each.memories) torn_ += kept.get() == &memory ? 1 : 0;
+  }
+}
+
 void Machine::CollectExports() {
+  CollectDmaBufs();
   std::erase_if(exports_, [&](const Export& each) {
     pollfd entry{.fd = each.fd, .events = 0, .revents = 0};
     if (poll(&entry, 1, 0) != 1 || (entry.revents & POLLHUP) == 0) return false;
@@ -333,6 +376,8 @@ FakeCudaLive Machine::Live(int pid) {
   }
   for (const auto& [address, mapping] : mappings_) live.mappings += counts(mapping.client) ? 1 : 0;
   for (const Export& each : exports_) live.exported += counts(each.memory->owner) ? 1 : 0;
+  for (const DmaBuf& each : dmabufs_) live.dmabufs += counts(each.memories.front()->owner) ? 1 : 0;
+  live.torn = torn_;
   return live;
 }
 

@@ -9,6 +9,7 @@
 
 #include "fake_cuda/addresses.h"
 #include "fake_cuda/config.h"
+#include "fake_cuda/dmabuf.h"
 #include "fake_cuda/messages.h"
 
 namespace weightcast::fake_cuda {
@@ -98,6 +99,10 @@ class Machine {
   void Unmap(uint64_t address);
   void SetOpen(uint64_t address, bool open);
   void CollectExports();
+  /// Forgets the dma-bufs that are closed everywhere.
+  void CollectDmaBufs();
+  void CountTorn(const PhysicalMemory& memory);
+  Reply ExportDmaBuf(const Request& request, int& fd);
   std::map<uint64_t, Mapping>::iterator Find(uint64_t address);
   [[nodiscard]] std::shared_ptr<PhysicalMemory> MemoryOf(uint64_t id) const;
   [[nodiscard]] uint64_t UsedOf(int gpu) const;
@@ -116,6 +121,12 @@ class Machine {
   std::map<uint64_t, Mapping> mappings_;
   std::map<uint64_t, std::shared_ptr<PhysicalMemory>> memories_;
   std::vector<Export> exports_;
+  struct DmaBuf {
+    std::vector<std::shared_ptr<PhysicalMemory>> memories;
+    int watch = -1;
+  };
+  std::vector<DmaBuf> dmabufs_;
+  uint64_t torn_ = 0;
   int next_client_ = 1;
   uint64_t next_memory_ = 1;
 };

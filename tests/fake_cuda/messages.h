@@ -25,6 +25,7 @@ enum class Ask : uint32_t {
   kAccess,     ///< a: address, b: 1 if the devices may touch it.
   kExport,     ///< a: memory. Gives a descriptor.
   kImport,     ///< A descriptor, or a: memory of a fabric handle. Gives a: memory, b: length, c: types, gpu.
+  kDmaBuf,     ///< a: address, b: length, of whole pages that the client has mapped. Gives a descriptor.
   kShare,      ///< a: address of a legacy allocation. Gives a: memory.
   kOpen,       ///< gpu: whose context, a: memory. Gives a: address, b: length, gpu: whose memory.
   kClose,      ///< a: address.

@@ -35,6 +35,7 @@ struct Range {
   uint64_t memory = 0;  ///< The machine's number.
   uint64_t types = 0;
   bool imported = false;
+  bool rdma = true;     ///< Of cuMemMap only where its memory was made so.
   uint32_t opened = 0;  ///< Openings of a legacy handle.
   // Devices that may touch it. Of cuMemMap only; all may touch the rest.
   uint32_t readers = ~0U;
@@ -47,6 +48,7 @@ struct Handle {
   uint64_t types = 0;
   int device = 0;
   uint32_t references = 1;
+  bool rdma = false;  ///< gpuDirectRDMACapable.
 };
 
 /// Host memory that the device reaches.

@@ -49,7 +49,11 @@ struct DeviceConfig {
   uint32_t max_msg_sz = 1U << 31;
   uint8_t max_rd_atom = 16;
   int completion_vectors = 2;
-  bool dmabuf = false;  ///< RegDmabufMr takes any descriptor that mmap takes. False: EOPNOTSUPP.
+  /// RegDmabufMr takes the descriptors of tests/fake_cuda, and any that mmap takes. False: EOPNOTSUPP.
+  bool dmabuf = false;
+  /// As nvidia-peermem: what RegMr asks of memory that the processor cannot reach. A descriptor as a
+  /// dma-buf's, of whole pages, or -1. Null: there is no such module.
+  std::function<int(uint64_t address, size_t length)> peermem{};
   /// Send queues get the next power of two less one, as soft-RoCE does; else exactly what was asked for.
   bool rounds_up = false;
   /// DestroyQp leaves completions of the queue pair in its queues, as soft-RoCE does; a ConnectX sweeps them.

@@ -83,6 +83,8 @@ class FakeIbverbs final : public drivers::Ibverbs {
   void AwaitAcks(std::unique_lock<std::mutex>& lock, const uint32_t& owed, const char* kind);
   int CheckMr(const Pd& pd, size_t length, int access, Call call);
   ibv_mr* AddMr(Pd& pd, std::unique_ptr<Mr> mr);
+  ibv_mr* RegPeerMemory(Pd& pd, uint64_t address, size_t length, int access);
+  ibv_mr* RegMapped(Pd& pd, uint64_t offset, size_t length, uint64_t iova, UniqueFd fd, int access);
   int PostOne(Qp& qp, const ibv_send_wr& request);
 
   std::shared_ptr<Core> core_;

@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "fake_cuda/dmabuf.h"
 #include "fake_ibverbs/host.h"
 
 namespace weightcast::fake {
@@ -13,11 +16,27 @@ uintptr_t PageStart(uintptr_t address) {
   return address & ~(static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)) - 1);
 }
 
-/// Whether the range is mapped at all; pinning pages would find out.
-bool IsMapped(const void* address, size_t length) {
+size_t WholePages(size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
+/// Whether the processor reaches the range at all; pinning pages would find out.
+bool IsReachable(const void* address, size_t length) {
   const auto begin = reinterpret_cast<uintptr_t>(address);
   const uintptr_t start = PageStart(begin);
-  return msync(reinterpret_cast<void*>(start), begin - start + length, MS_ASYNC) == 0;
+  return madvise(reinterpret_cast<void*>(start), WholePages(begin - start + length), MADV_POPULATE_READ) == 0;
+}
+
+/// The bytes of a dma-buf from a whole page on; nullptr with errno.
+void* Map(int fd, uint64_t start, size_t length) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0)
+    return fake_cuda::MapDmaBuf(fd, start, WholePages(length));
+  void* const mapped =
+      mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(start));
+  return mapped == MAP_FAILED ? Errno(EINVAL) : mapped;
 }
 
 }  // namespace
@@ -67,14 +86,41 @@ ibv_mr* FakeIbverbs::RegMr(ibv_pd* pd, void* address, size_t length, int access)
   const std::lock_guard lock(core_->mutex);
   Pd& mine = *static_cast<Pd*>(pd);
   if (const int error = CheckMr(mine, length, access, Call::kRegMr); error != 0) return Errno(error);
-  if (!IsMapped(address, length)) return Errno(EFAULT);
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  if (!IsReachable(address, length)) return RegPeerMemory(mine, begin, length, access);
   auto mr = std::make_unique<Mr>();
   mr->addr = address;
   mr->length = length;
   mr->access = access;
-  mr->iova = reinterpret_cast<uintptr_t>(address);
+  mr->iova = begin;
   mr->memory = static_cast<std::byte*>(address);
   return AddMr(mine, std::move(mr));
+}
+
+ibv_mr* FakeIbverbs::RegPeerMemory(Pd& pd, uint64_t address, size_t length, int access) {
+  const auto& peermem = DeviceOf(pd.context).config.peermem;
+  UniqueFd fd(peermem == nullptr ? -1 : peermem(address, length));
+  if (!fd.valid()) return Errno(EFAULT);
+  ibv_mr* const region = RegMapped(pd, address - PageStart(address), length, address, std::move(fd), access);
+  if (region != nullptr) region->addr = reinterpret_cast<void*>(address);
+  return region;
+}
+
+/// From `offset` of the descriptor on.
+ibv_mr* FakeIbverbs::RegMapped(Pd& pd, uint64_t offset, size_t length, uint64_t iova, UniqueFd fd,
+                               int access) {
+  const uint64_t start = PageStart(offset);
+  auto mr = std::make_unique<Mr>();
+  mr->mapping_length = WholePages(length + (offset - start));
+  mr->mapping = Map(fd.get(), start, length + (offset - start));
+  if (mr->mapping == nullptr) return nullptr;
+  mr->dmabuf = std::move(fd);
+  mr->addr = reinterpret_cast<void*>(offset);  // So does libibverbs.
+  mr->length = length;
+  mr->access = access;
+  mr->iova = iova;
+  mr->memory = static_cast<std::byte*>(mr->mapping) + (offset - start);
+  return AddMr(pd, std::move(mr));
 }
 
 ibv_mr* FakeIbverbs::RegDmabufMr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
@@ -83,20 +129,11 @@ ibv_mr* FakeIbverbs::RegDmabufMr(ibv_pd* pd, uint64_t offset, size_t length, uin
   Pd& mine = *static_cast<Pd*>(pd);
   if (!DeviceOf(pd->context).config.dmabuf) return Errno(EOPNOTSUPP);
   if (const int error = CheckMr(mine, length, access, Call::kRegDmabufMr); error != 0) return Errno(error);
-  const uint64_t start = PageStart(offset);
   // As the kernel: the offset within a page is that of the address.
-  if (offset - start != iova - PageStart(iova)) return Errno(EINVAL);
-  auto mr = std::make_unique<Mr>();
-  mr->mapping_length = length + (offset - start);
-  mr->mapping =
-      mmap(nullptr, mr->mapping_length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(start));
-  if (mr->mapping == MAP_FAILED) return Errno(EINVAL);
-  mr->addr = reinterpret_cast<void*>(offset);  // So does libibverbs.
-  mr->length = length;
-  mr->access = access;
-  mr->iova = iova;
-  mr->memory = static_cast<std::byte*>(mr->mapping) + (offset - start);
-  return AddMr(mine, std::move(mr));
+  if (offset - PageStart(offset) != iova - PageStart(iova)) return Errno(EINVAL);
+  UniqueFd kept(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!kept.valid()) return Errno(EBADF);
+  return RegMapped(mine, offset, length, iova, std::move(kept), access);
 }
 
 int FakeIbverbs::DeregMr(ibv_mr* mr) {

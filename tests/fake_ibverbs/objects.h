@@ -97,6 +97,7 @@ struct Mr : ibv_mr {
   std::byte* memory = nullptr;
   void* mapping = nullptr;  ///< Ours, of a dmabuf.
   size_t mapping_length = 0;
+  UniqueFd dmabuf;  ///< Kept, as the kernel keeps it, until the region is gone.
 };
 
 struct Channel : ibv_comp_channel {

@@ -162,6 +162,44 @@ TEST(Protection, ADmabufIsReachedByItsIova) {
   EXPECT_EQ(w.b.verbs->DeregMr(mr), 0);
 }
 
+/// As device memory: there, and nothing for the processor.
+TEST(Protection, MemoryThatTheProcessorCannotReachNeedsAModuleThatKnowsIt) {
+  const UniqueFd file(memfd_create("device", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(file.get(), 8192), 0);
+  void* const address = mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  for (const bool knows : {false, true}) {
+    HostConfig config;
+    size_t asked = 0;
+    if (knows) {
+      config.devices[0].peermem = [&](uint64_t at, size_t length) {
+        EXPECT_EQ(at, reinterpret_cast<uint64_t>(address) + 16);
+        asked = length;
+        return dup(file.get());
+      };
+    }
+    Wired w({}, config);
+    ibv_mr* const mr =
+        w.b.verbs->RegMr(w.b.pd, static_cast<char*>(address) + 16, 100, w.b.options.region_access);
+    if (!knows) {
+      EXPECT_EQ(mr, nullptr);
+      EXPECT_EQ(errno, EFAULT);
+      continue;
+    }
+    ASSERT_NE(mr, nullptr);
+    EXPECT_EQ(asked, 100U);
+    auto request = w.a.To(w.b, IBV_WR_RDMA_WRITE, 3);
+    request.wr.wr.rdma = {reinterpret_cast<uint64_t>(address) + 17, mr->rkey};
+    ASSERT_EQ(w.a.Post(request), 0);
+    w.fabric.Run();
+    EXPECT_THAT(w.a.Statuses(), ElementsAre(IBV_WC_SUCCESS));
+    std::array<char, 5> got{};
+    ASSERT_EQ(pread(file.get(), got.data(), got.size(), 16), 5);
+    EXPECT_EQ(std::string(got.data(), 5), std::string("\0aaa\0", 5));
+    EXPECT_EQ(w.b.verbs->DeregMr(mr), 0);
+  }
+  munmap(address, 8192);
+}
+
 TEST(Protection, ObjectsInUseStay) {
   Wired w;
   drivers::Ibverbs& verbs = *w.a.verbs;

@@ -119,6 +119,10 @@ void Lane::Pump() {
 }
 
 Lane::Verdict Lane::PumpOne(Operation& operation) {
+  if (operation.local != nullptr && operation.local->health != nullptr && operation.local->health->lost()) {
+    host_.OnDeviceLost(operation.local->health->failure());
+    return Verdict::kWait;  // The link ends.
+  }
   if (operation.after != nullptr && !operation.after->Done()) {
     host_.Touch();
     return Verdict::kWait;
@@ -210,6 +214,7 @@ void Lane::PostPiece(Operation& operation, const ImportedRegion* remote, uint64_
     const uint64_t from = operation.local_offset + operation.begun;
     const uint64_t to = operation.remote_offset + operation.begun;
     place.local = reinterpret_cast<uint64_t>(local.base) + from;
+    place.device = local.health != nullptr;
     place.remote = remote->base + to;
     place.rkey = remote->rkeys[remote->parts.IndexOf(peer_nic_, to)];
     place.lkey = local.registered[local.parts.IndexOf(queue_->nic().index(), from)]->lkey;

@@ -46,6 +46,8 @@ class Lane final : private QueueOwner {
     /// Our probe has arrived.
     virtual void OnQueueProven(uint32_t queue) = 0;
     virtual void OnQueueBroken(uint32_t queue, Status reason) = 0;
+    /// The context of the device that a source lies on is lost.
+    virtual void OnDeviceLost(Status reason) = 0;
   };
 
   /// `queue`: among the link's queue pairs; `index`: among its lanes; `peer_nic`: where the peer's end is.

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "transport/verbs/control.h"
@@ -136,6 +137,7 @@ class Link final : private Lane::Host, private Control::Host {
   void OnQueueProbed(uint32_t queue, const Probe& probe) override;
   void OnQueueProven(uint32_t queue) override;
   void OnQueueBroken(uint32_t queue, Status reason) override;
+  void OnDeviceLost(Status reason) override { GoDown(std::move(reason)); }
 
   // Opening: link_open.cc
   [[nodiscard]] uint32_t NicsUp() const;

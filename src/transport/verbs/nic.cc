@@ -173,6 +173,24 @@ Result<ibv_mr*> Nic::RegisterMemory(std::byte* base, uint64_t length, int access
       StrCat(name_, " cannot register ", HumanBytes(static_cast<double>(length)), ": ", ErrnoText(error)));
 }
 
+Result<ibv_mr*> Nic::RegisterDeviceMemory(std::byte* base, uint64_t length, int access, int buffer,
+                                          uint64_t offset, std::string_view why_none) const {
+  std::string why(why_none);
+  if (buffer >= 0) {
+    ibv_mr* const region =
+        api_->RegDmabufMr(domain_, offset, length, reinterpret_cast<uint64_t>(base), buffer, access);
+    if (region != nullptr) return region;
+    why = ErrnoText(errno);
+  }
+  if (ibv_mr* const region = api_->RegMr(domain_, base, length, access); region != nullptr) return region;
+  return Status(Code::kUnavailable,
+                StrCat(name_, " cannot register ", HumanBytes(static_cast<double>(length)),
+                       " of device memory: as a dma-buf: ", why, "; by its address: ", ErrnoText(errno),
+                       "; the first needs NVIDIA's open kernel modules, Linux 5.12 and rdma-core 34, the "
+                       "second the module nvidia-peermem; or leave ",
+                       name_, " out by the setting nics"));
+}
+
 Status Nic::DeregisterMemory(ibv_mr* region) const {
   const int error = region == nullptr ? 0 : api_->DeregMr(region);
   if (error == 0) return Status::Ok();

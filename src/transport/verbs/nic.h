@@ -66,6 +66,11 @@ class Nic {
   // --- Memory
   /// kExhausted and kUnavailable say which limit was met and what to do.
   Result<ibv_mr*> RegisterMemory(std::byte* base, uint64_t length, int access) const;
+  /// Device memory: from `offset` of a dma-buf on, or by its address, where that module of the kernel which
+  /// knows device memory takes it (nvidia-peermem). `why_none`: why there is no dma-buf, and then `buffer` is
+  /// -1.
+  Result<ibv_mr*> RegisterDeviceMemory(std::byte* base, uint64_t length, int access, int buffer,
+                                       uint64_t offset, std::string_view why_none) const;
   /// Not ok: the device may still let peers at it.
   [[nodiscard]] Status DeregisterMemory(ibv_mr* region) const;
 

@@ -183,7 +183,8 @@ ibv_send_wr& Queue::Add(const Place& place, ibv_wr_opcode opcode) {
   request.num_sge = place.length > 0 ? 1 : 0;
   request.opcode = opcode;
   request.send_flags = 0;
-  if (opcode != IBV_WR_RDMA_READ && place.length <= inline_bytes_) request.send_flags = IBV_SEND_INLINE;
+  if (opcode != IBV_WR_RDMA_READ && place.length <= inline_bytes_ && !place.device)
+    request.send_flags = IBV_SEND_INLINE;
   if (added_ % kSignalEvery == kSignalEvery - 1 || place.length >= kLong)
     request.send_flags |= IBV_SEND_SIGNALED;
   request.wr.rdma = {.remote_addr = place.remote, .rkey = place.rkey};

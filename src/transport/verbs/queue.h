@@ -55,6 +55,7 @@ class Queue {
     uint64_t remote = 0;
     uint32_t rkey = 0;
     uint32_t length = 0;
+    bool device = false;  ///< `local` is device memory, which the processor cannot read.
   };
   void AddWrite(const Place& place) { Add(place, IBV_WR_RDMA_WRITE); }
   void AddWrite(const Place& place, uint32_t immediate);

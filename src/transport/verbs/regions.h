@@ -4,8 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "base/fd.h"
+#include "device/health.h"
 #include "memory/memory.h"
 #include "transport/region_table.h"
 #include "transport/types.h"
@@ -16,6 +19,9 @@ namespace weightcast::transport::verbs {
 struct LocalRegion : OwnRegion {
   Parts parts;
   std::vector<ibv_mr*> registered;  ///< By NIC and part. Null: the NIC was dead.
+  // Of device memory:
+  std::shared_ptr<const device::Health> health{};  ///< Of its device. Null: host memory.
+  UniqueFd buffer{};                               ///< Its dma-buf, if it has one: until no NIC has it.
 };
 
 /// A peer's region as this side knows it.

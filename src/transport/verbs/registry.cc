@@ -32,14 +32,6 @@ Status Registry::Create(Nics nics) {
   return commands_.Create();
 }
 
-Status Registry::Check(const RegionName& name, const DescribedMemory& memory) {
-  if (memory.kind != MemoryKind::kHost) {
-    return {Code::kInvalidArgument,
-            "verbs moves host memory only so far; stage device memory through host memory"};
-  }
-  return RegionNames::Check(name, memory);
-}
-
 Status Registry::Claim(uint32_t id) {
   const std::lock_guard lock(commands_.mutex());
   return names_.Claim(id);
@@ -60,12 +52,17 @@ Result<Parts> Registry::Cut(uint64_t length) const {
 }
 
 Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const DescribedMemory& memory, const Parts& parts,
-                                                          Access access) const {
+                                                          Access access,
+                                                          const PreparedMemory* prepared) const {
   std::vector<ibv_mr*> made;
   for (const auto& nic : nics_) {
     for (uint64_t at = 0; at < memory.length; at += std::min(parts.length, memory.length - at)) {
       const uint64_t length = std::min(parts.length, memory.length - at);
-      auto region = nic->RegisterMemory(memory.address + at, length, FlagsFor(access));
+      auto region = prepared == nullptr
+                        ? nic->RegisterMemory(memory.address + at, length, FlagsFor(access))
+                        : nic->RegisterDeviceMemory(memory.address + at, length, FlagsFor(access),
+                                                    prepared->buffer.fd.get(), prepared->buffer.offset + at,
+                                                    prepared->why_none);
       if (!region.ok() && nic->dead()) region = nullptr;  // Nothing goes over it any more.
       if (!region.ok()) {
         for (size_t i = 0; i < made.size(); ++i) {  // Nobody has a key of it yet.
@@ -81,11 +78,17 @@ Result<std::vector<ibv_mr*>> Registry::RegisterEverywhere(const DescribedMemory&
 }
 
 Result<std::string> Registry::Register(const RegionName& name, const DescribedMemory& memory, Access access) {
-  WC_RETURN_IF_ERROR(Check(name, memory));
+  WC_RETURN_IF_ERROR(RegionNames::Check(name, memory));
   WC_ASSIGN_OR_RETURN(const Parts parts, Cut(memory.length));
-  WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
+  const bool device = memory.kind == MemoryKind::kDevice;
+  PreparedMemory prepared;
+  if (device) {
+    WC_ASSIGN_OR_RETURN(prepared, gpu_memory_.Prepare(memory));
+  } else {
+    WC_RETURN_IF_ERROR(Populate({memory.address, memory.length}, access));
+  }
   WC_RETURN_IF_ERROR(Claim(name.id));
-  auto registered = RegisterEverywhere(memory, parts, access);
+  auto registered = RegisterEverywhere(memory, parts, access, device ? &prepared : nullptr);
   const std::lock_guard lock(commands_.mutex());
   if (!registered.ok()) {
     names_.Free(name.id);
@@ -102,7 +105,8 @@ Result<std::string> Registry::Register(const RegionName& name, const DescribedMe
   for (const ibv_mr* region : *registered) {
     key.rkeys.push_back(access == Access::kLocal || region == nullptr ? 0 : region->rkey);
   }
-  commands_.Put(LocalRegion{OwnRegion::Registered(name, memory, access), parts, std::move(*registered)},
+  commands_.Put(LocalRegion{OwnRegion::Registered(name, memory, access), parts, std::move(*registered),
+                            std::move(prepared.health), std::move(prepared.buffer.fd)},
                 lock);
   return Encode(key);
 }
@@ -161,9 +165,12 @@ RegionOut Registry::DeregisterEverywhere(uint32_t id, const Parts& parts,
 
 std::optional<RegionOut> Registry::TakeOut(LocalRegion& region) {
   const auto registered = std::exchange(region.registered, {});
-  if (region.length <= kSoon) return DeregisterEverywhere(region.id, region.parts, registered);
-  deregistering_.Run([this, id = region.id, parts = region.parts, registered] {
+  if (region.length <= kSoon && region.health == nullptr)
+    return DeregisterEverywhere(region.id, region.parts, registered);
+  const auto buffer = std::make_shared<UniqueFd>(std::move(region.buffer));
+  deregistering_.Run([this, id = region.id, parts = region.parts, registered, buffer] {
     RegionOut out = DeregisterEverywhere(id, parts, registered);
+    buffer->reset();
     const std::lock_guard lock(commands_.mutex());
     commands_.Put(std::move(out), lock);
   });

@@ -12,6 +12,7 @@
 #include "memory/memory.h"
 #include "transport/command_queue.h"
 #include "transport/region_names.h"
+#include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/nic.h"
 #include "transport/verbs/regions.h"
 
@@ -42,11 +43,12 @@ using Command = std::variant<LocalRegion, RemoveRegion, AddImport, RegionOut>;
 class Registry {
  public:
   using Nics = std::span<const std::unique_ptr<Nic>>;
+  explicit Registry(const Settings& settings) : gpu_memory_(settings) {}
   Status Create(Nics nics);
   [[nodiscard]] CommandQueue<Command>& commands() { return commands_; }
 
   // --- Any thread
-  /// The key for peers.
+  /// The key for peers. Device memory may block in the driver.
   Result<std::string> Register(const RegionName& name, const DescribedMemory& memory, Access access);
   void Deregister(uint32_t id);
   Result<RemoteRegion> Import(LinkId link, const RegionName& name, uint64_t length, std::string_view key);
@@ -54,19 +56,19 @@ class Registry {
   // --- The holder of progress
   void OpenLink(LinkId link, Incarnation peer);
   void CloseLink(LinkId link);
-  /// Takes its memory out of the NICs. nullopt: that takes long; another thread does it, and leaves the
-  /// outcome as a command.
+  /// Takes its memory out of the NICs. nullopt: that takes long, or asks the device's driver; another thread
+  /// does it, and leaves the outcome as a command.
   std::optional<RegionOut> TakeOut(LocalRegion& region);
   /// Its Deregistered is on its way: its id may be used again.
   void FreeRegion(uint32_t id);
   void FreeImport(LinkId link, RemoteRegion region);
 
  private:
-  static Status Check(const RegionName& name, const DescribedMemory& memory);
   /// As few parts as all NICs take.
   [[nodiscard]] Result<Parts> Cut(uint64_t length) const;
+  /// `prepared`: of device memory; null: host memory.
   Result<std::vector<ibv_mr*>> RegisterEverywhere(const DescribedMemory& memory, const Parts& parts,
-                                                  Access access) const;
+                                                  Access access, const PreparedMemory* prepared) const;
   Status Claim(uint32_t id);
 
   /// Every page is unpinned, in every NIC: about 10 ms, and progress may be held so long.
@@ -77,6 +79,7 @@ class Registry {
   Nics nics_;
   CommandQueue<Command> commands_;  ///< Its mutex guards what follows.
   RegionNames names_;
+  GpuMemory gpu_memory_;
   TaskThread deregistering_{"wc-deregister"};  ///< Last: its tasks use the others.
 };
 

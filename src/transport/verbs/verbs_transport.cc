@@ -43,6 +43,7 @@ VerbsTransport::VerbsTransport(const TransportOptions& options, Poller poller, T
       poller_(std::move(poller)),
       timer_(std::move(timer)),
       nics_(std::move(nics)),
+      registry_(options.settings),
       regions_([this] { RunCommands(); }, [this](LocalRegion& region) { OnRegionEnded(region); }) {}
 
 Status VerbsTransport::Watch() {
@@ -77,9 +78,9 @@ VerbsTransport::~VerbsTransport() {
   }
 }
 
-Capability VerbsTransport::Can(OpKind, MemoryKind local, MemoryKind remote) const {
+Capability VerbsTransport::Can(OpKind, MemoryKind, MemoryKind) const {
   Capability capability;
-  capability.supported = local == MemoryKind::kHost && remote == MemoryKind::kHost;
+  capability.supported = true;  // Whether these NICs take memory of that device shows when it is registered.
   capability.max_length = kLongestOperation;
   capability.revoke = RevokeKind::kReceiverResets;
   return capability;

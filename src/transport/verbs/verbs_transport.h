@@ -18,8 +18,8 @@
 
 namespace weightcast::transport::verbs {
 
-/// InfiniBand and RoCE v2: docs/verbs.md. Register and Deregister of memory happen on the caller's thread;
-/// commands about them, and all else, belong to the holder of progress.
+/// InfiniBand and RoCE v2: docs/verbs.md. Memory is registered on the caller's thread, where device memory
+/// may block in the driver; commands about them, and all else, belong to the holder of progress.
 class VerbsTransport final : public Transport {
  public:
   static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options,

@@ -1,0 +1,68 @@
+#include "device/dmabuf.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/strings.h"
+#include "device/error.h"
+
+namespace weightcast::device {
+namespace {
+
+using drivers::CUdeviceptr;
+
+/// What the driver may not like about it.
+std::string KindOf(const DeviceMemory& memory) {
+  if (memory.exportable == Exportable::kLegacy) return "memory of cuMemAlloc";
+  return StrCat("memory ", memory.why_not.empty() ? "of cuMemMap" : memory.why_not,
+                "; what cuMemMap maps must be created with gpuDirectRDMACapable");
+}
+
+Result<int> AttributeOf(const Context& context, drivers::CUdevice_attribute attribute) {
+  drivers::Cuda& cuda = context.cuda();
+  drivers::CUdevice device = 0;
+  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.DeviceGet(&device, context.ordinal()), "cuDeviceGet"));
+  int value = 0;
+  WC_RETURN_IF_ERROR(
+      DriverStatus(cuda, cuda.DeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute"));
+  return value;
+}
+
+}  // namespace
+
+Result<DmaBuf> ExportDmaBuf(const Context& context, const DeviceMemory& memory) {
+  const ContextScope scope(context);
+  WC_RETURN_IF_ERROR(scope.status());
+  WC_ASSIGN_OR_RETURN(const int supported,
+                      AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
+  if (supported == 0)
+    return Status(Code::kUnavailable, StrCat("the driver gives no dma-buf of device ", context.ordinal()));
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<CUdeviceptr>(memory.memory.address);
+  const CUdeviceptr start = begin / page * page;
+  const CUdeviceptr end = (begin + memory.memory.length + page - 1) / page * page;
+  drivers::Cuda& cuda = context.cuda();
+  int fd = -1;
+  const auto result = cuda.MemGetHandleForAddressRange(&fd, start, end - start,
+                                                       drivers::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  const Status status = DriverStatus(cuda, result, "cuMemGetHandleForAddressRange");
+  if (LosesContext(result)) return status;
+  if (!status.ok()) {
+    return Status(Code::kUnavailable, StrCat(status.message(), ", for ", KindOf(memory)));
+  }
+  fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started here would keep the memory.
+  return DmaBuf{.fd = UniqueFd(fd), .offset = begin - start};
+}
+
+Status CheckOrder(const Context& context) {
+  const ContextScope scope(context);
+  WC_RETURN_IF_ERROR(scope.status());
+  WC_ASSIGN_OR_RETURN(const int ordering,
+                      AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
+  if (ordering >= drivers::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) return Status::Ok();
+  return {Code::kUnavailable, StrCat("device ", context.ordinal(), " does not order the writes of NICs")};
+}
+
+}  // namespace weightcast::device
