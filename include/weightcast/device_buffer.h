@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 
+#include "weightcast/clock.h"
 #include "weightcast/device.h"
 #include "weightcast/memory.h"
 #include "weightcast/settings.h"
@@ -31,7 +33,14 @@ Result<std::shared_ptr<DeviceBuffer>> AllocateDevice(size_t bytes, int device, c
 Result<Memory> RecogniseMemory(std::span<std::byte> bytes, const Settings& settings = {});
 
 /// Returns when all that was left in the stream before this call is over. kInvalidArgument while the stream
-/// is captured into a CUDA graph; kInternal, with the driver's words, where the context is lost.
-Status WaitStream(const StreamRef& stream, const Settings& settings = {});
+/// is captured into a CUDA graph; kInternal, with the driver's words, where the context is lost; kTimedOut at
+/// the deadline; kCancelled when `interrupted`, which is looked at ten times a second, says so.
+Status WaitStream(const StreamRef& stream, const Settings& settings = {}, TimePoint deadline = kNever,
+                  const std::function<bool()>& interrupted = {});
+
+/// Copies bytes within this process: from and to host memory, or a device's. Both are as long, and do not
+/// overlap. Returns when the copy is over; it comes behind no stream: see WaitStream. kInternal, with the
+/// driver's words, where it fails.
+Status CopyMemory(const Memory& to, const Memory& from, const Settings& settings = {});
 
 }  // namespace weightcast

@@ -43,8 +43,8 @@ LocalRegion Register(const HeldHost& self, uintptr_t address, size_t bytes, nb::
       ValueOrThrow(self.host->With([&](Endpoint& endpoint) { return endpoint.Register(memory, how); }));
   LocalRegion made;
   made.host = self.host;
-  made.registered =
-      std::make_shared<Registered>(self.host->keeper(), std::move(region), std::move(array), writable);
+  made.registered = std::make_shared<Registered>(self.host->keeper(), std::move(region), std::move(array),
+                                                 writable, device);
   made.length = bytes;
   return made;
 }

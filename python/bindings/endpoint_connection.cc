@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "endpoint.h"
@@ -17,6 +18,18 @@ using LinkHandle = std::shared_ptr<Link>;
 using PieceTable = nb::ndarray<const uint64_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 
 std::string TypeName(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
+
+/// Several streams' positions as one.
+class AllOver final : public DeviceEvent {
+ public:
+  explicit AllOver(std::vector<std::shared_ptr<const DeviceEvent>> events) : events_(std::move(events)) {}
+  [[nodiscard]] bool Done() const override {
+    return std::ranges::all_of(events_, [](const auto& event) { return event->Done(); });
+  }
+
+ private:
+  const std::vector<std::shared_ptr<const DeviceEvent>> events_;
+};
 
 /// The pieces of one transfer, from what Python gives.
 class Batch {
@@ -53,14 +66,25 @@ class Batch {
     }
   }
 
-  /// With the GIL from the look at the regions on, so that nobody closes one in between. It does not wait for
-  /// anything.
-  Flight Start(std::optional<double> timeout) {
+  /// What `stream` (None: the device's current one) holds comes first: a write is held back until then, a
+  /// read waits here, since kernels may still use the memory that it fills. With the GIL from the look at the
+  /// regions on, so that nobody closes one in between.
+  Flight Start(nb::handle stream, std::optional<double> timeout) {
     link_.host->Check();
     link_.host->keeper()->Sweep();
-    for (const auto& registered : registrations_) CheckOpen(registered.get());
     TransferOptions options;
     options.deadline = timeout ? In(*timeout) : In(link_.host->settings().timeout);
+    const auto streams = [&] {
+      const InterpreterUse use(/*has_gil=*/true);
+      return StreamsOf(Devices(), stream);
+    }();
+    if (read_) {
+      for (const StreamRef& one : streams)
+        ThrowIfError(CallUnlocked([&] { return AwaitStream(one, options.deadline); }));
+    } else if (!streams.empty()) {
+      options.after = Record(streams);
+    }
+    for (const auto& registered : registrations_) CheckOpen(registered.get());
     Connection connection = link_.connection;
     auto begun =
         read_ ? connection.Read(pieces_, std::move(options)) : connection.Write(pieces_, std::move(options));
@@ -70,6 +94,20 @@ class Batch {
   }
 
  private:
+  [[nodiscard]] std::set<int> Devices() const {
+    std::set<int> devices;
+    for (const auto& registered : registrations_)
+      if (registered->device() >= 0) devices.insert(registered->device());
+    return devices;
+  }
+  [[nodiscard]] std::shared_ptr<const DeviceEvent> Record(const std::vector<StreamRef>& streams) const {
+    std::vector<std::shared_ptr<const DeviceEvent>> events;
+    for (const StreamRef& stream : streams) {
+      events.push_back(
+          ValueOrThrow(link_.host->With([&](Endpoint& endpoint) { return endpoint.Record(stream); })));
+    }
+    return std::make_shared<AllOver>(std::move(events));
+  }
   static void CheckOpen(const Registered* registered) {
     if (registered != nullptr && !registered->closed()) return;
     throw StatusError({Code::kInvalidArgument, "the local region is closed; register its memory again"});
@@ -117,7 +155,7 @@ class Batch {
   Registrations registrations_;
 };
 
-Flight Post(const LinkHandle& link, bool read, nb::handle local, nb::handle remote,
+Flight Post(const LinkHandle& link, bool read, nb::handle local, nb::handle remote, nb::handle stream,
             std::optional<double> timeout) {
   Batch batch(*link, read);
   if (remote.is_none()) {
@@ -130,14 +168,14 @@ Flight Post(const LinkHandle& link, bool read, nb::handle local, nb::handle remo
   } else {
     batch.Add(local, remote);
   }
-  return batch.Start(timeout);
+  return batch.Start(stream, timeout);
 }
 
 Flight PostTable(const LinkHandle& link, bool read, nb::handle local, nb::handle remote,
-                 const PieceTable& table, std::optional<double> timeout) {
+                 const PieceTable& table, nb::handle stream, std::optional<double> timeout) {
   Batch batch(*link, read);
   batch.AddTable(local, remote, table);
-  return batch.Start(timeout);
+  return batch.Start(stream, timeout);
 }
 
 // --- Transfers -----------------------------------------------------------------------------------
@@ -268,18 +306,18 @@ void BindConnection(nb::module_& module) {
       .def("import_region", [](HeldLink& self, const nb::bytes& text) { return Import(self.link, text); })
       .def(
           "post",
-          [](HeldLink& self, bool read, nb::handle local, nb::handle remote, std::optional<double> timeout) {
-            return Post(self.link, read, local, remote, timeout);
-          },
-          nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(), nb::arg("timeout").none())
+          [](HeldLink& self, bool read, nb::handle local, nb::handle remote, nb::handle stream,
+             std::optional<double> timeout) { return Post(self.link, read, local, remote, stream, timeout); },
+          nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(), nb::arg("stream").none(),
+          nb::arg("timeout").none())
       .def(
           "post_table",
           [](HeldLink& self, bool read, nb::handle local, nb::handle remote, const PieceTable& table,
-             std::optional<double> timeout) {
-            return PostTable(self.link, read, local, remote, table, timeout);
+             nb::handle stream, std::optional<double> timeout) {
+            return PostTable(self.link, read, local, remote, table, stream, timeout);
           },
           nb::arg("read"), nb::arg("local").none(), nb::arg("remote").none(), nb::arg("table"),
-          nb::arg("timeout").none())
+          nb::arg("stream").none(), nb::arg("timeout").none())
       .def(
           "notify",
           [](HeldLink& self, const nb::bytes& message, std::optional<double> timeout) {

@@ -17,11 +17,12 @@ class Keeper;
 /// slices, transfers until they are fenced. Belongs to the holder of the GIL, but for Close.
 class Registered {
  public:
-  Registered(std::shared_ptr<Keeper> keeper, Region region, nb::object memory, bool writable)
+  Registered(std::shared_ptr<Keeper> keeper, Region region, nb::object memory, bool writable, int device)
       : keeper_(std::move(keeper)),
         region_(std::move(region)),
         memory_(std::move(memory)),
-        writable_(writable) {}
+        writable_(writable),
+        device_(device) {}
   Registered(const Registered&) = delete;
   Registered& operator=(const Registered&) = delete;
   ~Registered();
@@ -29,6 +30,8 @@ class Registered {
   Region& region() { return *region_; }
   [[nodiscard]] const nb::object& memory() const { return memory_; }
   [[nodiscard]] bool writable() const { return writable_; }
+  /// Whose memory it is; -1: the host's.
+  [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] bool closed() const { return closed_; }
   /// From here on no transfer is begun with it. Its id may become another region's.
   void SetClosed() { closed_ = true; }
@@ -40,6 +43,7 @@ class Registered {
   std::optional<Region> region_;
   nb::object memory_;
   const bool writable_;
+  const int device_;
   bool closed_ = false;
 };
 

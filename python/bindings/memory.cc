@@ -1,12 +1,42 @@
 #include "weightcast/memory.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 
+#include "host.h"
 #include "support.h"
 #include "weightcast/device_buffer.h"
 
 namespace weightcast::bindings {
+
+std::vector<StreamRef> StreamsOf(const std::set<int>& devices, nb::handle stream) {
+  std::vector<StreamRef> streams;
+  if (devices.empty()) return streams;
+  nb::list numbers;
+  for (const int device : devices) numbers.append(device);
+  for (const nb::handle found : nb::module_::import_("weightcast.gpu").attr("streams_of")(numbers, stream)) {
+    const auto address = nb::cast<uintptr_t>(found[1]);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    streams.push_back({.device = nb::cast<int>(found[0]), .stream = reinterpret_cast<void*>(address)});
+  }
+  return streams;
+}
+
+Status AwaitStream(const StreamRef& stream, TimePoint deadline) {
+  return WaitStream(stream, {}, deadline, Interrupted);
+}
+
+namespace {
+
+Memory MemoryAt(uintptr_t address, size_t bytes, int device) {
+  return {.kind = device < 0 ? MemoryKind::kHost : MemoryKind::kDevice,
+          .device = device,
+          .address = reinterpret_cast<std::byte*>(address),  // NOLINT(performance-no-int-to-ptr)
+          .length = bytes};
+}
+
+}  // namespace
 
 void BindMemory(nb::module_& module) {
   module.def(
@@ -50,14 +80,22 @@ void BindMemory(nb::module_& module) {
       nb::arg("address"), nb::arg("bytes"), "The ordinal of the GPU whose memory this is; -1: host memory.");
   module.def(
       "wait_stream",
-      [](int device, uintptr_t stream) {
-        ThrowIfError([&] {
-          const GilRelease release;
-          // NOLINTNEXTLINE(performance-no-int-to-ptr)
-          return WaitStream({.device = device, .stream = reinterpret_cast<void*>(stream)});
-        }());
+      [](int device, uintptr_t stream, std::optional<double> timeout) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        const StreamRef named{.device = device, .stream = reinterpret_cast<void*>(stream)};
+        ThrowIfError(CallUnlocked([&] { return AwaitStream(named, DeadlineIn(timeout)); }));
       },
-      nb::arg("device"), nb::arg("stream"), "Returns when all that was left in the stream is over.");
+      nb::arg("device"), nb::arg("stream"), nb::arg("timeout") = nb::none(),
+      "Returns when all that was left in the stream is over.");
+  module.def(
+      "copy_bytes",
+      [](uintptr_t to, int to_device, uintptr_t from, int from_device, size_t bytes) {
+        const Memory target = MemoryAt(to, bytes, to_device);
+        const Memory source = MemoryAt(from, bytes, from_device);
+        ThrowIfError(CallUnlocked([&] { return CopyMemory(target, source); }));
+      },
+      nb::arg("to"), nb::arg("to_device"), nb::arg("from_"), nb::arg("from_device"), nb::arg("bytes"),
+      "Copies within this process, from and to host memory (-1) or a device's; returns when it is over.");
 }
 
 }  // namespace weightcast::bindings

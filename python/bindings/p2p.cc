@@ -44,12 +44,24 @@ std::vector<Advert> AdvertsOf(const std::vector<nb::bytes>& blobs) {
 
 TimePoint In(double seconds) { return Clock::now() + FromSeconds(std::min(seconds, 1e9)); }
 
+/// The one in which the calling thread works. Without the GIL.
+Result<StreamRef> StreamOf(int device) {
+  const InterpreterUse use(/*has_gil=*/false);
+  const nb::gil_scoped_acquire gil;
+  try {
+    return StreamsOf({device}, nb::none()).front();
+  } catch (const nb::python_error& error) {
+    return Status(Code::kInternal, error.what());
+  }
+}
+
 /// The job's token where one is set; otherwise the user's own, and this machine only.
 HeldEngine Create(int32_t index, std::string label, uint32_t rank,
                   const std::map<std::string, std::string>& overrides) {
   p2p::EngineOptions options;
   options.gpu = {.index = index, .label = std::move(label)};
   options.rank = rank;
+  options.stream_of = StreamOf;
   options.settings = ValueOrThrow(Settings::From(overrides));
   const auto token = ValueOrThrow(control::LoadToken(options.settings));
   options.token = token.secret;

@@ -3,9 +3,13 @@
 #include <unistd.h>
 
 #include <memory>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "interpreter.h"
+#include "weightcast/clock.h"
+#include "weightcast/device.h"
 #include "weightcast/status.h"
 
 namespace weightcast::bindings {
@@ -65,6 +69,12 @@ class Held {
   std::unique_ptr<Worker> worker_;
   pid_t owner_;
 };
+
+/// The streams of these devices that `stream` names, as weightcast.gpu.streams_of has it: None for those in
+/// which the thread works. With the GIL, inside an InterpreterUse.
+std::vector<StreamRef> StreamsOf(const std::set<int>& devices, nb::handle stream);
+/// For what is left in a stream: kTimedOut at the deadline, and Ctrl-C ends it. Without the GIL.
+Status AwaitStream(const StreamRef& stream, TimePoint deadline);
 
 void BindStatus(nb::module_& module);
 void BindTensor(nb::module_& module);

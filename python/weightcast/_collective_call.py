@@ -12,8 +12,10 @@ from ._collective_mesh import Mesh
 from .endpoint import Remote, Transfer
 from .errors import InvalidArgument, ProtocolError, TimedOut, Unavailable
 
-# Bytes of a read, and how many of a rank are under way at a time (docs/collective.md).
+# Bytes of a read, of one into memory of a GPU, and how many of a rank are under way at a time
+# (docs/collective.md).
 CHUNK = 1 << 20
+DEVICE_CHUNK = 16 << 20
 DEPTH = 4
 
 Message = list[Any]
@@ -135,12 +137,13 @@ class Call:
     def _read(self, flows: list[Flow]) -> None:
         """Asks for what the parents have, as much as may be under way."""
         room = DEPTH - sum(len(flow.reads) for flow in flows)
+        chunk = DEVICE_CHUNK if self._layout.devices else CHUNK
         for flow in flows:
             while room > 0 and flow.asked < flow.offered:
-                stop = min(flow.asked + CHUNK, flow.offered)
+                stop = min(flow.asked + chunk, flow.offered)
                 pairs = self._layout.pairs(flow.remote, flow.asked, stop)
                 limit = max(0.0, self._deadline - time.monotonic())
-                transfer = self._mesh.links[flow.parent].connection.read(pairs, timeout=limit)
+                transfer = self._mesh.links[flow.parent].connection.read(pairs, timeout=limit, stream=False)
                 self._mesh.begin(transfer)
                 flow.reads.append((transfer, stop))
                 flow.asked = stop

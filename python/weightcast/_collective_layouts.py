@@ -5,18 +5,20 @@ from __future__ import annotations
 import bisect
 import collections
 import hashlib
+import logging
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .endpoint import Endpoint, Local, Remote
-from .errors import InvalidArgument
-from .memory import Memory, host_memory_of
+from .errors import Error, InvalidArgument
+from .memory import Memory, memory_of
 
+_log = logging.getLogger("weightcast.collective")
 _MOST_LISTS = 64
 # In place of the array, which the region would keep alive.
 _NOBODY = object()
@@ -33,6 +35,7 @@ class Layout:
     text: str
     digest: str
     writable: bool
+    devices: set[int]  # GPUs that hold some of it.
     owners: list[weakref.ref[Any]] = field(repr=False)
 
     @property
@@ -61,7 +64,7 @@ class Layouts:
         self._made = 0
 
     def of(self, tensors: Sequence[Any]) -> Layout:
-        memories = [host_memory_of(tensor) for tensor in tensors]
+        memories = [memory_of(tensor) for tensor in tensors]
         kinds = [_dtype_of(tensor) for tensor in tensors]
         key = tuple((one.address, one.nbytes, kind) for one, kind in zip(memories, kinds, strict=True))
         found = self._known.get(key)
@@ -88,16 +91,31 @@ class Layouts:
                 continue
             starts.append(at)
             at += memory.nbytes
-            owners.append(weakref.ref(_owner_of(tensor)))
-            core = self._endpoint._core
-            regions.append(core.register(memory.address, memory.nbytes, _NOBODY, memory.writable, "read"))
+            region = self._endpoint._core.register(
+                memory.address, memory.nbytes, _NOBODY, memory.writable, "read", memory.device
+            )
+            regions.append(region)
+            owners.append(weakref.ref(_owner_of(tensor), _closing(region) if memory.device >= 0 else None))
         self._made += 1
         sizes = ",".join(f"{kind}:{one.nbytes}" for kind, one in zip(kinds, memories, strict=True))
         count = f"{len(memories)} tensor{'' if len(memories) == 1 else 's'}"
         text = f"{count}, {at} bytes" + "".join(f", {kind}" for kind in sorted(set(kinds)))
         digest = hashlib.sha256(sizes.encode()).hexdigest()[:16]
         writable = all(one.writable for one in memories)
-        return Layout(self._made, at, starts, regions, text, digest, writable, owners)
+        devices = {one.device for one in memories if one.device >= 0}
+        return Layout(self._made, at, starts, regions, text, digest, writable, devices, owners)
+
+
+def _closing(region: Any) -> Callable[[Any], None]:
+    """For the moment at which the memory goes: the driver must not free what a peer has mapped."""
+
+    def close(_: Any) -> None:
+        try:
+            region.close()
+        except Error as error:
+            _log.warning("memory of a GPU is freed that a peer may still use: %s", error)
+
+    return close
 
 
 def tensors_of(value: Any) -> list[Any]:
@@ -105,8 +123,10 @@ def tensors_of(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
     torch = sys.modules.get("torch")
-    alone = isinstance(value, (np.ndarray, bytearray, memoryview)) or (
-        torch is not None and isinstance(value, torch.Tensor)
+    alone = (
+        isinstance(value, (np.ndarray, bytearray, memoryview))
+        or hasattr(value, "__cuda_array_interface__")
+        or (torch is not None and isinstance(value, torch.Tensor))
     )
     if not alone and hasattr(value, "__iter__") and not hasattr(value, "__buffer__"):
         return list(value)
@@ -116,6 +136,8 @@ def tensors_of(value: Any) -> list[Any]:
 def _dtype_of(tensor: Any) -> str:
     """The same word for numpy's, ml_dtypes' and torch's."""
     kind = getattr(tensor, "dtype", None)
+    if kind is None and hasattr(tensor, "__cuda_array_interface__"):
+        kind = np.dtype(tensor.__cuda_array_interface__["typestr"])
     if kind is None:
         return "uint8"
     return kind.name if isinstance(kind, np.dtype) else str(kind).removeprefix("torch.")

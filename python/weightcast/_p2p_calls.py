@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 from .errors import Error, InvalidArgument
+from .memory import memory_of
 
 META_BYTES = 64
 
@@ -108,16 +109,7 @@ def metas(blobs: Sequence[bytes], num_iovs: int) -> list[bytes]:
 
 def extent(tensor: Any) -> tuple[int, int]:
     """Where the bytes of a tensor or an array lie, and how many."""
-    if hasattr(tensor, "data_ptr"):
-        if tensor.device.type != "cpu":
-            raise InvalidArgument(f"a tensor on {tensor.device}: only host memory can be registered so far")
-        if not tensor.is_contiguous():
-            raise InvalidArgument("a tensor that is not contiguous; call .contiguous() and keep the result")
-        return tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    if not hasattr(tensor, "ctypes"):
-        raise InvalidArgument(f"{type(tensor).__name__} is neither a torch tensor nor a numpy array")
-    if not tensor.flags.c_contiguous:
-        raise InvalidArgument(
-            "an array that is not contiguous; use numpy.ascontiguousarray and keep the result"
-        )
-    return tensor.ctypes.data, tensor.nbytes
+    if not any(hasattr(tensor, one) for one in ("data_ptr", "ctypes", "__cuda_array_interface__")):
+        raise InvalidArgument(f"{type(tensor).__name__} is neither a torch tensor nor an array")
+    found = memory_of(tensor)
+    return found.address, found.nbytes

@@ -9,18 +9,20 @@ How it works: docs/collective.md.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import _weightcast as _core
 from ._collective_call import Call, Flow, parents_of
 from ._collective_layouts import Layouts, tensors_of
-from ._collective_meeting import ROLE, Member, check_listens_at, host_of_this, listening_at, meet
+from ._collective_meeting import ROLE, Member, check_listens_at, host_of_this, left_until, listening_at, meet
 from ._collective_mesh import Mesh
 from .endpoint import Endpoint
 from .errors import Cancelled, Error, InvalidArgument
-from .memory import host_memory_of
+from .gpu import streams_of
+from .memory import memory_of
 from .workers import Settings
 
 __all__ = ["Group"]
@@ -41,9 +43,13 @@ class Group:
     timeout: seconds that this, and each call without a limit of its own, may take.
     shape: within a host all read from one ("star"), or each from the one before ("chain").
 
-    Arrays are contiguous numpy arrays or CPU torch tensors; empty ones are allowed. They must not change
-    during a call. Their memory is registered by the first call with it, and known until the arrays are gone;
-    it is not kept alive. For one thread at a time.
+    Arrays are contiguous numpy arrays, torch tensors of the CPU or a GPU, or have `__cuda_array_interface__`;
+    all may stand in one list, and empty ones are allowed. They must not change during a call. Their memory is
+    registered by the first call with it, and known until the arrays are gone; it is not kept alive. For one
+    thread at a time.
+
+    A call with memory of GPUs first waits for what `stream` holds, or the current stream of each of their
+    devices: kernels that write the bytes, or still use the memory. What comes later there sees the new bytes.
 
     A call that fails at one rank fails at all, or the next one of those that were done with it, with an error
     that names the rank: within the setting `lease` if a process died. The group is closed then, and nothing
@@ -102,20 +108,23 @@ class Group:
         # Nobody can fail before all are connected: so whoever fails can tell all.
         self._run("meeting", [], list(range(world_size)), False, timeout)
 
-    def broadcast(self, tensors: Any, root: int = 0, *, timeout: float | None = None) -> None:
+    def broadcast(
+        self, tensors: Any, root: int = 0, *, timeout: float | None = None, stream: Any = None
+    ) -> None:
         """Fills everybody's tensors with the root's: one, or a list, whose dtypes and sizes are the same.
 
         Returns when this rank has them all and nobody reads from it any more: they may change.
         """
         if not 0 <= root < self.world_size:
             raise InvalidArgument(f"root {root} is none of {self.world_size} ranks")
-        self._run(f"broadcast from rank {root}", tensors_of(tensors), [root], self.rank != root, timeout)
+        fills = self.rank != root
+        self._run(f"broadcast from rank {root}", tensors_of(tensors), [root], fills, timeout, stream)
 
-    def all_gather(self, out: Any, mine: Any, *, timeout: float | None = None) -> None:
+    def all_gather(self, out: Any, mine: Any, *, timeout: float | None = None, stream: Any = None) -> None:
         """Fills `out` with everybody's `mine`, by rank: one array of world_size times its bytes, or a list of
         world_size arrays like it. Returns as `broadcast` does; `mine` may be a part of `out`."""
-        listed, source = tensors_of(out), host_memory_of(mine)
-        targets = [host_memory_of(one) for one in listed]
+        listed, source = tensors_of(out), memory_of(mine)
+        targets = [memory_of(one) for one in listed]
         total = source.nbytes * self.world_size
         if sum(one.nbytes for one in targets) != total or (
             len(targets) not in (1, self.world_size) or len({one.nbytes for one in targets}) > 1
@@ -126,12 +135,16 @@ class Group:
             )
         if not all(one.writable for one in targets):
             raise InvalidArgument("out is read-only")
-        own = (
-            targets[self.rank].address if len(targets) > 1 else targets[0].address + self.rank * source.nbytes
-        )
-        if own != source.address:
-            ctypes.memmove(own, source.address, source.nbytes)
-        self._run("all_gather", listed, list(range(self.world_size)), True, timeout)
+        place = targets[self.rank] if len(targets) > 1 else targets[0]
+        own = place.address + (self.rank * source.nbytes if len(targets) == 1 else 0)
+
+        def copy_own() -> None:
+            if own != source.address and source.nbytes > 0:
+                _core.copy_bytes(own, place.device, source.address, source.device, source.nbytes)
+
+        ranks = list(range(self.world_size))
+        also = [source.device] if source.device >= 0 else []
+        self._run("all_gather", listed, ranks, True, timeout, stream, also, copy_own)
 
     def close(self) -> None:
         """Graceful shutdown: other ranks' calls that no longer need this rank succeed. Safe to repeat."""
@@ -145,9 +158,20 @@ class Group:
     # --- One call ----------------------------------------------------------------------------------
 
     def _run(
-        self, what: str, tensors: list[Any], roots: list[int], fills: bool, timeout: float | None
+        self,
+        what: str,
+        tensors: list[Any],
+        roots: list[int],
+        fills: bool,
+        timeout: float | None,
+        stream: Any = None,
+        also: Iterable[int] = (),
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        """The roots' bytes lie in the list one after another, as many of each."""
+        """The roots' bytes lie in the list one after another, as many of each.
+
+        prepare: what this rank does to its memory first, behind the streams of the list's devices and `also`.
+        """
         if not self._busy.acquire(blocking=False):
             raise InvalidArgument("another thread is inside a call of this group")
         try:
@@ -158,6 +182,9 @@ class Group:
             layout = self._layouts.of(tensors)
             if fills and not layout.writable:
                 raise InvalidArgument("the arrays are read-only, and are to be filled")
+            for device, address in streams_of(layout.devices.union(also), stream):
+                _core.wait_stream(device, address, left_until(deadline))
+            prepare()
             share = layout.nbytes // len(roots)
             flows = [
                 Flow(self.rank, root, self._parents(root), place * share, (place + 1) * share)

@@ -123,6 +123,7 @@ class Connection:
         *,
         pieces: Any = None,
         timeout: float | None = None,
+        stream: Any = None,
     ) -> Transfer:
         """Begins to write local bytes into the peer's memory.
 
@@ -130,8 +131,10 @@ class Connection:
         row (offset in `local`, offset in `remote`, bytes) for each, the quickest for thousands.
 
         timeout: when it ends as `TimedOut`; None: the setting `timeout`.
+        stream: memory of a GPU is read when what this stream holds now is over; None: its device's current
+            stream; False: at once. The call does not wait for it.
         """
-        return self._post(False, local, remote, pieces, timeout)
+        return self._post(False, local, remote, pieces, timeout, stream)
 
     def read(
         self,
@@ -140,9 +143,13 @@ class Connection:
         *,
         pieces: Any = None,
         timeout: float | None = None,
+        stream: Any = None,
     ) -> Transfer:
-        """Begins to read the peer's bytes into local memory. Arguments as of `write`."""
-        return self._post(True, local, remote, pieces, timeout)
+        """Begins to read the peer's bytes into local memory. Arguments as of `write`.
+
+        Into memory of a GPU: first waits here for what `stream` holds, kernels that still use the memory.
+        """
+        return self._post(True, local, remote, pieces, timeout, stream)
 
     def notify(self, message: bytes, timeout: float | None = None) -> None:
         """Sends the peer a message of at most 32 KiB, for its `take_notice`.
@@ -173,17 +180,23 @@ class Connection:
         self._core.close()
 
     def _post(
-        self, read: bool, local: Any, remote: Remote | None, pieces: Any, timeout: float | None
+        self,
+        read: bool,
+        local: Any,
+        remote: Remote | None,
+        pieces: Any,
+        timeout: float | None,
+        stream: Any,
     ) -> Transfer:
         if pieces is None:
-            return Transfer(self._core.post(read, local, remote, timeout))
+            return Transfer(self._core.post(read, local, remote, stream, timeout))
         table = np.ascontiguousarray(pieces)
         if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
             raise InvalidArgument(
                 f"pieces has shape {table.shape} and dtype {table.dtype}; give whole numbers, a row (offset "
                 "in local, offset in remote, bytes) for each piece"
             )
-        return Transfer(self._core.post_table(read, local, remote, table.astype(np.uint64), timeout))
+        return Transfer(self._core.post_table(read, local, remote, table.astype(np.uint64), stream, timeout))
 
     def __enter__(self) -> Connection:
         return self

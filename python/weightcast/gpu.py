@@ -74,9 +74,12 @@ def allocate_on(device: int | str, shape: tuple[int, ...], dtype: np.dtype) -> D
 def streams_of(devices: Iterable[int], stream: Any) -> list[tuple[int, int]]:
     """The streams of these devices, each with its device.
 
-    stream: None: torch's current stream of each device, or the legacy default stream without torch; else a
-    torch stream, an object with `cuda_stream` or `__cuda_stream__`, or a stream's address, of one device.
+    stream: None: torch's current stream of each device, or the legacy default stream without torch; False:
+    none; else a torch stream, an object with `cuda_stream` or `__cuda_stream__`, or a stream's address, of
+    one device.
     """
+    if stream is False:
+        return []
     used = sorted(set(devices))
     if stream is not None and len(used) > 1:
         raise InvalidArgument(

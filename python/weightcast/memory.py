@@ -23,14 +23,6 @@ class Memory(NamedTuple):
     device: int = -1  # Of a GPU; -1: host memory.
 
 
-def host_memory_of(value: Any) -> Memory:
-    """As `memory_of`, in host memory alone."""
-    found = memory_of(value)
-    if found.device >= 0:
-        raise InvalidArgument(f"the memory is of the GPU {found.device}; only host memory can be used here")
-    return found
-
-
 def memory_of(value: Any) -> Memory:
     """The contiguous memory of a numpy array, a torch tensor, an object with the buffer protocol, or one with
     `__cuda_array_interface__`."""
@@ -81,8 +73,8 @@ def _bytes_of(value: Any) -> np.ndarray:
         return np.frombuffer(value, np.uint8)
     except (TypeError, AttributeError):
         raise InvalidArgument(
-            f"a {type(value).__name__} has no memory to register; give a numpy array, a CPU torch tensor or "
-            "an object with the buffer protocol (bytearray, memoryview, mmap, ...)"
+            f"a {type(value).__name__} has no memory to register; give a numpy array, a torch tensor, or an "
+            "object with the buffer protocol (bytearray, memoryview, mmap, ...) or __cuda_array_interface__"
         ) from None
     except (BufferError, ValueError) as error:
         raise InvalidArgument(f"cannot register a {type(value).__name__}: {error}") from None

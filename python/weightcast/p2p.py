@@ -17,8 +17,8 @@ Without a job token (`WEIGHTCAST_TOKEN` or `WEIGHTCAST_TOKEN_FILE`, the same in 
 listens on this host alone, for this user's processes. `WEIGHTCAST_CONNECT_TIMEOUT` bounds `connect`; no
 setting bounds the wait for a peer that is alive. Sizes are bytes, addresses are numbers (`tensor.data_ptr()`,
 `array.ctypes.data`). Memory that an operation names must stay as it is until the operation has ended; memory
-that is registered must stay until `dereg`. Host memory only so far. For new code there is
-`weightcast.Endpoint`, with exceptions and objects in place of numbers.
+that is registered must stay until `dereg`. An address may be of host memory or of a GPU's: the driver says
+which. For new code there is `weightcast.Endpoint`, with exceptions and objects in place of numbers.
 
 docs/p2p.md says what is compatible, what differs, and how it works.
 """
@@ -56,7 +56,7 @@ _Blobs: TypeAlias = Sequence[bytes]
 
 
 class FloatType(enum.IntEnum):
-    """What the elements of registered memory are. Host memory is bytes: nothing depends on it."""
+    """What the elements of registered memory are. Nothing depends on it: memory is bytes."""
 
     kUndefined = 0
     kFloat16 = 1
@@ -423,7 +423,8 @@ class Endpoint:
     # --- Tensors. What has no `ok` raises weightcast's exceptions, which are RuntimeErrors.
 
     def register_memory(self, tensor_list: Sequence[Any]) -> list[XferDesc]:
-        """Registers contiguous CPU tensors (torch) or arrays (numpy)."""
+        """Registers contiguous tensors (torch, of the CPU or a GPU), numpy's arrays, and objects with
+        `__cuda_array_interface__`."""
         made: list[XferDesc] = []
         try:
             for tensor in tensor_list:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -344,10 +345,18 @@ class Registration:
         self._memory.clear()
 
 
-def wait_streams(registration: Registration | None, stream: Any) -> None:
-    """For what is left in the streams of its devices: kernels that write or read its tensors."""
+def wait_streams(
+    registration: Registration | None, stream: Any, timeout: float | None = None
+) -> float | None:
+    """For what is left in the streams of its devices: kernels that write or read its tensors. Returns what
+    is left of the timeout."""
+    begun = time.monotonic()
     for device, address in streams_in_use(registration, stream):
-        _core.wait_stream(device, address)
+        _core.wait_stream(device, address, timeout)
+        if timeout is not None:
+            timeout = max(0.0, timeout - (time.monotonic() - begun))
+            begun = time.monotonic()
+    return timeout
 
 
 def streams_in_use(registration: Registration | None, stream: Any) -> list[tuple[int, int]]:

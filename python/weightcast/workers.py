@@ -292,13 +292,15 @@ class Trainer(_Closing):
                 f"after wait_sources() of the version before ({error})"
             ) from error
 
-    def digest(self) -> list[ShardDigest]:
+    def digest(self, *, stream: Any = None) -> list[ShardDigest]:
         """The digest of each registered shard as it is now; `combine_digests` adds those of all trainers.
 
-        Reads every byte, without the GIL, on this thread: they must not change meanwhile. `InvalidArgument`:
+        Reads every byte, without the GIL, on this thread: they must not change meanwhile. Of tensors on GPUs
+        it first waits for `stream`, or the current stream of each of their devices. `InvalidArgument`:
         tensors have moved since they were registered; `publish` registers them again.
         """
         _still_there(self._registration, "publish() registers them again")
+        wait_streams(self._registration, stream)
         return digests_from(self._core.digest())
 
     def engines(self) -> list[_core.EngineState]:
@@ -405,9 +407,9 @@ class Inference(_Closing):
         abandoned (`state` FAILED).
         """
         self._refuse_moved()
-        wait_streams(self._registration, stream)
+        left = wait_streams(self._registration, stream, timeout)
         with _naming_cause(self._switch):
-            return self._core.wait(self._version_of(newer_than), _limit(timeout))
+            return self._core.wait(self._version_of(newer_than), _limit(left))
 
     async def wait_async(
         self, newer_than: _core.Version | int | None = None, timeout: float | None = None
@@ -431,21 +433,27 @@ class Inference(_Closing):
     async def receive_async(self, timeout: float | None = None) -> _core.Version:
         return await on_thread(self.receive, timeout)
 
-    def receive_group(self, timeout: float | None = None) -> ReceivedGroup:
-        """As `receive`, for the next of the registered `groups`; the call after it grants the next one."""
-        return ReceivedGroup(*self._core.receive_group(_limit(timeout)))
+    def receive_group(self, timeout: float | None = None, *, stream: Any = None) -> ReceivedGroup:
+        """As `receive`, for the next of the registered `groups`; the call after it grants the next one.
+
+        With tensors on GPUs it first waits for `stream`, as `wait` does: for kernels that hand the group
+        before on.
+        """
+        left = wait_streams(self._registration, stream, timeout)
+        return ReceivedGroup(*self._core.receive_group(_limit(left)))
 
     async def receive_group_async(self, timeout: float | None = None) -> ReceivedGroup:
         return await on_thread(self.receive_group, timeout)
 
-    def receive_groups(self, timeout: float | None = None) -> Iterator[ReceivedGroup]:
+    def receive_groups(self, timeout: float | None = None, *, stream: Any = None) -> Iterator[ReceivedGroup]:
         """The registered `groups` of one update, each when it is there at every rank of the engine.
 
         The loop's body hands a group on, within `commit_timeout`; the next one is granted after it. `finish`
-        comes after the loop, and `abort` if the body raises. timeout: for each group, in seconds.
+        comes after the loop, and `abort` if the body raises. timeout: for each group, in seconds. stream: in
+        which the body hands a group on; None: the current one.
         """
         while True:
-            group = self.receive_group(timeout)
+            group = self.receive_group(timeout, stream=stream)
             yield group
             if group.last:
                 return
@@ -504,7 +512,7 @@ class Inference(_Closing):
         self._core.resume(intact)
         self._registration = now
 
-    def digest(self) -> list[ShardDigest]:
+    def digest(self, *, stream: Any = None) -> list[ShardDigest]:
         """The digest of each live shard; `combine_digests` adds those of all ranks of the engine.
 
         As `Trainer.digest`; nothing lands there until it returns. `InvalidArgument`: between `begin` and
@@ -512,6 +520,7 @@ class Inference(_Closing):
         `Unavailable`: no version is served.
         """
         self._refuse_moved()
+        wait_streams(self._registration, stream)
         return digests_from(self._core.digest())
 
     @property

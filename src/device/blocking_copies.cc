@@ -13,6 +13,13 @@ constexpr size_t kBlock = size_t{4} << 20;
 
 drivers::CUdeviceptr Number(const void* address) { return reinterpret_cast<drivers::CUdeviceptr>(address); }
 
+/// Copies within a device need none.
+Status Pin(drivers::Cuda& cuda, void*& block) {
+  if (block != nullptr) return Status::Ok();
+  return DriverStatus(cuda, cuda.MemHostAlloc(&block, kBlock, drivers::CU_MEMHOSTALLOC_PORTABLE),
+                      "cuMemHostAlloc");
+}
+
 }  // namespace
 
 Result<std::shared_ptr<BlockingCopies>> BlockingCopies::Create(std::shared_ptr<const Context> context) {
@@ -30,8 +37,7 @@ Status BlockingCopies::Open() {
   };
   WC_RETURN_IF_ERROR(check(cuda.StreamCreateWithPriority(&stream_, drivers::CU_STREAM_NON_BLOCKING, 0),
                            "cuStreamCreateWithPriority"));
-  WC_RETURN_IF_ERROR(check(cuda.EventCreate(&event_, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
-  return check(cuda.MemHostAlloc(&pinned_, kBlock, drivers::CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
+  return check(cuda.EventCreate(&event_, drivers::CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 }
 
 BlockingCopies::~BlockingCopies() {
@@ -59,6 +65,7 @@ Status BlockingCopies::ToHost(std::span<std::byte> to, const std::byte* from) {
   const std::lock_guard lock(mutex_);
   const ContextScope scope(*context_);
   WC_RETURN_IF_ERROR(scope.status());
+  WC_RETURN_IF_ERROR(Pin(context_->cuda(), pinned_));
   for (size_t at = 0; at < to.size(); at += kBlock) {
     const size_t length = std::min(kBlock, to.size() - at);
     WC_RETURN_IF_ERROR(Begin(pinned_, from + at, length));
@@ -72,6 +79,7 @@ Status BlockingCopies::ToDevice(std::byte* to, std::span<const std::byte> from) 
   const std::lock_guard lock(mutex_);
   const ContextScope scope(*context_);
   WC_RETURN_IF_ERROR(scope.status());
+  WC_RETURN_IF_ERROR(Pin(context_->cuda(), pinned_));
   for (size_t at = 0; at < from.size(); at += kBlock) {
     const size_t length = std::min(kBlock, from.size() - at);
     std::memcpy(pinned_, from.data() + at, length);

@@ -1,6 +1,8 @@
 #include "device/stream_event.h"
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "device/error.h"
@@ -38,12 +40,17 @@ class StreamEvent::Watch final : public Work {
 
 namespace {
 
+// Of a caller that waits for an event.
+constexpr Duration kSpin = std::chrono::microseconds(50);
+constexpr Duration kBetweenLooks = std::chrono::microseconds(50);
+constexpr Duration kGlance = std::chrono::milliseconds(100);
+
 Status CheckNotCaptured(drivers::Cuda& cuda, drivers::CUstream stream) {
   drivers::CUstreamCaptureStatus capture{};
   WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.StreamIsCapturing(stream, &capture), "cuStreamIsCapturing"));
   if (capture == drivers::CU_STREAM_CAPTURE_STATUS_NONE) return Status::Ok();
   return {Code::kInvalidArgument,
-          "the stream is being captured into a CUDA graph; publish outside of the capture"};
+          "the stream is being captured into a CUDA graph; do this outside of the capture"};
 }
 
 Result<drivers::CUevent> RecordEvent(drivers::Cuda& cuda, drivers::CUstream stream) {
@@ -82,16 +89,38 @@ StreamEvent::~StreamEvent() {
 bool StreamEvent::Done() const { return watch_->Done(); }
 Status StreamEvent::failure() const { return worker_->health()->failure(); }
 
-Status Synchronise(const Context& context, void* stream) {
+/// Looks again and again: what waits in the driver could not be interrupted.
+Status Synchronise(const Context& context, void* stream, TimePoint deadline,
+                   const std::function<bool()>& interrupted) {
   const auto raw = static_cast<drivers::CUstream>(stream);
-  const ContextScope scope(context);
-  WC_RETURN_IF_ERROR(scope.status());
   drivers::Cuda& cuda = context.cuda();
-  WC_RETURN_IF_ERROR(CheckNotCaptured(cuda, raw));
-  WC_ASSIGN_OR_RETURN(const drivers::CUevent event, RecordEvent(cuda, raw));
-  const Status over = DriverStatus(cuda, cuda.EventSynchronize(event), "cuEventSynchronize");
-  cuda.EventDestroy(event);
-  return over;
+  drivers::CUevent event{};
+  {
+    const ContextScope scope(context);
+    WC_RETURN_IF_ERROR(scope.status());
+    WC_RETURN_IF_ERROR(CheckNotCaptured(cuda, raw));
+    WC_ASSIGN_OR_RETURN(event, RecordEvent(cuda, raw));
+  }
+  const TimePoint begun = Clock::now();
+  TimePoint glance = begun + kGlance;
+  Status stopped;
+  while (true) {
+    {
+      const ContextScope scope(context);
+      const auto result = stopped.ok() ? cuda.EventQuery(event) : drivers::CUDA_SUCCESS;
+      if (result != drivers::CUDA_ERROR_NOT_READY) {
+        cuda.EventDestroy(event);
+        return stopped.ok() ? DriverStatus(cuda, result, "cuEventQuery") : stopped;
+      }
+    }
+    const TimePoint now = Clock::now();
+    if (now >= deadline) stopped = {Code::kTimedOut, "the stream has not come so far in time"};
+    if (now >= glance) {
+      if (interrupted && interrupted()) stopped = {Code::kCancelled, "interrupted"};
+      glance = now + kGlance;
+    }
+    if (now - begun > kSpin) std::this_thread::sleep_for(kBetweenLooks);
+  }
 }
 
 }  // namespace weightcast::device

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "device/worker.h"
+#include "weightcast/clock.h"
 #include "weightcast/device.h"
 #include "weightcast/status.h"
 
@@ -37,7 +38,9 @@ class StreamEvent final : public DeviceEvent {
   const std::shared_ptr<Watch> watch_;
 };
 
-/// Waits, on the caller's thread, until all that was left in the stream is over. Errors as Record's.
-Status Synchronise(const Context& context, void* stream);
+/// Waits, on the caller's thread, until all that was left in the stream is over. Errors as Record's;
+/// kTimedOut at the deadline, kCancelled once `interrupted`, which is looked at ten times a second, is true.
+Status Synchronise(const Context& context, void* stream, TimePoint deadline = kNever,
+                   const std::function<bool()>& interrupted = {});
 
 }  // namespace weightcast::device

@@ -45,7 +45,7 @@ Result<std::unique_ptr<Endpoint>> CreateEndpoint(EndpointOptions options, const 
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
+Engine::Engine(EngineOptions options) : options_(std::move(options)) { self_->engine = this; }
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {
   if (options.gpu.index < 0 || options.gpu.index > UINT16_MAX - kFirstPort)
@@ -62,6 +62,10 @@ Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {
 }
 
 Engine::~Engine() {
+  {
+    const std::lock_guard lock(self_->mutex);
+    self_->engine = nullptr;
+  }
   // Memory that operations and tables hold is let go of last, once the endpoint has closed it.
   std::map<uint64_t, std::shared_ptr<Memory>> memories;
   std::map<uint64_t, OperationPtr> operations;

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "endpoint/user_memory.h"
 #include "p2p/operation.h"
 #include "p2p/outbox.h"
 #include "weightcast/clock.h"
@@ -30,9 +31,13 @@ struct EngineOptions {
   uint32_t rank = 0;
   std::string token{};  ///< As EndpointOptions::token.
   Settings settings{};  ///< Without a port_range: kFirstPort + gpu.index if that is free, else any.
+  /// In which stream of a device the caller works: an operation with memory of that device begins when all is
+  /// over that was left there before the call. Asked on the caller's thread. Null: they begin at once.
+  std::function<Result<StreamRef>(int device)> stream_of{};
 };
 
-/// Bytes of this process, inside a registered memory; memory 0: registered for this call alone.
+/// Bytes of this process, inside a registered memory; memory 0: registered for this call alone. Memory of a
+/// GPU is recognised by its address.
 struct Local {
   uint64_t memory = 0;
   std::byte* address = nullptr;
@@ -145,9 +150,12 @@ class Engine {
   void ForgetMemory(const Memory& memory);
   Result<Part> Resolve(const Local& local, bool up_to_end);
   Result<Part> ResolveToAdvertise(const Local& bytes);
+  Result<uint64_t> IdentityOf(const Memory& memory);
   [[nodiscard]] Status StillRegistered(const Operation& operation) const;
   void Retire(Operation& operation);
   Result<OperationPtr> Make(OperationKind kind, std::span<const Local> local);
+  Status AwaitStreams(const OperationPtr& operation);
+  void OnStreamOver(uint64_t waits_as, const Status& outcome);
   Status Attach(Operation& operation, uint64_t channel);
   Result<uint64_t> OneSided(OperationKind kind, uint64_t channel, std::span<const Local> local,
                             std::span<const Advert> adverts);
@@ -174,7 +182,15 @@ class Engine {
   void MoveOn(Operation& operation, Duration limit, std::unique_lock<std::mutex>& lock);
   void Drive(Operation& operation, Transfer transfer, TimePoint until);
 
+  /// By which wc-device finds this engine, as long as there is one.
+  struct Self {
+    std::mutex mutex;
+    Engine* engine = nullptr;
+  };
+
   const EngineOptions options_;
+  const std::shared_ptr<Self> self_ = std::make_shared<Self>();
+  endpoint::UserMemory user_memory_{options_.settings};
   std::unique_ptr<Endpoint> endpoint_;
   Outbox outbox_;
 
@@ -184,10 +200,12 @@ class Engine {
   std::map<uint64_t, ChannelPtr> channels_;
   std::map<uint64_t, std::shared_ptr<Memory>> memories_;
   std::map<uint64_t, OperationPtr> operations_;
+  std::map<uint64_t, OperationPtr> awaiting_;  ///< Those that wait for streams.
   std::deque<ChannelPtr> to_accept_;
   uint64_t last_channel_ = 0;
   uint64_t last_memory_ = 0;
   uint64_t last_operation_ = 0;
+  uint64_t last_awaiting_ = 0;
   uint64_t poll_round_ = 1;  ///< Ends when a poll has told of an end, or has waited.
   TimePoint last_poll_{};
 };

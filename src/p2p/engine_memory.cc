@@ -8,10 +8,12 @@
 namespace weightcast::p2p {
 
 Result<std::shared_ptr<Memory>> Engine::NewMemory(std::span<std::byte> bytes, bool temporary) {
-  WC_ASSIGN_OR_RETURN(Region region, endpoint_->Register(bytes, Access::kReadWrite));
+  WC_ASSIGN_OR_RETURN(const weightcast::Memory what, user_memory_.Recognise(bytes));
+  WC_ASSIGN_OR_RETURN(Region region, endpoint_->Register(what, Access::kReadWrite));
   auto memory = std::make_shared<Memory>();
   memory->address = bytes.data();
   memory->length = bytes.size();
+  memory->device = what.device;
   memory->region = std::make_shared<Region>(std::move(region));
   memory->temporary = temporary;
   const std::lock_guard lock(mutex_);
@@ -76,23 +78,43 @@ Result<Part> Engine::Resolve(const Local& local, bool up_to_end) {
   return Part{.memory = found->second, .offset = at - from, .length = std::min(local.length, room)};
 }
 
+Result<uint64_t> Engine::IdentityOf(const Memory& memory) {
+  if (memory.device < 0) return uint64_t{0};
+  return user_memory_.IdentityOf({.kind = MemoryKind::kDevice,
+                                  .device = memory.device,
+                                  .address = memory.address,
+                                  .length = memory.length});
+}
+
 Result<Part> Engine::ResolveToAdvertise(const Local& bytes) {
+  std::shared_ptr<Memory> known;
   if (bytes.memory == 0) {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, memory] : memories_) {
       if (memory->advertised && memory->address == bytes.address && memory->length == bytes.length)
-        return Part{.memory = memory, .offset = 0, .length = bytes.length};
+        known = memory;
     }
   }
+  if (known == nullptr) return Resolve(bytes, /*up_to_end=*/false);
+  const auto identity = IdentityOf(*known);
+  if (identity.ok() && *identity == known->identity)
+    return Part{.memory = known, .offset = 0, .length = bytes.length};
+  // It was freed, and this is other memory at the same address.
+  (void)Deregister(known->id);
   return Resolve(bytes, /*up_to_end=*/false);
 }
 
 Result<Advert> Engine::Advertise(const Local& bytes) {
   WC_ASSIGN_OR_RETURN(const Part part, ResolveToAdvertise(bytes));
+  uint64_t identity = 0;
+  if (bytes.memory == 0) {
+    WC_ASSIGN_OR_RETURN(identity, IdentityOf(*part.memory));
+  }
   const std::lock_guard lock(mutex_);
   if (part.memory->temporary) {  // Whoever has the advert may come at any time.
     part.memory->temporary = false;
     part.memory->advertised = true;
+    part.memory->identity = identity;
   }
   return Advert{.owner = endpoint_->self().incarnation,
                 .memory = part.memory->id,
@@ -112,6 +134,7 @@ Status Engine::StillRegistered(const Operation& operation) const {
 /// What was registered for this call alone is no longer told of. Its closing may wait, and this may be the
 /// progress thread: whoever hears of the operation's end does it.
 void Engine::Retire(Operation& operation) {
+  awaiting_.erase(operation.waits_as);
   for (Part& part : operation.parts) {
     if (part.memory == nullptr || !part.memory->temporary) continue;
     ForgetMemory(*part.memory);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/strings.h"
@@ -53,13 +54,61 @@ Result<OperationPtr> Engine::Make(OperationKind kind, std::span<const Local> loc
     operation->bytes += part->length;
     operation->parts.push_back(*std::move(part));
   }
+  if (Status recorded = AwaitStreams(operation); !recorded.ok()) {
+    const std::lock_guard lock(mutex_);
+    Retire(*operation);
+    return recorded;
+  }
   return operation;
+}
+
+Status Engine::AwaitStreams(const OperationPtr& operation) {
+  std::set<int> devices;
+  for (const Part& part : operation->parts)
+    if (part.memory != nullptr && part.memory->device >= 0) devices.insert(part.memory->device);
+  if (devices.empty() || !options_.stream_of) return Status::Ok();
+  {
+    const std::lock_guard lock(mutex_);
+    operation->awaited = devices.size();
+    operation->waits_as = ++last_awaiting_;
+    awaiting_[operation->waits_as] = operation;
+  }
+  for (const int device : devices) {
+    WC_ASSIGN_OR_RETURN(const StreamRef stream, options_.stream_of(device));
+    const auto tell = [self = self_, waits_as = operation->waits_as](const Status& outcome) {
+      const std::lock_guard lock(self->mutex);
+      if (self->engine != nullptr) self->engine->OnStreamOver(waits_as, outcome);
+    };
+    WC_ASSIGN_OR_RETURN(auto event, user_memory_.Record(stream, tell));
+    operation->after.push_back(std::move(event));
+  }
+  return Status::Ok();
+}
+
+/// On wc-device. The caller may not have come as far as the channel; it then sees for itself. Whoever lets go
+/// of an operation takes it out of `awaiting_` first: its last holder must not be this thread.
+void Engine::OnStreamOver(uint64_t waits_as, const Status& outcome) {
+  const std::lock_guard lock(mutex_);
+  const auto found = awaiting_.find(waits_as);
+  if (found == awaiting_.end()) return;
+  const OperationPtr operation = found->second;
+  if (!outcome.ok()) {
+    operation->reason = {outcome.code(), StrCat("the stream of its memory is lost: ", outcome.message())};
+    if (operation->channel != nullptr) Cancel(operation, operation->reason);
+    return;
+  }
+  if (--operation->awaited > 0) return;
+  awaiting_.erase(found);
+  if (operation->channel == nullptr) return;
+  if (Receives(*operation)) return OfferWhatCanBe(operation->channel->peer);
+  if (!Sends(*operation) || operation->grant.id != 0) Launch(operation);
 }
 
 /// To a channel that lives, if its memory has not been deregistered meanwhile.
 Status Engine::Attach(Operation& operation, uint64_t channel) {
   auto usable = Usable(channel);
   Status wrong = usable.ok() ? StillRegistered(operation) : usable.status();
+  if (wrong.ok()) wrong = operation.reason;  // Its stream is lost already.
   if (wrong.ok()) {
     operation.channel = *std::move(usable);
   } else {
@@ -208,7 +257,7 @@ Result<bool> Engine::AllDescribed(const Operation& operation, Peer& peer) {
 }
 
 void Engine::Launch(const OperationPtr& operation) {
-  if (operation->ended) return;
+  if (operation->ended || operation->awaited > 0) return;
   Peer& peer = *operation->channel->peer;
   const auto fail = [&](const Status& reason) {
     return Sends(*operation) ? FailSend(*operation, reason) : Finish(*operation, reason);
@@ -284,7 +333,8 @@ void Engine::OfferWhatCanBe(const PeerPtr& peer) {
   auto& waiting = peer->without_grant;
   for (auto next = waiting.begin(); next != waiting.end();) {
     const OperationPtr receive = *next;
-    if (!receive->ended && receive->channel->granted >= kGrantsOfChannel) {
+    const bool waits = receive->awaited > 0 || receive->channel->granted >= kGrantsOfChannel;
+    if (!receive->ended && waits) {
       ++next;
       continue;
     }
@@ -426,7 +476,7 @@ std::optional<Status> Engine::Poll(uint64_t number) {
   if (operations_.erase(number) == 0) return NoSuchOperation(number);  // Another thread has been told.
   ++poll_round_;
   lock.unlock();
-  operation->retired.clear();  // Waits until they are closed.
+  operation->LetGo();
   return operation->outcome;
 }
 
@@ -449,7 +499,7 @@ Status Engine::Wait(uint64_t number, const Interrupted& interrupted) {
   }
   operations_.erase(number);
   lock.unlock();
-  operation->retired.clear();
+  operation->LetGo();
   return operation->outcome;
 }
 

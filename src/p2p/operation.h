@@ -24,6 +24,8 @@ struct Memory {
   uint64_t id = 0;
   std::byte* address = nullptr;
   uint64_t length = 0;
+  int device = -1;                 ///< Whose memory it is; -1: the host's.
+  uint64_t identity = 0;           ///< Of an advertised one of a device: the driver's, of its allocation.
   std::shared_ptr<Region> region;  ///< Null from the moment at which it is deregistered.
   bool temporary = false;          ///< Of one operation.
   bool advertised = false;         ///< Registered because it was advertised.
@@ -45,7 +47,10 @@ struct Operation {
   uint64_t number = 0;  ///< Among those of its kind of its channel; reads and writes are one kind.
   std::vector<Part> parts;
   uint64_t bytes = 0;
-  std::vector<Slice> remote;         ///< Once known: the peer's memory.
+  std::vector<std::shared_ptr<const DeviceEvent>> after;  ///< Its caller's streams: it begins behind them.
+  size_t awaited = 0;                                     ///< Of these, how many are not over.
+  uint64_t waits_as = 0;                                  ///< Its number among those that wait for streams.
+  std::vector<Slice> remote;                              ///< Once known: the peer's memory.
   transport::GrantName grant;        ///< A receive's own, or the one under which a send writes.
   std::optional<Transfer> transfer;  ///< From its beginning on.
   Status reason;                     ///< Why it was cancelled.
@@ -56,6 +61,13 @@ struct Operation {
   Status outcome;
   TimePoint limit = TimePoint::max();  ///< Nobody waits longer for what a stopped peer may still touch.
   std::vector<std::shared_ptr<Region>> retired;  ///< Of this call alone; to be closed without the mutex.
+
+  /// Of what may wait for the peer, or for a device: on the thread that was told of the end, without the
+  /// mutex.
+  void LetGo() {
+    retired.clear();
+    after.clear();
+  }
 };
 using OperationPtr = std::shared_ptr<Operation>;
 

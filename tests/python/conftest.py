@@ -80,6 +80,21 @@ def pair() -> Iterator[Any]:
     made.close()
 
 
+@pytest.fixture
+def gpus(spawn: Callable[..., Child], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`spawn`, for functions that use the GPUs of one fake machine (gpus.py)."""
+    from gpus import GPUS, LIBRARY
+
+    if not LIBRARY.exists():
+        pytest.skip(f"{LIBRARY} is not built; run `make test-cpp` first")
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    monkeypatch.setenv("WEIGHTCAST_CUDA_LIBRARY", os.fspath(LIBRARY))
+    monkeypatch.setenv("FAKE_CUDA", f"dir={machine},gpus={GPUS}")
+    monkeypatch.setenv("WEIGHTCAST_BIND", "127.0.0.1")
+    return spawn
+
+
 @pytest.fixture(scope="session")
 def binary() -> pathlib.Path:
     path = ROOT / "build" / "weightcast"

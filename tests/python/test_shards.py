@@ -201,7 +201,7 @@ class OnGpu:
 
 
 def test_memory_of_a_gpu_needs_the_driver(monkeypatch):
-    """With a driver: tests/fake_cuda/python."""
+    """With a driver: test_device_arrays.py."""
     monkeypatch.setenv("WEIGHTCAST_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
     with pytest.raises(wc.Unavailable, match="/nowhere/libcuda.so.1"):
         wc.layout_bytes({"x": OnGpu()})

@@ -176,7 +176,7 @@ class Gathered(TensorByTensor):
 
 
 class Collective(Way):
-    """`weightcast.collective`: one broadcast of the list of all tensors. Host memory only."""
+    """`weightcast.collective`: one broadcast of the list of all tensors."""
 
     name = "weightcast.collective"
 

@@ -58,6 +58,9 @@ bool Sender::Begin(Pending& pending) {
   if (pending.checked) return true;
   if (pending.op.after != nullptr && !pending.op.after->Done()) {
     waits_for_device_ = true;
+    // Its device's failure is the link's from now on: no event of a lost context is ever over.
+    const LocalRegion* const local = context_->regions.Find(pending.op.local);
+    if (local != nullptr && local->device != nullptr) devices_.engines.Of(local->device->device);
     return false;
   }
   if (pending.op.kind != OpKind::kSignal) {

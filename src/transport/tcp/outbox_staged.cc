@@ -24,7 +24,12 @@ bool Outbox::LoadOperation() {
   if (static_cast<int32_t>(load_operation_ - next_to_send_) < 0) load_operation_ = next_to_send_;
   for (; load_operation_ != operations_.tail(); ++load_operation_) {
     Operation& operation = operations_[load_operation_];
-    if (operation.after != nullptr && !operation.after->Done()) return false;
+    if (operation.after != nullptr && !operation.after->Done()) {
+      // Its device's failure is the link's from now on: no event of a lost context is ever over.
+      if (operation.local != nullptr && operation.local->device != nullptr)
+        copiers_.Of(*operation.local->device, Direction::kFromDevice);
+      return false;
+    }
     if (operation.kind != OpKind::kWrite || operation.local->device == nullptr || operation.length == 0)
       continue;
     const uint64_t length = std::min<uint64_t>(operation.length - load_offset_, stage_->block());

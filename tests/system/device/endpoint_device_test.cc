@@ -105,6 +105,37 @@ TEST_F(EndpointDevice, WaitsForTheStreamBeforeItReads) {
   EXPECT_EQ(devices.cuda().StreamDestroy(stream), 0);
 }
 
+/// Its event would never be over.
+class EndpointDeviceLost : public EndpointDevice, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transports, EndpointDeviceLost, ::testing::Values("shm", "tcp"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(EndpointDeviceLost, AWriteBehindItsStreamEndsWithTheLink) {
+  devices.ExpectLeftovers();
+  const Side a("trainer", {{"transport", GetParam()}});
+  const Side b("inference", {{"transport", GetParam()}});
+  Connection to_b = a.To(b);
+  const int device = source.memory().device;
+  std::vector<std::byte> host(kSize);
+  const Region local = RegisterAt(a, source.memory(), Access::kLocal);
+  const Region there = RegisterAt(b, HostMemory(host), Access::kReadWrite);
+  const Piece piece = Whole(local, ImportInto(to_b, there));
+  {
+    const CurrentContext current(devices.cuda(), devices.context(device));
+    fake_cuda_hold(device);
+    const auto address = reinterpret_cast<drivers::CUdeviceptr>(source.memory().address);
+    ASSERT_EQ(devices.cuda().MemsetD8Async(address, 7, kSize, nullptr), drivers::CUDA_SUCCESS);
+  }
+  const auto event = a->Record({.device = device});
+  ASSERT_TRUE(event.ok()) << event.status().ToString();
+  auto write = to_b.Write({&piece, 1}, {.after = *event, .deadline = kNever});
+  ASSERT_TRUE(write.ok());
+  fake_cuda_lose(0, device, drivers::CUDA_ERROR_ECC_UNCORRECTABLE, 0);
+  EXPECT_FALSE(write->Wait(Soon()).ok());  // Of the two ends, either may be the first to say why.
+  EXPECT_TRUE(write->ended());
+  fake_cuda_release(device);
+}
+
 TEST_F(EndpointDevice, SaysWhatIsWrong) {
   const Side a("trainer");
   Memory other = source.memory();
