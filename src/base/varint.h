@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace weightcast::plan {
+namespace weightcast {
 
 /// Appends numbers in as many bytes as they need (LEB128: seven bits a byte, low ones first).
 class VarintWriter {
@@ -58,7 +58,7 @@ class VarintWriter {
 };
 
 /// Reads them from bytes that may be hostile: after the first fault every read gives 0 or nothing
-/// and ok() is false.
+/// and ok() is false. A number in more bytes than it needs is a fault: each has one form.
 class VarintReader {
  public:
   explicit VarintReader(std::string_view bytes) : rest_(bytes) {}
@@ -70,7 +70,10 @@ class VarintReader {
       const auto byte = static_cast<unsigned char>(rest_.front());
       rest_.remove_prefix(1);
       value |= uint64_t{byte & 0x7fU} << shift;
-      if (byte < 0x80) return value <= limit ? value : Fail();
+      if (byte >= 0x80) continue;
+      const bool overlong = byte == 0 && shift > 0;
+      const bool beyond = shift == 63 && byte > 1;
+      return value <= limit && !overlong && !beyond ? value : Fail();
     }
     return Fail();
   }
@@ -79,12 +82,14 @@ class VarintReader {
     const uint64_t count = Get(limit);
     return count <= rest_.size() ? count : Fail();
   }
-  std::string_view GetText(uint64_t limit) {
-    const uint64_t size = GetCount(limit);
-    const std::string_view text = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    return text;
+  std::string_view GetRaw(uint64_t size) {
+    if (size > rest_.size()) Fail();
+    const std::string_view raw = rest_.substr(0, size);
+    rest_.remove_prefix(raw.size());
+    return raw;
   }
+  std::string_view GetText(uint64_t limit) { return GetRaw(GetCount(limit)); }
+  [[nodiscard]] size_t left() const { return rest_.size(); }
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool AtEnd() const { return ok_ && rest_.empty(); }
 
@@ -99,4 +104,4 @@ class VarintReader {
   bool ok_ = true;
 };
 
-}  // namespace weightcast::plan
+}  // namespace weightcast
