@@ -11,8 +11,8 @@
 #include "plan/box.h"
 #include "plan/pattern.h"
 #include "plan/rules.h"
+#include "protocol/limits.h"
 #include "weightcast/rules.h"
-#include "wire/limits.h"
 #include "worker/gather.h"
 #include "worker/shards.h"
 
@@ -134,9 +134,9 @@ Result<std::vector<Shard>> ResolveShards(Registration registration) {
 }
 
 Status CheckPatterns(const std::vector<std::string>& patterns, std::string_view what) {
-  if (patterns.size() > wire::kMaxPatterns)
+  if (patterns.size() > protocol::kMaxPatterns)
     return Bad(
-        StrCat(what, " has ", patterns.size(), " names; at most ", wire::kMaxPatterns, " are allowed"));
+        StrCat(what, " has ", patterns.size(), " names; at most ", protocol::kMaxPatterns, " are allowed"));
   for (const std::string& pattern : patterns) {
     if (Status status = CheckRules({{NotSent{.name = pattern}}}); !status.ok())
       return Bad(StrCat(what, " '", pattern, "': ", status.message()));
@@ -162,8 +162,8 @@ Result<PartsOfShards> PartsOf(const std::vector<std::vector<std::string>>& group
                               const std::vector<Shard>& shards) {
   PartsOfShards parts;
   if (groups.empty()) return parts;
-  if (groups.size() > wire::kMaxParts)
-    return Bad(StrCat("there are ", groups.size(), " groups; at most ", wire::kMaxParts, " are allowed"));
+  if (groups.size() > protocol::kMaxParts)
+    return Bad(StrCat("there are ", groups.size(), " groups; at most ", protocol::kMaxParts, " are allowed"));
   parts.count = static_cast<uint32_t>(groups.size());
   std::vector<bool> used(groups.size());
   for (const auto& group : groups) WC_RETURN_IF_ERROR(CheckPatterns(group, "groups"));
