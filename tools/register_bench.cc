@@ -101,7 +101,7 @@ class Tally {
 class SimulatedWorker {
  public:
   /// `layout`: of the trainers, or of this rank's engine.
-  SimulatedWorker(const Cluster& cluster, const plan::Layout& layout, wire::WorkerName name, Tally& tally)
+  SimulatedWorker(const Cluster& cluster, const plan::Layout& layout, protocol::WorkerName name, Tally& tally)
       : cluster_(cluster), tally_(tally), name_(std::move(name)), incarnation_(RandomId()) {
     uint64_t at = 0;
     for (int i = 0; i < layout.tensors(); ++i) {
@@ -126,7 +126,7 @@ class SimulatedWorker {
     options.hello.incarnation = incarnation_;
     options.hello.addresses = {"127.0.0.1:9"};
     options.hello.host = HostName();
-    options.on_message = [this](wire::ControllerMessage message) {
+    options.on_message = [this](protocol::ControllerMessage message) {
       std::visit([this](auto& one) { On(one); }, message);
     };
     options.on_state = [this](control::LinkState state, const Status& reason) {
@@ -138,7 +138,7 @@ class SimulatedWorker {
   }
 
  private:
-  [[nodiscard]] bool trainer() const { return name_.role == wire::Role::kTrainer; }
+  [[nodiscard]] bool trainer() const { return name_.role == protocol::Role::kTrainer; }
 
   /// Memory that is not there, described as a rank's that is.
   [[nodiscard]] std::string DescribeMemory(uint64_t bytes) const {
@@ -151,13 +151,13 @@ class SimulatedWorker {
          .keys = {{"shm", std::string(16, 'k')}, {"tcp", std::string(8, 'k')}}});
   }
 
-  void On(const wire::Welcome&) {
+  void On(const protocol::Welcome&) {
     const std::lock_guard lock(mutex_);
     client_->Send(registration_);
     if (!trainer()) client_->Send(places_);
   }
-  void On(const wire::Refused& refused) { tally_.Fail(refused.reason); }
-  void On(const wire::Plan& plan) {
+  void On(const protocol::Refused& refused) { tally_.Fail(refused.reason); }
+  void On(const protocol::Plan& plan) {
     const auto role = trainer() ? plan::RankTable::Role::kTrainer : plan::RankTable::Role::kInference;
     const auto table = worker::LoadTable(plan, tables_, role);
     if (!table.ok()) return tally_.Fail(table.status());
@@ -170,12 +170,12 @@ class SimulatedWorker {
 
   const Cluster& cluster_;
   Tally& tally_;
-  const wire::WorkerName name_;
+  const protocol::WorkerName name_;
   const uint64_t incarnation_;
   uint32_t world_size_ = 1;
   std::string tables_;
-  wire::Register registration_;
-  wire::LandingMap places_;
+  protocol::Register registration_;
+  protocol::LandingMap places_;
   bool done_ = false;
   std::mutex mutex_;  ///< Until the client is there, its callbacks wait.
   std::unique_ptr<control::ControlClient> client_;
@@ -214,10 +214,11 @@ Status RunWorkers(const Job& job, const std::string& controller, int64_t process
   Tally tally;
   std::vector<std::unique_ptr<SimulatedWorker>> workers;
   for (int64_t i = process; i < job.what.workers(); i += job.what.processes) {
-    wire::WorkerName name{.role = wire::Role::kTrainer, .engine = {}, .rank = static_cast<uint32_t>(i)};
+    protocol::WorkerName name{
+        .role = protocol::Role::kTrainer, .engine = {}, .rank = static_cast<uint32_t>(i)};
     const int number = static_cast<int>(i - cluster.trainers);
     if (number >= 0) {
-      name = {.role = wire::Role::kInference,
+      name = {.role = protocol::Role::kInference,
               .engine = EngineName(number / cluster.ranks_per_engine()),
               .rank = static_cast<uint32_t>(number % cluster.ranks_per_engine())};
     }

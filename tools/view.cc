@@ -13,10 +13,10 @@ std::string Joined(const std::vector<std::string>& texts) {
   return out;
 }
 
-std::string StateOf(const wire::WorkerView& worker) {
+std::string StateOf(const protocol::WorkerView& worker) {
   if (!worker.alive) return "LOST";
-  if (worker.name.role == wire::Role::kTrainer) return worker.prepared ? "prepared" : "joined";
-  return std::string(wire::NameOf(worker.state));
+  if (worker.name.role == protocol::Role::kTrainer) return worker.prepared ? "prepared" : "joined";
+  return std::string(protocol::NameOf(worker.state));
 }
 
 /// GB/s of what has bytes and seconds.
@@ -28,14 +28,14 @@ std::string Named(const Version& version) {
   return version.label.empty() ? ToString(version) : StrCat(ToString(version), " (", version.label, ")");
 }
 
-std::string ModelText(const wire::ModelView& model) {
+std::string ModelText(const protocol::ModelView& model) {
   std::string out = StrCat("model ", model.model, ": ", model.phase, ", version ", Named(model.version),
                            ", plan epoch ", model.epoch, ", ", ToString(model.update), "\n");
   if (!model.last_error.empty()) out += StrCat("last error: ", model.last_error, "\n");
   Table engines({"engine", "state", "version", "ranks", "last error"});
   for (const auto& engine : model.engines) {
     const std::string control = engine.control.empty() ? "" : StrCat(" (", engine.control, ")");
-    engines.Add({engine.name, StrCat(wire::NameOf(engine.state), control), Named(engine.version),
+    engines.Add({engine.name, StrCat(protocol::NameOf(engine.state), control), Named(engine.version),
                  StrCat(engine.ranks), engine.last_error});
   }
   if (!model.engines.empty()) out += "\n" + engines.ToString();
@@ -66,10 +66,10 @@ void AddVersion(Json& json, const Version& version) {
   json.Key("label").String(version.label).EndObject();
 }
 
-void AddEngines(Json& json, const wire::ModelView& model) {
+void AddEngines(Json& json, const protocol::ModelView& model) {
   json.Key("engines").BeginArray();
   for (const auto& engine : model.engines) {
-    json.BeginObject().Key("name").String(engine.name).Key("state").String(wire::NameOf(engine.state));
+    json.BeginObject().Key("name").String(engine.name).Key("state").String(protocol::NameOf(engine.state));
     AddVersion(json, engine.version);
     json.Key("ranks").Number(engine.ranks).Key("last_error").String(engine.last_error);
     json.Key("control").String(engine.control).EndObject();
@@ -77,11 +77,11 @@ void AddEngines(Json& json, const wire::ModelView& model) {
   json.EndArray();
 }
 
-void AddWorkers(Json& json, const wire::ModelView& model) {
+void AddWorkers(Json& json, const protocol::ModelView& model) {
   json.Key("workers").BeginArray();
   for (const auto& worker : model.workers) {
     json.BeginObject().Key("name").String(ToString(worker.name));
-    json.Key("role").String(worker.name.role == wire::Role::kTrainer ? "trainer" : "inference");
+    json.Key("role").String(worker.name.role == protocol::Role::kTrainer ? "trainer" : "inference");
     json.Key("engine").String(worker.name.engine).Key("rank").Number(worker.name.rank);
     json.Key("host").String(worker.host).Key("alive").Bool(worker.alive);
     json.Key("prepared").Bool(worker.prepared).Key("state").String(StateOf(worker));
@@ -97,14 +97,14 @@ void AddWorkers(Json& json, const wire::ModelView& model) {
 
 }  // namespace
 
-std::string ViewText(const wire::ClusterView& view) {
+std::string ViewText(const protocol::ClusterView& view) {
   std::string out = StrCat("job ", view.job, ", controller term ", view.term.number, "\n");
   if (view.models.empty()) out += "no worker has joined yet\n";
   for (const auto& model : view.models) out += "\n" + ModelText(model);
   return out;
 }
 
-std::string ViewJson(const wire::ClusterView& view) {
+std::string ViewJson(const protocol::ClusterView& view) {
   Json json;
   json.BeginObject().Key("job").String(view.job).Key("term").Number(view.term.number);
   json.Key("models").BeginArray();

@@ -2,13 +2,13 @@
 
 #include <string>
 
-#include "wire/messages.h"
+#include "protocol/messages.h"
 
 namespace weightcast::tools {
 
 /// What the controller knows, for a person.
-std::string ViewText(const wire::ClusterView& view);
+std::string ViewText(const protocol::ClusterView& view);
 /// The same as one line of JSON.
-std::string ViewJson(const wire::ClusterView& view);
+std::string ViewJson(const protocol::ClusterView& view);
 
 }  // namespace weightcast::tools

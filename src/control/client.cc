@@ -18,7 +18,7 @@
 #include "control/mailbox.h"
 #include "control/session_link.h"
 #include "control/token.h"
-#include "wire/codec.h"
+#include "protocol/codec.h"
 
 namespace weightcast::control {
 namespace {
@@ -39,7 +39,7 @@ class Client final : public ControlClient {
         token_(std::move(token)),
         lease_(settings_.lease),
         link_(std::make_shared<SessionLink>()),
-        heartbeat_(*MakePacket(wire::WorkerMessage(wire::Heartbeat{}))),
+        heartbeat_(*MakePacket(protocol::WorkerMessage(protocol::Heartbeat{}))),
         conduit_(Conduit::Create()) {
     options_.hello.job = settings_.job;
     if (options_.absence == nullptr) options_.absence = std::make_shared<Absence>();
@@ -60,21 +60,21 @@ class Client final : public ControlClient {
     if (caller_.joinable()) caller_.join();
   }
 
-  void SetServed(wire::EngineState state, Version served, Version newest) override {
+  void SetServed(protocol::EngineState state, Version served, Version newest) override {
     const std::lock_guard lock(mutex_);
     options_.hello.state = state;
     options_.hello.version = served;
     options_.hello.newest = newest;
   }
-  void SetRun(const wire::Run& run) override {
+  void SetRun(const protocol::Run& run) override {
     const std::lock_guard lock(mutex_);
     options_.hello.run = run;
   }
 
-  void Send(wire::WorkerMessage message) override {
-    const auto* steered = std::get_if<wire::Steered>(&message);
-    const bool registers = std::holds_alternative<wire::Register>(message) ||
-                           std::holds_alternative<wire::Suspended>(message) ||
+  void Send(protocol::WorkerMessage message) override {
+    const auto* steered = std::get_if<protocol::Steered>(&message);
+    const bool registers = std::holds_alternative<protocol::Register>(message) ||
+                           std::holds_alternative<protocol::Suspended>(message) ||
                            (steered != nullptr && steered->order == 0);
     auto packet = MakePacket(message);
     {
@@ -92,7 +92,7 @@ class Client final : public ControlClient {
   }
 
   void Leave(TimePoint deadline) override {
-    Send(wire::Goodbye{});
+    Send(protocol::Goodbye{});
     leaving_ = true;
     conduit_->Wake();
     std::unique_lock lock(mutex_);
@@ -147,10 +147,10 @@ class Client final : public ControlClient {
     });
   }
 
-  static Result<wire::ControllerMessage> Decode(Parcel parcel) {
-    return OrOutOfMemory("a message of the controller", [&]() -> Result<wire::ControllerMessage> {
+  static Result<protocol::ControllerMessage> Decode(Parcel parcel) {
+    return OrOutOfMemory("a message of the controller", [&]() -> Result<protocol::ControllerMessage> {
       WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
-      return wire::DecodeControllerMessage(encoded);
+      return protocol::DecodeControllerMessage(encoded);
     });
   }
 
@@ -218,12 +218,12 @@ class Client final : public ControlClient {
   }
 
   void Dial() {
-    wire::Hello hello;
+    protocol::Hello hello;
     {
       const std::lock_guard lock(mutex_);
       hello = options_.hello;
     }
-    auto packet = MakePacket(wire::WorkerMessage(std::move(hello)));
+    auto packet = MakePacket(protocol::WorkerMessage(std::move(hello)));
     if (!packet.ok()) return End(packet.status());
     if (ever_ && Clock::now() >= since_ + lease_) Forget();
     link_->Hold();
@@ -349,9 +349,9 @@ class Client final : public ControlClient {
       reason_ = message.status();  // Whoever has the port meanwhile may be no controller.
       return GiveUpStream();
     }
-    if (const auto* welcome = std::get_if<wire::Welcome>(&*message)) {
+    if (const auto* welcome = std::get_if<protocol::Welcome>(&*message)) {
       Welcome(*welcome, event);
-    } else if (const auto* refused = std::get_if<wire::Refused>(&*message)) {
+    } else if (const auto* refused = std::get_if<protocol::Refused>(&*message)) {
       DeliverMessage(std::move(event.parcel));
       End(refused->reason);
     } else if (connected() && !link_->Acknowledge(event.acknowledged)) {
@@ -359,7 +359,7 @@ class Client final : public ControlClient {
     }
   }
 
-  void Welcome(const wire::Welcome& welcome, Conduit::Event& event) {
+  void Welcome(const protocol::Welcome& welcome, Conduit::Event& event) {
     if (connected()) return;
     if (welcome.term < term_) {
       const Status older(Code::kUnavailable,
@@ -450,7 +450,7 @@ class Client final : public ControlClient {
   bool aborted_ = false;  ///< The stream was given up by this side.
   Duration lease_;        ///< The controller's, once known.
   Duration backoff_ = kFirstBackoff;
-  wire::Term term_;
+  protocol::Term term_;
   uint64_t session_ = 0;
   Status reason_;    ///< Of the last failure.
   TimePoint since_;  ///< Without a controller.
@@ -496,7 +496,7 @@ Result<std::unique_ptr<ControlClient>> ControlClient::Start(ClientOptions option
   return std::unique_ptr<ControlClient>(std::move(client));
 }
 
-Result<wire::ClusterView> GetView(const Settings& settings, TimePoint deadline) {
+Result<protocol::ClusterView> GetView(const Settings& settings, TimePoint deadline) {
   WC_ASSIGN_OR_RETURN(const auto stream, ViewStream::Open(settings));
   return stream->Next(deadline);
 }

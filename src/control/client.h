@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "control/absence.h"
+#include "protocol/messages.h"
 #include "weightcast/clock.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 
 namespace weightcast::control {
 
@@ -26,10 +26,10 @@ struct ClientOptions {
   /// Kept by the client; null: nobody looks.
   std::shared_ptr<Absence> absence = nullptr;
   /// Its job is filled in by the client.
-  wire::Hello hello;
+  protocol::Hello hello;
   /// Every message but heartbeats. Called from a thread of the client's, one at a time; may Send. Heartbeats
   /// go on meanwhile, but the destructor waits for it.
-  std::function<void(wire::ControllerMessage)> on_message;
+  std::function<void(protocol::ControllerMessage)> on_message;
   /// Changes of the link; same thread.
   std::function<void(LinkState, const Status&)> on_state;
 };
@@ -59,11 +59,11 @@ class ControlClient {
   virtual ~ControlClient() = default;
 
   /// What the next Hello says of this worker: an inference rank ...
-  virtual void SetServed(wire::EngineState state, Version served, Version newest) = 0;
+  virtual void SetServed(protocol::EngineState state, Version served, Version newest) = 0;
   /// ... or a trainer.
-  virtual void SetRun(const wire::Run& run) = 0;
+  virtual void SetRun(const protocol::Run& run) = 0;
   /// Queues a message; never blocks, from any thread. Ignored once ended.
-  virtual void Send(wire::WorkerMessage message) = 0;
+  virtual void Send(protocol::WorkerMessage message) = 0;
   /// Says Goodbye after all that was sent before, waits until it has gone out or `deadline`, and ends.
   /// Not from a callback.
   virtual void Leave(TimePoint deadline) = 0;
@@ -79,10 +79,10 @@ class ViewStream {
   virtual ~ViewStream() = default;
   /// The next view: one at once, then one at each change and at least every second. Errors: kTimedOut,
   /// kUnavailable (naming the address), kPermission.
-  virtual Result<wire::ClusterView> Next(TimePoint deadline) = 0;
+  virtual Result<protocol::ClusterView> Next(TimePoint deadline) = 0;
 };
 
 /// One view.
-Result<wire::ClusterView> GetView(const Settings& settings, TimePoint deadline);
+Result<protocol::ClusterView> GetView(const Settings& settings, TimePoint deadline);
 
 }  // namespace weightcast::control

@@ -6,7 +6,7 @@
 
 namespace weightcast::control {
 
-using wire::EngineState;
+using protocol::EngineState;
 
 MachineState InitialState() {
   MachineState state;
@@ -108,13 +108,13 @@ void Machine::On(const Said& event) {
   const bool trainer = worker->group == kTrainers;
   const auto handle = [&](const auto& message) -> bool {
     using Message = std::decay_t<decltype(message)>;
-    if constexpr (std::is_same_v<Message, wire::Register>) {
+    if constexpr (std::is_same_v<Message, protocol::Register>) {
       OnRegister(*worker, message);
-    } else if constexpr (std::is_same_v<Message, wire::Prepared>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Prepared>) {
       OnPrepared(*worker, message);
-    } else if constexpr (std::is_same_v<Message, wire::Failed>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Failed>) {
       OnFailed(*worker, message);
-    } else if constexpr (std::is_same_v<Message, wire::Goodbye>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Goodbye>) {
       // Whoever gives up after a failure should not hide it.
       const auto is_failure = [](const Status& status) {
         return !status.ok() && status.code() != Code::kCancelled;
@@ -126,29 +126,29 @@ void Machine::On(const Said& event) {
                                                    tells ? StrCat(", after: ", before.message()) : ""));
       actions_.push_back(Forget{event.session});
       Lose(event.session, reason);
-    } else if constexpr (std::is_same_v<Message, wire::Heartbeat>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Heartbeat>) {
       return true;
-    } else if constexpr (std::is_same_v<Message, wire::Published>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Published>) {
       return trainer && (OnPublished(*worker, message), true);
-    } else if constexpr (std::is_same_v<Message, wire::Cancel>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Cancel>) {
       return trainer && (OnCancel(*worker, message), true);
-    } else if constexpr (std::is_same_v<Message, wire::LandingMap>) {
+    } else if constexpr (std::is_same_v<Message, protocol::LandingMap>) {
       worker->landed = true;
       s_.plan.stale = s_.plan.stale || InPlan(*worker);
       return !trainer;
-    } else if constexpr (std::is_same_v<Message, wire::Granted>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Granted>) {
       return !trainer && (OnGranted(*worker, message), true);
-    } else if constexpr (std::is_same_v<Message, wire::Ready>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Ready>) {
       return !trainer && (OnReady(*worker, message), true);
-    } else if constexpr (std::is_same_v<Message, wire::SentDigests>) {
+    } else if constexpr (std::is_same_v<Message, protocol::SentDigests>) {
       OnSentDigests(*worker, message);
-    } else if constexpr (std::is_same_v<Message, wire::Committed>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Committed>) {
       return !trainer && (OnCommitted(*worker, message), true);
-    } else if constexpr (std::is_same_v<Message, wire::Serving>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Serving>) {
       return !trainer && (OnServing(*worker, message), true);
-    } else if constexpr (std::is_same_v<Message, wire::Suspended>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Suspended>) {
       return !trainer && (OnSuspended(*worker), true);
-    } else if constexpr (std::is_same_v<Message, wire::Aborted>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Aborted>) {
       return !trainer && (OnAborted(*worker, message), true);
     } else {
       return false;  // A Hello in the middle of a session.
@@ -211,9 +211,9 @@ std::vector<SessionId> Machine::RanksOf(const Group& group) const {
   return ranks;
 }
 
-wire::WorkerName Machine::NameOf(const Worker& worker) const {
+protocol::WorkerName Machine::NameOf(const Worker& worker) const {
   const Group* group = FindGroup(worker.group);
-  return {.role = worker.group == kTrainers ? wire::Role::kTrainer : wire::Role::kInference,
+  return {.role = worker.group == kTrainers ? protocol::Role::kTrainer : protocol::Role::kInference,
           .engine = group == nullptr ? std::string() : group->name,
           .rank = worker.rank};
 }
@@ -222,12 +222,12 @@ std::string Machine::NameOf(const Group& group) const {
   return group.id == kTrainers ? "the trainers" : StrCat("engine ", group.name);
 }
 
-void Machine::TellTrainers(const UpdateState& update, const wire::ControllerMessage& message) {
+void Machine::TellTrainers(const UpdateState& update, const protocol::ControllerMessage& message) {
   for (const SessionId session : update.trainers)
     if (Find(session) != nullptr) Tell(session, message);
 }
 
-void Machine::TellSources(const wire::ControllerMessage& message) {
+void Machine::TellSources(const protocol::ControllerMessage& message) {
   for (const SessionId session : s_.plan.sources)
     if (Find(session) != nullptr) Tell(session, message);
 }
@@ -245,7 +245,7 @@ Version Machine::EngineVersion(const Group& group) const {
 Version Machine::NewestOf(const Group& group) const {
   Version newest;
   for (const Worker& worker : s_.workers)
-    if (worker.group == group.id) newest = wire::LaterOf(newest, worker.newest);
+    if (worker.group == group.id) newest = protocol::LaterOf(newest, worker.newest);
   return newest;
 }
 
@@ -254,7 +254,7 @@ bool Machine::TakesBack(const Group& group, const Version& version) const {
     const Version& newest = worker.newest;
     const bool unclear = newest.run == version.run && newest.origin != version.origin;
     return worker.group == group.id && newest.number >= 0 &&
-           (wire::RunAndNumber(version) < wire::RunAndNumber(newest) || unclear);
+           (protocol::RunAndNumber(version) < protocol::RunAndNumber(newest) || unclear);
   });
 }
 

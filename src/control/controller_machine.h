@@ -2,7 +2,7 @@
 
 #include "control/machine_events.h"
 #include "control/machine_state.h"
-#include "wire/messages.h"
+#include "protocol/messages.h"
 
 /// The controller's side of docs/protocol.md for one model, as a pure function: no clock, no thread, no I/O.
 namespace weightcast::control {
@@ -16,6 +16,6 @@ void Step(const MachineConfig& config, MachineState& state, const Event& event, 
 
 /// What `weightcast info` shows of the model. Hosts and addresses are the shell's to fill in (by order of
 /// state.workers); model name too.
-wire::ModelView ViewOf(const MachineConfig& config, const MachineState& state);
+protocol::ModelView ViewOf(const MachineConfig& config, const MachineState& state);
 
 }  // namespace weightcast::control

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "base/thread.h"
-#include "wire/codec.h"
+#include "protocol/codec.h"
 
 namespace weightcast::control {
 namespace {
@@ -17,10 +17,10 @@ constexpr Duration kViewInterval = std::chrono::seconds(1);
 
 }  // namespace
 
-Core::Core(const Settings& settings, wire::Term term)
+Core::Core(const Settings& settings, protocol::Term term)
     : settings_(settings),
       beat_(settings.lease / 4),
-      heartbeat_(*MakePacket(wire::ControllerMessage(wire::Heartbeat{}))),
+      heartbeat_(*MakePacket(protocol::ControllerMessage(protocol::Heartbeat{}))),
       mailbox_(std::make_shared<Mailbox>()) {
   config_.term = term;
   config_.job = settings.job;
@@ -143,14 +143,14 @@ void Core::ShowViews() {
   earliest_view_ = now + kLeastViewInterval;
   view_changed_ = false;
   if (sinks_.empty()) return;
-  const auto encoded = std::make_shared<const std::string>(wire::Encode(View()));
+  const auto encoded = std::make_shared<const std::string>(protocol::Encode(View()));
   for (const auto& sink : sinks_) sink->Show(encoded);
 }
 
-wire::ClusterView Core::View() const {
-  wire::ClusterView view{.term = config_.term, .job = settings_.job, .models = {}};
+protocol::ClusterView Core::View() const {
+  protocol::ClusterView view{.term = config_.term, .job = settings_.job, .models = {}};
   for (const auto& [name, model] : models_) {
-    wire::ModelView& shown = view.models.emplace_back(ViewOf(config_, model->state));
+    protocol::ModelView& shown = view.models.emplace_back(ViewOf(config_, model->state));
     shown.model = name;
     shown.senders = model->senders;
     shown.routes = model->routes;

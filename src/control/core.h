@@ -24,7 +24,7 @@ namespace weightcast::control {
 /// thread (`wc-controller`) that everything reaches through its mailbox.
 class Core {
  public:
-  Core(const Settings& settings, wire::Term term);
+  Core(const Settings& settings, protocol::Term term);
   ~Core();  ///< Stops.
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -43,25 +43,25 @@ class Core {
     PlanOutput plan;                                  ///< Until it is handed out.
     std::shared_ptr<const plan::FusedTensors> fused;  ///< As trainers were planned last.
     SharedPacket offered;                             ///< Of the present registrations; nullptr: not made.
-    std::vector<wire::RankBytes> senders;             ///< Of the last update.
-    std::vector<wire::RouteBytes> routes;             ///< Likewise.
+    std::vector<protocol::RankBytes> senders;         ///< Of the last update.
+    std::vector<protocol::RouteBytes> routes;         ///< Likewise.
     // Clocks of the open update.
-    wire::UpdateId update;
+    protocol::UpdateId update;
     TimePoint began;
     TimePoint ready;
     bool is_ready = false;
-    wire::UpdateId measured;  ///< The last that was counted.
+    protocol::UpdateId measured;  ///< The last that was counted.
   };
   struct Session {
     SessionId id = 0;
     uint64_t key = 0;  ///< Names the session to its worker.
     Model* model = nullptr;
-    wire::Hello hello;
+    protocol::Hello hello;
     std::shared_ptr<SessionLink> link;
     std::shared_ptr<WorkerStream> stream;  ///< nullptr while broken.
     TimePoint heard;
-    std::shared_ptr<const wire::Register> registration;
-    std::shared_ptr<const wire::LandingMap> landing;
+    std::shared_ptr<const protocol::Register> registration;
+    std::shared_ptr<const protocol::LandingMap> landing;
     std::vector<std::string> connections;  ///< As the worker last told them.
     bool asks_offered = false;
     uint64_t tensors_hash = 0;  ///< Of what a trainer has registered.
@@ -90,13 +90,13 @@ class Core {
   void OnMessage(const std::shared_ptr<WorkerStream>& stream, Incoming incoming);
   void OnClosed(const std::shared_ptr<WorkerStream>& stream, const Status& reason);
   void OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incoming);
-  Session* FindResumable(const Incoming& incoming, const wire::Hello& hello);
+  Session* FindResumable(const Incoming& incoming, const protocol::Hello& hello);
   void Resume(Session& session, const std::shared_ptr<WorkerStream>& stream);
   void RefuseStream(const std::shared_ptr<WorkerStream>& stream, const Status& reason);
   void Hear(Session& session, Incoming incoming);
   void AnswerAskers(Model& model);
   void Offend(Session& session, const Status& reason);
-  void Welcome(Session& session, const wire::Welcome& welcome);
+  void Welcome(Session& session, const protocol::Welcome& welcome);
   void CloseStream(Session& session, const Status& reason);
   Model* ModelFor(const std::string& name);
 
@@ -110,11 +110,11 @@ class Core {
   void Do(Model& model, SetTimer& action);
   void Do(Model& model, CancelTimer& action);
   void Do(Model& model, Note& action);
-  void Measure(Model& model, wire::ControllerMessage& message);
+  void Measure(Model& model, protocol::ControllerMessage& message);
   void Push(Session& session, SharedPacket packet);
   void OnPlan(Model& model, PlanOutput output);
   [[nodiscard]] PlanMember MemberOf(SessionId id) const;
-  [[nodiscard]] wire::ClusterView View() const;
+  [[nodiscard]] protocol::ClusterView View() const;
   /// For Prometheus; any thread but this one's.
   void Collect(std::vector<trace::Metric>& metrics);
 

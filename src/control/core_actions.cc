@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "control/core.h"
-#include "wire/codec.h"
+#include "protocol/messages.h"
 
 // What the machine wants done.
 namespace weightcast::control {
@@ -32,7 +32,7 @@ void Core::Do(Model& model, Send& action) {
   const auto at = sessions_.find(action.to);
   if (at == sessions_.end()) return;
   Session& session = *at->second;
-  if (const auto* welcome = std::get_if<wire::Welcome>(&action.message)) {
+  if (const auto* welcome = std::get_if<protocol::Welcome>(&action.message)) {
     Welcome(session, *welcome);
     if (session.stream != nullptr) session.stream->Kick();
     return;
@@ -40,7 +40,7 @@ void Core::Do(Model& model, Send& action) {
   Measure(model, action.message);
   auto packet = MakePacket(action.message);
   if (!packet.ok()) {
-    WC_LOG(kError, model.name, ": cannot send ", wire::NameOf(action.message), ": ",
+    WC_LOG(kError, model.name, ": cannot send ", protocol::NameOf(action.message), ": ",
            packet.status().message());
     return;
   }
@@ -48,24 +48,24 @@ void Core::Do(Model& model, Send& action) {
 }
 
 /// The machine has no clock: the time from the first grant request until every rank was ready is taken here.
-void Core::Measure(Model& model, wire::ControllerMessage& message) {
+void Core::Measure(Model& model, protocol::ControllerMessage& message) {
   const TimePoint now = Clock::now();
-  if (const auto* request = std::get_if<wire::GrantRequest>(&message)) {
+  if (const auto* request = std::get_if<protocol::GrantRequest>(&message)) {
     if (model.update == request->update) return;
     model.update = request->update;
     model.began = now;
     model.is_ready = false;
-  } else if (const auto* release = std::get_if<wire::Release>(&message)) {
+  } else if (const auto* release = std::get_if<protocol::Release>(&message)) {
     if (model.update != release->update || model.is_ready) return;
     model.is_ready = true;
     model.ready = now;
-  } else if (auto* done = std::get_if<wire::Done>(&message)) {
+  } else if (auto* done = std::get_if<protocol::Done>(&message)) {
     if (model.update != done->update) return;
     const Duration took = (model.is_ready ? model.ready : now) - model.began;
     done->seconds = Seconds(took);
     if (model.measured != done->update && done->met_policy) {
       updates_.Add(took);
-      for (const wire::RankBytes& receiver : done->receivers) bytes_.Add(receiver.bytes);
+      for (const protocol::RankBytes& receiver : done->receivers) bytes_.Add(receiver.bytes);
     }
     model.measured = done->update;
     model.senders = done->senders;
@@ -78,7 +78,7 @@ void Core::Do(Model&, Refuse& action) {
   if (at == sessions_.end()) return;
   Session& session = *at->second;
   session.link->Reset();
-  if (auto packet = MakePacket(wire::ControllerMessage(wire::Refused{action.reason})); packet.ok())
+  if (auto packet = MakePacket(protocol::ControllerMessage(protocol::Refused{action.reason})); packet.ok())
     session.link->PushUrgent(*packet);
   CloseStream(session, action.reason);
   sessions_.erase(at);

@@ -9,17 +9,17 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "control/core.h"
-#include "wire/limits.h"
+#include "protocol/limits.h"
 
 // Streams come and go; sessions outlive them.
 namespace weightcast::control {
 namespace {
 
 /// Of all that Offered tells of a registration, in its order.
-uint64_t HashOfTensors(const wire::Register& registration) {
+uint64_t HashOfTensors(const protocol::Register& registration) {
   constexpr uint64_t kPrime = 0x9e3779b97f4a7c15ULL;
   uint64_t hash = 0;
-  for (const wire::ShardInfo& shard : registration.shards) {
+  for (const protocol::ShardInfo& shard : registration.shards) {
     hash = hash * kPrime + Hash64(shard.tensor.name) + static_cast<uint64_t>(shard.tensor.dtype);
     for (const int64_t extent : shard.tensor.shape) hash = hash * kPrime + static_cast<uint64_t>(extent);
     hash = hash * kPrime + (shard.declared ? 1 : 0);
@@ -29,12 +29,12 @@ uint64_t HashOfTensors(const wire::Register& registration) {
 
 /// By name: a tensor that several trainers hold is there once. Of trainers that hold parts of the same
 /// tensors, as hundreds may, one is enough.
-wire::Offered OfferedOf(const std::vector<const wire::Register*>& registrations) {
+protocol::Offered OfferedOf(const std::vector<const protocol::Register*>& registrations) {
   std::map<std::string_view, const TensorInfo*> tensors;
-  for (const wire::Register* registration : registrations)
-    for (const wire::ShardInfo& shard : registration->shards)
+  for (const protocol::Register* registration : registrations)
+    for (const protocol::ShardInfo& shard : registration->shards)
       if (!shard.declared) tensors.emplace(shard.tensor.name, &shard.tensor);
-  wire::Offered offered;
+  protocol::Offered offered;
   for (const auto& [name, tensor] : tensors) offered.tensors.push_back(*tensor);
   return offered;
 }
@@ -65,7 +65,7 @@ void Core::OnMessage(const std::shared_ptr<WorkerStream>& stream, Incoming incom
   const auto owner = by_stream_.find(stream.get());
   if (owner != by_stream_.end()) {
     Hear(*sessions_.at(owner->second), std::move(incoming));
-  } else if (std::holds_alternative<wire::Hello>(incoming.message)) {
+  } else if (std::holds_alternative<protocol::Hello>(incoming.message)) {
     OnHello(stream, incoming);
   }  // Else its session is over, or has not begun: nobody listens.
   stream->Continue();
@@ -74,7 +74,7 @@ void Core::OnMessage(const std::shared_ptr<WorkerStream>& stream, Incoming incom
 Core::Model* Core::ModelFor(const std::string& name) {
   auto& model = models_[name];
   if (model == nullptr) {
-    if (models_.size() > wire::kMaxModels) {
+    if (models_.size() > protocol::kMaxModels) {
       models_.erase(name);
       return nullptr;
     }
@@ -84,7 +84,7 @@ Core::Model* Core::ModelFor(const std::string& name) {
   return model.get();
 }
 
-Core::Session* Core::FindResumable(const Incoming& incoming, const wire::Hello& hello) {
+Core::Session* Core::FindResumable(const Incoming& incoming, const protocol::Hello& hello) {
   if (incoming.session == 0) return nullptr;
   for (auto& [id, session] : sessions_) {
     if (session->key != incoming.session || session->hello.name != hello.name ||
@@ -101,13 +101,15 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
   const auto stray = std::find_if(strays_.begin(), strays_.end(),
                                   [&](const Stray& known) { return known.stream == stream; });
   if (stray == strays_.end() || stray->closing) return;
-  auto& hello = std::get<wire::Hello>(incoming.message);
+  auto& hello = std::get<protocol::Hello>(incoming.message);
+  if (const Status version = protocol::CheckProtocol(hello.protocol); !version.ok())
+    return RefuseStream(stream, version);  // Nothing else of it could be read.
   if (hello.model.empty())
     return RefuseStream(stream, {Code::kInvalidArgument, "a worker needs the name of its model"});
   if (Session* known = FindResumable(incoming, hello)) return Resume(*known, stream);
   Model* model = ModelFor(hello.model);
   if (model == nullptr)
-    return RefuseStream(stream, {Code::kExhausted, StrCat("this controller serves ", wire::kMaxModels,
+    return RefuseStream(stream, {Code::kExhausted, StrCat("this controller serves ", protocol::kMaxModels,
                                                           " models already; use another for more")});
   strays_.erase(stray);
   auto session = std::make_unique<Session>();
@@ -141,13 +143,13 @@ void Core::Resume(Session& session, const std::shared_ptr<WorkerStream>& stream)
   Apply(*session.model, Resumed{session.id});
 }
 
-void Core::Welcome(Session& session, const wire::Welcome& welcome) {
-  session.link->PushUrgent(*MakePacket(wire::ControllerMessage(welcome)), session.key);
+void Core::Welcome(Session& session, const protocol::Welcome& welcome) {
+  session.link->PushUrgent(*MakePacket(protocol::ControllerMessage(welcome)), session.key);
 }
 
 void Core::RefuseStream(const std::shared_ptr<WorkerStream>& stream, const Status& reason) {
   const auto link = std::make_shared<SessionLink>();
-  if (auto packet = MakePacket(wire::ControllerMessage(wire::Refused{reason})); packet.ok())
+  if (auto packet = MakePacket(protocol::ControllerMessage(protocol::Refused{reason})); packet.ok())
     link->PushUrgent(*packet);
   for (Stray& stray : strays_) stray.closing = stray.closing || stray.stream == stream;
   stream->Bind(link);
@@ -159,21 +161,21 @@ void Core::Hear(Session& session, Incoming incoming) {
   messages_in_.Add();
   if (!session.link->Acknowledge(incoming.acknowledged))
     return Offend(session, {Code::kProtocol, "it acknowledged what was never sent"});
-  if (std::holds_alternative<wire::Heartbeat>(incoming.message)) return;
+  if (std::holds_alternative<protocol::Heartbeat>(incoming.message)) return;
   bool duplicate = false;
   if (!session.link->Receive(incoming.number, duplicate))
     return Offend(session, {Code::kProtocol, StrCat("message ", incoming.number, " came out of order")});
   if (duplicate) return;
-  if (std::holds_alternative<wire::AskOffered>(incoming.message)) {
+  if (std::holds_alternative<protocol::AskOffered>(incoming.message)) {
     session.asks_offered = true;
     return AnswerAskers(*session.model);
   }
   bool registered = false;
-  if (auto* registration = std::get_if<wire::Register>(&incoming.message)) {
-    registered = session.hello.name.role == wire::Role::kTrainer;
+  if (auto* registration = std::get_if<protocol::Register>(&incoming.message)) {
+    registered = session.hello.name.role == protocol::Role::kTrainer;
     if (registered) session.tensors_hash = HashOfTensors(*registration);
     // What is heavy stays here; the machine gets the rest.
-    auto kept = std::make_shared<wire::Register>();
+    auto kept = std::make_shared<protocol::Register>();
     kept->shards.swap(registration->shards);
     kept->rules.swap(registration->rules);
     kept->unwanted.swap(registration->unwanted);
@@ -181,9 +183,9 @@ void Core::Hear(Session& session, Incoming incoming) {
     kept->parts = registration->parts;
     session.registration = std::move(kept);
     session.landing.reset();
-  } else if (auto* landing = std::get_if<wire::LandingMap>(&incoming.message)) {
-    session.landing = std::make_shared<const wire::LandingMap>(std::exchange(*landing, {}));
-  } else if (auto* prepared = std::get_if<wire::Prepared>(&incoming.message)) {
+  } else if (auto* landing = std::get_if<protocol::LandingMap>(&incoming.message)) {
+    session.landing = std::make_shared<const protocol::LandingMap>(std::exchange(*landing, {}));
+  } else if (auto* prepared = std::get_if<protocol::Prepared>(&incoming.message)) {
     session.connections = std::exchange(prepared->connections, {});
     view_changed_ = true;
   }
@@ -196,14 +198,14 @@ void Core::Hear(Session& session, Incoming incoming) {
 /// Tells them what the trainers have, once all trainers have registered.
 void Core::AnswerAskers(Model& model) {
   std::vector<Session*> asking;
-  std::vector<const wire::Register*> registrations;
+  std::vector<const protocol::Register*> registrations;
   std::set<uint64_t> known;
   size_t registered = 0;
   size_t trainers = 1;
   for (const auto& [id, session] : sessions_) {
     if (session->model != &model) continue;
     if (session->asks_offered) asking.push_back(session.get());
-    if (session->hello.name.role != wire::Role::kTrainer) continue;
+    if (session->hello.name.role != protocol::Role::kTrainer) continue;
     trainers = session->hello.world_size;
     if (session->registration == nullptr) continue;
     ++registered;
@@ -211,7 +213,7 @@ void Core::AnswerAskers(Model& model) {
   }
   if (asking.empty() || registered < trainers) return;
   if (model.offered == nullptr) {
-    auto packet = MakePacket(wire::ControllerMessage(OfferedOf(registrations)));
+    auto packet = MakePacket(protocol::ControllerMessage(OfferedOf(registrations)));
     if (!packet.ok()) {
       WC_LOG(kError, model.name, ": cannot say what is offered: ", packet.status().message());
       return;

@@ -56,6 +56,9 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
     case grpc::StatusCode::PERMISSION_DENIED:
       return {Code::kPermission,
               StrCat("the controller at ", address, " refuses this process: ", status.error_message())};
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return {Code::kProtocol,
+              StrCat("the controller at ", address, " refuses this process: ", status.error_message())};
     case grpc::StatusCode::UNIMPLEMENTED:
       return {Code::kProtocol, StrCat("what listens at ", address, " is no weightcast controller")};
     default:

@@ -16,9 +16,9 @@
 #include "control/listener.h"
 #include "control/opening.h"
 #include "control/token.h"
-#include "wire/codec.h"
+#include "protocol/codec.h"
+#include "protocol/limits.h"
 #include "wire/control.grpc.pb.h"
-#include "wire/limits.h"
 
 namespace weightcast::control {
 namespace {
@@ -139,7 +139,7 @@ class StreamReactor final : public grpc::ServerBidiReactor<pb::Envelope, pb::Env
       return Status::Ok();
     }
     WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(*parcel)));
-    WC_ASSIGN_OR_RETURN(auto message, wire::DecodeWorkerMessage(encoded));
+    WC_ASSIGN_OR_RETURN(auto message, protocol::DecodeWorkerMessage(encoded));
     Incoming incoming{.number = in_.number(),
                       .acknowledged = in_.acknowledged(),
                       .session = in_.session(),
@@ -203,7 +203,7 @@ class StreamReactor final : public grpc::ServerBidiReactor<pb::Envelope, pb::Env
   bool reported_ = false;
 };
 
-class WatchReactor final : public grpc::ServerWriteReactor<pb::ClusterView>,
+class WatchReactor final : public grpc::ServerWriteReactor<pb::Envelope>,
                            public ViewSink,
                            public std::enable_shared_from_this<WatchReactor> {
  public:
@@ -240,7 +240,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<pb::ClusterView>,
       finished_ = true;
       Finish(grpc::Status::OK);
     } else if (next_ != nullptr) {
-      out_.ParseFromString(*std::exchange(next_, nullptr));
+      out_.set_body(*std::exchange(next_, nullptr));
       writing_ = true;
       StartWrite(&out_);
     }
@@ -249,19 +249,21 @@ class WatchReactor final : public grpc::ServerWriteReactor<pb::ClusterView>,
   const std::shared_ptr<Gate> gate_;
   std::shared_ptr<WatchReactor> self_;
   std::mutex mutex_;
-  pb::ClusterView out_;
+  pb::Envelope out_;
   std::shared_ptr<const std::string> next_;
   bool writing_ = false;
   bool closing_ = false;
   bool finished_ = false;
 };
 
-/// Refuses at once: the connection's first request had the token, but not this one.
+/// Refuses at once.
 template <typename Base>
 class RefusingReactor final : public Base {
  public:
-  RefusingReactor() {
-    this->Finish(grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(kWrongToken)));
+  /// The connection's first request had the token, but not this one.
+  RefusingReactor() : RefusingReactor(grpc::StatusCode::UNAUTHENTICATED, std::string(kWrongToken)) {}
+  RefusingReactor(grpc::StatusCode code, const std::string& reason) {
+    this->Finish(grpc::Status(code, reason));
   }
   void OnDone() override { delete this; }
 };
@@ -276,9 +278,12 @@ class Service final : public pb::Control::CallbackService {
     reactor->Begin();
     return reactor.get();
   }
-  grpc::ServerWriteReactor<pb::ClusterView>* Watch(grpc::CallbackServerContext* context,
-                                                   const pb::WatchRequest*) override {
-    if (!Knows(*context)) return new RefusingReactor<grpc::ServerWriteReactor<pb::ClusterView>>;
+  grpc::ServerWriteReactor<pb::Envelope>* Watch(grpc::CallbackServerContext* context,
+                                                const pb::WatchRequest* request) override {
+    using Refusing = RefusingReactor<grpc::ServerWriteReactor<pb::Envelope>>;
+    if (!Knows(*context)) return new Refusing;
+    if (const Status version = protocol::CheckProtocol(request->protocol()); !version.ok())
+      return new Refusing(grpc::StatusCode::FAILED_PRECONDITION, version.message());
     const auto reactor = std::make_shared<WatchReactor>(gate_);
     reactor->Begin();
     return reactor.get();
@@ -308,7 +313,7 @@ class GrpcListener final : public Listener {
     WC_ASSIGN_OR_RETURN(auto listeners, Listen());
     grpc::ServerBuilder builder;  // Without a port: it gets the connections that the acceptor lets through.
     builder.RegisterService(&service_);
-    builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxEnvelopeBytes));
+    builder.SetMaxReceiveMessageSize(static_cast<int>(protocol::kMaxEnvelopeBytes));
     builder.SetMaxSendMessageSize(-1);  // Views may be large; all else is in pieces.
     builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
     builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);

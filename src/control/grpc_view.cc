@@ -1,12 +1,13 @@
 #include <grpcpp/grpcpp.h>
 
+#include <optional>
 #include <utility>
 
 #include "base/strings.h"
 #include "control/client.h"
 #include "control/grpc_channel.h"
 #include "control/token.h"
-#include "wire/codec.h"
+#include "protocol/codec.h"
 #include "wire/control.grpc.pb.h"
 
 namespace weightcast::control {
@@ -26,7 +27,9 @@ class GrpcViewStream final : public ViewStream {
         channel_(OpenChannel(address_, settings.lease)),
         stub_(pb::Control::NewStub(channel_)) {
     context_.AddMetadata("authorization", StrCat("Bearer ", token.secret));
-    reader_ = stub_->AsyncWatch(&context_, pb::WatchRequest(), &queue_, ToTag(kStart));
+    pb::WatchRequest request;
+    request.set_protocol(protocol::kProtocolVersion);
+    reader_ = stub_->AsyncWatch(&context_, request, &queue_, ToTag(kStart));
   }
   ~GrpcViewStream() override {
     context_.TryCancel();
@@ -38,9 +41,9 @@ class GrpcViewStream final : public ViewStream {
     }
   }
 
-  Result<wire::ClusterView> Next(TimePoint deadline) override {
+  Result<protocol::ClusterView> Next(TimePoint deadline) override {
     while (!over_) {
-      if (!arrived_.empty()) return wire::DecodeClusterView(std::exchange(arrived_, {}));
+      if (arrived_) return Decode(*std::exchange(arrived_, std::nullopt));
       if (!Step(deadline))
         return Status(Code::kTimedOut, StrCat("no answer from the controller at ", address_,
                                               " in time; check that it runs and the address"));
@@ -49,6 +52,14 @@ class GrpcViewStream final : public ViewStream {
   }
 
  private:
+  [[nodiscard]] Result<protocol::ClusterView> Decode(const std::string& view) const {
+    if (!view.empty()) return protocol::DecodeClusterView(view);
+    // Before protocol version 3 views were no envelopes.
+    return Status(Code::kProtocol,
+                  StrCat("the controller at ", address_, " speaks an older protocol version than ",
+                         protocol::kProtocolVersion, "; use the same weightcast on all hosts"));
+  }
+
   /// One event of the stream; false at the deadline or after the end.
   bool Step(TimePoint until) {
     const Duration left = std::max(Duration::zero(), until - Clock::now());
@@ -62,7 +73,7 @@ class GrpcViewStream final : public ViewStream {
     } else if (!ok) {
       reader_->Finish(&outcome_, ToTag(kFinish));
     } else {
-      if (tag == ToTag(kRead)) arrived_ = in_.SerializeAsString();
+      if (tag == ToTag(kRead)) arrived_ = std::move(*in_.mutable_body());
       reader_->Read(&in_, ToTag(kRead));
     }
     return true;
@@ -73,9 +84,9 @@ class GrpcViewStream final : public ViewStream {
   const std::unique_ptr<pb::Control::Stub> stub_;
   grpc::CompletionQueue queue_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientAsyncReader<pb::ClusterView>> reader_;
-  pb::ClusterView in_;
-  std::string arrived_;
+  std::unique_ptr<grpc::ClientAsyncReader<pb::Envelope>> reader_;
+  pb::Envelope in_;
+  std::optional<std::string> arrived_;
   grpc::Status outcome_;
   bool over_ = false;
 };

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "control/session_link.h"
+#include "protocol/messages.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 
 /// The network as the controller sees it. grpc_listener.cc is the only file behind it.
 namespace weightcast::control {
@@ -18,7 +18,7 @@ struct Incoming {
   uint64_t number = 0;
   uint64_t acknowledged = 0;
   uint64_t session = 0;
-  wire::WorkerMessage message;
+  protocol::WorkerMessage message;
 };
 
 /// One stream of a worker. Thread safe; no call blocks.

@@ -32,27 +32,27 @@ class Machine {
   /// The version is older than one that a rank of the engine has served, or cannot be told to be newer: its
   /// run has that one's number, but another controller counted it.
   [[nodiscard]] bool TakesBack(const Group& group, const Version& version) const;
-  [[nodiscard]] wire::EngineState EngineStateOf(const Group& group) const;
-  [[nodiscard]] wire::WorkerName NameOf(const Worker& worker) const;
+  [[nodiscard]] protocol::EngineState EngineStateOf(const Group& group) const;
+  [[nodiscard]] protocol::WorkerName NameOf(const Worker& worker) const;
   [[nodiscard]] std::string_view Phase() const;
 
  private:
   // Groups and sessions (machine_join.cc).
-  [[nodiscard]] Status CheckHello(const wire::Hello& hello) const;
+  [[nodiscard]] Status CheckHello(const protocol::Hello& hello) const;
   [[nodiscard]] Status CheckRun(uint64_t run, uint64_t origin) const;
   [[nodiscard]] Status CheckVersion(const Version& version) const;
   /// Refuses, or removes the old holder of the place.
-  [[nodiscard]] Status TakePlace(const wire::Hello& hello);
-  Group& GroupFor(const wire::Hello& hello);
-  void Admit(SessionId session, const wire::Hello& hello, Group& group);
-  void OnRegister(Worker& worker, const wire::Register& message);
+  [[nodiscard]] Status TakePlace(const protocol::Hello& hello);
+  Group& GroupFor(const protocol::Hello& hello);
+  void Admit(SessionId session, const protocol::Hello& hello, Group& group);
+  void OnRegister(Worker& worker, const protocol::Register& message);
   void OnSuspended(Worker& rank);
-  void NewRunIfReplaced(const wire::Hello& hello);
+  void NewRunIfReplaced(const protocol::Hello& hello);
   void JoinRun(uint32_t rank, uint64_t incarnation);
   void NewRunIfServed(const Worker& rank);
   /// Versions of the run would not be newer than all that has been served.
-  [[nodiscard]] bool IsOver(const wire::Run& run) const;
-  void RaiseRun(const wire::Run& run, const Status& reason);
+  [[nodiscard]] bool IsOver(const protocol::Run& run) const;
+  void RaiseRun(const protocol::Run& run, const Status& reason);
   void BeginRun(uint64_t after, const Status& reason) { RaiseRun({after + 1, config_.term.id}, reason); }
   /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.
   void Lose(SessionId session, const Status& reason, const std::vector<SessionId>& with_it = {});
@@ -71,8 +71,8 @@ class Machine {
   [[nodiscard]] std::vector<SessionId> Newcomers() const;
   void StartPlan();
   void VoidPlan(Duration delay);
-  void OnPrepared(Worker& worker, const wire::Prepared& message);
-  void OnPrepareFailed(Worker& worker, const wire::Failed& message);
+  void OnPrepared(Worker& worker, const protocol::Prepared& message);
+  void OnPrepareFailed(Worker& worker, const protocol::Failed& message);
   void OnPrepareTimer();
   /// `may_pass`: it could not be reached, which may change.
   void BlamePreparation(GroupId group, SessionId culprit, const Status& reason, bool may_pass);
@@ -80,9 +80,9 @@ class Machine {
   void ForgetFailedPrepares(Group& group);
 
   // Publications (machine_publish.cc).
-  void RefusePublished(Worker& trainer, const wire::Published& message);
-  void OnPublished(Worker& trainer, const wire::Published& message);
-  void OnCancel(Worker& trainer, const wire::Cancel& message);
+  void RefusePublished(Worker& trainer, const protocol::Published& message);
+  void OnPublished(Worker& trainer, const protocol::Published& message);
+  void OnCancel(Worker& trainer, const protocol::Cancel& message);
   void OnCatchUpTimer();
   void OnFenceTimer();
   void FailHopeless();
@@ -109,20 +109,20 @@ class Machine {
   void AwaitGrants(Target& target);
 
   // The update (machine_update.cc, machine_abort.cc).
-  void OnGranted(Worker& worker, const wire::Granted& message);
-  void OnReady(Worker& worker, const wire::Ready& message);
-  void OnSentDigests(const Worker& source, const wire::SentDigests& message);
-  void OnCommitted(Worker& worker, const wire::Committed& message);
-  void OnServing(Worker& worker, const wire::Serving& message);
-  void OnAborted(Worker& worker, const wire::Aborted& message);
-  void OnFailed(Worker& worker, const wire::Failed& message);
-  void SourceFailed(const Worker& worker, const wire::Failed& message, const Status& reason);
-  void RankFailed(const Worker& worker, const wire::Failed& message, const Status& reason);
+  void OnGranted(Worker& worker, const protocol::Granted& message);
+  void OnReady(Worker& worker, const protocol::Ready& message);
+  void OnSentDigests(const Worker& source, const protocol::SentDigests& message);
+  void OnCommitted(Worker& worker, const protocol::Committed& message);
+  void OnServing(Worker& worker, const protocol::Serving& message);
+  void OnAborted(Worker& worker, const protocol::Aborted& message);
+  void OnFailed(Worker& worker, const protocol::Failed& message);
+  void SourceFailed(const Worker& worker, const protocol::Failed& message, const Status& reason);
+  void RankFailed(const Worker& worker, const protocol::Failed& message, const Status& reason);
   void OnStepTimer(GroupId group);
   /// The present step of the named worker if the message is about the open update and comes in turn;
   /// otherwise nullptr. What comes out of turn costs its engine the update.
-  Receiver* InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step, std::string_view what,
-                   std::optional<uint32_t> part = std::nullopt);
+  Receiver* InTurn(const Worker& worker, const protocol::UpdateId& update, RankStep step,
+                   std::string_view what, std::optional<uint32_t> part = std::nullopt);
   [[nodiscard]] bool AllAt(GroupId group, RankStep step) const;
   void Enter(Target& target, EngineStep step);
   void StartGranted();
@@ -157,7 +157,7 @@ class Machine {
   /// What the last step has made possible.
   void AdvanceUpdate();
   void Finish();
-  [[nodiscard]] wire::Done MakeDone(const UpdateState& update) const;
+  [[nodiscard]] protocol::Done MakeDone(const UpdateState& update) const;
   void UpdateLoses(const Worker& worker, const Status& reason);
   Target* TargetOf(GroupId group);
   Receiver* ReceiverOf(SessionId session);
@@ -182,12 +182,12 @@ class Machine {
   [[nodiscard]] std::vector<const Group*> Lacking(const Version& version) const;
 
   // EngineControl (machine_steer.cc).
-  void AttachControl(SessionId session, const wire::Hello& hello);
+  void AttachControl(SessionId session, const protocol::Hello& hello);
   void LoseControl(Group& group, const Status& reason);
-  void ControlSaid(Group& group, const wire::WorkerMessage& message);
-  void OnSteered(Group& group, const wire::Steered& message);
-  void Order(Group& group, wire::Move move, const Version& version, const Status& reason = Status::Ok());
-  void OrderFor(Target& target, EngineStep step, wire::Move move, const Version& version);
+  void ControlSaid(Group& group, const protocol::WorkerMessage& message);
+  void OnSteered(Group& group, const protocol::Steered& message);
+  void Order(Group& group, protocol::Move move, const Version& version, const Status& reason = Status::Ok());
+  void OrderFor(Target& target, EngineStep step, protocol::Move move, const Version& version);
   void GoOn(Target& target);
   void SteerFailed(Target& target, const Status& reason);
   void OnSteerTimer(Target& target);
@@ -217,15 +217,15 @@ class Machine {
     return worker.planned != 0 && worker.planned == s_.plan.epoch;
   }
   [[nodiscard]] std::string NameOf(const Group& group) const;
-  [[nodiscard]] std::string TextOf(const Worker& worker) const { return wire::ToString(NameOf(worker)); }
+  [[nodiscard]] std::string TextOf(const Worker& worker) const { return protocol::ToString(NameOf(worker)); }
 
   // Actions.
-  void Tell(SessionId to, wire::ControllerMessage message) {
+  void Tell(SessionId to, protocol::ControllerMessage message) {
     actions_.push_back(Send{to, std::move(message)});
   }
   /// Those that keep its bytes.
-  void TellTrainers(const UpdateState& update, const wire::ControllerMessage& message);
-  void TellSources(const wire::ControllerMessage& message);
+  void TellTrainers(const UpdateState& update, const protocol::ControllerMessage& message);
+  void TellSources(const protocol::ControllerMessage& message);
   void Arm(TimerKind kind, GroupId group, Duration after) {
     actions_.push_back(SetTimer{{kind, group}, after});
   }

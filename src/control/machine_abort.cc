@@ -13,7 +13,7 @@ Status Unwished(const Status& reason) {
 
 }  // namespace
 
-using wire::EngineState;
+using protocol::EngineState;
 
 void Machine::AbortRanks(const Target& target, const Status& reason, SessionId fenced_already) {
   for (const Receiver& rank : s_.update->receivers) {
@@ -22,7 +22,7 @@ void Machine::AbortRanks(const Target& target, const Status& reason, SessionId f
     if (rank.group != target.group || !asked || worker == nullptr || rank.session == fenced_already) continue;
     worker->fencing = rank.id;
     Tell(rank.session,
-         wire::Abort{
+         protocol::Abort{
              .update = rank.id, .reason = reason, .version = s_.update->version, .started = rank.started});
   }
 }
@@ -31,7 +31,7 @@ void Machine::StopSenders(const Target& target) {
   if (s_.update->released || s_.update->aborted) return;
   for (const Receiver& rank : s_.update->receivers) {
     if (rank.group == target.group && rank.step == RankStep::kGranted)
-      TellSources(wire::Stop{.update = rank.id, .destination = rank.destination});
+      TellSources(protocol::Stop{.update = rank.id, .destination = rank.destination});
   }
 }
 
@@ -45,7 +45,7 @@ void Machine::EngineOut(Target& target, const Status& reason, const Worker* who,
   group.last_error = reason;
   DisarmStep(target.group);
   LogAndCount("control.engines_out", LogLevel::kWarning, "engine ", group.name, " is out of ",
-              wire::ToString(s_.update->id), ": ", reason.message());
+              protocol::ToString(s_.update->id), ": ", reason.message());
   AbortRanks(target, reason, fenced_already);
   if (started) StopSenders(target);
   LoseGiver(target, reason);
@@ -58,7 +58,7 @@ void Machine::AbortAll(const Status& reason) {
   });
   if (!some_go_on && !update.released) {
     update.aborted = true;
-    TellTrainers(update, wire::Abort{.update = update.id, .reason = reason, .version = update.version});
+    TellTrainers(update, protocol::Abort{.update = update.id, .reason = reason, .version = update.version});
   }
   for (Target& target : update.targets)
     if (target.step <= EngineStep::kReady) EngineOut(target, reason);
@@ -81,7 +81,7 @@ void Machine::UpdateLoses(const Worker& worker, const Status& loss) {
   if (gives && !update.released) LoseSource(worker, reason);
 }
 
-void Machine::OnFailed(Worker& worker, const wire::Failed& message) {
+void Machine::OnFailed(Worker& worker, const protocol::Failed& message) {
   if (message.update.sequence == 0) {
     OnPrepareFailed(worker, message);
     return;
@@ -94,7 +94,7 @@ void Machine::OnFailed(Worker& worker, const wire::Failed& message) {
 }
 
 /// A source says that it cannot send: to one destination, or at all.
-void Machine::SourceFailed(const Worker& worker, const wire::Failed& message, const Status& reason) {
+void Machine::SourceFailed(const Worker& worker, const protocol::Failed& message, const Status& reason) {
   UpdateState& update = *s_.update;
   if (update.released || update.id != message.update) return;
   if (message.destination < 0) return LoseSource(worker, reason);
@@ -109,7 +109,7 @@ void Machine::SourceFailed(const Worker& worker, const wire::Failed& message, co
   }
 }
 
-void Machine::RankFailed(const Worker& worker, const wire::Failed& message, const Status& reason) {
+void Machine::RankFailed(const Worker& worker, const protocol::Failed& message, const Status& reason) {
   const Receiver* rank = ReceiverOf(worker.session);
   if (rank == nullptr || rank->id != message.update) return;
   Target* target = TargetOf(worker.group);
@@ -121,7 +121,7 @@ void Machine::RankFailed(const Worker& worker, const wire::Failed& message, cons
   if (lost != nullptr && rank->step < RankStep::kReady) LoseSource(*lost, reason, target);
 }
 
-void Machine::OnAborted(Worker& worker, const wire::Aborted& message) {
+void Machine::OnAborted(Worker& worker, const protocol::Aborted& message) {
   const bool asked = worker.fencing == message.update;
   if (asked) {
     worker.fencing.reset();

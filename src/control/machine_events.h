@@ -9,9 +9,9 @@
 
 #include "base/log.h"
 #include "control/machine_state.h"
+#include "protocol/messages.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 
 /// What happens to the controller's machine of one model, and what it wants done.
 namespace weightcast::control {
@@ -36,7 +36,7 @@ struct TimerId {
 /// A new session. The shell has told apart the same session on a new stream (Resumed).
 struct Attached {
   SessionId session = 0;
-  wire::Hello hello;
+  protocol::Hello hello;
 };
 struct StreamBroken {
   SessionId session = 0;
@@ -52,7 +52,7 @@ struct Gone {
 /// The shards of Register and the contents of LandingMap are empty here: the shell has kept them.
 struct Said {
   SessionId session = 0;
-  wire::WorkerMessage message;
+  protocol::WorkerMessage message;
 };
 struct TimerFired {
   TimerId timer;
@@ -72,7 +72,7 @@ using Event = std::variant<Attached, StreamBroken, Resumed, Gone, Said, TimerFir
 /// Done.seconds is the shell's to fill in: the machine has no clock.
 struct Send {
   SessionId to = 0;
-  wire::ControllerMessage message;
+  protocol::ControllerMessage message;
 };
 /// Say Refused, then forget the session.
 struct Refuse {

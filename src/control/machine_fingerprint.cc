@@ -1,10 +1,10 @@
 #include "control/machine_state.h"
-#include "wire/field_hash.h"
+#include "protocol/field_hash.h"
 
 namespace weightcast::control {
 namespace {
 
-class Writer : public wire::FieldHash<Writer> {
+class Writer : public protocol::FieldHash<Writer> {
  public:
   using FieldHash::Add;
   void Add(const Worker& w) {
@@ -27,10 +27,7 @@ class Writer : public wire::FieldHash<Writer> {
     (*this)(r.session, r.group, r.rank, r.destination, r.id, r.step, r.started, r.grants, r.bytes, r.seconds,
             r.routes);
   }
-  void Add(const wire::RouteBytes& r) { (*this)(r.sender, r.receiver, r.bytes, r.seconds); }
-  void Add(const wire::SourceGrant& g) { (*this)(g.source, g.slot, g.id); }
   void Add(const Target& t) { (*this)(t.group, t.step, t.part, t.reason, t.overdue, t.late, t.rank); }
-  void Add(const wire::EngineOutcome& o) { (*this)(o.engine, o.committed, o.reason, o.rank); }
   void Add(const UpdateState& u) {
     (*this)(u.id, u.version, u.fresh, u.started, u.released, u.aborted, u.targets, u.receivers, u.trainers,
             u.unable, u.avoided, u.holders, u.repair_epoch, u.repairs, u.loss, u.absent);

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "control/machine.h"
-#include "wire/limits.h"
+#include "protocol/limits.h"
 
 // Who is there: Hello, groups and their time limit, loss.
 namespace weightcast::control {
@@ -13,12 +13,12 @@ constexpr size_t kEmptyEnginesKept = 32;
 constexpr size_t kNamesInMessage = 8;
 
 /// What a rank says of itself. Only what it serves counts: an update it was in is void.
-void TakeState(Worker& worker, wire::EngineState state, const Version& version) {
+void TakeState(Worker& worker, protocol::EngineState state, const Version& version) {
   worker.version = version;
-  const bool kept = state == wire::EngineState::kJoining || state == wire::EngineState::kSuspended;
-  worker.state = version.number >= 0 ? wire::EngineState::kServing
+  const bool kept = state == protocol::EngineState::kJoining || state == protocol::EngineState::kSuspended;
+  worker.state = version.number >= 0 ? protocol::EngineState::kServing
                  : kept              ? state
-                                     : wire::EngineState::kFailed;
+                                     : protocol::EngineState::kFailed;
 }
 
 }  // namespace
@@ -26,17 +26,14 @@ void TakeState(Worker& worker, wire::EngineState state, const Version& version) 
 /// Of a run that this controller has not counted itself.
 Status Machine::CheckRun(uint64_t run, uint64_t origin) const {
   const bool counted_here = origin == config_.term.id && run <= s_.run.number;
-  if (run <= wire::kMaxRun || counted_here) return Status::Ok();
-  return {Code::kInvalidArgument, StrCat("it tells of run ", run, "; at most ", wire::kMaxRun,
+  if (run <= protocol::kMaxRun || counted_here) return Status::Ok();
+  return {Code::kInvalidArgument, StrCat("it tells of run ", run, "; at most ", protocol::kMaxRun,
                                          " is allowed: start it again as a new process")};
 }
 
 Status Machine::CheckVersion(const Version& version) const { return CheckRun(version.run, version.origin); }
 
-Status Machine::CheckHello(const wire::Hello& hello) const {
-  if (hello.protocol != wire::kProtocolVersion)
-    return {Code::kProtocol, StrCat("this controller speaks protocol version ", wire::kProtocolVersion,
-                                    ", not ", hello.protocol, "; use the same weightcast on all hosts")};
+Status Machine::CheckHello(const protocol::Hello& hello) const {
   if (hello.job != config_.job)
     return {Code::kInvalidArgument,
             StrCat("this controller serves job '", config_.job, "', not '", hello.job,
@@ -44,30 +41,30 @@ Status Machine::CheckHello(const wire::Hello& hello) const {
   WC_RETURN_IF_ERROR(CheckRun(hello.run.number, hello.run.origin));
   WC_RETURN_IF_ERROR(CheckVersion(hello.version));
   WC_RETURN_IF_ERROR(CheckVersion(hello.newest));
-  const bool trainer = hello.name.role == wire::Role::kTrainer;
+  const bool trainer = hello.name.role == protocol::Role::kTrainer;
   if (trainer != hello.name.engine.empty())
     return {Code::kInvalidArgument,
             trainer ? "a trainer has no engine name" : "an inference rank needs the name of its engine"};
-  if (hello.world_size == 0 || hello.world_size > wire::kMaxWorkers)
+  if (hello.world_size == 0 || hello.world_size > protocol::kMaxWorkers)
     return {Code::kInvalidArgument, StrCat("a world size of ", hello.world_size, " is not possible")};
-  if (hello.name.role == wire::Role::kControl)
+  if (hello.name.role == protocol::Role::kControl)
     return hello.world_size == 1 && hello.name.rank == 0
                ? Status::Ok()
                : Status(Code::kInvalidArgument, "an EngineControl has rank 0 of 1");
   if (hello.name.rank >= hello.world_size)
-    return {Code::kInvalidArgument, StrCat(wire::ToString(hello.name), " is not among 0 .. ",
+    return {Code::kInvalidArgument, StrCat(protocol::ToString(hello.name), " is not among 0 .. ",
                                            hello.world_size - 1, ": the world size is ", hello.world_size)};
   for (const Group& group : s_.groups) {
     if (group.name != hello.name.engine || group.members == 0) continue;
     if (group.world_size != hello.world_size)
       return {Code::kInvalidArgument,
-              StrCat(wire::ToString(hello.name), " gives a world size of ", hello.world_size, " for ",
+              StrCat(protocol::ToString(hello.name), " gives a world size of ", hello.world_size, " for ",
                      NameOf(group), "; those already here say ", group.world_size)};
   }
   return Status::Ok();
 }
 
-Status Machine::TakePlace(const wire::Hello& hello) {
+Status Machine::TakePlace(const protocol::Hello& hello) {
   const auto holder = std::find_if(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
     return worker.rank == hello.name.rank && NameOf(worker) == hello.name;
   });
@@ -75,9 +72,9 @@ Status Machine::TakePlace(const wire::Hello& hello) {
   const bool same_process = holder->incarnation == hello.incarnation;
   if (holder->connected && !same_process)
     return {Code::kInvalidArgument,
-            StrCat("rank taken: ", wire::ToString(hello.name),
+            StrCat("rank taken: ", protocol::ToString(hello.name),
                    " is already here in another process; give every process its own rank")};
-  const Status reason(Code::kPeerDead, StrCat(wire::ToString(hello.name), " is lost: ",
+  const Status reason(Code::kPeerDead, StrCat(protocol::ToString(hello.name), " is lost: ",
                                               same_process ? "its process has begun anew"
                                                            : "a new process has taken its place"));
   const SessionId old = holder->session;
@@ -86,10 +83,10 @@ Status Machine::TakePlace(const wire::Hello& hello) {
   return Status::Ok();
 }
 
-Group& Machine::GroupFor(const wire::Hello& hello) {
+Group& Machine::GroupFor(const protocol::Hello& hello) {
   const auto known = std::find_if(s_.groups.begin(), s_.groups.end(),
                                   [&](const Group& group) { return group.name == hello.name.engine; });
-  const bool control = hello.name.role == wire::Role::kControl;
+  const bool control = hello.name.role == protocol::Role::kControl;
   if (known == s_.groups.end()) {
     Group group;
     group.id = s_.next_group++;
@@ -101,7 +98,7 @@ Group& Machine::GroupFor(const wire::Hello& hello) {
   return *known;
 }
 
-void Machine::RaiseRun(const wire::Run& run, const Status& reason) {
+void Machine::RaiseRun(const protocol::Run& run, const Status& reason) {
   FailWaiting(reason, true);
   s_.run = run;
   s_.withdrawn = {};
@@ -110,12 +107,12 @@ void Machine::RaiseRun(const wire::Run& run, const Status& reason) {
   s_.plan.stale = true;  // The next Plan tells trainers that stayed.
 }
 
-void Machine::NewRunIfReplaced(const wire::Hello& hello) {
-  const Status reason(Code::kUnavailable, StrCat(wire::ToString(hello.name), " was started again"));
+void Machine::NewRunIfReplaced(const protocol::Hello& hello) {
+  const Status reason(Code::kUnavailable, StrCat(protocol::ToString(hello.name), " was started again"));
   const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& member) { return member.rank == hello.name.rank; });
   const bool known = before != s_.run_members.end();
-  const wire::Run run = s_.run;
+  const protocol::Run run = s_.run;
   // Of two that come from different runs of earlier controllers, or from one and from none, one may have been
   // started after the other had published.
   const bool elsewhere =
@@ -139,10 +136,10 @@ void Machine::JoinRun(uint32_t rank, uint64_t incarnation) {
   if (!known) s_.run_members.push_back({.rank = rank, .incarnation = incarnation});
 }
 
-bool Machine::IsOver(const wire::Run& run) const {
+bool Machine::IsOver(const protocol::Run& run) const {
   return std::any_of(s_.groups.begin(), s_.groups.end(), [&](const Group& group) {
     return group.id != kTrainers &&
-           TakesBack(group, wire::VersionOf(run, std::numeric_limits<int64_t>::max()));
+           TakesBack(group, protocol::VersionOf(run, std::numeric_limits<int64_t>::max()));
   });
 }
 
@@ -156,7 +153,7 @@ void Machine::NewRunIfServed(const Worker& rank) {
                                 " of an earlier controller; versions are of a later run from here on")});
 }
 
-void Machine::OnRegister(Worker& worker, const wire::Register& message) {
+void Machine::OnRegister(Worker& worker, const protocol::Register& message) {
   for (const Version& version : {message.version, message.newest, message.landed})
     if (const Status status = CheckVersion(version); !status.ok())
       return RefuseWorker(worker.session, status);
@@ -171,7 +168,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
   worker.holds = message.landed;
   Group& group = *FindGroup(worker.group);
   group.controlled = group.controlled || message.controlled;
-  worker.newest = wire::LaterOf(wire::LaterOf(worker.newest, message.version), message.newest);
+  worker.newest = protocol::LaterOf(protocol::LaterOf(worker.newest, message.version), message.newest);
   TakeState(worker, message.state, message.version);
   NewRunIfServed(worker);
   BeginAgain(worker, "registered its tensors anew");
@@ -179,7 +176,7 @@ void Machine::OnRegister(Worker& worker, const wire::Register& message) {
 
 void Machine::OnSuspended(Worker& rank) {
   rank.registered = rank.landed = false;
-  rank.state = wire::EngineState::kSuspended;
+  rank.state = protocol::EngineState::kSuspended;
   rank.version = rank.holds = {};
   s_.plan.stale = s_.plan.stale || InPlan(rank);
   FindGroup(rank.group)->planned = false;
@@ -187,7 +184,7 @@ void Machine::OnSuspended(Worker& rank) {
   BeginAgain(rank, "was suspended");
 }
 
-void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
+void Machine::Admit(SessionId session, const protocol::Hello& hello, Group& group) {
   Worker worker;
   worker.session = session;
   worker.group = group.id;
@@ -195,7 +192,7 @@ void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
   worker.incarnation = hello.incarnation;
   worker.landing = hello.landing;
   if (group.id != kTrainers) {
-    worker.newest = wire::LaterOf(hello.version, hello.newest);
+    worker.newest = protocol::LaterOf(hello.version, hello.newest);
     TakeState(worker, hello.state, hello.version);
   }
   const auto at = std::find_if(s_.workers.begin(), s_.workers.end(),
@@ -205,12 +202,12 @@ void Machine::Admit(SessionId session, const wire::Hello& hello, Group& group) {
 }
 
 void Machine::On(const Attached& event) {
-  const wire::Hello& hello = event.hello;
+  const protocol::Hello& hello = event.hello;
   Status refusal = CheckHello(hello);
-  const bool control = hello.name.role == wire::Role::kControl;
+  const bool control = hello.name.role == protocol::Role::kControl;
   if (refusal.ok() && !control) refusal = TakePlace(hello);
   if (!refusal.ok()) {
-    Log(LogLevel::kWarning, "refused ", wire::ToString(hello.name), " of ", hello.host, ": ",
+    Log(LogLevel::kWarning, "refused ", protocol::ToString(hello.name), " of ", hello.host, ": ",
         refusal.message());
     actions_.push_back(Refuse{event.session, std::move(refusal)});
     Advance();
@@ -221,15 +218,15 @@ void Machine::On(const Attached& event) {
     Advance();
     return;
   }
-  if (hello.name.role == wire::Role::kTrainer) NewRunIfReplaced(hello);
+  if (hello.name.role == protocol::Role::kTrainer) NewRunIfReplaced(hello);
   Group& group = GroupFor(hello);
   Admit(event.session, hello, group);
   NewRunIfServed(*Find(event.session));
   Tell(event.session,
-       wire::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
-  if (group.controlled) Tell(event.session, wire::Controlled{});
-  Log(LogLevel::kInfo, wire::ToString(hello.name), " joined from ", hello.host, " (", group.members, " of ",
-      group.world_size, ")");
+       protocol::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
+  if (group.controlled) Tell(event.session, protocol::Controlled{});
+  Log(LogLevel::kInfo, protocol::ToString(hello.name), " joined from ", hello.host, " (", group.members,
+      " of ", group.world_size, ")");
   if (Complete(group)) {
     group.loss = Status::Ok();
     group.tries = 0;
@@ -243,7 +240,7 @@ void Machine::Lose(SessionId session, const Status& reason, const std::vector<Se
   const Worker* found = Find(session);
   if (found == nullptr) return;
   const Worker worker = *found;
-  const wire::WorkerName name = NameOf(worker);
+  const protocol::WorkerName name = NameOf(worker);
   Group& group = *FindGroup(worker.group);
   if (Complete(group)) {
     group.loss = reason;
@@ -263,7 +260,7 @@ void Machine::Lose(SessionId session, const Status& reason, const std::vector<Se
               polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
   for (const Worker& other : s_.workers) {
     if (std::find(with_it.begin(), with_it.end(), other.session) == with_it.end())
-      Tell(other.session, wire::Lost{.name = name, .reason = reason});
+      Tell(other.session, protocol::Lost{.name = name, .reason = reason});
   }
   if (s_.update) UpdateLoses(worker, reason);
 }
@@ -300,7 +297,7 @@ void Machine::ForgetEmptyGroups() {
 
 void Machine::ArmJoinTimers() {
   const bool sleepers = std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) {
-    return worker.state == wire::EngineState::kSuspended;
+    return worker.state == protocol::EngineState::kSuspended;
   });
   for (Group& group : s_.groups) {
     // During an update nobody is planned, so a whole group waits for us, not for others. Whoever sleeps will

@@ -138,7 +138,7 @@ std::vector<SessionId> Machine::Newcomers() const {
   return newest == nullptr ? std::vector<SessionId>{} : RanksOf(*newest);
 }
 
-void Machine::OnPrepared(Worker& worker, const wire::Prepared& message) {
+void Machine::OnPrepared(Worker& worker, const protocol::Prepared& message) {
   PlanState& plan = s_.plan;
   if (message.epoch != plan.epoch || plan.phase != PlanPhase::kPreparing || !InPlan(worker)) return;
   worker.prepared = message.epoch;
@@ -197,7 +197,7 @@ void Machine::ForgetFailedPrepares(Group& group) {
   if (std::exchange(group.left_out, false)) Disarm(TimerKind::kRetry, group.id);
 }
 
-void Machine::OnPrepareFailed(Worker& worker, const wire::Failed& message) {
+void Machine::OnPrepareFailed(Worker& worker, const protocol::Failed& message) {
   const PlanState& plan = s_.plan;
   const bool current = plan.phase == PlanPhase::kPreparing || (plan.phase == PlanPhase::kNone && plan.delay);
   if (message.update.term != config_.term || message.update.epoch != plan.epoch || !current ||

@@ -6,20 +6,20 @@
 // From what the trainers publish to the update that opens.
 namespace weightcast::control {
 void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason) {
-  Tell(trainer.session, wire::Done{.update = {},
-                                   .version = wire::VersionOf(s_.run, number),
-                                   .met_policy = false,
-                                   .reason = reason,
-                                   .engines = {},
-                                   .senders = {},
-                                   .receivers = {},
-                                   .routes = {},
-                                   .seconds = 0});
+  Tell(trainer.session, protocol::Done{.update = {},
+                                       .version = protocol::VersionOf(s_.run, number),
+                                       .met_policy = false,
+                                       .reason = reason,
+                                       .engines = {},
+                                       .senders = {},
+                                       .receivers = {},
+                                       .routes = {},
+                                       .seconds = 0});
 }
 
 /// Bytes that came about before the run began, or in one that another controller counted. This trainer will
 /// not publish the number again: others need not wait for it.
-void Machine::RefusePublished(Worker& trainer, const wire::Published& message) {
+void Machine::RefusePublished(Worker& trainer, const protocol::Published& message) {
   const std::string_view of = message.run.number == s_.run.number ? " of an earlier controller" : "";
   const Status reason(Code::kUnavailable,
                       StrCat("version ", message.number, " of ", TextOf(trainer), " is of run ",
@@ -35,7 +35,7 @@ void Machine::WithdrawOffer(Worker& trainer, const Status& reason) {
   if (std::exchange(trainer.waiting, false)) AnswerFailed(trainer, number, reason);
 }
 
-void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
+void Machine::OnPublished(Worker& trainer, const protocol::Published& message) {
   if (message.run != s_.run) return RefusePublished(trainer, message);
   const int64_t before = trainer.offered;
   if (message.number <= before) {
@@ -47,7 +47,7 @@ void Machine::OnPublished(Worker& trainer, const wire::Published& message) {
   if (trainer.waiting) Supersede(before);
   if (message.number <= s_.withdrawn.number) {
     if (s_.withdrawn.reason.ok()) {
-      Tell(trainer.session, wire::Superseded{.version = wire::VersionOf(s_.run, message.number)});
+      Tell(trainer.session, protocol::Superseded{.version = protocol::VersionOf(s_.run, message.number)});
     } else {
       AnswerFailed(trainer, message.number, s_.withdrawn.reason);
     }
@@ -64,7 +64,7 @@ void Machine::Supersede(int64_t number) {
     if (trainer.group != kTrainers || !trainer.waiting || trainer.offered != number) continue;
     trainer.waiting = false;
     trainer.offered = -1;
-    Tell(trainer.session, wire::Superseded{.version = wire::VersionOf(s_.run, number)});
+    Tell(trainer.session, protocol::Superseded{.version = protocol::VersionOf(s_.run, number)});
   }
   if (number > s_.withdrawn.number) s_.withdrawn = {.number = number, .reason = Status::Ok()};
 }
@@ -165,11 +165,11 @@ void Machine::OnCatchUpTimer() {
   FailWaiting(reason, true);
 }
 
-void Machine::OnCancel(Worker& trainer, const wire::Cancel& message) {
+void Machine::OnCancel(Worker& trainer, const protocol::Cancel& message) {
   const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(trainer)));
   const bool offers = trainer.offered == message.number;
   const bool named = s_.update && s_.update->version.number == message.number;
-  const bool of_this_run = named && wire::RunOf(s_.update->version) == s_.run;
+  const bool of_this_run = named && protocol::RunOf(s_.update->version) == s_.run;
   // Its session may be another than the one with which the update began.
   const bool open = named && (Contains(s_.update->trainers, trainer.session) || (offers && of_this_run));
   if (offers || (open && of_this_run)) {
@@ -196,12 +196,12 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
   if (group.steering.overdue)
     return absent(false, {Code::kTimedOut, StrCat("the control of engine ", group.name,
                                                   " has not answered since it was asked to ",
-                                                  wire::NameOf(group.steering.move))});
+                                                  protocol::NameOf(group.steering.move))});
   for (const Worker& worker : s_.workers) {
     if (worker.group != group.id || !worker.fencing) continue;
     if (!group.fence_overdue) return Part::kFencing;
     return absent(false, {Code::kFenced,
-                          StrCat(TextOf(worker), " still fences off ", wire::ToString(*worker.fencing))});
+                          StrCat(TextOf(worker), " still fences off ", protocol::ToString(*worker.fencing))});
   }
   return Part::kTarget;
 }
@@ -223,7 +223,7 @@ void Machine::TryOpen() {
   if (!fresh && !held) return;
 
   UpdateState update;
-  update.version = wire::VersionOf(s_.run, number, std::move(label));
+  update.version = protocol::VersionOf(s_.run, number, std::move(label));
   bool fencing = false;
   for (const Group& group : s_.groups) {
     if (group.id == kTrainers || !group.planned) continue;
@@ -265,7 +265,7 @@ void Machine::Open(UpdateState update, bool fresh) {
           {.session = rank.session, .group = rank.group, .rank = rank.rank, .destination = number});
   }
   for (Worker& worker : s_.workers) worker.waiting = false;
-  Log(LogLevel::kInfo, wire::ToString(update.id), ": version ", ToString(update.version), " to ",
+  Log(LogLevel::kInfo, protocol::ToString(update.id), ": version ", ToString(update.version), " to ",
       update.targets.size(), " engines");
   s_.update = std::move(update);
   for (Target& target : s_.update->targets) BeginGrants(target);
@@ -273,10 +273,10 @@ void Machine::Open(UpdateState update, bool fresh) {
 
 void Machine::BeginGrants(Target& target) {
   const bool in_place = std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    return worker.group == target.group && worker.landing == wire::Landing::kInPlace;
+    return worker.group == target.group && worker.landing == protocol::Landing::kInPlace;
   });
   if (in_place && FindGroup(target.group)->controlled) {
-    OrderFor(target, EngineStep::kPausing, wire::Move::kPause, {});
+    OrderFor(target, EngineStep::kPausing, protocol::Move::kPause, {});
   } else {
     AskForGrants(target);
   }
@@ -288,7 +288,7 @@ void Machine::AskForGrants(Target& target) {
     if (rank.group != target.group || rank.step >= RankStep::kReady) continue;
     rank.id = s_.update->id;
     rank.started = false;
-    Tell(rank.session, wire::GrantRequest{.update = rank.id, .version = s_.update->version, .part = 0});
+    Tell(rank.session, protocol::GrantRequest{.update = rank.id, .version = s_.update->version, .part = 0});
   }
   AwaitGrants(target);
 }

@@ -38,7 +38,7 @@ bool Machine::Holds(const Group& group, const Version& version) const {
 Version Machine::NewestServed() const {
   Version newest;
   for (const Group& group : s_.groups)
-    if (group.id != kTrainers) newest = wire::LaterOf(newest, EngineVersion(group));
+    if (group.id != kTrainers) newest = protocol::LaterOf(newest, EngineVersion(group));
   return newest;
 }
 
@@ -93,7 +93,7 @@ void Machine::LoseSource(const Worker& lost, const Status& reason, Target* only)
     HasTakenParts(target) ? EngineOut(target, reason) : MakeSourceless(target);
   }
   if (s_.plan.partial) s_.plan.stale = true;
-  LogAndCount("control.repairs", LogLevel::kWarning, wire::ToString(update.id),
+  LogAndCount("control.repairs", LogLevel::kWarning, protocol::ToString(update.id),
               " goes on from other holders: ", reason.message());
 }
 
@@ -126,10 +126,10 @@ void Machine::MakeSourceless(Target& target) {
     rank.step = RankStep::kAsked;
     rank.grants.clear();
     worker->fencing = rank.id;
-    Tell(rank.session, wire::Abort{.update = rank.id,
-                                   .reason = Status::Ok(),
-                                   .version = s_.update->version,
-                                   .started = rank.started});
+    Tell(rank.session, protocol::Abort{.update = rank.id,
+                                       .reason = Status::Ok(),
+                                       .version = s_.update->version,
+                                       .started = rank.started});
   }
   DisarmStep(target.group);
   Arm(TimerKind::kStep, target.group, LimitOf(target));
@@ -183,7 +183,7 @@ void Machine::MakeRepairPlan(std::vector<SessionId> sources, bool from_engines) 
 
 void Machine::RepairFailed(const Status& reason) {
   UpdateState& update = *s_.update;
-  Log(LogLevel::kWarning, wire::ToString(update.id), " cannot go on from ",
+  Log(LogLevel::kWarning, protocol::ToString(update.id), " cannot go on from ",
       s_.plan.from_engines ? "engines" : "trainers", " that are left: ", reason.message());
   if (s_.plan.phase == PlanPhase::kPreparing) Disarm(TimerKind::kPrepare);
   s_.plan.phase = PlanPhase::kNone;
@@ -245,7 +245,7 @@ bool Machine::OpenFromPeers() {
   update.version = version;
   update.holders = Holders::kEngines;
   for (const Worker& worker : s_.workers) {
-    const bool has = worker.hold && wire::VersionOf(s_.run, worker.offered) == version;
+    const bool has = worker.hold && protocol::VersionOf(s_.run, worker.offered) == version;
     if (worker.group == kTrainers && has) update.trainers.push_back(worker.session);
   }
   for (const Group* group : lacking) {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/messages.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 
 /// What the controller knows of one model: plain data, so that tests and a model checker can copy, compare
 /// and hash it. The heavy things (shards, tables, landing maps) stay in the shell, behind session and epoch
@@ -28,7 +28,7 @@ inline constexpr GroupId kTrainers = 0;
 
 /// Fixed while a controller reigns.
 struct MachineConfig {
-  wire::Term term;
+  protocol::Term term;
   std::string job = "default";
   bool together = true;  ///< Policy `all`: engines switch together; false: each when it is ready.
   uint32_t min_engines = 1;
@@ -51,11 +51,12 @@ struct Worker {
   uint32_t prepared = 0;  ///< The last epoch for which it said so.
 
   // Inference.
-  wire::Landing landing = wire::Landing::kInPlace;
-  wire::EngineState state = wire::EngineState::kJoining;
-  Version version;                        ///< Last served; `state` tells whether it still is.
-  std::optional<wire::UpdateId> fencing;  ///< Aborted, but not yet answered: not to be granted anew.
-  std::optional<wire::UpdateId> told;     ///< Serve has gone out for it, to `told_version`; not yet answered.
+  protocol::Landing landing = protocol::Landing::kInPlace;
+  protocol::EngineState state = protocol::EngineState::kJoining;
+  Version version;                            ///< Last served; `state` tells whether it still is.
+  std::optional<protocol::UpdateId> fencing;  ///< Aborted, but not yet answered: not to be granted anew.
+  std::optional<protocol::UpdateId>
+      told;  ///< Serve has gone out for it, to `told_version`; not yet answered.
   Version told_version;
   Version newest;  ///< That it was ever told to serve: it gets nothing older.
 
@@ -78,7 +79,7 @@ struct Steering {
   uint64_t incarnation = 0;
   bool connected = true;
   uint64_t order = 0;  ///< Counts.
-  wire::Move move = wire::Move::kEvict;
+  protocol::Move move = protocol::Move::kEvict;
   Version version;
   bool done = true;      ///< Answered, and well. Whoever comes new has no requests.
   bool failed = false;   ///< Answered, and badly.
@@ -143,15 +144,15 @@ struct Receiver {
   GroupId group = 0;
   uint32_t rank = 0;  ///< Kept here: the worker may have left politely before the update is over.
   uint32_t destination = 0;
-  wire::UpdateId id = {};  ///< Of the attempt that fills it; none yet if its sequence is 0.
+  protocol::UpdateId id = {};  ///< Of the attempt that fills it; none yet if its sequence is 0.
   RankStep step = RankStep::kAsked;
-  bool started = false;                        ///< Some source was told of its grants.
-  bool compares = false;                       ///< It wants the digests of its sources.
-  std::vector<wire::SourceGrant> grants = {};  ///< Until the sources are told.
+  bool started = false;                            ///< Some source was told of its grants.
+  bool compares = false;                           ///< It wants the digests of its sources.
+  std::vector<protocol::SourceGrant> grants = {};  ///< Until the sources are told.
   uint64_t bytes = 0;
   double seconds = 0;
   uint64_t compared = 0;
-  std::vector<wire::RouteBytes> routes = {};  ///< Once ready.
+  std::vector<protocol::RouteBytes> routes = {};  ///< Once ready.
   friend bool operator==(const Receiver&, const Receiver&) = default;
 };
 
@@ -194,22 +195,22 @@ enum class Holders : uint8_t {
 };
 
 struct UpdateState {
-  wire::UpdateId id;  ///< Of the last attempt.
+  protocol::UpdateId id;  ///< Of the last attempt.
   Version version;
   bool fresh = false;    ///< Not a version held for engines that came later.
   bool started = false;  ///< Some source was told to.
   bool released = false;
   bool aborted = false;  ///< The trainers have been told.
   std::vector<Target> targets;
-  std::vector<Receiver> receivers;           ///< By destination.
-  std::vector<SessionId> trainers;           ///< That keep its bytes unchanged until they are released.
-  std::vector<SessionId> unable;             ///< Of them, those that have failed by themselves.
-  std::vector<SessionId> avoided;            ///< Of them, those from which a road has failed.
-  Holders holders = Holders::kTrainersLeft;  ///< To be tried next in a repair.
-  uint32_t repair_epoch = 0;                 ///< Of the plan that a repair waits for; 0: none.
-  uint32_t repairs = 0;                      ///< Attempts from other holders.
-  weightcast::Status loss;                   ///< The last of them.
-  std::vector<wire::EngineOutcome> absent;   ///< Engines that take no part, with the reason.
+  std::vector<Receiver> receivers;              ///< By destination.
+  std::vector<SessionId> trainers;              ///< That keep its bytes unchanged until they are released.
+  std::vector<SessionId> unable;                ///< Of them, those that have failed by themselves.
+  std::vector<SessionId> avoided;               ///< Of them, those from which a road has failed.
+  Holders holders = Holders::kTrainersLeft;     ///< To be tried next in a repair.
+  uint32_t repair_epoch = 0;                    ///< Of the plan that a repair waits for; 0: none.
+  uint32_t repairs = 0;                         ///< Attempts from other holders.
+  weightcast::Status loss;                      ///< The last of them.
+  std::vector<protocol::EngineOutcome> absent;  ///< Engines that take no part, with the reason.
   friend bool operator==(const UpdateState&, const UpdateState&) = default;
 };
 
@@ -234,9 +235,9 @@ struct MachineState {
   std::optional<UpdateState> update;
   uint64_t sequence = 0;
   uint32_t attempt = 0;
-  wire::Run run;          ///< Counted here, or adopted from trainers that have outlived a controller.
-  wire::Run run_before;   ///< That the trainer with which it began had been told of; none if new.
-  uint64_t run_seen = 0;  ///< The highest that an inference rank has served.
+  protocol::Run run;         ///< Counted here, or adopted from trainers that have outlived a controller.
+  protocol::Run run_before;  ///< That the trainer with which it began had been told of; none if new.
+  uint64_t run_seen = 0;     ///< The highest that an inference rank has served.
   std::vector<RunMember> run_members;  ///< Trainers that have joined since the run began, or were told of it.
   bool catch_up_timer = false;         ///< Armed.
   bool fence_timer = false;            ///< Armed.

@@ -7,7 +7,7 @@
 // version, and kept from requests while they have none.
 namespace weightcast::control {
 
-using wire::Move;
+using protocol::Move;
 
 Group* Machine::SteeredBy(SessionId session) {
   const auto at = std::find_if(s_.groups.begin(), s_.groups.end(),
@@ -17,10 +17,10 @@ Group* Machine::SteeredBy(SessionId session) {
 
 // --- It comes and goes ----------------------------------------------------------------------------------
 
-void Machine::AttachControl(SessionId session, const wire::Hello& hello) {
+void Machine::AttachControl(SessionId session, const protocol::Hello& hello) {
   Group& group = GroupFor(hello);
   const Steering before = group.steering;
-  const std::string name = wire::ToString(hello.name);
+  const std::string name = protocol::ToString(hello.name);
   if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
     const Status reason(Code::kInvalidArgument,
                         StrCat(name, " is already here in another process; an engine has one EngineControl"));
@@ -36,9 +36,10 @@ void Machine::AttachControl(SessionId session, const wire::Hello& hello) {
   group.steering = {};
   group.steering.session = session;
   group.steering.incarnation = hello.incarnation;
-  Tell(session, wire::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
+  Tell(session,
+       protocol::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
   for (const Worker& worker : s_.workers)
-    if (worker.group == group.id) Tell(worker.session, wire::Controlled{});
+    if (worker.group == group.id) Tell(worker.session, protocol::Controlled{});
   Log(LogLevel::kInfo, name, " joined from ", hello.host);
 }
 
@@ -55,12 +56,12 @@ void Machine::LoseControl(Group& group, const Status& reason) {
   if (Target* target = TargetOf(group.id)) SteerFailed(*target, {code, reason.message()});
 }
 
-void Machine::ControlSaid(Group& group, const wire::WorkerMessage& message) {
+void Machine::ControlSaid(Group& group, const protocol::WorkerMessage& message) {
   const SessionId session = group.steering.session;
   const std::string name = StrCat("the control of engine ", group.name);
-  if (const auto* steered = std::get_if<wire::Steered>(&message)) return OnSteered(group, *steered);
-  if (std::holds_alternative<wire::Heartbeat>(message)) return;
-  if (std::holds_alternative<wire::Goodbye>(message)) {
+  if (const auto* steered = std::get_if<protocol::Steered>(&message)) return OnSteered(group, *steered);
+  if (std::holds_alternative<protocol::Heartbeat>(message)) return;
+  if (std::holds_alternative<protocol::Goodbye>(message)) {
     actions_.push_back(Forget{session});
     return LoseControl(group, {Code::kCancelled, StrCat(name, " has left")});
   }
@@ -77,7 +78,7 @@ void Machine::Order(Group& group, Move move, const Version& version, const Statu
   control.version = version;
   control.done = control.failed = false;
   Tell(control.session,
-       wire::Steer{.order = ++control.order, .move = move, .version = version, .reason = reason});
+       protocol::Steer{.order = ++control.order, .move = move, .version = version, .reason = reason});
 }
 
 /// In an update: `step` lasts until it is done, no time at all in an engine that has no EngineControl.
@@ -96,7 +97,7 @@ void Machine::OrderFor(Target& target, EngineStep step, Move move, const Version
   if (!asked) Order(group, move, version);
 }
 
-void Machine::OnSteered(Group& group, const wire::Steered& message) {
+void Machine::OnSteered(Group& group, const protocol::Steered& message) {
   Steering& control = group.steering;
   if (message.order != control.order || control.done || control.failed) return;
   control.done = message.status.ok();
@@ -105,7 +106,7 @@ void Machine::OnSteered(Group& group, const wire::Steered& message) {
   Target* target = TargetOf(group.id);
   if (control.done) return target == nullptr ? void() : GoOn(*target);
   const Status reason(message.status.code(),
-                      StrCat("the control of engine ", group.name, " cannot ", wire::NameOf(control.move),
+                      StrCat("the control of engine ", group.name, " cannot ", protocol::NameOf(control.move),
                              ": ", message.status.message()));
   group.last_error = s_.last_error = reason;
   Log(LogLevel::kError, reason.message());
@@ -147,8 +148,8 @@ void Machine::OnSteerTimer(Target& target) {
   Group& group = *FindGroup(target.group);
   group.steering.overdue = true;
   const Status reason(Code::kTimedOut, StrCat("the control of engine ", group.name,
-                                              " has not answered: ", wire::NameOf(group.steering.move), " (",
-                                              Seconds(config_.commit_timeout), " s, commit_timeout)"));
+                                              " has not answered: ", protocol::NameOf(group.steering.move),
+                                              " (", Seconds(config_.commit_timeout), " s, commit_timeout)"));
   group.last_error = s_.last_error = reason;
   Log(LogLevel::kWarning, reason.message());
   SteerFailed(target, reason);

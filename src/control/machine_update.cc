@@ -6,7 +6,7 @@
 // One update: from the grants to Serve, and its end.
 namespace weightcast::control {
 
-using wire::EngineState;
+using protocol::EngineState;
 
 Target* Machine::TargetOf(GroupId group) {
   if (!s_.update) return nullptr;
@@ -22,7 +22,7 @@ Receiver* Machine::ReceiverOf(SessionId session) {
   return at == s_.update->receivers.end() ? nullptr : &*at;
 }
 
-Receiver* Machine::InTurn(const Worker& worker, const wire::UpdateId& update, RankStep step,
+Receiver* Machine::InTurn(const Worker& worker, const protocol::UpdateId& update, RankStep step,
                           std::string_view what, std::optional<uint32_t> part) {
   Receiver* at = ReceiverOf(worker.session);
   if (at == nullptr || at->id != update) return nullptr;
@@ -44,7 +44,7 @@ bool Machine::AllAt(GroupId group, RankStep step) const {
 
 bool Machine::HasShadow(GroupId id) const {
   return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    return worker.group == id && worker.landing == wire::Landing::kShadow;
+    return worker.group == id && worker.landing == protocol::Landing::kShadow;
   });
 }
 
@@ -96,11 +96,11 @@ void Machine::Enter(Target& target, EngineStep step) {
   }
 }
 
-void Machine::OnGranted(Worker& worker, const wire::Granted& message) {
+void Machine::OnGranted(Worker& worker, const protocol::Granted& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kAsked, "Granted", message.part);
   if (rank == nullptr) return;
   std::vector<bool> named(s_.plan.sources.size());
-  for (const wire::SourceGrant& grant : message.grants) {
+  for (const protocol::SourceGrant& grant : message.grants) {
     if (grant.source < named.size() && !named[grant.source]) {
       named[grant.source] = true;
       continue;
@@ -132,14 +132,14 @@ void Machine::StartGranted() {
     for (Receiver& rank : update.receivers) {
       if (rank.group != target.group) continue;
       rank.started = true;
-      for (const wire::SourceGrant& grant : std::exchange(rank.grants, {}))
-        Tell(s_.plan.sources[grant.source], wire::Start{.update = rank.id,
-                                                        .version = update.version,
-                                                        .destination = rank.destination,
-                                                        .slot = grant.slot,
-                                                        .grant = grant.id,
-                                                        .part = target.part,
-                                                        .compares = rank.compares});
+      for (const protocol::SourceGrant& grant : std::exchange(rank.grants, {}))
+        Tell(s_.plan.sources[grant.source], protocol::Start{.update = rank.id,
+                                                            .version = update.version,
+                                                            .destination = rank.destination,
+                                                            .slot = grant.slot,
+                                                            .grant = grant.id,
+                                                            .part = target.part,
+                                                            .compares = rank.compares});
     }
     update.started = true;
     Enter(target, EngineStep::kWriting);
@@ -150,16 +150,16 @@ void Machine::StartGranted() {
 
 void Machine::SupersedeUnstarted() {
   if (!s_.update || s_.update->started || !SomethingNewer()) return;
-  LogAndCount("control.updates_superseded", LogLevel::kInfo, wire::ToString(s_.update->id), ": version ",
+  LogAndCount("control.updates_superseded", LogLevel::kInfo, protocol::ToString(s_.update->id), ": version ",
               ToString(s_.update->version), " is superseded before anything was sent");
-  TellTrainers(*s_.update, wire::Superseded{.version = s_.update->version});
+  TellTrainers(*s_.update, protocol::Superseded{.version = s_.update->version});
   WithdrawUnstarted();
 }
 
 bool Machine::SomethingNewer() const {
-  const Version offered = wire::VersionOf(s_.run, CommonOffer());
+  const Version offered = protocol::VersionOf(s_.run, CommonOffer());
   return AnyWaiting() && offered.number >= 0 &&
-         wire::RunAndNumber(s_.update->version) < wire::RunAndNumber(offered);
+         protocol::RunAndNumber(s_.update->version) < protocol::RunAndNumber(offered);
 }
 
 /// Whether it is the engine that has not come: to grant, or to switch to a version that others serve already.
@@ -228,15 +228,15 @@ void Machine::BeginAgain(const Worker& worker, std::string_view what) {
   // It is planned for the repair with the tensors that it has by then. One that sleeps never answers.
   if (target->step == EngineStep::kSourceless && worker.registered) return;
   const std::string text = StrCat(TextOf(worker), " ", what);
-  const bool gone = s_.update->fresh && wire::VersionOf(s_.run, CommonOffer()) != s_.update->version;
+  const bool gone = s_.update->fresh && protocol::VersionOf(s_.run, CommonOffer()) != s_.update->version;
   if (s_.update->started || gone) return EngineOut(*target, {Code::kUnavailable, text}, &worker);
-  Log(LogLevel::kInfo, wire::ToString(s_.update->id), " begins again: ", text);
+  Log(LogLevel::kInfo, protocol::ToString(s_.update->id), " begins again: ", text);
   for (Worker& trainer : s_.workers)
     if (trainer.group == kTrainers) trainer.waiting = trainer.waiting || s_.update->fresh;
   WithdrawUnstarted();
 }
 
-void Machine::OnReady(Worker& worker, const wire::Ready& message) {
+void Machine::OnReady(Worker& worker, const protocol::Ready& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kGranted, "Ready", message.part);
   if (rank == nullptr) return;
   rank->step = RankStep::kReady;
@@ -245,7 +245,7 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
   rank->seconds = message.seconds;
   rank->compared = message.compared;
   rank->routes.clear();
-  for (const wire::SourceBytes& source : message.sources) {
+  for (const protocol::SourceBytes& source : message.sources) {
     const Worker* sender =
         source.source < s_.plan.sources.size() ? Find(s_.plan.sources[source.source]) : nullptr;
     if (sender == nullptr) continue;  // Only a statistic.
@@ -260,16 +260,16 @@ void Machine::OnReady(Worker& worker, const wire::Ready& message) {
 }
 
 /// What a source says of its bytes is the rank's to compare. Nothing here depends on it.
-void Machine::OnSentDigests(const Worker& source, const wire::SentDigests& message) {
+void Machine::OnSentDigests(const Worker& source, const protocol::SentDigests& message) {
   if (!s_.update) return;
   const auto number = std::ranges::find(s_.plan.sources, source.session) - s_.plan.sources.begin();
   if (number == std::ssize(s_.plan.sources)) return;
   for (const Receiver& rank : s_.update->receivers) {
     if (rank.id != message.update || rank.destination != message.destination) continue;
-    Tell(rank.session, wire::SourceDigests{.update = rank.id,
-                                           .source = static_cast<uint32_t>(number),
-                                           .part = message.part,
-                                           .digests = message.digests});
+    Tell(rank.session, protocol::SourceDigests{.update = rank.id,
+                                               .source = static_cast<uint32_t>(number),
+                                               .part = message.part,
+                                               .digests = message.digests});
   }
 }
 
@@ -283,7 +283,7 @@ void Machine::EndPart(Target& target) {
     if (rank.group != target.group) continue;
     rank.step = RankStep::kAsked;
     Tell(rank.session,
-         wire::GrantRequest{.update = rank.id, .version = s_.update->version, .part = target.part});
+         protocol::GrantRequest{.update = rank.id, .version = s_.update->version, .part = target.part});
   }
   Arm(TimerKind::kStep, target.group, LimitOf(target));
 }
@@ -297,7 +297,7 @@ void Machine::ReleaseSources() {
                                    [](const Target& target) { return target.step < EngineStep::kReady; });
   if (!any || waiting) return;
   update.released = true;
-  const wire::Release release{.update = update.id, .version = update.version};
+  const protocol::Release release{.update = update.id, .version = update.version};
   TellTrainers(update, release);
   if (s_.plan.from_engines) TellSources(release);
 }
@@ -308,25 +308,25 @@ void Machine::CommitReady() {
                                    [](const Target& target) { return target.step < EngineStep::kReady; });
   if (waiting && SwitchTogether()) return;
   for (Target& target : update.targets)
-    if (target.step == EngineStep::kReady) OrderFor(target, EngineStep::kHalting, wire::Move::kPause, {});
+    if (target.step == EngineStep::kReady) OrderFor(target, EngineStep::kHalting, protocol::Move::kPause, {});
 }
 
 void Machine::TellCommit(Target& target) {
   for (Receiver& rank : s_.update->receivers) {
     if (rank.group != target.group) continue;
     rank.step = RankStep::kCommitting;
-    Tell(rank.session, wire::Commit{.update = rank.id});
+    Tell(rank.session, protocol::Commit{.update = rank.id});
   }
   Enter(target, EngineStep::kCommitting);
 }
 
-void Machine::OnCommitted(Worker& worker, const wire::Committed& message) {
+void Machine::OnCommitted(Worker& worker, const protocol::Committed& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kCommitting, "Committed");
   if (rank == nullptr) return;
   rank->step = RankStep::kCommitted;
   worker.state = EngineState::kCommitted;
   if (!AllAt(worker.group, RankStep::kCommitted)) return;
-  OrderFor(*TargetOf(worker.group), EngineStep::kSettling, wire::Move::kSettle, s_.update->version);
+  OrderFor(*TargetOf(worker.group), EngineStep::kSettling, protocol::Move::kSettle, s_.update->version);
 }
 
 void Machine::TellServe(Target& target) {
@@ -335,13 +335,13 @@ void Machine::TellServe(Target& target) {
     if (rank.group != target.group || told == nullptr) continue;
     told->told = rank.id;
     told->told_version = s_.update->version;
-    told->newest = wire::LaterOf(told->newest, s_.update->version);
-    Tell(rank.session, wire::Serve{.update = rank.id});
+    told->newest = protocol::LaterOf(told->newest, s_.update->version);
+    Tell(rank.session, protocol::Serve{.update = rank.id});
   }
   Enter(target, EngineStep::kServing);
 }
 
-void Machine::OnServing(Worker& worker, const wire::Serving& message) {
+void Machine::OnServing(Worker& worker, const protocol::Serving& message) {
   if (worker.told == message.update && worker.told_version == message.version) {
     // Also when the update has not waited for this answer: a Serve is never taken back.
     worker.told.reset();
@@ -351,7 +351,7 @@ void Machine::OnServing(Worker& worker, const wire::Serving& message) {
     if (rank == nullptr) return;
     rank->step = RankStep::kServing;
     if (AllAt(worker.group, RankStep::kServing))
-      OrderFor(*TargetOf(worker.group), EngineStep::kAdmitting, wire::Move::kAdmit, s_.update->version);
+      OrderFor(*TargetOf(worker.group), EngineStep::kAdmitting, protocol::Move::kAdmit, s_.update->version);
     return;
   }
   const Receiver* rank = ReceiverOf(worker.session);
@@ -374,23 +374,23 @@ void Machine::AdvanceUpdate() {
   if (std::all_of(s_.update->targets.begin(), s_.update->targets.end(), over)) Finish();
 }
 
-wire::Done Machine::MakeDone(const UpdateState& update) const {
-  wire::Done done{.update = update.id,
-                  .version = update.version,
-                  .met_policy = true,
-                  .reason = {},
-                  .engines = update.absent,
-                  .senders = {},
-                  .receivers = {},
-                  .routes = {},
-                  .seconds = 0};
+protocol::Done Machine::MakeDone(const UpdateState& update) const {
+  protocol::Done done{.update = update.id,
+                      .version = update.version,
+                      .met_policy = true,
+                      .reason = {},
+                      .engines = update.absent,
+                      .senders = {},
+                      .receivers = {},
+                      .routes = {},
+                      .seconds = 0};
   for (const Target& target : update.targets)
     done.engines.push_back({.engine = FindGroup(target.group)->name,
                             .committed = target.step == EngineStep::kDone,
                             .reason = target.reason,
                             .rank = target.rank});
   size_t committed = 0;
-  for (const wire::EngineOutcome& outcome : done.engines) {
+  for (const protocol::EngineOutcome& outcome : done.engines) {
     committed += outcome.committed ? 1 : 0;
     if (!outcome.committed && done.reason.ok()) done.reason = outcome.reason;
   }
@@ -398,16 +398,17 @@ wire::Done Machine::MakeDone(const UpdateState& update) const {
   if (done.met_policy) done.reason = Status::Ok();
   if (!done.met_policy && done.reason.ok()) done.reason = {Code::kUnavailable, "no engine took part"};
   for (uint32_t rank = 0; rank < s_.groups.front().world_size; ++rank)
-    done.senders.push_back({.name = {.role = wire::Role::kTrainer, .engine = "", .rank = rank}});
+    done.senders.push_back({.name = {.role = protocol::Role::kTrainer, .engine = "", .rank = rank}});
   for (const Receiver& receiver : update.receivers) {
     if (receiver.step < RankStep::kReady) continue;
-    const wire::WorkerName name{
-        .role = wire::Role::kInference, .engine = FindGroup(receiver.group)->name, .rank = receiver.rank};
+    const protocol::WorkerName name{
+        .role = protocol::Role::kInference, .engine = FindGroup(receiver.group)->name, .rank = receiver.rank};
     done.receivers.push_back(
         {.name = name, .bytes = receiver.bytes, .seconds = receiver.seconds, .compared = receiver.compared});
-    for (const wire::RouteBytes& route : receiver.routes) {
-      auto sender = std::find_if(done.senders.begin(), done.senders.end(),
-                                 [&](const wire::RankBytes& known) { return known.name == route.sender; });
+    for (const protocol::RouteBytes& route : receiver.routes) {
+      auto sender =
+          std::find_if(done.senders.begin(), done.senders.end(),
+                       [&](const protocol::RankBytes& known) { return known.name == route.sender; });
       if (sender == done.senders.end()) sender = done.senders.insert(sender, {.name = route.sender});
       sender->bytes += route.bytes;
       sender->seconds = std::max(sender->seconds, route.seconds);
@@ -421,9 +422,9 @@ void Machine::Finish() {
   const UpdateState update = std::move(*s_.update);
   s_.update.reset();
   if (s_.plan.from_engines && !update.released)
-    TellSources(wire::Release{.update = update.id, .version = update.version});
+    TellSources(protocol::Release{.update = update.id, .version = update.version});
   if (s_.plan.partial) s_.plan.stale = true;
-  const wire::Done done = MakeDone(update);
+  const protocol::Done done = MakeDone(update);
   bool any_committed = false;
   for (const Target& target : update.targets) {
     Group& group = *FindGroup(target.group);
@@ -439,12 +440,13 @@ void Machine::Finish() {
     group.at_fault = target.rank >= 0;
     s_.plan.stale = true;  // The next epoch makes anew the connections that broke.
   }
-  if (any_committed) s_.committed = wire::LaterOf(s_.committed, update.version);
+  if (any_committed) s_.committed = protocol::LaterOf(s_.committed, update.version);
   if (!done.met_policy) s_.last_error = done.reason;
   TellTrainers(update, done);
   LogAndCount(done.met_policy ? "control.updates_committed" : "control.updates_failed",
-              done.met_policy ? LogLevel::kInfo : LogLevel::kWarning, wire::ToString(update.id), ": version ",
-              ToString(update.version), done.met_policy ? " is served" : " failed: ", done.reason.message());
+              done.met_policy ? LogLevel::kInfo : LogLevel::kWarning, protocol::ToString(update.id),
+              ": version ", ToString(update.version),
+              done.met_policy ? " is served" : " failed: ", done.reason.message());
 }
 
 }  // namespace weightcast::control

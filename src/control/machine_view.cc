@@ -55,7 +55,7 @@ namespace {
 std::string ControlText(const Group& group) {
   const Steering& control = group.steering;
   if (control.session == 0) return group.controlled ? "gone" : "";
-  if (control.failed) return StrCat(wire::NameOf(control.move), " failed");
+  if (control.failed) return StrCat(protocol::NameOf(control.move), " failed");
   static constexpr std::string_view kDone[] = {"paused", "settled", "admitted", "evicted"};
   static constexpr std::string_view kDoing[] = {"pausing", "settling", "admitting", "evicting"};
   const auto move = static_cast<size_t>(control.move);
@@ -64,11 +64,11 @@ std::string ControlText(const Group& group) {
 
 }  // namespace
 
-wire::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
+protocol::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
   MachineState copy = state;
   Actions none;
   const Machine machine(config, copy, none);
-  wire::ModelView view;
+  protocol::ModelView view;
   view.epoch = state.plan.epoch;
   view.phase = machine.Phase();
   view.version = state.committed;
@@ -81,7 +81,7 @@ wire::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
                             .prepared = worker.prepared != 0 && worker.prepared == state.plan.epoch,
                             .state = worker.state,
                             .version = worker.group == kTrainers
-                                           ? wire::VersionOf(state.run, worker.offered, worker.label)
+                                           ? protocol::VersionOf(state.run, worker.offered, worker.label)
                                            : worker.version,
                             .addresses = {},
                             .connections = {}});

@@ -4,19 +4,19 @@
 
 #include "base/strings.h"
 #include "plan/table_format.h"
-#include "wire/codec.h"
-#include "wire/limits.h"
+#include "protocol/codec.h"
+#include "protocol/limits.h"
 
 namespace weightcast::control {
 namespace {
 
 Result<SharedPacket> Cut(std::string encoded) {
   auto packet = std::make_shared<Packet>();
-  if (encoded.size() > wire::kMaxMessageBytes)
+  if (encoded.size() > protocol::kMaxMessageBytes)
     return Status(Code::kExhausted,
-                  StrCat("a message of ", encoded.size(), " bytes; at most ", wire::kMaxMessageBytes,
+                  StrCat("a message of ", encoded.size(), " bytes; at most ", protocol::kMaxMessageBytes,
                          " can be sent: register fewer shards per rank, or share tables through a folder"));
-  if (encoded.size() <= wire::kMaxWholeBytes) {
+  if (encoded.size() <= protocol::kMaxWholeBytes) {
     packet->parts.push_back(std::move(encoded));
   } else {
     packet->pieces = true;
@@ -38,12 +38,16 @@ PartKind Packet::kind(size_t part) const {
   return part + 1 == parts.size() ? PartKind::kLast : PartKind::kPiece;
 }
 
-Result<SharedPacket> MakePacket(const wire::WorkerMessage& message) { return Cut(wire::Encode(message)); }
-Result<SharedPacket> MakePacket(const wire::ControllerMessage& message) { return Cut(wire::Encode(message)); }
+Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message) {
+  return Cut(protocol::Encode(message));
+}
+Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message) {
+  return Cut(protocol::Encode(message));
+}
 
 Result<std::string> Unpack(Parcel parcel) {
   if (!parcel.pieces) return std::move(parcel.parts.front());
-  return plan::JoinPieces(parcel.parts, wire::kMaxMessageBytes);
+  return plan::JoinPieces(parcel.parts, protocol::kMaxMessageBytes);
 }
 
 Result<std::optional<Parcel>> Assembler::Add(uint32_t kind, std::string body) {
@@ -54,7 +58,7 @@ Result<std::optional<Parcel>> Assembler::Add(uint32_t kind, std::string body) {
     return Status(Code::kProtocol, "a message begins inside another");
   bytes_ += body.size() + sizeof(std::string);
   // Compression never adds as much as this leaves for headers.
-  if (bytes_ > wire::kMaxMessageBytes + wire::kMaxEnvelopeBytes)
+  if (bytes_ > protocol::kMaxMessageBytes + protocol::kMaxEnvelopeBytes)
     return Status(Code::kProtocol, "the pieces of a message have no end");
   pieces_.push_back(std::move(body));
   if (part == PartKind::kPiece) return std::optional<Parcel>();

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 
 namespace weightcast::control {
 
@@ -25,9 +25,9 @@ struct Packet {
 };
 using SharedPacket = std::shared_ptr<const Packet>;
 
-/// Errors: kExhausted for a message larger than wire::kMaxMessageBytes.
-Result<SharedPacket> MakePacket(const wire::WorkerMessage& message);
-Result<SharedPacket> MakePacket(const wire::ControllerMessage& message);
+/// Errors: kExhausted for a message larger than protocol::kMaxMessageBytes.
+Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message);
+Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message);
 
 /// All parts of one message, as they came.
 struct Parcel {

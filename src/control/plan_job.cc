@@ -47,14 +47,14 @@ uint64_t HashOfTensors(const plan::Layout& layout) {
   return hash;
 }
 
-using Takes = std::function<bool(const PlanMember&, const wire::ShardInfo&)>;
+using Takes = std::function<bool(const PlanMember&, const protocol::ShardInfo&)>;
 
 /// Of the shards that `takes` takes; of all without it.
 Result<plan::Layout> BuildLayout(const std::vector<PlanMember>& members, const Takes& takes = {}) {
   plan::LayoutBuilder builder(static_cast<int>(members.size()));
   for (size_t rank = 0; rank < members.size(); ++rank) {
     std::vector<plan::Holding> holdings;
-    for (const wire::ShardInfo& shard : members[rank].registration->shards) {
+    for (const protocol::ShardInfo& shard : members[rank].registration->shards) {
       if (takes && !takes(members[rank], shard)) continue;
       if (shard.declared) {
         builder.DeclareNotSent(shard.tensor.name);
@@ -72,7 +72,7 @@ std::set<std::pair<std::string_view, std::string_view>> OddCuts(const std::vecto
   using Cut = std::set<std::string>;
   std::map<std::string_view, std::map<std::string_view, Cut>> cuts;  // By tensor, then by engine.
   for (const PlanMember& rank : engines)
-    for (const wire::ShardInfo& shard : rank.registration->shards)
+    for (const protocol::ShardInfo& shard : rank.registration->shards)
       if (!shard.declared) cuts[shard.tensor.name][rank.member.name.engine].insert(ToString(shard.box));
   std::set<std::pair<std::string_view, std::string_view>> odd;
   for (const auto& [tensor, by_engine] : cuts) {
@@ -91,13 +91,13 @@ std::set<std::pair<std::string_view, std::string_view>> OddCuts(const std::vecto
 /// have equal shards or disjoint ones.
 Result<plan::Layout> BuildGivenLayout(const std::vector<PlanMember>& sources,
                                       const std::set<std::string>& wanted) {
-  auto all = BuildLayout(sources, [&](const PlanMember&, const wire::ShardInfo& shard) {
+  auto all = BuildLayout(sources, [&](const PlanMember&, const protocol::ShardInfo& shard) {
     return wanted.contains(shard.tensor.name);
   });
   if (all.ok()) return all;
   const auto odd = OddCuts(sources);
   if (odd.empty()) return all;
-  return BuildLayout(sources, [&](const PlanMember& source, const wire::ShardInfo& shard) {
+  return BuildLayout(sources, [&](const PlanMember& source, const protocol::ShardInfo& shard) {
     return wanted.contains(shard.tensor.name) &&
            !odd.contains({source.member.name.engine, shard.tensor.name});
   });
@@ -122,9 +122,10 @@ Result<NameRules> CommonRules(const std::vector<PlanMember>& trainers) {
   for (const PlanMember& trainer : trainers) {
     const PlanMember& first = *models.emplace(trainer.registration->group_model, &trainer).first->second;
     if (trainer.registration->rules != first.registration->rules)
-      return Status(Code::kInvalidArgument,
-                    StrCat(wire::ToString(trainer.member.name), " and ", wire::ToString(first.member.name),
-                           " have registered different name rules; give all trainers the same"));
+      return Status(
+          Code::kInvalidArgument,
+          StrCat(protocol::ToString(trainer.member.name), " and ", protocol::ToString(first.member.name),
+                 " have registered different name rules; give all trainers the same"));
   }
   NameRules all;
   for (const auto& [model, trainer] : models) {
@@ -168,7 +169,7 @@ class Planning {
     std::set<std::string> names;
     for (const auto& engine : job_.engines)
       for (const PlanMember& member : engine)
-        for (const wire::ShardInfo& shard : member.registration->shards) names.insert(shard.tensor.name);
+        for (const protocol::ShardInfo& shard : member.registration->shards) names.insert(shard.tensor.name);
     return names;
   }
 
@@ -327,7 +328,7 @@ class HandoutMaker {
     FindPeers();
     if (!job_.tables.empty()) RemoveOldTables(job_);
     for (size_t rank = 0; rank < job_.sources.size(); ++rank) {
-      WC_ASSIGN_OR_RETURN(auto packets, PlanFor(wire::Role::kTrainer, rank, targets_[rank]));
+      WC_ASSIGN_OR_RETURN(auto packets, PlanFor(protocol::Role::kTrainer, rank, targets_[rank]));
       for (const int target : targets_[rank]) {
         WC_ASSIGN_OR_RETURN(SharedPacket landing, LandingOf(static_cast<size_t>(target)));
         packets.push_back(std::move(landing));
@@ -335,7 +336,7 @@ class HandoutMaker {
       output_.handouts.push_back({job_.sources[rank].session, std::move(packets)});
     }
     for (size_t number = 0; number < destinations_.size(); ++number) {
-      WC_ASSIGN_OR_RETURN(auto packets, PlanFor(wire::Role::kInference, number, sources_[number]));
+      WC_ASSIGN_OR_RETURN(auto packets, PlanFor(protocol::Role::kInference, number, sources_[number]));
       output_.handouts.push_back({destinations_[number]->session, std::move(packets)});
     }
     return Status::Ok();
@@ -357,17 +358,17 @@ class HandoutMaker {
     }
   }
 
-  Result<std::vector<SharedPacket>> PlanFor(wire::Role role, size_t number, const std::set<int>& peers) {
-    const bool trainer = role == wire::Role::kTrainer;
+  Result<std::vector<SharedPacket>> PlanFor(protocol::Role role, size_t number, const std::set<int>& peers) {
+    const bool trainer = role == protocol::Role::kTrainer;
     using Role = plan::RankTable::Role;
     WC_ASSIGN_OR_RETURN(std::string table, encoder_.Encode(trainer ? Role::kTrainer : Role::kInference,
                                                            static_cast<int>(number), job_.epoch));
-    wire::Plan message{.epoch = job_.epoch,
-                       .run = job_.run,
-                       .table = std::move(table),
-                       .table_file = {},
-                       .peers = {},
-                       .gives = trainer && job_.from_engines};
+    protocol::Plan message{.epoch = job_.epoch,
+                           .run = job_.run,
+                           .table = std::move(table),
+                           .table_file = {},
+                           .peers = {},
+                           .gives = trainer && job_.from_engines};
     if (!job_.tables.empty()) {
       auto file = WriteTable(job_, role, number, message.table);
       if (file.ok()) {
@@ -379,12 +380,12 @@ class HandoutMaker {
     }
     const size_t others = trainer ? destinations_.size() : job_.sources.size();
     for (size_t peer = 0; peer < others; ++peer) {
-      const wire::Member& member = trainer ? destinations_[peer]->member : job_.sources[peer].member;
+      const protocol::Member& member = trainer ? destinations_[peer]->member : job_.sources[peer].member;
       const bool meets = peers.contains(static_cast<int>(peer));
-      message.peers.push_back(meets ? member
-                                    : wire::Member{.name = member.name, .incarnation = 0, .addresses = {}});
+      message.peers.push_back(
+          meets ? member : protocol::Member{.name = member.name, .incarnation = 0, .addresses = {}});
     }
-    WC_ASSIGN_OR_RETURN(SharedPacket packet, MakePacket(wire::ControllerMessage(std::move(message))));
+    WC_ASSIGN_OR_RETURN(SharedPacket packet, MakePacket(protocol::ControllerMessage(std::move(message))));
     return std::vector<SharedPacket>{std::move(packet)};
   }
 
@@ -392,10 +393,10 @@ class HandoutMaker {
   Result<SharedPacket> LandingOf(size_t number) {
     SharedPacket& made = landings_[number];
     if (made == nullptr) {
-      wire::PeerLanding message{.destination = static_cast<uint32_t>(number),
-                                .map = *destinations_[number]->landing};
+      protocol::PeerLanding message{.destination = static_cast<uint32_t>(number),
+                                    .map = *destinations_[number]->landing};
       message.map.epoch = job_.epoch;
-      WC_ASSIGN_OR_RETURN(made, MakePacket(wire::ControllerMessage(std::move(message))));
+      WC_ASSIGN_OR_RETURN(made, MakePacket(protocol::ControllerMessage(std::move(message))));
     }
     return made;
   }

@@ -9,25 +9,25 @@
 #include "control/packet.h"
 #include "plan/fused_cut.h"
 #include "plan/planner.h"
+#include "protocol/messages.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 
 namespace weightcast::control {
 
 /// A worker as a plan needs it. What it points to is immutable: a new registration is a new object.
 struct PlanMember {
   SessionId session = 0;
-  wire::Member member;
-  std::shared_ptr<const wire::Register> registration;
-  std::shared_ptr<const wire::LandingMap> landing;  ///< Inference.
+  protocol::Member member;
+  std::shared_ptr<const protocol::Register> registration;
+  std::shared_ptr<const protocol::LandingMap> landing;  ///< Inference.
 };
 
 struct PlanJob {
   std::string job;
   std::string model;
-  wire::Term term;
+  protocol::Term term;
   uint32_t epoch = 0;
-  wire::Run run;
+  protocol::Run run;
   plan::Strategy strategy = plan::Strategy::kBalanced;
   uint64_t memory = 0;  ///< Setting plan_memory.
   std::string tables;   ///< Shared folder, or empty.
@@ -58,7 +58,8 @@ PlanOutput RunPlan(const PlanJob& job);
 
 /// Writes one table atomically; returns its path relative to `folder`:
 /// "<job>/<model>/term-<number>-<id>/epoch-<n>/trainer-<rank>.table" or ".../inference-<number>.table".
-Result<std::string> WriteTable(const PlanJob& job, wire::Role role, size_t number, std::string_view table);
+Result<std::string> WriteTable(const PlanJob& job, protocol::Role role, size_t number,
+                               std::string_view table);
 /// Removes this controller's tables of epochs before the last one. Those of others, who may have the same
 /// names and still run, only when nothing was written to them for an hour: nobody reads them any more.
 void RemoveOldTables(const PlanJob& job);

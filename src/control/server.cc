@@ -11,10 +11,10 @@
 #include "control/core.h"
 #include "control/listener.h"
 #include "control/token.h"
+#include "protocol/limits.h"
 #include "trace/exporter.h"
 #include "weightcast/settings.h"
 #include "weightcast/worker.h"
-#include "wire/limits.h"
 
 namespace weightcast {
 namespace {
@@ -24,13 +24,13 @@ constexpr size_t kLeastDescriptors = 32;
 constexpr size_t kLeastThreads = 24;
 
 /// Rises between restarts of a controller; milliseconds, so that even a quick one is later.
-Result<wire::Term> NewTerm() {
+Result<protocol::Term> NewTerm() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const int64_t number = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  if (number < 0 || static_cast<uint64_t>(number) > wire::kMaxTerm)
+  if (number < 0 || static_cast<uint64_t>(number) > protocol::kMaxTerm)
     return Status(Code::kInvalidArgument,
                   "this host's clock is wrong: workers follow the controller that started last");
-  return wire::Term{.number = static_cast<uint64_t>(number), .id = RandomId()};
+  return protocol::Term{.number = static_cast<uint64_t>(number), .id = RandomId()};
 }
 
 /// Without a token that the user has chosen, only processes of this host may come.
@@ -57,7 +57,7 @@ class ControllerServer final : public Controller {
     WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
     WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
     WC_RETURN_IF_ERROR(CheckReach(listen, token));
-    WC_ASSIGN_OR_RETURN(const wire::Term term, NewTerm());
+    WC_ASSIGN_OR_RETURN(const protocol::Term term, NewTerm());
     auto server = std::unique_ptr<ControllerServer>(new ControllerServer(settings, term));
     WC_RETURN_IF_ERROR(server->core_.Start());
     WC_ASSIGN_OR_RETURN(server->listener_, control::Listener::Start({.host = listen.host,
@@ -85,7 +85,7 @@ class ControllerServer final : public Controller {
   }
 
  private:
-  ControllerServer(const Settings& settings, wire::Term term) : core_(settings, term) {}
+  ControllerServer(const Settings& settings, protocol::Term term) : core_(settings, term) {}
 
   control::Core core_;
   std::unique_ptr<control::Listener> listener_;

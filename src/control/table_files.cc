@@ -63,14 +63,15 @@ Status WriteWhole(const std::string& path, std::string_view bytes) {
 
 }  // namespace
 
-Result<std::string> WriteTable(const PlanJob& job, wire::Role role, size_t number, std::string_view table) {
+Result<std::string> WriteTable(const PlanJob& job, protocol::Role role, size_t number,
+                               std::string_view table) {
   const std::string folder = StrCat(TermFolder(job), "/epoch-", job.epoch);
   std::error_code error;
   fs::create_directories(job.tables + "/" + folder, error);
   if (error)
     return Status(Code::kUnavailable, StrCat("cannot make ", job.tables, "/", folder, ": ", error.message()));
   const std::string file =
-      StrCat(folder, "/", role == wire::Role::kTrainer ? "trainer-" : "inference-", number, ".table");
+      StrCat(folder, "/", role == protocol::Role::kTrainer ? "trainer-" : "inference-", number, ".table");
   const std::string path = StrCat(job.tables, "/", file);
   const std::string temporary = StrCat(path, ".", RandomId(), ".new");
   Status status = WriteWhole(temporary, table);

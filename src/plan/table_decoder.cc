@@ -6,10 +6,10 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/strings.h"
+#include "base/varint.h"
 #include "plan/links.h"
 #include "plan/table_format.h"
 #include "plan/table_layout.h"
-#include "plan/varint.h"
 
 namespace weightcast::plan {
 namespace {

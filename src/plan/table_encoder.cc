@@ -6,9 +6,9 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/strings.h"
+#include "base/varint.h"
 #include "plan/table_format.h"
 #include "plan/table_layout.h"
-#include "plan/varint.h"
 
 namespace weightcast::plan {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/varint.h"
 #include "plan/layout.h"
-#include "plan/varint.h"
 
 namespace weightcast::plan {
 

@@ -37,7 +37,7 @@ class EngineControlWorker : public EngineControl {
 
  private:
   // The client's thread.
-  void OnMessage(const wire::ControllerMessage& message);
+  void OnMessage(const protocol::ControllerMessage& message);
   void OnState(control::LinkState state, const Status& status);
 
   const OwnProcess process_;
@@ -64,14 +64,14 @@ Status EngineControlWorker::Open(WorkerOptions options) {
   WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
   WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
   client.hello.model = options.model;
-  client.hello.name = {.role = wire::Role::kControl, .engine = options.engine};
+  client.hello.name = {.role = protocol::Role::kControl, .engine = options.engine};
   client.hello.world_size = 1;
   client.hello.incarnation = RandomId();
   client.hello.host = HostName();
   client.patient = options.patient;
-  client.on_message = [this](const wire::ControllerMessage& message) { OnMessage(message); };
+  client.on_message = [this](const protocol::ControllerMessage& message) { OnMessage(message); };
   client.on_state = [this](control::LinkState state, const Status& status) { OnState(state, status); };
-  text_ = wire::ToString(client.hello.name);
+  text_ = protocol::ToString(client.hello.name);
   WC_ASSIGN_OR_RETURN(auto made, control::ControlClient::Start(std::move(client)));
   std::unique_lock lock(mutex_);
   client_ = std::move(made);
@@ -83,15 +83,15 @@ Status EngineControlWorker::Open(WorkerOptions options) {
   return ended_ ? end_ : Status::Ok();
 }
 
-void EngineControlWorker::OnMessage(const wire::ControllerMessage& message) {
+void EngineControlWorker::OnMessage(const protocol::ControllerMessage& message) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return client_ != nullptr || ended_; });
   if (client_ == nullptr) return;
-  if (std::holds_alternative<wire::Welcome>(message)) {
+  if (std::holds_alternative<protocol::Welcome>(message)) {
     ++session_;
     order_.reset();
-    client_->Send(wire::Steered{});
-  } else if (const auto* steer = std::get_if<wire::Steer>(&message)) {
+    client_->Send(protocol::Steered{});
+  } else if (const auto* steer = std::get_if<protocol::Steer>(&message)) {
     order_ = Order{.number = steer->order,
                    .move = static_cast<Move>(steer->move),
                    .version = steer->version,
@@ -128,7 +128,7 @@ Result<EngineControl::Order> EngineControlWorker::Next(TimePoint deadline) {
 void EngineControlWorker::Answer(const Order& order, const Status& status) {
   const std::lock_guard lock(mutex_);
   if (client_ == nullptr || order.session != session_) return;
-  client_->Send(wire::Steered{.order = order.number, .status = status});
+  client_->Send(protocol::Steered{.order = order.number, .status = status});
 }
 
 void EngineControlWorker::Close() {

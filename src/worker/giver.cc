@@ -10,7 +10,7 @@ namespace weightcast::worker {
 
 // --- Plans --------------------------------------------------------------------------------------------
 
-void Giver::OnPlan(wire::Plan plan, const std::shared_ptr<const LandingMemory>& memory) {
+void Giver::OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemory>& memory) {
   if (preparation_ != nullptr) preparation_->Cancel();
   plan_.reset();
   Feed(GiverPlanArrived{plan.epoch});
@@ -22,7 +22,7 @@ void Giver::OnPlan(wire::Plan plan, const std::shared_ptr<const LandingMemory>& 
   if (preparation_->complete()) Prepare();
 }
 
-void Giver::OnLanding(wire::PeerLanding landing) {
+void Giver::OnLanding(protocol::PeerLanding landing) {
   if (preparation_ != nullptr && preparation_->Add(std::move(landing))) Prepare();
 }
 
@@ -58,7 +58,9 @@ Status Giver::MakeSender() {
   callbacks.on_fenced = [this](const SendFenced& fenced) {
     session_.loop().Post([this, fenced] { Feed(fenced); });
   };
-  callbacks.on_digests = [this](wire::SentDigests digests) { session_.client().Send(std::move(digests)); };
+  callbacks.on_digests = [this](protocol::SentDigests digests) {
+    session_.client().Send(std::move(digests));
+  };
   WC_ASSIGN_OR_RETURN(sender_,
                       Sender::Create(session_.endpoint(), session_.settings(), std::move(callbacks)));
   return Status::Ok();
@@ -70,7 +72,7 @@ void Giver::OnOtherPlan(uint32_t epoch) {
 
 // --- Giving -------------------------------------------------------------------------------------------
 
-void Giver::OnStart(const wire::Start& start) { Feed(GiverStart{start, callbacks_.held()}); }
+void Giver::OnStart(const protocol::Start& start) { Feed(GiverStart{start, callbacks_.held()}); }
 
 void Giver::Feed(const GiverEvent& event) {
   const bool lent = Lends(state_);
@@ -90,7 +92,7 @@ std::unique_ptr<Sender> Giver::End() {
 }
 
 void Giver::Carry(const BeginSending& action) {
-  const wire::Start& start = action.start;
+  const protocol::Start& start = action.start;
   const int target = plan_ == nullptr || sender_ == nullptr ? -1 : plan_->TargetOf(start.destination);
   if (target >= 0) return sender_->Start(plan_, static_cast<size_t>(target), start);
   const Status status(Code::kProtocol, StrCat("told to give to destination ", start.destination,

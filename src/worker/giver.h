@@ -3,9 +3,9 @@
 #include <functional>
 #include <memory>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/version.h"
-#include "wire/messages.h"
 #include "worker/background.h"
 #include "worker/giver_machine.h"
 #include "worker/landing.h"
@@ -22,7 +22,7 @@ namespace weightcast::worker {
 class Giver {
  public:
   struct Callbacks {
-    std::function<void(wire::WorkerMessage)> send;
+    std::function<void(protocol::WorkerMessage)> send;
     std::function<Version()> held;      ///< VersionToLend of the rank's own machine.
     std::function<void(bool)> on_lent;  ///< Others may read the landing memory from now on, or not any more.
   };
@@ -30,12 +30,12 @@ class Giver {
       : session_(session), background_(background), callbacks_(std::move(callbacks)) {}
 
   /// A plan that gives; from `memory`, which may be null if nothing is registered.
-  void OnPlan(wire::Plan plan, const std::shared_ptr<const LandingMemory>& memory);
-  void OnLanding(wire::PeerLanding landing);
-  void OnStart(const wire::Start& start);
+  void OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemory>& memory);
+  void OnLanding(protocol::PeerLanding landing);
+  void OnStart(const protocol::Start& start);
   /// A plan in which this rank receives: what it gave in an older one it will not be asked for again.
   void OnOtherPlan(uint32_t epoch);
-  /// wire::Welcome, wire::Stop, wire::Release, MemoryReclaimed.
+  /// protocol::Welcome, protocol::Stop, protocol::Release, MemoryReclaimed.
   void Feed(const GiverEvent& event);
   /// Nothing is given from now on. The destructor of what it returns, to be called outside of the loop,
   /// waits, bounded, until nobody reads the memory; null if nothing was ever given.

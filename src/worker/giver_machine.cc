@@ -14,9 +14,9 @@ class Transition {
   explicit Transition(GiverState& state) : s_(state) {}
   std::vector<GiverAction> Take() { return std::move(actions_); }
 
-  void operator()(const wire::Welcome& welcome);
-  void operator()(const wire::Stop& stop);
-  void operator()(const wire::Release& release);
+  void operator()(const protocol::Welcome& welcome);
+  void operator()(const protocol::Stop& stop);
+  void operator()(const protocol::Release& release);
   void operator()(const GiverPlanArrived& plan);
   void operator()(const GiverPrepared& prepared);
   void operator()(const GiverPlanFailed& failed);
@@ -28,8 +28,8 @@ class Transition {
 
  private:
   void Do(GiverAction action) { actions_.push_back(std::move(action)); }
-  void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
-  void Refuse(const wire::Start& start, Code code, const std::string& why);
+  void Send(protocol::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
+  void Refuse(const protocol::Start& start, Code code, const std::string& why);
   void SilenceAll();
   void Silence(Giving& giving);
 
@@ -39,7 +39,7 @@ class Transition {
 
 // --- The controller's messages ----------------------------------------------------------------------
 
-void Transition::operator()(const wire::Welcome& welcome) {
+void Transition::operator()(const protocol::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
   SilenceAll();
   s_.term = welcome.term;
@@ -55,7 +55,7 @@ void Transition::operator()(const GiverPlanArrived& plan) {
 }
 
 void Transition::operator()(const GiverStart& event) {
-  const wire::Start& start = event.start;
+  const protocol::Start& start = event.start;
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch || !s_.prepared)
     return Refuse(start, Code::kCancelled, StrCat("is not prepared to give in epoch ", start.update.epoch));
@@ -68,12 +68,12 @@ void Transition::operator()(const GiverStart& event) {
   Do(BeginSending{start});
 }
 
-void Transition::operator()(const wire::Stop& stop) {
+void Transition::operator()(const protocol::Stop& stop) {
   for (Giving& giving : s_.givings)
     if (giving.update == stop.update && giving.destination == stop.destination) Silence(giving);
 }
 
-void Transition::operator()(const wire::Release& release) {
+void Transition::operator()(const protocol::Release& release) {
   for (Giving& giving : s_.givings)
     if (giving.update == release.update) Silence(giving);
 }
@@ -83,14 +83,14 @@ void Transition::operator()(const wire::Release& release) {
 void Transition::operator()(const GiverPrepared& prepared) {
   if (prepared.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
-  Send(wire::Prepared{.epoch = s_.epoch});
+  Send(protocol::Prepared{.epoch = s_.epoch});
 }
 
 void Transition::operator()(const GiverPlanFailed& failed) {
   if (failed.epoch != s_.epoch || s_.ended) return;
-  Send(wire::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
-                    .destination = failed.destination,
-                    .reason = failed.reason});
+  Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
+                        .destination = failed.destination,
+                        .reason = failed.reason});
 }
 
 void Transition::operator()(const SendEnded& ended) {
@@ -99,7 +99,7 @@ void Transition::operator()(const SendEnded& ended) {
         giving.update == ended.update && giving.destination == ended.destination && giving.part == ended.part;
     if (!same || giving.quiet) continue;
     giving.quiet = true;  // Of what went well the receiver tells.
-    if (!ended.status.ok()) Send(wire::Failed{ended.update, int64_t{ended.destination}, ended.status});
+    if (!ended.status.ok()) Send(protocol::Failed{ended.update, int64_t{ended.destination}, ended.status});
   }
 }
 
@@ -114,7 +114,7 @@ void Transition::operator()(const MemoryReclaimed& reclaimed) {
   for (Giving& giving : s_.givings) {
     if (giving.quiet) continue;
     Silence(giving);
-    if (!s_.ended) Send(wire::Failed{giving.update, int64_t{giving.destination}, reclaimed.reason});
+    if (!s_.ended) Send(protocol::Failed{giving.update, int64_t{giving.destination}, reclaimed.reason});
   }
   if (!reclaimed.leaves) return;
   s_.epoch = 0;
@@ -130,8 +130,8 @@ void Transition::operator()(const GiverEnded&) {
 
 // --- Parts of transitions -------------------------------------------------------------------------------
 
-void Transition::Refuse(const wire::Start& start, Code code, const std::string& why) {
-  Send(wire::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
+void Transition::Refuse(const protocol::Start& start, Code code, const std::string& why) {
+  Send(protocol::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
 }
 
 void Transition::SilenceAll() {

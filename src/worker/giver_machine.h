@@ -4,9 +4,9 @@
 #include <variant>
 #include <vector>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/version.h"
-#include "wire/messages.h"
 #include "worker/machine_actions.h"
 
 /// An inference rank as a source for others (docs/protocol.md, "Repair: another holder") as a pure function:
@@ -17,7 +17,7 @@ namespace weightcast::worker {
 
 /// The giving of one update to one destination.
 struct Giving {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   uint32_t destination = 0;
   uint32_t part = 0;
   bool quiet = false;  ///< Stopped or over: nothing is said of it; it waits until nobody reads for it.
@@ -26,7 +26,7 @@ struct Giving {
 
 struct GiverState {
   bool ended = false;  ///< The session is over for good.
-  wire::Term term;
+  protocol::Term term;
   uint32_t epoch = 0;  ///< Of the plan in which this rank gives; 0: none.
   bool prepared = false;
   std::vector<Giving> givings;
@@ -35,7 +35,7 @@ struct GiverState {
 
 // --- Events beside the controller's messages ------------------------------------------------------
 
-struct GiverPlanArrived {  ///< Stands for a wire::Plan that gives.
+struct GiverPlanArrived {  ///< Stands for a protocol::Plan that gives.
   uint32_t epoch = 0;
 };
 struct GiverPrepared {  ///< Table read, every destination connected.
@@ -46,8 +46,8 @@ struct GiverPlanFailed {
   Status reason;
   int64_t destination = -1;  ///< Its number in the table, when only the road to it failed.
 };
-struct GiverStart {  ///< Stands for wire::Start.
-  wire::Start start;
+struct GiverStart {  ///< Stands for protocol::Start.
+  protocol::Start start;
   Version held;  ///< VersionToLend at this moment.
 };
 /// The rank needs its memory for itself: nothing may be read from it any more.
@@ -58,8 +58,8 @@ struct MemoryReclaimed {
 struct GiverEnded {};  ///< The session.
 
 using GiverEvent =
-    std::variant<wire::Welcome, wire::Stop, wire::Release, GiverPlanArrived, GiverPrepared, GiverPlanFailed,
-                 GiverStart, SendEnded, SendFenced, MemoryReclaimed, GiverEnded>;
+    std::variant<protocol::Welcome, protocol::Stop, protocol::Release, GiverPlanArrived, GiverPrepared,
+                 GiverPlanFailed, GiverStart, SendEnded, SendFenced, MemoryReclaimed, GiverEnded>;
 
 // --- Actions --------------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingOptions
   // Only what lands in place, and groups, of which the first is live before the last has come, need a pause
   // before the grant and are lost when the update fails.
   const bool pauses = memory->Has(LandingMode::kInPlace) || memory->parts() > 1;
-  const auto mode = pauses ? wire::Landing::kInPlace : wire::Landing::kShadow;
+  const auto mode = pauses ? protocol::Landing::kInPlace : protocol::Landing::kShadow;
   const bool runs_switch = options.on_switch || memory->Has(LandingMode::kShadow);
   const bool needs_phases = memory->Has(LandingMode::kLoader) && !options.on_switch && memory->parts() == 1;
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
@@ -219,7 +219,7 @@ Result<std::vector<TensorInfo>> InferenceWorker::Offered(TimePoint deadline) {
   }
   RunInLoop([this] {
     asking_ = true;
-    session_->client().Send(wire::AskOffered{});
+    session_->client().Send(protocol::AskOffered{});
   });
   const Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = session_->patience()};
   std::unique_lock lock(mutex_);

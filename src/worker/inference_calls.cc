@@ -6,8 +6,8 @@
 // The machine of an inference rank: what its user calls, and what the calls are answered.
 namespace weightcast::worker {
 
-using wire::EngineState;
-using wire::Landing;
+using protocol::EngineState;
+using protocol::Landing;
 
 // --- The user -----------------------------------------------------------------------------------------
 

@@ -24,24 +24,24 @@ std::string Join(const std::vector<std::string>& names) {
 /// counts as that. `tell`: when to say so. The timer keeps no grants: with them it would keep the spare
 /// buffer, which a rank that sleeps gives back at once. Grants that are not fenced are kept by their
 /// connections.
-void InferenceWorker::WatchFence(const wire::UpdateId& update, const std::shared_ptr<GrantSet>& grants,
+void InferenceWorker::WatchFence(const protocol::UpdateId& update, const std::shared_ptr<GrantSet>& grants,
                                  TimePoint tell) {
   session_->loop().After(session_->settings().lease / 2, [this, update, weak = std::weak_ptr(grants), tell] {
     if (const auto held = weak.lock()) OnFenceLate(update, held, tell);
   });
 }
 
-bool InferenceWorker::IsHeld(const wire::UpdateId& update) const {
+bool InferenceWorker::IsHeld(const protocol::UpdateId& update) const {
   const bool revoked = state_.step == Step::kAborting || state_.step == Step::kFencing;
   return revoked && state_.update == update && !state_.fenced;
 }
 
-void InferenceWorker::OnFenceLate(const wire::UpdateId& update, const std::shared_ptr<GrantSet>& grants,
+void InferenceWorker::OnFenceLate(const protocol::UpdateId& update, const std::shared_ptr<GrantSet>& grants,
                                   TimePoint tell) {
   const std::string writers = Join(grants->Writers());
   if (!IsHeld(update) || writers.empty()) return;
   const bool spare = memory_ != nullptr && memory_->replaceable();
-  const bool beside = state_.landing == wire::Landing::kShadow;
+  const bool beside = state_.landing == protocol::Landing::kShadow;
   Status aside;
   if (spare && state_.step == Step::kAborting) aside = SetAside(update, writers);
   if (Clock::now() >= tell && (!spare || !aside.ok())) {
@@ -57,7 +57,7 @@ void InferenceWorker::OnFenceLate(const wire::UpdateId& update, const std::share
 }
 
 /// Begins to replace the spare buffer. The error says why it could not so far.
-Status InferenceWorker::SetAside(const wire::UpdateId& update, std::string writers) {
+Status InferenceWorker::SetAside(const protocol::UpdateId& update, std::string writers) {
   if (state_.call == UserCall::kSuspend) {  // No other is needed; Suspend sees to this one.
     Feed(SpareSetAside{update});
     return Status::Ok();
@@ -75,7 +75,7 @@ Status InferenceWorker::SetAside(const wire::UpdateId& update, std::string write
   return before;
 }
 
-void InferenceWorker::OnSpareMade(const wire::UpdateId& update, const std::string& writers,
+void InferenceWorker::OnSpareMade(const protocol::UpdateId& update, const std::string& writers,
                                   Result<std::shared_ptr<LandingMemory>> made) {
   making_spare_ = false;
   spare_error_ = made.status();

@@ -6,12 +6,12 @@
 
 namespace weightcast::worker {
 
-using wire::EngineState;
-using wire::Landing;
+using protocol::EngineState;
+using protocol::Landing;
 
 // --- The controller's messages ----------------------------------------------------------------------
 
-void InferenceTransition::operator()(const wire::Welcome& welcome) {
+void InferenceTransition::operator()(const protocol::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
   // A new session: the controller knows no more of an update that was under way.
   BeginAbort({Code::kUnavailable, "the controller began a new session"}, /*tell=*/false);
@@ -20,11 +20,11 @@ void InferenceTransition::operator()(const wire::Welcome& welcome) {
   s_.term = welcome.term;
   s_.epoch = 0;
   s_.prepared = false;
-  if (s_.suspended) return Send(wire::Suspended{});
+  if (s_.suspended) return Send(protocol::Suspended{});
   Do(SendRegistration{});
 }
 
-void InferenceTransition::operator()(const wire::Controlled&) { s_.controlled = true; }
+void InferenceTransition::operator()(const protocol::Controlled&) { s_.controlled = true; }
 
 void InferenceTransition::operator()(const PlanArrived& plan) {
   if (s_.suspended) return;  // It was sent before Suspended came there.
@@ -39,7 +39,7 @@ void InferenceTransition::operator()(const PlanArrived& plan) {
   s_.loss_told = false;
 }
 
-void InferenceTransition::operator()(const wire::GrantRequest& request) {
+void InferenceTransition::operator()(const protocol::GrantRequest& request) {
   if (s_.ended || request.update.term != s_.term || request.update <= s_.closed) return;
   if (s_.step == Step::kNone) return Request(request);
   if (request.update == s_.update && request.part == s_.part + 1 && s_.step == Step::kReady && !s_.abort)
@@ -47,35 +47,35 @@ void InferenceTransition::operator()(const wire::GrantRequest& request) {
   if (request.update <= s_.update) return;
   // The controller has left the update at hand; this one begins when that one's memory is fenced.
   s_.next = request;
-  LeaveBehind({Code::kCancelled, StrCat(wire::ToString(s_.update), " was left for a later one")});
+  LeaveBehind({Code::kCancelled, StrCat(protocol::ToString(s_.update), " was left for a later one")});
 }
 
-void InferenceTransition::operator()(const wire::Commit& commit) {
+void InferenceTransition::operator()(const protocol::Commit& commit) {
   if (!IsCurrent(commit.update, Step::kReady) || !IsLastPart()) return;
   s_.commit = true;
   TrySwitch();
 }
 
-void InferenceTransition::operator()(const wire::Serve& serve) {
+void InferenceTransition::operator()(const protocol::Serve& serve) {
   if (!IsCurrent(serve.update, Step::kCommitted)) return;
   s_.served = s_.version;
-  s_.newest = wire::LaterOf(s_.newest, s_.served);
+  s_.newest = protocol::LaterOf(s_.newest, s_.served);
   s_.state = EngineState::kServing;
   s_.failed = false;
   s_.last_error = Status::Ok();
   Close(/*lost=*/false);
-  Send(wire::Serving{serve.update, s_.served});
+  Send(protocol::Serving{serve.update, s_.served});
   const bool waiting = s_.call != UserCall::kNone;
   s_.cut_short = false;
   s_.user = waiting ? UserPhase::kOutside : UserPhase::kFinished;
   if (waiting) Answer(Status::Ok(), s_.served);
 }
 
-void InferenceTransition::operator()(const wire::Abort& abort) {
+void InferenceTransition::operator()(const protocol::Abort& abort) {
   if (abort.update.term != s_.term) return;
   if (s_.next && s_.next->update == abort.update) {
     s_.next.reset();
-    Send(wire::Aborted{abort.update, false, s_.landed});
+    Send(protocol::Aborted{abort.update, false, s_.landed});
     return abort.reason.ok() ? void() : BeginAbort(abort.reason, /*tell=*/false);
   }
   if (s_.step != Step::kNone && s_.update == abort.update) {
@@ -85,7 +85,7 @@ void InferenceTransition::operator()(const wire::Abort& abort) {
     return BeginAbort(abort.reason, /*tell=*/true);
   }
   const bool newest = abort.update == s_.closed;
-  Send(wire::Aborted{abort.update, newest && s_.closed_lost, s_.landed});
+  Send(protocol::Aborted{abort.update, newest && s_.closed_lost, s_.landed});
   if (!newest || !s_.closed_silently || abort.reason.ok() || s_.step != Step::kNone) return;
   // There was no other source after all.
   s_.retried = s_.closed_silently = false;
@@ -93,8 +93,8 @@ void InferenceTransition::operator()(const wire::Abort& abort) {
   TellAbort(abort.reason);
 }
 
-void InferenceTransition::operator()(const wire::Lost& lost) {
-  const bool needed = lost.name.role == wire::Role::kTrainer || lost.name.engine == s_.self.engine;
+void InferenceTransition::operator()(const protocol::Lost& lost) {
+  const bool needed = lost.name.role == protocol::Role::kTrainer || lost.name.engine == s_.self.engine;
   if (!needed || s_.ended) return;
   s_.last_error = lost.reason;
   s_.loss = lost.reason;
@@ -118,13 +118,13 @@ void InferenceTransition::operator()(const SessionEnded& ended) {
 void InferenceTransition::operator()(const PlanReady& ready) {
   if (ready.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
-  Send(wire::Prepared{.epoch = s_.epoch, .connections = ready.connections});
+  Send(protocol::Prepared{.epoch = s_.epoch, .connections = ready.connections});
 }
 
 void InferenceTransition::operator()(const PlanFailed& failed) {
   if (failed.epoch != s_.epoch || s_.ended) return;
   s_.last_error = failed.reason;
-  Send(wire::Failed{.update = {.term = s_.term, .epoch = s_.epoch}, .reason = failed.reason});
+  Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch}, .reason = failed.reason});
 }
 
 void InferenceTransition::operator()(const GrantsOpened& opened) {
@@ -135,7 +135,7 @@ void InferenceTransition::operator()(const GrantsOpened& opened) {
   }
   s_.touched = s_.landing == Landing::kInPlace;
   s_.step = Step::kWriting;
-  Send(wire::Granted{
+  Send(protocol::Granted{
       .update = opened.update, .grants = opened.grants, .part = s_.part, .compares = s_.compares});
 }
 
@@ -152,8 +152,8 @@ void InferenceTransition::operator()(const Arrived& arrived) {
   if (!IsCurrent(arrived.update, Step::kWriting)) return;
   s_.bytes += arrived.bytes;
   s_.seconds += arrived.seconds;
-  for (const wire::SourceBytes& source : arrived.sources) {
-    const auto known = std::ranges::find(s_.sources, source.source, &wire::SourceBytes::source);
+  for (const protocol::SourceBytes& source : arrived.sources) {
+    const auto known = std::ranges::find(s_.sources, source.source, &protocol::SourceBytes::source);
     if (known == s_.sources.end()) {
       s_.sources.push_back(source);
     } else {
@@ -173,7 +173,7 @@ void InferenceTransition::operator()(const SourceLost& lost) {
 
 /// The call that waits is told nothing until the controller has found another source, or none.
 void InferenceTransition::AskForSource(const Status& reason, int64_t source) {
-  Send(wire::Failed{.update = s_.update, .reason = reason, .source = source});
+  Send(protocol::Failed{.update = s_.update, .reason = reason, .source = source});
   s_.abort = s_.uncertain = s_.undecided = true;
   s_.abort_reason = reason;
   s_.step = Step::kAborting;
@@ -226,7 +226,7 @@ void InferenceTransition::operator()(const MemoryFree&) {
 
 // --- Parts of transitions -------------------------------------------------------------------------------
 
-void InferenceTransition::Request(const wire::GrantRequest& request) {
+void InferenceTransition::Request(const protocol::GrantRequest& request) {
   if (s_.epoch == 0) return;  // It was sent before our Register came there, which takes it back.
   if (!s_.prepared || request.update.epoch != s_.epoch || request.part != 0) {
     s_.closed = request.update;
@@ -234,7 +234,7 @@ void InferenceTransition::Request(const wire::GrantRequest& request) {
     const Status reason(Code::kProtocol, StrCat("asked for grants of part ", request.part, " in epoch ",
                                                 request.update.epoch, ", but this rank is prepared for ",
                                                 s_.prepared ? StrCat("epoch ", s_.epoch) : "none"));
-    return Send(wire::Failed{.update = request.update, .reason = reason});
+    return Send(protocol::Failed{.update = request.update, .reason = reason});
   }
   s_.retried = s_.closed_silently = false;
   s_.step = Step::kRequested;
@@ -277,12 +277,12 @@ void InferenceTransition::BecomeReady() {
   s_.step = Step::kReady;
   if (IsLastPart()) s_.state = EngineState::kReady;
   if (s_.parts == 1) s_.landed = s_.version;
-  Send(wire::Ready{.update = s_.update,
-                   .bytes = s_.bytes,
-                   .seconds = s_.seconds,
-                   .sources = s_.sources,
-                   .part = s_.part,
-                   .compared = s_.compared});
+  Send(protocol::Ready{.update = s_.update,
+                       .bytes = s_.bytes,
+                       .seconds = s_.seconds,
+                       .sources = s_.sources,
+                       .part = s_.part,
+                       .compared = s_.compared});
 }
 
 void InferenceTransition::TrySwitch() {
@@ -306,11 +306,11 @@ void InferenceTransition::CommitSwitch() {
   s_.step = Step::kCommitted;
   s_.state = EngineState::kCommitted;
   s_.user = UserPhase::kFinishing;
-  Send(wire::Committed{s_.update});
+  Send(protocol::Committed{s_.update});
 }
 
 void InferenceTransition::Fail(const Status& reason) {
-  if (!s_.ended) Send(wire::Failed{.update = s_.update, .reason = reason});
+  if (!s_.ended) Send(protocol::Failed{.update = s_.update, .reason = reason});
   const bool uncertain = !s_.ended && s_.step == Step::kWriting && s_.touched && s_.before.number >= 0;
   BeginAbort(reason, /*tell=*/false);
   s_.uncertain = uncertain;  // The controller's Abort will say.
@@ -336,7 +336,7 @@ void InferenceTransition::Suspend() {
   s_.served = s_.landed = {};
   s_.state = EngineState::kSuspended;
   s_.user = UserPhase::kOutside;
-  Send(wire::Suspended{});
+  Send(protocol::Suspended{});
   Answer(Status::Ok());
 }
 
@@ -401,7 +401,7 @@ void InferenceTransition::CompleteAbort() {
   if (!reason.ok()) s_.last_error = reason;
   // Live tensors that are of no version may be mended by the engine in any way.
   if (s_.landing == Landing::kInPlace) s_.landed = s_.served;
-  if (s_.tell_aborted && !s_.ended) Send(wire::Aborted{s_.update, lost, s_.landed});
+  if (s_.tell_aborted && !s_.ended) Send(protocol::Aborted{s_.update, lost, s_.landed});
   Close(lost);
   const bool switched =
       s_.call != UserCall::kWait && (s_.user == UserPhase::kReceived || s_.user == UserPhase::kFinishing);

@@ -6,9 +6,9 @@
 #include <variant>
 #include <vector>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/version.h"
-#include "wire/messages.h"
 #include "worker/machine_actions.h"
 
 /// An inference rank's side of docs/protocol.md as a pure function: (state, event) -> state, actions. It has
@@ -53,11 +53,11 @@ enum class Handover : uint8_t {
 };
 
 struct InferenceState {
-  wire::WorkerName self;  ///< To tell its own engine's ranks from others.
-  bool verify = false;    ///< Compare checksums or digests before Ready.
-  bool compares = false;  ///< Digests: the sources are asked for theirs.
+  protocol::WorkerName self;  ///< To tell its own engine's ranks from others.
+  bool verify = false;        ///< Compare checksums or digests before Ready.
+  bool compares = false;      ///< Digests: the sources are asked for theirs.
   bool registered = false;
-  wire::Landing landing = wire::Landing::kInPlace;
+  protocol::Landing landing = protocol::Landing::kInPlace;
   bool shares = true;        ///< Others may read what has landed here.
   bool runs_switch = false;  ///< The switch is more than to go on: a copy, or a call of the engine.
   uint32_t parts = 1;        ///< In which an update comes.
@@ -67,11 +67,11 @@ struct InferenceState {
 
   bool ended = false;  ///< The session is over for good, because of `end`.
   Status end;
-  wire::Term term;
+  protocol::Term term;
   uint32_t epoch = 0;
   bool prepared = false;
 
-  wire::EngineState state = wire::EngineState::kJoining;
+  protocol::EngineState state = protocol::EngineState::kJoining;
   Version newest;  ///< That was ever served.
   Version served;  ///< What version() says: none unless the live tensors are wholly of it and may be read.
   bool failed = false;  ///< The live tensors are of no version since an update was aborted.
@@ -81,7 +81,7 @@ struct InferenceState {
 
   // The update at hand, unless `step` is kNone.
   Step step = Step::kNone;
-  wire::UpdateId update;
+  protocol::UpdateId update;
   Version version;
   uint32_t part = 0;                    ///< That is asked for or came last.
   Handover handover = Handover::kNone;  ///< Of the part before.
@@ -90,7 +90,7 @@ struct InferenceState {
   bool commit = false;                  ///< Commit has come.
   uint64_t bytes = 0;
   double seconds = 0;
-  std::vector<wire::SourceBytes> sources;
+  std::vector<protocol::SourceBytes> sources;
   uint64_t compared = 0;         ///< Tensors whose digests are those of their sources.
   bool abort = false;            ///< To be aborted as soon as nobody touches the memory any more.
   bool closed_silently = false;  ///< The call waits on; a later Abort of the `closed` update has the reason.
@@ -100,13 +100,13 @@ struct InferenceState {
   bool abort_told = false;  ///< The user's call has had its answer.
   bool tell_aborted = false;  ///< The controller waits for Aborted.
   Status abort_reason;
-  std::optional<wire::GrantRequest> next;  ///< Came while this one was still being aborted.
+  std::optional<protocol::GrantRequest> next;  ///< Came while this one was still being aborted.
 
-  wire::UpdateId closed;     ///< The newest update that is over here ...
-  bool closed_lost = false;  ///< ... and whether it left the live tensors without a version.
-  bool retried = false;      ///< It was, or is to be, aborted for another attempt: calls wait on.
-  Status pending_error;      ///< Of an abort between two calls of the phases; told to the next.
-  Status loss;               ///< Of a worker without which there will be no update.
+  protocol::UpdateId closed;  ///< The newest update that is over here ...
+  bool closed_lost = false;   ///< ... and whether it left the live tensors without a version.
+  bool retried = false;       ///< It was, or is to be, aborted for another attempt: calls wait on.
+  Status pending_error;       ///< Of an abort between two calls of the phases; told to the next.
+  Status loss;                ///< Of a worker without which there will be no update.
   bool loss_told = false;
   Status last_error;
 
@@ -120,53 +120,53 @@ struct InferenceState {
 
 // --- Events beside the controller's messages ------------------------------------------------------
 
-struct PlanArrived {  ///< Stands for wire::Plan.
+struct PlanArrived {  ///< Stands for protocol::Plan.
   uint32_t epoch = 0;
 };
 struct PlanReady {  ///< Table read, every source connected.
   uint32_t epoch = 0;
-  std::vector<std::string> connections = {};  ///< Of wire::Prepared.
+  std::vector<std::string> connections = {};  ///< Of protocol::Prepared.
 };
 struct PlanFailed {
   uint32_t epoch = 0;
   Status reason;
 };
 struct GrantsOpened {
-  wire::UpdateId update;
-  std::vector<wire::SourceGrant> grants;
+  protocol::UpdateId update;
+  std::vector<protocol::SourceGrant> grants;
 };
 struct OpenFailed {  ///< None is open.
-  wire::UpdateId update;
+  protocol::UpdateId update;
   Status reason;
   int64_t source = -1;  ///< Its number in the table, when one is to blame.
 };
 struct Arrived {  ///< Every transfer of every source.
-  wire::UpdateId update;
+  protocol::UpdateId update;
   uint64_t bytes = 0;
   double seconds = 0;
-  std::vector<wire::SourceBytes> sources = {};
+  std::vector<protocol::SourceBytes> sources = {};
 };
 struct SourceLost {  ///< A source's connection ended before all of it had come.
-  wire::UpdateId update;
+  protocol::UpdateId update;
   Status reason;
   int64_t source = -1;  ///< Its number in the table.
 };
 struct GrantsFenced {
-  wire::UpdateId update;
+  protocol::UpdateId update;
 };
 /// A stopped writer holds the spare buffer of an aborted update. It is kept apart until its fence is over;
 /// another one is registered from here on (none, if the rank goes to sleep).
 struct SpareSetAside {
-  wire::UpdateId update;
+  protocol::UpdateId update;
 };
 struct Verified {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   Status status;
   uint64_t compared = 0;  ///< Tensors, by digest.
 };
 /// The engine's error says that nothing was changed.
 struct SwitchRun {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   Status status = {};
   bool changed = false;  ///< The error comes after live tensors were changed.
 };
@@ -176,7 +176,7 @@ struct SessionEnded {
 struct MemoryLent {};  ///< Others may read the landing memory from here on ...
 struct MemoryFree {};  ///< ... and nobody does any more.
 struct RegisterCalled {
-  wire::Landing landing = wire::Landing::kInPlace;
+  protocol::Landing landing = protocol::Landing::kInPlace;
   bool same_memory = false;  ///< The same bytes at the same addresses: what is served stays served.
   bool shares = true;
   bool runs_switch = false;  ///< Always with shadow landing.
@@ -197,11 +197,11 @@ struct CallExpired {         ///< The deadline of the blocking call has passed, 
 };
 
 using InferenceEvent =
-    std::variant<wire::Welcome, wire::Controlled, wire::GrantRequest, wire::Commit, wire::Serve, wire::Abort,
-                 wire::Lost, PlanArrived, PlanReady, PlanFailed, GrantsOpened, OpenFailed, Arrived,
-                 SourceLost, GrantsFenced, SpareSetAside, Verified, SwitchRun, SessionEnded, MemoryLent,
-                 MemoryFree, RegisterCalled, BeginCalled, ReceiveCalled, CommitCalled, FinishCalled,
-                 AbortCalled, SuspendCalled, WaitCalled, CallExpired>;
+    std::variant<protocol::Welcome, protocol::Controlled, protocol::GrantRequest, protocol::Commit,
+                 protocol::Serve, protocol::Abort, protocol::Lost, PlanArrived, PlanReady, PlanFailed,
+                 GrantsOpened, OpenFailed, Arrived, SourceLost, GrantsFenced, SpareSetAside, Verified,
+                 SwitchRun, SessionEnded, MemoryLent, MemoryFree, RegisterCalled, BeginCalled, ReceiveCalled,
+                 CommitCalled, FinishCalled, AbortCalled, SuspendCalled, WaitCalled, CallExpired>;
 
 // --- Actions --------------------------------------------------------------------------------------
 
@@ -211,22 +211,22 @@ struct ReclaimMemory {
 };
 /// Answered by GrantsOpened or OpenFailed.
 struct OpenGrants {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   uint32_t part = 0;
   friend bool operator==(const OpenGrants&, const OpenGrants&) = default;
 };
 /// Answered by GrantsFenced, when nothing can land any more.
 struct RevokeGrants {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   friend bool operator==(const RevokeGrants&, const RevokeGrants&) = default;
 };
 struct VerifyChecksums {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   friend bool operator==(const VerifyChecksums&, const VerifyChecksums&) = default;
 };
 /// Lets the user's thread call the engine and copy; it answers with SwitchRun.
 struct RunSwitch {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   friend bool operator==(const RunSwitch&, const RunSwitch&) = default;
 };
 /// Ends the user's call. Every call gets exactly one; Register and Begin at once.

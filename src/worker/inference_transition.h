@@ -14,14 +14,14 @@ class InferenceTransition {
   std::vector<InferenceAction> Take() { return std::move(actions_); }
 
   // The controller's messages.
-  void operator()(const wire::Welcome& welcome);
+  void operator()(const protocol::Welcome& welcome);
   void operator()(const PlanArrived& plan);
-  void operator()(const wire::Controlled& controlled);
-  void operator()(const wire::GrantRequest& request);
-  void operator()(const wire::Commit& commit);
-  void operator()(const wire::Serve& serve);
-  void operator()(const wire::Abort& abort);
-  void operator()(const wire::Lost& lost);
+  void operator()(const protocol::Controlled& controlled);
+  void operator()(const protocol::GrantRequest& request);
+  void operator()(const protocol::Commit& commit);
+  void operator()(const protocol::Serve& serve);
+  void operator()(const protocol::Abort& abort);
+  void operator()(const protocol::Lost& lost);
   void operator()(const SessionEnded& ended);
   // The data plane.
   void operator()(const PlanReady& ready);
@@ -49,12 +49,12 @@ class InferenceTransition {
 
  private:
   void Do(InferenceAction action) { actions_.push_back(std::move(action)); }
-  void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
-  [[nodiscard]] bool IsCurrent(const wire::UpdateId& update, Step step) const {
+  void Send(protocol::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
+  [[nodiscard]] bool IsCurrent(const protocol::UpdateId& update, Step step) const {
     return s_.step == step && s_.update == update;
   }
 
-  void Request(const wire::GrantRequest& request);
+  void Request(const protocol::GrantRequest& request);
   void NextPart();
   void HandOver();
   /// No part of the update at hand is left to be asked for.

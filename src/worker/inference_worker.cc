@@ -16,19 +16,19 @@ namespace weightcast::worker {
 Status InferenceWorker::Open(WorkerOptions options) {
   WC_ASSIGN_OR_RETURN(group_, CommitGroup::Join(options));
   Session::Handlers handlers;
-  handlers.on_message = [this](wire::ControllerMessage message) { OnMessage(std::move(message)); };
+  handlers.on_message = [this](protocol::ControllerMessage message) { OnMessage(std::move(message)); };
   handlers.on_ended = [this](const Status& status) { OnSessionEnded(status); };
   handlers.on_connected = [this](const Identity&) { OnConnected(); };
   handlers.on_disconnected = [this](const Identity& peer, const Status& status) {
     OnDisconnected(peer, status);
   };
-  WC_ASSIGN_OR_RETURN(session_, Session::Open(options, wire::Role::kInference, std::move(handlers)));
+  WC_ASSIGN_OR_RETURN(session_, Session::Open(options, protocol::Role::kInference, std::move(handlers)));
   interrupted_ = options.interrupted;
   state_.self = session_->name();
   state_.compares = session_->settings().compare != 0;
   state_.verify = state_.compares || session_->settings().checksum != 0;
   Giver::Callbacks giving;
-  giving.send = [this](wire::WorkerMessage message) { session_->client().Send(std::move(message)); };
+  giving.send = [this](protocol::WorkerMessage message) { session_->client().Send(std::move(message)); };
   giving.held = [this] { return VersionToLend(state_); };
   giving.on_lent = [this](bool lent) { lent ? Feed(MemoryLent{}) : Feed(MemoryFree{}); };
   giver_ = std::make_unique<Giver>(*session_, background_, std::move(giving));
@@ -38,31 +38,31 @@ Status InferenceWorker::Open(WorkerOptions options) {
 
 // --- What comes from outside ------------------------------------------------------------------------
 
-void InferenceWorker::OnMessage(wire::ControllerMessage message) {
+void InferenceWorker::OnMessage(protocol::ControllerMessage message) {
   const auto take = [this](auto&& value) {
     using T = std::decay_t<decltype(value)>;
-    constexpr bool is_welcome = std::is_same_v<T, wire::Welcome>;
+    constexpr bool is_welcome = std::is_same_v<T, protocol::Welcome>;
     // Before the rank's own machine: what a new session makes void is given no more.
     if constexpr (std::is_constructible_v<GiverEvent, T>) giver_->Feed(value);
-    if constexpr (std::is_same_v<T, wire::Offered>) {
+    if constexpr (std::is_same_v<T, protocol::Offered>) {
       OnOffered(std::move(value));
-    } else if constexpr (std::is_same_v<T, wire::Plan>) {
+    } else if constexpr (std::is_same_v<T, protocol::Plan>) {
       OnPlan(std::move(value));
-    } else if constexpr (std::is_same_v<T, wire::PeerLanding>) {
+    } else if constexpr (std::is_same_v<T, protocol::PeerLanding>) {
       giver_->OnLanding(std::move(value));
-    } else if constexpr (std::is_same_v<T, wire::Start>) {
+    } else if constexpr (std::is_same_v<T, protocol::Start>) {
       giver_->OnStart(value);
-    } else if constexpr (std::is_same_v<T, wire::SourceDigests>) {
+    } else if constexpr (std::is_same_v<T, protocol::SourceDigests>) {
       if (grants_ != nullptr && value.update == state_.update && value.part == state_.part)
         grants_->OnDigests(std::move(value));
     } else if constexpr (std::is_constructible_v<InferenceEvent, T>) {
-      if constexpr (std::is_same_v<T, wire::Lost>) LogLoss(value);
-      if constexpr (std::is_same_v<T, wire::Lost> || std::is_same_v<T, wire::Abort>)
+      if constexpr (std::is_same_v<T, protocol::Lost>) LogLoss(value);
+      if constexpr (std::is_same_v<T, protocol::Lost> || std::is_same_v<T, protocol::Abort>)
         value.reason = AsOutcome(std::move(value.reason));
       Feed(std::forward<decltype(value)>(value));
       if constexpr (is_welcome) {
         session_->SetOutcome(Status::Ok());
-        if (asking_) session_->client().Send(wire::AskOffered{});
+        if (asking_) session_->client().Send(protocol::AskOffered{});
       }
     }
     // Refused: the client ends with its reason. Superseded: nothing had come here of that version.
@@ -83,7 +83,7 @@ void InferenceWorker::OnSessionEnded(const Status& status) {
   session_->loop().After(2 * session_->settings().lease, [this] { Feed(CallExpired{}); });
 }
 
-void InferenceWorker::OnOffered(wire::Offered offered) {
+void InferenceWorker::OnOffered(protocol::Offered offered) {
   asking_ = false;
   {
     const std::lock_guard lock(mutex_);
@@ -92,14 +92,14 @@ void InferenceWorker::OnOffered(wire::Offered offered) {
   changed_.notify_all();
 }
 
-void InferenceWorker::OnPlan(wire::Plan plan) {
+void InferenceWorker::OnPlan(protocol::Plan plan) {
   const uint32_t epoch = plan.epoch;
   if (plan.gives) return giver_->OnPlan(std::move(plan), memory_);
   giver_->OnOtherPlan(epoch);
   plan_.reset();
   Feed(PlanArrived{epoch});
   if (memory_ == nullptr) return;
-  auto shared = std::make_shared<wire::Plan>(std::move(plan));
+  auto shared = std::make_shared<protocol::Plan>(std::move(plan));
   background_.Run([this, shared, memory = memory_] {
     auto made = MakeReceivePlan(*shared, session_->settings().tables, memory);
     session_->loop().Post([this, epoch = shared->epoch, made] { OnTable(epoch, made); });
@@ -190,24 +190,24 @@ void InferenceWorker::Collect(std::vector<trace::Metric>& metrics) const {
   auto labels = session_->labels();
   metrics.push_back(
       {"inference.version", static_cast<double>(shared_.served.number), labels, /*rises=*/false});
-  labels.emplace_back("state", wire::NameOf(shared_.state));
+  labels.emplace_back("state", protocol::NameOf(shared_.state));
   metrics.push_back({"inference.state", 1, std::move(labels), /*rises=*/false});
 }
 
 void InferenceWorker::Carry(const SendRegistration&) {
   if (memory_ == nullptr) return;
-  session_->client().Send(wire::Register{.shards = InfosOf(memory_->shards()),
-                                         .rules = {},
-                                         .landing = state_.landing,
-                                         .state = state_.state,
-                                         .version = state_.served,
-                                         .shares = state_.shares,
-                                         .landed = state_.landed,
-                                         .controlled = state_.controlled,
-                                         .newest = state_.newest,
-                                         .unwanted = options_.unwanted,
-                                         .group_model = group_.model(),
-                                         .parts = memory_->parts()});
+  session_->client().Send(protocol::Register{.shards = InfosOf(memory_->shards()),
+                                             .rules = {},
+                                             .landing = state_.landing,
+                                             .state = state_.state,
+                                             .version = state_.served,
+                                             .shares = state_.shares,
+                                             .landed = state_.landed,
+                                             .controlled = state_.controlled,
+                                             .newest = state_.newest,
+                                             .unwanted = options_.unwanted,
+                                             .group_model = group_.model(),
+                                             .parts = memory_->parts()});
   session_->client().Send(memory_->Map());
 }
 

@@ -55,13 +55,13 @@ class InferenceWorker final : public Inference {
   /// What others may see of the state, and the call that waits.
   struct Shared {
     Version served;
-    wire::EngineState state = wire::EngineState::kJoining;
+    protocol::EngineState state = protocol::EngineState::kJoining;
     Status last_error;
     bool idle = true;   ///< No update is under way.
     bool lent = false;  ///< Others may be reading the landing memory.
     std::optional<AnswerCall> answer;
     struct Switch {
-      wire::UpdateId update;
+      protocol::UpdateId update;
       Version version;
       std::shared_ptr<const LandingMemory> memory;
       std::function<Status(const Version&)> call;  ///< The engine's; may be empty.
@@ -96,18 +96,18 @@ class InferenceWorker final : public Inference {
   void Shut();
 
   // The loop.
-  void OnMessage(wire::ControllerMessage message);
-  void OnOffered(wire::Offered offered);
-  void OnPlan(wire::Plan plan);
+  void OnMessage(protocol::ControllerMessage message);
+  void OnOffered(protocol::Offered offered);
+  void OnPlan(protocol::Plan plan);
   void OnTable(uint32_t epoch, const Result<std::shared_ptr<const ReceivePlan>>& plan);
   void OnConnected();
   void OnDisconnected(const Identity& peer, const Status& status);
   void OnSessionEnded(const Status& status);
-  void WatchFence(const wire::UpdateId& update, const std::shared_ptr<GrantSet>& grants, TimePoint tell);
-  void OnFenceLate(const wire::UpdateId& update, const std::shared_ptr<GrantSet>& grants, TimePoint tell);
-  [[nodiscard]] bool IsHeld(const wire::UpdateId& update) const;
-  Status SetAside(const wire::UpdateId& update, std::string writers);
-  void OnSpareMade(const wire::UpdateId& update, const std::string& writers,
+  void WatchFence(const protocol::UpdateId& update, const std::shared_ptr<GrantSet>& grants, TimePoint tell);
+  void OnFenceLate(const protocol::UpdateId& update, const std::shared_ptr<GrantSet>& grants, TimePoint tell);
+  [[nodiscard]] bool IsHeld(const protocol::UpdateId& update) const;
+  Status SetAside(const protocol::UpdateId& update, std::string writers);
+  void OnSpareMade(const protocol::UpdateId& update, const std::string& writers,
                    Result<std::shared_ptr<LandingMemory>> made);
   void WatchQuarantine();
   void Feed(InferenceEvent event);

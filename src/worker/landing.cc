@@ -146,8 +146,8 @@ std::vector<std::string> LandingMemory::Describe() const {
   return lines;
 }
 
-wire::LandingMap LandingMemory::Map() const {
-  wire::LandingMap map;
+protocol::LandingMap LandingMemory::Map() const {
+  protocol::LandingMap map;
   for (const Region& region : regions_.regions()) map.regions.push_back(region.Descriptor());
   for (const RegionSet::Place& place : regions_.places())
     map.places.push_back({.region = place.region, .offset = place.offset});

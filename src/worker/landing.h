@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "device/buffer.h"
+#include "protocol/messages.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/memory.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
-#include "wire/messages.h"
 #include "worker/device_memory.h"
 #include "worker/regions.h"
 #include "worker/registration.h"
@@ -51,7 +51,7 @@ class LandingMemory {
   /// "name: in_place", a line for each tensor.
   [[nodiscard]] std::vector<std::string> Describe() const;
   /// For the message LandingMap.
-  [[nodiscard]] wire::LandingMap Map() const;
+  [[nodiscard]] protocol::LandingMap Map() const;
   /// Whether these are the same boxes of the same tensors at the same addresses, in whatever order.
   [[nodiscard]] bool SameMemory(const std::vector<Shard>& others) const;
   /// Copies what lands in the spare buffer into the live tensors: what lies on a device by that device,

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 
 /// What more than one machine asks of its runtime, and hears from it.
 namespace weightcast::worker {
@@ -11,7 +11,7 @@ namespace weightcast::worker {
 // --- Actions --------------------------------------------------------------------------------------
 
 struct SendMessage {
-  wire::WorkerMessage message;
+  protocol::WorkerMessage message;
   friend bool operator==(const SendMessage&, const SendMessage&) = default;
 };
 /// Sends Register and LandingMap, if the user has registered.
@@ -19,12 +19,12 @@ struct SendRegistration {
   friend bool operator==(const SendRegistration&, const SendRegistration&) = default;
 };
 struct BeginSending {
-  wire::Start start;
+  protocol::Start start;
   friend bool operator==(const BeginSending&, const BeginSending&) = default;
 };
 /// Ends the transfers of every part; SendFenced follows, for each.
 struct StopSending {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   uint32_t destination = 0;
   friend bool operator==(const StopSending&, const StopSending&) = default;
 };
@@ -33,7 +33,7 @@ struct StopSending {
 
 /// The last transfer of a sending has ended; with an error, some may still be read from memory.
 struct SendEnded {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   uint32_t destination = 0;
   uint32_t part = 0;
   Status status;
@@ -41,7 +41,7 @@ struct SendEnded {
 };
 /// Nobody reads the sources for this sending any more. Comes once, after SendEnded or after it was stopped.
 struct SendFenced {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   uint32_t destination = 0;
   uint32_t part = 0;
 };

@@ -17,7 +17,7 @@ constexpr size_t kThreads = 16;
 
 }  // namespace
 
-bool Preparation::Add(wire::PeerLanding landing) {
+bool Preparation::Add(protocol::PeerLanding landing) {
   if (landing.map.epoch != plan_.epoch || landing.destination >= plan_.peers.size()) return false;
   landings_[landing.destination] = std::move(landing.map);
   return complete();
@@ -25,7 +25,7 @@ bool Preparation::Add(wire::PeerLanding landing) {
 
 bool Preparation::complete() const {
   const auto wanted = std::count_if(plan_.peers.begin(), plan_.peers.end(),
-                                    [](const wire::Member& member) { return member.incarnation != 0; });
+                                    [](const protocol::Member& member) { return member.incarnation != 0; });
   return landings_.size() == static_cast<size_t>(wanted);
 }
 
@@ -54,7 +54,7 @@ Result<std::shared_ptr<const SendPlan>> Preparation::Run(Session& session) {
     unreachable_ = destination;
     WC_RETURN_IF_ERROR(outcomes[i]);
     plan->targets.push_back({.destination = destination,
-                             .name = wire::ToString(plan_.peers[destination].name),
+                             .name = protocol::ToString(plan_.peers[destination].name),
                              .connection = *connections[i],
                              .imported = std::make_shared<ImportedRegions>(*connections[i])});
     WC_RETURN_IF_ERROR(ImportOne(*plan, i));
@@ -77,10 +77,10 @@ Status Preparation::ImportOne(SendPlan& plan, size_t index) const {
 }
 
 /// In slices, so that a plan that is void does not wait for a host that does not answer.
-Result<Connection> Preparation::Connect(Session& session, const wire::Member& member,
+Result<Connection> Preparation::Connect(Session& session, const protocol::Member& member,
                                         TimePoint deadline) const {
   const auto slice = std::max<Duration>(session.settings().lease, std::chrono::seconds(1));
-  const std::string who = wire::ToString(member.name);
+  const std::string who = protocol::ToString(member.name);
   while (!cancelled_) {
     const TimePoint until = std::min(deadline, Clock::now() + slice);
     auto connection = session.endpoint().Connect(member.addresses, session.IdentityOf(member), until);

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 #include "worker/send_plan.h"
 #include "worker/session.h"
 
@@ -20,11 +20,11 @@ class Preparation {
  public:
   using MakeMemory = std::function<Result<std::shared_ptr<const SourceMemory>>()>;
   /// `memory` is called by Run.
-  Preparation(wire::Plan plan, MakeMemory memory) : plan_(std::move(plan)), memory_(std::move(memory)) {}
+  Preparation(protocol::Plan plan, MakeMemory memory) : plan_(std::move(plan)), memory_(std::move(memory)) {}
 
   [[nodiscard]] uint32_t epoch() const { return plan_.epoch; }
   /// True when every destination's map is there: time to Run.
-  bool Add(wire::PeerLanding landing);
+  bool Add(protocol::PeerLanding landing);
   [[nodiscard]] bool complete() const;
 
   /// Blocks, at most connect_timeout and a little; ends soon after Cancel. Errors name the destination.
@@ -37,11 +37,11 @@ class Preparation {
 
  private:
   Status ImportOne(SendPlan& plan, size_t index) const;
-  Result<Connection> Connect(Session& session, const wire::Member& member, TimePoint deadline) const;
+  Result<Connection> Connect(Session& session, const protocol::Member& member, TimePoint deadline) const;
 
-  const wire::Plan plan_;
+  const protocol::Plan plan_;
   const MakeMemory memory_;
-  std::map<uint32_t, wire::LandingMap> landings_;
+  std::map<uint32_t, protocol::LandingMap> landings_;
   std::atomic<bool> cancelled_{false};
   int64_t unreachable_ = -1;
 };

@@ -14,15 +14,16 @@
 
 namespace weightcast::worker {
 
-Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& plan, const std::string& tables,
+Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan& plan,
+                                                           const std::string& tables,
                                                            std::shared_ptr<const LandingMemory> memory) {
   auto made = std::make_shared<ReceivePlan>();
   WC_ASSIGN_OR_RETURN(made->table, LoadTable(plan, tables, plan::RankTable::Role::kInference));
   for (const int peer : made->table.peers) {
-    const wire::Member& member = plan.peers[static_cast<size_t>(peer)];
+    const protocol::Member& member = plan.peers[static_cast<size_t>(peer)];
     made->sources.push_back({.source = static_cast<uint32_t>(peer),
                              .incarnation = member.incarnation,
-                             .name = wire::ToString(member.name)});
+                             .name = protocol::ToString(member.name)});
   }
   std::vector<uint32_t> parts;
   for (const auto& shard : made->table.destination_shards) {
@@ -114,7 +115,7 @@ void GrantSet::OnSourceArrived(size_t index) {
   OneLess(index);
 }
 
-void GrantSet::OnDigests(wire::SourceDigests digests) {
+void GrantSet::OnDigests(protocol::SourceDigests digests) {
   const auto at = std::ranges::find(plan_->sources, digests.source, &ReceivePlan::Source::source);
   if (at == plan_->sources.end()) return;
   const auto index = static_cast<size_t>(at - plan_->sources.begin());
@@ -182,12 +183,12 @@ bool GrantSet::StopDigesting(const std::function<void()>& then) {
 
 uint64_t GrantSet::bytes() const {
   uint64_t bytes = 0;
-  for (const wire::SourceBytes& source : sources()) bytes += source.bytes;
+  for (const protocol::SourceBytes& source : sources()) bytes += source.bytes;
   return bytes;
 }
 
-std::vector<wire::SourceBytes> GrantSet::sources() const {
-  std::vector<wire::SourceBytes> sources;
+std::vector<protocol::SourceBytes> GrantSet::sources() const {
+  std::vector<protocol::SourceBytes> sources;
   for (size_t i = 0; i < sources_.size(); ++i)
     sources.push_back({.source = plan_->sources[i].source,
                        .bytes = static_cast<uint64_t>(plan_->batches[i].BytesOf(sources_[i].transfers)),

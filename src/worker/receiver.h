@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "plan/table_format.h"
+#include "protocol/messages.h"
 #include "weightcast/clock.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 #include "worker/batches.h"
 #include "worker/comparison.h"
 #include "worker/landing.h"
@@ -36,7 +36,8 @@ struct ReceivePlan {
 };
 
 /// Reads the table and finds its shards. Errors: LoadTable's; kProtocol when it fills what is not registered.
-Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const wire::Plan& plan, const std::string& tables,
+Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan& plan,
+                                                           const std::string& tables,
                                                            std::shared_ptr<const LandingMemory> memory);
 
 /// How a rank makes sure of what has arrived.
@@ -58,17 +59,17 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
                                                 ArrivalChecks checks, std::function<void()> on_complete,
                                                 uint32_t* refused = nullptr);
 
-  [[nodiscard]] const std::vector<wire::SourceGrant>& grants() const { return names_; }
+  [[nodiscard]] const std::vector<protocol::SourceGrant>& grants() const { return names_; }
   /// Bytes of the whole part.
   [[nodiscard]] uint64_t bytes() const;
   /// Since they were opened.
   [[nodiscard]] double seconds() const { return Seconds(Clock::now() - opened_); }
   /// Of each source, once all have sent everything.
-  [[nodiscard]] std::vector<wire::SourceBytes> sources() const;
+  [[nodiscard]] std::vector<protocol::SourceBytes> sources() const;
   /// The source of this incarnation that has not sent everything; null if there is none.
   [[nodiscard]] const ReceivePlan::Source* Missing(Incarnation incarnation) const;
   /// What a source has told of its bytes.
-  void OnDigests(wire::SourceDigests digests);
+  void OnDigests(protocol::SourceDigests digests);
   /// `fenced` is called once, from another thread or this one, when nothing can land and nothing here reads
   /// any more. Once.
   void Revoke(std::function<void()> fenced);
@@ -125,7 +126,7 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
   const std::function<void()> on_complete_;
   const TimePoint opened_ = Clock::now();
   std::vector<Source> sources_;  ///< As plan_->sources.
-  std::vector<wire::SourceGrant> names_;
+  std::vector<protocol::SourceGrant> names_;
   std::atomic<size_t> incomplete_;
   std::atomic<size_t> unfenced_;
 

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "base/varint.h"
 #include "plan/box.h"
 #include "plan/pattern.h"
 #include "plan/rules.h"
-#include "plan/varint.h"
+#include "protocol/limits.h"
 #include "weightcast/rules.h"
-#include "wire/limits.h"
 #include "worker/gather.h"
 #include "worker/shards.h"
 
@@ -76,12 +76,12 @@ Result<std::vector<MeshDim>> MeshOf(const std::vector<Mesh>& meshes, const Tenso
   return mesh;
 }
 
-void PutSizes(const std::vector<int64_t>& sizes, plan::VarintWriter& out) {
+void PutSizes(const std::vector<int64_t>& sizes, VarintWriter& out) {
   out.Put(sizes.size());
   for (const int64_t size : sizes) out.Put(static_cast<uint64_t>(size));
 }
 
-Status PutPart(const Registration& registration, const Shard& shard, plan::VarintWriter& out) {
+Status PutPart(const Registration& registration, const Shard& shard, VarintWriter& out) {
   if (const Box* box = std::get_if<Box>(&shard.part)) {
     WC_RETURN_IF_ERROR(plan::CheckBox(*box, shard.tensor));
     out.Put(0);
@@ -101,7 +101,7 @@ Status PutPart(const Registration& registration, const Shard& shard, plan::Varin
 }
 
 Result<std::string> BytesOfShard(const Registration& registration, const Shard& shard, const Box& box) {
-  plan::VarintWriter out;
+  VarintWriter out;
   out.PutText(shard.tensor.name);
   out.PutText(NameOf(shard.tensor.dtype));
   PutSizes(shard.tensor.shape, out);
@@ -134,9 +134,9 @@ Result<std::vector<Shard>> ResolveShards(Registration registration) {
 }
 
 Status CheckPatterns(const std::vector<std::string>& patterns, std::string_view what) {
-  if (patterns.size() > wire::kMaxPatterns)
+  if (patterns.size() > protocol::kMaxPatterns)
     return Bad(
-        StrCat(what, " has ", patterns.size(), " names; at most ", wire::kMaxPatterns, " are allowed"));
+        StrCat(what, " has ", patterns.size(), " names; at most ", protocol::kMaxPatterns, " are allowed"));
   for (const std::string& pattern : patterns) {
     if (Status status = CheckRules({{NotSent{.name = pattern}}}); !status.ok())
       return Bad(StrCat(what, " '", pattern, "': ", status.message()));
@@ -162,8 +162,8 @@ Result<PartsOfShards> PartsOf(const std::vector<std::vector<std::string>>& group
                               const std::vector<Shard>& shards) {
   PartsOfShards parts;
   if (groups.empty()) return parts;
-  if (groups.size() > wire::kMaxParts)
-    return Bad(StrCat("there are ", groups.size(), " groups; at most ", wire::kMaxParts, " are allowed"));
+  if (groups.size() > protocol::kMaxParts)
+    return Bad(StrCat("there are ", groups.size(), " groups; at most ", protocol::kMaxParts, " are allowed"));
   parts.count = static_cast<uint32_t>(groups.size());
   std::vector<bool> used(groups.size());
   for (const auto& group : groups) WC_RETURN_IF_ERROR(CheckPatterns(group, "groups"));
@@ -199,7 +199,7 @@ Result<std::string> LayoutBytes(const Registration& registration) {
     shards.push_back(std::move(bytes));
   }
   std::sort(shards.begin(), shards.end());
-  plan::VarintWriter out;
+  VarintWriter out;
   for (const std::string& shard : shards) out.PutText(shard);
   return out.Take();
 }

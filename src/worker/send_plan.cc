@@ -121,9 +121,9 @@ Status FindSources(SendPlan& plan) {
   return Status::Ok();
 }
 
-Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
+Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& map,
                   std::span<const RemoteRegion> imported) {
-  std::unordered_map<uint64_t, const wire::LandingMap::Place*> by_key;
+  std::unordered_map<uint64_t, const protocol::LandingMap::Place*> by_key;
   for (const auto& place : map.places) by_key.emplace(place.shard, &place);
   plan.places.resize(plan.table.destination_shards.size());
   plan.parts.resize(plan.table.destination_shards.size());

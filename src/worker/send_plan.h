@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "plan/table_format.h"
+#include "protocol/messages.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
-#include "wire/messages.h"
 #include "worker/batches.h"
 #include "worker/gather.h"
 #include "worker/pieces.h"
@@ -99,7 +99,7 @@ struct SendPlan {
 Status FindSources(SendPlan& plan);
 /// Fills places and parts of one destination; `imported` are the regions that its map counts. Errors:
 /// kProtocol, naming the tensor, when its map lacks a shard or puts it outside its region.
-Status FindPlaces(SendPlan& plan, int destination, const wire::LandingMap& map,
+Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& map,
                   std::span<const RemoteRegion> imported);
 
 /// Appends the pieces of one transfer. Staged elements are in `staging` when it returns (empty if nothing is

@@ -43,7 +43,7 @@ struct Sender::Job {
   std::shared_ptr<const StreamGate> gate;  ///< Nothing is read before it is open; null: it is.
   size_t in_flight = kInFlight;
   uint32_t together = 1;  ///< Transfers in one write, if none is staged.
-  wire::UpdateId update;
+  protocol::UpdateId update;
   uint32_t part = 0;
   GrantName grant;
   TransferRange transfers;
@@ -139,7 +139,7 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
   return Status::Ok();
 }
 
-void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::Start& start,
+void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const protocol::Start& start,
                    std::shared_ptr<const StreamGate> gate) {
   auto job = std::make_shared<Job>();
   job->gate = std::move(gate);
@@ -197,7 +197,7 @@ void Sender::Look() {
   more_.notify_all();
 }
 
-void Sender::Stop(const wire::UpdateId& update, uint32_t destination) {
+void Sender::Stop(const protocol::UpdateId& update, uint32_t destination) {
   const std::lock_guard lock(mutex_);
   for (const auto& job : jobs_)
     if (job->update == update && job->to().destination == destination) job->over = job->quiet = true;

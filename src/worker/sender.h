@@ -9,13 +9,13 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/messages.h"
 #include "trace/metrics.h"
 #include "transport/types.h"
 #include "weightcast/clock.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
-#include "wire/messages.h"
 #include "worker/machine_actions.h"
 #include "worker/send_plan.h"
 #include "worker/staging.h"
@@ -36,7 +36,7 @@ class Sender {
     std::function<void(const SendFenced&)> on_fenced;
     /// The digests of what was sent, where Start has asked for them; before SendEnded of a part that went
     /// well.
-    std::function<void(wire::SentDigests)> on_digests{};
+    std::function<void(protocol::SentDigests)> on_digests{};
   };
   /// Uses the settings staging, timeout, checksum. The endpoint must outlive it. kExhausted where the system
   /// gives no threads.
@@ -49,12 +49,12 @@ class Sender {
 
   /// Sends what `start` names. `target`: index into plan->targets. `gate`: nothing is read before it is open;
   /// call Look when it may be.
-  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const wire::Start& start,
+  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const protocol::Start& start,
              std::shared_ptr<const StreamGate> gate = nullptr);
   /// A gate may have opened.
   void Look();
   /// Every part. Harmless for what has ended or was never started.
-  void Stop(const wire::UpdateId& update, uint32_t destination);
+  void Stop(const protocol::UpdateId& update, uint32_t destination);
 
   /// kInvalidArgument, naming a tensor, if the plan stages more at once than the setting staging allows.
   Status CheckStaging(const SendPlan& plan) const;

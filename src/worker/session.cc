@@ -26,15 +26,17 @@ constexpr size_t kLeastDescriptors = 48;
 /// Its own, and gRPC's.
 constexpr size_t kLeastThreads = 24;
 
-std::string_view RoleText(wire::Role role) { return role == wire::Role::kTrainer ? "trainer" : "inference"; }
+std::string_view RoleText(protocol::Role role) {
+  return role == protocol::Role::kTrainer ? "trainer" : "inference";
+}
 
-Status CheckOptions(const WorkerOptions& options, wire::Role role) {
+Status CheckOptions(const WorkerOptions& options, protocol::Role role) {
   if (options.world_size == 0 || options.rank >= options.world_size) {
     return {Code::kInvalidArgument,
             StrCat("rank ", options.rank, " is not among 0..", static_cast<int64_t>(options.world_size) - 1,
                    "; world_size says how many there are")};
   }
-  if (role == wire::Role::kInference && options.engine.empty())
+  if (role == protocol::Role::kInference && options.engine.empty())
     return {Code::kInvalidArgument, "an inference rank needs the name of its engine"};
   return Status::Ok();
 }
@@ -60,8 +62,8 @@ Settings OnLoopbackLikeTheController(Settings settings) {
 
 }  // namespace
 
-Session::Session(const WorkerOptions& options, wire::Role role, Settings settings, Handlers handlers)
-    : name_{role, role == wire::Role::kInference ? options.engine : std::string(), options.rank},
+Session::Session(const WorkerOptions& options, protocol::Role role, Settings settings, Handlers handlers)
+    : name_{role, role == protocol::Role::kInference ? options.engine : std::string(), options.rank},
       model_(options.model),
       commit_group_(CommitGroup::RanksText(options)),
       world_size_(options.world_size),
@@ -74,7 +76,7 @@ Session::Session(const WorkerOptions& options, wire::Role role, Settings setting
 
 Session::~Session() = default;
 
-Result<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, wire::Role role,
+Result<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, protocol::Role role,
                                                Handlers handlers) {
   WC_RETURN_IF_ERROR(CheckOptions(options, role));
   WC_ASSIGN_OR_RETURN(Settings settings, SettingsOf(options));
@@ -143,8 +145,8 @@ Status Session::OpenClient() {
   client.hello.incarnation = endpoint_->self().incarnation;
   client.hello.addresses = endpoint_->Addresses();
   client.hello.host = HostName();
-  client.on_message = [this](wire::ControllerMessage message) {
-    auto shared = std::make_shared<wire::ControllerMessage>(std::move(message));
+  client.on_message = [this](protocol::ControllerMessage message) {
+    auto shared = std::make_shared<protocol::ControllerMessage>(std::move(message));
     loop_.Post([this, shared] { handlers_.on_message(std::move(*shared)); });
   };
   client.on_state = [this](control::LinkState state, const Status& status) {
@@ -169,19 +171,19 @@ Status Session::OpenClient() {
 /// Bytes flow from trainers to inference ranks, and between these. Which incarnation of a rank may write is
 /// decided by the plan: it alone is given a grant.
 Status Session::Admit(const Identity& peer) const {
-  const bool inference = name_.role == wire::Role::kInference;
-  if (peer.role == RoleText(wire::Role::kInference)) return Status::Ok();
-  if (inference && peer.role == RoleText(wire::Role::kTrainer)) return Status::Ok();
+  const bool inference = name_.role == protocol::Role::kInference;
+  if (peer.role == RoleText(protocol::Role::kInference)) return Status::Ok();
+  if (inference && peer.role == RoleText(protocol::Role::kTrainer)) return Status::Ok();
   return {Code::kPermission, StrCat(text(), " takes connections from ", inference ? "trainers and " : "",
                                     "inference workers only, ", "not from ", ToString(peer))};
 }
 
-Result<wire::ClusterView> Session::View() {
+Result<protocol::ClusterView> Session::View() {
   const TimePoint deadline = patience_.limit ? Clock::now() + *patience_.limit : TimePoint::max();
   for (;;) {
     // Whether there is one the client knows best.
     const Status absent = absence_->Told();
-    auto view = absent.ok() ? ViewOnce(deadline) : Result<wire::ClusterView>(absent);
+    auto view = absent.ok() ? ViewOnce(deadline) : Result<protocol::ClusterView>(absent);
     const TimePoint now = Clock::now();
     const bool away = view.status().code() == Code::kUnavailable || view.status().code() == Code::kTimedOut;
     if (!away || now >= deadline) return view;
@@ -195,7 +197,7 @@ Result<wire::ClusterView> Session::View() {
 }
 
 /// Looks at interruptions meanwhile.
-Result<wire::ClusterView> Session::ViewOnce(TimePoint deadline) {
+Result<protocol::ClusterView> Session::ViewOnce(TimePoint deadline) {
   const Duration attempt = std::max<Duration>(2 * settings_.lease, std::chrono::seconds(1));
   deadline = std::min(deadline, Clock::now() + attempt);
   WC_ASSIGN_OR_RETURN(const auto stream, control::ViewStream::Open(settings_));
@@ -217,7 +219,7 @@ void Session::SetOutcome(Status status) {
   changed_.notify_all();
 }
 
-Identity Session::IdentityOf(const wire::Member& member) const {
+Identity Session::IdentityOf(const protocol::Member& member) const {
   return {.job = settings_.job,
           .role = std::string(RoleText(member.name.role)),
           .engine = member.name.engine,
@@ -236,7 +238,7 @@ std::vector<std::string> Session::ConnectionMap() const {
 
 trace::Labels Session::labels() const {
   trace::Labels labels{{"model", model_}};
-  if (name_.role == wire::Role::kInference) labels.emplace_back("engine", name_.engine);
+  if (name_.role == protocol::Role::kInference) labels.emplace_back("engine", name_.engine);
   labels.emplace_back("rank", std::to_string(name_.rank));
   return labels;
 }
@@ -256,7 +258,7 @@ void Session::Leave() {
   client_.reset();
 }
 
-void LogLoss(const wire::Lost& lost) {
+void LogLoss(const protocol::Lost& lost) {
   if (lost.reason.code() == Code::kCancelled) {
     WC_LOG(kInfo, lost.reason.message());
   } else {

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "control/client.h"
+#include "protocol/messages.h"
 #include "trace/exporter.h"
 #include "trace/metrics.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
-#include "wire/messages.h"
 #include "worker/loop.h"
 #include "worker/waiting.h"
 
@@ -26,7 +26,7 @@ class Session {
  public:
   /// All are called in the loop, after Begin.
   struct Handlers {
-    std::function<void(wire::ControllerMessage)> on_message;
+    std::function<void(protocol::ControllerMessage)> on_message;
     std::function<void(Status)> on_ended;  ///< Once; nothing comes after it.
     std::function<void(const Identity&)> on_connected;
     std::function<void(const Identity&, const Status&)> on_disconnected;
@@ -34,7 +34,7 @@ class Session {
 
   /// Opens the endpoint and begins to attach to the controller; returns at once. Errors: settings, token,
   /// rank.
-  static Result<std::unique_ptr<Session>> Open(const WorkerOptions& options, wire::Role role,
+  static Result<std::unique_ptr<Session>> Open(const WorkerOptions& options, protocol::Role role,
                                                Handlers handlers);
   /// Close must have been called.
   ~Session();
@@ -51,17 +51,17 @@ class Session {
   [[nodiscard]] Endpoint& endpoint() { return *endpoint_; }
   [[nodiscard]] control::ControlClient& client() { return *client_; }
   [[nodiscard]] const Settings& settings() const { return settings_; }
-  [[nodiscard]] const wire::WorkerName& name() const { return name_; }
-  [[nodiscard]] std::string text() const { return wire::ToString(name_); }  ///< "trainer 3"
+  [[nodiscard]] const protocol::WorkerName& name() const { return name_; }
+  [[nodiscard]] std::string text() const { return protocol::ToString(name_); }  ///< "trainer 3"
   [[nodiscard]] const std::string& model() const { return model_; }
   /// The peer that a member of a plan must prove to be.
-  [[nodiscard]] Identity IdentityOf(const wire::Member& member) const;
+  [[nodiscard]] Identity IdentityOf(const protocol::Member& member) const;
   [[nodiscard]] std::vector<std::string> ConnectionMap() const;
   /// What the user's calls wait with.
   [[nodiscard]] const Patience& patience() const { return patience_; }
   /// What the controller shows. Asks again while it is away: until controller_timeout (not if patient), the
   /// end of this session or an interruption. Any thread but the loop's.
-  Result<wire::ClusterView> View();
+  Result<protocol::ClusterView> View();
   /// Who this worker is, for metrics.
   [[nodiscard]] trace::Labels labels() const;
 
@@ -71,14 +71,14 @@ class Session {
   void CloseEndpoint();
 
  private:
-  Session(const WorkerOptions& options, wire::Role role, Settings settings, Handlers handlers);
+  Session(const WorkerOptions& options, protocol::Role role, Settings settings, Handlers handlers);
   Status OpenEndpoint();
   Status OpenClient();
   void PostIfBegun(std::function<void()> task);
-  Result<wire::ClusterView> ViewOnce(TimePoint deadline);
+  Result<protocol::ClusterView> ViewOnce(TimePoint deadline);
   [[nodiscard]] Status Admit(const Identity& peer) const;
 
-  const wire::WorkerName name_;
+  const protocol::WorkerName name_;
   const std::string model_;
   const std::string commit_group_;  ///< Which ranks are whose; empty: there is none.
   const uint32_t world_size_;
@@ -104,6 +104,6 @@ class Session {
 };
 
 /// Warns of a worker that was lost; one that left politely is nobody's worry.
-void LogLoss(const wire::Lost& lost);
+void LogLoss(const protocol::Lost& lost);
 
 }  // namespace weightcast::worker

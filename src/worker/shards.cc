@@ -107,8 +107,8 @@ Memory MemoryOf(const Shard& shard) {
           .length = span.size()};
 }
 
-std::vector<wire::ShardInfo> InfosOf(std::span<const Shard> shards) {
-  std::vector<wire::ShardInfo> infos;
+std::vector<protocol::ShardInfo> InfosOf(std::span<const Shard> shards) {
+  std::vector<protocol::ShardInfo> infos;
   infos.reserve(shards.size());
   for (const Shard& shard : shards)
     infos.push_back({.tensor = shard.tensor, .box = BoxOf(shard), .declared = shard.declared});

@@ -8,9 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
-#include "wire/messages.h"
 
 namespace weightcast::worker {
 
@@ -38,6 +38,6 @@ std::span<std::byte> SpanOf(const Shard& shard);
 Memory MemoryOf(const Shard& shard);
 
 /// What the controller is told of them.
-std::vector<wire::ShardInfo> InfosOf(std::span<const Shard> shards);
+std::vector<protocol::ShardInfo> InfosOf(std::span<const Shard> shards);
 
 }  // namespace weightcast::worker

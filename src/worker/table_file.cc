@@ -49,7 +49,7 @@ Status CheckPath(const std::string& file, const std::string& tables) {
 
 }  // namespace
 
-Result<plan::RankTable> LoadTable(const wire::Plan& plan, const std::string& tables,
+Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string& tables,
                                   plan::RankTable::Role role) {
   std::string path;
   std::string from_file;

@@ -65,8 +65,8 @@ class TrainerWorker final : public Trainer {
   Status CheckAnnounced(int64_t number);
 
   // The loop.
-  void OnMessage(wire::ControllerMessage message);
-  void OnPlan(wire::Plan plan);
+  void OnMessage(protocol::ControllerMessage message);
+  void OnPlan(protocol::Plan plan);
   void OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan);
   void Prepare();
   void CloseStaleConnections();
@@ -79,7 +79,7 @@ class TrainerWorker final : public Trainer {
   void Carry(const StopSending& action);
   void Carry(const HoldSources& action);
   void Carry(const FreeSources& action);
-  void LogCompared(const wire::Done& done) const;
+  void LogCompared(const protocol::Done& done) const;
   void Carry(FinishUpdate& action);
   void Carry(const AnswerTrainer& action) { answer_ = action; }
 
@@ -119,7 +119,7 @@ Status Closed() { return {Code::kCancelled, "this trainer was closed"}; }
 Status TrainerWorker::Open(WorkerOptions options) {
   WC_ASSIGN_OR_RETURN(group_, CommitGroup::Join(options));
   Session::Handlers handlers;
-  handlers.on_message = [this](wire::ControllerMessage message) { OnMessage(std::move(message)); };
+  handlers.on_message = [this](protocol::ControllerMessage message) { OnMessage(std::move(message)); };
   handlers.on_ended = [this](const Status& status) {
     Feed(TrainerEnded{AsOutcome(status)});
     session_->SetOutcome(status);
@@ -129,7 +129,7 @@ Status TrainerWorker::Open(WorkerOptions options) {
     WC_LOG(kInfo, session_->text(), ": connection to ", ToString(peer), " ended: ", status.message());
   };
   interrupted_ = options.interrupted;
-  WC_ASSIGN_OR_RETURN(session_, Session::Open(options, wire::Role::kTrainer, std::move(handlers)));
+  WC_ASSIGN_OR_RETURN(session_, Session::Open(options, protocol::Role::kTrainer, std::move(handlers)));
   Sender::Callbacks callbacks;
   callbacks.on_ended = [this](const SendEnded& ended) {
     session_->loop().Post([this, ended] { Feed(ended); });
@@ -137,7 +137,9 @@ Status TrainerWorker::Open(WorkerOptions options) {
   callbacks.on_fenced = [this](const SendFenced& fenced) {
     session_->loop().Post([this, fenced] { Feed(fenced); });
   };
-  callbacks.on_digests = [this](wire::SentDigests digests) { session_->client().Send(std::move(digests)); };
+  callbacks.on_digests = [this](protocol::SentDigests digests) {
+    session_->client().Send(std::move(digests));
+  };
   WC_ASSIGN_OR_RETURN(sender_,
                       Sender::Create(session_->endpoint(), session_->settings(), std::move(callbacks)));
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) {
@@ -275,7 +277,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, 
   std::shared_ptr<UpdateRecord> record;
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
-    record = std::make_shared<UpdateRecord>(wire::VersionOf(state_.run, number, label), interrupted_,
+    record = std::make_shared<UpdateRecord>(protocol::VersionOf(state_.run, number, label), interrupted_,
                                             session_->patience());
     const bool known = records_.contains(number);
     if (!known) records_[number] = record;
@@ -334,18 +336,18 @@ std::vector<std::string> TrainerWorker::ConnectionMap() const { return session_-
 
 // --- What comes from the controller -----------------------------------------------------------------
 
-void TrainerWorker::OnMessage(wire::ControllerMessage message) {
+void TrainerWorker::OnMessage(protocol::ControllerMessage message) {
   const auto take = [this](auto&& value) {
     using T = std::decay_t<decltype(value)>;
-    constexpr bool is_welcome = std::is_same_v<T, wire::Welcome>;
-    if constexpr (std::is_same_v<T, wire::Plan>) {
+    constexpr bool is_welcome = std::is_same_v<T, protocol::Welcome>;
+    if constexpr (std::is_same_v<T, protocol::Plan>) {
       OnPlan(std::move(value));
-    } else if constexpr (std::is_same_v<T, wire::PeerLanding>) {
+    } else if constexpr (std::is_same_v<T, protocol::PeerLanding>) {
       if (preparation_ != nullptr && preparation_->Add(std::move(value))) Prepare();
-    } else if constexpr (std::is_same_v<T, wire::Refused>) {
+    } else if constexpr (std::is_same_v<T, protocol::Refused>) {
       // The client ends with this reason.
     } else if constexpr (std::is_constructible_v<TrainerEvent, T>) {
-      if constexpr (std::is_same_v<T, wire::Lost>) {
+      if constexpr (std::is_same_v<T, protocol::Lost>) {
         Note(value.reason.message());
         LogLoss(value);
       }
@@ -356,7 +358,7 @@ void TrainerWorker::OnMessage(wire::ControllerMessage message) {
   std::visit(take, std::move(message));
 }
 
-void TrainerWorker::OnPlan(wire::Plan plan) {
+void TrainerWorker::OnPlan(protocol::Plan plan) {
   if (preparation_ != nullptr) preparation_->Cancel();
   Feed(TrainerPlanArrived{.epoch = plan.epoch, .run = plan.run});
   Note({});
@@ -408,7 +410,7 @@ void TrainerWorker::Note(const std::string& note) {
 // --- What the machine wants done --------------------------------------------------------------------
 
 void TrainerWorker::Feed(const TrainerEvent& event) {
-  const wire::Run before = state_.run;
+  const protocol::Run before = state_.run;
   auto actions = Advance(state_, event);
   if (state_.run != before) session_->client().SetRun(state_.run);
   for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
@@ -416,12 +418,12 @@ void TrainerWorker::Feed(const TrainerEvent& event) {
 
 void TrainerWorker::Carry(const SendRegistration&) {
   if (memory_ == nullptr) return;
-  session_->client().Send(wire::Register{
+  session_->client().Send(protocol::Register{
       .shards = InfosOf(memory_->shards), .rules = memory_->rules, .group_model = group_.model()});
 }
 
 void TrainerWorker::Carry(const BeginSending& action) {
-  const wire::Start& start = action.start;
+  const protocol::Start& start = action.start;
   const bool usable = plan_ != nullptr && plan_->table.epoch == start.update.epoch && sender_ != nullptr;
   const int target = usable ? plan_->TargetOf(start.destination) : -1;
   if (target >= 0) {
@@ -454,10 +456,10 @@ void TrainerWorker::Carry(const FreeSources& action) {
 }
 
 /// Trainer 0 tells the outcome of a comparison by digest.
-void TrainerWorker::LogCompared(const wire::Done& done) const {
+void TrainerWorker::LogCompared(const protocol::Done& done) const {
   uint64_t tensors = 0;
   size_t ranks = 0;
-  for (const wire::RankBytes& receiver : done.receivers) {
+  for (const protocol::RankBytes& receiver : done.receivers) {
     tensors += receiver.compared;
     ranks += receiver.compared > 0 ? 1 : 0;
   }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "wire/limits.h"
+#include "protocol/limits.h"
 
 namespace weightcast::worker {
 namespace {
@@ -15,14 +15,14 @@ class Transition {
   explicit Transition(TrainerState& state) : s_(state) {}
   std::vector<TrainerAction> Take() { return std::move(actions_); }
 
-  void operator()(const wire::Welcome& welcome);
-  void operator()(const wire::Superseded& superseded);
-  void operator()(const wire::Start& start);
-  void operator()(const wire::Stop& stop);
-  void operator()(const wire::Abort& abort);
-  void operator()(const wire::Release& release);
-  void operator()(const wire::Done& done);
-  void operator()(const wire::Lost& lost);
+  void operator()(const protocol::Welcome& welcome);
+  void operator()(const protocol::Superseded& superseded);
+  void operator()(const protocol::Start& start);
+  void operator()(const protocol::Stop& stop);
+  void operator()(const protocol::Abort& abort);
+  void operator()(const protocol::Release& release);
+  void operator()(const protocol::Done& done);
+  void operator()(const protocol::Lost& lost);
   void operator()(const TrainerPlanArrived& plan);
   void operator()(const TrainerPrepared& prepared);
   void operator()(const TrainerPlanFailed& failed);
@@ -36,7 +36,7 @@ class Transition {
 
  private:
   void Do(TrainerAction action) { actions_.push_back(std::move(action)); }
-  void Send(wire::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
+  void Send(protocol::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
   Publication* Find(int64_t number);
   [[nodiscard]] bool IsHeld(const Publication& publication) const;
 
@@ -46,7 +46,7 @@ class Transition {
   void Silence(Match match);
   void Let(Publication& publication, const Status& outcome);
   void TryFree(Publication& publication);
-  void Finish(Publication& publication, const Status& status, const wire::Done* done = nullptr);
+  void Finish(Publication& publication, const Status& status, const protocol::Done* done = nullptr);
   void Prune();
 
   TrainerState& s_;
@@ -69,7 +69,7 @@ bool Transition::IsHeld(const Publication& publication) const {
 
 // --- The controller's messages ----------------------------------------------------------------------
 
-void Transition::operator()(const wire::Welcome& welcome) {
+void Transition::operator()(const protocol::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
   Silence([](const Sending&) { return true; });
   s_.term = welcome.term;
@@ -82,10 +82,10 @@ void Transition::operator()(const wire::Welcome& welcome) {
 }
 
 void Transition::Offer(const Publication& publication) {
-  Send(wire::Published{.number = publication.number,
-                       .run = publication.run,
-                       .hold = publication.hold,
-                       .label = publication.label});
+  Send(protocol::Published{.number = publication.number,
+                           .run = publication.run,
+                           .hold = publication.hold,
+                           .label = publication.label});
 }
 
 /// A new session: the controller knows nothing of what was published.
@@ -94,7 +94,7 @@ void Transition::OfferAgain(Publication& publication) {
   if (newest && IsHeld(publication)) {
     Offer(publication);
     // It may not have come to the one before.
-    if (publication.cancelled) Send(wire::Cancel{publication.number});
+    if (publication.cancelled) Send(protocol::Cancel{publication.number});
     return;
   }
   if (publication.done) return;
@@ -104,7 +104,7 @@ void Transition::OfferAgain(Publication& publication) {
   Finish(publication, lost);
 }
 
-void Transition::operator()(const wire::Superseded& superseded) {
+void Transition::operator()(const protocol::Superseded& superseded) {
   Publication* publication = Find(superseded.version.number);
   if (publication == nullptr || publication->done) return;
   const Status reason(Code::kCancelled, StrCat("version ", superseded.version.number,
@@ -114,17 +114,17 @@ void Transition::operator()(const wire::Superseded& superseded) {
   Prune();
 }
 
-void Transition::operator()(const wire::Start& start) {
+void Transition::operator()(const protocol::Start& start) {
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch) {  // Nobody waits for what will not be sent.
     const Status reason(Code::kCancelled, "the trainer registered anew");
-    return Send(wire::Failed{.update = start.update, .reason = reason});
+    return Send(protocol::Failed{.update = start.update, .reason = reason});
   }
   Publication* publication = Find(start.version.number);
   if (publication == nullptr || !IsHeld(*publication)) {
     const Status reason(Code::kCancelled,
                         StrCat("version ", start.version.number, " is no longer held by this trainer"));
-    return Send(wire::Failed{.update = start.update, .reason = reason});
+    return Send(protocol::Failed{.update = start.update, .reason = reason});
   }
   if (std::exchange(publication->free, false)) Do(HoldSources{publication->number});
   s_.sendings.push_back({.update = start.update,
@@ -134,25 +134,25 @@ void Transition::operator()(const wire::Start& start) {
   Do(BeginSending{start});
 }
 
-void Transition::operator()(const wire::Stop& stop) {
+void Transition::operator()(const protocol::Stop& stop) {
   Silence([&](const Sending& sending) {
     return sending.update == stop.update && sending.destination == stop.destination;
   });
 }
 
-void Transition::operator()(const wire::Abort& abort) {
+void Transition::operator()(const protocol::Abort& abort) {
   if (abort.update.term != s_.term) return;
   Silence([&](const Sending& sending) { return sending.update == abort.update; });
   s_.last_error = abort.reason;
   if (Publication* publication = Find(abort.version.number)) Let(*publication, abort.reason);
 }
 
-void Transition::operator()(const wire::Release& release) {
+void Transition::operator()(const protocol::Release& release) {
   if (release.update.term != s_.term) return;
   if (Publication* publication = Find(release.version.number)) Let(*publication, Status::Ok());
 }
 
-void Transition::operator()(const wire::Done& done) {
+void Transition::operator()(const protocol::Done& done) {
   Silence([&](const Sending& sending) { return sending.update == done.update; });
   if (!done.met_policy) s_.last_error = done.reason;
   Publication* publication = Find(done.version.number);
@@ -163,7 +163,7 @@ void Transition::operator()(const wire::Done& done) {
   Prune();
 }
 
-void Transition::operator()(const wire::Lost& lost) {
+void Transition::operator()(const protocol::Lost& lost) {
   s_.last_error =
       lost.reason;  // What becomes of an update the controller decides: others may have the bytes.
 }
@@ -181,15 +181,15 @@ void Transition::operator()(const TrainerPlanArrived& plan) {
 void Transition::operator()(const TrainerPrepared& prepared) {
   if (prepared.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
-  Send(wire::Prepared{.epoch = s_.epoch});
+  Send(protocol::Prepared{.epoch = s_.epoch});
 }
 
 void Transition::operator()(const TrainerPlanFailed& failed) {
   if (failed.epoch != s_.epoch || s_.ended) return;
   s_.last_error = failed.reason;
-  Send(wire::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
-                    .destination = failed.destination,
-                    .reason = failed.reason});
+  Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
+                        .destination = failed.destination,
+                        .reason = failed.reason});
 }
 
 void Transition::operator()(const SendEnded& ended) {
@@ -201,7 +201,7 @@ void Transition::operator()(const SendEnded& ended) {
     if (ended.status.ok()) continue;  // The receiver tells what has come.
     s_.last_error = ended.status;
     const int64_t destination = ended.road ? int64_t{ended.destination} : -1;
-    Send(wire::Failed{ended.update, destination, ended.status});
+    Send(protocol::Failed{ended.update, destination, ended.status});
   }
 }
 
@@ -256,10 +256,10 @@ void Transition::operator()(const PublishCalled& publish) {
     error = {Code::kInvalidArgument, StrCat("version ", publish.number, " is not higher than ",
                                             s_.last_number, "; version numbers rise from 0")};
   }
-  if (publish.number > wire::kMaxVersionNumber)
+  if (publish.number > protocol::kMaxVersionNumber)
     error = {Code::kInvalidArgument,
-             StrCat("version ", publish.number, " is above ", wire::kMaxVersionNumber)};
-  if (error.ok()) error = wire::CheckLabel(publish.label);
+             StrCat("version ", publish.number, " is above ", protocol::kMaxVersionNumber)};
+  if (error.ok()) error = protocol::CheckLabel(publish.label);
   if (!error.ok()) return Do(AnswerTrainer{error, {}});
   for (auto& publication : s_.publications) publication.hold = false;
   s_.last_number = publish.number;
@@ -270,7 +270,7 @@ void Transition::operator()(const PublishCalled& publish) {
   publication.label = publish.label;
   Offer(publication);
   Prune();
-  Do(AnswerTrainer{Status::Ok(), wire::VersionOf(s_.run, publish.number, publish.label)});
+  Do(AnswerTrainer{Status::Ok(), protocol::VersionOf(s_.run, publish.number, publish.label)});
 }
 
 void Transition::operator()(const CancelCalled& cancel) {
@@ -278,7 +278,7 @@ void Transition::operator()(const CancelCalled& cancel) {
   if (publication == nullptr || s_.ended || (publication->done && !publication->hold)) return;
   publication->hold = false;
   publication->cancelled = true;
-  Send(wire::Cancel{cancel.number});
+  Send(protocol::Cancel{cancel.number});
   if (publication->done) Silence([&](const Sending& sending) { return sending.number == cancel.number; });
 }
 
@@ -288,7 +288,7 @@ void Transition::operator()(const NoController& away) {
   Publication* publication = Find(away.number);
   if (publication == nullptr || s_.ended) return;
   // To the same controller, if it comes back in time to go on with this session.
-  if (!publication->hold && !publication->done) Send(wire::Cancel{away.number});
+  if (!publication->hold && !publication->done) Send(protocol::Cancel{away.number});
   Silence([&](const Sending& sending) { return sending.number == away.number; });
   s_.last_error = away.reason;
   Let(*publication, away.reason);
@@ -323,7 +323,7 @@ void Transition::TryFree(Publication& publication) {
   Do(FreeSources{publication.number, publication.outcome});
 }
 
-void Transition::Finish(Publication& publication, const Status& status, const wire::Done* done) {
+void Transition::Finish(Publication& publication, const Status& status, const protocol::Done* done) {
   if (publication.done) return;
   publication.done = true;
   FinishUpdate action{.number = publication.number, .status = status, .done = std::nullopt};

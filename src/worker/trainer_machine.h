@@ -5,9 +5,9 @@
 #include <variant>
 #include <vector>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/version.h"
-#include "wire/messages.h"
 #include "worker/machine_actions.h"
 
 /// A trainer's side of docs/protocol.md as a pure function: (state, event) -> state, actions. It has no
@@ -16,7 +16,7 @@ namespace weightcast::worker {
 
 /// One version that this trainer offers, until nothing more can become of it.
 struct Publication {
-  wire::Run run;
+  protocol::Run run;
   int64_t number = 0;
   bool hold = false;
   std::string label{};
@@ -30,7 +30,7 @@ struct Publication {
 
 /// The sending of one update to one destination.
 struct Sending {
-  wire::UpdateId update;
+  protocol::UpdateId update;
   int64_t number = 0;
   uint32_t destination = 0;
   uint32_t part = 0;
@@ -41,8 +41,8 @@ struct Sending {
 struct TrainerState {
   bool ended = false;  ///< The session is over for good, because of `end`.
   Status end;
-  wire::Term term;
-  wire::Run run;  ///< Of versions published from now on.
+  protocol::Term term;
+  protocol::Run run;  ///< Of versions published from now on.
   uint32_t epoch = 0;
   bool prepared = false;
   bool registered = false;
@@ -55,9 +55,9 @@ struct TrainerState {
 
 // --- Events beside the controller's messages ------------------------------------------------------
 
-struct TrainerPlanArrived {  ///< Stands for wire::Plan.
+struct TrainerPlanArrived {  ///< Stands for protocol::Plan.
   uint32_t epoch = 0;
-  wire::Run run;
+  protocol::Run run;
 };
 struct TrainerPrepared {  ///< Table read, every destination connected.
   uint32_t epoch = 0;
@@ -86,9 +86,10 @@ struct NoController {
 };
 
 using TrainerEvent =
-    std::variant<wire::Welcome, wire::Superseded, wire::Start, wire::Stop, wire::Abort, wire::Release,
-                 wire::Done, wire::Lost, TrainerPlanArrived, TrainerPrepared, TrainerPlanFailed, SendEnded,
-                 SendFenced, TrainerEnded, TrainerRegisterCalled, PublishCalled, CancelCalled, NoController>;
+    std::variant<protocol::Welcome, protocol::Superseded, protocol::Start, protocol::Stop, protocol::Abort,
+                 protocol::Release, protocol::Done, protocol::Lost, TrainerPlanArrived, TrainerPrepared,
+                 TrainerPlanFailed, SendEnded, SendFenced, TrainerEnded, TrainerRegisterCalled, PublishCalled,
+                 CancelCalled, NoController>;
 
 // --- Actions --------------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ struct FreeSources {
 struct FinishUpdate {
   int64_t number = 0;
   Status status;
-  std::optional<wire::Done> done;
+  std::optional<protocol::Done> done;
   friend bool operator==(const FinishUpdate&, const FinishUpdate&) = default;
 };
 /// Register and Publish: at once.

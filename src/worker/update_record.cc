@@ -24,10 +24,10 @@ class PublishedUpdate final : public Update {
   const UpdateRecord::GiveUp give_up_;
 };
 
-std::vector<RankStats> StatsOf(const std::vector<wire::RankBytes>& ranks) {
+std::vector<RankStats> StatsOf(const std::vector<protocol::RankBytes>& ranks) {
   std::vector<RankStats> stats;
   for (const auto& rank : ranks)
-    stats.push_back({.name = wire::ToString(rank.name),
+    stats.push_back({.name = protocol::ToString(rank.name),
                      .bytes = rank.bytes,
                      .seconds = rank.seconds,
                      .compared = rank.compared});
@@ -112,7 +112,7 @@ Status UpdateRecord::NotYet(Woken woken, const char* what) const {
   return {Code::kTimedOut, StrCat(text, " in time", note_.empty() ? "" : "; ", note_)};
 }
 
-Result<UpdateStats> StatsOf(const wire::Done& done) {
+Result<UpdateStats> StatsOf(const protocol::Done& done) {
   if (!done.met_policy) {
     const Status unknown(Code::kInternal, "the controller ended the update without a reason");
     return done.reason.ok() ? unknown : done.reason;
@@ -123,8 +123,8 @@ Result<UpdateStats> StatsOf(const wire::Done& done) {
   stats.senders = StatsOf(done.senders);
   stats.receivers = StatsOf(done.receivers);
   for (const auto& route : done.routes)
-    stats.routes.push_back({.sender = wire::ToString(route.sender),
-                            .receiver = wire::ToString(route.receiver),
+    stats.routes.push_back({.sender = protocol::ToString(route.sender),
+                            .receiver = protocol::ToString(route.receiver),
                             .bytes = route.bytes,
                             .seconds = route.seconds});
   for (const auto& receiver : stats.receivers) stats.bytes += receiver.bytes;
@@ -132,7 +132,7 @@ Result<UpdateStats> StatsOf(const wire::Done& done) {
   return stats;
 }
 
-std::vector<EngineStats> EnginesOf(const wire::Done& done) {
+std::vector<EngineStats> EnginesOf(const protocol::Done& done) {
   std::vector<EngineStats> engines;
   for (const auto& engine : done.engines)
     engines.push_back({.engine = engine.engine,

@@ -6,9 +6,9 @@
 #include <mutex>
 #include <optional>
 
+#include "protocol/messages.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
-#include "wire/messages.h"
 #include "worker/waiting.h"
 
 namespace weightcast::worker {
@@ -53,9 +53,9 @@ class UpdateRecord {
 };
 
 /// The controller's word as the user gets it. Done's reason where the policy is not met.
-Result<UpdateStats> StatsOf(const wire::Done& done);
+Result<UpdateStats> StatsOf(const protocol::Done& done);
 
-std::vector<EngineStats> EnginesOf(const wire::Done& done);
+std::vector<EngineStats> EnginesOf(const protocol::Done& done);
 
 /// What Publish returns. `cancel` and `give_up` may outlive the worker.
 std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,

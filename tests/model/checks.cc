@@ -1,13 +1,13 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "protocol/messages.h"
 #include "tests/model/model.h"
-#include "wire/codec.h"
 
 // The promises.
 namespace weightcast::model {
 
-using wire::Landing;
+using protocol::Landing;
 using worker::Step;
 
 void Model::Fail(const char* property, std::string text) {
@@ -28,7 +28,7 @@ void Model::CheckServed(const World& world, int slot) {
   const auto& state = machines_.rank(p.machine);
   if (state.served.number < 0) return;
   const Content served = CodeOf(state.served);
-  const std::string who = StrCat(wire::ToString(NameOf(slot)), " serves ", model::NameOf(served));
+  const std::string who = StrCat(protocol::ToString(NameOf(slot)), " serves ", model::NameOf(served));
   for (int box = 0; box < kBoxes; ++box)
     if (!Holds(p.live[box], served))
       Fail("mixture", StrCat(who, ", but box ", box, " holds ", model::NameOf(p.live[box])));
@@ -42,8 +42,8 @@ void Model::CheckServed(const World& world, int slot) {
     if (other == slot || EngineOf(other) != EngineOf(slot) || q.life == Life::kDead) continue;
     const auto& version = machines_.rank(q.machine).served;
     if (version.number >= 0 && version != state.served)
-      Fail("mixture",
-           StrCat(who, " while ", wire::ToString(NameOf(other)), " serves ", model::NameOf(CodeOf(version))));
+      Fail("mixture", StrCat(who, " while ", protocol::ToString(NameOf(other)), " serves ",
+                             model::NameOf(CodeOf(version))));
   }
   if (served < p.newest) Fail("taken back", StrCat(who, " after it has served ", model::NameOf(p.newest)));
   const_cast<Process&>(p).newest = std::max(p.newest, served);
@@ -54,8 +54,8 @@ void Model::CheckLanding(const World& world, int write) {
   const Write& w = world.writes[write];
   const int slot = w.target;
   const Process& p = world.processes[slot];
-  const std::string what =
-      StrCat("bytes of ", wire::ToString(NameOf(w.source)), " land in ", wire::ToString(NameOf(slot)));
+  const std::string what = StrCat("bytes of ", protocol::ToString(NameOf(w.source)), " land in ",
+                                  protocol::ToString(NameOf(slot)));
   const auto& state = machines_.rank(p.machine);
   const bool waits =
       state.step == Step::kWriting || state.step == Step::kFencing || state.step == Step::kAborting;
@@ -71,7 +71,7 @@ void Model::CheckLanding(const World& world, int write) {
 /// "grant": one open grant set, over memory that is fenced and that nobody reads.
 void Model::CheckOpening(const World& world, int slot) {
   const Process& p = world.processes[slot];
-  const std::string who = StrCat(wire::ToString(NameOf(slot)), " opens grants");
+  const std::string who = StrCat(protocol::ToString(NameOf(slot)), " opens grants");
   if (p.grants != GrantState::kNone) Fail("grant", StrCat(who, " before the last ones are fenced"));
   if (p.copying != 0 || p.verifying != 0) Fail("grant", StrCat(who, " for memory that is being read"));
   if (config_.landing == Landing::kInPlace && p.paused == 0)
@@ -87,7 +87,7 @@ void Model::CheckLanded(const World& world, int slot) {
   Process p = world.processes[slot];
   for (const Content box : LandingOf(p))
     if (!Holds(box, CodeOf(state.landed)))
-      Fail("given", StrCat(wire::ToString(NameOf(slot)), " offers ", model::NameOf(CodeOf(state.landed)),
+      Fail("given", StrCat(protocol::ToString(NameOf(slot)), " offers ", model::NameOf(CodeOf(state.landed)),
                            " to others, but a box holds ", model::NameOf(box)));
 }
 
@@ -97,7 +97,7 @@ void Model::CheckGiven(const World& world, int slot, Content version, uint8_t bo
   const auto& memory = LandingOf(p);
   for (int box = 0; box < kBoxes; ++box)
     if ((boxes >> box & 1) != 0 && !Holds(memory[box], version))
-      Fail("given", StrCat(wire::ToString(NameOf(slot)), " gives ", model::NameOf(memory[box]), " as ",
+      Fail("given", StrCat(protocol::ToString(NameOf(slot)), " gives ", model::NameOf(memory[box]), " as ",
                            model::NameOf(version)));
 }
 
@@ -105,8 +105,8 @@ void Model::CheckGiven(const World& world, int slot, Content version, uint8_t bo
 void Model::CheckUnread(const World& world, int slot, const char* what) {
   for (const Write& w : world.writes)
     if (w.source == slot && (w.job == Job::kSending || w.job == Job::kEnding))
-      Fail("given", StrCat(wire::ToString(NameOf(slot)), " ", what, " while its memory is read for ",
-                           wire::ToString(NameOf(w.target))));
+      Fail("given", StrCat(protocol::ToString(NameOf(slot)), " ", what, " while its memory is read for ",
+                           protocol::ToString(NameOf(w.target))));
 }
 
 /// "two steps" and "grant": what a rank may say of an update.
@@ -115,18 +115,19 @@ void Model::CheckSaid(const World& world, int slot, uint32_t id) {
   const Process& p = world.processes[slot];
   const Message& message = machines_.message(id);
   if (message.update == 0) return;
-  const auto& value = std::get<wire::WorkerMessage>(message.value);
-  const bool ready = std::holds_alternative<wire::Ready>(value);
-  const bool committed = std::holds_alternative<wire::Committed>(value);
-  const bool aborted = std::holds_alternative<wire::Aborted>(value);
+  const auto& value = std::get<protocol::WorkerMessage>(message.value);
+  const bool ready = std::holds_alternative<protocol::Ready>(value);
+  const bool committed = std::holds_alternative<protocol::Committed>(value);
+  const bool aborted = std::holds_alternative<protocol::Aborted>(value);
   const bool open = p.grants != GrantState::kNone && (p.grant == message.update || ready || committed);
   if ((ready || committed || aborted) && open)
-    Fail("grant", StrCat(wire::ToString(NameOf(slot)), " says ", wire::NameOf(value), " before the fence"));
+    Fail("grant",
+         StrCat(protocol::ToString(NameOf(slot)), " says ", protocol::NameOf(value), " before the fence"));
   if (!committed) return;
   const Content wanted = CodeOf(machines_.rank(p.machine).version);
   for (int box = 0; box < kBoxes; ++box)
     if (!Holds(p.live[box], wanted))
-      Fail("two steps", StrCat(wire::ToString(NameOf(slot)), " says Committed of ", model::NameOf(wanted),
+      Fail("two steps", StrCat(protocol::ToString(NameOf(slot)), " says Committed of ", model::NameOf(wanted),
                                ", but box ", box, " holds ", model::NameOf(p.live[box])));
 }
 
@@ -135,8 +136,8 @@ void Model::CheckAsked(World& world, int slot, uint16_t update, uint32_t part) {
   Process& p = world.processes[slot];
   if (part > 0 && update == p.asked) return;
   if (update == 0 || (p.asked != 0 && machines_.update(update) <= machines_.update(p.asked)))
-    Fail("ids", StrCat("the controller asks ", wire::ToString(NameOf(slot)), " again for grants of ",
-                       wire::ToString(machines_.update(update))));
+    Fail("ids", StrCat("the controller asks ", protocol::ToString(NameOf(slot)), " again for grants of ",
+                       protocol::ToString(machines_.update(update))));
   p.asked = update;
 }
 
@@ -146,8 +147,8 @@ void Model::CheckAbort(const World& world, int slot, uint16_t update) {
     const uint16_t told = world.processes[other].ledger.told;
     if (EngineOf(other) != EngineOf(slot) || told == 0 || machines_.update(told) < machines_.update(update))
       continue;
-    Fail("taken back", StrCat("the controller aborts for ", wire::ToString(NameOf(slot)), " what ",
-                              wire::ToString(NameOf(other)), " was told to serve"));
+    Fail("taken back", StrCat("the controller aborts for ", protocol::ToString(NameOf(slot)), " what ",
+                              protocol::ToString(NameOf(other)), " was told to serve"));
   }
 }
 
@@ -156,8 +157,8 @@ void Model::CheckFreed(const World& world, int slot, uint32_t number) {
   for (const Write& w : world.writes) {
     const bool reads = w.source == slot && (w.job == Job::kSending || w.job == Job::kEnding);
     if (reads && world.processes[slot].number == number)
-      Fail("sources", StrCat(wire::ToString(NameOf(slot)), " frees the sources of v", number, " while ",
-                             wire::ToString(NameOf(w.target)), " is still written to"));
+      Fail("sources", StrCat(protocol::ToString(NameOf(slot)), " frees the sources of v", number, " while ",
+                             protocol::ToString(NameOf(w.target)), " is still written to"));
   }
 }
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "wire/messages.h"
+#include "protocol/messages.h"
 
 namespace weightcast::model {
 
@@ -39,7 +39,7 @@ struct Config {
   uint8_t trainers = 1;
   uint8_t engines = 1;
   uint8_t ranks = 2;  ///< Of each engine.
-  wire::Landing landing = wire::Landing::kInPlace;
+  protocol::Landing landing = protocol::Landing::kInPlace;
   bool loader = false;   ///< With shadow landing: the buffer is the engine's, and so is the switch.
   bool together = true;  ///< Policy all; otherwise each.
   bool hold = true;      ///< Trainers publish with hold.

@@ -6,7 +6,7 @@
 namespace weightcast::model {
 namespace {
 
-using wire::Landing;
+using protocol::Landing;
 
 /// One trainer, one engine of two ranks: every interleaving, deep. Its adversary only delays; whoever wants
 /// more sets budgets.

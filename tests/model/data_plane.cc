@@ -35,8 +35,8 @@ std::array<Content, kBoxes> Model::BytesOf(const World& world, int write) const 
 
 void Model::BeginWrite(World& world, int source, const Effect& effect) {
   const Process& sender = world.processes[source];
-  const wire::Plan& plan = PlanOf(IsTrainer(source) ? sender.plan : sender.giving);
-  const wire::Member& peer = plan.peers.at(effect.a);
+  const protocol::Plan& plan = PlanOf(IsTrainer(source) ? sender.plan : sender.giving);
+  const protocol::Member& peer = plan.peers.at(effect.a);
   const int slot = SlotOf(peer.name);
   const Process& target = world.processes[slot];
   const auto serial = static_cast<uint8_t>(effect.c & 0xff);
@@ -81,7 +81,7 @@ void Model::Land(World& world, int write, bool half) {
   w.landed = half ? 1 : 2;
   if (config_.pull && !half) w.wire = Wire::kPulled;
   if (world.processes[w.target].life != Life::kDead) CheckLanded(world, w.target);
-  if (config_.landing != wire::Landing::kInPlace) return;
+  if (config_.landing != protocol::Landing::kInPlace) return;
   for (int slot = config_.trainers; slot < processes(); ++slot) CheckServed(world, slot);
 }
 

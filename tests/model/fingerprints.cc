@@ -1,15 +1,13 @@
 #include "tests/model/fingerprints.h"
 
-#include "wire/field_hash.h"
+#include "protocol/field_hash.h"
 
 namespace weightcast::model {
 namespace {
 
-class Writer : public wire::FieldHash<Writer> {
+class Writer : public protocol::FieldHash<Writer> {
  public:
   using FieldHash::Add;
-  void Add(const wire::GrantRequest& request) { (*this)(request.update, request.version, request.part); }
-  void Add(const wire::SourceBytes& bytes) { (*this)(bytes.source, bytes.bytes, bytes.seconds); }
   void Add(const worker::Publication& p) {
     (*this)(p.run, p.number, p.hold, p.cancelled, p.release, p.free, p.done, p.outcome);
   }
@@ -17,7 +15,19 @@ class Writer : public wire::FieldHash<Writer> {
   void Add(const worker::Giving& g) { (*this)(g.update, g.destination, g.part, g.quiet); }
 };
 
+/// Of a message: who may say it, which of those it is, and all its members.
+template <typename Message>
+uint64_t FingerprintOf(char sender, const Message& message) {
+  Writer writer;
+  writer(sender, message.index());
+  std::visit([&](const auto& what) { writer(what); }, message);
+  return writer.Hash();
+}
+
 }  // namespace
+
+uint64_t Fingerprint(const protocol::WorkerMessage& message) { return FingerprintOf('w', message); }
+uint64_t Fingerprint(const protocol::ControllerMessage& message) { return FingerprintOf('c', message); }
 
 uint64_t Fingerprint(const worker::InferenceState& s) {
   Writer writer;

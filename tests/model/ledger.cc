@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "protocol/messages.h"
 #include "tests/model/model.h"
-#include "wire/codec.h"
 
 // What the controller has heard and told, and what may therefore be told: its machine's own belief is not
 // asked.
@@ -13,36 +13,36 @@ namespace weightcast::model {
 /// Before the controller does something about it.
 void Model::Hear(World& world, int slot, uint32_t id) {
   const Message& message = machines_.message(id);
-  const auto& value = std::get<wire::WorkerMessage>(message.value);
+  const auto& value = std::get<protocol::WorkerMessage>(message.value);
   Ledger& ledger = world.processes[slot].ledger;
-  if (const auto* published = std::get_if<wire::Published>(&value)) {
+  if (const auto* published = std::get_if<protocol::Published>(&value)) {
     ledger.published = static_cast<uint8_t>(published->number);
     ledger.version = CodeOf({.run = published->run.number, .number = published->number});
     ledger.waits = 1;
   }
   if (IsTrainer(slot)) return;
-  if (const auto* registered = std::get_if<wire::Register>(&value))
+  if (const auto* registered = std::get_if<protocol::Register>(&value))
     ledger.serves = CodeOf(registered->version);
-  if (const auto* serving = std::get_if<wire::Serving>(&value)) ledger.serves = CodeOf(serving->version);
-  if (const auto* aborted = std::get_if<wire::Aborted>(&value)) HearAborted(ledger, slot, *aborted);
+  if (const auto* serving = std::get_if<protocol::Serving>(&value)) ledger.serves = CodeOf(serving->version);
+  if (const auto* aborted = std::get_if<protocol::Aborted>(&value)) HearAborted(ledger, slot, *aborted);
   if (message.update == 0 || message.update != ledger.update || ledger.standing != Standing::kIn) return;
   const auto reaches = [&](Heard heard) { ledger.heard = std::max(ledger.heard, heard); };
-  if (std::holds_alternative<wire::Granted>(value)) reaches(Heard::kGranted);
-  if (std::holds_alternative<wire::Ready>(value)) reaches(Heard::kReady);
-  if (!std::holds_alternative<wire::Committed>(value)) return;
+  if (std::holds_alternative<protocol::Granted>(value)) reaches(Heard::kGranted);
+  if (std::holds_alternative<protocol::Ready>(value)) reaches(Heard::kReady);
+  if (!std::holds_alternative<protocol::Committed>(value)) return;
   if (ledger.heard < Heard::kTold)
-    Fail("two steps", StrCat(wire::ToString(NameOf(slot)), " has switched before it was told Commit"));
+    Fail("two steps", StrCat(protocol::ToString(NameOf(slot)), " has switched before it was told Commit"));
   reaches(Heard::kCommitted);
 }
 
 /// "loss": no engine loses its version before a source was told to start.
-void Model::HearAborted(Ledger& ledger, int slot, const wire::Aborted& aborted) {
+void Model::HearAborted(Ledger& ledger, int slot, const protocol::Aborted& aborted) {
   const uint16_t update = machines_.Add(aborted.update);
   for (uint16_t& owed : ledger.owed)
     if (owed == update) owed = 0;
   if (update != ledger.update) return;
   if (aborted.lost && ledger.serves != kNothing && ledger.started == 0)
-    Fail("loss", StrCat(wire::ToString(NameOf(slot)), " has lost ", model::NameOf(ledger.serves),
+    Fail("loss", StrCat(protocol::ToString(NameOf(slot)), " has lost ", model::NameOf(ledger.serves),
                         ", but no source was told of its grants"));
   if (aborted.lost) ledger.serves = kNothing;
   // Its user may have given the update up.
@@ -52,27 +52,27 @@ void Model::HearAborted(Ledger& ledger, int slot, const wire::Aborted& aborted) 
 // --- What it tells ----------------------------------------------------------------------------------------
 
 void Model::Tell(World& world, int slot, uint32_t id) {
-  const auto& value = std::get<wire::ControllerMessage>(machines_.message(id).value);
+  const auto& value = std::get<protocol::ControllerMessage>(machines_.message(id).value);
   Ledger& ledger = world.processes[slot].ledger;
-  if (const auto* start = std::get_if<wire::Start>(&value)) TellStart(world, slot, *start);
-  if (const auto* release = std::get_if<wire::Release>(&value)) CheckReleased(world, release->update);
+  if (const auto* start = std::get_if<protocol::Start>(&value)) TellStart(world, slot, *start);
+  if (const auto* release = std::get_if<protocol::Release>(&value)) CheckReleased(world, release->update);
   if (IsTrainer(slot)) return TellTrainer(world, slot, value);
-  if (const auto* request = std::get_if<wire::GrantRequest>(&value)) TellRequest(world, slot, *request);
-  if (const auto* abort = std::get_if<wire::Abort>(&value)) TellAbort(world, slot, *abort);
-  if (const auto* commit = std::get_if<wire::Commit>(&value)) {
+  if (const auto* request = std::get_if<protocol::GrantRequest>(&value)) TellRequest(world, slot, *request);
+  if (const auto* abort = std::get_if<protocol::Abort>(&value)) TellAbort(world, slot, *abort);
+  if (const auto* commit = std::get_if<protocol::Commit>(&value)) {
     CheckAllAt(world, slot, commit->update, Heard::kReady, "Commit");
     ledger.heard = std::max(ledger.heard, Heard::kTold);
   }
-  if (const auto* serve = std::get_if<wire::Serve>(&value)) {
+  if (const auto* serve = std::get_if<protocol::Serve>(&value)) {
     CheckAllAt(world, slot, serve->update, Heard::kCommitted, "Serve");
     ledger.told = machines_.Add(serve->update);
   }
 }
 
-void Model::TellTrainer(World& world, int slot, const wire::ControllerMessage& value) {
+void Model::TellTrainer(World& world, int slot, const protocol::ControllerMessage& value) {
   Ledger& ledger = world.processes[slot].ledger;
-  const auto* done = std::get_if<wire::Done>(&value);
-  const auto* superseded = std::get_if<wire::Superseded>(&value);
+  const auto* done = std::get_if<protocol::Done>(&value);
+  const auto* superseded = std::get_if<protocol::Superseded>(&value);
   if (done != nullptr) CheckOutcome(world, *done, ledger.waits != 0);
   const Version version = done != nullptr         ? done->version
                           : superseded != nullptr ? superseded->version
@@ -80,7 +80,7 @@ void Model::TellTrainer(World& world, int slot, const wire::ControllerMessage& v
   if (version.number == ledger.published) ledger.waits = 0;
 }
 
-void Model::TellRequest(World& world, int slot, const wire::GrantRequest& request) {
+void Model::TellRequest(World& world, int slot, const protocol::GrantRequest& request) {
   Ledger& ledger = world.processes[slot].ledger;
   const uint16_t update = machines_.Add(request.update);
   CheckAsked(world, slot, update, request.part);
@@ -97,21 +97,22 @@ void Model::TellRequest(World& world, int slot, const wire::GrantRequest& reques
 }
 
 /// "parts": an engine is asked for the next part when all its ranks have the one before.
-void Model::TellNextPart(World& world, int slot, const wire::GrantRequest& request) {
+void Model::TellNextPart(World& world, int slot, const protocol::GrantRequest& request) {
   Ledger& ledger = world.processes[slot].ledger;
   for (int other = config_.trainers; other < processes(); ++other) {
     const Ledger& rank = world.processes[other].ledger;
     const bool has =
         rank.part == request.part || (rank.part + 1U == request.part && rank.heard >= Heard::kReady);
     if (EngineOf(other) == EngineOf(slot) && (!has || !SameUpdate(rank.update, request.update)))
-      Fail("parts", StrCat("the controller asks ", wire::ToString(NameOf(slot)), " for part ", request.part,
-                           " before ", wire::ToString(NameOf(other)), " has the one before"));
+      Fail("parts",
+           StrCat("the controller asks ", protocol::ToString(NameOf(slot)), " for part ", request.part,
+                  " before ", protocol::ToString(NameOf(other)), " has the one before"));
   }
   ledger.part = static_cast<uint16_t>(request.part);
   ledger.heard = Heard::kNone;
 }
 
-void Model::TellStart(World& world, int source, const wire::Start& start) {
+void Model::TellStart(World& world, int source, const protocol::Start& start) {
   const int to = DestinationOf(world, source, start);
   if (to >= 0) CheckAllAt(world, to, start.update, Heard::kGranted, "Start");
   const uint16_t update = machines_.Add(start.update);
@@ -121,7 +122,7 @@ void Model::TellStart(World& world, int source, const wire::Start& start) {
   }
 }
 
-void Model::TellAbort(World& world, int slot, const wire::Abort& abort) {
+void Model::TellAbort(World& world, int slot, const protocol::Abort& abort) {
   Ledger& ledger = world.processes[slot].ledger;
   const uint16_t update = machines_.Add(abort.update);
   CheckAbort(world, slot, update);
@@ -134,7 +135,7 @@ void Model::TellAbort(World& world, int slot, const wire::Abort& abort) {
 
 // --- Who counts -------------------------------------------------------------------------------------------
 
-bool Model::SameUpdate(uint16_t one, const wire::UpdateId& other) const {
+bool Model::SameUpdate(uint16_t one, const protocol::UpdateId& other) const {
   const auto& update = machines_.update(one);
   return one != 0 && update.term == other.term && update.sequence == other.sequence;
 }
@@ -149,7 +150,7 @@ bool Model::IsFresh(const World& world, const Version& version) const {
 }
 
 /// To which process a source writes that is told to start; -1: the source has died, or given its plan up.
-int Model::DestinationOf(const World& world, int source, const wire::Start& start) const {
+int Model::DestinationOf(const World& world, int source, const protocol::Start& start) const {
   const Process& p = world.processes[source];
   const uint32_t plan = IsTrainer(source) ? p.plan : p.giving;
   if (plan == 0 || EpochOf(plan) != start.update.epoch) return -1;
@@ -157,7 +158,7 @@ int Model::DestinationOf(const World& world, int source, const wire::Start& star
 }
 
 /// Whether a rank takes part in this update to a fresh version, in whichever attempt.
-bool Model::IsIn(const World& world, int slot, const wire::UpdateId& update) const {
+bool Model::IsIn(const World& world, int slot, const protocol::UpdateId& update) const {
   const Ledger& ledger = world.processes[slot].ledger;
   if (ledger.fresh == 0 || ledger.standing == Standing::kApart || !SameUpdate(ledger.update, update))
     return false;
@@ -171,10 +172,10 @@ bool Model::IsIn(const World& world, int slot, const wire::UpdateId& update) con
 
 /// "two steps" for the ranks of an engine, "policy" for engines that switch together: Start only when all
 /// have granted, Commit only when all are Ready; Serve only when all ranks of the engine have switched.
-void Model::CheckAllAt(const World& world, int slot, const wire::UpdateId& update, Heard least,
+void Model::CheckAllAt(const World& world, int slot, const protocol::UpdateId& update, Heard least,
                        const char* what) {
   static constexpr const char* kMissing[] = {"", " has granted", " is ready", "", " has switched"};
-  const std::string told = StrCat("the controller says ", what, " for ", wire::ToString(NameOf(slot)));
+  const std::string told = StrCat("the controller says ", what, " for ", protocol::ToString(NameOf(slot)));
   const Ledger& ledger = world.processes[slot].ledger;
   if (ledger.update != machines_.Add(update))
     Fail("two steps", told + " of an update that it was not asked last");
@@ -190,34 +191,34 @@ void Model::CheckAllAt(const World& world, int slot, const wire::UpdateId& updat
     const bool there = its.heard >= least && (granted || its.part + 1 == config_.parts);
     if (!counts || beyond || there) continue;
     Fail(own ? "two steps" : "policy",
-         StrCat(told, " before ", wire::ToString(NameOf(other)), kMissing[static_cast<int>(least)]));
+         StrCat(told, " before ", protocol::ToString(NameOf(other)), kMissing[static_cast<int>(least)]));
   }
 }
 
 /// "sources": they are kept until every rank that takes part has every byte.
-void Model::CheckReleased(const World& world, const wire::UpdateId& update) {
+void Model::CheckReleased(const World& world, const protocol::UpdateId& update) {
   for (int slot = config_.trainers; slot < processes(); ++slot) {
     const Ledger& ledger = world.processes[slot].ledger;
     const bool ready = ledger.heard >= Heard::kReady && ledger.part + 1 == config_.parts;
     if (!ready && IsIn(world, slot, update))
       Fail("sources",
-           StrCat("the controller says Release before ", wire::ToString(NameOf(slot)), " is ready"));
+           StrCat("the controller says Release before ", protocol::ToString(NameOf(slot)), " is ready"));
   }
 }
 
 /// "outcome": Done names nobody as committed who took part and was not told to serve; with policy all it is
 /// well only if everybody who took part was. Whoever has come anew since is no part of it.
-void Model::CheckOutcome(const World& world, const wire::Done& done, bool fresh) {
+void Model::CheckOutcome(const World& world, const protocol::Done& done, bool fresh) {
   for (int slot = config_.trainers; slot < processes(); ++slot) {
     const Ledger& ledger = world.processes[slot].ledger;
     const bool serves = SameUpdate(ledger.told, done.update) || ledger.serves == CodeOf(done.version);
     if (!SameUpdate(ledger.update, done.update) || serves) continue;
     const bool named =
-        std::any_of(done.engines.begin(), done.engines.end(), [&](const wire::EngineOutcome& outcome) {
+        std::any_of(done.engines.begin(), done.engines.end(), [&](const protocol::EngineOutcome& outcome) {
           return outcome.committed && outcome.engine == NameOf(slot).engine;
         });
     if (named || (done.met_policy && config_.together && fresh && ledger.fresh != 0))
-      Fail("outcome", StrCat("Done says that all is well with ", wire::ToString(NameOf(slot)),
+      Fail("outcome", StrCat("Done says that all is well with ", protocol::ToString(NameOf(slot)),
                              ", which was not told to serve"));
   }
 }

@@ -7,7 +7,7 @@
 // What must come true once the adversary has stopped.
 namespace weightcast::model {
 
-using wire::Landing;
+using protocol::Landing;
 using worker::UserCall;
 
 namespace {
@@ -43,7 +43,7 @@ void Model::RunToTheEnd(World& world, std::array<int, kMaxProcesses>& expired, M
     if (++expired[next->a] == kPatience) tired_ |= 1U << next->a;
     // Its end is asked for again and again; something else must bring it about.
     if (world.processes[next->a].machine == before && InCall(world.processes[next->a]))
-      return Fail("liveness", StrCat("a call of ", wire::ToString(NameOf(next->a)), " never ends"));
+      return Fail("liveness", StrCat("a call of ", protocol::ToString(NameOf(next->a)), " never ends"));
   }
   Fail("liveness", StrCat("no end within ", config_.live_steps, " steps of a fair schedule"));
 }
@@ -78,11 +78,11 @@ bool Model::AnyGives(const World& world) const {
 void Model::CheckIdle(const World& world, int slot) {
   const Process& p = world.processes[slot];
   if (p.life != Life::kRunning) return;
-  const std::string who = wire::ToString(NameOf(slot));
+  const std::string who = protocol::ToString(NameOf(slot));
   if (InCall(p)) Fail("liveness", StrCat("a call of ", who, " never ends"));
   for (const uint16_t update : p.ledger.owed)
     if (update != 0)
-      Fail("liveness", StrCat(who, " never answers Abort of ", wire::ToString(machines_.update(update))));
+      Fail("liveness", StrCat(who, " never answers Abort of ", protocol::ToString(machines_.update(update))));
   if (machines_.rank(p.machine).step == worker::Step::kAborting)
     Fail("liveness", StrCat(who, " never ends the quarantine of its memory"));
 }
@@ -102,7 +102,7 @@ void Model::CheckEnd(const World& world) {
     if (p.life != Life::kRunning) continue;
     for (const auto& publication : machines_.trainer(p.machine).publications) {
       const std::string whose =
-          StrCat(" of ", wire::ToString(NameOf(slot)), " for v", publication.number, " never ends");
+          StrCat(" of ", protocol::ToString(NameOf(slot)), " for v", publication.number, " never ends");
       if (publication.release && !publication.free) Fail("liveness", "WaitSources" + whose);
       if (!publication.done && AnyEngine(world)) Fail("liveness", "Wait" + whose);
     }

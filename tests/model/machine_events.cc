@@ -1,16 +1,16 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "protocol/field_text.h"
 #include "tests/model/machines.h"
-#include "wire/codec.h"
 #include "worker/waiting.h"
 
 // Numbers into the machines' events, and their actions into numbers.
 namespace weightcast::model {
 namespace {
 
-using wire::ControllerMessage;
-using wire::WorkerMessage;
+using protocol::ControllerMessage;
+using protocol::WorkerMessage;
 
 const Status kDead(Code::kPeerDead, "not heard of for a lease");
 const Status kRoad(Code::kUnavailable, "the connection broke");
@@ -23,7 +23,8 @@ const Status kReclaimed(Code::kCancelled, "the memory is needed here");
 control::Event Machines::EventOf(Ctl kind, uint16_t session, uint32_t arg) const {
   switch (kind) {
     case Ctl::kAttached:
-      return control::Attached{session, std::get<wire::Hello>(std::get<WorkerMessage>(messages_[arg].value))};
+      return control::Attached{session,
+                               std::get<protocol::Hello>(std::get<WorkerMessage>(messages_[arg].value))};
     case Ctl::kBroken:
       return control::StreamBroken{session};
     case Ctl::kResumed:
@@ -49,7 +50,7 @@ worker::InferenceEvent Machines::RankEvent(In kind, uint32_t arg) const {
       return std::visit(
           [](const auto& m) -> worker::InferenceEvent {
             using T = std::decay_t<decltype(m)>;
-            if constexpr (std::is_same_v<T, wire::Lost> || std::is_same_v<T, wire::Abort>) {
+            if constexpr (std::is_same_v<T, protocol::Lost> || std::is_same_v<T, protocol::Abort>) {
               T outcome = m;  // As the runtime does it: kTimedOut is for the waiting alone.
               outcome.reason = worker::AsOutcome(m.reason);
               return outcome;
@@ -61,7 +62,7 @@ worker::InferenceEvent Machines::RankEvent(In kind, uint32_t arg) const {
           std::get<ControllerMessage>(messages_[arg].value));
     case In::kPlan:
       return worker::PlanArrived{
-          std::get<wire::Plan>(std::get<ControllerMessage>(messages_[arg].value)).epoch};
+          std::get<protocol::Plan>(std::get<ControllerMessage>(messages_[arg].value)).epoch};
     case In::kPlanReady:
       return worker::PlanReady{arg};
     case In::kPlanFailed:
@@ -128,7 +129,7 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
           },
           std::get<ControllerMessage>(messages_[arg].value));
     case In::kPlan: {
-      const auto& plan = std::get<wire::Plan>(std::get<ControllerMessage>(messages_[arg].value));
+      const auto& plan = std::get<protocol::Plan>(std::get<ControllerMessage>(messages_[arg].value));
       return worker::TrainerPlanArrived{plan.epoch, plan.run};
     }
     case In::kPlanReady:
@@ -169,13 +170,13 @@ worker::GiverEvent Machines::GiverEvent(In kind, uint32_t arg) const {
           },
           message(arg));
     case In::kPlan:
-      return worker::GiverPlanArrived{std::get<wire::Plan>(message(arg)).epoch};
+      return worker::GiverPlanArrived{std::get<protocol::Plan>(message(arg)).epoch};
     case In::kPlanReady:
       return worker::GiverPrepared{arg};
     case In::kPlanFailed:
       return worker::GiverPlanFailed{arg & 0xffff, kRoad, int64_t{destination}};
     case In::kGive: {
-      const auto& start = std::get<wire::Start>(message(arg & 0xffffff));
+      const auto& start = std::get<protocol::Start>(message(arg & 0xffffff));
       const auto held = static_cast<Content>(arg >> 24);
       // Contents have no origin: one of the same run and number is of the same controller here.
       return worker::GiverStart{start, held == CodeOf(start.version) ? start.version : VersionOf(held)};
@@ -205,7 +206,7 @@ void Machines::AddEffect(const control::Action& action) {
   if (const auto* send = std::get_if<control::Send>(&action)) {
     effects_.push_back({.what = Do::kSend, .b = session(send->to), .c = Add(send->message)});
   } else if (const auto* refuse = std::get_if<control::Refuse>(&action)) {
-    const uint32_t message = Add(ControllerMessage(wire::Refused{refuse->reason}));
+    const uint32_t message = Add(ControllerMessage(protocol::Refused{refuse->reason}));
     effects_.push_back({.what = Do::kRefuse, .b = session(refuse->session), .c = message});
   } else if (const auto* forget = std::get_if<control::Forget>(&action)) {
     effects_.push_back({.what = Do::kForget, .b = session(forget->session)});
@@ -252,7 +253,7 @@ Effect Machines::EffectOfSource(const Action& action) {
   if constexpr (std::is_same_v<Action, worker::SendMessage>) {
     return {.what = Do::kSend, .c = Add(action.message)};
   } else if constexpr (std::is_same_v<Action, worker::BeginSending>) {
-    const wire::Start& start = action.start;
+    const protocol::Start& start = action.start;
     return {
         .what = Do::kBegin,
         .a = static_cast<uint8_t>(start.destination),
@@ -296,37 +297,16 @@ void Machines::AddEffects(const std::vector<worker::TrainerAction>& actions) {
 
 // --- Words ----------------------------------------------------------------------------------------------
 
-std::string Machines::TextOf(uint32_t id) const {
-  const Message& message = messages_[id];
-  std::string text(std::visit([](const auto& m) { return wire::NameOf(m); }, message.value));
-  if (message.update != 0) {
-    const auto& update = updates_[message.update];
-    text += StrCat("(update ", update.sequence, ".", update.attempt,
-                   update.term.number > 1 ? StrCat(" of term ", update.term.number) : "", ")");
-  }
-  const auto more = [&](const auto& m) {
-    using T = std::decay_t<decltype(m)>;
-    if constexpr (std::is_same_v<T, wire::Published>) text += StrCat("(", m.number, ")");
-    if constexpr (std::is_same_v<T, wire::Plan> || std::is_same_v<T, wire::Prepared>)
-      text += StrCat("(epoch ", m.epoch, ")");
-    if constexpr (std::is_same_v<T, wire::Plan>) text += m.gives ? " to give" : "";
-    if constexpr (std::is_same_v<T, wire::Failed>) {
-      if (m.update.sequence == 0) text += StrCat("(epoch ", m.update.epoch, ")");
-      if (m.destination >= 0) text += StrCat(" to destination ", m.destination);
-      if (m.source >= 0) text += StrCat(" from source ", m.source);
-    }
-    if constexpr (std::is_same_v<T, wire::Start> || std::is_same_v<T, wire::GrantRequest>)
-      text += StrCat(" of ", NameOf(CodeOf(m.version)));
-    if constexpr (std::is_same_v<T, wire::Abort>) text += m.reason.ok() ? " without a reason" : "";
-    if constexpr (std::is_same_v<T, wire::Lost>) text += StrCat("(", wire::ToString(m.name), ")");
-    if constexpr (std::is_same_v<T, wire::Start>) text += StrCat(" to destination ", m.destination);
-    if constexpr (std::is_same_v<T, wire::Start> || std::is_same_v<T, wire::GrantRequest> ||
-                  std::is_same_v<T, wire::Granted> || std::is_same_v<T, wire::Ready>)
-      text += m.part > 0 ? StrCat(", part ", m.part) : "";
-    if constexpr (std::is_same_v<T, wire::Serving>) text += StrCat(" ", NameOf(CodeOf(m.version)));
-  };
-  std::visit([&](const auto& variant) { std::visit(more, variant); }, message.value);
-  return text;
-}
+namespace {
+
+class Words : public protocol::FieldText<Words> {
+ public:
+  using FieldText::Of;
+  std::string Of(const Version& version) { return version.number < 0 ? "" : NameOf(CodeOf(version)); }
+};
+
+}  // namespace
+
+std::string Machines::TextOf(uint32_t id) const { return std::visit(Words(), messages_[id].value); }
 
 }  // namespace weightcast::model

@@ -1,9 +1,7 @@
 #include "tests/model/machines.h"
 
-#include "base/hash.h"
 #include "base/strings.h"
 #include "tests/model/fingerprints.h"
-#include "wire/codec.h"
 
 namespace weightcast::model {
 namespace {
@@ -42,14 +40,14 @@ void Normalise(worker::TrainerState& s) {
 template <typename T>
 constexpr bool kHasUpdate = requires(const T& t) { t.update.sequence; };
 
-void Normalise(wire::Done& done) {
+void Normalise(protocol::Done& done) {
   DropText(done.reason);
   for (auto& engine : done.engines) DropText(engine.reason);
   done.senders.clear();
   done.receivers.clear();
 }
-void Normalise(wire::Failed& failed) { DropText(failed.reason); }
-void Normalise(wire::Refused& refused) { DropText(refused.reason); }
+void Normalise(protocol::Failed& failed) { DropText(failed.reason); }
+void Normalise(protocol::Refused& refused) { DropText(refused.reason); }
 template <typename T>
 void Normalise(T&) {}
 
@@ -112,7 +110,7 @@ Machines::Machines(const Config& config) : config_(config) {
   popped_.push_back(0);
 }
 
-uint32_t Machines::NewRank(const wire::WorkerName& name) {
+uint32_t Machines::NewRank(const protocol::WorkerName& name) {
   worker::InferenceState state;
   state.self = name;
   state.verify = config_.verify;
@@ -139,7 +137,7 @@ uint32_t Machines::Keep(worker::GiverState state) {
   return givers_.Add(std::move(state), fingerprint);
 }
 
-uint16_t Machines::Add(const wire::UpdateId& id) {
+uint16_t Machines::Add(const protocol::UpdateId& id) {
   if (id.sequence == 0) return 0;
   uint64_t key = Mix(id.term.number);
   for (const uint64_t part : {uint64_t{id.epoch}, id.sequence, uint64_t{id.attempt}})
@@ -147,25 +145,25 @@ uint16_t Machines::Add(const wire::UpdateId& id) {
   return static_cast<uint16_t>(updates_.Add(id, key));
 }
 
-uint32_t Machines::AddMessage(Message message, const std::string& bytes) {
-  return messages_.Add(std::move(message), Hash64(bytes) | 1);
+uint32_t Machines::AddMessage(Message message, uint64_t fingerprint) {
+  return messages_.Add(std::move(message), fingerprint | 1);  // 0 is that of none.
 }
-uint32_t Machines::Add(wire::WorkerMessage message) {
+uint32_t Machines::Add(protocol::WorkerMessage message) {
   Message kept;
   std::visit(
       [&](auto& m) {
         using T = std::decay_t<decltype(m)>;
         Normalise(m);
         if constexpr (kHasUpdate<T>) kept.update = Add(m.update);
-        kept.registers = std::is_same_v<T, wire::Register>;
+        kept.registers = std::is_same_v<T, protocol::Register>;
       },
       message);
   kept.straggles = kept.update != 0;
-  std::string bytes = "w" + wire::Encode(message);
+  const uint64_t fingerprint = Fingerprint(message);
   kept.value = std::move(message);
-  return AddMessage(std::move(kept), bytes);
+  return AddMessage(std::move(kept), fingerprint);
 }
-uint32_t Machines::Add(wire::ControllerMessage message) {
+uint32_t Machines::Add(protocol::ControllerMessage message) {
   Message kept;
   std::visit(
       [&](auto& m) {
@@ -173,12 +171,12 @@ uint32_t Machines::Add(wire::ControllerMessage message) {
         Normalise(m);
         if constexpr (kHasUpdate<T>) kept.update = Add(m.update);
         // A Start that came twice would make a sender's job twice; that is the session's to prevent.
-        kept.straggles = kept.update != 0 && !std::is_same_v<T, wire::Start>;
+        kept.straggles = kept.update != 0 && !std::is_same_v<T, protocol::Start>;
       },
       message);
-  std::string bytes = "c" + wire::Encode(message);
+  const uint64_t fingerprint = Fingerprint(message);
   kept.value = std::move(message);
-  return AddMessage(std::move(kept), bytes);
+  return AddMessage(std::move(kept), fingerprint);
 }
 
 uint32_t Machines::Push(uint32_t queue, uint32_t message) {

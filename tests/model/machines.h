@@ -90,7 +90,7 @@ enum class In : uint8_t {
 enum class Ctl : uint8_t { kAttached, kBroken, kResumed, kGone, kSaid, kTimer, kPlanMade, kPlanFailed };
 
 struct Message {
-  std::variant<wire::WorkerMessage, wire::ControllerMessage> value;
+  std::variant<protocol::WorkerMessage, protocol::ControllerMessage> value;
   uint16_t update = 0;     ///< 0: it names none.
   bool straggles = false;  ///< It may be heard again.
   bool registers = false;
@@ -116,7 +116,7 @@ class Machines {
   [[nodiscard]] const worker::GiverState& giver(uint32_t id) const { return givers_[id]; }
   [[nodiscard]] const Effect& effect(uint32_t index) const { return effects_[index]; }
   [[nodiscard]] uint32_t NewController() const { return 0; }
-  uint32_t NewRank(const wire::WorkerName& name);
+  uint32_t NewRank(const protocol::WorkerName& name);
   [[nodiscard]] uint32_t NewTrainer() const { return 0; }
   [[nodiscard]] uint32_t NewGiver() const { return 0; }
 
@@ -126,12 +126,12 @@ class Machines {
   Taken StepGiver(uint32_t state, In kind, uint32_t arg);
 
   // Messages. 0 is none.
-  uint32_t Add(wire::WorkerMessage message);
-  uint32_t Add(wire::ControllerMessage message);
+  uint32_t Add(protocol::WorkerMessage message);
+  uint32_t Add(protocol::ControllerMessage message);
   [[nodiscard]] const Message& message(uint32_t id) const { return messages_[id]; }
   [[nodiscard]] std::string TextOf(uint32_t message) const;
-  uint16_t Add(const wire::UpdateId& update);
-  [[nodiscard]] const wire::UpdateId& update(uint16_t id) const { return updates_[id]; }
+  uint16_t Add(const protocol::UpdateId& update);
+  [[nodiscard]] const protocol::UpdateId& update(uint16_t id) const { return updates_[id]; }
 
   // Queues of messages. 0 is the empty one.
   uint32_t Push(uint32_t queue, uint32_t message);
@@ -158,7 +158,7 @@ class Machines {
   [[nodiscard]] worker::InferenceEvent RankEvent(In kind, uint32_t arg) const;
   [[nodiscard]] worker::TrainerEvent TrainerEvent(In kind, uint32_t arg) const;
   [[nodiscard]] worker::GiverEvent GiverEvent(In kind, uint32_t arg) const;
-  uint32_t AddMessage(Message message, const std::string& bytes);
+  uint32_t AddMessage(Message message, uint64_t fingerprint);
   uint32_t Keep(control::MachineState state);
   uint32_t Keep(worker::InferenceState state);
   uint32_t Keep(worker::TrainerState state);
@@ -170,7 +170,7 @@ class Machines {
   Pool<worker::TrainerState> trainers_;
   Pool<worker::GiverState> givers_;
   Pool<Message> messages_;
-  Pool<wire::UpdateId> updates_;
+  Pool<protocol::UpdateId> updates_;
   Pool<std::vector<uint32_t>> queues_;
   FingerprintTable pushed_;
   std::vector<uint32_t> popped_;

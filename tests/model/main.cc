@@ -13,7 +13,7 @@ namespace weightcast::model {
 namespace {
 
 int Usage() {
-  std::fprintf(stderr, "model_checker list | NAME [KEY=VALUE ...] [expect=PROPERTY]\n");
+  std::fprintf(stderr, "model_checker list | NAME [KEY=VALUE ...] [progress] [levels] [expect=PROPERTY]\n");
   return 2;
 }
 
@@ -31,6 +31,13 @@ void Print(const Config& config, const Outcome& outcome) {
               outcome.trace.c_str());
 }
 
+void PrintLevels(const Outcome& outcome) {
+  for (size_t depth = 0; depth < outcome.levels.size(); ++depth)
+    std::printf("  depth %zu: %llu states, sum of fingerprints %016llx\n", depth,
+                static_cast<unsigned long long>(outcome.levels[depth].states),
+                static_cast<unsigned long long>(outcome.levels[depth].fingerprints));
+}
+
 int Main(const std::vector<std::string>& arguments) {
   if (arguments.empty()) return Usage();
   if (arguments[0] == "list") {
@@ -40,12 +47,14 @@ int Main(const std::vector<std::string>& arguments) {
   Config config;
   if (!FindConfig(arguments[0], config)) return Usage();
   std::string expected;
-  bool say = false;
+  bool say = false, levels = false;
   for (size_t i = 1; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     const size_t at = argument.find('=');
     if (argument == "progress") {
       say = true;
+    } else if (argument == "levels") {
+      levels = true;
     } else if (argument.rfind("expect=", 0) == 0) {
       expected = argument.substr(at + 1);
       std::replace(expected.begin(), expected.end(), '_', ' ');
@@ -55,6 +64,7 @@ int Main(const std::vector<std::string>& arguments) {
   }
   const Outcome outcome = Explore(config, say);
   Print(config, outcome);
+  if (levels) PrintLevels(outcome);
   if (expected.empty()) return outcome.violation ? 1 : 0;
   const bool found = outcome.violation && (expected == "any" || outcome.violation->property == expected);
   if (!found) std::printf("expected a violation of '%s'\n", expected.c_str());

@@ -360,7 +360,7 @@ MISTAKES = [
         "a_version_is_taken_back",
         REPAIR,
         "|| TakesBack(group, version);",
-        "|| wire::RunAndNumber(version) < wire::RunAndNumber(EngineVersion(group));",
+        "|| protocol::RunAndNumber(version) < protocol::RunAndNumber(EngineVersion(group));",
         "taken back",
         "in_place_all live_every=64",
     ),

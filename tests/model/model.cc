@@ -271,8 +271,8 @@ void Model::Keep(World& world, uint32_t straggler) {
     }
 }
 
-const wire::Plan& Model::PlanOf(uint32_t message) const {
-  return std::get<wire::Plan>(std::get<wire::ControllerMessage>(machines_.message(message).value));
+const protocol::Plan& Model::PlanOf(uint32_t message) const {
+  return std::get<protocol::Plan>(std::get<protocol::ControllerMessage>(machines_.message(message).value));
 }
 uint32_t Model::EpochOf(uint32_t plan) const { return PlanOf(plan).epoch; }
 

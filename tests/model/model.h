@@ -48,9 +48,9 @@ class Model {
   [[nodiscard]] int ranks() const { return config_.engines * config_.ranks; }
   [[nodiscard]] bool IsTrainer(int slot) const { return slot < config_.trainers; }
   [[nodiscard]] int EngineOf(int slot) const { return (slot - config_.trainers) / config_.ranks; }
-  [[nodiscard]] wire::WorkerName NameOf(int slot) const;
-  [[nodiscard]] int SlotOf(const wire::WorkerName& name) const;
-  [[nodiscard]] const wire::Plan& PlanOf(uint32_t message) const;
+  [[nodiscard]] protocol::WorkerName NameOf(int slot) const;
+  [[nodiscard]] int SlotOf(const protocol::WorkerName& name) const;
+  [[nodiscard]] const protocol::Plan& PlanOf(uint32_t message) const;
 
  private:
   [[nodiscard]] std::string TextOfWork(const World& world, Move move) const;
@@ -66,7 +66,7 @@ class Model {
   [[nodiscard]] bool MayCall(const World& world, int slot) const;
   [[nodiscard]] bool MayPublish(const World& world, int slot) const;
   [[nodiscard]] bool InCall(const Process& process) const;
-  [[nodiscard]] bool Gone(const World& world, const wire::Member& peer) const;
+  [[nodiscard]] bool Gone(const World& world, const protocol::Member& peer) const;
   [[nodiscard]] int FirstGone(const World& world, uint32_t plan) const;
   [[nodiscard]] bool Ended(const World& world, int slot) const;
   [[nodiscard]] int ChannelOf(const World& world, Move move) const;
@@ -129,7 +129,7 @@ class Model {
   void StopWrite(World& world, int source, const Effect& effect);
   [[nodiscard]] uint8_t BoxesOf(int sources, int number, int destination) const;
   [[nodiscard]] std::array<Content, kBoxes>& LandingOf(Process& process) const {
-    return config_.landing == wire::Landing::kInPlace ? process.live : process.spare;
+    return config_.landing == protocol::Landing::kInPlace ? process.live : process.spare;
   }
   void Land(World& world, int write, bool half);
   void Signal(World& world, int write);
@@ -153,20 +153,21 @@ class Model {
 
   // What the controller has heard and told (ledger.cc).
   void Hear(World& world, int slot, uint32_t message);
-  void HearAborted(Ledger& ledger, int slot, const wire::Aborted& aborted);
+  void HearAborted(Ledger& ledger, int slot, const protocol::Aborted& aborted);
   void Tell(World& world, int slot, uint32_t message);
-  void TellTrainer(World& world, int slot, const wire::ControllerMessage& value);
-  void TellRequest(World& world, int slot, const wire::GrantRequest& request);
-  void TellNextPart(World& world, int slot, const wire::GrantRequest& request);
-  void TellStart(World& world, int source, const wire::Start& start);
-  void TellAbort(World& world, int slot, const wire::Abort& abort);
-  [[nodiscard]] bool SameUpdate(uint16_t one, const wire::UpdateId& other) const;
+  void TellTrainer(World& world, int slot, const protocol::ControllerMessage& value);
+  void TellRequest(World& world, int slot, const protocol::GrantRequest& request);
+  void TellNextPart(World& world, int slot, const protocol::GrantRequest& request);
+  void TellStart(World& world, int source, const protocol::Start& start);
+  void TellAbort(World& world, int slot, const protocol::Abort& abort);
+  [[nodiscard]] bool SameUpdate(uint16_t one, const protocol::UpdateId& other) const;
   [[nodiscard]] bool IsFresh(const World& world, const Version& version) const;
-  [[nodiscard]] bool IsIn(const World& world, int slot, const wire::UpdateId& update) const;
-  [[nodiscard]] int DestinationOf(const World& world, int source, const wire::Start& start) const;
-  void CheckAllAt(const World& world, int slot, const wire::UpdateId& update, Heard least, const char* what);
-  void CheckReleased(const World& world, const wire::UpdateId& update);
-  void CheckOutcome(const World& world, const wire::Done& done, bool fresh);
+  [[nodiscard]] bool IsIn(const World& world, int slot, const protocol::UpdateId& update) const;
+  [[nodiscard]] int DestinationOf(const World& world, int source, const protocol::Start& start) const;
+  void CheckAllAt(const World& world, int slot, const protocol::UpdateId& update, Heard least,
+                  const char* what);
+  void CheckReleased(const World& world, const protocol::UpdateId& update);
+  void CheckOutcome(const World& world, const protocol::Done& done, bool fresh);
 
   // Promises (checks.cc).
   void Fail(const char* property, std::string text);

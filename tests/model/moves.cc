@@ -40,7 +40,7 @@ bool Model::MayPublish(const World& world, int slot) const {
 }
 
 /// Whether this process is not there any more.
-bool Model::Gone(const World& world, const wire::Member& peer) const {
+bool Model::Gone(const World& world, const protocol::Member& peer) const {
   const Process& p = world.processes[SlotOf(peer.name)];
   return p.life == Life::kDead || p.incarnation != peer.incarnation % 16;
 }
@@ -58,7 +58,7 @@ int Model::FirstGone(const World& world, uint32_t plan) const {
 void Model::SourceMoves(const World& world, int slot, Kind kind, bool dead, MoveList& moves) const {
   const Process& p = world.processes[slot];
   if (p.grants != GrantState::kOpen || machines_.rank(p.machine).step != Step::kWriting) return;
-  const wire::Plan& plan = PlanOf(p.plan);
+  const protocol::Plan& plan = PlanOf(p.plan);
   for (size_t i = 0; i < plan.peers.size(); ++i) {
     const uint8_t boxes = BoxesOf(plan.table[0], static_cast<int>(i), plan.table[1]) &
                           BoxesOfPart(machines_.rank(p.machine).part);
@@ -122,7 +122,7 @@ void Model::WriteMoves(const World& world, int write, MoveList& moves) const {
       moves.push_back({Kind::kLand, a});
   }
   if (!config_.pull && w.wire != Wire::kOff && w.landed == 2) {
-    const auto& memory = config_.landing == wire::Landing::kInPlace ? target.live : target.spare;
+    const auto& memory = config_.landing == protocol::Landing::kInPlace ? target.live : target.spare;
     const auto bytes = BytesOf(world, write);
     bool other = false;
     for (int box = 0; box < kBoxes; ++box)
@@ -169,7 +169,7 @@ void Model::AdverseProcessMoves(const World& world, int slot, MoveList& moves) c
   }
   const auto& state = machines_.rank(p.machine);
   const bool held = p.grants == GrantState::kRevoking && state.step == Step::kAborting;
-  if (may.stops != 0 && held && config_.landing == wire::Landing::kShadow && !config_.loader)
+  if (may.stops != 0 && held && config_.landing == protocol::Landing::kShadow && !config_.loader)
     moves.push_back({Kind::kSetAside, a});
   if (state.call != UserCall::kNone && p.copying == 0) {
     if (may.expiries != 0) moves.push_back({Kind::kEarlyExpire, a});

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/strings.h"
@@ -39,6 +40,8 @@ class Explorer {
     while (!level_.empty() && !over_) {
       Level();
       if (over_) break;
+      outcome_.levels.push_back(sum_);
+      sum_ = std::exchange(next_sum_, {});
       ++outcome_.depth;
       std::swap(level_, next_);
       next_.clear();
@@ -93,6 +96,9 @@ class Explorer {
     const auto id = static_cast<uint32_t>(records_.size());
     seen_.Insert(fingerprint, id);
     records_.push_back(record);
+    LevelSum& sum = &open == &next_ ? next_sum_ : sum_;
+    ++sum.states;
+    sum.fingerprints += fingerprint;
     open.push_back({world, id});
     return true;
   }
@@ -205,6 +211,7 @@ class Explorer {
   FingerprintTable seen_;
   std::vector<Record> records_;
   std::vector<Open> level_, next_;
+  LevelSum sum_, next_sum_;
   MoveList moves_, live_;
   Outcome outcome_;
   bool over_ = false;

@@ -12,15 +12,15 @@ uint64_t IncarnationOf(int slot, uint8_t incarnation) {
 
 }  // namespace
 
-wire::WorkerName Model::NameOf(int slot) const {
+protocol::WorkerName Model::NameOf(int slot) const {
   if (IsTrainer(slot))
-    return {.role = wire::Role::kTrainer, .engine = {}, .rank = static_cast<uint32_t>(slot)};
-  return {.role = wire::Role::kInference,
+    return {.role = protocol::Role::kTrainer, .engine = {}, .rank = static_cast<uint32_t>(slot)};
+  return {.role = protocol::Role::kInference,
           .engine = std::string(1, static_cast<char>('A' + EngineOf(slot))),
           .rank = static_cast<uint32_t>((slot - config_.trainers) % config_.ranks)};
 }
-int Model::SlotOf(const wire::WorkerName& name) const {
-  if (name.role == wire::Role::kTrainer) return static_cast<int>(name.rank);
+int Model::SlotOf(const protocol::WorkerName& name) const {
+  if (name.role == protocol::Role::kTrainer) return static_cast<int>(name.rank);
   return config_.trainers + (name.engine[0] - 'A') * config_.ranks + static_cast<int>(name.rank);
 }
 /// Of a session that the controller knows, also when its process has died.
@@ -82,7 +82,7 @@ void Model::Kill(World& world, int slot) {
 
 void Model::Dial(World& world, int slot) {
   Process& p = world.processes[slot];
-  wire::Hello hello;
+  protocol::Hello hello;
   hello.job = "default";
   hello.model = "m";
   hello.name = NameOf(slot);
@@ -98,7 +98,7 @@ void Model::Dial(World& world, int slot) {
     hello.version = state.served;
     hello.newest = state.newest;
   }
-  p.hello = machines_.Add(wire::WorkerMessage(std::move(hello)));
+  p.hello = machines_.Add(protocol::WorkerMessage(std::move(hello)));
   p.link = Link::kHello;
 }
 
@@ -112,10 +112,10 @@ void Model::Say(World& world, int slot, uint32_t message) {
 
 void Model::SayRegistration(World& world, int slot) {
   const Process& p = world.processes[slot];
-  wire::Register registration;
+  protocol::Register registration;
   if (IsTrainer(slot)) {
     if (!machines_.trainer(p.machine).registered) return;
-    return Say(world, slot, machines_.Add(wire::WorkerMessage(registration)));
+    return Say(world, slot, machines_.Add(protocol::WorkerMessage(registration)));
   }
   const auto& state = machines_.rank(p.machine);
   if (!state.registered) return;
@@ -126,8 +126,8 @@ void Model::SayRegistration(World& world, int slot) {
   registration.shares = state.shares;
   registration.parts = state.parts;
   registration.landed = state.landed;
-  Say(world, slot, machines_.Add(wire::WorkerMessage(registration)));
-  Say(world, slot, machines_.Add(wire::WorkerMessage(wire::LandingMap{})));
+  Say(world, slot, machines_.Add(protocol::WorkerMessage(registration)));
+  Say(world, slot, machines_.Add(protocol::WorkerMessage(protocol::LandingMap{})));
 }
 
 void Model::End(World& world, int slot) {
@@ -138,11 +138,11 @@ void Model::End(World& world, int slot) {
 
 void Model::TakeDown(World& world, int slot, uint32_t message) {
   Process& p = world.processes[slot];
-  const auto& value = std::get<wire::ControllerMessage>(machines_.message(message).value);
-  if (std::holds_alternative<wire::Refused>(value)) {
+  const auto& value = std::get<protocol::ControllerMessage>(machines_.message(message).value);
+  if (std::holds_alternative<protocol::Refused>(value)) {
     return End(world, slot);
   }
-  if (const auto* plan = std::get_if<wire::Plan>(&value)) {
+  if (const auto* plan = std::get_if<protocol::Plan>(&value)) {
     if (plan->gives) return TakeGivingPlan(world, slot, message);
     if (!IsTrainer(slot)) {
       const auto& giver = machines_.giver(p.giver);
@@ -154,17 +154,17 @@ void Model::TakeDown(World& world, int slot, uint32_t message) {
   }
   if (!IsTrainer(slot)) {
     // Before the rank's own machine: what a new session makes void is given no more.
-    const bool given = std::holds_alternative<wire::Welcome>(value) ||
-                       std::holds_alternative<wire::Stop>(value) ||
-                       std::holds_alternative<wire::Release>(value);
+    const bool given = std::holds_alternative<protocol::Welcome>(value) ||
+                       std::holds_alternative<protocol::Stop>(value) ||
+                       std::holds_alternative<protocol::Release>(value);
     if (given) FeedGiver(world, slot, In::kMessage, message);
-    if (std::holds_alternative<wire::Start>(value)) {
+    if (std::holds_alternative<protocol::Start>(value)) {
       const Content held = CodeOf(worker::VersionToLend(machines_.rank(p.machine)));
       return FeedGiver(world, slot, In::kGive, message | uint32_t{held} << 24);
     }
   }
   Feed(world, slot, In::kMessage, message);
-  if (!std::holds_alternative<wire::Welcome>(value)) return;
+  if (!std::holds_alternative<protocol::Welcome>(value)) return;
   p.plan = 0;
   p.preparing = 0;
   // The user registers as soon as Connect has returned.
@@ -270,31 +270,32 @@ void Model::HandOut(World& world, uint32_t epoch) {
     const auto worker = std::find_if(state.workers.begin(), state.workers.end(),
                                      [&](const control::Worker& w) { return w.session == session; });
     const int slot = static_cast<int>(worker->incarnation / 16) - 1;
-    return wire::Member{
+    return protocol::Member{
         .name = NameOf(slot), .incarnation = meets ? worker->incarnation : 0, .addresses = {}};
   };
   const auto meet = [&](size_t source, size_t destination) {
     return BoxesOf(static_cast<int>(sources.size()), static_cast<int>(source),
                    static_cast<int>(destination)) != 0;
   };
-  const auto give = [&](control::SessionId to, size_t number, bool gives, std::vector<wire::Member> peers) {
+  const auto give = [&](control::SessionId to, size_t number, bool gives,
+                        std::vector<protocol::Member> peers) {
     const int slot = SlotOfSession(world, static_cast<uint16_t>(to));
     if (slot < 0 || world.processes[slot].session != to || world.processes[slot].life == Life::kDead) return;
-    wire::Plan plan{.epoch = epoch, .run = state.run, .table = {}, .table_file = {}, .peers = {}};
+    protocol::Plan plan{.epoch = epoch, .run = state.run, .table = {}, .table_file = {}, .peers = {}};
     plan.table = {static_cast<char>(sources.size()), static_cast<char>(number)};
     plan.peers = std::move(peers);
     plan.gives = gives;
-    const uint32_t message = machines_.Add(wire::ControllerMessage(std::move(plan)));
+    const uint32_t message = machines_.Add(protocol::ControllerMessage(std::move(plan)));
     world.processes[slot].down = machines_.Push(world.processes[slot].down, message);
   };
   for (size_t source = 0; source < sources.size(); ++source) {
-    std::vector<wire::Member> peers;
+    std::vector<protocol::Member> peers;
     for (size_t i = 0; i < destinations.size(); ++i)
       peers.push_back(member(destinations[i], meet(source, i)));
     give(sources[source], source, state.plan.from_engines, std::move(peers));
   }
   for (size_t number = 0; number < destinations.size(); ++number) {
-    std::vector<wire::Member> peers;
+    std::vector<protocol::Member> peers;
     for (size_t i = 0; i < sources.size(); ++i) peers.push_back(member(sources[i], meet(i, number)));
     give(destinations[number], number, false, std::move(peers));
   }

@@ -33,7 +33,7 @@ constexpr const char* kSteps[] = {"",      "requested", "opening",  "writing",  
 }  // namespace
 
 std::string Model::TextOf(const World& world, Move move) const {
-  const auto name = [&](int slot) { return wire::ToString(NameOf(slot)); };
+  const auto name = [&](int slot) { return protocol::ToString(NameOf(slot)); };
   const auto front = [&](uint32_t queue) { return machines_.TextOf(machines_.Front(queue)); };
   const Process& p = world.processes[move.a % kMaxProcesses];
   switch (move.kind) {
@@ -85,7 +85,7 @@ std::string Model::TextOf(const World& world, Move move) const {
 
 /// Of a worker and of bytes.
 std::string Model::TextOfWork(const World& world, Move move) const {
-  const auto name = [&](int slot) { return wire::ToString(NameOf(slot)); };
+  const auto name = [&](int slot) { return protocol::ToString(NameOf(slot)); };
   const auto road = [&] {
     const Write& write = world.writes[move.a];
     return StrCat(name(write.source), " -> ", name(write.target));
@@ -144,7 +144,7 @@ std::string Model::TextOfWork(const World& world, Move move) const {
 
 /// Of time, and of what goes wrong.
 std::string Model::TextOfFault(const World& world, Move move) const {
-  const auto name = [&](int slot) { return wire::ToString(NameOf(slot)); };
+  const auto name = [&](int slot) { return protocol::ToString(NameOf(slot)); };
   const Process& p = world.processes[move.a % kMaxProcesses];
   switch (move.kind) {
     case Kind::kNotice:
@@ -201,7 +201,7 @@ std::string Model::Show(const World& world) const {
   }
   for (int slot = 0; slot < processes(); ++slot) {
     const Process& p = world.processes[slot];
-    text += StrCat("  ", wire::ToString(NameOf(slot)), ": ",
+    text += StrCat("  ", protocol::ToString(NameOf(slot)), ": ",
                    p.life == Life::kDead      ? "dead"
                    : p.life == Life::kStopped ? "stopped"
                                               : "runs",
@@ -220,12 +220,12 @@ std::string Model::Show(const World& world) const {
                        q.done ? " done]" : "]");
     } else {
       const auto& state = machines_.rank(p.machine);
-      text += StrCat(", epoch ", state.epoch, ", ", wire::NameOf(state.state), ", serves ",
+      text += StrCat(", epoch ", state.epoch, ", ", protocol::NameOf(state.state), ", serves ",
                      model::NameOf(CodeOf(state.served)), ", step ", kSteps[static_cast<int>(state.step)],
                      ", call ", static_cast<int>(state.call), ", user ", static_cast<int>(state.user),
                      state.ended ? ", ended" : "", ", live");
       for (const Content box : p.live) text += StrCat(" ", model::NameOf(box));
-      if (config_.landing == wire::Landing::kShadow) {
+      if (config_.landing == protocol::Landing::kShadow) {
         text += ", spare";
         for (const Content box : p.spare) text += StrCat(" ", model::NameOf(box));
       }

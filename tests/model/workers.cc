@@ -6,7 +6,7 @@
 // Workers' runtimes and their users.
 namespace weightcast::model {
 
-using wire::Landing;
+using protocol::Landing;
 using worker::UserCall;
 
 void Model::Feed(World& world, int slot, In kind, uint32_t arg) {
@@ -100,7 +100,8 @@ void Model::FreeMemory(World& world, int slot) {
   Process& p = world.processes[slot];
   CheckUnread(world, slot, "registers other memory");
   if (p.grants != GrantState::kNone || p.copying != 0 || p.verifying != 0)
-    Fail("grant", StrCat(wire::ToString(NameOf(slot)), " registers other memory while its own is in use"));
+    Fail("grant",
+         StrCat(protocol::ToString(NameOf(slot)), " registers other memory while its own is in use"));
   p.spare.fill(kGarbage);
   if (p.registering == 2) return;
   p.live.fill(kGarbage);
@@ -138,7 +139,7 @@ void Model::OnAnswer(World& world, int slot, Code code, UserCall call, uint16_t 
       if (code == Code::kFenced) {
         p.user = UserAt::kMustAbort;
       } else if (machines_.rank(p.machine).user != worker::UserPhase::kOutside) {
-        Fail("calls end", StrCat("after an Abort that ended ", wire::ToString(NameOf(slot)),
+        Fail("calls end", StrCat("after an Abort that ended ", protocol::ToString(NameOf(slot)),
                                  " is still between Begin and Finish"));
       }
       return;

@@ -1,5 +1,7 @@
 """As much of HTTP/2 as an attacker needs: frames by hand, headers as literals without indexing."""
 
+import pathlib
+import re
 import socket
 import struct
 
@@ -8,6 +10,8 @@ DATA, HEADERS, RESET, SETTINGS = 0, 1, 3, 4
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 ATTACH = "/weightcast.wire.pb.Control/Attach"
 WATCH = "/weightcast.wire.pb.Control/Watch"
+MESSAGES = pathlib.Path(__file__).parents[2] / "src/protocol/worker_messages.h"
+PROTOCOL = int(re.search(r"kProtocolVersion = (\d+);", MESSAGES.read_text())[1])
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -50,7 +54,12 @@ def connect(address: str, timeout: float = 2) -> socket.socket:
 
 def watch(address: str, token: str, timeout: float = 2) -> socket.socket:
     """A connection that asks for views, as `weightcast info --watch` does."""
+    return call(address, token, WATCH, bytes([0x08, PROTOCOL]), timeout)
+
+
+def call(address: str, token: str, path: str, body: bytes, timeout: float = 2) -> socket.socket:
+    """A connection with one gRPC call. Who watches has nothing more to say, a worker has."""
     one = connect(address, timeout)
-    one.sendall(frame(SETTINGS, ACK, 0) + request(1, WATCH, token))
-    one.sendall(frame(DATA, END_STREAM, 1, message(b"")))
+    one.sendall(frame(SETTINGS, ACK, 0) + request(1, path, token))
+    one.sendall(frame(DATA, END_STREAM if path == WATCH else 0, 1, message(body)))
     return one

@@ -18,7 +18,7 @@ struct Cluster : Simulator {
   std::map<std::string, std::vector<SessionId>> engines;
 
   void Start(uint32_t trainer_count, const std::map<std::string, uint32_t>& ranks,
-             wire::Landing landing = wire::Landing::kInPlace) {
+             protocol::Landing landing = protocol::Landing::kInPlace) {
     for (uint32_t rank = 0; rank < trainer_count; ++rank)
       trainers.push_back(JoinTrainer(rank, trainer_count));
     for (const auto& [engine, count] : ranks)
@@ -28,7 +28,7 @@ struct Cluster : Simulator {
     ASSERT_EQ(state.plan.phase, PlanPhase::kPrepared);
   }
   [[nodiscard]] std::string Phase() const { return ViewOf(config, state).phase; }
-  const wire::Done& LastDone(size_t trainer = 0) { return processes[trainers[trainer]].done.back(); }
+  const protocol::Done& LastDone(size_t trainer = 0) { return processes[trainers[trainer]].done.back(); }
 };
 
 }  // namespace weightcast::control

@@ -59,7 +59,7 @@ class FakeStream final : public WorkerStream {
 };
 
 Incoming HelloFor(uint64_t session) {
-  wire::Hello hello;
+  protocol::Hello hello;
   hello.job = "default";
   hello.model = "policy";
   hello.world_size = 1;

@@ -6,8 +6,8 @@
 namespace weightcast::control {
 namespace {
 
+using protocol::EngineState;
 using ::testing::HasSubstr;
-using wire::EngineState;
 
 TEST(MachineFault, ATrainerThatDiesAbortsAndIsNamed) {
   Cluster c;
@@ -45,7 +45,7 @@ TEST(MachineFault, ATrainerThatDiesAbortsAndIsNamed) {
 
 TEST(MachineFault, ShadowGoesOnWithTheOldVersion) {
   Cluster c;
-  c.Start(2, {{"a", 1}}, wire::Landing::kShadow);
+  c.Start(2, {{"a", 1}}, protocol::Landing::kShadow);
   c.PublishAll(1);
   c.Settle();
   c.processes[c.trainers[0]].writes = false;
@@ -69,7 +69,7 @@ TEST(MachineFault, ATrainerThatDiesAfterReleaseIsNotMissed) {
   c.Settle();
   ASSERT_TRUE(c.state.update);
   c.processes[c.engines["a"][0]].committed = true;
-  c.processes[c.engines["a"][0]].outbox.push_back(wire::Committed{.update = c.state.update->id});
+  c.processes[c.engines["a"][0]].outbox.push_back(protocol::Committed{.update = c.state.update->id});
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
   EXPECT_TRUE(c.LastDone().met_policy);
@@ -122,7 +122,7 @@ TEST(MachineFault, ARankThatDiesBetweenServeAndServingDoesNotUndoTheCommit) {
   c.Settle();
   c.processes[c.engines["a"][1]].stuck = true;  // Will not hear Serve.
   c.processes[c.engines["a"][1]].committed = true;
-  c.Do(Said{c.engines["a"][1], wire::Committed{.update = c.state.update->id}});
+  c.Do(Said{c.engines["a"][1], protocol::Committed{.update = c.state.update->id}});
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
   c.KillAndNotice(c.engines["a"][1]);
@@ -170,7 +170,7 @@ TEST(MachineFault, AnEngineThatSwitchesInItsCallMayComeLate) {
   Cluster c;
   c.config.grant_timeout = FromSeconds(600);
   c.config.commit_timeout = FromSeconds(30);
-  c.Start(1, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+  c.Start(1, {{"a", 1}, {"b", 1}}, protocol::Landing::kShadow);
   c.processes[c.engines["a"][0]].switches = false;
   c.PublishAll(1);
   c.Settle();
@@ -196,9 +196,9 @@ TEST(MachineFault, ARoadThatKeepsFailingTakesOneEngineOut) {
   c.Settle();
   for (int i = 0; i < 100 && c.StateOf(c.engines["a"][0]) != EngineState::kFailed; ++i) {
     ASSERT_TRUE(c.state.update);
-    c.processes[c.trainers[1]].outbox.push_back(wire::Failed{.update = c.state.update->receivers[0].id,
-                                                             .destination = 0,
-                                                             .reason = {Code::kUnavailable, "no lane"}});
+    c.processes[c.trainers[1]].outbox.push_back(protocol::Failed{.update = c.state.update->receivers[0].id,
+                                                                 .destination = 0,
+                                                                 .reason = {Code::kUnavailable, "no lane"}});
     c.Settle();
   }
   EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kFailed);
@@ -217,8 +217,8 @@ TEST(MachineFault, ATrainersOwnFailureAborts) {
   c.processes[c.trainers[0]].writes = false;
   c.PublishAll(1);
   c.Settle();
-  c.processes[c.trainers[0]].outbox.push_back(
-      wire::Failed{.update = c.state.update->id, .destination = -1, .reason = {Code::kExhausted, "staging"}});
+  c.processes[c.trainers[0]].outbox.push_back(protocol::Failed{
+      .update = c.state.update->id, .destination = -1, .reason = {Code::kExhausted, "staging"}});
   c.Settle();
   EXPECT_FALSE(c.state.update);
   EXPECT_THAT(c.LastDone(1).reason.message(), HasSubstr("trainer 0: staging"));
@@ -230,7 +230,7 @@ TEST(MachineFault, AWrongChecksumTakesTheEngineOut) {
   c.processes[c.trainers[0]].writes = false;
   c.PublishAll(1);
   c.Settle();
-  c.processes[c.engines["a"][0]].outbox.push_back(wire::Failed{
+  c.processes[c.engines["a"][0]].outbox.push_back(protocol::Failed{
       .update = c.state.update->id, .destination = -1, .reason = {Code::kCorrupt, "checksum differs"}});
   c.Settle();
   EXPECT_EQ(c.LastDone().reason.code(), Code::kCorrupt);
@@ -245,7 +245,7 @@ TEST(MachineFault, AUserWhoGivesUpThePhasesTakesTheEngineOut) {
   c.Settle();
   auto& rank = c.processes[c.engines["a"][0]];
   rank.open.clear();
-  rank.outbox.push_back(wire::Aborted{.update = c.state.update->id, .lost = true});
+  rank.outbox.push_back(protocol::Aborted{.update = c.state.update->id, .lost = true});
   c.Settle();
   EXPECT_FALSE(c.state.update);
   EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 0 gave the update up"));
@@ -261,7 +261,7 @@ TEST(MachineFault, ARankThatHasNotFencedIsNotGrantedAnew) {
   c.PublishAll(1);
   c.Settle();
   c.processes[c.trainers[0]].outbox.push_back(
-      wire::Failed{.update = c.state.update->id, .destination = -1, .reason = {Code::kInternal, "x"}});
+      protocol::Failed{.update = c.state.update->id, .destination = -1, .reason = {Code::kInternal, "x"}});
   c.processes[c.trainers[0]].writes = true;
   c.PublishAll(2);
   c.Settle();
@@ -271,7 +271,7 @@ TEST(MachineFault, ARankThatHasNotFencedIsNotGrantedAnew) {
   EXPECT_EQ(c.Served(c.engines["b"][0]).number, 2) << "others do not wait for ever";
   EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("engine a rank 0 still fences off update 1.0"));
   // Once fenced, it takes part again.
-  c.processes[c.engines["a"][0]].outbox.push_back(wire::Aborted{
+  c.processes[c.engines["a"][0]].outbox.push_back(protocol::Aborted{
       .update = {.term = c.config.term, .epoch = 1, .sequence = 1, .attempt = 0}, .lost = true});
   c.Settle();
   c.PublishAll(3);
@@ -284,20 +284,21 @@ TEST(MachineFault, StaleMessagesAreDropped) {
   c.Start(1, {{"a", 1}});
   c.PublishAll(1);
   c.Settle();
-  const wire::UpdateId old = c.LastDone().update;
+  const protocol::UpdateId old = c.LastDone().update;
   c.processes[c.engines["a"][0]].grants = false;
   c.PublishAll(2);
   c.Settle();
   const MachineState before = c.state;
-  wire::UpdateId other_term = c.state.update->id;
+  protocol::UpdateId other_term = c.state.update->id;
   other_term.term.id = 1;
-  for (const wire::UpdateId& id : {old, other_term}) {
-    c.Do(Said{c.engines["a"][0], wire::Granted{.update = id, .grants = {}}});
-    c.Do(Said{c.engines["a"][0], wire::Ready{.update = id}});
-    c.Do(Said{c.engines["a"][0], wire::Committed{.update = id}});
-    c.Do(Said{c.engines["a"][0], wire::Serving{.update = id, .version = kFirst}});
-    c.Do(Said{c.engines["a"][0], wire::Aborted{.update = id, .lost = true}});
-    c.Do(Said{c.trainers[0], wire::Failed{.update = id, .destination = 0, .reason = {Code::kInternal, "x"}}});
+  for (const protocol::UpdateId& id : {old, other_term}) {
+    c.Do(Said{c.engines["a"][0], protocol::Granted{.update = id, .grants = {}}});
+    c.Do(Said{c.engines["a"][0], protocol::Ready{.update = id}});
+    c.Do(Said{c.engines["a"][0], protocol::Committed{.update = id}});
+    c.Do(Said{c.engines["a"][0], protocol::Serving{.update = id, .version = kFirst}});
+    c.Do(Said{c.engines["a"][0], protocol::Aborted{.update = id, .lost = true}});
+    c.Do(Said{c.trainers[0],
+              protocol::Failed{.update = id, .destination = 0, .reason = {Code::kInternal, "x"}}});
   }
   EXPECT_TRUE(c.state == before);
 }
@@ -309,8 +310,9 @@ TEST(MachineFault, AheadOfTurnCostsTheEngineTheUpdate) {
     c.processes[c.engines["a"][0]].grants = false;
     c.PublishAll(1);
     c.Settle();
-    const wire::UpdateId id = c.state.update->id;
-    const wire::WorkerMessage messages[] = {wire::Ready{.update = id}, wire::Committed{.update = id}};
+    const protocol::UpdateId id = c.state.update->id;
+    const protocol::WorkerMessage messages[] = {protocol::Ready{.update = id},
+                                                protocol::Committed{.update = id}};
     c.Do(Said{c.engines["a"][0], messages[what]});
     c.Settle();
     EXPECT_EQ(c.LastDone().reason.code(), Code::kProtocol);
@@ -325,7 +327,7 @@ TEST(MachineFault, GrantsForTrainersThatDoNotExistAreRefused) {
     c.processes[c.engines["a"][0]].grants = false;
     c.PublishAll(1);
     c.Settle();
-    wire::Granted granted{.update = c.state.update->id, .grants = {{.source = 0, .slot = 1, .id = 5}}};
+    protocol::Granted granted{.update = c.state.update->id, .grants = {{.source = 0, .slot = 1, .id = 5}}};
     granted.grants.push_back({.source = trainer, .slot = 2, .id = 6});
     c.Do(Said{c.engines["a"][0], granted});
     c.Settle();
@@ -339,7 +341,7 @@ TEST(MachineFault, ServingWhatItWasNotToldEndsTheSession) {
   c.processes[c.engines["a"][1]].switches = false;
   c.PublishAll(1);
   c.Settle();
-  c.Do(Said{c.engines["a"][0], wire::Serving{.update = c.state.update->id, .version = kFirst}});
+  c.Do(Said{c.engines["a"][0], protocol::Serving{.update = c.state.update->id, .version = kFirst}});
   EXPECT_TRUE(c.processes[c.engines["a"][0]].refused);
   EXPECT_EQ(c.processes[c.engines["a"][0]].refusal.code(), Code::kProtocol);
 }
@@ -347,9 +349,9 @@ TEST(MachineFault, ServingWhatItWasNotToldEndsTheSession) {
 TEST(MachineFault, AMessageOfTheOtherSideEndsTheSession) {
   Cluster c;
   c.Start(1, {{"a", 1}});
-  c.Do(Said{c.engines["a"][0], wire::Published{.number = 1}});
+  c.Do(Said{c.engines["a"][0], protocol::Published{.number = 1}});
   EXPECT_EQ(c.processes[c.engines["a"][0]].refusal.code(), Code::kProtocol);
-  c.Do(Said{c.trainers[0], wire::Ready{}});
+  c.Do(Said{c.trainers[0], protocol::Ready{}});
   EXPECT_EQ(c.processes[c.trainers[0]].refusal.code(), Code::kProtocol);
 }
 

@@ -6,8 +6,8 @@
 namespace weightcast::control {
 namespace {
 
+using protocol::EngineState;
 using ::testing::HasSubstr;
-using wire::EngineState;
 
 void ExpectRefused(Simulator& sim, SessionId session, const std::string& why) {
   EXPECT_TRUE(sim.processes[session].refused);
@@ -17,17 +17,14 @@ void ExpectRefused(Simulator& sim, SessionId session, const std::string& why) {
 
 TEST(MachineJoin, RefusesWhatDoesNotBelong) {
   Simulator sim;
-  wire::Hello hello = RankHello("a", 0, 1);
-  hello.protocol = 99;
-  ExpectRefused(sim, sim.Join(hello), "protocol version 2, not 99");
-  hello = RankHello("a", 0, 1);
+  protocol::Hello hello = RankHello("a", 0, 1);
   hello.job = "other";
   ExpectRefused(sim, sim.Join(hello), "serves job 'default', not 'other'");
   ExpectRefused(sim, sim.Join(RankHello("", 0, 1)), "needs the name of its engine");
   ExpectRefused(sim, sim.Join(RankHello("a", 2, 2)), "engine a rank 2 is not among 0 .. 1");
   ExpectRefused(sim, sim.Join(RankHello("a", 0, 0)), "world size of 0");
   hello = RankHello("a", 0, 1);
-  hello.name.role = wire::Role::kTrainer;
+  hello.name.role = protocol::Role::kTrainer;
   ExpectRefused(sim, sim.Join(hello), "a trainer has no engine name");
   sim.Join(RankHello("a", 0, 2));
   ExpectRefused(sim, sim.Join(RankHello("a", 1, 3)),
@@ -58,7 +55,7 @@ TEST(MachineJoin, TheNewestWinsOnceTheOldOnesStreamIsBroken) {
 
 TEST(MachineJoin, AProcessThatBeginsAnewReplacesItself) {
   Simulator sim;
-  wire::Hello hello = RankHello("a", 0, 1);
+  protocol::Hello hello = RankHello("a", 0, 1);
   hello.incarnation = 5;
   const SessionId first = sim.Join(hello);
   const SessionId second = sim.Join(hello);
@@ -149,7 +146,7 @@ TEST(MachineJoin, GoodbyeIsToldToTheOthers) {
   const SessionId t = sim.JoinTrainer(0, 1);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
-  sim.processes[t].outbox.push_back(wire::Goodbye{});
+  sim.processes[t].outbox.push_back(protocol::Goodbye{});
   sim.Settle();
   EXPECT_FALSE(sim.Known(t));
   ASSERT_EQ(sim.processes[a].lost.size(), 1U);
@@ -162,8 +159,8 @@ TEST(MachinePlan, AnotherRegistrationRaisesTheEpoch) {
   sim.JoinTrainer(0, 1);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
-  sim.processes[a].outbox.push_back(wire::Register{});
-  sim.processes[a].outbox.push_back(wire::LandingMap{});
+  sim.processes[a].outbox.push_back(protocol::Register{});
+  sim.processes[a].outbox.push_back(protocol::LandingMap{});
   sim.Settle();
   EXPECT_EQ(sim.state.plan.epoch, 2U);
   EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
@@ -285,15 +282,15 @@ TEST(MachinePlan, AMemberThatDiesWhilePlanningVoidsThePlan) {
 struct UnreachableEngine : Simulator {
   UnreachableEngine() {
     processes[t].stuck = true;  // Its words are put into its mouth.
-    Do(Said{t, wire::Register{}});
+    Do(Said{t, protocol::Register{}});
   }
   void Fail(Code code) {
     Settle();
     ASSERT_EQ(state.plan.phase, PlanPhase::kPreparing);
-    const wire::Failed failed{.update = {.term = config.term, .epoch = state.plan.epoch},
-                              .destination = 1,
-                              .reason = {code, "no answer from 10.0.0.2:4711"}};
-    wire::Failed stale = failed;
+    const protocol::Failed failed{.update = {.term = config.term, .epoch = state.plan.epoch},
+                                  .destination = 1,
+                                  .reason = {code, "no answer from 10.0.0.2:4711"}};
+    protocol::Failed stale = failed;
     --stale.update.epoch;
     Do(Said{t, stale});
     EXPECT_EQ(state.plan.phase, PlanPhase::kPreparing);
@@ -346,7 +343,7 @@ TEST(MachinePlan, AnEngineThatCannotBeReachedIsLeftOutAndTriedAgainWithoutEnd) {
     EXPECT_NE(sim.state.last_error.message().find("cannot reach engine b rank 0"), std::string::npos);
     sim.Fire(TimerKind::kRetry, b);
     sim.Settle();
-    sim.Do(Said{sim.t, wire::Prepared{.epoch = sim.state.plan.epoch}});
+    sim.Do(Said{sim.t, protocol::Prepared{.epoch = sim.state.plan.epoch}});
     EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
     EXPECT_EQ(sim.state.groups[b].failed_prepares, 0);
   }
@@ -369,8 +366,8 @@ TEST(MachinePlan, AWorkerThatNeverPreparesIsNamed) {
   sim.JoinTrainer(0, 1);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.processes[a].stuck = true;
-  sim.Do(Said{a, wire::Register{}});
-  sim.Do(Said{a, wire::LandingMap{}});
+  sim.Do(Said{a, protocol::Register{}});
+  sim.Do(Said{a, protocol::LandingMap{}});
   for (int i = 0; i < 3; ++i) {
     sim.Settle();
     sim.Fire(TimerKind::kPrepare);
@@ -500,7 +497,7 @@ TEST(MachineView, ShowsWhoIsThereAndWhatGoesOn) {
   sim.processes[a].grants = false;
   sim.PublishAll(1);
   sim.Settle();
-  wire::ModelView view = ViewOf(sim.config, sim.state);
+  protocol::ModelView view = ViewOf(sim.config, sim.state);
   EXPECT_EQ(view.phase, "granting");
   EXPECT_EQ(view.update.sequence, 1U);
   ASSERT_EQ(view.workers.size(), 2U);

@@ -7,8 +7,8 @@
 namespace weightcast::control {
 namespace {
 
+using protocol::EngineState;
 using ::testing::HasSubstr;
-using wire::EngineState;
 
 /// Trainers, engine a of two ranks that takes three parts, engine b of one that takes all at once.
 struct InParts : Cluster {
@@ -118,7 +118,7 @@ TEST(MachineParts, APartThatWasNotAskedForCostsTheEngine) {
   c.processes[c.a0].grants = false;
   c.PublishAll(1);
   c.Settle();
-  c.Do(Said{c.a0, wire::Granted{.update = *c.processes[c.a0].update, .grants = {}, .part = 1}});
+  c.Do(Said{c.a0, protocol::Granted{.update = *c.processes[c.a0].update, .grants = {}, .part = 1}});
   c.Settle();
   EXPECT_THAT(c.log, testing::Contains(HasSubstr("said Granted out of turn")));
 }

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "protocol/messages.h"
 #include "unit/control/simulator.h"
 #include "unit/diagram.h"
-#include "wire/codec.h"
 
 // Random orders of messages, deaths, restarts and late timers. The promises are checked at every action by
 // the simulator; here is what must hold in the end.
@@ -12,7 +12,7 @@ namespace weightcast::control {
 namespace {
 
 std::string_view NameOfEvent(const Event& event) {
-  if (const auto* said = std::get_if<Said>(&event)) return wire::NameOf(said->message);
+  if (const auto* said = std::get_if<Said>(&event)) return protocol::NameOf(said->message);
   static constexpr std::string_view kNames[] = {"Hello", "stream broken", "stream back", "lease over",
                                                 "",      "time-out",      "plan made",   "plan failed"};
   return kNames[event.index()];
@@ -27,7 +27,7 @@ class Adversary : public Simulator {
     config.together = Chance(2);
     trainers_ = 1 + Pick(3);
     for (uint32_t engine = 0; engine < 1 + Pick(3); ++engine) engines_.push_back(1 + Pick(2));
-    landing_ = Chance(2) ? wire::Landing::kInPlace : wire::Landing::kShadow;
+    landing_ = Chance(2) ? protocol::Landing::kInPlace : protocol::Landing::kShadow;
     hold_ = Chance(3);
     controlled_ = Chance(2);
   }
@@ -60,7 +60,7 @@ class Adversary : public Simulator {
     for (const auto& [session, process] : processes) {
       if (!Lives(process)) continue;
       for (const auto& [number, answered] : process.published) {
-        EXPECT_TRUE(answered) << wire::ToString(process.hello.name) << " has no answer for " << number;
+        EXPECT_TRUE(answered) << protocol::ToString(process.hello.name) << " has no answer for " << number;
       }
       EXPECT_FALSE(process.granted && !process.committed && IsTrainer(process));
     }
@@ -88,7 +88,7 @@ class Adversary : public Simulator {
   /// Once nothing goes on, the ranks of a whole engine serve the same version or the engine is not serving.
   void CheckEnginesAgree() {
     for (const auto& engine : ViewOf(config, state).engines) {
-      if (engine.state != wire::EngineState::kServing || engine.version.number < 0) continue;
+      if (engine.state != protocol::EngineState::kServing || engine.version.number < 0) continue;
       for (const auto& [session, process] : processes) {
         if (Known(session) && !IsControl(process) && process.hello.name.engine == engine.name) {
           EXPECT_TRUE(process.version == engine.version);
@@ -206,10 +206,10 @@ class Adversary : public Simulator {
         process.writes = !process.writes || Chance(2);
         return;
       case 5:
-        if (Chance(3)) process.outbox.push_back(wire::Goodbye{});
+        if (Chance(3)) process.outbox.push_back(protocol::Goodbye{});
         return;
       case 6:
-        if (IsTrainer(process)) process.outbox.push_back(wire::Cancel{.number = number_});
+        if (IsTrainer(process)) process.outbox.push_back(protocol::Cancel{.number = number_});
         return;
       case 7:
         Reregister(process);
@@ -217,16 +217,16 @@ class Adversary : public Simulator {
       case 8:
         if (state.update && !IsControl(process))
           process.outbox.push_back(
-              wire::Failed{.update = state.update->id,
-                           .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
-                           .reason = {Code::kInternal, "a step failed"}});
+              protocol::Failed{.update = state.update->id,
+                               .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
+                               .reason = {Code::kInternal, "a step failed"}});
         return;
       default:
         if (state.plan.phase == PlanPhase::kPreparing && !IsControl(process))
           process.outbox.push_back(
-              wire::Failed{.update = {.term = config.term, .epoch = state.plan.epoch},
-                           .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
-                           .reason = {Code::kUnavailable, "no road"}});
+              protocol::Failed{.update = {.term = config.term, .epoch = state.plan.epoch},
+                               .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
+                               .reason = {Code::kUnavailable, "no road"}});
     }
   }
 
@@ -235,7 +235,7 @@ class Adversary : public Simulator {
     if (process.granted || IsControl(process)) return;
     if (!IsTrainer(process) && Chance(2)) {  // Other memory.
       process.version = {};
-      process.state = wire::EngineState::kJoining;
+      process.state = protocol::EngineState::kJoining;
     }
     RegisterAnew(process.session);
     ++reregistered_;
@@ -244,7 +244,7 @@ class Adversary : public Simulator {
   std::mt19937 random_;
   uint32_t trainers_ = 1;
   std::vector<uint32_t> engines_;
-  wire::Landing landing_ = wire::Landing::kInPlace;
+  protocol::Landing landing_ = protocol::Landing::kInPlace;
   bool hold_ = false;
   bool controlled_ = false;
   int64_t number_ = 0;

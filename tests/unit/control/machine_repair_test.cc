@@ -6,11 +6,11 @@
 namespace weightcast::control {
 namespace {
 
+using protocol::EngineState;
 using ::testing::HasSubstr;
-using wire::EngineState;
 
 TEST(MachineRepair, AReplicaFinishesWhatADeadTrainerBegan) {
-  for (const wire::Landing landing : {wire::Landing::kInPlace, wire::Landing::kShadow}) {
+  for (const protocol::Landing landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
     Cluster c;
     c.sharded = false;
     c.Start(2, {{"a", 2}, {"b", 1}}, landing);
@@ -22,7 +22,7 @@ TEST(MachineRepair, AReplicaFinishesWhatADeadTrainerBegan) {
     c.Settle();
     for (const auto& [name, ranks] : c.engines)
       for (const SessionId rank : ranks) EXPECT_EQ(c.Served(rank), kFirst);
-    const wire::Done& done = c.LastDone(1);
+    const protocol::Done& done = c.LastDone(1);
     EXPECT_TRUE(done.met_policy);
     EXPECT_EQ(done.update.attempt, 1U);
     ASSERT_EQ(done.senders.size(), 2U);
@@ -35,18 +35,18 @@ TEST(MachineRepair, AReplicaFinishesWhatADeadTrainerBegan) {
 
 TEST(MachineRepair, AnEngineIsNotAskedForWhatItServesButHoldsNoMoreInItsSpareBuffer) {
   Cluster c;
-  c.Start(1, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+  c.Start(1, {{"a", 1}, {"b", 1}}, protocol::Landing::kShadow);
   c.PublishAll(1);
   c.Settle();
   const SessionId slow = c.engines["a"][0];
   c.processes[slow].deaf = true;
   c.PublishAll(2);
   c.Settle();
-  c.Do(Said{c.trainers[0], wire::Cancel{2}});
+  c.Do(Said{c.trainers[0], protocol::Cancel{2}});
   c.Settle();
   for (const auto& [name, ranks] : c.engines) EXPECT_EQ(c.Served(ranks[0]), kFirst);
   const size_t plans = c.plans.size();
-  const SessionId late = c.JoinRank("c", 0, 1, wire::Landing::kShadow);
+  const SessionId late = c.JoinRank("c", 0, 1, protocol::Landing::kShadow);
   c.Settle();
   EXPECT_FALSE(c.state.update) << "a was granted again, and b has the bytes of version 2 there";
   EXPECT_LE(c.plans.size(), plans + 1);
@@ -60,7 +60,7 @@ TEST(MachineRepair, AnEngineThatHasEveryByteGivesThemWhenAllTrainersDie) {
   for (const bool together : {true, false}) {
     Cluster c;
     c.config.together = together;
-    c.Start(2, {{"a", 2}, {"b", 2}}, wire::Landing::kShadow);
+    c.Start(2, {{"a", 2}, {"b", 2}}, protocol::Landing::kShadow);
     const SessionId late = c.engines["b"][1];
     c.processes[late].deaf = true;
     c.PublishAll(1);
@@ -98,12 +98,12 @@ TEST(MachineRepair, AFailedRoadIsGoneAround) {
   for (const bool sharded : {false, true}) {
     Cluster c;
     c.sharded = sharded;
-    c.Start(2, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+    c.Start(2, {{"a", 1}, {"b", 1}}, protocol::Landing::kShadow);
     c.processes[c.trainers[1]].writes = false;
     c.PublishAll(1);
     c.Settle();
     c.processes[c.engines["a"][0]].outbox.push_back(
-        wire::Failed{.update = c.state.update->id, .reason = {Code::kUnavailable, "cut"}, .source = 1});
+        protocol::Failed{.update = c.state.update->id, .reason = {Code::kUnavailable, "cut"}, .source = 1});
     c.processes[c.trainers[1]].writes = true;
     c.Settle();
     EXPECT_EQ(c.plans.at(2).sources, std::vector<SessionId>{c.trainers[0]});
@@ -126,7 +126,7 @@ TEST(MachineRepair, AGiverWhoseOwnUpdateIsAbortedGivesNoMore) {
   c.KillAndNotice(c.trainers[0]);
   c.Settle();  // a and b give to c.
   ASSERT_EQ(c.Phase(), "writing");
-  c.processes[a].outbox.push_back(wire::Aborted{.update = c.state.update->receivers[0].id, .lost = true});
+  c.processes[a].outbox.push_back(protocol::Aborted{.update = c.state.update->receivers[0].id, .lost = true});
   c.processes[a].state = EngineState::kFailed;
   c.processes[late].deaf = false;
   c.Settle();
@@ -139,8 +139,8 @@ TEST(MachineRepair, EnginesWithBytesOfTwoControllersDoNotGiveTogether) {
   c.Start(1, {{"y", 1}});
   c.PublishAll(1);
   c.Settle();
-  wire::Hello foreign;
-  foreign.name = {.role = wire::Role::kInference, .engine = "x", .rank = 0};
+  protocol::Hello foreign;
+  foreign.name = {.role = protocol::Role::kInference, .engine = "x", .rank = 0};
   foreign.world_size = 1;
   foreign.state = EngineState::kServing;
   foreign.version = {.run = 1, .number = 1, .origin = 5};
@@ -169,7 +169,7 @@ TEST(MachineRepair, ManyTrainersMayDieAtOnce) {
 TEST(MachineRepair, TheNextHolderIsTriedWhenAGiverDies) {
   Cluster c;
   c.config.together = false;
-  c.Start(1, {{"a", 1}, {"b", 1}, {"late", 1}}, wire::Landing::kShadow);
+  c.Start(1, {{"a", 1}, {"b", 1}, {"late", 1}}, protocol::Landing::kShadow);
   const SessionId late = c.engines["late"][0];
   c.processes[late].deaf = true;
   c.PublishAll(1);

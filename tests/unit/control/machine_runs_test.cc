@@ -1,18 +1,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "protocol/limits.h"
 #include "unit/control/simulator.h"
-#include "wire/limits.h"
 
 // Runs: which publications belong together, and what is newer.
 namespace weightcast::control {
 namespace {
 
+using protocol::EngineState;
 using ::testing::HasSubstr;
-using wire::EngineState;
 
-wire::Hello FreshTrainer(uint32_t rank = 0, uint32_t world_size = 1) {
-  wire::Hello hello;
+protocol::Hello FreshTrainer(uint32_t rank = 0, uint32_t world_size = 1) {
+  protocol::Hello hello;
   hello.name.rank = rank;
   hello.world_size = world_size;
   return hello;
@@ -28,13 +28,13 @@ TEST(MachineRuns, RunsAndRestarts) {
   t0 = sim.JoinTrainer(0, 2);
   t1 = sim.JoinTrainer(1, 2);
   EXPECT_EQ(sim.state.run.number, 2U) << "one new run for both";
-  wire::Hello same = sim.processes[t1].hello;
+  protocol::Hello same = sim.processes[t1].hello;
   sim.KillAndNotice(t1);
   sim.Join(same);
   EXPECT_EQ(sim.state.run.number, 2U) << "a process that was only taken for dead";
 
   Simulator after_restart;
-  wire::Hello rank = RankHello("a", 0, 1);
+  protocol::Hello rank = RankHello("a", 0, 1);
   rank.state = EngineState::kServing;
   rank.version = {.run = 3, .number = 8};
   after_restart.Join(rank);
@@ -42,7 +42,7 @@ TEST(MachineRuns, RunsAndRestarts) {
   EXPECT_EQ(after_restart.state.run.number, 4U) << "new trainers supersede what the engine serves";
 
   Simulator survivors;
-  wire::Hello trainer;
+  protocol::Hello trainer;
   trainer.world_size = 1;
   trainer.run = {.number = 3, .origin = 5};
   survivors.Join(trainer);
@@ -79,12 +79,12 @@ TEST(MachineRuns, ARunOfThisControllerIsNotMistakenForOneOfAnother) {
 
 TEST(MachineRuns, ARunAtTheEndOfTheNumbersIsRefused) {
   Simulator sim;
-  wire::Hello trainer = FreshTrainer(1, 2);
+  protocol::Hello trainer = FreshTrainer(1, 2);
   trainer.run = {.number = UINT64_MAX, .origin = 5};
   const SessionId first = sim.Join(trainer);
   const SessionId served = sim.Join(ServesOf("a", {.run = UINT64_MAX, .number = 100, .origin = 5}));
-  wire::Hello fresh = RankHello("b", 0, 1);
-  fresh.newest = {.run = wire::kMaxRun + 1, .number = 1, .origin = 5};
+  protocol::Hello fresh = RankHello("b", 0, 1);
+  fresh.newest = {.run = protocol::kMaxRun + 1, .number = 1, .origin = 5};
   const SessionId newest = sim.Join(fresh);
   for (const SessionId session : {first, served, newest}) EXPECT_TRUE(sim.processes[session].refused);
   EXPECT_EQ(sim.state.run.number, 0U);
@@ -95,8 +95,8 @@ TEST(MachineRuns, ARunAtTheEndOfTheNumbersIsRefused) {
   sim.Publish(t, 1);
   sim.Settle();
   EXPECT_EQ(sim.Served(rank), (Version{.run = 1, .number = 1, .origin = sim.config.term.id}));
-  sim.processes[rank].outbox.push_back(
-      wire::Register{.shards = {}, .rules = {}, .version = {.run = UINT64_MAX, .number = 7, .origin = 5}});
+  sim.processes[rank].outbox.push_back(protocol::Register{
+      .shards = {}, .rules = {}, .version = {.run = UINT64_MAX, .number = 7, .origin = 5}});
   sim.Settle();
   EXPECT_TRUE(sim.processes[rank].refused);
   EXPECT_EQ(sim.state.run.number, 1U);
@@ -104,39 +104,39 @@ TEST(MachineRuns, ARunAtTheEndOfTheNumbersIsRefused) {
 
 TEST(MachineRuns, TheHighestRunOfAnotherControllerIsPassed) {
   Simulator sim;
-  sim.Join(ServesOf("a", {.run = wire::kMaxRun, .number = 100, .origin = 5}));
+  sim.Join(ServesOf("a", {.run = protocol::kMaxRun, .number = 100, .origin = 5}));
   const SessionId t = sim.Join(FreshTrainer());
-  EXPECT_EQ(sim.state.run.number, wire::kMaxRun + 1);
+  EXPECT_EQ(sim.state.run.number, protocol::kMaxRun + 1);
   sim.KillAndNotice(t);
-  wire::Hello back = FreshTrainer();
+  protocol::Hello back = FreshTrainer();
   back.run = sim.state.run;
   back.incarnation = sim.processes[t].hello.incarnation;
   EXPECT_FALSE(sim.processes[sim.Join(back)].refused) << "counted here";
 }
 
 TEST(MachineRuns, RunsInEveryOrderOfAttaching) {
-  const wire::Hello engine = ServesOf("a", {.run = 1, .number = 100, .origin = 5});
-  wire::Hello survivor = FreshTrainer(1, 2);
+  const protocol::Hello engine = ServesOf("a", {.run = 1, .number = 100, .origin = 5});
+  protocol::Hello survivor = FreshTrainer(1, 2);
   survivor.run = {.number = 1, .origin = 5};
-  const wire::Hello fresh = FreshTrainer(0, 2);
-  const std::vector<std::pair<std::vector<wire::Hello>, uint64_t>> cases = {
+  const protocol::Hello fresh = FreshTrainer(0, 2);
+  const std::vector<std::pair<std::vector<protocol::Hello>, uint64_t>> cases = {
       {{engine, survivor}, 1},        {{survivor, engine}, 1},        {{engine, fresh}, 2},
       {{fresh, engine}, 2},           {{engine, survivor, fresh}, 2}, {{engine, fresh, survivor}, 3},
       {{fresh, engine, survivor}, 3}, {{fresh, survivor, engine}, 2}, {{survivor, fresh, engine}, 2},
       {{survivor, engine, fresh}, 2}, {{survivor, fresh}, 2},         {{fresh, survivor}, 2}};
   for (size_t i = 0; i < cases.size(); ++i) {
     Simulator sim;
-    for (const wire::Hello& hello : cases[i].first) sim.Join(hello);
+    for (const protocol::Hello& hello : cases[i].first) sim.Join(hello);
     EXPECT_EQ(sim.state.run.number, cases[i].second) << "case " << i;
   }
 }
 
 TEST(MachineRuns, AnEngineThatServesTheVersionAlreadyIsNotDisturbed) {
   Simulator sim;
-  wire::Hello trainer;
+  protocol::Hello trainer;
   trainer.world_size = 1;
   trainer.run = {.number = 3, .origin = 5};
-  wire::Hello rank = RankHello("a", 0, 1);
+  protocol::Hello rank = RankHello("a", 0, 1);
   rank.state = EngineState::kServing;
   rank.version = {.run = 3, .number = 9, .origin = 5};
   const SessionId t = sim.Join(trainer);
@@ -155,7 +155,7 @@ TEST(MachineRuns, NumbersRise) {
   sim.Settle();
   sim.Publish(t, 5);
   sim.Settle();
-  sim.Do(Said{t, wire::Published{.number = 5, .run = sim.state.run}});
+  sim.Do(Said{t, protocol::Published{.number = 5, .run = sim.state.run}});
   sim.Settle();
   ASSERT_EQ(sim.processes[t].done.size(), 1U);
   EXPECT_THAT(sim.processes[t].done[0].reason.message(), HasSubstr("version 5 is not newer than 5"));
@@ -206,7 +206,7 @@ TEST(MachineRuns, BytesOfARunThatAnotherControllerCountedAreRefused) {
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
   // It said Hello before it published, so that nothing showed that it had outlived a controller.
-  sim.Do(Said{t0, wire::Published{.number = 1, .run = {.number = 1, .origin = 5}}});
+  sim.Do(Said{t0, protocol::Published{.number = 1, .run = {.number = 1, .origin = 5}}});
   sim.Publish(t1, 1);
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());
@@ -217,25 +217,25 @@ TEST(MachineRuns, BytesOfARunThatAnotherControllerCountedAreRefused) {
 }
 
 TEST(MachineRuns, TrainersOfDifferentPastsBeginARun) {
-  const wire::Run first{.number = 3, .origin = 5};
-  const wire::Run second{.number = 3, .origin = 6};
+  const protocol::Run first{.number = 3, .origin = 5};
+  const protocol::Run second{.number = 3, .origin = 6};
   struct Case {
-    wire::Run one;
-    wire::Run other;
+    protocol::Run one;
+    protocol::Run other;
     bool together;
     uint64_t run;
   };
   for (const Case& c : {Case{{}, {}, true, 1}, Case{first, first, true, 3}, Case{first, second, false, 4},
                         Case{{}, first, false, 4}, Case{first, {}, false, 4}}) {
     Simulator sim;
-    wire::Hello hello = FreshTrainer(0, 2);
+    protocol::Hello hello = FreshTrainer(0, 2);
     hello.run = c.one;
     sim.Join(hello);
-    const wire::Run alone = sim.state.run;
+    const protocol::Run alone = sim.state.run;
     hello.name.rank = 1;
     hello.run = c.other;
     const SessionId session = sim.Join(hello);
-    const wire::Run both = sim.state.run;
+    const protocol::Run both = sim.state.run;
     EXPECT_EQ(both.number, c.run) << c.one.number << " and " << c.other.number;
     EXPECT_EQ(both == alone, c.together);
     // Whoever comes back to this controller comes from its run.
@@ -249,8 +249,8 @@ TEST(MachineRuns, TrainersOfDifferentPastsBeginARun) {
 
 TEST(MachineRuns, NothingOlderThanARankHasServed) {
   Simulator sim;
-  wire::Hello a = ServesOf("a", {.run = 3, .number = 1, .origin = 5});
-  wire::Hello b = RankHello("b", 0, 1);  // It has lost its bytes.
+  protocol::Hello a = ServesOf("a", {.run = 3, .number = 1, .origin = 5});
+  protocol::Hello b = RankHello("b", 0, 1);  // It has lost its bytes.
   b.newest = {.run = 3, .number = 2, .origin = 5};
   sim.Join(a);
   const SessionId ahead = sim.Join(b);
@@ -283,12 +283,12 @@ TEST(MachineRuns, BytesOfAnOlderRunAreRefused) {
   const SessionId t1 = sim.JoinTrainer(1, 2);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
-  const wire::Run first = sim.state.run;
+  const protocol::Run first = sim.state.run;
   sim.KillAndNotice(t1);
   const SessionId again = sim.JoinTrainer(1, 2);
   ASSERT_EQ(sim.state.run.number, 2U);
   // The one that stayed has not heard of it as it publishes.
-  sim.Do(Said{t0, wire::Published{.number = 1, .run = first}});
+  sim.Do(Said{t0, protocol::Published{.number = 1, .run = first}});
   sim.Settle();
   ASSERT_FALSE(sim.processes[t0].done.empty());
   EXPECT_EQ(

@@ -8,15 +8,15 @@
 namespace weightcast::control {
 namespace {
 
+using protocol::EngineState;
+using protocol::Move;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using wire::EngineState;
-using wire::Move;
 
 struct Steered : Cluster {
   SessionId control = 0;
 
-  void StartSteered(wire::Landing landing = wire::Landing::kInPlace) {
+  void StartSteered(protocol::Landing landing = protocol::Landing::kInPlace) {
     config.together = false;
     control = JoinControl("a");
     Start(1, {{"a", 2}, {"b", 1}}, landing);
@@ -24,7 +24,8 @@ struct Steered : Cluster {
   }
   std::vector<Move> Moves() {
     std::vector<Move> moves;
-    for (const wire::Steer& order : std::exchange(processes[control].orders, {})) moves.push_back(order.move);
+    for (const protocol::Steer& order : std::exchange(processes[control].orders, {}))
+      moves.push_back(order.move);
     return moves;
   }
   SessionId a(size_t rank = 0) { return engines["a"][rank]; }
@@ -43,7 +44,7 @@ TEST(MachineSteer, InPlaceItIsPausedFirst) {
 
 TEST(MachineSteer, IntoSpareBuffersItRunsUntilTheSwitch) {
   Steered c;
-  c.StartSteered(wire::Landing::kShadow);
+  c.StartSteered(protocol::Landing::kShadow);
   c.processes[c.control].steers = false;
   c.PublishAll(1);
   c.Settle();
@@ -117,7 +118,7 @@ TEST(MachineSteer, ItIsNotUpdatedWhileItsControlIsGone) {
 }
 
 TEST(MachineSteer, ADeathInTheMiddleIsTheEnginesAlone) {
-  for (const auto landing : {wire::Landing::kInPlace, wire::Landing::kShadow}) {
+  for (const auto landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
     Steered c;
     c.StartSteered(landing);
     c.processes[c.control].steers = false;
@@ -137,7 +138,7 @@ TEST(MachineSteer, LeavingInTheMiddleIsAFailureToThePublisher) {
   c.processes[c.control].steers = false;
   c.PublishAll(1);
   c.Settle();
-  c.Do(Said{c.control, wire::Goodbye{}});
+  c.Do(Said{c.control, protocol::Goodbye{}});
   c.Settle();
   EXPECT_EQ(c.LastDone().engines[0].reason.code(), Code::kUnavailable);
 }
@@ -157,18 +158,18 @@ TEST(MachineSteer, ANewControllerWaitsForTheControlThatRanksTellOf) {
   Steered c;
   c.config.together = false;
   c.Start(1, {{"b", 1}});
-  wire::Hello hello;
-  hello.name = {.role = wire::Role::kInference, .engine = "a", .rank = 0};
+  protocol::Hello hello;
+  hello.name = {.role = protocol::Role::kInference, .engine = "a", .rank = 0};
   hello.world_size = 1;
   hello.state = EngineState::kServing;
   hello.version = kFirst;
   const SessionId rank = c.Join(hello);
   c.Do(Said{
       rank,
-      wire::Register{
+      protocol::Register{
           .shards = {}, .rules = {}, .state = EngineState::kServing, .version = kFirst, .controlled = true}});
   c.processes[rank].inbox.clear();
-  c.Do(Said{rank, wire::LandingMap{}});
+  c.Do(Said{rank, protocol::LandingMap{}});
   c.Settle();
   c.PublishAll(2);
   c.Settle();
@@ -194,9 +195,9 @@ TEST(MachineSteer, ThereIsOneForAnEngine) {
 TEST(MachineSteer, OthersDoNotSteer) {
   Steered c;
   c.StartSteered();
-  c.Do(Said{c.a(), wire::Steered{.order = 1, .status = {}}});
+  c.Do(Said{c.a(), protocol::Steered{.order = 1, .status = {}}});
   EXPECT_THAT(c.processes[c.a()].refusal.message(), HasSubstr("not its to send"));
-  c.Do(Said{c.control, wire::Published{.number = 1}});
+  c.Do(Said{c.control, protocol::Published{.number = 1}});
   EXPECT_THAT(c.processes[c.control].refusal.message(), HasSubstr("not its to send"));
 }
 

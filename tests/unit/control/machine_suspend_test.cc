@@ -8,8 +8,8 @@
 namespace weightcast::control {
 namespace {
 
+using protocol::EngineState;
 using ::testing::HasSubstr;
-using wire::EngineState;
 
 TEST(MachineSuspend, OthersAreServedMeanwhile) {
   Cluster c;
@@ -70,8 +70,8 @@ TEST(MachineSuspend, BeforeAnybodyHasStartedTheUpdateBeginsAgainWithoutIt) {
 TEST(MachineSuspend, ARankThatSleepsInANewSessionIsNoFailure) {
   Cluster c;
   c.Start(1, {{"a", 1}});
-  wire::Hello hello;
-  hello.name = {.role = wire::Role::kInference, .engine = "b", .rank = 0};
+  protocol::Hello hello;
+  hello.name = {.role = protocol::Role::kInference, .engine = "b", .rank = 0};
   hello.world_size = 1;
   hello.state = EngineState::kSuspended;
   const SessionId rank = c.Join(hello);
@@ -86,7 +86,7 @@ TEST(MachineSuspend, ARankThatSleepsInANewSessionIsNoFailure) {
 TEST(MachineSuspend, TrainersDoNotSleep) {
   Cluster c;
   c.Start(1, {{"a", 1}});
-  c.Do(Said{c.trainers[0], wire::Suspended{}});
+  c.Do(Said{c.trainers[0], protocol::Suspended{}});
   EXPECT_THAT(c.processes[c.trainers[0]].refusal.message(), HasSubstr("not its to send"));
 }
 

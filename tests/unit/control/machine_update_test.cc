@@ -6,8 +6,8 @@
 namespace weightcast::control {
 namespace {
 
+using protocol::EngineState;
 using ::testing::HasSubstr;
-using wire::EngineState;
 
 TEST(MachineUpdate, OneTrainerOneEngine) {
   Cluster c;
@@ -17,7 +17,7 @@ TEST(MachineUpdate, OneTrainerOneEngine) {
   c.Settle();
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
   EXPECT_FALSE(c.state.update);
-  const wire::Done& done = c.LastDone();
+  const protocol::Done& done = c.LastDone();
   EXPECT_TRUE(done.met_policy);
   EXPECT_EQ(done.version, kFirst);
   ASSERT_EQ(done.engines.size(), 1U);
@@ -39,7 +39,7 @@ TEST(MachineUpdate, EnginesOfTwoRanksUnderBothPolicies) {
   for (const bool together : {true, false}) {
     Cluster c;
     c.config.together = together;
-    c.Start(2, {{"a", 2}, {"b", 2}}, wire::Landing::kShadow);
+    c.Start(2, {{"a", 2}, {"b", 2}}, protocol::Landing::kShadow);
     for (int64_t number = 1; number <= 5; ++number) {
       c.PublishAll(number);
       c.Settle();
@@ -194,7 +194,7 @@ TEST(MachineUpdate, AnEngineThatIsNotLateYetHasTheWholeTimeForTheNextVersion) {
 TEST(MachineUpdate, ARankThatRegistersAnewBeginsTheUpdateAgain) {
   for (const bool hold : {false, true}) {
     Cluster c;
-    c.Start(2, {{"a", 1}, {"b", 1}}, wire::Landing::kShadow);
+    c.Start(2, {{"a", 1}, {"b", 1}}, protocol::Landing::kShadow);
     const SessionId a = c.engines["a"][0];
     c.processes[a].grants = false;
     c.PublishAll(1, hold);
@@ -257,7 +257,7 @@ TEST(MachineUpdate, CancelAbortsWhatIsNotYetCommitting) {
   c.processes[c.engines["a"][0]].grants = false;
   c.PublishAll(1, /*hold=*/true);
   c.Settle();
-  c.processes[c.trainers[1]].outbox.push_back(wire::Cancel{.number = 1});
+  c.processes[c.trainers[1]].outbox.push_back(protocol::Cancel{.number = 1});
   c.Settle();
   EXPECT_EQ(c.LastDone(0).reason.code(), Code::kCancelled);
   EXPECT_THAT(c.LastDone(0).reason.message(), HasSubstr("cancelled by trainer 1"));
@@ -272,7 +272,7 @@ TEST(MachineUpdate, CancelIsHeardFromANewSessionToo) {
   c.Settle();
   const SessionId again = c.Join(c.processes[c.trainers[1]].hello);  // Its stream broke; the process lives.
   c.Publish(again, 1, /*hold=*/true);
-  c.processes[again].outbox.push_back(wire::Cancel{.number = 1});
+  c.processes[again].outbox.push_back(protocol::Cancel{.number = 1});
   c.Settle();
   EXPECT_EQ(c.LastDone(0).reason.code(), Code::kCancelled);
   EXPECT_FALSE(c.state.update);
@@ -290,7 +290,7 @@ TEST(MachineUpdate, CancelOfAnOlderRunLeavesTheNumberToTheNext) {
   c.Join(ServesOf("d", {.run = 4, .number = 9, .origin = 6}));  // Of another controller: a run begins.
   ASSERT_EQ(c.state.run.number, 5U);
   ASSERT_TRUE(c.state.update);
-  c.Do(Said{c.trainers[0], wire::Cancel{.number = 1}});
+  c.Do(Said{c.trainers[0], protocol::Cancel{.number = 1}});
   EXPECT_FALSE(c.state.update);
   rank.grants = true;
   c.Settle();
@@ -306,7 +306,7 @@ TEST(MachineUpdate, CancelComesTooLateOnceCommitting) {
   c.processes[c.engines["a"][0]].switches = false;
   c.PublishAll(1);
   c.Settle();
-  c.processes[c.trainers[0]].outbox.push_back(wire::Cancel{.number = 1});
+  c.processes[c.trainers[0]].outbox.push_back(protocol::Cancel{.number = 1});
   c.Settle();
   ASSERT_TRUE(c.state.update);
   EXPECT_EQ(c.state.update->targets[0].step, EngineStep::kCommitting);

@@ -10,27 +10,27 @@
 
 #include "base/strings.h"
 #include "plan/table_format.h"
-#include "wire/codec.h"
+#include "protocol/codec.h"
 
 namespace weightcast::control {
 namespace {
 
 using ::testing::HasSubstr;
 
-wire::ShardInfo Whole(const std::string& name, Shape shape) {
+protocol::ShardInfo Whole(const std::string& name, Shape shape) {
   return {.tensor = {.name = name, .dtype = DType::kF32, .shape = shape},
           .box = {.offset = Shape(shape.size()), .size = shape},
           .declared = false};
 }
 
-PlanMember Member(SessionId session, wire::WorkerName name, std::vector<wire::ShardInfo> shards,
+PlanMember Member(SessionId session, protocol::WorkerName name, std::vector<protocol::ShardInfo> shards,
                   const std::string& rules = {}) {
   return {.session = session,
           .member = {.name = std::move(name), .incarnation = 1000 + session, .addresses = {"10.0.0.1:1"}},
-          .registration =
-              std::make_shared<wire::Register>(wire::Register{.shards = std::move(shards), .rules = rules}),
-          .landing = std::make_shared<wire::LandingMap>(
-              wire::LandingMap{.epoch = 0, .regions = {"key"}, .places = {{.region = 0, .offset = 64}}})};
+          .registration = std::make_shared<protocol::Register>(
+              protocol::Register{.shards = std::move(shards), .rules = rules}),
+          .landing = std::make_shared<protocol::LandingMap>(
+              protocol::LandingMap{.epoch = 0, .regions = {"key"}, .places = {{.region = 0, .offset = 64}}})};
 }
 
 PlanJob TwoToTwo() {
@@ -41,21 +41,21 @@ PlanJob TwoToTwo() {
   job.epoch = 3;
   job.run.number = 2;
   for (uint32_t rank = 0; rank < 2; ++rank)
-    job.sources.push_back(
-        Member(1 + rank, {.role = wire::Role::kTrainer, .engine = "", .rank = rank}, {Whole("w", {64, 4})}));
+    job.sources.push_back(Member(1 + rank, {.role = protocol::Role::kTrainer, .engine = "", .rank = rank},
+                                 {Whole("w", {64, 4})}));
   for (const char* engine : {"a", "b"})
     job.engines.push_back(
         {Member(static_cast<SessionId>(3 + job.engines.size()),
-                {.role = wire::Role::kInference, .engine = engine, .rank = 0}, {Whole("w", {64, 4})})});
+                {.role = protocol::Role::kInference, .engine = engine, .rank = 0}, {Whole("w", {64, 4})})});
   return job;
 }
 
-std::vector<wire::ControllerMessage> MessagesFor(const PlanOutput& output, SessionId session) {
-  std::vector<wire::ControllerMessage> messages;
+std::vector<protocol::ControllerMessage> MessagesFor(const PlanOutput& output, SessionId session) {
+  std::vector<protocol::ControllerMessage> messages;
   for (const auto& handout : output.handouts) {
     if (handout.session != session) continue;
     for (const SharedPacket& packet : handout.packets)
-      messages.push_back(*wire::DecodeControllerMessage(packet->parts[0]));
+      messages.push_back(*protocol::DecodeControllerMessage(packet->parts[0]));
   }
   return messages;
 }
@@ -66,7 +66,7 @@ TEST(PlanJob, EveryMemberGetsItsTableItsPeersAndItsLandings) {
   EXPECT_THAT(output.summary, HasSubstr("epoch 3, 1 tensors, 2 trainers to 2 engines"));
   ASSERT_EQ(output.handouts.size(), 4U);
   const auto messages = MessagesFor(output, 1);
-  const auto& plan = std::get<wire::Plan>(messages[0]);
+  const auto& plan = std::get<protocol::Plan>(messages[0]);
   EXPECT_EQ(plan.epoch, 3U);
   EXPECT_EQ(plan.run.number, 2U);
   ASSERT_EQ(plan.peers.size(), 2U);
@@ -79,13 +79,13 @@ TEST(PlanJob, EveryMemberGetsItsTableItsPeersAndItsLandings) {
     EXPECT_EQ(plan.peers[peer].incarnation, meets ? 1003 + peer : 0);
   }
   for (size_t i = 1; i < messages.size(); ++i) {
-    const auto& landing = std::get<wire::PeerLanding>(messages[i]);
+    const auto& landing = std::get<protocol::PeerLanding>(messages[i]);
     EXPECT_EQ(landing.map.epoch, 3U);
     EXPECT_EQ(landing.map.places[0].offset, 64U);
   }
   const auto source = MessagesFor(output, 4);
   ASSERT_EQ(source.size(), 1U);
-  const auto source_table = plan::DecodeRankTable(std::get<wire::Plan>(source[0]).table);
+  const auto source_table = plan::DecodeRankTable(std::get<protocol::Plan>(source[0]).table);
   ASSERT_TRUE(source_table.ok());
   EXPECT_EQ(source_table->role, plan::RankTable::Role::kInference);
   EXPECT_EQ(source_table->rank, 1);
@@ -94,14 +94,14 @@ TEST(PlanJob, EveryMemberGetsItsTableItsPeersAndItsLandings) {
 TEST(PlanJob, TheEngineThatDoesNotFitIsTheOneConcerned) {
   PlanJob job = TwoToTwo();
   job.engines[1][0].registration =
-      std::make_shared<wire::Register>(wire::Register{.shards = {Whole("w", {64, 5})}, .rules = {}});
+      std::make_shared<protocol::Register>(protocol::Register{.shards = {Whole("w", {64, 5})}, .rules = {}});
   PlanOutput output = RunPlan(job);
   EXPECT_FALSE(output.status.ok());
   EXPECT_THAT(output.status.message(), HasSubstr("[64, 5]"));
   EXPECT_EQ(output.concerned, std::vector<SessionId>{4});
 
-  job.engines[1][0].registration = std::make_shared<wire::Register>(
-      wire::Register{.shards = {Whole("w", {64, 4}), Whole("extra", {3})}, .rules = {}});
+  job.engines[1][0].registration = std::make_shared<protocol::Register>(
+      protocol::Register{.shards = {Whole("w", {64, 4}), Whole("extra", {3})}, .rules = {}});
   output = RunPlan(job);
   EXPECT_THAT(output.status.message(), HasSubstr("extra"));
   EXPECT_EQ(output.concerned, std::vector<SessionId>{4});
@@ -118,9 +118,9 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
   EXPECT_EQ(*planned.fused, (plan::FusedTensors{{"w", {.dim = 0, .starts = {0, 32}}}}));
 
   const auto half = [](SessionId session, uint32_t rank) {
-    wire::ShardInfo shard = Whole("w", {64, 4});
+    protocol::ShardInfo shard = Whole("w", {64, 4});
     shard.box = {.offset = {32 * rank, 0}, .size = {32, 4}};
-    return Member(session, {.role = wire::Role::kInference, .engine = "b", .rank = rank}, {shard});
+    return Member(session, {.role = protocol::Role::kInference, .engine = "b", .rank = rank}, {shard});
   };
   job.engines[1] = {half(7, 0), half(8, 1)};
   const PlanOutput refused = RunPlan(job);
@@ -141,11 +141,11 @@ TEST(PlanJob, AnEngineDoesNotGetAPartOfAFusedTensorFromOthersEither) {
 
   // A box in q and one in k at each rank.
   const auto of_each = [](SessionId session, uint32_t rank) {
-    wire::ShardInfo q = Whole("w", {64, 4});
+    protocol::ShardInfo q = Whole("w", {64, 4});
     q.box = {.offset = {16 * rank, 0}, .size = {16, 4}};
-    wire::ShardInfo k = q;
+    protocol::ShardInfo k = q;
     k.box.offset[0] += 32;
-    return Member(session, {.role = wire::Role::kInference, .engine = "b", .rank = rank}, {k, q});
+    return Member(session, {.role = protocol::Role::kInference, .engine = "b", .rank = rank}, {k, q});
   };
   job.engines[1] = refill.engines[0] = {of_each(7, 0), of_each(8, 1)};
   refill.fused = planned.fused;
@@ -157,9 +157,10 @@ TEST(PlanJob, EnginesOfSeveralTensorParallelismsFillOneThatLacksAVersion) {
   const auto engine = [](SessionId first, const std::string& name, uint32_t ranks) {
     std::vector<PlanMember> members;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      wire::ShardInfo part = Whole("w", {64, 4});
+      protocol::ShardInfo part = Whole("w", {64, 4});
       part.box = {.offset = {64 / ranks * rank, 0}, .size = {64 / ranks, 4}};
-      members.push_back(Member(first + rank, {.role = wire::Role::kInference, .engine = name, .rank = rank},
+      members.push_back(Member(first + rank,
+                               {.role = protocol::Role::kInference, .engine = name, .rank = rank},
                                {part, Whole("norm", {8})}));
     }
     return members;
@@ -181,7 +182,7 @@ TEST(PlanJob, EnginesOfSeveralTensorParallelismsFillOneThatLacksAVersion) {
   for (SessionId session = 6; session < 10; ++session) {
     const auto messages = MessagesFor(output, session);
     ASSERT_EQ(messages.size(), 1U);
-    const auto table = plan::DecodeRankTable(std::get<wire::Plan>(messages[0]).table);
+    const auto table = plan::DecodeRankTable(std::get<protocol::Plan>(messages[0]).table);
     ASSERT_TRUE(table.ok()) << table.status().ToString();
     of_w.insert(table->peers.begin(), table->peers.end());
   }
@@ -201,7 +202,7 @@ TEST(PlanJob, APlanThatIsTooLargeIsNobodysFault) {
 TEST(PlanJob, ANewcomerThatDoesNotFitDoesNotEvictThoseThatServe) {
   PlanJob job = TwoToTwo();
   job.engines[0] = {
-      Member(9, {.role = wire::Role::kInference, .engine = "a", .rank = 0}, {Whole("w", {64, 5})})};
+      Member(9, {.role = protocol::Role::kInference, .engine = "a", .rank = 0}, {Whole("w", {64, 5})})};
   EXPECT_EQ(RunPlan(job).concerned, std::vector<SessionId>{9});
   job.engines.pop_back();
   EXPECT_EQ(RunPlan(job).concerned, std::vector<SessionId>{9}) << "the trainers stay";
@@ -210,8 +211,8 @@ TEST(PlanJob, ANewcomerThatDoesNotFitDoesNotEvictThoseThatServe) {
 TEST(PlanJob, WhenNoEngineFitsTheTrainersStay) {
   PlanJob job = TwoToTwo();
   for (auto& trainer : job.sources)
-    trainer.registration =
-        std::make_shared<wire::Register>(wire::Register{.shards = {Whole("v", {64, 4})}, .rules = {}});
+    trainer.registration = std::make_shared<protocol::Register>(
+        protocol::Register{.shards = {Whole("v", {64, 4})}, .rules = {}});
   const PlanOutput output = RunPlan(job);
   EXPECT_EQ(output.status.code(), Code::kInvalidArgument);
   EXPECT_EQ(output.concerned, (std::vector<SessionId>{3, 4}));
@@ -220,13 +221,13 @@ TEST(PlanJob, WhenNoEngineFitsTheTrainersStay) {
 TEST(PlanJob, TrainersMustAgreeOnRulesAndRulesAreChecked) {
   PlanJob job = TwoToTwo();
   job.sources[1] =
-      Member(2, {.role = wire::Role::kTrainer, .engine = "", .rank = 1}, {Whole("w", {64, 4})}, "{}");
+      Member(2, {.role = protocol::Role::kTrainer, .engine = "", .rank = 1}, {Whole("w", {64, 4})}, "{}");
   PlanOutput output = RunPlan(job);
   EXPECT_THAT(output.status.message(), HasSubstr("different name rules"));
   EXPECT_EQ(output.concerned, (std::vector<SessionId>{1, 2}));
   for (auto& trainer : job.sources)
-    trainer.registration =
-        std::make_shared<wire::Register>(wire::Register{.shards = {Whole("w", {64, 4})}, .rules = "no json"});
+    trainer.registration = std::make_shared<protocol::Register>(
+        protocol::Register{.shards = {Whole("w", {64, 4})}, .rules = "no json"});
   output = RunPlan(job);
   EXPECT_FALSE(output.status.ok());
   EXPECT_EQ(output.concerned, (std::vector<SessionId>{1, 2}));
@@ -234,11 +235,11 @@ TEST(PlanJob, TrainersMustAgreeOnRulesAndRulesAreChecked) {
 
 TEST(PlanJob, DeclaredTensorsNeedNoPartner) {
   PlanJob job = TwoToTwo();
-  wire::ShardInfo declared = Whole("optimizer", {7});
+  protocol::ShardInfo declared = Whole("optimizer", {7});
   declared.declared = true;
   for (auto& trainer : job.sources)
-    trainer.registration = std::make_shared<wire::Register>(
-        wire::Register{.shards = {Whole("w", {64, 4}), declared}, .rules = {}});
+    trainer.registration = std::make_shared<protocol::Register>(
+        protocol::Register{.shards = {Whole("w", {64, 4}), declared}, .rules = {}});
   EXPECT_TRUE(RunPlan(job).status.ok());
 }
 
@@ -260,7 +261,7 @@ TEST_F(TableFolder, TablesGoThroughTheFolderWhole) {
   ASSERT_TRUE(output.status.ok());
   EXPECT_TRUE(output.warning.empty()) << output.warning;
   const auto messages = MessagesFor(output, 2);
-  const auto& plan = std::get<wire::Plan>(messages[0]);
+  const auto& plan = std::get<protocol::Plan>(messages[0]);
   EXPECT_TRUE(plan.table.empty());
   EXPECT_EQ(plan.table_file, "default/policy/term-5-7/epoch-3/trainer-1.table");
   std::ifstream file(folder_ + "/" + plan.table_file);
@@ -307,7 +308,7 @@ TEST_F(TableFolder, TwoControllersOfOneNameKeepTheirTables) {
   other.epoch = 9;
   const PlanOutput first = RunPlan(one);
   ASSERT_TRUE(RunPlan(other).status.ok());
-  const auto plan = std::get<wire::Plan>(MessagesFor(first, 2)[0]);
+  const auto plan = std::get<protocol::Plan>(MessagesFor(first, 2)[0]);
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/" + plan.table_file));
 }
 
@@ -318,14 +319,14 @@ TEST_F(TableFolder, ABadFolderMeansByNetworkAndAWarning) {
   const PlanOutput output = RunPlan(job);
   ASSERT_TRUE(output.status.ok());
   EXPECT_THAT(output.warning, HasSubstr("tables go by network"));
-  EXPECT_FALSE(std::get<wire::Plan>(MessagesFor(output, 1)[0]).table.empty());
+  EXPECT_FALSE(std::get<protocol::Plan>(MessagesFor(output, 1)[0]).table.empty());
 }
 
 TEST_F(TableFolder, NamesCannotLeaveTheFolder) {
   PlanJob job = TwoToTwo();
   job.model = "../../x";
   job.tables = folder_;
-  const auto path = WriteTable(job, wire::Role::kTrainer, 0, "bytes");
+  const auto path = WriteTable(job, protocol::Role::kTrainer, 0, "bytes");
   ASSERT_TRUE(path.ok());
   for (const auto& part : std::filesystem::path(*path)) EXPECT_NE(part, "..") << *path;
 }

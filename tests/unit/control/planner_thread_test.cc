@@ -21,12 +21,12 @@ constexpr int kTensors = 40;
 constexpr int kTrainers = 8;
 constexpr int kEngines = 32;
 
-PlanMember Member(SessionId session, wire::WorkerName name,
-                  const std::shared_ptr<const wire::Register>& registration) {
+PlanMember Member(SessionId session, protocol::WorkerName name,
+                  const std::shared_ptr<const protocol::Register>& registration) {
   return {.session = session,
           .member = {.name = std::move(name), .incarnation = session, .addresses = {"10.0.0.1:1"}},
           .registration = registration,
-          .landing = std::make_shared<wire::LandingMap>()};
+          .landing = std::make_shared<protocol::LandingMap>()};
 }
 
 /// Trainers that hold rows, engines that hold everything: 10,240 routes.
@@ -34,7 +34,7 @@ PlanJob LargeJob() {
   PlanJob job;
   job.model = "policy";
   const auto shards = [](int rank, int ranks) {
-    auto registration = std::make_shared<wire::Register>();
+    auto registration = std::make_shared<protocol::Register>();
     for (int i = 0; i < kTensors; ++i) {
       const int64_t rows = 64 / ranks;
       registration->shards.push_back(
@@ -46,12 +46,12 @@ PlanJob LargeJob() {
   };
   SessionId session = 0;
   for (uint32_t rank = 0; rank < kTrainers; ++rank)
-    job.sources.push_back(Member(++session, {.role = wire::Role::kTrainer, .engine = "", .rank = rank},
+    job.sources.push_back(Member(++session, {.role = protocol::Role::kTrainer, .engine = "", .rank = rank},
                                  shards(static_cast<int>(rank), kTrainers)));
   const auto whole = shards(0, 1);
   for (int engine = 0; engine < kEngines; ++engine)
     job.engines.push_back({Member(
-        ++session, {.role = wire::Role::kInference, .engine = StrCat("e", engine), .rank = 0}, whole)});
+        ++session, {.role = protocol::Role::kInference, .engine = StrCat("e", engine), .rank = 0}, whole)});
   return job;
 }
 

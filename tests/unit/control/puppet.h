@@ -26,11 +26,12 @@ class Puppet {
   struct Options {
     std::string address;
     std::map<std::string, std::string> settings;
-    wire::WorkerName name;
+    protocol::WorkerName name;
     uint32_t world_size = 1;
     std::string job = "default";
-    std::vector<wire::ShardInfo> shards;
+    std::vector<protocol::ShardInfo> shards;
     bool follows = true;  ///< Answers the controller by itself.
+    uint32_t version = protocol::kProtocolVersion;
   };
 
   explicit Puppet(Options options) : options_(std::move(options)) {
@@ -46,13 +47,14 @@ class Puppet {
     ClientOptions client;
     client.absence = absence_;
     client.settings = *Settings::From(settings);
+    client.hello.protocol = options_.version;
     client.hello.model = "policy";
     client.hello.name = options_.name;
     client.hello.world_size = options_.world_size;
     client.hello.incarnation = RandomId();
     client.hello.addresses = {"127.0.0.1:1"};
     client.hello.host = "test";
-    client.on_message = [this](wire::ControllerMessage message) { OnMessage(std::move(message)); };
+    client.on_message = [this](protocol::ControllerMessage message) { OnMessage(std::move(message)); };
     client.on_state = [this](LinkState state, const Status& status) {
       const std::lock_guard lock(mutex_);
       states_.push_back(state);
@@ -80,10 +82,10 @@ class Puppet {
   /// In the run that the controller told last; false if it told none in time.
   bool Publish(int64_t number) {
     if (!WaitWelcomes(1)) return false;
-    client_->Send(wire::Published{.number = number, .run = run()});
+    client_->Send(protocol::Published{.number = number, .run = run()});
     return true;
   }
-  wire::Run run() {
+  protocol::Run run() {
     const std::lock_guard lock(mutex_);
     return run_;
   }
@@ -114,11 +116,11 @@ class Puppet {
     const std::lock_guard lock(mutex_);
     return end_;
   }
-  std::vector<wire::Done> done() {
+  std::vector<protocol::Done> done() {
     const std::lock_guard lock(mutex_);
     return done_;
   }
-  std::vector<wire::Lost> lost() {
+  std::vector<protocol::Lost> lost() {
     const std::lock_guard lock(mutex_);
     return lost_;
   }
@@ -138,7 +140,7 @@ class Puppet {
   }
 
  private:
-  void OnMessage(wire::ControllerMessage message) {
+  void OnMessage(protocol::ControllerMessage message) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return closing_ || client_ != nullptr; });
     if (closing_) return;
@@ -147,38 +149,39 @@ class Puppet {
   }
   template <typename Message>
   void Hear(const Message&) {}
-  void Hear(const wire::Welcome& welcome) {
+  void Hear(const protocol::Welcome& welcome) {
     ++welcomes_;
     run_ = welcome.run;
     if (!options_.follows) return;
-    client_->Send(wire::Register{.shards = options_.shards, .rules = {}});
-    if (options_.name.role == wire::Role::kInference)
-      client_->Send(wire::LandingMap{.epoch = 0, .regions = {"r"}, .places = {{.region = 0, .offset = 0}}});
+    client_->Send(protocol::Register{.shards = options_.shards, .rules = {}});
+    if (options_.name.role == protocol::Role::kInference)
+      client_->Send(
+          protocol::LandingMap{.epoch = 0, .regions = {"r"}, .places = {{.region = 0, .offset = 0}}});
   }
-  void Hear(const wire::Plan& plan) {
-    if (options_.follows) client_->Send(wire::Prepared{plan.epoch});
+  void Hear(const protocol::Plan& plan) {
+    if (options_.follows) client_->Send(protocol::Prepared{plan.epoch});
   }
-  void Hear(const wire::GrantRequest& request) {
+  void Hear(const protocol::GrantRequest& request) {
     if (!options_.follows) return;
     version_ = request.version;
     client_->Send(
-        wire::Granted{.update = request.update, .grants = {{.source = 0, .slot = 1, .id = RandomId()}}});
-    client_->Send(wire::Ready{.update = request.update,
-                              .bytes = 4096,
-                              .seconds = 0.01,
-                              .sources = {{.source = 0, .bytes = 4096, .seconds = 0.01}}});
+        protocol::Granted{.update = request.update, .grants = {{.source = 0, .slot = 1, .id = RandomId()}}});
+    client_->Send(protocol::Ready{.update = request.update,
+                                  .bytes = 4096,
+                                  .seconds = 0.01,
+                                  .sources = {{.source = 0, .bytes = 4096, .seconds = 0.01}}});
   }
-  void Hear(const wire::Commit& commit) { client_->Send(wire::Committed{.update = commit.update}); }
-  void Hear(const wire::Serve& serve) {
+  void Hear(const protocol::Commit& commit) { client_->Send(protocol::Committed{.update = commit.update}); }
+  void Hear(const protocol::Serve& serve) {
     served_ = version_;
-    client_->Send(wire::Serving{.update = serve.update, .version = version_});
+    client_->Send(protocol::Serving{.update = serve.update, .version = version_});
   }
-  void Hear(const wire::Abort& abort) {
-    if (options_.name.role == wire::Role::kInference)
-      client_->Send(wire::Aborted{.update = abort.update, .lost = true});
+  void Hear(const protocol::Abort& abort) {
+    if (options_.name.role == protocol::Role::kInference)
+      client_->Send(protocol::Aborted{.update = abort.update, .lost = true});
   }
-  void Hear(const wire::Done& done) { done_.push_back(done); }
-  void Hear(const wire::Lost& lost) { lost_.push_back(lost); }
+  void Hear(const protocol::Done& done) { done_.push_back(done); }
+  void Hear(const protocol::Lost& lost) { lost_.push_back(lost); }
 
   Options options_;
   const std::shared_ptr<Absence> absence_ = std::make_shared<Absence>();
@@ -187,13 +190,13 @@ class Puppet {
   std::unique_ptr<ControlClient> client_;
   bool closing_ = false;
   std::vector<LinkState> states_;
-  std::vector<wire::Done> done_;
-  std::vector<wire::Lost> lost_;
+  std::vector<protocol::Done> done_;
+  std::vector<protocol::Lost> lost_;
   Status end_;
   Version version_;
   Version served_;
   size_t welcomes_ = 0;
-  wire::Run run_;
+  protocol::Run run_;
 };
 
 }  // namespace weightcast::control

@@ -17,11 +17,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-wire::WorkerName TrainerName(uint32_t rank) {
-  return {.role = wire::Role::kTrainer, .engine = "", .rank = rank};
+protocol::WorkerName TrainerName(uint32_t rank) {
+  return {.role = protocol::Role::kTrainer, .engine = "", .rank = rank};
 }
-wire::WorkerName RankName(const std::string& engine, uint32_t rank = 0) {
-  return {.role = wire::Role::kInference, .engine = engine, .rank = rank};
+protocol::WorkerName RankName(const std::string& engine, uint32_t rank = 0) {
+  return {.role = protocol::Role::kInference, .engine = engine, .rank = rank};
 }
 
 /// Whether the last attempt was refused, in time.
@@ -54,7 +54,7 @@ class ServerTest : public ::testing::Test {
     ASSERT_TRUE(started.ok()) << started.status().ToString();
     controller_ = std::move(*started);
   }
-  Puppet& Add(wire::WorkerName name, uint32_t world_size, Puppet::Options options = {}) {
+  Puppet& Add(protocol::WorkerName name, uint32_t world_size, Puppet::Options options = {}) {
     options.name = std::move(name);
     options.world_size = world_size;
     if (options.address.empty()) options.address = controller_->address();
@@ -74,7 +74,7 @@ TEST_F(ServerTest, OneUpdateOverTheNetwork) {
   ASSERT_TRUE(trainer.Publish(1));
   ASSERT_TRUE(rank.WaitServed(1));
   ASSERT_TRUE(trainer.WaitDone(1));
-  const wire::Done done = trainer.done()[0];
+  const protocol::Done done = trainer.done()[0];
   EXPECT_TRUE(done.met_policy);
   EXPECT_EQ(done.receivers.at(0).bytes, 4096U);
   EXPECT_GT(done.seconds, 0) << "the shell fills in what the machine cannot know";
@@ -98,7 +98,7 @@ TEST_F(ServerTest, SixtyFourWorkersAndFiveVersions) {
 
 TEST_F(ServerTest, LargeRegistrationsAndTablesTravelInPieces) {
   Start();
-  std::vector<wire::ShardInfo> shards;
+  std::vector<protocol::ShardInfo> shards;
   for (int i = 0; i < 20000; ++i) {
     const Shape shape = {1 + i % 7, 8};
     shards.push_back({.tensor = {.name = StrCat("model.layers.", i, ".mlp.experts.weight"),
@@ -140,6 +140,17 @@ TEST_F(ServerTest, AWrongJobIsRefused) {
   Puppet& stranger = Add(TrainerName(0), 1, options);
   ASSERT_TRUE(stranger.WaitEnded());
   EXPECT_THAT(stranger.end().message(), HasSubstr("serves job 'mine', not 'yours'"));
+}
+
+TEST_F(ServerTest, AnotherProtocolVersionIsRefused) {
+  Start();
+  Puppet::Options options;
+  options.version = 2;
+  Puppet& old = Add(TrainerName(0), 1, options);
+  ASSERT_TRUE(old.WaitEnded());
+  EXPECT_EQ(old.end().code(), Code::kProtocol);
+  EXPECT_EQ(old.end().message(),
+            "this controller speaks protocol version 3, not 2; use the same weightcast on all hosts");
 }
 
 TEST_F(ServerTest, ARankTwiceIsRefused) {

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "base/strings.h"
-#include "wire/codec.h"
-#include "wire/limits.h"
+#include "protocol/codec.h"
+#include "protocol/limits.h"
 
 namespace weightcast::control {
 namespace {
@@ -136,17 +136,17 @@ TEST(SessionLink, NothingIsLostRepeatedOrReordered) {
 }
 
 TEST(Packets, LargeMessagesTravelInPieces) {
-  wire::Plan plan;
+  protocol::Plan plan;
   std::mt19937 random(5);
   plan.table.resize(5 << 20);
   for (char& c : plan.table) c = static_cast<char>(random());
-  const auto packet = MakePacket(wire::ControllerMessage(plan));
+  const auto packet = MakePacket(protocol::ControllerMessage(plan));
   ASSERT_TRUE(packet.ok());
   EXPECT_GE((*packet)->parts.size(), 5U);
   Assembler assembler;
   std::optional<Parcel> parcel;
   for (size_t part = 0; part < (*packet)->parts.size(); ++part) {
-    EXPECT_LE((*packet)->parts[part].size() + 64, wire::kMaxEnvelopeBytes);
+    EXPECT_LE((*packet)->parts[part].size() + 64, protocol::kMaxEnvelopeBytes);
     EXPECT_FALSE(parcel);
     auto added = assembler.Add(static_cast<uint32_t>((*packet)->kind(part)), (*packet)->parts[part]);
     ASSERT_TRUE(added.ok()) << added.status().ToString();
@@ -155,9 +155,9 @@ TEST(Packets, LargeMessagesTravelInPieces) {
   ASSERT_TRUE(parcel);
   const auto encoded = Unpack(std::move(*parcel));
   ASSERT_TRUE(encoded.ok()) << encoded.status().ToString();
-  const auto decoded = wire::DecodeControllerMessage(*encoded);
+  const auto decoded = protocol::DecodeControllerMessage(*encoded);
   ASSERT_TRUE(decoded.ok());
-  EXPECT_TRUE(std::get<wire::Plan>(*decoded) == plan);
+  EXPECT_TRUE(std::get<protocol::Plan>(*decoded) == plan);
 }
 
 TEST(Packets, BadPiecesAreRefused) {

@@ -13,15 +13,15 @@
 
 namespace weightcast::control {
 
-inline wire::Hello RankHello(const std::string& engine, uint32_t rank, uint32_t world_size) {
-  wire::Hello hello;
-  hello.name = {.role = wire::Role::kInference, .engine = engine, .rank = rank};
+inline protocol::Hello RankHello(const std::string& engine, uint32_t rank, uint32_t world_size) {
+  protocol::Hello hello;
+  hello.name = {.role = protocol::Role::kInference, .engine = engine, .rank = rank};
   hello.world_size = world_size;
   return hello;
 }
-inline wire::Hello ServesOf(const std::string& engine, Version version) {
-  wire::Hello hello = RankHello(engine, 0, 1);
-  hello.state = wire::EngineState::kServing;
+inline protocol::Hello ServesOf(const std::string& engine, Version version) {
+  protocol::Hello hello = RankHello(engine, 0, 1);
+  hello.state = protocol::EngineState::kServing;
   hello.version = version;
   return hello;
 }
@@ -29,7 +29,7 @@ inline wire::Hello ServesOf(const std::string& engine, Version version) {
 /// A worker as the tests of the controller play it.
 struct SimulatedProcess {
   SessionId session = 0;
-  wire::Hello hello;
+  protocol::Hello hello;
   bool alive = true;   ///< The process runs.
   bool linked = true;  ///< Its stream is whole.
   bool refused = false;
@@ -37,15 +37,15 @@ struct SimulatedProcess {
   bool shares = true;  ///< As an inference rank: gives to others.
   bool deaf = false;   ///< As an inference rank: writes to it are on their way, for now.
   bool stuck = false;  ///< Reads nothing more and says nothing more, but is not dead.
-  std::deque<wire::ControllerMessage> inbox;
-  std::deque<wire::WorkerMessage> outbox;
+  std::deque<protocol::ControllerMessage> inbox;
+  std::deque<protocol::WorkerMessage> outbox;
 
   // As an inference rank.
   bool grants = true;    ///< Answers a GrantRequest.
   bool switches = true;  ///< Answers a Commit.
   bool fences = true;    ///< Answers an Abort.
-  std::optional<wire::UpdateId> update;
-  std::optional<wire::UpdateId> closed;  ///< The last that was aborted.
+  std::optional<protocol::UpdateId> update;
+  std::optional<protocol::UpdateId> closed;  ///< The last that was aborted.
   bool closed_lost = false;
   std::map<uint64_t, uint32_t> open;  ///< Grant -> trainer.
   std::set<uint32_t> arrived;
@@ -54,7 +54,7 @@ struct SimulatedProcess {
   uint32_t part = 0;   ///< ... and the one that it was asked for last.
   Version version, next;
   Version spare;  ///< What the spare buffer wholly holds, with shadow landing.
-  wire::EngineState state = wire::EngineState::kJoining;
+  protocol::EngineState state = protocol::EngineState::kJoining;
   uint32_t sources = 0;
 
   // As an engine's control.
@@ -62,41 +62,41 @@ struct SimulatedProcess {
   bool paused = false, admitted = false;
   Version settled;
   Status cannot;  ///< Its answer to the next Steer.
-  std::vector<wire::Steer> orders;
+  std::vector<protocol::Steer> orders;
 
   // As a trainer.
   uint32_t epoch = 0;
-  wire::Run run;
+  protocol::Run run;
   bool writes = true;
   std::map<int64_t, bool> published;  ///< Number -> answered.
-  std::vector<wire::Done> done;
-  std::vector<wire::Lost> lost;
-  std::set<wire::UpdateId> over;
+  std::vector<protocol::Done> done;
+  std::vector<protocol::Lost> lost;
+  std::set<protocol::UpdateId> over;
   int releases = 0, aborts = 0, stops = 0, superseded = 0;
 
-  [[nodiscard]] bool IsTrainer() const { return hello.name.role == wire::Role::kTrainer; }
+  [[nodiscard]] bool IsTrainer() const { return hello.name.role == protocol::Role::kTrainer; }
   /// What its landing memory wholly holds.
   [[nodiscard]] Version Landed() const {
     if (IsTrainer()) return {};
-    return hello.landing == wire::Landing::kShadow ? spare : version;
+    return hello.landing == protocol::Landing::kShadow ? spare : version;
   }
   void SayRegister() {
-    outbox.push_back(wire::Register{.shards = {},
-                                    .rules = {},
-                                    .landing = hello.landing,
-                                    .state = state,
-                                    .version = IsTrainer() ? Version{} : version,
-                                    .shares = shares,
-                                    .landed = Landed(),
-                                    .newest = hello.newest,
-                                    .parts = parts});
-    if (!IsTrainer()) outbox.push_back(wire::LandingMap{});
+    outbox.push_back(protocol::Register{.shards = {},
+                                        .rules = {},
+                                        .landing = hello.landing,
+                                        .state = state,
+                                        .version = IsTrainer() ? Version{} : version,
+                                        .shares = shares,
+                                        .landed = Landed(),
+                                        .newest = hello.newest,
+                                        .parts = parts});
+    if (!IsTrainer()) outbox.push_back(protocol::LandingMap{});
   }
   /// True when it costs a rank in place nothing although it had granted.
-  bool HearAbort(const wire::Abort& message) {
+  bool HearAbort(const protocol::Abort& message) {
     ++aborts;
     if (IsTrainer()) return false;
-    const bool in_place = hello.landing == wire::Landing::kInPlace;
+    const bool in_place = hello.landing == protocol::Landing::kInPlace;
     const bool had_granted = granted && update == message.update;
     const bool touched = had_granted && message.started;
     const bool lost_it = touched && (in_place || committed);
@@ -107,26 +107,27 @@ struct SimulatedProcess {
       update.reset();
       asked = granted = ready = committed = false;
       if (lost_it) version = {};
-      state = lost_it               ? wire::EngineState::kFailed
-              : version.number >= 0 ? wire::EngineState::kServing
-                                    : wire::EngineState::kJoining;
+      state = lost_it               ? protocol::EngineState::kFailed
+              : version.number >= 0 ? protocol::EngineState::kServing
+                                    : protocol::EngineState::kJoining;
     }
     if (fences)
-      outbox.push_back(wire::Aborted{.update = message.update, .lost = closed_lost, .landed = Landed()});
+      outbox.push_back(protocol::Aborted{.update = message.update, .lost = closed_lost, .landed = Landed()});
     return had_granted && !touched && in_place;
   }
   /// As an engine's control.
-  void HearSteer(const wire::Steer& message) {
+  void HearSteer(const protocol::Steer& message) {
     orders.push_back(message);
     if (!steers) return;
     const Status status = std::exchange(cannot, Status::Ok());
     if (status.ok()) {
-      if (message.move == wire::Move::kPause) paused = true;
-      if (message.move == wire::Move::kSettle) settled = message.version;
-      if (message.move == wire::Move::kAdmit) paused = false;
-      admitted = message.move == wire::Move::kAdmit || (admitted && message.move != wire::Move::kEvict);
+      if (message.move == protocol::Move::kPause) paused = true;
+      if (message.move == protocol::Move::kSettle) settled = message.version;
+      if (message.move == protocol::Move::kAdmit) paused = false;
+      admitted =
+          message.move == protocol::Move::kAdmit || (admitted && message.move != protocol::Move::kEvict);
     }
-    outbox.push_back(wire::Steered{.order = message.order, .status = status});
+    outbox.push_back(protocol::Steered{.order = message.order, .status = status});
   }
 };
 

@@ -27,7 +27,7 @@ class Simulator {
     SessionId from = 0;
     SessionId to = 0;
     uint64_t grant = 0;
-    wire::UpdateId update;
+    protocol::UpdateId update;
     uint32_t destination = 0;
   };
 
@@ -47,13 +47,13 @@ class Simulator {
   int kept = 0;  ///< Aborts that cost a rank in place nothing although it had granted.
   /// Sees every step, before its actions are carried out.
   std::function<void(const MachineState& before, const Event& event, const MachineState& after)> on_step;
-  std::set<std::pair<wire::UpdateId, SessionId>> started;  ///< Ranks whose grants a source was told of.
+  std::set<std::pair<protocol::UpdateId, SessionId>> started;  ///< Ranks whose grants a source was told of.
 
   Simulator() { config.term = {.number = 1, .id = 77}; }
 
   // --- What tests do ---
 
-  SessionId Join(wire::Hello hello) {
+  SessionId Join(protocol::Hello hello) {
     hello.job = hello.job.empty() ? "default" : hello.job;
     hello.model = "policy";
     if (hello.incarnation == 0) hello.incarnation = ++last_id;
@@ -68,27 +68,27 @@ class Simulator {
     return session;
   }
   SessionId JoinTrainer(uint32_t rank, uint32_t world_size) {
-    wire::Hello hello;
-    hello.name = {.role = wire::Role::kTrainer, .engine = "", .rank = rank};
+    protocol::Hello hello;
+    hello.name = {.role = protocol::Role::kTrainer, .engine = "", .rank = rank};
     hello.world_size = world_size;
     return Join(hello);
   }
   SessionId JoinRank(const std::string& engine, uint32_t rank, uint32_t world_size,
-                     wire::Landing landing = wire::Landing::kInPlace) {
-    wire::Hello hello = RankHello(engine, rank, world_size);
+                     protocol::Landing landing = protocol::Landing::kInPlace) {
+    protocol::Hello hello = RankHello(engine, rank, world_size);
     hello.landing = landing;
     return Join(hello);
   }
   SessionId JoinControl(const std::string& engine) {
-    wire::Hello hello;
-    hello.name = {.role = wire::Role::kControl, .engine = engine, .rank = 0};
+    protocol::Hello hello;
+    hello.name = {.role = protocol::Role::kControl, .engine = engine, .rank = 0};
     hello.world_size = 1;
     return Join(hello);
   }
   void Publish(SessionId trainer, int64_t number, bool hold = false) {
     Process& process = processes[trainer];
     process.published[number] = false;
-    process.outbox.push_back(wire::Published{
+    process.outbox.push_back(protocol::Published{
         .number = number, .run = process.run.number != 0 ? process.run : state.run, .hold = hold});
   }
   void PublishAll(int64_t number, bool hold = false) {
@@ -100,7 +100,7 @@ class Simulator {
     Process& process = processes[session];
     process.asked = false;
     process.epoch = 0;
-    if (process.state == wire::EngineState::kSuspended) process.state = wire::EngineState::kJoining;
+    if (process.state == protocol::EngineState::kSuspended) process.state = protocol::EngineState::kJoining;
     process.spare = {};  // A new one.
     process.SayRegister();
   }
@@ -110,29 +110,29 @@ class Simulator {
     process.asked = false;
     process.epoch = 0;
     process.version = {};
-    process.state = wire::EngineState::kSuspended;
-    process.outbox.push_back(wire::Suspended{});
+    process.state = protocol::EngineState::kSuspended;
+    process.outbox.push_back(protocol::Suspended{});
   }
   /// A rank that was asked and had not granted does so.
   void GrantLate(SessionId session) {
     Process& process = processes[session];
     process.grants = true;
     if (process.asked && !process.granted)
-      Hear(process, wire::GrantRequest{.update = *process.update, .version = process.next});
+      Hear(process, protocol::GrantRequest{.update = *process.update, .version = process.next});
   }
   /// A control that has been asked for something answers.
   void SteerLate(SessionId session) {
     Process& control = processes[session];
     control.steers = true;
-    for (const wire::Steer& order : std::exchange(control.orders, {})) Hear(control, order);
+    for (const protocol::Steer& order : std::exchange(control.orders, {})) Hear(control, order);
   }
   /// A rank that was told to abort and had not fenced does so.
   void FenceLate(SessionId session) {
     Process& process = processes[session];
     process.fences = true;
     if (process.closed)
-      process.outbox.push_back(
-          wire::Aborted{.update = *process.closed, .lost = process.closed_lost, .landed = process.Landed()});
+      process.outbox.push_back(protocol::Aborted{
+          .update = *process.closed, .lost = process.closed_lost, .landed = process.Landed()});
   }
   /// The process dies; the controller sees its stream break.
   void Kill(SessionId session) {
@@ -194,9 +194,11 @@ class Simulator {
   }
 
   [[nodiscard]] Version Served(SessionId session) const { return processes.at(session).version; }
-  [[nodiscard]] wire::EngineState StateOf(SessionId session) const { return processes.at(session).state; }
+  [[nodiscard]] protocol::EngineState StateOf(SessionId session) const { return processes.at(session).state; }
   static bool IsTrainer(const Process& process) { return process.IsTrainer(); }
-  static bool IsControl(const Process& process) { return process.hello.name.role == wire::Role::kControl; }
+  static bool IsControl(const Process& process) {
+    return process.hello.name.role == protocol::Role::kControl;
+  }
   static bool Lives(const Process& process) { return process.alive && !process.refused; }
   [[nodiscard]] bool Known(SessionId session) const {
     for (const Group& group : state.groups)
@@ -231,7 +233,7 @@ class Simulator {
     const auto found = processes.find(action.to);
     ASSERT_NE(found, processes.end());
     Process& to = found->second;
-    EXPECT_FALSE(to.refused) << "a message after the session's end: " << wire::ToString(to.hello.name);
+    EXPECT_FALSE(to.refused) << "a message after the session's end: " << protocol::ToString(to.hello.name);
     std::visit([&](const auto& message) { Check(to, message); }, action.message);
     if (to.alive) to.inbox.push_back(std::move(action.message));
   }
@@ -276,7 +278,7 @@ class Simulator {
   void Deliver(SessionId session, uint32_t epoch, bool gives) {
     Process& process = processes.at(session);
     EXPECT_FALSE(process.refused);
-    wire::Plan plan;
+    protocol::Plan plan;
     plan.epoch = epoch;
     plan.run = state.run;
     plan.gives = gives;
@@ -290,7 +292,7 @@ class Simulator {
 
   template <typename Message>
   void Check(Process&, const Message&) {}
-  void Check(Process& to, const wire::Start& message) {
+  void Check(Process& to, const protocol::Start& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Start after the end";
     const auto& plan = plans.at(message.update.epoch);
     std::vector<SessionId> destinations;
@@ -308,8 +310,8 @@ class Simulator {
       }
     });
   }
-  void Check(Process& to, const wire::Stop& message) { EXPECT_FALSE(to.over.contains(message.update)); }
-  void Check(Process& to, const wire::Release& message) {
+  void Check(Process& to, const protocol::Stop& message) { EXPECT_FALSE(to.over.contains(message.update)); }
+  void Check(Process& to, const protocol::Release& message) {
     EXPECT_FALSE(to.over.contains(message.update));
     if (!state.update || state.update->id != message.update) return;  // Over: givers are let go.
     ForRanks(message.update, [&](const Process& rank, const Target& target) {
@@ -318,17 +320,17 @@ class Simulator {
       }
     });
   }
-  void Check(Process& to, const wire::Abort& message) {
+  void Check(Process& to, const protocol::Abort& message) {
     if (started.contains({message.update, to.session})) {
       EXPECT_TRUE(message.started) << "an engine that is written to takes itself for whole";
     }
     EXPECT_FALSE(to.over.contains(message.update)) << "Abort after the end";
     if (!message.reason.ok()) to.over.insert(message.update);  // Otherwise it may be told later why.
   }
-  void Check(Process& to, const wire::Done& message) {
+  void Check(Process& to, const protocol::Done& message) {
     if (message.update.sequence != 0) to.over.insert(message.update);
   }
-  void Check(Process& to, const wire::GrantRequest& message) {
+  void Check(Process& to, const protocol::GrantRequest& message) {
     const bool open = to.update.has_value() && to.asked && to.alive && !to.committed && Unfinished(to);
     EXPECT_TRUE(!open || (message.part == to.part + 1 && to.ready))
         << "a second grant is asked for while one is open";
@@ -343,7 +345,7 @@ class Simulator {
       EXPECT_TRUE(control->paused) << "a grant before the engine has paused";
     }
   }
-  static bool InPlace(const Process& rank) { return rank.hello.landing == wire::Landing::kInPlace; }
+  static bool InPlace(const Process& rank) { return rank.hello.landing == protocol::Landing::kInPlace; }
   /// Nothing in an engine that has one goes on without it.
   const Process* ControlOf(const Process& rank) {
     for (const Group& group : state.groups) {
@@ -353,7 +355,7 @@ class Simulator {
     }
     return nullptr;
   }
-  void Check(Process& to, const wire::Commit& message) {
+  void Check(Process& to, const protocol::Commit& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Commit after the end";
     if (const Process* control = ControlOf(to)) {
       EXPECT_TRUE(control->paused) << "Commit before the engine has paused";
@@ -367,7 +369,7 @@ class Simulator {
       }
     });
   }
-  void Check(Process& to, const wire::Serve& message) {
+  void Check(Process& to, const protocol::Serve& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Serve after the end";
     if (const Process* control = ControlOf(to)) {
       EXPECT_TRUE(control->settled == state.update->version) << "Serve before the caches are flushed";
@@ -378,11 +380,11 @@ class Simulator {
       }
     });
   }
-  void Check(Process& to, const wire::Steer& message) {
+  void Check(Process& to, const protocol::Steer& message) {
     EXPECT_GT(message.order, to.orders.empty() ? 0 : to.orders.back().order);
-    if (message.move != wire::Move::kAdmit) return;
+    if (message.move != protocol::Move::kAdmit) return;
     for (const auto& [session, rank] : processes) {
-      const bool member = Known(session) && rank.hello.name.role == wire::Role::kInference &&
+      const bool member = Known(session) && rank.hello.name.role == protocol::Role::kInference &&
                           rank.hello.name.engine == to.hello.name.engine && rank.alive &&
                           rank.outbox.empty();  // Otherwise the controller cannot know yet.
       if (member) {
@@ -394,7 +396,7 @@ class Simulator {
   static bool Unfinished(const Process& rank) { return rank.granted; }
 
   template <typename Visit>
-  void ForRanks(const wire::UpdateId& update, Visit visit) {
+  void ForRanks(const protocol::UpdateId& update, Visit visit) {
     if (!state.update || state.update->id.sequence != update.sequence) return;  // Of any attempt.
     for (const Receiver& receiver : state.update->receivers)
       for (const Target& target : state.update->targets)
@@ -455,12 +457,12 @@ class Simulator {
     const auto [kind, which] = choices[random == nullptr ? 0 : (*random)() % choices.size()];
     if (kind == 0) {
       Process& process = processes[which];
-      const wire::WorkerMessage message = process.outbox.front();
+      const protocol::WorkerMessage message = process.outbox.front();
       process.outbox.pop_front();
       Do(Said{which, message});
     } else if (kind == 1) {
       Process& process = processes[which];
-      const wire::ControllerMessage message = process.inbox.front();
+      const protocol::ControllerMessage message = process.inbox.front();
       process.inbox.pop_front();
       std::visit([&](const auto& what) { Hear(process, what); }, message);
     } else if (kind == 2) {
@@ -495,9 +497,9 @@ class Simulator {
       to.arrived.insert(grant->second);
       TryReady(to);
     } else if (Lives(from) && !from.over.contains(write.update)) {
-      from.outbox.push_back(wire::Failed{.update = write.update,
-                                         .destination = write.destination,
-                                         .reason = {Code::kFenced, "the grant is closed"}});
+      from.outbox.push_back(protocol::Failed{.update = write.update,
+                                             .destination = write.destination,
+                                             .reason = {Code::kFenced, "the grant is closed"}});
     }
   }
 
@@ -506,12 +508,9 @@ class Simulator {
     rank.open.clear();  // Fenced.
     rank.ready = true;
     rank.spare = rank.next;
-    rank.state = wire::EngineState::kReady;
-    wire::Ready ready{.update = *rank.update,
-                      .bytes = 100 * rank.sources,
-                      .seconds = 0.5,
-                      .sources = {},
-                      .part = rank.part};
+    rank.state = protocol::EngineState::kReady;
+    protocol::Ready ready{
+        .update = *rank.update, .bytes = 100 * rank.sources, .seconds = 0.5, .part = rank.part};
     for (uint32_t trainer = 0; trainer < rank.sources; ++trainer)
       ready.sources.push_back({.source = trainer, .bytes = 100, .seconds = 0.5});
     rank.outbox.push_back(std::move(ready));
@@ -519,19 +518,20 @@ class Simulator {
 
   template <typename Message>
   void Hear(Process&, const Message&) {}
-  void Hear(Process& process, const wire::Welcome& message) {
+  void Hear(Process& process, const protocol::Welcome& message) {
     process.run = message.run;
-    if (IsControl(process)) return process.outbox.push_back(wire::Steered{});
-    if (process.state == wire::EngineState::kSuspended) return process.outbox.push_back(wire::Suspended{});
+    if (IsControl(process)) return process.outbox.push_back(protocol::Steered{});
+    if (process.state == protocol::EngineState::kSuspended)
+      return process.outbox.push_back(protocol::Suspended{});
     process.SayRegister();
   }
-  void Hear(Process& process, const wire::Plan& message) {
-    if (message.gives) return process.outbox.push_back(wire::Prepared{.epoch = message.epoch});
+  void Hear(Process& process, const protocol::Plan& message) {
+    if (message.gives) return process.outbox.push_back(protocol::Prepared{.epoch = message.epoch});
     process.epoch = message.epoch;
     process.run = message.run;
-    process.outbox.push_back(wire::Prepared{.epoch = message.epoch});
+    process.outbox.push_back(protocol::Prepared{.epoch = message.epoch});
   }
-  void Hear(Process& rank, const wire::GrantRequest& message) {
+  void Hear(Process& rank, const protocol::GrantRequest& message) {
     if (rank.epoch == 0) return;  // Sent before its Register came there.
     rank.update = message.update;
     rank.next = message.version;
@@ -543,8 +543,8 @@ class Simulator {
     if (!rank.grants) return;
     rank.granted = true;
     rank.spare = {};
-    rank.state = wire::EngineState::kUpdating;
-    wire::Granted granted{.update = message.update, .grants = {}, .part = message.part};
+    rank.state = protocol::EngineState::kUpdating;
+    protocol::Granted granted{.update = message.update, .grants = {}, .part = message.part};
     for (uint32_t trainer = 0; trainer < rank.sources; ++trainer) {
       rank.open[++last_id] = trainer;
       granted.grants.push_back({.source = trainer, .slot = 1, .id = last_id});
@@ -552,7 +552,7 @@ class Simulator {
     rank.outbox.push_back(granted);
     TryReady(rank);
   }
-  void Hear(Process& trainer, const wire::Start& message) {
+  void Hear(Process& trainer, const protocol::Start& message) {
     if (!trainer.writes) return;
     const auto& plan = plans.at(message.update.epoch);
     std::vector<SessionId> destinations;
@@ -564,37 +564,37 @@ class Simulator {
                       .update = message.update,
                       .destination = message.destination});
   }
-  void Hear(Process& rank, const wire::Commit& message) {
+  void Hear(Process& rank, const protocol::Commit& message) {
     EXPECT_TRUE(rank.update == message.update && rank.ready);
     if (!rank.switches) return;
     rank.committed = true;
-    rank.state = wire::EngineState::kCommitted;
-    rank.outbox.push_back(wire::Committed{.update = message.update});
+    rank.state = protocol::EngineState::kCommitted;
+    rank.outbox.push_back(protocol::Committed{.update = message.update});
   }
-  void Hear(Process& rank, const wire::Serve& message) {
+  void Hear(Process& rank, const protocol::Serve& message) {
     EXPECT_TRUE(rank.update == message.update && rank.committed);
-    rank.state = wire::EngineState::kServing;
+    rank.state = protocol::EngineState::kServing;
     rank.version = rank.next;
-    EXPECT_GE(wire::RunAndNumber(rank.version), wire::RunAndNumber(rank.hello.newest))
+    EXPECT_GE(protocol::RunAndNumber(rank.version), protocol::RunAndNumber(rank.hello.newest))
         << "a version that was served is taken back";
     rank.hello.newest = rank.version;
     rank.asked = rank.granted = false;
-    rank.outbox.push_back(wire::Serving{.update = message.update, .version = rank.version});
+    rank.outbox.push_back(protocol::Serving{.update = message.update, .version = rank.version});
   }
-  void Hear(Process& process, const wire::Abort& message) { kept += process.HearAbort(message) ? 1 : 0; }
-  static void Hear(Process& control, const wire::Steer& message) { control.HearSteer(message); }
-  void Hear(Process& source, const wire::Release&) { ++source.releases; }
-  void Hear(Process& trainer, const wire::Stop&) { ++trainer.stops; }
-  void Hear(Process& trainer, const wire::Superseded& message) {
+  void Hear(Process& process, const protocol::Abort& message) { kept += process.HearAbort(message) ? 1 : 0; }
+  static void Hear(Process& control, const protocol::Steer& message) { control.HearSteer(message); }
+  void Hear(Process& source, const protocol::Release&) { ++source.releases; }
+  void Hear(Process& trainer, const protocol::Stop&) { ++trainer.stops; }
+  void Hear(Process& trainer, const protocol::Superseded& message) {
     EXPECT_TRUE(trainer.published.contains(message.version.number));
     ++trainer.superseded;
     trainer.published[message.version.number] = true;
   }
-  void Hear(Process& trainer, const wire::Done& message) {
+  void Hear(Process& trainer, const protocol::Done& message) {
     trainer.done.push_back(message);
     trainer.published[message.version.number] = true;
   }
-  void Hear(Process& process, const wire::Lost& message) { process.lost.push_back(message); }
+  void Hear(Process& process, const protocol::Lost& message) { process.lost.push_back(message); }
 };
 
 }  // namespace weightcast::control

@@ -12,11 +12,11 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "base/varint.h"
 #include "plan/layout_builder.h"
 #include "plan/models.h"
 #include "plan/planner.h"
 #include "plan/table_layout.h"
-#include "plan/varint.h"
 
 namespace weightcast::plan {
 namespace {
@@ -201,9 +201,13 @@ TEST(VarintTest, BordersComeBackAndOverlongNumbersDoNot) {
     }
   }
   const std::string endless(11, '\x80');
-  VarintReader in(endless);
-  in.Get(UINT64_MAX);
-  EXPECT_FALSE(in.ok());
+  const std::string nines(9, '\xff');
+  for (const std::string& bytes :
+       {endless, std::string("\x80\0", 2), std::string("\xff\0", 2), nines + "\x02"}) {
+    VarintReader in(bytes);
+    in.Get(UINT64_MAX);
+    EXPECT_FALSE(in.ok());
+  }
 }
 
 std::string RandomBytes(size_t size, unsigned seed) {

@@ -130,7 +130,7 @@ class DataPath : public testing::Test {
                                                Clock::now() + FromSeconds(10));
       ASSERT_TRUE(connection.ok()) << connection.status().ToString();
       auto imported = std::make_shared<ImportedRegions>(*connection);
-      const wire::LandingMap map = sink.memory->Map();
+      const protocol::LandingMap map = sink.memory->Map();
       for (const auto& region : map.regions) ASSERT_TRUE(imported->Add(region).ok());
       ASSERT_TRUE(FindPlaces(*plan, peer, map, imported->regions()).ok());
       plan->targets.push_back({static_cast<uint32_t>(peer), "inference", *connection, imported});
@@ -153,11 +153,11 @@ class DataPath : public testing::Test {
   }
 
   void PlanSink(InferenceSide& side, const std::string& table) {
-    wire::Plan message;
+    protocol::Plan message;
     message.epoch = 1;
     message.table = table;
     for (size_t r = 0; r < trainers_.size(); ++r) {
-      message.peers.push_back({.name = {wire::Role::kTrainer, "", static_cast<uint32_t>(r)},
+      message.peers.push_back({.name = {protocol::Role::kTrainer, "", static_cast<uint32_t>(r)},
                                .incarnation = trainers_[r]->endpoint->self().incarnation,
                                .addresses = {}});
     }
@@ -205,7 +205,7 @@ class DataPath : public testing::Test {
 
   Settings settings_;
   std::shared_ptr<MemoryReader> reader_;
-  const wire::UpdateId update_{.term = {1, 1}, .epoch = 1, .sequence = 1, .attempt = 0};
+  const protocol::UpdateId update_{.term = {1, 1}, .epoch = 1, .sequence = 1, .attempt = 0};
   std::vector<std::unique_ptr<InferenceSide>> inference_;
   std::vector<std::unique_ptr<TrainerSide>> trainers_;
 };

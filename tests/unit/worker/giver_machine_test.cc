@@ -10,11 +10,11 @@
 namespace weightcast::worker {
 namespace {
 
-constexpr wire::Term kTerm{.number = 1, .id = 7};
+constexpr protocol::Term kTerm{.number = 1, .id = 7};
 constexpr Version kVersion{.run = 1, .number = 3};
 const Status kWanted(Code::kCancelled, "a newer version comes");
 
-wire::UpdateId Update(uint64_t sequence, uint32_t epoch = 2) {
+protocol::UpdateId Update(uint64_t sequence, uint32_t epoch = 2) {
   return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 1};
 }
 GiverStart StartOf(uint64_t sequence, uint32_t destination, Version held = kVersion) {
@@ -27,7 +27,7 @@ struct Source {
   std::vector<GiverAction> actions;
 
   explicit Source(bool prepared = true) {
-    Do(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
+    Do(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Do(GiverPlanArrived{2});
     if (prepared) Do(GiverPrepared{2});
   }
@@ -52,7 +52,7 @@ TEST(GiverMachine, GivesUntilReleased) {
   source.Do(GiverPrepared{1});
   EXPECT_TRUE(source.actions.empty()) << "of an older plan";
   source.Do(GiverPrepared{2});
-  EXPECT_EQ(source.Sent<wire::Prepared>()->epoch, 2U);
+  EXPECT_EQ(source.Sent<protocol::Prepared>()->epoch, 2U);
   source.Do(StartOf(1, 0));
   source.Do(StartOf(1, 1));
   EXPECT_EQ(source.Count<BeginSending>(), 1U);
@@ -60,7 +60,7 @@ TEST(GiverMachine, GivesUntilReleased) {
   source.Do(SendFenced{Update(1), 0});
   EXPECT_TRUE(source.actions.empty()) << "the receiver tells";
   EXPECT_TRUE(Lends(source.state));
-  source.Do(wire::Release{Update(1), kVersion});
+  source.Do(protocol::Release{Update(1), kVersion});
   EXPECT_EQ(source.Count<StopSending>(), 1U);
   EXPECT_TRUE(Lends(source.state)) << "free before the fence";
   source.Do(SendFenced{Update(1), 1});
@@ -73,23 +73,23 @@ TEST(GiverMachine, RefusesWhatItDoesNotHold) {
   Source source;
   for (const Version& held : {Version{}, Version{.run = 1, .number = 4}, Version{.run = 2, .number = 3}}) {
     source.Do(StartOf(1, 4, held));
-    const auto failed = source.Sent<wire::Failed>();
+    const auto failed = source.Sent<protocol::Failed>();
     ASSERT_TRUE(failed);
     EXPECT_EQ(failed->update, Update(1));
     EXPECT_EQ(failed->destination, 4);
     EXPECT_FALSE(Lends(source.state));
   }
-  wire::Start other_epoch = StartOf(1, 4).start;
+  protocol::Start other_epoch = StartOf(1, 4).start;
   other_epoch.update.epoch = 1;
   source.Do(GiverStart{other_epoch, kVersion});
-  EXPECT_EQ(source.Sent<wire::Failed>()->destination, 4);
-  wire::Start other_term = StartOf(1, 4).start;
+  EXPECT_EQ(source.Sent<protocol::Failed>()->destination, 4);
+  protocol::Start other_term = StartOf(1, 4).start;
   other_term.update.term.number = 9;
   source.Do(GiverStart{other_term, kVersion});
   EXPECT_TRUE(source.actions.empty());
   Source unprepared(/*prepared=*/false);
   unprepared.Do(StartOf(1, 0));
-  EXPECT_TRUE(unprepared.Sent<wire::Failed>());
+  EXPECT_TRUE(unprepared.Sent<protocol::Failed>());
 }
 
 TEST(GiverMachine, FailuresNameTheDestination) {
@@ -97,29 +97,29 @@ TEST(GiverMachine, FailuresNameTheDestination) {
   source.Do(StartOf(1, 3));
   const Status reason(Code::kPeerDead, "gone");
   source.Do(SendEnded{.update = Update(1), .destination = 3, .status = reason});
-  EXPECT_EQ(*source.Sent<wire::Failed>(), (wire::Failed{Update(1), 3, reason}));
+  EXPECT_EQ(*source.Sent<protocol::Failed>(), (protocol::Failed{Update(1), 3, reason}));
   EXPECT_TRUE(Lends(source.state));
   source.Do(GiverPlanArrived{5});
   EXPECT_EQ(source.Count<StopSending>(), 0U) << "it has ended already";
   source.Do(GiverPlanFailed{.epoch = 5, .reason = reason, .destination = 1});
-  EXPECT_EQ(*source.Sent<wire::Failed>(), (wire::Failed{{.term = kTerm, .epoch = 5}, 1, reason}));
+  EXPECT_EQ(*source.Sent<protocol::Failed>(), (protocol::Failed{{.term = kTerm, .epoch = 5}, 1, reason}));
 }
 
 TEST(GiverMachine, StopSilencesOneDestination) {
   Source source;
   source.Do(StartOf(1, 0));
   source.Do(StartOf(1, 1));
-  source.Do(wire::Stop{Update(1), 1});
+  source.Do(protocol::Stop{Update(1), 1});
   EXPECT_EQ(source.Count<StopSending>(), 1U);
   source.Do(SendEnded{.update = Update(1), .destination = 1, .status = kWanted});
   EXPECT_TRUE(source.actions.empty());
   source.Do(SendEnded{.update = Update(1), .destination = 0, .status = kWanted});
-  EXPECT_TRUE(source.Sent<wire::Failed>());
+  EXPECT_TRUE(source.Sent<protocol::Failed>());
 }
 
 TEST(GiverMachine, EverythingEndsWithPlanSessionAndMemory) {
   const std::vector<GiverEvent> ends = {
-      GiverPlanArrived{3}, wire::Welcome{.term = kTerm, .run = {.number = 1}}, GiverEnded{},
+      GiverPlanArrived{3}, protocol::Welcome{.term = kTerm, .run = {.number = 1}}, GiverEnded{},
       MemoryReclaimed{.reason = kWanted, .leaves = true}, MemoryReclaimed{.reason = kWanted}};
   for (const GiverEvent& end : ends) {
     Source source;
@@ -129,7 +129,7 @@ TEST(GiverMachine, EverythingEndsWithPlanSessionAndMemory) {
     source.Do(end);
     EXPECT_EQ(source.Count<StopSending>(), 1U);
     const bool reclaimed = std::holds_alternative<MemoryReclaimed>(end);
-    EXPECT_EQ(source.Sent<wire::Failed>().has_value(), reclaimed) << "who waits must hear of it";
+    EXPECT_EQ(source.Sent<protocol::Failed>().has_value(), reclaimed) << "who waits must hear of it";
     EXPECT_TRUE(Lends(source.state));
     source.Do(SendFenced{Update(1), 0});
     source.Do(SendFenced{Update(1), 1});
@@ -143,14 +143,15 @@ TEST(GiverMachine, EverythingEndsWithPlanSessionAndMemory) {
 // --- With the machine of what the same rank receives -----------------------------------------------------
 
 /// A rank that has received and serves kVersion.
-InferenceState Served(wire::Landing landing, bool shares = true) {
+InferenceState Served(protocol::Landing landing, bool shares = true) {
   InferenceState state;
   const auto update = Update(1);
   for (const InferenceEvent& event : std::vector<InferenceEvent>{
-           wire::Welcome{.term = kTerm, .run = {.number = 1}},
+           protocol::Welcome{.term = kTerm, .run = {.number = 1}},
            RegisterCalled{.landing = landing, .shares = shares}, PlanArrived{2}, PlanReady{2}, WaitCalled{},
-           wire::GrantRequest{update, kVersion}, GrantsOpened{update, {}}, Arrived{update, 1, 1},
-           GrantsFenced{update}, wire::Commit{update}, SwitchRun{.update = update}, wire::Serve{update}})
+           protocol::GrantRequest{update, kVersion}, GrantsOpened{update, {}}, Arrived{update, 1, 1},
+           GrantsFenced{update}, protocol::Commit{update}, SwitchRun{.update = update},
+           protocol::Serve{update}})
     Advance(state, event);
   EXPECT_EQ(state.served, kVersion);
   return state;
@@ -163,12 +164,12 @@ bool Has(const std::vector<InferenceAction>& actions) {
 }
 
 TEST(LentMemory, IsWhatHasLandedAndWasNotGrantedSince) {
-  for (const auto landing : {wire::Landing::kInPlace, wire::Landing::kShadow}) {
+  for (const auto landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
     InferenceState state = Served(landing);
     EXPECT_EQ(VersionToLend(state), kVersion);
     EXPECT_EQ(VersionToLend(Served(landing, /*shares=*/false)), Version{});
     Advance(state, WaitCalled{});
-    Advance(state, wire::GrantRequest{Update(2), {.run = 1, .number = 4}});
+    Advance(state, protocol::GrantRequest{Update(2), {.run = 1, .number = 4}});
     EXPECT_EQ(VersionToLend(state), Version{});
     Advance(state, GrantsOpened{Update(2), {}});
     Advance(state, Arrived{Update(2), 1, 1});
@@ -179,11 +180,11 @@ TEST(LentMemory, IsWhatHasLandedAndWasNotGrantedSince) {
 }
 
 TEST(LentMemory, IsReclaimedBeforeItIsGranted) {
-  for (const auto landing : {wire::Landing::kInPlace, wire::Landing::kShadow}) {
+  for (const auto landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
     InferenceState state = Served(landing);
     Advance(state, MemoryLent{});
     Advance(state, WaitCalled{});
-    const auto actions = Advance(state, wire::GrantRequest{Update(2), {.run = 1, .number = 4}});
+    const auto actions = Advance(state, protocol::GrantRequest{Update(2), {.run = 1, .number = 4}});
     EXPECT_TRUE(Has<ReclaimMemory>(actions));
     EXPECT_FALSE(Has<OpenGrants>(actions));
     EXPECT_EQ(VersionToLend(state), Version{}) << "nobody may begin to read now";
@@ -193,37 +194,37 @@ TEST(LentMemory, IsReclaimedBeforeItIsGranted) {
 }
 
 TEST(LentMemory, AnAbortBeforeItIsFreeLeavesItAsItWas) {
-  InferenceState state = Served(wire::Landing::kShadow);
+  InferenceState state = Served(protocol::Landing::kShadow);
   Advance(state, MemoryLent{});
-  Advance(state, wire::GrantRequest{Update(2), {.run = 1, .number = 4}});
-  Advance(state, wire::Abort{.update = Update(2), .reason = kWanted, .started = false});
+  Advance(state, protocol::GrantRequest{Update(2), {.run = 1, .number = 4}});
+  Advance(state, protocol::Abort{.update = Update(2), .reason = kWanted, .started = false});
   EXPECT_EQ(state.step, Step::kNone);
   EXPECT_TRUE(Advance(state, MemoryFree{}).empty());
   EXPECT_EQ(VersionToLend(state), kVersion);
 }
 
 TEST(LentMemory, IsNotRegisteredAnew) {
-  InferenceState state = Served(wire::Landing::kInPlace);
+  InferenceState state = Served(protocol::Landing::kInPlace);
   Advance(state, MemoryLent{});
-  const RegisterCalled again{.landing = wire::Landing::kInPlace, .same_memory = true};
+  const RegisterCalled again{.landing = protocol::Landing::kInPlace, .same_memory = true};
   auto actions = Advance(state, again);
   EXPECT_EQ(std::get<AnswerCall>(actions.at(0)).status.code(), Code::kUnavailable);
   Advance(state, MemoryFree{});
   Advance(state, again);
   EXPECT_EQ(VersionToLend(state), kVersion) << "the same tensors";
-  Advance(state, RegisterCalled{.landing = wire::Landing::kShadow, .same_memory = true});
+  Advance(state, RegisterCalled{.landing = protocol::Landing::kShadow, .same_memory = true});
   EXPECT_EQ(VersionToLend(state), Version{}) << "an empty spare buffer";
   EXPECT_EQ(state.served, kVersion);
 }
 
 TEST(LentMemory, GivingUpWhatLandedInPlaceLendsItNoMore) {
-  InferenceState state = Served(wire::Landing::kInPlace);
+  InferenceState state = Served(protocol::Landing::kInPlace);
   Advance(state, BeginCalled{});
-  Advance(state, wire::GrantRequest{Update(2), {.run = 1, .number = 4}});
+  Advance(state, protocol::GrantRequest{Update(2), {.run = 1, .number = 4}});
   Advance(state, GrantsOpened{Update(2), {}});
   Advance(state, Arrived{Update(2), 1, 1});
   Advance(state, GrantsFenced{Update(2)});
-  Advance(state, wire::Abort{.update = Update(2), .reason = kWanted});
+  Advance(state, protocol::Abort{.update = Update(2), .reason = kWanted});
   EXPECT_EQ(VersionToLend(state), Version{});
 }
 

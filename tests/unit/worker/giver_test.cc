@@ -27,10 +27,10 @@ using test::Cut;
 using test::Weights;
 using testing::HasSubstr;
 
-constexpr wire::Term kTerm{.number = 1, .id = 7};
+constexpr protocol::Term kTerm{.number = 1, .id = 7};
 constexpr Version kVersion{.run = 1, .number = 5};
 
-wire::UpdateId Update(uint64_t sequence, uint32_t epoch) {
+protocol::UpdateId Update(uint64_t sequence, uint32_t epoch) {
   return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 1};
 }
 
@@ -43,11 +43,11 @@ class Node {
     options.engine = engine;
     options.settings = settings;
     Session::Handlers handlers;
-    handlers.on_message = [](const wire::ControllerMessage&) {};
+    handlers.on_message = [](const protocol::ControllerMessage&) {};
     handlers.on_ended = [](const Status&) {};
     handlers.on_connected = [](const Identity&) {};
     handlers.on_disconnected = [](const Identity&, const Status&) {};
-    auto session = Session::Open(options, wire::Role::kInference, std::move(handlers));
+    auto session = Session::Open(options, protocol::Role::kInference, std::move(handlers));
     EXPECT_TRUE(session.ok()) << session.status().ToString();
     session_ = std::move(*session);
     auto memory = LandingMemory::Register(session_->endpoint(), shards, mode);
@@ -55,7 +55,7 @@ class Node {
     memory_ = *memory;
     giver_ = std::make_unique<Giver>(
         *session_, background_,
-        Giver::Callbacks{.send = [this](wire::WorkerMessage message) { Said(std::move(message)); },
+        Giver::Callbacks{.send = [this](protocol::WorkerMessage message) { Said(std::move(message)); },
                          .held = [this] { return VersionToLend(state_); },
                          .on_lent =
                              [this](bool lent) {
@@ -63,11 +63,11 @@ class Node {
                                lent ? Feed(MemoryLent{}) : Feed(MemoryFree{});
                              }});
     Run([&] {
-      const wire::Welcome welcome{.term = kTerm, .run = 1, .lease_seconds = 5};
+      const protocol::Welcome welcome{.term = kTerm, .run = 1, .lease_seconds = 5};
       giver_->Feed(welcome);
       Feed(welcome);
-      Feed(RegisterCalled{.landing = mode == LandingMode::kShadow ? wire::Landing::kShadow
-                                                                  : wire::Landing::kInPlace});
+      Feed(RegisterCalled{.landing = mode == LandingMode::kShadow ? protocol::Landing::kShadow
+                                                                  : protocol::Landing::kInPlace});
     });
   }
   ~Node() {
@@ -95,18 +95,18 @@ class Node {
   void Holds(Version version) {
     Run([&] { state_.landed = state_.served = version; });
   }
-  [[nodiscard]] wire::Member member() const {
+  [[nodiscard]] protocol::Member member() const {
     return {.name = session_->name(),
             .incarnation = session_->endpoint().self().incarnation,
             .addresses = session_->endpoint().Addresses()};
   }
   void PlanToGive(const Planned& planned, uint32_t epoch, const Node& to) {
-    const wire::Plan plan{.epoch = epoch,
-                          .table = planned.For(plan::RankTable::Role::kTrainer, 0, epoch),
-                          .table_file = {},
-                          .peers = {to.member()},
-                          .gives = true};
-    wire::PeerLanding landing{.destination = 0, .map = to.memory_->Map()};
+    const protocol::Plan plan{.epoch = epoch,
+                              .table = planned.For(plan::RankTable::Role::kTrainer, 0, epoch),
+                              .table_file = {},
+                              .peers = {to.member()},
+                              .gives = true};
+    protocol::PeerLanding landing{.destination = 0, .map = to.memory_->Map()};
     landing.map.epoch = epoch;
     Run([&] {
       giver_->OnPlan(plan, memory_);
@@ -114,10 +114,10 @@ class Node {
     });
   }
   void PlanToReceive(const Planned& planned, uint32_t epoch, const Node& from) {
-    const wire::Plan plan{.epoch = epoch,
-                          .table = planned.For(plan::RankTable::Role::kInference, 0, epoch),
-                          .table_file = {},
-                          .peers = {from.member()}};
+    const protocol::Plan plan{.epoch = epoch,
+                              .table = planned.For(plan::RankTable::Role::kInference, 0, epoch),
+                              .table_file = {},
+                              .peers = {from.member()}};
     auto made = MakeReceivePlan(plan, "", memory_);
     ASSERT_TRUE(made.ok()) << made.status().ToString();
     // The other has connected: this one's side of it is found, or waited for.
@@ -173,7 +173,7 @@ class Node {
     lent_ = lent;
     changed_.notify_all();
   }
-  void Said(wire::WorkerMessage message) {
+  void Said(protocol::WorkerMessage message) {
     const std::lock_guard lock(mutex_);
     said_.push_back(std::move(message));
     changed_.notify_all();
@@ -210,7 +210,7 @@ class Node {
   std::shared_ptr<GrantSet> grants_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<wire::WorkerMessage> said_;
+  std::deque<protocol::WorkerMessage> said_;
   std::atomic<bool> lent_{false};
 };
 
@@ -222,17 +222,17 @@ class GiverTest : public testing::Test {
     return {{"bind", "127.0.0.1"}, {"transport", transport_}};
   }
   /// Both sides of the plan; the receiving one has granted.
-  static std::optional<wire::Start> Grant(Node& from, Node& to, const Planned& planned, uint32_t epoch) {
+  static std::optional<protocol::Start> Grant(Node& from, Node& to, const Planned& planned, uint32_t epoch) {
     from.PlanToGive(planned, epoch, to);
-    const auto prepared = from.Wait<wire::Prepared>();
+    const auto prepared = from.Wait<protocol::Prepared>();
     if (!prepared || prepared->epoch != epoch) return std::nullopt;
     to.PlanToReceive(planned, epoch, from);
-    const wire::UpdateId update = Update(epoch, epoch);
-    to.Run([&] { to.Feed(wire::GrantRequest{update, kVersion}); });
-    const auto granted = to.Wait<wire::Granted>();
+    const protocol::UpdateId update = Update(epoch, epoch);
+    to.Run([&] { to.Feed(protocol::GrantRequest{update, kVersion}); });
+    const auto granted = to.Wait<protocol::Granted>();
     if (!granted || granted->grants.size() != 1) return std::nullopt;
-    const wire::SourceGrant& grant = granted->grants[0];
-    return wire::Start{update, kVersion, 0, grant.slot, grant.id};
+    const protocol::SourceGrant& grant = granted->grants[0];
+    return protocol::Start{update, kVersion, 0, grant.slot, grant.id};
   }
   std::string transport_ = "shm";
 };
@@ -256,8 +256,8 @@ TEST_F(GiverTest, WhatWasReceivedIsGivenOn) {
       const auto start = Grant(*from, *to, planned, ++epoch);
       ASSERT_TRUE(start);
       from->Run([&] { from->giver().OnStart(*start); });
-      ASSERT_TRUE(to->Wait<wire::Ready>());
-      from->Run([&] { from->giver().Feed(wire::Release{start->update, kVersion}); });
+      ASSERT_TRUE(to->Wait<protocol::Ready>());
+      from->Run([&] { from->giver().Feed(protocol::Release{start->update, kVersion}); });
       ASSERT_TRUE(from->WaitUntilFree());
     }
     EXPECT_EQ(third.Wrong(5), 0);
@@ -278,14 +278,14 @@ TEST_F(GiverTest, StopInTheMiddleIsFencedAndSaysNothing) {
   a.Run([&] {
     a.giver().OnStart(*start);
     EXPECT_TRUE(a.lent());
-    a.giver().Feed(wire::Stop{start->update, 0});
+    a.giver().Feed(protocol::Stop{start->update, 0});
     EXPECT_TRUE(a.lent()) << "free before the fence";
   });
   EXPECT_TRUE(a.WaitUntilFree());
-  b.Run([&] { b.Feed(wire::Abort{start->update, {Code::kPeerDead, "x"}}); });
-  EXPECT_TRUE(b.Wait<wire::Aborted>());
+  b.Run([&] { b.Feed(protocol::Abort{start->update, {Code::kPeerDead, "x"}}); });
+  EXPECT_TRUE(b.Wait<protocol::Aborted>());
   a.Run([&] { a.giver().OnStart({Update(1, 1), {.run = 1, .number = 9}, 0, start->slot, start->grant}); });
-  const auto failed = a.Wait<wire::Failed>();
+  const auto failed = a.Wait<protocol::Failed>();
   ASSERT_TRUE(failed);
   EXPECT_THAT(failed->reason.message(), HasSubstr("cannot give version 9"))
       << "the stopped one said something";
@@ -310,17 +310,17 @@ TEST_F(GiverTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
     a.Feed(PlanArrived{2});
     a.Feed(PlanReady{2});
     a.giver().OnStart(*start);
-    a.Feed(wire::GrantRequest{Update(2, 2), {.run = 1, .number = 6}});
+    a.Feed(protocol::GrantRequest{Update(2, 2), {.run = 1, .number = 6}});
     EXPECT_EQ(a.state().step, Step::kRequested);
     EXPECT_EQ(VersionToLend(a.state()), Version{});
   });
   ASSERT_TRUE(opened.Wait());
   EXPECT_FALSE(read_at_opening);
-  const auto failed = a.Wait<wire::Failed>();
+  const auto failed = a.Wait<protocol::Failed>();
   ASSERT_TRUE(failed) << "the destination waits for what will not come";
   EXPECT_EQ(failed->update, start->update);
-  b.Run([&] { b.Feed(wire::Abort{start->update, {Code::kPeerDead, "x"}}); });
-  EXPECT_TRUE(b.Wait<wire::Aborted>());
+  b.Run([&] { b.Feed(protocol::Abort{start->update, {Code::kPeerDead, "x"}}); });
+  EXPECT_TRUE(b.Wait<protocol::Aborted>());
 }
 
 TEST_F(GiverTest, UnreachableDestinationIsNamed) {
@@ -329,22 +329,22 @@ TEST_F(GiverTest, UnreachableDestinationIsNamed) {
   const Planned planned({first.shards()}, {second.shards()});
   Node a("a", Settings(), first.shards(), LandingMode::kInPlace);
   auto b = std::make_unique<Node>("b", Settings(), second.shards(), LandingMode::kInPlace);
-  wire::Plan plan{.epoch = 3,
-                  .table = planned.For(plan::RankTable::Role::kTrainer, 0, 3),
-                  .table_file = {},
-                  .peers = {b->member()},
-                  .gives = true};
-  wire::PeerLanding landing{.destination = 0, .map = b->memory()->Map()};
+  protocol::Plan plan{.epoch = 3,
+                      .table = planned.For(plan::RankTable::Role::kTrainer, 0, 3),
+                      .table_file = {},
+                      .peers = {b->member()},
+                      .gives = true};
+  protocol::PeerLanding landing{.destination = 0, .map = b->memory()->Map()};
   landing.map.epoch = 3;
   b.reset();
   a.Run([&] {
     a.giver().OnPlan(plan, a.memory());
     a.giver().OnLanding(landing);
   });
-  const auto failed = a.Wait<wire::Failed>();
+  const auto failed = a.Wait<protocol::Failed>();
   ASSERT_TRUE(failed);
   EXPECT_EQ(failed->destination, 0);
-  EXPECT_EQ(failed->update, (wire::UpdateId{.term = kTerm, .epoch = 3, .sequence = 0, .attempt = 0}));
+  EXPECT_EQ(failed->update, (protocol::UpdateId{.term = kTerm, .epoch = 3, .sequence = 0, .attempt = 0}));
   EXPECT_THAT(failed->reason.message(), HasSubstr("engine b rank 0"));
 }
 

@@ -6,8 +6,8 @@
 namespace weightcast::worker {
 namespace {
 
-using wire::EngineState;
-using wire::Landing;
+using protocol::EngineState;
+using protocol::Landing;
 
 const Status kAway(Code::kUnavailable, "no controller for 10 s");
 
@@ -17,9 +17,9 @@ TEST(InferenceAway, ACallEndsAndTheRankServesOn) {
     rank.Fill(1, 3);
     rank.Do(WaitCalled{});
     rank.Fill(1, 3);
-    rank.Do(wire::Commit{Update(1)});
+    rank.Do(protocol::Commit{Update(1)});
     rank.Do(SwitchRun{.update = Update(1)});
-    rank.Do(wire::Serve{Update(1)});
+    rank.Do(protocol::Serve{Update(1)});
     ASSERT_EQ(rank.state.served, Number(3));
     for (int i = 0; i < 2; ++i) {
       rank.Do(WaitCalled{});
@@ -28,7 +28,7 @@ TEST(InferenceAway, ACallEndsAndTheRankServesOn) {
       EXPECT_EQ(rank.state.served, Number(3));
       EXPECT_EQ(rank.state.state, EngineState::kServing);
     }
-    rank.Do(wire::Welcome{.term = {.number = 2, .id = 8}, .run = {.number = 1}, .lease_seconds = 5});
+    rank.Do(protocol::Welcome{.term = {.number = 2, .id = 8}, .run = {.number = 1}, .lease_seconds = 5});
     ASSERT_TRUE(rank.Action<SendRegistration>());
     EXPECT_EQ(rank.state.served, Number(3));
   }
@@ -43,7 +43,7 @@ TEST(InferenceAway, AReadySpareBufferWaitsAndTheOldVersionIsServed) {
   EXPECT_EQ(rank.Answer(), kAway);
   EXPECT_EQ(rank.state.step, Step::kReady) << "the same controller may come back";
   rank.Do(WaitCalled{});
-  rank.Do(wire::Commit{Update(1)});
+  rank.Do(protocol::Commit{Update(1)});
   EXPECT_TRUE(rank.Action<RunSwitch>());
 }
 
@@ -51,7 +51,7 @@ TEST(InferenceAway, AWaitGivesUpWhatWasLandingInPlace) {
   Rank rank(Landing::kInPlace);
   GrantAfterServing(rank);
   rank.Do(CallExpired{.away = kAway});
-  EXPECT_TRUE(rank.Sent<wire::Failed>());
+  EXPECT_TRUE(rank.Sent<protocol::Failed>());
   EXPECT_TRUE(rank.Action<RevokeGrants>());
   EXPECT_FALSE(rank.Action<AnswerCall>()) << "somebody may still write";
   rank.Do(GrantsFenced{Update(2)});
@@ -71,16 +71,16 @@ TEST(InferenceAway, ACallInThePhasesMayBeMadeAgain) {
   rank.Do(Arrived{Update(1), 100, 0.5});
   rank.Do(GrantsFenced{Update(1)});
   rank.Do(ReceiveCalled{});
-  rank.Do(wire::Commit{Update(1)});
+  rank.Do(protocol::Commit{Update(1)});
   EXPECT_TRUE(rank.Answer().ok());
   rank.Do(FinishCalled{});
-  EXPECT_TRUE(rank.Sent<wire::Committed>());
+  EXPECT_TRUE(rank.Sent<protocol::Committed>());
   rank.Do(CallExpired{.away = kAway});
   EXPECT_EQ(rank.Answer(), kAway);
   EXPECT_EQ(rank.state.state, EngineState::kCommitted) << "paused: others may have switched";
   EXPECT_EQ(rank.state.served.number, -1);
   rank.Do(FinishCalled{});
-  rank.Do(wire::Serve{Update(1)});
+  rank.Do(protocol::Serve{Update(1)});
   EXPECT_TRUE(rank.Answer().ok());
 }
 

@@ -7,8 +7,8 @@
 namespace weightcast::worker {
 namespace {
 
-using wire::EngineState;
-using wire::Landing;
+using protocol::EngineState;
+using protocol::Landing;
 
 const Status kRefused(Code::kCancelled, "on_switch raised ValueError: no");
 
@@ -22,12 +22,12 @@ void AskToSwitch(Rank& rank) {
     rank.Do(BeginCalled{});
     rank.Fill(update, static_cast<int64_t>(update) + 2);
     rank.Do(ReceiveCalled{});
-    rank.Do(wire::Commit{Update(update)});
+    rank.Do(protocol::Commit{Update(update)});
     ASSERT_TRUE(rank.Action<RunSwitch>());
     if (update == 2) return;
     rank.Do(SwitchRun{.update = Update(update)});
     rank.Do(FinishCalled{});
-    rank.Do(wire::Serve{Update(update)});
+    rank.Do(protocol::Serve{Update(update)});
   }
 }
 
@@ -37,14 +37,14 @@ TEST(InferenceLoader, ARefusedSwitchLeavesTheOldVersion) {
   EXPECT_EQ(rank.state.served, Version{}) << "the engine may be switching";
   rank.Do(SwitchRun{.update = Update(2), .status = kRefused});
   EXPECT_EQ(rank.Answer(), kRefused);
-  ASSERT_TRUE(rank.Sent<wire::Failed>());
-  EXPECT_EQ(rank.Sent<wire::Failed>()->reason, kRefused);
-  EXPECT_FALSE(rank.Sent<wire::Committed>());
+  ASSERT_TRUE(rank.Sent<protocol::Failed>());
+  EXPECT_EQ(rank.Sent<protocol::Failed>()->reason, kRefused);
+  EXPECT_FALSE(rank.Sent<protocol::Committed>());
   EXPECT_EQ(rank.state.served, Number(3));
   EXPECT_EQ(rank.state.state, EngineState::kServing);
-  rank.Do(wire::Abort{Update(2), kRefused});
-  ASSERT_TRUE(rank.Sent<wire::Aborted>());
-  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  rank.Do(protocol::Abort{Update(2), kRefused});
+  ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+  EXPECT_FALSE(rank.Sent<protocol::Aborted>()->lost);
 }
 
 TEST(InferenceLoader, BytesThatLandedInPlaceAreLostWithARefusedSwitch) {
@@ -59,10 +59,10 @@ TEST(InferenceLoader, BytesThatLandedInPlaceAreLostWithARefusedSwitch) {
 TEST(InferenceLoader, AnAbortWhileTheEngineRefusesKeepsTheOldVersion) {
   Rank rank(Landing::kShadow);
   AskToSwitch(rank);
-  rank.Do(wire::Abort{Update(2), kDead});
+  rank.Do(protocol::Abort{Update(2), kDead});
   rank.Do(SwitchRun{.update = Update(2), .status = kRefused});
   EXPECT_EQ(rank.Answer(), kDead);
-  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_FALSE(rank.Sent<protocol::Aborted>()->lost);
   EXPECT_EQ(rank.state.served, Number(3));
 }
 
@@ -74,15 +74,15 @@ TEST(InferenceLoader, CommitReturnsAndServedWaits) {
   EXPECT_EQ(rank.Answer().code(), Code::kInvalidArgument) << "Served before Commit";
   rank.Do(CommitCalled{});
   EXPECT_TRUE(rank.Answer().ok());
-  EXPECT_TRUE(rank.Sent<wire::Committed>());
+  EXPECT_TRUE(rank.Sent<protocol::Committed>());
   rank.Do(CommitCalled{});
   EXPECT_TRUE(rank.Answer().ok());
-  EXPECT_FALSE(rank.Sent<wire::Committed>()) << "once is enough";
+  EXPECT_FALSE(rank.Sent<protocol::Committed>()) << "once is enough";
   rank.Do(FinishCalled{.commits = false});
   EXPECT_FALSE(rank.Action<AnswerCall>());
   rank.Do(CallExpired{});
   EXPECT_EQ(rank.Answer().code(), Code::kTimedOut);
-  rank.Do(wire::Serve{Update(2)});
+  rank.Do(protocol::Serve{Update(2)});
   rank.Do(FinishCalled{.commits = false});
   EXPECT_TRUE(rank.Answer().ok());
   EXPECT_EQ(rank.state.served, Number(4));
@@ -92,8 +92,8 @@ TEST(InferenceLoader, CommitAfterAnAbortSaysWhy) {
   Rank rank(Landing::kShadow);
   AskToSwitch(rank);
   rank.Do(SwitchRun{.update = Update(2)});
-  rank.Do(wire::Abort{Update(2), kDead});
-  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost) << "Receive had returned";
+  rank.Do(protocol::Abort{Update(2), kDead});
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost) << "Receive had returned";
   rank.Do(CommitCalled{});
   EXPECT_EQ(rank.Answer(), kDead);
 }

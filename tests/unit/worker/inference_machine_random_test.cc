@@ -10,11 +10,11 @@
 namespace weightcast::worker {
 namespace {
 
-using wire::Landing;
+using protocol::Landing;
 
-constexpr wire::Term kTerm{.number = 1, .id = 7};
+constexpr protocol::Term kTerm{.number = 1, .id = 7};
 
-wire::UpdateId Update(uint64_t sequence, uint32_t epoch, uint32_t attempt = 0) {
+protocol::UpdateId Update(uint64_t sequence, uint32_t epoch, uint32_t attempt = 0) {
   return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = attempt};
 }
 Version Number(int64_t number) { return {.run = 1, .number = number}; }
@@ -46,9 +46,9 @@ class RandomWorld {
   RandomWorld(Landing landing, uint32_t parts, bool verify, uint64_t seed, test::Diagram& steps,
               test::Diagram& states)
       : landing_(landing), parts_(parts), random_(seed), steps_(steps), states_(states) {
-    state_.self = {wire::Role::kInference, "e", 0};
+    state_.self = {protocol::Role::kInference, "e", 0};
     state_.verify = verify;
-    Feed(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
+    Feed(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Feed(RegisterCalled{.landing = landing, .same_memory = false, .parts = parts_});
   }
 
@@ -65,13 +65,13 @@ class RandomWorld {
       case 4:
         return NextUpdate();
       case 5:
-        return Feed(wire::Commit{Recent()});
+        return Feed(protocol::Commit{Recent()});
       case 6:
-        return Feed(wire::Serve{Recent()});
+        return Feed(protocol::Serve{Recent()});
       case 7:
         return AbortOf(Recent());
       case 8:
-        return Feed(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+        return Feed(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
       case 9:
       case 10:
       case 11:
@@ -96,18 +96,19 @@ class RandomWorld {
 
  private:
   int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
-  wire::UpdateId Recent() {
+  protocol::UpdateId Recent() {
     const auto back = static_cast<uint64_t>(Pick(2));
     return Update(sequence_ > back ? sequence_ - back : sequence_, Pick(9) == 0 ? 0 : epoch_,
                   back == 0 ? attempt_ : 0);
   }
 
   /// Once the controller has said that no source was told, none will be.
-  void AbortOf(const wire::UpdateId& update) {
+  void AbortOf(const protocol::UpdateId& update) {
     const bool started = update == granted_ && started_;
     if (update == granted_) may_start_ = false;
     const bool calls_wait_on = Pick(2) == 0;  // Superseded, or to be tried again.
-    Feed(wire::Abort{.update = update, .reason = calls_wait_on ? Status::Ok() : kDead, .started = started});
+    Feed(protocol::Abort{
+        .update = update, .reason = calls_wait_on ? Status::Ok() : kDead, .started = started});
   }
   /// Another attempt, under the same plan or the next.
   void Again() {
@@ -116,7 +117,7 @@ class RandomWorld {
       Feed(PlanArrived{++epoch_});
       Feed(PlanReady{epoch_});
     }
-    Feed(wire::GrantRequest{Update(sequence_, epoch_, ++attempt_), Number(version_)});
+    Feed(protocol::GrantRequest{Update(sequence_, epoch_, ++attempt_), Number(version_)});
   }
   /// Another rank reads what has landed here, or ceases to.
   void Giving() {
@@ -127,11 +128,11 @@ class RandomWorld {
   }
   /// Every rank of the engine has the part at hand.
   void NextPart() {
-    Feed(wire::GrantRequest{.update = state_.update, .version = state_.version, .part = state_.part + 1});
+    Feed(protocol::GrantRequest{.update = state_.update, .version = state_.version, .part = state_.part + 1});
   }
   void NextUpdate() {
     attempt_ = 0;
-    Feed(wire::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
+    Feed(protocol::GrantRequest{Update(++sequence_, epoch_), Number(++version_)});
   }
 
   void Helpful() {
@@ -144,8 +145,8 @@ class RandomWorld {
     if (state_.uncertain && state_.fenced) return AbortOf(state_.update);
     if (opening_ || open_ || fencing_ || verifying_ || copying_) return DataPlane();
     if (state_.step == worker::Step::kReady && state_.part + 1 < parts_) return NextPart();
-    if (state_.step == worker::Step::kReady && !state_.commit) return Feed(wire::Commit{state_.update});
-    if (state_.step == worker::Step::kCommitted) return Feed(wire::Serve{state_.update});
+    if (state_.step == worker::Step::kReady && !state_.commit) return Feed(protocol::Commit{state_.update});
+    if (state_.step == worker::Step::kCommitted) return Feed(protocol::Serve{state_.update});
     if (state_.reclaiming) return Giving();
     if (state_.step == worker::Step::kNone) {
       if (state_.retried) return Pick(4) == 0 ? AbortOf(state_.closed) : Again();
@@ -233,7 +234,7 @@ class RandomWorld {
     readable_ = !in_call_ && CheckReadable(state_).ok();
     const auto actions = Advance(state_, event);
     steps_.Saw(NameOf(before.step), NameOf(state_.step), NameOfEvent(event));
-    states_.Saw(wire::NameOf(before.state), wire::NameOf(state_.state), NameOfEvent(event));
+    states_.Saw(protocol::NameOf(before.state), protocol::NameOf(state_.state), NameOfEvent(event));
     CheckServed(before, event);
     for (const auto& action : actions) std::visit([&](const auto& a) { Carry(a); }, action);
     CheckServed(before, event);
@@ -253,24 +254,24 @@ class RandomWorld {
     EXPECT_EQ(state_.served.number, live_) << "a version is reported whose bytes are not there";
     EXPECT_FALSE(landing_ == Landing::kInPlace && open_) << "reported while live memory may be written";
     EXPECT_FALSE(copying_);
-    const bool told = std::holds_alternative<wire::Serve>(event) || state_.served.number == last_served_;
+    const bool told = std::holds_alternative<protocol::Serve>(event) || state_.served.number == last_served_;
     EXPECT_TRUE(before.served == state_.served || told) << "a new version without Serve";
     if (last_served_ != state_.served.number) ++served_;
     last_served_ = state_.served.number;
   }
 
   void Carry(const SendMessage& send) {
-    if (const auto* granted = std::get_if<wire::Granted>(&send.message)) {
+    if (const auto* granted = std::get_if<protocol::Granted>(&send.message)) {
       EXPECT_TRUE(open_);
       EXPECT_EQ(granted->update, granted_);
       if (landing_ == Landing::kInPlace) {
         EXPECT_EQ(state_.user, UserPhase::kBegun) << "granted while the engine runs";
       }
     }
-    const bool closes = std::holds_alternative<wire::Ready>(send.message) ||
-                        std::holds_alternative<wire::Committed>(send.message);
+    const bool closes = std::holds_alternative<protocol::Ready>(send.message) ||
+                        std::holds_alternative<protocol::Committed>(send.message);
     EXPECT_FALSE(closes && open_) << "ready before the fence";
-    const auto* aborted = std::get_if<wire::Aborted>(&send.message);
+    const auto* aborted = std::get_if<protocol::Aborted>(&send.message);
     EXPECT_FALSE(aborted != nullptr && open_ && aborted->update == granted_) << "aborted before the fence";
   }
   void Carry(const SendRegistration&) {
@@ -323,7 +324,7 @@ class RandomWorld {
   int64_t landed_ = -1;  ///< What the spare buffer really holds.
   int64_t last_served_ = -1;
   int served_ = 0;
-  wire::UpdateId granted_;
+  protocol::UpdateId granted_;
   bool opening_ = false, open_ = false, fencing_ = false, verifying_ = false, copying_ = false;
   bool started_ = false;    ///< A source has been told of the grants ...
   bool may_start_ = false;  ///< ... or may still be.

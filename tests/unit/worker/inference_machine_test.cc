@@ -6,34 +6,34 @@
 namespace weightcast::worker {
 namespace {
 
-using wire::EngineState;
-using wire::Landing;
+using protocol::EngineState;
+using protocol::Landing;
 
 TEST(InferenceMachine, InPlaceUpdateGoesThroughEveryStep) {
   Rank rank(Landing::kInPlace);
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   EXPECT_TRUE(rank.actions.empty()) << "no grant before the engine has paused";
   rank.Do(BeginCalled{});
   EXPECT_TRUE(rank.Answer().ok());
   EXPECT_TRUE(rank.Action<OpenGrants>());
   rank.Do(GrantsOpened{Update(1), {{.source = 0, .slot = 1, .id = 9}}});
-  ASSERT_TRUE(rank.Sent<wire::Granted>());
-  EXPECT_EQ(rank.Sent<wire::Granted>()->grants.size(), 1U);
+  ASSERT_TRUE(rank.Sent<protocol::Granted>());
+  EXPECT_EQ(rank.Sent<protocol::Granted>()->grants.size(), 1U);
   rank.Do(ReceiveCalled{});
   EXPECT_TRUE(rank.actions.empty());
   rank.Do(Arrived{Update(1), 100, 0.5});
   EXPECT_TRUE(rank.Action<RevokeGrants>());
-  EXPECT_FALSE(rank.Sent<wire::Ready>()) << "not ready before nothing can land any more";
+  EXPECT_FALSE(rank.Sent<protocol::Ready>()) << "not ready before nothing can land any more";
   rank.Do(GrantsFenced{Update(1)});
-  ASSERT_TRUE(rank.Sent<wire::Ready>());
-  EXPECT_EQ(rank.Sent<wire::Ready>()->bytes, 100U);
-  rank.Do(wire::Commit{Update(1)});
+  ASSERT_TRUE(rank.Sent<protocol::Ready>());
+  EXPECT_EQ(rank.Sent<protocol::Ready>()->bytes, 100U);
+  rank.Do(protocol::Commit{Update(1)});
   ASSERT_TRUE(rank.Answer().ok());
   EXPECT_EQ(rank.Action<AnswerCall>()->version, Number(3));
   EXPECT_EQ(rank.state.served, Version{}) << "not served before Serve";
   rank.Do(FinishCalled{});
-  EXPECT_TRUE(rank.Sent<wire::Committed>());
-  rank.Do(wire::Serve{Update(1)});
+  EXPECT_TRUE(rank.Sent<protocol::Committed>());
+  rank.Do(protocol::Serve{Update(1)});
   EXPECT_TRUE(rank.Answer().ok());
   EXPECT_EQ(rank.state.served, Number(3));
   EXPECT_EQ(rank.state.state, EngineState::kServing);
@@ -43,38 +43,38 @@ TEST(InferenceMachine, InPlaceUpdateGoesThroughEveryStep) {
 TEST(InferenceMachine, ShadowServesTheOldVersionUntilItCopies) {
   Rank rank(Landing::kShadow);
   rank.Fill(1, 3);
-  EXPECT_TRUE(rank.Sent<wire::Ready>());
-  rank.Do(wire::Commit{Update(1)});
+  EXPECT_TRUE(rank.Sent<protocol::Ready>());
+  rank.Do(protocol::Commit{Update(1)});
   EXPECT_TRUE(rank.actions.empty()) << "the engine is not paused";
   rank.Do(WaitCalled{});
   EXPECT_TRUE(rank.Action<RunSwitch>());
   rank.Do(SwitchRun{.update = Update(1)});
-  EXPECT_TRUE(rank.Sent<wire::Committed>());
-  rank.Do(wire::Serve{Update(1)});
+  EXPECT_TRUE(rank.Sent<protocol::Committed>());
+  rank.Do(protocol::Serve{Update(1)});
   EXPECT_EQ(rank.Action<AnswerCall>()->version, Number(3));
   rank.Fill(2, 4);
   EXPECT_EQ(rank.state.served, Number(3)) << "bytes only land in the spare buffer";
   rank.Do(BeginCalled{});
   rank.Do(ReceiveCalled{});
-  rank.Do(wire::Commit{Update(2)});
+  rank.Do(protocol::Commit{Update(2)});
   EXPECT_EQ(rank.state.served, Version{}) << "the copy has begun";
 }
 
 TEST(InferenceMachine, AbortOfAShadowUpdateKeepsTheOldVersion) {
   Rank rank(Landing::kShadow);
   rank.Fill(1, 3);
-  rank.Do(wire::Commit{Update(1)});
+  rank.Do(protocol::Commit{Update(1)});
   rank.Do(WaitCalled{});
   rank.Do(SwitchRun{.update = Update(1)});
-  rank.Do(wire::Serve{Update(1)});
-  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  rank.Do(protocol::Serve{Update(1)});
+  rank.Do(protocol::GrantRequest{Update(2), Number(4)});
   rank.Do(GrantsOpened{Update(2), {}});
-  rank.Do(wire::Abort{Update(2), kDead});
+  rank.Do(protocol::Abort{Update(2), kDead});
   EXPECT_TRUE(rank.Action<RevokeGrants>());
-  EXPECT_FALSE(rank.Sent<wire::Aborted>()) << "only when fenced";
+  EXPECT_FALSE(rank.Sent<protocol::Aborted>()) << "only when fenced";
   rank.Do(GrantsFenced{Update(2)});
-  ASSERT_TRUE(rank.Sent<wire::Aborted>());
-  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+  EXPECT_FALSE(rank.Sent<protocol::Aborted>()->lost);
   EXPECT_EQ(rank.state.served, Number(3));
   EXPECT_EQ(rank.state.state, EngineState::kServing);
   EXPECT_EQ(rank.state.last_error, kDead);
@@ -82,30 +82,30 @@ TEST(InferenceMachine, AbortOfAShadowUpdateKeepsTheOldVersion) {
 
 TEST(InferenceMachine, AbortOfAnInPlaceUpdateLosesTheVersionUnlessNothingWasGranted) {
   Rank rank(Landing::kInPlace);
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
-  rank.Do(wire::Abort{Update(1), kDead});
-  ASSERT_TRUE(rank.Sent<wire::Aborted>());
-  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::Abort{Update(1), kDead});
+  ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+  EXPECT_FALSE(rank.Sent<protocol::Aborted>()->lost);
   EXPECT_EQ(rank.state.state, EngineState::kJoining);
 
   rank.Do(BeginCalled{});
   rank.Do(ReceiveCalled{});
-  rank.Do(wire::GrantRequest{Update(2), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(2), Number(3)});
   rank.Do(GrantsOpened{Update(2), {}});
-  rank.Do(wire::Abort{Update(2), kDead});
+  rank.Do(protocol::Abort{Update(2), kDead});
   EXPECT_EQ(rank.Answer(), kDead) << "the call ends at once, the memory is fenced later";
   rank.Do(GrantsFenced{Update(2)});
-  ASSERT_TRUE(rank.Sent<wire::Aborted>());
-  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
   EXPECT_EQ(rank.state.state, EngineState::kFailed);
 
   rank.Do(ReceiveCalled{});
   EXPECT_TRUE(rank.actions.empty()) << "told once; the next update is waited for";
   rank.Fill(3, 4);
-  rank.Do(wire::Commit{Update(3)});
+  rank.Do(protocol::Commit{Update(3)});
   EXPECT_TRUE(rank.Answer().ok());
   rank.Do(FinishCalled{});
-  rank.Do(wire::Serve{Update(3)});
+  rank.Do(protocol::Serve{Update(3)});
   EXPECT_EQ(rank.state.served, Number(4));
   EXPECT_EQ(rank.state.state, EngineState::kServing);
 }
@@ -113,47 +113,47 @@ TEST(InferenceMachine, AbortOfAnInPlaceUpdateLosesTheVersionUnlessNothingWasGran
 TEST(InferenceMachine, AbortBeforeASourceWasToldOfTheGrantKeepsTheVersion) {
   Rank rank(Landing::kInPlace);
   GrantAfterServing(rank);
-  rank.Do(wire::Abort{.update = Update(2), .reason = kDead, .started = false});
+  rank.Do(protocol::Abort{.update = Update(2), .reason = kDead, .started = false});
   EXPECT_TRUE(rank.Action<RevokeGrants>());
   rank.Do(GrantsFenced{Update(2)});
   EXPECT_EQ(rank.Answer(), kDead);
-  ASSERT_TRUE(rank.Sent<wire::Aborted>());
-  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+  EXPECT_FALSE(rank.Sent<protocol::Aborted>()->lost);
   EXPECT_EQ(rank.state.served, Number(3));
   EXPECT_EQ(rank.state.state, EngineState::kServing);
 
   Rank written(Landing::kInPlace);
   GrantAfterServing(written);
-  written.Do(wire::Abort{.update = Update(2), .reason = kDead, .started = true});
+  written.Do(protocol::Abort{.update = Update(2), .reason = kDead, .started = true});
   written.Do(GrantsFenced{Update(2)});
-  EXPECT_TRUE(written.Sent<wire::Aborted>()->lost);
+  EXPECT_TRUE(written.Sent<protocol::Aborted>()->lost);
   EXPECT_EQ(written.state.state, EngineState::kFailed);
 }
 
 TEST(InferenceMachine, RegisteringAnewGivesAWaitingRequestBack) {
   Rank rank(Landing::kInPlace);
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(RegisterCalled{.landing = Landing::kInPlace, .same_memory = false});
   EXPECT_TRUE(rank.Answer().ok());
-  EXPECT_FALSE(rank.Sent<wire::Failed>()) << "the controller begins the update again";
-  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
-  EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_FALSE(rank.Sent<protocol::Failed>()) << "the controller begins the update again";
+  rank.Do(protocol::Abort{.update = Update(1), .reason = kDead, .started = false});
+  EXPECT_FALSE(rank.Sent<protocol::Aborted>()->lost);
 }
 
 TEST(InferenceMachine, SupersessionIsNoBusinessOfTheCallThatWaits) {
   Rank rank(Landing::kInPlace);
   GrantAfterServing(rank);
-  rank.Do(wire::Abort{.update = Update(2), .reason = Status::Ok(), .started = false});
+  rank.Do(protocol::Abort{.update = Update(2), .reason = Status::Ok(), .started = false});
   rank.Do(GrantsFenced{Update(2)});
-  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>());
   EXPECT_FALSE(rank.Action<AnswerCall>());
-  rank.Do(wire::GrantRequest{Update(3), Number(5)});
+  rank.Do(protocol::GrantRequest{Update(3), Number(5)});
   EXPECT_TRUE(rank.Action<OpenGrants>()) << "the engine still waits, paused";
 
   // What ends the session while the old grants are being fenced ends the call.
   Rank ended(Landing::kInPlace);
   GrantAfterServing(ended);
-  ended.Do(wire::Abort{.update = Update(2), .reason = Status::Ok(), .started = false});
+  ended.Do(protocol::Abort{.update = Update(2), .reason = Status::Ok(), .started = false});
   const Status end(Code::kTimedOut, "no controller");
   ended.Do(SessionEnded{end});
   ended.Do(GrantsFenced{Update(2)});
@@ -166,8 +166,8 @@ TEST(InferenceMachine, AfterItsOwnFailureTheControllerSaysWhetherTheVersionIsKep
       Rank rank(Landing::kInPlace);
       GrantAfterServing(rank);
       rank.Do(SourceLost{Update(2), kDead});
-      EXPECT_TRUE(rank.Sent<wire::Failed>());
-      const wire::Abort abort{.update = Update(2), .reason = kDead, .started = started};
+      EXPECT_TRUE(rank.Sent<protocol::Failed>());
+      const protocol::Abort abort{.update = Update(2), .reason = kDead, .started = started};
       if (fenced_first) {
         rank.Do(GrantsFenced{Update(2)});
         EXPECT_TRUE(rank.actions.empty());
@@ -177,7 +177,7 @@ TEST(InferenceMachine, AfterItsOwnFailureTheControllerSaysWhetherTheVersionIsKep
         rank.Do(GrantsFenced{Update(2)});
       }
       EXPECT_EQ(rank.Answer(), kDead);
-      EXPECT_EQ(rank.Sent<wire::Aborted>()->lost, started);
+      EXPECT_EQ(rank.Sent<protocol::Aborted>()->lost, started);
       EXPECT_EQ(rank.state.served, started ? Version{} : Number(3));
     }
   }
@@ -196,14 +196,14 @@ TEST(InferenceMachine, AbortWhileCopyingWaitsForTheCopyAndFails) {
   rank.Fill(1, 3);
   rank.Do(BeginCalled{});
   rank.Do(ReceiveCalled{});
-  rank.Do(wire::Commit{Update(1)});
-  rank.Do(wire::Abort{Update(1), kDead});
+  rank.Do(protocol::Commit{Update(1)});
+  rank.Do(protocol::Abort{Update(1), kDead});
   EXPECT_TRUE(rank.actions.empty());
   rank.Do(CallExpired{});
   EXPECT_TRUE(rank.actions.empty()) << "the caller itself is copying";
   rank.Do(SwitchRun{.update = Update(1)});
   EXPECT_EQ(rank.Answer(), kDead);
-  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
   EXPECT_EQ(rank.state.state, EngineState::kFailed);
   EXPECT_EQ(rank.state.served, Version{});
 }
@@ -213,10 +213,10 @@ TEST(InferenceMachine, AbortAfterTheSwitchFails) {
   rank.Fill(1, 3);
   rank.Do(BeginCalled{});
   rank.Do(ReceiveCalled{});
-  rank.Do(wire::Commit{Update(1)});
+  rank.Do(protocol::Commit{Update(1)});
   rank.Do(SwitchRun{.update = Update(1)});
-  rank.Do(wire::Abort{Update(1), kDead});
-  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  rank.Do(protocol::Abort{Update(1), kDead});
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
   rank.Do(FinishCalled{});
   EXPECT_EQ(rank.Answer(), kDead);
   rank.Do(FinishCalled{});
@@ -227,36 +227,36 @@ TEST(InferenceMachine, WrongChecksumTakesTheEngineOut) {
   Rank rank(Landing::kShadow, /*verify=*/true);
   rank.Fill(1, 3);
   EXPECT_TRUE(rank.Action<VerifyChecksums>());
-  EXPECT_FALSE(rank.Sent<wire::Ready>());
+  EXPECT_FALSE(rank.Sent<protocol::Ready>());
   rank.Do(Verified{Update(1), {Code::kCorrupt, "wrong checksum"}});
-  ASSERT_TRUE(rank.Sent<wire::Failed>());
-  EXPECT_EQ(rank.Sent<wire::Failed>()->reason.code(), Code::kCorrupt);
-  rank.Do(wire::Abort{Update(1), {Code::kCorrupt, "wrong checksum"}});
-  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  ASSERT_TRUE(rank.Sent<protocol::Failed>());
+  EXPECT_EQ(rank.Sent<protocol::Failed>()->reason.code(), Code::kCorrupt);
+  rank.Do(protocol::Abort{Update(1), {Code::kCorrupt, "wrong checksum"}});
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>());
   rank.Fill(2, 3);
   rank.Do(Verified{Update(2), Status::Ok()});
-  EXPECT_TRUE(rank.Sent<wire::Ready>());
+  EXPECT_TRUE(rank.Sent<protocol::Ready>());
 }
 
 TEST(InferenceMachine, LostSourceFailsTheUpdate) {
   Rank rank(Landing::kShadow);
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
   rank.Do(SourceLost{Update(1), kDead});
-  EXPECT_EQ(rank.Sent<wire::Failed>()->reason, kDead);
+  EXPECT_EQ(rank.Sent<protocol::Failed>()->reason, kDead);
   EXPECT_TRUE(rank.Action<RevokeGrants>());
-  rank.Do(wire::Abort{Update(1), kDead});
+  rank.Do(protocol::Abort{Update(1), kDead});
   EXPECT_TRUE(rank.actions.empty());
   rank.Do(GrantsFenced{Update(1)});
-  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>());
 }
 
 TEST(InferenceMachine, LostWorkersEndOneWait) {
   Rank rank(Landing::kShadow);
-  rank.Do(wire::Lost{{wire::Role::kInference, "other", 0}, kDead});
+  rank.Do(protocol::Lost{{protocol::Role::kInference, "other", 0}, kDead});
   rank.Do(WaitCalled{});
   EXPECT_TRUE(rank.actions.empty()) << "another engine does not matter here";
-  rank.Do(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+  rank.Do(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
   EXPECT_EQ(rank.Answer(), kDead);
   rank.Do(WaitCalled{});
   EXPECT_TRUE(rank.actions.empty());
@@ -272,9 +272,9 @@ TEST(InferenceMachine, LostWorkersEndOneWait) {
 TEST(InferenceMachine, ALossThatEndsAnUpdateBetweenTwoWaitsIsToldToTheNext) {
   for (const auto landing : {Landing::kInPlace, Landing::kShadow}) {
     Rank rank(landing);
-    rank.Do(wire::GrantRequest{Update(1), Number(3)});
-    rank.Do(wire::Lost{{wire::Role::kInference, "e", 1}, kDead});
-    rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
+    rank.Do(protocol::GrantRequest{Update(1), Number(3)});
+    rank.Do(protocol::Lost{{protocol::Role::kInference, "e", 1}, kDead});
+    rank.Do(protocol::Abort{.update = Update(1), .reason = kDead, .started = false});
     if (landing == Landing::kShadow) {
       rank.Do(GrantsOpened{Update(1), {}});
       rank.Do(GrantsFenced{Update(1)});
@@ -291,7 +291,7 @@ TEST(InferenceMachine, AbortAfterTheErrorOfReceiveIsAnsweredOnceNobodyWrites) {
   Rank rank(Landing::kInPlace);
   GrantInPhases(rank);
   rank.Do(ReceiveCalled{});
-  rank.Do(wire::Abort{Update(1), kDead});
+  rank.Do(protocol::Abort{Update(1), kDead});
   EXPECT_EQ(rank.Answer(), kDead) << "the engine is paused: it need not wait for the fence";
   rank.Do(AbortCalled{});
   EXPECT_FALSE(rank.Action<AnswerCall>());
@@ -318,8 +318,8 @@ TEST(InferenceMachine, AnAbortThatTheControllerDoesNotAnswerEndsThePhasesOnceNob
   EXPECT_EQ(rank.Answer().code(), Code::kTimedOut) << "did a source start?";
   rank.Do(BeginCalled{});
   EXPECT_TRUE(rank.Answer().ok());
-  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
-  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  rank.Do(protocol::Abort{.update = Update(1), .reason = kDead, .started = false});
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>());
   EXPECT_EQ(rank.state.served, Number(2));
   rank.Do(ReceiveCalled{});
   EXPECT_FALSE(rank.Action<AnswerCall>()) << "it has given that update up itself";
@@ -329,7 +329,7 @@ TEST(InferenceMachine, ACallThatBeginsWhileAToldAbortIsFencedHearsOfTheEndOfTheS
   Rank rank(Landing::kInPlace);
   GrantInPhases(rank);
   rank.Do(ReceiveCalled{});
-  rank.Do(wire::Abort{Update(1), kDead});
+  rank.Do(protocol::Abort{Update(1), kDead});
   EXPECT_EQ(rank.Answer(), kDead);
   rank.Do(ReceiveCalled{});
   EXPECT_FALSE(rank.Action<AnswerCall>()) << "it waits for the next version";
@@ -355,13 +355,13 @@ TEST(InferenceMachine, AbortWhileTheChecksumsAreComparedEndsThePhases) {
 TEST(InferenceMachine, ARepairThatHadNotStartedAndFindsNoOtherHolderEndsTheCall) {
   Rank rank(Landing::kInPlace);
   rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(ReceiveCalled{});
   rank.Do(GrantsOpened{Update(1), {}});
-  rank.Do(wire::Abort{.update = Update(1), .reason = Status::Ok(), .started = false});
+  rank.Do(protocol::Abort{.update = Update(1), .reason = Status::Ok(), .started = false});
   rank.Do(GrantsFenced{Update(1)});
   EXPECT_FALSE(rank.Action<AnswerCall>());
-  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = false});
+  rank.Do(protocol::Abort{.update = Update(1), .reason = kDead, .started = false});
   EXPECT_EQ(rank.Answer(), kDead);
 }
 
@@ -370,7 +370,7 @@ TEST(InferenceMachine, AnAbortDoesNotEndThePhasesWhileOthersReadTheLiveTensors) 
   GrantInPhases(rank);
   rank.Do(Arrived{Update(1), 100, 0.5});
   rank.Do(GrantsFenced{Update(1)});
-  ASSERT_TRUE(rank.Sent<wire::Ready>());
+  ASSERT_TRUE(rank.Sent<protocol::Ready>());
   rank.Do(MemoryLent{});
   rank.Do(AbortCalled{});
   EXPECT_TRUE(rank.Action<ReclaimMemory>());
@@ -386,7 +386,7 @@ TEST(InferenceMachine, AnAbortDoesNotEndThePhasesWhileOthersReadTheLiveTensors) 
 TEST(InferenceMachine, WaitThatHasBegunToChangeTensorsGoesToTheEnd) {
   Rank rank(Landing::kInPlace);
   rank.Do(WaitCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(CallExpired{});
   EXPECT_TRUE(rank.actions.empty());
   rank.Do(GrantsOpened{Update(1), {}});
@@ -402,7 +402,7 @@ TEST(InferenceMachine, WaitThatHasBegunToChangeTensorsGoesToTheEnd) {
 TEST(InferenceMachine, AnInterruptedWaitGivesTheUpdateUpAndReturnsFenced) {
   Rank rank(Landing::kInPlace);
   rank.Do(WaitCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
   rank.Do(CallExpired{.interrupted = true});
   EXPECT_TRUE(rank.Action<RevokeGrants>());
@@ -429,9 +429,9 @@ TEST(InferenceMachine, SessionEndAnswersEveryCall) {
 
 TEST(InferenceMachine, LaterRequestReplacesOneWhoseEndWasNotHeard) {
   Rank rank(Landing::kShadow);
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
-  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  rank.Do(protocol::GrantRequest{Update(2), Number(4)});
   EXPECT_TRUE(rank.Action<RevokeGrants>());
   EXPECT_FALSE(rank.Action<OpenGrants>()) << "one grant set at a time";
   rank.Do(GrantsFenced{Update(1)});
@@ -443,25 +443,25 @@ TEST(InferenceMachine, StaleMessagesChangeNothing) {
   Rank rank(Landing::kShadow);
   rank.Fill(5, 3);
   const InferenceState before = rank.state;
-  rank.Do(wire::GrantRequest{Update(4), Number(2)});
-  rank.Do(wire::Commit{Update(4)});
-  rank.Do(wire::Serve{Update(5)});
+  rank.Do(protocol::GrantRequest{Update(4), Number(2)});
+  rank.Do(protocol::Commit{Update(4)});
+  rank.Do(protocol::Serve{Update(5)});
   rank.Do(Arrived{Update(4), 1, 1});
   rank.Do(GrantsFenced{Update(4)});
-  rank.Do(wire::Welcome{.term = {.number = 0, .id = 1}, .run = {.number = 1}, .lease_seconds = 1});
+  rank.Do(protocol::Welcome{.term = {.number = 0, .id = 1}, .run = {.number = 1}, .lease_seconds = 1});
   EXPECT_EQ(rank.state, before);
 }
 
 TEST(InferenceMachine, RequestOfAnotherEpochIsRefused) {
   Rank rank(Landing::kShadow);
-  rank.Do(wire::GrantRequest{Update(1, 2), Number(3)});
-  EXPECT_TRUE(rank.Sent<wire::Failed>());
+  rank.Do(protocol::GrantRequest{Update(1, 2), Number(3)});
+  EXPECT_TRUE(rank.Sent<protocol::Failed>());
   EXPECT_EQ(rank.state.step, Step::kNone);
   Rank again(Landing::kShadow);
   again.Do(RegisterCalled{.landing = Landing::kShadow, .same_memory = true});
-  again.Do(wire::GrantRequest{Update(2), Number(3)});
+  again.Do(protocol::GrantRequest{Update(2), Number(3)});
   EXPECT_EQ(again.state.step, Step::kNone) << "the plan is void with the old registration";
-  EXPECT_FALSE(again.Sent<wire::Failed>()) << "and the controller will know from Register";
+  EXPECT_FALSE(again.Sent<protocol::Failed>()) << "and the controller will know from Register";
 }
 
 TEST(InferenceMachine, CallsOutOfOrderAreRefused) {
@@ -483,12 +483,12 @@ TEST(InferenceMachine, AWaitThatWasInterruptedLeavesNoPauseBehind) {
   Rank rank(Landing::kInPlace);
   rank.Do(WaitCalled{});
   rank.Fill(1, 1);
-  rank.Do(wire::Commit{Update(1)});
-  ASSERT_TRUE(rank.Sent<wire::Committed>());
+  rank.Do(protocol::Commit{Update(1)});
+  ASSERT_TRUE(rank.Sent<protocol::Committed>());
   rank.Do(CallExpired{.interrupted = true});
   EXPECT_EQ(rank.Answer().code(), Code::kCancelled);
-  rank.Do(wire::Abort{.update = Update(1), .reason = kDead});
-  rank.Do(wire::GrantRequest{Update(2), Number(2)});
+  rank.Do(protocol::Abort{.update = Update(1), .reason = kDead});
+  rank.Do(protocol::GrantRequest{Update(2), Number(2)});
   EXPECT_FALSE(rank.Action<OpenGrants>()) << "the engine is in no call";
   rank.Do(WaitCalled{});
   EXPECT_TRUE(rank.Action<OpenGrants>()) << "and the next one is taken";
@@ -497,11 +497,11 @@ TEST(InferenceMachine, AWaitThatWasInterruptedLeavesNoPauseBehind) {
 TEST(InferenceMachine, ALossDuringAnUpdateThatIsSupersededIsToldAfterIt) {
   Rank rank(Landing::kShadow);
   rank.Do(WaitCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
-  rank.Do(wire::Lost{{wire::Role::kInference, "e", 1}, kDead});
+  rank.Do(protocol::Lost{{protocol::Role::kInference, "e", 1}, kDead});
   EXPECT_FALSE(rank.Action<AnswerCall>()) << "the update may still say it";
-  rank.Do(wire::Abort{.update = Update(1), .reason = Status::Ok(), .started = false});
+  rank.Do(protocol::Abort{.update = Update(1), .reason = Status::Ok(), .started = false});
   rank.Do(GrantsFenced{Update(1)});
   EXPECT_EQ(rank.Answer(), kDead) << "nothing else would ever end the call";
 }
@@ -510,18 +510,18 @@ TEST(InferenceMachine, FinishWaitsForAnAbortThatWaitsForReaders) {
   Rank rank(Landing::kInPlace);
   rank.Do(BeginCalled{});
   rank.Fill(1, 5);
-  rank.Do(wire::Commit{Update(1)});
+  rank.Do(protocol::Commit{Update(1)});
   rank.Do(ReceiveCalled{});
   ASSERT_TRUE(rank.Answer().ok());
   rank.Do(MemoryLent{});
-  rank.Do(wire::Abort{.update = Update(1), .reason = kDead});
+  rank.Do(protocol::Abort{.update = Update(1), .reason = kDead});
   EXPECT_TRUE(rank.Action<ReclaimMemory>());
   rank.Do(FinishCalled{});
-  EXPECT_FALSE(rank.Sent<wire::Committed>());
+  EXPECT_FALSE(rank.Sent<protocol::Committed>());
   rank.Do(MemoryFree{});
   EXPECT_EQ(rank.Answer(), kDead);
-  ASSERT_TRUE(rank.Sent<wire::Aborted>());
-  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
 }
 
 }  // namespace

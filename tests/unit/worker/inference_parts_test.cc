@@ -7,9 +7,9 @@
 namespace weightcast::worker {
 namespace {
 
+using protocol::EngineState;
+using protocol::Landing;
 using ::testing::HasSubstr;
-using wire::EngineState;
-using wire::Landing;
 
 /// Three parts; the engine has begun.
 Rank InThreeParts() {
@@ -20,8 +20,8 @@ Rank InThreeParts() {
   rank.Do(BeginCalled{});
   return rank;
 }
-wire::UpdateId Second(uint64_t sequence = 1) { return Update(sequence, 2); }
-wire::GrantRequest Ask(uint32_t part, uint64_t sequence = 1) {
+protocol::UpdateId Second(uint64_t sequence = 1) { return Update(sequence, 2); }
+protocol::GrantRequest Ask(uint32_t part, uint64_t sequence = 1) {
   return {.update = Second(sequence), .version = Number(3), .part = part};
 }
 /// From the grants to Ready.
@@ -40,10 +40,10 @@ TEST(InferenceParts, EachIsGrantedWhenTheEngineHasTakenOverTheOneBefore) {
     EXPECT_EQ(rank.state.part, part);
     rank.Do(ReceiveCalled{});
     Land(rank);
-    ASSERT_TRUE(rank.Sent<wire::Ready>());
-    EXPECT_EQ(rank.Sent<wire::Ready>()->part, part);
-    EXPECT_EQ(rank.Sent<wire::Ready>()->bytes, 100 * (part + 1)) << "of all parts so far";
-    EXPECT_EQ(rank.Sent<wire::Ready>()->sources.size(), 1U);
+    ASSERT_TRUE(rank.Sent<protocol::Ready>());
+    EXPECT_EQ(rank.Sent<protocol::Ready>()->part, part);
+    EXPECT_EQ(rank.Sent<protocol::Ready>()->bytes, 100 * (part + 1)) << "of all parts so far";
+    EXPECT_EQ(rank.Sent<protocol::Ready>()->sources.size(), 1U);
     EXPECT_FALSE(rank.Action<AnswerCall>()) << "other ranks may not have it";
     EXPECT_EQ(rank.state.state, EngineState::kUpdating);
     rank.Do(Ask(part + 1));
@@ -57,16 +57,16 @@ TEST(InferenceParts, EachIsGrantedWhenTheEngineHasTakenOverTheOneBefore) {
     EXPECT_EQ(rank.Answer().code(), Code::kTimedOut);
   }
   rank.Do(GrantsOpened{Second(), {}});
-  EXPECT_EQ(rank.Sent<wire::Granted>()->part, 2U);
+  EXPECT_EQ(rank.Sent<protocol::Granted>()->part, 2U);
   Land(rank);
   EXPECT_EQ(rank.state.state, EngineState::kReady);
-  rank.Do(wire::Commit{Second()});
+  rank.Do(protocol::Commit{Second()});
   rank.Do(ReceiveCalled{});
   EXPECT_EQ(rank.Action<AnswerCall>()->part, 2U);
   EXPECT_EQ(rank.Action<AnswerCall>()->version, Number(3));
   rank.Do(FinishCalled{});
-  EXPECT_TRUE(rank.Sent<wire::Committed>());
-  rank.Do(wire::Serve{Second()});
+  EXPECT_TRUE(rank.Sent<protocol::Committed>());
+  rank.Do(protocol::Serve{Second()});
   EXPECT_EQ(rank.state.served, Number(3));
   EXPECT_EQ(rank.state.landed, Version{}) << "no other gets anything from here";
 }
@@ -88,9 +88,9 @@ TEST(InferenceParts, AnAbortBetweenTwoPartsLosesTheVersion) {
   rank.Do(ReceiveCalled{});
   Land(rank);
   rank.Do(Ask(1));
-  rank.Do(wire::Abort{.update = Second(), .reason = kDead});
-  ASSERT_TRUE(rank.Sent<wire::Aborted>());
-  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  rank.Do(protocol::Abort{.update = Second(), .reason = kDead});
+  ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
   EXPECT_EQ(rank.state.state, EngineState::kFailed);
   rank.Do(Ask(0, 2));
   EXPECT_FALSE(rank.Action<OpenGrants>()) << "the engine still reads the part that it was given";
@@ -106,7 +106,7 @@ TEST(InferenceParts, TheUserGivesUpBetweenTwoParts) {
   Land(rank);
   rank.Do(Ask(1));
   rank.Do(AbortCalled{});
-  EXPECT_TRUE(rank.Sent<wire::Failed>());
+  EXPECT_TRUE(rank.Sent<protocol::Failed>());
   EXPECT_TRUE(rank.Answer().ok());
   EXPECT_EQ(rank.state.state, EngineState::kFailed);
   EXPECT_EQ(rank.state.user, UserPhase::kOutside);
@@ -125,8 +125,8 @@ TEST(InferenceParts, ANewPlanEndsAnUpdateOfWhichPartsAreLeft) {
 TEST(InferenceParts, OutOfOrder) {
   Rank rank = InThreeParts();
   rank.Do(Ask(1));
-  ASSERT_TRUE(rank.Sent<wire::Failed>());
-  EXPECT_THAT(rank.Sent<wire::Failed>()->reason.message(), HasSubstr("part 1"));
+  ASSERT_TRUE(rank.Sent<protocol::Failed>());
+  EXPECT_THAT(rank.Sent<protocol::Failed>()->reason.message(), HasSubstr("part 1"));
   rank.Do(Ask(0, 2));
   rank.Do(GrantsOpened{Second(2), {}});
   const InferenceState before = rank.state;
@@ -135,7 +135,7 @@ TEST(InferenceParts, OutOfOrder) {
   Land(rank, 2);
   rank.Do(Ask(0, 2));
   rank.Do(Ask(2, 2));
-  rank.Do(wire::Commit{Second(2)});
+  rank.Do(protocol::Commit{Second(2)});
   EXPECT_TRUE(rank.actions.empty());
   EXPECT_EQ(rank.state.step, Step::kReady);
   EXPECT_EQ(rank.state.part, before.part);

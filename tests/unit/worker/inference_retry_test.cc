@@ -8,12 +8,12 @@
 namespace weightcast::worker {
 namespace {
 
-using wire::EngineState;
-using wire::Landing;
+using protocol::EngineState;
+using protocol::Landing;
 
 const Status kNoHolder(Code::kPeerDead, "trainer 1 is lost and nobody else holds its bytes");
 
-wire::Abort Retry(const wire::UpdateId& update) {
+protocol::Abort Retry(const protocol::UpdateId& update) {
   return {.update = update, .reason = Status::Ok(), .started = true};
 }
 /// A rank whose user waits while a first attempt is being written.
@@ -25,7 +25,7 @@ Rank Writing(Landing landing, bool wait = true) {
     rank.Do(BeginCalled{});
     rank.Do(ReceiveCalled{});
   }
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
   return rank;
 }
@@ -38,28 +38,28 @@ TEST(InferenceRetry, TheCallWaitsOnForTheNextAttempt) {
       EXPECT_TRUE(rank.Action<RevokeGrants>());
       EXPECT_FALSE(rank.Action<AnswerCall>());
       rank.Do(GrantsFenced{Update(1)});
-      EXPECT_EQ(rank.Sent<wire::Aborted>()->lost, landing == Landing::kInPlace);
+      EXPECT_EQ(rank.Sent<protocol::Aborted>()->lost, landing == Landing::kInPlace);
       EXPECT_FALSE(rank.Action<AnswerCall>());
-      rank.Do(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+      rank.Do(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
       EXPECT_FALSE(rank.Action<AnswerCall>()) << "the loss is what the next attempt mends";
       rank.Do(PlanArrived{2});
       EXPECT_TRUE(rank.actions.empty());
       rank.Do(PlanReady{2});
       const auto again = Update(1, 2, 1);
-      rank.Do(wire::GrantRequest{again, Number(3)});
+      rank.Do(protocol::GrantRequest{again, Number(3)});
       EXPECT_TRUE(rank.Action<OpenGrants>()) << "the user is still in Begin";
       rank.Do(GrantsOpened{again, {}});
       rank.Do(Arrived{again, 1, 1});
       rank.Do(GrantsFenced{again});
-      EXPECT_TRUE(rank.Sent<wire::Ready>());
-      rank.Do(wire::Commit{again});
+      EXPECT_TRUE(rank.Sent<protocol::Ready>());
+      rank.Do(protocol::Commit{again});
       if (landing == Landing::kShadow) rank.Do(SwitchRun{.update = again});
       if (!wait) {
         EXPECT_TRUE(rank.Answer().ok());
         rank.Do(FinishCalled{});
       }
-      EXPECT_TRUE(rank.Sent<wire::Committed>());
-      rank.Do(wire::Serve{again});
+      EXPECT_TRUE(rank.Sent<protocol::Committed>());
+      rank.Do(protocol::Serve{again});
       EXPECT_TRUE(rank.Answer().ok());
       EXPECT_EQ(rank.state.served, Number(3));
     }
@@ -73,7 +73,7 @@ TEST(InferenceRetry, WithoutAnotherHolderTheCallFailsAfterAll) {
       rank.Do(Retry(Update(1)));
       if (fenced_first) rank.Do(GrantsFenced{Update(1)});
       if (fenced_first) rank.Do(PlanArrived{2});
-      rank.Do(wire::Abort{Update(1), kNoHolder});
+      rank.Do(protocol::Abort{Update(1), kNoHolder});
       if (fenced_first || !wait) {
         EXPECT_EQ(rank.Answer(), kNoHolder);
       }
@@ -83,10 +83,10 @@ TEST(InferenceRetry, WithoutAnotherHolderTheCallFailsAfterAll) {
       if (!fenced_first && wait) {
         EXPECT_EQ(rank.Answer(), kNoHolder) << "Wait: not before the fence";
       }
-      ASSERT_TRUE(rank.Sent<wire::Aborted>());
-      EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+      ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+      EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
       EXPECT_EQ(rank.state.last_error, kNoHolder);
-      rank.Do(wire::Abort{Update(1), kNoHolder});
+      rank.Do(protocol::Abort{Update(1), kNoHolder});
       EXPECT_FALSE(rank.Action<AnswerCall>()) << "once is enough";
     }
   }
@@ -95,11 +95,11 @@ TEST(InferenceRetry, WithoutAnotherHolderTheCallFailsAfterAll) {
 TEST(InferenceRetry, TheNextPhaseIsToldWhereNobodyWaited) {
   Rank rank(Landing::kShadow);
   rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
   rank.Do(Retry(Update(1)));
   rank.Do(GrantsFenced{Update(1)});
-  rank.Do(wire::Abort{Update(1), kNoHolder});
+  rank.Do(protocol::Abort{Update(1), kNoHolder});
   EXPECT_FALSE(rank.Action<AnswerCall>());
   rank.Do(ReceiveCalled{});
   EXPECT_EQ(rank.Answer(), kNoHolder);
@@ -109,7 +109,7 @@ TEST(InferenceRetry, ALostSourceIsTheControllersToJudge) {
   for (const bool wait : {true, false}) {
     Rank rank = Writing(Landing::kInPlace, wait);
     rank.Do(SourceLost{Update(1), kDead});
-    EXPECT_TRUE(rank.Sent<wire::Failed>());
+    EXPECT_TRUE(rank.Sent<protocol::Failed>());
     EXPECT_TRUE(rank.Action<RevokeGrants>());
     EXPECT_FALSE(rank.Action<AnswerCall>());
     rank.Do(GrantsFenced{Update(1)});
@@ -119,10 +119,10 @@ TEST(InferenceRetry, ALostSourceIsTheControllersToJudge) {
     EXPECT_EQ(late.Answer().code(), Code::kTimedOut) << "nobody writes any more";
     Rank other = rank;
     rank.Do(Retry(Update(1)));
-    EXPECT_TRUE(rank.Sent<wire::Aborted>());
+    EXPECT_TRUE(rank.Sent<protocol::Aborted>());
     EXPECT_FALSE(rank.Action<AnswerCall>());
-    other.Do(wire::Abort{Update(1), kNoHolder});
-    EXPECT_TRUE(other.Sent<wire::Aborted>());
+    other.Do(protocol::Abort{Update(1), kNoHolder});
+    EXPECT_TRUE(other.Sent<protocol::Aborted>());
     EXPECT_EQ(other.Answer(), kDead) << "what it saw itself says more";
   }
 }
@@ -130,7 +130,7 @@ TEST(InferenceRetry, ALostSourceIsTheControllersToJudge) {
 TEST(InferenceRetry, WhoGivesUpWaitsForNobody) {
   Rank rank(Landing::kInPlace);
   rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
   rank.Do(SourceLost{Update(1), kDead});
   rank.Do(GrantsFenced{Update(1)});
@@ -138,7 +138,7 @@ TEST(InferenceRetry, WhoGivesUpWaitsForNobody) {
   EXPECT_TRUE(rank.Answer().ok());
   EXPECT_EQ(rank.state.user, UserPhase::kOutside);
   rank.Do(Retry(Update(1)));
-  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
 }
 
 TEST(InferenceRetry, TheNextAttemptMayComeBeforeTheFence) {
@@ -147,15 +147,15 @@ TEST(InferenceRetry, TheNextAttemptMayComeBeforeTheFence) {
   rank.Do(PlanArrived{2});
   rank.Do(PlanReady{2});
   const auto again = Update(1, 2, 1);
-  rank.Do(wire::GrantRequest{again, Number(3)});
+  rank.Do(protocol::GrantRequest{again, Number(3)});
   EXPECT_TRUE(rank.actions.empty());
   Rank hopeless = rank;
   rank.Do(GrantsFenced{Update(1)});
   EXPECT_FALSE(rank.Action<AnswerCall>());
-  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>());
   EXPECT_TRUE(rank.Action<OpenGrants>());
-  hopeless.Do(wire::Abort{again, kNoHolder});
-  EXPECT_EQ(hopeless.Sent<wire::Aborted>()->update, again);
+  hopeless.Do(protocol::Abort{again, kNoHolder});
+  EXPECT_EQ(hopeless.Sent<protocol::Aborted>()->update, again);
   hopeless.Do(GrantsFenced{Update(1)});
   EXPECT_EQ(hopeless.Answer(), kNoHolder);
 }
@@ -164,11 +164,11 @@ TEST(InferenceRetry, ReceivedBytesAreNotTakenBackInSilence) {
   Rank rank(Landing::kInPlace);
   rank.Do(BeginCalled{});
   rank.Fill(1, 3);
-  rank.Do(wire::Commit{Update(1)});
+  rank.Do(protocol::Commit{Update(1)});
   rank.Do(ReceiveCalled{});
   EXPECT_TRUE(rank.Answer().ok());
   rank.Do(Retry(Update(1)));
-  EXPECT_TRUE(rank.Sent<wire::Aborted>()->lost);
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>()->lost);
   rank.Do(FinishCalled{});
   EXPECT_EQ(rank.Answer().code(), Code::kUnavailable);
   rank.Do(ReceiveCalled{});
@@ -191,17 +191,17 @@ TEST(InferenceRetry, ASourceThatIsGoneBeforeTheGrantCostsNothing) {
     Rank rank(Landing::kInPlace);
     rank.Do(BeginCalled{});
     rank.Do(ReceiveCalled{});
-    rank.Do(wire::GrantRequest{Update(1), Number(3)});
+    rank.Do(protocol::GrantRequest{Update(1), Number(3)});
     rank.Do(OpenFailed{Update(1), kDead, 2});
-    EXPECT_EQ(rank.Sent<wire::Failed>()->source, 2);
+    EXPECT_EQ(rank.Sent<protocol::Failed>()->source, 2);
     EXPECT_FALSE(rank.Action<AnswerCall>()) << "another may have its bytes";
-    rank.Do(wire::Abort{.update = Update(1), .reason = again ? Status::Ok() : kDead, .started = false});
-    EXPECT_FALSE(rank.Sent<wire::Aborted>()->lost);
+    rank.Do(protocol::Abort{.update = Update(1), .reason = again ? Status::Ok() : kDead, .started = false});
+    EXPECT_FALSE(rank.Sent<protocol::Aborted>()->lost);
     EXPECT_EQ(rank.Action<AnswerCall>().has_value(), !again);
     if (!again) continue;
     rank.Do(PlanArrived{2});
     rank.Do(PlanReady{2});
-    rank.Do(wire::GrantRequest{Update(2, 2), Number(3)});
+    rank.Do(protocol::GrantRequest{Update(2, 2), Number(3)});
     EXPECT_TRUE(rank.Action<OpenGrants>());
   }
 }
@@ -210,15 +210,15 @@ TEST(InferenceRetry, ASourceThatIsGoneBeforeTheGrantCostsNothing) {
 Rank HeldShadow() {
   Rank rank(Landing::kShadow);
   rank.Fill(1, 3);
-  rank.Do(wire::Commit{Update(1)});
+  rank.Do(protocol::Commit{Update(1)});
   rank.Do(WaitCalled{});
   rank.Do(SwitchRun{.update = Update(1)});
-  rank.Do(wire::Serve{Update(1)});
-  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  rank.Do(protocol::Serve{Update(1)});
+  rank.Do(protocol::GrantRequest{Update(2), Number(4)});
   rank.Do(GrantsOpened{Update(2), {}});
   rank.Do(BeginCalled{});
   rank.Do(ReceiveCalled{});
-  rank.Do(wire::Abort{Update(2), kDead});
+  rank.Do(protocol::Abort{Update(2), kDead});
   return rank;
 }
 
@@ -232,17 +232,17 @@ TEST(InferenceAside, ASpareBufferThatIsHeldIsSetAsideForAnother) {
   EXPECT_TRUE(rank.actions.empty()) << "of another update";
   rank.Do(SpareSetAside{Update(2)});
   EXPECT_TRUE(rank.Action<SendRegistration>()) << "the plan names the old buffer";
-  ASSERT_TRUE(rank.Sent<wire::Aborted>());
-  EXPECT_EQ(rank.Sent<wire::Aborted>()->landed, Version{}) << "nothing has landed in the new one";
+  ASSERT_TRUE(rank.Sent<protocol::Aborted>());
+  EXPECT_EQ(rank.Sent<protocol::Aborted>()->landed, Version{}) << "nothing has landed in the new one";
   EXPECT_EQ(rank.state.served, Number(3));
-  EXPECT_EQ(rank.state.state, wire::EngineState::kServing);
-  rank.Do(wire::GrantRequest{Update(3), Number(4)});
+  EXPECT_EQ(rank.state.state, protocol::EngineState::kServing);
+  rank.Do(protocol::GrantRequest{Update(3), Number(4)});
   EXPECT_TRUE(rank.actions.empty()) << "it was sent before the registration came there";
   rank.Do(GrantsFenced{Update(2)});
   EXPECT_TRUE(rank.actions.empty()) << "the fence of the old buffer is the runtime's affair";
   rank.Do(PlanArrived{2});
   rank.Do(PlanReady{2});
-  rank.Do(wire::GrantRequest{Update(4, 2), Number(4)});
+  rank.Do(protocol::GrantRequest{Update(4, 2), Number(4)});
   EXPECT_TRUE(rank.Action<OpenGrants>());
 }
 
@@ -255,9 +255,9 @@ TEST(InferenceAside, ABufferThatWasFencedOrIsWaitedForIsNotSetAside) {
 
   Rank in_place(Landing::kInPlace);
   in_place.Do(BeginCalled{});
-  in_place.Do(wire::GrantRequest{Update(1), Number(3)});
+  in_place.Do(protocol::GrantRequest{Update(1), Number(3)});
   in_place.Do(GrantsOpened{Update(1), {}});
-  in_place.Do(wire::Abort{Update(1), kDead});
+  in_place.Do(protocol::Abort{Update(1), kDead});
   in_place.Do(SpareSetAside{Update(1)});
   EXPECT_TRUE(in_place.actions.empty()) << "there is no other memory";
   EXPECT_EQ(in_place.state.step, Step::kAborting);
@@ -266,15 +266,15 @@ TEST(InferenceAside, ABufferThatWasFencedOrIsWaitedForIsNotSetAside) {
 TEST(InferenceAside, ASourceThatWasLostIsStillDecidedUponAfterItsBufferWasSetAside) {
   Rank rank(Landing::kShadow);
   rank.Do(WaitCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
   rank.Do(SourceLost{Update(1), kDead, 0});
   rank.Do(SpareSetAside{Update(1)});
   EXPECT_TRUE(rank.Action<SendRegistration>());
   EXPECT_FALSE(rank.Action<AnswerCall>()) << "the controller has not said whether there is another source";
-  EXPECT_FALSE(rank.Sent<wire::Aborted>());
-  rank.Do(wire::Abort{.update = Update(1), .reason = kDead, .started = true});
-  EXPECT_TRUE(rank.Sent<wire::Aborted>());
+  EXPECT_FALSE(rank.Sent<protocol::Aborted>());
+  rank.Do(protocol::Abort{.update = Update(1), .reason = kDead, .started = true});
+  EXPECT_TRUE(rank.Sent<protocol::Aborted>());
   EXPECT_EQ(rank.Answer(), kDead);
 }
 

@@ -8,9 +8,9 @@
 /// What tests of an inference rank's machine have in common.
 namespace weightcast::worker {
 
-inline constexpr wire::Term kTerm{.number = 1, .id = 7};
+inline constexpr protocol::Term kTerm{.number = 1, .id = 7};
 
-inline wire::UpdateId Update(uint64_t sequence, uint32_t epoch = 1, uint32_t attempt = 0) {
+inline protocol::UpdateId Update(uint64_t sequence, uint32_t epoch = 1, uint32_t attempt = 0) {
   return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = attempt};
 }
 inline Version Number(int64_t number) { return {.run = 1, .number = number}; }
@@ -21,10 +21,10 @@ struct Rank {
   InferenceState state;
   std::vector<InferenceAction> actions;
 
-  explicit Rank(wire::Landing landing, bool verify = false) {
-    state.self = {wire::Role::kInference, "e", 0};
+  explicit Rank(protocol::Landing landing, bool verify = false) {
+    state.self = {protocol::Role::kInference, "e", 0};
     state.verify = verify;
-    Do(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
+    Do(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Do(RegisterCalled{.landing = landing, .same_memory = false});
     Do(PlanArrived{1});
     Do(PlanReady{1});
@@ -49,7 +49,7 @@ struct Rank {
   }
   /// From the request to Ready.
   void Fill(uint64_t sequence, int64_t version) {
-    Do(wire::GrantRequest{Update(sequence), Number(version)});
+    Do(protocol::GrantRequest{Update(sequence), Number(version)});
     Do(GrantsOpened{Update(sequence), {}});
     Do(Arrived{Update(sequence), 100, 0.5});
     Do(GrantsFenced{Update(sequence)});
@@ -59,7 +59,7 @@ struct Rank {
 /// The engine has paused, and its sources have grants.
 inline void GrantInPhases(Rank& rank) {
   rank.Do(BeginCalled{});
-  rank.Do(wire::GrantRequest{Update(1), Number(3)});
+  rank.Do(protocol::GrantRequest{Update(1), Number(3)});
   rank.Do(GrantsOpened{Update(1), {}});
 }
 
@@ -67,14 +67,14 @@ inline void GrantInPhases(Rank& rank) {
 inline void GrantAfterServing(Rank& rank) {
   rank.Do(BeginCalled{});
   rank.Fill(1, 3);
-  rank.Do(wire::Commit{Update(1)});
+  rank.Do(protocol::Commit{Update(1)});
   rank.Do(ReceiveCalled{});
   rank.Do(FinishCalled{});
-  rank.Do(wire::Serve{Update(1)});
+  rank.Do(protocol::Serve{Update(1)});
   rank.Do(WaitCalled{});
-  rank.Do(wire::GrantRequest{Update(2), Number(4)});
+  rank.Do(protocol::GrantRequest{Update(2), Number(4)});
   rank.Do(GrantsOpened{Update(2), {{.source = 0, .slot = 1, .id = 9}}});
-  ASSERT_TRUE(rank.Sent<wire::Granted>());
+  ASSERT_TRUE(rank.Sent<protocol::Granted>());
   EXPECT_EQ(rank.state.served, Version{}) << "it cannot know that nobody writes";
 }
 

@@ -20,7 +20,7 @@ class TableFile : public ::testing::Test {
   TableFile() { std::filesystem::create_directories(folder_); }
   ~TableFile() override { std::filesystem::remove_all(folder_); }
   [[nodiscard]] Status Load(const std::string& file) const {
-    wire::Plan plan;
+    protocol::Plan plan;
     plan.table_file = file;
     return LoadTable(plan, folder_, Role::kInference).status();
   }
@@ -46,7 +46,7 @@ TEST_F(TableFile, OnlyFilesOfTheFolderAreRead) {
 }
 
 TEST_F(TableFile, WithoutTheFolderTheSettingIsNamed) {
-  wire::Plan plan;
+  protocol::Plan plan;
   plan.table_file = "default/policy/table";
   EXPECT_THAT(LoadTable(plan, "", Role::kInference).status().message(), HasSubstr("the same setting tables"));
 }

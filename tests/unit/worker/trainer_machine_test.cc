@@ -11,12 +11,12 @@
 namespace weightcast::worker {
 namespace {
 
-constexpr wire::Term kTerm{.number = 1, .id = 7};
+constexpr protocol::Term kTerm{.number = 1, .id = 7};
 
-wire::UpdateId Update(uint64_t sequence, uint32_t epoch = 1) {
+protocol::UpdateId Update(uint64_t sequence, uint32_t epoch = 1) {
   return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 0};
 }
-wire::Start StartOf(uint64_t sequence, int64_t number, uint32_t destination) {
+protocol::Start StartOf(uint64_t sequence, int64_t number, uint32_t destination) {
   return {.update = Update(sequence),
           .version = {1, number},
           .destination = destination,
@@ -30,7 +30,7 @@ struct Trainer {
   std::vector<TrainerAction> actions;
 
   Trainer() {
-    Do(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
+    Do(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Do(TrainerRegisterCalled{});
     Do(TrainerPlanArrived{.epoch = 1, .run = {.number = 1}});
     Do(TrainerPrepared{1});
@@ -53,8 +53,8 @@ struct Trainer {
     Do(SendEnded{.update = Update(sequence), .destination = destination, .status = {}});
     Do(SendFenced{Update(sequence), destination});
   }
-  wire::Done DoneOf(uint64_t sequence, int64_t number, bool met = true) {
-    wire::Done done;
+  protocol::Done DoneOf(uint64_t sequence, int64_t number, bool met = true) {
+    protocol::Done done;
     done.update = Update(sequence);
     done.version = {1, number};
     done.met_policy = met;
@@ -66,7 +66,7 @@ struct Trainer {
 TEST(TrainerMachine, UpdateGoesThroughEveryStep) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
-  EXPECT_EQ(trainer.Sent<wire::Published>()->number, 3);
+  EXPECT_EQ(trainer.Sent<protocol::Published>()->number, 3);
   EXPECT_EQ(trainer.Action<AnswerTrainer>()->version, (Version{1, 3}));
   trainer.Do(StartOf(1, 3, 0));
   EXPECT_TRUE(trainer.Action<BeginSending>());
@@ -74,7 +74,7 @@ TEST(TrainerMachine, UpdateGoesThroughEveryStep) {
   trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = {}});
   EXPECT_TRUE(trainer.actions.empty()) << "the receiver says what has come";
   trainer.Do(SendFenced{Update(1), 0});
-  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(protocol::Release{Update(1), {1, 3}});
   EXPECT_FALSE(trainer.Action<FreeSources>()) << "a transfer is still reading";
   trainer.Finish(1, 1);
   ASSERT_TRUE(trainer.Action<FreeSources>());
@@ -97,7 +97,7 @@ TEST(TrainerMachine, AbortFreesSourcesOnlyWhenNobodyReadsThem) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 0));
-  trainer.Do(wire::Abort{Update(1), kDead, {1, 3}});
+  trainer.Do(protocol::Abort{Update(1), kDead, {1, 3}});
   EXPECT_TRUE(trainer.Action<StopSending>());
   EXPECT_FALSE(trainer.Action<FreeSources>());
   trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = {Code::kCancelled, "stopped"}});
@@ -114,9 +114,9 @@ TEST(TrainerMachine, FailureNamesTheRoadOnlyIfItIsTheRoads) {
   trainer.Do(StartOf(1, 3, 5));
   trainer.Do(StartOf(1, 3, 6));
   trainer.Do(SendEnded{.update = Update(1), .destination = 5, .status = kDead, .road = true});
-  EXPECT_EQ(trainer.Sent<wire::Failed>()->destination, 5);
+  EXPECT_EQ(trainer.Sent<protocol::Failed>()->destination, 5);
   trainer.Do(SendEnded{.update = Update(1), .destination = 6, .status = {Code::kExhausted, "x"}});
-  EXPECT_EQ(trainer.Sent<wire::Failed>()->destination, -1);
+  EXPECT_EQ(trainer.Sent<protocol::Failed>()->destination, -1);
 }
 
 TEST(TrainerMachine, StoppedDestinationIsSilentAndTheOthersGoOn) {
@@ -124,13 +124,13 @@ TEST(TrainerMachine, StoppedDestinationIsSilentAndTheOthersGoOn) {
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 0));
   trainer.Do(StartOf(1, 3, 1));
-  trainer.Do(wire::Stop{Update(1), 0});
+  trainer.Do(protocol::Stop{Update(1), 0});
   EXPECT_EQ(trainer.Action<StopSending>()->destination, 0U);
   trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = kDead, .road = true});
-  EXPECT_FALSE(trainer.Sent<wire::Failed>());
+  EXPECT_FALSE(trainer.Sent<protocol::Failed>());
   trainer.Do(SendFenced{Update(1), 0});
   trainer.Finish(1, 1);
-  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(protocol::Release{Update(1), {1, 3}});
   EXPECT_TRUE(trainer.Action<FreeSources>()->status.ok());
 }
 
@@ -139,7 +139,7 @@ TEST(TrainerMachine, HeldVersionIsSentAgainUntilTheNextPublish) {
   trainer.Do(PublishCalled{.number = 3, .hold = true});
   trainer.Do(StartOf(1, 3, 0));
   trainer.Finish(1, 0);
-  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(protocol::Release{Update(1), {1, 3}});
   trainer.Do(trainer.DoneOf(1, 3));
   trainer.Do(StartOf(2, 3, 1));
   EXPECT_TRUE(trainer.Action<BeginSending>());
@@ -149,18 +149,18 @@ TEST(TrainerMachine, HeldVersionIsSentAgainUntilTheNextPublish) {
   trainer.Do(SendFenced{Update(2), 1});
   EXPECT_TRUE(trainer.Action<FreeSources>());
   trainer.Do(StartOf(3, 3, 1));
-  EXPECT_TRUE(trainer.Sent<wire::Failed>()) << "the hold has ended";
+  EXPECT_TRUE(trainer.Sent<protocol::Failed>()) << "the hold has ended";
 }
 
 TEST(TrainerMachine, ACancelThatANewControllerHasNotHeardIsSaidAgain) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(CancelCalled{3});
-  EXPECT_TRUE(trainer.Sent<wire::Cancel>());
-  trainer.Do(wire::Welcome{.term = 2, .run = {.number = 1}});
-  EXPECT_TRUE(trainer.Sent<wire::Published>());
-  ASSERT_TRUE(trainer.Sent<wire::Cancel>());
-  EXPECT_EQ(trainer.Sent<wire::Cancel>()->number, 3);
+  EXPECT_TRUE(trainer.Sent<protocol::Cancel>());
+  trainer.Do(protocol::Welcome{.term = 2, .run = {.number = 1}});
+  EXPECT_TRUE(trainer.Sent<protocol::Published>());
+  ASSERT_TRUE(trainer.Sent<protocol::Cancel>());
+  EXPECT_EQ(trainer.Sent<protocol::Cancel>()->number, 3);
 }
 
 TEST(TrainerMachine, TheEndOfARefillElsewhereLeavesTheNextVersionAlone) {
@@ -168,15 +168,15 @@ TEST(TrainerMachine, TheEndOfARefillElsewhereLeavesTheNextVersionAlone) {
   trainer.Do(PublishCalled{.number = 3, .hold = true});
   trainer.Do(StartOf(1, 3, 0));
   trainer.Finish(1, 0);
-  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(protocol::Release{Update(1), {1, 3}});
   trainer.Do(trainer.DoneOf(1, 3));
   trainer.Do(PublishCalled{.number = 4});
   // A late engine got version 3, from others.
-  trainer.Do(wire::Release{Update(2), {1, 3}});
+  trainer.Do(protocol::Release{Update(2), {1, 3}});
   EXPECT_TRUE(trainer.actions.empty());
-  trainer.Do(wire::Abort{Update(3), kDead, {1, 3}});
+  trainer.Do(protocol::Abort{Update(3), kDead, {1, 3}});
   EXPECT_FALSE(trainer.Action<FreeSources>());
-  trainer.Do(wire::Release{Update(4), {1, 4}});
+  trainer.Do(protocol::Release{Update(4), {1, 4}});
   EXPECT_EQ(trainer.Action<FreeSources>()->number, 4);
 }
 
@@ -185,13 +185,13 @@ TEST(TrainerMachine, AStartAfterRegisteringAnewIsAnswered) {
   trainer.Do(PublishCalled{.number = 3, .hold = true});
   trainer.Do(StartOf(1, 3, 0));
   trainer.Finish(1, 0);
-  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(protocol::Release{Update(1), {1, 3}});
   trainer.Do(trainer.DoneOf(1, 3));
   trainer.Do(TrainerRegisterCalled{});
   trainer.Do(StartOf(2, 3, 1));
-  ASSERT_TRUE(trainer.Sent<wire::Failed>());
-  EXPECT_EQ(trainer.Sent<wire::Failed>()->update, Update(2));
-  EXPECT_THAT(trainer.Sent<wire::Failed>()->reason.message(), testing::HasSubstr("registered anew"));
+  ASSERT_TRUE(trainer.Sent<protocol::Failed>());
+  EXPECT_EQ(trainer.Sent<protocol::Failed>()->update, Update(2));
+  EXPECT_THAT(trainer.Sent<protocol::Failed>()->reason.message(), testing::HasSubstr("registered anew"));
   EXPECT_FALSE(trainer.Action<BeginSending>());
 }
 
@@ -200,19 +200,19 @@ TEST(TrainerMachine, VersionsThatWereLetGoAreNotSent) {
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 0));
   trainer.Finish(1, 0);
-  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(protocol::Release{Update(1), {1, 3}});
   trainer.Do(StartOf(2, 3, 1));
-  EXPECT_TRUE(trainer.Sent<wire::Failed>());
+  EXPECT_TRUE(trainer.Sent<protocol::Failed>());
   trainer.Do(StartOf(3, 9, 1));
-  EXPECT_TRUE(trainer.Sent<wire::Failed>());
+  EXPECT_TRUE(trainer.Sent<protocol::Failed>());
 }
 
 TEST(TrainerMachine, WhatALossMeansTheControllerSays) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
-  trainer.Do(wire::Lost{{wire::Role::kInference, "e", 0}, kDead});
+  trainer.Do(protocol::Lost{{protocol::Role::kInference, "e", 0}, kDead});
   EXPECT_TRUE(trainer.actions.empty());
-  trainer.Do(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+  trainer.Do(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
   EXPECT_TRUE(trainer.actions.empty()) << "others may have its bytes";
   EXPECT_EQ(trainer.state.last_error, kDead);
 }
@@ -221,7 +221,7 @@ TEST(TrainerMachine, SupersededVersionSaysSo) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(PublishCalled{.number = 4});
-  trainer.Do(wire::Superseded{{1, 3}});
+  trainer.Do(protocol::Superseded{{1, 3}});
   EXPECT_EQ(trainer.Action<FinishUpdate>()->number, 3);
   EXPECT_THAT(trainer.Action<FinishUpdate>()->status.message(), testing::HasSubstr("superseded"));
 }
@@ -229,7 +229,7 @@ TEST(TrainerMachine, SupersededVersionSaysSo) {
 TEST(TrainerMachine, TrainerWithNothingToSendIsReleasedToo) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
-  trainer.Do(wire::Release{Update(1), {1, 3}});
+  trainer.Do(protocol::Release{Update(1), {1, 3}});
   EXPECT_TRUE(trainer.Action<FreeSources>()->status.ok());
   trainer.Do(trainer.DoneOf(1, 3));
   EXPECT_TRUE(trainer.Action<FinishUpdate>());
@@ -239,22 +239,22 @@ TEST(TrainerMachine, NewSessionOffersAgainWhatIsStillUnchanged) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 0));
-  trainer.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
+  trainer.Do(protocol::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
   EXPECT_TRUE(trainer.Action<StopSending>());
   EXPECT_TRUE(trainer.Action<SendRegistration>());
-  EXPECT_EQ(trainer.Sent<wire::Published>()->number, 3);
-  trainer.Do(wire::Welcome{.term = {.number = 3, .id = 1}, .run = {.number = 2}, .lease_seconds = 5});
-  EXPECT_EQ(trainer.Sent<wire::Published>()->run.number, 1U) << "its bytes are what they were";
+  EXPECT_EQ(trainer.Sent<protocol::Published>()->number, 3);
+  trainer.Do(protocol::Welcome{.term = {.number = 3, .id = 1}, .run = {.number = 2}, .lease_seconds = 5});
+  EXPECT_EQ(trainer.Sent<protocol::Published>()->run.number, 1U) << "its bytes are what they were";
   trainer.Do(PublishCalled{.number = 4});
-  EXPECT_EQ(trainer.Sent<wire::Published>()->run.number, 2U);
+  EXPECT_EQ(trainer.Sent<protocol::Published>()->run.number, 2U);
 
   Trainer released;
   released.Do(PublishCalled{.number = 3});
   released.Do(StartOf(1, 3, 0));
   released.Finish(1, 0);
-  released.Do(wire::Release{Update(1), {1, 3}});
-  released.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
-  EXPECT_FALSE(released.Sent<wire::Published>()) << "its bytes may have changed";
+  released.Do(protocol::Release{Update(1), {1, 3}});
+  released.Do(protocol::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
+  EXPECT_FALSE(released.Sent<protocol::Published>()) << "its bytes may have changed";
   EXPECT_EQ(released.Action<FinishUpdate>()->status.code(), Code::kUnavailable);
 }
 
@@ -280,23 +280,23 @@ TEST(TrainerMachine, WhoWaitsInVainForAControllerEndsTheUpdateHere) {
   trainer.Do(NoController{3, away});
   EXPECT_EQ(trainer.Action<FinishUpdate>()->status, away);
   EXPECT_TRUE(trainer.Action<StopSending>());
-  EXPECT_TRUE(trainer.Sent<wire::Cancel>()) << "if it is the same controller after all";
+  EXPECT_TRUE(trainer.Sent<protocol::Cancel>()) << "if it is the same controller after all";
   EXPECT_FALSE(trainer.Action<FreeSources>()) << "somebody still reads them";
   trainer.Do(SendFenced{Update(1), 0});
   EXPECT_EQ(trainer.Action<FreeSources>()->status, away);
-  trainer.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
-  EXPECT_FALSE(trainer.Sent<wire::Published>()) << "its bytes may have changed";
+  trainer.Do(protocol::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
+  EXPECT_FALSE(trainer.Sent<protocol::Published>()) << "its bytes may have changed";
   trainer.Do(PublishCalled{.number = 4});
   EXPECT_TRUE(trainer.Action<AnswerTrainer>()->status.ok());
-  EXPECT_EQ(trainer.Sent<wire::Published>()->number, 4);
+  EXPECT_EQ(trainer.Sent<protocol::Published>()->number, 4);
 
   Trainer held;
   held.Do(PublishCalled{.number = 3, .hold = true});
   held.Do(NoController{3, away});
   EXPECT_EQ(held.Action<FinishUpdate>()->status, away);
-  EXPECT_FALSE(held.Sent<wire::Cancel>());
-  held.Do(wire::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
-  EXPECT_EQ(held.Sent<wire::Published>()->number, 3) << "its bytes are what they were";
+  EXPECT_FALSE(held.Sent<protocol::Cancel>());
+  held.Do(protocol::Welcome{.term = {.number = 2, .id = 1}, .run = {.number = 1}, .lease_seconds = 5});
+  EXPECT_EQ(held.Sent<protocol::Published>()->number, 3) << "its bytes are what they were";
 }
 
 TEST(TrainerMachine, RegisterWaitsForTheSources) {
@@ -313,7 +313,7 @@ TEST(TrainerMachine, RegisterWaitsForTheSources) {
 class RandomTrainer {
  public:
   explicit RandomTrainer(uint64_t seed) : random_(seed) {
-    Feed(wire::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
+    Feed(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
     Feed(TrainerRegisterCalled{});
   }
   void Step() {
@@ -334,12 +334,12 @@ class RandomTrainer {
       }
       case 7:
         ++sequence_;
-        return Feed(wire::Release{Update(sequence_ - 1, epoch_), {1, number_ - Pick(2)}});
+        return Feed(protocol::Release{Update(sequence_ - 1, epoch_), {1, number_ - Pick(2)}});
       case 8:
         ++sequence_;
-        return Feed(wire::Abort{Update(sequence_ - 1, epoch_), kDead, {1, number_ - Pick(2)}});
+        return Feed(protocol::Abort{Update(sequence_ - 1, epoch_), kDead, {1, number_ - Pick(2)}});
       case 9: {
-        wire::Done done;
+        protocol::Done done;
         done.update = Update(sequence_, epoch_);
         done.version = {1, number_ - Pick(2)};
         done.met_policy = Pick(2) == 0;
@@ -347,7 +347,7 @@ class RandomTrainer {
         return Feed(done);
       }
       case 10:
-        return Feed(wire::Lost{{wire::Role::kTrainer, "", 1}, kDead});
+        return Feed(protocol::Lost{{protocol::Role::kTrainer, "", 1}, kDead});
       case 11:
         return Feed(CancelCalled{number_});
       case 12:
@@ -388,7 +388,7 @@ class RandomTrainer {
     EXPECT_TRUE(!freed_.contains(number) || held_.contains(number)) << "sends what may have changed";
   }
   void Carry(const SendMessage& send) {
-    const auto* published = std::get_if<wire::Published>(&send.message);
+    const auto* published = std::get_if<protocol::Published>(&send.message);
     if (published == nullptr) return;
     held_.clear();
     if (published->hold) held_.insert(published->number);
@@ -407,7 +407,7 @@ class RandomTrainer {
   uint64_t sequence_ = 1;
   int64_t number_ = 0;
   uint32_t destination_ = 0;
-  std::map<std::pair<wire::UpdateId, uint32_t>, int64_t> sending_;
+  std::map<std::pair<protocol::UpdateId, uint32_t>, int64_t> sending_;
   std::set<int64_t> freed_, finished_, held_;
 };
 

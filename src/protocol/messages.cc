@@ -1,0 +1,79 @@
+#include "protocol/messages.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/strings.h"
+
+namespace weightcast {
+
+std::string_view NameOf(EngineState state) {
+  static constexpr std::array<std::string_view, 7> kNames = {"JOINING",   "SERVING",   "UPDATING", "READY",
+                                                             "COMMITTED", "SUSPENDED", "FAILED"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+}  // namespace weightcast
+
+namespace weightcast::protocol {
+
+Status CheckLabel(std::string_view label) {
+  const auto bad = [](std::string_view what) {
+    return Status(Code::kInvalidArgument, StrCat("the label of a version ", what));
+  };
+  if (label.size() > kMaxNameBytes)
+    return bad(StrCat("has ", label.size(), " bytes; at most ", kMaxNameBytes, " are allowed"));
+  if (!IsPrintable(label)) return bad("has control characters");
+  if (!IsUtf8(label)) return bad("is not UTF-8");
+  return Status::Ok();
+}
+
+Status CheckProtocol(uint32_t version) {
+  if (version == kProtocolVersion) return Status::Ok();
+  return {Code::kProtocol, StrCat("this controller speaks protocol version ", kProtocolVersion, ", not ",
+                                  version == 0 ? "an older one" : std::to_string(version),
+                                  "; use the same weightcast on all hosts")};
+}
+
+std::string FaultOf(const Term& term) {
+  if (term.number <= kMaxTerm) return {};
+  return StrCat("number ", term.number, " is no time; at most ", kMaxTerm,
+                " is allowed: is the controller's clock right?");
+}
+std::string FaultOf(const ShardInfo& shard) {
+  const size_t dims = shard.tensor.shape.size();
+  if (shard.box.offset.size() == dims && shard.box.size.size() == dims) return {};
+  return StrCat("box and shape of ", shard.tensor.name, " differ in dimensions");
+}
+std::string FaultOf(const TensorDigest& digest) {
+  constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;  // Halves of digests are below it.
+  return digest.high < kPrime && digest.low < kPrime ? "" : "a half of a digest is out of range";
+}
+std::string FaultOf(const Hello& hello) { return hello.incarnation != 0 ? "" : "incarnation is 0"; }
+std::string FaultOf(const LandingMap& map) {
+  const bool held = std::all_of(map.places.begin(), map.places.end(),
+                                [&](const auto& place) { return place.region < map.regions.size(); });
+  return held ? "" : "places name a region that the map does not hold";
+}
+std::string FaultOf(const Failed& failed) { return failed.reason.ok() ? "the reason is 'ok'" : ""; }
+std::string FaultOf(const Refused& refused) { return refused.reason.ok() ? "the reason is 'ok'" : ""; }
+
+std::string ToString(const WorkerName& name) {
+  if (name.role == Role::kTrainer) return StrCat("trainer ", name.rank);
+  if (name.role == Role::kControl) return StrCat("the control of engine ", name.engine);
+  return StrCat("engine ", name.engine, " rank ", name.rank);
+}
+
+std::string ToString(const UpdateId& update) {
+  return StrCat("update ", update.sequence, ".", update.attempt, " (term ", update.term.number, ", epoch ",
+                update.epoch, ")");
+}
+
+std::string_view NameOf(Move move) {
+  static constexpr std::array<std::string_view, 4> kNames = {"pause", "settle", "admit", "evict"};
+  return kNames[static_cast<size_t>(move)];
+}
+
+std::string_view NameOf(Landing landing) { return landing == Landing::kInPlace ? "in_place" : "shadow"; }
+
+}  // namespace weightcast::protocol

@@ -1,0 +1,517 @@
+#include "protocol/codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "base/strings.h"
+#include "protocol/field_hash.h"
+#include "protocol/field_text.h"
+#include "protocol/limits.h"
+
+namespace weightcast::protocol {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Term kTerm{.number = 7, .id = 0xfedcba9876543210};
+const UpdateId kUpdate{.term = kTerm, .epoch = 3, .sequence = 12, .attempt = 2};
+const Version kVersion{.run = 2, .number = 80, .origin = 77, .label = "step-80"};
+const WorkerName kTrainer{.role = Role::kTrainer, .engine = "", .rank = 3};
+const WorkerName kRank{.role = Role::kInference, .engine = "rollout-1", .rank = 1};
+const weightcast::Status kReason(Code::kPeerDead, "trainer 1 is lost \xff");
+const LandingMap kMap{.epoch = 4,
+                      .regions = {std::string("\0key", 4), "b"},
+                      .places = {{.region = 1, .offset = uint64_t{1} << 40, .shard = ~uint64_t{0}}}};
+const ShardInfo kShard{.tensor = {.name = "h.0.attn.w", .dtype = DType::kU64, .shape = {768, 2304}},
+                       .box = {.offset = {0, 1152}, .size = {768, 1152}},
+                       .declared = true};
+
+struct Text : FieldText<Text> {};
+template <typename... Messages>
+std::string TextOf(const std::variant<Messages...>& message) {
+  return Text()(message);
+}
+std::string TextOf(const ClusterView& view) { return Text().Of(view); }
+
+std::vector<WorkerMessage> WorkerMessages() {
+  return {
+      Hello{.job = "j",
+            .model = "policy",
+            .name = kRank,
+            .world_size = 4,
+            .incarnation = 99,
+            .addresses = {"10.0.0.1:4711", "[fe80::1%eth0]:4711"},
+            .host = "node-3",
+            .landing = Landing::kShadow,
+            .state = EngineState::kServing,
+            .version = kVersion,
+            .newest = {.run = 2, .number = 81},
+            .run = {.number = 3, .origin = 77}},
+      Register{.shards = {kShard, {.tensor = {.name = "s", .dtype = DType::kF32, .shape = {}}, .box = {}}},
+               .rules = "{}",
+               .landing = Landing::kShadow,
+               .state = EngineState::kServing,
+               .version = kVersion,
+               .shares = false,
+               .landed = {.run = 2, .number = 5},
+               .controlled = true,
+               .newest = {.run = 2, .number = 81},
+               .unwanted = {"lm_head.weight", "{**}.bias"},
+               .group_model = "draft"},
+      kMap,
+      Prepared{.epoch = 5, .connections = {"trainer 0: shm", "trainer 1: tcp"}},
+      Published{.number = 81, .run = {.number = 3, .origin = 77}, .hold = true, .label = "step-81"},
+      Granted{.update = kUpdate, .grants = {{.source = 1, .slot = 3, .id = 77}}},
+      Ready{.update = kUpdate,
+            .bytes = 17,
+            .seconds = 1.5,
+            .sources = {{.source = 3, .bytes = uint64_t{1} << 41, .seconds = 0.5}, {.source = 9}}},
+      Committed{.update = kUpdate},
+      Serving{.update = kUpdate, .version = kVersion},
+      Aborted{.update = kUpdate, .lost = true, .landed = kVersion},
+      Failed{.update = kUpdate, .destination = 5, .reason = kReason},
+      Suspended{},
+      Steered{.order = 7, .status = kReason},
+      Cancel{.number = 81},
+      Heartbeat{},
+      Goodbye{},
+      AskOffered{},
+      SentDigests{.update = kUpdate, .destination = 2, .part = 1, .digests = {{1, 2}, {(1ULL << 61) - 2, 0}}},
+  };
+}
+
+std::vector<ControllerMessage> ControllerMessages() {
+  return {
+      Welcome{.term = kTerm, .run = {.number = 2, .origin = 77}, .lease_seconds = 0.5},
+      Refused{.reason = kReason},
+      Plan{.epoch = 3,
+           .run = {.number = 2, .origin = 77},
+           .table = std::string(1000, '\xaa'),
+           .table_file = "/shared/epoch-3/t",
+           .peers = {{.name = kTrainer, .incarnation = 5, .addresses = {"a:1"}},
+                     {.name = kRank, .incarnation = 0, .addresses = {}}},
+           .gives = true},
+      PeerLanding{.destination = 4, .map = kMap},
+      Superseded{.version = kVersion},
+      GrantRequest{.update = kUpdate, .version = kVersion},
+      Start{.update = kUpdate, .version = kVersion, .destination = 4, .slot = 2, .grant = 78},
+      Commit{.update = kUpdate},
+      Serve{.update = kUpdate},
+      Stop{.update = kUpdate, .destination = 9},
+      Abort{.update = kUpdate, .reason = kReason, .version = kVersion, .started = true},
+      Release{.update = kUpdate, .version = kVersion},
+      Done{.update = kUpdate,
+           .version = kVersion,
+           .met_policy = true,
+           .reason = kReason,
+           .engines = {{.engine = "rollout-1", .committed = true, .reason = kReason, .rank = 2}},
+           .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}},
+           .receivers = {{.name = kRank, .bytes = 3, .seconds = 4}},
+           .routes = {{.sender = kTrainer, .receiver = kRank, .bytes = 7, .seconds = 8}},
+           .seconds = 5},
+      Lost{.name = kRank, .reason = kReason},
+      Steer{.order = 7, .move = Move::kEvict, .version = kVersion, .reason = kReason},
+      Controlled{},
+      Heartbeat{},
+      Offered{.tensors = {kShard.tensor, {.name = "s", .dtype = DType::kF32, .shape = {}}}},
+      SourceDigests{.update = kUpdate, .source = 3, .part = 1, .digests = {{1, 2}, {3, (1ULL << 61) - 2}}},
+  };
+}
+
+ClusterView View() {
+  return {.term = kTerm,
+          .job = "j",
+          .models = {{.model = "policy",
+                      .epoch = 3,
+                      .phase = "writing",
+                      .version = kVersion,
+                      .update = kUpdate,
+                      .workers = {{.name = kRank,
+                                   .host = "h",
+                                   .incarnation = 4,
+                                   .alive = true,
+                                   .prepared = true,
+                                   .state = EngineState::kReady,
+                                   .version = kVersion,
+                                   .addresses = {"a:1"},
+                                   .connections = {"trainer 0: shm"}}},
+                      .engines = {{.name = "rollout-1",
+                                   .incarnation = 77,
+                                   .ranks = 2,
+                                   .state = EngineState::kFailed,
+                                   .version = kVersion,
+                                   .last_error = "e"}},
+                      .last_error = "x",
+                      .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}},
+                      .routes = {{.sender = kTrainer, .receiver = kRank, .bytes = 7, .seconds = 8}}}}};
+}
+
+/// Every message there is, as its own kind: call(message, its decoder).
+template <typename Call>
+void ForAll(Call call) {
+  for (const auto& message : WorkerMessages()) call(message, DecodeWorkerMessage);
+  for (const auto& message : ControllerMessages()) call(message, DecodeControllerMessage);
+  call(View(), DecodeClusterView);
+}
+
+/// Of a Hello of another version little is read.
+bool IsOfAnotherVersion(const WorkerMessage& message) {
+  const auto* hello = std::get_if<Hello>(&message);
+  return hello != nullptr && hello->protocol != kProtocolVersion;
+}
+template <typename Message>
+bool IsEncoded(const Message& message, const std::string& bytes) {
+  if constexpr (std::is_same_v<Message, WorkerMessage>) {
+    if (IsOfAnotherVersion(message)) return true;
+  }
+  return Encode(message) == bytes;
+}
+
+TEST(Codec, EveryMessageSurvivesAndHasOneForm) {
+  const auto workers = WorkerMessages();
+  const auto controllers = ControllerMessages();
+  ASSERT_EQ(workers.size(), std::variant_size_v<WorkerMessage>);
+  ASSERT_EQ(controllers.size(), std::variant_size_v<ControllerMessage>);
+  for (size_t i = 0; i < workers.size(); ++i) ASSERT_EQ(workers[i].index(), i);
+  for (size_t i = 0; i < controllers.size(); ++i) ASSERT_EQ(controllers[i].index(), i);
+  ForAll([](const auto& message, auto decode) {
+    const std::string bytes = Encode(message);
+    const auto decoded = decode(bytes);
+    ASSERT_TRUE(decoded.ok()) << TextOf(message) << ": " << decoded.status().ToString();
+    EXPECT_TRUE(*decoded == message) << TextOf(message) << " became " << TextOf(*decoded);
+    EXPECT_EQ(Encode(*decoded), bytes);
+  });
+}
+
+TEST(Codec, EveryEmptyMessageSurvives) {
+  for (const WorkerMessage& message : {WorkerMessage(Register{}), WorkerMessage(LandingMap{}),
+                                       WorkerMessage(Ready{}), WorkerMessage(Steered{})}) {
+    const auto decoded = DecodeWorkerMessage(Encode(message));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_TRUE(*decoded == message);
+  }
+  EXPECT_TRUE(*DecodeClusterView(Encode(ClusterView{})) == ClusterView{});
+}
+
+TEST(Codec, TheOriginAndTheLabelOfAVersionTravel) {
+  const WorkerMessage message = Serving{.update = kUpdate, .version = kVersion};
+  const auto decoded = DecodeWorkerMessage(Encode(message));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(std::get<Serving>(*decoded).version, kVersion);
+  EXPECT_EQ(std::get<Serving>(*decoded).version.label, "step-80");
+}
+
+TEST(Codec, BytesAreThoseOfTheDocument) {
+  const WorkerMessage granted = Granted{.update = {.term = {.number = 300, .id = 0x0807060504030201}},
+                                        .grants = {{.source = 1, .slot = 2, .id = 3}},
+                                        .part = 4,
+                                        .compares = true};
+  EXPECT_EQ(Encode(granted), std::string("\x25"                                                  // Kind.
+                                         "\xac\x02\x01\x02\x03\x04\x05\x06\x07\x08\x00\x00\x00"  // Update.
+                                         "\x01\x01\x02\x03\x00\x00\x00\x00\x00\x00\x00"          // Grants.
+                                         "\x04\x01",
+                                         27));
+  const WorkerMessage cancel = Cancel{.number = -2};
+  EXPECT_EQ(Encode(cancel), "\x2d\x03");
+  const ControllerMessage lost = Lost{.name = kRank, .reason = {Code::kPeerDead, "x"}};
+  EXPECT_EQ(Encode(lost), std::string("\x4d\x01\x09rollout-1\x01\x02\x01x"));
+}
+
+void ExpectRefused(const WorkerMessage& message, const std::string& why) {
+  const auto decoded = DecodeWorkerMessage(Encode(message));
+  ASSERT_FALSE(decoded.ok()) << why;
+  EXPECT_EQ(decoded.status().code(), Code::kProtocol);
+  EXPECT_EQ(decoded.status().message(), StrCat("a ", NameOf(message), " from the network: ", why));
+}
+
+TEST(Codec, RefusesWhatIsBeyondTheLimits) {
+  Hello hello = std::get<Hello>(WorkerMessages()[0]);
+  hello.job = std::string(kMaxNameBytes + 1, 'x');
+  ExpectRefused(hello, "job has 257 bytes; at most 256 are allowed");
+  hello.job = "two\nlines";
+  ExpectRefused(hello, "job has control characters");
+  hello.job = "j";
+  hello.addresses.assign(kMaxAddresses + 1, "a:1");
+  ExpectRefused(hello, "addresses has 65 entries; at most 64 are allowed");
+  hello.addresses.clear();
+  hello.incarnation = 0;
+  ExpectRefused(hello, "incarnation is 0");
+
+  ShardInfo shard = kShard;
+  shard.tensor.shape.assign(kMaxDims + 1, 1);
+  shard.box = {.offset = Shape(kMaxDims + 1), .size = shard.tensor.shape};
+  ExpectRefused(Register{.shards = {shard}, .rules = ""},
+                "shards.tensor.shape has 9 entries; at most 8 are allowed");
+  shard = kShard;
+  shard.box.size.pop_back();
+  ExpectRefused(Register{.shards = {shard}, .rules = ""},
+                "shards: box and shape of h.0.attn.w differ in dimensions");
+  shard = kShard;
+  shard.tensor.dtype = static_cast<DType>(kDTypeCount);
+  ExpectRefused(Register{.shards = {shard}, .rules = ""},
+                StrCat("shards.tensor.dtype ", kDTypeCount, " is unknown"));
+  ExpectRefused(Register{.shards = {}, .rules = "", .parts = 0}, "parts 0 is not between 1 and 4096");
+
+  LandingMap map = kMap;
+  map.places[0].region = 2;
+  ExpectRefused(map, "places name a region that the map does not hold");
+  ExpectRefused(Ready{.update = kUpdate, .bytes = 1, .seconds = -1}, "seconds is not a length of time");
+  ExpectRefused(Ready{.update = kUpdate, .bytes = 1, .seconds = std::nan("")},
+                "seconds is not a length of time");
+  ExpectRefused(Ready{.update = kUpdate, .sources = {{.seconds = HUGE_VAL}}},
+                "sources.seconds is not a length of time");
+  ExpectRefused(Ready{.update = kUpdate, .part = kMaxParts}, "part 4096 is not between 0 and 4095");
+  ExpectRefused(Published{.number = -1}, StrCat("number -1 is not between 0 and ", kMaxVersionNumber));
+  ExpectRefused(Published{.number = INT64_MAX},
+                StrCat("number ", INT64_MAX, " is not between 0 and ", kMaxVersionNumber));
+  ExpectRefused(Published{.number = 1, .label = "\xff"},
+                "label is refused: the label of a version is not UTF-8");
+  ExpectRefused(Published{.number = 1, .label = std::string(257, 'x')},
+                "label has 257 bytes; at most 256 are allowed");
+  ExpectRefused(Serving{.update = kUpdate, .version = {.number = 1, .label = "a\tb"}},
+                "version.label is refused: the label of a version has control characters");
+  ExpectRefused(Serving{.update = kUpdate, .version = {.run = 1, .number = -2}},
+                StrCat("version.number -2 is not between -1 and ", kMaxVersionNumber));
+  const std::string no_time =
+      StrCat(" is no time; at most ", kMaxTerm, " is allowed: is the controller's clock right?");
+  ExpectRefused(Committed{.update = {.term = {.number = UINT64_MAX, .id = 1}}},
+                StrCat("update.term: number ", UINT64_MAX, no_time));
+  ExpectRefused(Failed{.update = kUpdate, .destination = -2, .reason = kReason},
+                "destination -2 is not between -1 and 1048575");
+  ExpectRefused(Failed{.update = kUpdate, .destination = -1, .reason = {}}, "the reason is 'ok'");
+  ExpectRefused(SentDigests{.update = kUpdate, .digests = {{(1ULL << 61) - 1, 0}}},
+                "digests: a half of a digest is out of range");
+  EXPECT_EQ(DecodeControllerMessage(Encode(Refused{})).status().message(),
+            "a Refused from the network: reason.code 0 is unknown");
+}
+
+/// All values of an enum come back; the one behind the last does not.
+template <typename Enum, typename Make>
+void ExpectOnlyKnown(const std::string& field, Make make) {
+  const auto last = static_cast<int>(LastOf(Enum{}));
+  for (int value = 0; value <= last; ++value) {
+    const WorkerMessage message = make(static_cast<Enum>(value));
+    const auto decoded = DecodeWorkerMessage(Encode(message));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_TRUE(*decoded == message);
+  }
+  for (const int value : {last + 1, 255})
+    ExpectRefused(make(static_cast<Enum>(value)), StrCat(field, " ", value, " is unknown"));
+}
+
+TEST(Codec, EnumsAreChecked) {
+  const auto hello = [](auto change) {
+    Hello message = std::get<Hello>(WorkerMessages()[0]);
+    change(message);
+    return message;
+  };
+  ExpectOnlyKnown<Role>("name.role",
+                        [&](Role value) { return hello([&](Hello& h) { h.name.role = value; }); });
+  ExpectOnlyKnown<Landing>("landing",
+                           [&](Landing value) { return hello([&](Hello& h) { h.landing = value; }); });
+  ExpectOnlyKnown<EngineState>("state",
+                               [&](EngineState value) { return hello([&](Hello& h) { h.state = value; }); });
+  ExpectOnlyKnown<DType>("shards.tensor.dtype", [](DType value) {
+    return Register{.shards = {{.tensor = {.name = "w", .dtype = value, .shape = {}}, .box = {}}},
+                    .rules = ""};
+  });
+  ExpectOnlyKnown<Code>("status.code", [](Code value) {
+    return Steered{.status = value == Code::kOk ? Status() : Status(value, "why")};
+  });
+  for (const int value : {0, 1, 2, 3, 4}) {
+    const ControllerMessage message = Steer{.order = 1, .move = static_cast<Move>(value), .version = {}};
+    EXPECT_EQ(DecodeControllerMessage(Encode(message)).ok(), value <= static_cast<int>(Move::kEvict));
+  }
+}
+
+TEST(Codec, AnEndlessReasonIsCut) {
+  const Lost lost{.name = kRank, .reason = {Code::kInternal, std::string(1 << 20, 'e')}};
+  const auto decoded = DecodeControllerMessage(Encode(lost));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(std::get<Lost>(*decoded).reason.message().size(), kMaxStatusBytes);
+  const auto refused = DecodeControllerMessage(Encode(Refused{lost.reason}));
+  ASSERT_TRUE(refused.ok()) << refused.status().ToString();
+  EXPECT_EQ(std::get<Refused>(*refused).reason.message().size(), kMaxStatusBytes);
+}
+
+TEST(Codec, WhatIsCutShortOrTooLongIsRefused) {
+  ForAll([](const auto& message, auto decode) {
+    const std::string bytes = Encode(message);
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      const Status status = decode(std::string_view(bytes).substr(0, size)).status();
+      EXPECT_EQ(status.code(), Code::kProtocol) << TextOf(message) << " cut to " << size << " bytes";
+      EXPECT_THAT(status.message(), HasSubstr(" from the network"));
+    }
+    EXPECT_THAT(decode(bytes + '\0').status().message(), HasSubstr("is longer than its fields"));
+  });
+}
+
+TEST(Codec, NumbersOf2To60AnywhereAreRefusedOrMeanThemselves) {
+  const std::string huge = "\x80\x80\x80\x80\x80\x80\x80\x80\x10";
+  size_t entries = 0;
+  ForAll([&](const auto& message, auto decode) {
+    const std::string bytes = Encode(message);
+    for (size_t at = 1; at < bytes.size(); ++at) {
+      const std::string bad = bytes.substr(0, at) + huge + bytes.substr(at + 1);
+      const auto decoded = decode(bad);
+      EXPECT_TRUE(!decoded.ok() || IsEncoded(*decoded, bad));
+      entries += decoded.status().message().find("1152921504606846976 entries") != std::string::npos ? 1 : 0;
+    }
+  });
+  EXPECT_GT(entries, 20U);
+}
+
+TEST(Codec, ListsLongerThanTheirBytesCostNoMemory) {
+  // A Register with as many shards as are allowed, in a few bytes.
+  const std::string bytes = std::string("\x21\x80\x80\x80\x02", 5) + std::string(100, '\0');
+  EXPECT_EQ(DecodeWorkerMessage(bytes).status().message(),
+            "a Register from the network: shards has 4194304 entries, more than there are bytes for");
+}
+
+TEST(Codec, UnknownKindsAreRefused) {
+  EXPECT_EQ(DecodeWorkerMessage("").status().message(), "an empty message of a worker from the network");
+  for (int kind = 0; kind < 256; ++kind) {
+    const std::string bytes(1, static_cast<char>(kind));
+    const bool worker =
+        kind == 0x0a || (kind > 0x20 && kind < 0x20 + int{std::variant_size_v<WorkerMessage>});
+    const bool controller = kind == 0x12 || (kind >= 0x40 && kind != 0x41 &&
+                                             kind < 0x40 + int{std::variant_size_v<ControllerMessage>});
+    const auto unknown = [&](const Status& status) {
+      return status.message().find(StrCat("kind ", kind, " is unknown")) != std::string::npos;
+    };
+    EXPECT_EQ(unknown(DecodeWorkerMessage(bytes).status()), !worker) << kind;
+    EXPECT_EQ(unknown(DecodeControllerMessage(bytes).status()), !controller) << kind;
+    EXPECT_EQ(unknown(DecodeClusterView(bytes).status()), kind != 0x60) << kind;
+  }
+}
+
+TEST(Codec, FlippedBytesNeverCrash) {
+  std::mt19937 random(1);
+  int refused = 0;
+  ForAll([&](const auto& message, auto decode) {
+    const std::string bytes = Encode(message);
+    for (int round = 0; round < 200; ++round) {
+      std::string bad = bytes;
+      bad[random() % bad.size()] = static_cast<char>(random());
+      const auto decoded = decode(bad);
+      if (!decoded.ok()) ++refused;
+      EXPECT_TRUE(!decoded.ok() || IsEncoded(*decoded, bad));
+    }
+  });
+  EXPECT_GT(refused, 1000);
+}
+
+// --- Versions -----------------------------------------------------------------------------------
+
+TEST(Greeting, AHelloOfVersion2IsToldThatItIsOne) {
+  // As version 2 wrote it: protobuf.
+  const std::string old(
+      "\x0a\x2c\x08\x02\x12\x01j\x1a\x06policy\x22\x05\x08\x01\x12\x01"
+      "a\x28\x01\x31\x07\0\0\0\0\0\0\0\x42\x01h\x5a\x02\x10\x01\x62\x02\x10\x01\x6a\0",
+      46);
+  const auto decoded = DecodeWorkerMessage(old);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 2U);
+  EXPECT_EQ(CheckProtocol(2).message(),
+            "this controller speaks protocol version 3, not 2; use the same weightcast on all hosts");
+  EXPECT_TRUE(CheckProtocol(kProtocolVersion).ok());
+}
+
+TEST(Greeting, AHelloOfALaterVersionIsToldThatItIsOne) {
+  const auto decoded = DecodeWorkerMessage("\x0a\x05\x08\x04what");
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 4U);
+}
+
+TEST(Greeting, ARefusalIsAsInVersion2) {
+  EXPECT_EQ(Encode(Refused{{Code::kProtocol, "no"}}), "\x12\x08\x0a\x06\x08\x0a\x12\x02no");
+}
+
+TEST(Greeting, WhatVersion2ReadsOfAHelloComesFirst) {
+  Hello hello = std::get<Hello>(WorkerMessages()[0]);
+  hello.protocol = kProtocolVersion;
+  const std::string bytes = Encode(WorkerMessage(hello));
+  const std::string first("\x08\x03\x1a\x06policy\x31\x63\0\0\0\0\0\0\0\x7a", 20);
+  EXPECT_EQ(bytes.find(first), bytes.size() > 129 ? 3U : 2U) << "behind 0x0a and the length";
+}
+
+TEST(Greeting, WhatAHelloSaysTwiceMustBeTheSame) {
+  std::string bytes = Encode(WorkerMessages()[0]);
+  const size_t at = bytes.find("policy");
+  bytes[at] = 'P';
+  EXPECT_THAT(DecodeWorkerMessage(bytes).status().message(),
+              HasSubstr("its greeting differs from its fields"));
+}
+
+// --- Visitors -----------------------------------------------------------------------------------
+
+struct Forgetful {
+  int first = 0;
+  std::string second;
+  std::vector<Status> third;
+};
+constexpr auto Fields(Is<Forgetful> auto& m, auto&& visit) {
+  return visit(F("first", m.first), F("second", m.second));
+}
+static_assert(MembersOf<Forgetful>() == 3 && kFields<Forgetful> == 2);
+static_assert(!kComplete<Forgetful> && kComplete<Hello> && kComplete<LandingMap> && kComplete<Suspended>);
+
+struct Hasher : FieldHash<Hasher> {
+  using FieldHash::Add;
+};
+template <typename Message>
+uint64_t HashOf(const Message& message) {
+  Hasher hash;
+  std::visit([&](const auto& what) { hash(message.index(), what); }, message);
+  return hash.Hash();
+}
+
+TEST(Visitors, AMemberThatDiffersMakesAnotherHash) {
+  std::set<uint64_t> seen;
+  size_t made = 0;
+  const auto see = [&](const WorkerMessage& message) {
+    seen.insert(HashOf(message));
+    ++made;
+  };
+  for (const auto& message : WorkerMessages()) see(message);
+  Ready ready = std::get<Ready>(WorkerMessages()[6]);
+  ready.update.term.id += 1;
+  see(ready);
+  ready.sources[0].bytes += 1;
+  see(ready);
+  ready.sources.pop_back();
+  see(ready);
+  EXPECT_EQ(seen.size(), made);
+  // Labels are not compared.
+  Serving serving{.update = kUpdate, .version = kVersion};
+  const uint64_t before = HashOf(WorkerMessage(serving));
+  serving.version.label = "other";
+  EXPECT_EQ(HashOf(WorkerMessage(serving)), before);
+}
+
+TEST(Visitors, MessagesReadAsWords) {
+  EXPECT_EQ(
+      TextOf(WorkerMessage(Failed{.update = kUpdate, .destination = 5, .reason = {Code::kFenced, "late"}})),
+      "Failed{update: update 12.2 (term 7, epoch 3), destination: 5, reason: fenced: late}");
+  EXPECT_EQ(TextOf(WorkerMessage(Heartbeat{})), "Heartbeat");
+  EXPECT_EQ(TextOf(ControllerMessage(Offered{.tensors = {kShard.tensor}})),
+            "Offered{tensors: 1 [{name: h.0.attn.w, dtype: U64, shape: 2 [768, 2304]}]}");
+}
+
+TEST(Names, AreThoseOfTheDocuments) {
+  EXPECT_EQ(ToString(kTrainer), "trainer 3");
+  EXPECT_EQ(ToString(kRank), "engine rollout-1 rank 1");
+  EXPECT_EQ(ToString(kUpdate), "update 12.2 (term 7, epoch 3)");
+  EXPECT_EQ(NameOf(WorkerMessages()[0]), "Hello");
+  EXPECT_EQ(NameOf(ControllerMessages()[5]), "GrantRequest");
+  EXPECT_EQ(NameOf(EngineState::kJoining), "JOINING");
+  EXPECT_EQ(NameOf(EngineState::kFailed), "FAILED");
+  EXPECT_EQ(NameOf(Landing::kInPlace), "in_place");
+}
+
+}  // namespace
+}  // namespace weightcast::protocol
