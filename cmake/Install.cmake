@@ -21,7 +21,7 @@ function(weightcast_archive name export_name)
 endfunction()
 
 weightcast_archive(weightcast_endpoint endpoint
-  base memory trace drivers_ibverbs drivers_cuda device topology transport_tcp transport_shm transport_verbs transport endpoint)
+  base memory trace drivers_ibverbs drivers_cuda kernels device topology transport_tcp transport_shm transport_verbs transport endpoint)
 target_link_libraries(weightcast_archive_weightcast_endpoint INTERFACE OpenSSL::Crypto Threads::Threads)
 weightcast_archive(weightcast weightcast
   plan digest protocol wire_generated control worker)

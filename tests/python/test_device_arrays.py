@@ -315,9 +315,9 @@ def refusals() -> None:
     address, _ = job.live["a"].__cuda_array_interface__["data"]
     with pytest.raises(wc.InvalidArgument, match="read-only"):
         job.engine.register({"a": Face(job.live["a"], data=(address, True))})
-    compares = job.enter(wc.Inference(job.controller, engine="c", settings={**job.settings, "compare": 1}))
-    with pytest.raises(wc.InvalidArgument, match="compare"):
-        compares.register(job.live)
+    checks = job.enter(wc.Inference(job.controller, engine="c", settings={**job.settings, "checksum": 1}))
+    with pytest.raises(wc.InvalidArgument, match="checksum"):
+        checks.register(job.live)
     job.close()
 
 
