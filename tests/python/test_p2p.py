@@ -418,9 +418,9 @@ def test_ctrl_c_ends_a_recv(pair):
     assert "recv has ended" in pair.a.last_error
 
 
-def test_gpu_tensors_are_refused_clearly(pair):
+def test_tensors_that_have_no_place_are_refused_clearly(pair):
     torch = pytest.importorskip("torch")
-    with pytest.raises(InvalidArgument, match="only host memory"):
+    with pytest.raises(InvalidArgument, match="only CPU and CUDA tensors"):
         pair.a.register_memory([torch.empty(4, device="meta")])
     with pytest.raises(InvalidArgument, match="not contiguous"):
         pair.a.register_memory([torch.zeros(4, 4).t()])
