@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -249,13 +248,6 @@ def _where(value: Any) -> Any:
     return None
 
 
-def _reference_to(value: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: None
-
-
 class Registration:
     """The shards of a module, a dict or a function that returns one, and how to find them again.
 
@@ -268,10 +260,11 @@ class Registration:
         self._source, self._writable = source, writable
         self._places: list[_Place] = []
         self._memory: list[Any] = []
-        # What was found, for `unmoved`; no reference to a tensor, which would keep its gradient.
-        self._found: list[tuple[str, Callable[[], Any], Any]] = []
+        # What was found, for `unmoved`. No reference to a tensor: one would keep its gradient, and a weak one
+        # would stop torch from swapping it.
+        self._found: list[tuple[str, Any]] = []
         for name, value in _mapping_of(source).items():
-            self._found.append((name, _reference_to(value), _where(value)))
+            self._found.append((name, _where(value)))
             for part in _shards_of(name, value):
                 self._places.append(_place_of(name, part, writable=writable))
                 # A tensor's `data` may become another's: what is registered is what it stands for now.
@@ -320,8 +313,8 @@ class Registration:
         """Whether all is certainly as it was; a tenth of the time of `again` and `moved_to`."""
         values = _mapping_of(self._source)
         return len(values) == len(self._found) and all(
-            name == known and value is reference() and place is not None and place == _where(value)
-            for (name, value), (known, reference, place) in zip(values.items(), self._found, strict=True)
+            name == known and place is not None and place == _where(value)
+            for (name, value), (known, place) in zip(values.items(), self._found, strict=True)
         )
 
     def moved_to(self, now: Registration) -> list[str]:
