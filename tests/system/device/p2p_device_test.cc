@@ -7,6 +7,7 @@
 #include "fake_cuda/fake_cuda.h"
 #include "p2p/engine.h"
 #include "system/device/endpoints.h"
+#include "weightcast/device_buffer.h"
 
 namespace weightcast::p2p {
 namespace {
@@ -53,6 +54,8 @@ class P2pDevice : public ::testing::Test {
   ~P2pDevice() override {
     a.reset();
     b.reset();
+    // What a test has left in it still uses the source.
+    EXPECT_TRUE(WaitStream({.device = source.memory().device, .stream = stream}).ok());
     const CurrentContext current(devices.cuda(), devices.context(source.memory().device));
     EXPECT_EQ(devices.cuda().StreamDestroy(stream), 0);
   }
