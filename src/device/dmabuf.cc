@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/strings.h"
+#include "device/attribute.h"
 #include "device/error.h"
 
 namespace weightcast::device {
@@ -18,16 +19,6 @@ std::string KindOf(const DeviceMemory& memory) {
   if (memory.exportable == Exportable::kLegacy) return "memory of cuMemAlloc";
   return StrCat("memory ", memory.why_not.empty() ? "of cuMemMap" : memory.why_not,
                 "; what cuMemMap maps must be created with gpuDirectRDMACapable");
-}
-
-Result<int> AttributeOf(const Context& context, drivers::CUdevice_attribute attribute) {
-  drivers::Cuda& cuda = context.cuda();
-  drivers::CUdevice device = 0;
-  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.DeviceGet(&device, context.ordinal()), "cuDeviceGet"));
-  int value = 0;
-  WC_RETURN_IF_ERROR(
-      DriverStatus(cuda, cuda.DeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute"));
-  return value;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/attribute.h"
 #include "device/error.h"
 #include "kernels/ptx.h"
 #include "trace/metrics.h"
@@ -26,13 +27,8 @@ Launch DigestLaunch(kernels::DigestParameters box, uint64_t sums) {
 
 /// The text for the newest GPUs that this device is one of.
 Result<std::string_view> TextFor(const Context& context) {
-  drivers::Cuda& cuda = context.cuda();
-  drivers::CUdevice device{};
-  int major = 0;
-  WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.DeviceGet(&device, context.ordinal()), "cuDeviceGet"));
-  WC_RETURN_IF_ERROR(DriverStatus(
-      cuda, cuda.DeviceGetAttribute(&major, drivers::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
-      "cuDeviceGetAttribute"));
+  WC_ASSIGN_OR_RETURN(const int major,
+                      AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
   return major >= 9 ? kernels::PtxForSm90() : kernels::PtxForSm80();
 }
 
