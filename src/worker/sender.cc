@@ -41,8 +41,7 @@ struct Sender::Job {
   std::shared_ptr<const SendPlan> plan;
   size_t target = 0;
   std::shared_ptr<const StreamGate> gate;  ///< Nothing is read before it is open; null: it is.
-  size_t in_flight = kInFlight;
-  uint32_t together = 1;  ///< Transfers in one write, if none is staged.
+  bool of_device = false;                  ///< Sources in device memory, and no reader.
   protocol::UpdateId update;
   uint32_t part = 0;
   GrantName grant;
@@ -62,8 +61,8 @@ struct Sender::Job {
   /// How many transfers go with the next one.
   [[nodiscard]] uint32_t NextTogether() const {
     uint32_t count = 1;
-    if (digests != nullptr || together == 1 || plan->IsStaged(target, next)) return count;
-    const uint32_t most = std::min(together, transfers.end - next);
+    if (digests != nullptr || !of_device || plan->IsStaged(target, next)) return count;
+    const uint32_t most = std::min(kTogether, transfers.end - next);
     while (count < most && !plan->IsStaged(target, next + count)) ++count;
     return count;
   }
@@ -145,10 +144,7 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const pr
   job->gate = std::move(gate);
   job->plan = std::move(plan);
   job->target = target;
-  if (AnyOnDevice(job->plan->memory->shards) && job->plan->memory->reader == nullptr) {
-    job->in_flight = kInFlightOfDevices;
-    job->together = kTogether;
-  }
+  job->of_device = AnyOnDevice(job->plan->memory->shards) && job->plan->memory->reader == nullptr;
   job->update = start.update;
   job->part = start.part;
   job->grant = {.slot = start.slot, .id = start.grant};
@@ -230,8 +226,8 @@ std::optional<Sender::Pick> Sender::TakeNext() {
   for (size_t i = 0; i < jobs_.size(); ++i) {
     const size_t index = (turn_ + i) % jobs_.size();
     const auto& job = jobs_[index];
-    const bool in_cache = job->digests != nullptr && job->in_flight == kInFlight;
-    const size_t in_flight = in_cache ? digested_in_flight : job->in_flight;
+    const size_t of_host = job->digests != nullptr ? digested_in_flight : kInFlight;
+    const size_t in_flight = job->of_device ? kInFlightOfDevices : of_host;
     if (job->over || job->next == job->transfers.end || job->running >= in_flight) continue;
     if (job->making > 0 && job->checks(job->next)) continue;
     if (job->gate != nullptr && !job->gate->Open()) continue;

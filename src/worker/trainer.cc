@@ -240,17 +240,18 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
                                                  " were announced with it; publish it without them"));
   }
   WC_ASSIGN_OR_RETURN(const auto gate, RecordStreams(streams));
-  if (!announced_) {
-    WC_ASSIGN_OR_RETURN(auto update, Offer(number, hold, std::move(label), gate));
-    published_ = number;
-    return update;
+  std::shared_ptr<Update> update;
+  if (announced_) {
+    announced_->gate->Publish(gate.get());
+    RunInLoop([this] {
+      if (sender_ != nullptr) sender_->Look();
+    });
+    update = std::exchange(announced_, std::nullopt)->update;
+  } else {
+    WC_ASSIGN_OR_RETURN(update, Offer(number, hold, std::move(label), gate));
   }
   published_ = number;
-  announced_->gate->Publish(gate.get());
-  RunInLoop([this] {
-    if (sender_ != nullptr) sender_->Look();
-  });
-  return std::exchange(announced_, std::nullopt)->update;
+  return update;
 }
 
 Result<std::shared_ptr<Update>> TrainerWorker::Announce(int64_t number, Hold hold, std::string label) {
