@@ -2,17 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <future>
 #include <vector>
 
 #include "system/jobs.h"
+#include "system/waiting_engine.h"
 
 namespace weightcast::test {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr auto kLongEnough = std::chrono::milliseconds(300);  ///< For what must not happen.
 
 /// Two trainers that hold rows, and an engine that holds everything.
 class AnnounceTest : public Job, public testing::TestWithParam<LandingMode> {
@@ -39,13 +37,6 @@ class AnnounceTest : public Job, public testing::TestWithParam<LandingMode> {
     EXPECT_TRUE(update.ok()) << update.status().ToString();
     return update.ok() ? *update : nullptr;
   }
-  /// On a thread of its own: a Wait into which bytes may land does not end before its update has.
-  std::future<Result<Version>> WaitFor() {
-    return std::async(std::launch::async, [this] { return engine_->Wait(engine_->version(), In(60)); });
-  }
-  static void ExpectNothing(const std::future<Result<Version>>& waiting) {
-    EXPECT_EQ(waiting.wait_for(kLongEnough), std::future_status::timeout);
-  }
   void ExpectServed(int64_t number, std::future<Result<Version>> waiting) {
     const auto served = waiting.get();
     ASSERT_TRUE(served.ok()) << served.status().ToString();
@@ -65,8 +56,8 @@ TEST_P(AnnounceTest, NothingIsReadBeforeItIsPublished) {
     rows_[1].Fill(number);
     const auto other = Publish(1, number);
     ASSERT_TRUE(announced && other);
-    auto waiting = WaitFor();
-    ExpectNothing(waiting);
+    auto waiting = WaitInThread(*engine_);
+    EXPECT_TRUE(StillWaits(waiting));
     rows_[0].Fill(number);
     EXPECT_EQ(Publish(0, number), announced);
     ExpectServed(number, std::move(waiting));
@@ -96,8 +87,8 @@ TEST_P(AnnounceTest, ACancelledOneMakesRoomForAnotherNumber) {
     const auto announced = Announce(rank, 1);
     ASSERT_TRUE(announced);
     if (rank == 0) continue;
-    auto waiting = WaitFor();
-    ExpectNothing(waiting);
+    auto waiting = WaitInThread(*engine_);
+    EXPECT_TRUE(StillWaits(waiting));
     announced->Cancel();
     EXPECT_FALSE(announced->Wait(In(60)).ok());
     waiting.wait();
@@ -110,15 +101,15 @@ TEST_P(AnnounceTest, ACancelledOneMakesRoomForAnotherNumber) {
     rows_[rank].Fill(2);
     ASSERT_TRUE(Publish(rank, 2));
   }
-  ExpectServed(2, WaitFor());
+  ExpectServed(2, WaitInThread(*engine_));
 }
 
 TEST_P(AnnounceTest, CloseWaitsForNoPublish) {
   const auto announced = Announce(0, 1);
   ASSERT_TRUE(announced);
   ASSERT_TRUE(Publish(1, 1));
-  auto waiting = WaitFor();
-  ExpectNothing(waiting);
+  auto waiting = WaitInThread(*engine_);
+  EXPECT_TRUE(StillWaits(waiting));
   trainers_[0]->Close();
   EXPECT_FALSE(announced->Wait(In(60)).ok());
   EXPECT_FALSE(waiting.get().ok());

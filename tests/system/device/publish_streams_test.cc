@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <future>
 
 #include "fake_cuda/fake_cuda.h"
 #include "system/device/worker_scene.h"
+#include "system/waiting_engine.h"
 
 namespace weightcast {
 namespace {
@@ -14,8 +14,6 @@ using ::testing::HasSubstr;
 using transport::CurrentContext;
 
 constexpr int64_t kCount = 70'001;
-constexpr auto kLongEnough = std::chrono::milliseconds(300);  ///< For what must not happen.
-
 /// A trainer on the first device, of which one tensor is cast, and an engine on the second.
 class PublishStreams : public WorkerScene {
  protected:
@@ -63,13 +61,6 @@ class PublishStreams : public WorkerScene {
     const StreamRef ref{.device = plain.device, .stream = stream};
     return trainer->Publish(number, Hold::kUntilReady, "", {&ref, 1});
   }
-  /// On a thread of its own: a Wait into which bytes may land does not end before its update has.
-  std::future<Result<Version>> WaitFor() {
-    return std::async(std::launch::async, [this] { return engine->Wait(engine->version(), In(60)); });
-  }
-  static void ExpectNothing(const std::future<Result<Version>>& waiting) {
-    EXPECT_EQ(waiting.wait_for(kLongEnough), std::future_status::timeout);
-  }
   /// Every byte of both tensors: a float of equal bytes is cut in half by the cast.
   void ExpectLanded(uint8_t value) {
     for (const Memory& memory : {plain_there, cast_there}) {
@@ -96,8 +87,8 @@ TEST_F(PublishStreams, NothingIsReadBeforeTheStreamIsSoFar) {
     Write(value);
     const auto update = Publish(number);
     ASSERT_TRUE(update.ok()) << update.status().ToString();
-    auto waiting = WaitFor();
-    ExpectNothing(waiting);
+    auto waiting = test::WaitInThread(*engine);
+    EXPECT_TRUE(test::StillWaits(waiting));
     EXPECT_EQ((*update)->WaitSources(Clock::now()).code(), Code::kTimedOut);
     fake_cuda_release(plain.device);
     const auto version = waiting.get();
@@ -134,9 +125,10 @@ TEST_F(PublishStreams, CloseWaitsForNoStream) {
   Write(0x11);
   const auto update = Publish(1);
   ASSERT_TRUE(update.ok()) << update.status().ToString();
-  auto waiting = WaitFor();
-  ExpectNothing(waiting);  // The engine has granted meanwhile, and the trainer was told to send.
-  trainer->Close();        // Returns.
+  auto waiting = test::WaitInThread(*engine);
+  // The engine has granted meanwhile, and the trainer was told to send.
+  EXPECT_TRUE(test::StillWaits(waiting));
+  trainer->Close();  // Returns.
   EXPECT_FALSE((*update)->Wait(In(60)).ok());
   EXPECT_FALSE(waiting.get().ok());
 }
@@ -146,8 +138,8 @@ TEST_F(PublishStreams, ACancelledUpdateFreesItsSources) {
   Write(0x11);
   const auto update = Publish(1);
   ASSERT_TRUE(update.ok()) << update.status().ToString();
-  auto waiting = WaitFor();
-  ExpectNothing(waiting);
+  auto waiting = test::WaitInThread(*engine);
+  EXPECT_TRUE(test::StillWaits(waiting));
   (*update)->Cancel();
   EXPECT_NE((*update)->WaitSources(In(60)).code(), Code::kTimedOut) << "nothing reads them";
   EXPECT_FALSE(waiting.get().ok());
@@ -166,8 +158,8 @@ TEST_F(PublishStreams, ALostContextEndsTheUpdateWithTheDriversWords) {
   Write(0x11);
   const auto update = Publish(1);
   ASSERT_TRUE(update.ok()) << update.status().ToString();
-  auto waiting = WaitFor();
-  ExpectNothing(waiting);
+  auto waiting = test::WaitInThread(*engine);
+  EXPECT_TRUE(test::StillWaits(waiting));
   fake_cuda_lose(-1, plain.device, drivers::CUDA_ERROR_LAUNCH_FAILED, 0);
   fake_cuda_release(plain.device);
   EXPECT_FALSE(waiting.get().ok());
