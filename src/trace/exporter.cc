@@ -57,7 +57,7 @@ class Server final : public Exporter {
  public:
   static Result<std::shared_ptr<Exporter>> Start(const std::string& where) {
     WC_ASSIGN_OR_RETURN(const Place place, ParsePlace(where));
-    WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(place.host, 1));
+    WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(place.host, 0));
     WC_ASSIGN_OR_RETURN(auto listener, Listen(addresses.front(), place.ports));
     auto server = std::make_shared<Server>();
     WC_ASSIGN_OR_RETURN(server->address_, LocalAddressOf(listener.get()));

@@ -63,7 +63,7 @@ struct Board {
     std::atomic<int64_t> mixtures{0};                 ///< Bytes found that are not of the version reported.
     std::atomic<int64_t> comparisons{0};              ///< By the reader, whole ones.
     std::atomic<uint32_t> errors{0};                  ///< Ever.
-    std::array<std::array<char, 240>, 8> error = {};  ///< The last ones; number n lies at n % 8.
+    std::array<std::array<char, 1000>, 8> error = {};  ///< The last ones; number n lies at n % 8.
   };
   std::atomic<int64_t> publish{0};  ///< The number that all trainers are to publish.
   std::atomic<bool> stop{false};
