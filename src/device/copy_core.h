@@ -30,6 +30,7 @@ class CopyQueue::Core final : public Work {
 
   // --- wc-device
   State Step() override;
+  [[nodiscard]] bool GoesOnAlone() const override;
 
  private:
   struct Slot {
