@@ -126,6 +126,17 @@ class CommandsTest(unittest.TestCase):
             self.assertIn("version 1 committed", self.line(sender))
             self.assertEqual(self.machine.with_weights(), {1, 3})
 
+    def test_checksums_of_gpu_memory_are_refused_with_what_to_do(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_model(Path(folder) / "model.safetensors")
+            controller = self.start("controller", "--listen", "127.0.0.1:0")
+            place = ["--controller", self.line(controller).removeprefix("listening at ")]
+            trainer = ["trainer", *place, "--checkpoint", folder, "--memory", "cuda"]
+            advice = "and compare to 1"
+            self.assertIn(advice, self.refused(*trainer, "--checksum", "1"))
+            self.start("inference", *place, "--engine", "e", "--like", folder, "--checksum", "1")
+            self.assertIn(advice, self.refused(*trainer))
+
     def test_a_demo_on_chosen_gpus(self):
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder) / "model.safetensors")
