@@ -55,7 +55,7 @@ namespace weightcast {
   X(Bytes,   plan_memory,        "0",               "bytes",     "most memory that making a plan may take; a larger one is refused; 0: half of what is available") \
   X(String,  tables,             "",                "folder",    "shared folder through which tables are handed out; empty: by network") \
   X(String,  metrics,            "",                "host:port", "serve /metrics for Prometheus there; a range of ports, host:low-high, where several processes share the host; empty: not at all") \
-  X(Count,   checksum,           "0",               "0|1",       "1: receivers verify a checksum of every transfer before they are ready") \
+  X(Count,   checksum,           "0",               "0|1",       "1: receivers verify a checksum of every transfer before they are ready; refused with GPU memory, where compare does it") \
   X(Count,   compare,            "0",               "0|1",       "inference: 1: each update is compared with its sources by digest, tensor by tensor, before its ranks are ready")
 // clang-format on
 
