@@ -40,6 +40,8 @@ namespace weightcast {
   X(String,  gpu,                "auto",            "auto|off",  "auto: device memory is moved where the process uses CUDA; off: it is refused, and no driver is loaded") \
   X(Bytes,   pinned,             "64M",             "bytes",     "most host memory that an endpoint pins to stage device memory that cannot be copied directly; at least 1M") \
   X(Count,   copy_streams,       "2",               "streams",   "CUDA streams on which a GPU copies for one connection, 1 to 8") \
+  X(Count,   copy_blocks,        "32",              "blocks",    "of each launch of the kernel that copies on a GPU, 1 to 1024: more are faster within a GPU and leave fewer multiprocessors to others") \
+  X(Bytes,   copy_by_kernel,     "8M",              "bytes",     "copies within a GPU are made by a kernel where they have at most this on average, and by its copy engine otherwise; 0: never by a kernel") \
   X(Count,   gpu_kernels,        "1",               "0|1",       "1: a GPU casts and gathers the tensors in its own memory; 0: they are cast and gathered in host memory") \
   X(Bytes,   staging,            "256M",            "bytes",     "most memory a trainer uses to stage tensors that need a cast, are not contiguous or are read from a file") \
   X(Seconds, lease,              "5",               "s",         "a process that sends no heartbeat for this long is declared dead") \
