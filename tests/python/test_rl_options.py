@@ -5,6 +5,7 @@ import json
 import pytest
 
 import weightcast as wc
+from cli import ROOT
 from weightcast.rl.options import Options, parse
 from weightcast.rl.roles import roles_of
 
@@ -23,6 +24,15 @@ def test_the_seeds_options_are_taken():
     )
     options = parse(given.split())
     assert (options.num_training, options.num_inference, options.dtype) == (16, 8, "bfloat16")
+
+
+def test_a_trained_model_is_kept_by_default_and_examples_that_start_from_nothing_say_their_rate():
+    assert Options().learning_rate <= 1e-5
+    files = sorted((ROOT / "examples").glob("rl_*.json"))
+    assert files
+    for file in files:
+        given = json.loads(file.read_text())
+        assert given["model_name"].startswith("tiny") and given["learning_rate"] >= 1e-4
 
 
 @pytest.mark.parametrize(

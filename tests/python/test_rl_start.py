@@ -146,3 +146,14 @@ def test_what_cannot_be_written_is_seen_before_training(place, tmp_path, monkeyp
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InvalidArgument, match="matplotlib"):
         place(plots=str(tmp_path))
+
+
+def test_what_may_not_be_meant_is_said_before_the_run(monkeypatch):
+    loaded = models.load("tiny")
+    assert start.notices(Options(learning_rate=1e-3), loaded) == []
+    slow = start.notices(Options(), loaded)
+    assert len(slow) == 1 and "random weights" in slow[0] and "1e-05" in slow[0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    idle = start.notices(Options(learning_rate=1e-3), loaded)
+    assert len(idle) == 1 and "8 GPUs are visible and stay idle" in idle[0]

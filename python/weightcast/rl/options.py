@@ -69,7 +69,9 @@ class Options:
     algorithm: Literal["ppo", "grpo"] = _option("grpo", "what the trainers optimise")
     ppo_epochs: int = _option(1, "passes over the rollouts of an iteration")
     minibatches: int = _option(1, "optimizer steps of a pass")
-    learning_rate: float = _option(1e-3, "of Adam")
+    learning_rate: float = _option(
+        1e-5, "of Adam; it keeps what a trained model knows. From random weights some 1e-3 learn"
+    )
     lr_decay: bool = _option(False, "the learning rate falls in a line over --rl_iterations")
     clip: float = _option(0.2, "of the policy's ratio")
     kl_coefficient: float = _option(0.0, "weight of the KL to the reference; 0: no reference is kept")

@@ -32,7 +32,7 @@ from .options import Options
 from .publisher import CastPublisher, Changes, Publisher, Publishers, WaysPublisher
 from .report import Report
 from .sharding import wrap
-from .start import Place, agree, identity, own_address, start_controller
+from .start import Place, agree, identity, notices, own_address, start_controller
 from .timeline import Timeline
 from .trainer import FromClient, FromDesk, Parts, TrainerLoop
 
@@ -50,6 +50,8 @@ def run_trainer(place: Place) -> None:
         )
         if place.rank == 0:
             report = _open_report(place)
+            for one in notices(place.options, place.loaded):
+                report.message(one)
             news = News(report)
             listen, host = _desk_place(place.options.desk)
             desk = _open_desk(listen, place.options, report, news)

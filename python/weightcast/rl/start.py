@@ -34,6 +34,7 @@ _SAME = (
     "value_coefficient", "gamma", "gae_lambda", "max_grad_norm", "mode", "max_staleness", "inflight",
     "sync_every", "wire_dtype",
 )  # fmt: skip
+_SLOW = 1e-4  # A learning rate below it changes random weights too little to learn from nothing.
 _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end may wait.
 
 
@@ -151,6 +152,22 @@ def check_devices(options: Options) -> None:
         if not torch.cuda.is_available():
             raise InvalidArgument("--backend nccl needs a GPU, and torch sees none here; use --backend gloo")
         raise InvalidArgument("weights in GPU memory are not supported yet; use --backend gloo")
+
+
+def notices(options: Options, loaded: models.Loaded) -> list[str]:
+    """What trainer 0 tells the user before the run, since it may not be what was meant."""
+    found = []
+    if loaded.origin == "random" and options.learning_rate < _SLOW:
+        found.append(
+            f"{options.model_name} has random weights: at --learning_rate {options.learning_rate:g} it learns "
+            "next to nothing; --config examples/rl_sort.json learns"
+        )
+    if torch.cuda.is_available():
+        found.append(
+            f"{torch.cuda.device_count()} GPUs are visible and stay idle: weightcast.rl computes on the CPU, in "
+            "host memory; for GPUs use TRL with weightcast (docs/adapters.md) or a loop of your own"
+        )
+    return found
 
 
 def _find_checkpoint(options: Options) -> pathlib.Path | None:
