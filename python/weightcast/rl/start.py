@@ -159,13 +159,13 @@ def notices(options: Options, loaded: models.Loaded) -> list[str]:
     found = []
     if loaded.origin == "random" and options.learning_rate < _SLOW:
         found.append(
-            f"{options.model_name} has random weights: at --learning_rate {options.learning_rate:g} it learns "
-            "next to nothing; --config examples/rl_sort.json learns"
+            f"{options.model_name} has random weights: at --learning_rate {options.learning_rate:g} it "
+            "learns next to nothing; --config examples/rl_sort.json learns"
         )
     if torch.cuda.is_available():
         found.append(
-            f"{torch.cuda.device_count()} GPUs are visible and stay idle: weightcast.rl computes on the CPU, in "
-            "host memory; for GPUs use TRL with weightcast (docs/adapters.md) or a loop of your own"
+            f"{torch.cuda.device_count()} GPUs are visible and stay idle: weightcast.rl computes on the CPU, "
+            "in host memory; for GPUs use TRL with weightcast (docs/adapters.md) or a loop of your own"
         )
     return found
 
