@@ -41,7 +41,10 @@ class Options:
     backend: Literal["gloo", "nccl"] = _option("gloo", "torch.distributed between trainers")
 
     # Model
-    model_name: str = _option("tiny", "tiny, gpt2, Qwen/Qwen2.5-0.5B, a hub name, or a local folder")
+    model_name: str = _option("tiny", "tiny, tiny-qwen, a local folder, or a name on the hub (HF_ENDPOINT)")
+    random_weights: bool = _option(
+        False, "gpt2 or Qwen/Qwen2.5-0.5B in their shapes, with random weights and bytes as tokens"
+    )
     dtype: Literal["float32", "bfloat16"] = _option(
         "float32", "of the trainers' parameters; not float16, in which Adam divides by 0"
     )

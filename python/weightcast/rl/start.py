@@ -28,7 +28,8 @@ from .roles import Roles, from_environment, roles_of
 
 # What makes two runs one: a checkpoint of others is refused.
 _SAME = (
-    "model_name", "dtype", "algorithm", "task", "digits", "prompts", "reward", "seed", "num_training",
+    "model_name", "random_weights", "dtype", "algorithm", "task", "digits", "prompts", "reward", "seed",
+    "num_training",
     "rollouts_per_gpu", "samples_per_prompt", "item_prompts", "max_gen_length", "temperature",
     "learning_rate", "lr_decay", "ppo_epochs", "minibatches", "clip", "kl_coefficient", "entropy_coefficient",
     "value_coefficient", "gamma", "gae_lambda", "max_grad_norm", "mode", "max_staleness", "inflight",
@@ -67,7 +68,12 @@ def run(options: Options) -> None:
     from .run_trainer import run_trainer
 
     check_devices(options)
-    loaded = models.load(options.model_name, dtype=getattr(torch, options.dtype), seed=options.seed)
+    loaded = models.load(
+        options.model_name,
+        dtype=getattr(torch, options.dtype),
+        seed=options.seed,
+        random=options.random_weights,
+    )
     if options.role == "inference":
         run_engine(options, loaded, options.controller, options.desk, options.engine or _own_name())
         return
