@@ -7,7 +7,35 @@ pytest.importorskip("transformers")
 
 import weightcast as wc  # noqa: E402
 from conftest import FAST  # noqa: E402
-from weightcast.rl.publisher import CastPublisher  # noqa: E402
+from weightcast.rl.publisher import CastPublisher, Changes  # noqa: E402
+from weightcast.rl.sharding import cast_tensors  # noqa: E402
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = torch.nn.Linear(4, 4)
+        self.other = torch.nn.Linear(4, 4)
+        self.other.weight = self.one.weight
+
+
+def test_what_is_tied_is_cast_once():
+    made = cast_tensors(Tied(), torch.bfloat16)
+    assert {one.dtype for one in made.values()} == {torch.bfloat16}
+    assert made["one.weight"] is made["other.weight"]
+
+
+def test_changes_are_those_that_engines_see():
+    module = torch.nn.Linear(4, 4)
+    exact, rounded = Changes(module), Changes(module, torch.bfloat16)
+    assert exact.count() == rounded.count() == 2
+    with torch.no_grad():
+        module.weight.fill_(1)
+        module.bias.fill_(1)
+    assert exact.count() == rounded.count() == 2
+    with torch.no_grad():
+        module.weight.fill_(1 + 1e-4)
+    assert (exact.count(), rounded.count()) == (1, 0)
 
 
 def test_a_version_that_no_living_engine_has_is_found_lost(controller):

@@ -46,10 +46,10 @@ class Options:
         False, "gpt2 or Qwen/Qwen2.5-0.5B in their shapes, with random weights and bytes as tokens"
     )
     dtype: Literal["float32", "bfloat16"] = _option(
-        "float32", "of the trainers' parameters; not float16, in which Adam divides by 0"
+        "float32", "in which trainers compute and engines hold the model; trainers keep it in float32"
     )
     wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option(
-        "", "of the engines' parameters, cast on the way; empty: the trainers'"
+        "", "of the engines' parameters, cast on the way; empty: --dtype"
     )
     trainer: Literal["ddp", "fsdp2"] = _option("ddp", "how trainers share the model")
 
@@ -72,6 +72,9 @@ class Options:
     algorithm: Literal["ppo", "grpo"] = _option("grpo", "what the trainers optimise")
     ppo_epochs: int = _option(1, "passes over the rollouts of an iteration")
     minibatches: int = _option(1, "optimizer steps of a pass")
+    micro_batch: int = _option(
+        0, "sequences whose gradient a trainer computes at a time, to bound memory; 0: a whole minibatch"
+    )
     learning_rate: float = _option(
         1e-5, "of Adam; it keeps what a trained model knows. From random weights some 1e-3 learn"
     )
@@ -128,6 +131,11 @@ class Options:
         return self.item_prompts or -(-self.rollouts_per_gpu // items)
 
     @property
+    def engine_dtype(self) -> str:
+        """Of an engine's parameters."""
+        return self.wire_dtype or self.dtype
+
+    @property
     def uses_weightcast(self) -> bool:
         return self.sync in ("p2p", "both")
 
@@ -146,7 +154,8 @@ class Options:
         counts += " ppo_epochs minibatches sync_every eval_prompts digits"
         for name in counts.split():
             _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
-        counts = "samples_per_prompt item_prompts eval_every checkpoint_every max_staleness max_grad_norm"
+        counts = "samples_per_prompt item_prompts micro_batch eval_every checkpoint_every max_staleness"
+        counts += " max_grad_norm"
         for name in counts.split():
             _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")
         for name in ("temperature", "learning_rate", "lease", "timeout"):
@@ -160,10 +169,6 @@ class Options:
         _require(
             self.mode == "sync" or self.sync in ("p2p", "none"),
             f"--mode async moves weights beside generation, which --sync {self.sync} cannot; use --sync p2p",
-        )
-        _require(
-            not self.wire_dtype or self.sync in ("p2p", "none"),
-            f"--wire_dtype casts on the way, which --sync {self.sync} cannot; use --sync p2p",
         )
         _require(
             self.role == "" or self.sync in ("p2p", "none"),

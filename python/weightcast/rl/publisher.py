@@ -14,7 +14,7 @@ from ..errors import Error, Unavailable
 from ..workers import Trainer, Update
 from .collectives import Way
 from .report import Transfer
-from .sharding import local_tensors, plain
+from .sharding import cast_tensors, fingerprint, in_dtype, local_tensors, plain
 
 _LOST_FOR_GOOD = 3  # Times in succession, as an engine's connection may come back.
 
@@ -87,13 +87,19 @@ class WaysPublisher:
     """Ways of torch.distributed: engines follow the first, unless another publisher has been there first.
 
     ready: called before and after each way by trainer 0, and by engines likewise, so that a way's time is
-    until its last engine has everything.
+    until its last engine has everything. dtype: the engines'.
     """
 
     def __init__(
-        self, ways: Sequence[Way], module: nn.Module, ready: Callable[[], None], engines: int
+        self,
+        ways: Sequence[Way],
+        module: nn.Module,
+        ready: Callable[[], None],
+        engines: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self._ways, self._module, self._ready, self._engines = ways, module, ready, engines
+        self._dtype = dtype
         self._due = False
 
     def publish(self, version: int) -> None:
@@ -114,7 +120,7 @@ class WaysPublisher:
     def _move(self, way: Way) -> Transfer:
         self._ready()
         start = time.monotonic()
-        moved = way.send(plain(self._module))
+        moved = way.send(cast_tensors(self._module, self._dtype))
         self._ready()
         seconds = time.monotonic() - start
         return Transfer(way.name, seconds, moved.nbytes * self._engines)
@@ -162,17 +168,16 @@ class Publishers:
 
 
 class Changes:
-    """How many of a module's tensors have other bytes than when it was last asked; of this trainer's part."""
+    """How many of this trainer's tensors have other bytes for the engines than when it was last asked."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+        self._module, self._dtype = module, dtype
         self._hashes: dict[str, Any] = {}
         self.tensors = len(local_tensors(module))
 
     def count(self) -> int:
         hashes = {
-            name: torch.hash_tensor(one).view(torch.int64).item()
-            for name, one in local_tensors(self._module).items()
+            name: fingerprint(in_dtype(one, self._dtype)) for name, one in local_tensors(self._module).items()
         }
         before, self._hashes = self._hashes, hashes
         return sum(before.get(name) != value for name, value in hashes.items())

@@ -162,7 +162,7 @@ def _make_loop(
     module = wrap(model, options.trainer, group)
     modules = {"model": module}
     if options.algorithm == "ppo":
-        head = models.ValueHead(model.config.hidden_size, getattr(torch, options.dtype))
+        head = models.ValueHead(model.config.hidden_size)
         modules["value"] = wrap(head, options.trainer, group)
     optimizer = make_optimizer(module, modules.get("value"), options.learning_rate)
     first, run_id = 1, secrets.token_hex(8)
@@ -208,7 +208,7 @@ def _make_loop(
             task=place.task,
             tokenizer=place.loaded.tokenizer,
             timeline=timeline,
-            wire=getattr(torch, options.wire_dtype) if options.wire_dtype else None,
+            wire=_wire(options),
             desk=desk,
             report=report,
             news=news,
@@ -233,8 +233,13 @@ def _make_publisher(place: Place, controller: str, module: torch.nn.Module) -> P
         )
         publishers.append(CastPublisher(worker, module))
     if place.ways:
-        publishers.append(WaysPublisher(place.ways, module, place.ready, len(place.roles.engines)))
-    return Publishers(publishers, Changes(module) if place.rank == 0 and publishers else None)
+        engines = len(place.roles.engines)
+        publishers.append(WaysPublisher(place.ways, module, place.ready, engines, _wire(options)))
+    return Publishers(publishers, Changes(module, _wire(options)) if place.rank == 0 and publishers else None)
+
+
+def _wire(options: Options) -> torch.dtype:
+    return getattr(torch, options.engine_dtype)
 
 
 def _objective(options: Options) -> Objective:
@@ -242,6 +247,8 @@ def _objective(options: Options) -> Objective:
         algorithm=options.algorithm,
         epochs=options.ppo_epochs,
         minibatches=options.minibatches,
+        micro_batch=options.micro_batch,
+        dtype=getattr(torch, options.dtype),
         temperature=options.temperature,
         clip=options.clip,
         max_gradient_norm=options.max_grad_norm,

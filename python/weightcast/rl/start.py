@@ -68,12 +68,8 @@ def run(options: Options) -> None:
     from .run_trainer import run_trainer
 
     check_devices(options)
-    loaded = models.load(
-        options.model_name,
-        dtype=getattr(torch, options.dtype),
-        seed=options.seed,
-        random=options.random_weights,
-    )
+    # In float32, which engines cast: an optimizer's small steps are lost in bfloat16.
+    loaded = models.load(options.model_name, seed=options.seed, random=options.random_weights)
     if options.role == "inference":
         run_engine(options, loaded, options.controller, options.desk, options.engine or _own_name())
         return

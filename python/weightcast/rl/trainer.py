@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from ..errors import Error
@@ -25,7 +26,7 @@ from .options import Options
 from .publisher import Publisher
 from .report import Iteration, Report, Transfer
 from .sequence import Sequence
-from .sharding import whole_tensors
+from .sharding import in_dtype, whole_tensors
 from .tasks import Task
 from .timeline import Timeline
 
@@ -87,7 +88,7 @@ class Parts:
     task: Task
     tokenizer: Tokenizer
     timeline: Timeline
-    wire: Any = None  # The engines' dtype, where it is another.
+    wire: torch.dtype = torch.float32  # The engines' dtype.
     desk: Desk | None = None
     report: Report | None = None
     news: News | None = None
@@ -262,10 +263,7 @@ class TrainerLoop:
         if self.parts.rank != 0:
             return {}
         wire = self.parts.wire
-        cast = {
-            name: one.to(wire) if wire and one.is_floating_point() else one for name, one in found.items()
-        }
-        return {name: digest_of(one) for name, one in cast.items()}
+        return {name: digest_of(in_dtype(one, wire)) for name, one in found.items()}
 
     # --- Evaluation and report
 
