@@ -6,11 +6,14 @@ import argparse
 import dataclasses
 import difflib
 import json
+import math
 import pathlib
 import typing
 from typing import Any, Literal
 
 from ..errors import InvalidArgument
+
+_LEAST_LEASE = 0.5  # Seconds. Heartbeats come several times in a lease, between two steps of a model.
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
@@ -55,8 +58,8 @@ class Options:
 
     # Loop
     rl_iterations: int = _option(10, "iterations")
-    rollouts_per_gpu: int = _option(8, "prompts of an iteration for each trainer rank")
-    samples_per_prompt: int = _option(0, "samples of each prompt; 0: 8 with grpo, 1 with ppo")
+    rollouts_per_gpu: int = _option(8, "prompts that each engine completes in an iteration")
+    samples_per_prompt: int = _option(0, "completions of each prompt; 0: 8 with grpo, 1 with ppo")
     max_gen_length: int = _option(16, "tokens generated at most")
     temperature: float = _option(1.0, "of sampling")
     mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
@@ -69,7 +72,7 @@ class Options:
     item_prompts: int = _option(0, "prompts generated together; 0: chosen")
 
     # Learning
-    algorithm: Literal["ppo", "grpo"] = _option("grpo", "what the trainers optimise")
+    algorithm: Literal["ppo", "grpo"] = _option("ppo", "what the trainers optimise")
     ppo_epochs: int = _option(1, "passes over the rollouts of an iteration")
     minibatches: int = _option(1, "optimizer steps of a pass")
     micro_batch: int = _option(
@@ -101,7 +104,7 @@ class Options:
         "p2p: weightcast; collective: torch.distributed; both, measured; none: engines keep version 0",
     )
     transport: str = _option("", "transports that weightcast may use (tcp, shm, verbs); empty: it chooses")
-    num_shards: int = _option(1, "ranks of an engine; only 1 so far")
+    num_shards: int = _option(1, "ranks of an engine; only 1, vLLM and SGLang have more")
     verify: bool = _option(False, "compare SHA-256 of every tensor after each update")
 
     # Keeping
@@ -125,10 +128,19 @@ class Options:
         return self.samples_per_prompt or (8 if self.algorithm == "grpo" else 1)
 
     @property
+    def prompts_of_iteration(self) -> int:
+        return self.rollouts_per_gpu * self.num_inference
+
+    def share_of(self, trainer: int) -> slice:
+        """A trainer's prompts of an iteration; shares differ by one at most."""
+        whole, trainers = self.prompts_of_iteration, self.num_training
+        return slice(trainer * whole // trainers, (trainer + 1) * whole // trainers)
+
+    @property
     def prompts_of_item(self) -> int:
         """By default as many as give each engine one item of an iteration."""
         items = -(-self.num_inference // self.num_training)
-        return self.item_prompts or -(-self.rollouts_per_gpu // items)
+        return self.item_prompts or -(-self.prompts_of_iteration // (items * self.num_training))
 
     @property
     def engine_dtype(self) -> str:
@@ -158,10 +170,34 @@ class Options:
         counts += " max_grad_norm"
         for name in counts.split():
             _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")
-        for name in ("temperature", "learning_rate", "lease", "timeout"):
-            _require(getattr(self, name) > 0, f"--{name} is {getattr(self, name)}; it must be more than 0")
+        for name in ("temperature", "learning_rate", "clip", "timeout"):
+            _require(
+                0 < getattr(self, name) < math.inf, f"--{name} is {getattr(self, name)}; it must be above 0"
+            )
+        for name in ("kl_coefficient", "entropy_coefficient", "value_coefficient"):
+            _require(
+                0 <= getattr(self, name) < math.inf,
+                f"--{name} is {getattr(self, name)}; it cannot be negative",
+            )
+        for name in ("gamma", "gae_lambda"):
+            _require(
+                0 <= getattr(self, name) <= 1, f"--{name} is {getattr(self, name)}; it must be in [0, 1]"
+            )
+        _require(
+            _LEAST_LEASE <= self.lease < math.inf,
+            f"--lease is {self.lease:g} s; a busy process is late by more: give at least {_LEAST_LEASE:g}",
+        )
+        _require(
+            self.prompts_of_iteration >= self.num_training,
+            f"{self.num_inference} engines x --rollouts_per_gpu {self.rollouts_per_gpu} are fewer prompts than "
+            f"{self.num_training} trainers; raise --rollouts_per_gpu",
+        )
         _require(self.digits <= 10, f"--digits is {self.digits}; there are 10 different ones to sort")
-        _require(self.num_shards == 1, "--num_shards above 1 is not supported: an engine has one rank")
+        _require(
+            self.num_shards == 1,
+            f"--num_shards {self.num_shards}: an engine of this loop is one process, which holds the whole "
+            "model; engines of several ranks are vLLM's or SGLang's, with weightcast's plugin (docs/adapters.md)",
+        )
         _require(
             self.algorithm != "grpo" or self.samples > 1,
             "--algorithm grpo compares samples of one prompt: --samples_per_prompt must be at least 2",

@@ -30,7 +30,7 @@ from .roles import Roles, from_environment, roles_of
 _SAME = (
     "model_name", "random_weights", "dtype", "algorithm", "task", "digits", "prompts", "reward", "seed",
     "num_training",
-    "rollouts_per_gpu", "samples_per_prompt", "item_prompts", "max_gen_length", "temperature",
+    "samples_per_prompt", "item_prompts", "max_gen_length", "temperature",
     "learning_rate", "lr_decay", "ppo_epochs", "minibatches", "clip", "kl_coefficient", "entropy_coefficient",
     "value_coefficient", "gamma", "gae_lambda", "max_grad_norm", "mode", "max_staleness", "inflight",
     "sync_every", "wire_dtype",
@@ -187,6 +187,7 @@ def _find_checkpoint(options: Options) -> pathlib.Path | None:
 def identity(options: Options) -> dict[str, Any]:
     """The options that a checkpoint must have been made with."""
     same = {name: getattr(options, name) for name in _SAME}
+    same["rollouts_per_gpu x num_inference"] = options.prompts_of_iteration
     same["item_prompts"] = options.prompts_of_item  # An item's rollouts have one seed.
     if options.lr_decay:
         same["rl_iterations"] = options.rl_iterations

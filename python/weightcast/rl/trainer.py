@@ -209,9 +209,9 @@ class TrainerLoop:
 
     def _prompts(self, iteration: int, rank: int) -> list[str]:
         """A trainer's share."""
-        each = self._options.rollouts_per_gpu
-        texts = self.parts.task.prompts(iteration, each * self._options.num_training, self._options.seed)
-        return texts[rank * each : (rank + 1) * each]
+        options = self._options
+        texts = self.parts.task.prompts(iteration, options.prompts_of_iteration, options.seed)
+        return texts[options.share_of(rank)]
 
     def _learn(self, iteration: int, sequences: list[Sequence]) -> dict[str, float]:
         parts = self.parts
