@@ -63,7 +63,9 @@ class Options:
     max_gen_length: int = _option(16, "tokens generated at most")
     temperature: float = _option(1.0, "of sampling")
     mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
-    max_staleness: int = _option(1, "async: versions that rollouts may be behind")
+    max_staleness: int = _option(
+        1, "async: versions that rollouts may be behind, and iterations generated ahead"
+    )
     inflight: Literal["finish", "keep"] = _option(
         "finish",
         "sequences under way when a version arrives: finished first, or kept and gone on with",
@@ -94,8 +96,12 @@ class Options:
     task: Literal["sort", "text"] = _option("sort", "built-in task")
     digits: int = _option(4, "how many digits the sorting task has")
     prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
-    reward: str = _option("", "module:function(prompts, completions) -> rewards, in place of the task's")
-    eval_every: int = _option(0, "evaluate after every so many iterations; 0: never")
+    reward: str = _option(
+        "", "module:function(prompts, completions, **columns) -> rewards, in place of the task's"
+    )
+    eval_every: int = _option(
+        0, "evaluate after every so many iterations, by --reward or else right answers; 0: never"
+    )
     eval_prompts: int = _option(500, "held-out prompts of an evaluation")
 
     # Weights
@@ -116,6 +122,7 @@ class Options:
     )
     resume: bool = _option(False, "go on from the last complete checkpoint")
     export_hf: str = _option("", "folder for the trained model in transformers' format")
+    log_samples: int = _option(4, "completions of each iteration in samples.jsonl; 0: none")
     log: str = _option("", "tensorboard, wandb, or both with a comma")
     plots: str = _option("", "folder for PNG plots")
     lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead")
@@ -167,7 +174,7 @@ class Options:
         for name in counts.split():
             _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
         counts = "samples_per_prompt item_prompts micro_batch eval_every checkpoint_every max_staleness"
-        counts += " max_grad_norm"
+        counts += " max_grad_norm log_samples"
         for name in counts.split():
             _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")
         for name in ("temperature", "learning_rate", "clip", "timeout"):
@@ -196,7 +203,7 @@ class Options:
         _require(
             self.num_shards == 1,
             f"--num_shards {self.num_shards}: an engine of this loop is one process, which holds the whole "
-            "model; engines of several ranks are vLLM's or SGLang's, with weightcast's plugin (docs/adapters.md)",
+            "model; engines of several ranks are vLLM's or SGLang's (docs/adapters.md)",
         )
         _require(
             self.algorithm != "grpo" or self.samples > 1,
