@@ -196,8 +196,8 @@ class Options:
         )
         _require(
             self.prompts_of_iteration >= self.num_training,
-            f"{self.num_inference} engines x --rollouts_per_gpu {self.rollouts_per_gpu} are fewer prompts than "
-            f"{self.num_training} trainers; raise --rollouts_per_gpu",
+            f"{self.num_inference} engines x --rollouts_per_gpu {self.rollouts_per_gpu} are fewer prompts "
+            f"than {self.num_training} trainers; raise --rollouts_per_gpu",
         )
         _require(self.digits <= 10, f"--digits is {self.digits}; there are 10 different ones to sort")
         _require(

@@ -235,7 +235,8 @@ def _make_publisher(place: Place, controller: str, module: torch.nn.Module) -> P
     if place.ways:
         engines = len(place.roles.engines)
         publishers.append(WaysPublisher(place.ways, module, place.ready, engines, _wire(options)))
-    return Publishers(publishers, Changes(module, _wire(options)) if place.rank == 0 and publishers else None)
+    replicas = place.group if options.trainer == "ddp" else None
+    return Publishers(publishers, Changes(module, _wire(options), replicas))
 
 
 def _wire(options: Options) -> torch.dtype:
