@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import Error, InvalidArgument
+from .. import Error, InvalidArgument
 from . import algorithms
 from .generation import item_seed
 from .models import token_logits

@@ -25,7 +25,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 
 _HUB_SECONDS = 10.0  # For the hub's first answer.
 _PATTERNS = ["*.json", "*.safetensors", "merges.txt"]

@@ -11,7 +11,7 @@ import pathlib
 import typing
 from typing import Any, Literal
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 
 _LEAST_LEASE = 0.5  # Seconds. Heartbeats come several times in a lease, between two steps of a model.
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import Error, InvalidArgument
+from .. import Error, InvalidArgument
 from .report import Iteration, read_iterations, read_timeline
 from .timeline import KINDS, hidden_share
 

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..errors import Corrupt, Error, Unavailable
-from ..workers import Trainer, Update
+from .. import Corrupt, Error, Trainer, Unavailable, Update
 from .collectives import Way
 from .report import Transfer
 from .sharding import cast_tensors, fingerprint, in_dtype, local_tensors, plain

@@ -32,7 +32,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import IO, Any
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 from .console import Console, summary
 from .records import Lines, Sink, keep_lines, read_lines, tensorboard, wandb
 from .timeline import Clock, Timeline, hidden_share, well_formed

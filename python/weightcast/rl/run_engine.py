@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..workers import Inference
+from .. import Inference
 from . import models
 from .collectives import Way
 from .desk_client import DeskClient

@@ -20,8 +20,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from .. import __version__
-from ..workers import Trainer
+from .. import Trainer, __version__
 from . import checkpoint, checkpoint_folder, models
 from .desk import Desk
 from .desk_client import DeskClient

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument
-from ..workers import Controller
+from .. import Controller, InvalidArgument
 from . import checkpoint, checkpoint_folder, collectives, models, tasks
 from .collectives import Way
 from .controller import OwnController

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 
 HELD_OUT = 500
 RewardFunction = Callable[..., Sequence[float]]

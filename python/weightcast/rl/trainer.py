@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ..errors import Error
+from .. import Error
 from .desk import Desk
 from .desk_client import DeskClient
 from .desk_messages import Item
