@@ -56,7 +56,6 @@ def test_sorting():
     task = tasks.make("sort")
     prompt = task.prompts(0, 1, 0)[0]
     assert len(set(prompt)) == 5 and prompt[:4].isdigit() and prompt[4] == "="
-    assert any(len(set(one)) < 5 for one in tasks.Sort(repeated=True).prompts(0, 50, 0))
     assert task.correct("3141=", "1134")
     assert task.reward("3141=", "1134") == 1
     assert task.reward("3141=", "1143") == pytest.approx(0.25)

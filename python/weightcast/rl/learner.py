@@ -41,7 +41,6 @@ class Objective:
     max_gradient_norm: float = 1.0  # 0: any.
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0  # 0: the reference is not asked.
-    kl_estimator: str = "k1"  # Of the KL in the rewards of PPO; GRPO has k3 in its loss.
     gamma: float = 1.0  # This and the next three are for PPO.
     lam: float = 0.95
     value_clip: float = 0.2
@@ -82,11 +81,11 @@ class Batch:
 
 
 def make_optimizer(
-    policy: nn.Module, value_head: nn.Module | None, learning_rate: float, weight_decay: float = 0.0
+    policy: nn.Module, value_head: nn.Module | None, learning_rate: float
 ) -> torch.optim.Optimizer:
-    """AdamW over both."""
+    """Adam over both."""
     parameters = list(policy.parameters()) + (list(value_head.parameters()) if value_head else [])
-    return torch.optim.AdamW(parameters, learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay)
+    return torch.optim.AdamW(parameters, learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
 
 
 def linear_decay(peak: float, iterations: int, floor: float = 0.05) -> Callable[[int], float]:
@@ -225,11 +224,7 @@ class Learner:
         if goal.algorithm == "grpo":
             batch.advantages = algorithms.group_advantages(scores, samples).unsqueeze(1) * keep
             return
-        kls = (
-            algorithms.kl(batch.old, batch.reference, goal.kl_estimator)
-            if goal.kl_coefficient
-            else batch.old * 0
-        )
+        kls = algorithms.kl_k1(batch.old, batch.reference) if goal.kl_coefficient else batch.old * 0
         rewards = algorithms.shaped_rewards(scores, kls, keep, goal.kl_coefficient)
         advantages, batch.returns = algorithms.gae(rewards, batch.values, keep, goal.gamma, goal.lam)
         mean, variance = self._trainers.moments(advantages[keep])
@@ -271,9 +266,9 @@ class Learner:
         tally.add("loss", losses)
         tally.add("entropy", entropies)
         tally.add("clip_fraction", algorithms.clipped(logprobs - old, goal.clip))
-        tally.add("kl_rollout", algorithms.kl(old, logprobs, "k3"))
+        tally.add("kl_rollout", algorithms.kl_k3(old, logprobs))
         if self._reference is not None:
-            tally.add("kl", algorithms.kl(logprobs, part.reference[keep], "k3"))
+            tally.add("kl", algorithms.kl_k3(logprobs, part.reference[keep]))
         tally.see_ratio(logprobs.detach() - old)
         return losses.sum() * (self._trainers.count / tokens)
 

@@ -64,4 +64,4 @@ def fingerprint(tensor: torch.Tensor) -> tuple[int, int]:
     """Of its bytes; another for any one value that differs. Not against intent, nor for the order."""
     bits = tensor.detach().contiguous().view(_BITS[tensor.element_size()])
     # hash_tensor is the exclusive or: an even number of equal values is 0 in it, but not in the sum.
-    return torch.hash_tensor(bits).view(torch.int64).item(), bits.sum(dtype=torch.int64).item()
+    return int(torch.hash_tensor(bits).view(torch.int64)), int(bits.sum(dtype=torch.int64))

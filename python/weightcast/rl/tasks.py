@@ -96,16 +96,12 @@ class Sort(Drawn):
     """Sort digits: "3142=" wants "1234" and then the end of sequence.
 
     A right answer is worth 1, any other half the share of its characters that are in their place.
-
-    repeated: a digit may come more than once. That is harder to learn: a policy finds early that each digit
-    is greater than the one before, and must unlearn it.
     """
 
     held_out_share = 0.2
 
-    def __init__(self, digits: int = 4, *, repeated: bool = False) -> None:
+    def __init__(self, digits: int = 4) -> None:
         self._digits = digits
-        self._repeated = repeated
 
     def reward(self, prompt: str, completion: str) -> float:
         answer = self._answer(prompt)
@@ -121,9 +117,7 @@ class Sort(Drawn):
         return self._digits + 1  # No token is less than a character.
 
     def _draw(self, source: random.Random) -> str:
-        every, count = "0123456789", self._digits
-        digits = source.choices(every, k=count) if self._repeated else source.sample(every, count)
-        return "".join(digits) + "="
+        return "".join(source.sample("0123456789", self._digits)) + "="
 
     @staticmethod
     def _answer(prompt: str) -> str:
