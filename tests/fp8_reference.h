@@ -46,9 +46,10 @@ class Fp8Tensor {
   Fp8Tensor(int64_t rows, int64_t columns, DType dtype, uint32_t seed)
       : rows_(rows), columns_(columns), dtype_(dtype) {
     std::mt19937 random(seed);
+    bytes_.resize(static_cast<size_t>(rows * columns * element()));
     for (int64_t i = 0; i < rows * columns; ++i) {
       const double part = static_cast<double>(random()) / 4294967296.0 - 0.5;
-      Put(static_cast<float>(std::ldexp(part, static_cast<int>(random() % 14) - 9)));
+      Set(0, i, static_cast<float>(std::ldexp(part, static_cast<int>(random() % 14) - 9)));
     }
     // An empty block, a subnormal, and what is not a number.
     for (int64_t i = 0; i < std::min<int64_t>(rows, 128); ++i)
@@ -83,10 +84,6 @@ class Fp8Tensor {
 
  private:
   [[nodiscard]] int64_t Across() const { return (columns_ + 127) / 128; }
-  void Put(float value) {
-    bytes_.resize(bytes_.size() + static_cast<size_t>(element()));
-    Set(0, static_cast<int64_t>(bytes_.size()) / element() - 1, value);
-  }
   void Set(int64_t row, int64_t column, float value) {
     std::byte* at = bytes_.data() + (row * columns_ + column) * element();
     if (dtype_ == DType::kF32) std::memcpy(at, &value, 4);
@@ -97,14 +94,15 @@ class Fp8Tensor {
   }
   [[nodiscard]] float Get(int64_t row, int64_t column) const {
     const std::byte* at = bytes_.data() + (row * columns_ + column) * element();
-    float value = 0;
-    _Float16 half = 0;
-    uint16_t upper = 0;
-    if (dtype_ == DType::kF32) std::memcpy(&value, at, 4);
-    if (dtype_ == DType::kF16) std::memcpy(&half, at, 2), value = static_cast<float>(half);
-    if (dtype_ == DType::kBF16)
-      std::memcpy(&upper, at, 2), value = std::bit_cast<float>(uint32_t{upper} << 16);
-    return value;
+    if (dtype_ == DType::kF16) {
+      _Float16 half = 0;
+      std::memcpy(&half, at, 2);
+      return static_cast<float>(half);
+    }
+    uint32_t bits = 0;  // Of BF16 the upper half; of a little-endian F32 all.
+    std::memcpy(reinterpret_cast<std::byte*>(&bits) + (dtype_ == DType::kBF16 ? 2 : 0), at,
+                static_cast<size_t>(element()));
+    return std::bit_cast<float>(bits);
   }
   void Quantise() {
     values_.resize(static_cast<size_t>(rows_ * columns_));
@@ -118,8 +116,7 @@ class Fp8Tensor {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < columns; ++c) {
         const float value = std::abs(Get(row + r, column + c));
-        if (std::isnan(value) || value > amax) amax = value;
-        if (std::isnan(amax)) r = rows - 1, c = columns - 1;
+        if (std::isnan(value) || (!std::isnan(amax) && value > amax)) amax = value;
       }
     }
     const float inverse = 448.0F / amax;

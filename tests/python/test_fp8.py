@@ -88,6 +88,25 @@ def test_two_trainers_to_an_engine_of_two_ranks(controller, dtype, transport):
         assert [digest.name for digest in trainers[0].digest()] == ["a.weight"]
 
 
+def test_a_late_engine_gets_the_same_bytes_from_another(controller):
+    with connected(controller, {**FAST, "compare": 1}, 1, 1) as ((trainer,), (engine,)):
+        array = weight(1, np.float32)
+        live, scale = np.zeros(SHAPE, ml_dtypes.float8_e4m3fn), np.zeros(SCALES, np.float32)
+        trainer.register({"a.weight": array}, rules=[RULE])
+        engine.register({"a.weight": live, "a.weight_scale_inv": scale})
+        update = trainer.publish(1)
+        engine.wait(timeout=30)
+        update.wait(30)
+        trainer.close()
+        late, late_scale = np.zeros_like(live), np.zeros_like(scale)
+        with wc.Inference(controller, engine="late", settings=FAST) as newcomer:
+            newcomer.register({"a.weight": late, "a.weight_scale_inv": late_scale})
+            assert newcomer.wait(timeout=30).number == 1
+        values, expected = quantised(array)
+        assert live.tobytes() == late.tobytes() == values.tobytes()
+        assert scale.tobytes() == late_scale.tobytes() == expected.tobytes()
+
+
 def test_refusals_say_what_to_do(controller):
     array = np.zeros((100, 300), np.float32)
     with wc.Trainer(controller, world_size=2, settings=FAST) as trainer:

@@ -57,6 +57,8 @@ struct Fp8Scene {
   uint32_t engines = 1;
   Rows rows = Rows::kDense;  ///< At the trainers.
   LandingMode landing = LandingMode::kInPlace;
+  int64_t versions = 2;
+  bool reads = false;  ///< Trainers have a reader, and no memory; dense rows in host memory.
 };
 
 inline NameRules Fp8Rules() {
@@ -64,7 +66,23 @@ inline NameRules Fp8Rules() {
            Rename{"model.{**}", "{**}"}}};
 }
 
-/// Moves two versions and compares all bytes with the reference.
+/// Gives the bytes of memory, as files would.
+class Fp8Reader final : public ShardReader {
+ public:
+  explicit Fp8Reader(std::vector<Memory> shards) : shards_(std::move(shards)) {}
+  Status Read(size_t shard, uint64_t offset, std::span<std::byte> out) override {
+    if (offset + out.size() > shards_.at(shard).length)
+      return {Code::kInvalidArgument, "read behind the end of a shard"};
+    std::memcpy(out.data(), shards_[shard].address + offset, out.size());
+    return Status::Ok();
+  }
+  Status Check() override { return Status::Ok(); }
+
+ private:
+  const std::vector<Memory> shards_;
+};
+
+/// Moves the versions and compares all bytes with the reference.
 class Fp8Run {
  public:
   Fp8Run(Fp8Scene scene, WorkerOptions base, Fp8Memory memory)
@@ -74,7 +92,8 @@ class Fp8Run {
     for (uint32_t rank = 0; rank < scene_.trainers.size(); ++rank) AddTrainer(rank);
     for (uint32_t engine = 0; engine < scene_.engines; ++engine)
       for (uint32_t rank = 0; rank < scene_.values.size(); ++rank) AddRank(engine, rank);
-    for (int64_t version = 1; version <= 2 && !::testing::Test::HasFailure(); ++version) Move(version);
+    for (int64_t version = 1; version <= scene_.versions && !::testing::Test::HasFailure(); ++version)
+      Move(version);
     for (auto& rank : ranks_) rank.worker->Close();
     for (auto& trainer : trainers_) trainer.worker->Close();
   }
@@ -131,7 +150,16 @@ class Fp8Run {
     registration.shards.push_back({.tensor = {"model.norm", DType::kF32, {100}},
                                    .part = WholeOf({100}),
                                    .memory = memory_.allocate(400)});
-    const Status status = side.worker->Register(std::move(registration), {.rules = Fp8Rules()});
+    SourceOptions options{.rules = Fp8Rules()};
+    if (scene_.reads) {
+      std::vector<Memory> memories;
+      for (Shard& shard : registration.shards) {
+        memories.push_back(std::exchange(shard.memory, {}));
+        shard.strides.clear();
+      }
+      options.reader = std::make_shared<Fp8Reader>(std::move(memories));
+    }
+    const Status status = side.worker->Register(std::move(registration), std::move(options));
     ASSERT_TRUE(status.ok()) << status.ToString();
     trainers_.push_back(std::move(side));
   }

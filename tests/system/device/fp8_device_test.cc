@@ -23,21 +23,21 @@ class Fp8Device : public WorkerScene {
   }
 };
 
-TEST_F(Fp8Device, RandomScenesGiveTheBytesOfTheReference) {
-  for (uint32_t seed = 0; seed < 6 && !HasFailure(); ++seed) {
-    SCOPED_TRACE(seed);
-    auto scene = test::RandomFp8Scene(seed);
-    if (scene.rows == test::Fp8Scene::Rows::kTransposed) scene.rows = test::Fp8Scene::Rows::kPadded;
-    const uint64_t kernels = Counted("gpu.kernels");
-    const uint64_t on_host = Counted("gpu.host_casts");
-    auto started = Controller::Start({.listen = "127.0.0.1:0", .settings = Settings()});
-    ASSERT_TRUE(started.ok());
-    controller = std::move(*started);
-    Run(std::move(scene), Options());
-    EXPECT_GT(Counted("gpu.kernels"), kernels);
-    EXPECT_EQ(Counted("gpu.host_casts"), on_host);
-  }
+/// A machine for each, and one engine: a process has only so many streams.
+class Fp8DeviceScenes : public Fp8Device, public ::testing::WithParamInterface<uint32_t> {};
+
+TEST_P(Fp8DeviceScenes, GiveTheBytesOfTheReference) {
+  auto scene = test::RandomFp8Scene(GetParam());
+  if (scene.rows == test::Fp8Scene::Rows::kTransposed) scene.rows = test::Fp8Scene::Rows::kPadded;
+  scene.engines = 1;
+  const uint64_t kernels = Counted("gpu.kernels");
+  const uint64_t on_host = Counted("gpu.host_casts");
+  Run(std::move(scene), Options());
+  EXPECT_GT(Counted("gpu.kernels"), kernels);
+  EXPECT_EQ(Counted("gpu.host_casts"), on_host);
 }
+
+INSTANTIATE_TEST_SUITE_P(Random, Fp8DeviceScenes, ::testing::Range(0U, 6U));
 
 /// Columns that are contiguous: no kernel takes them, so they pass through the host.
 TEST_F(Fp8Device, ColumnsAreQuantisedOnTheHost) {
