@@ -19,33 +19,43 @@ struct Block {
   int64_t columns;
 };
 
-template <typename From>
-float At(const std::byte* row, int64_t column) {
-  typename From::Bits bits;
-  std::memcpy(&bits, row + column * static_cast<int64_t>(sizeof bits), sizeof bits);
-  return From::Widen(bits);
-}
+/// One row of a block, in F32; behind its end zeros, which change no amax. All loops are over a whole row of
+/// fixed length and plain, so that the compiler may use vector instructions.
+struct BlockRow {
+  float value[kBlock];
+};
 
-// The loops are plain so that the compiler may use vector instructions.
+template <typename From>
+BlockRow Load(const HostMatrix& source, const Block& block, int64_t row) {
+  using Bits = typename From::Bits;
+  Bits bits[kBlock] = {};
+  const auto* from = source.data + (block.row + row) * source.stride;
+  std::memcpy(bits, from + block.column * int64_t{sizeof(Bits)},
+              static_cast<size_t>(block.columns) * sizeof(Bits));
+  BlockRow out;
+  for (int64_t i = 0; i < kBlock; ++i) out.value[i] = From::Widen(bits[i]);
+  return out;
+}
 
 template <typename From>
 uint32_t AmaxOf(const HostMatrix& source, const Block& block) {
-  uint32_t amax = 0;
+  uint32_t amax[kBlock] = {};
   for (int64_t r = 0; r < block.rows; ++r) {
-    const std::byte* row = source.data + (block.row + r) * source.stride;
-    for (int64_t c = 0; c < block.columns; ++c)
-      amax = kernels::Larger(amax, kernels::MagnitudeOf(At<From>(row, block.column + c)));
+    const BlockRow row = Load<From>(source, block, r);
+    for (int64_t i = 0; i < kBlock; ++i)
+      amax[i] = kernels::Larger(amax[i], kernels::MagnitudeOf(row.value[i]));
   }
-  return amax;
+  return *std::max_element(amax, amax + kBlock);
 }
 
 template <typename From>
 void WriteValues(const HostMatrix& source, const Block& block, float inverse, const Fp8Matrix& target) {
   for (int64_t r = 0; r < block.rows; ++r) {
-    const std::byte* row = source.data + (block.row + r) * source.stride;
-    std::byte* out = target.values + (block.row + r) * target.values_stride + block.column;
-    for (int64_t c = 0; c < block.columns; ++c)
-      out[c] = std::byte{kernels::ToE4m3(At<From>(row, block.column + c) * inverse)};
+    const BlockRow row = Load<From>(source, block, r);
+    uint8_t values[kBlock];
+    for (int64_t i = 0; i < kBlock; ++i) values[i] = kernels::ToE4m3(row.value[i] * inverse);
+    std::memcpy(target.values + (block.row + r) * target.values_stride + block.column, values,
+                static_cast<size_t>(block.columns));
   }
 }
 

@@ -60,6 +60,19 @@ TEST_P(Fp8, WhatAReaderGivesIsQuantised) {
        .reads = true});
 }
 
+TEST_P(Fp8, InACommitGroupNamesStayThoseOfTheModel) {
+  const Shape shape = {140, 130};
+  WorkerOptions options = Options(0, 1);
+  options.commit_group = {{"policy", 1}};
+  Fp8Run({.shape = shape,
+          .trainers = {{WholeOf(shape)}},
+          .values = {{WholeOf(shape)}},
+          .scales = {{WholeOf({2, 2})}},
+          .versions = 1},
+         options, memory_.Calls())
+      .Go();
+}
+
 TEST_P(Fp8, ATrainerWhoseBoxCutsABlockIsRefused) {
   const auto trainer = ConnectTrainer(0, 2);
   ASSERT_TRUE(trainer);

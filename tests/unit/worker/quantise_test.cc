@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <random>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "fp8_reference.h"
@@ -96,6 +100,53 @@ TEST(QuantiseLaunch, GivesTheBytesOfTheReferenceForAnyBlocksOfAShard) {
     ASSERT_TRUE(scales);
     RunOnHost(*scales);
     EXPECT_EQ(made.scales, tensor.Scales(ScalesOf(box))) << seed;
+  }
+}
+
+/// A plan that sends the scales of one shard, of which an item may be any part.
+struct ScalesPlan {
+  ScalesPlan(const test::Fp8Tensor& tensor, const Box& shard, std::span<std::byte> bytes) {
+    const TensorInfo weight{"w", tensor.dtype(), tensor.shape()};
+    const TensorInfo scales{"s", DType::kF32, tensor.scales_shape()};
+    auto memory = std::make_shared<SourceMemory>();
+    memory->shards = {{.tensor = weight, .part = shard, .memory = HostMemory(bytes)},
+                      {.tensor = scales, .part = ScalesOf(shard)}};
+    memory->computed_from = {0};
+    plan.memory = std::move(memory);
+    plan.sources = {1};
+    plan.table.source_tensors = plan.table.destination_tensors = {scales};
+    plan.table.source_shards = plan.table.destination_shards = {{0, 0, ScalesOf(shard)}};
+    plan.table.routes = {{.src_box = ScalesOf(shard), .dst_offset = ScalesOf(shard).offset}};
+  }
+  SendPlan plan;
+};
+
+TEST(BlockParts, MakeAnyPartOfTheScalesOfAShard) {
+  std::mt19937 random(13);
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const test::Fp8Tensor tensor(1 + random() % 600, 1 + random() % 900, kDTypes[seed % 3], seed);
+    const Box shard = RandomBlocks(random, tensor.shape());
+    Bytes source = tensor.Source(shard, shard.size[1], 1);
+    const ScalesPlan scene(tensor, shard, source);
+    const Bytes expected = tensor.Scales(ScalesOf(shard));
+    const auto elements = static_cast<int64_t>(expected.size() / 4);
+    const int64_t first = random() % elements;
+    const Item item{
+        .route = 0, .first = first, .count = 1 + static_cast<int64_t>(random()) % (elements - first)};
+    ASSERT_TRUE(IsOfBlocks(scene.plan, item));
+    for (const bool launched : {false, true}) {
+      Bytes made(static_cast<size_t>(item.count) * 4);
+      const auto parts = BlockPartsOf(scene.plan, item, made.data());
+      EXPECT_LE(parts.size(), 3U);
+      for (const BlockPart& part : parts) {
+        if (launched) {
+          RunOnHost(*QuantiseLaunch(part));
+        } else {
+          ASSERT_TRUE(QuantiseOnHost(scene.plan, item, part).ok());
+        }
+      }
+      EXPECT_TRUE(std::ranges::equal(made, std::span(expected).subspan(first * 4, made.size()))) << seed;
+    }
   }
 }
 
