@@ -28,12 +28,13 @@ Opened OpenTo(TestServer& server, const Member& member = {Role::kTrainer}) {
 TEST(StreamServer, KnowsWhoEachClientIs) {
   TestServer server;
   server.Start();
+  std::vector<Opened> all;
   for (const Member& member :
        {Member{Role::kTrainer}, Member{Role::kInference}, Member{Role::kInference, "engine a"}}) {
-    const Opened opened = OpenTo(server, member);
-    ASSERT_NE(opened.stream, nullptr);
-    EXPECT_EQ(opened.stream->member(), member);
-    EXPECT_THAT(opened.stream->peer(), HasSubstr("127.0.0.1:"));
+    all.push_back(OpenTo(server, member));
+    ASSERT_NE(all.back().stream, nullptr);
+    EXPECT_EQ(all.back().stream->member(), member);
+    EXPECT_THAT(all.back().stream->peer(), HasSubstr("127.0.0.1:"));
   }
 }
 
@@ -44,6 +45,8 @@ TEST(StreamServer, TakesObserversOfEveryRoleThatMayWatch) {
     const auto client = NewClient();
     ASSERT_TRUE(Dial(*client, server.address(), TokenOf({role}), Purpose::kObserve).ok());
     EXPECT_EQ(server.Next().stream->member().role, Role::kObserver);
+    client->Abort();
+    EXPECT_EQ(server.Next().what, "closed");
   }
   const auto client = NewClient();
   EXPECT_EQ(Dial(*client, server.address(), TokenOf({Role::kObserver})).code(), Code::kPermission);
