@@ -44,8 +44,9 @@ class ClientStream {
   static Result<std::unique_ptr<ClientStream>> Create();
   virtual ~ClientStream() = default;
 
-  /// Looks for the controller at all addresses. None may be open or looked for. Errors, with nothing begun:
-  /// kInvalidArgument for the address, kPermission where the token has no key of the purpose.
+  /// Looks for the controller at all addresses, until it has failed at each: a silent one keeps it looking,
+  /// and the caller Aborts when it has waited enough. None may be open or looked for. Errors, with nothing
+  /// begun: kInvalidArgument for the address, kPermission where the token has no key of the purpose.
   virtual Status Dial(Target target) = 0;
   /// Queues a body. Errors: kCancelled unless opened; kExhausted, more would wait than may: kClosed follows.
   virtual Status Send(std::string_view body) = 0;

@@ -76,20 +76,25 @@ Status Connection::Queue(FrameKind kind, std::string_view body) {
   return Status::Ok();
 }
 
-/// Fills the ciphertext from the queue: full records, as far as there is enough.
+/// The next bytes of the queue, at most one TLS record's. OpenSSL's memory keeps the size of the largest.
+std::string Connection::TakeRecord() {
+  std::string record;
+  while (!waiting_.empty() && record.size() < kRecordBytes) {
+    const std::string& frame = waiting_.front();
+    const size_t size = std::min(kRecordBytes - record.size(), frame.size() - front_taken_);
+    record.append(frame, front_taken_, size);
+    queued_ -= size;
+    front_taken_ += size;
+    if (front_taken_ < frame.size()) break;
+    waiting_.pop_front();
+    front_taken_ = 0;
+  }
+  return record;
+}
+
 Status Connection::Encrypt() {
   while (!waiting_.empty() && cipher_.size() < kMostCiphertext) {
-    std::string record;
-    while (!waiting_.empty() && (record.empty() || record.size() + waiting_.front().size() <= kRecordBytes)) {
-      queued_ -= waiting_.front().size();
-      if (record.empty()) {
-        record = std::move(waiting_.front());
-      } else {
-        record += waiting_.front();
-      }
-      waiting_.pop_front();
-    }
-    WC_RETURN_IF_ERROR(tls_.Send(record));
+    WC_RETURN_IF_ERROR(tls_.Send(TakeRecord()));
     tls_.TakeOutput(cipher_);
   }
   return Status::Ok();

@@ -55,6 +55,7 @@ class Connection {
 
  private:
   static constexpr size_t kOpeningBytes = 32;
+  std::string TakeRecord();
   Status Encrypt();
   Status SendCiphertext(size_t& sent);
 
@@ -65,7 +66,8 @@ class Connection {
   std::string opening_;
   Status end_;
   std::deque<std::string> waiting_;  ///< Frames, not encrypted yet.
-  size_t queued_ = 0;                ///< Their bytes.
+  size_t front_taken_ = 0;           ///< Of the first, encrypted already.
+  size_t queued_ = 0;                ///< Bytes of all, without those.
   std::string cipher_;
   size_t cipher_sent_ = 0;
 };

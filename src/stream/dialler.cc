@@ -43,20 +43,30 @@ void Dialler::Cancel() {
 }
 
 void Dialler::Start(Options options) {
+  Status status = Prepare(std::move(options));
+  if (status.ok()) status = resolver_.Start(options_.host, options_.port);
+  if (!status.ok()) return Failed(status);
+  resolving_ = true;
+}
+
+void Dialler::StartAt(Options options, std::vector<SocketAddress> addresses) {
+  if (const Status status = Prepare(std::move(options)); !status.ok()) return Failed(status);
+  DialAll(std::move(addresses));
+}
+
+Status Dialler::Prepare(Options options) {
   Cancel();
+  if (options_.version != options.version) context_.reset();
   options_ = std::move(options);
   failure_ = Status::Ok();
-  auto context = TlsContext::Make(TlsContext::Side::kClient, ProtocolName(options_.version));
-  if (!context.ok()) return Failed(context.status());
-  context_ = std::move(*context);
-  if (const Status status = resolver_.Start(options_.host, options_.port); !status.ok())
-    return Failed(status);
-  resolving_ = true;
+  if (context_) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(context_, TlsContext::Make(TlsContext::Side::kClient, ProtocolName(options_.version)));
+  return Status::Ok();
 }
 
 TimePoint Dialler::deadline() const {
   const bool over = !resolving_ && left_.empty() && attempts_.empty();
-  return over ? TimePoint::min() : next_;
+  return over ? TimePoint{} : next_;
 }
 
 std::optional<Dialler::Outcome> Dialler::Step() {
@@ -78,7 +88,7 @@ std::optional<Dialler::Outcome> Dialler::Step() {
     }
     End(at);
     Failed(*outcome);
-    next_ = left_.empty() ? kNever : TimePoint::min();
+    next_ = left_.empty() ? kNever : TimePoint{};
   }
   if (!left_.empty() && Clock::now() >= next_) DialNext();
   return Finished();
@@ -97,11 +107,15 @@ void Dialler::TakeAddresses() {
   if (!found->ok())
     return Failed({found->status().code(), StrCat(found->status().message(),
                                                   "; check the controller's address and the name servers")});
-  left_ = std::move(**found);
+  DialAll(std::move(**found));
+}
+
+void Dialler::DialAll(std::vector<SocketAddress> addresses) {
+  left_ = std::move(addresses);
   if (left_.size() > kMostAddresses) left_.resize(kMostAddresses);
   std::ranges::reverse(left_);
   if (left_.empty()) return Failed({Code::kUnavailable, StrCat("'", options_.host, "' has no address")});
-  next_ = TimePoint::min();
+  next_ = TimePoint{};
 }
 
 /// The next address that can be dialled at all.

@@ -37,6 +37,8 @@ class Dialler {
   ~Dialler();
   /// Forgets what was under way.
   void Start(Options options);
+  /// The same at addresses that are known: those of the options' host.
+  void StartAt(Options options, std::vector<SocketAddress> addresses);
   void Cancel();
 
   /// Readable when Step has work.
@@ -56,7 +58,9 @@ class Dialler {
   };
   using AttemptMap = std::map<uint64_t, Attempt>;
   Dialler() = default;
+  Status Prepare(Options options);
   void TakeAddresses();
+  void DialAll(std::vector<SocketAddress> addresses);
   void DialNext();
   void Dial(const SocketAddress& address);
   /// nullopt while it is under way.

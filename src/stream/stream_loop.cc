@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 
 #include "base/half_open.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "base/socket.h"
 #include "base/strings.h"
 
@@ -38,18 +40,24 @@ class StreamLoop::Stream final : public ServerStream, public std::enable_shared_
 
   Status Send(std::string_view body) override {
     if (over()) return {Code::kCancelled, StrCat("the stream of ", peer_, " has ended")};
+    assert(loop_.OnThread());
     Status status = connection->Queue(FrameKind::kData, body);
     if (status.code() == Code::kExhausted) aborted = status;
     MarkDirty();
     return status;
   }
-  void Pause() override { paused = true; }
+  void Pause() override {
+    assert(over() || loop_.OnThread());
+    paused = true;
+  }
   void Resume() override {
     if (!std::exchange(paused, false) || over()) return;
+    assert(loop_.OnThread());
     MarkReady();
   }
   void Close(const Status& reason) override {
     if (over()) return;
+    assert(loop_.OnThread());
     (void)connection->Queue(FrameKind::kClose, EncodeReason(reason));
     closing = reason;
     paused = false;
@@ -58,6 +66,7 @@ class StreamLoop::Stream final : public ServerStream, public std::enable_shared_
   }
   void Abort(const Status& reason) override {
     if (over()) return;
+    assert(loop_.OnThread());
     aborted = reason;
     MarkDirty();
   }
@@ -115,6 +124,7 @@ void StreamLoop::Post(std::function<void()> task) {
 }
 
 void StreamLoop::Run() {
+  thread_ = std::this_thread::get_id();
   while (!stop_) Turn();
   for (auto& [id, stream] : streams_) {
     stream->connection->End();
@@ -197,8 +207,10 @@ void StreamLoop::Discard(const StreamPtr& stream) {
 void StreamLoop::Deliver(const StreamPtr& stream) {
   bool read = false;
   for (size_t i = 0; i < kMostFramesATurn && !stream->paused && !stream->over(); ++i) {
-    if (!stream->connection->HasFrame() && !std::exchange(read, true)) stream->connection->Read();
-    auto frame = stream->connection->Next();
+    auto frame = OrOutOfMemory("a frame", [&] {
+      if (!stream->connection->HasFrame() && !std::exchange(read, true)) stream->connection->Read();
+      return stream->connection->Next();
+    });
     if (!frame.ok()) return Drop(stream, frame.status());
     if (!*frame) break;
     if (!DeliverFrame(stream, std::move(**frame))) return;

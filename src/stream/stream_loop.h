@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -33,6 +34,7 @@ class StreamLoop {
   void Stop();
   void Post(std::function<void()> task);
   void HandOver(UniqueFd fd) { handshakes_->Add(std::move(fd)); }
+  [[nodiscard]] bool OnThread() const { return std::this_thread::get_id() == thread_; }
 
  private:
   class Stream;
@@ -59,6 +61,7 @@ class StreamLoop {
   WakeFd wake_;
   TaskQueue tasks_;
   std::atomic<bool> stop_{false};
+  std::atomic<std::thread::id> thread_{};
   std::unique_ptr<Handshakes> handshakes_;
   std::unordered_map<uint64_t, StreamPtr> streams_;
   uint64_t next_id_ = 0;

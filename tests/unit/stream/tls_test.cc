@@ -101,7 +101,6 @@ TEST(TlsSession, RefusesAnOlderTls) {
 struct Strange {
   const char* suites = "TLS_AES_128_GCM_SHA256";
   const char* groups = "X25519";
-  bool without_exchange = false;
   int version = TLS1_3_VERSION;
 };
 
@@ -126,7 +125,6 @@ bool ServerTakes(const Strange& strange) {
   SSL_CTX_set1_groups_list(context.get(), strange.groups);
   SSL_CTX_set_min_proto_version(context.get(), strange.version);
   SSL_CTX_set_max_proto_version(context.get(), strange.version);
-  if (strange.without_exchange) SSL_CTX_set_options(context.get(), SSL_OP_ALLOW_NO_DHE_KEX);
   constexpr unsigned char kAlpn[] = "\x0cweightcast/7";
   SSL_CTX_set_alpn_protos(context.get(), kAlpn, sizeof kAlpn - 1);
   const Session client(SSL_new(context.get()), &SSL_free);
