@@ -47,7 +47,8 @@ class StreamLoop::Stream final : public ServerStream, public std::enable_shared_
     return status;
   }
   void Pause() override {
-    assert(over() || loop_.OnThread());
+    if (over()) return;
+    assert(loop_.OnThread());
     paused = true;
   }
   void Resume() override {
@@ -63,6 +64,7 @@ class StreamLoop::Stream final : public ServerStream, public std::enable_shared_
     paused = false;
     loop_.closing_.emplace_back(Clock::now() + kLinger, shared_from_this());
     MarkDirty();
+    MarkReady();  // What has come and was not heard yet is dropped.
   }
   void Abort(const Status& reason) override {
     if (over()) return;
@@ -239,7 +241,7 @@ void StreamLoop::ServeReady() {
   const std::vector<StreamPtr> ready = std::exchange(ready_, {});
   for (const StreamPtr& stream : ready) {
     stream->ready = false;
-    if (stream->connection != nullptr && !stream->closing) Deliver(stream);
+    if (stream->connection != nullptr) stream->closing ? Discard(stream) : Deliver(stream);
   }
 }
 
@@ -254,7 +256,11 @@ void StreamLoop::FlushAll() {
 void StreamLoop::Flush(const StreamPtr& stream) {
   if (stream->aborted) return Drop(stream, *stream->aborted);
   const size_t before = stream->queued();
-  if (const Status status = stream->connection->Flush(); !status.ok()) return Drop(stream, status);
+  if (const Status status = stream->connection->Flush(); !status.ok()) {
+    stream->connection->Read();  // The other side may have said why before it ended: that tells more.
+    stream->connection->EndWith(status);
+    return stream->MarkReady();
+  }
   if (stream->closing && !stream->connection->wants_write()) stream->connection->End();
   SetInterest(stream);
   const size_t left = stream->queued();

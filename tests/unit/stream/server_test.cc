@@ -188,6 +188,21 @@ TEST(StreamServer, APausedStreamWhoseClientLeftEndsWhenItGoesOn) {
   EXPECT_EQ(server.Next().what, "closed");
 }
 
+TEST(StreamServer, ClosesAPausedStreamThatHasMoreToSay) {
+  TestServer server;
+  server.also = [](const TestServer::Told& told) {
+    if (told.what == "message") told.stream->Pause();
+  };
+  server.Start();
+  const Opened opened = OpenTo(server);
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(opened.client->Send(StrCat(i)).ok());
+  (void)opened.client->Next(Clock::now());
+  EXPECT_EQ(server.Next().body, "0");
+  server.Do([&] { opened.stream->Close({Code::kProtocol, "enough"}); });
+  EXPECT_EQ(NextOf(*opened.client).reason, Status(Code::kProtocol, "enough"));
+  EXPECT_EQ(server.Next().reason, Status(Code::kProtocol, "enough"));
+}
+
 TEST(StreamServer, DropsASlowReaderAndKeepsNoMoreForItThanItMay) {
   constexpr size_t kMost = size_t{1} << 20;
   TestServer server;
