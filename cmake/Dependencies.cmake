@@ -1,5 +1,5 @@
 find_package(Threads REQUIRED)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 find_package(PkgConfig REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
@@ -30,6 +30,8 @@ function(weightcast_library target library)
 endfunction()
 weightcast_library(thirdparty_zstd zstd)
 weightcast_library(thirdparty_crypto crypto)
+weightcast_library(thirdparty_ssl ssl)
+target_link_libraries(thirdparty_ssl INTERFACE thirdparty_crypto)
 
 pkg_check_modules(GRPC REQUIRED grpc++ protobuf)
 find_program(PROTOC protoc REQUIRED)

@@ -18,6 +18,7 @@ ALLOWED = {
     "memory": ["base"],
     "protocol": ["base"],
     "wire": [],
+    "stream": ["base"],
     "trace": ["base"],
     "drivers": ["base"],
     "device": ["base", "memory", "trace", "drivers", "kernels"],
@@ -25,7 +26,7 @@ ALLOWED = {
     "transport": ["base", "memory", "trace", "drivers", "device", "topology"],
     "endpoint": ["base", "memory", "trace", "device", "transport"],
     "p2p": ["base", "memory", "transport", "endpoint"],
-    "control": ["base", "plan", "protocol", "wire", "trace"],
+    "control": ["base", "plan", "protocol", "wire", "stream", "trace"],
     "worker": [
         "base",
         "kernels",

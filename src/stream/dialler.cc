@@ -1,0 +1,185 @@
+#include "stream/dialler.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/strings.h"
+#include "stream/explain.h"
+#include "stream/proof.h"
+
+namespace weightcast::stream {
+namespace {
+
+constexpr uint64_t kResolverKey = 0;
+constexpr auto kStagger = std::chrono::milliseconds(250);  // RFC 8305, section 5.
+
+/// Which failure says most of why there is no controller: one address may just have nobody.
+int Weight(const Status& status) {
+  if (status.ok()) return 0;
+  if (status.code() == Code::kPermission) return 4;
+  if (status.code() == Code::kProtocol) return 3;
+  return status.code() == Code::kExhausted ? 2 : 1;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Dialler>> Dialler::Create() {
+  auto dialler = std::unique_ptr<Dialler>(new Dialler);
+  WC_ASSIGN_OR_RETURN(dialler->poller_, Poller::Create());
+  WC_ASSIGN_OR_RETURN(dialler->resolver_, Resolver::Create());
+  WC_RETURN_IF_ERROR(dialler->poller_.Add(dialler->resolver_.fd(), EPOLLIN, kResolverKey));
+  return dialler;
+}
+
+Dialler::~Dialler() { Cancel(); }
+
+void Dialler::Cancel() {
+  resolver_.Forget();
+  resolving_ = false;
+  left_.clear();
+  next_ = kNever;
+  while (!attempts_.empty()) End(attempts_.begin());
+}
+
+void Dialler::Start(Options options) {
+  Status status = Prepare(std::move(options));
+  if (status.ok()) status = resolver_.Start(options_.host, options_.port);
+  if (!status.ok()) return Failed(status);
+  resolving_ = true;
+}
+
+void Dialler::StartAt(Options options, std::vector<SocketAddress> addresses) {
+  if (const Status status = Prepare(std::move(options)); !status.ok()) return Failed(status);
+  DialAll(std::move(addresses));
+}
+
+Status Dialler::Prepare(Options options) {
+  Cancel();
+  if (options_.version != options.version) context_.reset();
+  options_ = std::move(options);
+  failure_ = Status::Ok();
+  if (context_) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(context_, TlsContext::Make(TlsContext::Side::kClient, ProtocolName(options_.version)));
+  return Status::Ok();
+}
+
+TimePoint Dialler::deadline() const {
+  const bool over = !resolving_ && left_.empty() && attempts_.empty();
+  return over ? TimePoint{} : next_;
+}
+
+std::optional<Dialler::Outcome> Dialler::Step() {
+  std::array<epoll_event, kMostAddresses> events{};
+  const auto count = static_cast<size_t>(poller_.Wait(events, Duration::zero()));
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t key = events[i].data.u64;
+    const auto at = attempts_.find(key);
+    if (key == kResolverKey) TakeAddresses();
+    if (at == attempts_.end()) continue;
+    const auto outcome = Advance(at->second, key);
+    if (!outcome) continue;
+    if (outcome->ok()) {
+      poller_.Remove(at->second.connection->fd());
+      Outcome found = std::move(at->second.connection);
+      attempts_.erase(at);
+      Cancel();
+      return found;
+    }
+    End(at);
+    Failed(*outcome);
+    next_ = left_.empty() ? kNever : TimePoint{};
+  }
+  if (!left_.empty() && Clock::now() >= next_) DialNext();
+  return Finished();
+}
+
+std::optional<Dialler::Outcome> Dialler::Finished() {
+  if (resolving_ || !left_.empty() || !attempts_.empty()) return std::nullopt;
+  if (failure_.ok()) return std::nullopt;  // Nothing was started.
+  return Outcome(std::exchange(failure_, Status::Ok()));
+}
+
+void Dialler::TakeAddresses() {
+  auto found = resolver_.Take();
+  if (!found) return;
+  resolving_ = false;
+  if (!found->ok())
+    return Failed({found->status().code(), StrCat(found->status().message(),
+                                                  "; check the controller's address and the name servers")});
+  DialAll(std::move(**found));
+}
+
+void Dialler::DialAll(std::vector<SocketAddress> addresses) {
+  left_ = std::move(addresses);
+  if (left_.size() > kMostAddresses) left_.resize(kMostAddresses);
+  std::ranges::reverse(left_);
+  if (left_.empty()) return Failed({Code::kUnavailable, StrCat("'", options_.host, "' has no address")});
+  next_ = TimePoint{};
+}
+
+/// The next address that can be dialled at all.
+void Dialler::DialNext() {
+  const size_t before = attempts_.size();
+  while (!left_.empty() && attempts_.size() == before) {
+    const SocketAddress address = left_.back();
+    left_.pop_back();
+    Dial(address);
+  }
+  next_ = left_.empty() ? kNever : Clock::now() + kStagger;
+}
+
+void Dialler::Dial(const SocketAddress& address) {
+  auto fd = StartConnect(address);
+  if (!fd.ok()) return Failed(ExplainConnect(fd.status()));
+  const uint64_t key = next_key_++;
+  if (const Status status = poller_.Add(fd->get(), EPOLLOUT, key); !status.ok()) return Failed(status);
+  attempts_.emplace(key, Attempt{.address = address, .fd = std::move(*fd), .connection = nullptr});
+}
+
+std::optional<Status> Dialler::Advance(Attempt& attempt, uint64_t key) {
+  if (attempt.connection == nullptr) {
+    if (const Status status = ConnectOutcome(attempt.fd.get(), attempt.address); !status.ok())
+      return ExplainConnect(status);
+    const Status status = Greet(attempt, key);
+    if (!status.ok()) return status;
+    return std::nullopt;
+  }
+  Connection& connection = *attempt.connection;
+  const std::string where = attempt.address.ToString();
+  if (!connection.HasFrame()) connection.Read();
+  if (!connection.tls().established() && !connection.end().ok()) return ExplainHandshake(connection, where);
+  if (const Status status = connection.Flush(); !status.ok()) return ExplainHandshake(connection, where);
+  auto frame = connection.Next();
+  if (!frame.ok()) return ExplainHandshake(connection, where);
+  if (!*frame) return std::nullopt;
+  const bool is_proof = (*frame)->kind == FrameKind::kProof;
+  const Status proven =
+      CheckController(connection.tls(), options_.keys.controller, is_proof ? (*frame)->body : "");
+  return proven.ok() ? proven : ExplainImpostor(where, proven.message());
+}
+
+Status Dialler::Greet(Attempt& attempt, uint64_t key) {
+  WC_RETURN_IF_ERROR(poller_.Modify(attempt.fd.get(), EPOLLIN, key));
+  WC_ASSIGN_OR_RETURN(TlsSession session,
+                      TlsSession::Begin(*context_, {options_.keys.identity, options_.keys.key}));
+  attempt.connection =
+      std::make_unique<Connection>(std::move(attempt.fd), std::move(session), options_.most_queued);
+  attempt.connection->Take("");
+  // A ClientHello and what follows it fit into the socket's buffer.
+  if (const Status status = attempt.connection->Flush(); !status.ok())
+    return ExplainHandshake(*attempt.connection, attempt.address.ToString());
+  return Status::Ok();
+}
+
+void Dialler::End(AttemptMap::iterator at) {
+  const Attempt& attempt = at->second;
+  poller_.Remove(attempt.connection != nullptr ? attempt.connection->fd() : attempt.fd.get());
+  attempts_.erase(at);
+}
+
+void Dialler::Failed(const Status& reason) {
+  if (Weight(reason) > Weight(failure_)) failure_ = reason;
+}
+
+}  // namespace weightcast::stream

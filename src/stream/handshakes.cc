@@ -1,0 +1,157 @@
+#include "stream/handshakes.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/socket.h"
+#include "base/strings.h"
+#include "stream/proof.h"
+
+namespace weightcast::stream {
+namespace {
+
+std::string PeerOf(int fd) {
+  const auto peer = PeerAddressOf(fd);
+  return peer.ok() ? peer->ToString() : "an unknown address";
+}
+
+void SendAlert(int fd, Alert alert) {
+  const std::string record = AlertRecord(alert);
+  [[maybe_unused]] const ssize_t ignored =
+      ::send(fd, record.data(), record.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void LogRefused(const std::string& peer, std::string_view why) {
+  WC_LOG_LIMITED(kWarning, "refused a process at ", peer, ": ", why);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Handshakes>> Handshakes::Create(Options options) {
+  WC_ASSIGN_OR_RETURN(TlsContext context,
+                      TlsContext::Make(TlsContext::Side::kServer, ProtocolName(options.keys->version())));
+  auto made = std::unique_ptr<Handshakes>(new Handshakes(std::move(options), std::move(context)));
+  WC_ASSIGN_OR_RETURN(made->poller_, Poller::Create());
+  return made;
+}
+
+void Handshakes::Add(UniqueFd fd) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.size() >= options_.most_waiting) {
+      std::swap(waiting_[RandomId() % waiting_.size()], waiting_.back());
+      waiting_.pop_back();
+    }
+    waiting_.push_back(std::move(fd));
+  }
+  options_.wake();
+}
+
+std::vector<UniqueFd> Handshakes::TakeWaiting(size_t most) {
+  const std::lock_guard lock(mutex_);
+  const auto end = waiting_.begin() + static_cast<ptrdiff_t>(std::min(most, waiting_.size()));
+  std::vector<UniqueFd> taken(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
+  waiting_.erase(waiting_.begin(), end);
+  busy_ = !waiting_.empty();
+  return taken;
+}
+
+void Handshakes::Step() {
+  EndExpired();
+  // Those that answer come first: they may be proven by this step.
+  std::array<epoll_event, kAtOnce> events{};
+  const auto count = static_cast<size_t>(poller_.Wait(events, Duration::zero()));
+  for (size_t i = 0; i < count; ++i) Continue(events[i].data.u64);
+  for (UniqueFd& fd : TakeWaiting(kAtOnce - count)) Begin(std::move(fd));
+}
+
+TimePoint Handshakes::deadline() const {
+  return under_way_.empty() ? kNever : under_way_.begin()->second.until;
+}
+
+void Handshakes::Begin(UniqueFd fd) {
+  const std::string peer = PeerOf(fd.get());
+  if (const Status status = BeginTls(fd, peer); !status.ok()) LogRefused(peer, status.message());
+}
+
+/// Reads the ClientHello; only for a key that is known there is a session.
+Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
+  std::array<char, kMostHelloBytes + 1> bytes;
+  const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (got <= 0) return {Code::kUnavailable, "it left"};
+  const std::string_view sent(bytes.data(), static_cast<size_t>(got));
+  WC_ASSIGN_OR_RETURN(const auto hello, ReadClientHello(sent));
+  if (!hello) return {Code::kProtocol, "its ClientHello is not whole"};
+  const auto judgement = options_.keys->Judge(*hello);
+  if (!judgement.identity) {
+    SendAlert(fd.get(), judgement.alert);
+    return {Code::kPermission, judgement.reason};
+  }
+  WC_ASSIGN_OR_RETURN(
+      TlsSession session,
+      TlsSession::Begin(context_, {hello->identity, options_.keys->KeyOf(*judgement.identity)}));
+  UnderWay one{
+      .connection = std::make_unique<Connection>(std::move(fd), std::move(session), options_.most_queued),
+      .member = judgement.identity->member,
+      .peer = peer,
+      .until = Clock::now() + options_.patience};
+  one.connection->Take(sent);
+  if (!one.connection->end().ok())
+    return {Code::kPermission, StrCat("it does not have the key of ", MemberText(one.member))};
+  WC_RETURN_IF_ERROR(one.connection->Flush());
+  const uint64_t id = next_id_++;
+  WC_RETURN_IF_ERROR(poller_.Add(one.connection->fd(), EPOLLIN, id));
+  if (half_open_.full()) End(half_open_.Victim());
+  half_open_.Add(id);
+  under_way_.emplace(id, std::move(one));
+  return Status::Ok();
+}
+
+void Handshakes::Continue(uint64_t id) {
+  const auto at = under_way_.find(id);
+  if (at == under_way_.end()) return;  // Ended earlier in this step.
+  half_open_.Heard(id);
+  if (!Advance(at->second)) return End(id);
+  if (!at->second.connection->tls().established()) return;
+  UnderWay one = std::move(at->second);
+  poller_.Remove(one.connection->fd());
+  End(id);
+  Prove(std::move(one));
+}
+
+bool Handshakes::Advance(UnderWay& one) {
+  one.connection->Read();
+  const bool established = one.connection->tls().established();
+  if (established || (one.connection->end().ok() && one.connection->Flush().ok())) return true;
+  LogRefused(one.peer, StrCat("it does not have the key of ", MemberText(one.member),
+                              ", or left: ", one.connection->end().message()));
+  return false;
+}
+
+void Handshakes::Prove(UnderWay one) {
+  const auto proof = ProveController(one.connection->tls(), options_.keys->controller());
+  const Status status = proof.ok() ? one.connection->Queue(FrameKind::kProof, *proof) : proof.status();
+  if (!status.ok()) return LogRefused(one.peer, status.message());
+  options_.on_proven({.connection = std::move(one.connection),
+                      .member = std::move(one.member),
+                      .peer = std::move(one.peer)});
+}
+
+void Handshakes::End(uint64_t id) {
+  half_open_.Remove(id);
+  const auto at = under_way_.find(id);
+  if (at->second.connection != nullptr) poller_.Remove(at->second.connection->fd());
+  under_way_.erase(at);
+}
+
+void Handshakes::EndExpired() {
+  const TimePoint now = Clock::now();
+  while (deadline() <= now) End(under_way_.begin()->first);
+}
+
+}  // namespace weightcast::stream

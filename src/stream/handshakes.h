@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/half_open.h"
+#include "base/poller.h"
+#include "stream/connection.h"
+#include "stream/keys.h"
+#include "weightcast/clock.h"
+#include "weightcast/status.h"
+
+namespace weightcast::stream {
+
+/// Connections between their whole ClientHello and their client's proof. However many come, a turn costs the
+/// loop at most kAtOnce of their steps. One thread's, but for Add.
+class Handshakes {
+ public:
+  static constexpr size_t kAtOnce = 16;
+
+  struct Proven {
+    std::unique_ptr<Connection> connection;  ///< The controller's proof is queued in it.
+    Member member;
+    std::string peer;  ///< Its address.
+  };
+  struct Options {
+    std::shared_ptr<const ServerKeys> keys;
+    size_t most = 256;         ///< Under way. Above it one goes, first one that has said nothing.
+    size_t most_waiting = 64;  ///< Handed over, not begun.
+    size_t most_queued = 0;    ///< Of each connection.
+    Duration patience{};
+    std::function<void(Proven)> on_proven;
+    std::function<void()> wake;  ///< Add has been called. Any thread.
+  };
+  static Result<std::unique_ptr<Handshakes>> Create(Options options);
+
+  /// A connection with a whole ClientHello to be read. Any thread. One at random ends where too many wait.
+  void Add(UniqueFd fd);
+  /// Readable when Step has work.
+  [[nodiscard]] int fd() const { return poller_.fd(); }
+  /// At most kAtOnce steps, each of one handshake.
+  void Step();
+  /// More than this turn's share was there.
+  [[nodiscard]] bool busy() const { return busy_; }
+  /// When the oldest has had its time.
+  [[nodiscard]] TimePoint deadline() const;
+
+ private:
+  struct UnderWay {
+    std::unique_ptr<Connection> connection;
+    Member member;
+    std::string peer;
+    TimePoint until;
+  };
+  Handshakes(Options options, TlsContext context)
+      : options_(std::move(options)), context_(std::move(context)), half_open_(options_.most) {}
+  [[nodiscard]] std::vector<UniqueFd> TakeWaiting(size_t most);
+  void Begin(UniqueFd fd);
+  Status BeginTls(UniqueFd& fd, const std::string& peer);
+  void Continue(uint64_t id);
+  /// False when it is over.
+  bool Advance(UnderWay& one);
+  void Prove(UnderWay one);
+  void End(uint64_t id);
+  void EndExpired();
+
+  Options options_;
+  TlsContext context_;
+  Poller poller_;
+  HalfOpen half_open_;
+  std::map<uint64_t, UnderWay> under_way_;  ///< By age.
+  uint64_t next_id_ = 1;
+  bool busy_ = false;
+
+  std::mutex mutex_;
+  std::vector<UniqueFd> waiting_;
+};
+
+}  // namespace weightcast::stream

@@ -1,0 +1,64 @@
+#include "stream/keys.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace weightcast::stream {
+namespace {
+
+/// Of a stream that such a member opens.
+std::optional<Purpose> PurposeOf(Role role) {
+  if (role == Role::kObserver) return Purpose::kObserve;
+  if (role == Role::kPeer) return std::nullopt;
+  return Purpose::kControl;
+}
+
+std::string VersionsOf(const ClientHello& hello) {
+  for (const std::string& name : hello.protocols)
+    if (const auto version = ParseProtocolName(name)) return StrCat("protocol version ", *version);
+  return "something else than weightcast";
+}
+
+}  // namespace
+
+ServerKeys::ServerKeys(MasterToken master, uint32_t version)
+    : master_(std::move(master)),
+      version_(version),
+      controller_(master_.Controller()),
+      job_(JobHash(controller_.public_key())) {}
+
+ServerKeys::Judgement ServerKeys::Judge(const ClientHello& hello) const {
+  if (!hello.tls13)
+    return {.identity = {}, .alert = Alert::kProtocolVersion, .reason = "it does not offer TLS 1.3"};
+  if (std::ranges::find(hello.protocols, ProtocolName(version_)) == hello.protocols.end())
+    return {.identity = {},
+            .alert = Alert::kNoProtocol,
+            .reason = StrCat("it speaks ", VersionsOf(hello), ", this controller protocol version ", version_,
+                             "; use the same weightcast on all hosts")};
+  if (hello.identity.empty())
+    return {.identity = {}, .alert = Alert::kHandshakeFailure, .reason = "it offers no key"};
+  auto identity = ParseIdentity(hello.identity);
+  if (!identity || identity->version != version_ || !PurposeOf(identity->member.role))
+    return {.identity = {}, .alert = Alert::kUnknownIdentity, .reason = "its key has a name of no role"};
+  if (identity->job != job_)
+    return {.identity = {}, .alert = Alert::kUnknownIdentity, .reason = "its token is of another job"};
+  return {.identity = std::move(identity)};
+}
+
+Secret ServerKeys::KeyOf(const Identity& identity) const {
+  return master_.Key(PurposeOf(identity.member.role).value_or(Purpose::kObserve), identity.member);
+}
+
+Result<ClientKeys> ClientKeysOf(const RoleToken& token, Purpose purpose, uint32_t version) {
+  if (purpose != Purpose::kControl && purpose != Purpose::kObserve)
+    return Status(Code::kInvalidArgument,
+                  StrCat("the controller has no stream for '", PurposeName(purpose), "'"));
+  WC_ASSIGN_OR_RETURN(Secret key, token.Key(purpose));
+  const Member member = purpose == Purpose::kObserve ? Member{.role = Role::kObserver} : token.member();
+  const Identity identity{.version = version, .member = member, .job = JobHash(token.controller())};
+  return ClientKeys{
+      .identity = IdentityText(identity), .key = std::move(key), .controller = token.controller()};
+}
+
+}  // namespace weightcast::stream
