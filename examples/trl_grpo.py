@@ -1,6 +1,6 @@
 """TRL's own GRPOTrainer, with two inference engines that get its weights from weightcast.
 
-pip install trl weightcast torch; python examples/trl_grpo.py     # a minute or two on two CPU cores
+pip install trl weightcast torch; python examples/trl_grpo.py     # about a minute on two CPU cores
 
 The trainer calls `Engines` for rollouts (TRL's `rollout_func`). It publishes the policy's weights, and when
 both engines serve them, each generates half of the completions. The model is small and starts from random
@@ -169,10 +169,10 @@ def main() -> None:
     if any(process.exitcode != 0 for process in processes):
         sys.exit("an engine has failed; its words are above")
     first, last = statistics.fmean(rewards[:4]), statistics.fmean(rewards[-4:])
-    milliseconds = sorted(1e3 * one for one in engines.seconds[1:])
+    took = sorted(1e3 * one for one in engines.seconds[1:])
     print(
-        f"{len(engines.seconds)} versions to {ENGINES} engines, median {statistics.median(milliseconds):.1f} ms "
-        f"({milliseconds[0]:.1f}-{milliseconds[-1]:.1f}); reward {first:.2f} -> {last:.2f}"
+        f"{len(engines.seconds)} versions to {ENGINES} engines, median {statistics.median(took):.1f} ms "
+        f"({took[0]:.1f}-{took[-1]:.1f}); reward {first:.2f} -> {last:.2f}"
     )
 
 
