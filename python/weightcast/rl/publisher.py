@@ -205,6 +205,6 @@ class Changes:
             if others:
                 raise Corrupt(
                     f"the trainers' replicas have diverged: {name} of trainer {', '.join(others)} is another "
-                    f"than most have; look for what changes weights beside the optimizer, or for faulty "
-                    "memory, and go on from the last checkpoint (--resume)"
+                    f"than that of trainer {found.index(usual)}; look for what changes weights beside the "
+                    "optimizer, or for faulty memory, and go on from the last checkpoint (--resume)"
                 )
