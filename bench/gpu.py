@@ -24,19 +24,9 @@ sys.path.insert(0, str(ROOT / "tests" / "gpu" / "cases"))
 
 from cluster import Cluster  # noqa: E402
 from gpu import Shape, on_fake  # noqa: E402
-from models import qwen  # noqa: E402
+from models import bytes_of, qwen  # noqa: E402
 
 Timed = Callable[[], float]  # One round; seconds.
-
-
-def bytes_of(shapes: list[Shape]) -> int:
-    total = 0
-    for shape in shapes:
-        size = 2
-        for length in shape:
-            size *= length
-        total += size
-    return total
 
 
 class Updates:

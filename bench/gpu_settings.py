@@ -21,8 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "gpu" / "cases"))
 
 from cluster import Cluster  # noqa: E402
-from gpu import Shape  # noqa: E402
-from models import qwen  # noqa: E402
+from models import bytes_of, qwen  # noqa: E402
 
 ALL = "1G"  # Longer than any copy of a batch.
 
@@ -48,16 +47,6 @@ VARIANTS = (
     Variant("no kernels", {"gpu_kernels": "0"}),
 )
 UPDATES = "update"
-
-
-def bytes_of(shapes: list[Shape]) -> int:
-    total = 0
-    for shape in shapes:
-        size = 2
-        for length in shape:
-            size *= length
-        total += size
-    return total
 
 
 class Comparison:

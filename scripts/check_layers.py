@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the house to its rules: who may include whom, no circles, no siblings, no long files."""
+"""Checks the layers: who may include and import whom, no transport by another, no long files."""
 
 import ast
 import pathlib
@@ -42,12 +42,15 @@ ALLOWED = {
         "control",
     ],
 }
-# Contracts of rooms that Python has too, beside the public headers (docs/decisions/009).
+# Contracts inside src that Python has too, beside the public headers (docs/decisions/009).
 BOUND = {"control/token.h", "p2p/engine.h", "worker/registration.h"}
 # Vendors' and libraries' headers that would spread seconds of compilation: only in .cc files.
 HEAVY = re.compile(r"<(grpc|google/protobuf|spdlog|fmt|nlohmann|CLI)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 MAX_LINES = 600
+PACKAGE = ROOT / "python" / "weightcast"
+# Modules that docs/api.md has as public, beside the names that `import weightcast` gives.
+PUBLIC_MODULES = {"collective", "torch"}
 
 
 def transport_of(path: pathlib.Path) -> str | None:
@@ -72,7 +75,7 @@ def check_include(path: pathlib.Path, folder: str, header: str) -> str | None:
 def check_source(path: pathlib.Path) -> list[str]:
     folder = path.relative_to(ROOT / "src").parts[0]
     if folder not in ALLOWED:
-        return [f"folder {folder} is not in the house (scripts/check_layers.py)"]
+        return [f"folder {folder} has no line in ALLOWED (scripts/check_layers.py)"]
     text = path.read_text()
     problems = []
     for kind, header in INCLUDE.findall(text):
@@ -100,11 +103,6 @@ def check_bindings(path: pathlib.Path) -> list[str]:
     ]
 
 
-PACKAGE = ROOT / "python" / "weightcast"
-# Modules that docs/api.md has as public, beside the names that `import weightcast` gives.
-PUBLIC_MODULES = {"collective", "torch"}
-
-
 def public_names() -> set[str]:
     """`__all__` of the package."""
     for node in ast.parse((PACKAGE / "__init__.py").read_text()).body:
@@ -129,14 +127,14 @@ def imports_of(path: pathlib.Path) -> list[tuple[str, str]]:
 
 def check_python(path: pathlib.Path) -> list[str]:
     """weightcast.rl uses what a user can; nothing else of the package knows of it."""
-    own = path.relative_to(PACKAGE).parts[0] == "rl"
+    in_rl = path.relative_to(PACKAGE).parts[0] == "rl"
     names = public_names() | PUBLIC_MODULES | {"__version__"}
     problems = []
     for module, name in imports_of(path):
         of_rl = f"{module}.{name}.".startswith("weightcast.rl.")
-        if of_rl and not own:
+        if of_rl and not in_rl:
             problems.append("imports weightcast.rl, which stands above the package")
-        elif own and not of_rl:
+        elif in_rl and not of_rl:
             public = (
                 name in names if module == "weightcast" and name else module.split(".")[1] in PUBLIC_MODULES
             )

@@ -142,7 +142,7 @@ class InferenceCommand : public Command {
   }
 
   Status Keep(const Context& context, const Version& version, const ShardMemory& memory, double waited) {
-    std::string place = "in memory";
+    std::string kept = "in memory";
     if (!folder_.empty()) {
       WC_RETURN_IF_ERROR(memory.ReadMirror());
       const Status status =
@@ -151,11 +151,11 @@ class InferenceCommand : public Command {
       // versions were asked for.
       if (!status.ok() && versions_ != 0) return status;
       if (!status.ok()) WC_LOG(kError, "version ", ToString(version), ": ", status.message());
-      place = status.ok() ? (output_.folder / output_.engine / ToString(version)).string() : "not written";
+      kept = status.ok() ? (output_.folder / output_.engine / ToString(version)).string() : "not written";
     }
-    if (!context.json) return Print(StrCat("version ", ToString(version), ": ", place, "\n"));
+    if (!context.json) return Print(StrCat("version ", ToString(version), ": ", kept, "\n"));
     json_.BeginObject().Key("version").Number(version.number).Key("run").Number(version.run);
-    json_.Key("place").String(place).Key("waited_seconds").Number(waited).EndObject();
+    json_.Key("place").String(kept).Key("waited_seconds").Number(waited).EndObject();
     return Status::Ok();
   }
 

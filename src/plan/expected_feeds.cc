@@ -30,7 +30,8 @@ bool CanCast(DType from, DType to) {
   return std::ranges::find(kFloats, from) != kFloats.end() && std::ranges::find(kFloats, to) != kFloats.end();
 }
 
-/// Columns of whole blocks that go from one matrix to its FP8.
+/// Columns of whole blocks that go from one matrix to its FP8. The numbers are those of docs/layout.md, and
+/// not the planner's constants.
 bool IsStrip(const Link& link, const TensorInfo& source, const TensorInfo& destination) {
   const int64_t end = link.src_start + link.extent;
   return source.shape.size() == 2 && source.shape == destination.shape &&

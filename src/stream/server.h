@@ -54,8 +54,8 @@ struct ServerOptions {
   MasterToken master;
   Duration lease{};  ///< A peer whose host does not answer for so long is gone.
   size_t most_queued = size_t{4} << 20;
-  Duration patience =
-      std::chrono::seconds(5);  ///< With strangers: to their ClientHello, and from it to their proof.
+  /// With strangers: to their ClientHello, and from it to their proof.
+  Duration patience = std::chrono::seconds(5);
   size_t most_handshakes = 256;
   ServerHandlers handlers;
 };

@@ -60,7 +60,7 @@ void WriteValues(const HostMatrix& source, const Block& block, float inverse, co
 }
 
 template <typename From>
-void Quantise(const HostMatrix& source, const Fp8Matrix& target) {
+void QuantiseAs(const HostMatrix& source, const Fp8Matrix& target) {
   for (int64_t row = 0; row < source.rows; row += kBlock) {
     for (int64_t column = 0; column < source.columns; column += kBlock) {
       const Block block{row, column, std::min(kBlock, source.rows - row),
@@ -78,9 +78,9 @@ void Quantise(const HostMatrix& source, const Fp8Matrix& target) {
 }  // namespace
 
 void QuantiseBlocks(const HostMatrix& source, const Fp8Matrix& target) {
-  if (source.dtype == DType::kF32) return Quantise<kernels::F32>(source, target);
-  if (source.dtype == DType::kF16) return Quantise<kernels::F16>(source, target);
-  Quantise<kernels::BF16>(source, target);
+  if (source.dtype == DType::kF32) return QuantiseAs<kernels::F32>(source, target);
+  if (source.dtype == DType::kF16) return QuantiseAs<kernels::F16>(source, target);
+  QuantiseAs<kernels::BF16>(source, target);
 }
 
 }  // namespace weightcast::worker

@@ -95,7 +95,7 @@ struct SendPlan {
   std::vector<Batches> batches;     ///< As table.peers.
   std::vector<SendTarget> targets;  ///< As table.peers.
   std::shared_ptr<const SourceMemory> memory;
-  std::vector<size_t> sources;      ///< Per source_shards: index of the user's shard.
+  std::vector<size_t> sources;      ///< Per source_shards: index into `memory->shards`.
   std::vector<RemoteSlice> places;  ///< Per destination_shards.
   std::vector<uint32_t> parts;      ///< Per destination_shards: the part of an update with which it comes.
 

@@ -277,7 +277,7 @@ def shared(tmp_path_factory) -> Iterator[tuple]:
     with pytest.MonkeyPatch.context() as patch, open(os.devnull, "w") as nowhere:
         patch.setenv("WEIGHTCAST_TOKEN", "a-token-of-sixteen-characters-or-more")
         with (
-            Report(tmp_path_factory.mktemp("run"), out=nowhere, err=nowhere) as report,
+            Report(tmp_path_factory.mktemp("run"), out=nowhere) as report,
             a_desk(News(report).on) as desk,
             clients_of(desk) as connect,
         ):

@@ -59,12 +59,7 @@ def _entry(number: int, kind: str = "train", start: float = 0.0, end: float = 1.
 
 
 def _quiet(folder: pathlib.Path | None, **more: Any) -> Report:
-    return Report(folder, out=io.StringIO(), err=io.StringIO(), **more)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+    return Report(folder, out=io.StringIO(), **more)
 
 
 def test_a_line_for_each_iteration(tmp_path: pathlib.Path):
@@ -97,7 +92,7 @@ def test_the_documented_keys_are_those_written(tmp_path: pathlib.Path):
 
 def test_the_table(tmp_path: pathlib.Path):
     out = io.StringIO()
-    with Report(None, out=out, err=io.StringIO()) as report:
+    with Report(None, out=out) as report:
         report.events([_entry(1, "transfer", 0, 2), _entry(1, "generate", 1, 3)])
         for number in range(1, 31):
             both = (_transfer(), _transfer("gloo", 1.0))
@@ -116,15 +111,6 @@ def test_the_table(tmp_path: pathlib.Path):
     assert "30 iterations in 120.00 s: training 45.00 s (38%), generation 60.00 s (50%)" in text
     assert "reward: 0.3500 -> 2.7500 (best 3.0000)" in text
     assert "generating during 50% of the time in which weights moved" in text
-
-
-def test_a_bar_on_terminals_only():
-    for err, shown in ((Terminal(), True), (io.StringIO(), False)):
-        with Report(None, out=io.StringIO(), err=err) as report:
-            report.progress("generate", 3, 4)
-            assert ("generate [######################........] 3/4" in err.getvalue()) is shown
-            report.message("a line")
-        assert err.getvalue().endswith("\r\x1b[K") is shown
 
 
 def test_malformed_events_are_dropped(tmp_path: pathlib.Path):

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a table on standard output, and a progress bar on a terminal."""
+"""What a run shows on standard output: a table while it goes on, and a summary at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ COLUMNS = (
     ("changed", 9),
 )
 _HEADER_EVERY = 25
-_CLEAR = "\r\x1b[K"
 
 
 def number(value: float | None, digits: int) -> str:
@@ -166,22 +165,20 @@ def _of_sample(one: Sample) -> str:
 
 
 class Console:
-    """The table and the bar; where both are on one terminal, the bar makes way for each line."""
+    """The table; a sample of what engines write stands above each of its headers."""
 
-    def __init__(self, out: IO[str] | None = None, err: IO[str] | None = None) -> None:
+    def __init__(self, out: IO[str] | None = None) -> None:
         self._out = out or sys.stdout
-        self._err = err or sys.stderr
-        self._bar_shown = False
         self._rows = 0
         self._sample: Sample | None = None
 
     def show(self, *lines: str) -> None:
-        self._clear()
         # Standard output may be a file on a full disk, or a pipe that nobody reads any more.
         with contextlib.suppress(OSError):
             print(*lines, sep="\n", file=self._out, flush=True)
 
     def sample(self, one: Sample) -> None:
+        """The one for the next header."""
         self._sample = one
 
     def iteration(self, row: Iteration) -> None:
@@ -191,22 +188,3 @@ class Console:
             self.show(*header())
         self._rows += 1
         self.show(*rows(row))
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """A bar on standard error, if that is a terminal."""
-        if not self._err.isatty():
-            return
-        filled = 30 * done // max(total, 1)
-        bar = "#" * filled + "." * (30 - filled)
-        self._err.write(f"{_CLEAR}{what} [{bar}] {done}/{total}")
-        self._err.flush()
-        self._bar_shown = True
-
-    def _clear(self) -> None:
-        if self._bar_shown:
-            self._err.write(_CLEAR)
-            self._err.flush()
-            self._bar_shown = False
-
-    def close(self) -> None:
-        self._clear()

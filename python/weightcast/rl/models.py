@@ -307,8 +307,8 @@ def _endpoint() -> str:
 
 def _remedy(name: str) -> str:
     """What to do where the hub does not give it."""
-    random = "; --random_weights starts it from nothing" if name in BUILT_IN else ""
-    return f"check the name, set HF_ENDPOINT or HTTPS_PROXY, or give a folder{random}"
+    otherwise = "; --random_weights starts it from nothing" if name in BUILT_IN else ""
+    return f"check the name, set HF_ENDPOINT or HTTPS_PROXY, or give a folder{otherwise}"
 
 
 def _one_line(error: BaseException) -> str:

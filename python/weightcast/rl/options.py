@@ -9,11 +9,43 @@ import json
 import math
 import pathlib
 import typing
+from collections.abc import Callable
 from typing import Any, Literal
 
 from .. import InvalidArgument
 
 _LEAST_LEASE = 0.5  # Seconds. Heartbeats come several times in a lease, between two steps of a model.
+# Names, which values they may have, and that in words.
+_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (
+        "num_training num_inference rollouts_per_gpu max_gen_length rl_iterations ppo_epochs minibatches "
+        "sync_every eval_prompts digits",
+        lambda value: value >= 1,
+        "at least 1",
+    ),
+    (
+        "samples_per_prompt item_prompts micro_batch eval_every checkpoint_every max_staleness log_samples "
+        "max_grad_norm",
+        lambda value: value >= 0,
+        "0 or more",
+    ),
+    (
+        "kl_coefficient entropy_coefficient value_coefficient",
+        lambda value: 0 <= value < math.inf,
+        "0 or more, and finite",
+    ),
+    (
+        "temperature learning_rate clip timeout",
+        lambda value: 0 < value < math.inf,
+        "above 0, and finite",
+    ),
+    ("gamma gae_lambda", lambda value: 0 <= value <= 1, "in [0, 1]"),
+    (
+        "lease",
+        lambda value: _LEAST_LEASE <= value < math.inf,
+        f"at least {_LEAST_LEASE:g} s, since a busy process is late by more, and finite",
+    ),
+)
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
@@ -169,31 +201,19 @@ class Options:
 
     def check(self) -> None:
         """Raises InvalidArgument for what can be seen wrong without any other process."""
-        counts = "num_training num_inference rollouts_per_gpu max_gen_length rl_iterations"
-        counts += " ppo_epochs minibatches sync_every eval_prompts digits"
-        for name in counts.split():
-            _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
-        counts = "samples_per_prompt item_prompts micro_batch eval_every checkpoint_every max_staleness"
-        counts += " max_grad_norm log_samples"
-        for name in counts.split():
-            _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")
-        for name in ("temperature", "learning_rate", "clip", "timeout"):
-            _require(
-                0 < getattr(self, name) < math.inf, f"--{name} is {getattr(self, name)}; it must be above 0"
-            )
-        for name in ("kl_coefficient", "entropy_coefficient", "value_coefficient"):
-            _require(
-                0 <= getattr(self, name) < math.inf,
-                f"--{name} is {getattr(self, name)}; it cannot be negative",
-            )
-        for name in ("gamma", "gae_lambda"):
-            _require(
-                0 <= getattr(self, name) <= 1, f"--{name} is {getattr(self, name)}; it must be in [0, 1]"
-            )
-        _require(
-            _LEAST_LEASE <= self.lease < math.inf,
-            f"--lease is {self.lease:g} s; a busy process is late by more: give at least {_LEAST_LEASE:g}",
-        )
+        self._check_numbers()
+        self._check_task()
+        self._check_ways()
+        self._check_output()
+
+    def _check_numbers(self) -> None:
+        """Each by itself. What is no number (nan) is in no range."""
+        for names, allowed, must in _RANGES:
+            for name in names.split():
+                value = getattr(self, name)
+                _require(allowed(value), f"--{name} is {value}; it must be {must}")
+
+    def _check_task(self) -> None:
         _require(
             self.prompts_of_iteration >= self.num_training,
             f"{self.num_inference} engines x --rollouts_per_gpu {self.rollouts_per_gpu} are fewer prompts "
@@ -201,13 +221,16 @@ class Options:
         )
         _require(self.digits <= 10, f"--digits is {self.digits}; there are 10 different ones to sort")
         _require(
+            self.algorithm != "grpo" or self.samples > 1,
+            "--algorithm grpo compares samples of one prompt: --samples_per_prompt must be at least 2",
+        )
+
+    def _check_ways(self) -> None:
+        """By which weights reach engines, and where the processes find each other."""
+        _require(
             self.num_shards == 1,
             f"--num_shards {self.num_shards}: an engine of this loop is one process, which holds the whole "
             "model; engines of several ranks are vLLM's or SGLang's (docs/adapters.md)",
-        )
-        _require(
-            self.algorithm != "grpo" or self.samples > 1,
-            "--algorithm grpo compares samples of one prompt: --samples_per_prompt must be at least 2",
         )
         _require(
             self.mode == "sync" or self.sync in ("p2p", "none"),
@@ -229,6 +252,8 @@ class Options:
                 value == "" or value.rpartition(":")[2].isdecimal(),
                 f"--{name} is {value!r}; give HOST:PORT",
             )
+
+    def _check_output(self) -> None:
         _require(not self.resume or self.checkpoint_dir != "", "--resume needs --checkpoint_dir")
         _require(
             self.checkpoint_dir == ""

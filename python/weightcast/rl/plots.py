@@ -1,6 +1,6 @@
 """Pictures of a run, from its report: `python -m weightcast.rl.plots RUN_DIR` draws them (again).
 
-reward.png: reward and accuracy; transfer.png: seconds of an update for each way of synchronising;
+reward.png: reward and evaluations; transfer.png: seconds of an update for each way of synchronising;
 bandwidth.png: GB/s of all receivers together and of each; timeline.png: who did what when.
 """
 

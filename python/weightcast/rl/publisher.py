@@ -14,7 +14,7 @@ from torch import nn
 from .. import Corrupt, Error, Trainer, Unavailable, Update
 from .collectives import Way
 from .report import Transfer
-from .sharding import cast_tensors, fingerprint, in_dtype, local_tensors, plain
+from .sharding import cast_tensors, hashes_of, in_dtype, local_tensors, plain
 
 _LOST_FOR_GOOD = 3  # Times in succession, as an engine's connection may come back.
 
@@ -131,8 +131,8 @@ class WaysPublisher:
 
 
 class Publishers:
-    """One publisher that engines follow, and then others that are measured beside it. None: they keep what
-    they have. changes: of the module, for the report.
+    """One publisher that engines follow, and then others that are measured beside it. Without any, engines
+    keep what they have. changes: of the module, asked before each publication.
     """
 
     def __init__(self, publishers: Sequence[Publisher], changes: Changes) -> None:
@@ -164,9 +164,10 @@ class Publishers:
 
 
 class Changes:
-    """What a module's tensors are for the engines at each publication; of this trainer's part.
+    """Counts this trainer's tensors that changed since the last publication, and compares replicas.
 
-    dtype: the engines'. replicas: the trainers, if all have the whole module; None: each has its part.
+    dtype: the engines', to which tensors are cast before. replicas: the trainers, if all have the whole
+    module; None: each has its part, so there is nothing to compare.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class Changes:
         With replicas all trainers call it. Raises Corrupt on all of them where a tensor is not equal.
         """
         now = {
-            name: fingerprint(in_dtype(one, self._dtype)) for name, one in local_tensors(self._module).items()
+            name: hashes_of(in_dtype(one, self._dtype)) for name, one in local_tensors(self._module).items()
         }
         if self._replicas is not None and self._replicas.size() > 1:
             self._compare(now)
@@ -204,6 +205,6 @@ class Changes:
             if others:
                 raise Corrupt(
                     f"the trainers' replicas have diverged: {name} of trainer {', '.join(others)} is another "
-                    f"than most have; look for what changes weights beside the optimizer, or for faulty "
-                    "memory, and go on from the last checkpoint (--resume)"
+                    f"than that of trainer {found.index(usual)}; look for what changes weights beside the "
+                    "optimizer, or for faulty memory, and go on from the last checkpoint (--resume)"
                 )

@@ -194,7 +194,6 @@ class Report:
         run_id: str = "run",
         options: Mapping[str, Any] | None = None,
         out: IO[str] | None = None,
-        err: IO[str] | None = None,
     ) -> None:
         if unknown := set(log) - set(LOGS):
             raise InvalidArgument(f"--log {min(unknown)}: allowed are {', '.join(LOGS)}")
@@ -202,7 +201,7 @@ class Report:
         self._spans: list[dict[str, Any]] = []
         self._written = 0  # Of them, into the file.
         self._spans_lock = threading.Lock()
-        self._console = Console(out, err)
+        self._console = Console(out)
         self._files: tuple[Lines, Lines, Lines] | None = None
         self._sinks: list[Sink] = []
         if folder is not None:
@@ -278,10 +277,6 @@ class Report:
         if self._files is not None:
             self._files[2].write(*map(asdict, found))
 
-    def progress(self, what: str, done: int, total: int) -> None:
-        """A bar on standard error, where that is a terminal."""
-        self._console.progress(what, done, total)
-
     def message(self, text: str) -> None:
         """A line between those of the table."""
         self._console.show(text)
@@ -290,8 +285,8 @@ class Report:
         """Prints the summary; safe to call twice."""
         self.events(self.timeline.take())
         self.flush()
-        lines = summary(self.history, hidden_share(self._spans))
-        self._console.show("", *lines) if lines else self._console.close()
+        if lines := summary(self.history, hidden_share(self._spans)):
+            self._console.show("", *lines)
         self.history = []
         for one in (*self._sinks, *(self._files or ())):
             one.close()

@@ -60,8 +60,8 @@ def cast_tensors(module: nn.Module, dtype: torch.dtype) -> dict[str, torch.Tenso
     return {name: made[id(one)] for name, one in state.items()}
 
 
-def fingerprint(tensor: torch.Tensor) -> tuple[int, int]:
-    """Of its bytes; another for any one value that differs. Not against intent, nor for the order."""
+def hashes_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Two hashes of its bytes. They differ if one value does; they do not tell the order of values."""
     bits = tensor.detach().contiguous().view(_BITS[tensor.element_size()])
     # hash_tensor is the exclusive or: an even number of equal values is 0 in it, but not in the sum.
     return int(torch.hash_tensor(bits).view(torch.int64)), int(bits.sum(dtype=torch.int64))

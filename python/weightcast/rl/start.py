@@ -28,9 +28,8 @@ from .roles import Roles, from_environment, roles_of
 # What makes two runs one: a checkpoint of others is refused.
 _SAME = (
     "model_name", "random_weights", "dtype", "algorithm", "task", "digits", "prompts", "reward", "seed",
-    "num_training",
-    "samples_per_prompt", "item_prompts", "max_gen_length", "temperature",
-    "learning_rate", "lr_decay", "ppo_epochs", "minibatches", "clip", "kl_coefficient", "entropy_coefficient",
+    "num_training", "samples_per_prompt", "item_prompts", "max_gen_length", "temperature", "learning_rate",
+    "lr_decay", "ppo_epochs", "minibatches", "clip", "kl_coefficient", "entropy_coefficient",
     "value_coefficient", "gamma", "gae_lambda", "max_grad_norm", "mode", "max_staleness", "inflight",
     "sync_every", "wire_dtype",
 )  # fmt: skip

@@ -281,10 +281,10 @@ class _Parameters(NamedTuple):
 
     names: frozenset[str]
     needed: frozenset[str]  # Those without a default.
-    any: bool
+    takes_all: bool  # By **keywords.
 
     def of(self, columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        return {name: column for name, column in columns.items() if self.any or name in self.names}
+        return {name: column for name, column in columns.items() if self.takes_all or name in self.names}
 
 
 def _parameters(function: RewardFunction) -> _Parameters:

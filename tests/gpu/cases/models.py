@@ -1,5 +1,6 @@
 """Shapes of the weights of published models."""
 
+import math
 from typing import NamedTuple
 
 Shape = tuple[int, ...]
@@ -29,3 +30,8 @@ def qwen(size: str) -> list[Shape]:
     layer += [(hidden, hidden), (inner, hidden), (inner, hidden), (hidden, inner), (hidden,), (hidden,)]
     ends: list[Shape] = [(hidden,)] if tied else [(hidden,), (words, hidden)]
     return [(words, hidden), *layers * layer, *ends]
+
+
+def bytes_of(shapes: list[Shape]) -> int:
+    """Of tensors in BF16."""
+    return sum(2 * math.prod(shape) for shape in shapes)
