@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Holds the house to its rules: who may include whom, no circles, no siblings, no long files."""
 
+import ast
 import pathlib
 import re
 import sys
@@ -99,6 +100,53 @@ def check_bindings(path: pathlib.Path) -> list[str]:
     ]
 
 
+PACKAGE = ROOT / "python" / "weightcast"
+# Modules that docs/api.md has as public, beside the names that `import weightcast` gives.
+PUBLIC_MODULES = {"collective", "torch"}
+
+
+def public_names() -> set[str]:
+    """`__all__` of the package."""
+    for node in ast.parse((PACKAGE / "__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "__all__" for one in node.targets):
+            return {str(name) for name in ast.literal_eval(node.value)}
+    raise SystemExit("python/weightcast/__init__.py has no __all__")
+
+
+def imports_of(path: pathlib.Path) -> list[tuple[str, str]]:
+    """(module, name) of each import of something of weightcast; name is "" where a module is imported."""
+    found = []
+    inside = ("weightcast", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(one.name, "") for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = list(inside[: len(inside) - node.level + 1]) if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found += [(module, one.name) for one in node.names]
+    return [(module, name) for module, name in found if module.split(".")[0] == "weightcast"]
+
+
+def check_python(path: pathlib.Path) -> list[str]:
+    """weightcast.rl uses what a user can; nothing else of the package knows of it."""
+    own = path.relative_to(PACKAGE).parts[0] == "rl"
+    names = public_names() | PUBLIC_MODULES | {"__version__"}
+    problems = []
+    for module, name in imports_of(path):
+        of_rl = f"{module}.{name}.".startswith("weightcast.rl.")
+        if of_rl and not own:
+            problems.append("imports weightcast.rl, which stands above the package")
+        elif own and not of_rl:
+            public = (
+                name in names if module == "weightcast" and name else module.split(".")[1] in PUBLIC_MODULES
+            )
+            if not public:
+                problems.append(
+                    f"imports {name or 'all'} of {module}: rl uses public names only (docs/api.md)"
+                )
+    return problems
+
+
 def main() -> int:
     rules = [("src", check_source), ("include", check_public), ("python/bindings", check_bindings)]
     problems = []
@@ -106,6 +154,8 @@ def main() -> int:
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in (".h", ".cc"):
                 problems += [f"{path.relative_to(ROOT)}: {problem}" for problem in check(path)]
+    for path in sorted(PACKAGE.rglob("*.py")):
+        problems += [f"{path.relative_to(ROOT)}: {problem}" for problem in check_python(path)]
     for top in ("src", "include", "tools", "python", "tests", "bench", "examples"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in (".h", ".cc", ".py") and (lines := path.read_text().count("\n")) > MAX_LINES:

@@ -6,7 +6,7 @@
 #
 # NODES: by ssh, without a password, with this folder at the same place on each. --print: only the commands.
 # --test-mode: the nodes are network namespaces of this machine, each with a wire to one bridge; needs root.
-# Who does what, and GPUS_PER_NODE and the like: scripts/rl_commands.sh.
+# Who does what, and RANKS_PER_NODE and the like: scripts/rl_commands.sh.
 # Exit status: 0 if all trainers and engines ended well; the logs are DIR/<node>-<what>.log.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -118,7 +118,7 @@ start_all() {
   rank=0
   for node in $INFERENCE_NODES; do
     for ((number = 0; number < ENGINES_PER_NODE; number++)); do
-      start "$node" "engine-$rank" "$(inference_command "engine-$rank" "$number" "${options[@]}")"
+      start "$node" "engine-$rank" "$(inference_command "engine-$rank" "${options[@]}")"
       [[ -n $print_only ]] || engines+=("$!")
       rank=$((rank + 1))
     done

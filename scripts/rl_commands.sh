@@ -1,14 +1,14 @@
 # The command lines of a reinforcement-learning run on several nodes: the only place that has them.
 # Sourced by scripts/launch_all_nodes.sh and examples/slurm/rl.sbatch. What may be set before:
-#   GPUS_PER_NODE     trainers on each trainer node (1)
-#   ENGINES_PER_NODE  engines on each inference node (GPUS_PER_NODE)
+#   RANKS_PER_NODE    trainers on each trainer node (1); processes on its CPU cores, no GPU is used
+#   ENGINES_PER_NODE  engines on each inference node (RANKS_PER_NODE)
 #   CONTROLLER_PORT   29750; DESK_PORT 29751; MASTER_PORT 29501
 #   TRAINER_NODES, CONTROLLER_NODE, INFERENCE_NODES   who does what; without: see assign_roles
 #   RL_MODULE         weightcast.rl
 # shellcheck shell=bash
 
-GPUS_PER_NODE=${GPUS_PER_NODE:-1}
-ENGINES_PER_NODE=${ENGINES_PER_NODE:-$GPUS_PER_NODE}
+RANKS_PER_NODE=${RANKS_PER_NODE:-1}
+ENGINES_PER_NODE=${ENGINES_PER_NODE:-$RANKS_PER_NODE}
 CONTROLLER_PORT=${CONTROLLER_PORT:-29750}
 DESK_PORT=${DESK_PORT:-29751}
 MASTER_PORT=${MASTER_PORT:-29501}
@@ -38,7 +38,7 @@ common_options() {
   read -ra trainers <<<"$TRAINER_NODES"
   read -ra inference <<<"$INFERENCE_NODES"
   echo "--controller $CONTROLLER_NODE:$CONTROLLER_PORT --desk ${trainers[0]}:$DESK_PORT" \
-    "--num_training $((${#trainers[@]} * GPUS_PER_NODE))" \
+    "--num_training $((${#trainers[@]} * RANKS_PER_NODE))" \
     "--num_inference $((${#inference[@]} * ENGINES_PER_NODE))"
 }
 
@@ -59,15 +59,15 @@ trainer_command() {
   local trainers rank=$1
   shift
   read -ra trainers <<<"$TRAINER_NODES"
-  echo "torchrun --nnodes ${#trainers[@]} --nproc_per_node $GPUS_PER_NODE --node_rank $rank" \
+  echo "torchrun --nnodes ${#trainers[@]} --nproc_per_node $RANKS_PER_NODE --node_rank $rank" \
     "--master_addr ${trainers[0]} --master_port $MASTER_PORT" \
     "-m -- $RL_MODULE --role trainer $(common_options)$(quoted "$@")"
 }
 
-# inference_command ENGINE GPU OPTION...
+# inference_command ENGINE OPTION...
 inference_command() {
-  local engine=$1 gpu=$2
-  shift 2
-  echo "env CUDA_VISIBLE_DEVICES=$gpu python -m $RL_MODULE --role inference --engine $engine" \
+  local engine=$1
+  shift
+  echo "python -m $RL_MODULE --role inference --engine $engine" \
     "$(common_options)$(quoted "$@")"
 }

@@ -9,6 +9,7 @@
 #include "tools/p2p_bench.h"
 #include "tools/p2p_hosts.h"
 #include "tools/p2p_memory.h"
+#include "tools/place.h"
 #include "tools/plot.h"
 #include "tools/stop.h"
 
@@ -16,7 +17,6 @@ namespace weightcast::tools {
 namespace {
 
 constexpr int64_t kMostPairs = 128;
-constexpr uint32_t kMostDevice = 1023;
 
 /// "64K", "200x64K": pieces and their length.
 Result<P2pCase> ParseSize(const std::string& text) {
@@ -116,10 +116,8 @@ class BenchP2pCommand : public Command {
     if (!devices_.empty() && !some)
       return {Code::kInvalidArgument, "--devices is for --memory cuda or cuda-pages; add one of them"};
     for (const std::string& text : devices_) {
-      const auto device = ParseNumber<uint32_t>(text);
-      if (!device || *device > kMostDevice)
-        return {Code::kInvalidArgument, StrCat("--devices: '", text, "' is no number of a GPU")};
-      options_.devices.push_back(*device);
+      WC_ASSIGN_OR_RETURN(const uint32_t device, ParseDevice("--devices", text));
+      options_.devices.push_back(device);
     }
     return Status::Ok();
   }

@@ -67,6 +67,7 @@ class DemoCommand : public Command {
            "  weightcast demo --trainers 16 --inference 8      the seeds' cluster\n"
            "  weightcast demo --trainers 32 --inference 32 --trainer-layout fsdp\n"
            "  weightcast demo --memory cuda                    weights in the memory of GPUs\n"
+           "  weightcast demo --memory cuda --trainer-devices 0 --inference-devices 1,2\n"
            "  weightcast demo --checkpoint ~/models/gpt2 --output /tmp/out --versions 2\n";
   }
   void Declare(Flags& flags) override {
@@ -75,6 +76,7 @@ class DemoCommand : public Command {
   }
   Status Run(const Context& context) override {
     WC_RETURN_IF_ERROR(CheckCluster(options_.cluster));
+    WC_RETURN_IF_ERROR(CheckDevices(options_));
     WC_ASSIGN_OR_RETURN(const auto tensors, DemoTensors(options_));
     const std::string what =
         options_.checkpoint.empty() ? StrCat(options_.model, " ", options_.dtype) : options_.checkpoint;

@@ -5,6 +5,24 @@
 
 namespace weightcast::tools {
 
+namespace {
+
+std::string Joined(const std::vector<std::string>& texts) {
+  std::string joined;
+  for (const std::string& text : texts) joined += StrCat(joined.empty() ? "" : ",", text);
+  return joined;
+}
+
+/// The device of a rank: of `chosen` in turn, or else `otherwise`, counted round.
+ShardPlace OnDevice(const std::string& kind, const std::vector<std::string>& chosen, int64_t rank,
+                    int64_t otherwise) {
+  if (kind == "host" || chosen.empty()) return {.kind = kind, .device = otherwise};
+  const std::string& text = chosen[static_cast<size_t>(rank) % chosen.size()];
+  return {.kind = kind, .device = ParseNumber<int64_t>(text).value_or(0), .exact = true};
+}
+
+}  // namespace
+
 void DeclareDemoFlags(Flags& flags, DemoOptions& options) {
   constexpr int64_t kMostProcesses = 512;
   flags.Add("--trainers", options.cluster.trainers, 1, kMostProcesses, "Trainer processes");
@@ -23,6 +41,10 @@ void DeclareDemoFlags(Flags& flags, DemoOptions& options) {
   flags.AddChoice("--memory", options.memory, {"host", "cuda", "cuda-pages", "mixed"},
                   "Where weights lie: host memory; a GPU's, by cuMemAlloc, or in handles of 2 MiB; mixed: "
                   "trainer 0's in host memory, all others' on GPUs");
+  flags.AddList("--trainer-devices", options.trainer_devices, "NUMBERS",
+                "GPUs whose memory the trainers use, in turn; without it all processes take all in turn");
+  flags.AddList("--inference-devices", options.inference_devices, "NUMBERS",
+                "The same of the inference processes");
   flags.Add("--output", options.output, "DIR", "Write what arrives to DIR/<engine>/<version>/");
 }
 
@@ -41,8 +63,22 @@ std::vector<std::string> ArgumentsOf(const DemoOptions& options) {
   add("--versions", StrCat(options.versions));
   add("--landing", options.landing);
   add("--memory", options.memory);
+  add("--trainer-devices", Joined(options.trainer_devices));
+  add("--inference-devices", Joined(options.inference_devices));
   add("--output", options.output);
   return arguments;
+}
+
+Status CheckDevices(const DemoOptions& options) {
+  const auto check = [&options](std::string_view flag, const std::vector<std::string>& devices) -> Status {
+    if (!devices.empty() && options.memory == "host")
+      return {Code::kInvalidArgument,
+              StrCat(flag, " is for --memory cuda, cuda-pages or mixed; add one of them")};
+    for (const std::string& text : devices) WC_RETURN_IF_ERROR(ParseDevice(flag, text).status());
+    return Status::Ok();
+  };
+  WC_RETURN_IF_ERROR(check("--trainer-devices", options.trainer_devices));
+  return check("--inference-devices", options.inference_devices);
 }
 
 LandingMode LandingOf(const DemoOptions& options) {
@@ -50,13 +86,13 @@ LandingMode LandingOf(const DemoOptions& options) {
 }
 
 ShardPlace TrainerPlace(const DemoOptions& options, int64_t rank) {
-  if (options.memory == "mixed") return {.kind = rank == 0 ? "host" : "cuda", .device = rank};
-  return {.kind = options.memory, .device = rank};
+  const std::string kind = options.memory != "mixed" ? options.memory : rank == 0 ? "host" : "cuda";
+  return OnDevice(kind, options.trainer_devices, rank, rank);
 }
 
 ShardPlace InferencePlace(const DemoOptions& options, int64_t rank) {
-  return {.kind = options.memory == "mixed" ? "cuda" : options.memory,
-          .device = options.cluster.trainers + rank};
+  return OnDevice(options.memory == "mixed" ? "cuda" : options.memory, options.inference_devices, rank,
+                  options.cluster.trainers + rank);
 }
 
 std::string EngineName(int engine) { return StrCat("engine-", engine); }

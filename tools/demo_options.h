@@ -21,16 +21,23 @@ struct DemoOptions {
   int64_t versions = 5;
   std::string landing = "in_place";
   std::string memory = "host";  ///< Or "cuda", "cuda-pages", "mixed".
-  std::string output;           ///< Empty: nothing is written.
+  /// Numbers of GPUs that the ranks of a role take in turn; empty: all that there are.
+  std::vector<std::string> trainer_devices;
+  std::vector<std::string> inference_devices;
+  std::string output;  ///< Empty: nothing is written.
 };
 
 void DeclareDemoFlags(Flags& flags, DemoOptions& options);
 /// The same as arguments of a command line.
 std::vector<std::string> ArgumentsOf(const DemoOptions& options);
 
+/// kInvalidArgument for devices that are no numbers, or beside host memory alone.
+Status CheckDevices(const DemoOptions& options);
+
 LandingMode LandingOf(const DemoOptions& options);
 
-/// Where the shards of a rank lie; trainers and inference ranks take the devices in turn.
+/// Where the shards of a rank lie; trainers and inference ranks take their devices in turn. After
+/// CheckDevices.
 ShardPlace TrainerPlace(const DemoOptions& options, int64_t rank);
 ShardPlace InferencePlace(const DemoOptions& options, int64_t rank);
 

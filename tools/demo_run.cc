@@ -268,6 +268,7 @@ Result<DemoReport> Director::Run() {
 Result<DemoReport> RunDemo(const Context& context, const DemoOptions& options, bool keep,
                            const DemoWatcher& watcher) {
   WC_RETURN_IF_ERROR(CheckCluster(options.cluster));
+  WC_RETURN_IF_ERROR(CheckDevices(options));
   WC_ASSIGN_OR_RETURN(const auto tensors, DemoTensors(options));
   WC_ASSIGN_OR_RETURN(Workplace workplace, Workplace::Make(keep));
   WC_ASSIGN_OR_RETURN(const DemoMemory memory, MemoryOf(options, tensors, workplace.folder()));

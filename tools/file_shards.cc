@@ -1,10 +1,20 @@
 #include "tools/file_shards.h"
 
+#include <algorithm>
+
 #include "base/strings.h"
 #include "checkpoint/boxes.h"
 #include "plan/box.h"
 
 namespace weightcast::tools {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kPiece = size_t{16} << 20;  ///< Of a file, on its way to a GPU.
+
+size_t Padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
 
 Result<std::shared_ptr<FileShards>> FileShards::Open(checkpoint::Checkpoint file, const plan::Layout& layout,
                                                      int rank) {
@@ -30,23 +40,47 @@ Result<std::shared_ptr<FileShards>> FileShards::Open(checkpoint::Checkpoint file
 }
 
 Status FileShards::CopyToMemory() {
-  constexpr size_t kAlignment = 64;
-  const auto padded = [](const Place& place) {
-    return (place.bytes + kAlignment - 1) / kAlignment * kAlignment;
-  };
-  size_t total = 0;
-  for (const Place& place : places_) total += padded(place);
+  const size_t total = TotalBytes();
   if (total == 0) return Status::Ok();
   WC_ASSIGN_OR_RETURN(auto copy, Allocate(total));
   auto rest = copy->bytes();
   for (size_t i = 0; i < places_.size(); ++i) {
     WC_RETURN_IF_ERROR(Read(i, 0, rest.first(places_[i].bytes)));
     shards_[i].memory = HostMemory(rest.first(places_[i].bytes));
-    rest = rest.subspan(padded(places_[i]));
+    rest = rest.subspan(Padded(places_[i].bytes));
   }
   WC_RETURN_IF_ERROR(Check());
   copy_ = std::move(copy);
   return Status::Ok();
+}
+
+Status FileShards::CopyToDevice(const ShardPlace& place, const Settings& settings) {
+  const size_t total = TotalBytes();
+  if (total == 0) return Status::Ok();
+  WC_ASSIGN_OR_RETURN(auto block, MakeBlock(place, settings, total));
+  std::vector<std::byte> piece(std::min(total, kPiece));
+  size_t first = 0;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const size_t bytes = places_[i].bytes;
+    for (size_t at = 0; at < bytes; at += piece.size()) {
+      const std::span<std::byte> part(piece.data(), std::min(piece.size(), bytes - at));
+      WC_RETURN_IF_ERROR(Read(i, at, part));
+      WC_RETURN_IF_ERROR(block->Write(first + at, part));
+    }
+    shards_[i].memory = block->memory();
+    shards_[i].memory.address += first;
+    shards_[i].memory.length = bytes;
+    first += Padded(bytes);
+  }
+  WC_RETURN_IF_ERROR(Check());
+  block_ = std::move(block);
+  return Status::Ok();
+}
+
+size_t FileShards::TotalBytes() const {
+  size_t total = 0;
+  for (const Place& place : places_) total += Padded(place.bytes);
+  return total;
 }
 
 Status FileShards::Read(size_t shard, uint64_t offset, std::span<std::byte> out) {

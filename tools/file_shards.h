@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "plan/layout.h"
+#include "tools/place.h"
 #include "weightcast/memory.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
@@ -21,10 +22,12 @@ class FileShards final : public ShardReader {
                                                   int rank);
   /// Reads everything into memory of its own; the files may change afterwards. Errors: of memory and files.
   Status CopyToMemory();
+  /// The same into memory of a GPU. Errors: MakeBlock's, and of files.
+  Status CopyToDevice(const ShardPlace& place, const Settings& settings);
 
   /// Without memory, unless it was copied.
   [[nodiscard]] const std::vector<Shard>& shards() const { return shards_; }
-  [[nodiscard]] bool in_memory() const { return copy_ != nullptr; }
+  [[nodiscard]] bool in_memory() const { return copy_ != nullptr || block_ != nullptr; }
 
   Status Read(size_t shard, uint64_t offset, std::span<std::byte> out) override;
   Status Check() override { return in_memory() ? Status::Ok() : file_.CheckUnchanged(); }
@@ -36,11 +39,14 @@ class FileShards final : public ShardReader {
     size_t bytes = 0;
   };
   explicit FileShards(checkpoint::Checkpoint file) : file_(std::move(file)) {}
+  /// Of a copy, each shard on a cache line of its own.
+  [[nodiscard]] size_t TotalBytes() const;
 
   checkpoint::Checkpoint file_;
   std::vector<Shard> shards_;
   std::vector<Place> places_;  ///< As shards_.
   std::shared_ptr<SharedBuffer> copy_;
+  std::shared_ptr<DeviceBlock> block_;
 };
 
 }  // namespace weightcast::tools

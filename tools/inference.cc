@@ -8,6 +8,7 @@
 #include "tools/json.h"
 #include "tools/model.h"
 #include "tools/output.h"
+#include "tools/place.h"
 #include "tools/shards.h"
 #include "tools/stop.h"
 #include "tools/versions.h"
@@ -27,7 +28,9 @@ class InferenceCommand : public Command {
   std::string_view example() const override {
     return "  weightcast inference --controller head:29750 --engine rollout-0 --like /ckpt/base --output "
            "/data/w\n"
-           "  weightcast inference --engine e --rank 1 --world-size 2 --like /ckpt/base --output /data/w\n";
+           "  weightcast inference --engine e --rank 1 --world-size 2 --like /ckpt/base --output /data/w\n"
+           "  weightcast inference --engine e --like /ckpt/base --memory cuda --device 1    in the memory of "
+           "a GPU\n";
   }
   void Declare(Flags& flags) override {
     flags.Add("--engine", output_.engine, "NAME", "The engine that this rank belongs to");
@@ -44,6 +47,7 @@ class InferenceCommand : public Command {
                     "What each of several ranks holds: its tensor-parallel part, or everything");
     flags.AddChoice("--landing", landing_, {"in_place", "shadow"},
                     "Straight into the live weights, or into a second copy");
+    place_.Declare(flags, ", from where they are copied to be written; it takes as much host memory, too");
     flags.Add("--model-name", model_, "NAME", "Which of the trainers' models");
     flags.Add("--versions", versions_, 0, int64_t{1} << 62, "End after so many versions; 0: go on");
   }
@@ -55,12 +59,14 @@ class InferenceCommand : public Command {
     output_.ranks = static_cast<int>(world_size_);
     output_.sync = true;
     WC_RETURN_IF_ERROR(OpenLike());
+    WC_ASSIGN_OR_RETURN(const ShardPlace place, place_.Parse());
     WC_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOfEngine());
     if (rank_ >= world_size_) {
       return {Code::kInvalidArgument,
               StrCat("--rank ", rank_, " is outside of --world-size ", world_size_, "; ranks count from 0")};
     }
-    WC_ASSIGN_OR_RETURN(const ShardMemory memory, ShardMemory::Make(layout, output_.rank));
+    WC_ASSIGN_OR_RETURN(const ShardMemory memory,
+                        ShardMemory::Make(layout, output_.rank, place, context.settings));
     if (!folder_.empty()) {
       WC_RETURN_IF_ERROR(checkpoint::RemoveLeftovers({folder_, output_.engine, output_.rank, output_.ranks}));
     }
@@ -138,8 +144,9 @@ class InferenceCommand : public Command {
   Status Keep(const Context& context, const Version& version, const ShardMemory& memory, double waited) {
     std::string place = "in memory";
     if (!folder_.empty()) {
+      WC_RETURN_IF_ERROR(memory.ReadMirror());
       const Status status =
-          WriteVersion(output_, version, memory.shards(), original_ ? &*original_ : nullptr);
+          WriteVersion(output_, version, memory.host_shards(), original_ ? &*original_ : nullptr);
       // A full disk, or another rank that began anew, costs a version and not the engine, unless just so many
       // versions were asked for.
       if (!status.ok() && versions_ != 0) return status;
@@ -161,6 +168,7 @@ class InferenceCommand : public Command {
   std::string dtype_ = "bf16";
   std::string shards_ = "tp";
   std::string landing_ = "in_place";
+  PlaceFlags place_;
   std::string model_ = "policy";
   int64_t versions_ = 0;
   std::vector<TensorInfo> tensors_;

@@ -42,9 +42,8 @@ Result<ShardMemory> ShardMemory::Make(const plan::Layout& layout, int rank, cons
                                       const Settings& settings) {
   WC_ASSIGN_OR_RETURN(ShardMemory memory, Make(layout, rank));
   if (place.kind == "host" || memory.buffer_ == nullptr) return memory;
-  const auto allocation = place.kind == "cuda-pages" ? DeviceAllocation::kPages : DeviceAllocation::kPlain;
   const auto whole = memory.buffer_->bytes();
-  WC_ASSIGN_OR_RETURN(memory.block_, DeviceBlock::Make(settings, place.device, allocation, whole.size()));
+  WC_ASSIGN_OR_RETURN(memory.block_, MakeBlock(place, settings, whole.size()));
   memory.mirror_ = memory.shards_;
   for (Shard& shard : memory.shards_) {
     const auto offset = shard.memory.address - whole.data();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plan/layout.h"
-#include "tools/device_block.h"
+#include "tools/place.h"
 #include "weightcast/memory.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
@@ -14,19 +14,13 @@
 
 namespace weightcast::tools {
 
-/// Where a rank's shards lie.
-struct ShardPlace {
-  std::string kind = "host";  ///< As the flag --memory has it, but for "mixed".
-  int64_t device = 0;         ///< Counted round the devices that there are.
-};
-
 /// What one rank holds, side by side in one shared buffer, each shard on a cache line of its own. On a device
 /// they lie in a block of device memory, and the buffer mirrors it.
 class ShardMemory {
  public:
   /// Memory for every box that `rank` holds. Errors: kExhausted.
   static Result<ShardMemory> Make(const plan::Layout& layout, int rank);
-  /// The same where `place` says. Errors are DeviceBlock::Make's, too.
+  /// The same where `place` says. Errors are MakeBlock's, too.
   static Result<ShardMemory> Make(const plan::Layout& layout, int rank, const ShardPlace& place,
                                   const Settings& settings);
 

@@ -16,6 +16,7 @@
 #include "tools/json.h"
 #include "tools/model.h"
 #include "tools/output.h"
+#include "tools/place.h"
 #include "tools/stop.h"
 #include "tools/worker_loop.h"
 #include "weightcast/clock.h"
@@ -37,7 +38,9 @@ class TrainerCommand : public Command {
     return "  weightcast trainer --controller head:29750 --rank 0 --world-size 2 --checkpoint /ckpt/gpt2\n"
            "  weightcast trainer --rank 0 --checkpoint /ckpt/run7 --watch    each new sub-folder, such as\n"
            "                                                 /ckpt/run7/step-100, once it is renamed into "
-           "place\n";
+           "place\n"
+           "  weightcast trainer --rank 0 --checkpoint /ckpt/gpt2 --memory cuda --device 1    sent from a "
+           "GPU\n";
   }
   void Declare(Flags& flags) override {
     flags.Add("--rank", rank_, 0, (1 << 20) - 1, "This trainer's number");
@@ -52,6 +55,7 @@ class TrainerCommand : public Command {
     flags.Add("--version", version_, 0, int64_t{1} << 62, "Version of the checkpoint, without --watch");
     flags.Add("--private-copy", private_copy_,
               "Read each checkpoint into memory (as large as what this trainer sends) and send from there");
+    place_.Declare(flags, "; with a GPU's each checkpoint is read into it, as with --private-copy");
     flags.AddChoice("--layout", layout_, {"ddp", "fsdp"},
                     "What this trainer sends from: everything, or its shards of dimension 0");
     flags.Add("--rules", rules_file_, "FILE", "Name rules JSON; the same at every trainer");
@@ -62,6 +66,9 @@ class TrainerCommand : public Command {
 
   Status Run(const Context& context) override {
     SetLogPrefix(StrCat("trainer ", rank_));
+    WC_ASSIGN_OR_RETURN(shard_place_, place_.Parse());
+    if (private_copy_ && shard_place_.kind != "host")
+      return {Code::kInvalidArgument, "--private-copy is for host memory; --memory cuda makes a copy anyway"};
     if (!rules_file_.empty()) {
       WC_ASSIGN_OR_RETURN(const std::string text, checkpoint::ReadTextFile(rules_file_, kMaxRulesFile));
       WC_ASSIGN_OR_RETURN(rules_, InFile(rules_file_, ParseRules(text)));
@@ -154,6 +161,9 @@ class TrainerCommand : public Command {
     WC_ASSIGN_OR_RETURN(auto shards,
                         FileShards::Open(std::move(found.checkpoint), layout, static_cast<int>(rank_)));
     if (private_copy_) WC_RETURN_IF_ERROR(shards->CopyToMemory());
+    if (shard_place_.kind != "host") {
+      WC_RETURN_IF_ERROR(shards->CopyToDevice(shard_place_, context.settings));
+    }
     WC_RETURN_IF_ERROR(RegisterWhenFree(trainer, shards));
     // The one before is no longer read.
     held_ = {.shards = shards, .update = nullptr};
@@ -206,6 +216,8 @@ class TrainerCommand : public Command {
   TimePoint next_look_;
   std::map<std::string, std::string> told_;  ///< Last error by engine.
   bool private_copy_ = false;
+  PlaceFlags place_;
+  ShardPlace shard_place_;
   /// What is registered and published last; engines that join later get it too.
   struct Held {
     std::shared_ptr<FileShards> shards;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -50,7 +51,17 @@ struct NotSent {
   friend bool operator==(const NotSent&, const NotSent&) = default;
 };
 
-using Rule = std::variant<Rename, Fuse, Split, Tie, NotSent>;
+/// One matrix of the trainers (F32, F16 or BF16) is FP8 (F8_E4M3) at the engine, in `to`, with an F32 scale
+/// for each block, in `scales`: docs/layout.md, "FP8".
+struct Quantise {
+  std::string from;
+  std::string to;  ///< Empty: as `from`.
+  std::string scales;
+  std::vector<int64_t> block = {128, 128};  ///< No other is allowed.
+  friend bool operator==(const Quantise&, const Quantise&) = default;
+};
+
+using Rule = std::variant<Rename, Fuse, Split, Tie, NotSent, Quantise>;
 
 struct NameRules {
   std::vector<Rule> rules;
@@ -58,8 +69,8 @@ struct NameRules {
 };
 
 /// Refuses rules that could never work: empty names, a brace that is no placeholder, sides of a rule whose
-/// placeholders differ, a fuse or split of fewer than two, a negative dimension. kInvalidArgument, with the
-/// rule's number and the reason.
+/// placeholders differ, a fuse or split of fewer than two, a negative dimension, a quantise of another block
+/// than 128 x 128. kInvalidArgument, with the rule's number and the reason.
 Status CheckRules(const NameRules& rules);
 /// The JSON of name rules, as files and Python have it: {"version": 1, "rules": [{"fuse": {...}}, ...]}.
 std::string ToJson(const NameRules& rules);

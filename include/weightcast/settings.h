@@ -40,6 +40,8 @@ namespace weightcast {
   X(String,  gpu,                "auto",            "auto|off",  "auto: device memory is moved where the process uses CUDA; off: it is refused, and no driver is loaded") \
   X(Bytes,   pinned,             "64M",             "bytes",     "most host memory that an endpoint pins to stage device memory that cannot be copied directly; at least 1M") \
   X(Count,   copy_streams,       "2",               "streams",   "CUDA streams on which a GPU copies for one connection, 1 to 8") \
+  X(Count,   copy_blocks,        "32",              "blocks",    "of each launch of the kernel that copies on a GPU, 1 to 1024: more are faster within a GPU and leave fewer multiprocessors to others") \
+  X(Bytes,   copy_by_kernel,     "8M",              "bytes",     "copies within a GPU are made by a kernel where they have at most this on average, and by its copy engine otherwise; 0: never by a kernel") \
   X(Count,   gpu_kernels,        "1",               "0|1",       "1: a GPU casts and gathers the tensors in its own memory; 0: they are cast and gathered in host memory") \
   X(Bytes,   staging,            "256M",            "bytes",     "most memory a trainer uses to stage tensors that need a cast, are not contiguous or are read from a file") \
   X(Seconds, lease,              "5",               "s",         "a process that sends no heartbeat for this long is declared dead") \
@@ -55,7 +57,7 @@ namespace weightcast {
   X(Bytes,   plan_memory,        "0",               "bytes",     "most memory that making a plan may take; a larger one is refused; 0: half of what is available") \
   X(String,  tables,             "",                "folder",    "shared folder through which tables are handed out; empty: by network") \
   X(String,  metrics,            "",                "host:port", "serve /metrics for Prometheus there; a range of ports, host:low-high, where several processes share the host; empty: not at all") \
-  X(Count,   checksum,           "0",               "0|1",       "1: receivers verify a checksum of every transfer before they are ready") \
+  X(Count,   checksum,           "0",               "0|1",       "1: receivers verify a checksum of every transfer before they are ready; refused with GPU memory, where compare does it") \
   X(Count,   compare,            "0",               "0|1",       "inference: 1: each update is compared with its sources by digest, tensor by tensor, before its ranks are ready")
 // clang-format on
 

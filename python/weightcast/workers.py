@@ -57,8 +57,9 @@ def _number(name: str, fallback: int | None = None) -> int:
 class Update:
     """One published version on its way."""
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: Any, engines: Callable[[], list[_core.EngineState]] = list) -> None:
         self._core = core
+        self._engines = engines
 
     @property
     def version(self) -> _core.Version:
@@ -72,9 +73,27 @@ class Update:
         """Returns when the version is committed; raises `UpdateAborted` if it is not going to be.
 
         As when there has been no controller for `controller_timeout` of this call. Publish the next version:
-        it goes out when there is one again.
+        it goes out when there is one again. `TimedOut` names the engines that do not have it.
         """
-        return self._guarded(self._core.wait, timeout)
+        try:
+            return self._guarded(self._core.wait, timeout)
+        except TimedOut as error:
+            if not timeout:
+                raise  # Who only looks is not kept waiting for the controller.
+            raise TimedOut(f"{error}{self._without_it()}") from None
+
+    def _without_it(self) -> str:
+        """The engines that are here and do not have this version."""
+        try:
+            states = self._engines()
+        except Error:
+            return ""  # The controller is away.
+        without = [
+            f"{one.name} ({one.state.lower()})"
+            for one in states
+            if one.incarnation and one.version.number != self.version.number
+        ]
+        return f"; not yet: {', '.join(sorted(without))}" if without else ""
 
     async def wait_sources_async(self, timeout: float | None = None) -> None:
         await on_thread(self.wait_sources, timeout)
@@ -250,7 +269,7 @@ class Trainer(_Closing):
         from its grant on. The setting timeout counts from there, too: announce late.
         """
         self._register_moved()
-        self._update = Update(self._core.announce(version, hold, label))
+        self._update = Update(self._core.announce(version, hold, label), self.engines)
         return self._update
 
     def publish(self, version: int, *, hold: bool = False, label: str = "", stream: Any = None) -> Update:
@@ -269,7 +288,7 @@ class Trainer(_Closing):
         """
         self._register_moved()
         streams = streams_in_use(self._registration, stream)
-        self._update = Update(self._core.publish(version, hold, label, streams))
+        self._update = Update(self._core.publish(version, hold, label, streams), self.engines)
         return self._update
 
     def _register_moved(self) -> None:

@@ -111,6 +111,7 @@ std::string_view WhatIsWrong(const Settings& settings, std::string_view name) {
   if (name == "gpu" && !IsOneOf(settings.gpu, {"auto", "off"})) return "auto or off";
   if (name == "pinned" && settings.pinned < (1U << 20)) return "1M or more";
   if (name == "copy_streams" && (settings.copy_streams < 1 || settings.copy_streams > 8)) return "1 to 8";
+  if (name == "copy_blocks" && (settings.copy_blocks < 1 || settings.copy_blocks > 1024)) return "1 to 1024";
   if (name == "gpu_kernels" && settings.gpu_kernels > 1) return "0 or 1";
   if (name == "checksum" && settings.checksum > 1) return "0 or 1";
   if (name == "compare" && settings.compare > 1) return "0 or 1";

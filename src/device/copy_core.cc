@@ -87,6 +87,11 @@ Work::State CopyQueue::Core::Step() {
   return State::kOver;
 }
 
+bool CopyQueue::Core::GoesOnAlone() const {
+  return closed_.load(std::memory_order_acquire) && !failed_.load(std::memory_order_relaxed) &&
+         over_ != begun_;
+}
+
 Work::State CopyQueue::Core::Advance(bool closed) {
   bool moved = Look();
   if (failing_.ok() && !closed) moved = BeginAll() || moved;

@@ -25,11 +25,13 @@ class CopyQueue::Core final : public Work {
   std::optional<Finished> TakeFinished();
   [[nodiscard]] bool HasFinished() const;
   [[nodiscard]] size_t unfinished() const { return newest_.load(std::memory_order_relaxed) - told_; }
+  [[nodiscard]] uint64_t unfinished_bytes() const { return bytes_; }
   [[nodiscard]] Status failure() const;
   void Close() { closed_.store(true, std::memory_order_release); }
 
   // --- wc-device
   State Step() override;
+  [[nodiscard]] bool GoesOnAlone() const override;
 
  private:
   struct Slot {

@@ -7,7 +7,10 @@
 namespace weightcast::device {
 
 CopyQueueOptions CopyOptions(const Settings& settings) {
-  return {.streams = static_cast<int>(settings.copy_streams), .use_kernels = settings.gpu_kernels != 0};
+  return {.streams = static_cast<int>(settings.copy_streams),
+          .use_kernels = settings.gpu_kernels != 0,
+          .blocks = static_cast<uint32_t>(settings.copy_blocks),
+          .launched_within = settings.copy_by_kernel};
 }
 
 CopyQueue::CopyQueue(std::shared_ptr<Worker> worker, const CopyQueueOptions& options)
@@ -30,6 +33,7 @@ bool CopyQueue::Fits(size_t copies, uint64_t bytes) const { return core_->Fits(c
 std::optional<CopyQueue::Finished> CopyQueue::TakeFinished() { return core_->TakeFinished(); }
 bool CopyQueue::HasFinished() const { return core_->HasFinished(); }
 size_t CopyQueue::unfinished() const { return core_->unfinished(); }
+uint64_t CopyQueue::unfinished_bytes() const { return core_->unfinished_bytes(); }
 Status CopyQueue::failure() const { return core_->failure(); }
 
 }  // namespace weightcast::device

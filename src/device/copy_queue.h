@@ -42,6 +42,13 @@ struct CopyQueueOptions {
   bool use_batch_call = true;   ///< cuMemcpyBatchAsync, where the driver has it.
   bool use_kernels = true;      ///< A kernel copies what the driver's calls are slow with.
   bool use_write_value = true;  ///< cuStreamWriteValue64, where the device has it.
+  /// Blocks of a launch: 32 leave most multiprocessors to others, and reach four fifths of the memory's
+  /// speed.
+  uint32_t blocks = 32;
+  /// Within a device a kernel makes the copies of batches that have at most this on average. A call takes 5
+  /// to 7 us, in which so much moves (docs/performance.md, "Measured: copies that a device makes of mapped
+  /// memory").
+  uint64_t launched_within = uint64_t{8} << 20;
 };
 
 /// As the settings say.
@@ -77,8 +84,9 @@ class CopyQueue {
   std::optional<Finished> TakeFinished();
   /// Whether TakeFinished has one: after WakeSignal::Arm.
   [[nodiscard]] bool HasFinished() const;
-  /// Batches that TakeFinished has not told.
+  /// Batches that TakeFinished has not told, and their bytes.
   [[nodiscard]] size_t unfinished() const;
+  [[nodiscard]] uint64_t unfinished_bytes() const;
 
   /// Why batches fail: kInternal with the driver's words, for good. Ok until the first was told.
   [[nodiscard]] Status failure() const;

@@ -12,10 +12,8 @@ namespace {
 using drivers::CUdeviceptr;
 
 constexpr int kMostStreams = 8;
-/// Within a device a call takes 5 to 7 us, in which 8 MiB move; between devices a batch takes 2 us for each
-/// copy. A launch takes as much for any number (docs/performance.md, "Measured: copies that a device makes of
-/// mapped memory").
-constexpr uint64_t kLaunchedWithin = uint64_t{8} << 20;
+/// Between devices a batch takes 2 us for each copy, and a launch as much for any number
+/// (docs/performance.md, "Measured: copies that a device makes of mapped memory").
 constexpr uint64_t kLaunchedBetween = uint64_t{256} << 10;
 constexpr size_t kFewest = 4;
 
@@ -36,10 +34,10 @@ struct Shape {
     }
     count += copies.size();
   }
-  [[nodiscard]] bool SuitsKernel() const {
+  [[nodiscard]] bool SuitsKernel(uint64_t launched_within) const {
     if (host || longest > UINT32_MAX) return false;
     if (between) return count >= kFewest && bytes / count <= kLaunchedBetween;
-    return bytes / count <= kLaunchedWithin;
+    return bytes / count <= launched_within;
   }
 };
 
@@ -150,7 +148,7 @@ bool CopyStreams::Launches(std::span<const Copy> first, std::span<const Copy> se
   Shape shape;
   shape.Add(first);
   shape.Add(second);
-  if (!shape.SuitsKernel()) return false;
+  if (!shape.SuitsKernel(options_.launched_within)) return false;
   if (kernels_ == nullptr) launches_ = FindKernel().ok();
   return launches_ && kernels_ != nullptr;
 }
@@ -164,8 +162,6 @@ Status CopyStreams::FindKernel() {
 }
 
 Status CopyStreams::CopyByKernel(drivers::CUstream stream, size_t count) {
-  // Few enough to leave most multiprocessors to others, enough for four fifths of the memory's speed.
-  constexpr unsigned int kBlocks = 32;
   constexpr unsigned int kThreads = 512;
   kernels::CopyList list{};
   for (size_t at = 0; at < count; at += list.count) {
@@ -174,8 +170,8 @@ Status CopyStreams::CopyByKernel(drivers::CUstream stream, size_t count) {
       list.piece[i] = {from_[at + i], to_[at + i], static_cast<uint32_t>(lengths_[at + i])};
     void* parameters = &list;
     WC_RETURN_IF_ERROR(
-        health_->Check(health_->context().cuda().LaunchKernel(copy_list_, kBlocks, 1, 1, kThreads, 1, 1, 0,
-                                                              stream, &parameters, nullptr),
+        health_->Check(health_->context().cuda().LaunchKernel(copy_list_, options_.blocks, 1, 1, kThreads, 1,
+                                                              1, 0, stream, &parameters, nullptr),
                        "cuLaunchKernel"));
   }
   return Status::Ok();

@@ -14,6 +14,7 @@
 #include "kernels/convert.h"
 #include "kernels/digest.h"
 #include "kernels/gather.h"
+#include "kernels/quantise.h"
 #include "weightcast/status.h"
 
 namespace weightcast::device {
@@ -23,7 +24,9 @@ struct Launch {
   const char* kernel = nullptr;  ///< Its name in the PTX text; not copied.
   uint32_t blocks = 1;
   uint32_t threads = 1;
-  std::variant<kernels::CastParameters, kernels::GatherParameters, kernels::DigestParameters> parameters;
+  std::variant<kernels::CastParameters, kernels::GatherParameters, kernels::DigestParameters,
+               kernels::QuantiseBlocksParameters>
+      parameters;
 };
 
 /// Our kernels on one device, over streams of its own: for threads that may block in the driver, never while

@@ -44,7 +44,7 @@ std::shared_ptr<const Mapping> Mappings::HandleOf(const std::shared_ptr<Worker>&
   if (auto live = record.handle.lock(); live != nullptr) return live;
   auto let_go = [worker, self = shared_from_this(), key](const Mapping* mapping) {
     delete mapping;
-    worker->Run([self, key] { self->Release(key); });
+    worker->RunAfterCopies([self, key] { self->Release(key); });
   };
   const std::shared_ptr<const Mapping> handle(
       new Mapping{.address = record.range->address(), .length = record.range->length()}, std::move(let_go));

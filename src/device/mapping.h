@@ -15,7 +15,8 @@
 namespace weightcast::device {
 
 /// A peer's allocation at an address of this process, for one device of ours. Any thread may hold it and let
-/// it go; its last holder leaves the unmapping to the worker, where a task left after that finds it unmapped.
+/// it go; its last holder leaves the unmapping to the worker, where a task of RunAfterCopies that comes after
+/// it finds it unmapped.
 struct Mapping {
   std::byte* address = nullptr;
   size_t length = 0;

@@ -41,7 +41,7 @@ Result<std::unique_ptr<PinnedRange>> PinnedRange::Pin(std::shared_ptr<Worker> wo
 }
 
 PinnedRange::~PinnedRange() {
-  worker_->Run([health = worker_->health(), address = address_] {
+  worker_->RunAfterCopies([health = worker_->health(), address = address_] {
     health->context().cuda().MemHostUnregister(address);
   });
 }
@@ -90,7 +90,7 @@ PinnedPool::PinnedPool(std::shared_ptr<Worker> worker, size_t block, uint64_t li
       core_(std::make_shared<Core>(worker_->health(), block)) {}
 
 PinnedPool::~PinnedPool() {
-  worker_->Run([core = core_] { core->FreeAll(); });
+  worker_->RunAfterCopies([core = core_] { core->FreeAll(); });
 }
 
 void PinnedPool::Collect() {

@@ -39,6 +39,10 @@ const std::shared_ptr<KernelLoader>& Worker::kernels() const { return core_->ker
 
 void Worker::Run(std::function<void()> task) { core_->Push(MakeTask(std::move(task))); }
 
+void Worker::RunAfterCopies(std::function<void()> task) {
+  core_->Push(MakeTask([core = core_.get(), task = std::move(task)] { core->RunAfterCopies(task); }));
+}
+
 void Worker::Add(std::shared_ptr<Work> work) {
   core_->Push(MakeTask([core = core_.get(), work = std::move(work)] { core->Add(work); }));
 }

@@ -26,6 +26,8 @@ class Work {
   virtual ~Work() = default;
   /// On wc-device, inside its context.
   virtual State Step() = 0;
+  /// Its holder has let it go, and copies that it has begun go on. On wc-device.
+  [[nodiscard]] virtual bool GoesOnAlone() const { return false; }
 };
 
 /// One device's thread, wc-device: it makes every driver call of the data path (docs/gpu.md). Nobody may
@@ -52,6 +54,9 @@ class Worker {
   [[nodiscard]] const std::shared_ptr<KernelLoader>& kernels() const;
   /// Runs `task` on wc-device, inside the device's context, after the tasks before it.
   void Run(std::function<void()> task);
+  /// As Run, but not before the copies are over that go on though their queue has gone: for a task that takes
+  /// away what they use.
+  void RunAfterCopies(std::function<void()> task);
   /// Looks at `work` from now on, until it is over.
   void Add(std::shared_ptr<Work> work);
   /// A work has something to begin. No lock, no allocation; a system call only where the worker sleeps.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -91,9 +92,20 @@ Work::State Worker::Core::StepWorks() {
   return all;
 }
 
+bool Worker::Core::CopiesGoOnAlone() const {
+  return std::ranges::any_of(works_, [](const auto& work) { return work->GoesOnAlone(); });
+}
+
+void Worker::Core::RunAfterCopies(std::function<void()> task) {
+  if (postponed_.empty() && !CopiesGoOnAlone()) return task();
+  postponed_.push_back(std::move(task));
+}
+
 Work::State Worker::Core::Turn() {
   const bool ran = tasks_.RunAll() > 0;
   const Work::State state = StepWorks();
+  if (!postponed_.empty() && !CopiesGoOnAlone())
+    for (const auto& task : std::exchange(postponed_, {})) task();
   if (!ran && state != Work::State::kMoved) return state;
   RingAll();
   return Work::State::kMoved;

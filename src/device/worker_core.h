@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -30,6 +31,7 @@ class Worker::Core {
 
   // --- wc-device
   void Add(std::shared_ptr<Work> work) { works_.push_back(std::move(work)); }
+  void RunAfterCopies(std::function<void()> task);
   /// One turn of everything, inside the context.
   Work::State Turn();
   void Main();
@@ -39,13 +41,15 @@ class Worker::Core {
  private:
   class Patience;
   Work::State StepWorks();
+  [[nodiscard]] bool CopiesGoOnAlone() const;
   void RingAll();
   void Sleep(uint32_t seen, Work::State state);
 
   const std::shared_ptr<KernelLoader> kernels_;
   const std::shared_ptr<Health> health_;
   TaskQueue tasks_;
-  std::vector<std::shared_ptr<Work>> works_;  ///< wc-device's alone.
+  std::vector<std::shared_ptr<Work>> works_;      ///< wc-device's alone.
+  std::vector<std::function<void()>> postponed_;  ///< Until no copies go on alone; wc-device's alone.
 
   std::mutex signals_mutex_;
   std::vector<std::shared_ptr<WakeSignal>> signals_;

@@ -58,8 +58,8 @@ WC_INLINE void QuantiseBlocks(Lane lane, const QuantiseBlocksParameters& p) {
     const Tile tile(p, number);
     const TilePart<From, kWide> part(p, tile, lane.thread);
     const Scale scale(BlockLarger(lane, part.Amax()));
-    part.Write(scale.inverse);
-    if (lane.thread == 0) Store<float>(tile.scale, scale.scale);
+    if (p.target != 0) part.Write(scale.inverse);
+    if (p.scales != 0 && lane.thread == 0) Store<float>(tile.scale, scale.scale);
   }
 }
 

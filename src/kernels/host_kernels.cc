@@ -104,9 +104,9 @@ void QuantiseTile(const QuantiseBlocksParameters& p, const Tile& tile) {
   for (uint32_t thread = 0; thread < kQuantiseThreads; ++thread)
     amax = Larger(amax, TilePart<From, kWide>(p, tile, thread).Amax());
   const Scale scale(amax);
-  for (uint32_t thread = 0; thread < kQuantiseThreads; ++thread)
+  for (uint32_t thread = 0; thread < kQuantiseThreads && p.target != 0; ++thread)
     TilePart<From, kWide>(p, tile, thread).Write(scale.inverse);
-  Store<float>(tile.scale, scale.scale);
+  if (p.scales != 0) Store<float>(tile.scale, scale.scale);
 }
 
 template <typename From>

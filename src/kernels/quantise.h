@@ -68,7 +68,8 @@ struct Scale {
   float scale;
 };
 
-/// Parameters of quantise_blocks_*: a matrix, dense within its rows. Scales are F32, one for each block.
+/// Parameters of quantise_blocks_*: a matrix, dense within its rows. Scales are F32, one for each block. A
+/// target or scales of 0 are not written.
 struct QuantiseBlocksParameters {
   uint64_t source;
   uint64_t target;

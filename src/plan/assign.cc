@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "plan/quantise.h"
+
 namespace weightcast::plan {
 namespace {
 
@@ -61,7 +63,8 @@ class Stretch {
 
  private:
   /// Where to cut a piece, in elements, so that it is near `wanted` bytes; on a border between rows
-  /// of the outermost dimension whose rows are no longer than the slack.
+  /// of the outermost dimension whose rows are no longer than the slack; of what is quantised between rows
+  /// of blocks.
   [[nodiscard]] int64_t CutNear(const Piece& piece, int64_t wanted) const;
   /// Elements [first, last) of a piece to the current member.
   void Give(uint32_t index, int64_t first, int64_t last);
@@ -96,6 +99,7 @@ int64_t Stretch::CutNear(const Piece& piece, int64_t wanted) const {
     if (row * bytes_each <= slack_) break;
     row /= extent;
   }
+  if (list_.links[piece.link].transform == Transform::kQuantise) row = kBlockSize * size[1];
   const int64_t step = row * bytes_each;
   return std::min((wanted + step / 2) / step * row, elements);
 }

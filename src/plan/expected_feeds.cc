@@ -20,12 +20,24 @@ Sides SidesOf(const Rule& rule) {
   if (const auto* fuse = std::get_if<Fuse>(&rule)) return {fuse->from, {fuse->to}, fuse->dim};
   if (const auto* split = std::get_if<Split>(&rule)) return {{split->from}, split->to, split->dim};
   if (const auto* tie = std::get_if<Tie>(&rule)) return {{tie->from}, tie->to};
+  if (const auto* quantise = std::get_if<Quantise>(&rule))
+    return {{quantise->from}, {ValuesOf(*quantise)}, 1};
   return {{std::get<NotSent>(rule).name}, {}};
 }
 
+constexpr std::array kFloats = {DType::kF32, DType::kF16, DType::kBF16};
 bool CanCast(DType from, DType to) {
-  constexpr std::array kFloats = {DType::kF32, DType::kF16, DType::kBF16};
   return std::ranges::find(kFloats, from) != kFloats.end() && std::ranges::find(kFloats, to) != kFloats.end();
+}
+
+/// Columns of whole blocks that go from one matrix to its FP8.
+bool IsStrip(const Link& link, const TensorInfo& source, const TensorInfo& destination) {
+  const int64_t end = link.src_start + link.extent;
+  return source.shape.size() == 2 && source.shape == destination.shape &&
+         std::ranges::find(kFloats, source.dtype) != kFloats.end() && destination.dtype == DType::kF8E4M3 &&
+         link.transform == Transform::kQuantise && link.dim == 1 && link.dst_start == link.src_start &&
+         link.src_start >= 0 && link.src_start % 128 == 0 && link.extent > 0 && link.extent <= 16384 &&
+         (end % 128 == 0 || end == source.shape[1]);
 }
 
 }  // namespace
@@ -38,6 +50,9 @@ ExpectedFeeds::ExpectedFeeds(const PlanRequest& request) : request_(request) {
     not_sent_.push_back(declared);
   }
   for (int t = 0; t < request_.trainers.tensors(); ++t) {
+    if (!request_.trainers.not_sent(t)) NoteScales(request_.trainers.tensor(t).name);
+  }
+  for (int t = 0; t < request_.trainers.tensors(); ++t) {
     if (!request_.trainers.not_sent(t)) AddClaims(t);
   }
 }
@@ -48,8 +63,27 @@ bool ExpectedFeeds::Declares(const Rule& rule, const std::string& name, Side sid
   return MatchName(declared->name, name).has_value();
 }
 
+void ExpectedFeeds::NoteScales(const std::string& name) {
+  for (const Rule& rule : request_.rules.rules) {
+    if (Declares(rule, name, Side::kTrainers)) return;
+    if (std::holds_alternative<NotSent>(rule)) continue;
+    for (const std::string& from : SidesOf(rule).from) {
+      const auto captures = MatchName(from, name);
+      if (!captures) continue;
+      if (const auto* quantise = std::get_if<Quantise>(&rule))
+        scales_.insert(ExpandName(quantise->scales, *captures));
+      return;
+    }
+  }
+}
+
 void ExpectedFeeds::AddClaims(int src_tensor) {
   const std::string& name = request_.trainers.tensor(src_tensor).name;
+  if (scales_.contains(name)) {
+    NoteHomeless(name, name);
+    claims_[name].push_back({src_tensor, nullptr, 0, {}});
+    return;
+  }
   for (const Rule& rule : request_.rules.rules) {
     if (std::holds_alternative<NotSent>(rule)) {
       if (Declares(rule, name, Side::kTrainers)) return;
@@ -107,6 +141,13 @@ Link ExpectedFeeds::LinkOf(const Claim& claim, int dst_tensor) const {
 bool ExpectedFeeds::Allows(const Link& link) const {
   const TensorInfo& source = request_.trainers.tensor(link.src_tensor);
   const TensorInfo& destination = request_.inference.tensor(link.dst_tensor);
+  const auto claims = claims_.find(destination.name);
+  if (claims == claims_.end()) return false;
+  const auto quantises = [&](const Claim& claim) {
+    return claim.src_tensor == link.src_tensor && claim.rule != nullptr &&
+           std::holds_alternative<Quantise>(*claim.rule);
+  };
+  if (std::ranges::any_of(claims->second, quantises)) return IsStrip(link, source, destination);
   if (source.shape.size() != destination.shape.size()) return false;
   for (size_t d = 0; d < source.shape.size(); ++d) {
     const bool part = static_cast<int>(d) == link.dim &&
@@ -114,8 +155,6 @@ bool ExpectedFeeds::Allows(const Link& link) const {
     if (!part && source.shape[d] != destination.shape[d]) return false;
   }
   if (source.dtype != destination.dtype && !CanCast(source.dtype, destination.dtype)) return false;
-  const auto claims = claims_.find(destination.name);
-  if (claims == claims_.end()) return false;
   return std::ranges::any_of(claims->second, [&](const Claim& claim) {
     return claim.src_tensor == link.src_tensor && LinkOf(claim, link.dst_tensor) == link;
   });

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class ExpectedFeeds {
     std::vector<std::string> captures;
   };
 
+  /// Of the tensor of the trainers with that name, if a rule quantises it.
+  void NoteScales(const std::string& name);
   void AddClaims(int src_tensor);
   void NoteHomeless(const std::string& name, const std::string& target);
   [[nodiscard]] bool Declares(const Rule& rule, const std::string& name, Side side) const;
@@ -39,6 +42,7 @@ class ExpectedFeeds {
 
   const PlanRequest& request_;
   std::map<std::string, std::vector<Claim>> claims_;  ///< By name of the destination.
+  std::set<std::string> scales_;  ///< Tensors of the trainers that are scales: no rule is for them.
   std::vector<bool> not_sent_;
   std::string homeless_;
 };

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "base/strings.h"
 #include "plan/fused_cut.h"
+#include "plan/quantise.h"
 
 namespace weightcast::plan {
 namespace {
@@ -44,7 +46,8 @@ class Resolver {
  public:
   Resolver(const NameRules& rules, const Layout& trainers, const Layout& inference,
            std::span<const std::string> unwanted)
-      : rules_(rules.rules),
+      : names_(rules),
+        rules_(rules.rules),
         trainers_(trainers),
         inference_(inference),
         unwanted_(unwanted),
@@ -64,8 +67,13 @@ class Resolver {
   Status FinishFuse(size_t rule, const std::string& name, const std::vector<int>& parts);
   Status CheckFuse(const Fuse& fuse, int destination, const std::vector<int>& parts) const;
   Status CheckFusedWhole(size_t rule, int destination, const std::vector<int>& parts) const;
+  Status FindQuantised();
+  Status FollowQuantised(int source, const Quantised& quantised);
+  Status CheckQuantised(int source, int destination, const Quantised& quantised) const;
   /// The whole of a source is the whole of a destination.
   Status LinkWhole(int source, const std::string& name);
+  /// Notes it. Errors: other shapes; something else fills the destination.
+  Status Claim(int source, int destination);
   Status AddLink(Link link);
   Status CheckPartners() const;
 
@@ -74,6 +82,7 @@ class Resolver {
   /// The destination of that name; notes a source without a partner if there is none.
   std::optional<int> Partner(int source, const std::string& name);
 
+  const NameRules& names_;
   const std::vector<Rule>& rules_;
   const Layout& trainers_;
   const Layout& inference_;
@@ -82,7 +91,9 @@ class Resolver {
   std::vector<int> fed_by_;  ///< Per destination the first source that feeds it.
   std::vector<bool> not_wanted_;
   std::map<FuseKey, std::vector<int>> fuses_;
-  std::vector<std::string> alone_;  ///< Sources without a partner.
+  std::map<int, Quantised> quantised_;  ///< By source.
+  std::set<std::string> scales_;        ///< Names of the sources that are scales.
+  std::vector<std::string> alone_;      ///< Sources without a partner.
 };
 
 std::optional<int> Resolver::Partner(int source, const std::string& name) {
@@ -108,29 +119,103 @@ void Resolver::MarkNotSent() {
 
 Status Resolver::AddLink(Link link) {
   if (not_wanted_[static_cast<size_t>(link.dst_tensor)]) return Status::Ok();
-  WC_ASSIGN_OR_RETURN(link.transform,
-                      TransformBetween(source(link.src_tensor), destination(link.dst_tensor)));
+  const TensorInfo& from = source(link.src_tensor);
+  const TensorInfo& to = destination(link.dst_tensor);
+  WC_ASSIGN_OR_RETURN(const Transform transform, TransformBetween(from, to));
+  if (transform == Transform::kQuantise && link.transform != transform)
+    return Bad(StrCat("tensor '", from.name, "' is ", NameOf(from.dtype), " on the trainers' side but '",
+                      to.name, "' is ", NameOf(to.dtype),
+                      " on the inference side; give the trainers a rule 'quantise' for it"));
+  link.transform = transform;
   links_.push_back(link);
+  return Status::Ok();
+}
+
+Status Resolver::Claim(int source, int destination) {
+  const TensorInfo& from = this->source(source);
+  const TensorInfo& to = this->destination(destination);
+  if (from.shape != to.shape) {
+    return Bad(StrCat("tensor '", from.name, "' has shape ", ToString(from.shape),
+                      " on the trainers' side but '", to.name, "' has ", ToString(to.shape),
+                      " on the inference side; they must be equal"));
+  }
+  int& owner = fed_by_[static_cast<size_t>(destination)];
+  if (owner >= 0)
+    return Bad(StrCat("tensor '", to.name, "' would be filled twice: from '", this->source(owner).name,
+                      "' and from '", from.name, "'; correct the rules"));
+  owner = source;
+  return Status::Ok();
+}
+
+Status Resolver::FindQuantised() {
+  const auto quantises = [](const Rule& rule) { return std::holds_alternative<Quantise>(rule); };
+  if (std::none_of(rules_.begin(), rules_.end(), quantises)) return Status::Ok();
+  std::vector<bool> used(rules_.size());
+  for (int t = 0; t < trainers_.tensors(); ++t) {
+    if (trainers_.not_sent(t)) continue;
+    WC_ASSIGN_OR_RETURN(auto found, QuantisedBy(names_, source(t)));
+    if (!found) continue;
+    used[found->rule] = true;
+    if (!scales_.insert(found->scales.name).second)
+      return Bad(StrCat("tensor '", found->scales.name, "' would hold the scales of '", source(t).name,
+                        "' and of another tensor; correct the rules"));
+    quantised_.emplace(t, std::move(*found));
+  }
+  for (size_t rule = 0; rule < rules_.size(); ++rule) {
+    const auto* quantise = std::get_if<Quantise>(&rules_[rule]);
+    if (quantise != nullptr && !used[rule])
+      return Bad(StrCat("rule ", rule + 1, " quantises '", quantise->from,
+                        "', which is the first rule for no tensor of the trainers; correct or remove it"));
+  }
+  return Status::Ok();
+}
+
+Status Resolver::CheckQuantised(int source, int destination, const Quantised& quantised) const {
+  const TensorInfo& from = this->source(source);
+  const TensorInfo& to = this->destination(destination);
+  const auto must_be = [&](const TensorInfo& tensor, DType dtype) {
+    return tensor.dtype == dtype ? Status::Ok()
+                                 : Bad(StrCat("rule ", quantised.rule + 1, " quantises tensor '", from.name,
+                                              "'; '", tensor.name, "' on the inference side must be ",
+                                              NameOf(dtype), " for it, not ", NameOf(tensor.dtype)));
+  };
+  WC_RETURN_IF_ERROR(must_be(to, DType::kF8E4M3));
+  if (const auto scales = inference_.Find(quantised.scales.name))
+    WC_RETURN_IF_ERROR(must_be(this->destination(*scales), DType::kF32));
+  WC_RETURN_IF_ERROR(CheckBlocks(trainers_, source, "trainer"));
+  return CheckBlocks(inference_, destination, "inference rank");
+}
+
+/// The scales go by themselves.
+Status Resolver::FollowQuantised(int source, const Quantised& quantised) {
+  const TensorInfo& from = this->source(source);
+  const auto scales = trainers_.Find(quantised.scales.name);
+  if (!scales || this->source(*scales) != quantised.scales)
+    return Bad(StrCat("rule ", quantised.rule + 1, " quantises tensor '", from.name,
+                      "'; the trainers' layout must have '", quantised.scales.name, "' F32 ",
+                      ToString(quantised.scales.shape), " for its scales"));
+  const auto partner = Partner(source, quantised.values);
+  if (!partner || not_wanted_[static_cast<size_t>(*partner)]) return Status::Ok();
+  WC_RETURN_IF_ERROR(Claim(source, *partner));
+  WC_RETURN_IF_ERROR(CheckQuantised(source, *partner, quantised));
+  for (int64_t at = 0; at < from.shape[1]; at += kMaxQuantisedColumns) {
+    WC_RETURN_IF_ERROR(AddLink({.src_tensor = source,
+                                .dst_tensor = *partner,
+                                .dim = 1,
+                                .src_start = at,
+                                .dst_start = at,
+                                .extent = std::min(kMaxQuantisedColumns, from.shape[1] - at),
+                                .transform = Transform::kQuantise}));
+  }
   return Status::Ok();
 }
 
 Status Resolver::LinkWhole(int source, const std::string& name) {
   const auto partner = Partner(source, name);
   if (!partner || not_wanted_[static_cast<size_t>(*partner)]) return Status::Ok();
-  const TensorInfo& from = this->source(source);
-  const TensorInfo& to = destination(*partner);
-  if (from.shape != to.shape) {
-    return Bad(StrCat("tensor '", from.name, "' has shape ", ToString(from.shape),
-                      " on the trainers' side but '", to.name, "' has ", ToString(to.shape),
-                      " on the inference side; they must be equal"));
-  }
-  int& owner = fed_by_[static_cast<size_t>(*partner)];
-  if (owner >= 0)
-    return Bad(StrCat("tensor '", to.name, "' would be filled twice: from '", this->source(owner).name,
-                      "' and from '", from.name, "'; correct the rules"));
-  owner = source;
-  return AddLink(
-      {.src_tensor = source, .dst_tensor = *partner, .extent = from.shape.empty() ? 1 : from.shape[0]});
+  WC_RETURN_IF_ERROR(Claim(source, *partner));
+  const Shape& shape = this->source(source).shape;
+  return AddLink({.src_tensor = source, .dst_tensor = *partner, .extent = shape.empty() ? 1 : shape[0]});
 }
 
 Status Resolver::ApplySplit(const Split& split, int source, const std::vector<std::string>& captures) {
@@ -261,6 +346,7 @@ Result<bool> Resolver::Apply(size_t rule, int source) {
     if (captures) WC_RETURN_IF_ERROR(ApplySplit(*split, source, *captures));
     return captures.has_value();
   }
+  if (std::holds_alternative<Quantise>(rules_[rule])) return false;  // Of another tensor: see Follow.
   const auto& tie = std::get<Tie>(rules_[rule]);
   const auto captures = MatchName(tie.from, name);
   if (!captures) return false;
@@ -269,6 +355,10 @@ Result<bool> Resolver::Apply(size_t rule, int source) {
 }
 
 Status Resolver::Follow(int source) {
+  if (const auto found = quantised_.find(source); found != quantised_.end())
+    return FollowQuantised(source, found->second);
+  if (const std::string& name = this->source(source).name; scales_.contains(name))
+    return LinkWhole(source, name);
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
     WC_ASSIGN_OR_RETURN(const bool matched, Apply(rule, source));
     if (matched) return Status::Ok();
@@ -299,6 +389,7 @@ Status Resolver::CheckPartners() const {
 
 Result<std::vector<Link>> Resolver::Run() {
   MarkNotSent();
+  WC_RETURN_IF_ERROR(FindQuantised());
   for (int t = 0; t < trainers_.tensors(); ++t) {
     if (!trainers_.not_sent(t)) WC_RETURN_IF_ERROR(Follow(t));
   }
@@ -316,6 +407,7 @@ Result<std::vector<Link>> Resolver::Run() {
 Result<Transform> TransformBetween(const TensorInfo& source, const TensorInfo& destination) {
   if (source.dtype == destination.dtype) return Transform::kNone;
   if (IsFloat(source.dtype) && IsFloat(destination.dtype)) return Transform::kCast;
+  if (IsFloat(source.dtype) && destination.dtype == DType::kF8E4M3) return Transform::kQuantise;
   return Bad(StrCat("tensor '", source.name, "' is ", NameOf(source.dtype), " on the trainers' side but '",
                     destination.name, "' is ", NameOf(destination.dtype),
                     " on the inference side; only F32, F16 and BF16 are cast into each other"));

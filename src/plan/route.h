@@ -27,8 +27,9 @@ class RankCopy {
   uint32_t bits_ = 0;
 };
 
-/// What the sender does to the elements of a route before they leave.
-enum class Transform : uint8_t { kNone, kCast };
+/// What the sender does to the elements of a route before they leave. kQuantise: the values of FP8 blocks
+/// (plan/quantise.h).
+enum class Transform : uint8_t { kNone, kCast, kQuantise };
 
 /// One box of one tensor from one source rank to one shard of a destination rank.
 struct Route {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "weightcast/tensor.h"
 
 namespace weightcast::plan {
 namespace {
@@ -110,6 +111,17 @@ Status CheckManySided(std::string_view what, const std::string& one, const std::
   return CheckNames({one}, many);
 }
 
+Status CheckQuantise(const Quantise& rule) {
+  if (rule.block != std::vector<int64_t>{128, 128})
+    return {Code::kInvalidArgument, StrCat("quantise of '", rule.from, "' has the block ",
+                                           ToString(rule.block), "; only [128, 128] is allowed")};
+  const std::string& to = ValuesOf(rule);
+  if (to == rule.scales)
+    return {Code::kInvalidArgument, StrCat("quantise of '", rule.from, "' puts values and scales into '", to,
+                                           "'; give the scales another name")};
+  return CheckNames({rule.from}, {to, rule.scales});
+}
+
 Status CheckRule(const Rule& rule) {
   if (const auto* rename = std::get_if<Rename>(&rule)) return CheckNames({rename->from}, {rename->to});
   if (const auto* fuse = std::get_if<Fuse>(&rule))
@@ -117,6 +129,7 @@ Status CheckRule(const Rule& rule) {
   if (const auto* split = std::get_if<Split>(&rule))
     return CheckManySided("split of", split->from, split->to, split->dim, 2);
   if (const auto* tie = std::get_if<Tie>(&rule)) return CheckManySided("tie of", tie->from, tie->to, 0, 1);
+  if (const auto* quantise = std::get_if<Quantise>(&rule)) return CheckQuantise(*quantise);
   return PlaceholdersOf(std::get<NotSent>(rule).name).status();
 }
 

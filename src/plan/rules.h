@@ -16,5 +16,7 @@ using Side = NotSent::Side;
 std::optional<std::vector<std::string>> MatchName(std::string_view pattern, std::string_view name);
 /// `pattern` with its placeholders replaced in order. There are as many captures as placeholders.
 std::string ExpandName(std::string_view pattern, const std::vector<std::string>& captures);
+/// Where the rule puts the FP8 values.
+inline const std::string& ValuesOf(const Quantise& rule) { return rule.to.empty() ? rule.from : rule.to; }
 
 }  // namespace weightcast::plan

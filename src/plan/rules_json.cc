@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -31,6 +32,13 @@ Output Write(const NotSent& rule) {
   }
   return {};
 }
+Output Write(const Quantise& rule) {
+  Output out = {{"quantise", rule.from}};
+  if (!rule.to.empty()) out["to"] = rule.to;
+  out["scales"] = rule.scales;
+  out["block"] = rule.block;
+  return out;
+}
 
 /// Reads the members of one rule; remembers the first fault.
 class RuleReader {
@@ -44,6 +52,7 @@ class RuleReader {
   std::vector<std::string> Names(const char* key);
   int Dim();
   NotSent::Side WhichSide();
+  std::vector<int64_t> Block();
   /// The value of a member that must be there.
   const Json* Member(const char* key);
   void Fault(std::string message) {
@@ -107,6 +116,16 @@ NotSent::Side RuleReader::WhichSide() {
   return NotSent::Side::kBoth;
 }
 
+std::vector<int64_t> RuleReader::Block() {
+  if (!json_.contains("block")) return Quantise().block;
+  const Json* value = Member("block");
+  const auto fits = [](const Json& size) { return size.is_number_unsigned() && size <= 1 << 20; };
+  if (value->is_array() && std::all_of(value->begin(), value->end(), fits))
+    return value->get<std::vector<int64_t>>();
+  Fault("'block' must be a list of sizes");
+  return {};
+}
+
 Result<Rule> RuleReader::Read() {
   if (!json_.is_object()) return Bad("it must be an object");
   Rule rule;
@@ -120,8 +139,13 @@ Result<Rule> RuleReader::Read() {
     rule = Tie{.from = Name("tie"), .to = Names("to")};
   } else if (json_.contains("not_sent")) {
     rule = NotSent{.name = Name("not_sent"), .side = WhichSide()};
+  } else if (json_.contains("quantise")) {
+    rule = Quantise{.from = Name("quantise"),
+                    .to = json_.contains("to") ? Name("to") : "",
+                    .scales = Name("scales"),
+                    .block = Block()};
   } else {
-    return Bad("it has none of 'rename', 'fuse', 'split', 'tie', 'not_sent'");
+    return Bad("it has none of 'rename', 'fuse', 'split', 'tie', 'not_sent', 'quantise'");
   }
   if (!fault_.empty()) return Bad(fault_);
   if (members_ != json_.size()) return Bad("it has a member that rules of its kind do not have");

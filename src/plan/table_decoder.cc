@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "base/varint.h"
 #include "plan/links.h"
+#include "plan/quantise.h"
 #include "plan/table_format.h"
 #include "plan/table_layout.h"
 
@@ -16,6 +17,11 @@ namespace {
 
 Status Corrupt(std::string_view reason) {
   return {Code::kCorrupt, StrCat("not a sound routing table: ", reason, "; ask the controller for it again")};
+}
+
+bool IsStripOfBlocks(const RankTable::Route& route, const Shape& shape) {
+  return shape.size() == 2 && HasWholeBlocks(route.src_box, shape) &&
+         route.src_box.size[1] <= kMaxQuantisedColumns;
 }
 
 /// Reads the body; whatever it accepts is consistent.
@@ -143,13 +149,18 @@ Status Decoder::ReadRoute(uint32_t index, RankTable::Route& route) {
   const RankTable::Shard& source = table_.source_shards[route.src_shard];
   const RankTable::Shard& destination = table_.destination_shards[route.dst_shard];
   route.peer = sends ? destination.rank : source.rank;
-  route.transform = (flags & kRouteCasts) != 0 ? Transform::kCast : Transform::kNone;
-  const Result<Transform> transform =
-      TransformBetween(table_.source_tensors[static_cast<size_t>(source.tensor)],
-                       table_.destination_tensors[static_cast<size_t>(destination.tensor)]);
+  route.transform = (flags & kRouteCasts) != 0       ? Transform::kCast
+                    : (flags & kRouteQuantises) != 0 ? Transform::kQuantise
+                                                     : Transform::kNone;
+  const TensorInfo& from = table_.source_tensors[static_cast<size_t>(source.tensor)];
+  const TensorInfo& to = table_.destination_tensors[static_cast<size_t>(destination.tensor)];
+  const Result<Transform> transform = TransformBetween(from, to);
   if (!transform.ok() || *transform != route.transform)
     return Corrupt("a route has a transform that its dtypes do not");
-  return ReadBoxes(flags, source.box, destination.box, route);
+  WC_RETURN_IF_ERROR(ReadBoxes(flags, source.box, destination.box, route));
+  if (route.transform == Transform::kQuantise && !IsStripOfBlocks(route, from.shape))
+    return Corrupt("a route quantises other than whole blocks of a matrix");
+  return Status::Ok();
 }
 
 Status Decoder::ReadRoutes() {

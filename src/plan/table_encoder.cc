@@ -22,8 +22,10 @@ void WriteRoute(const RouteView& route, const int64_t* source, const int64_t* de
     whole = whole && route.src_offset[d] == source[d] && route.size[d] == source[dims + d];
     origin = origin && route.dst_offset(static_cast<int>(d)) == destination[d];
   }
-  out.Put((route.link->transform == Transform::kCast ? kRouteCasts : 0U) |
-          (whole ? kRouteIsWholeSource : 0U) | (origin ? kRouteAtOrigin : 0U));
+  const Transform transform = route.link->transform;
+  out.Put((transform == Transform::kCast ? kRouteCasts : 0U) |
+          (transform == Transform::kQuantise ? kRouteQuantises : 0U) | (whole ? kRouteIsWholeSource : 0U) |
+          (origin ? kRouteAtOrigin : 0U));
   // Relative to the shards: small numbers are short.
   for (size_t d = 0; !whole && d < dims; ++d) {
     out.Put(static_cast<uint64_t>(route.src_offset[d] - source[d]));

@@ -83,6 +83,9 @@ Status TensorVerifier::CheckRoute(const RouteView& route, const Box& shard) {
                         (from >= link.src_start && from + size <= link.src_start + link.extent);
     if (!linked)
       return Offence(Describe(route) + " leaves the part of the tensor that the name rules send there");
+    const bool ends = from + size == request_.trainers.tensor(link.src_tensor).shape[d];
+    if (link.transform == Transform::kQuantise && (from % 128 != 0 || (size % 128 != 0 && !ends)))
+      return Offence(Describe(route) + " cuts blocks that are quantised");
   }
   return Status::Ok();
 }

@@ -3,11 +3,20 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/quantise.h"
+
 namespace weightcast::worker {
 namespace {
 
-/// Cuts fall on multiples of this many elements: whole bytes for every dtype, whole lines for most.
+/// Whole bytes for every dtype, whole lines for most.
 constexpr int64_t kCutElements = 64;
+static_assert(plan::kBlockSize * plan::kMaxQuantisedColumns < kTransferBytes);
+
+/// A route may be cut at multiples of this many elements.
+int64_t CutOf(const plan::RankTable::Route& route) {
+  if (route.transform != plan::Transform::kQuantise) return kCutElements;
+  return plan::kBlockSize * route.src_box.size[1];
+}
 
 }  // namespace
 
@@ -34,10 +43,11 @@ class BatchCutter {
  public:
   explicit BatchCutter(Batches& out) : out_(out) {}
 
-  void Add(uint32_t route, int64_t elements, DType dtype, uint32_t part) {
+  /// Cuts fall on multiples of `cut` elements.
+  void Add(uint32_t route, int64_t elements, int64_t cut, DType dtype, uint32_t part) {
     open_ = open_ && out_.part_of_.back() == part;
     for (int64_t first = 0; first < elements;) {
-      const int64_t count = Take(elements - first, dtype);
+      const int64_t count = Take(elements - first, cut, dtype);
       const int64_t bytes = BytesOf(dtype, count);
       if (!open_) Open(part);
       out_.items_.push_back({route, first, count});
@@ -49,11 +59,11 @@ class BatchCutter {
 
  private:
   /// How many of `rest` elements go into the transfer at hand.
-  [[nodiscard]] int64_t Take(int64_t rest, DType dtype) const {
+  [[nodiscard]] int64_t Take(int64_t rest, int64_t cut, DType dtype) const {
     const int64_t room = kTransferBytes - (open_ ? out_.bytes_of_.back() : 0);
     if (BytesOf(dtype, rest) < room + kTransferBytes) return rest;
     const int64_t elements = room * 8 / BitsOf(dtype);
-    return std::max(elements / kCutElements * kCutElements, kCutElements);
+    return std::max(elements / cut * cut, cut);
   }
   void Open(uint32_t part) {
     out_.first_item_.push_back(static_cast<uint32_t>(out_.items_.size()));
@@ -80,7 +90,7 @@ std::vector<Batches> CutIntoBatches(const plan::RankTable& table, std::span<cons
     const TensorInfo& tensor = table.destination_tensors[static_cast<size_t>(shard.tensor)];
     const auto peer = std::lower_bound(table.peers.begin(), table.peers.end(), route.peer);
     cutters[static_cast<size_t>(peer - table.peers.begin())].Add(index, plan::ElementsOf(route.src_box),
-                                                                 tensor.dtype, part_of(index));
+                                                                 CutOf(route), tensor.dtype, part_of(index));
   }
   return batches;
 }

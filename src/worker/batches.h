@@ -52,7 +52,8 @@ class Batches {
 };
 
 /// One for each of `table.peers`, in that order. Consecutive routes of a part fill a transfer; a large route
-/// is cut into several. `parts`: the part of each of the table's destination_shards; empty: all 0.
+/// is cut into several; one that is quantised between rows of blocks. `parts`: the part of each of the
+/// table's destination_shards; empty: all 0.
 std::vector<Batches> CutIntoBatches(const plan::RankTable& table, std::span<const uint32_t> parts = {});
 
 }  // namespace weightcast::worker

@@ -87,6 +87,10 @@ void CommitGroup::Qualify(NameRules& rules) const {
     if (auto* fuse = std::get_if<Fuse>(&rule)) both(*fuse);
     if (auto* split = std::get_if<Split>(&rule)) both(*split);
     if (auto* tie = std::get_if<Tie>(&rule)) both(*tie);
+    if (auto* quantise = std::get_if<Quantise>(&rule)) {
+      both(*quantise);
+      Qualify(quantise->scales);
+    }
   }
 }
 

@@ -279,7 +279,10 @@ Status GrantSet::VerifyChecksums(size_t index) const {
   std::vector<std::vector<uint64_t>> sums(source.transfers.count());
   for (const ChunkSum& sum : source.sums) {
     if (sum.checksum == 0)
-      return {Code::kProtocol, StrCat(name, " sent no checksums; the setting checksum must be 1 there too")};
+      return {Code::kProtocol,
+              StrCat(name,
+                     " sent no checksums; the setting checksum must be 1 there too (of GPU memory there "
+                     "are none: set checksum to 0 here, and compare to 1)")};
     auto& of_transfer = sums[sum.transfer];
     if (of_transfer.size() <= sum.chunk) of_transfer.resize(sum.chunk + 1, 0);
     of_transfer[sum.chunk] = sum.checksum;

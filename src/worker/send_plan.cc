@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "base/strings.h"
-#include "worker/convert.h"
+#include "plan/links.h"
 #include "worker/device_memory.h"
 #include "worker/landing.h"
+#include "worker/scales.h"
 #include "worker/shard_key.h"
 #include "worker/shards.h"
 #include "worker/stage_item.h"
@@ -21,17 +22,18 @@ const TensorInfo& DestinationTensor(const plan::RankTable& table, uint32_t shard
 }
 
 Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<Shard> shards,
-                                               const Settings& settings,
+                                               const Settings& settings, const NameRules& rules,
                                                std::shared_ptr<ShardReader> reader = nullptr) {
+  const std::string holder = StrCat("rank ", endpoint.self().rank);
   auto memory = std::make_shared<SourceMemory>();
   memory->devices = std::make_shared<DeviceMemories>(settings);
   WC_ASSIGN_OR_RETURN(memory->by_key,
-                      CheckShards(shards, reader == nullptr ? Needs::kMemory : Needs::kNoMemory,
-                                  StrCat("rank ", endpoint.self().rank)));
+                      CheckShards(shards, reader == nullptr ? Needs::kMemory : Needs::kNoMemory, holder));
   if (reader != nullptr) {
     memory->dense.assign(shards.size(), false);
     memory->reader = std::move(reader);
     memory->shards = std::move(shards);
+    WC_RETURN_IF_ERROR(AddScales(rules, holder, *memory));
     return memory;
   }
   WC_RETURN_IF_ERROR(CheckSettings(shards, settings));
@@ -51,17 +53,18 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
   WC_ASSIGN_OR_RETURN(memory->regions,
                       RegionSet::Register(endpoint, spans, Access::kLocal, kGap, *memory->devices));
   memory->shards = std::move(shards);
+  WC_RETURN_IF_ERROR(AddScales(rules, holder, *memory));
   return memory;
 }
 
 }  // namespace
 
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
-                                                            std::string rules,
+                                                            const NameRules& rules,
                                                             std::shared_ptr<ShardReader> reader,
                                                             const Settings& settings) {
-  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards), settings, std::move(reader)));
-  memory->rules = std::move(rules);
+  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards), settings, rules, std::move(reader)));
+  if (!rules.rules.empty()) memory->rules = ToJson(rules);
   return std::shared_ptr<const SourceMemory>(std::move(memory));
 }
 
@@ -76,7 +79,7 @@ Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint,
     }
     shards[i].offset = 0;
   }
-  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards), settings));
+  WC_ASSIGN_OR_RETURN(auto memory, Register(endpoint, std::move(shards), settings, NameRules()));
   memory->landing = std::move(landing);
   return std::shared_ptr<const SourceMemory>(std::move(memory));
 }
@@ -113,8 +116,8 @@ Status FindSources(SendPlan& plan) {
   for (const auto& route : plan.table.routes) {
     const TensorInfo& from = SourceTensor(plan.table, route.src_shard);
     const DType to = DestinationTensor(plan.table, route.dst_shard).dtype;
-    const bool cast = from.dtype != to;
-    if (cast != (route.transform == plan::Transform::kCast) || !CanConvert(from.dtype, to))
+    const auto transform = plan::TransformBetween(from, DestinationTensor(plan.table, route.dst_shard));
+    if (!transform.ok() || *transform != route.transform)
       return {Code::kProtocol, StrCat("the routing table casts ", from.name, " from ", NameOf(from.dtype),
                                       " to ", NameOf(to), ", which is not possible")};
   }

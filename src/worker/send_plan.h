@@ -11,6 +11,7 @@
 #include "plan/table_format.h"
 #include "protocol/messages.h"
 #include "weightcast/endpoint.h"
+#include "weightcast/rules.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 #include "weightcast/worker.h"
@@ -28,18 +29,29 @@ class LandingMemory;
 /// What a source has registered: shards and their registrations. Immutable.
 struct SourceMemory {
   std::shared_ptr<const LandingMemory> landing;  ///< Of an inference rank: where the bytes are.
-  std::vector<Shard> shards;
-  std::shared_ptr<DeviceMemories> devices;  ///< Of shards that lie on any.
-  std::shared_ptr<ShardReader> reader;      ///< Set: gives the bytes of all shards; nothing is registered.
-  std::string rules;                        ///< JSON, of ToJson; empty: none.
-  RegionSet regions;                        ///< Places as `shards`; only dense ones are registered.
-  std::vector<bool> dense;                  ///< As `shards`.
+  std::vector<Shard> shards;                     ///< The user's, then scales that are computed from them.
+  std::vector<size_t> computed_from{};           ///< Of each of the scales, the shard.
+  std::shared_ptr<DeviceMemories> devices;       ///< Of shards that lie on any.
+  std::shared_ptr<ShardReader> reader;  ///< Set: gives the bytes of all shards; nothing is registered.
+  std::string rules;                    ///< JSON, of ToJson; empty: none.
+  RegionSet regions;                    ///< Places as the user's shards; only dense ones are registered.
+  std::vector<bool> dense;              ///< As `shards`.
   std::unordered_map<uint64_t, size_t> by_key;  ///< ShardKey → index of the shard.
+
+  /// Without the scales.
+  [[nodiscard]] std::span<const Shard> given() const {
+    return std::span(shards).first(shards.size() - computed_from.size());
+  }
+  /// The user's shard that the bytes of a shard are computed from: itself, but of scales.
+  [[nodiscard]] size_t OriginOf(size_t shard) const {
+    const size_t count = given().size();
+    return shard < count ? shard : computed_from[shard - count];
+  }
 };
 /// Registers what is dense, nothing with a `reader`; refuses shards that no plan can use. Errors name the
 /// tensor.
 Result<std::shared_ptr<const SourceMemory>> RegisterSources(Endpoint& endpoint, std::vector<Shard> shards,
-                                                            std::string rules,
+                                                            const NameRules& rules,
                                                             std::shared_ptr<ShardReader> reader = nullptr,
                                                             const Settings& settings = Settings());
 /// The bytes that have landed at an inference rank as sources for others.
@@ -89,7 +101,7 @@ struct SendPlan {
 
   /// Index into `targets`; -1 if the table has no route to that destination.
   [[nodiscard]] int TargetOf(uint32_t destination) const;
-  /// Whether the elements are cast, gathered or read before they go.
+  /// Whether the elements are cast, quantised, gathered or read before they go.
   [[nodiscard]] bool IsStaged(const plan::RankTable::Route& route) const;
   [[nodiscard]] bool IsStaged(size_t target, uint32_t transfer) const;
 };

@@ -4,6 +4,7 @@
 
 #include "base/strings.h"
 #include "trace/metrics.h"
+#include "worker/block_item.h"
 #include "worker/device_memory.h"
 #include "worker/gather_launch.h"
 #include "worker/read_item.h"
@@ -34,13 +35,28 @@ GatherSource SourceOf(const SendPlan& plan, const Item& item) {
           .box = plan.table.routes[item.route].src_box};
 }
 
+/// The launches that stage an item; none where no kernel can.
+std::vector<device::Launch> LaunchesOf(const SendPlan& plan, const Item& item, std::byte* target) {
+  std::vector<device::Launch> launches;
+  if (!IsOfBlocks(plan, item)) {
+    const auto launch =
+        GatherLaunch(SourceOf(plan, item), item.first, item.count, LandingDType(plan, item), target);
+    if (launch) launches.push_back(*launch);
+    return launches;
+  }
+  for (const BlockPart& part : BlockPartsOf(plan, item, target)) {
+    const auto launch = QuantiseLaunch(part);
+    if (!launch) return {};
+    launches.push_back(*launch);
+  }
+  return launches;
+}
+
 /// Of device memory: the bytes come to the host first.
 Status GatherOnHost(const SendPlan& plan, const Item& item, DType to, std::byte* target) {
-  static trace::Counter& copied = trace::CounterNamed("gpu.host_casts");
   GatherSource source = SourceOf(plan, item);
   thread_local HostCopy copy;
   if (const Shard& shard = ShardOf(plan, item); IsOnDevice(shard)) {
-    copied.Add();
     WC_RETURN_IF_ERROR(copy.Fill(*plan.memory->devices, shard.memory.device, source, item.first, item.count));
     source.data = copy.data();
   }
@@ -59,13 +75,21 @@ uint64_t StagedBytes(const SendPlan& plan, const Item& item) {
 }
 
 Status ItemStager::Add(const Item& item, const RoutePieces& runs, uint64_t at) {
+  static trace::Counter& copied = trace::CounterNamed("gpu.host_casts");
   const size_t index = plan_.sources[plan_.table.routes[item.route].src_shard];
   const DType to = LandingDType(plan_, item);
   std::byte* const target = space_.data + at;
   if (space_.kernels != nullptr) {
-    auto launch = GatherLaunch(SourceOf(plan_, item), item.first, item.count, to, target);
-    if (!launch) return {Code::kInternal, StrCat("no kernel stages ", ShardOf(plan_, item).tensor.name)};
-    launches_.push_back(*launch);
+    const auto launches = LaunchesOf(plan_, item, target);
+    if (launches.empty())
+      return {Code::kInternal, StrCat("no kernel stages ", ShardOf(plan_, item).tensor.name)};
+    launches_.insert(launches_.end(), launches.begin(), launches.end());
+    return Status::Ok();
+  }
+  if (IsOnDevice(ShardOf(plan_, item))) copied.Add();
+  if (IsOfBlocks(plan_, item)) {
+    for (const BlockPart& part : BlockPartsOf(plan_, item, target))
+      WC_RETURN_IF_ERROR(QuantiseOnHost(plan_, item, part));
     return Status::Ok();
   }
   if (plan_.memory->reader != nullptr)
@@ -85,9 +109,8 @@ int StagingPlaceOf(const SendPlan& plan, size_t target, uint32_t transfer) {
     const int device = IsOnDevice(shard) ? shard.memory.device : StagingPool::kHost;
     if (device == StagingPool::kHost || place.value_or(device) != device) return StagingPool::kHost;
     place = device;
-    const DType to = LandingDType(plan, item);
     // Every block begins at a multiple of far more than the alignment.
-    if (!GatherLaunch(SourceOf(plan, item), item.first, item.count, to, nullptr)) return StagingPool::kHost;
+    if (LaunchesOf(plan, item, nullptr).empty()) return StagingPool::kHost;
     staged = Aligned(staged) + StagedBytes(plan, item);
   }
   return staged <= static_cast<uint64_t>(kMaxTransferBytes) ? place.value_or(StagingPool::kHost)

@@ -204,8 +204,7 @@ Status TrainerWorker::Register(Registration registration, SourceOptions options)
   group_.Qualify(rules);
   group_.Qualify(registration);
   WC_ASSIGN_OR_RETURN(std::vector<Shard> shards, ResolveShards(std::move(registration)));
-  WC_ASSIGN_OR_RETURN(auto memory, RegisterSources(session_->endpoint(), std::move(shards),
-                                                   rules.rules.empty() ? "" : ToJson(rules),
+  WC_ASSIGN_OR_RETURN(auto memory, RegisterSources(session_->endpoint(), std::move(shards), rules,
                                                    std::move(options.reader), session_->settings()));
   // `memory` takes the old registration out of the loop, or the new one where that was refused; it ends here.
   return Call([&] {
@@ -314,7 +313,7 @@ Result<Digests> TrainerWorker::Digest() {
   std::shared_ptr<const SourceMemory> memory;
   RunInLoop([&] { memory = memory_; });
   if (memory == nullptr) return Status(Code::kInvalidArgument, "Register comes first");
-  return DigestsOf(memory->shards, memory->reader.get(), *memory->devices, interrupted_);
+  return DigestsOf(memory->given(), memory->reader.get(), *memory->devices, interrupted_);
 }
 
 Result<std::vector<EngineStatus>> TrainerWorker::Engines() {

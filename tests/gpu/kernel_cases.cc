@@ -251,7 +251,13 @@ class Maker {
     p.source = wide ? 0 : from * Below(16);
     p.scales = kHalf;
     p.target = kHalf + 65536 + (wide ? 0 : Below(16));
-    Parameter(p, {0, 8, 16});
+    std::vector<size_t> addresses = {0, 8, 16};
+    if (index_ % 4 == 2) {  // Values alone, or scales alone.
+      const bool values = Below(2) == 0;
+      (values ? p.scales : p.target) = 0;
+      std::erase(addresses, values ? 16U : 8U);
+    }
+    Parameter(p, std::move(addresses));
   }
   void MakeQuantise() {
     const uint64_t from = Bytes(0);

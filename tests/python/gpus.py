@@ -159,6 +159,18 @@ class Machine:
         self._cuda.fake_cuda_calls.restype = ctypes.c_uint64
         return sum(self._cuda.fake_cuda_calls(name.encode()) for name in names)
 
+    def disturbing(self) -> int:
+        """Calls of this process that would have disturbed a capture in another thread."""
+        self._cuda.fake_cuda_disturbing.restype = ctypes.c_uint64
+        return self._cuda.fake_cuda_disturbing()
+
+    def hold(self, gpu: int) -> None:
+        """What is left with this GPU waits until `release`."""
+        self._cuda.fake_cuda_hold(gpu)
+
+    def release(self, gpu: int) -> None:
+        self._cuda.fake_cuda_release(gpu)
+
     def capture(self, stream: int, on: bool) -> None:
         with self._on(0):
             assert self._cuda.fake_cuda_capture(ctypes.c_void_p(stream), int(on)) == 0

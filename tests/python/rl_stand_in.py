@@ -4,7 +4,6 @@ What fails or waits is told by --misbehave: trainer-fails, engine-fails, trainer
 """
 
 import argparse
-import os
 import socket
 import sys
 import time
@@ -44,7 +43,6 @@ def _desk(address: str) -> socket.socket:
 
 
 def _generate(options: argparse.Namespace) -> None:
-    print("gpu", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
     _misbehave(options.misbehave, "engine")
     weights = np.zeros(SIZE, np.float32)
     with wc.Inference(options.controller, engine=options.engine) as engine:

@@ -88,7 +88,7 @@ def _commands(*arguments: object, **environment: object) -> list[str]:
 
 
 def test_the_commands_are_those_of_the_manual():
-    lines = _commands("--model_name", "Qwen/Qwen2.5-0.5B", NODES="n0 n1 n2 n3", GPUS_PER_NODE=8)
+    lines = _commands("--model_name", "Qwen/Qwen2.5-0.5B", NODES="n0 n1 n2 n3", RANKS_PER_NODE=8)
     manual = (ROOT / "docs" / "operations.md").read_text()
     assert len(lines) == 1 + 2 + 8
     for line in lines[:4]:
@@ -131,7 +131,7 @@ def test_a_run_in_namespaces(tmp_path: pathlib.Path, namespaces: None, count: in
     for number in (0, 1):
         text = run.log(f"{node}-engine-{number}")
         assert f"version 1: {sum(range(1, trainers + 1))}.0" in text
-        assert f"gpu {number}" in text and "it's a $HOME" in text
+        assert "it's a $HOME" in text
         assert f"engine-{number} has been here" in run.log("10.97.0.1-trainer")
 
 
@@ -234,7 +234,7 @@ def test_under_slurm(tmp_path: pathlib.Path):
     for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\nprintf '127.0.0.1\\n127.0.0.2\\n'\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    more = {"SLURM_SUBMIT_DIR": ROOT, "SLURM_JOB_NODELIST": "two", "SLURM_JOB_ID": 1, "GPUS_PER_NODE": 2}
+    more = {"SLURM_SUBMIT_DIR": ROOT, "SLURM_JOB_NODELIST": "two", "SLURM_JOB_ID": 1, "RANKS_PER_NODE": 2}
     environment = _environment(**more, **_here(tmp_path))
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
     command = ["bash", str(ROOT / "examples" / "slurm" / "rl.sbatch"), "--text", "it's a $HOME"]

@@ -35,19 +35,22 @@ def rollouts(seed: int = 1, samples: int = 2) -> tuple[list[Sequence], list[floa
     return sequences, [float(sum(one.tokens) % 7) for one in sequences]
 
 
-def objective(algorithm: str) -> Objective:
-    return Objective(algorithm, minibatches=1, kl_coefficient=0.05, entropy_coefficient=0.01)
+def objective(algorithm: str, micro_batch: int) -> Objective:
+    return Objective(
+        algorithm, minibatches=1, micro_batch=micro_batch, kl_coefficient=0.05, entropy_coefficient=0.01
+    )
 
 
-def learned(algorithm: str, share: slice, wrap, group=None) -> tuple[dict, dict[str, float]]:
+def learned(
+    algorithm: str, share: slice, wrap, group=None, micro_batch: int = 0
+) -> tuple[dict, dict[str, float]]:
     """The weights after one step with a part of the rollouts, and the metrics."""
     model, value_head = wrap(policy()), wrap(models.ValueHead(128))
     parameters = [*model.parameters(), *value_head.parameters()]
     optimizer = torch.optim.SGD(parameters, 0.1)
     reference = policy(seed=5)
-    learner = Learner(
-        model, optimizer, objective(algorithm), value_head=value_head, reference=reference, group=group
-    )
+    goal = objective(algorithm, micro_batch)
+    learner = Learner(model, optimizer, goal, value_head=value_head, reference=reference, group=group)
     sequences, rewards = rollouts()
     metrics = learner.step(1, sequences[share], rewards[share], samples=2)
     whole = (one.full_tensor() if hasattr(one, "full_tensor") else one for one in parameters)
@@ -74,9 +77,60 @@ def one_of_two(rank: int, store: str, algorithm: str, kind: str) -> tuple[list, 
     """A trainer in a process of its own; the first has three prompts' sequences, the other one's."""
     join(rank, store)
     share = slice(0, 6) if rank == 0 else slice(6, 8)
-    weights, metrics = learned(algorithm, share, lambda module: wrapped(module, kind), group=dist.group.WORLD)
+    group = dist.group.WORLD
+    weights, metrics = learned(algorithm, share, lambda module: wrapped(module, kind), group, micro_batch=2)
     dist.destroy_process_group()
     return [one.numpy() for one in weights], metrics
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 100])
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_micro_batches_make_the_gradient_of_the_whole(algorithm, micro_batch):
+    wanted, wanted_metrics = learned(algorithm, slice(0, 8), lambda module: module)
+    weights, metrics = learned(algorithm, slice(0, 8), lambda module: module, micro_batch=micro_batch)
+    for ours, theirs in zip(wanted, weights, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+    assert metrics == pytest.approx(wanted_metrics, rel=1e-4, abs=1e-6)
+
+
+def test_a_micro_batch_bounds_what_a_pass_holds(monkeypatch):
+    seen = []
+    token_logits = models.token_logits
+
+    def watched(model, ids, keep, hidden):
+        seen.append(len(ids))
+        return token_logits(model, ids, keep, hidden)
+
+    monkeypatch.setattr("weightcast.rl.learner.token_logits", watched)
+    learned("ppo", slice(0, 8), lambda module: module, micro_batch=3)
+    assert max(seen) <= 3 and sum(seen) == 3 * 8  # Reference, values, gradients.
+
+
+def steps_at_a_small_rate(model, dtype) -> tuple[list, list]:
+    """The parameters in float32 before and after ten steps at 1e-5."""
+    before = [one.detach().float().clone() for one in model.parameters()]
+    goal = Objective(minibatches=1, dtype=dtype)
+    learner = Learner(model, make_optimizer(model, None, 1e-5), goal)
+    sequences, rewards = rollouts()
+    for iteration in range(10):
+        learner.step(iteration, sequences, rewards, samples=2)
+    return before, [one.detach().float() for one in model.parameters()]
+
+
+def test_bfloat16_learns_at_small_rates_as_float32_does():
+    """Of parameters in bfloat16 a step of 1e-5 changes hardly any; master weights in float32 keep it."""
+
+    def moved(model, dtype):
+        return torch.cat(
+            [(b - a).flatten() for a, b in zip(*steps_at_a_small_rate(model, dtype), strict=True)]
+        )
+
+    wanted = moved(policy(), torch.float32)
+    mixed = moved(policy(), torch.bfloat16)
+    rounded = moved(policy().bfloat16(), torch.float32)
+    assert torch.cosine_similarity(mixed, wanted, 0) > 0.9
+    assert 0.8 < mixed.norm() / wanted.norm() < 1.2
+    assert (rounded == 0).float().mean() > 0.5 > (mixed == 0).float().mean()
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])

@@ -173,6 +173,18 @@ def test_in_async_mode_generation_overlaps_training(tmp_path):
     assert {one["version"] for one in found if one["kind"] == "commit"} >= {0, 1, 6}
 
 
+def test_in_bfloat16_every_way_brings_the_same_bytes(tmp_path):
+    """Trainers keep float32; the engines compare what the ways of torch.distributed bring."""
+    folder = tmp_path / "run"
+    learn = ["--dtype", "bfloat16", "--learning_rate", "1e-3", "--micro_batch", "3"]
+    run(4, "--rl_iterations", "2", "--sync", "both", "--verify", *learn, "--output", str(folder))
+    rows = iterations(folder)
+    ways = {one["way"]: one for one in rows[-1]["transfers"]}
+    assert len(ways) == 5 and len({one["bytes"] for one in ways.values()}) == 1
+    assert all(row["metrics"]["engines_verified"] == 2 for row in rows)
+    assert all(row["train_rollout_logprob_abs_diff"] < 0.05 for row in rows)
+
+
 def own_address() -> str:
     """By which other hosts would reach this one; without a network: that of loopback."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

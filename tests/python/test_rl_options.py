@@ -5,6 +5,7 @@ import json
 import pytest
 
 import weightcast as wc
+from cli import ROOT
 from weightcast.rl.options import Options, parse
 from weightcast.rl.roles import roles_of
 
@@ -23,6 +24,27 @@ def test_the_seeds_options_are_taken():
     )
     options = parse(given.split())
     assert (options.num_training, options.num_inference, options.dtype) == (16, 8, "bfloat16")
+    assert (options.algorithm, options.ppo_epochs, options.model_name) == ("ppo", 4, "gpt2")
+    assert options.prompts_of_iteration == 8 * 8 and options.samples == 1
+
+
+def test_each_engine_has_its_rollouts_and_trainers_share_them():
+    """The seed's 24 trainers and 8 engines: shares of 64 prompts, none of them empty."""
+    options = Options(num_training=24, num_inference=8, rollouts_per_gpu=8)
+    shares = [list(range(64))[options.share_of(rank)] for rank in range(24)]
+    assert [one for share in shares for one in share] == list(range(64))
+    assert {len(share) for share in shares} == {2, 3}
+    assert options.prompts_of_item == 3
+    assert Options(num_training=2, num_inference=2, rollouts_per_gpu=8).prompts_of_item == 8
+
+
+def test_a_trained_model_is_kept_by_default_and_examples_that_start_from_nothing_say_their_rate():
+    assert Options().learning_rate <= 1e-5
+    files = sorted((ROOT / "examples").glob("rl_*.json"))
+    assert files
+    for file in files:
+        given = json.loads(file.read_text())
+        assert given["model_name"].startswith("tiny") and given["learning_rate"] >= 1e-4
 
 
 @pytest.mark.parametrize(
@@ -32,7 +54,16 @@ def test_the_seeds_options_are_taken():
         ("--rollouts_per_gpu x", "rollouts_per_gpu"),
         ("--temperature 0", "temperature"),
         ("--algorithm dpo", "dpo"),
-        ("--num_shards 2", "one rank"),
+        ("--num_shards 2", "one process, which holds the whole model; engines of several"),
+        ("--num_training 9 --num_inference 1", "fewer prompts than 9 trainers"),
+        ("--clip -0.2", "--clip is -0.2; it must be above 0"),
+        ("--clip nan", "--clip is nan"),
+        ("--kl_coefficient -1", "it cannot be negative"),
+        ("--entropy_coefficient inf", "--entropy_coefficient is inf"),
+        ("--gamma 1.5", "--gamma is 1.5; it must be in [0, 1]"),
+        ("--gae_lambda -0.1", "--gae_lambda is -0.1"),
+        ("--lease 0.01", "at least 0.5"),
+        ("--learning_rate inf", "--learning_rate is inf"),
         ("--dtype float16", "choose from 'float32', 'bfloat16'"),
         ("--mode async --sync collective", "async"),
         ("--role inference --desk a:1", "--controller"),

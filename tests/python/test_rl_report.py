@@ -251,7 +251,11 @@ def test_tensorboard_events(tmp_path: pathlib.Path):
 def test_no_event_files_without_being_asked(tmp_path: pathlib.Path):
     with _quiet(tmp_path) as report:
         report.iteration(_iteration(1))
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["iterations.jsonl", "timeline.jsonl"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "iterations.jsonl",
+        "samples.jsonl",
+        "timeline.jsonl",
+    ]
 
 
 def test_wandb_gets_everything(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -118,9 +118,11 @@ def test_a_run_goes_on_only_with_the_same_items_and_learning_rates(place, tmp_pa
     save(tmp_path / "a", 2, num_training=1, num_inference=1)
     go_on = {"checkpoint_dir": str(tmp_path / "a"), "resume": True, "num_training": 1}
     place(**go_on, num_inference=1, rl_iterations=20)
+    with pytest.raises(InvalidArgument, match="rollouts_per_gpu x num_inference 8 there, 16 here"):
+        place(**go_on, num_inference=2, item_prompts=8)
     with pytest.raises(InvalidArgument, match="item_prompts 8 there, 4 here"):
-        place(**go_on, num_inference=2)
-    place(**go_on, num_inference=2, item_prompts=8)
+        place(**go_on, num_inference=2, rollouts_per_gpu=4)
+    place(**go_on, num_inference=2, rollouts_per_gpu=4, item_prompts=8)
     save(tmp_path / "b", 2, lr_decay=True, rl_iterations=10)
     go_on = {"checkpoint_dir": str(tmp_path / "b"), "resume": True}
     place(**go_on, lr_decay=True, rl_iterations=10)
@@ -146,3 +148,14 @@ def test_what_cannot_be_written_is_seen_before_training(place, tmp_path, monkeyp
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InvalidArgument, match="matplotlib"):
         place(plots=str(tmp_path))
+
+
+def test_what_may_not_be_meant_is_said_before_the_run(monkeypatch):
+    loaded = models.load("tiny")
+    assert start.notices(Options(learning_rate=1e-3), loaded) == []
+    slow = start.notices(Options(), loaded)
+    assert len(slow) == 1 and "random weights" in slow[0] and "1e-05" in slow[0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    idle = start.notices(Options(learning_rate=1e-3), loaded)
+    assert len(idle) == 1 and "8 GPUs are visible and stay idle" in idle[0]

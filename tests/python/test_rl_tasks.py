@@ -56,7 +56,6 @@ def test_sorting():
     task = tasks.make("sort")
     prompt = task.prompts(0, 1, 0)[0]
     assert len(set(prompt)) == 5 and prompt[:4].isdigit() and prompt[4] == "="
-    assert any(len(set(one)) < 5 for one in tasks.Sort(repeated=True).prompts(0, 50, 0))
     assert task.correct("3141=", "1134")
     assert task.reward("3141=", "1134") == 1
     assert task.reward("3141=", "1143") == pytest.approx(0.25)
@@ -84,6 +83,52 @@ def test_prompts_of_a_file(lines):
     assert len(trained) + len(held_out) == 200 and not trained & set(held_out)
     assert task.reward("4+1=", " 5\n") == 1
     assert task.reward("4+1=", "6") == 0
+
+
+def by_answer(prompts, completions, answer, weight=None):
+    assert weight is None or len(weight) == len(prompts)
+    return [
+        float(one == wanted) * (scale or 1)
+        for one, wanted, scale in zip(completions, answer, weight or [1] * 9, strict=False)
+    ]
+
+
+def by_columns(prompts, completions, **columns):
+    return [float(len(columns)) for _ in prompts]
+
+
+def by_colour(prompts, completions, colour):
+    return [0.0] * len(prompts)
+
+
+def test_an_epoch_has_each_prompt_once_in_an_order_of_its_own(lines):
+    task = tasks.make(prompts=lines)
+    count = 200 - len(task.held_out())
+    drawn = [one for iteration in range(1, 2 * count + 1) for one in task.prompts(iteration, 3, 7)]
+    epochs = [drawn[start : start + count] for start in range(0, len(drawn), count)]
+    assert len(epochs) == 6 and all(len(set(one)) == count for one in epochs)
+    assert len({tuple(one) for one in epochs}) == 6
+    assert task.prompts(5, 3, 7) == tasks.make(prompts=lines).prompts(5, 3, 7) != task.prompts(5, 3, 8)
+
+
+def test_a_reward_sees_the_columns_of_its_prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1), "weight": n % 2 + 1} for n in range(200)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    task = tasks.make(prompts=str(path), reward=f"{__name__}:by_answer")
+    assert task.rewards(["4+1=", "5+1=", "5+1="], ["5", "6", "7"]) == [1, 2, 0]
+    assert tasks.make(prompts=str(path), reward=f"{__name__}:by_columns").rewards(["4+1="], ["5"]) == [2]
+    with pytest.raises(InvalidArgument, match="parameter 'colour', which no line of the prompts has"):
+        tasks.make(prompts=str(path), reward=f"{__name__}:by_colour")
+    with pytest.raises(InvalidArgument, match="parameter 'answer'"):
+        tasks.make("sort", reward=f"{__name__}:by_answer")
+
+
+def test_an_evaluation_is_judged_by_the_user_s_reward(lines):
+    own = tasks.make(prompts=lines)
+    assert own.judged_by == "accuracy" and own.judge(["4+1=", "5+1="], ["5", "5"]) == [1, 0]
+    users = tasks.make(prompts=lines, reward=f"{__name__}:lengths")
+    assert users.judged_by == "reward" and users.judge(["4+1=", "5+1="], ["555", ""]) == [3, 0]
 
 
 def test_a_reward_of_the_user_s(lines):

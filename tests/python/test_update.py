@@ -348,3 +348,25 @@ def test_an_announced_version_is_read_when_it_is_published(controller, landing):
         for name, value in values(1).items():
             np.testing.assert_array_equal(landed[name], value, err_msg=name)
         assert announced.wait(60).version == published.wait(60).version == version
+
+
+def test_an_update_that_is_late_names_the_engines_without_it(controller):
+    with (
+        wc.Trainer(controller, settings=FAST) as trainer,
+        wc.Inference(controller, engine="quick", settings=FAST) as quick,
+        wc.Inference(controller, engine="slow", settings=FAST) as slow,
+    ):
+        trainer.register(values(1))
+        for engine in (quick, slow):
+            engine.register(zeros())
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            taken = pool.submit(quick.wait, timeout=30)
+            update = trainer.publish(1)
+            with pytest.raises(wc.TimedOut, match=r"not yet: .*slow \("):
+                update.wait(1)
+            with pytest.raises(wc.TimedOut) as looked:
+                update.wait(0)
+            assert "slow" not in str(looked.value)  # Who only looks does not wait for an answer.
+            slow.wait(timeout=30)
+            taken.result(30)
+            assert update.wait(30).version.number == 1

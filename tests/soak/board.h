@@ -56,13 +56,13 @@ struct Board {
     std::atomic<int> lost{0};                ///< Ends as FAILED, with the driver's words.
     std::atomic<uint64_t> left{0};           ///< Objects of the driver's, after a proper end.
     std::atomic<Stage> stage{Stage::kStarting};
-    std::atomic<int64_t> run{-1};                     ///< Inference: of the version served ...
-    std::atomic<int64_t> served{-1};                  ///< ... and its number, compared.
-    std::atomic<int64_t> finished{-1};                ///< Trainer: the last number whose update is over here.
-    std::atomic<int64_t> committed{-1};               ///< Trainer: the last number that was committed.
-    std::atomic<int64_t> mixtures{0};                 ///< Bytes found that are not of the version reported.
-    std::atomic<int64_t> comparisons{0};              ///< By the reader, whole ones.
-    std::atomic<uint32_t> errors{0};                  ///< Ever.
+    std::atomic<int64_t> run{-1};         ///< Inference: of the version served ...
+    std::atomic<int64_t> served{-1};      ///< ... and its number, compared.
+    std::atomic<int64_t> finished{-1};    ///< Trainer: the last number whose update is over here.
+    std::atomic<int64_t> committed{-1};   ///< Trainer: the last number that was committed.
+    std::atomic<int64_t> mixtures{0};     ///< Bytes found that are not of the version reported.
+    std::atomic<int64_t> comparisons{0};  ///< By the reader, whole ones.
+    std::atomic<uint32_t> errors{0};      ///< Ever.
     std::array<std::array<char, 1000>, 8> error = {};  ///< The last ones; number n lies at n % 8.
   };
   std::atomic<int64_t> publish{0};  ///< The number that all trainers are to publish.

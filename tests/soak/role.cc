@@ -195,10 +195,11 @@ class Role {
         }
       }
       status = ReceiveOne(rank, all);
-      const bool late = status.code() == Code::kTimedOut;
+      const bool lost = IsLost(status);  // A time-out says so, too, when repair could not help.
+      const bool late = status.code() == Code::kTimedOut && !lost;
       failures = status.ok() || late ? 0 : failures + 1;
-      if (IsLost(status)) mine_.lost = rank.inference->state() == EngineState::kFailed ? 1 : 2;
-      if (failures > kTries || IsOver(status) || IsLost(status)) ends_ = true;
+      if (lost) mine_.lost = rank.inference->state() == EngineState::kFailed ? 1 : 2;
+      if (failures > kTries || IsOver(status) || lost) ends_ = true;
       if (status.ok() || late) continue;
       Note(status);
       Rest(5);

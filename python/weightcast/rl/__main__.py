@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from ..errors import Error
+from .. import Error
 from .failures import in_one_line, is_lost_rank
 
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-ESTIMATORS = ("k1", "k2", "k3")
-
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
     """Advantages and returns, `[rows, time]` each (Schulman 2015, equation 16; summed to the end).
@@ -71,20 +69,15 @@ def token_log_probs(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
 
 
-def kl(log_probs: Tensor, reference: Tensor, estimator: str) -> Tensor:
-    """Estimates KL(policy || reference) at each token sampled from the policy (Schulman 2020).
+def kl_k1(log_probs: Tensor, reference: Tensor) -> Tensor:
+    """Estimates KL(policy || reference) at each token sampled from the policy: unbiased (Schulman 2020)."""
+    return log_probs - reference
 
-    k1: unbiased, high variance. k2: biased, low variance. k3: unbiased, never negative (as in Shao 2024,
-    equation 4).
-    """
+
+def kl_k3(log_probs: Tensor, reference: Tensor) -> Tensor:
+    """The same, never negative and of less variance (Schulman 2020; Shao 2024, equation 4)."""
     log_ratio = reference - log_probs
-    if estimator == "k1":
-        return -log_ratio
-    if estimator == "k2":
-        return 0.5 * log_ratio.square()
-    if estimator == "k3":
-        return log_ratio.expm1() - log_ratio
-    raise ValueError(f"{estimator!r} is none of {', '.join(ESTIMATORS)}")
+    return log_ratio.expm1() - log_ratio
 
 
 def shaped_rewards(scores: Tensor, kls: Tensor, mask: Tensor, coefficient: float) -> Tensor:
@@ -97,15 +90,14 @@ def shaped_rewards(scores: Tensor, kls: Tensor, mask: Tensor, coefficient: float
     return rewards.scatter_add(1, last, scores.unsqueeze(1))
 
 
-def group_advantages(scores: Tensor, samples: int, *, scale: bool = True, epsilon: float = 1e-4) -> Tensor:
+def group_advantages(scores: Tensor, samples: int, *, epsilon: float = 1e-4) -> Tensor:
     """(score - mean) / standard deviation among the samples of one prompt, `[rows]` (Shao 2024, 4.1.2).
 
-    scores: `[rows]`, the samples of a prompt in succession. scale: False leaves the division out (Dr. GRPO,
-    Liu 2025, 2503.20783).
+    scores: `[rows]`, the samples of a prompt in succession.
     """
     groups = scores.view(-1, samples)
     centred = groups - groups.mean(1, keepdim=True)
-    if scale and samples > 1:
+    if samples > 1:
         centred = centred / (groups.std(1, keepdim=True) + epsilon)
     return centred.reshape(-1)
 
@@ -124,7 +116,7 @@ def grpo_loss(
     """
     loss = clipped_objective(log_probs - old_log_probs, advantages, clip)
     if kl_coefficient and reference is not None:
-        loss = loss + kl_coefficient * kl(log_probs, reference, "k3")
+        loss = loss + kl_coefficient * kl_k3(log_probs, reference)
     return loss
 
 

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from ..errors import Error, InvalidArgument
+from .. import Error, InvalidArgument
 from .checkpoint_folder import (
     ADVICE,
     FORMAT,

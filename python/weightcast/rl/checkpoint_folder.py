@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ..errors import Error, InvalidArgument
+from .. import Error, InvalidArgument
 
 FORMAT = 1
 COMPLETE = "complete"

@@ -16,9 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import collective
-from ..errors import InvalidArgument
-from ..workers import Settings
+from .. import InvalidArgument, collective
 
 Weights = torch.nn.Module | Mapping[str, torch.Tensor]
 
@@ -180,7 +178,7 @@ class Collective(Way):
 
     name = "weightcast.collective"
 
-    def __init__(self, roles: Roles, *, settings: Settings | None = None) -> None:
+    def __init__(self, roles: Roles, *, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(roles)
         members = [roles.root, *roles.engines]
         met = _group(members, backend="gloo")

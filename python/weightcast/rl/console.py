@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .report import Iteration, Transfer
+    from .report import Iteration, Sample, Transfer
 
 # Title, width. Times in seconds, GB of 10^9 bytes.
 COLUMNS = (
@@ -17,7 +17,7 @@ COLUMNS = (
     ("reward", 8),
     ("KL", 8),
     ("|dlogp|", 8),
-    ("accuracy", 8),
+    ("eval", 8),
     ("stale", 6),
     ("train s", 8),
     ("generate s", 10),
@@ -72,7 +72,7 @@ def rows(row: Iteration) -> list[str]:
         number(row.reward, 4),
         number(row.kl, 5),
         number(row.train_rollout_logprob_abs_diff, 5),
-        number(row.accuracy, 3),
+        number(row.evaluation, 3),
         number(row.staleness, 2),
         number(row.training_s, 3),
         number(row.generation_s, 3),
@@ -148,10 +148,21 @@ def summary(history: Sequence[Iteration], hidden: float | None) -> list[str]:
         ),
         *_first_and_last("reward", [row.reward for row in history], 4),
         *_first_and_last("accuracy", [row.accuracy for row in history], 3),
+        *_first_and_last("evaluation", [row.metrics.get("eval_reward") for row in history], 4),
     ]
     if hidden is not None:
         lines.append(f"engines were generating during {hidden:.0%} of the time in which weights moved")
     return [*lines, *_way_lines(history)]
+
+
+def _of_sample(one: Sample) -> str:
+    def short(text: str) -> str:
+        return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+    return (
+        f"a sample of iteration {one.iteration}: {short(one.prompt)} -> {short(one.completion)}, "
+        f"reward {one.reward:.3g}"
+    )
 
 
 class Console:
@@ -162,6 +173,7 @@ class Console:
         self._err = err or sys.stderr
         self._bar_shown = False
         self._rows = 0
+        self._sample: Sample | None = None
 
     def show(self, *lines: str) -> None:
         self._clear()
@@ -169,8 +181,13 @@ class Console:
         with contextlib.suppress(OSError):
             print(*lines, sep="\n", file=self._out, flush=True)
 
+    def sample(self, one: Sample) -> None:
+        self._sample = one
+
     def iteration(self, row: Iteration) -> None:
         if self._rows % _HEADER_EVERY == 0:
+            if self._sample is not None:
+                self.show(_of_sample(self._sample))
             self.show(*header())
         self._rows += 1
         self.show(*rows(row))

@@ -9,8 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from ..errors import Error, Unavailable
-from ..workers import Controller
+from .. import Controller, Error, Unavailable
 
 _START = 120.0  # Seconds that it may take to listen; packages may come over a network.
 _PATIENCE = 30.0  # Seconds that it may take to end.

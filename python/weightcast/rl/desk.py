@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..errors import ProtocolError, TimedOut
+from .. import ProtocolError, TimedOut
 from .desk_connections import Connections
 from .desk_handshake import Handshake, job_token, new_nonce, nonce_of
 from .desk_link import Link

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable
+from .. import InvalidArgument, PeerDead, ProtocolError, TimedOut, Unavailable
 from .desk_handshake import Handshake, job_token, new_nonce, nonce_of
 from .desk_link import Link, host_and_port
 from .desk_messages import BEATS_IN_A_LEASE, Item, pack, unpack

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Iterator
 
-from ..errors import Permission, ProtocolError, Unavailable
+from .. import Permission, ProtocolError, Unavailable
 from .desk_link import Link, host_and_port
 
 _log = logging.getLogger("weightcast.rl")

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgpack
 
-from .. import _weightcast
-from ..errors import ProtocolError
+from .. import ProtocolError
+from .. import job_token as _job_token
 
 _LABEL = "weightcast.rl desk 1"
 _NONCE_BYTES = 32
@@ -26,7 +26,7 @@ class Token(NamedTuple):
 
 def job_token() -> Token:
     """Raises InvalidArgument or Permission for a file that is no good."""
-    return Token(*_weightcast.job_token())
+    return Token(*_job_token())
 
 
 def new_nonce() -> bytes:

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 
-from ..errors import ProtocolError, Unavailable
+from .. import ProtocolError, Unavailable
 from .desk_messages import MOST_BYTES
 
 _LENGTH = struct.Struct(">I")

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgpack
 
-from ..errors import InvalidArgument, ProtocolError
+from .. import InvalidArgument, ProtocolError
 
 MOST_BYTES = 64 << 20
 BEATS_IN_A_LEASE = 4

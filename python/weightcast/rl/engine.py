@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..errors import Corrupt, ProtocolError, TimedOut
-from ..workers import Inference
+from .. import Corrupt, Inference, ProtocolError, TimedOut
 from .collectives import Way
 from .desk_client import DeskClient, EndOfRun
 from .desk_messages import Item, item_of

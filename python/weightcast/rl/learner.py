@@ -7,6 +7,7 @@ Losses are divided by the number of tokens of all trainers together, so that sha
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -15,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import Error, InvalidArgument
+from .. import Error, InvalidArgument
 from . import algorithms
 from .generation import item_seed
 from .models import token_logits
@@ -32,12 +34,13 @@ class Objective:
     algorithm: str = "grpo"
     epochs: int = 1  # Passes over the sequences of an iteration.
     minibatches: int = 4  # Optimizer steps in a pass.
+    micro_batch: int = 0  # Sequences whose gradient is computed at a time, and summed; 0: a minibatch.
+    dtype: torch.dtype = torch.float32  # Of the computation; the parameters' own stays as it is.
     temperature: float = 1.0  # What the rollouts were sampled with.
     clip: float = 0.2
     max_gradient_norm: float = 1.0  # 0: any.
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0  # 0: the reference is not asked.
-    kl_estimator: str = "k1"  # Of the KL in the rewards of PPO; GRPO has k3 in its loss.
     gamma: float = 1.0  # This and the next three are for PPO.
     lam: float = 0.95
     value_clip: float = 0.2
@@ -78,11 +81,11 @@ class Batch:
 
 
 def make_optimizer(
-    policy: nn.Module, value_head: nn.Module | None, learning_rate: float, weight_decay: float = 0.0
+    policy: nn.Module, value_head: nn.Module | None, learning_rate: float
 ) -> torch.optim.Optimizer:
-    """AdamW over both."""
+    """Adam over both."""
     parameters = list(policy.parameters()) + (list(value_head.parameters()) if value_head else [])
-    return torch.optim.AdamW(parameters, learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay)
+    return torch.optim.AdamW(parameters, learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
 
 
 def linear_decay(peak: float, iterations: int, floor: float = 0.05) -> Callable[[int], float]:
@@ -146,20 +149,44 @@ class Learner:
         batch = Batch.of(sequences, self._pad, self._device)
         scores = torch.tensor(rewards, dtype=torch.float32, device=self._device)
         parts = self._trainers.least(min(self._objective.minibatches, len(sequences)), self._device)
-        self._look_back(batch, parts)
+        pieces = self._micro_batches(len(sequences), parts)
+        self._look_back(batch, parts * pieces)
         self._add_advantages(batch, scores, samples)
         self._set_learning_rate(iteration)
         tally = Tally()
         for epoch in range(self._objective.epochs):
             for part, tokens in self._minibatches(batch, parts, iteration, epoch):
                 self._optimizer.zero_grad(set_to_none=True)
-                self._loss(part, tokens, tally).backward()
+                self._add_gradients(part, pieces, tokens, tally)
                 if tally.steps == 0:
                     before_change()
                 tally.gradient_norm += clip_gradients(self._optimizer, self._objective.max_gradient_norm)
                 self._optimizer.step()
                 tally.steps += 1
         return self._metrics(tally, batch, scores)
+
+    def _micro_batches(self, sequences: int, parts: int) -> int:
+        """Into how many pieces each minibatch is cut: as many on every trainer, none of them empty."""
+        size = self._objective.micro_batch
+        wanted = -(-sequences // (parts * size)) if size else 1
+        most = int(self._trainers.max(torch.tensor(wanted, device=self._device)))
+        return min(most, self._trainers.least(sequences // parts, self._device))
+
+    def _add_gradients(self, part: Batch, pieces: int, tokens: float, tally: Tally) -> None:
+        """Those of a minibatch, piece by piece: a loss is divided by the tokens of the whole."""
+        rows = torch.arange(len(part.ids), device=self._device).tensor_split(pieces)
+        for number, some in enumerate(rows):
+            with self._summed_later() if number < pieces - 1 else contextlib.nullcontext():
+                self._loss(part.select(some) if pieces > 1 else part, tokens, tally).backward()
+
+    @contextlib.contextmanager
+    def _summed_later(self) -> Iterator[None]:
+        """DDP's trainers add their gradients up once, with the last piece."""
+        with contextlib.ExitStack() as stack:
+            for module in (self._policy, self._value_head):
+                if isinstance(module, DistributedDataParallel):
+                    stack.enter_context(module.no_sync())
+            yield
 
     def _set_learning_rate(self, iteration: int) -> None:
         if self._learning_rate is not None:
@@ -182,24 +209,22 @@ class Learner:
                 )
             if self._value_head is not None:
                 _, hidden = self._forward(self._policy, ids, keep, hidden=True)
-                batch.values[rows] = _unpacked(self._value_head(hidden).float(), keep)
+                batch.values[rows] = _unpacked(self._value_head(hidden), keep)
 
     def _forward(
         self, model: nn.Module, ids: Tensor, keep: Tensor, hidden: bool
     ) -> tuple[Tensor, Tensor | None]:
-        logits, states = token_logits(model, ids[:, :-1], keep[:, :-1], hidden)
-        return logits / (self._objective.temperature or 1.0), states
+        dtype = self._objective.dtype
+        with torch.autocast(self._device.type, dtype, enabled=dtype != torch.float32):
+            logits, states = token_logits(model, ids[:, :-1], keep[:, :-1], hidden)
+        return logits / (self._objective.temperature or 1.0), None if states is None else states.float()
 
     def _add_advantages(self, batch: Batch, scores: Tensor, samples: int) -> None:
         goal, keep = self._objective, batch.keep
         if goal.algorithm == "grpo":
             batch.advantages = algorithms.group_advantages(scores, samples).unsqueeze(1) * keep
             return
-        kls = (
-            algorithms.kl(batch.old, batch.reference, goal.kl_estimator)
-            if goal.kl_coefficient
-            else batch.old * 0
-        )
+        kls = algorithms.kl_k1(batch.old, batch.reference) if goal.kl_coefficient else batch.old * 0
         rewards = algorithms.shaped_rewards(scores, kls, keep, goal.kl_coefficient)
         advantages, batch.returns = algorithms.gae(rewards, batch.values, keep, goal.gamma, goal.lam)
         mean, variance = self._trainers.moments(advantages[keep])
@@ -229,7 +254,7 @@ class Learner:
         else:
             losses = algorithms.clipped_objective(logprobs - old, advantages, goal.clip)
         if self._value_head is not None:
-            worth = self._value_head(hidden).float()
+            worth = self._value_head(hidden)
             value_losses = algorithms.clipped_value_loss(
                 worth, part.values[keep], part.returns[keep], goal.value_clip
             )
@@ -241,9 +266,9 @@ class Learner:
         tally.add("loss", losses)
         tally.add("entropy", entropies)
         tally.add("clip_fraction", algorithms.clipped(logprobs - old, goal.clip))
-        tally.add("kl_rollout", algorithms.kl(old, logprobs, "k3"))
+        tally.add("kl_rollout", algorithms.kl_k3(old, logprobs))
         if self._reference is not None:
-            tally.add("kl", algorithms.kl(logprobs, part.reference[keep], "k3"))
+            tally.add("kl", algorithms.kl_k3(logprobs, part.reference[keep]))
         tally.see_ratio(logprobs.detach() - old)
         return losses.sum() * (self._trainers.count / tokens)
 
@@ -272,8 +297,9 @@ class Tally:
 
     def see_ratio(self, log_ratio: Tensor) -> None:
         """Keeps the range of the first minibatch: there the weights are still those that were published."""
-        if self._range is None:
-            self._range = torch.stack([-log_ratio.min(), log_ratio.max()])
+        if self.steps == 0:
+            new = torch.stack([-log_ratio.min(), log_ratio.max()])
+            self._range = new if self._range is None else torch.maximum(self._range, new)
             self.add("train_rollout_logprob_abs_diff", log_ratio.abs())
 
     def means(self, trainers: Trainers) -> dict[str, float]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
-import os
-import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 import transformers
-from huggingface_hub import snapshot_download
+from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor, nn
 from transformers import (
@@ -26,15 +24,10 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
 )
-from transformers.initialization import no_init_weights
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 
-_log = logging.getLogger("weightcast.rl")
-
-MODEL_TYPES = ("gpt2", "qwen2")
-_HUB = ("huggingface.co", 443)
-_HUB_SECONDS = 3.0
+_HUB_SECONDS = 10.0  # For the hub's first answer.
 _PATTERNS = ["*.json", "*.safetensors", "merges.txt"]
 
 
@@ -159,34 +152,29 @@ BUILT_IN: dict[str, Callable[[], PretrainedConfig]] = {
     "gpt2": GPT2Config,
     "Qwen/Qwen2.5-0.5B": _qwen2_5_0_5b,
 }
-_ONLY_BUILT_IN = ("tiny", "tiny-qwen")  # The hub is not asked for these.
+_ONLY_BUILT_IN = ("tiny", "tiny-qwen")  # There is no trained one.
 
 
-def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Loaded:
+def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0, random: bool = False) -> Loaded:
     """The model of a folder (config.json and safetensors), of a name on the hub, or of a built-in name.
 
-    A built-in name that the hub does not give (it cannot be reached, or has none) becomes the same model
-    with random weights, the same for the same seed on every machine. Raises `InvalidArgument` if there is
+    The hub is asked as huggingface_hub is told to: HF_ENDPOINT, proxies, HF_HUB_OFFLINE, its cache.
+    random: the built-in configuration of that name with random weights, the same for the same seed on every
+    machine, and bytes as tokens. "tiny" and "tiny-qwen" are always so. Raises `InvalidArgument` if there is
     nothing to be had.
     """
+    if name in _ONLY_BUILT_IN or random:
+        if name not in BUILT_IN:
+            raise InvalidArgument(
+                f"--random_weights: {name} is not built in; choose one of {', '.join(BUILT_IN)}"
+            )
+        return Loaded(_random(BUILT_IN[name](), dtype, seed), ByteTokenizer(), "random")
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _from_folder(folder, dtype)
     if name.startswith((".", "/", "~")):
         raise InvalidArgument(f"there is no folder {name}; give one with config.json and model.safetensors")
-    if name not in _ONLY_BUILT_IN:
-        try:
-            return _from_hub(name, dtype)
-        except _NotOnHub as why:
-            if name not in BUILT_IN:
-                raise InvalidArgument(
-                    f"{name} is not a folder or in the hub's cache, and the hub did not give it ({why});"
-                    f" choose a folder or one of {', '.join(BUILT_IN)}"
-                ) from None
-            _log.warning(
-                "%s: its weights are random, its tokens are bytes: the hub did not give it (%s)", name, why
-            )
-    return Loaded(_random(BUILT_IN[name](), dtype, seed), ByteTokenizer(), "random")
+    return _from_hub(name, dtype)
 
 
 def initialise(model: nn.Module, seed: int) -> None:
@@ -209,20 +197,26 @@ def token_logits(model: nn.Module, ids: Tensor, keep: Tensor, hidden: bool) -> t
     model: plain, or wrapped by DDP or FSDP2. ids: `[rows, time]`, padded on the right. keep: `[rows, time]`,
     True at the positions that are wanted.
     """
-    output = model(input_ids=ids, use_cache=False, logits_to_keep=keep, output_hidden_states=hidden)
-    return output.logits.float(), output.hidden_states[-1][keep] if hidden else None
+    columns = keep.any(0).nonzero().squeeze(1)
+    output = model(input_ids=ids, use_cache=False, logits_to_keep=columns, output_hidden_states=hidden)
+    logits = output.logits[keep[:, columns]].float()
+    return logits, output.hidden_states[-1][keep] if hidden else None
 
 
 def _random(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> PreTrainedModel:
-    with no_init_weights():
+    with torch.random.fork_rng(devices=[]):  # What it draws is not used, and nobody else's draws change.
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    model.tie_weights()
     initialise(model, seed)
     return _ready(model)
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
     """Without dropout: the probabilities of training are to be those of generation."""
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise InvalidArgument(
+            f"a {model.config.model_type} gives no logits of chosen tokens (logits_to_keep); take a causal "
+            "language model such as gpt2, llama, mistral, qwen2, qwen3 or gpt_neox"
+        )
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -236,7 +230,6 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
         raise InvalidArgument(f"{folder} has no safetensors; write them with model.save_pretrained")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        _check_type(config, str(folder))
         with _quiet():
             both: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
@@ -247,8 +240,6 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
                 ignore_mismatched_sizes=True,  # Said below, with the name of the folder.
                 output_loading_info=True,
             )
-    except InvalidArgument:
-        raise
     except Exception as error:  # transformers, safetensors and json raise many kinds.
         raise InvalidArgument(f"{folder} cannot be loaded: {_one_line(error)}; write it again") from error
     model, found = both
@@ -267,11 +258,6 @@ def _quiet() -> Iterator[None]:
     finally:
         transformers.logging.set_verbosity(level)
         transformers.logging.enable_progress_bar()
-
-
-def _check_type(config: PretrainedConfig, where: str) -> None:
-    if config.model_type not in MODEL_TYPES:
-        raise InvalidArgument(f"{where} is a {config.model_type}; give one of {', '.join(MODEL_TYPES)}")
 
 
 def _check_whole(found: Mapping[str, Any], folder: Path) -> None:
@@ -302,33 +288,27 @@ def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-class _NotOnHub(Exception):
-    """Why neither the hub's cache nor the hub itself gives it."""
-
-
 def _from_hub(name: str, dtype: torch.dtype) -> Loaded:
     try:
-        found = snapshot_download(name, allow_patterns=_PATTERNS, local_files_only=not _hub_answers())
+        found = snapshot_download(name, allow_patterns=_PATTERNS, etag_timeout=_HUB_SECONDS)
     except (OSError, ValueError, HfHubHTTPError) as error:  # Also: not cached, no such name.
-        raise _NotOnHub(_one_line(error)) from None
+        raise InvalidArgument(
+            f"{name} cannot be had from {_endpoint()} ({_one_line(error)}); {_remedy(name)}"
+        ) from None
     folder = Path(found)
     if not any(folder.glob("*.safetensors")):
-        raise _NotOnHub("it has no safetensors")
+        raise InvalidArgument(f"{name} on {_endpoint()} has no safetensors; {_remedy(name)}")
     return replace(_from_folder(folder, dtype), origin="hub")
 
 
-def _hub_answers() -> bool:
-    """Whether a connection can be made soon. On a thread, since looking up a name knows no time-out."""
-    if os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE"):
-        return False
-    answers = threading.Event()
+def _endpoint() -> str:
+    return f"the hub {constants.ENDPOINT} or its cache"
 
-    def connect() -> None:
-        with contextlib.suppress(OSError), socket.create_connection(_HUB, timeout=_HUB_SECONDS):
-            answers.set()
 
-    threading.Thread(target=connect, daemon=True).start()
-    return answers.wait(_HUB_SECONDS)
+def _remedy(name: str) -> str:
+    """What to do where the hub does not give it."""
+    random = "; --random_weights starts it from nothing" if name in BUILT_IN else ""
+    return f"check the name, set HF_ENDPOINT or HTTPS_PROXY, or give a folder{random}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ..errors import Corrupt, ProtocolError, TimedOut
+from .. import Corrupt, ProtocolError, TimedOut
 from .report import Report
 from .timeline import seconds_of, well_formed
 

@@ -6,11 +6,14 @@ import argparse
 import dataclasses
 import difflib
 import json
+import math
 import pathlib
 import typing
 from typing import Any, Literal
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
+
+_LEAST_LEASE = 0.5  # Seconds. Heartbeats come several times in a lease, between two steps of a model.
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
@@ -41,23 +44,28 @@ class Options:
     backend: Literal["gloo", "nccl"] = _option("gloo", "torch.distributed between trainers")
 
     # Model
-    model_name: str = _option("tiny", "tiny, gpt2, Qwen/Qwen2.5-0.5B, a hub name, or a local folder")
+    model_name: str = _option("tiny", "tiny, tiny-qwen, a local folder, or a name on the hub (HF_ENDPOINT)")
+    random_weights: bool = _option(
+        False, "gpt2 or Qwen/Qwen2.5-0.5B in their shapes, with random weights and bytes as tokens"
+    )
     dtype: Literal["float32", "bfloat16"] = _option(
-        "float32", "of the trainers' parameters; not float16, in which Adam divides by 0"
+        "float32", "in which trainers compute and engines hold the model; trainers keep it in float32"
     )
     wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option(
-        "", "of the engines' parameters, cast on the way; empty: the trainers'"
+        "", "of the engines' parameters, cast on the way; empty: --dtype"
     )
     trainer: Literal["ddp", "fsdp2"] = _option("ddp", "how trainers share the model")
 
     # Loop
     rl_iterations: int = _option(10, "iterations")
-    rollouts_per_gpu: int = _option(8, "prompts of an iteration for each trainer rank")
-    samples_per_prompt: int = _option(0, "samples of each prompt; 0: 8 with grpo, 1 with ppo")
+    rollouts_per_gpu: int = _option(8, "prompts that each engine completes in an iteration")
+    samples_per_prompt: int = _option(0, "completions of each prompt; 0: 8 with grpo, 1 with ppo")
     max_gen_length: int = _option(16, "tokens generated at most")
     temperature: float = _option(1.0, "of sampling")
     mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
-    max_staleness: int = _option(1, "async: versions that rollouts may be behind")
+    max_staleness: int = _option(
+        1, "async: versions that rollouts may be behind, and iterations generated ahead"
+    )
     inflight: Literal["finish", "keep"] = _option(
         "finish",
         "sequences under way when a version arrives: finished first, or kept and gone on with",
@@ -66,10 +74,15 @@ class Options:
     item_prompts: int = _option(0, "prompts generated together; 0: chosen")
 
     # Learning
-    algorithm: Literal["ppo", "grpo"] = _option("grpo", "what the trainers optimise")
+    algorithm: Literal["ppo", "grpo"] = _option("ppo", "what the trainers optimise")
     ppo_epochs: int = _option(1, "passes over the rollouts of an iteration")
     minibatches: int = _option(1, "optimizer steps of a pass")
-    learning_rate: float = _option(1e-3, "of Adam")
+    micro_batch: int = _option(
+        0, "sequences whose gradient a trainer computes at a time, to bound memory; 0: a whole minibatch"
+    )
+    learning_rate: float = _option(
+        1e-5, "of Adam; it keeps what a trained model knows. From random weights some 1e-3 learn"
+    )
     lr_decay: bool = _option(False, "the learning rate falls in a line over --rl_iterations")
     clip: float = _option(0.2, "of the policy's ratio")
     kl_coefficient: float = _option(0.0, "weight of the KL to the reference; 0: no reference is kept")
@@ -83,8 +96,12 @@ class Options:
     task: Literal["sort", "text"] = _option("sort", "built-in task")
     digits: int = _option(4, "how many digits the sorting task has")
     prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
-    reward: str = _option("", "module:function(prompts, completions) -> rewards, in place of the task's")
-    eval_every: int = _option(0, "evaluate after every so many iterations; 0: never")
+    reward: str = _option(
+        "", "module:function(prompts, completions, **columns) -> rewards, in place of the task's"
+    )
+    eval_every: int = _option(
+        0, "evaluate after every so many iterations, by --reward or else right answers; 0: never"
+    )
     eval_prompts: int = _option(500, "held-out prompts of an evaluation")
 
     # Weights
@@ -93,7 +110,7 @@ class Options:
         "p2p: weightcast; collective: torch.distributed; both, measured; none: engines keep version 0",
     )
     transport: str = _option("", "transports that weightcast may use (tcp, shm, verbs); empty: it chooses")
-    num_shards: int = _option(1, "ranks of an engine; only 1 so far")
+    num_shards: int = _option(1, "ranks of an engine; only 1, vLLM and SGLang have more")
     verify: bool = _option(False, "compare SHA-256 of every tensor after each update")
 
     # Keeping
@@ -105,6 +122,7 @@ class Options:
     )
     resume: bool = _option(False, "go on from the last complete checkpoint")
     export_hf: str = _option("", "folder for the trained model in transformers' format")
+    log_samples: int = _option(4, "completions of each iteration in samples.jsonl; 0: none")
     log: str = _option("", "tensorboard, wandb, or both with a comma")
     plots: str = _option("", "folder for PNG plots")
     lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead")
@@ -117,10 +135,24 @@ class Options:
         return self.samples_per_prompt or (8 if self.algorithm == "grpo" else 1)
 
     @property
+    def prompts_of_iteration(self) -> int:
+        return self.rollouts_per_gpu * self.num_inference
+
+    def share_of(self, trainer: int) -> slice:
+        """A trainer's prompts of an iteration; shares differ by one at most."""
+        whole, trainers = self.prompts_of_iteration, self.num_training
+        return slice(trainer * whole // trainers, (trainer + 1) * whole // trainers)
+
+    @property
     def prompts_of_item(self) -> int:
         """By default as many as give each engine one item of an iteration."""
         items = -(-self.num_inference // self.num_training)
-        return self.item_prompts or -(-self.rollouts_per_gpu // items)
+        return self.item_prompts or -(-self.prompts_of_iteration // (items * self.num_training))
+
+    @property
+    def engine_dtype(self) -> str:
+        """Of an engine's parameters."""
+        return self.wire_dtype or self.dtype
 
     @property
     def uses_weightcast(self) -> bool:
@@ -141,13 +173,38 @@ class Options:
         counts += " ppo_epochs minibatches sync_every eval_prompts digits"
         for name in counts.split():
             _require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; it must be at least 1")
-        counts = "samples_per_prompt item_prompts eval_every checkpoint_every max_staleness max_grad_norm"
+        counts = "samples_per_prompt item_prompts micro_batch eval_every checkpoint_every max_staleness"
+        counts += " max_grad_norm log_samples"
         for name in counts.split():
             _require(getattr(self, name) >= 0, f"--{name} is {getattr(self, name)}; it cannot be negative")
-        for name in ("temperature", "learning_rate", "lease", "timeout"):
-            _require(getattr(self, name) > 0, f"--{name} is {getattr(self, name)}; it must be more than 0")
+        for name in ("temperature", "learning_rate", "clip", "timeout"):
+            _require(
+                0 < getattr(self, name) < math.inf, f"--{name} is {getattr(self, name)}; it must be above 0"
+            )
+        for name in ("kl_coefficient", "entropy_coefficient", "value_coefficient"):
+            _require(
+                0 <= getattr(self, name) < math.inf,
+                f"--{name} is {getattr(self, name)}; it cannot be negative",
+            )
+        for name in ("gamma", "gae_lambda"):
+            _require(
+                0 <= getattr(self, name) <= 1, f"--{name} is {getattr(self, name)}; it must be in [0, 1]"
+            )
+        _require(
+            _LEAST_LEASE <= self.lease < math.inf,
+            f"--lease is {self.lease:g} s; a busy process is late by more: give at least {_LEAST_LEASE:g}",
+        )
+        _require(
+            self.prompts_of_iteration >= self.num_training,
+            f"{self.num_inference} engines x --rollouts_per_gpu {self.rollouts_per_gpu} are fewer prompts "
+            f"than {self.num_training} trainers; raise --rollouts_per_gpu",
+        )
         _require(self.digits <= 10, f"--digits is {self.digits}; there are 10 different ones to sort")
-        _require(self.num_shards == 1, "--num_shards above 1 is not supported: an engine has one rank")
+        _require(
+            self.num_shards == 1,
+            f"--num_shards {self.num_shards}: an engine of this loop is one process, which holds the whole "
+            "model; engines of several ranks are vLLM's or SGLang's (docs/adapters.md)",
+        )
         _require(
             self.algorithm != "grpo" or self.samples > 1,
             "--algorithm grpo compares samples of one prompt: --samples_per_prompt must be at least 2",
@@ -155,10 +212,6 @@ class Options:
         _require(
             self.mode == "sync" or self.sync in ("p2p", "none"),
             f"--mode async moves weights beside generation, which --sync {self.sync} cannot; use --sync p2p",
-        )
-        _require(
-            not self.wire_dtype or self.sync in ("p2p", "none"),
-            f"--wire_dtype casts on the way, which --sync {self.sync} cannot; use --sync p2p",
         )
         _require(
             self.role == "" or self.sync in ("p2p", "none"),

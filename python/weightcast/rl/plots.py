@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import Error, InvalidArgument
+from .. import Error, InvalidArgument
 from .report import Iteration, read_iterations, read_timeline
 from .timeline import KINDS, hidden_share
 
@@ -78,8 +78,8 @@ def _marker(count: int) -> str:
 
 def draw_reward(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
     at, rewards = _series(rows, lambda row: row.reward)
-    evaluated, accuracy = _series(rows, lambda row: row.accuracy)
-    made, panels = figure(5.4 if accuracy else 3.6, 2 if accuracy else 1)
+    evaluated, evaluation = _series(rows, lambda row: row.evaluation)
+    made, panels = figure(5.4 if evaluation else 3.6, 2 if evaluation else 1)
     width = max(1, len(at) // 20)
     panels[0].plot(at, rewards, color=BLUE, alpha=0.35 if width > 1 else 1, marker=_marker(len(at)), ms=3)
     if width > 1:
@@ -87,10 +87,13 @@ def draw_reward(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
         panels[0].plot(at, smoothed(rewards, width), color=BLUE, lw=2, label=label)
         panels[0].legend(frameon=False)
     _plain(panels[0], "Reward", "mean reward of a rollout")
-    if accuracy:
-        panels[1].plot(evaluated, [100 * one for one in accuracy], color=GREEN, marker="o", ms=4)
-        _plain(panels[1], "Accuracy", "right answers, %")
-        panels[1].set_ylim(-3, 103)
+    if evaluation:
+        right = any(row.accuracy is not None for row in rows)
+        shown = [100 * one for one in evaluation] if right else evaluation
+        panels[1].plot(evaluated, shown, color=GREEN, marker="o", ms=4)
+        _plain(panels[1], "Held-out prompts", "right answers, %" if right else "mean reward")
+        if right:
+            panels[1].set_ylim(-3, 103)
     panels[-1].set_xlabel("iteration")
     return made
 

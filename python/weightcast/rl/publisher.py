@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from ..errors import Error, Unavailable
-from ..workers import Trainer, Update
+from .. import Corrupt, Error, Trainer, Unavailable, Update
 from .collectives import Way
 from .report import Transfer
-from .sharding import local_tensors, plain
+from .sharding import cast_tensors, fingerprint, in_dtype, local_tensors, plain
 
 _LOST_FOR_GOOD = 3  # Times in succession, as an engine's connection may come back.
 
@@ -87,13 +87,19 @@ class WaysPublisher:
     """Ways of torch.distributed: engines follow the first, unless another publisher has been there first.
 
     ready: called before and after each way by trainer 0, and by engines likewise, so that a way's time is
-    until its last engine has everything.
+    until its last engine has everything. dtype: the engines'.
     """
 
     def __init__(
-        self, ways: Sequence[Way], module: nn.Module, ready: Callable[[], None], engines: int
+        self,
+        ways: Sequence[Way],
+        module: nn.Module,
+        ready: Callable[[], None],
+        engines: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self._ways, self._module, self._ready, self._engines = ways, module, ready, engines
+        self._dtype = dtype
         self._due = False
 
     def publish(self, version: int) -> None:
@@ -114,7 +120,7 @@ class WaysPublisher:
     def _move(self, way: Way) -> Transfer:
         self._ready()
         start = time.monotonic()
-        moved = way.send(plain(self._module))
+        moved = way.send(cast_tensors(self._module, self._dtype))
         self._ready()
         seconds = time.monotonic() - start
         return Transfer(way.name, seconds, moved.nbytes * self._engines)
@@ -126,17 +132,15 @@ class WaysPublisher:
 
 class Publishers:
     """One publisher that engines follow, and then others that are measured beside it. None: they keep what
-    they have.
-
-    changes: of the module, for the report; None where nobody asks.
+    they have. changes: of the module, for the report.
     """
 
-    def __init__(self, publishers: Sequence[Publisher], changes: Changes | None) -> None:
+    def __init__(self, publishers: Sequence[Publisher], changes: Changes) -> None:
         self._publishers, self._changes = publishers, changes
         self._changed = 0
 
     def publish(self, version: int) -> None:
-        if self._changes is not None:
+        if self._publishers:
             self._changed = self._changes.count()
         for one in self._publishers:
             one.publish(version)
@@ -147,8 +151,6 @@ class Publishers:
 
     def wait(self, timeout: float) -> list[Transfer]:
         found = [transfer for one in self._publishers for transfer in one.wait(timeout)]
-        if self._changes is None:
-            return found
         changed, tensors = self._changed, self._changes.tensors
         return [dataclasses.replace(one, tensors_changed=changed, tensors=tensors) for one in found]
 
@@ -162,17 +164,46 @@ class Publishers:
 
 
 class Changes:
-    """How many of a module's tensors have other bytes than when it was last asked; of this trainer's part."""
+    """What a module's tensors are for the engines at each publication; of this trainer's part.
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._hashes: dict[str, Any] = {}
+    dtype: the engines'. replicas: the trainers, if all have the whole module; None: each has its part.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        dtype: torch.dtype = torch.float32,
+        replicas: dist.ProcessGroup | None = None,
+    ) -> None:
+        self._module, self._dtype, self._replicas = module, dtype, replicas
+        self._before: dict[str, tuple[int, int]] = {}
         self.tensors = len(local_tensors(module))
 
     def count(self) -> int:
-        hashes = {
-            name: torch.hash_tensor(one).view(torch.int64).item()
-            for name, one in local_tensors(self._module).items()
+        """How many have other bytes than when it was last asked.
+
+        With replicas all trainers call it. Raises Corrupt on all of them where a tensor is not equal.
+        """
+        now = {
+            name: fingerprint(in_dtype(one, self._dtype)) for name, one in local_tensors(self._module).items()
         }
-        before, self._hashes = self._hashes, hashes
-        return sum(before.get(name) != value for name, value in hashes.items())
+        if self._replicas is not None and self._replicas.size() > 1:
+            self._compare(now)
+        before, self._before = self._before, now
+        return sum(before.get(name) != value for name, value in now.items())
+
+    def _compare(self, mine: dict[str, tuple[int, int]]) -> None:
+        """Each trainer sends a part of the weights: engines would get a mixture."""
+        own = torch.tensor(list(mine.values()), dtype=torch.int64)
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size(self._replicas))]
+        dist.all_gather(every, own, self._replicas)
+        for number, name in enumerate(mine):
+            found = [tuple(one[number].tolist()) for one in every]
+            usual = max(found, key=found.count)
+            others = [str(rank) for rank, one in enumerate(found) if one != usual]
+            if others:
+                raise Corrupt(
+                    f"the trainers' replicas have diverged: {name} of trainer {', '.join(others)} is another "
+                    f"than most have; look for what changes weights beside the optimizer, or for faulty "
+                    "memory, and go on from the last checkpoint (--resume)"
+                )

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 
 _log = logging.getLogger("weightcast.rl")
 _MOST_WAITING = 64 << 20  # Bytes of lines that could not be written yet.

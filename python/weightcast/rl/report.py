@@ -12,31 +12,34 @@
 | total_s | from the end of the last iteration to the end of this one |
 | reward, kl, staleness | means over its samples; staleness in versions |
 | train_rollout_logprob_abs_diff | mean of abs(log-prob of trainer - of engine) over generated tokens |
-| accuracy | of the evaluation after it, 0 to 1 |
+| accuracy | of the evaluation after it, 0 to 1; null where --reward judges |
 | metrics | further numbers by name: losses, clip fraction, engines_verified (that --verify compared), ... |
+| metrics.eval_reward | mean of --reward in the evaluation after it |
 | transfers | one object for each way of synchronising, the one that engines follow first |
 
 and each of `transfers`: way; seconds, of the whole update; bytes, received by all together; gb_per_s, 10^9
 bytes a second of all together; receivers: {name: {bytes, seconds, gb_per_s}}; tensors_changed of tensors.
 
-`timeline.jsonl`: see `timeline`.
+`samples.jsonl` has an object for each of --log_samples completions of an iteration: iteration, version of the
+weights that were trained, prompt, completion, reward. `timeline.jsonl`: see `timeline`.
 """
 
 from __future__ import annotations
 
 import pathlib
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import IO, Any
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 from .console import Console, summary
 from .records import Lines, Sink, keep_lines, read_lines, tensorboard, wandb
 from .timeline import Clock, Timeline, hidden_share, well_formed
 
 ITERATIONS = "iterations.jsonl"
 TIMELINE = "timeline.jsonl"
+SAMPLES = "samples.jsonl"
 LOGS = ("tensorboard", "wandb")
 
 
@@ -83,6 +86,17 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """A completion that an iteration has learned from."""
+
+    iteration: int
+    version: int  # That the trainers had.
+    prompt: str
+    completion: str
+    reward: float
+
+
+@dataclass(frozen=True)
 class Iteration:
     """The numbers of one iteration; see the module for units."""
 
@@ -99,6 +113,11 @@ class Iteration:
     accuracy: float | None = None
     transfers: tuple[Transfer, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def evaluation(self) -> float | None:
+        """Accuracy, or the mean of --reward."""
+        return self.metrics.get("eval_reward") if self.accuracy is None else self.accuracy
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "transfers": [one.as_json() for one in self.transfers]}
@@ -184,7 +203,7 @@ class Report:
         self._written = 0  # Of them, into the file.
         self._spans_lock = threading.Lock()
         self._console = Console(out, err)
-        self._files: tuple[Lines, Lines] | None = None
+        self._files: tuple[Lines, Lines, Lines] | None = None
         self._sinks: list[Sink] = []
         if folder is not None:
             self._open(pathlib.Path(folder), resume_from, log, run_id, options or {})
@@ -211,7 +230,8 @@ class Report:
             end = max((entry["at_s"] for entry in kept), default=0.0)
             self._spans = keep_lines(folder / TIMELINE, lambda entry: _is_past(entry, last, end))
             self._written = len(self._spans)
-            self._files = (Lines(folder / ITERATIONS), Lines(folder / TIMELINE))
+            keep_lines(folder / SAMPLES, lambda entry: entry["iteration"] <= last)
+            self._files = (Lines(folder / ITERATIONS), Lines(folder / TIMELINE), Lines(folder / SAMPLES))
         except OSError as error:
             raise InvalidArgument(
                 f"{folder} cannot be written: {error.strerror}; name another --output, or make room there"
@@ -250,6 +270,13 @@ class Report:
             self._written += len(new)
         if self._files is not None:
             self._files[1].write(*new)
+
+    def samples(self, found: Sequence[Sample]) -> None:
+        """Into the file, and the first of them above the console's next header."""
+        if found:
+            self._console.sample(found[0])
+        if self._files is not None:
+            self._files[2].write(*map(asdict, found))
 
     def progress(self, what: str, done: int, total: int) -> None:
         """A bar on standard error, where that is a terminal."""

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Literal
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 from .options import Options
 
 Role = Literal["trainer", "inference", "controller", "idle"]

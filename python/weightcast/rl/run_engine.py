@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..workers import Inference
+from .. import Inference
 from . import models
 from .collectives import Way
 from .desk_client import DeskClient
@@ -31,8 +31,7 @@ def run_engine(
     Raises what ended it: PeerDead when the trainers or the controller are gone.
     """
     module: torch.nn.Module = loaded.model
-    if options.wire_dtype:
-        _cast(module, getattr(torch, options.wire_dtype))
+    _cast(module, getattr(torch, options.engine_dtype))
     worker: Inference | None = None
     with DeskClient(
         desk, name=name, role="inference", lease=options.lease, timeout=options.timeout

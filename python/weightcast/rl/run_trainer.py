@@ -20,8 +20,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from .. import __version__
-from ..workers import Trainer
+from .. import Trainer, __version__
 from . import checkpoint, checkpoint_folder, models
 from .desk import Desk
 from .desk_client import DeskClient
@@ -32,7 +31,7 @@ from .options import Options
 from .publisher import CastPublisher, Changes, Publisher, Publishers, WaysPublisher
 from .report import Report
 from .sharding import wrap
-from .start import Place, agree, identity, own_address, start_controller
+from .start import Place, agree, identity, notices, own_address, start_controller
 from .timeline import Timeline
 from .trainer import FromClient, FromDesk, Parts, TrainerLoop
 
@@ -50,6 +49,8 @@ def run_trainer(place: Place) -> None:
         )
         if place.rank == 0:
             report = _open_report(place)
+            for one in notices(place.options, place.loaded):
+                report.message(one)
             news = News(report)
             listen, host = _desk_place(place.options.desk)
             desk = _open_desk(listen, place.options, report, news)
@@ -160,7 +161,7 @@ def _make_loop(
     module = wrap(model, options.trainer, group)
     modules = {"model": module}
     if options.algorithm == "ppo":
-        head = models.ValueHead(model.config.hidden_size, getattr(torch, options.dtype))
+        head = models.ValueHead(model.config.hidden_size)
         modules["value"] = wrap(head, options.trainer, group)
     optimizer = make_optimizer(module, modules.get("value"), options.learning_rate)
     first, run_id = 1, secrets.token_hex(8)
@@ -206,7 +207,7 @@ def _make_loop(
             task=place.task,
             tokenizer=place.loaded.tokenizer,
             timeline=timeline,
-            wire=getattr(torch, options.wire_dtype) if options.wire_dtype else None,
+            wire=_wire(options),
             desk=desk,
             report=report,
             news=news,
@@ -231,8 +232,14 @@ def _make_publisher(place: Place, controller: str, module: torch.nn.Module) -> P
         )
         publishers.append(CastPublisher(worker, module))
     if place.ways:
-        publishers.append(WaysPublisher(place.ways, module, place.ready, len(place.roles.engines)))
-    return Publishers(publishers, Changes(module) if place.rank == 0 and publishers else None)
+        engines = len(place.roles.engines)
+        publishers.append(WaysPublisher(place.ways, module, place.ready, engines, _wire(options)))
+    replicas = place.group if options.trainer == "ddp" else None
+    return Publishers(publishers, Changes(module, _wire(options), replicas))
+
+
+def _wire(options: Options) -> torch.dtype:
+    return getattr(torch, options.engine_dtype)
 
 
 def _objective(options: Options) -> Objective:
@@ -240,6 +247,8 @@ def _objective(options: Options) -> Objective:
         algorithm=options.algorithm,
         epochs=options.ppo_epochs,
         minibatches=options.minibatches,
+        micro_batch=options.micro_batch,
+        dtype=getattr(torch, options.dtype),
         temperature=options.temperature,
         clip=options.clip,
         max_gradient_norm=options.max_grad_norm,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ProtocolError
+from .. import ProtocolError
 
 _PARTS = {"prompt": "<i4", "tokens": "<i4", "logprobs": "<f4", "versions": "<i4"}
 

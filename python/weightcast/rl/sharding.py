@@ -10,6 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 def wrap(module: nn.Module, kind: str, group: dist.ProcessGroup | None) -> nn.Module:
     """kind: "ddp" or "fsdp2". With ddp a module of one trainer stays as it is."""
@@ -44,3 +46,22 @@ def local_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """This trainer's part of the module's state."""
     state = plain(module).state_dict()
     return {name: one.to_local() if isinstance(one, DTensor) else one for name, one in state.items()}
+
+
+def in_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """As engines of this dtype hold it; itself where nothing is to be cast."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def cast_tensors(module: nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The module's state as engines of this dtype hold it; what is tied is one tensor here too."""
+    state = plain(module).state_dict(keep_vars=True)
+    made = {id(one): in_dtype(one.detach(), dtype) for one in state.values()}
+    return {name: made[id(one)] for name, one in state.items()}
+
+
+def fingerprint(tensor: torch.Tensor) -> tuple[int, int]:
+    """Of its bytes; another for any one value that differs. Not against intent, nor for the order."""
+    bits = tensor.detach().contiguous().view(_BITS[tensor.element_size()])
+    # hash_tensor is the exclusive or: an even number of equal values is 0 in it, but not in the sum.
+    return int(torch.hash_tensor(bits).view(torch.int64)), int(bits.sum(dtype=torch.int64))

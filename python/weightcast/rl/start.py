@@ -16,8 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument
-from ..workers import Controller
+from .. import Controller, InvalidArgument
 from . import checkpoint, checkpoint_folder, collectives, models, tasks
 from .collectives import Way
 from .controller import OwnController
@@ -28,12 +27,14 @@ from .roles import Roles, from_environment, roles_of
 
 # What makes two runs one: a checkpoint of others is refused.
 _SAME = (
-    "model_name", "dtype", "algorithm", "task", "digits", "prompts", "reward", "seed", "num_training",
-    "rollouts_per_gpu", "samples_per_prompt", "item_prompts", "max_gen_length", "temperature",
+    "model_name", "random_weights", "dtype", "algorithm", "task", "digits", "prompts", "reward", "seed",
+    "num_training",
+    "samples_per_prompt", "item_prompts", "max_gen_length", "temperature",
     "learning_rate", "lr_decay", "ppo_epochs", "minibatches", "clip", "kl_coefficient", "entropy_coefficient",
     "value_coefficient", "gamma", "gae_lambda", "max_grad_norm", "mode", "max_staleness", "inflight",
     "sync_every", "wire_dtype",
 )  # fmt: skip
+_SLOW = 1e-4  # A learning rate below it changes random weights too little to learn from nothing.
 _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end may wait.
 
 
@@ -66,7 +67,8 @@ def run(options: Options) -> None:
     from .run_trainer import run_trainer
 
     check_devices(options)
-    loaded = models.load(options.model_name, dtype=getattr(torch, options.dtype), seed=options.seed)
+    # In float32, which engines cast: an optimizer's small steps are lost in bfloat16.
+    loaded = models.load(options.model_name, seed=options.seed, random=options.random_weights)
     if options.role == "inference":
         run_engine(options, loaded, options.controller, options.desk, options.engine or _own_name())
         return
@@ -153,6 +155,22 @@ def check_devices(options: Options) -> None:
         raise InvalidArgument("weights in GPU memory are not supported yet; use --backend gloo")
 
 
+def notices(options: Options, loaded: models.Loaded) -> list[str]:
+    """What trainer 0 tells the user before the run, since it may not be what was meant."""
+    found = []
+    if loaded.origin == "random" and options.learning_rate < _SLOW:
+        found.append(
+            f"{options.model_name} has random weights: at --learning_rate {options.learning_rate:g} it "
+            "learns next to nothing; --config examples/rl_sort.json learns"
+        )
+    if torch.cuda.is_available():
+        found.append(
+            f"{torch.cuda.device_count()} GPUs are visible and stay idle: weightcast.rl computes on the CPU, "
+            "in host memory; for GPUs use TRL with weightcast (docs/adapters.md) or a loop of your own"
+        )
+    return found
+
+
 def _find_checkpoint(options: Options) -> pathlib.Path | None:
     if not options.resume:
         if options.checkpoint_dir:
@@ -168,6 +186,7 @@ def _find_checkpoint(options: Options) -> pathlib.Path | None:
 def identity(options: Options) -> dict[str, Any]:
     """The options that a checkpoint must have been made with."""
     same = {name: getattr(options, name) for name in _SAME}
+    same["rollouts_per_gpu x num_inference"] = options.prompts_of_iteration
     same["item_prompts"] = options.prompts_of_item  # An item's rollouts have one seed.
     if options.lr_decay:
         same["rl_iterations"] = options.rl_iterations

@@ -7,43 +7,50 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import itertools
 import json
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from ..errors import InvalidArgument
+from .. import InvalidArgument
 
 HELD_OUT = 500
-RewardFunction = Callable[[list[str], list[str]], Sequence[float]]
+RewardFunction = Callable[..., Sequence[float]]
 
 
 class Task(ABC):
     """Texts are without special tokens; a completion reaches to its end of sequence or to its last token."""
 
     held_out_share = 0.1
+    judged_by = "accuracy"  # What `judge` gives: that, or "reward".
 
+    @abstractmethod
     def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
-        """The training prompts of an iteration, the same for the same arguments."""
-        draws = self._draws(random.Random(f"{seed}/prompts/{iteration}"))
-        return list(itertools.islice((one for one in draws if not self._is_held_out(one)), count))
+        """The training prompts of an iteration, from 1; the same for the same arguments."""
 
+    @abstractmethod
     def held_out(self, count: int = HELD_OUT) -> list[str]:
         """Distinct prompts that `prompts` never returns, always the same."""
-        draws = self._draws(random.Random("held out"))
-        distinct = dict.fromkeys(
-            one for one in itertools.islice(draws, 100 * count) if self._is_held_out(one)
-        )
-        return list(distinct)[:count]
 
     def rewards(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
         """The reward of each pair."""
         return [
             self.reward(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)
         ]
+
+    def judge(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
+        """What an evaluation is the mean of: 1 for each pair that solves the task, else 0."""
+        pairs = zip(prompts, completions, strict=True)
+        return [float(self.correct(prompt, completion)) for prompt, completion in pairs]
+
+    def columns(self, prompts: Sequence[str]) -> dict[str, list[Any]]:
+        """What else is known of each prompt, by name."""
+        return {}
 
     @abstractmethod
     def reward(self, prompt: str, completion: str) -> float:
@@ -57,6 +64,25 @@ class Task(ABC):
     def longest(self, length: Callable[[str], int]) -> int:
         """Tokens that a prompt has at most. length: those of a text."""
 
+    def _is_held_out(self, prompt: str) -> bool:
+        digest = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") < self.held_out_share * 2**64
+
+
+class Drawn(Task):
+    """A task that makes its prompts up."""
+
+    def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
+        draws = self._draws(random.Random(f"{seed}/prompts/{iteration}"))
+        return list(itertools.islice((one for one in draws if not self._is_held_out(one)), count))
+
+    def held_out(self, count: int = HELD_OUT) -> list[str]:
+        draws = self._draws(random.Random("held out"))
+        distinct = dict.fromkeys(
+            one for one in itertools.islice(draws, 100 * count) if self._is_held_out(one)
+        )
+        return list(distinct)[:count]
+
     @abstractmethod
     def _draw(self, source: random.Random) -> str:
         """A prompt at random."""
@@ -65,25 +91,17 @@ class Task(ABC):
         while True:
             yield self._draw(source)
 
-    def _is_held_out(self, prompt: str) -> bool:
-        digest = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") < self.held_out_share * 2**64
 
-
-class Sort(Task):
+class Sort(Drawn):
     """Sort digits: "3142=" wants "1234" and then the end of sequence.
 
     A right answer is worth 1, any other half the share of its characters that are in their place.
-
-    repeated: a digit may come more than once. That is harder to learn: a policy finds early that each digit
-    is greater than the one before, and must unlearn it.
     """
 
     held_out_share = 0.2
 
-    def __init__(self, digits: int = 4, *, repeated: bool = False) -> None:
+    def __init__(self, digits: int = 4) -> None:
         self._digits = digits
-        self._repeated = repeated
 
     def reward(self, prompt: str, completion: str) -> float:
         answer = self._answer(prompt)
@@ -99,16 +117,14 @@ class Sort(Task):
         return self._digits + 1  # No token is less than a character.
 
     def _draw(self, source: random.Random) -> str:
-        every, count = "0123456789", self._digits
-        digits = source.choices(every, k=count) if self._repeated else source.sample(every, count)
-        return "".join(digits) + "="
+        return "".join(source.sample("0123456789", self._digits)) + "="
 
     @staticmethod
     def _answer(prompt: str) -> str:
         return "".join(sorted(prompt.removesuffix("=")))
 
 
-class Text(Task):
+class Text(Drawn):
     """Write about something: worth the number of words, 16 at most, times the share that is distinct."""
 
     held_out_share = 0.25
@@ -151,49 +167,76 @@ class Text(Task):
 
 
 class FromFile(Task):
-    """Prompts of a file of JSON lines, {"prompt": text, "answer": text}; the answer may be missing.
+    """Prompts of a file of JSON lines, {"prompt": text, "answer": text, …}; the answer may be missing.
 
-    Without a reward function a completion is worth 1 if it is the answer, else 0.
+    Each epoch has every training prompt once, in an order of its own. Without a reward function a completion
+    is worth 1 if it is the answer, else 0.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._answers = _read(Path(path))
-        self._prompts = list(self._answers)
-        sides = {self._is_held_out(prompt) for prompt in self._answers}
-        if sides != {False, True}:
-            raise InvalidArgument(
-                f"{path} has {len(self._answers)} distinct prompts; give some dozens or more"
-            )
+        self._rows = _read(Path(path))
+        self._training = [prompt for prompt in self._rows if not self._is_held_out(prompt)]
+        if not 0 < len(self._training) < len(self._rows):
+            raise InvalidArgument(f"{path} has {len(self._rows)} distinct prompts; give some dozens or more")
+        self._orders: dict[tuple[int, int], list[str]] = {}
+
+    def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
+        first = (iteration - 1) * count
+        places = (divmod(number, len(self._training)) for number in range(first, first + count))
+        return [self._order(epoch, seed)[place] for epoch, place in places]
+
+    def _order(self, epoch: int, seed: int) -> list[str]:
+        """Of an epoch's prompts; the last two are kept."""
+        if (epoch, seed) not in self._orders:
+            order = list(self._training)
+            random.Random(f"{seed}/epoch/{epoch}").shuffle(order)
+            self._orders = {**dict(list(self._orders.items())[-1:]), (epoch, seed): order}
+        return self._orders[epoch, seed]
 
     def held_out(self, count: int = HELD_OUT) -> list[str]:
-        return [prompt for prompt in self._answers if self._is_held_out(prompt)][:count]
+        return [prompt for prompt in self._rows if self._is_held_out(prompt)][:count]
+
+    def columns(self, prompts: Sequence[str]) -> dict[str, list[Any]]:
+        """None where a line lacks one."""
+        names = dict.fromkeys(name for row in self._rows.values() for name in row)
+        return {name: [self._rows[prompt].get(name) for prompt in prompts] for name in names}
 
     def reward(self, prompt: str, completion: str) -> float:
         return float(self.correct(prompt, completion))
 
     def correct(self, prompt: str, completion: str) -> bool:
-        answer = self._answers[prompt]
+        answer = self._rows[prompt].get("answer")
         return answer is not None and completion.strip() == answer.strip()
 
     @property
     def answered(self) -> bool:
         """Whether every prompt has an answer."""
-        return None not in self._answers.values()
+        return all(row.get("answer") is not None for row in self._rows.values())
 
     def longest(self, length: Callable[[str], int]) -> int:
-        return max(map(length, self._prompts))
-
-    def _draw(self, source: random.Random) -> str:
-        return source.choice(self._prompts)
+        return max(map(length, self._rows))
 
 
 class Rewarded(Task):
-    """Another task with a reward function of the user's: `function(prompts, completions)`, numbers."""
+    """Another task with a reward function of the user's, which also judges evaluations.
+
+    It is called with lists of prompts and completions, and by name with those columns of the prompts' lines
+    that it has parameters for; with all of them if it takes any keyword.
+    """
+
+    judged_by = "reward"
 
     def __init__(self, task: Task, function: RewardFunction, name: str) -> None:
         self._task = task
         self._function = function
         self._name = name
+        self._wanted = _parameters(function)
+        missing = sorted(self._wanted.needed - set(task.columns([])))
+        if missing:
+            raise InvalidArgument(
+                f"the reward {name} has a parameter '{missing[0]}', which no line of the prompts has; "
+                "it gets prompts, completions and the columns of --prompts"
+            )
 
     def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
         return self._task.prompts(iteration, count, seed)
@@ -201,12 +244,16 @@ class Rewarded(Task):
     def held_out(self, count: int = HELD_OUT) -> list[str]:
         return self._task.held_out(count)
 
+    def columns(self, prompts: Sequence[str]) -> dict[str, list[Any]]:
+        return self._task.columns(prompts)
+
     def reward(self, prompt: str, completion: str) -> float:
         return self.rewards([prompt], [completion])[0]
 
     def rewards(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
+        columns = self._wanted.of(self._task.columns(prompts))
         try:
-            found = [float(one) for one in self._function(list(prompts), list(completions))]
+            found = [float(one) for one in self._function(list(prompts), list(completions), **columns)]
         except Exception as error:  # The user's code: anything may come.
             raise InvalidArgument(
                 f"the reward {self._name} failed: {type(error).__name__}: {error}"
@@ -219,14 +266,38 @@ class Rewarded(Task):
             raise InvalidArgument(f"the reward {self._name} returned a number that is not finite")
         return found
 
+    def judge(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
+        return self.rewards(prompts, completions)
+
     def correct(self, prompt: str, completion: str) -> bool:
         return self._task.correct(prompt, completion)
 
     def longest(self, length: Callable[[str], int]) -> int:
         return self._task.longest(length)
 
-    def _draw(self, source: random.Random) -> str:
-        return self._task._draw(source)
+
+class _Parameters(NamedTuple):
+    """Of a reward function, beside prompts and completions."""
+
+    names: frozenset[str]
+    needed: frozenset[str]  # Those without a default.
+    any: bool
+
+    def of(self, columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        return {name: column for name, column in columns.items() if self.any or name in self.names}
+
+
+def _parameters(function: RewardFunction) -> _Parameters:
+    try:
+        every = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return _Parameters(frozenset(), frozenset(), False)  # Of C: nothing is known of it.
+    more = [one for one in every[2:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    return _Parameters(
+        frozenset(one.name for one in more),
+        frozenset(one.name for one in more if one.default is one.empty),
+        any(one.kind is one.VAR_KEYWORD for one in every),
+    )
 
 
 def make(
@@ -235,7 +306,7 @@ def make(
     """The task of the options.
 
     name: "sort" or "text". prompts: a file of JSON lines that stands for the task's own prompts.
-    reward: "module:function", called with lists of prompts and completions.
+    reward: "module:function"; see `Rewarded`.
     """
     task: Task
     if prompts is not None:
@@ -249,32 +320,30 @@ def make(
     return task if reward is None else Rewarded(task, _imported(reward), reward)
 
 
-def _read(path: Path) -> dict[str, str | None]:
-    """Prompt to answer."""
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Prompt to the other columns of its line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"the prompts {path} cannot be read: {error}") from error
-    answers: dict[str, str | None] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        prompt, answer = _prompt_of(line, f"{path}:{number}")
-        answers[prompt] = answer
-    return answers
+        if line.strip():
+            row = _row_of(line, f"{path}:{number}")
+            rows[row.pop("prompt")] = row
+    return rows
 
 
-def _prompt_of(line: str, where: str) -> tuple[str, str | None]:
+def _row_of(line: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:
         raise InvalidArgument(f"{where} is not JSON: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("prompt"), str) or not found["prompt"]:
         raise InvalidArgument(f'{where} is not {{"prompt": text, "answer": text}}')
-    answer = found.get("answer")
-    if answer is not None and not isinstance(answer, str):
+    if not isinstance(found.get("answer"), str | None):
         raise InvalidArgument(f"{where} has an answer that is not a text")
-    return found["prompt"], answer
+    return found
 
 
 def _imported(reward: str) -> RewardFunction:

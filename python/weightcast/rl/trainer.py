@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
-from ..errors import Error
+from .. import Error
 from .desk import Desk
 from .desk_client import DeskClient
 from .desk_messages import Item
@@ -23,9 +24,9 @@ from .models import Tokenizer
 from .news import News
 from .options import Options
 from .publisher import Publisher
-from .report import Iteration, Report, Transfer
+from .report import Iteration, Report, Sample, Transfer
 from .sequence import Sequence
-from .sharding import whole_tensors
+from .sharding import in_dtype, whole_tensors
 from .tasks import Task
 from .timeline import Timeline
 
@@ -87,7 +88,7 @@ class Parts:
     task: Task
     tokenizer: Tokenizer
     timeline: Timeline
-    wire: Any = None  # The engines' dtype, where it is another.
+    wire: torch.dtype = torch.float32  # The engines' dtype.
     desk: Desk | None = None
     report: Report | None = None
     news: News | None = None
@@ -118,7 +119,8 @@ class TrainerLoop:
         self._transfers: list[Transfer] = []
         self._metrics: dict[str, float] = {}  # Of these transfers.
         self._times = _Times()
-        self._accuracy: float | None = None
+        self._evaluation: float | None = None
+        self._offered = first - 1  # The last iteration whose work is handed out.
 
     def run(self) -> None:
         options = self._options
@@ -126,14 +128,14 @@ class TrainerLoop:
         self._settle()
         if self._first == 1 and options.eval_every:
             self._evaluate(0)
-        self._offer(self._first)
+        self._offer_until(self._first)
+        # Engines work ahead as far as their rollouts may be behind.
+        ahead = max(1, options.max_staleness) if options.mode == "async" else 0
         end = self.parts.timeline.clock.now()
         for iteration in range(self._first, options.rl_iterations + 1):
-            if options.mode == "async" and iteration < options.rl_iterations:
-                self._offer(iteration + 1)
+            self._offer_until(iteration + ahead)
             row = self._iterate(iteration)
-            if options.mode == "sync" and iteration < options.rl_iterations:
-                self._offer(iteration + 1)
+            self._offer_until(iteration + 1)
             now = self.parts.timeline.clock.now()
             self._report(iteration, row, now - end)
             end = now
@@ -162,7 +164,7 @@ class TrainerLoop:
         )
         if options.mode == "sync" or evaluate or save or last:
             self._settle()
-        self._accuracy = self._evaluate(iteration) if evaluate else None
+        self._evaluation = self._evaluate(iteration) if evaluate else None
         if save:
             self._save(iteration, last)
         return {**metrics, "staleness": staleness, "spans": max(len(one.spans()) for one in sequences)}
@@ -178,6 +180,11 @@ class TrainerLoop:
                 _log.warning("%s; the run goes on and tries again with the next checkpoint", error)
 
     # --- Rollouts
+
+    def _offer_until(self, last: int) -> None:
+        for iteration in range(self._offered + 1, min(last, self._options.rl_iterations) + 1):
+            self._offer(iteration)
+            self._offered = iteration
 
     def _offer(self, iteration: int) -> None:
         """Trainer 0 hands out the work of an iteration, every trainer's share."""
@@ -208,9 +215,9 @@ class TrainerLoop:
 
     def _prompts(self, iteration: int, rank: int) -> list[str]:
         """A trainer's share."""
-        each = self._options.rollouts_per_gpu
-        texts = self.parts.task.prompts(iteration, each * self._options.num_training, self._options.seed)
-        return texts[rank * each : (rank + 1) * each]
+        options = self._options
+        texts = self.parts.task.prompts(iteration, options.prompts_of_iteration, options.seed)
+        return texts[options.share_of(rank)]
 
     def _learn(self, iteration: int, sequences: list[Sequence]) -> dict[str, float]:
         parts = self.parts
@@ -220,6 +227,8 @@ class TrainerLoop:
         ]
         completions = [parts.tokenizer.decode(one.tokens) for one in sequences]
         rewards = parts.task.rewards(prompts, completions)
+        if parts.report is not None:
+            self._keep_samples(iteration, prompts, completions, rewards)
 
         def before_change() -> None:
             with self._times.of("transfer"):
@@ -227,6 +236,20 @@ class TrainerLoop:
 
         return parts.learner.step(
             iteration, sequences, rewards, samples=self._options.samples, before_change=before_change
+        )
+
+    def _keep_samples(
+        self, iteration: int, prompts: list[str], completions: list[str], rewards: list[float]
+    ) -> None:
+        """Of different prompts first."""
+        count, samples = self._options.log_samples, self._options.samples
+        rows = [start + one for one in range(samples) for start in range(0, len(prompts), samples)]
+        assert self.parts.report is not None
+        self.parts.report.samples(
+            [
+                Sample(iteration, self._version, prompts[row], completions[row], rewards[row])
+                for row in rows[:count]
+            ]
         )
 
     # --- Weights
@@ -262,15 +285,12 @@ class TrainerLoop:
         if self.parts.rank != 0:
             return {}
         wire = self.parts.wire
-        cast = {
-            name: one.to(wire) if wire and one.is_floating_point() else one for name, one in found.items()
-        }
-        return {name: digest_of(one) for name, one in cast.items()}
+        return {name: digest_of(in_dtype(one, wire)) for name, one in found.items()}
 
     # --- Evaluation and report
 
     def _evaluate(self, iteration: int) -> float | None:
-        """Exact match on held-out prompts, greedy, generated by the engines; trainer 0's, None elsewhere."""
+        """The task's judgement of held-out prompts, greedy, by the engines; trainer 0's, None elsewhere."""
         desk, task, tokenizer = self.parts.desk, self.parts.task, self.parts.tokenizer
         if desk is None:
             return None
@@ -285,16 +305,14 @@ class TrainerLoop:
         desk.offer(items, first=True)
         results = desk.take(mark, 0, self._options.timeout, self.parts.publisher.check)
         found = [one for item in results for one in item]
-        right = [
-            task.correct(prompt, tokenizer.decode(one.tokens))
-            for prompt, one in zip(prompts, found, strict=True)
-        ]
-        accuracy = sum(right) / len(right)
+        scores = task.judge(prompts, [tokenizer.decode(one.tokens) for one in found])
+        mean = sum(scores) / len(scores)
         if self.parts.report is not None and iteration == 0:
-            self.parts.report.message(
-                f"before training: {accuracy:.1%} of {len(right)} held-out prompts right"
-            )
-        return accuracy
+            said = f"{mean:.1%} of {len(scores)} held-out prompts right"
+            if task.judged_by == "reward":
+                said = f"mean reward {mean:.4f} of {len(scores)} held-out prompts"
+            self.parts.report.message(f"before training: {said}")
+        return mean
 
     def _report(self, iteration: int, metrics: dict[str, Any], total: float) -> None:
         report, news = self.parts.report, self.parts.news
@@ -303,6 +321,9 @@ class TrainerLoop:
         seconds = self._times.seconds
         generation = seconds.get("generation", 0.0)
         generated = news.generation_seconds(iteration)
+        by_accuracy = self.parts.task.judged_by == "accuracy"
+        if self._evaluation is not None and not by_accuracy:
+            metrics["eval_reward"] = self._evaluation
         named = {
             name: metrics.pop(name, None)
             for name in ("reward", "kl", "staleness", "train_rollout_logprob_abs_diff")
@@ -315,7 +336,7 @@ class TrainerLoop:
                 generation_s=generated if self._options.mode == "async" else generation,
                 transfer_s=seconds.get("transfer", 0.0),
                 total_s=total,
-                accuracy=self._accuracy,
+                accuracy=self._evaluation if by_accuracy else None,
                 transfers=tuple(self._transfers),
                 metrics=metrics | self._metrics,
                 **named,

@@ -91,9 +91,10 @@ def _read_back(layer: torch.nn.Module, like: torch.Tensor) -> torch.Tensor:
     """The weight that the layer multiplies with: exact, as each sum has one term that is not zero."""
     outputs, inputs = like.shape
     weight = torch.empty_like(like)
+    device = layer.weight.device
     for first in range(0, inputs, _ROWS):
         rows = min(_ROWS, inputs - first)
-        unit = torch.zeros(rows, inputs, dtype=like.dtype, device=like.device)
+        unit = torch.zeros(rows, inputs, dtype=like.dtype, device=device)
         unit[torch.arange(rows), torch.arange(first, first + rows)] = 1
         weight[:, first : first + rows] = layer.quant_method.apply(layer, unit, None)[:, :outputs].T
     return weight
@@ -130,6 +131,8 @@ def _probe_experts(
 
 
 def _compare(found: Verified, reload: Reload, name: str, used: torch.Tensor, expected: torch.Tensor) -> None:
+    """used: may be on a GPU, which the spare memory is not."""
+    used = used.to(expected.device)
     if torch.equal(used, expected):
         return
     differs = torch.empty_strided(expected.shape, expected.stride(), dtype=torch.bool)

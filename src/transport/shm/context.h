@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/poller.h"
+#include "device/copy_queue.h"
 #include "transport/event_queue.h"
 #include "transport/shm/device_side.h"
 #include "transport/shm/peer_regions.h"
@@ -31,13 +32,14 @@ inline uint64_t PollKey(PollKind kind, uint32_t number) { return static_cast<uin
 /// What the links of one transport object share.
 struct Context {
   Context(Incarnation own, bool may_cross_copy, Ptracer& of_process, Ptracer::Policy policy,
-          Poller own_poller, SharedPages fence)
+          Poller own_poller, SharedPages fence, const device::CopyQueueOptions& of_copies)
       : self(own),
         cross_copy(may_cross_copy),
         ptracer(of_process),
         ptracer_policy(policy),
         poller(std::move(own_poller)),
         fence_pages(std::move(fence)),
+        copies(of_copies),
         regions(own, *fence_pages.mapping.As<FencePage>()) {}
 
   Incarnation self;
@@ -46,6 +48,7 @@ struct Context {
   Ptracer::Policy ptracer_policy;
   Poller poller;
   SharedPages fence_pages;
+  device::CopyQueueOptions copies;  ///< Of all links.
   Regions regions;
   PeerRegions peer_regions;
   EventQueue events;

@@ -29,7 +29,7 @@ Engine& Engines::Of(const device::Device& device) {
   for (const auto& engine : engines_) {
     if (engine->device().worker == device.worker) return *engine;
   }
-  engines_.push_back(std::make_unique<Engine>(device));
+  engines_.push_back(std::make_unique<Engine>(device, options_));
   return *engines_.back();
 }
 

@@ -16,16 +16,21 @@ namespace weightcast::transport::shm {
 inline constexpr uint64_t kDevicePiece = uint64_t{64} << 20;
 /// Most copies of one batch.
 inline constexpr size_t kDeviceBatch = 64;
+/// With so much under way a device is busy for longer than it takes to give it the next batch.
+inline constexpr uint64_t kDeviceBusy = 2 * kDevicePiece;
 
 /// The copies that one device makes for one link. Tickets count its batches; they end in order.
 class Engine {
  public:
-  explicit Engine(device::Device device) : device_(std::move(device)), queue_(device_.worker) {}
+  Engine(device::Device device, const device::CopyQueueOptions& options)
+      : device_(std::move(device)), queue_(device_.worker, options) {}
 
   /// As CopyQueue::Submit.
   std::optional<uint64_t> Submit(std::span<const device::Copy> copies);
   /// Whether Submit would take so many copies of so many bytes.
   [[nodiscard]] bool Fits(size_t copies, uint64_t bytes) const { return queue_.Fits(copies, bytes); }
+  /// A batch that is not full had better wait for more: the device has enough to do.
+  [[nodiscard]] bool Busy() const { return queue_.unfinished_bytes() >= kDeviceBusy; }
   /// Learns which batches are over. True if there was one.
   bool Advance();
   /// Nothing of this batch moves any more.
@@ -53,6 +58,7 @@ using EngineFence = std::vector<uint64_t>;
 /// All engines of one link, made when first used. The holder of progress alone.
 class Engines {
  public:
+  explicit Engines(const device::CopyQueueOptions& options) : options_(options) {}
   Engine& Of(const device::Device& device);
   bool Advance();
   [[nodiscard]] bool HasNews() const;
@@ -63,6 +69,7 @@ class Engines {
   [[nodiscard]] bool Over(const EngineFence& fence) const;
 
  private:
+  const device::CopyQueueOptions options_;
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 

@@ -33,6 +33,7 @@ Link::Link(Context& context, LinkId id, Incarnation peer, TimePoint deadline, Ow
       peer_(peer),
       deadline_(deadline),
       inbox_(std::move(inbox)),
+      engines_(context.copies),
       offers_(context, channel_),
       sources_(context, channel_, engines_),
       cookie_(NewCookie()),

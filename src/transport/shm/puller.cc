@@ -110,47 +110,57 @@ std::optional<device::Copy> Puller::Prepare(uint32_t number, uint64_t most) {
                       .ends = source->EndsWith(region->device->uuid())};
 }
 
-bool Puller::Gather(Batch& batch) {
+/// Whether the next batch would not be full, and its device has enough to do meanwhile.
+bool Puller::BetterWaits() {
+  const PullRecord& front = pulls_[next_].record;
+  const LocalRegion* const region = context_->regions.Find(front.region, front.generation);
+  if (region == nullptr || region->device == nullptr || !engines_->Of(region->device->device).Busy())
+    return false;
   uint64_t bytes = 0;
+  uint32_t number = next_;
+  for (; number != pulls_.tail() && bytes < kDevicePiece && number - next_ < kDeviceBatch; ++number)
+    bytes += pulls_[number].record.length - pulls_[number].submitted;
+  return bytes < kDevicePiece && number - next_ < kDeviceBatch;
+}
+
+bool Puller::Gather(Batch& batch) {
   bool any = false;
-  for (uint32_t number = next_; number != pulls_.tail() && batch.count < kDeviceBatch && bytes < kDevicePiece;
-       ++number) {
+  for (uint32_t number = next_; number != pulls_.tail() && !batch.copies.full(); ++number) {
     Pull& pull = pulls_[number];
     if (pull.whole()) continue;
-    const auto copy = Prepare(number, kDevicePiece - bytes);
+    const auto copy = Prepare(number, batch.copies.room());
     if (!copy && pull.whole()) {  // Refused, or a repetition.
       any = true;
       continue;
     }
     if (!copy || (batch.engine != nullptr && batch.engine != pull.next_engine)) break;
-    if (batch.count > 0 && batch.Touches(*copy)) break;
-    batch.engine = pull.next_engine;
-    batch.numbers[batch.count] = number;
-    batch.copies[batch.count++] = *copy;
-    bytes += copy->length;
+    if (batch.copies.Touches(copy->to, copy->length)) break;
+    batch.Add(number, pull, *copy);
   }
   return any;
 }
 
-bool Puller::Batch::Touches(const device::Copy& copy) const {
-  return std::ranges::any_of(std::span(copies).first(count), [&](const device::Copy& other) {
-    return Meet(other.to, other.length, copy.to, copy.length);
-  });
+void Puller::Batch::Add(uint32_t number, const Pull& pull, const device::Copy& copy) {
+  const PullRecord& record = pull.record;
+  const bool same = newest != nullptr && newest->region == record.region && newest->source == record.source &&
+                    newest->generation == record.generation &&
+                    newest->source_generation == record.source_generation;
+  engine = pull.next_engine;
+  newest = &record;
+  pieces[count++] = {.number = number, .length = copy.length};
+  copies.Add(copy, same);
 }
 
 bool Puller::Submit() {
   bool any = false;
-  while (next_ != pulls_.tail()) {
+  while (next_ != pulls_.tail() && !BetterWaits()) {
     Batch batch;
     any |= Gather(batch);
-    const auto ticket =
-        batch.count == 0
-            ? std::nullopt
-            : batch.engine->Submit(std::span<const device::Copy>(batch.copies).first(batch.count));
+    const auto ticket = batch.count == 0 ? std::nullopt : batch.engine->Submit(batch.copies.copies());
     for (size_t i = 0; ticket && i < batch.count; ++i) {
-      Pull& pull = pulls_[batch.numbers[i]];
+      Pull& pull = pulls_[batch.pieces[i].number];
       pull.engine = batch.engine;
-      pull.submitted += batch.copies[i].length;
+      pull.submitted += batch.pieces[i].length;
       pull.ticket = *ticket;
     }
     while (next_ != pulls_.tail() && pulls_[next_].whole()) ++next_;

@@ -8,6 +8,7 @@
 #include "transport/ring.h"
 #include "transport/shm/context.h"
 #include "transport/shm/engines.h"
+#include "transport/shm/gathered_copies.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/peer_life.h"
@@ -75,13 +76,20 @@ class Puller {
  private:
   static constexpr size_t kMost = 256;  ///< Twice an honest peer's window.
   struct Batch {
-    std::array<device::Copy, kDeviceBatch> copies;
-    std::array<uint32_t, kDeviceBatch> numbers;  ///< Of their pulls.
+    struct Piece {
+      uint32_t number = 0;  ///< Of its pull.
+      uint64_t length = 0;
+    };
+    GatheredCopies copies;
+    std::array<Piece, kDeviceBatch> pieces;
     size_t count = 0;
     Engine* engine = nullptr;
-    [[nodiscard]] bool Touches(const device::Copy& copy) const;
+    /// The pull of the newest piece; nullptr: there is none.
+    const PullRecord* newest = nullptr;
+    void Add(uint32_t number, const Pull& pull, const device::Copy& copy);
   };
 
+  [[nodiscard]] bool BetterWaits();
   bool Gather(Batch& batch);
   std::optional<device::Copy> Prepare(uint32_t number, uint64_t most);
   [[nodiscard]] Code Check(const PullRecord& record, const LocalRegion* region, const Source* source) const;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "transport/shm/context.h"
 #include "transport/shm/cross_copy.h"
 #include "transport/shm/engines.h"
+#include "transport/shm/gathered_copies.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/peer_life.h"
 #include "transport/shm/records.h"
@@ -74,8 +76,8 @@ class Sender {
  private:
   static constexpr uint64_t kQueue = 256;       ///< Operations taken and not completed.
   static constexpr uint64_t kRingWindow = 128;  ///< Of these, on the ring.
-  static constexpr uint64_t kGetWindow = 32;
-  static constexpr size_t kMostPushes = 64;  ///< Copies: eight devices have as many batches.
+  static constexpr uint64_t kGetWindow = 32;    ///< The same of reads.
+  static constexpr size_t kMostPushes = 64;     ///< Batches: of eight devices.
   static constexpr uint64_t kRingPiece = 128 * 1024;
   static constexpr size_t kBatch = 64;  ///< Pieces of one cross-process copy.
 
@@ -89,8 +91,8 @@ class Sender {
     Road road = Road::kMapped;       ///< Of what waits for an answer or a copy.
     uint32_t records = 0;            ///< Of a pull.
     const Engine* engine = nullptr;  ///< That reads or pushes; null: nothing was submitted.
-    const std::byte* to = nullptr;   ///< Where it copies to.
     uint64_t ticket = 0;             ///< Of its last batch.
+    uint64_t gathered = 0;           ///< Bytes in the batch that is gathered.
     bool checked = false;
     bool device = false;  ///< Device memory at one end at least.
     bool scoped = false;
@@ -107,6 +109,18 @@ class Sender {
     Code failure = Code::kOk;
   };
 
+  /// What own copies of an operation go between; `source` is `region` as this side's device has it mapped.
+  struct OwnEnds {
+    const LocalRegion* local = nullptr;
+    const PeerRegion* region = nullptr;
+    const Source* source = nullptr;
+  };
+  /// The bytes that an own copy writes.
+  struct Span {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
+  };
+
   Pending& At(uint64_t index) { return queue_[index % kQueue]; }
   [[nodiscard]] Code Check(Pending& pending) const;
   /// Checks once; false while a device's event or the region's import is awaited.
@@ -118,14 +132,21 @@ class Sender {
   [[nodiscard]] Road RoadOf(const Op& op, const PeerRegion& region) const;
   Step StepDevice(Pending& pending, const PeerRegion& region, Budget& budget);
   Step Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local);
-  Step Push(Pending& pending, const PeerRegion& region, const LocalRegion& local, const Source& target);
-  Step Reach(Pending& pending, const PeerRegion& region, const LocalRegion& local, const Source& source);
+  [[nodiscard]] static std::optional<Road> OwnRoad(const Op& op, const PeerRegion& region,
+                                                   const LocalRegion& local);
+  Step CopyOwn(Pending& front, Road road, const OwnEnds& ends);
+  uint64_t GatherOwn(GatheredCopies& batch, const Engine& engine, Road road, OwnEnds ends);
+  std::optional<OwnEnds> JoinOwn(uint64_t index, Road road, const Engine& engine);
+  void TakeOwn(uint64_t end, const Engine& engine, uint64_t ticket, Road road);
+  [[nodiscard]] bool FillsBatch();
+  [[nodiscard]] static bool Inside(const Op& op, const OwnEnds& ends);
+  [[nodiscard]] static Span SpanOf(const Op& op, const OwnEnds& ends);
+  [[nodiscard]] bool Overlaps(uint64_t end, const Span& span);
   Step Stage(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
   Step StageWrite(Pending& pending, const PeerRegion& region, const LocalRegion& local, Budget& budget);
   Step StageRead(Pending& pending, const PeerRegion& region);
   [[nodiscard]] bool Awaits(const DataRecord& record);
   Step GiveUp(Pending& pending, Code code);
-  [[nodiscard]] bool Overlaps(const std::byte* to, uint64_t length);
   /// Completes reads and pushes whose copies are over. True if there was one.
   bool FinishOwn();
   [[nodiscard]] Code ReadOutcome(const Pending& pending) const;
@@ -170,12 +191,13 @@ class Sender {
   uint64_t arriving_ = 0;  ///< The staged read whose bytes come next, unless it lies before `head_`.
   bool waits_for_device_ = false;
   uint32_t pulls_ = 0;  ///< Records without an answer.
-  struct PushedCopy {
+  struct PushedBatch {
     const Engine* engine = nullptr;
     uint64_t ticket = 0;
   };
-  Ring<PushedCopy> pushes_{kMostPushes};  ///< Of which the peer has not heard that they are over.
-  Code failed_ = Code::kOk;               ///< Everything completes so.
+  std::array<Span, kQueue> spans_;  ///< Of own copies, by number: all that are under way are looked through.
+  Ring<PushedBatch> pushes_{kMostPushes};  ///< Batches of which the peer has not heard that they are over.
+  Code failed_ = Code::kOk;                ///< Everything completes so.
   std::array<Scope, kGrantSlots> scopes_;
 };
 

@@ -41,7 +41,7 @@ ShmTransport::ShmTransport(const TransportOptions& options, bool cross_copy, Ptr
     : process_(getpid()),
       settings_(options.settings),
       context_(options.self, cross_copy, ptracer, Ptracer::PolicyOf(settings_.ptracer), std::move(poller),
-               std::move(fence)),
+               std::move(fence), device::CopyOptions(settings_)),
       wake_(std::move(wake)),
       timer_(std::move(timer)),
       acceptor_(std::move(acceptor)),

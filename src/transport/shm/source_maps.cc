@@ -279,7 +279,7 @@ bool SourceMaps::Unmap(const Key& key, Source& source) {
   source.unmapping = true;
   ++jobs_;
   // What is left with the worker now runs when it is unmapped.
-  source.device.worker->Run(
+  source.device.worker->RunAfterCopies(
       [reports = context_->devices()->reports(), alive = std::weak_ptr(alive_), this, key] {
         reports->Leave([alive, this, key] {
           if (alive.expired()) return;

@@ -20,7 +20,7 @@ struct StageRing::Pinned {
   Pinned& operator=(const Pinned&) = delete;
   ~Pinned() {
     range.reset();
-    worker->Run([kept = std::move(mapping)] {});
+    worker->RunAfterCopies([kept = std::move(mapping)] {});
   }
 };
 

@@ -14,7 +14,7 @@ from steps import Steps, Stop, Tools
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-STAGES = ("smoke", "probe", "measure", "endure")
+STAGES = ("smoke", "probe", "measure", "settings", "endure")
 
 
 def unpack(folder: pathlib.Path) -> pathlib.Path:
@@ -155,6 +155,14 @@ class Stages:
         small = ["--small"] if self.fake else []
         binary = ["--binary", self.tools.weightcast, "--gpus", self.tools.gpus]
         self.steps.run("bench/gpu.py", self.tools.python, program, *binary, *small, limit=560)
+
+    def settings(self) -> None:
+        program = ROOT / "bench" / "gpu_settings.py"
+        small = ["--small"] if self.fake else []
+        table = self.steps.out / "settings.md"
+        options = ["--binary", self.tools.weightcast, "--gpus", self.tools.gpus, "--table", table]
+        self.steps.run("bench/gpu_settings.py", self.tools.python, program, *options, *small, limit=175)
+        print(table.read_text(), flush=True)
 
     def endure(self) -> None:
         self._case("endure", limit=540, WC_GPU_UPDATES="60" if self.fake else "1000")

@@ -153,6 +153,8 @@ TEST_F(SettingsTest, WhatIsAllowedIsSaid) {
       {"pinned", "1023K", "1M or more"},
       {"copy_streams", "0", "1 to 8"},
       {"copy_streams", "9", "1 to 8"},
+      {"copy_blocks", "0", "1 to 1024"},
+      {"copy_blocks", "1025", "1 to 1024"},
       {"port_range", "9-8", "low-high, such as 29800-29899"},
       {"controller", "host", "HOST:PORT"},
       {"job", "", "a name"},

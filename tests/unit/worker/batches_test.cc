@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 
+#include "plan/quantise.h"
 #include "worker/pieces.h"
 #include "worker/shard_key.h"
 
@@ -158,6 +160,38 @@ TEST(ShardKey, TellsNamesAndBoxesApart) {
   EXPECT_NE(key, ShardKey("a", {{0}, {0, 1, 2}}));
   EXPECT_NE(key, ShardKey("a", {{0, 0}, {1, 2}}, 1));
   EXPECT_NE(ShardKey("a", {}, 1), ShardKey("a", {}, 2));
+}
+
+TEST(Batches, CutWhatIsQuantisedBetweenRowsOfBlocks) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 200; ++round) {
+    RankTable table;
+    table.peers = {0};
+    for (int index = 0; index < 4; ++index) {
+      const Shape shape = {static_cast<int64_t>(1 + random() % 3000),
+                           static_cast<int64_t>(1 + random() % plan::kMaxQuantisedColumns)};
+      table.source_tensors.push_back({"t", DType::kBF16, shape});
+      table.destination_tensors.push_back({"t", DType::kF8E4M3, shape});
+      table.source_shards.push_back({0, index, WholeOf(shape)});
+      table.destination_shards.push_back({0, index, WholeOf(shape)});
+      RankTable::Route route;
+      route.src_shard = route.dst_shard = static_cast<uint32_t>(index);
+      route.src_box = WholeOf(shape);
+      route.dst_offset = {0, 0};
+      route.transform = plan::Transform::kQuantise;
+      table.routes.push_back(route);
+    }
+    const auto batches = CutIntoBatches(table);
+    std::vector<int64_t> next(table.routes.size(), 0);
+    for (uint32_t t = 0; t < batches[0].transfers(); ++t) {
+      EXPECT_LT(batches[0].BytesOf(t), kMaxTransferBytes);
+      for (const Item& item : batches[0].Of(t)) {
+        EXPECT_EQ(std::exchange(next[item.route], item.first + item.count), item.first);
+        EXPECT_EQ(item.first % (128 * table.routes[item.route].src_box.size[1]), 0);
+      }
+    }
+    for (size_t i = 0; i < next.size(); ++i) EXPECT_EQ(next[i], plan::ElementsOf(table.routes[i].src_box));
+  }
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ class DataPath : public testing::Test {
     auto listed = shards;
     for (Shard& shard : listed)
       if (reader_ != nullptr) shard.memory = {};
-    auto memory = RegisterSources(*side.endpoint, listed, "", reader_);
+    auto memory = RegisterSources(*side.endpoint, listed, NameRules(), reader_);
     ASSERT_TRUE(memory.ok()) << memory.status().ToString();
     plan->memory = *memory;
     auto decoded = plan::DecodeRankTable(table);

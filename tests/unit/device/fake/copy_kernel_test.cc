@@ -59,6 +59,23 @@ TEST(CopyByKernel, SmallOnesOfTwoDevicesAndMostWithinOne) {
   EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 1000, Ends::kHost)), "0 launches, 1 calls");
 }
 
+TEST(CopyByKernel, SettingsSayWhichWithinADevice) {
+  Settings settings;
+  settings.copy_by_kernel = 0;
+  settings.copy_blocks = 132;
+  EXPECT_EQ(CopyOptions(settings).blocks, 132U);
+  {
+    Scene scene(1000 * 10, CopyOptions(settings));
+    scene.LoadKernels();
+    EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 1000, Ends::kOneDevice)), "0 launches, 1 calls");
+    EXPECT_EQ(scene.Copied(Parts(scene.bytes, 10, 1000, Ends::kDevices)), "1 launches, 0 calls");
+  }
+  settings.copy_by_kernel = uint64_t{1} << 30;
+  Scene scene(size_t{9} << 20, CopyOptions(settings));
+  scene.LoadKernels();
+  EXPECT_EQ(scene.Copied(Parts(scene.bytes, 1, 9 << 20, Ends::kOneDevice)), "1 launches, 0 calls");
+}
+
 TEST(CopyByKernel, ManyTakeALaunchForWhatOneHolds) {
   Scene scene(1000 * 37);
   scene.LoadKernels();

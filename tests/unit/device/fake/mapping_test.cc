@@ -4,8 +4,11 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
+#include <memory>
 
 #include "device/buffer.h"
+#include "device/copy_queue.h"
 #include "device/describe.h"
 #include "device/export.h"
 #include "unit/device/fake/fake_world.h"
@@ -108,6 +111,32 @@ TEST_F(MappingTest, OneThatIsAskedForAgainIsNotUnmapped) {
   world.worker->Run([&] { seen = Now(); });
   world.Settle();
   EXPECT_EQ(seen, before) << "a task after the last holder finds it unmapped";
+}
+
+/// An endpoint that is closed does not wait for ever for a copy that stands still.
+TEST_F(MappingTest, IsNotUnmappedUnderACopyWhoseQueueHasGone) {
+  const Pages pages(world.host, 1, kDescriptor);
+  const Pages own(world.host, 1, kDescriptor);
+  const Made before = Now();
+  const DeviceMemory memory = Look(pages.base(), kPage);
+  Shared mapping = Map(memory, Foreign(memory)).value();
+  auto queue = std::make_unique<CopyQueue>(world.worker);
+  const std::array copy{Copy{.to = reinterpret_cast<std::byte*>(own.base()),
+                             .from = mapping->address,
+                             .length = 100,
+                             .ends = Ends::kOneDevice}};
+  ASSERT_TRUE(queue->Submit(copy));
+  world.StepWorker();  // It is begun, and the device has not moved a byte.
+  const Made begun = Now();
+  queue.reset();
+  mapping.reset();
+  bool ran = false;
+  world.worker->Run([&] { ran = true; });
+  world.StepWorker();
+  EXPECT_TRUE(ran) << "other tasks do not wait";
+  EXPECT_EQ(Now(), begun);
+  world.Settle();
+  EXPECT_EQ(Now(), before);
 }
 
 TEST_F(MappingTest, PagesComeInSeveralMessagesAndLieInOneRange) {
