@@ -116,12 +116,13 @@ class Client final : public ClientStream {
     if (partial) connection_->Read();
     auto frame = connection_->Next();
     if (!frame.ok()) return Closed(frame.status());
-    if (!*frame) return partial ? std::optional(Event{.kind = Event::Kind::kPartial}) : std::nullopt;
-    switch ((*frame)->kind) {
+    std::optional<Frame> got = std::move(*frame);
+    if (!got) return partial ? std::optional(Event{.kind = Event::Kind::kPartial}) : std::nullopt;
+    switch (got->kind) {
       case FrameKind::kData:
-        return Event{.kind = Event::Kind::kMessage, .body = std::move((*frame)->body)};
+        return Event{.kind = Event::Kind::kMessage, .body = std::move(got->body)};
       case FrameKind::kClose:
-        return Closed(DecodeReason((*frame)->body));
+        return Closed(DecodeReason(got->body));
       case FrameKind::kProof:
         break;
     }

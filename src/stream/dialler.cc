@@ -141,7 +141,7 @@ std::optional<Status> Dialler::Advance(Attempt& attempt, uint64_t key) {
   if (attempt.connection == nullptr) {
     if (const Status status = ConnectOutcome(attempt.fd.get(), attempt.address); !status.ok())
       return ExplainConnect(status);
-    const Status status = Greet(attempt, key);
+    Status status = Greet(attempt, key);
     if (!status.ok()) return status;
     return std::nullopt;
   }
@@ -152,17 +152,17 @@ std::optional<Status> Dialler::Advance(Attempt& attempt, uint64_t key) {
   if (const Status status = connection.Flush(); !status.ok()) return ExplainHandshake(connection, where);
   auto frame = connection.Next();
   if (!frame.ok()) return ExplainHandshake(connection, where);
-  if (!*frame) return std::nullopt;
-  const bool is_proof = (*frame)->kind == FrameKind::kProof;
-  const Status proven =
-      CheckController(connection.tls(), options_.keys.controller, is_proof ? (*frame)->body : "");
+  const std::optional<Frame> got = std::move(*frame);
+  if (!got) return std::nullopt;
+  const std::string proof = got->kind == FrameKind::kProof ? got->body : "";
+  Status proven = CheckController(connection.tls(), options_.keys.controller, proof);
   return proven.ok() ? proven : ExplainImpostor(where, proven.message());
 }
 
 Status Dialler::Greet(Attempt& attempt, uint64_t key) {
   WC_RETURN_IF_ERROR(poller_.Modify(attempt.fd.get(), EPOLLIN, key));
   WC_ASSIGN_OR_RETURN(TlsSession session,
-                      TlsSession::Begin(*context_, {options_.keys.identity, options_.keys.key}));
+                      TlsSession::Begin(context_.value(), {options_.keys.identity, options_.keys.key}));
   attempt.connection =
       std::make_unique<Connection>(std::move(attempt.fd), std::move(session), options_.most_queued);
   attempt.connection->Take("");

@@ -95,11 +95,11 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   WC_ASSIGN_OR_RETURN(
       TlsSession session,
       TlsSession::Begin(context_, {hello->identity, options_.keys->KeyOf(*judgement.identity)}));
-  UnderWay one{
-      .connection = std::make_unique<Connection>(std::move(fd), std::move(session), options_.most_queued),
-      .member = judgement.identity->member,
-      .peer = peer,
-      .until = Clock::now() + options_.patience};
+  UnderWay one;
+  one.connection = std::make_unique<Connection>(std::move(fd), std::move(session), options_.most_queued);
+  one.member = judgement.identity->member;
+  one.peer = peer;
+  one.until = Clock::now() + options_.patience;
   one.connection->Take(sent);
   if (!one.connection->end().ok())
     return {Code::kPermission, StrCat("it does not have the key of ", MemberText(one.member))};

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -26,7 +27,7 @@ class Server final : public StreamServer {
  public:
   ~Server() override { Stop(); }
 
-  static Result<std::unique_ptr<StreamServer>> Make(ServerOptions options) {
+  static Result<std::unique_ptr<StreamServer>> Make(const ServerOptions& options) {
     WC_ASSIGN_OR_RETURN(BoundName bound, ListenAtName(options.host, options.port));
     auto server = std::unique_ptr<Server>(new Server(options, bound.port));
     WC_RETURN_IF_ERROR(server->loop_.Begin(server->keys_, options.patience, options.most_handshakes));
@@ -69,8 +70,9 @@ class Server final : public StreamServer {
                      hello.status().message());
       return {.then = Then::kEnd, .send = AlertRecord(Alert::kDecodeError)};
     }
-    if (!*hello) return {.then = Then::kWait};
-    const auto judgement = keys_->Judge(**hello);
+    const std::optional<ClientHello>& whole = *hello;
+    if (!whole) return {.then = Then::kWait};
+    const auto judgement = keys_->Judge(*whole);
     if (judgement.identity) return {.then = Then::kTake};
     WC_LOG_LIMITED(kWarning, "refused a process at ", PeerOf(opening), ": ", judgement.reason);
     return {.then = Then::kEnd, .send = AlertRecord(judgement.alert)};
@@ -104,7 +106,7 @@ class Server final : public StreamServer {
 }  // namespace
 
 Result<std::unique_ptr<StreamServer>> StreamServer::Start(ServerOptions options) {
-  return Server::Make(std::move(options));
+  return Server::Make(options);
 }
 
 }  // namespace weightcast::stream

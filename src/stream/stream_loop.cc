@@ -200,7 +200,7 @@ void StreamLoop::Discard(const StreamPtr& stream) {
   stream->connection->Read();
   while (true) {
     const auto frame = stream->connection->Next();
-    if (!frame.ok()) return Drop(stream, *stream->closing);
+    if (!frame.ok()) return Drop(stream, stream->closing.value_or(Status()));
     if (!*frame) return SetInterest(stream);
   }
 }
@@ -214,8 +214,9 @@ void StreamLoop::Deliver(const StreamPtr& stream) {
       return stream->connection->Next();
     });
     if (!frame.ok()) return Drop(stream, frame.status());
-    if (!*frame) break;
-    if (!DeliverFrame(stream, std::move(**frame))) return;
+    std::optional<Frame> got = std::move(*frame);
+    if (!got) break;
+    if (!DeliverFrame(stream, std::move(*got))) return;
   }
   if (!stream->paused && !stream->over() && stream->connection->HasFrame()) stream->MarkReady();
   SetInterest(stream);
@@ -254,7 +255,7 @@ void StreamLoop::FlushAll() {
 }
 
 void StreamLoop::Flush(const StreamPtr& stream) {
-  if (stream->aborted) return Drop(stream, *stream->aborted);
+  if (stream->aborted) return Drop(stream, stream->aborted.value_or(Status()));
   const size_t before = stream->queued();
   if (const Status status = stream->connection->Flush(); !status.ok()) {
     stream->connection->Read();  // The other side may have said why before it ended: that tells more.
@@ -274,7 +275,7 @@ void StreamLoop::EndLate() {
          (closing_.front().first <= now || closing_.front().second->connection == nullptr)) {
     const StreamPtr stream = std::move(closing_.front().second);
     closing_.pop_front();
-    if (stream->connection != nullptr) Drop(stream, *stream->closing);
+    if (stream->connection != nullptr) Drop(stream, stream->closing.value_or(Status()));
   }
 }
 

@@ -108,7 +108,7 @@ struct TlsCallbacks {
 void TlsContext::FreeContext::operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
 void TlsSession::FreeSession::operator()(SSL* session) const { SSL_free(session); }
 
-Result<TlsContext> TlsContext::Make(Side side, std::string protocol) {
+Result<TlsContext> TlsContext::Make(Side side, const std::string& protocol) {
   TlsContext made;
   made.shared_ = std::make_shared<Shared>();
   Shared& shared = *made.shared_;

@@ -19,7 +19,7 @@ class TlsContext {
  public:
   enum class Side : uint8_t { kClient, kServer };
   /// `protocol`: what both sides must name in ALPN. Errors: kExhausted.
-  static Result<TlsContext> Make(Side side, std::string protocol);
+  static Result<TlsContext> Make(Side side, const std::string& protocol);
 
   [[nodiscard]] Side side() const { return shared_->side; }
   [[nodiscard]] SSL_CTX* get() const { return shared_->context.get(); }
