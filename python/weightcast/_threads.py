@@ -50,3 +50,22 @@ async def on_thread(call: Callable[..., Any], *arguments: Any) -> Any:
                 continue  # It ends soon, and must have ended first.
         future.exception()  # Has been looked at.
         raise
+
+
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What a call returns; None if it fails, or is interrupted because it takes longer."""
+    stop = _core.CoreInterrupt()
+    _stops.add(stop)
+    result: list[Any] = []
+
+    def run() -> None:
+        _core.interrupt_when(stop)
+        with contextlib.suppress(Exception):
+            result.append(call())
+
+    asking = threading.Thread(target=run, daemon=True)
+    asking.start()
+    asking.join(seconds)
+    stop.set()
+    asking.join()
+    return result[0] if result else None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import _weightcast as _core
-from ._threads import on_thread
+from ._threads import on_thread, within
 from .digest import ShardDigest, digests_from
 from .errors import Cancelled, Error, InvalidArgument, TimedOut, Unavailable, UpdateAborted
 from .shards import Registration, streams_in_use, wait_streams
@@ -84,13 +84,9 @@ class Update:
 
     def _without_it(self) -> str:
         """The engines that are here and do not have this version."""
-        try:
-            states = self._engines()
-        except Error:
-            return ""  # The controller is away.
         without = [
             f"{one.name} ({one.state.lower()})"
-            for one in states
+            for one in within(1.0, self._engines) or []  # None: the controller is away.
             if one.incarnation and one.version.number != self.version.number
         ]
         return f"; not yet: {', '.join(sorted(without))}" if without else ""

@@ -69,7 +69,7 @@ class Resolver {
   Status CheckFusedWhole(size_t rule, int destination, const std::vector<int>& parts) const;
   Status FindQuantised();
   Status FollowQuantised(int source, const Quantised& quantised);
-  Status CheckQuantised(int source, int destination, const Quantised& quantised) const;
+  Status CheckDType(int source, int destination, const Quantised& quantised, DType dtype) const;
   /// The whole of a source is the whole of a destination.
   Status LinkWhole(int source, const std::string& name);
   /// Notes it. Errors: other shapes; something else fills the destination.
@@ -170,20 +170,12 @@ Status Resolver::FindQuantised() {
   return Status::Ok();
 }
 
-Status Resolver::CheckQuantised(int source, int destination, const Quantised& quantised) const {
-  const TensorInfo& from = this->source(source);
+Status Resolver::CheckDType(int source, int destination, const Quantised& quantised, DType dtype) const {
   const TensorInfo& to = this->destination(destination);
-  const auto must_be = [&](const TensorInfo& tensor, DType dtype) {
-    return tensor.dtype == dtype ? Status::Ok()
-                                 : Bad(StrCat("rule ", quantised.rule + 1, " quantises tensor '", from.name,
-                                              "'; '", tensor.name, "' on the inference side must be ",
-                                              NameOf(dtype), " for it, not ", NameOf(tensor.dtype)));
-  };
-  WC_RETURN_IF_ERROR(must_be(to, DType::kF8E4M3));
-  if (const auto scales = inference_.Find(quantised.scales.name))
-    WC_RETURN_IF_ERROR(must_be(this->destination(*scales), DType::kF32));
-  WC_RETURN_IF_ERROR(CheckBlocks(trainers_, source, "trainer"));
-  return CheckBlocks(inference_, destination, "inference rank");
+  if (to.dtype == dtype) return Status::Ok();
+  return Bad(StrCat("rule ", quantised.rule + 1, " quantises tensor '", this->source(source).name, "'; '",
+                    to.name, "' on the inference side must be ", NameOf(dtype), " for it, not ",
+                    NameOf(to.dtype)));
 }
 
 /// The scales go by themselves.
@@ -194,10 +186,16 @@ Status Resolver::FollowQuantised(int source, const Quantised& quantised) {
     return Bad(StrCat("rule ", quantised.rule + 1, " quantises tensor '", from.name,
                       "'; the trainers' layout must have '", quantised.scales.name, "' F32 ",
                       ToString(quantised.scales.shape), " for its scales"));
+  // Also where nobody wants the values.
+  const auto landing = inference_.Find(quantised.scales.name);
+  if (landing && !not_wanted_[static_cast<size_t>(*landing)])
+    WC_RETURN_IF_ERROR(CheckDType(source, *landing, quantised, DType::kF32));
   const auto partner = Partner(source, quantised.values);
   if (!partner || not_wanted_[static_cast<size_t>(*partner)]) return Status::Ok();
   WC_RETURN_IF_ERROR(Claim(source, *partner));
-  WC_RETURN_IF_ERROR(CheckQuantised(source, *partner, quantised));
+  WC_RETURN_IF_ERROR(CheckDType(source, *partner, quantised, DType::kF8E4M3));
+  WC_RETURN_IF_ERROR(CheckBlocks(trainers_, source, "trainer"));
+  WC_RETURN_IF_ERROR(CheckBlocks(inference_, *partner, "inference rank"));
   for (int64_t at = 0; at < from.shape[1]; at += kMaxQuantisedColumns) {
     WC_RETURN_IF_ERROR(AddLink({.src_tensor = source,
                                 .dst_tensor = *partner,

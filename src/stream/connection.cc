@@ -37,6 +37,9 @@ void Connection::Take(std::string_view ciphertext) {
   tls_.TakeOutput(cipher_);
   frames_.Add(plaintext);
   if (!status.ok()) return EndWith(status);
+  // TLS itself answers to what the other side may send without end (KeyUpdate).
+  if (cipher_.size() - cipher_sent_ > kMostCiphertext + 2 * kRecordBytes)
+    return EndWith({Code::kExhausted, "the other side asks for answers and does not read them"});
   if (tls_.ended()) EndWith({Code::kUnavailable, "the other side has closed the stream"});
 }
 

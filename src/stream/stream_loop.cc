@@ -218,7 +218,9 @@ void StreamLoop::Deliver(const StreamPtr& stream) {
     if (!got) break;
     if (!DeliverFrame(stream, std::move(*got))) return;
   }
-  if (!stream->paused && !stream->over() && stream->connection->HasFrame()) stream->MarkReady();
+  // The poller tells no more of one that it does not watch: it is read until its end is seen.
+  if (!stream->paused && !stream->over() && (stream->connection->HasFrame() || !stream->watched))
+    stream->MarkReady();
   SetInterest(stream);
 }
 

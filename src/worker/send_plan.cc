@@ -120,6 +120,10 @@ Status FindSources(SendPlan& plan) {
     if (!transform.ok() || *transform != route.transform)
       return {Code::kProtocol, StrCat("the routing table casts ", from.name, " from ", NameOf(from.dtype),
                                       " to ", NameOf(to), ", which is not possible")};
+    const size_t shard = plan.sources[route.src_shard];
+    if (route.transform != plan::Transform::kNone && plan.memory->OriginOf(shard) != shard)
+      return {Code::kProtocol,
+              StrCat("the routing table casts ", from.name, ", which holds scales; they go as they are")};
   }
   return Status::Ok();
 }

@@ -370,3 +370,18 @@ def test_an_update_that_is_late_names_the_engines_without_it(controller):
             slow.wait(timeout=30)
             taken.result(30)
             assert update.wait(30).version.number == 1
+
+
+def test_a_wait_keeps_its_timeout_while_the_controller_is_away():
+    with wc.Controller("127.0.0.1:0") as controller:
+        trainer = wc.Trainer(controller.address)
+        engine = wc.Inference(controller.address, engine="a")
+        trainer.register(values(1))
+        engine.register(zeros())
+        update = trainer.publish(1)
+    began = time.monotonic()
+    with pytest.raises(wc.TimedOut):
+        update.wait(1)
+    assert time.monotonic() - began < 5  # controller_timeout is 10 s
+    engine.close()
+    trainer.close()

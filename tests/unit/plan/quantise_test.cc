@@ -93,6 +93,18 @@ TEST(ResolveQuantised, CutsWideTensorsIntoStrips) {
   EXPECT_EQ((*links)[3].transform, Transform::kNone);
 }
 
+TEST(ResolveQuantised, ScalesAreF32AlsoWhereNobodyWantsTheValues) {
+  const Layout trainers = LayoutOf({{Whole(Weight({300, 200})), Whole(Scales({3, 2}))}});
+  const std::vector<std::string> unwanted = {"a.weight"};
+  const auto links = [&](DType dtype) {
+    return ResolveLinks(kRules, trainers, LayoutOf({{Whole(Scales({3, 2}, dtype))}}), unwanted);
+  };
+  ASSERT_TRUE(links(DType::kF32).ok()) << links(DType::kF32).status().ToString();
+  EXPECT_EQ(links(DType::kF32)->size(), 1U);
+  EXPECT_THAT(links(DType::kBF16).status().message(),
+              HasSubstr("'a.weight_scale_inv' on the inference side must be F32"));
+}
+
 TEST(ResolveQuantised, RefusesByName) {
   const TensorInfo w = Weight({300, 200});
   const TensorInfo s = Scales({3, 2});

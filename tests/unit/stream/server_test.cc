@@ -188,6 +188,30 @@ TEST(StreamServer, APausedStreamWhoseClientLeftEndsWhenItGoesOn) {
   EXPECT_EQ(server.Next().what, "closed");
 }
 
+/// The poller no longer watches it then: what had come before is delivered, and then its end.
+TEST(StreamServer, APausedStreamWhoseConnectionWasResetEndsWhenItGoesOn) {
+  TestServer server;
+  server.also = [](const TestServer::Told& told) {
+    if (told.what == "message") told.stream->Pause();
+  };
+  server.Start();
+  Opened opened = OpenTo(server);
+  ASSERT_TRUE(opened.client->Send("first").ok());
+  (void)opened.client->Next(Clock::now());
+  EXPECT_EQ(server.Next().body, "first");
+  // The client goes with bytes that it has not read, which resets the connection.
+  ASSERT_TRUE(opened.client->Send("second").ok());
+  (void)opened.client->Next(Clock::now());
+  server.Send(opened.stream, "unread");
+  opened.client.reset();
+  std::string what = "message";
+  while (what == "message") {
+    server.Do([&] { opened.stream->Resume(); });
+    what = server.Next().what;
+  }
+  EXPECT_EQ(what, "closed");
+}
+
 TEST(StreamServer, ClosesAPausedStreamThatHasMoreToSay) {
   TestServer server;
   server.also = [](const TestServer::Told& told) {
