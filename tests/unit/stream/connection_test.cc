@@ -52,7 +52,7 @@ TEST(Connection, EndsWithWhoAsksForNewKeysAndDoesNotRead) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
   const UniqueFd theirs(ends[1]);
-  Connection connection(UniqueFd(ends[0]), ServerSession(Keys().identity, Keys().key), size_t{1} << 20);
+  Connection connection(UniqueFd{ends[0]}, ServerSession(Keys().identity, Keys().key), size_t{1} << 20);
   const Context context = MemberWithAKey();
   const Session member(SSL_new(context.get()), &SSL_free);
   SSL_set_connect_state(member.get());
