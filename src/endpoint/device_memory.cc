@@ -23,7 +23,7 @@ Result<DescribedMemory> DeviceMemory::Describe(const Memory& memory) {
     WC_ASSIGN_OR_RETURN(const auto devices, Open());
     WC_ASSIGN_OR_RETURN(const auto context, devices->gpus()->Retain(memory.device));
     WC_ASSIGN_OR_RETURN(auto described, device::Describe(*context, memory));
-    WC_RETURN_IF_ERROR(LoadKernels(*devices, memory.device));
+    WC_RETURN_IF_ERROR(LoadKernels(memory.device));
     return described.memory;
   };
   auto described = describe();
@@ -35,10 +35,13 @@ Result<DescribedMemory> DeviceMemory::Describe(const Memory& memory) {
 
 /// Here, on the user's thread: later it would wait behind whatever the device runs. Without kernels all goes
 /// on.
-Status DeviceMemory::LoadKernels(device::Devices& devices, int device) const {
+Status DeviceMemory::LoadKernels(int device) {
   if (settings_.gpu_kernels == 0) return Status::Ok();
-  WC_ASSIGN_OR_RETURN(const auto found, devices.Of(device));
+  WC_ASSIGN_OR_RETURN(const auto devices, Open());
+  WC_ASSIGN_OR_RETURN(const auto found, devices->Of(device));
   (void)found.worker->kernels()->Get();
+  const std::lock_guard lock(mutex_);
+  used_[device] = found;
   return Status::Ok();
 }
 

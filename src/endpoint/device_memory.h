@@ -1,17 +1,15 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 
+#include "device/devices.h"
 #include "memory/memory.h"
 #include "weightcast/device.h"
 #include "weightcast/memory.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
-
-namespace weightcast::device {
-class Devices;
-}
 
 namespace weightcast::endpoint {
 
@@ -29,11 +27,13 @@ class DeviceMemory {
 
  private:
   Result<std::shared_ptr<device::Devices>> Open();
-  Status LoadKernels(device::Devices& devices, int device) const;
+  Status LoadKernels(int device);
 
   const Settings& settings_;
   std::mutex mutex_;
   std::shared_ptr<device::Devices> devices_;
+  /// Of each device that memory was described of, for the endpoint's life: the kernels go with the worker.
+  std::map<int, device::Device> used_;
 };
 
 }  // namespace weightcast::endpoint

@@ -66,6 +66,24 @@ def test_transfers(gpus, monkeypatch, transport):
     gpus(transfers, transport).value(2 * PATIENCE)
 
 
+def by_kernel() -> None:
+    machine, pair = Machine(), Pair()
+    mine, theirs = machine.array(pattern(SIZE, 1)), machine.array(np.zeros(SIZE, np.uint8), 1)
+    local, (_, remote) = pair.a.register(mine), pair.shared(theirs)
+    pieces = [(at, at, 4096) for at in range(0, 64 * 8192, 8192)]
+    pair.to_b.write(local, remote).wait(PATIENCE)  # The two GPUs are tried before it.
+    before = machine.calls("cuMemcpyAsync", "cuMemcpyBatchAsync"), machine.calls("cuLaunchKernel")
+    pair.to_b.write(local, remote, pieces=pieces).wait(PATIENCE)
+    assert machine.calls("cuMemcpyAsync", "cuMemcpyBatchAsync") == before[0]
+    assert machine.calls("cuLaunchKernel") > before[1]
+    pair.close()
+
+
+def test_many_small_pieces_are_copied_by_a_kernel(gpus, monkeypatch):
+    monkeypatch.setenv("WEIGHTCAST_TRANSPORT", "shm")
+    gpus(by_kernel).value(2 * PATIENCE)
+
+
 def streams() -> None:
     machine, pair = Machine(), Pair()
     named, foreign = machine.stream(), machine.stream()
