@@ -49,7 +49,8 @@ struct Inbox {
   // Written by the peer.
   alignas(kLine) Word busy;  ///< Odd while the peer touches the owner's regions.
   alignas(kLine) Word trial_echo;
-  /// How many batches of copies the peer's devices have begun into the owner's regions, and how many are over.
+  /// How many batches of copies the peer's devices have begun into the owner's regions, and how many are
+  /// over.
   alignas(kLine) Word device_begun;
   Word device_ended;
   std::array<Record, kRecords> records;
