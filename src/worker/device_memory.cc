@@ -1,6 +1,7 @@
 #include "worker/device_memory.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/strings.h"
 #include "device/describe.h"
@@ -24,6 +25,22 @@ Result<std::shared_ptr<device::BlockingCopies>> DeviceMemories::CopiesOf(int dev
     WC_ASSIGN_OR_RETURN(copies, device::BlockingCopies::Create(std::move(context)));
   }
   return copies;
+}
+
+Status DeviceMemories::FailureOf(std::span<const Shard> shards) {
+  std::shared_ptr<device::Devices> devices;
+  {
+    const std::lock_guard lock(mutex_);
+    devices = devices_;
+  }
+  if (devices == nullptr) return Status::Ok();
+  std::set<int> asked;
+  for (const Shard& shard : shards) {
+    if (!IsOnDevice(shard) || !asked.insert(shard.memory.device).second) continue;
+    const auto device = devices->Of(shard.memory.device);
+    if (device.ok()) WC_RETURN_IF_ERROR(device->worker->health()->failure());
+  }
+  return Status::Ok();
 }
 
 Result<Allocation> DeviceMemories::AllocationOf(const Memory& memory) {

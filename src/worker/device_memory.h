@@ -30,6 +30,8 @@ class DeviceMemories {
   Result<std::shared_ptr<device::BlockingCopies>> CopiesOf(int device);
   /// What `memory` (kDevice) lies in; kInvalidArgument where the driver contradicts.
   Result<Allocation> AllocationOf(const Memory& memory);
+  /// The driver's words where the context of one of the shards' devices is lost; ok otherwise.
+  Status FailureOf(std::span<const Shard> shards);
   [[nodiscard]] DeviceKernels& kernels() { return kernels_; }
 
  private:

@@ -66,7 +66,20 @@ Status InferenceWorker::CheckCall(const std::unique_lock<std::mutex>& call) cons
 AnswerCall InferenceWorker::Call(const InferenceEvent& event, TimePoint deadline) {
   const std::unique_lock call(calls_, std::try_to_lock);
   if (Status status = CheckCall(call); !status.ok()) return {.status = std::move(status), .version = {}};
-  return CallLocked([&] { Feed(event); }, deadline);
+  AnswerCall answer = CallLocked([&] { Feed(event); }, deadline);
+  if (!answer.status.ok()) answer.status = WithLostDevice(std::move(answer.status));
+  return answer;
+}
+
+/// What a lost device of this rank causes looks like a failure of its peers, who may be the first to speak of
+/// it.
+Status InferenceWorker::WithLostDevice(Status status) {
+  std::shared_ptr<const LandingMemory> memory;
+  RunInLoop([&] { memory = memory_; });
+  if (memory == nullptr) return status;
+  const Status lost = memory->devices().FailureOf(memory->shards());
+  if (lost.ok() || status.message().find(lost.message()) != std::string::npos) return status;
+  return {status.code(), StrCat(status.message(), "; ", lost.message())};
 }
 
 AnswerCall InferenceWorker::CallLocked(const std::function<void()>& task, TimePoint deadline) {

@@ -86,6 +86,7 @@ class InferenceWorker final : public Inference {
   const OwnProcess process_;
   Status CheckCall(const std::unique_lock<std::mutex>& call) const;
   AnswerCall Call(const InferenceEvent& event, TimePoint deadline);
+  Status WithLostDevice(Status status);
   AnswerCall CallLocked(const std::function<void()>& task, TimePoint deadline);
   AnswerCall WaitForAnswer(TimePoint deadline);
   void RunInLoop(const std::function<void()>& task);
