@@ -147,12 +147,15 @@ class Tormentor {
     board_.process[outcome_.victim].order = Order::kBlockCall;
     if (!cluster_.WaitUntil([&] { return victim.blocked > 0; }, 2 * lease_ + kBound))
       return Violated("makes no call that could block");
+    // Only now: at its start it was killed first, and of that the others may hear late.
+    std::array<uint32_t, kProcesses> errors{};
+    for (size_t i = 0; i < kProcesses; ++i) errors[i] = board_.process[i].errors;
     if (!cluster_.WaitUntil([&] { return victim.blocked == 0; }, 2 * kBound))
       return Violated("blocks for ever");
     for (size_t i = 0; i < kProcesses; ++i) {
       if (cluster_.starts(i) != starts[i]) Violated(StrCat(kPlaces[i].text, " has ended meanwhile"));
       const Board::Process& process = board_.process[i];
-      for (uint32_t n = errors_[i]; n < process.errors; ++n) {
+      for (uint32_t n = errors[i]; n < process.errors; ++n) {
         const std::string_view text = process.error[n % process.error.size()].data();
         if (text.find("not heard of") != std::string_view::npos) Violated(StrCat("somebody is dead: ", text));
       }

@@ -269,21 +269,39 @@ bool RunRepairs(const Options& options, const Token& token, bool all_trainers) {
   return true;
 }
 
+bool Take(const std::string& name, const std::string& text, Options& options) {
+  const double value = std::atof(text.c_str());
+  if (name == "--memory") {
+    const auto* const found = std::ranges::find(kWhereNames, std::string_view(text));
+    if (found == kWhereNames.end()) return false;
+    options.where = static_cast<Where>(found - kWhereNames.begin());
+  } else if (name == "--faults") {
+    options.faults = static_cast<int>(value);
+  } else if (name == "--clusters") {
+    options.clusters = static_cast<int>(value);
+  } else if (name == "--repairs") {
+    options.repairs = static_cast<int>(value);
+  } else if (name == "--seconds") {
+    options.seconds = value;
+  } else if (name == "--seed") {
+    options.seed = static_cast<unsigned>(value);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 int Main(int argc, char** argv) {
   if (const auto code = RunIfStartedByCluster(argc, argv)) return *code;
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    const double value = std::atof(argv[i + 1]);
-    if (name == "--faults") options.faults = static_cast<int>(value);
-    if (name == "--clusters") options.clusters = static_cast<int>(value);
-    if (name == "--memory") {
-      const auto* const found = std::ranges::find(kWhereNames, std::string_view(argv[i + 1]));
-      if (found != kWhereNames.end()) options.where = static_cast<Where>(found - kWhereNames.begin());
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 == argc || !Take(argv[i], argv[i + 1], options)) {
+      std::fprintf(
+          stderr,
+          "soak_protocol: cannot take '%s'; the first lines of tests/soak/main.cc say what it takes\n",
+          argv[i]);
+      return 2;
     }
-    if (name == "--repairs") options.repairs = static_cast<int>(value);
-    if (name == "--seconds") options.seconds = value;
-    if (name == "--seed") options.seed = static_cast<unsigned>(value);
   }
   if (options.repairs == 0) return Soak(options).Run();
   const Token token;
