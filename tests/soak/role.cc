@@ -27,6 +27,7 @@ using test::Cut;
 
 constexpr double kPatience = 60;
 constexpr double kWait = 0.2;
+constexpr double kFinish = 2;  // Then it looks whether the process ends.
 /// Failed calls in a row after which a process gives up and wants to be started again.
 constexpr int kTries = 40;
 /// Five leases.
@@ -216,14 +217,15 @@ class Role {
     }
     WC_RETURN_IF_ERROR(inference.Begin());
     auto version = inference.Receive(In(kWait));
-    while (version.status().code() == Code::kTimedOut && !board_.stop) version = inference.Receive(In(kWait));
+    while (version.status().code() == Code::kTimedOut && !board_.stop && !ends_)
+      version = inference.Receive(In(kWait));
     if (!version.ok()) return GiveUp(inference, version.status());
     post_processing_ = true;
     Rest(static_cast<int>(rank.random() % 20));
     post_processing_ = false;
-    Status status = inference.Finish(In(kPatience));
-    while (!status.ok() && status.code() == Code::kTimedOut && !board_.stop)
-      status = inference.Finish(In(kPatience));
+    Status status = inference.Finish(In(kFinish));
+    while (!status.ok() && status.code() == Code::kTimedOut && !board_.stop && !ends_)
+      status = inference.Finish(In(kFinish));
     if (!status.ok()) return GiveUp(inference, status);
     return Served(*version, rank, all);
   }
@@ -281,9 +283,12 @@ class Role {
   }
   /// A session that has ended does not come back.
   [[nodiscard]] static bool IsOver(const Status& status) {
-    return status.message().find("refused") != std::string::npos ||
-           status.message().find("no controller at") != std::string::npos ||
-           status.message().find("was closed") != std::string::npos;
+    const auto says = [&](std::string_view words) {
+      return status.message().find(words) != std::string::npos;
+    };
+    // A connection that was closed comes back.
+    return says("refused") || says("no controller at") ||
+           (status.code() == Code::kCancelled && says("was closed"));
   }
 
   int Note(const Status& status) {
