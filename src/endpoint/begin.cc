@@ -166,6 +166,7 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
   }
   transfer.chunks = static_cast<uint32_t>(chunks);
   endpoint::TransferRef begun = std::exchange(build.transfer, {});
+  const bool waited_for = begun->options.on_end == nullptr;
   const bool now = begun->bytes <= (begun->device ? at_once_device_ : at_once_);
   const auto start = [&] {
     Start(begun, /*visit=*/true);
@@ -174,6 +175,7 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
   if (!now || !core_->progress().TryVisit(start)) {
     core_->progress().Submit(TaskPtr(endpoint::TransferRef(begun).Release()), now);
   }
+  if (!waited_for) core_->progress().WatchAgain();
   return begun;
 }
 

@@ -135,6 +135,7 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
         };
       }),
       /*now=*/true);
+  state_->core->progress().WatchAgain();  // Nobody waits for it.
 }
 
 void Transfer::Cancel() {

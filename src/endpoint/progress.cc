@@ -78,11 +78,16 @@ bool Progress::StepOnce(bool sockets) noexcept {
 void Progress::Submit(TaskPtr task, bool now) {
   tasks_.Push(std::move(task));
   if (now) {
-    // The holder looks at the queue once more after it has let go.
-    if (TryOwn()) StepAndLeave();
+    // The holder looks at the queue once more after it has let go. Who comes with a task seldom comes back to
+    // drive: where watching costs nothing the thread had better do it.
+    if (TryOwn()) StepAndLeave(/*for_long=*/!work_.ArmsDearly());
   } else if (!owned_.load(std::memory_order_seq_cst)) {
     wake_.Wake();
   }
+}
+
+void Progress::WatchAgain() {
+  if (parked_.load(std::memory_order_seq_cst)) wake_.Wake();
 }
 
 void Progress::Call(std::function<void()> function) {
@@ -236,10 +241,10 @@ void Progress::LeaveAsFound() {
 }
 
 /// What a caller does who has something for everybody, and waits for nothing.
-void Progress::StepAndLeave() {
+void Progress::StepAndLeave(bool for_long) {
   Disarm();
   StepOnce(sockets_.Due());
-  Leave();
+  Leave(for_long);
 }
 
 void Progress::Main() {

@@ -152,6 +152,7 @@ TEST(Progress, NothingIsLostBetweenDrivers) {
             break;
           case 1:  // Work that is handed in.
             mill.progress->Submit(MakeTask([flag] { flag->Set(1); }), i % 2 == 0);
+            if (i % 4 == 1) mill.progress->WatchAgain();
             break;
           default:
             mill.progress->Call([flag] { flag->Set(1); });
