@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a machine with GPUs can show (docs/testing.md, "On real GPUs"). Table last; ends at the first error.
 #
-#   tests/gpu/run.sh [--fake] [--out DIR] STAGE…     STAGE: smoke, probe, measure, settings, endure
+#   tests/gpu/run.sh [--fake] [--out DIR] STAGE…     STAGE: smoke, probe, measure, settings, slowdown, endure
 #
 # Needs what tests/gpu/pack put into .gpu/ and a Python with numpy (PYTHON), on real GPUs with torch.
 # --fake: on the fake driver of build/debug, as a rehearsal; needs no GPU and no torch.

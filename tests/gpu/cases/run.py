@@ -14,7 +14,7 @@ from steps import Steps, Stop, Tools
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-STAGES = ("smoke", "probe", "measure", "settings", "endure")
+STAGES = ("smoke", "probe", "measure", "settings", "slowdown", "endure")
 
 
 def unpack(folder: pathlib.Path) -> pathlib.Path:
@@ -163,6 +163,13 @@ class Stages:
         options = ["--binary", self.tools.weightcast, "--gpus", self.tools.gpus, "--table", table]
         self.steps.run("bench/gpu_settings.py", self.tools.python, program, *options, *small, limit=175)
         print(table.read_text(), flush=True)
+
+    def slowdown(self) -> None:
+        if self.tools.gpus < 2 and not self.fake:
+            self.steps.leave_out("bench/gpu_slowdown.py", "it wants two GPUs, and there is one")
+            return
+        program = ROOT / "bench" / "gpu_slowdown.py"
+        self.steps.run("bench/gpu_slowdown.py", self.tools.python, program, limit=170)
 
     def endure(self) -> None:
         self._case("endure", limit=540, WC_GPU_UPDATES="60" if self.fake else "1000")

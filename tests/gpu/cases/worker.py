@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from gpu import Gpu, Shape, open_gpu
+from products import Products
 
 
 @dataclass
@@ -54,6 +55,20 @@ class TrainerWorker(Worker):
 
         self.side = wc.Trainer(role.controller, rank=role.rank, world_size=role.world, settings=self.settings)
         self.side.register(self.named())
+        self._products: Products | None = None
+
+    def products(self, seconds: float) -> float:
+        """Mean milliseconds of a matrix product beside nothing."""
+        self._products = Products(self.role.device)
+        return self._products.run_for(seconds)
+
+    def begin_products(self) -> None:
+        assert self._products is not None
+        self._products.begin()
+
+    def end_products(self) -> float:
+        assert self._products is not None
+        return self._products.end()
 
     def write(self, version: int, wait: bool) -> None:
         """wait: until the GPU has; else the kernels are still to run when this returns."""
