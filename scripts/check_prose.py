@@ -52,7 +52,10 @@ _LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 _ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s+")
 _ABBREVIATION = re.compile(r"\b(e\.g|i\.e|cf|vs|etc|approx)\.", re.IGNORECASE)
 # Behind the mark that ends a sentence: closing marks, a space, and what a sentence begins with.
-_END = re.compile(r"""(?<=[.!?…])["')\]*_]*\s+(?=["'(\[*_]*[A-Z0-9\x00])|\s+·\s+""")
+_END = re.compile(
+    r"""(?<=[.!?…])["')\]*_]*\s+(?=["'(\[*_]*(?:[A-Z0-9\x00]|(?:weightcast|gRPC|vLLM|verl|torch)\b))"""
+    r"""|\s+·\s+"""
+)
 _WORD = re.compile(r"[^\W_]|\x00")
 _MARK = "\x00"  # stands for a piece of code: one word
 

@@ -30,6 +30,7 @@ def test_the_pages_are_within_what_they_may():
         ("Set `a b c` to 5 s. `Code` may begin one.", [5, 4]),
         ("It takes 0.5 ms, e.g. On this machine.", [8]),
         ("See [the page of settings](settings.md) for all. (It is generated.)", [7, 3]),
+        ("It moves no bytes. weightcast itself moves them.", [4, 4]),
         ("**Label.** Then comes a sentence.", [4]),
         ("Here is the list: [one of them](a) · [two of them](b)", [7, 3]),
         ("# A heading is not one\n\n| a table | is not one |\n|---|---|\n| it is | not either |", []),
