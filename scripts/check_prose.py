@@ -98,7 +98,8 @@ def _paragraphs(text: str) -> list[str]:
     paragraphs, last = [], ""
     for line in [*_lines(text), ""]:
         item = _ITEM.match(line)
-        prose = line.strip() and not line.lstrip().startswith(("|", "#"))
+        code = line.startswith("    ") and not item and not last
+        prose = line.strip() and not code and not line.lstrip().startswith(("|", "#"))
         if (item or not prose) and last:
             paragraphs.append(last)
             last = ""

@@ -35,6 +35,7 @@ def test_the_pages_are_within_what_they_may():
         ("Here is the list: [one of them](a) · [two of them](b)", [7, 3]),
         ("# A heading is not one\n\n| a table | is not one |\n|---|---|\n| it is | not either |", []),
         ("Before the code.\n```sh\nnot a sentence. Nor this one.\n```\nBehind the code.", [3, 3]),
+        ("Before the code.\n\n    not a sentence\n    nor this one\n\nBehind the code.", [3, 3]),
         ("Before the comment. <!-- not a\nsentence at all. --> Behind the comment.", [3, 3]),
         ("A dash – or a colon: no words – counts none.", [9]),
     ],

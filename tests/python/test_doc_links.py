@@ -8,7 +8,7 @@ from conftest import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-CODE = re.compile(r"`[^`\n]+`")
+CODE = re.compile(r"`[^`\n]+`|^ {4}.*$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
