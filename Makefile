@@ -140,7 +140,7 @@ wheel: binary ## dist/: wheels with extension and binary, for the stable ABI and
 test-wheel: wheel ## installs the wheels into empty environments and runs what is in them
 	@.venv/bin/python -m pytest tests/wheel -q
 
-lint: ## formatting, layering, headers that compile alone, ruff
+lint: ## formatting, layering, plain words, headers that compile alone, ruff
 	@scripts/bootstrap --dev $(PYTHON_TOOLS)
 	@scripts/lint
 

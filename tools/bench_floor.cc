@@ -59,7 +59,7 @@ class BenchFloorCommand : public Command {
         Settings parser;  // Knows how numbers of bytes are written.
         if (!parser.Set("staging", size).ok() || parser.staging == 0 || parser.staging > kMostBytes)
           return Status(Code::kInvalidArgument,
-                        StrCat("'", size, "' is no size; write bytes, such as 64K or 16M"));
+                        StrCat("'", size, "' is not a size; write bytes, such as 64K or 16M"));
         cases.push_back({what, parser.staging});
       }
     }

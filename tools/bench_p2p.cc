@@ -34,7 +34,7 @@ Result<P2pCase> ParseSize(const std::string& text) {
       *length > (uint64_t{1} << 36)) {
     return Status(
         Code::kInvalidArgument,
-        StrCat("'", text, "' is no size; write bytes, such as 64K or 16M, or pieces, such as 200x64K"));
+        StrCat("'", text, "' is not a size; write bytes, such as 64K or 16M, or pieces, such as 200x64K"));
   }
   one.iovs = *pieces;
   one.piece_bytes = *length;
@@ -77,9 +77,10 @@ class BenchP2pCommand : public Command {
     flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
     flags.Add("--both", options_.both, "Both directions at once; GB/s is their sum");
     flags.Add("--pairs", options_.pairs, 1, kMostPairs, "Pairs of processes at once; GB/s is their sum");
-    flags.Add("--reuse", options_.reuse,
-              "The same bytes every time, which nobody reads: from cache to cache. Without it the source "
-              "writes its bytes anew for each transfer and the target reads them once, both untimed");
+    flags.Add(
+        "--reuse", options_.reuse,
+        "The same bytes every time, and no process reads them: from cache to cache. Without it the source "
+        "writes new bytes for each transfer and the target reads them once, both untimed");
     flags.Add("--listen", listen_, "[HOST:]PORT",
               "Lend this host's half of each pair to --connect, until Ctrl-C. Other addresses than "
               "loopback need a token");

@@ -99,7 +99,7 @@ class BenchUpdateCommand : public Command {
         const auto count = ParseNumber<int64_t>(trainers);
         if (!count || *count < 1) {
           return Status(Code::kInvalidArgument,
-                        StrCat("--sweep-trainers: '", trainers, "' is no number of trainers"));
+                        StrCat("--sweep-trainers: '", trainers, "' is not a number of trainers"));
         }
         options.cluster.trainers = *count;
         ways.push_back(options);

@@ -20,7 +20,7 @@ Result<VersionFolders> VersionFolders::Open(const std::filesystem::path& folder,
 std::optional<FoundVersion> VersionFolders::Judge(checkpoint::FolderWatcher::Arrival arrival,
                                                   int64_t last) const {
   const auto pass_over = [&arrival](std::string_view reason) {
-    WC_LOG(kWarning, arrival.path.string(), " is passed over: ", reason);
+    WC_LOG(kWarning, arrival.path.string(), " is skipped: ", reason);
     return std::nullopt;
   };
   if (!arrival.checkpoint.ok()) return pass_over(arrival.checkpoint.status().message());

@@ -26,7 +26,7 @@ struct FoundVersion {
 /// The versions in a watched folder: the newest sub-folder that is there, then each that is renamed
 /// into it. A version is the number at the end of the sub-folder's name; without one it counts on
 /// from the last version, unless `numbered`: several processes could not agree on it then. What is no
-/// good is told once, as a warning, and passed over.
+/// good is reported once, as a warning, and skipped.
 class VersionFolders {
  public:
   static Result<VersionFolders> Open(const std::filesystem::path& folder, bool numbered);

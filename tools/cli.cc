@@ -33,7 +33,7 @@ class CliFlags : public Flags {
     option->check([least, most](const std::string& text) {
       const auto number = ParseNumber<int64_t>(text);
       if (number && *number >= least && *number <= most) return std::string();
-      return StrCat("'", text, "' is no whole number from ", least, " to ", most);
+      return StrCat("'", text, "' must be an integer in [", least, ", ", most, "]");
     });
   }
   void Add(std::string_view name, bool& value, std::string_view help) override {
@@ -47,7 +47,7 @@ class CliFlags : public Flags {
     option->type_name(list)->default_str(value);
     option->check([allowed, list](const std::string& text) {
       if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::string();
-      return StrCat("'", text, "' is none of ", list);
+      return StrCat("'", text, "' must be one of ", list);
     });
   }
   void AddList(std::string_view name, std::vector<std::string>& value, std::string_view type,

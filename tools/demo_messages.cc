@@ -70,7 +70,7 @@ Status SendDatagram(int fd, std::string_view bytes) {
   for (;;) {
     if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0) return Status::Ok();
     if (errno == EINTR) continue;
-    return {Code::kUnavailable, StrCat("the demo's other process has gone: ", ErrnoText(errno))};
+    return {Code::kUnavailable, StrCat("the demo's other process has exited: ", ErrnoText(errno))};
   }
 }
 

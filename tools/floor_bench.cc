@@ -145,11 +145,11 @@ Result<std::vector<double>> ThroughSocket(const FloorCase& what, int fd, double 
     Refresh(from, round);
     const TimePoint begin = Clock::now();
     if (!Through(fd, from, /*out=*/true) || !Through(fd, answer, /*out=*/false))
-      return Status(Code::kPeerDead, "the other end of the socket has gone");
+      return Status(Code::kPeerDead, "the other end of the socket has closed");
     const double time = Seconds(Clock::now() - begin);
     // When the other side has read them as well.
     if (!Through(fd, answer, /*out=*/false))
-      return Status(Code::kPeerDead, "the other end of the socket has gone");
+      return Status(Code::kPeerDead, "the other end of the socket has closed");
     return time;
   });
 }
@@ -171,7 +171,7 @@ Result<std::vector<double>> PingPongs(double seconds, const std::function<bool()
   const auto batch = [&](uint64_t) -> Result<double> {
     const TimePoint begin = Clock::now();
     for (size_t i = 0; i < kBatch; ++i)
-      if (!once()) return Status(Code::kPeerDead, "the other end of the ping-pong has gone");
+      if (!once()) return Status(Code::kPeerDead, "the other process of the ping-pong has exited");
     return Seconds(Clock::now() - begin) / kBatch / 2;
   };
   return Repeat(seconds, batch);

@@ -49,7 +49,7 @@ class InferenceCommand : public Command {
                     "Straight into the live weights, or into a second copy");
     place_.Declare(flags, ", from where they are copied to be written; it takes as much host memory, too");
     flags.Add("--model-name", model_, "NAME", "Which of the trainers' models");
-    flags.Add("--versions", versions_, 0, int64_t{1} << 62, "End after so many versions; 0: go on");
+    flags.Add("--versions", versions_, 0, int64_t{1} << 62, "End after so many versions; 0: no limit");
   }
 
   Status Run(const Context& context) override {

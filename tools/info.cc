@@ -71,7 +71,7 @@ class InfoCommand : public Command {
            "  weightcast info --controller head:29750 --json --watch one line of JSON at each change\n";
   }
   void Declare(Flags& flags) override {
-    flags.Add("--watch", watch_, "Go on until interrupted");
+    flags.Add("--watch", watch_, "Print again at each change, until interrupted");
     flags.Add("--settings-markdown", settings_markdown_, "Print the table of all settings");
   }
   Status Run(const Context& context) override {

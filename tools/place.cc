@@ -22,7 +22,7 @@ Result<uint32_t> ParseDevice(std::string_view flag, const std::string& text) {
   constexpr uint32_t kMost = 1023;
   const auto device = ParseNumber<uint32_t>(text);
   if (!device || *device > kMost)
-    return Status(Code::kInvalidArgument, StrCat(flag, ": '", text, "' is no number of a GPU"));
+    return Status(Code::kInvalidArgument, StrCat(flag, ": '", text, "' is not the number of a GPU"));
   return *device;
 }
 

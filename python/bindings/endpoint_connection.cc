@@ -194,7 +194,7 @@ Status WaitFor(Flight& flight, std::optional<double> timeout, bool fenced) {
       return status;
     });
   });
-  if (!outcome) throw StatusError({Code::kTimedOut, "the transfer goes on; only the waiting has ended"});
+  if (!outcome) throw StatusError({Code::kTimedOut, "the transfer continues; only the wait has ended"});
   if (!over()) ThrowIfError(*outcome);
   return *outcome;
 }

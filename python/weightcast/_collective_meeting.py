@@ -55,7 +55,7 @@ def check_listens_at(address: str, endpoint: Endpoint) -> None:
 def _port_of(address: str) -> int:
     port = address.rpartition(":")[2]
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidArgument(f"'{address}' is no address; give one like 10.0.0.1:29800")
+        raise InvalidArgument(f"'{address}' is not an address; give one like 10.0.0.1:29800")
     return int(port)
 
 
@@ -93,7 +93,7 @@ def _member(text: bytes) -> Member:
     try:
         return Member(*json.loads(text))
     except (ValueError, TypeError):
-        raise ProtocolError(f"the rendezvous gave what no rank has said: {text[:40]!r}") from None
+        raise ProtocolError(f"the rendezvous returned what no rank has sent: {text[:40]!r}") from None
 
 
 def _checked(members: list[Member], me: Member) -> list[Member]:
@@ -169,8 +169,8 @@ def _exchange_of(rendezvous: Any, me: Member) -> Callable[[bytes], list[bytes]]:
     if distributed is not None and isinstance(rendezvous, distributed.ProcessGroup):
         return lambda mine: _exchange_by_group(distributed, rendezvous, me, mine)
     raise InvalidArgument(
-        f"a {type(rendezvous).__name__} is no rendezvous; give rank 0's address, a store or process group of "
-        "torch.distributed, or a function that exchanges bytes"
+        f"a {type(rendezvous).__name__} is not a rendezvous; give rank 0's address, a store or process group "
+        "of torch.distributed, or a function that exchanges bytes"
     )
 
 

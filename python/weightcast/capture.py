@@ -360,7 +360,7 @@ def _no_box(name: str, shape: tuple[int, ...], what: torch.Tensor, target: str) 
             f"{name}: its loader transposes it for {target}; "
             "send it as the engine holds it, or train with a model whose checkpoint has it so"
         )
-    return f"{name}: what its loader takes for {target} is no box of its {list(shape)}"
+    return f"{name}: what its loader takes for {target} is not a box of its {list(shape)}"
 
 
 def _filled_in(size: list[int], strides: list[int]) -> Iterator[int]:

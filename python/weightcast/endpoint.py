@@ -193,7 +193,7 @@ class Connection:
         table = np.ascontiguousarray(pieces)
         if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
             raise InvalidArgument(
-                f"pieces has shape {table.shape} and dtype {table.dtype}; give whole numbers, a row (offset "
+                f"pieces has shape {table.shape} and dtype {table.dtype}; give integers, a row (offset "
                 "in local, offset in remote, bytes) for each piece"
             )
         return Transfer(self._core.post_table(read, local, remote, table.astype(np.uint64), stream, timeout))

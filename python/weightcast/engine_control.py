@@ -148,7 +148,7 @@ class EngineControl:
                 self._call(self._admit)
                 self._admitted = True
         except Exception:
-            self._do_evict_because("the engine could not be let go on")
+            self._do_evict_because("the engine could not be resumed")
             raise
 
     def _do_evict(self, order: Any) -> None:

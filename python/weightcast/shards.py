@@ -42,7 +42,7 @@ class Mesh:
         for name in ("sizes", "coordinates"):
             numbers = tuple(getattr(self, name))
             if not all(isinstance(one, int) and 0 <= one < 1 << 31 for one in numbers):
-                raise InvalidArgument(f"{name} of a mesh are {numbers}; they must be whole numbers")
+                raise InvalidArgument(f"{name} of a mesh are {numbers}; they must be integers")
             object.__setattr__(self, name, numbers)
 
 

@@ -126,7 +126,7 @@ std::string_view WhatIsWrong(const Settings& settings, std::string_view name) {
 std::string_view WhatTypeWants(std::string_view type) {
   if (type == "Seconds") return "a number of seconds, such as 2.5";
   if (type == "Bytes") return "a number of bytes, K, M or G allowed, such as 256M";
-  return "a whole number, 0 or more";
+  return "an integer, 0 or more";
 }
 
 void WarnUnknown(std::string_view name) {

@@ -63,8 +63,8 @@ Result<fs::path> OnlyFile(const fs::path& folder) {
   if (error) return FileError("list", folder, error.value());
   if (found.size() == 1) return found.front();
   return Status(Code::kInvalidArgument,
-                StrCat(folder.native(), " is no checkpoint: it has neither ", kModelFile, " nor ", kIndexFile,
-                       ", and ", found.size(), " other .safetensors files"));
+                StrCat(folder.native(), " is not a checkpoint: it has neither ", kModelFile, " nor ",
+                       kIndexFile, ", and ", found.size(), " other .safetensors files"));
 }
 
 bool Exists(const fs::path& path) {

@@ -20,7 +20,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t) override { return Refuse("a negative number"); }
   bool number_unsigned(number_unsigned_t) override { return Refuse("a number"); }
   bool number_float(number_float_t, const string_t&) override {
-    return Refuse("a number that is no integer of 64 bits");
+    return Refuse("a number that is not a 64-bit integer");
   }
   bool string(string_t&) override { return Refuse("a string"); }
   bool binary(binary_t&) override { return Refuse("binary data"); }

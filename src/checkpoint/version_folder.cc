@@ -180,7 +180,7 @@ Result<bool> VersionFolder::OutcomeOfOthers() const {
   if (StandsAt(engine_ / StrCat(staged_, kComplete)) || StandsAt(final_path())) return true;
   return Status(Code::kCancelled,
                 StrCat("version ", version_, " of engine ", rank_.engine, " was not written to ",
-                       final_path().native(), ": another rank of the engine gave up or started again"));
+                       final_path().native(), ": another rank of the engine aborted it or was restarted"));
 }
 
 Status RemoveLeftovers(const OutputRank& rank) {

@@ -39,7 +39,7 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::filesystem::path&
 Status SafetensorsWriter::OpenTemporary(int64_t file_bytes) {
   const auto parent = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
   if (!path_.has_filename())
-    return {Code::kInvalidArgument, StrCat("'", path_.native(), "' is no file name")};
+    return {Code::kInvalidArgument, StrCat("'", path_.native(), "' is not a file name")};
   WC_ASSIGN_OR_RETURN(folder_, OpenFolder(parent));
   auto name = StrCat(".", path_.filename().native(), ".", RandomId(), ".tmp");
   file_ = UniqueFd(openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));

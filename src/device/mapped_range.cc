@@ -78,7 +78,7 @@ Result<drivers::CUmemGenericAllocationHandle> Mappings::Range::ImportHandle(cons
   // So the driver answers to a descriptor that is none of CUDA's; the context still works.
   if (result == drivers::CUDA_ERROR_UNKNOWN || result == drivers::CUDA_ERROR_INVALID_VALUE) {
     return Status(Code::kProtocol,
-                  StrCat("the peer sent something that is no handle of device memory: ",
+                  StrCat("the peer sent something that is not a handle of device memory: ",
                          DriverStatus(cuda, result, "cuMemImportFromShareableHandle").message()));
   }
   WC_RETURN_IF_ERROR(health_->Check(result, "cuMemImportFromShareableHandle"));

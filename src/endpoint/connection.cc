@@ -133,7 +133,7 @@ Status Connection::State::OnMessage(Message message) {
       return notices_.OnCredit(message.payload);
     case MessageType::kGoodbye: {
       const auto why = endpoint::ParseOutcome(message.payload);
-      if (!why) return {Code::kProtocol, "malformed goodbye"};
+      if (!why) return {Code::kProtocol, "malformed leave message"};
       End({Code::kUnavailable, StrCat("the peer has ended the connection: ", why->message())});
       return Status::Ok();
     }
@@ -156,8 +156,8 @@ void Connection::State::OnBeat() {
     if (ended_) return;
   }
   if (const Duration silence = now - channel_.heard(); silence >= lease) {
-    return End({Code::kPeerDead, StrCat("the peer has not been heard of for ", Seconds(silence),
-                                        " s and is declared dead (lease ", Seconds(lease), " s)")});
+    return End({Code::kPeerDead, StrCat("the peer missed heartbeats for ", Seconds(silence),
+                                        " s; declared dead (lease ", Seconds(lease), " s)")});
   }
   // Often enough for either side's lease.
   const Duration beat = std::max(std::min(lease, hello_.lease) / kBeats, kShortestBeat);

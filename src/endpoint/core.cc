@@ -133,7 +133,7 @@ void Core::OnProven(Proven proven) {
   }
   // The peer knows of one connection only: the newer.
   if (replaced != nullptr) {
-    replaced->End({Code::kUnavailable, role == Role::kResponder ? "replaced: the peer has connected anew"
+    replaced->End({Code::kUnavailable, role == Role::kResponder ? "replaced: the peer has connected again"
                                                                 : "replaced by a new connection"});
   }
   connection->Start();

@@ -50,7 +50,7 @@ Result<std::vector<std::string>> Advertised(const Settings& settings, uint16_t p
     const std::string& address = addresses.back();
     if (!ParseHostPort(address).ok() || (address.starts_with('[') && !SocketAddress::Parse(address).ok())) {
       return Status(Code::kInvalidArgument,
-                    StrCat("setting advertise has '", text, "', which is no address"));
+                    StrCat("setting advertise has '", text, "', which is not an address"));
     }
   }
   return addresses;

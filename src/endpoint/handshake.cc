@@ -46,7 +46,7 @@ std::string EncodeHello(const Hello& hello) {
 Result<Hello> ParseHello(std::string_view payload) {
   ByteReader in(payload);
   if (in.Get<uint32_t>() != kMagic) {
-    return Status(Code::kProtocol, "the other side is no weightcast endpoint; check address and port");
+    return Status(Code::kProtocol, "the other side is not a weightcast endpoint; check address and port");
   }
   Hello hello;
   hello.version = in.Get<uint16_t>();
@@ -105,7 +105,7 @@ std::vector<Message> Handshaker::OnMessage(const Message& message) {
       break;
   }
   if (state_ == State::kGreeting) {
-    return Fail({Code::kProtocol, "the other side is no weightcast endpoint; check address and port"});
+    return Fail({Code::kProtocol, "the other side is not a weightcast endpoint; check address and port"});
   }
   return Fail({Code::kProtocol, "a handshake message out of turn"});
 }

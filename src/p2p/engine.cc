@@ -17,7 +17,7 @@ constexpr Duration kOneDial = std::chrono::seconds(3);
 
 Status Admit(const Identity& peer) {
   if (peer.role == kRole) return Status::Ok();
-  return {Code::kPermission, StrCat(ToString(peer), " is no p2p endpoint")};
+  return {Code::kPermission, StrCat(ToString(peer), " is not a p2p endpoint")};
 }
 
 Status Interruption() { return {Code::kCancelled, "interrupted"}; }
@@ -38,7 +38,7 @@ Result<std::unique_ptr<Endpoint>> CreateEndpoint(EndpointOptions options, const 
   first.port = static_cast<uint16_t>(kFirstPort + from.gpu.index);
   auto endpoint = Endpoint::Create(std::move(first));
   if (endpoint.ok()) return endpoint;
-  WC_LOG(kInfo, "p2p: port ", kFirstPort + from.gpu.index, " is not to be had (", endpoint.status().message(),
+  WC_LOG(kInfo, "p2p: port ", kFirstPort + from.gpu.index, " is not available (", endpoint.status().message(),
          "); any other is taken");
   return Endpoint::Create(std::move(options));
 }

@@ -19,7 +19,8 @@ constexpr Duration kAtOnce = std::chrono::microseconds(50);
 constexpr Duration kMoment = std::chrono::milliseconds(1);
 
 Status NoSuchOperation(uint64_t number) {
-  return {Code::kInvalidArgument, StrCat("there is no operation ", number, ", or its end was told already")};
+  return {Code::kInvalidArgument,
+          StrCat("there is no operation ", number, ", or its end was reported already")};
 }
 
 bool Sends(const Operation& operation) { return operation.kind == OperationKind::kSend; }

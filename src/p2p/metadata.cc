@@ -112,7 +112,7 @@ Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
   const bool whole = reader.ok() && magic == kAdvertsMagic && count <= kMaxAdverts;
   if (!whole || reader.rest().size() != count * Advert::kBytes)
     return Status(Code::kInvalidArgument,
-                  "these bytes are no serialized descriptors of this release of weightcast");
+                  "these bytes are not serialized descriptors of this release of weightcast");
   std::vector<Advert> adverts;
   for (uint32_t i = 0; i < count; ++i) {
     WC_ASSIGN_OR_RETURN(const Advert advert, ParseAdvert(reader.GetRaw(Advert::kBytes)));

@@ -86,7 +86,7 @@ Status CheckCutsAmongEngines(const FusedTensors* fused, const Layout& sources, c
     if (fused == nullptr) {
       const auto box = FindNewBox(sources, destinations, tensor);
       if (!box) continue;
-      return Bad(StrCat("rank ", box->rank, " wants the box ", ToString(box->box), " of tensor '", info.name,
+      return Bad(StrCat("rank ", box->rank, " needs the box ", ToString(box->box), " of tensor '", info.name,
                         "', which no engine holds as it is; which tensors are fused is known only once "
                         "trainers have been planned"));
     }

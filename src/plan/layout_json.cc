@@ -69,7 +69,7 @@ Result<std::vector<int64_t>> ReadNumbers(const Json& json, int64_t limit) {
   std::vector<int64_t> out;
   for (const Json& entry : json) {
     const auto number = WholeNumber(entry, limit);
-    if (!number) return Bad(StrCat("a list has something else than whole numbers from 0 to ", limit));
+    if (!number) return Bad(StrCat("a list must have integers in [0, ", limit, "] only"));
     out.push_back(*number);
   }
   return out;
@@ -83,7 +83,7 @@ Result<int> ReadNumber(const Json& json, const char* key, int limit, int absent)
   const auto number = at == json.end() ? std::nullopt : WholeNumber(*at, limit);
   if (number) return static_cast<int>(*number);
   if (limit < 0) return Bad(StrCat("'", key, "' names one of a list that is empty"));
-  return Bad(StrCat("'", key, "' must be a whole number from 0 to ", limit));
+  return Bad(StrCat("'", key, "' must be an integer in [0, ", limit, "]"));
 }
 
 Status CheckMembers(const Json& json, std::initializer_list<std::string_view> known) {

@@ -228,7 +228,7 @@ Status Resolver::ApplySplit(const Split& split, int source, const std::vector<st
     const TensorInfo& to = destination(*partner);
     if (split.dim >= static_cast<int>(to.shape.size()) || !AgreeBut(from.shape, to.shape, split.dim)) {
       return Bad(StrCat("the split of '", from.name, "' ", ToString(from.shape), " along dimension ",
-                        split.dim, " cannot give '", to.name, "' ", ToString(to.shape)));
+                        split.dim, " cannot make '", to.name, "' ", ToString(to.shape)));
     }
     if (fed_by_[static_cast<size_t>(*partner)] >= 0)
       return Bad(StrCat("tensor '", to.name, "' would be filled twice, once by the split of '", from.name,
@@ -242,7 +242,7 @@ Status Resolver::ApplySplit(const Split& split, int source, const std::vector<st
   if (!complete) return Status::Ok();
   if (at != from.shape[static_cast<size_t>(split.dim)]) {
     return Bad(StrCat("the split of '", from.name, "' ", ToString(from.shape), " along dimension ", split.dim,
-                      " gives tensors that have ", at, " together"));
+                      " makes tensors that have ", at, " together"));
   }
   for (const Link& cut : cuts) WC_RETURN_IF_ERROR(AddLink(cut));
   return Status::Ok();
@@ -275,7 +275,7 @@ Status Resolver::CheckFuse(const Fuse& fuse, int destination, const std::vector<
     shapes.push_back(StrCat("'", from.name, "' ", ToString(from.shape)));
   }
   if (fits && sum == to.shape[static_cast<size_t>(fuse.dim)]) return Status::Ok();
-  return Bad(StrCat("the fusion of ", ListNames(shapes), " along dimension ", fuse.dim, " cannot give '",
+  return Bad(StrCat("the fusion of ", ListNames(shapes), " along dimension ", fuse.dim, " cannot make '",
                     to.name, "' ", ToString(to.shape)));
 }
 

@@ -72,7 +72,7 @@ Result<std::vector<std::string_view>> PlaceholdersOf(std::string_view pattern) {
     const size_t length = PlaceholderAt(pattern, at);
     if (length == 0 && (pattern[at] == '{' || pattern[at] == '}')) {
       return Status(Code::kInvalidArgument,
-                    StrCat("'", pattern, "' has a brace that is no placeholder; write {*} or {**}"));
+                    StrCat("'", pattern, "' has a brace that is not a placeholder; write {*} or {**}"));
     }
     if (length > 0) found.push_back(pattern.substr(at, length));
     at += std::max<size_t>(length, 1);

@@ -54,7 +54,7 @@ Status Corrupt(std::string_view reason) {
 Result<Piece> ReadPiece(std::string_view bytes) {
   if (bytes.size() < kPieceHeaderBytes || bytes.size() > kMaxPieceBytes ||
       bytes.substr(0, kPieceMagic.size()) != kPieceMagic)
-    return Corrupt("one is no piece of a table");
+    return Corrupt("one is not a piece of a table");
   ByteReader in(bytes.substr(kPieceMagic.size()));
   if (in.Get<uint64_t>() != Hash64(in.rest())) return Corrupt("one has a wrong checksum");
   Piece piece;
@@ -120,7 +120,7 @@ Result<std::string> JoinPieces(std::span<const std::string> pieces, size_t max_b
   std::string out(head.raw_bytes, '\0');
   const size_t size = ZSTD_decompress(out.data(), out.size(), compressed.data(), compressed.size());
   if (ZSTD_isError(size) != 0 || size != out.size()) return Corrupt("they cannot be decompressed");
-  if (Hash64(out) != head.raw_hash) return Corrupt("what they give has a wrong checksum");
+  if (Hash64(out) != head.raw_hash) return Corrupt("the table they make has a wrong checksum");
   return out;
 }
 

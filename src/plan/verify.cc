@@ -194,7 +194,7 @@ Status TensorVerifier::Check(int tensor, bool not_sent, std::span<const uint32_t
   });
   if (!status.ok()) return named(status.message());
   if (next < routes.size())
-    return named(Describe(table_.View(routes[next])) + " reaches a rank that does not want it");
+    return named(Describe(table_.View(routes[next])) + " reaches a rank that does not take it");
   return Status::Ok();
 }
 

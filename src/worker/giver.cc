@@ -39,12 +39,12 @@ void Giver::OnPrepared(const Preparation& preparation, const Result<std::shared_
   Status status = MakeSender();
   if (status.ok()) status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
   if (!status.ok()) {
-    WC_LOG(kWarning, session_.text(), ": plan to give in epoch ", epoch, ": ", status.message());
+    WC_LOG(kWarning, session_.text(), ": plan to send in epoch ", epoch, ": ", status.message());
     return Feed(GiverPlanFailed{epoch, status, preparation.unreachable()});
   }
   plan_ = *plan;
   for (const SendTarget& target : plan_->targets)
-    WC_LOG(kInfo, session_.text(), ": gives to ", target.name, ": ", target.connection.Describe());
+    WC_LOG(kInfo, session_.text(), ": sends to ", target.name, ": ", target.connection.Describe());
   Feed(GiverPrepared{epoch});
 }
 
@@ -95,7 +95,7 @@ void Giver::Carry(const BeginSending& action) {
   const protocol::Start& start = action.start;
   const int target = plan_ == nullptr || sender_ == nullptr ? -1 : plan_->TargetOf(start.destination);
   if (target >= 0) return sender_->Start(plan_, static_cast<size_t>(target), start);
-  const Status status(Code::kProtocol, StrCat("told to give to destination ", start.destination,
+  const Status status(Code::kProtocol, StrCat("told to send to destination ", start.destination,
                                               ", for which this rank's table has no route"));
   session_.loop().Post([this, start, status] {
     Feed(SendEnded{

@@ -188,7 +188,7 @@ Status InferenceWorker::RegisterLocked(std::vector<Shard> shards, LandingOptions
   if (parts.count > 1) WC_RETURN_IF_ERROR(CheckGrouped(options));
   WC_ASSIGN_OR_RETURN(auto memory, LandingMemory::Register(session_->endpoint(), std::move(shards),
                                                            options.landing, parts, session_->settings()));
-  Reclaim("registered anew");
+  Reclaim("registered again");
   // Only what lands in place, and groups, of which the first is live before the last has come, need a pause
   // before the grant and are lost when the update fails.
   const bool pauses = memory->Has(LandingMode::kInPlace) || memory->parts() > 1;

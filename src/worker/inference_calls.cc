@@ -109,7 +109,7 @@ void InferenceTransition::operator()(const AbortCalled&) {
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok());
   }
-  GiveUp({Code::kCancelled, "the engine gave up the update"});
+  GiveUp({Code::kCancelled, "the engine aborted the update"});
 }
 
 void InferenceTransition::operator()(const SuspendCalled&) {
@@ -241,7 +241,7 @@ Status InferenceTransition::TooLate(const CallExpired& expired) const {
       else if (s_.lent)
         what = "another engine still reads here (keep the engine paused and call Abort again) after: ";
       else
-        what = "the controller has not said in time how the update goes on after: ";
+        what = "the controller has not said in time how the update continues after: ";
       what += s_.abort_reason.message();
       break;
     default:

@@ -108,7 +108,7 @@ Status FindSources(SendPlan& plan) {
     const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));  // Of copies any will do.
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
     if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
-      return {Code::kProtocol, StrCat("the routing table wants ", tensor.name, " ", ToString(box),
+      return {Code::kProtocol, StrCat("the routing table needs ", tensor.name, " ", ToString(box),
                                       ", which is not registered here; is it of an older registration?")};
     }
     plan.sources.push_back(found->second);

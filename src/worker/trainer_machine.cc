@@ -117,7 +117,7 @@ void Transition::operator()(const protocol::Superseded& superseded) {
 void Transition::operator()(const protocol::Start& start) {
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch) {  // Nobody waits for what will not be sent.
-    const Status reason(Code::kCancelled, "the trainer registered anew");
+    const Status reason(Code::kCancelled, "the trainer registered again");
     return Send(protocol::Failed{.update = start.update, .reason = reason});
   }
   Publication* publication = Find(start.version.number);

@@ -67,7 +67,7 @@ class P2pTest(unittest.TestCase):
 
     def test_what_is_refused(self):
         self.assertIn("--devices names device 7, and 2 are here", self.refused("--devices", "0,7"))
-        self.assertIn("'x' is no number of a GPU", self.refused("--devices", "x"))
+        self.assertIn("'x' is not the number of a GPU", self.refused("--devices", "x"))
         self.assertIn("write and read", self.refused("--ops", "ping"))
         self.assertIn("add one of them", self.refused("--devices", "0", memory="any"))
 

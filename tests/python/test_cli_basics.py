@@ -56,7 +56,7 @@ def test_version():
         ([], ["subcommand", "--help"]),
         (["bench"], ["subcommand", "weightcast bench --help"]),
         (["demo", "--trainer"], ["--trainer", "weightcast demo --help"]),
-        (["demo", "--trainers", "0"], ["--trainers", "'0'", "from 1 to"]),
+        (["demo", "--trainers", "0"], ["--trainers", "'0'", "must be an integer in [1, "]),
         (["demo", "--trainers", "two"], ["--trainers", "'two'"]),
         (["demo", "--landing", "moon"], ["'moon'", "in_place|shadow"]),
         (

@@ -129,7 +129,7 @@ def test_a_table_is_printed():
         (["--ops", "send", "--both"], ["--both", "write and read"]),
         (["--memories", "shared"], ["--memories", "mapped, any, huge, cuda and cuda-pages"]),
         (["--transports", "pigeon"], ["'pigeon'"]),
-        (["--pairs", "0"], ["--pairs", "'0'", "from 1 to"]),
+        (["--pairs", "0"], ["--pairs", "'0'", "must be an integer in [1, "]),
         (["--pairs", "1000"], ["--pairs", "'1000'"]),
         (["--milliseconds", "0"], ["--milliseconds", "'0'"]),
         (["--connect", "nowhere"], ["'nowhere'", "HOST:PORT"]),

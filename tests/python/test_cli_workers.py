@@ -305,7 +305,7 @@ def test_an_unknown_dtype_is_refused(tmp_path, address):
     fails(run(*trainer(address, 0, 1, tmp_path / "c"), *FAST), "F7")
 
 
-def test_a_bad_checkpoint_in_a_watched_folder_is_passed_over(tmp_path, start, address):
+def test_a_bad_checkpoint_in_a_watched_folder_is_skipped(tmp_path, start, address):
     folder = tmp_path / "ckpt"
     folder.mkdir()
     write_checkpoint(folder / "step-1", seed=1)
@@ -318,7 +318,7 @@ def test_a_bad_checkpoint_in_a_watched_folder_is_passed_over(tmp_path, start, ad
     whole = write_checkpoint(folder / "step-3", seed=3)
     assert wait_for(tmp_path / "out" / "e" / "3" / "model.safetensors") == whole
     assert source.line().startswith("version 3 committed")
-    assert "step-2 is passed over" in source.stop().stderr
+    assert "step-2 is skipped" in source.stop().stderr
 
 
 @pytest.fixture

@@ -250,9 +250,9 @@ def test_an_address_that_is_taken():
 def test_arguments_that_cannot_be():
     with pytest.raises(wc.InvalidArgument, match="rank 2 is none of 2"):
         collective.Group(2, 2, "127.0.0.1:1")
-    with pytest.raises(wc.InvalidArgument, match="is no address"):
+    with pytest.raises(wc.InvalidArgument, match="is not an address"):
         collective.Group(0, 2, "localhost", settings=SETTINGS)
-    with pytest.raises(wc.InvalidArgument, match="no rendezvous"):
+    with pytest.raises(wc.InvalidArgument, match="not a rendezvous"):
         collective.Group(0, 2, 5, settings=SETTINGS)
     with collective.Group(0, 1, None, settings=SETTINGS) as group:
         with pytest.raises(wc.InvalidArgument, match="root 1"):

@@ -187,7 +187,7 @@ def test_ranks_of_different_dtypes_are_refused() -> None:
     ]
     with pytest.raises(wc.InvalidArgument, match=r"'w' is F32 \[4\] at rank 0 and BF16 \[4\] at rank 1"):
         wc.combine_digests([[one] for one in halves])
-    with pytest.raises(wc.InvalidArgument, match="is no digest"):
+    with pytest.raises(wc.InvalidArgument, match="is not a digest"):
         wc.combine_digests([[halves[0]._replace(digest="12")]])
 
 

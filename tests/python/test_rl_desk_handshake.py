@@ -206,7 +206,7 @@ CLOCK = {"start": 0.0, "reading": 0.0, "host": "h"}
 
 @pytest.mark.parametrize("answers", [[], [CHALLENGE]])
 def test_a_desk_that_does_not_go_on_is_not_waited_for(answers):
-    with a_false_desk(*answers) as port, pytest.raises(wc.TimedOut, match="nobody answers at the desk"):
+    with a_false_desk(*answers) as port, pytest.raises(wc.TimedOut, match="no answer from the task server"):
         DeskClient(f"127.0.0.1:{port}", name="a", role="inference", lease=LEASE, timeout=0.5)
 
 
@@ -216,7 +216,7 @@ def test_a_desk_that_does_not_go_on_is_not_waited_for(answers):
         ([pack({"type": "welcome", **CLOCK})], wc.ProtocolError, "sends no challenge"),
         ([pack({"type": "challenge", "nonce": b"short"})], wc.ProtocolError, "no nonce"),
         ([b"nonsense"], wc.ProtocolError, "message"),
-        ([CHALLENGE, pack({"type": "welcome", **CLOCK})], wc.InvalidArgument, "not this run's desk"),
+        ([CHALLENGE, pack({"type": "welcome", **CLOCK})], wc.InvalidArgument, "not this run's task server"),
         ([CHALLENGE, pack({"type": "welcome", "proof": bytes(32), **CLOCK})], wc.InvalidArgument, "not this"),
         ([pack({"type": "refused", "reason": "a\n\x1b[31mb"})], wc.InvalidArgument, r"process: a\?\?\[31mb$"),
     ],

@@ -37,7 +37,7 @@ def test_lines_wait_for_room_and_are_whole_then(tmp_path, caplog):
     lines.close()
     assert [one["number"] for one in read_lines(tmp_path / "lines")] == [0, 1, 2, 3, 4]
     assert [one.message.split(": ")[-1] for one in caplog.records] == [
-        "No space left on device; the run goes on",
+        "No space left on device; the run continues",
         f"{tmp_path}/lines can be written again; 0 lines are lost",
     ]
 
@@ -98,7 +98,8 @@ def test_a_run_whose_output_is_on_a_full_disk_ends_well(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     for name in ("iterations.jsonl", "timeline.jsonl"):
         assert (
-            result.stderr.count(f"{name} cannot be written now: No space left on device; the run goes") == 1
+            result.stderr.count(f"{name} cannot be written now: No space left on device; the run continues")
+            == 1
         )
     assert json.loads((kept / "iteration-000040" / "complete").read_text())["iteration"] == 40
 
@@ -113,7 +114,7 @@ def test_only_the_last_checkpoint_that_cannot_be_written_ends_the_run(tmp_path):
         *["--rl_iterations", "3", "--checkpoint_every", "1"],
     )
     assert result.returncode != 0
-    warned = [line for line in result.stderr.splitlines() if "the run goes on and tries again" in line]
+    warned = [line for line in result.stderr.splitlines() if "the run continues and tries again" in line]
     assert len(warned) == 2, result.stderr
     for number, line in enumerate(warned, 1):
         assert f"iteration-{number:06d} could not be written" in line

@@ -91,7 +91,7 @@ def test_a_version_that_no_living_engine_has_is_found_lost(controller):
             late.register(torch.nn.Linear(2, 2))
             publisher.check()
             publisher.check()
-            with pytest.raises(wc.Unavailable, match="no engine that lives has version 1"):
+            with pytest.raises(wc.Unavailable, match="no running engine has version 1"):
                 publisher.check()
             publisher.publish(2)
             for _ in range(5):

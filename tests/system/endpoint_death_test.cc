@@ -179,7 +179,7 @@ TEST_P(EndpointDeath, AStoppedPeerIsDeadAfterItsLeaseAndHarmlessLater) {
   const auto [who, why] = watcher.End();
   EXPECT_EQ(who, peer.identity());
   EXPECT_EQ(why.code(), Code::kPeerDead);
-  EXPECT_THAT(why.message(), HasSubstr("has not been heard of for"));
+  EXPECT_THAT(why.message(), HasSubstr("missed heartbeats for"));
   // It may have been stopped in the middle of a copy into our memory: then the fence waits for it.
   std::atomic<bool> fenced = false;
   uint64_t then = 0;

@@ -1,4 +1,4 @@
-"""Where work for the engines is handed out and rollouts come in: docs/rl.md, "The desk"."""
+"""Where work for the engines is handed out and rollouts come in: docs/rl.md, "The task server"."""
 
 from __future__ import annotations
 
@@ -151,9 +151,12 @@ class Desk:
                 with self._changed:
                     self._beat()
         except Exception as error:
-            _log.exception("the desk has failed")
+            _log.exception("the task server has failed")
             with self._changed:
-                self._failure, self._end = error, f"trainer 0: the desk has failed: {in_one_line(error)}"
+                self._failure, self._end = (
+                    error,
+                    f"trainer 0: the task server has failed: {in_one_line(error)}",
+                )
                 self._changed.notify_all()
         finally:
             with self._changed:
@@ -260,7 +263,7 @@ class Desk:
         self._beaten = now = time.monotonic()
         for link, peer in self._peers.items():
             if now - link.heard > self._lease:
-                self._take_back(peer, f"nothing heard of {peer.name} for {self._lease:g} s")
+                self._take_back(peer, f"{peer.name} missed heartbeats for {self._lease:g} s")
             self._send(link, {"type": "alive"})
 
     def _take_back(self, peer: _Peer, reason: str) -> None:

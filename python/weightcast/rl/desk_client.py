@@ -1,4 +1,4 @@
-"""An engine's or a trainer's way to the desk: docs/rl.md, "The desk"."""
+"""An engine's or a trainer's way to the desk: docs/rl.md, "The task server"."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DeskClient:
         try:
             place = host_and_port(self._address)
         except ValueError:
-            raise InvalidArgument(f"the desk's address is {self._address!r}; give host:port") from None
+            raise InvalidArgument(f"--desk is {self._address!r}; give host:port") from None
         while (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(OSError):
                 return Link(socket.create_connection(place, timeout=min(left, _ONE_TRY)))
@@ -62,7 +62,7 @@ class DeskClient:
 
     def _nobody(self) -> TimedOut:
         return TimedOut(
-            f"nobody answers at the desk {self._address} within --timeout; does trainer 0 run there?"
+            f"no answer from the task server {self._address} within --timeout; does trainer 0 run there?"
         )
 
     def _introduce(self, name: str, role: str, deadline: float) -> Clock:
@@ -80,7 +80,7 @@ class DeskClient:
             handshake.check(self._token, "desk", welcome)
         except ProtocolError as error:
             raise InvalidArgument(
-                f"what answers at {self._address} is not this run's desk: {error}"
+                f"what answers at {self._address} is not this run's task server: {error}"
             ) from None
         return Clock.from_hello(welcome["start"], welcome["reading"], sent, received, welcome["host"])
 
@@ -91,7 +91,8 @@ class DeskClient:
             raise self._nobody()
         if message["type"] != kind:
             raise ProtocolError(
-                f"the desk {self._address} sends no {kind}; give all processes one weightcast"
+                f"the task server {self._address} sends no {kind}; "
+                "use one release of weightcast in all processes"
             )
         return message
 
@@ -172,12 +173,12 @@ class DeskClient:
                 continue
             self._say_alive()
             if time.monotonic() - self._link.heard > self._lease:
-                raise self._gone(f"was not heard of for {self._lease:g} s")
+                raise self._gone(f"missed heartbeats for {self._lease:g} s")
             if time.monotonic() >= deadline:
                 return None
 
     def _gone(self, how: str) -> PeerDead:
-        return PeerDead(f"the trainers are gone: trainer 0, whose desk is {self._address}, {how}")
+        return PeerDead(f"the trainers are gone: trainer 0, the task server {self._address}, {how}")
 
     def _receive(self, timeout: float) -> dict[str, Any] | None:
         """The desk's next message, if it does not end everything; None: there is none in this time."""
@@ -191,7 +192,7 @@ class DeskClient:
             raise EndOfRun(str(message.get("reason") or ""))
         if message["type"] == "refused":
             reason = "".join(one if one.isprintable() else "?" for one in str(message.get("reason"))[:1000])
-            raise InvalidArgument(f"the desk {self._address} refuses this process: {reason}")
+            raise InvalidArgument(f"the task server {self._address} refuses this process: {reason}")
         return message
 
     def _send(self, message: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ class Refusals:
         now, new = time.monotonic(), self.count - self._said
         if new and now - self._said_at >= 1:
             more = f" ({new} times, {self.count} in all)" if new > 1 else ""
-            _log.warning("the desk refuses %s%s", self._last, more)
+            _log.warning("the task server refuses %s%s", self._last, more)
             self._said, self._said_at = self.count, now
 
 
@@ -179,7 +179,7 @@ class Connections:
         try:
             link.send(message)
         except Unavailable as error:
-            _log.debug("the desk cannot answer: %s", error)
+            _log.debug("the task server cannot answer: %s", error)
             link.cut()
         if link in self._members:
             self._watch(link)
@@ -261,14 +261,16 @@ def _listen(bind: str, anywhere: bool) -> socket.socket:
         family, address = found[0], found[4]
         if not anywhere and not ipaddress.ip_address(address[0]).is_loopback:
             raise Permission(
-                f"without a job token the desk listens on loopback only, not on {address[0]}; "
+                f"without a job token the task server listens on loopback only, not on {address[0]}; "
                 "give all processes one WEIGHTCAST_TOKEN or WEIGHTCAST_TOKEN_FILE"
             )
         listener = socket.create_server(address, family=family, backlog=128)
     except (OSError, ValueError) as error:
         if isinstance(error, Permission):
             raise
-        raise Unavailable(f"the desk cannot listen on {bind}: {error}; choose another --desk") from None
+        raise Unavailable(
+            f"the task server cannot listen on {bind}: {error}; choose another --desk"
+        ) from None
     listener.setblocking(False)
     _listeners.add(listener)
     # Who says nothing is not even accepted; an honest hello comes with the connection.

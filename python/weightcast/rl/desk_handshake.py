@@ -1,4 +1,4 @@
-"""How the desk and a client prove to each other that they have one job token: docs/rl.md, "The desk"."""
+"""How the task server and a client prove that they have one job token: docs/rl.md, "The task server"."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def nonce_of(message: dict[str, Any]) -> bytes:
     nonce = message.get("nonce")
     if not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
         raise ProtocolError(
-            f"a message of type '{message['type']}' has no nonce; give all processes one weightcast"
+            f"a message of type '{message['type']}' has no nonce; "
+            "use one release of weightcast in all processes"
         )
     return nonce
 

@@ -74,7 +74,7 @@ class Link:
     def send(self, message: bytes) -> None:
         """What the connection does not take at once waits for `flush`."""
         if self._unsent > _MOST_UNSENT:
-            raise Unavailable("the other side takes nothing")
+            raise Unavailable("the other side does not read")
         self._out.append(memoryview(_LENGTH.pack(len(message)) + message))
         self._unsent += _LENGTH.size + len(message)
         self.flush()

@@ -61,7 +61,7 @@ def item_of(message: dict[str, Any]) -> Item:
     try:
         return Item(**message["item"])
     except (KeyError, TypeError) as error:
-        raise ProtocolError(f"the desk sends a malformed item: {error}") from None
+        raise ProtocolError(f"the task server sends a malformed item: {error}") from None
 
 
 def pack(message: dict[str, Any]) -> bytes:
@@ -69,7 +69,8 @@ def pack(message: dict[str, Any]) -> bytes:
     data = msgpack.packb(message, use_bin_type=True)
     if len(data) > MOST_BYTES:
         raise InvalidArgument(
-            f"a message of type '{message['type']}' has {len(data)} bytes, over the desk's {MOST_BYTES}; "
+            f"a message of type '{message['type']}' has {len(data)} bytes, "
+            f"over the task server's {MOST_BYTES}; "
             "lower --rollouts_per_gpu or --samples_per_prompt"
         )
     return data
@@ -80,9 +81,9 @@ def unpack(data: bytes) -> dict[str, Any]:
     try:
         message = msgpack.unpackb(data, raw=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a message is no msgpack: {error}") from None
+        raise ProtocolError(f"a message is not msgpack: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise ProtocolError("a message is no map with a type")
+        raise ProtocolError("a message is not a map with a type")
     return message
 
 

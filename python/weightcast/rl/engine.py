@@ -182,7 +182,7 @@ class Engine:
             item = item_of(order)
             self._desk.bring(item, self._generate(item), self._news())
         else:
-            raise ProtocolError(f"the desk sends an order of type '{order['type']}'")
+            raise ProtocolError(f"the task server sends an order of type '{order['type']}'")
 
     def _news(self) -> dict[str, Any]:
         digests, self._digests = self._digests, {}

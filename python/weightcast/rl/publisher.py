@@ -75,8 +75,8 @@ class CastPublisher:
         self._lost += 1
         if self._lost == _LOST_FOR_GOOD:
             raise Unavailable(
-                f"no engine that lives has version {self._version}, and others can get it from nobody else; "
-                "start the run again (--resume goes on from its last checkpoint)"
+                f"no running engine has version {self._version}, and other engines have no other source; "
+                "start the run again (--resume continues from its last checkpoint)"
             )
 
     def close(self) -> None:
@@ -206,5 +206,5 @@ class Changes:
                 raise Corrupt(
                     f"the trainers' replicas have diverged: {name} of trainer {', '.join(others)} is another "
                     f"than that of trainer {found.index(usual)}; look for what changes weights beside the "
-                    "optimizer, or for faulty memory, and go on from the last checkpoint (--resume)"
+                    "optimizer, or for faulty memory, and continue from the last checkpoint (--resume)"
                 )

@@ -52,7 +52,7 @@ class Lines:
                 del self._waiting[: os.write(self._descriptor, self._waiting)]
         except OSError as error:
             if not self._failing:
-                _log.warning("%s cannot be written now: %s; the run goes on", self._path, error.strerror)
+                _log.warning("%s cannot be written now: %s; the run continues", self._path, error.strerror)
             self._failing = True
         else:
             if self._failing:

@@ -53,7 +53,7 @@ def roles_of(options: Options, world_size: int) -> Roles:
     elif controller is not None and controller not in spare:
         free = f"{spare[0]} to {spare[-1]} are free" if spare else "no rank is free; leave it out"
         raise InvalidArgument(
-            f"--controller_rank {controller} is no rank between trainers and engines; {free}"
+            f"--controller_rank {controller} is not a rank between trainers and engines; {free}"
         )
     return Roles(
         world_size, trainers, engines, controller, tuple(rank for rank in spare if rank != controller)

@@ -177,7 +177,7 @@ class TrainerLoop:
             if last:
                 raise
             if self.parts.rank == 0:
-                _log.warning("%s; the run goes on and tries again with the next checkpoint", error)
+                _log.warning("%s; the run continues and tries again with the next checkpoint", error)
 
     # --- Rollouts
 

@@ -213,7 +213,7 @@ Status Link::OnTrial(const Trial& trial) {
 
 Status Link::OnVerdict(const Verdict& verdict) {
   if (!verdict.map_seen)
-    return {Code::kUnavailable, "what is written to shared memory does not reach the peer"};
+    return {Code::kUnavailable, "the peer does not see what is written to shared memory"};
   verdict_seen_ = true;
   if (roads_.refusal.empty() && !verdict.copy_seen) {
     roads_.refusal = "what was copied did not reach the peer";

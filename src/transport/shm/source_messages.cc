@@ -206,7 +206,7 @@ Result<Dropped> DecodeDropped(std::string_view bytes) {
   Dropped message;
   message.region = GetRegion(in);
   message.all = in.Get<uint8_t>() != 0;
-  if (!in.AtEnd()) return Malformed("news of a dropped source");
+  if (!in.AtEnd()) return Malformed("notice of a dropped source");
   return message;
 }
 

@@ -87,13 +87,13 @@ void Dialer::Listen(Attempt& attempt) {
   const ssize_t got =
       recv(attempt.fd.get(), &attempt.bytes[attempt.got], kGreetingSize - attempt.got, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) return GiveUp(attempt, "whoever listens there does not know this link");
+  if (got <= 0) return GiveUp(attempt, "the process that listens there does not know this link");
   attempt.got += static_cast<size_t>(got);
   if (attempt.got < kGreetingSize) return;
   const auto greeting = ParseGreeting(attempt.bytes);
   if (!greeting || greeting->kind != Greeting::Kind::kWelcome || greeting->lane != hello_.lane ||
       greeting->life != hello_.life || greeting->cookie != ours_) {
-    return GiveUp(attempt, "whoever listens there is not the peer");
+    return GiveUp(attempt, "the process that listens there is not the peer");
   }
   poller_->Remove(attempt.fd.get());
   welcomed_ = std::move(attempt.fd);

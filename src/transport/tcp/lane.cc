@@ -236,7 +236,7 @@ Verdict Lane::OnWrite(const Frame& frame) {
 
 Verdict Lane::OnData(const Frame& frame) {
   const ReadPlace place = outbox_.ReadLanding(frame.sequence, frame.length);
-  if (place.region == nullptr) return {.violation = "it sends data that nobody asked for"};
+  if (place.region == nullptr) return {.violation = "it sends data that was not requested"};
   if (place.region->device == nullptr) return {.place = place.region->base + place.offset};
   ReceiveStage& stage = StageFor(*place.region);
   stage.Begin(*place.region, place.offset, GrantName{}, ReceiveStage::For::kOwnRead);

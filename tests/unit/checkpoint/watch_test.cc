@@ -93,7 +93,7 @@ TEST_F(FolderWatcherTest, ReportsWhatIsNoCheckpointAndGoesOn) {
   auto first = watcher.Next(Duration(0));
   ASSERT_TRUE(first.ok() && first->has_value());
   EXPECT_EQ((*first)->name, "1");
-  EXPECT_THAT((*first)->checkpoint.status().message(), HasSubstr("is no checkpoint"));
+  EXPECT_THAT((*first)->checkpoint.status().message(), HasSubstr("is not a checkpoint"));
   auto second = watcher.Next(Duration(0));
   ASSERT_TRUE(second.ok() && second->has_value());
   EXPECT_TRUE((*second)->checkpoint.ok());

@@ -254,7 +254,7 @@ TEST(Handshake, HellosAreParsedWithinLimits) {
     odd.lease = lease;
     EXPECT_EQ(ParseHello(EncodeHello(odd)).status().code(), Code::kProtocol) << lease.count();
   }
-  EXPECT_THAT(ParseHello("SSH-2.0-OpenSSH_9.2").status().message(), HasSubstr("no weightcast endpoint"));
+  EXPECT_THAT(ParseHello("SSH-2.0-OpenSSH_9.2").status().message(), HasSubstr("not a weightcast endpoint"));
 }
 
 TEST(Handshake, TextFromStrangersIsMadePrintable) {

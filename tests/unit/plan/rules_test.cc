@@ -160,7 +160,7 @@ TEST(ResolveLinksTest, RefusesFusionsAndSplitsThatDoNotAddUp) {
   EXPECT_EQ(WhyNot(fuse, {T("a", {1, 2}), T("b", {3, 2})}, {T("ab", {4, 2})}), "");
   EXPECT_THAT(WhyNot(fuse, {T("a", {1, 2}), T("b", {3, 2})}, {T("ab", {5, 2})}), HasSubstr("'b' [3, 2]"));
   EXPECT_THAT(WhyNot(fuse, {T("a", {1, 2}), T("b", {3, 3})}, {T("ab", {4, 2})}),
-              HasSubstr("cannot give 'ab' [4, 2]"));
+              HasSubstr("cannot make 'ab' [4, 2]"));
   EXPECT_THAT(WhyNot(fuse, {T("a", {1, 2})}, {T("ab", {4, 2})}), HasSubstr("no tensor for 'b'"));
   EXPECT_THAT(WhyNot({{Fuse{{"a", "b"}, "ab", 2}}}, {T("a"), T("b")}, {T("ab", {8, 2})}),
               HasSubstr("dimension 2"));
@@ -168,7 +168,7 @@ TEST(ResolveLinksTest, RefusesFusionsAndSplitsThatDoNotAddUp) {
   const NameRules split{{Split{"ab", {"a", "b"}, 0}}};
   EXPECT_THAT(WhyNot(split, {T("ab", {4, 2})}, {T("a", {1, 2}), T("b", {1, 2})}), HasSubstr("2 together"));
   EXPECT_THAT(WhyNot(split, {T("ab", {4, 2})}, {T("a", {1, 2}), T("b", {3, 3})}),
-              HasSubstr("cannot give 'b'"));
+              HasSubstr("cannot make 'b'"));
   EXPECT_THAT(WhyNot(split, {T("ab", {4, 2})}, {T("a", {1, 2})}), HasSubstr("'ab' (as 'b')"));
 }
 

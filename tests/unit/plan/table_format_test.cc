@@ -237,7 +237,7 @@ TEST(PiecesTest, WhatIsMissingTwiceOrForeignIsRefused) {
   EXPECT_THAT(why({pieces[0], pieces[1]}).message(), HasSubstr("2 of 3"));
   EXPECT_THAT(why({pieces[0], pieces[1], pieces[1]}).message(), HasSubstr("twice"));
   EXPECT_THAT(why({pieces[0], others[1], pieces[2]}).message(), HasSubstr("different tables"));
-  EXPECT_THAT(why({pieces[0], "rubbish", pieces[2]}).message(), HasSubstr("no piece"));
+  EXPECT_THAT(why({pieces[0], "rubbish", pieces[2]}).message(), HasSubstr("not a piece"));
   std::string changed = pieces[1];
   changed[kMaxPieceBytes / 2] = static_cast<char>(changed[kMaxPieceBytes / 2] + 1);
   EXPECT_THAT(why({pieces[0], changed, pieces[2]}).message(), HasSubstr("checksum"));

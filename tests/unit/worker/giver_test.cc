@@ -287,7 +287,7 @@ TEST_F(GiverTest, StopInTheMiddleIsFencedAndSaysNothing) {
   a.Run([&] { a.giver().OnStart({Update(1, 1), {.run = 1, .number = 9}, 0, start->slot, start->grant}); });
   const auto failed = a.Wait<protocol::Failed>();
   ASSERT_TRUE(failed);
-  EXPECT_THAT(failed->reason.message(), HasSubstr("cannot give version 9"))
+  EXPECT_THAT(failed->reason.message(), HasSubstr("cannot send version 9"))
       << "the stopped one said something";
   EXPECT_EQ(failed->destination, 0);
 }

@@ -191,7 +191,7 @@ TEST(TrainerMachine, AStartAfterRegisteringAnewIsAnswered) {
   trainer.Do(StartOf(2, 3, 1));
   ASSERT_TRUE(trainer.Sent<protocol::Failed>());
   EXPECT_EQ(trainer.Sent<protocol::Failed>()->update, Update(2));
-  EXPECT_THAT(trainer.Sent<protocol::Failed>()->reason.message(), testing::HasSubstr("registered anew"));
+  EXPECT_THAT(trainer.Sent<protocol::Failed>()->reason.message(), testing::HasSubstr("registered again"));
   EXPECT_FALSE(trainer.Action<BeginSending>());
 }
 
