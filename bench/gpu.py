@@ -124,12 +124,16 @@ class Bench:
     def left_out(self, what: str, why: str) -> None:
         print(f"left out: {what}: {why}", flush=True)
 
+    def split(self) -> tuple[list[int], list[int]]:
+        """The GPUs of trainers and of engines; one GPU is both."""
+        devices = list(range(self.options.gpus))
+        half = max(1, len(devices) // 2)
+        return devices[:half], devices[half:] or devices[:1]
+
     def model(self, name: str) -> None:
         shapes = qwen(name)
         one = bytes_of(shapes)
-        devices = list(range(self.options.gpus))
-        half = max(1, len(devices) // 2)
-        trainers, engines = devices[:half], devices[half:] or devices[:1]
+        trainers, engines = self.split()
         updates = Updates(shapes, trainers, engines)
         contenders: dict[str, tuple[int, Timed]] = {
             f"weightcast {name}, {len(trainers)} to {len(engines)}": (one * len(engines), updates.round)
@@ -158,8 +162,22 @@ class Bench:
             found = nccl(sizes, self.options.gpus, self.options.rounds)
             size = sum(sizes) * (self.options.gpus - 1)
             self.add(f"NCCL {name}: broadcast tensor by tensor to {self.options.gpus - 1}", size, found)
-        if importlib.util.find_spec("nixl_cu13") is None:
-            self.left_out("NIXL", "nixl-cu13 is not installed")
+        self.nixl(name, sizes)
+
+    def nixl(self, name: str, sizes: list[int]) -> None:
+        if on_fake() or importlib.util.find_spec("nixl_cu13") is None:
+            self.left_out("NIXL", "nixl-cu13 is not installed, or there is no GPU")
+            return
+        sources, targets = self.split()
+        words = [
+            f"--{what}={','.join(map(str, devices))}"
+            for what, devices in (("tensors", sizes), ("sources", sources), ("targets", targets))
+        ]
+        program = ROOT / "bench" / "peers" / "nixl_gpu.py"
+        command = [sys.executable, str(program), *words, "--rounds", str(self.options.rounds)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=200)
+        seconds = json.loads(done.stdout)["seconds"]
+        self.add(f"NIXL {name}, {len(sources)} to {len(targets)}", sum(sizes) * len(targets), seconds)
 
     def binary(self) -> None:
         """`weightcast bench update`, which has no Python in it."""

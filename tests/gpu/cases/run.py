@@ -27,6 +27,9 @@ def unpack(folder: pathlib.Path) -> pathlib.Path:
     wheels = sorted(folder.glob("*.whl"))
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
     subprocess.run([*pip, "--target", folder / "site", *wheels], check=True)
+    if (folder / "nixl").exists():
+        for part in (folder / "nixl").iterdir():
+            part.rename(folder / "site" / part.name)
     return folder
 
 
