@@ -17,7 +17,7 @@ class NoThreads(JobTest):
         os.chown(self.home, user, user)
         self.addCleanup(shutil.rmtree, self.home)
         self.user = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-        os.environ["WEIGHTCAST_TOKEN"] = "secret"
+        os.environ["WEIGHTCAST_TOKEN"] = "a-secret-of-no-threads-test"
         self.addCleanup(os.environ.pop, "WEIGHTCAST_TOKEN")
 
     def test_every_command_says_in_one_line_why_it_cannot_begin(self) -> None:
