@@ -70,7 +70,7 @@ sanitize: ## the C++ tests under ASan+UBSan and under TSan
 	@for preset in asan tsan; do \
 	  [ -f build/$$preset/build.ninja ] || cmake --preset $$preset; \
 	  cmake --build --preset $$preset -j$(JOBS); \
-	  TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1" \
+	  TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
 	  ctest --test-dir build/$$preset --output-on-failure --no-tests=error -j$(JOBS) -LE '^seeds$$'; \
 	done
 

@@ -1,7 +1,7 @@
 # What a C++ program needs: `cmake --install` puts headers, two archives, find_package and pkg-config files into a
 # prefix that may be moved. The folders of the house become
 #   weightcast::endpoint    the data plane (Endpoint, Connection, memory); needs libcrypto and threads
-#   weightcast::weightcast  all of the public API; needs gRPC, protobuf and zstd too
+#   weightcast::weightcast  all of the public API; needs libssl and zstd too
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -24,9 +24,9 @@ weightcast_archive(weightcast_endpoint endpoint
   base memory trace drivers_ibverbs drivers_cuda kernels device topology transport_tcp transport_shm transport_verbs transport endpoint)
 target_link_libraries(weightcast_archive_weightcast_endpoint INTERFACE OpenSSL::Crypto Threads::Threads)
 weightcast_archive(weightcast weightcast
-  plan digest protocol wire_generated control worker)
+  plan digest protocol stream control worker)
 target_link_libraries(weightcast_archive_weightcast INTERFACE
-  weightcast_archive_weightcast_endpoint $<INSTALL_INTERFACE:PkgConfig::weightcast_rpc>)
+  weightcast_archive_weightcast_endpoint OpenSSL::SSL $<INSTALL_INTERFACE:PkgConfig::weightcast_zstd>)
 
 install(TARGETS weightcast RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/weightcast DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

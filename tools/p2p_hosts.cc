@@ -40,7 +40,7 @@ std::string Proof(const std::string& token, std::string_view side, std::string_v
 }
 
 Status Verify(std::string_view got, const std::string& expected) {
-  if (control::SameToken(got, expected)) return Status::Ok();
+  if (stream::Secret(got) == stream::Secret(expected)) return Status::Ok();
   return {Code::kPermission, "the other host of the benchmark has another job token"};
 }
 
@@ -125,7 +125,7 @@ Result<std::string> TokenFor(const std::string& host, const Settings& settings) 
   WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(host, 0));
   const bool loopback =
       std::all_of(addresses.begin(), addresses.end(), [](const auto& one) { return one.IsLoopback(); });
-  if (token.configured || loopback) return token.secret;
+  if (token.configured() || loopback) return token.SharedKey(stream::Purpose::kPeers);
   return Status(Code::kPermission,
                 StrCat("without a job token the benchmark stays on 127.0.0.1 and does not use ", host,
                        ": set WEIGHTCAST_TOKEN_FILE to the same token on both hosts"));

@@ -19,7 +19,10 @@ HeldHost Create(std::optional<std::string> token, std::string job, std::string r
   EndpointOptions options;
   options.settings = ValueOrThrow(Settings::From(settings));
   options.self = {.job = std::move(job), .role = std::move(role), .engine = {}, .rank = rank};
-  options.token = token ? std::move(*token) : ValueOrThrow(control::LoadToken(options.settings)).secret;
+  options.token =
+      token ? std::move(*token)
+            : ValueOrThrow(
+                  ValueOrThrow(control::LoadToken(options.settings)).SharedKey(stream::Purpose::kPeers));
   return {ValueOrThrow(CallUnlocked([&] { return Host::Create(std::move(options)); }))};
 }
 

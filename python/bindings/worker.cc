@@ -406,9 +406,12 @@ void BindWorker(nb::module_& module) {
       "job_token",
       [] {
         const auto token = ValueOrThrow(control::LoadToken(ValueOrThrow(Settings::From({}))));
-        return nb::make_tuple(nb::bytes(token.secret.data(), token.secret.size()), token.configured);
+        const std::string key = ValueOrThrow(token.SharedKey(stream::Purpose::kQueue));
+        return nb::make_tuple(nb::bytes(key.data(), key.size()), token.configured());
       },
-      "The job's token, and whether it is configured; otherwise it is the user's own, for loopback only.");
+      "The rollout queue's key, of the job's token or a role's, and whether the token is configured; "
+      "otherwise it\n"
+      "is the user's own, for loopback only.");
 }
 
 }  // namespace weightcast::bindings

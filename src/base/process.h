@@ -13,8 +13,8 @@ namespace weightcast {
 Result<UniqueFd> OpenPidFd(int pid);
 /// True once the process has exited: from then on it writes nothing any more.
 bool HasExited(const UniqueFd& pidfd);
-/// Ok if this process may open so many more descriptors; kExhausted says what its limit is. Asked before
-/// libraries are used that end the process where they get none.
+/// Ok if this process may open so many more descriptors; kExhausted says what its limit is. Asked at a start,
+/// so that a limit too low shows there and not under load.
 Status CheckDescriptors(size_t wanted);
 /// How many descriptors this process may have open.
 size_t DescriptorLimit();

@@ -33,14 +33,16 @@ constexpr Duration kRarestReminder = std::chrono::hours(1);
 
 class Client final : public ControlClient {
  public:
-  Client(ClientOptions options, Token token)
+  Client(ClientOptions options, Token token, std::unique_ptr<Conduit> conduit)
       : options_(std::move(options)),
         settings_(options_.settings),
+        member_(MemberOf(options_.hello.name)),
         token_(std::move(token)),
+        good_token_(token_),
         lease_(settings_.lease),
         link_(std::make_shared<SessionLink>()),
         heartbeat_(*MakePacket(protocol::WorkerMessage(protocol::Heartbeat{}))),
-        conduit_(Conduit::Create()) {
+        conduit_(std::move(conduit)) {
     options_.hello.job = settings_.job;
     if (options_.absence == nullptr) options_.absence = std::make_shared<Absence>();
     Miss({Code::kUnavailable, StrCat("no answer yet from the controller at ", settings_.controller)});
@@ -125,9 +127,10 @@ class Client final : public ControlClient {
     conduit_->Abort();
   }
 
+  /// Ends the stream, if there is one, for `reason_`, and tries again soon.
   void GiveUpStream() {
-    aborted_ = conduit_->open();
     conduit_->Abort();
+    TryAgain();
   }
 
   /// The thread that runs the caller's code.
@@ -196,7 +199,6 @@ class Client final : public ControlClient {
     if (conduit_->open()) {
       if (now < attempt_until_) return;
       reason_ = {Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller)};
-      attempt_until_ = now + kLeastAttempt;  // Until it is closed.
       GiveUpStream();
     } else if (now >= next_dial_) {
       Dial();
@@ -229,8 +231,12 @@ class Client final : public ControlClient {
     link_->Hold();
     link_->PushUrgent(std::move(*packet), session_);
     attempt_until_ = Clock::now() + std::max(kLeastAttempt, settings_.lease);
-    conduit_->Dial({.address = settings_.controller, .token = token_.secret, .lease = settings_.lease},
-                   link_);
+    auto role = token_.ForWorker(member_);
+    Status dialled = role.status();
+    if (role.ok())
+      dialled = conduit_->Dial(
+          {.address = settings_.controller, .token = std::move(*role), .lease = settings_.lease}, link_);
+    if (!dialled.ok()) Closed(dialled);
   }
 
   /// No controller would go on with this session, and nothing is kept for it.
@@ -244,9 +250,7 @@ class Client final : public ControlClient {
   void Handle(Conduit::Event event) {
     switch (event.kind) {
       case Conduit::Event::Kind::kNone:
-        return;
       case Conduit::Event::Kind::kWoken:
-        conduit_->Kick();
         return;
       case Conduit::Event::Kind::kPiece:
         heard_ = Clock::now();
@@ -264,18 +268,23 @@ class Client final : public ControlClient {
   void Closed(const Status& reason) {
     if (leaving_) return End({Code::kCancelled, "this worker has left"});
     if (reason.code() == Code::kPermission && IsRefusedForGood())
-      return End({Code::kPermission, StrCat(reason.message(), " (this one's is from ", token_.origin, ")")});
+      return End({Code::kPermission,
+                  StrCat(reason.message(), " (this process's token is from ", token_.origin(), ")")});
     if (reason.code() != Code::kPermission) refused_since_.reset();
     // Where a controller was before, something else may have its port for a while.
     if (reason.code() == Code::kProtocol && (connected() || !ever_)) return End(reason);
     if (connected()) {
       Break(reason);
     } else {
-      if (!aborted_) reason_ = reason;  // Otherwise it is known why.
-      options_.absence->Begin(since_, reason_);
-      told_ ? Remind() : Tell(LinkState::kBroken, reason_);
+      reason_ = reason;
     }
-    aborted_ = false;
+    TryAgain();
+  }
+
+  /// Not connected, for `reason_`.
+  void TryAgain() {
+    options_.absence->Begin(since_, reason_);
+    told_ ? Remind() : Tell(LinkState::kBroken, reason_);
     next_dial_ = Clock::now() + backoff_;
     backoff_ = std::min({2 * backoff_, kMaxBackoff, std::max(kFirstBackoff, settings_.lease / 4)});
   }
@@ -283,7 +292,7 @@ class Client final : public ControlClient {
   /// The next attempt takes the token that is in the file by now, or else the one that was good before.
   [[nodiscard]] bool IsRefusedForGood() {
     auto fresh = ReadTokenAgain(token_);
-    const bool other = fresh.ok() && fresh->secret != token_.secret;
+    const bool other = fresh.ok() && !(*fresh == token_) && fresh->ForWorker(member_).ok();
     if (!ever_ && !other) return true;
     token_ = other ? std::move(*fresh) : good_token_;
     const TimePoint now = Clock::now();
@@ -322,15 +331,13 @@ class Client final : public ControlClient {
   void Break(const Status& reason) {
     welcomed_ = false;
     Miss(reason);
-    next_dial_ = since_;
-    attempt_until_ = since_ + kLeastAttempt;  // For the old stream to be closed.
     reason_ = reason;
     Tell(LinkState::kBroken, reason);
   }
 
   void Hear(Conduit::Event& event) {
     if (event.number == 0) return HearUnnumbered(event);
-    if (!connected()) return;  // What an aborted stream still held.
+    if (!connected()) return;  // It comes after the welcome, or is nonsense.
     bool duplicate = false;
     if (!link_->Acknowledge(event.acknowledged) || !link_->Receive(event.number, duplicate)) {
       Break({Code::kProtocol, StrCat("the controller at ", settings_.controller, " lost count of messages")});
@@ -368,7 +375,6 @@ class Client final : public ControlClient {
       // What was told before was why the newer one is gone; that it found this one is news, once.
       if (reason_.message() != older.message()) Tell(LinkState::kBroken, older);
       reason_ = older;
-      attempt_until_ = Clock::now() + kLeastAttempt;
       GiveUpStream();
       return;
     }
@@ -439,6 +445,8 @@ class Client final : public ControlClient {
   ClientOptions options_;  ///< hello: under the mutex.
   const Settings settings_;
 
+  const stream::Member member_;
+
   // The thread's.
   Token token_;
   Token good_token_;  ///< Of the last welcome.
@@ -447,8 +455,7 @@ class Client final : public ControlClient {
   bool ever_ = false;  ///< Has been welcomed.
   bool told_ = false;
   bool warned_ = false;
-  bool aborted_ = false;  ///< The stream was given up by this side.
-  Duration lease_;        ///< The controller's, once known.
+  Duration lease_;  ///< The controller's, once known.
   Duration backoff_ = kFirstBackoff;
   protocol::Term term_;
   uint64_t session_ = 0;
@@ -491,14 +498,11 @@ Result<std::unique_ptr<ControlClient>> ControlClient::Start(ClientOptions option
     return Status(Code::kInvalidArgument,
                   StrCat("'", options.settings.controller, "' has no port: write HOST:PORT"));
   WC_ASSIGN_OR_RETURN(Token token, LoadToken(options.settings));
-  auto client = std::make_unique<Client>(std::move(options), std::move(token));
+  WC_RETURN_IF_ERROR(token.ForWorker(MemberOf(options.hello.name)).status());
+  WC_ASSIGN_OR_RETURN(auto conduit, Conduit::Create());
+  auto client = std::make_unique<Client>(std::move(options), std::move(token), std::move(conduit));
   WC_RETURN_IF_ERROR(client->Begin());
   return std::unique_ptr<ControlClient>(std::move(client));
-}
-
-Result<protocol::ClusterView> GetView(const Settings& settings, TimePoint deadline) {
-  WC_ASSIGN_OR_RETURN(const auto stream, ViewStream::Open(settings));
-  return stream->Next(deadline);
 }
 
 }  // namespace weightcast::control

@@ -1,38 +1,42 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "control/packet.h"
 #include "control/session_link.h"
+#include "stream/client.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
 
-/// The network as a client sees it. grpc_conduit.cc is the only file behind it.
 namespace weightcast::control {
 
-/// One stream after another to a controller, driven by one thread of the caller's: everything but Wake
-/// belongs to that thread.
+/// A client's session over one stream after another: sends what a link holds, and puts messages together.
+/// Driven by one thread of the caller's: everything but Wake belongs to that thread.
 class Conduit {
  public:
-  static std::unique_ptr<Conduit> Create();
-  /// Cancels what is under way. Bounded.
-  virtual ~Conduit() = default;
+  /// Errors: kExhausted, no descriptors.
+  static Result<std::unique_ptr<Conduit>> Create();
 
   struct Target {
     std::string address;  ///< "host:port"; the name is resolved anew.
-    std::string token;
+    stream::RoleToken token;
+    stream::Purpose purpose = stream::Purpose::kControl;  ///< Or kObserve.
     Duration lease{};
   };
-  /// Opens a stream that sends what `link` holds. None may be open.
-  virtual void Dial(const Target& target, std::shared_ptr<SessionLink> link) = 0;
+  /// Opens a stream that sends what `link` holds; nullptr: nothing. None may be open. Errors, with nothing
+  /// begun: those of ClientStream::Dial.
+  Status Dial(Target target, std::shared_ptr<SessionLink> link);
   /// Sends what is new in the link.
-  virtual void Kick() = 0;
-  /// Cancels the stream; kClosed follows.
-  virtual void Abort() = 0;
-  [[nodiscard]] virtual bool open() const = 0;
+  void Kick();
+  /// Ends the stream at once. Nothing follows.
+  void Abort() { stream_->Abort(); }
+  [[nodiscard]] bool open() const { return stream_->active(); }
 
   struct Event {
-    enum class Kind {
+    enum class Kind : uint8_t {
       kNone,
       kWoken,
       kPiece,  ///< A part of a message: a sign of life.
@@ -44,14 +48,26 @@ class Conduit {
     uint64_t number = 0;
     uint64_t acknowledged = 0;
     uint64_t session = 0;
-    Parcel parcel;
-    // kClosed: kPermission for a wrong token, kProtocol for what is no controller, otherwise kUnavailable.
-    Status reason;
+    Parcel parcel = {};
+    /// kClosed: kPermission for a wrong token or an impostor, kProtocol for what is no controller of this
+    /// release, otherwise kUnavailable.
+    Status reason = {};
   };
-  /// The next event; kNone at `until`.
-  virtual Event Next(TimePoint until) = 0;
+  /// The next event; kNone at `until`. Sends what is new in the link, too.
+  Event Next(TimePoint until);
   /// Ends a wait in Next, now or the next one. Any thread.
-  virtual void Wake() = 0;
+  void Wake() { stream_->Wake(); }
+
+ private:
+  explicit Conduit(std::unique_ptr<stream::ClientStream> stream) : stream_(std::move(stream)) {}
+  Event Take(std::string body);
+  [[nodiscard]] Status WhyClosed(const Status& reason) const;
+
+  const std::unique_ptr<stream::ClientStream> stream_;
+  std::string address_;
+  std::shared_ptr<SessionLink> link_;
+  Assembler assembler_;
+  bool proven_ = false;  ///< The controller has shown that it is one.
 };
 
 }  // namespace weightcast::control

@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "base/thread.h"
-#include "protocol/codec.h"
 
 namespace weightcast::control {
 namespace {
@@ -143,8 +142,12 @@ void Core::ShowViews() {
   earliest_view_ = now + kLeastViewInterval;
   view_changed_ = false;
   if (sinks_.empty()) return;
-  const auto encoded = std::make_shared<const std::string>(protocol::Encode(View()));
-  for (const auto& sink : sinks_) sink->Show(encoded);
+  const auto packet = MakePacket(View());
+  if (!packet.ok()) {
+    WC_LOG_LIMITED(kError, "cannot show the cluster: ", packet.status().message());
+    return;
+  }
+  for (const auto& sink : sinks_) sink->Show(*packet);
 }
 
 protocol::ClusterView Core::View() const {

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "control/core.h"
+#include "control/token.h"
 #include "protocol/limits.h"
 
 // Streams come and go; sessions outlive them.
@@ -37,6 +38,14 @@ protocol::Offered OfferedOf(const std::vector<const protocol::Register*>& regist
   protocol::Offered offered;
   for (const auto& [name, tensor] : tensors) offered.tensors.push_back(*tensor);
   return offered;
+}
+
+/// Who has the key of one role or engine does not speak as another.
+Status CheckMember(const stream::Member& proven, const protocol::WorkerName& name) {
+  if (stream::Covers(proven, MemberOf(name))) return Status::Ok();
+  return {Code::kPermission, StrCat("a token for ", stream::MemberText(proven), " does not make a process ",
+                                    protocol::ToString(name), "; give it one of `weightcast token --role ",
+                                    stream::RoleName(MemberOf(name).role), "`")};
 }
 
 }  // namespace
@@ -106,6 +115,8 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
     return RefuseStream(stream, version);  // Nothing else of it could be read.
   if (hello.model.empty())
     return RefuseStream(stream, {Code::kInvalidArgument, "a worker needs the name of its model"});
+  if (const Status allowed = CheckMember(stream->member(), hello.name); !allowed.ok())
+    return RefuseStream(stream, allowed);
   if (Session* known = FindResumable(incoming, hello)) return Resume(*known, stream);
   Model* model = ModelFor(hello.model);
   if (model == nullptr)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -7,10 +8,12 @@
 
 #include "control/session_link.h"
 #include "protocol/messages.h"
+#include "stream/role.h"
+#include "stream/token.h"
 #include "weightcast/clock.h"
 #include "weightcast/status.h"
 
-/// The network as the controller sees it. grpc_listener.cc is the only file behind it.
+/// The network as the controller sees it. stream_listener.cc is the only file behind it.
 namespace weightcast::control {
 
 /// A whole message and what its envelope says.
@@ -21,10 +24,12 @@ struct Incoming {
   protocol::WorkerMessage message;
 };
 
-/// One stream of a worker. Thread safe; no call blocks.
+/// One stream of a worker. Thread safe; no call blocks; calls after the listener's end do nothing.
 class WorkerStream {
  public:
   virtual ~WorkerStream() = default;
+  /// What its key proves.
+  [[nodiscard]] virtual const stream::Member& member() const = 0;
   /// From here on it sends what `link` holds; nothing if that is nullptr.
   virtual void Bind(std::shared_ptr<SessionLink> link) = 0;
   /// The link holds something new.
@@ -43,7 +48,7 @@ class ViewSink {
  public:
   virtual ~ViewSink() = default;
   /// Shown next, in place of an older one that has not gone out yet.
-  virtual void Show(std::shared_ptr<const std::string> encoded_view) = 0;
+  virtual void Show(SharedPacket view) = 0;
 };
 
 /// Called from the network's threads; must not block.
@@ -58,15 +63,20 @@ struct ListenerHandlers {
 struct ListenerOptions {
   std::string host;
   uint16_t port = 0;  ///< 0: any.
-  std::string token;
+  stream::MasterToken master;
   Duration lease{};
+  /// Streams at once, of which the last quarter is for workers. 0: three quarters of the descriptors that
+  /// this process may open.
+  size_t most_streams = 0;
   ListenerHandlers handlers;
 };
 
-/// Takes the streams of workers who know the token.
+/// Takes the streams of workers and observers who have a key of the job. Three threads: those of
+/// StreamServer, and `wc-unpack`, which reads large messages.
 class Listener {
  public:
-  /// Errors: kUnavailable "port in use", kInvalidArgument for an address that is not of this host.
+  /// Errors: kUnavailable "port in use", kInvalidArgument for an address that is not of this host,
+  /// kExhausted.
   static Result<std::unique_ptr<Listener>> Start(ListenerOptions options);
   virtual ~Listener() = default;
   [[nodiscard]] virtual uint16_t port() const = 0;

@@ -10,6 +10,9 @@
 namespace weightcast::control {
 namespace {
 
+/// What compression and the heads of pieces may add.
+constexpr size_t kMostOverhead = size_t{1} << 20;
+
 Result<SharedPacket> Cut(std::string encoded) {
   auto packet = std::make_shared<Packet>();
   if (encoded.size() > protocol::kMaxMessageBytes)
@@ -45,26 +48,24 @@ Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message) {
   return Cut(protocol::Encode(message));
 }
 
+Result<SharedPacket> MakePacket(const protocol::ClusterView& view) { return Cut(protocol::Encode(view)); }
+
 Result<std::string> Unpack(Parcel parcel) {
   if (!parcel.pieces) return std::move(parcel.parts.front());
   return plan::JoinPieces(parcel.parts, protocol::kMaxMessageBytes);
 }
 
-Result<std::optional<Parcel>> Assembler::Add(uint32_t kind, std::string body) {
-  if (kind > static_cast<uint32_t>(PartKind::kLast))
-    return Status(Code::kProtocol, StrCat("an envelope of unknown kind ", kind));
-  const auto part = static_cast<PartKind>(kind);
-  if (part == PartKind::kWhole && !pieces_.empty())
+Result<std::optional<Parcel>> Assembler::Add(PartKind kind, std::string body) {
+  if (kind == PartKind::kWhole && !pieces_.empty())
     return Status(Code::kProtocol, "a message begins inside another");
   bytes_ += body.size() + sizeof(std::string);
-  // Compression never adds as much as this leaves for headers.
-  if (bytes_ > protocol::kMaxMessageBytes + protocol::kMaxEnvelopeBytes)
+  if (bytes_ > protocol::kMaxMessageBytes + kMostOverhead)
     return Status(Code::kProtocol, "the pieces of a message have no end");
   pieces_.push_back(std::move(body));
-  if (part == PartKind::kPiece) return std::optional<Parcel>();
+  if (kind == PartKind::kPiece) return std::optional<Parcel>();
   bytes_ = 0;
   return std::optional<Parcel>(
-      Parcel{.parts = std::exchange(pieces_, {}), .pieces = part == PartKind::kLast});
+      Parcel{.parts = std::exchange(pieces_, {}), .pieces = kind == PartKind::kLast});
 }
 
 }  // namespace weightcast::control

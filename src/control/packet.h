@@ -13,7 +13,7 @@
 
 namespace weightcast::control {
 
-/// How a part stands in its message; the numbers are those of control.proto's Envelope.Kind.
+/// How a part stands in its message; the numbers are those of the wire.
 enum class PartKind : uint8_t { kWhole = 0, kPiece = 1, kLast = 2 };
 
 /// An encoded message, cut into compressed pieces when it is large. Immutable: one packet may go to many.
@@ -28,6 +28,7 @@ using SharedPacket = std::shared_ptr<const Packet>;
 /// Errors: kExhausted for a message larger than protocol::kMaxMessageBytes.
 Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message);
 Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message);
+Result<SharedPacket> MakePacket(const protocol::ClusterView& view);
 
 /// All parts of one message, as they came.
 struct Parcel {
@@ -42,7 +43,7 @@ Result<std::string> Unpack(Parcel parcel);
 class Assembler {
  public:
   /// The message once its last part is here. Errors: kProtocol; the stream is then useless.
-  Result<std::optional<Parcel>> Add(uint32_t kind, std::string body);
+  Result<std::optional<Parcel>> Add(PartKind kind, std::string body);
 
  private:
   std::vector<std::string> pieces_;

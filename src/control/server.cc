@@ -21,7 +21,7 @@ namespace {
 
 /// What the listener opens before there is any worker, and a few workers.
 constexpr size_t kLeastDescriptors = 32;
-constexpr size_t kLeastThreads = 24;
+constexpr size_t kLeastThreads = 8;
 
 /// Rises between restarts of a controller; milliseconds, so that even a quick one is later.
 Result<protocol::Term> NewTerm() {
@@ -35,7 +35,7 @@ Result<protocol::Term> NewTerm() {
 
 /// Without a token that the user has chosen, only processes of this host may come.
 Status CheckReach(const HostPort& listen, const control::Token& token) {
-  if (token.configured) return Status::Ok();
+  if (token.configured()) return Status::Ok();
   WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(listen.host, listen.port));
   for (const SocketAddress& address : addresses) {
     if (!address.IsLoopback())
@@ -53,6 +53,7 @@ class ControllerServer final : public Controller {
     WC_ASSIGN_OR_RETURN(const Settings settings, Settings::From(options.settings));
     WC_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(settings.controller));
     WC_ASSIGN_OR_RETURN(const control::Token token, control::LoadToken(settings));
+    WC_ASSIGN_OR_RETURN(const stream::MasterToken master, token.Master());
     RaiseDescriptorLimit();
     WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
     WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
@@ -62,7 +63,7 @@ class ControllerServer final : public Controller {
     WC_RETURN_IF_ERROR(server->core_.Start());
     WC_ASSIGN_OR_RETURN(server->listener_, control::Listener::Start({.host = listen.host,
                                                                      .port = listen.port,
-                                                                     .token = token.secret,
+                                                                     .master = master,
                                                                      .lease = settings.lease,
                                                                      .handlers = server->core_.Handlers()}));
     if (!settings.metrics.empty()) {
@@ -72,7 +73,7 @@ class ControllerServer final : public Controller {
     server->address_ =
         StrCat(v6 ? "[" : "", listen.host, v6 ? "]:" : ":", static_cast<int>(server->listener_->port()));
     WC_LOG(kInfo, "controller of job '", settings.job, "' listens on ", server->address_,
-           "; token: ", token.origin);
+           "; token: ", token.origin());
     return std::unique_ptr<Controller>(std::move(server));
   }
   ~ControllerServer() override { Stop(); }

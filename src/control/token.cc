@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include "base/fd.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
@@ -29,7 +29,7 @@ Status Unreadable(const std::string& path, int error) {
   return {Code::kInvalidArgument, StrCat("cannot read the job token in ", path, ": ", ErrnoText(error))};
 }
 
-/// Tokens travel in a header: printable, without blanks.
+/// Printable, without blanks: a file's line end is no part of a token.
 Result<std::string> CheckSecret(std::string text, const std::string& origin) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
   if (text.empty()) return Status(Code::kInvalidArgument, StrCat("the job token in ", origin, " is empty"));
@@ -179,38 +179,82 @@ std::string OwnFolder() {
 
 }  // namespace
 
+Result<Token> Token::Parse(std::string_view text, bool configured, std::string origin) {
+  const auto named = [&](const Status& why) {
+    return Status(why.code(), StrCat(why.message(), " (it is from ", origin, ")"));
+  };
+  if (stream::RoleToken::IsOne(text)) {
+    auto role = stream::RoleToken::Parse(text);
+    if (!role.ok()) return named(role.status());
+    return Token(std::move(*role), text, configured, std::move(origin));
+  }
+  auto master = stream::MasterToken::Parse(text);
+  if (!master.ok()) return named(master.status());
+  return Token(std::move(*master), text, configured, std::move(origin));
+}
+
+Result<stream::MasterToken> Token::Master() const {
+  if (const auto* master = std::get_if<stream::MasterToken>(&keys_)) return *master;
+  return Status(Code::kPermission, StrCat("a role token is in ", origin_,
+                                          "; this needs the job's master token, from which it was made"));
+}
+
+Result<stream::RoleToken> Token::ForWorker(const stream::Member& member) const {
+  // Without the engine: who has the master token is not bound to one, and its name stays private.
+  if (const auto* master = std::get_if<stream::MasterToken>(&keys_))
+    return stream::RoleToken::Derive(*master, {.role = member.role});
+  const auto& role = std::get<stream::RoleToken>(keys_);
+  if (stream::Covers(role.member(), member)) return role;
+  return Status(Code::kPermission,
+                StrCat("the token in ", origin_, " is for ", stream::MemberText(role.member()),
+                       ", this process is ", stream::MemberText(member),
+                       "; give it one of `weightcast token --role ", stream::RoleName(member.role), "`"));
+}
+
+Result<stream::RoleToken> Token::ForObserver() const {
+  if (const auto* master = std::get_if<stream::MasterToken>(&keys_))
+    return stream::RoleToken::Derive(*master, {.role = stream::Role::kObserver});
+  return std::get<stream::RoleToken>(keys_);
+}
+
+Result<std::string> Token::SharedKey(stream::Purpose purpose) const {
+  if (const auto* master = std::get_if<stream::MasterToken>(&keys_))
+    return std::string(master->Key(purpose, {}).bytes());
+  WC_ASSIGN_OR_RETURN(const stream::Secret key, std::get<stream::RoleToken>(keys_).Key(purpose));
+  return std::string(key.bytes());
+}
+
+stream::Member MemberOf(const protocol::WorkerName& name) {
+  if (name.role == protocol::Role::kTrainer) return {.role = stream::Role::kTrainer};
+  return {.role = stream::Role::kInference, .engine = name.engine};
+}
+
 Result<Token> LoadToken(const Settings& settings) {
   const char* environment = std::getenv(kEnvironment);
   if (environment != nullptr && environment[0] != '\0') {
-    WC_ASSIGN_OR_RETURN(std::string secret, CheckSecret(environment, kEnvironment));
-    return Token{.secret = std::move(secret), .configured = true, .origin = kEnvironment};
+    WC_ASSIGN_OR_RETURN(const std::string text, CheckSecret(environment, kEnvironment));
+    return Token::Parse(text, true, kEnvironment);
   }
   if (!settings.token_file.empty()) {
-    WC_ASSIGN_OR_RETURN(std::string secret, ReadConfigured(settings.token_file));
-    return Token{.secret = std::move(secret), .configured = true, .origin = settings.token_file};
+    WC_ASSIGN_OR_RETURN(const std::string text, ReadConfigured(settings.token_file));
+    return Token::Parse(text, true, settings.token_file);
   }
   const std::string folder = OwnFolder();
-  WC_ASSIGN_OR_RETURN(std::string secret, ReadOrMake(folder));
-  return Token{.secret = std::move(secret), .configured = false, .origin = StrCat(folder, kTokenName)};
+  WC_ASSIGN_OR_RETURN(const std::string text, ReadOrMake(folder));
+  return Token::Parse(text, false, StrCat(folder, kTokenName));
 }
 
 Result<Token> ReadTokenAgain(const Token& token) {
-  Token again = token;
-  if (token.origin == kEnvironment) return again;
-  if (token.configured) {
-    WC_ASSIGN_OR_RETURN(again.secret, ReadConfigured(token.origin));
-    return again;
+  const std::string& origin = token.origin();
+  if (origin == kEnvironment) return token;
+  if (token.configured()) {
+    WC_ASSIGN_OR_RETURN(const std::string text, ReadConfigured(origin));
+    return Token::Parse(text, true, origin);
   }
-  const std::string path = token.origin.substr(0, token.origin.size() - kTokenName.size());
-  WC_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFolder(path));
-  WC_ASSIGN_OR_RETURN(again.secret, ReadOwn(folder, token.origin));
-  if (again.secret.empty()) return Unreadable(token.origin, ENOENT);
-  return again;
-}
-
-bool SameToken(std::string_view a, std::string_view b) {
-  // Digests have one length whatever the tokens', so that the time tells nothing.
-  return SameDigest(HmacSha256("weightcast token", a), HmacSha256("weightcast token", b));
+  WC_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFolder(origin.substr(0, origin.size() - kTokenName.size())));
+  WC_ASSIGN_OR_RETURN(const std::string text, ReadOwn(folder, origin));
+  if (text.empty()) return Unreadable(origin, ENOENT);
+  return Token::Parse(text, false, origin);
 }
 
 }  // namespace weightcast::control

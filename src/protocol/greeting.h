@@ -7,8 +7,8 @@
 #include "weightcast/status.h"
 
 /// The two messages by which workers and controllers of different versions understand that they differ:
-/// Hello, and Refused, which answers it. Their outer form is the same in all versions. Versions 1 and 2 read
-/// it as protobuf; hence the bytes with which it says what follows.
+/// Hello, and Refused, which answers it. Their outer form is the same in all versions; its field heads are
+/// those that the first versions chose.
 namespace weightcast::protocol {
 
 std::string EncodeGreeting(const Hello& hello);

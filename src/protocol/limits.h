@@ -34,7 +34,5 @@ inline constexpr int64_t kMaxVersionNumber = int64_t{1} << 62;
 inline constexpr size_t kMaxMessageBytes = size_t{320} << 20;
 /// A message larger than this is cut into pieces.
 inline constexpr size_t kMaxWholeBytes = size_t{256} << 10;
-/// What gRPC may take at once: a piece (at most 1 MiB) and its envelope.
-inline constexpr size_t kMaxEnvelopeBytes = size_t{1} << 20;
 
 }  // namespace weightcast::protocol

@@ -19,7 +19,9 @@ enum PollKey : uint64_t { kWakeKey, kDiallerKey, kStreamKey };
 
 class Client final : public ClientStream {
  public:
-  ~Client() override { Abort(); }
+  ~Client() override {
+    if (dialler_ != nullptr) Abort();  // Otherwise it has never begun.
+  }
 
   Status Begin() {
     WC_ASSIGN_OR_RETURN(poller_, Poller::Create());

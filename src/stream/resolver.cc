@@ -47,6 +47,7 @@ std::optional<Result<Resolver::Addresses>> Resolver::Take() {
 }
 
 void Resolver::Forget() {
+  if (shared_ == nullptr) return;  // It was never made: no descriptors.
   const std::lock_guard lock(shared_->mutex);
   ++shared_->wanted;
   shared_->outcome.reset();

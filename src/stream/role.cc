@@ -37,6 +37,10 @@ std::string_view PurposeName(Purpose purpose) {
   return kNames[static_cast<size_t>(purpose)];
 }
 
+bool Covers(const Member& held, const Member& process) {
+  return held.role == process.role && (held.engine.empty() || held.engine == process.engine);
+}
+
 std::string MemberText(const Member& member) {
   return member.engine.empty() ? std::string(RoleName(member.role))
                                : StrCat(RoleName(member.role), "/", Escape(member.engine));

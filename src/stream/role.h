@@ -33,6 +33,10 @@ struct Member {
   friend bool operator==(const Member&, const Member&) = default;
 };
 
+/// Whether a token of `held` is one for a process that is `process`: of the same role, and of the engine
+/// where the token names one.
+bool Covers(const Member& held, const Member& process);
+
 /// Of an engine's name, escaped: the first message of a handshake must hold it.
 inline constexpr size_t kMostEngineBytes = 512;
 

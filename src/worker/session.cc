@@ -23,8 +23,7 @@ constexpr auto kBetweenViews = std::chrono::milliseconds(200);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 /// What endpoint and client open before there is any peer, and a few peers.
 constexpr size_t kLeastDescriptors = 48;
-/// Its own, and gRPC's.
-constexpr size_t kLeastThreads = 24;
+constexpr size_t kLeastThreads = 16;
 
 std::string_view RoleText(protocol::Role role) {
   return role == protocol::Role::kTrainer ? "trainer" : "inference";
@@ -121,7 +120,7 @@ Status Session::OpenEndpoint() {
                   .engine = name_.engine,
                   .rank = name_.rank,
                   .incarnation = RandomId()};
-  options.token = token.secret;
+  WC_ASSIGN_OR_RETURN(options.token, token.SharedKey(stream::Purpose::kPeers));
   options.settings = settings_;
   options.admit = [this](const Identity& peer) { return Admit(peer); };
   options.on_connection = [this](const Connection& connection) {

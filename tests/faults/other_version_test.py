@@ -1,54 +1,72 @@
-"""Workers and `weightcast info` of another protocol version are told that they are of one."""
+"""Workers and a controller of an older release, which speak HTTP/2, are named as such by this one."""
 
 import os
 import socket
+import subprocess
+import threading
 
-import http2
 from harness import JobTest, main, wait_until
 
-os.environ["WEIGHTCAST_TOKEN"] = TOKEN = "the-token-of-this-test"
-SENTENCE = "this controller speaks protocol version %d, not %s; use the same weightcast on all hosts"
+os.environ["WEIGHTCAST_TOKEN"] = "the-token-of-this-test"
+BINARY = os.environ["WC_TEST_BINARY"]
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # An empty frame of HTTP/2.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
 
-# As version 2 wrote it, which was protobuf: a Hello in an envelope.
-OLD_HELLO = (
-    b"\x0a\x2c\x08\x02\x12\x01j\x1a\x06policy\x22\x05\x08\x01\x12\x01a\x28\x01\x31\x07\0\0\0\0\0\0\0"
-    b"\x42\x01h\x5a\x02\x10\x01\x62\x02\x10\x01\x6a\0"
-)
+
+class OlderController:
+    """Greets as a server of HTTP/2 does and ends what it cannot read."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                one, _ = self._listener.accept()
+            except OSError:
+                return
+            with one:
+                one.sendall(SETTINGS)
+                one.recv(4096)
+
+    def __enter__(self) -> "OlderController":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
 
 
 class OtherVersion(JobTest):
-    def check_told(self, one: socket.socket, expected: bytes) -> None:
-        heard = bytearray()
-
-        def told() -> bool:
-            heard.extend(one.recv(4096))
-            return expected in heard
-
-        with one:
-            wait_until(told, f"{expected!r} in {heard!r}")
-
-    def test_a_worker_of_version_2(self) -> None:
+    def test_a_worker_of_an_older_release_is_told_of_in_one_line(self) -> None:
         with self.job() as job:
             job.start_controller()
-            hello = bytes([0x2A, len(OLD_HELLO)]) + OLD_HELLO
-            text = (SENTENCE % (http2.PROTOCOL, 2)).encode()
-            # Refused { Status { code, message } }, as version 2 reads it.
-            reason = b"\x08\x0a\x12" + bytes([len(text)]) + text
-            refused = b"\x12" + bytes([len(reason) + 2]) + b"\x0a" + bytes([len(reason)]) + reason
-            self.check_told(http2.call(job.address, TOKEN, http2.ATTACH, hello), refused)
+            before = job.lines()
+            host, port = job.address.rsplit(":", 1)
+            with socket.create_connection((host, int(port)), timeout=20) as one:
+                one.sendall(PREFACE)
+                self.assertEqual(one.recv(4096), b"")
+            wait_until(lambda: "as an older release of weightcast does" in job.logs(), "its name in the log")
+            self.assertEqual(job.lines() - before, 1, job.logs())
+            self.assertIn("use the same weightcast on all hosts", job.logs())
 
-    def test_who_watches_without_a_version(self) -> None:
-        with self.job() as job:
-            job.start_controller()
-            text = (SENTENCE % (http2.PROTOCOL, "an older one")).encode()
-            self.check_told(http2.call(job.address, TOKEN, http2.WATCH, b""), text)
+    def test_a_worker_names_a_controller_of_an_older_release(self) -> None:
+        with OlderController() as older, self.job() as job:
+            job.address = older.address
+            trainer = job.start_trainer()
+            self.assertNotEqual(trainer.process.wait(20), 0)
+            self.assertIn("speaks HTTP/2, as the controller of an older release does", trainer.errors())
 
-    def test_who_watches_with_a_later_one(self) -> None:
-        with self.job() as job:
-            job.start_controller()
-            later = http2.PROTOCOL + 1
-            text = (SENTENCE % (http2.PROTOCOL, later)).encode()
-            self.check_told(http2.call(job.address, TOKEN, http2.WATCH, bytes([0x08, later])), text)
+    def test_info_names_a_controller_of_an_older_release(self) -> None:
+        with OlderController() as older:
+            command = [BINARY, "info", "--controller", older.address]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertIn("older release", ended.stderr)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ WEIGHTS = {
 CATCH_UP = 15.0
 KEPT = 6
 SKIPPED = 77
-# Seconds. gRPC's timers stand still for as long as a wall clock is set back: docs/operations.md.
+# Seconds, in either direction.
 LONGEST_STEP = 10.0
 
 

@@ -75,16 +75,17 @@ def test_find_package(examples, prefix):
     assert run(built / "one_update") == "version 1: 4.2 MB, bit-exact\n"
 
 
-def test_find_package_of_the_data_plane_needs_no_grpc(examples, prefix):
+def test_find_package_of_the_data_plane_needs_only_libcrypto(examples, prefix):
     built = with_cmake(examples, prefix, "-DPKG_CONFIG_EXECUTABLE=/nowhere/pkg-config")
     assert not (built / "one_update").exists()
-    assert "grpc" not in libraries(built / "one_sided_write")
+    assert "libssl" not in libraries(built / "one_sided_write")
+    assert "zstd" not in libraries(built / "one_sided_write")
     assert "bit-exact" in run(built / "one_sided_write")
 
 
 def test_pkg_config(examples, prefix):
     program = with_pkg_config(examples / "one_sided_write.cc", "weightcast-endpoint", prefix)
-    assert "grpc" not in libraries(program)
+    assert "libssl" not in libraries(program)
     assert "bit-exact" in run(program)
     assert "bit-exact" in run(with_pkg_config(examples / "one_update.cc", "weightcast", prefix))
 

@@ -24,7 +24,7 @@ from weightcast.rl.timeline import Clock  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def token(monkeypatch):
-    monkeypatch.setenv("WEIGHTCAST_TOKEN", "a-secret")
+    monkeypatch.setenv("WEIGHTCAST_TOKEN", "a-secret-of-these-tests")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def free_port() -> int:
 def test_the_token_may_be_in_a_file(monkeypatch, tmp_path):
     from_environment = job_token()
     monkeypatch.delenv("WEIGHTCAST_TOKEN")
-    (tmp_path / "token").write_text("a-secret\n")
+    (tmp_path / "token").write_text("a-secret-of-these-tests\n")
     (tmp_path / "token").chmod(0o600)
     monkeypatch.setenv("WEIGHTCAST_TOKEN_FILE", str(tmp_path / "token"))
     assert job_token() == from_environment
@@ -80,7 +80,7 @@ def test_a_proof_is_of_one_side_of_one_connection_under_one_token():
 
 
 def test_another_token_is_refused(client, monkeypatch):
-    monkeypatch.setenv("WEIGHTCAST_TOKEN", "another")
+    monkeypatch.setenv("WEIGHTCAST_TOKEN", "another-secret-of-these-tests")
     with pytest.raises(
         wc.InvalidArgument, match="another job token; give all processes one WEIGHTCAST_TOKEN$"
     ):
@@ -99,7 +99,7 @@ def test_without_a_token_the_desk_listens_on_loopback_only(monkeypatch, tmp_path
     with a_desk() as desk:
         with clients_of(desk) as connect:
             connect()
-        monkeypatch.setenv("WEIGHTCAST_TOKEN", "anothers")  # As another user's own is.
+        monkeypatch.setenv("WEIGHTCAST_TOKEN", "anothers-secret-of-these-tests")  # As another user's own is.
         with clients_of(desk) as connect, pytest.raises(wc.InvalidArgument, match="another job token"):
             connect()
 

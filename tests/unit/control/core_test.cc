@@ -15,6 +15,7 @@ constexpr Duration kPatience = std::chrono::seconds(20);
 class FakeStream final : public WorkerStream {
  public:
   explicit FakeStream(std::shared_ptr<FakeStream> before = nullptr) : before_(std::move(before)) {}
+  [[nodiscard]] const stream::Member& member() const override { return member_; }
   void Bind(std::shared_ptr<SessionLink> link) override {
     const bool alone = before_ == nullptr || before_->link() == nullptr;
     const std::lock_guard lock(mutex_);
@@ -50,6 +51,7 @@ class FakeStream final : public WorkerStream {
   }
 
  private:
+  const stream::Member member_{.role = stream::Role::kTrainer};
   const std::shared_ptr<FakeStream> before_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -17,6 +17,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr const char* kOne = "91f2c5d08b3a47e6a1d90c4be8f37265";
+constexpr const char* kTwo = "0b7de44a92c8135f6e01ab39d7f2885c";
+constexpr const char* kThree = "c4f1a97e2b05d8631f7e90a2b4c6d8e0";
+
 protocol::WorkerName TrainerName(uint32_t rank) {
   return {.role = protocol::Role::kTrainer, .engine = "", .rank = rank};
 }
@@ -27,7 +31,7 @@ protocol::WorkerName RankName(const std::string& engine, uint32_t rank = 0) {
 /// Whether the last attempt was refused, in time.
 bool WaitRefused(Puppet& puppet) {
   const TimePoint deadline = Clock::now() + kPatience;
-  while (puppet.absence().Told().message().find("refuses") == std::string::npos) {
+  while (puppet.absence().Told().message().find("does not know this token") == std::string::npos) {
     if (Clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -116,8 +120,8 @@ TEST_F(ServerTest, LargeRegistrationsAndTablesTravelInPieces) {
 }
 
 TEST_F(ServerTest, AWrongTokenEndsAtOnceAndSaysSo) {
-  std::ofstream(folder_ + "/one") << "token-one";
-  std::ofstream(folder_ + "/two") << "token-two";
+  std::ofstream(folder_ + "/one") << kOne;
+  std::ofstream(folder_ + "/two") << kTwo;
   std::filesystem::permissions(folder_ + "/one", std::filesystem::perms::owner_read);
   std::filesystem::permissions(folder_ + "/two", std::filesystem::perms::owner_read);
   Start({{"token_file", folder_ + "/one"}});
@@ -284,7 +288,7 @@ class ServerTokenTest : public ServerTest {
 };
 
 TEST_F(ServerTokenTest, AControllerThatComesBackWithAnotherTokenIsFollowed) {
-  WriteToken("token", "first");
+  WriteToken("token", kOne);
   StartWith("token", "127.0.0.1:0");
   const std::string address = controller_->address();
   Puppet::Options options;
@@ -293,20 +297,20 @@ TEST_F(ServerTokenTest, AControllerThatComesBackWithAnotherTokenIsFollowed) {
   ASSERT_TRUE(trainer.WaitConnected());
   controller_.reset();
   ASSERT_TRUE(trainer.Wait([&] { return trainer.client().state() == LinkState::kBroken; }));
-  WriteToken("token", "second");
+  WriteToken("token", kTwo);
   StartWith("token", address);
   ASSERT_TRUE(trainer.WaitWelcomes(2));
   // Its file is gone or another's, but its controller has the token of before.
-  WriteToken("own", "second");
+  WriteToken("own", kTwo);
   controller_.reset();
-  WriteToken("token", "third");
+  WriteToken("token", kThree);
   StartWith("own", address);
   ASSERT_TRUE(trainer.WaitWelcomes(3));
 }
 
 TEST_F(ServerTokenTest, WhoeverRefusesTheTokenAtTheControllersAddressEndsNobodyAtOnce) {
-  WriteToken("token", "right");
-  WriteToken("other", "wrong");
+  WriteToken("token", kOne);
+  WriteToken("other", kTwo);
   StartWith("token", "127.0.0.1:0");
   const std::string address = controller_->address();
   Puppet::Options options;

@@ -1,6 +1,8 @@
 #include "stream/client.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "fixture.h"
 #include "impostor.h"
@@ -289,6 +291,26 @@ TEST(ClientStream, DialsAgainAfterTheEnd) {
     server.server().Stop();
     EXPECT_EQ(NextOf(*client).kind, EventKind::kClosed);
   }
+}
+
+TEST(ClientStream, SaysThatThereAreNoDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(0);
+  ::close(next);
+  int refused = 0;
+  Status made(Code::kExhausted, "");
+  for (rlim_t free = 0; !made.ok(); ++free) {
+    ASSERT_LT(free, 20U);
+    const rlimit little{.rlim_cur = static_cast<rlim_t>(next) + free, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &little), 0);
+    made = ClientStream::Create().status();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (made.ok()) continue;
+    ++refused;
+    EXPECT_EQ(made.code(), Code::kExhausted) << made.ToString();
+  }
+  EXPECT_GE(refused, 4) << "it needs several, and does without each in turn";
 }
 
 TEST(ClientStream, DropsItselfWhereNobodyReads) {

@@ -1,0 +1,88 @@
+#include "control/conduit.h"
+
+#include "base/strings.h"
+#include "control/envelope.h"
+#include "protocol/worker_messages.h"
+
+namespace weightcast::control {
+namespace {
+
+Conduit::Event Closed(Status reason) {
+  return {.kind = Conduit::Event::Kind::kClosed, .reason = std::move(reason)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Conduit>> Conduit::Create() {
+  WC_ASSIGN_OR_RETURN(auto stream, stream::ClientStream::Create());
+  return std::unique_ptr<Conduit>(new Conduit(std::move(stream)));
+}
+
+Status Conduit::Dial(Target target, std::shared_ptr<SessionLink> link) {
+  address_ = target.address;
+  link_ = std::move(link);
+  assembler_ = {};
+  proven_ = false;
+  return stream_->Dial({.address = std::move(target.address),
+                        .version = protocol::kProtocolVersion,
+                        .token = std::move(target.token),
+                        .purpose = target.purpose,
+                        .lease = target.lease});
+}
+
+void Conduit::Kick() {
+  while (proven_ && link_ != nullptr && stream_->queued() < stream::ClientStream::kLowWater) {
+    const auto next = link_->Next();
+    if (!next || !stream_->Send(Enclose(*next)).ok()) return;  // Next tells why.
+  }
+}
+
+Conduit::Event Conduit::Next(TimePoint until) {
+  using Kind = stream::ClientStream::Event::Kind;
+  auto event = stream_->Next(until);
+  switch (event.kind) {
+    case Kind::kNone:
+      return {};
+    case Kind::kOpened:
+      proven_ = true;
+      break;
+    case Kind::kWoken:
+    case Kind::kRoom:
+      break;
+    case Kind::kPartial:
+      return {.kind = Event::Kind::kPiece};
+    case Kind::kMessage:
+      return Take(std::move(event.body));
+    case Kind::kClosed:
+      return Closed(WhyClosed(event.reason));
+  }
+  Kick();
+  return {.kind = Event::Kind::kWoken};
+}
+
+Conduit::Event Conduit::Take(std::string body) {
+  const auto offence = [this](const Status& why) {
+    stream_->Abort();
+    return Closed(
+        {why.code(), StrCat("the controller at ", address_, " breaks the protocol: ", why.message())});
+  };
+  auto opened = OpenEnvelope(std::move(body));
+  if (!opened.ok()) return offence(opened.status());
+  auto parcel = assembler_.Add(opened->envelope.kind, std::move(opened->part));
+  if (!parcel.ok()) return offence(parcel.status());
+  if (!*parcel) return {.kind = Event::Kind::kPiece};
+  return {.kind = Event::Kind::kMessage,
+          .number = opened->envelope.number,
+          .acknowledged = opened->envelope.acknowledged,
+          .session = opened->envelope.session,
+          .parcel = std::move(**parcel)};
+}
+
+Status Conduit::WhyClosed(const Status& reason) const {
+  if (!proven_) return reason;
+  // A controller that has proven itself is worth another try, whatever it said.
+  return {Code::kUnavailable,
+          StrCat("the stream to the controller at ", address_, " has ended: ", reason.message())};
+}
+
+}  // namespace weightcast::control

@@ -1,0 +1,185 @@
+#include "control/listener.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "control/envelope.h"
+#include "protocol/codec.h"
+#include "unit/stream/fixture.h"
+
+namespace weightcast::control {
+namespace {
+
+using stream::Purpose;
+using ::testing::HasSubstr;
+
+const stream::Member kTrainer{.role = stream::Role::kTrainer};
+
+/// A listener that counts what its handlers are told.
+class ListenerTest : public ::testing::Test {
+ protected:
+  void Start(size_t most_streams) {
+    auto started = Listener::Start(
+        {.host = "127.0.0.1",
+         .master = stream::Master(),
+         .lease = stream::kLong,
+         .most_streams = most_streams,
+         .handlers = {
+             .on_open = [this](const auto& stream) { Count([&] { workers_.push_back(stream); }); },
+             .on_message = [this](const auto&,
+                                  auto incoming) { Count([&] { heard_.push_back(std::move(incoming)); }); },
+             .on_closed = [this](const auto&, const Status& why) { Count([&] { closed_.push_back(why); }); },
+             .on_watch = [this](const auto& sink) { Count([&] { watchers_.push_back(sink); }); },
+             .on_unwatch = [this](const auto&) { Count([&] { ++unwatched_; }); }}});
+    ASSERT_TRUE(started.ok()) << started.status().ToString();
+    listener_ = std::move(*started);
+  }
+  template <typename Change>
+  void Count(Change change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+  template <typename Predicate>
+  bool Wait(Predicate predicate) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, stream::kLong, predicate);
+  }
+  std::unique_ptr<stream::ClientStream> Dialled(Purpose purpose) {
+    auto client = stream::NewClient();
+    const Status status = stream::Dial(*client, StrCat("127.0.0.1:", listener_->port()),
+                                       stream::TokenOf(kTrainer), purpose, protocol::kProtocolVersion);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    return client;
+  }
+  /// Why the controller ends a stream of this purpose.
+  Status WhyEnded(Purpose purpose) { return stream::NextOf(*Dialled(purpose)).reason; }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<WorkerStream>> workers_;
+  std::vector<std::shared_ptr<ViewSink>> watchers_;
+  std::vector<Incoming> heard_;
+  std::vector<Status> closed_;
+  int unwatched_ = 0;
+  std::unique_ptr<Listener> listener_;
+};
+
+TEST_F(ListenerTest, TheLastQuarterOfStreamsIsForWorkers) {
+  Start(8);
+  std::vector<std::unique_ptr<stream::ClientStream>> open;
+  for (int i = 0; i < 6; ++i) open.push_back(Dialled(Purpose::kObserve));
+  ASSERT_TRUE(Wait([&] { return watchers_.size() == 6; }));
+  const Status observer = WhyEnded(Purpose::kObserve);
+  EXPECT_EQ(observer.code(), Code::kExhausted);
+  EXPECT_THAT(observer.message(), HasSubstr("too many watch"));
+  EXPECT_THAT(observer.message(), HasSubstr("raise its limit"));
+  for (int i = 0; i < 2; ++i) open.push_back(Dialled(Purpose::kControl));
+  ASSERT_TRUE(Wait([&] { return workers_.size() == 2; }));
+  EXPECT_EQ(WhyEnded(Purpose::kControl).code(), Code::kExhausted);
+  open.clear();
+  ASSERT_TRUE(Wait([&] { return unwatched_ == 6 && closed_.size() == 2; }));
+  open.push_back(Dialled(Purpose::kObserve));
+  EXPECT_TRUE(Wait([&] { return watchers_.size() == 7; }));
+}
+
+TEST_F(ListenerTest, WhoBreaksTheProtocolIsToldAndEnded) {
+  Start(0);
+  const std::string endless = Enclose(Envelope{.kind = PartKind::kPiece}, "piece");
+  const std::string whole = Enclose(Envelope{.number = 1}, "whole");
+  const std::pair<std::vector<std::string>, std::string> offences[] = {
+      {{"short"}, "an envelope of 5 bytes"},
+      {{std::string(kEnvelopeHead - 1, '\0') + "\x07"}, "unknown kind 7"},
+      {{endless, whole}, "begins inside another"},
+      {{Enclose(Envelope{.number = 1, .kind = PartKind::kLast}, "no piece")}, "piece"},
+      {{whole}, ""}};
+  size_t ended = 0;
+  for (const auto& [bodies, why] : offences) {
+    const auto client = Dialled(Purpose::kControl);
+    for (const std::string& body : bodies) ASSERT_TRUE(client->Send(body).ok());
+    const auto event = stream::NextOf(*client);
+    ASSERT_EQ(event.kind, stream::EventKind::kClosed) << why;
+    EXPECT_THAT(event.reason.message(), HasSubstr(why));
+    ++ended;
+    ASSERT_TRUE(Wait([&] { return closed_.size() == ended; }));
+    EXPECT_TRUE(closed_.back().code() == Code::kProtocol || closed_.back().code() == Code::kCorrupt)
+        << closed_.back().ToString();
+  }
+  EXPECT_TRUE(heard_.empty());
+}
+
+TEST_F(ListenerTest, NothingIsReadUntilTheMessageBeforeIsHeard) {
+  Start(0);
+  const auto client = Dialled(Purpose::kControl);
+  const std::string beat = protocol::Encode(protocol::WorkerMessage(protocol::Heartbeat{}));
+  for (uint64_t number = 1; number <= 3; ++number)
+    ASSERT_TRUE(client->Send(Enclose(Envelope{.number = number}, beat)).ok());
+  (void)client->Next(Clock::now());  // Sends.
+  for (size_t count = 1; count <= 3; ++count) {
+    ASSERT_TRUE(Wait([&] { return heard_.size() == count; }));
+    // Another stream is served meanwhile, so this one would have been heard.
+    const auto other = Dialled(Purpose::kObserve);
+    ASSERT_TRUE(Wait([&] { return watchers_.size() == count; }));
+    const std::lock_guard lock(mutex_);
+    ASSERT_EQ(heard_.size(), count);
+    EXPECT_EQ(heard_.back().number, count);
+    workers_.front()->Continue();
+  }
+}
+
+TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMaySayNothing) {
+  Start(0);
+  const auto client = Dialled(Purpose::kObserve);
+  ASSERT_TRUE(Wait([&] { return watchers_.size() == 1; }));
+  // Many frames each, and together more than sockets hold for a client that does not read.
+  protocol::ClusterView view;
+  auto& workers = view.models.emplace_back().workers;
+  for (uint64_t i = 1; i <= 16000; ++i) {
+    std::string& host = workers.emplace_back().host;
+    for (uint64_t j = 1; j <= 12; ++j) host += StrCat((i * 12 + j) * 0x9e3779b97f4a7c15ULL);
+  }
+  constexpr uint64_t kViews = 8;
+  for (uint64_t number = 1; number <= kViews; ++number) {
+    view.term.number = number;
+    const auto packet = MakePacket(view);
+    ASSERT_GT((*packet)->bytes(), size_t{1500} << 10);
+    watchers_.front()->Show(*packet);
+  }
+  Assembler assembler;
+  uint64_t newest = 0;
+  size_t count = 0;
+  while (newest < kViews) {
+    auto event = stream::NextOf(*client);
+    ASSERT_EQ(event.kind, stream::EventKind::kMessage) << event.reason.ToString();
+    auto opened = OpenEnvelope(std::move(event.body));
+    ASSERT_TRUE(opened.ok());
+    auto parcel = assembler.Add(opened->envelope.kind, std::move(opened->part));
+    ASSERT_TRUE(parcel.ok());
+    if (!*parcel) continue;
+    const auto shown = protocol::DecodeClusterView(*Unpack(std::move(**parcel)));
+    ASSERT_TRUE(shown.ok()) << shown.status().ToString();
+    EXPECT_GT(shown->term.number, newest);
+    newest = shown->term.number;
+    ++count;
+  }
+  EXPECT_LT(count, kViews) << "older ones that had not gone out were replaced";
+  ASSERT_TRUE(client->Send("a word").ok());
+  EXPECT_EQ(stream::NextOf(*client).kind, stream::EventKind::kClosed);
+  EXPECT_TRUE(Wait([&] { return unwatched_ == 1; }));
+}
+
+TEST(Envelope, OpensToWhatWasEnclosed) {
+  const Envelope envelope{.number = 7, .acknowledged = 1ULL << 40, .session = ~0ULL, .kind = PartKind::kLast};
+  const std::string body = Enclose(envelope, "part");
+  EXPECT_EQ(body.size(), kEnvelopeHead + 4);
+  const auto opened = OpenEnvelope(body);
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(opened->envelope, envelope);
+  EXPECT_EQ(opened->part, "part");
+}
+
+}  // namespace
+}  // namespace weightcast::control
