@@ -18,6 +18,7 @@ from weightcast.rl import timeline as times
 from weightcast.rl.report import (
     Iteration,
     Report,
+    Sample,
     Transfer,
     check_folder,
     read_iterations,
@@ -98,19 +99,42 @@ def test_the_table(tmp_path: pathlib.Path):
             both = (_transfer(), _transfer("gloo", 1.0))
             report.iteration(_iteration(number, accuracy=0.5 if number == 10 else None, transfers=both))
     lines = out.getvalue().splitlines()
-    titles = [line for line in lines if "iter" in line and "GB/s each" in line]
+    titles = [line for line in lines if "iter" in line and "changed" in line]
     assert len(titles) == 2
     (row,) = (line for line in lines if line.startswith("   10 "))
     numbers = ["10", "1.0000", "0.01000", "0.00200", "0.500", "1.00", "1.500", "2.000", "0.500", "4.000"]
-    assert row.split() == [*numbers, "2000.0", "4.00", "2.00-4.00", "140/148", "weightcast"]
+    assert row.split() == [*numbers, "2000.0", "4.00", "140/148"]
+    other = lines[lines.index(row) + 1]
+    assert other.split() == ["gloo", "1.000", "2000.0", "2.00", "140/148"]
     # Each column ends where its title does.
-    for title, cell in (("reward", "1.0000"), ("GB/s each", "2.00-4.00"), ("changed", "140/148")):
-        assert titles[0].index(title) + len(title) == row.index(cell) + len(cell)
-    assert lines[lines.index(row) + 1].split() == ["1.000", "2000.0", "2.00", "2.00-4.00", "140/148", "gloo"]
+    for title, cell, line in (("reward", "1.0000", row), ("GB/s", "4.00", row), ("GB/s", "2.00", other)):
+        assert titles[0].index(title) + len(title) == line.rindex(cell) + len(cell)
     text = out.getvalue()
     assert "30 iterations in 120.00 s: training 45.00 s (38%), generation 60.00 s (50%)" in text
     assert "reward: 0.3500 -> 2.7500 (best 3.0000)" in text
     assert "generating during 50% of the time in which weights moved" in text
+    (of_way,) = (line for line in lines if line.startswith("weightcast "))
+    assert of_way.split() == ["weightcast", "30", "0.500", "0.500", "0.500", "2000.0", "4.00", "2.00-4.00"]
+
+
+def test_no_line_is_longer_than_100_columns():
+    """Of a run whose every number is large, with the longest name of a way, samples and a long message."""
+    out = io.StringIO()
+    with Report(None, out=out) as report:
+        report.message("/a/path-of-many-letters" * 10)
+        report.message("a word " * 40)
+        for number in range(1, 27):
+            report.samples([Sample(number, number, "p" * 500, "c\n" * 500, -1234.5678)])
+            ways = ("weightcast", "weightcast.collective")
+            moved = [Transfer(way, 98765.4321, 10**13, {"a": (1, 9.0)}, 1234, 1234) for way in ways]
+            times = dict.fromkeys(("training_s", "generation_s", "transfer_s", "total_s"), 123456.789)
+            learned = {"reward": -1234.5678, "kl": 1e6, "staleness": 100.0, "accuracy": 1.0}
+            row = _iteration(10**5, transfers=tuple(moved), **times, **learned)
+            report.iteration(row)
+            report.iteration(_iteration(number, transfers=(), reward=None, kl=None))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum("weightcast.collective" in line for line in lines) == 27  # 26 rows, and the summary.
 
 
 def test_malformed_events_are_dropped(tmp_path: pathlib.Path):
