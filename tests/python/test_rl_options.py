@@ -1,6 +1,8 @@
 """Options and roles of the loop: what cannot work is refused before anything starts, in one line."""
 
+import dataclasses
 import json
+import re
 
 import pytest
 
@@ -45,6 +47,25 @@ def test_a_trained_model_is_kept_by_default_and_examples_that_start_from_nothing
     for file in files:
         given = json.loads(file.read_text())
         assert given["model_name"].startswith("tiny") and given["learning_rate"] >= 1e-4
+
+
+def test_help_has_every_option_in_its_group_and_no_long_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit) as end:
+        parse(["--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 100
+    parts = re.split(r"^(\w+):$", printed, flags=re.M)
+    groups = dict(zip(parts[1::2], parts[2::2], strict=True))
+    expected = ["options", "processes", "model", "data", "algorithm", "rollout", "transfer", "output"]
+    assert list(groups) == [*expected, "examples"]
+    found = {title: re.findall(r"^  --(\w+)", text, re.M) for title, text in groups.items()}
+    assert sorted(sum((found[title] for title in expected[1:]), [])) == sorted(
+        field.name for field in dataclasses.fields(Options)
+    )
+    for title, name in (("model", "dtype"), ("data", "reward"), ("algorithm", "clip"), ("transfer", "sync")):
+        assert name in found[title]
 
 
 @pytest.mark.parametrize(
