@@ -325,6 +325,53 @@ def test_pictures(tmp_path: pathlib.Path, engines: int):
         assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
 
 
+def _figures(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is drawn of a run, by file name."""
+    from matplotlib.figure import Figure
+
+    from weightcast.rl.plots import draw
+
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(Figure, "savefig", lambda self, path: found.update({path.name: self}))
+    draw(folder)
+    return found
+
+
+def test_no_panel_is_empty_and_each_picture_has_a_legend(tmp_path: pathlib.Path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    with _quiet(tmp_path) as report:
+        for number in range(1, 301):
+            report.events([_entry(number, "generate", number, number + 0.9)])
+            ways = (_transfer(), Transfer("gloo", 1.0, 2 * 10**9), Transfer("one", 1.0, 9, {"a": (9, 1.0)}))
+            report.iteration(_iteration(number, transfers=ways))
+    found = _figures(tmp_path, monkeypatch)
+    titles = [one.get_title(loc="left") for one in found["bandwidth.png"].axes]
+    assert titles == ["All receivers together", "Each receiver, weightcast"]
+    for name in ("transfer.png", "bandwidth.png", "timeline.png"):
+        for axes in found[name].axes:
+            assert axes.has_data() and axes.get_legend() is not None, name
+    (transfer,) = found["transfer.png"].axes
+    assert transfer.get_yscale() == "log"
+    # Of each way a pale line of all values, and before it their median.
+    assert [(line.get_alpha(), line.get_linewidth()) for line in transfer.lines] == [
+        (0.25, 0.8),
+        (None, 2),
+    ] * 3
+
+
+def test_a_timeline_of_many_short_spans_has_few_bars(tmp_path: pathlib.Path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    with _quiet(tmp_path) as report:
+        for process in range(100):
+            short = [_entry(version, "commit", version / 1e3, version / 1e3 + 1e-4) for version in range(99)]
+            entries = [{**one, "iteration": 1} for one in (*short, _entry(1, "train", 0, 1))]
+            report.events([{**one, "process": f"engine-{process}"} for one in entries])
+        report.iteration(_iteration(1))
+    (axes,) = _figures(tmp_path, monkeypatch)["timeline.png"].axes
+    assert len(axes.get_yticks()) == 32 and "32 of 100 processes" in axes.get_title(loc="left")
+    assert len(axes.collections) == 2 * 32
+
+
 def test_no_picture_of_nothing(tmp_path: pathlib.Path):
     command = [sys.executable, "-m", "weightcast.rl.plots", tmp_path]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60)
