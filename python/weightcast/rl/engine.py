@@ -7,6 +7,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from typing import Any, Protocol
 
 import torch
@@ -72,31 +73,48 @@ class CastWeights:
 
 
 class WaysWeights:
-    """Those that the ways of torch.distributed bring.
+    """Those that several ways bring: the first brings the module's own, every other goes into a copy that is
+    compared with it.
 
-    live: the module's own weights, for the first way; None: another `Weights` has filled it before, and every
-    way goes into a copy that is compared with it. ready: as `publisher.WaysPublisher` has it.
+    first: weightcast, before the ways; None: there is none. ready: as `publisher.WaysPublisher` has it.
     """
 
     def __init__(
-        self, ways: list[Way], module: torch.nn.Module, ready: Callable[[], None], *, live: bool
+        self,
+        ways: Several[Way],
+        module: torch.nn.Module,
+        ready: Callable[[], None],
+        first: CastWeights | None = None,
     ) -> None:
         self.version = -1
-        self._ways, self._module, self._ready, self._live = ways, module, ready, live
+        self._ways, self._module, self._ready, self._first = ways, module, ready, first
+        self._waits_for_first = False
         self._copy = _copy_of(module)
 
     def arrived(self) -> bool:
         return False
 
     def update(self, newest: int, timeout: float) -> None:
+        if self._first is not None and not self._update_first(self._first, newest, timeout):
+            return
         for number, way in enumerate(self._ways):
-            into = self._module if self._live and number == 0 else self._copy
+            into = self._module if self._first is None and number == 0 else self._copy
             self._ready()
             way.receive(into)
             self._ready()
             if into is self._copy:
                 self._compare(way.name, newest)
         self.version = newest
+
+    def _update_first(self, first: CastWeights, newest: int, timeout: float) -> bool:
+        """Whether it is here; otherwise this is to be called again."""
+        if not self._waits_for_first:
+            self._ready()
+        first.update(newest, timeout)
+        self._waits_for_first = first.version < newest
+        if not self._waits_for_first:
+            self._ready()
+        return not self._waits_for_first
 
     def _compare(self, way: str, version: int) -> None:
         for name, tensor in self._module.state_dict().items():
@@ -111,26 +129,6 @@ def _copy_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     state = module.state_dict(keep_vars=True)
     copies = {id(one): torch.zeros_like(one.detach()) for one in state.values()}
     return {name: copies[id(one)] for name, one in state.items()}
-
-
-class BothWeights:
-    """The first brings the module's weights, the second measures beside it."""
-
-    def __init__(self, first: Weights, second: WaysWeights) -> None:
-        self._first, self._second = first, second
-
-    @property
-    def version(self) -> int:
-        return self._first.version
-
-    def arrived(self) -> bool:
-        return self._first.arrived()
-
-    def update(self, newest: int, timeout: float) -> None:
-        before = self._first.version
-        self._first.update(newest, timeout)
-        if self._first.version != before:
-            self._second.update(newest, timeout)
 
 
 class Engine:

@@ -10,7 +10,7 @@ from .. import Inference
 from . import models
 from .collectives import Way
 from .desk_client import DeskClient
-from .engine import BothWeights, CastWeights, Engine, FixedWeights, WaysWeights, Weights
+from .engine import CastWeights, Engine, FixedWeights, WaysWeights, Weights
 from .generation import Sampling
 from .options import Options
 from .timeline import Timeline
@@ -40,13 +40,13 @@ def run_engine(
             weights: Weights = FixedWeights()
             if options.sync != "none":
                 _forget(module)
+            cast: CastWeights | None = None
             if options.uses_weightcast:
                 worker = Inference(controller, engine=name, settings=options.settings())
                 worker.register(module, landing="shadow" if options.mode == "async" else "in_place")
-                weights = CastWeights(worker)
+                weights = cast = CastWeights(worker)
             if ways:
-                measured = WaysWeights(ways, module, ready, live=worker is None)
-                weights = BothWeights(weights, measured) if worker is not None else measured
+                weights = WaysWeights(ways, module, ready, cast)
             _make_engine(options, loaded, module, weights, client, name).run()
         finally:
             if worker is not None:

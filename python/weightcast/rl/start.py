@@ -204,19 +204,21 @@ def _make_groups(place: Place) -> None:
     hosts: list[Any] = [None] * roles.world_size
     dist.all_gather_object(hosts, socket.gethostname())
     of_ways = collectives.Roles(list(roles.trainers), list(roles.engines), hosts)
-    names = _ways_of(options)
+    names = _ways_of(options, one_host=len(set(hosts)) == 1)
     place.ways = [collectives.way_of(name, of_ways) for name in names]
     meeting = dist.new_group([of_ways.root, *roles.engines])
     if place.rank in (of_ways.root, *roles.engines):
         place.ready = lambda: dist.barrier(meeting)
 
 
-def _ways_of(options: Options) -> list[str]:
+def _ways_of(options: Options, one_host: bool) -> list[str]:
     """Shards have to be gathered, which is the only way for them."""
     if options.trainer == "fsdp2":
         return ["fsdp2 gather"]
+    if options.sync == "collective":
+        return ["tensor by tensor"]
     measured = ["tensor by tensor", "packed", "hierarchical", "weightcast.collective"]
-    return measured if options.sync == "both" else measured[:1]
+    return [*measured, "plain copy"] if one_host else measured
 
 
 # --- Addresses
