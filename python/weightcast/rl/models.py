@@ -230,7 +230,7 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
         raise InvalidArgument(f"{folder} has no safetensors; write them with model.save_pretrained")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        with _quiet():
+        with quiet_transformers():
             both: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
@@ -248,16 +248,17 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the progress bars and tables of transformers."""
-    level = transformers.logging.get_verbosity()
+def quiet_transformers() -> Iterator[None]:
+    """Without progress bars and tables."""
+    level, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity(logging.CRITICAL)
     transformers.logging.disable_progress_bar()
     try:
         yield
     finally:
         transformers.logging.set_verbosity(level)
-        transformers.logging.enable_progress_bar()
+        if bars:
+            transformers.logging.enable_progress_bar()
 
 
 def _check_whole(found: Mapping[str, Any], folder: Path) -> None:
