@@ -21,7 +21,7 @@ from weightcast.rl.timeline import Timeline  # noqa: E402
 def an_engine(client) -> engine.Engine:
     return engine.Engine(
         torch.nn.Linear(1, 1),
-        engine.FixedWeights(),
+        engine.Weights(),
         client,
         Sampling(max_new_tokens=1),
         Timeline("a", client.clock),

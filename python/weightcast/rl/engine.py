@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -23,36 +23,27 @@ from .timeline import Timeline
 _log = logging.getLogger("weightcast.rl")
 
 
-class Weights(Protocol):
-    """How an engine's module gets its versions."""
+class Weights:
+    """How an engine's module gets its versions. This one keeps what it was made with: version 0 for ever."""
 
     @property
     def version(self) -> int:
         """What the module holds; -1: nothing yet."""
+        return 0
 
     def arrived(self) -> bool:
         """Whether a newer version is here and only waits for `update`."""
+        return False
 
     def update(self, newest: int, timeout: float) -> None:
         """Takes up the next version if one comes within `timeout` seconds; the module changes only here.
 
         newest: what the trainers have published last.
         """
-
-
-class FixedWeights:
-    """Those that the module was made with: version 0 for ever."""
-
-    version = 0
-
-    def arrived(self) -> bool:
-        return False
-
-    def update(self, newest: int, timeout: float) -> None:
         time.sleep(timeout)
 
 
-class CastWeights:
+class CastWeights(Weights):
     """Those that weightcast brings."""
 
     def __init__(self, worker: Inference) -> None:
@@ -72,7 +63,7 @@ class CastWeights:
             return
 
 
-class WaysWeights:
+class WaysWeights(Weights):
     """Those that several ways bring: the first brings the module's own, every other goes into a copy that is
     compared with it.
 
@@ -86,13 +77,14 @@ class WaysWeights:
         ready: Callable[[], None],
         first: CastWeights | None = None,
     ) -> None:
-        self.version = -1
+        self._version = -1
         self._ways, self._module, self._ready, self._first = ways, module, ready, first
         self._waits_for_first = False
         self._copy = _copy_of(module)
 
-    def arrived(self) -> bool:
-        return False
+    @property
+    def version(self) -> int:
+        return self._version
 
     def update(self, newest: int, timeout: float) -> None:
         if self._first is not None and not self._update_first(self._first, newest, timeout):
@@ -104,7 +96,7 @@ class WaysWeights:
             self._ready()
             if into is self._copy:
                 self._compare(way.name, newest)
-        self.version = newest
+        self._version = newest
 
     def _update_first(self, first: CastWeights, newest: int, timeout: float) -> bool:
         """Whether it is here; otherwise this is to be called again."""

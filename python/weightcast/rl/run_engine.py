@@ -10,7 +10,7 @@ from .. import Inference
 from . import models
 from .collectives import Way
 from .desk_client import DeskClient
-from .engine import CastWeights, Engine, FixedWeights, WaysWeights, Weights
+from .engine import CastWeights, Engine, WaysWeights, Weights
 from .generation import Sampling
 from .options import Options
 from .timeline import Timeline
@@ -37,7 +37,7 @@ def run_engine(
         desk, name=name, role="inference", lease=options.lease, timeout=options.timeout
     ) as client:
         try:
-            weights: Weights = FixedWeights()
+            weights = Weights()
             if options.sync != "none":
                 _forget(module)
             cast: CastWeights | None = None

@@ -186,7 +186,7 @@ def _make_loop(
     learner = Learner(
         module,
         optimizer,
-        _objective(options),
+        Objective.of(options),
         value_head=modules.get("value"),
         reference=reference,
         group=group,
@@ -246,24 +246,6 @@ def _make_publisher(
 
 def _wire(options: Options) -> torch.dtype:
     return getattr(torch, options.engine_dtype)
-
-
-def _objective(options: Options) -> Objective:
-    return Objective(
-        algorithm=options.algorithm,
-        epochs=options.ppo_epochs,
-        minibatches=options.minibatches,
-        micro_batch=options.micro_batch,
-        dtype=getattr(torch, options.dtype),
-        temperature=options.temperature,
-        clip=options.clip,
-        max_gradient_norm=options.max_grad_norm,
-        entropy_coefficient=options.entropy_coefficient,
-        kl_coefficient=options.kl_coefficient,
-        gamma=options.gamma,
-        lam=options.gae_lambda,
-        value_coefficient=options.value_coefficient,
-    )
 
 
 # --- The report
