@@ -132,7 +132,7 @@ def test_trainers_come_first_and_engines_last():
     assert [roles.of(rank) for rank in (0, 16, 20, 31)] == ["trainer", "controller", "idle", "inference"]
 
 
-def test_without_a_rank_to_spare_the_controller_is_a_process_of_its_own():
+def test_without_a_rank_to_spare_no_rank_has_the_controller_alone():
     roles = roles_of(Options(num_training=24, num_inference=8), 32)
     assert (roles.controller, roles.idle) == (None, ())
 

@@ -77,7 +77,7 @@ class Options:
     )
     controller_rank: int = _option(
         -1,
-        "rank that runs the controller; -1: the one after the trainers, else a process of its own",
+        "rank that runs the controller; -1: the one after the trainers, else trainer 0",
     )
     controller: str = _option("", "host:port of a controller that runs already; needed with --role inference")
     desk: str = _option(

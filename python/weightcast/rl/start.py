@@ -19,7 +19,6 @@ import torch.distributed as dist
 from .. import Controller, InvalidArgument
 from . import checkpoint, checkpoint_folder, collectives, models, tasks
 from .collectives import Way
-from .controller import OwnController
 from .desk_handshake import job_token
 from .options import Options
 from .report import check_folder
@@ -261,13 +260,11 @@ def own_address() -> str:
         raise InvalidArgument(f"MASTER_ADDR={master} cannot be reached: {error}") from None
 
 
-def start_controller(place: Place) -> Controller | OwnController | None:
-    """On the rank that has it. None: another has, it runs already, or none is needed."""
-    options = place.options
-    settings = options.controller_settings()
-    if place.rank == place.roles.controller:
-        return Controller(f"{own_address()}:0", settings=settings)
-    alone = place.rank == 0 and place.roles.controller is None
-    if alone and options.uses_weightcast and not options.controller:
-        return OwnController(f"{own_address()}:0", settings)
+def start_controller(place: Place) -> Controller | None:
+    """On the rank that has it; trainer 0 without a rank to spare. None: another has it, it runs already, or
+    none is needed."""
+    options, roles = place.options, place.roles
+    alone = roles.controller is None and options.uses_weightcast and not options.controller
+    if place.rank == (0 if alone else roles.controller):
+        return Controller(f"{own_address()}:0", settings=options.controller_settings())
     return None
