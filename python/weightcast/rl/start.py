@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.util
@@ -10,13 +11,14 @@ import os
 import pathlib
 import secrets
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from .. import Controller, InvalidArgument
+from .. import Controller, Error, InvalidArgument
 from . import checkpoint, checkpoint_folder, collectives, models, tasks
 from .collectives import Way
 from .desk_handshake import job_token
@@ -33,6 +35,7 @@ _SAME = (
     "sync_every", "wire_dtype",
 )  # fmt: skip
 _SLOW = 1e-4  # A learning rate below it changes random weights too little to learn from nothing.
+_FIRST_SPEAKS = 5.0  # Seconds; processes of one host start about together.
 _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end may wait.
 
 
@@ -64,14 +67,15 @@ def run(options: Options) -> None:
     from .run_engine import run_engine
     from .run_trainer import run_trainer
 
-    check_devices(options)
-    # In float32, which engines cast: an optimizer's small steps are lost in bfloat16.
-    loaded = models.load(options.model_name, seed=options.seed, random=options.random_weights)
-    if options.role == "inference":
+    with one_rank_speaks():
+        check_devices(options)
+        # In float32, which engines cast: an optimizer's small steps are lost in bfloat16.
+        loaded = models.load(options.model_name, seed=options.seed, random=options.random_weights)
+        # What can be seen wrong is seen by every rank, before any waits for another.
+        place = None if options.role == "inference" else _place(options, loaded)
+    if place is None:
         run_engine(options, loaded, options.controller, options.desk, options.engine or _own_name())
         return
-    # What can be seen wrong is seen by every rank, before any waits for another.
-    place = _place(options, loaded)
     dist.init_process_group(options.backend, timeout=_IDLE)
     try:
         if options.role == "":
@@ -83,6 +87,19 @@ def run(options: Options) -> None:
             _run_beside_trainers(place, run_engine)
     finally:
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def one_rank_speaks() -> Iterator[None]:
+    """For mistakes that every rank finds before they meet. The first of a host says so, and torchrun ends the
+    others meanwhile; they speak where it has found none.
+    """
+    try:
+        yield
+    except Error:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(_FIRST_SPEAKS)
+        raise
 
 
 def _place(options: Options, loaded: models.Loaded) -> Place:
@@ -133,8 +150,9 @@ def _run_beside_trainers(place: Place, run_engine: Callable[..., None]) -> None:
         if role == "inference":
             name = f"rank-{place.rank}"
             run_engine(options, place.loaded, address, desk, name, ways=place.ways, ready=place.ready)
-        elif role == "idle":
-            print(f"rank {place.rank} has nothing to do and waits for the end", flush=True)
+        elif role == "idle" and place.rank == place.roles.idle[0]:
+            ranks = ", ".join(map(str, place.roles.idle))
+            print(f"rank {ranks}: nothing to do; waiting for the end", flush=True)
         dist.barrier()
     finally:
         if controller is not None:
