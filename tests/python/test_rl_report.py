@@ -21,6 +21,7 @@ from weightcast.rl.report import (
     Sample,
     Transfer,
     check_folder,
+    moved,
     read_iterations,
     read_timeline,
 )
@@ -28,7 +29,7 @@ from weightcast.rl.timeline import Clock, Timeline
 
 
 def _transfer(way: str = "weightcast", seconds: float = 0.5) -> Transfer:
-    receivers = {"engine-0 rank 0": (10**9, 0.5), "engine-1 rank 0": (10**9, 0.25)}
+    receivers = {"engine-0 rank 0": moved(10**9, 0.5), "engine-1 rank 0": moved(10**9, 0.25)}
     return Transfer(way, seconds, 2 * 10**9, receivers, 140, 148)
 
 
@@ -126,10 +127,10 @@ def test_no_line_is_longer_than_100_columns():
         for number in range(1, 27):
             report.samples([Sample(number, number, "p" * 500, "c\n" * 500, -1234.5678)])
             ways = ("weightcast", "weightcast.collective")
-            moved = [Transfer(way, 98765.4321, 10**13, {"a": (1, 9.0)}, 1234, 1234) for way in ways]
+            transfers = [Transfer(way, 98765.4321, 10**13, {"a": moved(1, 9.0)}, 1234, 1234) for way in ways]
             times = dict.fromkeys(("training_s", "generation_s", "transfer_s", "total_s"), 123456.789)
             learned = {"reward": -1234.5678, "kl": 1e6, "staleness": 100.0, "accuracy": 1.0}
-            row = _iteration(10**5, transfers=tuple(moved), **times, **learned)
+            row = _iteration(10**5, transfers=tuple(transfers), **times, **learned)
             report.iteration(row)
             report.iteration(_iteration(number, transfers=(), reward=None, kl=None))
     lines = out.getvalue().splitlines()
@@ -301,15 +302,15 @@ def test_what_cannot_be_logged_is_said(tmp_path: pathlib.Path, monkeypatch: pyte
 def _run_with(folder: pathlib.Path, engines: int) -> None:
     with _quiet(folder) as report:
         for number in range(1, 9):
-            receivers = {f"engine-{i} rank 0": (10**8, 0.1 + 0.01 * i) for i in range(engines)}
-            moved = Transfer("weightcast", 0.2, engines * 10**8, receivers, 3, 3)
+            receivers = {f"engine-{i} rank 0": moved(10**8, 0.1 + 0.01 * i) for i in range(engines)}
+            transfer = Transfer("weightcast", 0.2, engines * 10**8, receivers, 3, 3)
             for i in range(engines):
                 entries = [
                     _entry(number, "generate", number, number + 0.9),
                     _entry(number, "transfer", number + 0.2, number + 0.4),
                 ]
                 report.events([{**one, "process": f"engine-{i}"} for one in entries])
-            report.iteration(_iteration(number, accuracy=0.5, transfers=(moved, _transfer("gloo"))))
+            report.iteration(_iteration(number, accuracy=0.5, transfers=(transfer, _transfer("gloo"))))
 
 
 @pytest.mark.parametrize("engines", [1, 12])
@@ -342,7 +343,11 @@ def test_no_panel_is_empty_and_each_picture_has_a_legend(tmp_path: pathlib.Path,
     with _quiet(tmp_path) as report:
         for number in range(1, 301):
             report.events([_entry(number, "generate", number, number + 0.9)])
-            ways = (_transfer(), Transfer("gloo", 1.0, 2 * 10**9), Transfer("one", 1.0, 9, {"a": (9, 1.0)}))
+            ways = (
+                _transfer(),
+                Transfer("gloo", 1.0, 2 * 10**9),
+                Transfer("one", 1.0, 9, {"a": moved(9, 1.0)}),
+            )
             report.iteration(_iteration(number, transfers=ways))
     found = _figures(tmp_path, monkeypatch)
     titles = [one.get_title(loc="left") for one in found["bandwidth.png"].axes]

@@ -3,8 +3,8 @@
 
 Trainers and engines are ranks of one default process group; every rank makes the same ways in the same order,
 once, since that makes their process groups. For each new version trainers call `send` and engines `receive`,
-with a module or a dict of tensors: of the same names, shapes and dtypes on both sides. Tensors stay on their
-device: gloo moves them in host memory, NCCL between GPUs. Errors are torch.distributed's.
+with a module or a dict of tensors: of the same names, shapes and dtypes on both sides. Tensors are in host
+memory. Errors are torch.distributed's.
 """
 
 from __future__ import annotations
@@ -96,11 +96,9 @@ class Way:
     def _timed(self, move: Any, weights: Weights) -> Moved:
         tensors = tensors_of(weights)
         self._moved, self._whole = 0, sum(one.nbytes for one in tensors)
-        _synchronize(tensors)
         began = time.monotonic()
         with torch.no_grad():
             move(tensors)
-        _synchronize(tensors)
         return Moved(time.monotonic() - began, self._whole)
 
     def _broadcast(self, tensor: torch.Tensor, source: int, group: Any) -> None:
@@ -299,9 +297,3 @@ def buckets_of(tensors: Iterable[torch.Tensor], most: int = _BUCKET) -> Iterator
 
 def _group(ranks: list[int], **more: Any) -> Any:
     return dist.new_group(sorted(set(ranks)), **more)
-
-
-def _synchronize(tensors: list[torch.Tensor]) -> None:
-    """Kernels and NCCL return before they are done."""
-    for device in {one.device for one in tensors if one.device.type == "cuda"}:
-        torch.cuda.synchronize(device)

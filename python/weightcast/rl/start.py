@@ -22,6 +22,7 @@ from .. import Controller, Error, InvalidArgument
 from . import checkpoint, checkpoint_folder, collectives, models, tasks
 from .collectives import Way
 from .desk_handshake import job_token
+from .engine import run_engine
 from .options import Options
 from .report import check_folder
 from .roles import Roles, from_environment, roles_of
@@ -64,7 +65,6 @@ class Place:
 
 def run(options: Options) -> None:
     """This process's part of the run. Raises weightcast.Error with one line for the user."""
-    from .run_engine import run_engine
     from .run_trainer import run_trainer
 
     with one_rank_speaks():
@@ -84,7 +84,7 @@ def run(options: Options) -> None:
         if place.roles.of(place.rank) == "trainer":
             run_trainer(place)
         else:
-            _run_beside_trainers(place, run_engine)
+            _run_beside_trainers(place)
     finally:
         dist.destroy_process_group()
 
@@ -141,7 +141,7 @@ def _check_lengths(options: Options, loaded: models.Loaded, task: tasks.Task) ->
         )
 
 
-def _run_beside_trainers(place: Place, run_engine: Callable[..., None]) -> None:
+def _run_beside_trainers(place: Place) -> None:
     options, role = place.options, place.roles.of(place.rank)
     controller = start_controller(place)
     try:
