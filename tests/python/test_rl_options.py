@@ -83,6 +83,7 @@ def test_help_has_every_option_in_its_group_and_no_long_line(capsys, monkeypatch
         ("--log_samples -1", "--log_samples is -1; it must be 0 or more"),
         ("--entropy_coefficient inf", "--entropy_coefficient is inf"),
         ("--gamma 1.5", "--gamma is 1.5; it must be in [0, 1]"),
+        ("--gamma -0.5", "--gamma is -0.5; it must be in [0, 1]"),
         ("--gae_lambda -0.1", "--gae_lambda is -0.1"),
         ("--lease 0.01", "--lease is 0.01; it must be at least 0.5 s"),
         ("--learning_rate inf", "--learning_rate is inf; it must be above 0, and finite"),
