@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times new weights on their way from trainers to engines: weightcast beside the ways of torch.distributed.
+"""Times new weights on their way from trainers to engines: weightcast beside other ways.
 
 GPT-2's 148 tensors (124M values, fp32: 498 MB), in one process for each trainer and engine, all on this
 host. Each round goes from the last trainer that publishes to the last engine that has committed (weightcast),
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import weightcast as wc
-from weightcast.rl.collectives import Moved, Roles, Way, way_of
+from weightcast.rl.collectives import Moved, PlainCopy, Roles, Way, way_of
 
 LAYERS, HIDDEN, WORDS, PLACES = 12, 768, 50257, 1024
 GLOO = ["tensor by tensor", "packed", "hierarchical"]
@@ -86,7 +86,7 @@ def make(name: str, roles: Roles, controller: str, weights: dict[str, torch.Tens
         return Updates(roles, controller, road, weights)
     if kind == "weightcast.collective":
         return way_of(kind, roles, settings={"bind": "127.0.0.1", **ROADS[road]})
-    return way_of(road, roles)
+    return way_of(road or kind, roles)
 
 
 def work(rank: int, options: argparse.Namespace, port: int, controller: str, results: Any) -> None:
@@ -170,7 +170,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     ours = [f"{kind}, {road}" for kind in ("weightcast", "weightcast.collective") for road in ROADS]
-    known = ours + [f"gloo, {name}" for name in GLOO]
+    known = [*ours, *(f"gloo, {name}" for name in GLOO), PlainCopy.name]
     parser.add_argument("--trainers", type=int, default=1)
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9, help="that are counted, of each way (default 9)")

@@ -62,7 +62,7 @@ class Run:
         return {"modules": {"model": self.model, "value": self.value}, "optimizers": [self.optimizer]}
 
     def save(self, folder: pathlib.Path, iteration: int, **more: Any) -> pathlib.Path:
-        arguments = {"run_id": "r1", "options": OPTIONS, "extra": {"kl": 0.25}, **self.state(), **more}
+        arguments = {"run_id": "r1", "options": OPTIONS, **self.state(), **more}
         return checkpoint.save(folder, iteration=iteration, version=iteration, **arguments)
 
     def load(self, path: pathlib.Path) -> Any:
@@ -107,7 +107,6 @@ def _resume_all(rank: int, meeting: str, folder: str) -> dict[str, str]:
         run.train(1)
         complete = run.load(checkpoint_folder.latest(pathlib.Path(folder) / kind))
         assert (complete.iteration, complete.version, complete.world_size) == (3, 3, 2)
-        assert complete.extra == {"kl": 0.25}
         for iteration in range(4, 7):
             run.train(iteration)
         digests[kind] = run.digest()
@@ -276,10 +275,10 @@ def test_broken_ones_are_refused(saved: pathlib.Path, tmp_path: pathlib.Path):
 def test_a_bad_complete_file_is_refused(saved: pathlib.Path, tmp_path: pathlib.Path):
     path = _copy(saved, tmp_path)
     good = json.loads((path / "complete").read_text())
-    assert good["format"] == 1 and good["run_id"] == "r1" and good["world_size"] == 1
+    assert good["format"] == 2 and good["run_id"] == "r1" and good["world_size"] == 1
     bad = {
         "cannot be read": "{",
-        "has format 2": json.dumps({**good, "format": 2}),
+        "has format 1": json.dumps({**good, "format": 1}),
         "broken": json.dumps({**good, "files": None}),
         "has been changed": json.dumps({**good, "options": {}}),
     }

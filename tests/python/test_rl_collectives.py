@@ -1,12 +1,14 @@
 """weightcast.rl.collectives: every way brings the trainers' weights to the engines."""
 
+import pathlib
+
 import pytest
 
 from endpoints import SETTINGS
 from test_collective import free_address, run_all
 
 TRAINERS, ENGINES = 2, 2
-NAMES = ["tensor by tensor", "packed", "hierarchical", "fsdp2 gather", "weightcast.collective"]
+NAMES = ["tensor by tensor", "packed", "hierarchical", "fsdp2 gather", "plain copy", "weightcast.collective"]
 
 
 def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
@@ -31,6 +33,8 @@ def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
     mesh = DeviceMesh("cpu", roles.trainers)
     for value, name in enumerate(NAMES, 1):
         way = way_of(name, roles, **({"settings": SETTINGS} if name.startswith("weightcast") else {}))
+        seen: list[tuple[int, int]] = []
+        way.progress = lambda *of, seen=seen: seen.append(of)
         for turn in range(2):
             expected = value + 10 * turn
             for tensor in model.state_dict().values():
@@ -43,7 +47,11 @@ def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
                 assert moved.nbytes == 4 * 40 + 2 * 42
             assert moved.seconds >= 0
             assert all((one == expected).all() for one in model.state_dict().values()), name
+        # All bytes of both turns are told of, where they move one after another.
+        if rank in (0, 2) and not name.startswith("weightcast"):
+            assert seen[-1] == (4 * 40 + 2 * 42,) * 2 and len(seen) >= 4, (name, seen)
         way.close()
+    assert not list(pathlib.Path("/dev/shm").glob("weightcast-rl-*"))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import torch  # noqa: E402
 
 from rl_desks import LEASE, PATIENCE, a_desk, clients_of, item, outcome  # noqa: E402
-from weightcast.rl import engine  # noqa: E402
+from weightcast.rl import engine, models  # noqa: E402
 from weightcast.rl.desk_client import DeskClient, EndOfRun  # noqa: E402
 from weightcast.rl.generation import Sampling  # noqa: E402
 from weightcast.rl.timeline import Timeline  # noqa: E402
@@ -21,7 +21,7 @@ from weightcast.rl.timeline import Timeline  # noqa: E402
 def an_engine(client) -> engine.Engine:
     return engine.Engine(
         torch.nn.Linear(1, 1),
-        engine.FixedWeights(),
+        engine.Weights(),
         client,
         Sampling(max_new_tokens=1),
         Timeline("a", client.clock),
@@ -79,3 +79,25 @@ def test_an_engine_is_heard_of_while_one_step_takes_longer_than_the_lease(monkey
             finally:
                 desk.end()
             running.result(PATIENCE)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-qwen"])
+def test_an_engine_with_another_dtype_is_the_model_that_trainers_of_this_dtype_have(name):
+    own = models.load(name, dtype=torch.float32, seed=3).model
+    trainer = models.load(name, dtype=torch.bfloat16, seed=3).model
+    engine._cast(own, torch.bfloat16)
+    ids = torch.randint(0, 256, (2, 200), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert torch.equal(own(input_ids=ids).logits, trainer(input_ids=ids).logits)
+    for cast, loaded in zip(own.buffers(), trainer.buffers(), strict=True):
+        assert cast.dtype == loaded.dtype
+    assert len(list(own.parameters())) == len(list(trainer.parameters()))  # Tied ones are tied.
+
+
+def test_a_buffer_that_the_trainers_send_is_cast_too():
+    module = torch.nn.Module()
+    module.register_buffer("sent", torch.ones(1))
+    module.register_buffer("count", torch.ones(1, dtype=torch.int64))
+    module.register_buffer("own", torch.ones(1), persistent=False)
+    engine._cast(module, torch.bfloat16)
+    assert [one.dtype for one in module.buffers()] == [torch.bfloat16, torch.int64, torch.float32]

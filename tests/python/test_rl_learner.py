@@ -151,7 +151,7 @@ def test_the_first_ratio_is_one_and_equal_seeds_learn_equally(algorithm):
     for noise in range(2):
         torch.manual_seed(noise)
         model, value_head = policy(), models.ValueHead(128)
-        goal = Objective(algorithm, epochs=2, minibatches=2)
+        goal = Objective(algorithm, ppo_epochs=2, minibatches=2)
         optimizer = make_optimizer(model, value_head, 1e-3)
         learner = Learner(model, optimizer, goal, value_head=value_head, pad=TOKENIZER.pad, seed=4)
         metrics = learner.step(1, *rollouts(), samples=2)
@@ -169,7 +169,7 @@ def test_a_step_by_hand():
     for one in sequences:
         del one.tokens[1:], one.logprobs[1:]
     model = policy()
-    goal = Objective(minibatches=1, kl_coefficient=0.1, max_gradient_norm=1e9)
+    goal = Objective(minibatches=1, kl_coefficient=0.1, max_grad_norm=1e9)
     learner = Learner(model, make_optimizer(model, None, 1e-4), goal, reference=policy())
     metrics = learner.step(1, sequences, [float(row) for row in range(8)], samples=2)
     assert metrics["loss"] == pytest.approx(0, abs=1e-6)
@@ -188,7 +188,7 @@ def test_the_weights_change_after_the_call_that_announces_it():
     def announced():
         calls.append(all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)))
 
-    learner = Learner(model, make_optimizer(model, None, 1e-3), Objective(epochs=2))
+    learner = Learner(model, make_optimizer(model, None, 1e-3), Objective(ppo_epochs=2))
     learner.step(1, *rollouts(), samples=2, before_change=announced)
     assert calls == [True]
     assert not torch.equal(before[0], next(model.parameters()))

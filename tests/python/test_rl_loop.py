@@ -180,7 +180,7 @@ def test_in_bfloat16_every_way_brings_the_same_bytes(tmp_path):
     run(4, "--rl_iterations", "2", "--sync", "both", "--verify", *learn, "--output", str(folder))
     rows = iterations(folder)
     ways = {one["way"]: one for one in rows[-1]["transfers"]}
-    assert len(ways) == 5 and len({one["bytes"] for one in ways.values()}) == 1
+    assert len(ways) == 6 and len({one["bytes"] for one in ways.values()}) == 1
     assert all(row["metrics"]["engines_verified"] == 2 for row in rows)
     assert all(row["train_rollout_logprob_abs_diff"] < 0.05 for row in rows)
 
@@ -215,7 +215,7 @@ def test_idle_ranks_and_a_controller_rank(tmp_path):
         "--output",
         str(tmp_path / "run"),
     )
-    assert "rank 3 has nothing to do" in printed
+    assert "rank 3: nothing to do" in printed
 
 
 @pytest.mark.parametrize(
@@ -252,6 +252,15 @@ def test_bad_input_ends_every_rank_before_any_waits(arguments, word):
         assert one.returncode == 1
         lines = [line for line in said.splitlines() if line.startswith("weightcast.rl")]
         assert len(lines) == 1 and word in lines[0], said
+
+
+@pytest.mark.parametrize("arguments", [["--num_training", "4"], ["--clip", "-1"]])
+def test_one_rank_says_for_all_what_is_wrong(arguments):
+    result = subprocess.run(
+        torchrun(3, *arguments), env=environment(), capture_output=True, text=True, timeout=PATIENCE
+    )
+    lines = [line for line in result.stderr.splitlines() if line.startswith("weightcast.rl (")]
+    assert result.returncode != 0 and len(lines) == 1 and "(rank 0)" in lines[0], result.stderr
 
 
 def test_a_reward_that_raises_ends_the_run_with_one_line(tmp_path):

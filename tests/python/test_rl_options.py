@@ -1,6 +1,8 @@
 """Options and roles of the loop: what cannot work is refused before anything starts, in one line."""
 
+import dataclasses
 import json
+import re
 
 import pytest
 
@@ -47,6 +49,25 @@ def test_a_trained_model_is_kept_by_default_and_examples_that_start_from_nothing
         assert given["model_name"].startswith("tiny") and given["learning_rate"] >= 1e-4
 
 
+def test_help_has_every_option_in_its_group_and_no_long_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit) as end:
+        parse(["--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 100
+    parts = re.split(r"^(\w+):$", printed, flags=re.M)
+    groups = dict(zip(parts[1::2], parts[2::2], strict=True))
+    expected = ["options", "processes", "model", "data", "algorithm", "rollout", "transfer", "output"]
+    assert list(groups) == [*expected, "examples"]
+    found = {title: re.findall(r"^  --(\w+)", text, re.M) for title, text in groups.items()}
+    assert sorted(sum((found[title] for title in expected[1:]), [])) == sorted(
+        field.name for field in dataclasses.fields(Options)
+    )
+    for title, name in (("model", "dtype"), ("data", "reward"), ("algorithm", "clip"), ("transfer", "sync")):
+        assert name in found[title]
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -62,6 +83,7 @@ def test_a_trained_model_is_kept_by_default_and_examples_that_start_from_nothing
         ("--log_samples -1", "--log_samples is -1; it must be 0 or more"),
         ("--entropy_coefficient inf", "--entropy_coefficient is inf"),
         ("--gamma 1.5", "--gamma is 1.5; it must be in [0, 1]"),
+        ("--gamma -0.5", "--gamma is -0.5; it must be in [0, 1]"),
         ("--gae_lambda -0.1", "--gae_lambda is -0.1"),
         ("--lease 0.01", "--lease is 0.01; it must be at least 0.5 s"),
         ("--learning_rate inf", "--learning_rate is inf; it must be above 0, and finite"),
@@ -111,7 +133,7 @@ def test_trainers_come_first_and_engines_last():
     assert [roles.of(rank) for rank in (0, 16, 20, 31)] == ["trainer", "controller", "idle", "inference"]
 
 
-def test_without_a_rank_to_spare_the_controller_is_a_process_of_its_own():
+def test_without_a_rank_to_spare_no_rank_has_the_controller_alone():
     roles = roles_of(Options(num_training=24, num_inference=8), 32)
     assert (roles.controller, roles.idle) == (None, ())
 

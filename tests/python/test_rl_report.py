@@ -18,8 +18,10 @@ from weightcast.rl import timeline as times
 from weightcast.rl.report import (
     Iteration,
     Report,
+    Sample,
     Transfer,
     check_folder,
+    moved,
     read_iterations,
     read_timeline,
 )
@@ -27,7 +29,7 @@ from weightcast.rl.timeline import Clock, Timeline
 
 
 def _transfer(way: str = "weightcast", seconds: float = 0.5) -> Transfer:
-    receivers = {"engine-0 rank 0": (10**9, 0.5), "engine-1 rank 0": (10**9, 0.25)}
+    receivers = {"engine-0 rank 0": moved(10**9, 0.5), "engine-1 rank 0": moved(10**9, 0.25)}
     return Transfer(way, seconds, 2 * 10**9, receivers, 140, 148)
 
 
@@ -98,19 +100,42 @@ def test_the_table(tmp_path: pathlib.Path):
             both = (_transfer(), _transfer("gloo", 1.0))
             report.iteration(_iteration(number, accuracy=0.5 if number == 10 else None, transfers=both))
     lines = out.getvalue().splitlines()
-    titles = [line for line in lines if "iter" in line and "GB/s each" in line]
+    titles = [line for line in lines if "iter" in line and "changed" in line]
     assert len(titles) == 2
     (row,) = (line for line in lines if line.startswith("   10 "))
     numbers = ["10", "1.0000", "0.01000", "0.00200", "0.500", "1.00", "1.500", "2.000", "0.500", "4.000"]
-    assert row.split() == [*numbers, "2000.0", "4.00", "2.00-4.00", "140/148", "weightcast"]
+    assert row.split() == [*numbers, "2000.0", "4.00", "140/148"]
+    other = lines[lines.index(row) + 1]
+    assert other.split() == ["gloo", "1.000", "2000.0", "2.00", "140/148"]
     # Each column ends where its title does.
-    for title, cell in (("reward", "1.0000"), ("GB/s each", "2.00-4.00"), ("changed", "140/148")):
-        assert titles[0].index(title) + len(title) == row.index(cell) + len(cell)
-    assert lines[lines.index(row) + 1].split() == ["1.000", "2000.0", "2.00", "2.00-4.00", "140/148", "gloo"]
+    for title, cell, line in (("reward", "1.0000", row), ("GB/s", "4.00", row), ("GB/s", "2.00", other)):
+        assert titles[0].index(title) + len(title) == line.rindex(cell) + len(cell)
     text = out.getvalue()
     assert "30 iterations in 120.00 s: training 45.00 s (38%), generation 60.00 s (50%)" in text
     assert "reward: 0.3500 -> 2.7500 (best 3.0000)" in text
     assert "generating during 50% of the time in which weights moved" in text
+    (of_way,) = (line for line in lines if line.startswith("weightcast "))
+    assert of_way.split() == ["weightcast", "30", "0.500", "0.500", "0.500", "2000.0", "4.00", "2.00-4.00"]
+
+
+def test_no_line_is_longer_than_100_columns():
+    """Of a run whose every number is large, with the longest name of a way, samples and a long message."""
+    out = io.StringIO()
+    with Report(None, out=out) as report:
+        report.message("/a/path-of-many-letters" * 10)
+        report.message("a word " * 40)
+        for number in range(1, 27):
+            report.samples([Sample(number, number, "p" * 500, "c\n" * 500, -1234.5678)])
+            ways = ("weightcast", "weightcast.collective")
+            transfers = [Transfer(way, 98765.4321, 10**13, {"a": moved(1, 9.0)}, 1234, 1234) for way in ways]
+            times = dict.fromkeys(("training_s", "generation_s", "transfer_s", "total_s"), 123456.789)
+            learned = {"reward": -1234.5678, "kl": 1e6, "staleness": 100.0, "accuracy": 1.0}
+            row = _iteration(10**5, transfers=tuple(transfers), **times, **learned)
+            report.iteration(row)
+            report.iteration(_iteration(number, transfers=(), reward=None, kl=None))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum("weightcast.collective" in line for line in lines) == 27  # 26 rows, and the summary.
 
 
 def test_malformed_events_are_dropped(tmp_path: pathlib.Path):
@@ -277,15 +302,15 @@ def test_what_cannot_be_logged_is_said(tmp_path: pathlib.Path, monkeypatch: pyte
 def _run_with(folder: pathlib.Path, engines: int) -> None:
     with _quiet(folder) as report:
         for number in range(1, 9):
-            receivers = {f"engine-{i} rank 0": (10**8, 0.1 + 0.01 * i) for i in range(engines)}
-            moved = Transfer("weightcast", 0.2, engines * 10**8, receivers, 3, 3)
+            receivers = {f"engine-{i} rank 0": moved(10**8, 0.1 + 0.01 * i) for i in range(engines)}
+            transfer = Transfer("weightcast", 0.2, engines * 10**8, receivers, 3, 3)
             for i in range(engines):
                 entries = [
                     _entry(number, "generate", number, number + 0.9),
                     _entry(number, "transfer", number + 0.2, number + 0.4),
                 ]
                 report.events([{**one, "process": f"engine-{i}"} for one in entries])
-            report.iteration(_iteration(number, accuracy=0.5, transfers=(moved, _transfer("gloo"))))
+            report.iteration(_iteration(number, accuracy=0.5, transfers=(transfer, _transfer("gloo"))))
 
 
 @pytest.mark.parametrize("engines", [1, 12])
@@ -299,6 +324,57 @@ def test_pictures(tmp_path: pathlib.Path, engines: int):
     assert drawn.stdout.split() == [str(tmp_path / "plots" / name) for name in names]
     for name in names:
         assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def _figures(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is drawn of a run, by file name."""
+    from matplotlib.figure import Figure
+
+    from weightcast.rl.plots import draw
+
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(Figure, "savefig", lambda self, path: found.update({path.name: self}))
+    draw(folder)
+    return found
+
+
+def test_no_panel_is_empty_and_each_picture_has_a_legend(tmp_path: pathlib.Path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    with _quiet(tmp_path) as report:
+        for number in range(1, 301):
+            report.events([_entry(number, "generate", number, number + 0.9)])
+            ways = (
+                _transfer(),
+                Transfer("gloo", 1.0, 2 * 10**9),
+                Transfer("one", 1.0, 9, {"a": moved(9, 1.0)}),
+            )
+            report.iteration(_iteration(number, transfers=ways))
+    found = _figures(tmp_path, monkeypatch)
+    titles = [one.get_title(loc="left") for one in found["bandwidth.png"].axes]
+    assert titles == ["All receivers together", "Each receiver, weightcast"]
+    for name in ("transfer.png", "bandwidth.png", "timeline.png"):
+        for axes in found[name].axes:
+            assert axes.has_data() and axes.get_legend() is not None, name
+    (transfer,) = found["transfer.png"].axes
+    assert transfer.get_yscale() == "log"
+    # Of each way a pale line of all values, and before it their median.
+    assert [(line.get_alpha(), line.get_linewidth()) for line in transfer.lines] == [
+        (0.25, 0.8),
+        (None, 2),
+    ] * 3
+
+
+def test_a_timeline_of_many_short_spans_has_few_bars(tmp_path: pathlib.Path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    with _quiet(tmp_path) as report:
+        for process in range(100):
+            short = [_entry(version, "commit", version / 1e3, version / 1e3 + 1e-4) for version in range(99)]
+            entries = [{**one, "iteration": 1} for one in (*short, _entry(1, "train", 0, 1))]
+            report.events([{**one, "process": f"engine-{process}"} for one in entries])
+        report.iteration(_iteration(1))
+    (axes,) = _figures(tmp_path, monkeypatch)["timeline.png"].axes
+    assert len(axes.get_yticks()) == 32 and "32 of 100 processes" in axes.get_title(loc="left")
+    assert len(axes.collections) == 2 * 32
 
 
 def test_no_picture_of_nothing(tmp_path: pathlib.Path):

@@ -134,7 +134,6 @@ def test_an_evaluation_is_judged_by_the_user_s_reward(lines):
 def test_a_reward_of_the_user_s(lines):
     task = tasks.make("sort", reward=f"{__name__}:lengths")
     assert task.rewards(["21=", "43="], ["1", "345"]) == [1, 3]
-    assert task.reward("21=", "12345") == 5
     assert task.correct("21=", "12")
     assert task.held_out() == tasks.make("sort").held_out()
     assert tasks.make(prompts=lines, reward=f"{__name__}:lengths").rewards(["4+1="], ["xy"]) == [2]

@@ -18,7 +18,9 @@ def main() -> int:
         from . import start
         from .options import parse
 
-        start.run(parse(sys.argv[1:]))
+        with start.one_rank_speaks():
+            options = parse(sys.argv[1:])
+        start.run(options)
     except ModuleNotFoundError as error:
         return _fail(f"{error}; pip install 'weightcast[rl]'")
     except Error as error:

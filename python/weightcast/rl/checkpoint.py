@@ -12,7 +12,6 @@ import os
 import pathlib
 import random
 import shutil
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -41,6 +40,7 @@ from .checkpoint_folder import (
     make_room,
     synchronise,
 )
+from .models import quiet_transformers
 
 
 def save(
@@ -52,14 +52,13 @@ def save(
     options: Mapping[str, Any],
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
-    extra: Mapping[str, Any] | None = None,
     keep: int = 2,
     group: dist.ProcessGroup | None = None,
 ) -> pathlib.Path:
     """Writes a checkpoint and deletes all but the last `keep`; returns its folder on every rank.
 
     modules: by name, such as {"model": ..., "value": ...}; plain, DDP or FSDP2. optimizers: of their
-    parameters; each has made a step. options, extra: values of JSON.
+    parameters; each has made a step. options: values of JSON.
     `Error`: it could not be written; the checkpoints before it are as they were.
     """
     path = folder_of(folder, iteration)
@@ -84,7 +83,6 @@ def save(
         fingerprint=fingerprint(options),
         world_size=_world_size(group),
         files={},
-        extra=dict(extra or {}),
     )
     _together(group, lambda: finish(path, complete, keep))
     return path
@@ -205,45 +203,15 @@ def _state(
     return state
 
 
-def _get_random() -> dict[str, torch.Tensor]:
-    """The global generators' states, as tensors of fixed shapes."""
-    _, words, gauss = random.getstate()
-    numpy: Any = np.random.get_state()
-    _, keys, position, has_gauss, cached = numpy
-    states = {
-        "torch": torch.get_rng_state(),
-        # Words below 2^32, exact in a float64; nan: no second number of a pair is left over.
-        "python": torch.tensor([*words, float("nan") if gauss is None else gauss], dtype=torch.float64),
-        "numpy": torch.tensor([*keys.tolist(), position, has_gauss, cached], dtype=torch.float64),
-    }
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
+def _get_random() -> dict[str, Any]:
+    """The global generators' states, for reward functions that draw from them."""
+    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
 
 
-def _set_random(states: Mapping[str, torch.Tensor]) -> None:
+def _set_random(states: Mapping[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
-    *words, gauss = states["python"].tolist()
-    random.setstate((3, tuple(int(word) for word in words), None if np.isnan(gauss) else gauss))
-    *keys, position, has_gauss, cached = states["numpy"].tolist()
-    np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), int(position), int(has_gauss), cached))
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
-
-
-@contextlib.contextmanager
-def _bars_on_terminals_only() -> Iterator[None]:
-    """Of transformers, on standard error."""
-    from transformers.utils import logging
-
-    quiet = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
-    if quiet:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if quiet:
-            logging.enable_progress_bar()
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
 
 
 def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folder: pathlib.Path) -> None:
@@ -253,7 +221,7 @@ def _write_export(module: Any, tensors: Mapping[str, Any], tokenizer: Any, folde
     for rest in (making, before):
         shutil.rmtree(rest, ignore_errors=True)
     making.parent.mkdir(parents=True, exist_ok=True)
-    with _bars_on_terminals_only():
+    with quiet_transformers():
         module.save_pretrained(making, state_dict=dict(tensors))
     if hasattr(tokenizer, "save_pretrained"):
         tokenizer.save_pretrained(making)

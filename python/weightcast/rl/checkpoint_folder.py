@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import Error, InvalidArgument
 
-FORMAT = 1
+FORMAT = 2
 COMPLETE = "complete"
 _NAME = re.compile(r"iteration-(\d{6,})")
 ADVICE = "; resume from another, or start without --resume"
@@ -37,7 +37,6 @@ class Complete:
     fingerprint: str  # Of these options.
     world_size: int  # Trainers.
     files: Mapping[str, int]  # Bytes of each.
-    extra: Mapping[str, Any]  # What else the trainer wants back: schedules, an adaptive coefficient.
 
 
 def fingerprint(options: Mapping[str, Any]) -> str:
@@ -181,7 +180,7 @@ def _read_complete(path: pathlib.Path) -> Complete:
                 f"checkpoint {path} has format {found['format']}, this weightcast reads {FORMAT}{ADVICE}"
             )
         complete = Complete(**{one.name: found[one.name] for one in fields(Complete)})
-        if not all(isinstance(one, dict) for one in (complete.options, complete.files, complete.extra)):
+        if not all(isinstance(one, dict) for one in (complete.options, complete.files)):
             raise ValueError("it is of another form")
     except FileNotFoundError:
         raise InvalidArgument(f"checkpoint {path} is not complete{ADVICE}") from None

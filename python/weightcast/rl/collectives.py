@@ -1,15 +1,18 @@
-"""The ways of torch.distributed to move weights from trainers to engines, to be measured beside weightcast's.
+"""Ways to move weights from trainers to engines, to be measured beside weightcast's: of torch.distributed,
+`weightcast.collective`, and a plain copy.
 
 Trainers and engines are ranks of one default process group; every rank makes the same ways in the same order,
 once, since that makes their process groups. For each new version trainers call `send` and engines `receive`,
-with a module or a dict of tensors: of the same names, shapes and dtypes on both sides. Tensors stay on their
-device: gloo moves them in host memory, NCCL between GPUs. Errors are torch.distributed's.
+with a module or a dict of tensors: of the same names, shapes and dtypes on both sides. Tensors are in host
+memory. Errors are torch.distributed's.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +64,17 @@ class Moved:
 
 
 class Way:
-    """One way; a subclass says how. Not for several threads at once."""
+    """One way; a subclass says how. Not for several threads at once.
+
+    progress: called while it moves, with the bytes moved so far and all bytes.
+    """
 
     name: str
 
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
+        self.progress: Callable[[int, int], None] = lambda moved, whole: None
+        self._moved = self._whole = 0
 
     def send(self, weights: Weights) -> Moved:
         """On every trainer. Returns when the weights may change."""
@@ -87,12 +95,19 @@ class Way:
 
     def _timed(self, move: Any, weights: Weights) -> Moved:
         tensors = tensors_of(weights)
-        _synchronize(tensors)
+        self._moved, self._whole = 0, sum(one.nbytes for one in tensors)
         began = time.monotonic()
         with torch.no_grad():
             move(tensors)
-        _synchronize(tensors)
-        return Moved(time.monotonic() - began, sum(one.numel() * one.element_size() for one in tensors))
+        return Moved(time.monotonic() - began, self._whole)
+
+    def _broadcast(self, tensor: torch.Tensor, source: int, group: Any) -> None:
+        dist.broadcast(tensor.detach(), source, group)
+        self._count(tensor.nbytes)
+
+    def _count(self, nbytes: int) -> None:
+        self._moved += nbytes
+        self.progress(self._moved, self._whole)
 
 
 class TensorByTensor(Way):
@@ -110,7 +125,7 @@ class TensorByTensor(Way):
 
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
-            dist.broadcast(tensor.detach(), self._roles.root, self._group)
+            self._broadcast(tensor, self._roles.root, self._group)
 
 
 class Packed(TensorByTensor):
@@ -123,13 +138,13 @@ class Packed(TensorByTensor):
             return
         for bucket in buckets_of(tensors):
             flat = torch.cat([one.reshape(-1) for one in bucket])
-            dist.broadcast(flat, self._roles.root, self._group)
+            self._broadcast(flat, self._roles.root, self._group)
 
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         for bucket in buckets_of(tensors):
             sizes = [one.numel() for one in bucket]
             flat = torch.empty(sum(sizes), dtype=bucket[0].dtype, device=bucket[0].device)
-            dist.broadcast(flat, self._roles.root, self._group)
+            self._broadcast(flat, self._roles.root, self._group)
             for one, part in zip(bucket, flat.split(sizes), strict=True):
                 one.copy_(part.view_as(one))
 
@@ -147,16 +162,16 @@ class Hierarchical(Way):
     def _send(self, tensors: list[torch.Tensor]) -> None:
         if dist.get_rank() == self._roles.root:
             for tensor in tensors:
-                dist.broadcast(tensor.detach(), self._roles.root, self._outer)
+                self._broadcast(tensor, self._roles.root, self._outer)
 
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         rank = dist.get_rank()
         first, ranks, group = next(one for one in self._inner if rank in one[1])
         for tensor in tensors:
             if rank == first:
-                dist.broadcast(tensor.detach(), self._roles.root, self._outer)
+                self._broadcast(tensor, self._roles.root, self._outer)
             if len(ranks) > 1:
-                dist.broadcast(tensor.detach(), first, group)
+                self._broadcast(tensor, first, group)
 
 
 class Gathered(TensorByTensor):
@@ -170,7 +185,51 @@ class Gathered(TensorByTensor):
             # Every trainer takes part in gathering.
             whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.detach()
             if sends:
-                dist.broadcast(whole, self._roles.root, self._group)
+                self._broadcast(whole, self._roles.root, self._group)
+
+
+class PlainCopy(TensorByTensor):
+    """On one host: the root copies into shared memory, and engines copy out of it."""
+
+    name = "plain copy"
+
+    def __init__(self, roles: Roles) -> None:
+        super().__init__(roles)
+        self._shared: torch.Tensor | None = None
+
+    def _send(self, tensors: list[torch.Tensor]) -> None:
+        if dist.get_rank() == self._roles.root:
+            for tensor, part in self._parts(tensors):
+                part.copy_(tensor.detach().contiguous().view(-1).view(torch.uint8))
+                self._count(tensor.nbytes)
+            dist.barrier(self._group)  # Everything is there,
+            dist.barrier(self._group)  # and taken.
+
+    def _receive(self, tensors: list[torch.Tensor]) -> None:
+        parts = self._parts(tensors)
+        dist.barrier(self._group)
+        for tensor, part in parts:
+            tensor.detach().view(-1).view(torch.uint8).copy_(part)
+            self._count(tensor.nbytes)
+        dist.barrier(self._group)
+
+    def _parts(self, tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor with its bytes in the shared memory, which is made with the first."""
+        sizes = [one.nbytes for one in tensors]
+        if self._shared is None:
+            self._shared = self._share(sum(sizes))
+        return list(zip(tensors, self._shared.split(sizes), strict=True))
+
+    def _share(self, nbytes: int) -> torch.Tensor:
+        """Without a name as soon as all have it, so that nothing is left of a process that dies."""
+        sends = dist.get_rank() == self._roles.root
+        name = [tempfile.mkstemp(prefix="weightcast-rl-", dir="/dev/shm")[1] if sends else ""]
+        dist.broadcast_object_list(name, self._roles.root, self._group)
+        shared = torch.from_file(name[0], shared=True, size=nbytes, dtype=torch.uint8)
+        dist.barrier(self._group)
+        if sends:
+            os.unlink(name[0])
+        return shared
 
 
 class Collective(Way):
@@ -204,7 +263,7 @@ class Collective(Way):
 
 
 WAYS: dict[str, type[Way]] = {
-    way.name: way for way in (TensorByTensor, Packed, Hierarchical, Gathered, Collective)
+    way.name: way for way in (TensorByTensor, Packed, Hierarchical, Gathered, PlainCopy, Collective)
 }
 
 
@@ -238,9 +297,3 @@ def buckets_of(tensors: Iterable[torch.Tensor], most: int = _BUCKET) -> Iterator
 
 def _group(ranks: list[int], **more: Any) -> Any:
     return dist.new_group(sorted(set(ranks)), **more)
-
-
-def _synchronize(tensors: list[torch.Tensor]) -> None:
-    """Kernels and NCCL return before they are done."""
-    for device in {one.device for one in tensors if one.device.type == "cuda"}:
-        torch.cuda.synchronize(device)

@@ -5,90 +5,76 @@ from __future__ import annotations
 import contextlib
 import statistics
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .report import Iteration, Sample, Transfer
 
-# Title, width. Times in seconds, GB of 10^9 bytes.
-COLUMNS = (
-    ("iter", 5),
-    ("reward", 8),
-    ("KL", 8),
-    ("|dlogp|", 8),
-    ("eval", 8),
-    ("stale", 6),
-    ("train s", 8),
-    ("generate s", 10),
-    ("transfer s", 10),
-    ("total s", 8),
-    ("MB", 9),
-    ("GB/s", 7),
-    ("GB/s each", 11),
-    ("changed", 9),
+WIDTH = 100  # No line is longer.
+# Title, width, digits after the point. Times in seconds, GB of 10^9 bytes.
+_COLUMNS = (
+    ("iter", 5, 0),
+    ("reward", 7, 4),
+    ("KL", 7, 5),
+    ("|dlogp|", 7, 5),
+    ("eval", 5, 3),
+    ("stale", 5, 2),
+    ("train s", 7, 3),
+    ("gen s", 7, 3),
+    ("transfer s", 10, 3),
+    ("total s", 7, 3),
+    ("MB", 8, 1),
+    ("GB/s", 6, 2),
+    ("changed", 7, 0),
 )
+_BEFORE_TRANSFER = sum(width + 1 for _, width, _ in _COLUMNS[:8]) - 1
 _HEADER_EVERY = 25
 
-
-def number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+Cell = float | str | None
 
 
-def span_of(values: Sequence[float]) -> str:
-    """The lowest and the highest."""
-    if not values:
-        return "-"
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low}-{high}"
+def number(value: Cell, width: int, digits: int) -> str:
+    """With as many digits after the point as fit."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    texts = (f"{value:.{fewer}f}" for fewer in range(digits, -1, -1))
+    return next((text for text in texts if len(text) <= width), f"{value:.0e}")
 
 
-def _line(cells: Sequence[str], way: str) -> str:
-    text = " ".join(cell.rjust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True))
-    return f"{text}  {way}".rstrip()
+def _line(cells: Sequence[Cell], first: int = 0) -> str:
+    """Of the columns from `first` on."""
+    columns = _COLUMNS[first : first + len(cells)]
+    texts = (
+        number(cell, width, digits).rjust(width)
+        for cell, (_, width, digits) in zip(cells, columns, strict=True)
+    )
+    return " ".join(texts)
 
 
-def _transfer_cells(transfer: Transfer | None) -> list[str]:
+def _transfer_cells(transfer: Transfer | None, total: Cell) -> list[Cell]:
+    """From the column of its seconds on."""
     if transfer is None:
-        return ["-"] * 5
+        return [None, total, None, None, None]
     changed = f"{transfer.tensors_changed}/{transfer.tensors}"
-    rates = list(transfer.gb_per_s_each().values())
-    return [
-        number(transfer.seconds, 3),
-        number(transfer.bytes / 1e6, 1),
-        number(transfer.gb_per_s, 2),
-        span_of(rates),
-        changed,
-    ]
+    return [transfer.seconds, total, transfer.bytes / 1e6, transfer.gb_per_s, changed]
 
 
 def rows(row: Iteration) -> list[str]:
-    """A line for the iteration, and one for each further way of synchronising."""
+    """A line for the iteration, and a line with its name for each further way of synchronising."""
+    learning: list[Cell] = [row.iteration, row.reward, row.kl, row.train_rollout_logprob_abs_diff]
+    learning += [row.evaluation, row.staleness, row.training_s, row.generation_s]
     first = row.transfers[0] if row.transfers else None
-    seconds, *moved = _transfer_cells(first)
-    cells = [
-        str(row.iteration),
-        number(row.reward, 4),
-        number(row.kl, 5),
-        number(row.train_rollout_logprob_abs_diff, 5),
-        number(row.evaluation, 3),
-        number(row.staleness, 2),
-        number(row.training_s, 3),
-        number(row.generation_s, 3),
-        seconds,
-        number(row.total_s, 3),
-        *moved,
-    ]
-    lines = [_line(cells, first.way if first else "")]
+    lines = [_line([*learning, *_transfer_cells(first, row.total_s)])]
     for other in row.transfers[1:]:
-        seconds, *moved = _transfer_cells(other)
-        lines.append(_line(["", "", "", "", "", "", "", "", seconds, "", *moved], other.way))
+        lines.append(f"{other.way:>{_BEFORE_TRANSFER}} {_line(_transfer_cells(other, ' '), 8)}")
     return lines
 
 
 def header() -> list[str]:
-    titles = _line([title for title, _ in COLUMNS], "way")
-    return [titles, "-" * (len(titles) + 9)]
+    titles = _line([title for title, _, _ in _COLUMNS])
+    return [titles, "-" * len(titles)]
 
 
 def _part(name: str, seconds: float, whole: float) -> str:
@@ -105,6 +91,14 @@ def _first_and_last(name: str, values: Sequence[float | None], digits: int) -> l
     return [f"{name}: {before:.{digits}f} -> {after:.{digits}f} (best {max(known):.{digits}f})"]
 
 
+def _span_of(values: Sequence[float]) -> str:
+    """The lowest and the highest."""
+    if not values:
+        return "-"
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low}-{high}"
+
+
 def _way_lines(history: Sequence[Iteration]) -> list[str]:
     ways: dict[str, list[Transfer]] = {}
     for row in history:
@@ -112,22 +106,19 @@ def _way_lines(history: Sequence[Iteration]) -> list[str]:
             ways.setdefault(one.way, []).append(one)
     if not ways:
         return []
-    width = max(12, *(len(way) for way in ways))
+    width = max(map(len, ways))
     titles = ("updates", "median s", "min s", "max s", "MB each", "GB/s", "GB/s each")
-    lines = [f"{'way':<{width}} " + " ".join(title.rjust(11) for title in titles)]
+    lines = [f"{'way':<{width}} " + " ".join(title.rjust(10) for title in titles)]
     for way, transfers in ways.items():
         seconds = [one.seconds for one in transfers]
-        each = [rate for one in transfers for rate in one.gb_per_s_each().values()]
         cells = (
             str(len(transfers)),
-            number(statistics.median(seconds), 3),
-            number(min(seconds), 3),
-            number(max(seconds), 3),
-            number(statistics.fmean(one.bytes for one in transfers) / 1e6, 1),
-            number(statistics.median(one.gb_per_s for one in transfers), 2),
-            number(statistics.median(each), 2) if each else "-",
+            *(f"{one:.3f}" for one in (statistics.median(seconds), min(seconds), max(seconds))),
+            f"{transfers[-1].bytes / 1e6:.1f}",
+            f"{statistics.median(one.gb_per_s for one in transfers):.2f}",
+            _span_of([rate for one in transfers for rate in one.gb_per_s_each().values()]),
         )
-        lines.append(f"{way:<{width}} " + " ".join(cell.rjust(11) for cell in cells))
+        lines.append(f"{way:<{width}} " + " ".join(cell.rjust(10) for cell in cells))
     return lines
 
 
@@ -136,15 +127,13 @@ def summary(history: Sequence[Iteration], hidden: float | None) -> list[str]:
     if not history:
         return []
     total = sum(row.total_s for row in history)
+    parts = (
+        _part("training", sum(row.training_s for row in history), total),
+        _part("generation", sum(row.generation_s for row in history), total),
+        _part("transfer", sum(row.transfer_s for row in history), total),
+    )
     lines = [
-        f"{len(history)} iterations in {total:.2f} s: "
-        + ", ".join(
-            (
-                _part("training", sum(row.training_s for row in history), total),
-                _part("generation", sum(row.generation_s for row in history), total),
-                _part("transfer", sum(row.transfer_s for row in history), total),
-            )
-        ),
+        f"{len(history)} iterations in {total:.2f} s: {', '.join(parts)}",
         *_first_and_last("reward", [row.reward for row in history], 4),
         *_first_and_last("accuracy", [row.accuracy for row in history], 3),
         *_first_and_last("evaluation", [row.metrics.get("eval_reward") for row in history], 4),
@@ -154,14 +143,17 @@ def summary(history: Sequence[Iteration], hidden: float | None) -> list[str]:
     return [*lines, *_way_lines(history)]
 
 
-def _of_sample(one: Sample) -> str:
-    def short(text: str) -> str:
-        return repr(text if len(text) <= 60 else f"{text[:57]}...")
+def _wrapped(line: str) -> list[str]:
+    if len(line) <= WIDTH:
+        return [line]
+    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
-    return (
-        f"a sample of iteration {one.iteration}: {short(one.prompt)} -> {short(one.completion)}, "
-        f"reward {one.reward:.3g}"
+
+def _of_sample(one: Sample) -> str:
+    prompt, completion = (
+        repr(text if len(text) <= 60 else f"{text[:57]}...") for text in (one.prompt, one.completion)
     )
+    return f"a sample of iteration {one.iteration}: {prompt} -> {completion}, reward {one.reward:.3g}"
 
 
 class Console:
@@ -173,9 +165,11 @@ class Console:
         self._sample: Sample | None = None
 
     def show(self, *lines: str) -> None:
+        """Longer lines are wrapped."""
+        short = [part for line in lines for part in _wrapped(line)]
         # Standard output may be a file on a full disk, or a pipe that nobody reads any more.
         with contextlib.suppress(OSError):
-            print(*lines, sep="\n", file=self._out, flush=True)
+            print(*short, sep="\n", file=self._out, flush=True)
 
     def sample(self, one: Sample) -> None:
         """The one for the next header."""

@@ -1,4 +1,5 @@
-"""An inference engine of the loop: generates what the desk hands out, with the weights that have come."""
+"""An inference engine of the loop, and its process: generates what the desk hands out, with the weights that
+have come."""
 
 from __future__ import annotations
 
@@ -7,51 +8,45 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Sequence as Several
+from typing import Any
 
 import torch
 
 from .. import Corrupt, Inference, ProtocolError, TimedOut
+from . import models
 from .collectives import Way
 from .desk_client import DeskClient, EndOfRun
 from .desk_messages import Item, item_of
 from .generation import Sampling, generate
+from .options import Options
 from .sequence import Sequence
 from .timeline import Timeline
 
 _log = logging.getLogger("weightcast.rl")
 
 
-class Weights(Protocol):
-    """How an engine's module gets its versions."""
+class Weights:
+    """How an engine's module gets its versions. This one keeps what it was made with: version 0 for ever."""
 
     @property
     def version(self) -> int:
         """What the module holds; -1: nothing yet."""
+        return 0
 
     def arrived(self) -> bool:
         """Whether a newer version is here and only waits for `update`."""
+        return False
 
     def update(self, newest: int, timeout: float) -> None:
         """Takes up the next version if one comes within `timeout` seconds; the module changes only here.
 
         newest: what the trainers have published last.
         """
-
-
-class FixedWeights:
-    """Those that the module was made with: version 0 for ever."""
-
-    version = 0
-
-    def arrived(self) -> bool:
-        return False
-
-    def update(self, newest: int, timeout: float) -> None:
         time.sleep(timeout)
 
 
-class CastWeights:
+class CastWeights(Weights):
     """Those that weightcast brings."""
 
     def __init__(self, worker: Inference) -> None:
@@ -71,32 +66,50 @@ class CastWeights:
             return
 
 
-class WaysWeights:
-    """Those that the ways of torch.distributed bring.
+class WaysWeights(Weights):
+    """Those that several ways bring: the first brings the module's own, every other goes into a copy that is
+    compared with it.
 
-    live: the module's own weights, for the first way; None: another `Weights` has filled it before, and every
-    way goes into a copy that is compared with it. ready: as `publisher.WaysPublisher` has it.
+    first: weightcast, before the ways; None: there is none. ready: as `publisher.WaysPublisher` has it.
     """
 
     def __init__(
-        self, ways: list[Way], module: torch.nn.Module, ready: Callable[[], None], *, live: bool
+        self,
+        ways: Several[Way],
+        module: torch.nn.Module,
+        ready: Callable[[], None],
+        first: CastWeights | None = None,
     ) -> None:
-        self.version = -1
-        self._ways, self._module, self._ready, self._live = ways, module, ready, live
+        self._version = -1
+        self._ways, self._module, self._ready, self._first = ways, module, ready, first
+        self._waits_for_first = False
         self._copy = _copy_of(module)
 
-    def arrived(self) -> bool:
-        return False
+    @property
+    def version(self) -> int:
+        return self._version
 
     def update(self, newest: int, timeout: float) -> None:
+        if self._first is not None and not self._update_first(self._first, newest, timeout):
+            return
         for number, way in enumerate(self._ways):
-            into = self._module if self._live and number == 0 else self._copy
+            into = self._module if self._first is None and number == 0 else self._copy
             self._ready()
             way.receive(into)
             self._ready()
             if into is self._copy:
                 self._compare(way.name, newest)
-        self.version = newest
+        self._version = newest
+
+    def _update_first(self, first: CastWeights, newest: int, timeout: float) -> bool:
+        """Whether it is here; otherwise this is to be called again."""
+        if not self._waits_for_first:
+            self._ready()
+        first.update(newest, timeout)
+        self._waits_for_first = first.version < newest
+        if not self._waits_for_first:
+            self._ready()
+        return not self._waits_for_first
 
     def _compare(self, way: str, version: int) -> None:
         for name, tensor in self._module.state_dict().items():
@@ -111,26 +124,6 @@ def _copy_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     state = module.state_dict(keep_vars=True)
     copies = {id(one): torch.zeros_like(one.detach()) for one in state.values()}
     return {name: copies[id(one)] for name, one in state.items()}
-
-
-class BothWeights:
-    """The first brings the module's weights, the second measures beside it."""
-
-    def __init__(self, first: Weights, second: WaysWeights) -> None:
-        self._first, self._second = first, second
-
-    @property
-    def version(self) -> int:
-        return self._first.version
-
-    def arrived(self) -> bool:
-        return self._first.arrived()
-
-    def update(self, newest: int, timeout: float) -> None:
-        before = self._first.version
-        self._first.update(newest, timeout)
-        if self._first.version != before:
-            self._second.update(newest, timeout)
 
 
 class Engine:
@@ -238,3 +231,80 @@ def digests_of(module: torch.nn.Module, between: Callable[[], None]) -> dict[str
 def digest_of(tensor: torch.Tensor) -> str:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest()
+
+
+# --- The process
+
+
+def run_engine(
+    options: Options,
+    loaded: models.Loaded,
+    controller: str,
+    desk: str,
+    name: str,
+    *,
+    ways: Several[Way] = (),
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Until the run ends. controller, desk: "host:port". ways, ready: as `start.Place` has them.
+
+    Raises what ended it: PeerDead when the trainers or the controller are gone.
+    """
+    module: torch.nn.Module = loaded.model
+    _cast(module, getattr(torch, options.engine_dtype))
+    worker: Inference | None = None
+    with DeskClient(
+        desk, name=name, role="inference", lease=options.lease, timeout=options.timeout
+    ) as client:
+        try:
+            weights = Weights()
+            if options.sync != "none":
+                _forget(module)
+            cast: CastWeights | None = None
+            if options.uses_weightcast:
+                worker = Inference(controller, engine=name, settings=options.settings())
+                worker.register(module, landing="shadow" if options.mode == "async" else "in_place")
+                weights = cast = CastWeights(worker)
+            if ways:
+                weights = WaysWeights(ways, module, ready, cast)
+            _make_engine(options, loaded, module, weights, client, name).run()
+        finally:
+            if worker is not None:
+                worker.close()
+            for way in ways:
+                way.close()
+
+
+def _cast(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """What the trainers send. Other buffers (rotary frequencies) stay float32, as the trainers have them."""
+    for tensor in module.state_dict(keep_vars=True).values():
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)  # In place: what is tied stays tied.
+
+
+def _forget(module: torch.nn.Module) -> None:
+    """What it generates with is to have come from the trainers."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+
+
+def _make_engine(
+    options: Options,
+    loaded: models.Loaded,
+    module: torch.nn.Module,
+    weights: Weights,
+    client: DeskClient,
+    name: str,
+) -> Engine:
+    tokenizer = loaded.tokenizer
+    return Engine(
+        module,
+        weights,
+        client,
+        Sampling(options.max_gen_length, options.temperature, tokenizer.eos, tokenizer.pad),
+        Timeline(name, client.clock),
+        lease=options.lease,
+        keep=options.inflight == "keep",
+        digests=options.verify,
+    )

@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,19 +33,25 @@ class Objective:
     """What is optimised, and in what steps."""
 
     algorithm: str = "grpo"
-    epochs: int = 1  # Passes over the sequences of an iteration.
+    ppo_epochs: int = 1  # Passes over the sequences of an iteration.
     minibatches: int = 4  # Optimizer steps in a pass.
     micro_batch: int = 0  # Sequences whose gradient is computed at a time, and summed; 0: a minibatch.
-    dtype: torch.dtype = torch.float32  # Of the computation; the parameters' own stays as it is.
     temperature: float = 1.0  # What the rollouts were sampled with.
     clip: float = 0.2
-    max_gradient_norm: float = 1.0  # 0: any.
+    max_grad_norm: float = 1.0  # 0: any.
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0  # 0: the reference is not asked.
     gamma: float = 1.0  # This and the next three are for PPO.
-    lam: float = 0.95
-    value_clip: float = 0.2
+    gae_lambda: float = 0.95
     value_coefficient: float = 0.5
+    value_clip: float = 0.2  # This and the next are no options by this name.
+    dtype: torch.dtype = torch.float32  # Of the computation; the parameters' own stays as it is.
+
+    @classmethod
+    def of(cls, options: Any) -> Objective:
+        """Those of the options that have its names."""
+        names = {one.name for one in fields(cls)} - {"value_clip", "dtype"}
+        return cls(**{name: getattr(options, name) for name in names}, dtype=getattr(torch, options.dtype))
 
 
 @dataclass
@@ -154,13 +161,13 @@ class Learner:
         self._add_advantages(batch, scores, samples)
         self._set_learning_rate(iteration)
         tally = Tally()
-        for epoch in range(self._objective.epochs):
+        for epoch in range(self._objective.ppo_epochs):
             for part, tokens in self._minibatches(batch, parts, iteration, epoch):
                 self._optimizer.zero_grad(set_to_none=True)
                 self._add_gradients(part, pieces, tokens, tally)
                 if tally.steps == 0:
                     before_change()
-                tally.gradient_norm += clip_gradients(self._optimizer, self._objective.max_gradient_norm)
+                tally.gradient_norm += clip_gradients(self._optimizer, self._objective.max_grad_norm)
                 self._optimizer.step()
                 tally.steps += 1
         return self._metrics(tally, batch, scores)
@@ -226,7 +233,7 @@ class Learner:
             return
         kls = algorithms.kl_k1(batch.old, batch.reference) if goal.kl_coefficient else batch.old * 0
         rewards = algorithms.shaped_rewards(scores, kls, keep, goal.kl_coefficient)
-        advantages, batch.returns = algorithms.gae(rewards, batch.values, keep, goal.gamma, goal.lam)
+        advantages, batch.returns = algorithms.gae(rewards, batch.values, keep, goal.gamma, goal.gae_lambda)
         mean, variance = self._trainers.moments(advantages[keep])
         batch.advantages = algorithms.whiten(advantages, mean, variance) * keep
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -31,23 +31,8 @@ _HUB_SECONDS = 10.0  # For the hub's first answer.
 _PATTERNS = ["*.json", "*.safetensors", "merges.txt"]
 
 
-class Tokenizer(Protocol):
-    """Text to tokens and back. pad is never attended to; it may be the same as eos."""
-
-    bos: int | None
-    eos: int
-    pad: int
-    size: int
-
-    def encode(self, text: str) -> list[int]:
-        """At least one token."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text up to the end of sequence."""
-
-
 class ByteTokenizer:
-    """A token for each byte of UTF-8, and three more."""
+    """A token for each byte of UTF-8, and three more. pad is never attended to."""
 
     bos: int | None = 256
     eos = 257
@@ -55,6 +40,7 @@ class ByteTokenizer:
     size = 259
 
     def encode(self, text: str) -> list[int]:
+        """At least one token."""
         return list(text.encode()) or [256]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -85,6 +71,9 @@ class FolderTokenizer:
         ids = list(tokens)
         ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
         return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+
+Tokenizer = ByteTokenizer | FolderTokenizer
 
 
 @dataclass(frozen=True)
@@ -230,7 +219,7 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
         raise InvalidArgument(f"{folder} has no safetensors; write them with model.save_pretrained")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        with _quiet():
+        with quiet_transformers():
             both: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
@@ -248,16 +237,17 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the progress bars and tables of transformers."""
-    level = transformers.logging.get_verbosity()
+def quiet_transformers() -> Iterator[None]:
+    """Without progress bars and tables."""
+    level, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity(logging.CRITICAL)
     transformers.logging.disable_progress_bar()
     try:
         yield
     finally:
         transformers.logging.set_verbosity(level)
-        transformers.logging.enable_progress_bar()
+        if bars:
+            transformers.logging.enable_progress_bar()
 
 
 def _check_whole(found: Mapping[str, Any], folder: Path) -> None:

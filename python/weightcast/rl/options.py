@@ -14,6 +14,17 @@ from typing import Any, Literal
 
 from .. import InvalidArgument
 
+# The first option of each group of --help, and the group's title.
+_GROUPS = {
+    "num_training": "processes",
+    "model_name": "model",
+    "task": "data",
+    "algorithm": "algorithm",
+    "rollouts_per_gpu": "rollout",
+    "sync": "transfer",
+    "output": "output",
+}
+_HELP_WIDTH = 100
 _LEAST_LEASE = 0.5  # Seconds. Heartbeats come several times in a lease, between two steps of a model.
 # Names, which values they may have, and that in words.
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
@@ -56,26 +67,31 @@ def _option(default: Any, help: str, **more: Any) -> Any:
 class Options:
     """Counts are of what their name says, times are seconds, rates are per step."""
 
-    # Who does what
+    # processes
     num_training: int = _option(2, "trainer ranks")
     num_inference: int = _option(2, "inference engines, one rank each")
+    num_shards: int = _option(1, "ranks of an engine; only 1, vLLM and SGLang have more")
     role: Literal["", "trainer", "inference"] = _option(
         "",
         "trainer: this torchrun has trainers alone; inference: this process is an engine; empty: all in one",
     )
     controller_rank: int = _option(
         -1,
-        "rank that runs the controller; -1: the one after the trainers, else a process of its own",
+        "rank that runs the controller; -1: the one after the trainers, else trainer 0",
     )
     controller: str = _option("", "host:port of a controller that runs already; needed with --role inference")
     desk: str = _option(
-        "",
-        "host:port where trainer 0 hands out work and takes rollouts; empty: any free port",
+        "", "host:port where trainer 0 hands out work and takes rollouts; empty: any free port"
     )
     engine: str = _option("", "name of this engine (--role inference); empty: from the host and process")
     backend: Literal["gloo", "nccl"] = _option("gloo", "torch.distributed between trainers")
+    lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead")
+    timeout: float = _option(
+        300.0, "limit of a step that waits for others: rollouts of an iteration, an update"
+    )
+    seed: int = _option(0, "of everything random")
 
-    # Model
+    # model
     model_name: str = _option("tiny", "tiny, tiny-qwen, a local folder, or a name on the hub (HF_ENDPOINT)")
     random_weights: bool = _option(
         False, "gpt2 or Qwen/Qwen2.5-0.5B in their shapes, with random weights and bytes as tokens"
@@ -83,30 +99,23 @@ class Options:
     dtype: Literal["float32", "bfloat16"] = _option(
         "float32", "in which trainers compute and engines hold the model; trainers keep it in float32"
     )
-    wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option(
-        "", "of the engines' parameters, cast on the way; empty: --dtype"
-    )
     trainer: Literal["ddp", "fsdp2"] = _option("ddp", "how trainers share the model")
 
-    # Loop
-    rl_iterations: int = _option(10, "iterations")
-    rollouts_per_gpu: int = _option(8, "prompts that each engine completes in an iteration")
-    samples_per_prompt: int = _option(0, "completions of each prompt; 0: 8 with grpo, 1 with ppo")
-    max_gen_length: int = _option(16, "tokens generated at most")
-    temperature: float = _option(1.0, "of sampling")
-    mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
-    max_staleness: int = _option(
-        1, "async: versions that rollouts may be behind, and iterations generated ahead"
+    # data
+    task: Literal["sort", "text"] = _option("sort", "built-in task")
+    digits: int = _option(4, "how many digits the sorting task has")
+    prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
+    reward: str = _option(
+        "", "module:function(prompts, completions, **columns) -> rewards, in place of the task's"
     )
-    inflight: Literal["finish", "keep"] = _option(
-        "finish",
-        "sequences under way when a version arrives: finished first, or kept and gone on with",
+    eval_every: int = _option(
+        0, "evaluate after every so many iterations, by --reward or else right answers; 0: never"
     )
-    sync_every: int = _option(1, "publish after every so many iterations")
-    item_prompts: int = _option(0, "prompts generated together; 0: chosen")
+    eval_prompts: int = _option(500, "held-out prompts of an evaluation")
 
-    # Learning
+    # algorithm
     algorithm: Literal["ppo", "grpo"] = _option("ppo", "what the trainers optimise")
+    rl_iterations: int = _option(10, "iterations")
     ppo_epochs: int = _option(1, "passes over the rollouts of an iteration")
     minibatches: int = _option(1, "optimizer steps of a pass")
     micro_batch: int = _option(
@@ -124,29 +133,35 @@ class Options:
     gae_lambda: float = _option(0.95, "of generalised advantage estimation (ppo)")
     max_grad_norm: float = _option(1.0, "gradients are clipped to this norm; 0: not at all")
 
-    # Task
-    task: Literal["sort", "text"] = _option("sort", "built-in task")
-    digits: int = _option(4, "how many digits the sorting task has")
-    prompts: str = _option("", 'FILE.jsonl with one {"prompt": …} a line, in place of the task\'s')
-    reward: str = _option(
-        "", "module:function(prompts, completions, **columns) -> rewards, in place of the task's"
+    # rollout
+    rollouts_per_gpu: int = _option(8, "prompts that each engine completes in an iteration")
+    samples_per_prompt: int = _option(0, "completions of each prompt; 0: 8 with grpo, 1 with ppo")
+    max_gen_length: int = _option(16, "tokens generated at most")
+    temperature: float = _option(1.0, "of sampling")
+    mode: Literal["sync", "async"] = _option("sync", "async: generation goes on during training and transfer")
+    max_staleness: int = _option(
+        1, "async: versions that rollouts may be behind, and iterations generated ahead"
     )
-    eval_every: int = _option(
-        0, "evaluate after every so many iterations, by --reward or else right answers; 0: never"
+    inflight: Literal["finish", "keep"] = _option(
+        "finish",
+        "sequences under way when a version arrives: finished first, or kept and gone on with",
     )
-    eval_prompts: int = _option(500, "held-out prompts of an evaluation")
+    item_prompts: int = _option(0, "prompts generated together; 0: chosen")
 
-    # Weights
+    # transfer
     sync: Literal["p2p", "collective", "both", "none"] = _option(
         "p2p",
-        "p2p: weightcast; collective: torch.distributed; both, measured; none: engines keep version 0",
+        "p2p: weightcast; collective: torch.distributed; both, measured by one clock; none: engines keep "
+        "version 0",
     )
+    sync_every: int = _option(1, "publish after every so many iterations")
     transport: str = _option("", "transports that weightcast may use (tcp, shm, verbs); empty: it chooses")
-    num_shards: int = _option(1, "ranks of an engine; only 1, vLLM and SGLang have more")
+    wire_dtype: Literal["", "float32", "bfloat16", "float16"] = _option(
+        "", "of the engines' parameters, cast on the way; empty: --dtype"
+    )
     verify: bool = _option(False, "compare SHA-256 of every tensor after each update")
 
-    # Keeping
-    seed: int = _option(0, "of everything random")
+    # output
     output: str = _option("", "folder of this run's report; empty: runs/<time>")
     checkpoint_dir: str = _option("", "folder of checkpoints; with --resume also one of them")
     checkpoint_every: int = _option(
@@ -157,10 +172,6 @@ class Options:
     log_samples: int = _option(4, "completions of each iteration in samples.jsonl; 0: none")
     log: str = _option("", "tensorboard, wandb, or both with a comma")
     plots: str = _option("", "folder for PNG plots")
-    lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead")
-    timeout: float = _option(
-        300.0, "limit of a step that waits for others: rollouts of an iteration, an update"
-    )
 
     @property
     def samples(self) -> int:
@@ -276,24 +287,28 @@ def parse(arguments: list[str]) -> Options:
         prog="python -m weightcast.rl",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [--OPTION VALUE ...]",
+        formatter_class=_Help,
         allow_abbrev=False,
     )
+    parser.add_argument(
+        "--config", metavar="FILE", help="JSON object of options by the names below; flags win"
+    )
+    group: Any = parser
     hints = typing.get_type_hints(Options)
     for field in dataclasses.fields(Options):
+        if title := _GROUPS.get(field.name):
+            group = parser.add_argument_group(title)
         kind = hints[field.name]
         choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else None
-        shown = "" if field.default in ("", False) else f" (default {field.default})"
+        shown = "" if field.default == "" or field.default is False else f" (default {field.default})"
         common: dict[str, Any] = {"default": None, "help": field.metadata["help"].replace("%", "%%") + shown}
         if kind is bool:
-            parser.add_argument(f"--{field.name}", action=argparse.BooleanOptionalAction, **common)
+            group.add_argument(f"--{field.name}", action=argparse.BooleanOptionalAction, **common)
         elif choices:
-            parser.add_argument(f"--{field.name}", choices=[one for one in choices if one], **common)
+            group.add_argument(f"--{field.name}", choices=[one for one in choices if one], **common)
         else:
-            parser.add_argument(f"--{field.name}", type=kind, metavar=kind.__name__.upper(), **common)
-    parser.add_argument(
-        "--config", metavar="FILE", help="JSON object of options by the names above; flags win"
-    )
+            group.add_argument(f"--{field.name}", type=kind, metavar=kind.__name__.upper(), **common)
     given = vars(parser.parse_args(arguments))
     file = given.pop("config")
     values = _from_file(file) if file else {}
@@ -329,14 +344,17 @@ def _from_file(file: str) -> dict[str, Any]:
     return values
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=_HELP_WIDTH)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> typing.NoReturn:
         raise InvalidArgument(f"{message}; see python -m weightcast.rl --help")
 
 
-_DESCRIPTION = (
-    "Reinforcement learning of a language model: trainers and inference engines in processes of their own."
-)
+_DESCRIPTION = "Reinforcement learning of a language model: trainers and engines in processes of their own."
 _EPILOG = """examples:
   torchrun --nproc_per_node 4 -m weightcast.rl --num_training 2 --num_inference 2
   torchrun --nproc_per_node 2 -m weightcast.rl --role trainer --controller head:29750 --desk :29600

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import Error, InvalidArgument
-from .report import Iteration, read_iterations, read_timeline
+from .report import Iteration, Transfer, read_iterations, read_timeline
 from .timeline import KINDS, hidden_share
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
@@ -33,6 +34,8 @@ KIND_COLOURS = {
 }
 _OF_WEIGHTS = ("publish", "transfer", "commit")
 _SHOWN_ITERATIONS = 5
+_MOST_ROWS = 32  # Processes in the timeline: the first and the last of more.
+_SMOOTHED = 40  # Of at least twice as many values the median is shown.
 _WIDTH = 9.0  # Inches, at 150 dots each.
 
 
@@ -62,9 +65,15 @@ def _plain(axes: Any, title: str, y: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def smoothed(values: Sequence[float], width: int) -> list[float]:
-    """The mean of each and up to `width` - 1 before it."""
-    return [statistics.fmean(values[max(0, i + 1 - width) : i + 1]) for i in range(len(values))]
+def _curve(axes: Any, at: Sequence[int], values: Sequence[float], colour: str, label: str = "") -> None:
+    """A line; of many values their running median before the pale values."""
+    width = max(1, len(at) // _SMOOTHED)
+    if width == 1:
+        axes.plot(at, values, color=colour, marker="o" if len(at) <= 40 else "", ms=3, label=label)
+        return
+    axes.plot(at, values, color=colour, alpha=0.25, lw=0.8)
+    middle = [statistics.median(values[max(0, i + 1 - width) : i + 1]) for i in range(len(values))]
+    axes.plot(at, middle, color=colour, lw=2, label=label or f"median of {width} iterations")
 
 
 def _series(rows: Sequence[Iteration], value: Callable[[Iteration], float | None]) -> tuple[list, list]:
@@ -72,19 +81,11 @@ def _series(rows: Sequence[Iteration], value: Callable[[Iteration], float | None
     return [iteration for iteration, _ in known], [number for _, number in known]
 
 
-def _marker(count: int) -> str:
-    return "o" if count <= 40 else ""
-
-
 def draw_reward(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
-    at, rewards = _series(rows, lambda row: row.reward)
     evaluated, evaluation = _series(rows, lambda row: row.evaluation)
     made, panels = figure(5.4 if evaluation else 3.6, 2 if evaluation else 1)
-    width = max(1, len(at) // 20)
-    panels[0].plot(at, rewards, color=BLUE, alpha=0.35 if width > 1 else 1, marker=_marker(len(at)), ms=3)
-    if width > 1:
-        label = f"mean of {width} iterations"
-        panels[0].plot(at, smoothed(rewards, width), color=BLUE, lw=2, label=label)
+    _curve(panels[0], *_series(rows, lambda row: row.reward), BLUE)
+    if panels[0].get_legend_handles_labels()[0]:
         panels[0].legend(frameon=False)
     _plain(panels[0], "Reward", "mean reward of a rollout")
     if evaluation:
@@ -98,78 +99,67 @@ def draw_reward(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
     return made
 
 
-def _ways(rows: Sequence[Iteration]) -> list[str]:
-    return list(dict.fromkeys(one.way for row in rows for one in row.transfers))
-
-
-def _of_way(way: str, value: Callable[[Any], float | None]) -> Callable[[Iteration], float | None]:
-    def of(row: Iteration) -> float | None:
-        return next((value(one) for one in row.transfers if one.way == way), None)
-
-    return of
+def _transfers(rows: Sequence[Iteration]) -> dict[str, list[tuple[int, Transfer]]]:
+    """(iteration, transfer) of each way."""
+    found: dict[str, list[tuple[int, Transfer]]] = {}
+    for row in rows:
+        for one in row.transfers:
+            found.setdefault(one.way, []).append((row.iteration, one))
+    return found
 
 
 def draw_transfer(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
     made, (axes,) = figure(3.8)
-    for way, colour in zip(_ways(rows), WAY_COLOURS, strict=False):
-        at, seconds = _series(rows, _of_way(way, lambda one: one.seconds))
-        label = f"{way}: median {_short_time(statistics.median(seconds))}"
-        axes.plot(
-            at, [1e3 * one for one in seconds], color=colour, marker=_marker(len(at)), ms=3, label=label
-        )
-    axes.set_ylim(bottom=0)
-    _plain(axes, "Transfer of one version to all engines", "milliseconds")
+    for (way, moved), colour in zip(_transfers(rows).items(), WAY_COLOURS, strict=False):
+        milliseconds = [max(1e3 * one.seconds, 1e-3) for _, one in moved]
+        label = f"{way}: median {statistics.median(milliseconds):.3g} ms"
+        _curve(axes, [iteration for iteration, _ in moved], milliseconds, colour, label)
+    axes.set_yscale("log")
+    _plain(axes, "Transfer of one version to all engines", "milliseconds, log scale")
     axes.set_xlabel("iteration")
     _legend_beside(axes)
     return made
 
 
-def _short_time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
-def _legend_beside(axes: Any) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=9)
+def _legend_beside(axes: Any, **more: Any) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.005, 1.02), frameon=False, fontsize=9, **more)
 
 
 def draw_bandwidth(rows: Sequence[Iteration], figure: Callable[..., Any]) -> Any:
-    ways = _ways(rows)
-    made, panels = figure(3.2 + 2.6 * len(ways), 1 + max(1, len(ways)))
-    for way, colour in zip(ways, WAY_COLOURS, strict=False):
-        at, rates = _series(rows, _of_way(way, lambda one: one.gb_per_s))
+    """All receivers together, and a panel for each way that knows what each of several has received."""
+    ways = _transfers(rows)
+    detailed = {way: moved for way, moved in ways.items() if max(len(one.receivers) for _, one in moved) > 1}
+    made, panels = figure(3.2 + 2.6 * len(detailed), 1 + len(detailed))
+    for (way, moved), colour in zip(ways.items(), WAY_COLOURS, strict=False):
+        rates = [one.gb_per_s for _, one in moved]
         label = f"{way}: median {statistics.median(rates):.3g}"
-        panels[0].plot(at, rates, color=colour, marker=_marker(len(at)), ms=3, label=label)
-    panels[0].set_ylim(bottom=0)
-    _plain(panels[0], "All receivers together", "GB/s")
-    _legend_beside(panels[0])
-    for way, axes in zip(ways, panels[1:], strict=False):
-        _draw_receivers(rows, way, axes)
+        _curve(panels[0], [iteration for iteration, _ in moved], rates, colour, label)
+    for axes, title in zip(
+        panels, ["All receivers together", *(f"Each receiver, {way}" for way in detailed)], strict=True
+    ):
+        _plain(axes, title, "GB/s")
+    for moved, axes in zip(detailed.values(), panels[1:], strict=True):
+        _draw_receivers([(iteration, one.gb_per_s_each()) for iteration, one in moved], axes)
+    for axes in panels:
+        axes.set_ylim(bottom=0)
+        _legend_beside(axes)
     panels[-1].set_xlabel("iteration")
     return made
 
 
-def _draw_receivers(rows: Sequence[Iteration], way: str, axes: Any) -> None:
+def _draw_receivers(each: Sequence[tuple[int, dict[str, float]]], axes: Any) -> None:
     """A line for each receiver; where they are too many to tell apart, their median and extremes."""
-    each = [(row.iteration, one.gb_per_s_each()) for row in rows for one in row.transfers if one.way == way]
     names = sorted({name for _, rates in each for name in rates}, key=_row_order)
     if len(names) <= len(WAY_COLOURS):
         for name, colour in zip(names, WAY_COLOURS, strict=False):
-            at = [iteration for iteration, rates in each if name in rates]
-            values = [rates[name] for _, rates in each if name in rates]
-            axes.plot(at, values, color=colour, marker=_marker(len(at)), ms=3, lw=1.2, label=name)
-    else:
-        at = [iteration for iteration, rates in each if rates]
-        spread = [sorted(rates.values()) for _, rates in each if rates]
-        middle = [statistics.median(one) for one in spread]
-        axes.plot(at, middle, color=BLUE, label=f"median of {len(names)} receivers")
-        axes.fill_between(
-            at, [one[0] for one in spread], [one[-1] for one in spread], color=SKY, alpha=0.4, lw=0,
-            label="slowest to fastest",
-        )  # fmt: skip
-    axes.set_ylim(bottom=0)
-    _plain(axes, f"Each receiver, {way}", "GB/s")
-    _legend_beside(axes)
+            known = [(iteration, rates[name]) for iteration, rates in each if name in rates]
+            _curve(axes, [one for one, _ in known], [rate for _, rate in known], colour, name)
+        return
+    at = [iteration for iteration, rates in each if rates]
+    spread = [sorted(rates.values()) for _, rates in each if rates]
+    _curve(axes, at, list(map(statistics.median, spread)), BLUE, f"median of {len(names)} receivers")
+    least, most = [one[0] for one in spread], [one[-1] for one in spread]
+    axes.fill_between(at, least, most, color=SKY, alpha=0.4, lw=0, label="slowest to fastest")
 
 
 Entries = Sequence[Mapping[str, Any]]
@@ -190,17 +180,34 @@ def _part(entries: Entries, first: int | None, last: int | None) -> tuple[Entrie
 
 def _row_order(process: str) -> tuple[int, list[int | str]]:
     """Trainers first, then the controller, then engines; by number, not by digits."""
-    import re
-
     group = next((i for i, one in enumerate(("trainer", "controller")) if process.startswith(one)), 2)
     return group, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", process)]
+
+
+def merged(spans: Entries, gap: float) -> list[dict[str, Any]]:
+    """Neighbours of one kind with less than `gap` seconds between them as one, where nobody could tell them
+    apart: of one version, or both shorter than that."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for span in sorted(spans, key=lambda one: one["start"]):
+        bars = found.setdefault(span["kind"], [])
+        before = bars[-1] if bars else None
+        if before is None or span["start"] - before["end"] >= gap:
+            bars.append(dict(span))
+        elif before["version"] == span["version"]:
+            before["end"] = max(before["end"], span["end"])
+        elif span["end"] - span["start"] < gap and before.get("many", before["end"] - before["start"] < gap):
+            before |= {"end": max(before["end"], span["end"]), "version": None, "many": True}
+        else:
+            bars.append(dict(span))
+    return [bar for bars in found.values() for bar in bars]
 
 
 def draw_timeline(
     entries: Entries, figure: Callable[..., Any], first: int | None = None, last: int | None = None
 ) -> Any:
     shown, lowest, highest = _part(entries, first, last)
-    processes = sorted({one["process"] for one in shown}, key=_row_order)
+    everyone = sorted({one["process"] for one in shown}, key=_row_order)
+    processes = [*everyone[: _MOST_ROWS // 2], *everyone[_MOST_ROWS // 2 :][-_MOST_ROWS // 2 :]]
     made, (axes,) = figure(1.9 + 0.42 * max(len(processes), 2))
     begin = min((one["start"] for one in shown), default=0.0)
     end = max((one["end"] for one in shown), default=1.0)
@@ -214,8 +221,10 @@ def draw_timeline(
     axes.grid(True, axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     hidden = hidden_share(shown)
-    overlap = "" if hidden is None else f": engines generate during {hidden:.0%} of the transfers"
-    axes.set_title(f"Iterations {lowest} to {highest}{overlap}", loc="left", fontsize=11, fontweight="bold")
+    title = f"Iterations {lowest} to {highest}"
+    title += "" if hidden is None else f": engines generate during {hidden:.0%} of the transfers"
+    title += "" if processes == everyone else f"; {len(processes)} of {len(everyone)} processes"
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     _kind_legend(axes, {one["kind"] for one in shown})
     return made
 
@@ -223,7 +232,7 @@ def draw_timeline(
 def _draw_row(axes: Any, row: int, spans: Entries, length: float) -> None:
     """Above what the process does, below what happens to weights meanwhile, so that overlap can be seen."""
     # Short ones in front of long ones.
-    for span in sorted(spans, key=lambda one: one["start"] - one["end"]):
+    for span in sorted(merged(spans, length / 400), key=lambda one: one["start"] - one["end"]):
         lane = 1 if span["kind"] in _OF_WEIGHTS else 0
         height, top = (0.46, row - 0.36) if lane == 0 else (0.24, row + 0.12)
         width = max(span["end"] - span["start"], length / 400)  # The shortest can be seen too.
@@ -241,14 +250,7 @@ def _kind_legend(axes: Any, present: set[str]) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(color=KIND_COLOURS[kind], label=kind) for kind in KINDS if kind in present]
-    axes.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(1.005, 1.02),
-        frameon=False,
-        fontsize=9,
-        handlelength=1,
-    )
+    _legend_beside(axes, handles=handles, handlelength=1)
 
 
 def draw(
@@ -270,7 +272,7 @@ def draw(
         raise InvalidArgument(f"{run} has no report with an iteration; name the folder of a run")
     figure = _pyplot()
     pictures = {"reward.png": draw_reward(rows, figure)}
-    if _ways(rows):
+    if _transfers(rows):
         pictures["transfer.png"] = draw_transfer(rows, figure)
         pictures["bandwidth.png"] = draw_bandwidth(rows, figure)
     if entries:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import Corrupt, Error, Trainer, Unavailable, Update
+from .. import Corrupt, Error, TimedOut, Trainer, Unavailable, Update
 from .collectives import Way
 from .report import Transfer
 from .sharding import cast_tensors, hashes_of, in_dtype, local_tensors, plain
 
+INTERVAL = 5.0  # Seconds between two lines about a long transfer.
+_NAMED = 4  # Engines in such a line.
 _LOST_FOR_GOOD = 3  # Times in succession, as an engine's connection may come back.
 
 
-class Publisher(Protocol):
-    """All trainers call the same methods in the same order."""
+class Publisher:
+    """All trainers call the same methods in the same order. This one moves nothing: engines keep what they
+    have."""
 
     def publish(self, version: int) -> None:
         """Offers the module's present tensors."""
@@ -30,6 +33,7 @@ class Publisher(Protocol):
 
     def wait(self, timeout: float) -> list[Transfer]:
         """Returns when the last published version is committed everywhere; what it took, once."""
+        return []
 
     def check(self) -> None:
         """Raises Unavailable when engines can get the last version from nobody any more; for trainer 0."""
@@ -38,11 +42,13 @@ class Publisher(Protocol):
         """Graceful shutdown."""
 
 
-class CastPublisher:
-    """Weightcast."""
+class CastPublisher(Publisher):
+    """Weightcast. show: called at intervals while a transfer takes long, with a line for the user."""
 
-    def __init__(self, trainer: Trainer, module: nn.Module) -> None:
-        self._trainer = trainer
+    def __init__(
+        self, trainer: Trainer, module: nn.Module, show: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._trainer, self._show = trainer, show
         self._update: Update | None = None
         self._version, self._lost = -1, 0
         trainer.register(plain(module))
@@ -53,13 +59,34 @@ class CastPublisher:
 
     def wait_sources(self, timeout: float) -> None:
         if self._update is not None:
-            self._update.wait_sources(timeout)
+            self._patiently(self._update.wait_sources, timeout)
 
     def wait(self, timeout: float) -> list[Transfer]:
         if self._update is None:
             return []
         update, self._update = self._update, None
-        return [Transfer.of_update("weightcast", update.wait(timeout))]
+        return [Transfer.of_update("weightcast", self._patiently(update.wait, timeout))]
+
+    def _patiently(self, wait: Callable[[float], Any], timeout: float) -> Any:
+        start = time.monotonic()
+        while True:
+            left = start + timeout - time.monotonic()
+            try:
+                return wait(min(left, INTERVAL))
+            except TimedOut:
+                if left <= INTERVAL:
+                    raise
+            self._show(f"version {self._version} after {time.monotonic() - start:.0f} s: {self._progress()}")
+
+    def _progress(self) -> str:
+        try:
+            engines = [one for one in self._trainer.engines() if one.incarnation]
+        except Error as error:
+            return f"no word of the engines ({error})"
+        without = [one for one in engines if one.version.number != self._version]
+        states = "".join(f"; {one.name} is {one.state}" for one in without[:_NAMED])
+        more = f"; {len(without) - _NAMED} more are not" if len(without) > _NAMED else ""
+        return f"{len(engines) - len(without)} of {len(engines)} engines have it{states}{more}"
 
     def check(self) -> None:
         """Who comes late gets the version from an engine that serves it: docs/protocol.md, "Repair"."""
@@ -83,11 +110,12 @@ class CastPublisher:
         self._trainer.close()
 
 
-class WaysPublisher:
-    """Ways of torch.distributed: engines follow the first, unless another publisher has been there first.
+class WaysPublisher(Publisher):
+    """Several ways, all timed by one clock: trainer 0's, from when every engine waits until the last one has
+    everything. Engines follow the first way.
 
-    ready: called before and after each way by trainer 0, and by engines likewise, so that a way's time is
-    until its last engine has everything. dtype: the engines'.
+    first: weightcast, before the others; None: only they are measured. ready: called before and after each
+    way by trainer 0, and by engines likewise. dtype: the engines'. show: as `CastPublisher` has it.
     """
 
     def __init__(
@@ -97,70 +125,56 @@ class WaysPublisher:
         ready: Callable[[], None],
         engines: int,
         dtype: torch.dtype = torch.float32,
+        *,
+        first: CastPublisher | None = None,
+        show: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._ways, self._module, self._ready, self._engines = ways, module, ready, engines
-        self._dtype = dtype
-        self._due = False
+        self._dtype, self._first, self._show = dtype, first, show
+        self._due: int | None = None
 
     def publish(self, version: int) -> None:
-        self._due = True
-
-    def wait_sources(self, timeout: float) -> None:
-        """There is nothing under way: `wait` is what moves."""
+        """There is nothing under way before `wait`, which moves it."""
+        self._due = version
 
     def wait(self, timeout: float) -> list[Transfer]:
-        if not self._due:
+        if self._due is None:
             return []
-        self._due = False
-        return [self._move(way) for way in self._ways]
+        version, self._due = self._due, None
+        found = [] if self._first is None else [self._timed(self._cast, version, timeout)]
+        return [*found, *(self._timed(self._move, way, version) for way in self._ways)]
 
-    def check(self) -> None:
-        """Engines live as long as the trainers."""
-
-    def _move(self, way: Way) -> Transfer:
+    def _timed(self, move: Callable[..., Transfer], *arguments: Any) -> Transfer:
         self._ready()
         start = time.monotonic()
-        moved = way.send(cast_tensors(self._module, self._dtype))
+        moved = move(*arguments)
         self._ready()
-        seconds = time.monotonic() - start
-        return Transfer(way.name, seconds, moved.nbytes * self._engines)
+        return dataclasses.replace(moved, seconds=time.monotonic() - start)
+
+    def _cast(self, version: int, timeout: float) -> Transfer:
+        assert self._first is not None
+        self._first.publish(version)
+        (moved,) = self._first.wait(timeout)
+        return moved
+
+    def _move(self, way: Way, version: int) -> Transfer:
+        said = time.monotonic()
+
+        def progress(moved: int, whole: int) -> None:
+            nonlocal said
+            if time.monotonic() - said >= INTERVAL:
+                said = time.monotonic()
+                self._show(f"version {version} by {way.name}: {moved / 1e6:.1f} of {whole / 1e6:.1f} MB")
+
+        way.progress = progress
+        moved = way.send(cast_tensors(self._module, self._dtype))
+        return Transfer(way.name, moved.seconds, moved.nbytes * self._engines)
 
     def close(self) -> None:
         for way in self._ways:
             way.close()
-
-
-class Publishers:
-    """One publisher that engines follow, and then others that are measured beside it. Without any, engines
-    keep what they have. changes: of the module, asked before each publication.
-    """
-
-    def __init__(self, publishers: Sequence[Publisher], changes: Changes) -> None:
-        self._publishers, self._changes = publishers, changes
-        self._changed = 0
-
-    def publish(self, version: int) -> None:
-        if self._publishers:
-            self._changed = self._changes.count()
-        for one in self._publishers:
-            one.publish(version)
-
-    def wait_sources(self, timeout: float) -> None:
-        for one in self._publishers:
-            one.wait_sources(timeout)
-
-    def wait(self, timeout: float) -> list[Transfer]:
-        found = [transfer for one in self._publishers for transfer in one.wait(timeout)]
-        changed, tensors = self._changed, self._changes.tensors
-        return [dataclasses.replace(one, tensors_changed=changed, tensors=tensors) for one in found]
-
-    def check(self) -> None:
-        for one in self._publishers:
-            one.check()
-
-    def close(self) -> None:
-        for one in self._publishers:
-            one.close()
+        if self._first is not None:
+            self._first.close()
 
 
 class Changes:

@@ -47,6 +47,11 @@ def _rate(count: int, seconds: float) -> float:
     return count / seconds / 1e9 if seconds > 0 else 0.0
 
 
+def moved(count: int, seconds: float) -> dict[str, float]:
+    """What a receiver got: bytes, and the seconds that it took."""
+    return {"bytes": count, "seconds": seconds, "gb_per_s": _rate(count, seconds)}
+
+
 @dataclass(frozen=True)
 class Transfer:
     """One version's way to the engines, by one way of synchronising."""
@@ -54,14 +59,16 @@ class Transfer:
     way: str
     seconds: float
     bytes: int  # Received by all together.
-    receivers: Mapping[str, tuple[int, float]] = field(default_factory=dict)  # Bytes and seconds of each.
+    receivers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # Each as `moved` has it.
     tensors_changed: int = 0
     tensors: int = 0
 
     @classmethod
     def of_update(cls, way: str, stats: Any, tensors_changed: int = 0, tensors: int = 0) -> Transfer:
         """From the `UpdateStats` that `Update.wait` returns."""
-        receivers = {one.name.removeprefix("engine "): (one.bytes, one.seconds) for one in stats.receivers}
+        receivers = {
+            one.name.removeprefix("engine "): moved(one.bytes, one.seconds) for one in stats.receivers
+        }
         return cls(way, stats.seconds, stats.bytes, receivers, tensors_changed, tensors)
 
     @property
@@ -69,20 +76,14 @@ class Transfer:
         return _rate(self.bytes, self.seconds)
 
     def gb_per_s_each(self) -> dict[str, float]:
-        return {name: _rate(*moved) for name, moved in self.receivers.items()}
+        return {name: one["gb_per_s"] for name, one in self.receivers.items()}
 
     def as_json(self) -> dict[str, Any]:
-        receivers = {
-            name: {"bytes": count, "seconds": seconds, "gb_per_s": _rate(count, seconds)}
-            for name, (count, seconds) in self.receivers.items()
-        }
-        return {**asdict(self), "gb_per_s": self.gb_per_s, "receivers": receivers}
+        return {**asdict(self), "gb_per_s": self.gb_per_s}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Transfer:
-        receivers = {name: (one["bytes"], one["seconds"]) for name, one in entry["receivers"].items()}
-        known = {one.name: entry[one.name] for one in fields(cls) if one.name != "receivers"}
-        return cls(**known, receivers=receivers)
+        return cls(**{one.name: entry[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True)

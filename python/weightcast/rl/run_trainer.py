@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ from .failures import in_one_line
 from .learner import Learner, Objective, linear_decay, make_optimizer
 from .news import News
 from .options import Options
-from .publisher import CastPublisher, Changes, Publisher, Publishers, WaysPublisher
+from .publisher import CastPublisher, Changes, Publisher, WaysPublisher
 from .report import Report
 from .sharding import wrap
 from .start import Place, agree, identity, notices, own_address, start_controller
@@ -186,7 +186,7 @@ def _make_loop(
     learner = Learner(
         module,
         optimizer,
-        _objective(options),
+        Objective.of(options),
         value_head=modules.get("value"),
         reference=reference,
         group=group,
@@ -202,7 +202,12 @@ def _make_loop(
             rank=place.rank,
             module=module,
             learner=learner,
-            publisher=_make_publisher(place, controller, module),
+            publisher=_make_publisher(
+                place, controller, module, report.message if report else lambda line: None
+            ),
+            changes=None
+            if options.sync == "none"
+            else Changes(module, _wire(options), group if options.trainer == "ddp" else None),
             rollouts=rollouts,
             task=place.task,
             tokenizer=place.loaded.tokenizer,
@@ -223,41 +228,24 @@ def _frozen(model: torch.nn.Module, place: Place) -> torch.nn.Module:
     return wrap(model, "fsdp2", place.group) if place.options.trainer == "fsdp2" else model
 
 
-def _make_publisher(place: Place, controller: str, module: torch.nn.Module) -> Publisher:
+def _make_publisher(
+    place: Place, controller: str, module: torch.nn.Module, show: Callable[[str], None]
+) -> Publisher:
     options = place.options
-    publishers: list[Publisher] = []
+    cast: CastPublisher | None = None
     if options.uses_weightcast:
         worker = Trainer(
             controller, rank=place.rank, world_size=options.num_training, settings=options.settings()
         )
-        publishers.append(CastPublisher(worker, module))
-    if place.ways:
-        engines = len(place.roles.engines)
-        publishers.append(WaysPublisher(place.ways, module, place.ready, engines, _wire(options)))
-    replicas = place.group if options.trainer == "ddp" else None
-    return Publishers(publishers, Changes(module, _wire(options), replicas))
+        cast = CastPublisher(worker, module, show)
+    if not place.ways:
+        return cast or Publisher()
+    engines = len(place.roles.engines)
+    return WaysPublisher(place.ways, module, place.ready, engines, _wire(options), first=cast, show=show)
 
 
 def _wire(options: Options) -> torch.dtype:
     return getattr(torch, options.engine_dtype)
-
-
-def _objective(options: Options) -> Objective:
-    return Objective(
-        algorithm=options.algorithm,
-        epochs=options.ppo_epochs,
-        minibatches=options.minibatches,
-        micro_batch=options.micro_batch,
-        dtype=getattr(torch, options.dtype),
-        temperature=options.temperature,
-        clip=options.clip,
-        max_gradient_norm=options.max_grad_norm,
-        entropy_coefficient=options.entropy_coefficient,
-        kl_coefficient=options.kl_coefficient,
-        gamma=options.gamma,
-        lam=options.gae_lambda,
-        value_coefficient=options.value_coefficient,
-    )
 
 
 # --- The report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.util
@@ -10,17 +11,18 @@ import os
 import pathlib
 import secrets
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from .. import Controller, InvalidArgument
+from .. import Controller, Error, InvalidArgument
 from . import checkpoint, checkpoint_folder, collectives, models, tasks
 from .collectives import Way
-from .controller import OwnController
 from .desk_handshake import job_token
+from .engine import run_engine
 from .options import Options
 from .report import check_folder
 from .roles import Roles, from_environment, roles_of
@@ -34,6 +36,7 @@ _SAME = (
     "sync_every", "wire_dtype",
 )  # fmt: skip
 _SLOW = 1e-4  # A learning rate below it changes random weights too little to learn from nothing.
+_FIRST_SPEAKS = 5.0  # Seconds; processes of one host start about together.
 _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end may wait.
 
 
@@ -62,17 +65,17 @@ class Place:
 
 def run(options: Options) -> None:
     """This process's part of the run. Raises weightcast.Error with one line for the user."""
-    from .run_engine import run_engine
     from .run_trainer import run_trainer
 
-    check_devices(options)
-    # In float32, which engines cast: an optimizer's small steps are lost in bfloat16.
-    loaded = models.load(options.model_name, seed=options.seed, random=options.random_weights)
-    if options.role == "inference":
+    with one_rank_speaks():
+        check_devices(options)
+        # In float32, which engines cast: an optimizer's small steps are lost in bfloat16.
+        loaded = models.load(options.model_name, seed=options.seed, random=options.random_weights)
+        # What can be seen wrong is seen by every rank, before any waits for another.
+        place = None if options.role == "inference" else _place(options, loaded)
+    if place is None:
         run_engine(options, loaded, options.controller, options.desk, options.engine or _own_name())
         return
-    # What can be seen wrong is seen by every rank, before any waits for another.
-    place = _place(options, loaded)
     dist.init_process_group(options.backend, timeout=_IDLE)
     try:
         if options.role == "":
@@ -81,9 +84,22 @@ def run(options: Options) -> None:
         if place.roles.of(place.rank) == "trainer":
             run_trainer(place)
         else:
-            _run_beside_trainers(place, run_engine)
+            _run_beside_trainers(place)
     finally:
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def one_rank_speaks() -> Iterator[None]:
+    """For mistakes that every rank finds before they meet. The first of a host says so, and torchrun ends the
+    others meanwhile; they speak where it has found none.
+    """
+    try:
+        yield
+    except Error:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(_FIRST_SPEAKS)
+        raise
 
 
 def _place(options: Options, loaded: models.Loaded) -> Place:
@@ -125,7 +141,7 @@ def _check_lengths(options: Options, loaded: models.Loaded, task: tasks.Task) ->
         )
 
 
-def _run_beside_trainers(place: Place, run_engine: Callable[..., None]) -> None:
+def _run_beside_trainers(place: Place) -> None:
     options, role = place.options, place.roles.of(place.rank)
     controller = start_controller(place)
     try:
@@ -134,8 +150,9 @@ def _run_beside_trainers(place: Place, run_engine: Callable[..., None]) -> None:
         if role == "inference":
             name = f"rank-{place.rank}"
             run_engine(options, place.loaded, address, desk, name, ways=place.ways, ready=place.ready)
-        elif role == "idle":
-            print(f"rank {place.rank} has nothing to do and waits for the end", flush=True)
+        elif role == "idle" and place.rank == place.roles.idle[0]:
+            ranks = ", ".join(map(str, place.roles.idle))
+            print(f"rank {ranks}: nothing to do; waiting for the end", flush=True)
         dist.barrier()
     finally:
         if controller is not None:
@@ -204,19 +221,21 @@ def _make_groups(place: Place) -> None:
     hosts: list[Any] = [None] * roles.world_size
     dist.all_gather_object(hosts, socket.gethostname())
     of_ways = collectives.Roles(list(roles.trainers), list(roles.engines), hosts)
-    names = _ways_of(options)
+    names = _ways_of(options, one_host=len(set(hosts)) == 1)
     place.ways = [collectives.way_of(name, of_ways) for name in names]
     meeting = dist.new_group([of_ways.root, *roles.engines])
     if place.rank in (of_ways.root, *roles.engines):
         place.ready = lambda: dist.barrier(meeting)
 
 
-def _ways_of(options: Options) -> list[str]:
+def _ways_of(options: Options, one_host: bool) -> list[str]:
     """Shards have to be gathered, which is the only way for them."""
     if options.trainer == "fsdp2":
         return ["fsdp2 gather"]
+    if options.sync == "collective":
+        return ["tensor by tensor"]
     measured = ["tensor by tensor", "packed", "hierarchical", "weightcast.collective"]
-    return measured if options.sync == "both" else measured[:1]
+    return [*measured, "plain copy"] if one_host else measured
 
 
 # --- Addresses
@@ -259,13 +278,11 @@ def own_address() -> str:
         raise InvalidArgument(f"MASTER_ADDR={master} cannot be reached: {error}") from None
 
 
-def start_controller(place: Place) -> Controller | OwnController | None:
-    """On the rank that has it. None: another has, it runs already, or none is needed."""
-    options = place.options
-    settings = options.controller_settings()
-    if place.rank == place.roles.controller:
-        return Controller(f"{own_address()}:0", settings=settings)
-    alone = place.rank == 0 and place.roles.controller is None
-    if alone and options.uses_weightcast and not options.controller:
-        return OwnController(f"{own_address()}:0", settings)
+def start_controller(place: Place) -> Controller | None:
+    """On the rank that has it; trainer 0 without a rank to spare. None: another has it, it runs already, or
+    none is needed."""
+    options, roles = place.options, place.roles
+    alone = roles.controller is None and options.uses_weightcast and not options.controller
+    if place.rank == (0 if alone else roles.controller):
+        return Controller(f"{own_address()}:0", settings=options.controller_settings())
     return None

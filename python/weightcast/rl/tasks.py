@@ -13,9 +13,9 @@ import json
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import InvalidArgument
 
@@ -24,10 +24,18 @@ RewardFunction = Callable[..., Sequence[float]]
 
 
 class Task(ABC):
-    """Texts are without special tokens; a completion reaches to its end of sequence or to its last token."""
+    """Texts are without special tokens; a completion reaches to its end of sequence or to its last token.
+
+    users_reward: takes the place of `reward`, and judges evaluations.
+    """
 
     held_out_share = 0.1
-    judged_by = "accuracy"  # What `judge` gives: that, or "reward".
+    users_reward: UsersReward | None = None
+
+    @property
+    def judged_by(self) -> str:
+        """What `judge` gives."""
+        return "accuracy" if self.users_reward is None else "reward"
 
     @abstractmethod
     def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
@@ -39,14 +47,15 @@ class Task(ABC):
 
     def rewards(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
         """The reward of each pair."""
-        return [
-            self.reward(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)
-        ]
+        if self.users_reward is not None:
+            return self.users_reward(prompts, completions, self.columns(prompts))
+        return [self.reward(*pair) for pair in zip(prompts, completions, strict=True)]
 
     def judge(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
-        """What an evaluation is the mean of: 1 for each pair that solves the task, else 0."""
-        pairs = zip(prompts, completions, strict=True)
-        return [float(self.correct(prompt, completion)) for prompt, completion in pairs]
+        """What an evaluation is the mean of: 1 for each pair that solves the task, else 0; or the user's."""
+        if self.users_reward is not None:
+            return self.rewards(prompts, completions)
+        return [float(self.correct(*pair)) for pair in zip(prompts, completions, strict=True)]
 
     def columns(self, prompts: Sequence[str]) -> dict[str, list[Any]]:
         """What else is known of each prompt, by name."""
@@ -54,7 +63,7 @@ class Task(ABC):
 
     @abstractmethod
     def reward(self, prompt: str, completion: str) -> float:
-        """What the learner maximises."""
+        """What the learner maximises, without a reward of the user's."""
 
     @abstractmethod
     def correct(self, prompt: str, completion: str) -> bool:
@@ -131,16 +140,7 @@ class Text(Drawn):
     _WORDS = 16
     _MANNERS = ("short", "long", "true", "sad", "funny", "quiet", "strange", "simple", "old", "new", "plain")
     _FORMS = (
-        "story",
-        "letter",
-        "poem",
-        "report",
-        "speech",
-        "song",
-        "note",
-        "joke",
-        "diary",
-        "sermon",
+        *("story", "letter", "poem", "report", "speech", "song", "note", "joke", "diary", "sermon"),
         "review",
     )
     _SUBJECTS = (
@@ -217,43 +217,35 @@ class FromFile(Task):
         return max(map(length, self._rows))
 
 
-class Rewarded(Task):
-    """Another task with a reward function of the user's, which also judges evaluations.
+class UsersReward:
+    """A reward function of the user's.
 
     It is called with lists of prompts and completions, and by name with those columns of the prompts' lines
     that it has parameters for; with all of them if it takes any keyword.
     """
 
-    judged_by = "reward"
-
-    def __init__(self, task: Task, function: RewardFunction, name: str) -> None:
-        self._task = task
-        self._function = function
-        self._name = name
-        self._wanted = _parameters(function)
-        missing = sorted(self._wanted.needed - set(task.columns([])))
+    def __init__(self, function: RewardFunction, name: str, columns: Iterable[str]) -> None:
+        self._function, self._name = function, name
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []  # Of C: nothing is known of it.
+        more = [one for one in parameters[2:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        self._wanted = set(columns) if takes_all else {one.name for one in more}
+        missing = sorted({one.name for one in more if one.default is one.empty} - set(columns))
         if missing:
             raise InvalidArgument(
                 f"the reward {name} has a parameter '{missing[0]}', which no line of the prompts has; "
                 "it gets prompts, completions and the columns of --prompts"
             )
 
-    def prompts(self, iteration: int, count: int, seed: int) -> list[str]:
-        return self._task.prompts(iteration, count, seed)
-
-    def held_out(self, count: int = HELD_OUT) -> list[str]:
-        return self._task.held_out(count)
-
-    def columns(self, prompts: Sequence[str]) -> dict[str, list[Any]]:
-        return self._task.columns(prompts)
-
-    def reward(self, prompt: str, completion: str) -> float:
-        return self.rewards([prompt], [completion])[0]
-
-    def rewards(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
-        columns = self._wanted.of(self._task.columns(prompts))
+    def __call__(
+        self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, list[Any]]
+    ) -> list[float]:
+        wanted = {name: column for name, column in columns.items() if name in self._wanted}
         try:
-            found = [float(one) for one in self._function(list(prompts), list(completions), **columns)]
+            found = [float(one) for one in self._function(list(prompts), list(completions), **wanted)]
         except Exception as error:  # The user's code: anything may come.
             raise InvalidArgument(
                 f"the reward {self._name} failed: {type(error).__name__}: {error}"
@@ -266,39 +258,6 @@ class Rewarded(Task):
             raise InvalidArgument(f"the reward {self._name} returned a number that is not finite")
         return found
 
-    def judge(self, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
-        return self.rewards(prompts, completions)
-
-    def correct(self, prompt: str, completion: str) -> bool:
-        return self._task.correct(prompt, completion)
-
-    def longest(self, length: Callable[[str], int]) -> int:
-        return self._task.longest(length)
-
-
-class _Parameters(NamedTuple):
-    """Of a reward function, beside prompts and completions."""
-
-    names: frozenset[str]
-    needed: frozenset[str]  # Those without a default.
-    takes_all: bool  # By **keywords.
-
-    def of(self, columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        return {name: column for name, column in columns.items() if self.takes_all or name in self.names}
-
-
-def _parameters(function: RewardFunction) -> _Parameters:
-    try:
-        every = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return _Parameters(frozenset(), frozenset(), False)  # Of C: nothing is known of it.
-    more = [one for one in every[2:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    return _Parameters(
-        frozenset(one.name for one in more),
-        frozenset(one.name for one in more if one.default is one.empty),
-        any(one.kind is one.VAR_KEYWORD for one in every),
-    )
-
 
 def make(
     name: str = "sort", *, digits: int = 4, prompts: str | None = None, reward: str | None = None
@@ -306,7 +265,7 @@ def make(
     """The task of the options.
 
     name: "sort" or "text". prompts: a file of JSON lines that stands for the task's own prompts.
-    reward: "module:function"; see `Rewarded`.
+    reward: "module:function"; see `UsersReward`.
     """
     task: Task
     if prompts is not None:
@@ -317,7 +276,9 @@ def make(
         task = Sort(digits) if name == "sort" else Text()
     else:
         raise InvalidArgument(f"there is no task {name!r}; choose sort or text, or give --prompts FILE.jsonl")
-    return task if reward is None else Rewarded(task, _imported(reward), reward)
+    if reward is not None:
+        task.users_reward = UsersReward(_imported(reward), reward, task.columns([]))
+    return task
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -23,7 +23,7 @@ from .learner import Learner
 from .models import Tokenizer
 from .news import News
 from .options import Options
-from .publisher import Publisher
+from .publisher import Changes, Publisher
 from .report import Iteration, Report, Sample, Transfer
 from .sequence import Sequence
 from .sharding import in_dtype, whole_tensors
@@ -89,6 +89,7 @@ class Parts:
     tokenizer: Tokenizer
     timeline: Timeline
     wire: torch.dtype = torch.float32  # The engines' dtype.
+    changes: Changes | None = None  # Of the module; None: weights go nowhere.
     desk: Desk | None = None
     report: Report | None = None
     news: News | None = None
@@ -260,6 +261,8 @@ class TrainerLoop:
         self._ours = self._digests() if self._options.verify else {}
         with self._times.of("transfer"), self.parts.timeline.span("publish", version=version):
             self._start = self.parts.timeline.clock.now()
+            if self.parts.changes is not None:
+                self._changed = self.parts.changes.count()
             self.parts.publisher.publish(version)
             if self.parts.desk is not None:
                 self.parts.desk.announce(version)
@@ -273,6 +276,9 @@ class TrainerLoop:
         if self.parts.rank == 0:
             end = self._start + sum(one.seconds for one in transfers)
             self.parts.timeline.add("transfer", self._start, end, version=self._version)
+        if (changes := self.parts.changes) is not None:
+            counts = {"tensors_changed": self._changed, "tensors": changes.tensors}
+            transfers = [replace(one, **counts) for one in transfers]
         self._transfers = transfers
         if self.parts.news is not None and self.parts.desk is not None and self._options.verify:
             engines = self.parts.desk.engines
