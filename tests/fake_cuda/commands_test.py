@@ -157,7 +157,7 @@ class CommandsTest(unittest.TestCase):
             for role in (trainer, engine):
                 self.assertIn("--memory cuda", self.refused(*role, "--device", "1"))
                 self.assertIn(
-                    "'one' is no number", self.refused(*role, "--memory", "cuda", "--device", "one")
+                    "'one' is not the number of a GPU", self.refused(*role, "--memory", "cuda", "--device", "one")
                 )
             self.assertIn("no GPU 4", self.refused(*engine, "--memory", "cuda", "--device", "4"))
             self.assertIn("--private-copy", self.refused(*trainer, "--memory", "cuda", "--private-copy"))
