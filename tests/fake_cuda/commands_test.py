@@ -157,13 +157,14 @@ class CommandsTest(unittest.TestCase):
             for role in (trainer, engine):
                 self.assertIn("--memory cuda", self.refused(*role, "--device", "1"))
                 self.assertIn(
-                    "'one' is not the number of a GPU", self.refused(*role, "--memory", "cuda", "--device", "one")
+                    "'one' is not the number of a GPU",
+                    self.refused(*role, "--memory", "cuda", "--device", "one"),
                 )
             self.assertIn("no GPU 4", self.refused(*engine, "--memory", "cuda", "--device", "4"))
             self.assertIn("--private-copy", self.refused(*trainer, "--memory", "cuda", "--private-copy"))
             self.assertIn("--trainer-devices", self.refused("demo", "--trainer-devices", "1"))
             bench = ["bench", "update", "--memory", "cuda", "--inference-devices"]
-            self.assertIn("'x' is no number", self.refused(*bench, "x"))
+            self.assertIn("'x' is not the number of a GPU", self.refused(*bench, "x"))
             demo = ["demo", "--checkpoint", folder, "--memory", "cuda"]
             self.assertIn("no GPU 9", self.refused(*demo, "--trainer-devices", "9"))
 
