@@ -7,33 +7,13 @@ ends when the last one has seen all its transfers done. Prints {"seconds": [...]
 """
 
 import argparse
-import json
 import os
-import sys
-import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from nixl_update import start
+from nixl_update import finish, introduce, places_of, shares_of, start, time_rounds, transfer_all
 
 ALIGNMENT = 256
-
-
-def places(tensors: list[int]) -> list[tuple[int, int]]:
-    """(offset, bytes) of each tensor in one allocation."""
-    found, at = [], 0
-    for size in tensors:
-        found.append((at, size))
-        at += -(-size // ALIGNMENT) * ALIGNMENT
-    return found
-
-
-def shares(tensors: list[int], sources: int) -> list[list[tuple[int, int]]]:
-    """For each source its tensors, so that all have about as many bytes: the largest first."""
-    taken: list[list[tuple[int, int]]] = [[] for _ in range(sources)]
-    for place in sorted(places(tensors), key=lambda one: -one[1]):
-        min(taken, key=lambda share: sum(size for _, size in share)).append(place)
-    return [sorted(share) for share in taken]
 
 
 def memory_on(device: int, total: int) -> tuple[Any, Any]:
@@ -77,14 +57,7 @@ def source(pipe: Connection, device: int, total: int, share: list[tuple[int, int
         torch.cuda.synchronize()
         pipe.send("filled")
         pipe.recv()
-        waiting = list(prepared)
-        for transfer in waiting:
-            agent.transfer(transfer)
-        while waiting:
-            states = [(transfer, agent.check_xfer_state(transfer)) for transfer in waiting]
-            if any(state not in ("PROC", "DONE") for _, state in states):
-                raise RuntimeError("a transfer of NIXL has failed")
-            waiting = [transfer for transfer, state in states if state == "PROC"]
+        transfer_all(agent, prepared)
         pipe.send("done")
 
 
@@ -104,41 +77,23 @@ def main() -> None:
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # NIXL logs there.
     mp.set_start_method("spawn")
-    tensors = places(arguments.tensors)
+    tensors = places_of(arguments.tensors, ALIGNMENT)
     total = tensors[-1][0] + tensors[-1][1]
     targets = [start(target, device, total, tensors) for device in arguments.targets]
-    split = shares(arguments.tensors, len(arguments.sources))
+    split = shares_of(tensors, len(arguments.sources))
     sources = [
         start(source, device, total, share) for device, share in zip(arguments.sources, split, strict=True)
     ]
     pipes = [pipe for _, pipe in sources]
-    hellos = [pipe.recv() for _, pipe in targets]
-    for pipe in pipes:
-        pipe.recv()
-        pipe.send(hellos)
-    for pipe in pipes:
-        pipe.recv()
-    times = []
-    for number in range(1, arguments.rounds + 2):
-        for pipe in pipes:
-            pipe.send(number)
-        for pipe in pipes:
-            pipe.recv()
-        begun = time.perf_counter()
-        for pipe in pipes:
-            pipe.send("go")
-        for pipe in pipes:
-            pipe.recv()
-        times.append(time.perf_counter() - begun)
+    introduce(pipes, [pipe for _, pipe in targets])
+
+    def equal(number: int) -> bool:
         for _, pipe in targets:
             pipe.send(number)
-        if not all(pipe.recv() for _, pipe in targets):
-            sys.exit("bytes differ after an update")
-    json.dump({"seconds": times[1:]}, results)  # The first connects.
-    results.flush()
-    for process, _ in [*targets, *sources]:
-        process.kill()  # Ending such engines politely may hang.
-    os._exit(0)
+        return all([pipe.recv() for _, pipe in targets])
+
+    seconds = time_rounds(pipes, arguments.rounds, equal)
+    finish(results, seconds, [process for process, _ in [*targets, *sources]])
 
 
 if __name__ == "__main__":

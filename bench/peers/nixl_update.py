@@ -12,21 +12,30 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 SOURCES, TARGETS = 2, 2
 
 
-def halves(tensors: list[int]) -> list[list[tuple[int, int]]]:
-    """For each source its tensors (offset, bytes), so that each has about half: the largest first."""
-    offsets, at = [], 0
+Place = tuple[int, int]  # Offset and bytes.
+
+
+def places_of(tensors: list[int], alignment: int = 1) -> list[Place]:
+    """Of each tensor in one allocation."""
+    places, at = [], 0
     for size in tensors:
-        offsets.append((at, size))
-        at += size
-    shares: list[list[tuple[int, int]]] = [[] for _ in range(SOURCES)]
-    for piece in sorted(offsets, key=lambda one: -one[1]):
-        min(shares, key=lambda share: sum(size for _, size in share)).append(piece)
+        places.append((at, size))
+        at += -(-size // alignment) * alignment
+    return places
+
+
+def shares_of(places: list[Place], sources: int) -> list[list[Place]]:
+    """For each source its tensors, so that all have about as many bytes: the largest first."""
+    shares: list[list[Place]] = [[] for _ in range(sources)]
+    for place in sorted(places, key=lambda one: -one[1]):
+        min(shares, key=lambda share: sum(size for _, size in share)).append(place)
     return [sorted(share) for share in shares]
 
 
@@ -53,6 +62,18 @@ def target(pipe: Connection, total: int) -> None:
         pipe.send(int(memory.sum(dtype=np.uint64)))
 
 
+def transfer_all(agent: Any, prepared: list[Any]) -> None:
+    """Begins all of them and polls until they are done."""
+    waiting = list(prepared)
+    for transfer in waiting:
+        agent.transfer(transfer)
+    while waiting:
+        states = [(transfer, agent.check_xfer_state(transfer)) for transfer in waiting]
+        if any(state not in ("PROC", "DONE") for _, state in states):
+            raise RuntimeError("a transfer of NIXL has failed")
+        waiting = [transfer for transfer, state in states if state == "PROC"]
+
+
 def source(pipe: Connection, tensors: list[int], share: list[tuple[int, int]]) -> None:
     import numpy as np
 
@@ -70,14 +91,7 @@ def source(pipe: Connection, tensors: list[int], share: list[tuple[int, int]]) -
         memory[:] = number
         pipe.send("filled")
         pipe.recv()
-        waiting = list(prepared)
-        for transfer in waiting:
-            agent.transfer(transfer)
-        while waiting:
-            states = [(transfer, agent.check_xfer_state(transfer)) for transfer in waiting]
-            if any(state not in ("PROC", "DONE") for _, state in states):
-                raise RuntimeError("a transfer of NIXL has failed")
-            waiting = [transfer for transfer, state in states if state == "PROC"]
+        transfer_all(agent, prepared)
         pipe.send("done")
 
 
@@ -86,6 +100,44 @@ def start(run: Any, *arguments: Any) -> tuple[Any, Connection]:
     process = mp.Process(target=run, args=(theirs, *arguments), daemon=True)
     process.start()
     return process, ours
+
+
+def time_rounds(sources: list[Connection], rounds: int, equal: Callable[[int], bool]) -> list[float]:
+    """Seconds of each round but the first, which connects. `equal`: whether the targets have the number's
+    bytes."""
+    times = []
+    for number in range(1, rounds + 2):
+        for pipe in sources:
+            pipe.send(number)
+        for pipe in sources:
+            pipe.recv()
+        begun = time.perf_counter()
+        for pipe in sources:
+            pipe.send("go")
+        for pipe in sources:
+            pipe.recv()
+        times.append(time.perf_counter() - begun)
+        if not equal(number):
+            sys.exit("bytes differ after an update")
+    return times[1:]
+
+
+def introduce(sources: list[Connection], targets: list[Connection]) -> None:
+    """Tells all sources of all targets, and waits until they have met."""
+    hellos = [pipe.recv() for pipe in targets]
+    for pipe in sources:
+        pipe.recv()
+        pipe.send(hellos)
+    for pipe in sources:
+        pipe.recv()
+
+
+def finish(results: Any, seconds: Any, processes: list[Any]) -> None:
+    json.dump({"seconds": seconds}, results)
+    results.flush()
+    for process in processes:
+        process.kill()  # Ending such engines politely may hang.
+    os._exit(0)
 
 
 def main() -> None:
@@ -99,37 +151,19 @@ def main() -> None:
     # Rounded up to words, so that all can be summed.
     tensors = [(int(size) + 7) // 8 * 8 for size in arguments.tensors.split(",")]
     targets = [start(target, sum(tensors)) for _ in range(TARGETS)]
-    sources = [start(source, tensors, share) for share in halves(tensors)]
+    sources = [start(source, tensors, share) for share in shares_of(places_of(tensors), SOURCES)]
     pipes = [pipe for _, pipe in sources]
-    hellos = [pipe.recv() for _, pipe in targets]
-    for pipe in pipes:
-        pipe.recv()
-        pipe.send(hellos)
-    for pipe in pipes:
-        pipe.recv()
+    introduce(pipes, [pipe for _, pipe in targets])
     for _, pipe in targets:
         pipe.send("met")
-    times = []
-    for number in range(1, arguments.rounds + 2):
-        for pipe in pipes:
-            pipe.send(number)
-        for pipe in pipes:
-            pipe.recv()
-        begun = time.perf_counter()
-        for pipe in pipes:
-            pipe.send("go")
-        for pipe in pipes:
-            pipe.recv()
-        times.append(time.perf_counter() - begun)
+
+    def equal(number: int) -> bool:
         for _, pipe in targets:
             pipe.send("sum")
-        if any(pipe.recv() != number * (sum(tensors) // 8) for _, pipe in targets):
-            sys.exit("bytes differ after an update")
-    json.dump({"seconds": statistics.median(times[1:])}, results)  # The first connects.
-    results.flush()
-    for process, _ in [*targets, *sources]:
-        process.kill()  # Ending such engines politely may hang.
-    os._exit(0)
+        return all([pipe.recv() == number * (sum(tensors) // 8) for _, pipe in targets])
+
+    seconds = statistics.median(time_rounds(pipes, arguments.rounds, equal))
+    finish(results, seconds, [process for process, _ in [*targets, *sources]])
 
 
 if __name__ == "__main__":
