@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import secrets
+import time
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -101,12 +102,21 @@ class Cluster:
         for one in self.trainers:
             one.answer()
 
-    def update(self, version: int, publish: str = "publish", check: bool = True) -> float:
-        """Seconds from the first trainer's publish to the last engine's receipt."""
+    def update(
+        self, version: int, publish: str = "publish", check: bool = True, announced: float = 0
+    ) -> float:
+        """Seconds from the first trainer's publish to the last engine's receipt.
+
+        announced: so many seconds before the trainers announce the version.
+        """
         for one in self.engines:
             one.call("begin")
         for one in self.engines:
             one.order("take", version)
+        if announced:
+            for one in self.trainers:
+                one.call("announce", version)
+            time.sleep(announced)
         for one in self.trainers:
             one.order(publish, version)
         began = min(one.answer()[0] for one in self.trainers)

@@ -79,6 +79,9 @@ class TrainerWorker(Worker):
         if wait:
             self.gpu.wait()
 
+    def announce(self, version: int) -> None:
+        self.side.announce(version)
+
     def publish(self, version: int, timeout: float = 120) -> tuple[float, float]:
         """When it began, and the seconds that weightcast counts itself."""
         began = time.monotonic()
