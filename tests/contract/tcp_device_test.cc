@@ -121,6 +121,22 @@ TEST_F(TcpDeviceTest, ADeregisteredTargetWaitsForTheOwnCopy) {
   EXPECT_TRUE(b.signals.empty());
 }
 
+// The rest of its payload is received into nothing: it must not take a block for a region that is gone, which
+// would end a second time.
+TEST_F(TcpDeviceTest, ATargetThatIsDeregisteredWhileItsPayloadFindsNoBlockEndsOnce) {
+  WriteOnce();
+  fake_cuda_hold(kTarget);
+  for (int i = 0; i < 8; ++i) a.Post(Pair::kA, 0, Write());
+  PumpFor({&a, &b}, std::chrono::milliseconds(100));  // Until all blocks of the lane are in use.
+  b.transport().Deregister(there.name.id);
+  b.Pump();
+  EXPECT_FALSE(b.deregistered.contains(there.name.id));
+  fake_cuda_release(kTarget);
+  ASSERT_TRUE(pair.Until([&] { return b.deregistered.contains(there.name.id) && a.pending() == 0; }));
+  PumpFor({&a, &b}, std::chrono::milliseconds(20));  // A second Deregistered would fail here.
+  EXPECT_TRUE(b.signals.empty());
+}
+
 TEST_F(TcpDeviceTest, ADeregisteredSourceIsReadUntilItsWriteHasEnded) {
   WriteOnce();
   const uint64_t cookie = WriteHeld(kSource, 1);

@@ -299,20 +299,25 @@ void Lane::Fence(const GrantName& grant) {
   if (stage_ != nullptr) stage_->Fence(grant);
   if (write_region_ == nullptr || inbox_.in_payload() == nullptr || inbox_.in_payload()->grant != grant)
     return;
-  inbox_.Divert();
-  write_region_ = nullptr;
-  write_code_ = Code::kFenced;
-  write_written_ = Written::kMaybe;
+  DivertWrite(Code::kFenced);
 }
 
 void Lane::Forget(const LocalRegion& region) {
   outbox_.Forget(region);
   if (stage_ != nullptr) stage_->Forget(region);
   if (write_region_ != &region || inbox_.in_payload() == nullptr) return;
+  DivertWrite(Code::kPermission);
+}
+
+/// The rest of the write that is being received goes into nothing. It waits for no block any more: none may
+/// be taken for a region that nobody keeps.
+void Lane::DivertWrite(Code code) {
   inbox_.Divert();
   write_region_ = nullptr;
-  write_code_ = Code::kPermission;
+  write_code_ = code;
   write_written_ = Written::kMaybe;
+  has_input_ |= std::exchange(stalled_, false);
+  CountWanting();
 }
 
 }  // namespace weightcast::transport::tcp

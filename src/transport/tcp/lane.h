@@ -121,6 +121,7 @@ class Lane final : private FrameHandler {
   void AdvanceCopies();
   /// To be called after every change of what Continue goes on with.
   void CountWanting();
+  void DivertWrite(Code code);
 
   LaneShared shared_;
   Owner& owner_;

@@ -294,6 +294,10 @@ TEST(ClientStream, DialsAgainAfterTheEnd) {
 }
 
 TEST(ClientStream, SaysThatThereAreNoDescriptors) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "UBSan's check of vptr opens a pipe: without descriptors it takes every object for a wrong one";
+#endif
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int next = ::dup(0);

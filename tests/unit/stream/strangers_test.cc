@@ -302,7 +302,11 @@ TEST(Flood, OfAThousandStrangersStarvesNobody) {
     honest->Abort();
     EXPECT_EQ(server.Next().what, "closed");
   }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // They keep what is freed.
   EXPECT_LT(MemoryNow() - before, size_t{64} << 20);
+#else
+  (void)before;
+#endif
 }
 
 }  // namespace
