@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
+
 namespace weightcast::stream {
 namespace {
 
@@ -59,9 +61,9 @@ TEST(Reason, TravelsAsOneLine) {
   const Status reason(Code::kPermission, "not you");
   EXPECT_EQ(DecodeReason(EncodeReason(reason)), reason);
   EXPECT_EQ(DecodeReason(EncodeReason({Code::kCorrupt, "two\nlines"})), Status(Code::kCorrupt, "two lines"));
-  const Status cut =
-      DecodeReason(EncodeReason({Code::kInternal, std::string(kMostReasonBytes - 1, 'x') + "é"}));
-  EXPECT_EQ(cut, Status(Code::kInternal, std::string(kMostReasonBytes - 1, 'x')));
+  const std::string fits(kMostReasonBytes - 1, 'x');
+  const Status cut = DecodeReason(EncodeReason({Code::kInternal, StrCat(fits, "é")}));
+  EXPECT_EQ(cut, Status(Code::kInternal, fits));
 }
 
 TEST(Reason, IsNeverOkAndNeverHostile) {
