@@ -63,7 +63,8 @@ class BenchFloorCommand : public Command {
         cases.push_back({what, parser.staging});
       }
     }
-    if (cases.empty()) return Status(Code::kInvalidArgument, "nothing to measure");
+    if (cases.empty())
+      return Status(Code::kInvalidArgument, "nothing to measure: no --what takes one of these --sizes");
     return cases;
   }
 

@@ -23,7 +23,8 @@ constexpr size_t kMaxErrorText = 64 << 10;
 /// A report without its envelope.
 Result<std::string> TakeReport(int fd) {
   WC_ASSIGN_OR_RETURN(const auto bytes, ReceiveDatagram(fd, Clock::now()));
-  if (!bytes) return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly");
+  if (!bytes)
+    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly; its output says why");
   ByteReader in(*bytes);
   const std::string error(in.GetString(kMaxErrorText));
   if (!error.empty()) return Status(Code::kUnavailable, error);
@@ -35,7 +36,8 @@ Result<std::string> TakeReport(int fd) {
 Result<SocketPair> MakeSocketPair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoText(errno)));
+    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoText(errno),
+                                           "; raise the limit of open files (ulimit -n)"));
   return SocketPair{UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
@@ -64,7 +66,7 @@ Status BenchParent::Report(std::string_view bytes) const {
 
 Result<std::string> BenchParent::Next() const {
   WC_ASSIGN_OR_RETURN(auto bytes, ReceiveDatagram(fd_, Clock::now() + std::chrono::hours(24)));
-  if (!bytes) return Status(Code::kCancelled, "the process that measures has ended");
+  if (!bytes) return Status(Code::kCancelled, "the process that measures has ended, and with it this one");
   return std::move(*bytes);
 }
 
@@ -82,7 +84,9 @@ Status BenchProcesses::Start(const std::function<Status(const BenchParent&)>& wo
     for (Process& other : processes_) other.fd.reset();
     return work(BenchParent(pair.b.get()));
   });
-  if (pid < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno))};
+  if (pid < 0)
+    return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno),
+                                     "; raise the limit of processes (ulimit -u) or give it more memory")};
   processes_.push_back({pid, std::move(pair.a)});
   return Status::Ok();
 }
@@ -108,8 +112,10 @@ Result<std::vector<std::string>> BenchProcesses::Gather(TimePoint deadline) cons
     WC_RETURN_IF_ERROR(CheckStop());
     if (ready < 0) continue;
     if (ready == 0)
-      return Status(Code::kTimedOut, StrCat(left, " of ", processes_.size(),
-                                            " processes of the benchmark have not answered in time"));
+      return Status(
+          Code::kTimedOut,
+          StrCat(left, " of ", processes_.size(),
+                 " processes of the benchmark have not answered within its time limit; are the cores busy?"));
     for (size_t i = 0; i < processes_.size(); ++i) {
       if (polled[i].revents == 0) continue;
       WC_ASSIGN_OR_RETURN(reports[i], TakeReport(polled[i].fd));

@@ -91,7 +91,7 @@ class BenchUpdateCommand : public Command {
     for (const std::string& landing : landings_) {
       if (landing != "in_place" && landing != "shadow")
         return Status(Code::kInvalidArgument,
-                      StrCat("no landing is called '", landing, "': in_place, shadow"));
+                      StrCat("no landing is called '", landing, "'; allowed: in_place, shadow"));
       DemoOptions options = options_;
       options.landing = landing;
       if (sweep_.empty()) ways.push_back(options);
@@ -99,7 +99,8 @@ class BenchUpdateCommand : public Command {
         const auto count = ParseNumber<int64_t>(trainers);
         if (!count || *count < 1) {
           return Status(Code::kInvalidArgument,
-                        StrCat("--sweep-trainers: '", trainers, "' is not a number of trainers"));
+                        StrCat("--sweep-trainers: '", trainers,
+                               "' is not a number of trainers; give integers from 1, such as 1,2,4"));
         }
         options.cluster.trainers = *count;
         ways.push_back(options);

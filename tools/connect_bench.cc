@@ -89,8 +89,10 @@ class Arrivals {
   Result<TimePoint> WaitFor(size_t count, TimePoint deadline) {
     std::unique_lock lock(mutex_);
     if (changed_.wait_until(lock, deadline, [&] { return peers_.size() >= count; })) return last_;
-    return Status(Code::kTimedOut,
-                  StrCat("only ", peers_.size(), " of ", count, " connections have come in time"));
+    return Status(
+        Code::kTimedOut,
+        StrCat("only ", peers_.size(), " of ", count,
+               " connections have come within the time limit of the benchmark; are the cores busy?"));
   }
 
  private:
@@ -138,7 +140,8 @@ class Member {
     options.settings = settings_;
     // Asked as workers are, who choose their peers by role.
     options.admit = [](const Identity& peer) {
-      return peer.role == "bench" ? Status::Ok() : Status(Code::kPermission, "only for this benchmark");
+      return peer.role == "bench" ? Status::Ok()
+                                  : Status(Code::kPermission, "only processes of this benchmark may connect");
     };
     options.on_connection = [arrivals](const Connection& connection) { arrivals->Take(connection); };
     WC_ASSIGN_OR_RETURN(endpoint_, Endpoint::Create(std::move(options)));

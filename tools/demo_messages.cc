@@ -19,7 +19,8 @@ constexpr uint32_t kMaxItems = 1 << 16;
 template <typename T>
 Result<T> Whole(const ByteReader& reader, T value) {
   if (reader.AtEnd()) return value;
-  return Status(Code::kProtocol, "malformed message between the demo's processes");
+  return Status(Code::kProtocol,
+                "malformed message between the demo's processes; please report this as a bug");
 }
 
 }  // namespace
@@ -70,13 +71,14 @@ Status SendDatagram(int fd, std::string_view bytes) {
   for (;;) {
     if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0) return Status::Ok();
     if (errno == EINTR) continue;
-    return {Code::kUnavailable, StrCat("the demo's other process has exited: ", ErrnoText(errno))};
+    return {Code::kUnavailable,
+            StrCat("the demo's other process has exited: ", ErrnoText(errno), "; its log says why")};
   }
 }
 
 Result<std::optional<std::string>> ReceiveDatagram(int fd, TimePoint deadline) {
   if (!WaitFor(fd, POLLIN, deadline))
-    return Status(Code::kTimedOut, "no message from the demo's other process");
+    return Status(Code::kTimedOut, "no message from the demo's other process; its log says what it does");
   std::string bytes(256 << 10, '\0');
   for (;;) {
     const ssize_t got = recv(fd, bytes.data(), bytes.size(), 0);

@@ -45,7 +45,8 @@ Result<std::span<std::byte>> Pages(size_t bytes, int flags, bool huge = false) {
   const size_t whole = (bytes + page - 1) / page * page;
   void* const pages = mmap(nullptr, whole, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED)
-    return Status(Code::kExhausted, StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno)));
+    return Status(Code::kExhausted,
+                  StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno), "; give smaller --sizes"));
   madvise(pages, whole, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   std::memset(pages, 0, whole);
   return std::span(static_cast<std::byte*>(pages), bytes);
@@ -110,14 +111,17 @@ Result<std::vector<double>> CopyAcross(const FloorCase& what, const BenchChannel
       const iovec remote{reinterpret_cast<void*>(there + done), from.size() - done};
       const ssize_t copied = process_vm_writev(pid, &local, 1, &remote, 1, 0);
       if (copied <= 0)
-        return Status(Code::kUnavailable, StrCat("no copy into another process: ", ErrnoText(errno)));
+        return Status(Code::kUnavailable,
+                      StrCat("no copy into another process: ", ErrnoText(errno),
+                             "; allow it with kernel.yama.ptrace_scope=0, or leave cross out of --what"));
       done += static_cast<size_t>(copied);
     }
     const double time = Seconds(Clock::now() - begin);
     WC_RETURN_IF_ERROR(partner.Send("read"));
     WC_ASSIGN_OR_RETURN(const std::string sum, partner.Receive(Patience(), 64));
     if (ByteReader(sum).Get<uint64_t>() != Sum(from))
-      return Status(Code::kCorrupt, "bytes differ after a cross-process copy");
+      return Status(Code::kCorrupt,
+                    "bytes differ after a cross-process copy of the kernel: check this machine's memory");
     return time;
   });
 }
@@ -145,11 +149,13 @@ Result<std::vector<double>> ThroughSocket(const FloorCase& what, int fd, double 
     Refresh(from, round);
     const TimePoint begin = Clock::now();
     if (!Through(fd, from, /*out=*/true) || !Through(fd, answer, /*out=*/false))
-      return Status(Code::kPeerDead, "the other end of the socket has closed");
+      return Status(Code::kPeerDead,
+                    "the benchmark's other process has closed its socket; its output says why");
     const double time = Seconds(Clock::now() - begin);
     // When the other side has read them as well.
     if (!Through(fd, answer, /*out=*/false))
-      return Status(Code::kPeerDead, "the other end of the socket has closed");
+      return Status(Code::kPeerDead,
+                    "the benchmark's other process has closed its socket; its output says why");
     return time;
   });
 }
@@ -171,7 +177,8 @@ Result<std::vector<double>> PingPongs(double seconds, const std::function<bool()
   const auto batch = [&](uint64_t) -> Result<double> {
     const TimePoint begin = Clock::now();
     for (size_t i = 0; i < kBatch; ++i)
-      if (!once()) return Status(Code::kPeerDead, "the other process of the ping-pong has exited");
+      if (!once())
+        return Status(Code::kPeerDead, "the other process of the ping-pong has exited; its output says why");
     return Seconds(Clock::now() - begin) / kBatch / 2;
   };
   return Repeat(seconds, batch);
@@ -191,7 +198,9 @@ Result<std::pair<UniqueFd, UniqueFd>> TcpPair() {
   WC_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(any, PortRange{}));
   WC_ASSIGN_OR_RETURN(const SocketAddress at, LocalAddressOf(listener.get()));
   WC_ASSIGN_OR_RETURN(UniqueFd a, Connect(at, Patience()));
-  if (!WaitFor(listener.get(), POLLIN, Patience())) return Status(Code::kTimedOut, "no connection");
+  if (!WaitFor(listener.get(), POLLIN, Patience()))
+    return Status(Code::kTimedOut,
+                  "the benchmark's other process has not connected over loopback within its time limit");
   WC_ASSIGN_OR_RETURN(UniqueFd b, Accept(listener.get()));
   for (const int fd : {a.get(), b.get()}) TuneTcp(fd, FromSeconds(kPatienceSeconds));
   return std::pair(std::move(a), std::move(b));
@@ -247,7 +256,10 @@ Result<std::vector<double>> WithPartner(const FloorCase& what, double seconds) {
   WC_ASSIGN_OR_RETURN(const auto words, Pages(4096, MAP_SHARED));
   Common common{std::move(channels), std::move(sockets), reinterpret_cast<Word*>(words.data())};
   const pid_t partner = ForkWorker(-1, [&] { return Serve(what, common); });
-  if (partner < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno)));
+  if (partner < 0)
+    return Status(Code::kExhausted,
+                  StrCat("cannot start a process: ", ErrnoText(errno),
+                         "; raise the limit of processes (ulimit -u) or give it more memory"));
   PinToCore(0);  // After the other has been started, which could choose no other core than ours.
   common.channels.b.Close();
   common.sockets.second.reset();
@@ -277,7 +289,10 @@ Result<FloorResult> MeasureFloor(const FloorCase& what, double seconds) {
       for (const double one : *times) out.Put(std::bit_cast<uint64_t>(one));
     return channels.b.Answer(times.status(), out.bytes());
   });
-  if (driver < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno)));
+  if (driver < 0)
+    return Status(Code::kExhausted,
+                  StrCat("cannot start a process: ", ErrnoText(errno),
+                         "; raise the limit of processes (ulimit -u) or give it more memory"));
   channels.b.Close();
   const auto answer = AwaitAnswer(channels.a, seconds + kPatienceSeconds);
   kill(driver, SIGKILL);

@@ -73,7 +73,9 @@ Status TryMemfd() {
 Status TryCrossProcessCopy() {
   static char target = 'a';
   const pid_t child = fork();
-  if (child < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno))};
+  if (child < 0)
+    return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno),
+                                     "; raise the limit of processes (ulimit -u) or give it more memory")};
   if (child == 0) {
     pause();
     _exit(0);

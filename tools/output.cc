@@ -19,7 +19,8 @@ Status WriteTo(int fd, std::string_view text) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       return {errno == ENOSPC ? Code::kExhausted : Code::kUnavailable,
-              StrCat("cannot write to standard output: ", ErrnoText(errno))};
+              StrCat("cannot write to standard output: ", ErrnoText(errno),
+                     "; make room there, or send it elsewhere")};
     }
     text.remove_prefix(static_cast<size_t>(written));
   }

@@ -33,7 +33,9 @@ Status P2pCrew::StartHere(const Settings& settings, const std::string& token) {
     ServeParty(pair.b, settings, token);
     return Status::Ok();
   });
-  if (pid < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno))};
+  if (pid < 0)
+    return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno),
+                                     "; raise the limit of processes (ulimit -u) or give it more memory")};
   parties_.push_back({std::move(pair.a), pid});
   return Status::Ok();
 }

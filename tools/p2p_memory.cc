@@ -58,7 +58,8 @@ Status CheckRound(std::span<const std::byte> memory, const PartyWork& work) {
       same &= HoldsPiece(base + 2 * i * work.piece_bytes, work.piece_bytes, SeedOf(work, slot, i));
   }
   if (same) return Status::Ok();
-  return {Code::kCorrupt, StrCat("bytes differ after ", work.op, " of ", work.bytes(), " bytes")};
+  return {Code::kCorrupt, StrCat("bytes differ after ", work.op, " of ", work.bytes(),
+                                 " bytes; please report this as a bug")};
 }
 
 /// Parties take the given devices in turn; without any, the first two of the machine, or its only one.
@@ -96,7 +97,8 @@ Result<BenchMemory> BenchMemory::OnHost(const std::string& kind, size_t bytes) {
   const size_t room = huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes;
   void* pages = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED)
-    return Status(Code::kExhausted, StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno)));
+    return Status(Code::kExhausted,
+                  StrCat("cannot allocate ", bytes, " bytes: ", ErrnoText(errno), "; give smaller --sizes"));
   // What a system that never gives huge pages says to this does not matter: then there are none.
   madvise(pages, room, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   // Never unmapped: the process that owns it ends with its measurements.

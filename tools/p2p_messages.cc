@@ -24,7 +24,8 @@ constexpr double kSendSeconds = 30;
 template <typename T>
 Result<T> Whole(const ByteReader& reader, T value) {
   if (reader.AtEnd()) return value;
-  return Status(Code::kProtocol, "malformed message between the benchmark's processes");
+  return Status(Code::kProtocol,
+                "malformed message between the benchmark's processes; run the same release on both sides");
 }
 
 void Write(ByteWriter& out, const PartyHello& hello) {
@@ -65,12 +66,14 @@ Result<std::string> BenchChannel::Receive(TimePoint deadline, size_t limit) cons
   const auto take = [&](char* out, size_t size) {
     const Status status = ReceiveAll(fd_.get(), out, size, deadline);
     if (status.ok() || status.code() == Code::kTimedOut) return status;
-    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly");
+    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly; its output says why");
   };
   std::string head(sizeof(uint32_t), '\0');
   WC_RETURN_IF_ERROR(take(head.data(), head.size()));
   const auto size = ByteReader(head).Get<uint32_t>();
-  if (size > limit) return Status(Code::kProtocol, "a message that is too long for the benchmark");
+  if (size > limit)
+    return Status(Code::kProtocol,
+                  "a message that is too long for the benchmark; run the same release on both sides");
   std::string message(size, '\0');
   WC_RETURN_IF_ERROR(take(message.data(), message.size()));
   return message;
@@ -96,14 +99,17 @@ Result<std::string> AwaitAnswer(const BenchChannel& channel, double seconds) {
   const TimePoint deadline = Clock::now() + FromSeconds(seconds);
   const int ready = poll(polled, 2, static_cast<int>(seconds * 1000));
   WC_RETURN_IF_ERROR(CheckStop());
-  if (ready == 0) return Status(Code::kTimedOut, "a process of the benchmark has not answered in time");
+  if (ready == 0)
+    return Status(Code::kTimedOut,
+                  "a process of the benchmark has not answered within its time limit; are the cores busy?");
   return channel.TakeAnswer(deadline);
 }
 
 Result<ChannelPair> MakeChannelPair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoText(errno)));
+    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoText(errno),
+                                           "; raise the limit of open files (ulimit -n)"));
   return ChannelPair{BenchChannel(UniqueFd(fds[0])), BenchChannel(UniqueFd(fds[1]))};
 }
 

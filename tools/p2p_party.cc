@@ -41,7 +41,9 @@ class Arrival {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, FromSeconds(kMeetSeconds), [&] { return connection_.has_value(); }))
       return *connection_;
-    return Status(Code::kTimedOut, "the benchmark's other process has not connected in time");
+    return Status(
+        Code::kTimedOut,
+        "the benchmark's other process has not connected within its time limit; are the cores busy?");
   }
 
  private:
@@ -55,7 +57,9 @@ class Party {
   Party(Settings settings, std::string token) : settings_(std::move(settings)), token_(std::move(token)) {}
 
   Result<std::string> Do(std::string_view message) {
-    if (message.empty()) return Status(Code::kProtocol, "an empty message for the benchmark");
+    if (message.empty())
+      return Status(Code::kProtocol,
+                    "an empty message for the benchmark; run the same release on both sides");
     const auto ask = static_cast<Ask>(message.front());
     message.remove_prefix(1);
     switch (ask) {
@@ -68,7 +72,8 @@ class Party {
       case Ask::kCheck:
         break;
       default:
-        return Status(Code::kProtocol, "an unknown message for the benchmark");
+        return Status(Code::kProtocol,
+                      "an unknown message for the benchmark; run the same release on both sides");
     }
     WC_ASSIGN_OR_RETURN(const PartyWork work, DecodeWork(message));
     WC_RETURN_IF_ERROR(Accept(work));
@@ -85,7 +90,8 @@ class Party {
   Result<std::string> SetUp(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartySetup setup, DecodeSetup(message));
     if (endpoint_ != nullptr || setup.bytes > kMaxBytes)
-      return Status(Code::kProtocol, "the benchmark's messages are out of order");
+      return Status(Code::kProtocol,
+                    "the benchmark's messages are out of order; run the same release on both sides");
     transport_ = setup.transport;
     if (!OfDevice(setup.memory)) PinToCore(setup.number);  // The device's thread spins beside the caller's.
     EndpointOptions options;
@@ -115,7 +121,9 @@ class Party {
 
   Result<std::string> Meet(std::string_view message) {
     WC_ASSIGN_OR_RETURN(const PartyMeeting meeting, DecodeMeeting(message));
-    if (endpoint_ == nullptr) return Status(Code::kProtocol, "the benchmark's messages are out of order");
+    if (endpoint_ == nullptr)
+      return Status(Code::kProtocol,
+                    "the benchmark's messages are out of order; run the same release on both sides");
     const Identity peer{.job = "bench",
                         .role = "bench",
                         .engine = "",
@@ -125,7 +133,8 @@ class Party {
                         meeting.dials ? endpoint_->Connect(meeting.peer.addresses, peer,
                                                            Clock::now() + FromSeconds(kMeetSeconds))
                                       : arrival_->Wait());
-    if (!(connection.peer() == peer)) return Status(Code::kProtocol, "a stranger has connected");
+    if (!(connection.peer() == peer))
+      return Status(Code::kProtocol, "another process than the benchmark's has connected; run it again");
     if (connection.transport_name() != transport_) {
       return Status(Code::kUnavailable,
                     StrCat("no connection over ", transport_, ": ", connection.Describe()));
@@ -150,7 +159,8 @@ class Party {
     const bool known =
         work.op == "write" || work.op == "read" || (host && ((messages && messenger_ != nullptr) || pings));
     if (connection_ && known && sizes && within(work.from) && within(work.to)) return Status::Ok();
-    return {Code::kProtocol, "the benchmark was asked for transfers outside its memory"};
+    return {Code::kProtocol,
+            "the benchmark was asked for transfers outside its memory; run the same release on both sides"};
   }
 
   /// Accept has checked that both lie within the memory.
@@ -248,7 +258,7 @@ class Party {
     times.end = last;
     if (write) WC_RETURN_IF_ERROR(write->Wait());
     if (LastWord(out + kMostPing + work.piece_bytes).load(std::memory_order_acquire) != pings_)
-      return Status(Code::kInternal, "a signal has come before its bytes");
+      return Status(Code::kInternal, "a signal has come before its bytes; please report this as a bug");
     connection_->RevokeGrant(ours, {});
     return first ? Encode(times) : std::string();
   }
@@ -263,7 +273,9 @@ class Party {
     GrantName theirs;
     theirs.slot = in.Get<decltype(theirs.slot)>();
     theirs.id = in.Get<decltype(theirs.id)>();
-    if (!in.ok() || !in.rest().empty()) return Status(Code::kProtocol, "a notice that names no grant");
+    if (!in.ok() || !in.rest().empty())
+      return Status(Code::kProtocol,
+                    "a notice of the benchmark that names no grant; run the same release on both sides");
     return theirs;
   }
 
@@ -280,7 +292,9 @@ class Party {
       }
       std::this_thread::yield();
     }
-    return {Code::kTimedOut, "the benchmark's other process does not answer a write"};
+    return {
+        Code::kTimedOut,
+        "the benchmark's other process does not answer a write within the time limit; are the cores busy?"};
   }
 
   static std::vector<MessagePiece> MessageOf(const PartyWork& work, uint64_t begin, uint64_t slot) {

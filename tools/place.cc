@@ -22,7 +22,9 @@ Result<uint32_t> ParseDevice(std::string_view flag, const std::string& text) {
   constexpr uint32_t kMost = 1023;
   const auto device = ParseNumber<uint32_t>(text);
   if (!device || *device > kMost)
-    return Status(Code::kInvalidArgument, StrCat(flag, ": '", text, "' is not the number of a GPU"));
+    return Status(Code::kInvalidArgument,
+                  StrCat(flag, ": '", text,
+                         "' is not the number of a GPU; give one from 0, as weightcast info lists them"));
   return *device;
 }
 

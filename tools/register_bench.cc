@@ -84,8 +84,10 @@ class Tally {
         changed_.wait_until(lock, deadline, [&] { return workers_ == workers || !failure_.ok(); });
     if (!failure_.ok()) return failure_;
     if (!over)
-      return Status(Code::kTimedOut, StrCat("only ", workers_, " of ", workers,
-                                            " workers of a process have got their tables in time"));
+      return Status(
+          Code::kTimedOut,
+          StrCat("only ", workers_, " of ", workers,
+                 " workers of a process have got their tables within the time limit; are the cores busy?"));
     return seen_;
   }
 

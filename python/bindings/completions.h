@@ -22,7 +22,9 @@ class Completions {
  public:
   static Result<std::shared_ptr<Completions>> Create() {
     const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0) return Status(Code::kExhausted, std::string("eventfd: ") + std::strerror(errno));
+    if (fd < 0)
+      return Status(Code::kExhausted, std::string("cannot make an eventfd: ") + std::strerror(errno) +
+                                          "; raise the limit of open files (ulimit -n)");
     return std::shared_ptr<Completions>(new Completions(fd));
   }
   Completions(const Completions&) = delete;

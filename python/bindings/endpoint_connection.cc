@@ -134,7 +134,8 @@ class Batch {
                                        "; give what Connection.import_region returned, or a slice of it"});
     }
     if (&slice->imported->link() != &link_ && slice->imported->link().connection != link_.connection) {
-      throw StatusError({Code::kInvalidArgument, "the remote region was imported on another connection"});
+      throw StatusError({Code::kInvalidArgument,
+                         "the remote region was imported on another connection; import it on this one"});
     }
     return *slice;
   }
@@ -250,8 +251,8 @@ nb::bytes TakeNotice(const LinkHandle& link, std::optional<double> timeout) {
     });
   });
   if (!found) {
-    throw StatusError({Code::kTimedOut, "no notice has come from " + ToString(connection.peer()) + " (" +
-                                            connection.address() + ")"});
+    throw StatusError({Code::kTimedOut, "no notice has come within the timeout of this call from " +
+                                            ToString(connection.peer()) + " (" + connection.address() + ")"});
   }
   ThrowIfError(*found);
   return BytesOf(taken);

@@ -96,7 +96,8 @@ std::pair<uint64_t, uint64_t> RangeOf(const nb::slice& slice, uint64_t length) {
   const int64_t to = EndOf(slice, "stop", size, size);
   if (from < 0 || to > size || from > to) {
     throw StatusError({Code::kOutOfBounds, "bytes " + std::to_string(from) + " to " + std::to_string(to) +
-                                               " of a region of " + std::to_string(length)});
+                                               " are not inside a region of " + std::to_string(length) +
+                                               " bytes"});
   }
   return {static_cast<uint64_t>(from), static_cast<uint64_t>(to - from)};
 }

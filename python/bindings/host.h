@@ -31,7 +31,7 @@ std::optional<Status> LookUntil(TimePoint deadline, const Look& look) {
     const bool last = deadline <= now + kBetweenLooks;
     if (std::optional<Status> found = look(last ? deadline : now + kBetweenLooks)) return found;
     if (last && Clock::now() >= deadline) return std::nullopt;
-    if (Interrupted()) return Status(Code::kCancelled, "interrupted");
+    if (Interrupted()) return Status(Code::kCancelled, "interrupted by a signal");
   }
 }
 

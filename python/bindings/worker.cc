@@ -70,7 +70,9 @@ Shard MakeShard(std::string name, const std::string& dtype, Shape shape, PartTup
                 uint64_t bytes, uint64_t offset, std::vector<int64_t> strides, bool declared,
                 const std::string& landing, int device) {
   const auto known = DTypeFromName(dtype);
-  if (!known) throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype});
+  if (!known)
+    throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype +
+                                                   "; give a name of the safetensors format, such as BF16"});
   Shard shard;
   shard.tensor = {std::move(name), *known, std::move(shape)};
   shard.part = PartOf(std::move(part));
@@ -108,7 +110,10 @@ Digests DigestsOf(std::vector<DigestTuple> tuples) {
   Digests digests;
   for (auto& [name, dtype, shape, offset, size, digest] : tuples) {
     const auto known = DTypeFromName(dtype);
-    if (!known) throw StatusError({Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype});
+    if (!known)
+      throw StatusError(
+          {Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype +
+                                       "; give a name of the safetensors format, such as BF16"});
     digests.push_back({.tensor = {std::move(name), *known, std::move(shape)},
                        .box = {std::move(offset), std::move(size)},
                        .digest = ValueOrThrow(TensorDigest::FromString(digest))});

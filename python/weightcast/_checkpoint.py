@@ -68,7 +68,10 @@ def _part(shard: Shard, shape: tuple[int, ...], box: Landing) -> Shard | None:
         array = array.narrow(dimension, first - held[dimension], last - first)
     kept = [d for d in range(len(box.shape)) if not (box.size[d] == 1 and box.shape[d] > 1)]
     if [box.size[d] for d in kept] != list(shape):
-        raise InvalidArgument(f"{box.target} is {box.source} in another shape, which has not been tried")
+        raise InvalidArgument(
+            f"{box.target} is {box.source} in another shape, which is not supported; "
+            "write the tensor in the engine's shape"
+        )
     offset = [low[d] - box.offset[d] for d in kept]
     return Shard(array.squeeze(tuple(d for d in range(array.dim()) if d not in kept)), shape, offset)
 
@@ -88,5 +91,8 @@ def _offset(shard: Shard) -> tuple[int, ...]:
         offset[placement] += first
         size[placement] = min(rows, size[placement] - first)
     if tuple(size) != tuple(shard.array.shape):
-        raise InvalidArgument(f"a shard of {list(shard.array.shape)} is not what its placements make: {size}")
+        raise InvalidArgument(
+            f"a shard of {list(shard.array.shape)} is not what its placements make: {size}; "
+            "give shape, mesh and placements that fit it"
+        )
     return tuple(offset)

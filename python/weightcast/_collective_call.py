@@ -155,7 +155,10 @@ class Call:
             case [_, int(number), *_] if number > self._number:
                 return False
             case ["offer", int(number), _, text, *_] if number < self._number:
-                raise InvalidArgument(f"rank {rank} calls {text}, which rank {self._rank} has not called")
+                raise InvalidArgument(
+                    f"rank {rank} calls {text}, which rank {self._rank} has not called; "
+                    "all ranks must make the same calls in one order"
+                )
             case ["offer", self._number, root, text, digest, number, here]:
                 self._compare(rank, text, digest)
                 flow = self._flow_from(rank, root)
@@ -166,7 +169,10 @@ class Call:
             case ["taken", self._number, root] if rank in self._flows[root].children:
                 self._flows[root].children.remove(rank)
             case _:
-                raise ProtocolError(f"rank {rank} has sent what this call does not know: {message}")
+                raise ProtocolError(
+                    f"rank {rank} has sent what this call does not know: {message}; "
+                    "use one release of weightcast in all processes"
+                )
         return True
 
     def _flow_from(self, rank: int, root: int) -> Flow:
@@ -179,10 +185,14 @@ class Call:
 
     def _compare(self, rank: int, text: str, digest: str) -> None:
         if text != self._text:
-            raise InvalidArgument(f"rank {rank} calls {text}, rank {self._rank} {self._text}")
+            raise InvalidArgument(
+                f"rank {rank} calls {text}, rank {self._rank} {self._text}; "
+                "all ranks must make the same calls in one order"
+            )
         if digest != self._layout.digest:
             raise InvalidArgument(
-                f"rank {rank} and rank {self._rank} call {text}, but single tensors differ in size or dtype"
+                f"rank {rank} and rank {self._rank} call {text}, but single tensors differ in size or "
+                "dtype; give equal lists on all ranks"
             )
 
     def _check_present(self, flows: list[Flow]) -> None:
@@ -190,7 +200,7 @@ class Call:
             needed = flow.children if flow.whole else {*flow.children, flow.parent}
             for rank in needed:
                 if self._mesh.links[rank].has_left:
-                    raise Unavailable(f"rank {rank} has left the group")
+                    raise Unavailable(f"rank {rank} has left the group; its log says why")
 
     def _give_up(self, flow: Flow) -> None:
         rank = flow.parent if not flow.whole else min(flow.children)
@@ -199,4 +209,7 @@ class Call:
             state = f"it has not taken all bytes from rank {flow.root}"
         elif not flow.has_begun:
             state = "it has not begun the call"
-        raise TimedOut(f"{self._text}: rank {self._rank} has waited for rank {rank}: {state}")
+        raise TimedOut(
+            f"{self._text}: rank {self._rank} has waited for rank {rank}: {state}; "
+            "is that rank stopped or busy?"
+        )

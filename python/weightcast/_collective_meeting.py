@@ -83,7 +83,10 @@ def meet(
             connection = endpoint.accept(left_until(deadline))
         except TimedOut:
             missing = sorted(set(awaited.values()) - set(found))
-            raise TimedOut(f"ranks {missing} have not connected to rank {me.rank} in time") from None
+            raise TimedOut(
+                f"ranks {missing} have not connected to rank {me.rank} within the timeout of this call; "
+                "do they run, and reach it?"
+            ) from None
         if (rank := awaited.get(connection.peer.incarnation)) is not None:
             found[rank] = connection
     return members, found
@@ -93,7 +96,10 @@ def _member(text: bytes) -> Member:
     try:
         return Member(*json.loads(text))
     except (ValueError, TypeError):
-        raise ProtocolError(f"the rendezvous returned what no rank has sent: {text[:40]!r}") from None
+        raise ProtocolError(
+            f"the rendezvous returned what no rank has sent: {text[:40]!r}; "
+            "use one release of weightcast in all processes"
+        ) from None
 
 
 def _checked(members: list[Member], me: Member) -> list[Member]:
@@ -102,16 +108,18 @@ def _checked(members: list[Member], me: Member) -> list[Member]:
         if (one.world_size, one.name) != (me.world_size, me.name):
             raise InvalidArgument(
                 f"rank {one.rank} is of a world of {one.world_size} named '{one.name}', "
-                f"rank {me.rank} of one of {me.world_size} named '{me.name}'"
+                f"rank {me.rank} of one of {me.world_size} named '{me.name}'; give all the same"
             )
     members = sorted(members)
     for rank, one in enumerate(members):
         if one.rank != rank:
             raise InvalidArgument(
-                f"rank {one.rank} has come twice" if one.rank < rank else f"rank {rank} has not come"
+                f"rank {one.rank} has come twice; give each process its own rank"
+                if one.rank < rank
+                else f"rank {rank} has not come; start one process for each rank"
             )
     if len(members) != me.world_size:
-        raise InvalidArgument(f"rank {len(members)} has not come")
+        raise InvalidArgument(f"rank {len(members)} has not come; start one process for each rank")
     return members
 
 
@@ -147,7 +155,9 @@ def _ask_first(endpoint: Endpoint, me: Member, address: str, deadline: float) ->
             break
         except Unavailable as error:
             if left_until(deadline) == 0:
-                raise TimedOut(f"rank 0 was not found at {address}: {error}") from None
+                raise TimedOut(
+                    f"rank 0 was not found at {address}: {error}; does it run, and is this its address?"
+                ) from None
             time.sleep(_RETRY)  # It may not have been started yet.
     first.notify(json.dumps(me).encode(), left_until(deadline))
     members: list[Member] = []
@@ -183,7 +193,10 @@ def _exchange_by_store(store: Any, me: Member, mine: bytes) -> list[bytes]:
 
 def _exchange_by_group(distributed: Any, group: Any, me: Member, mine: bytes) -> list[bytes]:
     if (distributed.get_rank(group), distributed.get_world_size(group)) != (me.rank, me.world_size):
-        raise InvalidArgument(f"rank {me.rank} of {me.world_size} is another one in the process group")
+        raise InvalidArgument(
+            f"rank {me.rank} of {me.world_size} is another one in the process group; "
+            "pass the group's own rank and world_size"
+        )
     found: list[bytes] = [b""] * me.world_size
     distributed.all_gather_object(found, mine, group=group)
     return found

@@ -67,7 +67,10 @@ class Mesh:
             except TimedOut:
                 self._check_alive()
                 if left_until(deadline) == 0:
-                    raise TimedOut(f"rank {rank} has taken no messages in time") from None
+                    raise TimedOut(
+                        f"rank {rank} has taken no messages within the timeout of this call; "
+                        "is it stopped or busy?"
+                    ) from None
 
     def tell_list(self, rank: int, layout: Layout, deadline: float) -> None:
         """Makes the peer know a list, once."""
@@ -184,5 +187,8 @@ class Mesh:
         except (ValueError, TypeError) as error:
             if isinstance(error, Error):
                 raise
-            raise ProtocolError(f"rank {rank} has sent what no rank sends: {text[:60]!r}") from None
+            raise ProtocolError(
+                f"rank {rank} has sent what no rank sends: {text[:60]!r}; "
+                "use one release of weightcast in all processes"
+            ) from None
         return None

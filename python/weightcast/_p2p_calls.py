@@ -87,7 +87,8 @@ def pieces(
     """Of registered memory."""
     if not len(mr_id_v) == len(ptr_v) == len(size_v) == num_iovs:
         raise Misuse(
-            f"{len(mr_id_v)} memories, {len(ptr_v)} addresses and {len(size_v)} sizes for {num_iovs} pieces"
+            f"{len(mr_id_v)} memories, {len(ptr_v)} addresses and {len(size_v)} sizes for {num_iovs} "
+            "pieces; give num_iovs of each"
         )
     return list(zip(mr_id_v, ptr_v, size_v, strict=True))
 
@@ -100,7 +101,7 @@ def temporary(ptr_v: Sequence[int], size_v: Sequence[int]) -> list[tuple[int, in
 def metas(blobs: Sequence[bytes], num_iovs: int) -> list[bytes]:
     """What `advertise` returned at the peer, one for each piece."""
     if len(blobs) != num_iovs:
-        raise Misuse(f"{len(blobs)} metas for {num_iovs} pieces")
+        raise Misuse(f"{len(blobs)} metas for {num_iovs} pieces; give one for each")
     for blob in blobs:
         if len(blob) != META_BYTES:
             raise Misuse(f"meta must be exactly {META_BYTES} bytes, as advertise returns it, not {len(blob)}")
@@ -110,6 +111,8 @@ def metas(blobs: Sequence[bytes], num_iovs: int) -> list[bytes]:
 def extent(tensor: Any) -> tuple[int, int]:
     """Where the bytes of a tensor or an array lie, and how many."""
     if not any(hasattr(tensor, one) for one in ("data_ptr", "ctypes", "__cuda_array_interface__")):
-        raise InvalidArgument(f"{type(tensor).__name__} is neither a torch tensor nor an array")
+        raise InvalidArgument(
+            f"{type(tensor).__name__} is neither a torch tensor nor an array; give one of these"
+        )
     found = memory_of(tensor)
     return found.address, found.nbytes

@@ -47,14 +47,16 @@ class Stage(Mapping[str, Shard]):
         self, tensors: Tensors, rank: int = 0, world: int = 1, *, dtype: torch.dtype | None = None
     ) -> None:
         if not 0 <= rank < world:
-            raise InvalidArgument(f"rank {rank} is not among 0 .. {world - 1}: world is {world}")
+            raise InvalidArgument(
+                f"rank {rank} is not among 0 .. {world - 1}: world is {world}; ranks count from 0"
+            )
         self._rank, self._world, self._dtype = rank, world, dtype
         self._block, self._used = torch.empty(0, dtype=torch.uint8), 0
         self._like: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self._kept: dict[str, torch.Tensor] = {}
         for name, tensor in tensors:
             if name in self._like:
-                raise InvalidArgument(f"{name} comes twice from the iterator")
+                raise InvalidArgument(f"{name} comes twice from the iterator; yield each name once")
             self._like[name] = (tensor.shape, tensor.dtype)
             part = self._part(tensor)
             if part is not None:
@@ -68,13 +70,16 @@ class Stage(Mapping[str, Shard]):
             if self._like.get(name) != (tensor.shape, tensor.dtype):
                 raise InvalidArgument(self._otherwise(name, tensor))
             if name not in missing:
-                raise InvalidArgument(f"{name} comes twice from the iterator")
+                raise InvalidArgument(f"{name} comes twice from the iterator; yield each name once")
             missing.discard(name)
             part = self._part(tensor)
             if part is not None:
                 self._kept[name].copy_(part)
         if missing:
-            raise InvalidArgument(f"the iterator ended without {', '.join(sorted(missing)[:5])}")
+            raise InvalidArgument(
+                f"the iterator ended without {', '.join(sorted(missing)[:5])}; "
+                "yield every tensor that was registered"
+            )
 
     def _otherwise(self, name: str, tensor: torch.Tensor) -> str:
         if name not in self._like:

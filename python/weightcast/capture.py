@@ -125,7 +125,8 @@ class Capture:
         part = _part(written[landing.target], landing)
         if bool(part.any()):
             raise InvalidArgument(
-                f"{landing.source}: its loader writes where another tensor is in {landing.target}"
+                f"{landing.source}: its loader writes where another tensor is in {landing.target}; "
+                "the engine's own loading is needed for this model"
             )
         part.fill_(True)
 
@@ -137,7 +138,10 @@ class Capture:
                 and fill.target in written
                 and bool(_part(written[fill.target], fill).any())
             ):
-                raise InvalidArgument(f"{fill.target}: the loader overwrites what it has loaded")
+                raise InvalidArgument(
+                    f"{fill.target}: the loader overwrites what it has loaded; "
+                    "the engine's own loading is needed for this model"
+                )
 
 
 def _nothing_written(target: torch.Tensor) -> torch.Tensor:
@@ -224,7 +228,9 @@ class _Recorder(TorchDispatchMode):
 
     def source(self, name: str, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
         if dtype not in _DTYPES:
-            raise InvalidArgument(f"{name} is {dtype}, which torch's loaders do not know")
+            raise InvalidArgument(
+                f"{name} is {dtype}, which torch's loaders do not know; publish it in another dtype"
+            )
         with torch.utils._python_dispatch._disable_current_modes():
             tensor = torch.empty(shape, dtype=_DTYPES[dtype], device="meta")
         return self._known(tensor, name, tuple(shape))
@@ -232,7 +238,10 @@ class _Recorder(TorchDispatchMode):
     def origin(self, name: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
         """Name and shape of the source of which `tensor` is a part."""
         if _storage(tensor) not in self._sources:
-            raise InvalidArgument(f"{name} is computed, no part of one tensor")
+            raise InvalidArgument(
+                f"{name} is computed, and not a part of one tensor; "
+                "only cutting, joining and casting can be followed"
+            )
         return self._sources[_storage(tensor)]
 
     def _known(self, tensor: torch.Tensor, name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -279,11 +288,15 @@ class _Recorder(TorchDispatchMode):
     def _copied(self, to: torch.Tensor, what: torch.Tensor) -> torch.Tensor:
         if _storage(what) not in self._sources:
             raise InvalidArgument(
-                f"{self._targets[_storage(to)][0]}: the loader writes something that it has computed to it"
+                f"{self._targets[_storage(to)][0]}: the loader writes something that it has computed to "
+                "it; only cutting, joining and casting can be followed"
             )
         name, shape = self._sources[_storage(what)]
         if not self._is_target(to):
-            raise InvalidArgument(f"{name}: its loader copies it to a tensor that is none of the model's")
+            raise InvalidArgument(
+                f"{name}: its loader copies it to a tensor that is none of the model's; "
+                "the engine's own loading is needed for this model"
+            )
         target, first = self._targets[_storage(to)]
         if [one for one in to.shape if one > 1] != [one for one in what.shape if one > 1]:
             raise InvalidArgument(

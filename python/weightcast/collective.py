@@ -70,7 +70,9 @@ class Group:
         shape: str = "star",
     ) -> None:
         if not 0 <= rank < world_size:
-            raise InvalidArgument(f"rank {rank} is none of {world_size}")
+            raise InvalidArgument(
+                f"rank {rank} is not among 0 .. {world_size - 1}: world_size is {world_size}"
+            )
         if shape not in _SHAPES:
             raise InvalidArgument(f"shape is '{shape}'; allowed: {', '.join(_SHAPES)}")
         self.rank, self.world_size = rank, world_size
@@ -116,7 +118,9 @@ class Group:
         Returns when this rank has them all and nobody reads from it any more: they may change.
         """
         if not 0 <= root < self.world_size:
-            raise InvalidArgument(f"root {root} is none of {self.world_size} ranks")
+            raise InvalidArgument(
+                f"root {root} is not among 0 .. {self.world_size - 1}: world_size is {self.world_size}"
+            )
         fills = self.rank != root
         self._run(f"broadcast from rank {root}", tensors_of(tensors), [root], fills, timeout, stream)
 
@@ -134,7 +138,7 @@ class Group:
                 f"one array of {total}, or {self.world_size} arrays of {source.nbytes}"
             )
         if not all(one.writable for one in targets):
-            raise InvalidArgument("out is read-only")
+            raise InvalidArgument("out is read-only; give arrays that can be written")
         place = targets[self.rank] if len(targets) > 1 else targets[0]
         own = place.address + (self.rank * source.nbytes if len(targets) == 1 else 0)
 
@@ -173,15 +177,17 @@ class Group:
         prepare: what this rank does to its memory first, behind the streams of the list's devices and `also`.
         """
         if not self._busy.acquire(blocking=False):
-            raise InvalidArgument("another thread is inside a call of this group")
+            raise InvalidArgument("another thread is inside a call of this group; use one thread at a time")
         try:
             if self._closed is not None:
-                raise Cancelled(f"the group is closed: {self._closed}")
+                raise Cancelled(f"the group is closed: {self._closed}; make a new one")
             deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
             self._mesh.forget_lists(self._layouts.forget(), deadline)
             layout = self._layouts.of(tensors)
             if fills and not layout.writable:
-                raise InvalidArgument("the arrays are read-only, and are to be filled")
+                raise InvalidArgument(
+                    "the arrays are read-only, but this call fills them; give arrays that can be written"
+                )
             for device, address in streams_of(layout.devices.union(also), stream):
                 _core.wait_stream(device, address, left_until(deadline))
             prepare()

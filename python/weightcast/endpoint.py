@@ -277,7 +277,7 @@ class Endpoint:
         incarnation: int = 0,
         timeout: float | None = None,
     ) -> Connection:
-        """Connects to whoever listens at one of these addresses and proves to have the token.
+        """Connects to the process that listens at one of these addresses and proves to have the token.
 
         role, rank: the peer must be this one; "": anyone of the job. incarnation: and no other since.
         timeout: None: the setting `connect_timeout`. Returns the connection that there is already, if any.

@@ -67,7 +67,7 @@ def allocate_on(device: int | str, shape: tuple[int, ...], dtype: np.dtype) -> D
         raise InvalidArgument(f"device is {device!r}; give an ordinal or 'cuda:0'")
     size = math.prod(shape) * dtype.itemsize
     if size == 0:
-        raise InvalidArgument("cannot allocate 0 bytes on a GPU")
+        raise InvalidArgument("cannot allocate 0 bytes on a GPU; ask for at least 1")
     return DeviceArray(_core.allocate_device(size, int(text)), shape, dtype)
 
 

@@ -204,7 +204,9 @@ class Endpoint:
         deadline = time.monotonic() + self._timeout
         while (found := self._find_local(gpu)) is None:
             if time.monotonic() >= deadline:
-                raise Unavailable(f"no other endpoint on this host calls its GPU {gpu!r}")
+                raise Unavailable(
+                    f"no other endpoint on this host calls its GPU {gpu!r}; is its process started?"
+                )
             time.sleep(_BETWEEN_LOOKS)
         return self._engine.connect_to(found, isinstance(gpu, numbers.Integral), self._timeout)
 
@@ -246,7 +248,9 @@ class Endpoint:
 
     def _check_conn(self, conn_id: int) -> None:
         if not self._engine.has_channel(conn_id):
-            raise InvalidArgument(f"there is no connection {conn_id}")
+            raise InvalidArgument(
+                f"there is no connection {conn_id}; use a number that connect or accept returned"
+            )
 
     def _find_local(self, gpu: str | int) -> bytes | None:
         found = []
@@ -460,7 +464,10 @@ class Endpoint:
         Each pair moves as many bytes as the local one has. Raises for a connection that was removed.
         """
         if len(local_desc_list) != len(remote_desc_list):
-            raise Misuse(f"{len(local_desc_list)} local and {len(remote_desc_list)} remote descriptors")
+            raise Misuse(
+                f"{len(local_desc_list)} local and {len(remote_desc_list)} remote descriptors; "
+                "give as many of each"
+            )
         if op_name not in ("read", "write"):
             raise Misuse(f"Invalid op_name: {op_name!r}; allowed: read, write")
         if not self._engine.has_channel(conn_id):

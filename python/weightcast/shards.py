@@ -130,7 +130,8 @@ def _view_numpy(name: str, value: Any) -> _View:
     step = value.dtype.itemsize
     if step == 0 or any(stride % step for stride in value.strides):
         raise InvalidArgument(
-            f"{name} has strides of {value.strides} bytes, no multiple of its {step}-byte elements"
+            f"{name} has strides of {value.strides} bytes, which are not a multiple of its {step}-byte "
+            "elements; register a contiguous copy"
         )
     strides = tuple(stride // step for stride in value.strides)
     address = value.__array_interface__["data"][0]
@@ -145,7 +146,8 @@ def _view_cuda(name: str, value: Any) -> _View:
         strides = tuple(math.prod(found.shape[i + 1 :]) for i in range(len(found.shape)))
     elif any(stride % step for stride in found.strides):
         raise InvalidArgument(
-            f"{name} has strides of {found.strides} bytes, no multiple of its {step}-byte elements"
+            f"{name} has strides of {found.strides} bytes, which are not a multiple of its {step}-byte "
+            "elements; register a contiguous copy"
         )
     else:
         strides = tuple(stride // step for stride in found.strides)
@@ -270,7 +272,7 @@ class Registration:
                 # A tensor's `data` may become another's: what is registered is what it stands for now.
                 self._memory.append(part.array.detach() if _is_torch(part.array) else part.array)
         if not self._places:
-            raise InvalidArgument("nothing to register: the module or dict has no tensors")
+            raise InvalidArgument("nothing to register: the module or dict has no tensors; give one that has")
 
     def core(self) -> _core.CoreRegistration:
         meshes = {mesh: number for number, mesh in enumerate(self._meshes())}

@@ -56,7 +56,10 @@ def tensors_of(module: nn.Module) -> dict[str, Any]:
         if name.rpartition(".")[2] == "_extra_state":
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise InvalidArgument(f"{name} in the state_dict is a {type(tensor).__name__}, not a tensor")
+            raise InvalidArgument(
+                f"{name} in the state_dict is a {type(tensor).__name__}, not a tensor; "
+                "leave it out, or register tensors by name"
+            )
         identities = _identities(tensor)
         if seen.isdisjoint(identities):
             tensors[name] = tensor

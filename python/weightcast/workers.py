@@ -51,7 +51,9 @@ def _number(name: str, fallback: int | None = None) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidArgument(f"{name}={text!r} is not a number") from None
+        raise InvalidArgument(
+            f"{name}={text!r} is not a number; start under torchrun or pass rank and world_size"
+        ) from None
 
 
 class Update:
@@ -503,7 +505,7 @@ class Inference(_Closing):
         await on_thread(self.abort)
 
     def suspend(self, timeout: float | None = None) -> None:
-        """Suspends the engine: afterwards the registered memory may be freed, moved or mapped anew.
+        """Suspends the engine: afterwards the registered memory may be freed, moved or mapped again.
 
         No peer can write or read there when this returns; an update under way goes on without this engine.
         `Fenced`: a stopped peer might still write; free nothing, and call again. Not between `begin` and

@@ -12,7 +12,9 @@ namespace weightcast {
 Result<WakeFd> WakeFd::Create() {
   WakeFd wake;
   wake.fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake.fd_.valid()) return Status(Code::kExhausted, StrCat("eventfd: ", ErrnoText(errno)));
+  if (!wake.fd_.valid())
+    return Status(Code::kExhausted, StrCat("cannot make an eventfd: ", ErrnoText(errno),
+                                           "; raise the limit of open files (ulimit -n)"));
   return wake;
 }
 
@@ -30,20 +32,25 @@ void WakeFd::Drain() const {
 Result<Poller> Poller::Create() {
   Poller poller;
   poller.fd_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-  if (!poller.fd_.valid()) return Status(Code::kExhausted, StrCat("epoll_create1: ", ErrnoText(errno)));
+  if (!poller.fd_.valid())
+    return Status(Code::kExhausted, StrCat("cannot make an epoll descriptor: ", ErrnoText(errno),
+                                           "; raise the limit of open files (ulimit -n)"));
   return poller;
 }
 
 Status Poller::Add(int fd, uint32_t events, uint64_t key) const {
   epoll_event event{.events = events, .data = {.u64 = key}};
   if (epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return Status::Ok();
-  return {Code::kExhausted, StrCat("epoll_ctl add: ", ErrnoText(errno))};
+  return {Code::kExhausted,
+          StrCat("cannot watch a descriptor: ", ErrnoText(errno),
+                 "; raise fs.epoll.max_user_watches with sysctl, or give this host more memory")};
 }
 
 Status Poller::Modify(int fd, uint32_t events, uint64_t key) const {
   epoll_event event{.events = events, .data = {.u64 = key}};
   if (epoll_ctl(fd_.get(), EPOLL_CTL_MOD, fd, &event) == 0) return Status::Ok();
-  return {Code::kInternal, StrCat("epoll_ctl modify: ", ErrnoText(errno))};
+  return {Code::kInternal, StrCat("cannot change how a descriptor is watched: ", ErrnoText(errno),
+                                  "; please report this as a bug")};
 }
 
 void Poller::Remove(int fd) const { epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }

@@ -25,7 +25,8 @@ Result<UniqueFd> NewSocket(int family) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // As an address that this host does not have.
   if (!fd.valid() && errno == EAFNOSUPPORT)
-    return Status(Code::kInvalidArgument, StrCat("socket: ", ErrnoText(errno)));
+    return Status(Code::kInvalidArgument, StrCat("cannot make a socket: ", ErrnoText(errno),
+                                                 "; raise the limit of open files (ulimit -n)"));
   if (!fd.valid()) return SocketError("socket");
   return fd;
 }
@@ -123,7 +124,10 @@ Status ConnectOutcome(int fd, const SocketAddress& to) {
 Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline) {
   WC_ASSIGN_OR_RETURN(auto fd, StartConnect(to));
   if (!WaitFor(fd.get(), POLLOUT, deadline)) {
-    return Status(Code::kTimedOut, StrCat("no answer from ", to.ToString(), " in time"));
+    return Status(
+        Code::kTimedOut,
+        StrCat("no answer from ", to.ToString(),
+               " within the time limit; check the address, the firewall and that the process runs"));
   }
   WC_RETURN_IF_ERROR(ConnectOutcome(fd.get(), to));
   return fd;
@@ -161,7 +165,9 @@ Status SendAll(int fd, std::string_view bytes, TimePoint deadline) {
     if (sent > 0) {
       bytes.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      if (!WaitFor(fd, POLLOUT, deadline)) return {Code::kTimedOut, "the peer does not read in time"};
+      if (!WaitFor(fd, POLLOUT, deadline))
+        return {Code::kTimedOut,
+                "the other process did not read within the time limit; is it stopped or busy?"};
     } else if (errno != EINTR) {
       return SocketError("send");
     }
@@ -176,9 +182,11 @@ Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline) {
       out += got;
       size -= static_cast<size_t>(got);
     } else if (got == 0) {
-      return {Code::kUnavailable, "the peer closed the connection"};
+      return {Code::kUnavailable, "the other process closed the connection; its log says why"};
     } else if (errno == EAGAIN) {
-      if (!WaitFor(fd, POLLIN, deadline)) return {Code::kTimedOut, "no answer from the peer in time"};
+      if (!WaitFor(fd, POLLIN, deadline))
+        return {Code::kTimedOut,
+                "the other process did not answer within the time limit; is it stopped or busy?"};
     } else if (errno != EINTR) {
       return SocketError("recv");
     }

@@ -24,7 +24,8 @@ Result<SocketAddress> SocketAddress::Parse(std::string_view text) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     if (text.size() > sizeof name.sun_path)
-      return Status(Code::kInvalidArgument, "abstract socket name too long");
+      return Status(Code::kInvalidArgument,
+                    "the name of an abstract socket is too long; at most 107 bytes are allowed");
     std::memcpy(name.sun_path + 1, text.data() + 1, text.size() - 1);
     const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
     return SocketAddress(reinterpret_cast<const sockaddr*>(&name), length);
@@ -35,7 +36,8 @@ Result<SocketAddress> SocketAddress::Parse(std::string_view text) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(host_port.host.c_str(), StrCat(host_port.port).c_str(), &hints, &found) != 0) {
-    return Status(Code::kInvalidArgument, StrCat("not a numeric address: ", text));
+    return Status(Code::kInvalidArgument,
+                  StrCat("not a numeric address: ", text, "; write one such as 10.0.0.1 or ::1"));
   }
   const SocketAddress address(found->ai_addr, found->ai_addrlen);
   freeaddrinfo(found);
@@ -98,7 +100,10 @@ void SocketAddress::set_scope(uint32_t interface_index) {
 
 Result<HostPort> ParseHostPort(std::string_view text) {
   const size_t colon = text.rfind(':');
-  const auto bad = [&] { return Status(Code::kInvalidArgument, StrCat("'", text, "' is not HOST:PORT")); };
+  const auto bad = [&] {
+    return Status(Code::kInvalidArgument,
+                  StrCat("'", text, "' is not HOST:PORT; write one such as node0:29750"));
+  };
   if (colon == std::string_view::npos || colon == 0) return bad();
   const auto port = ParseNumber<uint16_t>(text.substr(colon + 1));
   if (!port) return bad();
@@ -118,7 +123,8 @@ Result<std::vector<SocketAddress>> Resolve(const std::string& host, uint16_t por
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(host.c_str(), StrCat(port).c_str(), &hints, &found); error != 0) {
-    return Status(Code::kUnavailable, StrCat("cannot resolve '", host, "': ", gai_strerror(error)));
+    return Status(Code::kUnavailable, StrCat("cannot resolve '", host, "': ", gai_strerror(error),
+                                             "; check the name, or write an address"));
   }
   std::vector<SocketAddress> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
@@ -166,7 +172,8 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
   WC_ASSIGN_OR_RETURN(SocketAddress address,
                       SocketAddress::Parse(StrCat(text.substr(0, scope), text.substr(end))));
   if (address.family() == AF_UNIX)
-    return Status(Code::kInvalidArgument, StrCat("not an address of a network: ", text));
+    return Status(Code::kInvalidArgument,
+                  StrCat("not an address of a network: ", text, "; write one such as 10.0.0.1 or ::1"));
   std::vector<SocketAddress> addresses;
   if (!address.IsLinkLocal()) {
     addresses.push_back(address);
@@ -178,7 +185,10 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
     addresses.push_back(address);
   }
   if (addresses.empty())
-    return Status(Code::kUnavailable, StrCat(text, " is link-local, and no interface here has such a link"));
+    return Status(
+        Code::kUnavailable,
+        StrCat(text,
+               " is link-local, and no interface here has such a link; give an address that is routed"));
   return addresses;
 }
 

@@ -11,7 +11,9 @@ namespace weightcast {
 Result<TimerFd> TimerFd::Create() {
   TimerFd timer;
   timer.fd_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer.fd_.valid()) return Status(Code::kExhausted, StrCat("timerfd_create: ", ErrnoText(errno)));
+  if (!timer.fd_.valid())
+    return Status(Code::kExhausted, StrCat("cannot make a timer: ", ErrnoText(errno),
+                                           "; raise the limit of open files (ulimit -n)"));
   return timer;
 }
 

@@ -30,13 +30,15 @@ Result<FileTensors> ReadIndex(const fs::path& index) {
   std::set<std::string_view> names;
   for (const auto& [tensor, file] : *map) {
     if (!names.insert(tensor).second)
-      return Status(Code::kCorrupt, StrCat(index.native(), ": tensor ", Shown(tensor), " stands twice"));
+      return Status(Code::kCorrupt, StrCat(index.native(), ": tensor ", Shown(tensor),
+                                           " is listed twice; write the checkpoint again"));
     if (Status status = CheckPlainName("file name", file); !status.ok())
       return Status(Code::kCorrupt,
                     StrCat(index.native(), ": tensor ", Shown(tensor), ": ", status.message()));
     files[file].insert(tensor);
   }
-  if (files.empty()) return Status(Code::kCorrupt, StrCat(index.native(), " names no tensor"));
+  if (files.empty())
+    return Status(Code::kCorrupt, StrCat(index.native(), " names no tensor; write the checkpoint again"));
   return files;
 }
 
@@ -106,8 +108,10 @@ Result<Checkpoint> Checkpoint::Open(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found)
-    return Status(Code::kInvalidArgument,
-                  StrCat("no checkpoint at ", path.native(), ": there is no such path"));
+    return Status(
+        Code::kInvalidArgument,
+        StrCat("no checkpoint at ", path.native(),
+               ": there is no such path; give the folder of a checkpoint, or its .safetensors file"));
   if (error) return FileError("look at", path, error.value());
   if (!fs::is_directory(status)) return OpenSingle(path);
   if (Exists(path / kModelFile)) return OpenSingle(path / kModelFile);

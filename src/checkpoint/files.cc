@@ -56,7 +56,7 @@ Result<UniqueFd> OpenRegularFile(const std::filesystem::path& path) {
   if (!fd.valid()) return FileError("open", path, errno);
   WC_ASSIGN_OR_RETURN(const struct stat status, StatOf(fd.get(), path));
   if (!S_ISREG(status.st_mode))
-    return Status(Code::kInvalidArgument, StrCat(path.native(), " is not a regular file"));
+    return Status(Code::kInvalidArgument, StrCat(path.native(), " is not a regular file; give one"));
   return fd;
 }
 
@@ -70,8 +70,8 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t limit
   WC_ASSIGN_OR_RETURN(const UniqueFd fd, OpenRegularFile(path));
   WC_ASSIGN_OR_RETURN(const struct stat status, StatOf(fd.get(), path));
   if (static_cast<uint64_t>(status.st_size) > limit)
-    return Status(Code::kCorrupt,
-                  StrCat(path.native(), " has ", status.st_size, " bytes, the most are ", limit));
+    return Status(Code::kCorrupt, StrCat(path.native(), " has ", status.st_size,
+                                         " bytes; the largest allowed size is ", limit));
   std::string text(static_cast<size_t>(status.st_size), '\0');
   WC_RETURN_IF_ERROR(ReadAt(fd.get(), 0, std::as_writable_bytes(std::span(text)), path));
   return text;
@@ -83,8 +83,9 @@ Status ReadAt(int fd, uint64_t offset, std::span<std::byte> out, const std::file
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return FileError("read", path, errno);
     if (got == 0)
-      return {Code::kCorrupt,
-              StrCat(path.native(), " ends at byte ", offset, ": it was shortened while in use")};
+      return {Code::kCorrupt, StrCat(path.native(), " ends at byte ", offset,
+                                     ": it was shortened while in use; write each version into a new folder "
+                                     "and rename it into place")};
     out = out.subspan(static_cast<size_t>(got));
     offset += static_cast<uint64_t>(got);
   }

@@ -78,8 +78,8 @@ bool HoldsFileOf(const fs::path& folder, const OutputRank& rank) {
 Status CheckRank(const OutputRank& rank) {
   WC_RETURN_IF_ERROR(CheckPlainName("engine name", rank.engine));
   if (rank.ranks < 1 || rank.rank < 0 || rank.rank >= rank.ranks)
-    return {Code::kInvalidArgument,
-            StrCat("engine ", rank.engine, ": there is no rank ", rank.rank, " of ", rank.ranks)};
+    return {Code::kInvalidArgument, StrCat("engine ", rank.engine, ": there is no rank ", rank.rank, " of ",
+                                           rank.ranks, "; ranks count from 0")};
   return Status::Ok();
 }
 
@@ -131,7 +131,8 @@ Result<bool> VersionFolder::Commit() {
   const std::string name = RankFileName(rank_.rank, rank_.ranks);
   if (!StandsAt(file().parent_path())) return OutcomeOfOthers();
   if (faccessat(folder_.get(), name.c_str(), F_OK, 0) != 0)
-    return Status(Code::kInvalidArgument, StrCat(file().native(), " has not been written"));
+    return Status(Code::kInvalidArgument,
+                  StrCat(file().native(), " has not been written; finish it before it is published"));
   if (options_.sync) WC_RETURN_IF_ERROR(SyncFile(folder_.get(), file().parent_path()));
   committed_ = true;
   if (!AllRanksThere()) return false;
@@ -178,9 +179,11 @@ Result<bool> VersionFolder::Complete() {
 Result<bool> VersionFolder::OutcomeOfOthers() const {
   // A folder moves on from .complete to its final place only, so this order misses no state.
   if (StandsAt(engine_ / StrCat(staged_, kComplete)) || StandsAt(final_path())) return true;
-  return Status(Code::kCancelled,
-                StrCat("version ", version_, " of engine ", rank_.engine, " was not written to ",
-                       final_path().native(), ": another rank of the engine aborted it or was restarted"));
+  return Status(
+      Code::kCancelled,
+      StrCat(
+          "version ", version_, " of engine ", rank_.engine, " was not written to ", final_path().native(),
+          ": another rank of the engine aborted it or was restarted; the next version is written as usual"));
 }
 
 Status RemoveLeftovers(const OutputRank& rank) {

@@ -128,9 +128,11 @@ Result<bool> FolderWatcher::WaitForEvents(std::optional<TimePoint> deadline) con
     milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
   }
   if (poll(fds.data(), fds.size(), milliseconds) < 0 && errno != EINTR)
-    return Status(Code::kInternal, StrCat("poll: ", ErrnoText(errno)));
+    return Status(Code::kInternal, StrCat("cannot wait for changes of a checkpoint folder: ",
+                                          ErrnoText(errno), "; please report this as a bug"));
   if (fds[1].revents != 0)
-    return Status(Code::kCancelled, StrCat("watching ", folder_.native(), " was interrupted"));
+    return Status(Code::kCancelled,
+                  StrCat("watching ", folder_.native(), " was interrupted by a signal or a stop request"));
   return fds[0].revents != 0;
 }
 
@@ -153,7 +155,8 @@ Status FolderWatcher::ReadEvents() {
 
 Status FolderWatcher::Apply(uint32_t mask, std::string_view name) {
   if ((mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED)) != 0)
-    return {Code::kUnavailable, StrCat("the watched folder ", folder_.native(), " was removed or moved")};
+    return {Code::kUnavailable, StrCat("the watched folder ", folder_.native(),
+                                       " was removed or moved; make it again and start this command again")};
   if ((mask & IN_Q_OVERFLOW) != 0) return Scan();
   if ((mask & (IN_MOVED_FROM | IN_DELETE)) != 0) seen_.erase(std::string(name));
   if ((mask & IN_MOVED_TO) != 0) Add(std::string(name));

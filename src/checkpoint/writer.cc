@@ -62,7 +62,9 @@ Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
 
 Status SafetensorsWriter::Finish() {
   if (left_ != 0)
-    return {Code::kInvalidArgument, StrCat(path_.native(), ": ", left_, " bytes of its data are missing")};
+    return {Code::kInvalidArgument,
+            StrCat(path_.native(), ": ", left_,
+                   " bytes of its data are missing; write all tensors of the header before the end")};
   if (options_.sync) WC_RETURN_IF_ERROR(SyncFile(file_.get(), path_));
   // On network file systems close is where a full disk shows.
   if (::close(file_.release()) != 0) return FileError("write", path_, errno);

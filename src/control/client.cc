@@ -45,7 +45,8 @@ class Client final : public ControlClient {
         conduit_(std::move(conduit)) {
     options_.hello.job = settings_.job;
     if (options_.absence == nullptr) options_.absence = std::make_shared<Absence>();
-    Miss({Code::kUnavailable, StrCat("no answer yet from the controller at ", settings_.controller)});
+    Miss({Code::kUnavailable, StrCat("no answer yet from the controller at ", settings_.controller,
+                                     "; check that it runs and the address")});
   }
   Status Begin() {
     WC_ASSIGN_OR_RETURN(caller_, StartThread("wc-deliver", [this] { Deliver(); }));
@@ -86,8 +87,9 @@ class Client final : public ControlClient {
       if (!packet.ok()) {
         failure_ = packet.status();
       } else if (!link_->Push(std::move(*packet))) {
-        failure_ = {Code::kExhausted, StrCat("too many messages wait for the controller at ",
-                                             settings_.controller, ": it does not read them")};
+        failure_ = {Code::kExhausted,
+                    StrCat("too many messages wait for the controller at ", settings_.controller,
+                           ": it does not read them; is it stopped or overloaded?")};
       }
     }
     conduit_->Wake();
@@ -117,7 +119,7 @@ class Client final : public ControlClient {
   void Run() {
     while (!ended_) {
       if (stop_) {
-        End({Code::kCancelled, "the session with the controller was closed"});
+        End({Code::kCancelled, "the session with the controller was closed by this process"});
         break;
       }
       CheckDeadlines();
@@ -183,22 +185,25 @@ class Client final : public ControlClient {
     if (const Status failure = TakeFailure(); !failure.ok()) return End(failure);
     if (connected()) {
       if (now >= heard_ + lease_) {
-        Break({Code::kPeerDead, StrCat("no heartbeat of the controller at ", settings_.controller, " for ",
-                                       Seconds(lease_), " s")});
+        Break({Code::kPeerDead, StrCat("the controller at ", settings_.controller, " missed heartbeats for ",
+                                       Seconds(lease_), " s; check that it runs, and the network to it")});
         GiveUpStream();
       } else if (now >= next_beat_) {
         next_beat_ = now + Beat();
         link_->PushUrgent(heartbeat_);
         conduit_->Kick();
       }
-      if (leaving_ && link_->drained()) End({Code::kCancelled, "this worker has left"});
+      if (leaving_ && link_->drained())
+        End({Code::kCancelled, "this worker has closed its session; make a new one to go on"});
       return;
     }
-    if (leaving_) return End({Code::kCancelled, "this worker has left"});
+    if (leaving_)
+      return End({Code::kCancelled, "this worker has closed its session; make a new one to go on"});
     if (now >= give_up()) return GiveUp();
     if (conduit_->open()) {
       if (now < attempt_until_) return;
-      reason_ = {Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller)};
+      reason_ = {Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller,
+                                         "; check that it runs and the address")};
       GiveUpStream();
     } else if (now >= next_dial_) {
       Dial();
@@ -266,7 +271,8 @@ class Client final : public ControlClient {
   }
 
   void Closed(const Status& reason) {
-    if (leaving_) return End({Code::kCancelled, "this worker has left"});
+    if (leaving_)
+      return End({Code::kCancelled, "this worker has closed its session; make a new one to go on"});
     if (reason.code() == Code::kPermission && IsRefusedForGood())
       return End({Code::kPermission,
                   StrCat(reason.message(), " (this process's token is from ", token_.origin(), ")")});
@@ -340,7 +346,8 @@ class Client final : public ControlClient {
     if (!connected()) return;  // It comes after the welcome, or is nonsense.
     bool duplicate = false;
     if (!link_->Acknowledge(event.acknowledged) || !link_->Receive(event.number, duplicate)) {
-      Break({Code::kProtocol, StrCat("the controller at ", settings_.controller, " lost count of messages")});
+      Break({Code::kProtocol, StrCat("the controller at ", settings_.controller,
+                                     " broke the order of messages; use the same weightcast on all hosts")});
       session_ = 0;
       GiveUpStream();
       return;
@@ -362,7 +369,8 @@ class Client final : public ControlClient {
       DeliverMessage(std::move(event.parcel));
       End(refused->reason);
     } else if (connected() && !link_->Acknowledge(event.acknowledged)) {
-      End({Code::kProtocol, StrCat("the controller at ", settings_.controller, " lost count of messages")});
+      End({Code::kProtocol, StrCat("the controller at ", settings_.controller,
+                                   " broke the order of messages; use the same weightcast on all hosts")});
     }
   }
 

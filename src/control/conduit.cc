@@ -81,8 +81,8 @@ Conduit::Event Conduit::Take(std::string body) {
 Status Conduit::WhyClosed(const Status& reason) const {
   if (!proven_) return reason;
   // A controller that has proven itself is worth another try, whatever it said.
-  return {Code::kUnavailable,
-          StrCat("the stream to the controller at ", address_, " has ended: ", reason.message())};
+  return {Code::kUnavailable, StrCat("the stream to the controller at ", address_,
+                                     " has ended, and is opened again: ", reason.message())};
 }
 
 }  // namespace weightcast::control

@@ -157,7 +157,10 @@ void Machine::On(const Said& event) {
   };
   const bool allowed = std::visit(handle, event.message);
   if (!allowed) {
-    const Status reason(Code::kProtocol, StrCat(TextOf(*worker), " sent a message that is not its to send"));
+    const Status reason(
+        Code::kProtocol,
+        StrCat(TextOf(*worker),
+               " sent a message that its role does not send; use the same weightcast on all hosts"));
     RefuseWorker(event.session, reason);
   }
   Advance();

@@ -117,7 +117,8 @@ void Core::Tick() {
   }
   for (const SessionId id : dead) {
     if (const auto at = sessions_.find(id); at != sessions_.end())
-      Offend(*at->second, {Code::kPeerDead, StrCat("not heard of for ", Seconds(config_.lease), " s")});
+      Offend(*at->second, {Code::kPeerDead,
+                           StrCat("missed heartbeats for ", Seconds(config_.lease), " s; declared dead")});
   }
   std::erase_if(strays_, [&](const Stray& stray) {
     if (stray.until > now) return false;

@@ -21,7 +21,7 @@ void Core::Push(Session& session, SharedPacket packet) {
     // Not from within the actions of another event.
     mailbox_->Post([this, id = session.id] {
       if (const auto at = sessions_.find(id); at != sessions_.end())
-        Offend(*at->second, {Code::kPeerDead, "it does not read its messages"});
+        Offend(*at->second, {Code::kPeerDead, "it does not read its messages; is it stopped or overloaded?"});
     });
     return;
   }

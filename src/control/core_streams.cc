@@ -114,7 +114,7 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
   if (const Status version = protocol::CheckProtocol(hello.protocol); !version.ok())
     return RefuseStream(stream, version);  // Nothing else of it could be read.
   if (hello.model.empty())
-    return RefuseStream(stream, {Code::kInvalidArgument, "a worker needs the name of its model"});
+    return RefuseStream(stream, {Code::kInvalidArgument, "a worker needs the name of its model; set model"});
   if (const Status allowed = CheckMember(stream->member(), hello.name); !allowed.ok())
     return RefuseStream(stream, allowed);
   if (Session* known = FindResumable(incoming, hello)) return Resume(*known, stream);
@@ -171,11 +171,14 @@ void Core::Hear(Session& session, Incoming incoming) {
   session.heard = Clock::now();
   messages_in_.Add();
   if (!session.link->Acknowledge(incoming.acknowledged))
-    return Offend(session, {Code::kProtocol, "it acknowledged what was never sent"});
+    return Offend(session, {Code::kProtocol,
+                            "it acknowledged what was never sent; use the same weightcast on all hosts"});
   if (std::holds_alternative<protocol::Heartbeat>(incoming.message)) return;
   bool duplicate = false;
   if (!session.link->Receive(incoming.number, duplicate))
-    return Offend(session, {Code::kProtocol, StrCat("message ", incoming.number, " came out of order")});
+    return Offend(session,
+                  {Code::kProtocol, StrCat("message ", incoming.number,
+                                           " came out of order; use the same weightcast on all hosts")});
   if (duplicate) return;
   if (std::holds_alternative<protocol::AskOffered>(incoming.message)) {
     session.asks_offered = true;
@@ -237,7 +240,12 @@ void Core::AnswerAskers(Model& model) {
   }
 }
 
-void Core::Offend(Session& session, const Status& reason) { Apply(*session.model, Gone{session.id, reason}); }
+void Core::Offend(Session& session, const Status& reason) {
+  const bool broken = reason.code() == Code::kProtocol;
+  Apply(*session.model,
+        Gone{session.id,
+             broken ? Status(reason.code(), StrCat("it broke the protocol: ", reason.message())) : reason});
+}
 
 void Core::CloseStream(Session& session, const Status& reason) {
   if (session.stream == nullptr) return;

@@ -37,10 +37,11 @@ Result<Opened> OpenEnvelope(std::string body) {
   opened.envelope.session = reader.Get<uint64_t>();
   const auto kind = reader.Get<uint8_t>();
   if (!reader.ok())
-    return Status(Code::kProtocol,
-                  StrCat("an envelope of ", body.size(), " bytes, at least ", kEnvelopeHead));
+    return Status(Code::kProtocol, StrCat("an envelope of ", body.size(), " bytes, fewer than ",
+                                          kEnvelopeHead, "; use the same weightcast on all hosts"));
   if (kind > static_cast<uint8_t>(PartKind::kLast))
-    return Status(Code::kProtocol, StrCat("an envelope of unknown kind ", static_cast<int>(kind)));
+    return Status(Code::kProtocol, StrCat("an envelope of unknown kind ", static_cast<int>(kind),
+                                          "; use the same weightcast on all hosts"));
   opened.envelope.kind = static_cast<PartKind>(kind);
   body.erase(0, kEnvelopeHead);
   opened.part = std::move(body);

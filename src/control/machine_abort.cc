@@ -133,8 +133,9 @@ void Machine::OnAborted(Worker& worker, const protocol::Aborted& message) {
     if (target->step == EngineStep::kSourceless) {
       rank->step = RankStep::kAsked;  // It is asked for a new grant with the others.
     } else {
-      EngineOut(*target, {Code::kUnavailable, StrCat(TextOf(worker), " gave the update up")}, &worker,
-                worker.session);
+      EngineOut(*target,
+                {Code::kUnavailable, StrCat(TextOf(worker), " gave the update up; its log says why")},
+                &worker, worker.session);
     }
   }
   const bool serves = !message.lost && worker.version.number >= 0;

@@ -46,14 +46,17 @@ Status Machine::CheckHello(const protocol::Hello& hello) const {
     return {Code::kInvalidArgument,
             trainer ? "a trainer has no engine name" : "an inference rank needs the name of its engine"};
   if (hello.world_size == 0 || hello.world_size > protocol::kMaxWorkers)
-    return {Code::kInvalidArgument, StrCat("a world size of ", hello.world_size, " is not possible")};
+    return {Code::kInvalidArgument, StrCat("a world size of ", hello.world_size,
+                                           " is not possible; give the number of ranks, at least 1")};
   if (hello.name.role == protocol::Role::kControl)
     return hello.world_size == 1 && hello.name.rank == 0
                ? Status::Ok()
-               : Status(Code::kInvalidArgument, "an EngineControl has rank 0 of 1");
+               : Status(Code::kInvalidArgument,
+                        "an EngineControl has rank 0 and world size 1; give it no other");
   if (hello.name.rank >= hello.world_size)
-    return {Code::kInvalidArgument, StrCat(protocol::ToString(hello.name), " is not among 0 .. ",
-                                           hello.world_size - 1, ": the world size is ", hello.world_size)};
+    return {Code::kInvalidArgument,
+            StrCat(protocol::ToString(hello.name), " is not among 0 .. ", hello.world_size - 1,
+                   ": the world size is ", hello.world_size, "; ranks count from 0")};
   for (const Group& group : s_.groups) {
     if (group.name != hello.name.engine || group.members == 0) continue;
     if (group.world_size != hello.world_size)
@@ -75,7 +78,7 @@ Status Machine::TakePlace(const protocol::Hello& hello) {
             StrCat("rank taken: ", protocol::ToString(hello.name),
                    " is already here in another process; give every process its own rank")};
   const Status reason(Code::kPeerDead, StrCat(protocol::ToString(hello.name), " is lost: ",
-                                              same_process ? "its process has begun anew"
+                                              same_process ? "its process has begun a new session"
                                                            : "a new process has taken its place"));
   const SessionId old = holder->session;
   actions_.push_back(Forget{old});
@@ -108,7 +111,8 @@ void Machine::RaiseRun(const protocol::Run& run, const Status& reason) {
 }
 
 void Machine::NewRunIfReplaced(const protocol::Hello& hello) {
-  const Status reason(Code::kUnavailable, StrCat(protocol::ToString(hello.name), " was started again"));
+  const Status reason(Code::kUnavailable,
+                      StrCat(protocol::ToString(hello.name), " was started again as a new process"));
   const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& member) { return member.rank == hello.name.rank; });
   const bool known = before != s_.run_members.end();
@@ -171,7 +175,7 @@ void Machine::OnRegister(Worker& worker, const protocol::Register& message) {
   worker.newest = protocol::LaterOf(protocol::LaterOf(worker.newest, message.version), message.newest);
   TakeState(worker, message.state, message.version);
   NewRunIfServed(worker);
-  BeginAgain(worker, "registered its tensors anew");
+  BeginAgain(worker, "registered its tensors again");
 }
 
 void Machine::OnSuspended(Worker& rank) {
@@ -339,10 +343,12 @@ Status Machine::WhyStillWaiting(const Group& group) const {
                                     " did not join", limit, "; start it or correct the world size")};
   for (const Worker& worker : s_.workers) {
     if (worker.group == group.id && !(worker.registered && (group.id == kTrainers || worker.landed)))
-      return {Code::kTimedOut, StrCat(TextOf(worker), " has not registered its tensors", limit)};
+      return {Code::kTimedOut,
+              StrCat(TextOf(worker), " has not registered its tensors", limit, "; see its log")};
   }
   if (group.controlled && group.steering.session == 0)
-    return {Code::kTimedOut, StrCat("its EngineControl did not come back", limit)};
+    return {Code::kTimedOut,
+            StrCat("its EngineControl did not come back", limit, "; start the engine's front end again")};
   if (group.id != kTrainers) {
     const Group& trainers = s_.groups.front();
     return {Code::kTimedOut,

@@ -228,8 +228,9 @@ void Machine::OnPrepareTimer() {
     return;
   }
   BlamePreparation(late->group, late->session,
-                   {Code::kTimedOut, StrCat(TextOf(*late), " has not made its connections within ",
-                                            Seconds(config_.timeout), " s")},
+                   {Code::kTimedOut,
+                    StrCat(TextOf(*late), " has not made its connections within ", Seconds(config_.timeout),
+                           " s (timeout); see its log, and the firewall between the hosts")},
                    /*may_pass=*/false);
 }
 

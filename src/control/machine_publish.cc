@@ -39,9 +39,10 @@ void Machine::OnPublished(Worker& trainer, const protocol::Published& message) {
   if (message.run != s_.run) return RefusePublished(trainer, message);
   const int64_t before = trainer.offered;
   if (message.number <= before) {
-    AnswerFailed(trainer, message.number,
-                 {Code::kInvalidArgument, StrCat("version ", message.number, " is not newer than ", before,
-                                                 ", which ", TextOf(trainer), " has published")});
+    AnswerFailed(
+        trainer, message.number,
+        {Code::kInvalidArgument, StrCat("version ", message.number, " is not newer than ", before, ", which ",
+                                        TextOf(trainer), " has published; publish a higher number")});
     return;
   }
   if (trainer.waiting) Supersede(before);
@@ -158,8 +159,8 @@ void Machine::OnCatchUpTimer() {
   if (!s_.catch_up_timer) return;
   s_.catch_up_timer = false;
   if (s_.update || CommonOffer() >= 0) return;
-  const Status reason(Code::kTimedOut,
-                      StrCat(Disagreement(), " within ", Seconds(config_.timeout), " s (timeout)"));
+  const Status reason(Code::kTimedOut, StrCat(Disagreement(), " within ", Seconds(config_.timeout),
+                                              " s (timeout); see the log of who is missing"));
   s_.last_error = reason;
   Log(LogLevel::kError, reason.message());
   FailWaiting(reason, true);
@@ -190,18 +191,21 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
   const Version served = EngineVersion(group);
   if (served == version) return absent(true, Status::Ok());
   if (TakesBack(group, version))
-    return absent(false, {Code::kInvalidArgument, StrCat("engine ", group.name, " has served version ",
-                                                         ToString(NewestOf(group)), " already")});
+    return absent(false, {Code::kInvalidArgument,
+                          StrCat("engine ", group.name, " has served version ", ToString(NewestOf(group)),
+                                 " already; publish a higher number")});
   if (!fresh && group.tried == version && group.tries >= kMaxTries) return Part::kIgnored;
   if (group.steering.overdue)
-    return absent(false, {Code::kTimedOut, StrCat("the control of engine ", group.name,
-                                                  " has not answered since it was asked to ",
-                                                  protocol::NameOf(group.steering.move))});
+    return absent(false,
+                  {Code::kTimedOut,
+                   StrCat("the control of engine ", group.name, " has not answered since it was asked to ",
+                          protocol::NameOf(group.steering.move), "; see the log of the engine's front end")});
   for (const Worker& worker : s_.workers) {
     if (worker.group != group.id || !worker.fencing) continue;
     if (!group.fence_overdue) return Part::kFencing;
     return absent(false, {Code::kFenced,
-                          StrCat(TextOf(worker), " still fences off ", protocol::ToString(*worker.fencing))});
+                          StrCat(TextOf(worker), " still fences off ", protocol::ToString(*worker.fencing),
+                                 ": a writer of it is stopped or unreachable; its log names it")});
   }
   return Part::kTarget;
 }

@@ -154,7 +154,7 @@ void Machine::TryRepair() {
     const std::vector<SessionId> sources = SessionsOf(update.holders);
     if (!sources.empty()) return MakeRepairPlan(sources, update.holders == Holders::kEngines);
   }
-  const Status nobody(Code::kUnavailable, "nobody is left who has its bytes");
+  const Status nobody(Code::kUnavailable, "no running worker has its bytes any more; publish again");
   AbortAll(update.loss.ok() ? nobody : update.loss);
 }
 

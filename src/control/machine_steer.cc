@@ -30,7 +30,7 @@ void Machine::AttachControl(SessionId session, const protocol::Hello& hello) {
   }
   if (before.session != 0) {
     actions_.push_back(Forget{before.session});
-    LoseControl(group, {Code::kPeerDead, StrCat(name, " is lost: it has begun anew")});
+    LoseControl(group, {Code::kPeerDead, StrCat(name, " is lost: its process was started again")});
   }
   group.controlled = true;
   group.steering = {};
@@ -65,7 +65,9 @@ void Machine::ControlSaid(Group& group, const protocol::WorkerMessage& message) 
     actions_.push_back(Forget{session});
     return LoseControl(group, {Code::kCancelled, StrCat(name, " has left")});
   }
-  const Status reason(Code::kProtocol, StrCat(name, " sent a message that is not its to send"));
+  const Status reason(
+      Code::kProtocol,
+      StrCat(name, " sent a message that its role does not send; use the same weightcast on all hosts"));
   actions_.push_back(Refuse{session, reason});
   LoseControl(group, reason);
 }
@@ -88,8 +90,8 @@ void Machine::OrderFor(Target& target, EngineStep step, Move move, const Version
   target.step = step;
   if (!group.controlled) return GoOn(target);
   if (control.session == 0)
-    return SteerFailed(target,
-                       {Code::kUnavailable, StrCat("the control of engine ", group.name, " is gone")});
+    return SteerFailed(target, {Code::kUnavailable, StrCat("the control of engine ", group.name,
+                                                           " is gone; start the engine's front end again")});
   const bool asked = control.move == move && control.version == version && !control.failed;
   if (asked && control.done) return GoOn(target);
   group.grant_timer = false;
@@ -149,7 +151,8 @@ void Machine::OnSteerTimer(Target& target) {
   group.steering.overdue = true;
   const Status reason(Code::kTimedOut, StrCat("the control of engine ", group.name,
                                               " has not answered: ", protocol::NameOf(group.steering.move),
-                                              " (", Seconds(config_.commit_timeout), " s, commit_timeout)"));
+                                              " (", Seconds(config_.commit_timeout),
+                                              " s, commit_timeout); see the log of the engine's front end"));
   group.last_error = s_.last_error = reason;
   Log(LogLevel::kWarning, reason.message());
   SteerFailed(target, reason);
@@ -170,7 +173,8 @@ void Machine::SteerIdle() {
     const Status reason =
         move == Move::kAdmit ? Status::Ok()
         : group.last_error.ok()
-            ? Status(Code::kUnavailable, StrCat("engine ", group.name, " serves no version"))
+            ? Status(Code::kUnavailable,
+                     StrCat("engine ", group.name, " serves no version; it gets one with the next update"))
             : group.last_error;
     Order(group, move, version, reason);
   }

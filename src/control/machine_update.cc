@@ -32,7 +32,10 @@ Receiver* Machine::InTurn(const Worker& worker, const protocol::UpdateId& update
   const uint32_t said = part.value_or(target.part);
   if (at->step == step && said == target.part) return at;
   if (said < target.part || (at->step > step && said == target.part)) return nullptr;  // Said again.
-  EngineOut(target, {Code::kProtocol, StrCat(TextOf(worker), " said ", what, " out of turn")}, &worker);
+  EngineOut(target,
+            {Code::kProtocol,
+             StrCat(TextOf(worker), " said ", what, " out of turn; use the same weightcast on all hosts")},
+            &worker);
   return nullptr;
 }
 
@@ -105,10 +108,11 @@ void Machine::OnGranted(Worker& worker, const protocol::Granted& message) {
       named[grant.source] = true;
       continue;
     }
-    EngineOut(*TargetOf(worker.group),
-              {Code::kProtocol, StrCat(TextOf(worker), " granted source ", grant.source,
-                                       grant.source < named.size() ? " twice" : ", which does not exist")},
-              &worker);
+    EngineOut(
+        *TargetOf(worker.group),
+        {Code::kProtocol, StrCat(TextOf(worker), " granted source ", grant.source,
+                                 grant.source < named.size() ? " twice" : ", which the plan does not have")},
+        &worker);
     return;
   }
   rank->step = RankStep::kGranted;
@@ -199,8 +203,9 @@ void Machine::LeaveLate() {
       DisarmStep(target.group);
     target.step = EngineStep::kOut;
     target.late = true;
-    target.reason = {Code::kUnavailable, StrCat("engine ", engine, " had not come for version ",
-                                                ToString(update.version), " when others wanted to go on")};
+    target.reason = {Code::kUnavailable,
+                     StrCat("engine ", engine, " granted no memory for version ", ToString(update.version),
+                            " before the next update was to begin; let it call wait or begin more often")};
   }
   AdvanceUpdate();
 }
@@ -357,8 +362,9 @@ void Machine::OnServing(Worker& worker, const protocol::Serving& message) {
   const Receiver* rank = ReceiverOf(worker.session);
   if (rank == nullptr || rank->id != message.update) return;
   RefuseWorker(worker.session,
-               {Code::kProtocol, StrCat(TextOf(worker), " says that it serves version ",
-                                        ToString(message.version), ", which it was not told to")});
+               {Code::kProtocol,
+                StrCat(TextOf(worker), " says that it serves version ", ToString(message.version),
+                       ", which the controller did not order; use the same weightcast on all hosts")});
 }
 
 void Machine::AdvanceUpdate() {
@@ -396,7 +402,10 @@ protocol::Done Machine::MakeDone(const UpdateState& update) const {
   }
   done.met_policy = committed > 0 && (!config_.together || committed == done.engines.size());
   if (done.met_policy) done.reason = Status::Ok();
-  if (!done.met_policy && done.reason.ok()) done.reason = {Code::kUnavailable, "no engine took part"};
+  if (!done.met_policy && done.reason.ok())
+    done.reason = {
+        Code::kUnavailable,
+        "no engine took part: none has joined, or all failed or were late; weightcast info shows them"};
   for (uint32_t rank = 0; rank < s_.groups.front().world_size; ++rank)
     done.senders.push_back({.name = {.role = protocol::Role::kTrainer, .engine = "", .rank = rank}});
   for (const Receiver& receiver : update.receivers) {

@@ -57,10 +57,11 @@ Result<std::string> Unpack(Parcel parcel) {
 
 Result<std::optional<Parcel>> Assembler::Add(PartKind kind, std::string body) {
   if (kind == PartKind::kWhole && !pieces_.empty())
-    return Status(Code::kProtocol, "a message begins inside another");
+    return Status(Code::kProtocol, "a message begins inside another; use the same weightcast on all hosts");
   bytes_ += body.size() + sizeof(std::string);
   if (bytes_ > protocol::kMaxMessageBytes + kMostOverhead)
-    return Status(Code::kProtocol, "the pieces of a message have no end");
+    return Status(Code::kProtocol,
+                  "the pieces of a message have no end; use the same weightcast on all hosts");
   pieces_.push_back(std::move(body));
   if (kind == PartKind::kPiece) return std::optional<Parcel>();
   bytes_ = 0;

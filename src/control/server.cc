@@ -28,8 +28,9 @@ Result<protocol::Term> NewTerm() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const int64_t number = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
   if (number < 0 || static_cast<uint64_t>(number) > protocol::kMaxTerm)
-    return Status(Code::kInvalidArgument,
-                  "this host's clock is wrong: workers follow the controller that started last");
+    return Status(
+        Code::kInvalidArgument,
+        "this host's clock is wrong; set it, because workers follow the controller that started last");
   return protocol::Term{.number = static_cast<uint64_t>(number), .id = RandomId()};
 }
 

@@ -86,7 +86,9 @@ class Worker final : public Outlet, public WorkerStream {
     Wake();
   }
   void Abort() override {
-    Post([stream = stream_] { stream->Abort({Code::kUnavailable, "the controller has ended the stream"}); });
+    Post([stream = stream_] {
+      stream->Abort({Code::kUnavailable, "the controller has ended the stream; its log says why"});
+    });
   }
 
   Assembler assembler;  ///< The server thread's.
@@ -203,7 +205,10 @@ class StreamListener final : public Listener {
 
   void Hear(const ServerStreamPtr& stream, std::string body) {
     const auto at = workers_.find(stream.get());
-    if (at == workers_.end()) return stream->Abort({Code::kProtocol, "it has nothing to say here"});
+    if (at == workers_.end())
+      return stream->Abort(
+          {Code::kProtocol,
+           "it sends messages where only the controller speaks; use the same weightcast on all hosts"});
     const std::shared_ptr<Worker> worker = at->second;
     const Status status =
         OrOutOfMemory("a worker's message", [&] { return Take(worker, stream, std::move(body)); });

@@ -49,7 +49,8 @@ Status WriteWhole(const std::string& path, std::string_view bytes) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   const auto failed = [&] {
     return Status(errno == ENOSPC || errno == EDQUOT ? Code::kExhausted : Code::kUnavailable,
-                  StrCat("cannot write the routing table ", path, ": ", ErrnoText(errno)));
+                  StrCat("cannot write the routing table ", path, ": ", ErrnoText(errno),
+                         "; check the folder of the setting tables"));
   };
   if (!file.valid()) return failed();
   while (!bytes.empty()) {
@@ -69,14 +70,16 @@ Result<std::string> WriteTable(const PlanJob& job, protocol::Role role, size_t n
   std::error_code error;
   fs::create_directories(job.tables + "/" + folder, error);
   if (error)
-    return Status(Code::kUnavailable, StrCat("cannot make ", job.tables, "/", folder, ": ", error.message()));
+    return Status(Code::kUnavailable, StrCat("cannot make ", job.tables, "/", folder, ": ", error.message(),
+                                             "; check the folder of the setting tables"));
   const std::string file =
       StrCat(folder, "/", role == protocol::Role::kTrainer ? "trainer-" : "inference-", number, ".table");
   const std::string path = StrCat(job.tables, "/", file);
   const std::string temporary = StrCat(path, ".", RandomId(), ".new");
   Status status = WriteWhole(temporary, table);
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
-    status = {Code::kUnavailable, StrCat("cannot rename ", temporary, ": ", ErrnoText(errno))};
+    status = {Code::kUnavailable, StrCat("cannot rename ", temporary, ": ", ErrnoText(errno),
+                                         "; check the folder of the setting tables")};
   if (!status.ok()) {
     ::unlink(temporary.c_str());
     return status;

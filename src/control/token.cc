@@ -26,17 +26,21 @@ constexpr const char* kEnvironment = "WEIGHTCAST_TOKEN";
 constexpr std::string_view kTokenName = "/token";
 
 Status Unreadable(const std::string& path, int error) {
-  return {Code::kInvalidArgument, StrCat("cannot read the job token in ", path, ": ", ErrnoText(error))};
+  return {Code::kInvalidArgument, StrCat("cannot read the job token in ", path, ": ", ErrnoText(error),
+                                         "; set WEIGHTCAST_TOKEN or token_file")};
 }
 
 /// Printable, without blanks: a file's line end is no part of a token.
 Result<std::string> CheckSecret(std::string text, const std::string& origin) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
-  if (text.empty()) return Status(Code::kInvalidArgument, StrCat("the job token in ", origin, " is empty"));
+  if (text.empty())
+    return Status(Code::kInvalidArgument,
+                  StrCat("the job token in ", origin, " is empty; make one with `openssl rand -hex 32`"));
   for (const char c : text) {
     if (c <= ' ' || c > '~')
-      return Status(Code::kInvalidArgument,
-                    StrCat("the job token in ", origin, " may hold only letters, digits and punctuation"));
+      return Status(Code::kInvalidArgument, StrCat("the job token in ", origin,
+                                                   " has other characters than letters, digits and "
+                                                   "punctuation; make one with `openssl rand -hex 32`"));
   }
   return text;
 }
@@ -52,7 +56,8 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
     size += static_cast<size_t>(got);
   }
   if (size > kMaxTokenBytes)
-    return Status(Code::kInvalidArgument, StrCat(path, " is too long for a job token"));
+    return Status(Code::kInvalidArgument,
+                  StrCat(path, " is too long for a job token; make one with `openssl rand -hex 32`"));
   text.resize(size);
   return CheckSecret(std::move(text), path);
 }
@@ -73,7 +78,8 @@ Result<std::string> ReadConfigured(const std::string& path) {
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return Unreadable(path, errno);
   if (!S_ISREG(info.st_mode))
-    return Status(Code::kInvalidArgument, StrCat(path, " is not a file with a job token"));
+    return Status(Code::kInvalidArgument,
+                  StrCat(path, " is not a regular file with a job token; name one in token_file"));
   if ((info.st_mode & (S_IWGRP | S_IWOTH | S_IROTH)) != 0)
     return Status(Code::kPermission, StrCat("every user can read or write the job token in ", path,
                                             "; run: chmod go-rwx ", path));
@@ -87,7 +93,8 @@ Result<UniqueFd> OpenFolder(const std::string& path) {
                                             "; set WEIGHTCAST_TOKEN or token_file"));
   UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid())
-    return Status(Code::kPermission, StrCat(path, " is not a folder of yours: ", ErrnoText(errno)));
+    return Status(Code::kPermission, StrCat(path, " is not a folder of yours: ", ErrnoText(errno),
+                                            "; set WEIGHTCAST_TOKEN or token_file"));
   struct stat info{};
   if (::fstat(folder.get(), &info) != 0) return Unreadable(path, errno);
   WC_RETURN_IF_ERROR(CheckPrivate(info, path, S_IRWXG | S_IRWXO));
@@ -98,7 +105,9 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t put = ::write(fd, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return {Code::kExhausted, StrCat("cannot write ", path, ": ", ErrnoText(errno))};
+    if (put < 0)
+      return {Code::kExhausted, StrCat("cannot write ", path, ": ", ErrnoText(errno),
+                                       "; make room there, or set WEIGHTCAST_TOKEN or token_file")};
     bytes.remove_prefix(static_cast<size_t>(put));
   }
   return Status::Ok();
@@ -114,11 +123,13 @@ Status Publish(const UniqueFd& folder, const std::string& path) {
   const UniqueFd file(
       ::openat(folder.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid())
-    return {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno))};
+    return {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno),
+                                      "; set WEIGHTCAST_TOKEN or token_file")};
   Status status = WriteAll(file.get(), secret + "\n", path);
   if (status.ok() && ::linkat(folder.get(), temporary.c_str(), folder.get(), "token", 0) != 0 &&
       errno != EEXIST)
-    status = {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno))};
+    status = {Code::kPermission, StrCat("cannot write the job token to ", path, ": ", ErrnoText(errno),
+                                        "; set WEIGHTCAST_TOKEN or token_file")};
   ::unlinkat(folder.get(), temporary.c_str(), 0);
   return status;
 }
@@ -144,7 +155,8 @@ Result<std::string> ReadOrMake(const std::string& folder_path) {
     if (!secret.empty()) return secret;
     WC_RETURN_IF_ERROR(Publish(folder, path));
   }
-  return Status(Code::kPermission, StrCat(path, " vanishes as soon as it is written"));
+  return Status(Code::kPermission,
+                StrCat(path, " vanishes as soon as it is written; set WEIGHTCAST_TOKEN or token_file"));
 }
 
 /// $XDG_CACHE_HOME or ~/.cache, where no other user can make anything; made if it is not there.

@@ -111,7 +111,10 @@ class Walk {
     WC_ASSIGN_OR_RETURN(found, AttributesOf(context_.cuda(), next_));
     WC_RETURN_IF_ERROR(CheckAttributes(found, context_.ordinal(), next_));
     WC_ASSIGN_OR_RETURN(const Block block, BlockAt(context_.cuda(), next_, found.identity));
-    if (block.length == 0) return Status(Code::kInternal, "cuMemGetAddressRange gave an empty range");
+    if (block.length == 0)
+      return Status(Code::kInternal,
+                    "the CUDA driver gave an empty range for this memory (cuMemGetAddressRange); please "
+                    "report this as a bug");
     next_ = block.address + block.length;
     if (!done() && found.legacy != 0) {
       return Wrong(StrCat(end_ - next_, " of the bytes lie beyond the end of their allocation, which is at ",

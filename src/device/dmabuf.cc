@@ -29,7 +29,8 @@ Result<DmaBuf> ExportDmaBuf(const Context& context, const DeviceMemory& memory) 
   WC_ASSIGN_OR_RETURN(const int supported,
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
   if (supported == 0)
-    return Status(Code::kUnavailable, StrCat("the driver gives no dma-buf of device ", context.ordinal()));
+    return Status(Code::kUnavailable, StrCat("the driver gives no dma-buf of device ", context.ordinal(),
+                                             " (that needs NVIDIA's open kernel modules)"));
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<CUdeviceptr>(memory.memory.address);
   const CUdeviceptr start = begin / page * page;
@@ -53,7 +54,9 @@ Status CheckOrder(const Context& context) {
   WC_ASSIGN_OR_RETURN(const int ordering,
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
   if (ordering >= drivers::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) return Status::Ok();
-  return {Code::kUnavailable, StrCat("device ", context.ordinal(), " does not order the writes of NICs")};
+  return {Code::kUnavailable,
+          StrCat("device ", context.ordinal(),
+                 " does not order the writes of NICs; weights there go over another transport")};
 }
 
 }  // namespace weightcast::device

@@ -105,8 +105,8 @@ Result<std::vector<Handle>> Export(const Context& context, const DeviceMemory& m
   if (memory.exportable == Exportable::kNo)
     return Status(Code::kUnavailable, StrCat("device memory cannot be exported: ", memory.why_not));
   if (first > memory.blocks.size() || count > memory.blocks.size() - first)
-    return Status(Code::kOutOfBounds,
-                  StrCat("blocks ", first, " to ", first + count, " of ", memory.blocks.size()));
+    return Status(Code::kOutOfBounds, StrCat("blocks ", first, " to ", first + count, " are not among the ",
+                                             memory.blocks.size(), " of this memory"));
   const ContextScope scope(context);
   WC_RETURN_IF_ERROR(scope.status());
   std::vector<Handle> handles;

@@ -14,7 +14,9 @@ namespace weightcast::device {
 namespace {
 
 Status Forked() {
-  return {Code::kInternal, "this process was forked from one that uses a GPU: CUDA works in the parent only"};
+  return {Code::kInternal,
+          "this process was forked from one that uses a GPU: CUDA works in the parent only; start processes "
+          "by spawn"};
 }
 
 Result<Gpu> Look(drivers::Cuda& cuda, int ordinal) {
@@ -89,7 +91,9 @@ Result<std::shared_ptr<Gpus>> Gpus::Create(std::shared_ptr<drivers::Cuda> cuda) 
   WC_RETURN_IF_ERROR(DriverStatus(*cuda, cuda->Init(0), "cuInit"));
   int count = 0;
   WC_RETURN_IF_ERROR(DriverStatus(*cuda, cuda->DeviceGetCount(&count), "cuDeviceGetCount"));
-  if (count == 0) return Status(Code::kUnavailable, "the CUDA driver shows this process no device");
+  if (count == 0)
+    return Status(Code::kUnavailable,
+                  "the CUDA driver shows this process no device; check CUDA_VISIBLE_DEVICES and nvidia-smi");
   std::vector<Gpu> gpus;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     WC_ASSIGN_OR_RETURN(Gpu gpu, Look(*cuda, ordinal));
@@ -110,7 +114,8 @@ Result<std::shared_ptr<const Context>> Gpus::Retain(int ordinal) const {
   WC_RETURN_IF_ERROR(Usable());
   if (ordinal < 0 || static_cast<size_t>(ordinal) >= gpus_.size()) {
     return Status(Code::kInvalidArgument,
-                  StrCat("device ", ordinal, " does not exist: this process sees ", gpus_.size()));
+                  StrCat("device ", ordinal, " does not exist: this process sees ", gpus_.size(),
+                         " devices, numbered from 0; check CUDA_VISIBLE_DEVICES"));
   }
   const Gpu& gpu = gpus_[static_cast<size_t>(ordinal)];
   unsigned int flags = 0;

@@ -20,7 +20,8 @@ size_t Total(const AllocationName& name) {
 
 Status CheckName(const AllocationName& name) {
   if (name.exportable == Exportable::kNo)
-    return {Code::kUnavailable, "the peer's device memory cannot be exported"};
+    return {Code::kUnavailable,
+            "the peer's device memory cannot be exported; allocate it with cudaMalloc or weightcast"};
   uint64_t total = 0;
   for (const uint64_t length : name.lengths) {
     if (length == 0 || length > kMostBytes - total)
@@ -79,11 +80,13 @@ Result<std::shared_ptr<const Mapping>> Mappings::MapOwn(const std::shared_ptr<Wo
 Status Mappings::Reach(const AllocationName& name) {
   const auto ordinal = gpus_->OrdinalOf(name.device);
   if (name.process != ProcessName() || !ordinal)
-    return {Code::kInvalidArgument, "the memory is not of a device of this process"};
+    return {Code::kInvalidArgument,
+            "the memory is not of a device that this process sees; check CUDA_VISIBLE_DEVICES"};
   WC_ASSIGN_OR_RETURN(const auto owner, gpus_->Retain(*ordinal));
   WC_ASSIGN_OR_RETURN(const uint64_t identity, IdentityOf(*owner, {name.address, Total(name)}));
   if (identity != name.identity)
-    return {Code::kInvalidArgument, "the memory was freed since it was described"};
+    return {Code::kInvalidArgument,
+            "the memory was freed since it was registered; keep it until its region is closed"};
   if (owner->ordinal() == health_->context().ordinal()) return Status::Ok();
   drivers::Cuda& cuda = health_->context().cuda();
   if (name.exportable == Exportable::kLegacy) {

@@ -37,7 +37,8 @@ Result<std::unique_ptr<PinnedRange>> PinnedRange::Pin(std::shared_ptr<Worker> wo
       health.Check(cuda.MemHostGetDevicePointer(&seen, bytes.data(), 0), "cuMemHostGetDevicePointer"));
   if (seen == reinterpret_cast<drivers::CUdeviceptr>(bytes.data())) return range;
   return Status(Code::kUnavailable,
-                "the device sees pinned host memory at another address than this process");
+                "the device sees pinned host memory at another address than this process; use a GPU with "
+                "unified addressing");
 }
 
 PinnedRange::~PinnedRange() {

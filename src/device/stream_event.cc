@@ -114,9 +114,13 @@ Status Synchronise(const Context& context, void* stream, TimePoint deadline,
       }
     }
     const TimePoint now = Clock::now();
-    if (now >= deadline) stopped = {Code::kTimedOut, "the stream has not come so far in time"};
+    if (now >= deadline)
+      stopped = {Code::kTimedOut,
+                 "the stream has not finished its work within the timeout of this call; wait longer, or look "
+                 "what runs on it"};
     if (now >= glance) {
-      if (interrupted && interrupted()) stopped = {Code::kCancelled, "interrupted"};
+      if (interrupted && interrupted())
+        stopped = {Code::kCancelled, "the wait for a stream was interrupted by the caller"};
       glance = now + kGlance;
     }
     if (now - begun > kSpin) std::this_thread::sleep_for(kBetweenLooks);

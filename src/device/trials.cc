@@ -202,7 +202,8 @@ Trials::Core::Job Trials::Core::FillCell(std::function<void(Result<Cell>)> done)
               [this, cell, done = std::move(done)](const Status& status) {
                 if (!status.ok()) return done(status);
                 auto worker = worker_.lock();
-                if (worker == nullptr) return done(Status(Code::kCancelled, "the device is let go"));
+                if (worker == nullptr)
+                  return done(Status(Code::kCancelled, "the device's worker is closing"));
                 done(Share(std::move(*cell), std::move(worker)));
               },
           .begun = false,

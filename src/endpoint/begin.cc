@@ -24,7 +24,9 @@ Status CheckAccess(OpKind kind, Access access, bool granted) {
   }
   if (access == Access::kGranted) {
     if (granted) return Status::Ok();
-    return {Code::kPermission, "the peer's region is written under a grant only; none was given"};
+    return {Code::kPermission,
+            "the peer's region is written under a grant only, and none was given; write under one that its "
+            "owner has opened"};
   }
   return {Code::kPermission,
           "the peer's region is not open to writes; register it with kGranted or kReadWrite"};
@@ -63,8 +65,9 @@ struct Connection::State::Build {
     if (place != nullptr && place->serial == serial) return last = place;
     if (place != nullptr) connection.core_->regions().Done(*place);
     transfer->locals.pop_back();
-    return Status(Code::kInvalidArgument,
-                  "its local region is closed, or was registered with another endpoint");
+    return Status(
+        Code::kInvalidArgument,
+        "its local region is closed, or was registered with another endpoint; register its memory here");
   }
   Result<const endpoint::RemoteImport*> Remote(const RemoteSlice& slice) {
     const uint32_t index = SliceAccess::IndexOf(slice);
@@ -76,8 +79,9 @@ struct Connection::State::Build {
     if (import != nullptr && import->serial == serial) return last = import;
     if (import != nullptr) connection.imports_.Done(index);
     transfer->remotes.pop_back();
-    return Status(Code::kInvalidArgument,
-                  "its remote region was released, or was imported on another connection");
+    return Status(
+        Code::kInvalidArgument,
+        "its remote region was released, or was imported on another connection; import it on this one");
   }
 
   static constexpr uint32_t kRemembered = 8;
@@ -105,8 +109,8 @@ Status Connection::State::AddPiece(Build& build, const Piece& piece) {
   Transfer::State& transfer = *build.transfer;
   const uint64_t length = piece.local.length();
   if (piece.remote.length() != length) {
-    return {Code::kInvalidArgument,
-            StrCat("its local slice has ", length, " bytes, its remote slice ", piece.remote.length())};
+    return {Code::kInvalidArgument, StrCat("its local slice has ", length, " bytes, its remote slice ",
+                                           piece.remote.length(), "; they must be as long")};
   }
   WC_RETURN_IF_ERROR(CheckAccess(transfer.kind, remote->access, transfer.options.grant.id != 0));
   const PlacedPiece placed{.local_region = local->name.id,
@@ -210,7 +214,8 @@ Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
     return Status(Code::kUnavailable, StrCat("the region is device memory of ", label_, ", which ", name,
                                              " does not move; use host memory there"));
   }
-  return Status(Code::kUnavailable, StrCat(label_, " has not registered this region with ", name));
+  return Status(Code::kUnavailable, StrCat(label_, " has not registered this region with ", name,
+                                           "; allow the same transports on both sides (setting transport)"));
 }
 
 }  // namespace weightcast

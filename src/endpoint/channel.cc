@@ -21,7 +21,7 @@ constexpr size_t kReadAtOnce = 64 << 10;
 
 Status Channel::Send(const Message& message) {
   if (out_.size() + kHeader + message.payload.size() > kMaxQueued) {
-    return {Code::kExhausted, "the peer does not read its control channel"};
+    return {Code::kExhausted, "the peer does not read its control channel; is it stopped or overloaded?"};
   }
   ByteWriter header;
   header.Put(static_cast<uint32_t>(message.payload.size()));
@@ -61,7 +61,7 @@ Result<size_t> Channel::Receive() {
       total += static_cast<size_t>(count);
       if (static_cast<size_t>(count) < buffer.size()) break;
     } else if (count == 0) {
-      return Status(Code::kUnavailable, "the other side closed the connection");
+      return Status(Code::kUnavailable, "it closed the connection without a shutdown message");
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {

@@ -133,8 +133,9 @@ Status Connection::State::OnMessage(Message message) {
       return notices_.OnCredit(message.payload);
     case MessageType::kGoodbye: {
       const auto why = endpoint::ParseOutcome(message.payload);
-      if (!why) return {Code::kProtocol, "malformed leave message"};
-      End({Code::kUnavailable, StrCat("the peer has ended the connection: ", why->message())});
+      if (!why) return {Code::kProtocol, "a malformed shutdown message"};
+      End({Code::kUnavailable,
+           StrCat("the peer has ended the connection, with the reason: ", why->message())});
       return Status::Ok();
     }
     default:
@@ -143,7 +144,9 @@ Status Connection::State::OnMessage(Message message) {
 }
 
 void Connection::State::OnChannelClosed(const Status& why) {
-  End({Code::kPeerDead, StrCat("the peer's process has ended, or the network to it: ", why.message())});
+  End({Code::kPeerDead,
+       StrCat("the peer's process has ended, or the network to it is broken; see the log there: ",
+              why.message())});
 }
 
 void Connection::State::OnBeat() {
@@ -246,7 +249,7 @@ void Connection::State::On(const transport::LinkDown& event) {
   if (transport_ == nullptr || event.link != link_) return roads_.OnDown(event.link, event.reason);
   core_->timers().Cancel(grace_);
   const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
-                      StrCat("no lane is left: ", event.reason.message()));
+                      StrCat("every lane to the peer has failed; the last one: ", event.reason.message()));
   grace_ = core_->timers().Add(In(kGrace), [this, reason] {
     const auto keep = shared_from_this();
     OnSocket();
@@ -260,7 +263,7 @@ void Connection::State::On(const transport::Revoked& event) {
 
 void Connection::State::On(const transport::LinkClosed& event) {
   if (transport_ == nullptr || event.link != link_) return;
-  End({Code::kUnavailable, "the transport has closed the link"});
+  End({Code::kUnavailable, "the transport has closed the link to the peer"});
   sender_.OnLinkClosed();
   grants_.OnLinkClosed();
 }
@@ -305,7 +308,9 @@ Status Connection::State::CheckUsable() const {
 void Connection::State::SetEnd(const Status& reason) {
   const std::lock_guard lock(mutex_);
   if (!status_.ok()) return;
-  status_ = {reason.code(), StrCat(label_, ": ", reason.message())};
+  const bool broken = reason.code() == Code::kProtocol;
+  status_ = {reason.code(), StrCat(label_, broken ? " broke the protocol: " : ": ", reason.message(),
+                                   broken ? "; run the same release of weightcast on both sides" : "")};
   ok_.store(false, std::memory_order_release);
 }
 
@@ -337,10 +342,11 @@ Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t 
   }
   WC_RETURN_IF_ERROR(status());
   if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
-    return {Code::kCancelled, "there is no such grant, or it has been revoked"};
+    return {Code::kCancelled, "there is no such grant, or it has been revoked; open a new one"};
   }
-  return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
-                                  " transfers have come under the grant from ", label_)};
+  return {Code::kTimedOut,
+          StrCat(arrived->transfers.load(), " of ", transfers,
+                 " transfers have come within the timeout of this call under the grant of ", label_)};
 }
 
 void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
@@ -355,7 +361,7 @@ void Connection::State::RevokeGrant(const transport::GrantName& grant, std::func
 
 void Connection::State::Close() {
   if (core_->forked()) return;
-  const Status closed(Code::kCancelled, "the connection was closed");
+  const Status closed(Code::kCancelled, "the connection was closed by this process");
   SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
   core_->progress().Submit(MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
                            /*now=*/true);

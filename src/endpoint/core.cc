@@ -60,7 +60,8 @@ Status Core::Usable() const {
   if (forked()) {
     return {Code::kInternal, "an endpoint cannot be used in a forked child; create a new one there"};
   }
-  if (closed_.load(std::memory_order_relaxed)) return {Code::kCancelled, "the endpoint is closed"};
+  if (closed_.load(std::memory_order_relaxed))
+    return {Code::kCancelled, "the endpoint was closed by this process"};
   return Status::Ok();
 }
 
@@ -209,7 +210,7 @@ Result<transport::RemoteRegion> Core::ImportAt(transport::Transport& transport, 
                                                const RegionName& name, uint64_t length,
                                                std::string_view key) {
   const std::shared_lock lock(transports_mutex_);
-  if (transports_.empty()) return Status(Code::kCancelled, "the endpoint is closed");
+  if (transports_.empty()) return Status(Code::kCancelled, "the endpoint was closed by this process");
   return transport.Import(link, name, length, key);
 }
 
@@ -320,7 +321,8 @@ void Core::Shutdown() {
 
 void Core::CloseAll() {
   meetings_->Stop();
-  for (const auto& connection : Live()) connection->End({Code::kCancelled, "the endpoint is closed"});
+  for (const auto& connection : Live())
+    connection->End({Code::kCancelled, "the endpoint was closed by this process"});
   regions_.CloseAll();
   CheckFenced();
 }

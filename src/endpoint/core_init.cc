@@ -86,7 +86,10 @@ Status Core::CreateTransports(Factories factories) {
       WC_LOG(kWarning, "going on without ", status.message());
     }
   }
-  if (named_.empty()) return {Code::kUnavailable, "no transport works on this machine"};
+  if (named_.empty())
+    return {Code::kUnavailable,
+            "no transport works on this machine; the log says why each was left out, and the setting "
+            "transport must allow tcp, shm or verbs"};
   Regions::Transports registered;
   for (const NamedTransport& entry : named_) registered.emplace_back(entry.name, entry.transport);
   regions_.SetTransports(std::move(registered));
@@ -96,7 +99,8 @@ Status Core::CreateTransports(Factories factories) {
 Status Core::AddTransport(const transport::TransportFactory& factory) {
   const bool twice =
       std::any_of(named_.begin(), named_.end(), [&](const auto& n) { return n.name == factory.name; });
-  if (twice) return {Code::kInvalidArgument, StrCat("transport ", factory.name, " is named twice")};
+  if (twice)
+    return {Code::kInvalidArgument, StrCat("transport ", factory.name, " is named twice; name each once")};
   auto transport = factory.create({.settings = settings(), .self = self().incarnation});
   if (!transport.ok()) {
     return {transport.status().code(),

@@ -13,7 +13,10 @@ constexpr uint32_t kMagic = 0x44524357;  // "WCRD"
 constexpr uint8_t kVersion = 2;
 
 Status Malformed(std::string_view what) {
-  return {Code::kProtocol, StrCat("a region's descriptor is malformed: ", what)};
+  return {
+      Code::kProtocol,
+      StrCat("a region's descriptor is malformed: ", what,
+             "; pass on all bytes of Region::Descriptor, and run the same release of weightcast everywhere")};
 }
 
 Status Check(const RegionDescriptor& descriptor) {

@@ -40,7 +40,7 @@ std::string Named(const Identity& expected) { return expected.role.empty() ? "a 
 }  // namespace
 
 void Meetings::Connect(std::shared_ptr<ConnectCall> call) {
-  if (stopped_) return Resolve(call, {Code::kCancelled, "the endpoint is closed"}, nullptr);
+  if (stopped_) return Resolve(call, {Code::kCancelled, "the endpoint was closed by this process"}, nullptr);
   if (const auto existing = core_.FindMatching(call->expected); existing != nullptr && existing->usable()) {
     return Resolve(call, Status::Ok(), existing);
   }
@@ -56,13 +56,16 @@ void Meetings::Connect(std::shared_ptr<ConnectCall> call) {
 void Meetings::GiveUp(const Call& call) {
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat("; ", error);
-  Resolve(call, {Code::kTimedOut, StrCat("no connection to ", Named(call->expected), " in time", errors)},
+  Resolve(call,
+          {Code::kTimedOut,
+           StrCat("no connection to ", Named(call->expected),
+                  " within the timeout of this call; does it run, and is it reachable?", errors)},
           nullptr);
 }
 
 void Meetings::Interrupt(const Call& call) {
   Resolve(call,
-          {Code::kCancelled, StrCat("interrupted before there was a connection to ", Named(call->expected))},
+          {Code::kCancelled, StrCat("the caller interrupted the connecting to ", Named(call->expected))},
           nullptr);
 }
 

@@ -50,7 +50,8 @@ Result<std::vector<std::string>> Advertised(const Settings& settings, uint16_t p
     const std::string& address = addresses.back();
     if (!ParseHostPort(address).ok() || (address.starts_with('[') && !SocketAddress::Parse(address).ok())) {
       return Status(Code::kInvalidArgument,
-                    StrCat("setting advertise has '", text, "', which is not an address"));
+                    StrCat("setting advertise has '", text,
+                           "', which is not an address; write a numeric one such as 10.0.0.1"));
     }
   }
   return addresses;
@@ -98,7 +99,7 @@ Result<Door> OpenDoor(const Settings& settings) {
 
 Result<std::vector<SocketAddress>> ResolveAll(const std::vector<std::string>& addresses) {
   std::vector<SocketAddress> all;
-  Status unknown(Code::kInvalidArgument, "no address to connect to");
+  Status unknown(Code::kInvalidArgument, "no address to connect to; give at least one");
   for (const std::string& text : addresses) {
     auto numeric = ParseOfPeer(text);
     if (numeric.ok()) {

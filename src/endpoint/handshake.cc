@@ -64,10 +64,13 @@ Result<Hello> ParseHello(std::string_view payload) {
   hello.chunk = in.Get<uint64_t>();
   const auto lease = in.Get<uint64_t>();
   const auto nonce = in.GetRaw(hello.nonce.size());
-  if (!in.AtEnd() || hello.identity.incarnation == 0) return Status(Code::kProtocol, "malformed hello");
+  if (!in.AtEnd() || hello.identity.incarnation == 0)
+    return Status(Code::kProtocol, "malformed hello; run the same release of weightcast on both sides");
   if (hello.chunk < kMinChunk || hello.chunk > kMaxChunk || lease == 0 ||
       lease > static_cast<uint64_t>(kMaxLease.count())) {
-    return Status(Code::kProtocol, "a hello whose chunk or lease is out of range");
+    return Status(
+        Code::kProtocol,
+        "a hello whose chunk or lease is out of range; run the same release of weightcast on both sides");
   }
   hello.lease = Duration(lease);
   std::memcpy(hello.nonce.data(), nonce.data(), nonce.size());
@@ -107,7 +110,8 @@ std::vector<Message> Handshaker::OnMessage(const Message& message) {
   if (state_ == State::kGreeting) {
     return Fail({Code::kProtocol, "the other side is not a weightcast endpoint; check address and port"});
   }
-  return Fail({Code::kProtocol, "a handshake message out of turn"});
+  return Fail(
+      {Code::kProtocol, "a handshake message out of turn; run the same release of weightcast on both sides"});
 }
 
 std::vector<Message> Handshaker::OnHello(const Message& message) {
@@ -129,7 +133,7 @@ Status Handshaker::CheckPeer() const {
                    " of job '", Printable(peer.job, kMaxName), "'; give both the same WEIGHTCAST_JOB")};
   }
   if (peer.incarnation == mine_.identity.incarnation) {
-    return {Code::kInvalidArgument, "an endpoint cannot connect to itself"};
+    return {Code::kInvalidArgument, "an endpoint cannot connect to itself; give the address of another one"};
   }
   if (role_ == Role::kInitiator && !Matches(expected_, peer)) {
     const bool restarted =
@@ -145,7 +149,8 @@ Status Handshaker::CheckPeer() const {
 std::vector<Message> Handshaker::OnProof(const Message& message) {
   const Role peer_role = role_ == Role::kInitiator ? Role::kResponder : Role::kInitiator;
   Digest proof{};
-  if (message.payload.size() != proof.size()) return Fail({Code::kProtocol, "malformed proof"});
+  if (message.payload.size() != proof.size())
+    return Fail({Code::kProtocol, "malformed proof; run the same release of weightcast on both sides"});
   std::memcpy(proof.data(), message.payload.data(), proof.size());
   if (!SameDigest(proof, ProofOf(peer_role))) {
     return Fail(
@@ -160,7 +165,8 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
 
 std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   auto verdict = ParseOutcome(message.payload);
-  if (!verdict) return Fail({Code::kProtocol, "malformed verdict"});
+  if (!verdict)
+    return Fail({Code::kProtocol, "malformed verdict; run the same release of weightcast on both sides"});
   if (!verdict->ok()) {
     // Anyone can say it; who has proven nothing must not make a caller wait.
     superseded_ = state_ == State::kProven && verdict->code() == Code::kCancelled;
@@ -171,7 +177,8 @@ std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   // Accepted without having been asked, or twice.
   const bool in_turn =
       state_ == State::kProven && !peer_accepted_ && (role_ == Role::kInitiator || accepted_);
-  if (!in_turn) return Fail({Code::kProtocol, "a verdict out of turn"});
+  if (!in_turn)
+    return Fail({Code::kProtocol, "a verdict out of turn; run the same release of weightcast on both sides"});
   peer_accepted_ = true;
   if (accepted_) state_ = State::kAccepted;
   return {};

@@ -54,7 +54,10 @@ void Meetings::Admit(UniqueFd fd) {
 }
 
 void Meetings::SendAway(Attempt& attempt) {
-  LogRefusal(attempt, {Code::kExhausted, "too many half-open handshakes"});
+  LogRefusal(
+      attempt,
+      {Code::kExhausted,
+       "too many half-open handshakes; raise the limit of open files (ulimit -n) if these are honest peers"});
   Erase(attempt, /*linger=*/false);
 }
 

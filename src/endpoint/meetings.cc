@@ -36,7 +36,7 @@ void Meetings::Stop() {
   core_.timers().Cancel(door_rest_);
   door_.listener.reset();
   for (const Call& call : std::list<Call>(calls_)) {
-    Resolve(call, {Code::kCancelled, "the endpoint is closed"}, nullptr);
+    Resolve(call, {Code::kCancelled, "the endpoint was closed by this process"}, nullptr);
   }
   while (!attempts_.empty()) Erase(attempts_.begin()->second, /*linger=*/false);
 }
@@ -63,8 +63,9 @@ Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddr
                          .first->second;
   attempt.limit = core_.timers().Add(In(core_.settings().connect_timeout), [this, id] {
     if (Attempt* late = Find(id)) {
-      FailAttempt(*late, {Code::kTimedOut,
-                          StrCat("no handshake within ", Seconds(core_.settings().connect_timeout), " s")});
+      FailAttempt(*late,
+                  {Code::kTimedOut, StrCat("no handshake within ", Seconds(core_.settings().connect_timeout),
+                                           " s (connect_timeout); is it a weightcast endpoint?")});
     }
   });
   return attempt;
@@ -185,7 +186,7 @@ void Meetings::OnAdmit(uint64_t id, const Status& status) {
 void Meetings::Settle(Attempt& attempt) {
   const Incarnation peer = attempt.machine.peer()->identity.incarnation;
   const Call call = attempt.call;
-  const Status superseded(Code::kCancelled, "superseded by another connection between the two");
+  const Status superseded(Code::kCancelled, "superseded by another connection between the two endpoints");
   if (const auto existing = core_.FindLive(peer); existing != nullptr) {
     ReleaseHeld(peer, /*superseded=*/true);
     Send(attempt, attempt.machine.Refuse(superseded));
@@ -226,7 +227,8 @@ void Meetings::ReleaseHeld(Incarnation peer, bool superseded) {
   Attempt* held = FindIncoming(peer);
   if (held == nullptr || held->stage != Attempt::Stage::kHeld) return;
   if (!superseded) return AskAdmit(*held);
-  Send(*held, held->machine.Refuse({Code::kCancelled, "superseded by another connection between the two"}));
+  Send(*held, held->machine.Refuse(
+                  {Code::kCancelled, "superseded by another connection between the two endpoints"}));
   Erase(*held, /*linger=*/true);
 }
 

@@ -20,7 +20,8 @@ Status Connection::State::Notify(std::string_view bytes) {
   }
   WC_RETURN_IF_ERROR(CheckUsable());
   if (!notices_.Reserve(bytes.size())) {
-    return {Code::kExhausted, StrCat(label_, " has not taken the notices that were sent before")};
+    return {Code::kExhausted,
+            StrCat(label_, " has not taken the notices that were sent before; let it call take_notice")};
   }
   core_->progress().Submit(MakeTask([self = shared_from_this(), notice = std::string(bytes)] {
                              if (self->ended_) return;
@@ -52,7 +53,8 @@ Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
     }
     if (!end.ok()) return end;
     if (Clock::now() >= deadline) {
-      return Status(Code::kTimedOut, StrCat("no notice has come from ", label_));
+      return Status(Code::kTimedOut,
+                    StrCat("no notice has come within the timeout of this call from ", label_));
     }
     core_->progress().WaitFor(notices_.arrived(), before + 1, deadline);
   }

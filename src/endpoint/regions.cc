@@ -37,7 +37,7 @@ void Regions::SetTransports(Transports transports) {
 }
 
 Result<Regions::Handle> Regions::AcquireDevice(const Memory& memory, Access access) {
-  if (memory.length == 0) return Status(Code::kInvalidArgument, "cannot register 0 bytes");
+  if (memory.length == 0) return Status(Code::kInvalidArgument, "cannot register 0 bytes; give at least one");
   WC_ASSIGN_OR_RETURN(const DescribedMemory described, hooks_.describe(memory));
   return cache_.AcquireDevice(described, access,
                               [this](const DescribedMemory& given, Access how) { return Make(given, how); });
@@ -81,7 +81,7 @@ std::shared_ptr<RegisteredMemory> Regions::NewName() {
 
 Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& memory, Access access) {
   auto registration = NewName();
-  if (registration == nullptr) return Status(Code::kCancelled, "the endpoint is closed");
+  if (registration == nullptr) return Status(Code::kCancelled, "the endpoint was closed by this process");
   registration->memory = memory;
   registration->access = access;
   const Status status = RegisterWithAll(*registration);
@@ -93,7 +93,7 @@ Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& m
   }
   if (registration->closing.load()) {
     Retire(registration);
-    return Status(Code::kCancelled, "the endpoint is closed");
+    return Status(Code::kCancelled, "the endpoint was closed by this process");
   }
   return registration;
 }

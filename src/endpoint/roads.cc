@@ -41,7 +41,7 @@ Result<std::string> Roads::OpenLink(Road& road, std::string_view offer, TimePoin
   auto blob = road.transport->OpenLink(road.link, role_, peer_.incarnation, offer, deadline);
   if (blob.ok() && blob->size() > kMaxBlob) {
     hooks_.close_link(road.link);
-    return Status(Code::kInternal, "the transport's offer is too long");
+    return Status(Code::kInternal, "the transport's offer is too long; please report this as a bug");
   }
   road.open = blob.ok();
   if (!road.open) hooks_.drop_link(road.link);

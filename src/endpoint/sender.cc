@@ -36,7 +36,8 @@ void Sender::Add(TransferRef added) {
   (newest_ == nullptr ? oldest_ : newest_->after) = &transfer;
   newest_ = &transfer;
   for (const auto* local : transfer.locals) {
-    if (local->closing.load()) return End(transfer, {Code::kCancelled, "the local region was closed"});
+    if (local->closing.load())
+      return End(transfer, {Code::kCancelled, "the local region was closed by this process"});
   }
   if (transfer.bytes == 0 && !transfer.options.signal) return End(transfer, Status::Ok());
   Enqueue(transfer);
@@ -63,8 +64,8 @@ void Sender::OnDeadline() {
       next_deadline_ = std::min(next_deadline_, transfer.options.deadline);
       continue;
     }
-    End(transfer,
-        {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks, " chunks done by its deadline")});
+    End(transfer, {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks,
+                                           " chunks done by its deadline; is the peer slow or stopped?")});
   }
   if (next_deadline_ == TimePoint::max()) return;
   deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });
@@ -128,7 +129,7 @@ void Sender::EndUsing(const RegisteredMemory& registration) {
     State& transfer = *std::exchange(next, next->after);
     const bool uses =
         std::find(transfer.locals.begin(), transfer.locals.end(), &registration) != transfer.locals.end();
-    if (uses) End(transfer, {Code::kCancelled, "the local region was closed"});
+    if (uses) End(transfer, {Code::kCancelled, "the local region was closed by this process"});
   }
 }
 
@@ -331,7 +332,8 @@ void Sender::FinishChunk(State& transfer, const Slot& slot) {
   } else if (slot.code != Code::kOk) {
     End(transfer, Explain(transfer, slot.code));
   } else if (slot.lost && slot.chunk.attempts >= kMaxAttempts) {
-    End(transfer, {Code::kUnavailable, StrCat("a chunk was lost ", slot.chunk.attempts + 1, " times")});
+    End(transfer, {Code::kUnavailable, StrCat("a chunk was lost ", slot.chunk.attempts + 1,
+                                              " times on failing lanes; check the network to the peer")});
   } else if (slot.lost) {
     trace::CounterNamed("endpoint.chunks_resent").Add();
     transfer.resend.push_back(

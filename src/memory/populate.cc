@@ -40,7 +40,8 @@ Status WhyNot(int error, bool write) {
     return {Code::kInvalidArgument, StrCat("this memory is not ", write ? "writable" : "readable",
                                            "; register it with another access or use other memory")};
   }
-  return {Code::kExhausted, StrCat("cannot make this memory's pages present: ", ErrnoText(error))};
+  return {Code::kExhausted, StrCat("cannot make this memory's pages present: ", ErrnoText(error),
+                                   "; give this process more memory")};
 }
 
 /// EINVAL is both "this kernel does not know the advice" and "not this kind of memory".

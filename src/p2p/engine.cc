@@ -17,10 +17,10 @@ constexpr Duration kOneDial = std::chrono::seconds(3);
 
 Status Admit(const Identity& peer) {
   if (peer.role == kRole) return Status::Ok();
-  return {Code::kPermission, StrCat(ToString(peer), " is not a p2p endpoint")};
+  return {Code::kPermission, StrCat(ToString(peer), " is not a weightcast.p2p endpoint; check the address")};
 }
 
-Status Interruption() { return {Code::kCancelled, "interrupted"}; }
+Status Interruption() { return {Code::kCancelled, "interrupted by a signal or by the caller"}; }
 
 EndpointOptions EndpointOptionsOf(const EngineOptions& options) {
   EndpointOptions made;
@@ -49,7 +49,8 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) { self_->en
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options) {
   if (options.gpu.index < 0 || options.gpu.index > UINT16_MAX - kFirstPort)
-    return Status(Code::kInvalidArgument, StrCat("no GPU has the index ", options.gpu.index));
+    return Status(Code::kInvalidArgument,
+                  StrCat("no GPU can have the index ", options.gpu.index, "; count from 0"));
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   EndpointOptions made = EndpointOptionsOf(engine->options_);
   made.on_notice = [self = engine.get()](Connection connection) { self->OnNotice(std::move(connection)); };
@@ -72,7 +73,7 @@ Engine::~Engine() {
   std::unique_ptr<Endpoint> endpoint;
   {
     const std::lock_guard lock(mutex_);
-    const Status reason(Code::kCancelled, "the endpoint was closed");
+    const Status reason(Code::kCancelled, "the endpoint was closed by this process");
     const auto peers = peers_;
     for (const auto& [incarnation, peer] : peers) Lose(peer, reason);
     memories = memories_;
@@ -221,7 +222,8 @@ Result<Accepted> Engine::Accept(std::optional<TimePoint> deadline, const Interru
   std::unique_lock lock(mutex_);
   while (to_accept_.empty()) {
     const TimePoint now = Clock::now();
-    if (deadline && now >= *deadline) return Status(Code::kTimedOut, "no peer has connected");
+    if (deadline && now >= *deadline)
+      return Status(Code::kTimedOut, "no peer has connected within the timeout of this call");
     changed_.wait_until(lock, deadline ? std::min(*deadline, now + kGlance) : now + kGlance);
     if (!to_accept_.empty()) break;
     lock.unlock();  // It may run other code, which may call us.
@@ -237,12 +239,14 @@ Result<Accepted> Engine::Accept(std::optional<TimePoint> deadline, const Interru
 Status Engine::CloseChannel(uint64_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = channels_.find(id);
-  if (found == channels_.end()) return {Code::kInvalidArgument, StrCat("there is no connection ", id)};
+  if (found == channels_.end())
+    return {Code::kInvalidArgument,
+            StrCat("there is no connection ", id, "; use a number that connect or accept returned")};
   const ChannelPtr channel = found->second;
   if (channel->status.ok()) {
     TakeOff(*channel);
     Tell(*channel->peer, Close{.channel = channel->wire});
-    EndChannel(*channel, {Code::kCancelled, "the connection was removed"});
+    EndChannel(*channel, {Code::kCancelled, "the connection was removed by this process"});
   }
   channels_.erase(id);
   return Status::Ok();
@@ -286,7 +290,9 @@ void Engine::EndUnfinished(Operation& operation, const Status& reason) {
 
 Result<ChannelPtr> Engine::Usable(uint64_t id) const {
   const auto found = channels_.find(id);
-  if (found == channels_.end()) return Status(Code::kInvalidArgument, StrCat("there is no connection ", id));
+  if (found == channels_.end())
+    return Status(Code::kInvalidArgument,
+                  StrCat("there is no connection ", id, "; use a number that connect or accept returned"));
   if (!found->second->status.ok()) return found->second->status;
   return found->second;
 }

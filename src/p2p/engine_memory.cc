@@ -32,10 +32,11 @@ Status Engine::Deregister(uint64_t id) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = memories_.find(id);
-    if (found == memories_.end()) return {Code::kInvalidArgument, StrCat("no memory is registered as ", id)};
+    if (found == memories_.end())
+      return {Code::kInvalidArgument, StrCat("no memory is registered as ", id, "; register it first")};
     memory = found->second;
     ForgetMemory(*memory);
-    const Status reason(Code::kCancelled, "its memory was deregistered");
+    const Status reason(Code::kCancelled, "its memory was deregistered by this process");
     const auto all = operations_;
     for (const auto& [number, operation] : all) {
       const auto& parts = operation->parts;
@@ -65,15 +66,17 @@ Result<Part> Engine::Resolve(const Local& local, bool up_to_end) {
   const std::lock_guard lock(mutex_);
   const auto found = memories_.find(local.memory);
   if (found == memories_.end())
-    return Status(Code::kInvalidArgument, StrCat("no memory is registered as ", local.memory));
+    return Status(Code::kInvalidArgument,
+                  StrCat("no memory is registered as ", local.memory, "; register it first"));
   const Memory& memory = *found->second;
   const auto from = reinterpret_cast<uintptr_t>(memory.address);
   const auto at = reinterpret_cast<uintptr_t>(local.address);
   const bool begins_inside = at >= from && at - from < memory.length;
   const uint64_t room = begins_inside ? memory.length - (at - from) : 0;
   if (room == 0 || (local.length > room && !up_to_end)) {
-    return Status(Code::kOutOfBounds, StrCat(local.length, " bytes at this address do not lie in memory ",
-                                             local.memory, ", which has ", memory.length));
+    return Status(Code::kOutOfBounds,
+                  StrCat(local.length, " bytes at this address do not lie in memory ", local.memory,
+                         ", which has ", memory.length, " bytes; register all of it"));
   }
   return Part{.memory = found->second, .offset = at - from, .length = std::min(local.length, room)};
 }
@@ -126,7 +129,8 @@ Result<Advert> Engine::Advertise(const Local& bytes) {
 Status Engine::StillRegistered(const Operation& operation) const {
   for (const Part& part : operation.parts) {
     if (part.memory != nullptr && !memories_.contains(part.memory->id))
-      return {Code::kInvalidArgument, StrCat("no memory is registered as ", part.memory->id)};
+      return {Code::kInvalidArgument,
+              StrCat("no memory is registered as ", part.memory->id, "; register it first")};
   }
   return Status::Ok();
 }

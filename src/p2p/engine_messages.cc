@@ -49,7 +49,8 @@ ChannelPtr Engine::Named(const PeerPtr& peer, uint64_t wire) {
 }
 
 void Engine::Accuse(const PeerPtr& peer, const std::string& what) {
-  const Status reason(Code::kProtocol, StrCat(ToString(peer->connection.peer()), " ", what));
+  const Status reason(Code::kProtocol, StrCat(ToString(peer->connection.peer()), " ", what,
+                                              "; run the same release of weightcast on both sides"));
   WC_LOG(kError, "p2p: ", reason.message());
   Lose(peer, reason);
 }
@@ -73,7 +74,7 @@ void Engine::Heard(const PeerPtr& peer, const Close& close) {
   }
   const ChannelPtr channel = found->second;
   TakeOff(*channel);
-  EndChannel(*channel, {Code::kUnavailable, "the peer has removed the connection"});
+  EndChannel(*channel, {Code::kUnavailable, "the peer has removed the connection; connect again"});
 }
 
 void Engine::Heard(const PeerPtr& peer, const Describe& describe) {
@@ -97,7 +98,8 @@ void Engine::Heard(const PeerPtr& peer, const Want& want) {
     return TellOf(*peer, *found->second);
   }
   Tell(*peer, Describe{.memory = want.memory,
-                       .reason = {Code::kInvalidArgument, "the memory is not registered any more"},
+                       .reason = {Code::kInvalidArgument,
+                                  "the peer's memory is not registered any more; get its description again"},
                        .descriptor = {}});
 }
 

@@ -198,7 +198,8 @@ Status Engine::CheckAdvert(const Advert& advert, uint64_t length, const Peer& pe
                                            ToString(owner), "; has that process restarted?")};
   }
   if (length > advert.length)
-    return {Code::kOutOfBounds, StrCat(length, " bytes, but ", advert.length, " were advertised")};
+    return {Code::kOutOfBounds, StrCat(length, " bytes, but ", advert.length,
+                                       " were advertised; advertise as many as are written")};
   return Status::Ok();
 }
 
@@ -448,12 +449,14 @@ void Engine::Cancel(const OperationPtr& operation, const Status& reason) {
 bool Engine::IsOver(Operation& operation) {
   const bool late = Clock::now() >= operation.limit;
   if (!operation.ended && operation.ending && late)
-    Finish(operation, {Code::kTimedOut, "the peer is stopped and may still write to the memory: keep it"});
+    Finish(operation, {Code::kTimedOut,
+                       "the peer does not answer and may still write to the memory; keep it allocated"});
   if (!operation.ended) return false;
   if (!operation.transfer || operation.transfer->fenced()) return true;
   // A peer that lives gives back what it has; one that is lost and stopped may not.
   if (!late || operation.channel->peer->lost.ok()) return false;
-  operation.outcome = {Code::kTimedOut, "the peer is stopped and may still touch the memory: keep it"};
+  operation.outcome = {Code::kTimedOut,
+                       "the peer does not answer and may still use the memory; keep it allocated"};
   return true;
 }
 
@@ -495,7 +498,7 @@ Status Engine::Wait(uint64_t number, const Interrupted& interrupted) {
     lock.lock();
     if (stop) {
       cancelled = true;
-      Cancel(operation, {Code::kCancelled, "interrupted"});
+      Cancel(operation, {Code::kCancelled, "interrupted by a signal or by the caller"});
     }
   }
   operations_.erase(number);

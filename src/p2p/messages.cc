@@ -159,7 +159,8 @@ Result<Message> Get(uint8_t kind, ByteReader& from) {
     case 9:
       return Message(GetNumber<Received>(from));
     default:
-      return Status(Code::kProtocol, StrCat("a p2p message of unknown kind ", static_cast<int>(kind)));
+      return Status(Code::kProtocol, StrCat("a p2p message of unknown kind ", static_cast<int>(kind),
+                                            "; run the same release of weightcast on both sides"));
   }
 }
 
@@ -175,10 +176,12 @@ std::string Encode(const Message& message) {
 Result<Message> Decode(std::string_view bytes) {
   ByteReader reader(bytes);
   const auto kind = reader.Get<uint8_t>();
-  if (!reader.ok()) return Status(Code::kProtocol, "an empty p2p message");
+  if (!reader.ok())
+    return Status(Code::kProtocol, "an empty p2p message; run the same release of weightcast on both sides");
   WC_ASSIGN_OR_RETURN(Message message, Get(kind, reader));
   if (!reader.AtEnd())
-    return Status(Code::kProtocol, StrCat("a malformed p2p message of kind ", static_cast<int>(kind)));
+    return Status(Code::kProtocol, StrCat("a malformed p2p message of kind ", static_cast<int>(kind),
+                                          "; run the same release of weightcast on both sides"));
   return message;
 }
 

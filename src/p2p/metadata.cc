@@ -28,15 +28,18 @@ std::string Seal(ByteWriter body, size_t size) {
 /// The fields of what Seal made; kInvalidArgument if this is not it.
 Result<ByteReader> Unseal(std::string_view bytes, size_t size, uint32_t magic, std::string_view what) {
   if (bytes.size() != size)
-    return Status(Code::kInvalidArgument, StrCat(what, " has ", size, " bytes, not ", bytes.size()));
+    return Status(Code::kInvalidArgument, StrCat(what, " has ", size, " bytes, not ", bytes.size(),
+                                                 "; pass on all of its bytes unchanged"));
   ByteReader checksum(bytes.substr(size - kChecksum));
   const std::string_view body = bytes.substr(0, size - kChecksum);
   ByteReader fields(body);
   if (fields.Get<uint32_t>() != magic)
     return Status(Code::kInvalidArgument,
-                  StrCat("these bytes are not ", what, " of this release of weightcast"));
+                  StrCat("these bytes are not ", what,
+                         " of this release of weightcast; run the same release on both sides"));
   if (checksum.Get<uint64_t>() != Hash64(body))
-    return Status(Code::kInvalidArgument, StrCat(what, " was damaged on its way: its checksum is wrong"));
+    return Status(Code::kInvalidArgument,
+                  StrCat(what, " was damaged on its way: its checksum is wrong; send it again"));
   return fields;
 }
 
@@ -75,7 +78,8 @@ Result<EngineMetadata> ParseMetadata(std::string_view bytes) {
     metadata.addresses.emplace_back(address);
   }
   if (!reader.ok() || metadata.incarnation == 0 || metadata.addresses.empty())
-    return Status(Code::kInvalidArgument, "an endpoint's metadata is malformed");
+    return Status(Code::kInvalidArgument,
+                  "an endpoint's metadata is malformed; pass on all of its bytes unchanged");
   return metadata;
 }
 
@@ -93,7 +97,8 @@ Result<Advert> ParseAdvert(std::string_view bytes) {
   for (uint64_t* field : {&advert.owner, &advert.memory, &advert.offset, &advert.length, &advert.address})
     *field = reader.Get<uint64_t>();
   if (advert.owner == 0 || advert.memory == 0 || advert.offset > UINT64_MAX - advert.length)
-    return Status(Code::kInvalidArgument, "advertised memory is malformed");
+    return Status(Code::kInvalidArgument,
+                  "advertised memory is malformed; pass on all of its bytes unchanged");
   return advert;
 }
 
@@ -112,7 +117,8 @@ Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
   const bool whole = reader.ok() && magic == kAdvertsMagic && count <= kMaxAdverts;
   if (!whole || reader.rest().size() != count * Advert::kBytes)
     return Status(Code::kInvalidArgument,
-                  "these bytes are not serialized descriptors of this release of weightcast");
+                  "these bytes are not serialized descriptors of this release of weightcast; run the same "
+                  "release on both sides");
   std::vector<Advert> adverts;
   for (uint32_t i = 0; i < count; ++i) {
     WC_ASSIGN_OR_RETURN(const Advert advert, ParseAdvert(reader.GetRaw(Advert::kBytes)));

@@ -54,8 +54,9 @@ Status CheckCopies(const TensorInfo& tensor, std::span<const int> ranks, std::sp
   for (size_t i = 1; i < ranks.size(); ++i) {
     copies = ranks[i] == ranks[i - 1] && std::ranges::equal(box(i), box(i - 1)) ? copies + 1 : 1;
     if (copies > kMaxCopies)
-      return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "': rank ", ranks[i], " holds the box ",
-                                             ToString(BoxAt(box(i))), " more than ", kMaxCopies, " times")};
+      return {Code::kInvalidArgument,
+              StrCat("tensor '", tensor.name, "': rank ", ranks[i], " holds the box ",
+                     ToString(BoxAt(box(i))), " more than ", kMaxCopies, " times; register it fewer times")};
   }
   return Status::Ok();
 }

@@ -35,7 +35,7 @@ Status CheckJsonText(std::string_view what, std::string_view text, int max_depth
     } else if (c == '[' || c == '{') {
       if (++depth > max_depth)
         return {Code::kInvalidArgument,
-                StrCat(what, " is nested more than ", max_depth, " deep at byte ", i)};
+                StrCat(what, " is nested more than ", max_depth, " deep at byte ", i, "; make it flatter")};
     } else if (c == ']' || c == '}') {
       --depth;
     }

@@ -183,7 +183,8 @@ Result<Layout> LayoutAssembler::Finish(int ranks) && {
   const auto twice = std::adjacent_find(order.begin(), order.end(),
                                         [&](int32_t a, int32_t b) { return infos[a].name == infos[b].name; });
   if (twice != order.end())
-    return Status(Code::kInvalidArgument, StrCat("tensor '", infos[*twice].name, "' is given twice"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("tensor '", infos[*twice].name, "' is given twice; give each once"));
   return std::move(layout_);
 }
 
@@ -245,7 +246,7 @@ Result<Layout> JoinEngines(std::span<const Layout> engines) {
     shift.push_back(shift.back() + engine.ranks());
     if (shift.back() > kMaxRanks)
       return Status(Code::kInvalidArgument,
-                    StrCat("the engines have more than ", kMaxRanks, " ranks together"));
+                    StrCat("the engines have more than ", kMaxRanks, " ranks together; use fewer engines"));
   }
   LayoutAssembler out;
   for (const Places& places : tensors) {

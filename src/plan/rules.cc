@@ -65,8 +65,9 @@ class Matcher {
 
 /// Placeholders of a pattern in order; an error text if a brace is not part of one.
 Result<std::vector<std::string_view>> PlaceholdersOf(std::string_view pattern) {
-  if (pattern.empty()) return Status(Code::kInvalidArgument, "a name is empty");
-  if (pattern.size() > 1024) return Status(Code::kInvalidArgument, "a name has more than 1024 bytes");
+  if (pattern.empty()) return Status(Code::kInvalidArgument, "a name in the rules is empty; write one");
+  if (pattern.size() > 1024)
+    return Status(Code::kInvalidArgument, "a name in the rules has more than 1024 bytes; shorten it");
   std::vector<std::string_view> found;
   for (size_t at = 0; at < pattern.size();) {
     const size_t length = PlaceholderAt(pattern, at);
@@ -79,7 +80,7 @@ Result<std::vector<std::string_view>> PlaceholdersOf(std::string_view pattern) {
   }
   if (found.size() > static_cast<size_t>(kMaxPlaceholders)) {
     return Status(Code::kInvalidArgument,
-                  StrCat("'", pattern, "' has more than ", kMaxPlaceholders, " placeholders"));
+                  StrCat("'", pattern, "' has more than ", kMaxPlaceholders, " placeholders; use fewer"));
   }
   return found;
 }
@@ -105,9 +106,9 @@ Status CheckManySided(std::string_view what, const std::string& one, const std::
     return {Code::kInvalidArgument,
             StrCat(what, " '", one, "' lists ", many.size(), " names; ", at_least, " to 4096 are allowed")};
   if (dim < 0)
-    return {Code::kInvalidArgument, StrCat(what, " '", one, "' has dim ", dim, "; it begins at 0")};
+    return {Code::kInvalidArgument, StrCat(what, " '", one, "' has dim ", dim, "; dimensions count from 0")};
   if (std::set<std::string>(many.begin(), many.end()).size() < many.size())
-    return {Code::kInvalidArgument, StrCat(what, " '", one, "' lists a name twice")};
+    return {Code::kInvalidArgument, StrCat(what, " '", one, "' lists a name twice; list each once")};
   return CheckNames({one}, many);
 }
 

@@ -16,7 +16,9 @@ namespace weightcast::plan {
 namespace {
 
 Status Corrupt(std::string_view reason) {
-  return {Code::kCorrupt, StrCat("not a sound routing table: ", reason, "; ask the controller for it again")};
+  return {Code::kCorrupt,
+          StrCat("not a sound routing table: ", reason,
+                 "; start this worker again to get it, and run the same release of weightcast everywhere")};
 }
 
 bool IsStripOfBlocks(const RankTable::Route& route, const Shape& shape) {
@@ -156,7 +158,7 @@ Status Decoder::ReadRoute(uint32_t index, RankTable::Route& route) {
   const TensorInfo& to = table_.destination_tensors[static_cast<size_t>(destination.tensor)];
   const Result<Transform> transform = TransformBetween(from, to);
   if (!transform.ok() || *transform != route.transform)
-    return Corrupt("a route has a transform that its dtypes do not");
+    return Corrupt("a route has a transform that its dtypes do not allow");
   WC_RETURN_IF_ERROR(ReadBoxes(flags, source.box, destination.box, route));
   if (route.transform == Transform::kQuantise && !IsStripOfBlocks(route, from.shape))
     return Corrupt("a route quantises other than whole blocks of a matrix");
@@ -221,9 +223,9 @@ Result<RankTable> DecodeRankTable(std::string_view bytes) {
                          kTableFormatVersion, "; run the same release everywhere"));
   }
   if (header.Get<uint64_t>() != Hash64(header.rest()))
-    return Status(
-        Code::kCorrupt,
-        "the routing table has a wrong checksum: it was cut off or changed on the way; ask for it again");
+    return Status(Code::kCorrupt,
+                  "the routing table has a wrong checksum: it was cut off or changed on its way; start this "
+                  "worker again to get it");
   return Decoder(header.rest()).Run();
 }
 

@@ -48,7 +48,8 @@ std::string WritePiece(const PieceHead& head, std::string_view payload) {
 
 Status Corrupt(std::string_view reason) {
   return {Code::kCorrupt,
-          StrCat("the pieces of a routing table do not fit together: ", reason, "; ask for them again")};
+          StrCat("the pieces of a routing table do not fit together: ", reason,
+                 "; start this worker again to get them, and run the same release of weightcast everywhere")};
 }
 
 Result<Piece> ReadPiece(std::string_view bytes) {
@@ -91,8 +92,8 @@ Result<std::vector<std::string>> SplitPieces(std::string_view bytes) {
   const size_t size =
       ZSTD_compress(compressed.data(), compressed.size(), bytes.data(), bytes.size(), kCompressionLevel);
   if (ZSTD_isError(size) != 0)
-    return Status(Code::kExhausted,
-                  StrCat("a routing table cannot be compressed: ", ZSTD_getErrorName(size)));
+    return Status(Code::kExhausted, StrCat("a routing table cannot be compressed: ", ZSTD_getErrorName(size),
+                                           "; give the controller more memory"));
   const std::string_view rest(compressed.data(), size);
   PieceHead head{.count = static_cast<uint32_t>((size + kPayloadBytes - 1) / kPayloadBytes),
                  .raw_bytes = bytes.size(),
@@ -113,7 +114,7 @@ Result<std::string> JoinPieces(std::span<const std::string> pieces, size_t max_b
   const PieceHead& head = read[0].head;
   if (head.raw_bytes > max_bytes)
     return Status(Code::kExhausted, StrCat("a routing table of ", head.raw_bytes, " bytes; at most ",
-                                           max_bytes, " are accepted"));
+                                           max_bytes, " are accepted; use fewer engines or larger shards"));
   WC_ASSIGN_OR_RETURN(const std::string compressed, Concatenate(read));
   if (ZSTD_getFrameContentSize(compressed.data(), compressed.size()) != head.raw_bytes)
     return Corrupt("their compressed size is not what they say");

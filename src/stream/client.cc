@@ -32,7 +32,8 @@ class Client final : public ClientStream {
   }
 
   Status Dial(Target target) override {
-    if (active()) return {Code::kInvalidArgument, "a stream is open already"};
+    if (active())
+      return {Code::kInvalidArgument, "a stream to the controller is open already; close it first"};
     WC_ASSIGN_OR_RETURN(const HostPort place, ParseHostPort(target.address));
     WC_ASSIGN_OR_RETURN(ClientKeys keys, ClientKeysOf(target.token, target.purpose, target.version));
     lease_ = target.lease;
@@ -128,7 +129,8 @@ class Client final : public ClientStream {
       case FrameKind::kProof:
         break;
     }
-    return Closed({Code::kProtocol, "the controller proves itself twice"});
+    return Closed(
+        {Code::kProtocol, "the controller proves itself twice; use the same weightcast on all hosts"});
   }
 
   std::optional<Event> FromFlush() {

@@ -22,7 +22,7 @@ enum Extension : uint16_t { kAlpn = 16, kPreSharedKey = 41, kEarlyData = 42, kSu
 constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 Status Malformed(std::string_view what) {
-  return {Code::kProtocol, StrCat("a malformed ClientHello: ", what)};
+  return {Code::kProtocol, StrCat("a malformed ClientHello, which no weightcast sends: ", what)};
 }
 
 /// Takes big-endian numbers and prefixed strings from the front. After the first that is not there all are

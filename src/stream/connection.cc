@@ -39,15 +39,20 @@ void Connection::Take(std::string_view ciphertext) {
   if (!status.ok()) return EndWith(status);
   // TLS itself answers to what the other side may send without end (KeyUpdate).
   if (cipher_.size() - cipher_sent_ > kMostCiphertext + 2 * kRecordBytes)
-    return EndWith({Code::kExhausted, "the other side asks for answers and does not read them"});
-  if (tls_.ended()) EndWith({Code::kUnavailable, "the other side has closed the stream"});
+    return EndWith({Code::kExhausted,
+                    "the other side asks for answers and does not read them; is it stopped or overloaded?"});
+  if (tls_.ended())
+    EndWith(
+        {Code::kUnavailable, "the other side has closed the stream without a reason; its log may say why"});
 }
 
 void Connection::Read() {
   std::array<char, kRecordBytes> bytes;
   for (size_t taken = 0; taken < kReadAtOnce && !HasFrame();) {
     const ssize_t got = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (got == 0) return EndWith({Code::kUnavailable, "the other side has closed the stream"});
+    if (got == 0)
+      return EndWith(
+          {Code::kUnavailable, "the other side has closed the stream without a reason; its log may say why"});
     if (got < 0) {
       if (errno != EAGAIN && errno != EINTR) EndWith(Broken("recv", errno));
       return;

@@ -114,7 +114,8 @@ void Dialler::DialAll(std::vector<SocketAddress> addresses) {
   left_ = std::move(addresses);
   if (left_.size() > kMostAddresses) left_.resize(kMostAddresses);
   std::ranges::reverse(left_);
-  if (left_.empty()) return Failed({Code::kUnavailable, StrCat("'", options_.host, "' has no address")});
+  if (left_.empty())
+    return Failed({Code::kUnavailable, StrCat("'", options_.host, "' has no address; check the name")});
   next_ = TimePoint{};
 }
 

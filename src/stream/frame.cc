@@ -50,8 +50,11 @@ Result<std::optional<Frame>> FrameDecoder::Next() {
   if (left.size() < kFrameHead) return std::optional<Frame>();
   const Head head = ReadHead(left);
   if (head.size > kMostFrameBytes)
-    return Status(Code::kProtocol, StrCat("a frame of ", head.size, " bytes; at most ", kMostFrameBytes));
-  if (!IsValid(head)) return Status(Code::kProtocol, StrCat("a frame of the unknown kind ", int{head.kind}));
+    return Status(Code::kProtocol, StrCat("a frame of ", head.size, " bytes; at most ", kMostFrameBytes,
+                                          " are allowed: use the same weightcast on all hosts"));
+  if (!IsValid(head))
+    return Status(Code::kProtocol, StrCat("a frame of the unknown kind ", int{head.kind},
+                                          "; use the same weightcast on all hosts"));
   if (left.size() < kFrameHead + head.size) return std::optional<Frame>();
   Frame frame{.kind = static_cast<FrameKind>(head.kind),
               .body = std::string(left.substr(kFrameHead, head.size))};
@@ -81,10 +84,13 @@ std::string EncodeReason(const Status& reason) {
 Status DecodeReason(std::string_view body) {
   const uint8_t code = body.empty() ? 0 : static_cast<uint8_t>(body.front());
   if (code == 0 || code > static_cast<uint8_t>(Code::kInternal))
-    return {Code::kProtocol, "the other side closed the stream without a code"};
+    return {Code::kProtocol,
+            "the other side closed the stream without a code; use the same weightcast on all hosts"};
   const std::string_view text = body.substr(1);
   if (text.size() > kMostReasonBytes || !IsUtf8(text) || !IsPrintable(text))
-    return {Code::kProtocol, "the other side closed the stream for an unreadable reason"};
+    return {
+        Code::kProtocol,
+        "the other side closed the stream for an unreadable reason; use the same weightcast on all hosts"};
   return {static_cast<Code>(code), std::string(text)};
 }
 

@@ -86,7 +86,7 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   if (got <= 0) return {Code::kUnavailable, "it left"};
   const std::string_view sent(bytes.data(), static_cast<size_t>(got));
   WC_ASSIGN_OR_RETURN(const auto hello, ReadClientHello(sent));
-  if (!hello) return {Code::kProtocol, "its ClientHello is not whole"};
+  if (!hello) return {Code::kProtocol, "its ClientHello is not whole; no weightcast sends such a one"};
   const auto judgement = options_.keys->Judge(*hello);
   if (!judgement.identity) {
     SendAlert(fd.get(), judgement.alert);

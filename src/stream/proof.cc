@@ -12,7 +12,7 @@ std::string Signed(std::string_view exporter) { return StrCat("weightcast contro
 Result<std::string> ProveController(const TlsSession& session, const SigningKey& controller) {
   WC_ASSIGN_OR_RETURN(const std::string exporter, session.Exporter());
   std::string proof = controller.Sign(Signed(exporter));
-  if (proof.empty()) return Status(Code::kExhausted, "no memory for a signature");
+  if (proof.empty()) return Status(Code::kExhausted, "no memory for a signature; give this process more");
   return proof;
 }
 

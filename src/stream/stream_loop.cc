@@ -236,7 +236,9 @@ bool StreamLoop::DeliverFrame(const StreamPtr& stream, Frame frame) {
     case FrameKind::kProof:
       break;
   }
-  Drop(stream, {Code::kProtocol, "a client's frame of the server's kind"});
+  Drop(stream,
+       {Code::kProtocol,
+        "a client sent a frame that only the controller sends; use the same weightcast on all hosts"});
   return false;
 }
 

@@ -27,7 +27,7 @@ const unsigned char* Raw(std::string_view bytes) {
 
 Status NoMemory(std::string_view what) {
   ERR_clear_error();
-  return {Code::kExhausted, StrCat("OpenSSL has no memory for ", what)};
+  return {Code::kExhausted, StrCat("OpenSSL has no memory for ", what, "; give this process more")};
 }
 
 using SessionPtr = std::unique_ptr<SSL_SESSION, decltype(&SSL_SESSION_free)>;

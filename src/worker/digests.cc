@@ -39,7 +39,10 @@ DevicePart WholeOf(const Shard& shard, const digest::TensorKey& key) {
 }
 
 Status WasInterrupted(const Interrupted& interrupted) {
-  return interrupted && interrupted() ? Status(Code::kCancelled, "interrupted") : Status::Ok();
+  return interrupted && interrupted()
+             ? Status(Code::kCancelled,
+                      "the computing of digests was interrupted by a signal or by the caller")
+             : Status::Ok();
 }
 
 /// Of the shards in memory of devices: sets the digests, as many as shards.

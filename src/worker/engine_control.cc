@@ -54,7 +54,7 @@ class EngineControlWorker : public EngineControl {
 
 Status EngineControlWorker::Open(WorkerOptions options) {
   if (options.engine.empty())
-    return {Code::kInvalidArgument, "an EngineControl needs the name of its engine"};
+    return {Code::kInvalidArgument, "an EngineControl needs the name of its engine; set engine"};
   if (const auto own = options.commit_group.find(options.model); own != options.commit_group.end())
     options.world_size = own->second;  // It has no rank.
   WC_RETURN_IF_ERROR(CommitGroup::Join(options).status());
@@ -79,7 +79,8 @@ Status EngineControlWorker::Open(WorkerOptions options) {
   const auto decided = [&] { return ended_ || session_ != 0; };
   const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
   const Woken woken = WaitUntil(lock, changed_, limits, decided);
-  if (woken == Woken::kInterrupted) return {Code::kCancelled, "interrupted before the controller answered"};
+  if (woken == Woken::kInterrupted)
+    return {Code::kCancelled, "interrupted by a signal or by the caller before the controller answered"};
   return ended_ ? end_ : Status::Ok();
 }
 
@@ -118,10 +119,11 @@ Result<EngineControl::Order> EngineControlWorker::Next(TimePoint deadline) {
   // Without limit: while there is no controller there is nothing to do.
   const Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = {}};
   const Woken woken = WaitUntil(lock, changed_, limits, ready);
-  if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted while waiting for an order");
+  if (woken == Woken::kInterrupted)
+    return Status(Code::kCancelled, "interrupted by a signal or by the caller while waiting for an order");
   if (ended_) return end_;
   if (woken == Woken::kDeadline)
-    return Status(Code::kTimedOut, "the controller has asked for nothing in time");
+    return Status(Code::kTimedOut, "the controller has asked for nothing within the timeout of this call");
   return *std::exchange(order_, std::nullopt);
 }
 
@@ -138,7 +140,7 @@ void EngineControlWorker::Close() {
     const std::lock_guard lock(mutex_);
     if (client_ == nullptr) return;
     client = std::exchange(client_, nullptr);
-    if (!ended_) end_ = {Code::kCancelled, "this EngineControl was closed"};
+    if (!ended_) end_ = {Code::kCancelled, "this EngineControl was closed by this process"};
     ended_ = true;
   }
   changed_.notify_all();

@@ -16,7 +16,8 @@ void Giver::OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemor
   Feed(GiverPlanArrived{plan.epoch});
   preparation_ = std::make_shared<Preparation>(
       std::move(plan), [this, memory]() -> Result<std::shared_ptr<const SourceMemory>> {
-        if (memory == nullptr) return Status(Code::kInvalidArgument, "nothing is registered here");
+        if (memory == nullptr)
+          return Status(Code::kInvalidArgument, "nothing is registered here; call Register first");
         return RegisterSources(session_.endpoint(), memory, session_.settings());
       });
   if (preparation_->complete()) Prepare();
@@ -95,8 +96,10 @@ void Giver::Carry(const BeginSending& action) {
   const protocol::Start& start = action.start;
   const int target = plan_ == nullptr || sender_ == nullptr ? -1 : plan_->TargetOf(start.destination);
   if (target >= 0) return sender_->Start(plan_, static_cast<size_t>(target), start);
-  const Status status(Code::kProtocol, StrCat("told to send to destination ", start.destination,
-                                              ", for which this rank's table has no route"));
+  const Status status(
+      Code::kProtocol,
+      StrCat("told to send to destination ", start.destination,
+             ", for which this rank's table has no route; use the same weightcast on all hosts"));
   session_.loop().Post([this, start, status] {
     Feed(SendEnded{
         .update = start.update, .destination = start.destination, .part = start.part, .status = status});

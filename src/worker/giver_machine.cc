@@ -58,11 +58,14 @@ void Transition::operator()(const GiverStart& event) {
   const protocol::Start& start = event.start;
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch || !s_.prepared)
-    return Refuse(start, Code::kCancelled, StrCat("is not prepared to send in epoch ", start.update.epoch));
+    return Refuse(
+        start, Code::kCancelled,
+        StrCat("is not prepared to send in epoch ", start.update.epoch, "; the controller plans again"));
   if (event.held != start.version || event.held.number < 0) {
-    return Refuse(start, Code::kUnavailable,
-                  StrCat("cannot send version ", ToString(start.version),
-                         "; the version that others may read here is ", ToString(event.held)));
+    return Refuse(
+        start, Code::kUnavailable,
+        StrCat("cannot send version ", ToString(start.version), "; the version that others may read here is ",
+               ToString(event.held), ", and the controller looks for another source"));
   }
   s_.givings.push_back({.update = start.update, .destination = start.destination, .part = start.part});
   Do(BeginSending{start});

@@ -13,7 +13,7 @@ namespace weightcast {
 namespace worker {
 namespace {
 
-Status Closed() { return {Code::kCancelled, "this inference rank was closed"}; }
+Status Closed() { return {Code::kCancelled, "this inference rank was closed by this process"}; }
 
 }  // namespace
 
@@ -59,7 +59,8 @@ void InferenceWorker::Shut() {
 Status InferenceWorker::CheckCall(const std::unique_lock<std::mutex>& call) const {
   WC_RETURN_IF_ERROR(process_.Check());
   if (!call.owns_lock())
-    return {Code::kInvalidArgument, "another thread is inside a call of this inference rank"};
+    return {Code::kInvalidArgument,
+            "another thread is inside a call of this inference rank; use one thread at a time"};
   return closed_ ? Closed() : Status::Ok();
 }
 
@@ -240,9 +241,13 @@ Result<std::vector<TensorInfo>> InferenceWorker::Offered(TimePoint deadline) {
   const Woken woken = WaitUntil(lock, changed_, limits, awake);
   if (shared_.offered) return group_.OwnOf(*std::exchange(shared_.offered, std::nullopt));
   if (!shared_.ended.ok()) return shared_.ended;
-  if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted");
+  if (woken == Woken::kInterrupted)
+    return Status(Code::kCancelled,
+                  "interrupted by a signal or by the caller before all trainers had registered");
   if (woken == Woken::kAway) return limits.patience.absence->Told();
-  return Status(Code::kTimedOut, "not all trainers have registered in time");
+  return Status(Code::kTimedOut,
+                "not all trainers have registered within the timeout of this call; weightcast info shows who "
+                "is missing");
 }
 
 // --- Sleep --------------------------------------------------------------------------------------------
@@ -284,7 +289,7 @@ Status InferenceWorker::Suspend(TimePoint deadline) {
 Status InferenceWorker::Resume(Contents contents) {
   const std::unique_lock call(calls_, std::try_to_lock);
   WC_RETURN_IF_ERROR(CheckCall(call));
-  if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended"};
+  if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended; call suspend before resume"};
   if (asleep_->memory != nullptr)
     return {Code::kFenced,
             "the suspension is not complete: a stopped peer may still write; call suspend again"};
@@ -355,7 +360,8 @@ Result<Digests> InferenceWorker::Digest() {
   WC_RETURN_IF_ERROR(readable);
   if (memory->parts() > 1)
     return Status(Code::kInvalidArgument,
-                  "the registered memory may hold several groups one after the other");
+                  "the registered memory may hold several groups one after the other, so it has no digest; "
+                  "set groups to none for that");
   if (memory->Has(LandingMode::kLoader))
     return Status(Code::kInvalidArgument,
                   "the registered memory is a loader's; the live tensors are not registered");

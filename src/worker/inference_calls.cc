@@ -19,7 +19,8 @@ void InferenceTransition::operator()(const RegisterCalled& registered) {
   }
   if (s_.lent) {
     return Answer({Code::kUnavailable,
-                   "another engine still reads the served version from the registered memory; try again"});
+                   "another engine still reads the served version from the registered memory; try again in "
+                   "some seconds"});
   }
   // The plan is void with the old registration, and so is a request of it: Register says so.
   if (s_.step == Step::kRequested) Close(/*lost=*/false);
@@ -61,7 +62,7 @@ void InferenceTransition::operator()(const BeginCalled&) {
 void InferenceTransition::operator()(const ReceiveCalled&) {
   if (RefuseCall()) return;
   if (s_.user == UserPhase::kOutside || s_.user == UserPhase::kFinished)
-    return Answer({Code::kInvalidArgument, "Receive comes after Begin"});
+    return Answer({Code::kInvalidArgument, "Receive was called without Begin; call Begin first"});
   if (s_.user != UserPhase::kBegun)
     return Answer({Code::kInvalidArgument, "Receive has returned already; Finish or Abort"});
   s_.call = UserCall::kReceive;
@@ -89,14 +90,14 @@ void InferenceTransition::operator()(const FinishCalled& finish) {
   }
   if (RefuseCall()) return;
   if (!finish.commits && s_.user == UserPhase::kReceived && s_.pending_error.ok())
-    return Answer({Code::kInvalidArgument, "Served comes after Commit"});
+    return Answer({Code::kInvalidArgument, "Served was called without Commit; call Commit first"});
   s_.call = UserCall::kFinish;
   s_.cut_short = false;
   if (!s_.pending_error.ok()) return AnswerError(std::exchange(s_.pending_error, {}));
   // An abort that waits for those who read here answers the call by itself.
   if (s_.user == UserPhase::kReceived) return s_.step == Step::kSwitched ? CommitSwitch() : void();
   if (s_.user != UserPhase::kFinishing)
-    AnswerError({Code::kInvalidArgument, "Finish comes after Begin and Receive"});
+    AnswerError({Code::kInvalidArgument, "Finish was called without Begin and Receive; call these first"});
 }
 
 void InferenceTransition::operator()(const AbortCalled&) {
@@ -109,7 +110,7 @@ void InferenceTransition::operator()(const AbortCalled&) {
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok());
   }
-  GiveUp({Code::kCancelled, "the engine aborted the update"});
+  GiveUp({Code::kCancelled, "the engine aborted the update by calling Abort"});
 }
 
 void InferenceTransition::operator()(const SuspendCalled&) {
@@ -118,10 +119,12 @@ void InferenceTransition::operator()(const SuspendCalled&) {
     return Answer(
         {Code::kInvalidArgument, "an update is under way; suspend between Finish (or Abort) and Begin"});
   if (s_.lent)
-    return Answer({Code::kUnavailable, "another engine still reads the served version; try again"});
+    return Answer(
+        {Code::kUnavailable,
+         "another engine still reads the served version from this rank's memory; try again in some seconds"});
   s_.call = UserCall::kSuspend;
   if (s_.step <= Step::kRequested) return Suspend();
-  GiveUp({Code::kCancelled, "the engine was suspended"});
+  GiveUp({Code::kCancelled, "the engine was suspended during the update; call resume"});
 }
 
 void InferenceTransition::operator()(const WaitCalled&) {
@@ -130,7 +133,8 @@ void InferenceTransition::operator()(const WaitCalled&) {
     return Answer({Code::kInvalidArgument,
                    "Wait cannot hand on several groups; call Begin, ReceiveGroup for each and Finish"});
   if (s_.user == UserPhase::kBegun || s_.user == UserPhase::kReceived)
-    return Answer({Code::kInvalidArgument, "Wait cannot be used between Begin and Finish"});
+    return Answer(
+        {Code::kInvalidArgument, "Wait cannot be used between Begin and Finish; call Receive there"});
   s_.call = UserCall::kWait;
   s_.cut_short = false;
   if (s_.user == UserPhase::kFinishing) return;  // One that was cut short; Serve or Abort will end it.
@@ -155,7 +159,9 @@ void InferenceTransition::operator()(const CallExpired& expired) {
     // Gives the update up; the answer comes when nobody can write any more. Committed bytes are whole
     // already.
     if (s_.step != Step::kCommitted) {
-      Fail(away ? expired.away : Status(Code::kCancelled, "the waiting engine was interrupted"));
+      Fail(away
+               ? expired.away
+               : Status(Code::kCancelled, "the waiting engine was interrupted by a signal or by the caller"));
       s_.uncertain = s_.uncertain && !away;
       return;
     }
@@ -209,8 +215,8 @@ bool InferenceTransition::RefuseCall() {
     return true;
   }
   if (!s_.registered) {
-    Answer({Code::kInvalidArgument,
-            s_.suspended ? "this rank is suspended; resume it first" : "Register comes first"});
+    Answer({Code::kInvalidArgument, s_.suspended ? "this rank is suspended; resume it first"
+                                                 : "nothing is registered; call Register first"});
     return true;
   }
   return false;
@@ -249,7 +255,8 @@ Status InferenceTransition::TooLate(const CallExpired& expired) const {
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
   if (s_.step == Step::kAborting && (!s_.fenced || s_.lent)) return {Code::kFenced, what};
-  if (expired.interrupted) return {Code::kCancelled, StrCat("interrupted; ", what)};
+  if (expired.interrupted)
+    return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", what)};
   if (!expired.away.ok()) return expired.away;
   return {Code::kTimedOut, what};
 }

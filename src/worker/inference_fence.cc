@@ -64,7 +64,8 @@ Status InferenceWorker::SetAside(const protocol::UpdateId& update, std::string w
   }
   if (making_spare_ || memory_ == nullptr) return Status::Ok();
   if (quarantine_.full())
-    return {Code::kExhausted, StrCat("there are ", Quarantine::kMost, " such buffers already")};
+    return {Code::kExhausted, StrCat("there are ", Quarantine::kMost,
+                                     " such buffers already; end the stopped writer that holds them")};
   making_spare_ = true;
   Status before = std::exchange(spare_error_, Status::Ok());
   background_.Run([this, update, writers = std::move(writers), shards = memory_->shards()] {

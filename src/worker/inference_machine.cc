@@ -14,7 +14,9 @@ using protocol::Landing;
 void InferenceTransition::operator()(const protocol::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
   // A new session: the controller knows no more of an update that was under way.
-  BeginAbort({Code::kUnavailable, "the controller began a new session"}, /*tell=*/false);
+  BeginAbort({Code::kUnavailable,
+              "the controller began a new session, which ends the update; it offers the version again"},
+             /*tell=*/false);
   s_.next.reset();
   s_.retried = s_.closed_silently = false;
   s_.term = welcome.term;
@@ -31,7 +33,8 @@ void InferenceTransition::operator()(const PlanArrived& plan) {
   // Everything of older epochs is void, but for what has wholly come: others of the engine may get theirs
   // anew.
   if (s_.step != Step::kReady || s_.abort || !IsLastPart())
-    LeaveBehind({Code::kUnavailable, "the plan changed"});
+    LeaveBehind(
+        {Code::kUnavailable, "the plan changed, which ends the update; it begins again under the new plan"});
   s_.next.reset();
   s_.epoch = plan.epoch;
   s_.prepared = false;
@@ -47,7 +50,7 @@ void InferenceTransition::operator()(const protocol::GrantRequest& request) {
   if (request.update <= s_.update) return;
   // The controller has left the update at hand; this one begins when that one's memory is fenced.
   s_.next = request;
-  LeaveBehind({Code::kCancelled, StrCat(protocol::ToString(s_.update), " was left for a later one")});
+  LeaveBehind({Code::kCancelled, StrCat(protocol::ToString(s_.update), " was left for a later update")});
 }
 
 void InferenceTransition::operator()(const protocol::Commit& commit) {
@@ -413,7 +416,8 @@ void InferenceTransition::CompleteAbort() {
   s_.closed_silently = waits_on && !switched;
   // Who has been told may have come back to finish it or to give it up, and waits for this.
   if ((!told || GivesUp() || s_.call == UserCall::kFinish) && !waits_on) TellAbort(reason);
-  if (waits_on && switched) TellAbort({Code::kUnavailable, "the update was begun again after Receive"});
+  if (waits_on && switched)
+    TellAbort({Code::kUnavailable, "the update was begun again after Receive; call Begin and Receive again"});
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
   TellLoss();  // Of a worker that was lost meanwhile: a superseded update has not said it.
 }
@@ -452,7 +456,7 @@ std::vector<InferenceAction> Advance(InferenceState& state, const InferenceEvent
 
 Status CheckReadable(const InferenceState& state) {
   if (state.suspended) return {Code::kInvalidArgument, "this rank is suspended; resume it first"};
-  if (!state.registered) return {Code::kInvalidArgument, "Register comes first"};
+  if (!state.registered) return {Code::kInvalidArgument, "nothing is registered; call Register first"};
   if (state.user != UserPhase::kOutside && state.user != UserPhase::kFinished)
     return {Code::kInvalidArgument, "an update is under way; call this between Finish (or Abort) and Begin"};
   if (state.served.number < 0)

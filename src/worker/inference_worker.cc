@@ -224,7 +224,9 @@ void InferenceWorker::Carry(const OpenGrants& action) {
     });
   };
   if (plan_ == nullptr)
-    return Feed(OpenFailed{action.update, {Code::kInternal, "grants were asked for without a table"}});
+    return Feed(
+        OpenFailed{action.update,
+                   {Code::kInternal, "grants were asked for without a table; please report this as a bug"}});
   uint32_t refused = 0;
   ArrivalChecks checks{.checksums = session_->settings().checksum != 0};
   if (state_.compares) checks.compare_on = [this](const auto& task) { background_.Run(task); };

@@ -29,8 +29,8 @@ size_t PaddedBytes(const Shard& shard) {
 bool IsSpare(const Shard& shard) { return !shard.declared && shard.landing == LandingMode::kShadow; }
 
 Status Changed(const Shard& shard) {
-  return {Code::kCorrupt,
-          StrCat("tensor ", shard.tensor.name, " changed while it was copied; who else writes to it?")};
+  return {Code::kCorrupt, StrCat("tensor ", shard.tensor.name,
+                                 " changed while it was copied; find out what else writes to it")};
 }
 
 std::string_view NameOf(LandingMode mode) {

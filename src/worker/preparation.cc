@@ -68,7 +68,8 @@ Status Preparation::ImportOne(SendPlan& plan, size_t index) const {
   SendTarget& target = plan.targets[index];
   const auto landing = landings_.find(target.destination);
   if (landing == landings_.end())
-    return {Code::kProtocol, StrCat("no landing map of ", target.name, " came with the plan")};
+    return {Code::kProtocol, StrCat("no landing map of ", target.name,
+                                    " came with the plan; use the same weightcast on all hosts")};
   for (const std::string& descriptor : landing->second.regions) {
     if (Status status = target.imported->Add(descriptor); !status.ok())
       return {status.code(), StrCat("cannot use the memory of ", target.name, ": ", status.message())};
@@ -91,7 +92,9 @@ Result<Connection> Preparation::Connect(Session& session, const protocol::Member
                     StrCat(session.text(), " cannot connect to ", who, ": ", connection.status().message()));
     }
   }
-  return Status(Code::kCancelled, StrCat("connecting to ", who, " was given up: a newer plan came"));
+  return Status(Code::kCancelled,
+                StrCat("connecting to ", who,
+                       " was given up because a newer plan came; the worker connects by that plan"));
 }
 
 }  // namespace weightcast::worker

@@ -83,7 +83,8 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
     sources_[index].missing = 2;
   }
   auto connection = endpoint.Find(source.incarnation);
-  if (!connection) return {Code::kUnavailable, "there is no connection from it"};
+  if (!connection)
+    return {Code::kUnavailable, "there is no connection from it; the controller makes a new plan"};
   GrantOptions options;
   options.transfers = transfers.count();
   options.on_transfer = [self = shared_from_this(), index](uint32_t transfer, const GrantProgress& progress) {
@@ -263,7 +264,8 @@ Status GrantSet::VerifyDigests(size_t index) const {
   const std::string& name = plan_->sources[index].name;
   if (source.sent.size() != source.digests->size())
     return {Code::kProtocol,
-            StrCat(name, " sent ", source.sent.size(), " digests of ", source.digests->size(), " tensors")};
+            StrCat(name, " sent ", source.sent.size(), " digests of ", source.digests->size(),
+                   " tensors; run the same release of weightcast on both sides")};
   const std::vector<std::string> wrong = source.digests->Differing(source.sent);
   if (wrong.empty()) return Status::Ok();
   return {Code::kCorrupt,
@@ -309,8 +311,9 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
   const uint64_t chunk_bytes = sources_[index].connection->peer_chunk();
   const std::string& name = plan_->sources[index].name;
   if (CountChunks(pieces, chunk_bytes) != sums.size())
-    return {Code::kProtocol, StrCat(name, " cut transfer ", transfer, " into ", sums.size(), " chunks, not ",
-                                    CountChunks(pieces, chunk_bytes))};
+    return {Code::kProtocol,
+            StrCat(name, " cut transfer ", transfer, " into ", sums.size(), " chunks, not ",
+                   CountChunks(pieces, chunk_bytes), "; run the same release of weightcast on both sides")};
   ChunkCursor cursor;
   for (uint32_t chunk = 0; chunk < sums.size(); ++chunk) {
     ChunkWalk walk(pieces, chunk_bytes, cursor);
@@ -320,8 +323,9 @@ Status GrantSet::VerifyTransfer(size_t index, uint32_t transfer, std::vector<uin
     // 0 stands for "not computed" on the wire.
     const uint64_t sum = std::max<uint64_t>(hasher.Finish(), 1);
     if (sum != sums[chunk])
-      return {Code::kCorrupt, StrCat("bytes from ", name, " arrived changed (chunk ", chunk, " of transfer ",
-                                     transfer, ", wrong checksum)")};
+      return {Code::kCorrupt,
+              StrCat("bytes from ", name, " arrived changed (chunk ", chunk, " of transfer ", transfer,
+                     ", wrong checksum); check memory, NICs and cables of both hosts")};
     cursor = walk.cursor();
   }
   return Status::Ok();

@@ -118,12 +118,14 @@ Status FindSources(SendPlan& plan) {
     const DType to = DestinationTensor(plan.table, route.dst_shard).dtype;
     const auto transform = plan::TransformBetween(from, DestinationTensor(plan.table, route.dst_shard));
     if (!transform.ok() || *transform != route.transform)
-      return {Code::kProtocol, StrCat("the routing table casts ", from.name, " from ", NameOf(from.dtype),
-                                      " to ", NameOf(to), ", which is not possible")};
+      return {Code::kProtocol,
+              StrCat("the routing table casts ", from.name, " from ", NameOf(from.dtype), " to ", NameOf(to),
+                     ", which is not possible; use the same weightcast on all hosts")};
     const size_t shard = plan.sources[route.src_shard];
     if (route.transform != plan::Transform::kNone && plan.memory->OriginOf(shard) != shard)
       return {Code::kProtocol,
-              StrCat("the routing table casts ", from.name, ", which holds scales; they go as they are")};
+              StrCat("the routing table casts ", from.name,
+                     ", which holds scales; they are never cast: use the same weightcast on all hosts")};
   }
   return Status::Ok();
 }
@@ -141,7 +143,7 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
     const auto found = by_key.find(ShardKey(tensor.name, shard.box, shard.copy));
     if (found == by_key.end() || found->second->region >= imported.size()) {
       return {Code::kProtocol, StrCat("destination ", destination, " has no landing place for ", tensor.name,
-                                      " ", ToString(shard.box))};
+                                      " ", ToString(shard.box), "; was its memory registered again?")};
     }
     const auto place = imported[found->second->region].Slice(
         found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));

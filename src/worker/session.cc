@@ -36,7 +36,7 @@ Status CheckOptions(const WorkerOptions& options, protocol::Role role) {
                    "; world_size says how many there are")};
   }
   if (role == protocol::Role::kInference && options.engine.empty())
-    return {Code::kInvalidArgument, "an inference rank needs the name of its engine"};
+    return {Code::kInvalidArgument, "an inference rank needs the name of its engine; set engine"};
   return Status::Ok();
 }
 
@@ -101,7 +101,8 @@ Status Session::Begin() {
   // The client gives up by itself.
   const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
   const Woken woken = WaitUntil(lock, changed_, limits, [&] { return decided_; });
-  if (woken == Woken::kInterrupted) return {Code::kCancelled, "interrupted before the controller answered"};
+  if (woken == Woken::kInterrupted)
+    return {Code::kCancelled, "interrupted by a signal or by the caller before the controller answered"};
   return outcome_;
 }
 
@@ -191,7 +192,9 @@ Result<protocol::ClusterView> Session::View() {
         .deadline = std::min(deadline, now + kBetweenViews), .interrupted = interrupted_, .patience = {}};
     const Woken woken = WaitUntil(lock, changed_, limits, [&] { return ended_; });
     if (woken == Woken::kDone) return end_;
-    if (woken == Woken::kInterrupted) return Status(Code::kCancelled, "interrupted without a controller");
+    if (woken == Woken::kInterrupted)
+      return Status(Code::kCancelled,
+                    "interrupted by a signal or by the caller while there was no controller");
   }
 }
 
@@ -204,7 +207,9 @@ Result<protocol::ClusterView> Session::ViewOnce(TimePoint deadline) {
     const TimePoint look = std::min(deadline, Clock::now() + kBetweenLooks);
     auto view = stream->Next(look);
     if (view.status().code() != Code::kTimedOut || look == deadline) return view;
-    if (interrupted_ && interrupted_()) return Status(Code::kCancelled, "interrupted without a controller");
+    if (interrupted_ && interrupted_())
+      return Status(Code::kCancelled,
+                    "interrupted by a signal or by the caller while there was no controller");
   }
 }
 

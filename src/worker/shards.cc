@@ -35,13 +35,15 @@ Status CheckMemoryOf(const Shard& shard) {
   const Memory& memory = shard.memory;
   const std::string_view name = shard.tensor.name;
   if (memory.kind == MemoryKind::kHost && memory.address == nullptr)
-    return {Code::kInvalidArgument, StrCat("tensor ", name, " has no memory (a null pointer)")};
+    return {Code::kInvalidArgument,
+            StrCat("tensor ", name, " has no memory (a null pointer); allocate it first")};
   if (Status status = CheckMemory(memory); !status.ok())
     return {status.code(), StrCat("tensor ", name, ": ", status.message())};
   if (!Holds(memory, shard))
     return {Code::kInvalidArgument,
             StrCat("tensor ", name, ": its ", BytesOf(shard.tensor.dtype, plan::ElementsOf(BoxOf(shard))),
-                   " bytes from byte ", shard.offset, " on do not lie inside its memory of ", memory.length)};
+                   " bytes from byte ", shard.offset, " on do not lie inside its memory of ", memory.length,
+                   " bytes; correct offset and strides")};
   return Status::Ok();
 }
 
@@ -50,8 +52,9 @@ Status CheckShard(const Shard& shard, Needs needs) {
   const Box& box = BoxOf(shard);
   WC_RETURN_IF_ERROR(plan::CheckBox(box, shard.tensor));
   if (!shard.strides.empty() && shard.strides.size() != box.size.size()) {
-    return {Code::kInvalidArgument, StrCat("tensor ", shard.tensor.name, " has ", box.size.size(),
-                                           " dimensions but ", shard.strides.size(), " strides")};
+    return {Code::kInvalidArgument,
+            StrCat("tensor ", shard.tensor.name, " has ", box.size.size(), " dimensions but ",
+                   shard.strides.size(), " strides; give one for each dimension")};
   }
   return needs == Needs::kMemory && !shard.declared ? CheckMemoryOf(shard) : Status::Ok();
 }
@@ -74,7 +77,8 @@ Status CheckSeveral(std::span<const Shard> shards, std::string_view holder) {
 
 Result<std::unordered_map<uint64_t, size_t>> CheckShards(std::span<const Shard> shards, Needs needs,
                                                          std::string_view holder) {
-  if (shards.empty()) return Status(Code::kInvalidArgument, "nothing to register: there are no shards");
+  if (shards.empty())
+    return Status(Code::kInvalidArgument, "nothing to register: there are no shards; give at least one");
   std::unordered_map<uint64_t, size_t> by_key;
   std::unordered_map<uint64_t, uint32_t> copies;  // Beyond the first, of what has any.
   std::unordered_set<std::string_view> names;

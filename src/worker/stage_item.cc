@@ -82,7 +82,8 @@ Status ItemStager::Add(const Item& item, const RoutePieces& runs, uint64_t at) {
   if (space_.kernels != nullptr) {
     const auto launches = LaunchesOf(plan_, item, target);
     if (launches.empty())
-      return {Code::kInternal, StrCat("no kernel stages ", ShardOf(plan_, item).tensor.name)};
+      return {Code::kInternal,
+              StrCat("no kernel stages ", ShardOf(plan_, item).tensor.name, "; please report this as a bug")};
     launches_.insert(launches_.end(), launches.begin(), launches.end());
     return Status::Ok();
   }

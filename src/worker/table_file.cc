@@ -23,13 +23,18 @@ Result<std::string> ReadWhole(const std::string& path) {
                          "; the setting tables must name a folder that controller and workers share"));
   }
   if (!S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > plan::kMaxTableBytes)
-    return Status(Code::kCorrupt, StrCat(path, " is not a routing table (", info.st_size, " bytes)"));
+    return Status(Code::kCorrupt, StrCat(path, " is not a routing table (", info.st_size,
+                                         " bytes); the controller writes it again with the next plan"));
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t got = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status(Code::kUnavailable, StrCat("cannot read ", path, ": ", ErrnoText(errno)));
-    if (got == 0) return Status(Code::kCorrupt, StrCat(path, " ends after ", done, " bytes"));
+    if (got < 0)
+      return Status(Code::kUnavailable, StrCat("cannot read the routing table ", path, ": ", ErrnoText(errno),
+                                               "; check the folder of the setting tables"));
+    if (got == 0)
+      return Status(Code::kCorrupt, StrCat("the routing table ", path, " ends after ", done,
+                                           " bytes; the controller writes it again with the next plan"));
     done += static_cast<size_t>(got);
   }
   return bytes;
@@ -42,8 +47,9 @@ Status CheckPath(const std::string& file, const std::string& tables) {
                                            "; give this process the same setting tables")};
   for (const auto& part : std::filesystem::path(file))
     if (part == ".." || part == "/")
-      return {Code::kProtocol, StrCat("the controller names the routing table ", file,
-                                      ", which is not in the folder ", tables)};
+      return {Code::kProtocol,
+              StrCat("the controller names the routing table ", file, ", which is not in the folder ", tables,
+                     "; give controller and workers the same setting tables")};
   return Status::Ok();
 }
 
@@ -71,7 +77,9 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
     if (static_cast<size_t>(peer) < plan.peers.size() &&
         plan.peers[static_cast<size_t>(peer)].incarnation != 0)
       continue;
-    return Status(Code::kProtocol, StrCat(where, " names rank ", peer, " which the plan does not list"));
+    return Status(Code::kProtocol,
+                  StrCat(where, " names rank ", peer,
+                         " which the plan does not list; use the same weightcast on all hosts"));
   }
   return table;
 }

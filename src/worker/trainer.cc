@@ -112,7 +112,7 @@ class TrainerWorker final : public Trainer {
   Background background_{"wc-prepare"};
 };
 
-Status Closed() { return {Code::kCancelled, "this trainer was closed"}; }
+Status Closed() { return {Code::kCancelled, "this trainer was closed by this process"}; }
 
 // --- Beginning and end ------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ Result<Digests> TrainerWorker::Digest() {
   if (closed_) return Closed();
   std::shared_ptr<const SourceMemory> memory;
   RunInLoop([&] { memory = memory_; });
-  if (memory == nullptr) return Status(Code::kInvalidArgument, "Register comes first");
+  if (memory == nullptr) return Status(Code::kInvalidArgument, "nothing is registered; call Register first");
   return DigestsOf(memory->given(), memory->reader.get(), *memory->devices, interrupted_);
 }
 
@@ -431,8 +431,10 @@ void TrainerWorker::Carry(const BeginSending& action) {
     return sender_->Start(plan_, static_cast<size_t>(target), start,
                           gate == gates_.end() ? nullptr : gate->second);
   }
-  const Status status(Code::kProtocol, StrCat("told to send to destination ", start.destination,
-                                              ", for which this trainer's table has no route"));
+  const Status status(
+      Code::kProtocol,
+      StrCat("told to send to destination ", start.destination,
+             ", for which this trainer's table has no route; use the same weightcast on all hosts"));
   session_->loop().Post([this, start, status] {
     Feed(SendEnded{
         .update = start.update, .destination = start.destination, .part = start.part, .status = status});

@@ -98,8 +98,9 @@ void Transition::OfferAgain(Publication& publication) {
     return;
   }
   if (publication.done) return;
-  const Status lost(Code::kUnavailable, StrCat("the controller began a new session during version ",
-                                               publication.number, "; its outcome is not known"));
+  const Status lost(Code::kUnavailable,
+                    StrCat("the controller began a new session during version ", publication.number,
+                           "; its outcome is not known: look at Engines(), or publish again"));
   Let(publication, lost);
   Finish(publication, lost);
 }
@@ -117,13 +118,16 @@ void Transition::operator()(const protocol::Superseded& superseded) {
 void Transition::operator()(const protocol::Start& start) {
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch) {  // Nobody waits for what will not be sent.
-    const Status reason(Code::kCancelled, "the trainer registered again");
+    const Status reason(Code::kCancelled,
+                        "the trainer registered again, which ends the publication; publish again");
     return Send(protocol::Failed{.update = start.update, .reason = reason});
   }
   Publication* publication = Find(start.version.number);
   if (publication == nullptr || !IsHeld(*publication)) {
-    const Status reason(Code::kCancelled,
-                        StrCat("version ", start.version.number, " is no longer held by this trainer"));
+    const Status reason(
+        Code::kCancelled,
+        StrCat("version ", start.version.number,
+               " is no longer held by this trainer; another source or a newer version takes its place"));
     return Send(protocol::Failed{.update = start.update, .reason = reason});
   }
   if (std::exchange(publication->free, false)) Do(HoldSources{publication->number});
@@ -251,14 +255,15 @@ void Transition::operator()(const TrainerRegisterCalled&) {
 void Transition::operator()(const PublishCalled& publish) {
   if (s_.ended) return Do(AnswerTrainer{s_.end, {}});
   Status error;
-  if (!s_.registered) error = {Code::kInvalidArgument, "Register comes before Publish"};
+  if (!s_.registered) error = {Code::kInvalidArgument, "nothing is registered; call Register before Publish"};
   if (publish.number <= s_.last_number) {
     error = {Code::kInvalidArgument, StrCat("version ", publish.number, " is not higher than ",
                                             s_.last_number, "; version numbers rise from 0")};
   }
   if (publish.number > protocol::kMaxVersionNumber)
     error = {Code::kInvalidArgument,
-             StrCat("version ", publish.number, " is above ", protocol::kMaxVersionNumber)};
+             StrCat("version ", publish.number, " is above the highest allowed number, ",
+                    protocol::kMaxVersionNumber)};
   if (error.ok()) error = protocol::CheckLabel(publish.label);
   if (!error.ok()) return Do(AnswerTrainer{error, {}});
   for (auto& publication : s_.publications) publication.hold = false;

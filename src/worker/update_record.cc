@@ -108,13 +108,16 @@ Result<UpdateStats> UpdateRecord::WaitDone(TimePoint deadline, const GiveUp& giv
 
 Status UpdateRecord::NotYet(Woken woken, const char* what) const {
   const std::string text = StrCat("version ", ToString(version_), ": ", what);
-  if (woken == Woken::kInterrupted) return {Code::kCancelled, StrCat("interrupted; ", text)};
-  return {Code::kTimedOut, StrCat(text, " in time", note_.empty() ? "" : "; ", note_)};
+  if (woken == Woken::kInterrupted)
+    return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", text)};
+  return {Code::kTimedOut,
+          StrCat(text, " within the timeout of this call", note_.empty() ? "" : "; ", note_)};
 }
 
 Result<UpdateStats> StatsOf(const protocol::Done& done) {
   if (!done.met_policy) {
-    const Status unknown(Code::kInternal, "the controller ended the update without a reason");
+    const Status unknown(Code::kInternal,
+                         "the controller ended the update without a reason; please report this as a bug");
     return done.reason.ok() ? unknown : done.reason;
   }
   UpdateStats stats;

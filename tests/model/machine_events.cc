@@ -12,7 +12,7 @@ namespace {
 using protocol::ControllerMessage;
 using protocol::WorkerMessage;
 
-const Status kDead(Code::kPeerDead, "not heard of for a lease");
+const Status kDead(Code::kPeerDead, "missed heartbeats for a lease");
 const Status kRoad(Code::kUnavailable, "the connection broke");
 const Status kEnd(Code::kUnavailable, "no controller");
 const Status kNoPlan(Code::kInvalidArgument, "the sources do not hold everything");

@@ -127,7 +127,7 @@ def stuck(rank: int, world: int, address: str) -> None:
     group.broadcast(array)
     with machine.held(0):
         machine.fill(array, 1, 0)
-        with pytest.raises(wc.TimedOut, match="the stream has not come so far"):
+        with pytest.raises(wc.TimedOut, match="the stream has not finished its work"):
             group.broadcast(array, timeout=1.0 if rank == 0 else None)
 
 

@@ -236,7 +236,7 @@ def test_a_mirror_is_asked_and_what_it_lacks_is_an_error(mirror, tmp_path):
     address = f"http://127.0.0.1:{mirror.server_port}"
     said = loaded_elsewhere("gpt2", tmp_path, HF_ENDPOINT=address)
     assert any("gpt2" in path for path in mirror.asked)
-    assert f"gpt2 cannot be had from the hub {address}" in said and "--random_weights" in said
+    assert f"gpt2 cannot be loaded from the hub {address}" in said and "--random_weights" in said
 
 
 def test_a_proxy_is_asked(mirror, tmp_path):
@@ -245,14 +245,14 @@ def test_a_proxy_is_asked(mirror, tmp_path):
         "nobody/nothing", tmp_path, HF_ENDPOINT="http://hub.invalid", HTTP_PROXY=address, http_proxy=address
     )
     assert any(path.startswith("http://hub.invalid/") for path in mirror.asked)
-    assert "cannot be had" in said and "--random_weights" not in said
+    assert "cannot be loaded" in said and "--random_weights" not in said
 
 
 def test_a_hub_that_is_away_is_an_error_and_random_weights_an_option(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setitem(models.BUILT_IN, "nobody/small", models.BUILT_IN["tiny"])
     with pytest.raises(
-        InvalidArgument, match=r"cannot be had from .*\(.+\); check the name, .* --random_weights"
+        InvalidArgument, match=r"cannot be loaded from .*\(.+\); check the name, .* --random_weights"
     ):
         models.load("nobody/small", seed=7)
     loaded = models.load("nobody/small", seed=7, random=True)

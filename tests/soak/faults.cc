@@ -157,7 +157,8 @@ class Tormentor {
       const Board::Process& process = board_.process[i];
       for (uint32_t n = errors[i]; n < process.errors; ++n) {
         const std::string_view text = process.error[n % process.error.size()].data();
-        if (text.find("not heard of") != std::string_view::npos) Violated(StrCat("somebody is dead: ", text));
+        if (text.find("missed heartbeats") != std::string_view::npos)
+          Violated(StrCat("somebody is dead: ", text));
       }
     }
   }

@@ -199,7 +199,10 @@ class Desk:
         elif peer.role == "inference" and kind == "done":
             self._on_done(message)
         elif kind != "alive":
-            raise ProtocolError(f"a {peer.role} sends a message of type '{kind[:32]}'")
+            raise ProtocolError(
+                f"a {peer.role} sends a message of the unknown type '{kind[:32]}'; "
+                "use one release of weightcast in all processes"
+            )
         self._tell(peer, message)
         return None
 
@@ -208,11 +211,16 @@ class Desk:
             raise ProtocolError("it has not proven that it has the job token; start it again")
         name, role = message.get("name"), message.get("role")
         if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
-            raise ProtocolError("its hello has no name and role")
+            raise ProtocolError(
+                "its hello has no name and role; use one release of weightcast in all processes"
+            )
         if not name.isprintable():
-            raise ProtocolError("its name cannot be printed")
+            raise ProtocolError("its name has unprintable characters; give --engine another")
         if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
-            raise ProtocolError(f"there is no trainer {name[:32]!r} among {self._trainers}")
+            raise ProtocolError(
+                f"there is no trainer {name[:32]!r} among {self._trainers}; "
+                "give all processes the same --num_training"
+            )
         nonce = new_nonce()
         self._strangers[link] = Handshake(name, role, nonce_of(message), nonce)
         self._send(link, {"type": "challenge", "nonce": nonce})
@@ -238,7 +246,10 @@ class Desk:
             return  # Another has brought it.
         sequences = message.get("sequences")
         if not isinstance(sequences, list) or len(sequences) != len(item.prompts) * item.samples:
-            raise ProtocolError("an item came back with another number of sequences")
+            raise ProtocolError(
+                "an item came back with another number of sequences; "
+                "use one release of weightcast in all processes"
+            )
         self._results[key] = [Sequence.unpack(one) for one in sequences]
         del self._open[key]  # Not before: what is refused goes to another.
         # It may have been taken back from this engine, which was only slow.

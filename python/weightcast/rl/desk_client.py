@@ -166,14 +166,14 @@ class DeskClient:
             except EndOfRun:
                 raise
             except Unavailable:
-                raise self._gone("has closed the connection") from None
+                raise self._gone("has closed the connection; its log says why") from None
             if message is not None:
                 if message["type"] != "alive":
                     return message
                 continue
             self._say_alive()
             if time.monotonic() - self._link.heard > self._lease:
-                raise self._gone(f"missed heartbeats for {self._lease:g} s")
+                raise self._gone(f"missed heartbeats for {self._lease:g} s; see its log")
             if time.monotonic() >= deadline:
                 return None
 
@@ -203,7 +203,7 @@ class DeskClient:
             self._link.send(pack(message))
             while self._link.unsent:
                 if not self._link.wait(self._lease, to_send=True):
-                    raise self._gone(f"has taken nothing for {self._lease:g} s")
+                    raise self._gone(f"has taken nothing for {self._lease:g} s; see its log")
                 self._link.flush()
 
     def close(self) -> None:

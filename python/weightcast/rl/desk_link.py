@@ -48,9 +48,11 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return []
         except OSError as error:
-            raise Unavailable(f"the connection has ended: {error.strerror}") from None
+            raise Unavailable(
+                f"the connection has broken: {error.strerror}; does the other process run?"
+            ) from None
         if not data:
-            raise Unavailable("the other side has closed the connection")
+            raise Unavailable("the other process has closed the connection; its log says why")
         self.heard = time.monotonic()
         self._in += data
         found = []
@@ -63,7 +65,10 @@ class Link:
             return None
         end = _LENGTH.size + _LENGTH.unpack_from(self._in)[0]
         if end > _LENGTH.size + self.most:
-            raise ProtocolError(f"a message has {end - _LENGTH.size} bytes; at most {self.most} are allowed")
+            raise ProtocolError(
+                f"a message has {end - _LENGTH.size} bytes; at most {self.most} are allowed; "
+                "use one release of weightcast in all processes"
+            )
         if len(self._in) < end:
             return None
         with memoryview(self._in) as view:
@@ -74,7 +79,7 @@ class Link:
     def send(self, message: bytes) -> None:
         """What the connection does not take at once waits for `flush`."""
         if self._unsent > _MOST_UNSENT:
-            raise Unavailable("the other side does not read")
+            raise Unavailable("the other process does not read; is it stopped or busy?")
         self._out.append(memoryview(_LENGTH.pack(len(message)) + message))
         self._unsent += _LENGTH.size + len(message)
         self.flush()
@@ -90,7 +95,9 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            raise Unavailable(f"the connection has ended: {error.strerror}") from None
+            raise Unavailable(
+                f"the connection has broken: {error.strerror}; does the other process run?"
+            ) from None
 
     def wait(self, timeout: float, *, to_send: bool = False) -> bool:
         """Whether something has come, or something more can be sent, within `timeout` seconds."""

@@ -61,7 +61,9 @@ def item_of(message: dict[str, Any]) -> Item:
     try:
         return Item(**message["item"])
     except (KeyError, TypeError) as error:
-        raise ProtocolError(f"the task server sends a malformed item: {error}") from None
+        raise ProtocolError(
+            f"the task server sends a malformed item: {error}; use one release of weightcast in all processes"
+        ) from None
 
 
 def pack(message: dict[str, Any]) -> bytes:
@@ -81,14 +83,21 @@ def unpack(data: bytes) -> dict[str, Any]:
     try:
         message = msgpack.unpackb(data, raw=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a message is not msgpack: {error}") from None
+        raise ProtocolError(
+            f"a message is not msgpack: {error}; use one release of weightcast in all processes"
+        ) from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise ProtocolError("a message is not a map with a type")
+        raise ProtocolError(
+            "a message is not a map with a type; use one release of weightcast in all processes"
+        )
     return message
 
 
 def number_of(message: dict[str, Any], name: str) -> int:
     value = message.get(name)
     if type(value) is not int or not -(1 << 62) < value < 1 << 62:
-        raise ProtocolError(f"a message of type {message['type']} has no number '{name}'")
+        raise ProtocolError(
+            f"a message of type {message['type']} has no number '{name}'; "
+            "use one release of weightcast in all processes"
+        )
     return value

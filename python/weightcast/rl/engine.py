@@ -114,7 +114,10 @@ class WaysWeights(Weights):
     def _compare(self, way: str, version: int) -> None:
         for name, tensor in self._module.state_dict().items():
             if not torch.equal(tensor.view(torch.uint8), self._copy[name].view(torch.uint8)):
-                raise Corrupt(f"version {version}: {name} came otherwise by '{way}' than the engine has it")
+                raise Corrupt(
+                    f"version {version}: {name} came otherwise by '{way}' than the engine has it; "
+                    "please report this as a bug"
+                )
         for tensor in self._copy.values():
             tensor.zero_()
 
@@ -175,7 +178,10 @@ class Engine:
             item = item_of(order)
             self._desk.bring(item, self._generate(item), self._news())
         else:
-            raise ProtocolError(f"the task server sends an order of type '{order['type']}'")
+            raise ProtocolError(
+                f"the task server sends an order of the unknown type '{order['type']}'; "
+                "use one release of weightcast in all processes"
+            )
 
     def _news(self) -> dict[str, Any]:
         digests, self._digests = self._digests, {}

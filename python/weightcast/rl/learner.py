@@ -124,9 +124,11 @@ class Learner:
         if objective.algorithm not in ALGORITHMS:
             raise InvalidArgument(f"algorithm {objective.algorithm!r} is none of {', '.join(ALGORITHMS)}")
         if objective.algorithm == "ppo" and value_head is None:
-            raise InvalidArgument("PPO needs a value head")
+            raise InvalidArgument("PPO needs a value head; make the model with one, or choose grpo")
         if objective.kl_coefficient and reference is None:
-            raise InvalidArgument("a KL coefficient needs a reference model")
+            raise InvalidArgument(
+                "a KL coefficient needs a reference model; give one, or set the coefficient to 0"
+            )
         self._policy = policy
         self._value_head = value_head if objective.algorithm == "ppo" else None
         self._reference = reference if objective.kl_coefficient else None
@@ -152,7 +154,10 @@ class Learner:
         optimizer step changes the weights.
         """
         if not sequences or len(sequences) != len(rewards) or len(sequences) % samples:
-            raise InvalidArgument(f"{len(sequences)} sequences, {len(rewards)} rewards, {samples} a prompt")
+            raise InvalidArgument(
+                f"{len(sequences)} sequences, {len(rewards)} rewards, {samples} a prompt; "
+                "give one reward for each sequence, and whole prompts"
+            )
         batch = Batch.of(sequences, self._pad, self._device)
         scores = torch.tensor(rewards, dtype=torch.float32, device=self._device)
         parts = self._trainers.least(min(self._objective.minibatches, len(sequences)), self._device)

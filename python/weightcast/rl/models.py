@@ -271,10 +271,14 @@ def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:
             raise
         except Exception as error:
             raise InvalidArgument(
-                f"the tokenizer of {folder} cannot be loaded: {_one_line(error)}"
+                f"the tokenizer of {folder} cannot be loaded: {_one_line(error)}; "
+                "write it again with save_pretrained"
             ) from error
     if tokenizer.size > vocabulary:
-        raise InvalidArgument(f"{folder}: {tokenizer.size} tokens do not fit a vocabulary of {vocabulary}")
+        raise InvalidArgument(
+            f"{folder}: {tokenizer.size} tokens do not fit a vocabulary of {vocabulary}; "
+            "take the tokenizer of this model"
+        )
     return tokenizer
 
 
@@ -283,7 +287,7 @@ def _from_hub(name: str, dtype: torch.dtype) -> Loaded:
         found = snapshot_download(name, allow_patterns=_PATTERNS, etag_timeout=_HUB_SECONDS)
     except (OSError, ValueError, HfHubHTTPError) as error:  # Also: not cached, no such name.
         raise InvalidArgument(
-            f"{name} cannot be had from {_endpoint()} ({_one_line(error)}); {_remedy(name)}"
+            f"{name} cannot be loaded from {_endpoint()} ({_one_line(error)}); {_remedy(name)}"
         ) from None
     folder = Path(found)
     if not any(folder.glob("*.safetensors")):

@@ -32,12 +32,12 @@ class News:
         """Raises ProtocolError for what no engine tells."""
         spans, digests = news.get("spans") or [], news.get("digests") or {}
         if not isinstance(spans, list) or not all(map(well_formed, spans)):
-            raise ProtocolError("its spans are malformed")
+            raise ProtocolError("its spans are malformed; use one release of weightcast in all processes")
         if not isinstance(digests, dict) or not all(
             isinstance(version, str) and _VERSION.fullmatch(version) and _are_digests(one)
             for version, one in digests.items()
         ):
-            raise ProtocolError("its digests are malformed")
+            raise ProtocolError("its digests are malformed; use one release of weightcast in all processes")
         self._report.events(spans)
         with self._changed:
             for span in spans:
@@ -80,7 +80,9 @@ class News:
             _compare(version, engine, theirs, ours)
         if silent & here:
             names = ", ".join(sorted(silent & here))
-            raise TimedOut(f"version {version}: no digests for {timeout:g} s of {names}")
+            raise TimedOut(
+                f"version {version}: no digests within {timeout:g} s of {names}; do these engines run?"
+            )
         return len(said)
 
 

@@ -208,7 +208,7 @@ class Report:
         if folder is not None:
             self._open(pathlib.Path(folder), resume_from, log, run_id, options or {})
         elif log:
-            raise InvalidArgument(f"--log {min(log)} needs a folder for the run")
+            raise InvalidArgument(f"--log {min(log)} needs a folder for the run; give --output")
         # One clock over all parts of a run, without the time between them.
         self.clock = Clock(Clock.reading() - max((one["end"] for one in self._spans), default=0.0))
         self.timeline = Timeline("trainer-0", self.clock)

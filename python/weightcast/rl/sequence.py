@@ -43,7 +43,12 @@ class Sequence:
         try:
             one = cls(**{name: np.frombuffer(packed[name], kind).tolist() for name, kind in _PARTS.items()})
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"a rollout is malformed: {error}") from None
+            raise ProtocolError(
+                f"a rollout is malformed: {error}; use one release of weightcast in all processes"
+            ) from None
         if not one.prompt or not len(one.tokens) == len(one.logprobs) == len(one.versions) > 0:
-            raise ProtocolError("a rollout has no prompt, no token, or not as many numbers as tokens")
+            raise ProtocolError(
+                "a rollout has no prompt, no token, or not as many numbers as tokens; "
+                "use one release of weightcast in all processes"
+            )
         return one

@@ -286,7 +286,9 @@ def own_address() -> str:
             probe.connect(found[4])
             return probe.getsockname()[0]
     except OSError as error:
-        raise InvalidArgument(f"MASTER_ADDR={master} cannot be reached: {error}") from None
+        raise InvalidArgument(
+            f"MASTER_ADDR={master} cannot be reached: {error}; set it to the host of rank 0"
+        ) from None
 
 
 def start_controller(place: Place) -> Controller | None:

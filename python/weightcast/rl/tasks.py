@@ -248,14 +248,17 @@ class UsersReward:
             found = [float(one) for one in self._function(list(prompts), list(completions), **wanted)]
         except Exception as error:  # The user's code: anything may come.
             raise InvalidArgument(
-                f"the reward {self._name} failed: {type(error).__name__}: {error}"
+                f"the reward {self._name} failed; correct it: {type(error).__name__}: {error}"
             ) from error
         if len(found) != len(prompts):
             raise InvalidArgument(
-                f"the reward {self._name} returned {len(found)} numbers for {len(prompts)} completions"
+                f"the reward {self._name} returned {len(found)} numbers for {len(prompts)} completions; "
+                "return one for each"
             )
         if not all(map(math.isfinite, found)):
-            raise InvalidArgument(f"the reward {self._name} returned a number that is not finite")
+            raise InvalidArgument(
+                f"the reward {self._name} returned a number that is not finite; return finite ones"
+            )
         return found
 
 
@@ -286,7 +289,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the prompts {path} cannot be read: {error}") from error
+        raise InvalidArgument(f"the prompts {path} cannot be read: {error}; check --prompts") from error
     rows: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -299,11 +302,11 @@ def _row_of(line: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise InvalidArgument(f"{where} is not JSON: {error}") from error
+        raise InvalidArgument(f"{where} is not JSON: {error}; correct that line") from error
     if not isinstance(found, dict) or not isinstance(found.get("prompt"), str) or not found["prompt"]:
         raise InvalidArgument(f'{where} is not {{"prompt": text, "answer": text}}')
     if not isinstance(found.get("answer"), str | None):
-        raise InvalidArgument(f"{where} has an answer that is not a text")
+        raise InvalidArgument(f"{where} has an answer that is not a text; correct that line")
     return found
 
 
@@ -316,5 +319,5 @@ def _imported(reward: str) -> RewardFunction:
             f"the reward {reward!r} cannot be loaded ({type(error).__name__}: {error}); give module:function"
         ) from error
     if not callable(found):
-        raise InvalidArgument(f"the reward {reward!r} is not a function")
+        raise InvalidArgument(f"the reward {reward!r} is not a function; give module:function")
     return found

@@ -203,7 +203,9 @@ class Member:
         """Before SGLang gives the weights' memory back."""
         assert self._inference is not None
         if problem := self._agreed(lambda: self._inference.suspend(self._limit)):
-            raise InvalidArgument(f"the weights' memory cannot be released now: {problem}")
+            raise InvalidArgument(
+                f"the weights' memory cannot be released now; try again after the update: {problem}"
+            )
         self._asleep = True
 
     def resume(self) -> None:

@@ -113,7 +113,9 @@ def _config(model: str, tp: int, dtype: str) -> VllmConfig:
         )  # fmt: skip
         return arguments.create_engine_config()
     except Exception as error:
-        raise InvalidArgument(f"vLLM does not take --model {model} with --tp {tp}: {_line(error)}") from error
+        raise InvalidArgument(
+            f"vLLM does not take --model {model} with --tp {tp}; try it with vllm serve: {_line(error)}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -137,7 +139,9 @@ def _make(config: VllmConfig, rank: int, tp: int) -> torch.nn.Module:
         with torch.device("meta"):
             return initialize_model(config)
     except Exception as error:
-        raise InvalidArgument(f"vLLM does not make this model with --tp {tp}: {_line(error)}") from error
+        raise InvalidArgument(
+            f"vLLM does not make this model with --tp {tp}; try it with vllm serve: {_line(error)}"
+        ) from error
 
 
 def _line(error: Exception) -> str:

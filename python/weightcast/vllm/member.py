@@ -235,7 +235,10 @@ class Member:
         """Better no answer than one of two versions: vLLM ends an engine whose step raises."""
 
         def refuse(*_: Any) -> None:
-            raise RuntimeError(f"weightcast: no whole version is in this worker ({reason})")
+            raise RuntimeError(
+                f"weightcast: no whole version is in this worker ({reason}); "
+                "it serves again after the next update"
+            )
 
         if self._guard is None:
             self._guard = self._model.register_forward_pre_hook(refuse)

@@ -99,7 +99,7 @@ class FrontEnd:
         if self._switching is not None:
             await self._switching
         if not await self._client.reset_prefix_cache(reset_running_requests=True):
-            raise Error("vLLM could not reset its prefix cache")
+            raise Error("vLLM could not reset its prefix cache; wait until no request runs, and try again")
         await self._client.reset_mm_cache()
         await self._client.reset_encoder_cache()
 

@@ -50,7 +50,9 @@ class StagedSource(Mapping[str, Shard]):
             if tensor is None:  # So 0.32 names what this rank does not hold.
                 continue
             if name not in self._metadata:
-                raise InvalidArgument(f"the source yields {name}, which its metadata does not have")
+                raise InvalidArgument(
+                    f"the source yields {name}, which its metadata does not have; list it there"
+                )
             cut = self._cut(name)
             if not self._local and cut.placements == [0]:
                 tensor = rows_of(tensor, cut.owners.index(self._rank), len(cut.owners))

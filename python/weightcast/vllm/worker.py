@@ -76,7 +76,8 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise
         if not joined:
             raise TimedOut(
-                f"no trainers of model {place.model!r} have registered within {init_info.timeout:g} s"
+                f"no trainers of model {place.model!r} have registered within {init_info.timeout:g} s; "
+                "start them with this controller and model"
             )
 
     def start_weight_update(self) -> None:
@@ -122,5 +123,5 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def switch(self, timeout: float) -> None:
         """Returns when this worker has switched; the front end waits for the others."""
         if self._member is None:
-            raise InvalidArgument("this worker has not joined")
+            raise InvalidArgument("this worker has not joined; call init_weight_transfer_engine first")
         self._member.switch(timeout, wait_served=False)

@@ -100,10 +100,14 @@ Result<Channel> Channel::Connect(std::string_view name) {
   WC_ASSIGN_OR_RETURN(auto fd, NewSocket());
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.raw), address.length) != 0) {
     if (errno == EINTR) continue;
-    if (errno == EAGAIN) return Status(Code::kExhausted, "the peer's queue of connections is full");
+    if (errno == EAGAIN)
+      return Status(Code::kExhausted,
+                    "the peer takes no connections over shared memory: its queue is full; is it stopped or "
+                    "overloaded?");
     if (errno != ECONNREFUSED) return ChannelError("cannot connect to the peer's Unix socket");
     return Status(Code::kUnavailable,
-                  "the peer is not on this host, is in another network namespace, or has ended");
+                  "the peer is not on this host, is in another network namespace, or has ended; tcp is used "
+                  "instead where allowed");
   }
   return Channel(std::move(fd));
 }
@@ -114,7 +118,9 @@ Status Channel::Send(std::string_view bytes, std::span<const int> fds) {
     if (sent == 1) return Status::Ok();
     if (sent < 0) return ChannelError("cannot send to the peer");
   }
-  if (waiting_.size() >= kMostWaiting) return {Code::kUnavailable, "the peer does not read its messages"};
+  if (waiting_.size() >= kMostWaiting)
+    return {Code::kUnavailable,
+            "the peer does not read its messages over shared memory; is it stopped or overloaded?"};
   Incoming kept{.bytes = std::string(bytes), .fds = {}};
   for (const int fd : fds) {
     kept.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -160,12 +166,13 @@ Result<std::optional<Channel::Incoming>> Channel::Receive() {
       if ((message.msg_flags & MSG_CTRUNC) != 0) {
         return Status(Code::kExhausted, "no descriptors left for what the peer sent; raise ulimit -n");
       }
-      if ((message.msg_flags & MSG_TRUNC) != 0) return Status(Code::kProtocol, "too long a message");
+      if ((message.msg_flags & MSG_TRUNC) != 0)
+        return Status(Code::kProtocol, "a message that is too long for shared memory");
       return std::optional(std::move(incoming));
     }
     if (got == 0) {
       TakeFds(message);  // An empty message may carry some: they must not stay open here.
-      return Status(Code::kUnavailable, "the peer closed its socket");
+      return Status(Code::kUnavailable, "the peer closed its socket of shared memory");
     }
     if (errno == EAGAIN) return std::optional<Incoming>();
     // A reset is told once, before what the peer had sent last: that is read yet.

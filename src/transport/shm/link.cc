@@ -84,7 +84,10 @@ void Link::OnTime(TimePoint now) {
     return Down({Code::kUnavailable, StrCat("the peer's socket was closed (", PeerName(), ")")});
   }
   if (state_ != State::kOpening) return;
-  if (now >= deadline_) return Down({Code::kTimedOut, "the peer did not answer in time over shared memory"});
+  if (now >= deadline_)
+    return Down({Code::kTimedOut,
+                 "the peer did not answer over shared memory within half of connect_timeout; is it stopped "
+                 "or busy?"});
   if (!peer_listener_.empty() && now >= retry_at_) TryConnect(now);
 }
 
@@ -122,7 +125,7 @@ bool Link::Turn(Budget& budget) {
     }
   }
   if (status.ok() && (outbox_->broken() || staging_->out.broken()))
-    status = {Code::kProtocol, "the peer's counters make no sense"};
+    status = {Code::kProtocol, "the peer's counters in shared memory run backwards or ahead"};
   if (status.ok()) return any;
   Down({status.code(), StrCat(status.message(), " (", PeerName(), ")")});
   return true;

@@ -105,7 +105,7 @@ Status Link::OnMessage(Channel::Incoming& message) {
     return OnStageMessage(kind, message);
   }
   if (kind >= MessageKind::kWantSource && ready) return OnSourceMessage(kind, std::move(message));
-  return {Code::kProtocol, "a message out of place"};
+  return {Code::kProtocol, "a message of shared memory out of place"};
 }
 
 void Link::OnChannel() {
@@ -153,7 +153,7 @@ Status Link::OnHello(const Channel::Incoming& message) {
   WC_ASSIGN_OR_RETURN(auto fence, MapPeer(message.fds[1].get(), 0, sizeof(FencePage), /*writable=*/false));
   outbox_.emplace(std::move(inbox), std::move(fence), channel_);
   if (outbox_->shared().trial_nonce.load(std::memory_order_seq_cst) != hello.map_nonce) {
-    return {Code::kProtocol, "what the peer shares is not what it says"};
+    return {Code::kProtocol, "the memory that the peer shares is not what it says"};
   }
   const PeerLife life(pidfd_, channel_);
   Staging& staging = staging_.emplace(*context_, inbox_, *outbox_, engines_, channel_);
@@ -174,8 +174,9 @@ Status Link::OnHello(const Channel::Incoming& message) {
 Status Link::IdentifyProcess() {
   WC_ASSIGN_OR_RETURN(const PeerCredentials credentials, CredentialsOf(channel_.fd()));
   if (credentials.uid != geteuid()) {
-    return {Code::kUnavailable, StrCat("the peer runs as another user (", credentials.uid,
-                                       "): shared memory is only for processes of one user")};
+    return {Code::kUnavailable,
+            StrCat("the peer runs as another user (", credentials.uid,
+                   "): shared memory is only for processes of one user; start both as the same user")};
   }
   pid_ = credentials.pid;
   offers_.SetSameProcess(pid_ == getpid());
@@ -213,7 +214,9 @@ Status Link::OnTrial(const Trial& trial) {
 
 Status Link::OnVerdict(const Verdict& verdict) {
   if (!verdict.map_seen)
-    return {Code::kUnavailable, "the peer does not see what is written to shared memory"};
+    return {Code::kUnavailable,
+            "the peer does not see what is written to shared memory; it may be in another memory namespace "
+            "or sandbox"};
   verdict_seen_ = true;
   if (roads_.refusal.empty() && !verdict.copy_seen) {
     roads_.refusal = "what was copied did not reach the peer";

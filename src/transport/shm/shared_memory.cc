@@ -95,7 +95,8 @@ bool CannotShrink(int fd, uint64_t length) {
 Result<Mapping> MapPeer(int fd, uint64_t offset, size_t length, bool writable) {
   if (length == 0 || offset > UINT64_MAX - length || !CannotShrink(fd, offset + length)) {
     return Status(Code::kPermission,
-                  "the peer's shared memory is shorter than it says, or not sealed against shrinking");
+                  "the peer's shared memory is shorter than it says, or not sealed against shrinking; run "
+                  "the same release of weightcast on both sides");
   }
   return Mapping::Map(fd, offset, length, writable);
 }

@@ -27,7 +27,9 @@ Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& 
   WC_ASSIGN_OR_RETURN(auto fence, CreateShared(sizeof(FencePage), /*read_only_for_peers=*/true));
   WC_ASSIGN_OR_RETURN(auto wake, WakeFd::Create());
   UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer.valid()) return Status(Code::kExhausted, StrCat("timerfd_create: ", ErrnoText(errno)));
+  if (!timer.valid())
+    return Status(Code::kExhausted, StrCat("cannot make a timer: ", ErrnoText(errno),
+                                           "; raise the limit of open files (ulimit -n)"));
   WC_RETURN_IF_ERROR(poller.Add(wake.fd(), EPOLLIN, PollKey(PollKind::kWake, 0)));
   WC_RETURN_IF_ERROR(poller.Add(timer.get(), EPOLLIN, PollKey(PollKind::kTimer, 0)));
   WC_ASSIGN_OR_RETURN(auto acceptor, Acceptor::Create(poller));
@@ -129,7 +131,8 @@ Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation p
   Invitation invitation;
   if (role == Role::kResponder) {
     WC_ASSIGN_OR_RETURN(invitation, DecodeInvitation(offer));
-    if (invitation.boot_id != boot_id_) return Status(Code::kUnavailable, "the peer is on another host");
+    if (invitation.boot_id != boot_id_)
+      return Status(Code::kUnavailable, "the peer is on another host; shared memory is for one host");
   }
   WC_ASSIGN_OR_RETURN(auto made, Link::Create(context_, link, peer, deadline));
   made->set_peer_cookie(invitation.cookie);

@@ -79,7 +79,7 @@ Status SourceMaps::CheckOffer(const SourceOffer& offer) const {
   }
   if (offer.region.first >= kMaxRegions) return {Code::kProtocol, "device memory with an impossible id"};
   if (offer.device == offer.reader || (way != ways_.end() && way->second)) return Status::Ok();
-  return {Code::kProtocol, "device memory was offered before the way to it was tried"};
+  return {Code::kProtocol, "device memory was offered before the path to it was tried"};
 }
 
 void SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
@@ -152,7 +152,7 @@ void SourceMaps::Abandon() {
 void SourceMaps::Finish() {
   const std::shared_ptr<Job> job = std::move(job_);
   if (job->device.worker == nullptr) {
-    return OnFinished(job->key, Status(Code::kUnavailable, "no region here is of that device"));
+    return OnFinished(job->key, Status(Code::kUnavailable, "no region here is of the peer's device"));
   }
   ++jobs_;
   const bool own = job->name.process == device::ProcessName();

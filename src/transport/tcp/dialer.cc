@@ -38,7 +38,7 @@ bool Dialer::failed() const {
 void Dialer::Step(TimePoint now) {
   for (Attempt& attempt : attempts_) {
     if (attempt.fd.valid() && attempt.greeted && now >= attempt.give_up)
-      GiveUp(attempt, "no welcome in time");
+      GiveUp(attempt, "no welcome within its time limit");
   }
   const auto active = [&] {
     return std::ranges::any_of(attempts_, [](const Attempt& a) { return a.fd.valid(); });

@@ -143,7 +143,7 @@ void Lane::Receive() {
       Flush();
       return CountWanting();
     case Inbox::Outcome::kClosed:
-      return Fail({Code::kUnavailable, StrCat("the peer closed the connection to ", peer_)});
+      return Fail({Code::kUnavailable, StrCat("the peer at ", peer_, " closed its connection")});
     case Inbox::Outcome::kFailed:
       return Fail(Broken(error));
     case Inbox::Outcome::kViolation:
@@ -161,11 +161,13 @@ bool Lane::LookForMore() {
 }
 
 Status Lane::Broken(int error) const {
-  return {Code::kUnavailable, StrCat("the connection to ", peer_, " broke: ", ErrnoText(error))};
+  return {Code::kUnavailable, StrCat("the connection to ", peer_, " broke: ", ErrnoText(error),
+                                     "; check the network, and whether the peer runs")};
 }
 
 void Lane::Break(std::string_view violation) {
-  Fail({Code::kProtocol, StrCat("the peer at ", peer_, " broke the protocol: ", violation)});
+  Fail({Code::kProtocol, StrCat("the peer at ", peer_, " broke the protocol: ", violation,
+                                "; run the same release of weightcast on both sides")});
 }
 
 void Lane::Fail(Status reason) {

@@ -18,7 +18,9 @@ Status Link::Dial(const Answer& answer, TimePoint now) {
     return {Code::kInvalidArgument, "this link is not waiting for an answer"};
   }
   if (answer.lanes > terms_.lanes)
-    return {Code::kProtocol, "the peer's tcp answer has more lanes than were offered"};
+    return {Code::kProtocol,
+            "the peer's tcp answer has more lanes than were offered; run the same release of weightcast on "
+            "both sides"};
   if (answer.addresses.empty()) {
     return {Code::kUnavailable,
             "the peer has no address for tcp; see its settings bind, interface and advertise"};
@@ -50,7 +52,9 @@ void Link::Step(TimePoint now) {
   for (Dialer& dialer : dialers_) {
     if (now >= dialer.NextStep()) dialer.Step(now);
     if (dialer.failed()) {
-      return GoDown({Code::kUnavailable, StrCat("no address of the peer answers (", dialer.report(), ")")});
+      return GoDown({Code::kUnavailable,
+                     StrCat("no address of the peer answers; check firewall, bind, interface and advertise (",
+                            dialer.report(), ")")});
     }
   }
   if (!dialers_.empty() && std::ranges::all_of(dialers_, &Dialer::welcomed)) return OnWelcomed();
@@ -58,7 +62,9 @@ void Link::Step(TimePoint now) {
   std::string tried;
   for (const Dialer& dialer : dialers_)
     tried = dialer.report().empty() ? tried : StrCat(" (", dialer.report(), ")");
-  GoDown({Code::kTimedOut, StrCat("not all lanes were connected in time", tried)});
+  GoDown({Code::kTimedOut, StrCat("not all lanes were connected within half of connect_timeout; check "
+                                  "firewall, bind, interface and advertise",
+                                  tried)});
 }
 
 TimePoint Link::NextStep() const {
@@ -130,7 +136,7 @@ void Link::LookForDeadLanes() {
     if (lane->open() || !lane->quiet()) return;
   }
   if (!failure_.ok()) return GoDown(failure_);
-  GoDown({Code::kUnavailable, StrCat("every lane is down; ", lanes_.front()->reason())});
+  GoDown({Code::kUnavailable, StrCat("every lane is down; the first: ", lanes_.front()->reason())});
 }
 
 size_t Link::Post(uint32_t index, std::span<const Op> ops) {

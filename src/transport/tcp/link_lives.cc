@@ -75,7 +75,7 @@ std::string_view Link::OnLaneOver(uint32_t carrier, const Frame& frame) {
   }
   if (frame.sequence == life.number && !life.over) {
     life.over = true;
-    if (lanes_[index]->open()) lanes_[index]->HangUp({Code::kUnavailable, "the peer has given it up"});
+    if (lanes_[index]->open()) lanes_[index]->HangUp({Code::kUnavailable, "the peer has given this lane up"});
     if (!life.copying) SettleLane(index);
   }
   if (frame.heard) return "";

@@ -34,7 +34,8 @@ Status GetHead(ByteReader& in, Blob& blob) {
   blob.lanes = in.Get<uint16_t>();
   blob.depth = in.Get<uint16_t>();
   if (!in.ok() || blob.lanes < 1 || blob.lanes > kMaxLanes || blob.depth < 1 || blob.depth > kMaxDepth) {
-    return {Code::kProtocol, "the peer's tcp offer or answer is malformed"};
+    return {Code::kProtocol,
+            "the peer's tcp offer or answer is malformed; run the same release of weightcast on both sides"};
   }
   return Status::Ok();
 }
@@ -63,7 +64,9 @@ Result<Offer> ParseOffer(std::string_view bytes) {
   Offer offer;
   WC_RETURN_IF_ERROR(GetHead(in, offer));
   offer.boot_id = in.GetString(kMaxBootId);
-  if (!in.AtEnd()) return Status(Code::kProtocol, "the peer's tcp offer is malformed");
+  if (!in.AtEnd())
+    return Status(Code::kProtocol,
+                  "the peer's tcp offer is malformed; run the same release of weightcast on both sides");
   return offer;
 }
 
@@ -74,7 +77,9 @@ Result<Answer> ParseAnswer(std::string_view bytes) {
   const auto spread = in.Get<uint8_t>();
   answer.spread = spread == 1;
   const auto count = in.Get<uint8_t>();
-  const Status malformed(Code::kProtocol, "the peer's tcp answer is malformed");
+  const Status malformed(
+      Code::kProtocol,
+      "the peer's tcp answer is malformed; run the same release of weightcast on both sides");
   if (!in.ok() || spread > 1 || count > kMaxAddresses) return malformed;
   for (int i = 0; i < count; ++i) {
     const auto text = in.GetString(kMaxAddressText);

@@ -25,8 +25,13 @@ void Registry::Deregister(uint32_t id) {
 
 Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
                                       std::string_view key) {
-  if (!key.empty()) return Status(Code::kProtocol, "the peer's key of a region is not tcp's");
-  if (name.generation == 0) return Status(Code::kProtocol, "the peer's region has no generation");
+  if (!key.empty())
+    return Status(
+        Code::kProtocol,
+        "the peer's key of a region is not tcp's; run the same release of weightcast on both sides");
+  if (name.generation == 0)
+    return Status(Code::kProtocol,
+                  "the peer's region has no generation; run the same release of weightcast on both sides");
   const std::lock_guard lock(commands_.mutex());
   WC_ASSIGN_OR_RETURN(const uint32_t index, names_.Import(link, name));
   commands_.Put(AddImport{link, index, {name.id, name.generation, length}}, lock);

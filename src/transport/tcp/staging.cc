@@ -105,7 +105,8 @@ Status Staging::failure() const {
     if (const auto& health = each->device.worker->health(); health->lost()) return health->failure();
   }
   return {Code::kExhausted,
-          "no host memory can be pinned to stage device memory for tcp; raise the limit of locked memory"};
+          "no host memory can be pinned to stage device memory for tcp; raise the limit of locked memory "
+          "(ulimit -l) or the setting pinned"};
 }
 
 }  // namespace weightcast::transport::tcp

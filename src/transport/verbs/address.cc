@@ -168,7 +168,9 @@ Result<Offer> ParseOffer(std::string_view bytes) {
     in.Require(nic.index < kMaxNics && !nic.data.empty());
     offer.nics.push_back(std::move(nic));
   }
-  if (!in.Whole()) return Status(Code::kProtocol, "the peer's verbs offer is malformed");
+  if (!in.Whole())
+    return Status(Code::kProtocol,
+                  "the peer's verbs offer is malformed; run the same release of weightcast on both sides");
   return offer;
 }
 
@@ -190,7 +192,9 @@ Result<Answer> ParseAnswer(std::string_view bytes) {
     in.Require(rail.nic < kMaxNics && !rail.data.empty());
     answer.rails.push_back(std::move(rail));
   }
-  if (!in.Whole()) return Status(Code::kProtocol, "the peer's verbs answer is malformed");
+  if (!in.Whole())
+    return Status(Code::kProtocol,
+                  "the peer's verbs answer is malformed; run the same release of weightcast on both sides");
   return answer;
 }
 
@@ -231,7 +235,10 @@ Result<RegionKey> ParseRegionKey(std::string_view bytes) {
   in.Require(parts && count <= kMaxNics * parts->count && count % parts->count == 0 &&
              key.base + key.length >= key.base);
   for (int i = 0; i < count && in.good(); ++i) key.rkeys.push_back(in.Get<uint32_t>());
-  if (!in.Whole()) return Status(Code::kProtocol, "the peer's key of a region is not verbs'");
+  if (!in.Whole())
+    return Status(
+        Code::kProtocol,
+        "the peer's key of a region is not verbs'; run the same release of weightcast on both sides");
   return key;
 }
 

@@ -33,8 +33,8 @@ class Control::Rail final : public QueueOwner {
     control_.OnReceived(index_, bytes);
   }
   void OnImmediate(uint32_t bits) override {
-    control_.host_.OnQueueBroken(index_,
-                                 {Code::kProtocol, StrCat("an immediate on a control queue pair, ", bits)});
+    control_.host_.OnQueueBroken(
+        index_, {Code::kProtocol, StrCat("the peer sends an immediate on a control queue pair, ", bits)});
   }
   void OnBroken(Status reason) override { control_.host_.OnQueueBroken(index_, std::move(reason)); }
 

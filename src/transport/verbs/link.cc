@@ -66,7 +66,7 @@ bool Link::RemoveImport(RemoteRegion region) {
 
 void Link::Say(const ControlMessage& message) {
   if (control_->Send(message)) return;
-  GoDown({Code::kExhausted, "the peer does not take its messages"});
+  GoDown({Code::kExhausted, "the peer does not take its control messages; is it stopped or overloaded?"});
 }
 
 void Link::OnControl(const ControlMessage& message) {
@@ -179,7 +179,8 @@ void Link::MakeFences(TimePoint now) {
   fences_.erase(late, fences_.end());
   const bool grant = std::ranges::any_of(made, [](const Fence& fence) { return fence.region == nullptr; });
   for (uint32_t queue = rails(); grant && queue < lives_.size() && state_ != State::kDown; ++queue) {
-    EndQueue(queue, {Code::kUnavailable, "the peer did not answer in time that it has stopped writing"});
+    EndQueue(queue, {Code::kUnavailable,
+                     "the peer did not answer within a quarter of the lease that it has stopped writing"});
   }
   for (const Fence& fence : made) EndFence(fence);
 }
@@ -258,14 +259,16 @@ void Link::Step(TimePoint now) {
   if (closed_ || state_ == State::kDown) return;
   if (state_ != State::kReady) {
     if (now < terms_.deadline) return EndSilent(now);
-    return GoDown({Code::kTimedOut, "the link was not ready in time"});
+    return GoDown({Code::kTimedOut,
+                   "the RDMA link was not ready within half of connect_timeout; check that the NICs of both "
+                   "hosts reach each other (GID, P_Key, subnet, firewall)"});
   }
   if (!fences_.empty()) MakeFences(now);
   for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
     const Life& life = lives_[queue];
     if (life.stage == Stage::kOver && now >= life.again) OfferNext(queue);
     if (AwaitsProbe(life) && now >= life.began + shared_.settings.lease) {
-      EndQueue(queue, {Code::kUnavailable, "the peer did not prove it in time"});
+      EndQueue(queue, {Code::kUnavailable, "the peer did not confirm this queue pair within a lease"});
     }
   }
 }

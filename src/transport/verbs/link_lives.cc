@@ -163,7 +163,7 @@ void Link::OnQueueOver(const QueueOver& message) {
   life.peer_over = true;
   if (destroying_ == message.queue) return;
   if (life.stage == Stage::kEnding) return SettleQueue(message.queue);
-  OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has given it up"});
+  OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has given this queue pair up"});
 }
 
 void Link::OnQueueOffer(const QueueOffer& message) {
@@ -173,7 +173,7 @@ void Link::OnQueueOffer(const QueueOffer& message) {
   if (!fits) return GoDown({Code::kProtocol, "the peer offers a queue pair out of turn"});
   Life& life = lives_[message.queue];
   life.number = message.life;
-  const Status down(Code::kUnavailable, "port is down");
+  const Status down(Code::kUnavailable, "its port is down; check cable and switch");
   auto made = NicOf(life).up() ? MakeQueue(message.queue) : Result<std::unique_ptr<Queue>>(down);
   Status connected = made.status();
   if (made.ok()) {
@@ -207,7 +207,7 @@ void Link::OnNicChanged(const Nic& nic) {
     Life& life = lives_[queue];
     if (&NicOf(life) != &nic) continue;
     if (!nic.up()) {
-      EndQueue(queue, {Code::kUnavailable, StrCat(nic.name(), " is down")});
+      EndQueue(queue, {Code::kUnavailable, StrCat(nic.name(), " is down; check cable and switch")});
     } else if (life.stage == Stage::kOver && life.again != TimePoint::max()) {
       life.failures = 0;
       life.again = TimePoint{};

@@ -57,7 +57,7 @@ uint32_t Link::DataQueuesOf(const Nic& nic) const {
 
 Result<std::string> Link::MakeOffer() {
   Offer offer{.cookie = own_cookie_, .nics = {}};
-  Status last(Code::kUnavailable, "no RDMA port is up");
+  Status last(Code::kUnavailable, "no RDMA port is up; check cables, and the setting nics");
   const uint32_t up = NicsUp();
   for (const auto& nic : nics_) {
     if (!nic->up()) {
@@ -89,7 +89,7 @@ Result<std::string> Link::MakeOffer() {
 
 std::string Link::WhyNone(const Offer& offer) const {
   const auto up = std::ranges::find_if(nics_, [](const auto& nic) { return nic->up(); });
-  if (up == nics_.end()) return "no RDMA port is up";
+  if (up == nics_.end()) return "no RDMA port is up; check cables, and the setting nics";
   return StrCat("none of the peer's RDMA ports can be reached from one of ours; of the first ones, ",
                 WhyApart(offer.nics.front().address, (*up)->address()));
 }
@@ -131,7 +131,8 @@ std::vector<Link::Meeting> Link::PairNics(const Offer& offer) const {
 Status Link::MakeLanes(const std::vector<uint32_t>& counts) {
   const auto lanes = std::accumulate(counts.begin(), counts.end(), size_t{0});
   if (lanes == 0 || lanes > kMaxLanes)
-    return {Code::kProtocol, "the peer agrees to no usable number of lanes"};
+    return {Code::kProtocol,
+            "the peer agrees to no usable number of lanes; run the same release of weightcast on both sides"};
   control_ =
       std::make_unique<Control>(static_cast<Control::Host&>(*this), shared_.moved, rails(), own_cookie_);
   control_->SetPeerCookie(peer_cookie_);
@@ -225,7 +226,9 @@ Status Link::Establish(std::string_view blob) {
     const size_t wanted = 1 + rail.data.size();
     if (rail.offered >= offered_.size() ||
         wanted > offered_[rail.offered].queues.size() - taken[rail.offered]) {
-      return {Code::kProtocol, "the peer's verbs answer does not fit the offer"};
+      return {
+          Code::kProtocol,
+          "the peer's verbs answer does not fit the offer; run the same release of weightcast on both sides"};
     }
     first.push_back(taken[rail.offered]);
     taken[rail.offered] += wanted;
@@ -276,7 +279,8 @@ void Link::EndSilent(TimePoint now) {
   if (!Works()) return;
   for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
     if (lives_[queue].stage != Stage::kProbing) continue;
-    EndQueue(queue, {Code::kUnavailable, "nothing is heard over it, while others work"});
+    EndQueue(queue, {Code::kUnavailable,
+                     "nothing arrives over it, while others work; check this rail's cabling and GID"});
   }
   LookWhetherProbed();
 }
@@ -286,7 +290,10 @@ void Link::LookWhetherProbed() {
   const bool waiting = std::ranges::any_of(
       lives_, [](const Life& life) { return life.stage == Stage::kProbing || life.stage == Stage::kMade; });
   if (waiting) return;
-  if (!Works()) return GoDown({Code::kUnavailable, StrCat("no path: ", last_reason_)});
+  if (!Works())
+    return GoDown({Code::kUnavailable,
+                   StrCat("no RDMA path to the peer; check that the NICs of both hosts reach each other: ",
+                          last_reason_)});
   state_ = State::kStarting;
   Say(Start{});
 }

@@ -59,11 +59,13 @@ Status Nic::Init(ibv_device* device, const Settings& settings) {
   if (context_ == nullptr)
     return {Code::kUnavailable, StrCat(name_, ": ", topology::WhyNotOpened(*device, errno))};
   if (const int error = api_->QueryDevice(context_, &limits_); error != 0) {
-    return {Code::kUnavailable, StrCat(name_, ": query: ", ErrnoText(error))};
+    return {Code::kUnavailable, StrCat(name_, ": cannot query the device: ", ErrnoText(error),
+                                       "; check its driver with ibv_devinfo")};
   }
   if (limits_.phys_port_cnt > 1) name_ += StrCat(":", static_cast<int>(port_));
   if (!SetNonBlocking(context_->async_fd)) {
-    return {Code::kUnavailable, StrCat(name_, ": its event descriptor: ", ErrnoText(errno))};
+    return {Code::kUnavailable, StrCat(name_, ": cannot set up its event descriptor: ", ErrnoText(errno),
+                                       "; check its driver with ibv_devinfo")};
   }
   WC_RETURN_IF_ERROR(MakeQueues());
   FindAddress();
@@ -74,7 +76,8 @@ Status Nic::Init(ibv_device* device, const Settings& settings) {
 
 Status Nic::MakeQueues() {
   const auto failed = [this](std::string_view what) {
-    return Status(Code::kExhausted, StrCat(name_, ": cannot make ", what, ": ", ErrnoText(errno)));
+    return Status(Code::kExhausted, StrCat(name_, ": cannot make ", what, ": ", ErrnoText(errno),
+                                           "; raise the limit of locked memory (ulimit -l)"));
   };
   domain_ = api_->AllocPd(context_);
   if (domain_ == nullptr) return failed("a protection domain");
@@ -84,8 +87,9 @@ Status Nic::MakeQueues() {
   const uint32_t posted =
       std::min({kReceives, static_cast<uint32_t>(std::max(limits_.max_srq_wr, 0)), entries / 2});
   if (posted == 0) {
-    return {Code::kUnavailable, StrCat(name_, ": its queues are too short: ", limits_.max_srq_wr,
-                                       " receives, ", entries, " completions")};
+    return {Code::kUnavailable,
+            StrCat(name_, ": its queues are too short: ", limits_.max_srq_wr, " receives, ", entries,
+                   " completions; leave it out by the setting nics")};
   }
   completions_ = api_->CreateCq(context_, static_cast<int>(entries), channel_);
   if (completions_ == nullptr) return failed("a completion queue");
@@ -124,11 +128,12 @@ void Nic::FindAddress() {
 Status Nic::ReadAddress() {
   ibv_port_attr attr{};
   if (const int error = api_->QueryPort(context_, port_, &attr); error != 0) {
-    return {Code::kUnavailable,
-            StrCat(name_, ": query of port ", static_cast<int>(port_), ": ", ErrnoText(error))};
+    return {Code::kUnavailable, StrCat(name_, ": cannot query port ", static_cast<int>(port_), ": ",
+                                       ErrnoText(error), "; check its driver with ibv_devinfo")};
   }
   if (attr.state != IBV_PORT_ACTIVE) {
-    return {Code::kUnavailable, StrCat(name_, ": port ", static_cast<int>(port_), " is not up")};
+    return {Code::kUnavailable,
+            StrCat(name_, ": port ", static_cast<int>(port_), " is not up; check cable and switch")};
   }
   Address found;
   found.infiniband = attr.link_layer != IBV_LINK_LAYER_ETHERNET;
@@ -194,7 +199,8 @@ Result<ibv_mr*> Nic::RegisterDeviceMemory(std::byte* base, uint64_t length, int 
 Status Nic::DeregisterMemory(ibv_mr* region) const {
   const int error = region == nullptr ? 0 : api_->DeregMr(region);
   if (error == 0) return Status::Ok();
-  return {Code::kInternal, StrCat(name_, ": a region stays registered: ", ErrnoText(error))};
+  return {Code::kInternal, StrCat(name_, ": a region stays registered: ", ErrnoText(error),
+                                  "; keep its memory until this process ends")};
 }
 
 // --- Queue pairs
@@ -292,7 +298,8 @@ Status Nic::PostReceives(uint32_t count) {
   }
   ibv_recv_wr* bad = nullptr;
   if (const int error = api_->PostSrqRecv(receives_, receive_requests_.data(), &bad); error != 0) {
-    return {Code::kUnavailable, StrCat(name_, ": cannot post receives: ", ErrnoText(error))};
+    return {Code::kUnavailable, StrCat(name_, ": cannot post receives: ", ErrnoText(error),
+                                       "; check its driver with ibv_devinfo")};
   }
   free_buffers_.resize(free_buffers_.size() - count);
   return Status::Ok();
@@ -300,7 +307,10 @@ Status Nic::PostReceives(uint32_t count) {
 
 void Nic::Die(std::string_view reason) {
   if (dead_.exchange(true)) return;
-  why_down_ = {Code::kUnavailable, StrCat(reason, "; it is not used any more by this process")};
+  why_down_ = {
+      Code::kUnavailable,
+      StrCat(reason,
+             "; this process does not use it any more: start the process again once the device works")};
   WC_LOG(kError, "verbs: ", why_down_.message());
 }
 
@@ -350,7 +360,8 @@ void Nic::OnEvent(const ibv_async_event& event) {
 
 Status Nic::Arm() const {
   if (const int error = api_->ReqNotifyCq(completions_, false); error != 0) {
-    return {Code::kUnavailable, StrCat(name_, ": cannot ask for events: ", ErrnoText(error))};
+    return {Code::kUnavailable, StrCat(name_, ": cannot ask for events: ", ErrnoText(error),
+                                       "; check its driver with ibv_devinfo")};
   }
   return Status::Ok();
 }

@@ -61,7 +61,8 @@ Result<std::vector<std::unique_ptr<Nic>>> OpenNics(const std::shared_ptr<Ibverbs
   }
   if (!nics.empty()) return nics;
   if (seen.empty())
-    return Status(Code::kUnavailable, "this machine has no RDMA device that libibverbs knows");
+    return Status(Code::kUnavailable,
+                  "this machine has no RDMA device that libibverbs knows; ibv_devices must list one");
   return Status(Code::kUnavailable,
                 wish.everything()
                     ? StrCat("none of the RDMA devices ", seen, " can be used", refused)

@@ -18,7 +18,8 @@ constexpr uint8_t kReceiverNotReady = 12;
 constexpr uint8_t kHops = 64;
 
 Status Failed(const Nic& nic, std::string_view what, int error) {
-  return {Code::kUnavailable, StrCat(nic.name(), ": ", what, ": ", ErrnoText(error))};
+  return {Code::kUnavailable,
+          StrCat(nic.name(), ": ", what, ": ", ErrnoText(error), "; check its driver with ibv_devinfo")};
 }
 
 }  // namespace
@@ -40,8 +41,9 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
                          " queue pairs here, as many as it may; connect to fewer peers, or use more NICs"));
   }
   if (nic.room() < kOwn) {
-    return Status(Code::kExhausted, StrCat(nic.name(), ": no room in its completion queue for one more than ",
-                                           nic.queues(), " queue pairs"));
+    return Status(Code::kExhausted,
+                  StrCat(nic.name(), ": no room in its completion queue for one more than ", nic.queues(),
+                         " queue pairs; connect to fewer peers, or use more NICs"));
   }
   std::unique_ptr<Queue> made(new Queue(nic, depth));
   int error = 0;
@@ -69,8 +71,8 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
   nic.TakeRoom(kOwn);
   made->psn_ = static_cast<uint32_t>(RandomId()) & 0xffffff;
   if (made->inline_bytes_ < kInline.back()) {
-    return Status(Code::kUnavailable,
-                  StrCat(nic.name(), " sends only ", made->inline_bytes_, " bytes inline"));
+    return Status(Code::kUnavailable, StrCat(nic.name(), " sends only ", made->inline_bytes_,
+                                             " bytes inline, too few; leave it out by the setting nics"));
   }
   WC_RETURN_IF_ERROR(made->ToInit());
   return made;

@@ -119,13 +119,22 @@ void Registry::Deregister(uint32_t id) {
 Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
                                       std::string_view key) {
   WC_ASSIGN_OR_RETURN(RegionKey parsed, ParseRegionKey(key));
-  if (name.generation == 0) return Status(Code::kProtocol, "the peer's region has no generation");
+  if (name.generation == 0)
+    return Status(Code::kProtocol,
+                  "the peer's region has no generation; run the same release of weightcast on both sides");
   if (parsed.id != name.id || parsed.generation != name.generation) {
-    return Status(Code::kPermission, "the key belongs to another region");
+    return Status(
+        Code::kPermission,
+        "the peer's key belongs to another region; run the same release of weightcast on both sides");
   }
-  if (length > parsed.length) return Status(Code::kOutOfBounds, "the region is shorter than is claimed");
+  if (length > parsed.length)
+    return Status(
+        Code::kOutOfBounds,
+        "the peer's region is shorter than it claims; run the same release of weightcast on both sides");
   if (parsed.access > static_cast<uint8_t>(Access::kRead)) {
-    return Status(Code::kProtocol, "the peer's region has an access that is not known here");
+    return Status(Code::kProtocol,
+                  "the peer's region has an access that is not known here; run the same release of "
+                  "weightcast on both sides");
   }
   const std::lock_guard lock(commands_.mutex());
   WC_ASSIGN_OR_RETURN(const uint32_t index, names_.Import(link, name));

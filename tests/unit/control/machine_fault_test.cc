@@ -19,7 +19,7 @@ TEST(MachineFault, ATrainerThatDiesAbortsAndIsNamed) {
   c.Settle();
   EXPECT_FALSE(c.state.update);
   EXPECT_FALSE(c.LastDone().met_policy);
-  EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("trainer 1 is lost: not heard of"));
+  EXPECT_THAT(c.LastDone().reason.message(), HasSubstr("trainer 1 is lost: missed heartbeats"));
   EXPECT_EQ(c.processes[c.trainers[0]].aborts, 1);
   EXPECT_EQ(c.processes[c.trainers[0]].lost.size(), 1U);
   for (const auto& [name, ranks] : c.engines) {

@@ -196,9 +196,9 @@ TEST(MachineSteer, OthersDoNotSteer) {
   Steered c;
   c.StartSteered();
   c.Do(Said{c.a(), protocol::Steered{.order = 1, .status = {}}});
-  EXPECT_THAT(c.processes[c.a()].refusal.message(), HasSubstr("not its to send"));
+  EXPECT_THAT(c.processes[c.a()].refusal.message(), HasSubstr("its role does not send"));
   c.Do(Said{c.control, protocol::Published{.number = 1}});
-  EXPECT_THAT(c.processes[c.control].refusal.message(), HasSubstr("not its to send"));
+  EXPECT_THAT(c.processes[c.control].refusal.message(), HasSubstr("its role does not send"));
 }
 
 }  // namespace

@@ -226,7 +226,7 @@ TEST(MachineUpdate, ARankThatRegistersAnewIsOutOfAnUpdateThatHasStarted) {
   c.Fire(TimerKind::kStep, c.GroupOf("b"));
   c.Settle();
   ASSERT_FALSE(c.LastDone().engines.empty());
-  EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("registered its tensors anew"));
+  EXPECT_THAT(c.LastDone().engines[0].reason.message(), HasSubstr("registered its tensors again"));
   EXPECT_EQ(c.LastDone().engines[0].reason.code(), Code::kUnavailable);
 }
 

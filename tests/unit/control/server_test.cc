@@ -364,7 +364,7 @@ TEST_F(ServerTest, ABreakLongerThanTheLeaseIsDeathAndANewBeginning) {
   proxy.Switch(false);
   ASSERT_TRUE(trainer.WaitLost(1));
   EXPECT_THAT(trainer.lost()[0].reason.message(),
-              HasSubstr("engine a rank 0 is lost: not heard of for 0.4 s"));
+              HasSubstr("engine a rank 0 is lost: missed heartbeats for 0.4 s; declared dead"));
   proxy.Switch(true);
   ASSERT_TRUE(rank.Wait([&] { return rank.client().state() == LinkState::kConnected; }));
   EXPECT_EQ(rank.welcomes(), 2U);

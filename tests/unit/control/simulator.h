@@ -144,7 +144,7 @@ class Simulator {
     process.linked = false;
   }
   void LeaseOut(SessionId session) {
-    if (Known(session)) Do(Gone{session, {Code::kPeerDead, "not heard of for 5 s"}});
+    if (Known(session)) Do(Gone{session, {Code::kPeerDead, "missed heartbeats for 5 s; declared dead"}});
   }
   void KillAndNotice(SessionId session) {
     Kill(session);

@@ -225,7 +225,8 @@ void ExpectRefused(const WorkerMessage& message, const std::string& why) {
   const auto decoded = DecodeWorkerMessage(Encode(message));
   ASSERT_FALSE(decoded.ok()) << why;
   EXPECT_EQ(decoded.status().code(), Code::kProtocol);
-  EXPECT_EQ(decoded.status().message(), StrCat("a ", NameOf(message), " from the network: ", why));
+  EXPECT_EQ(decoded.status().message(), StrCat("a ", NameOf(message), " from the network: ", why,
+                                               "; use the same weightcast on all hosts"));
 }
 
 TEST(Codec, RefusesWhatIsBeyondTheLimits) {
