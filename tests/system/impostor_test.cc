@@ -10,6 +10,7 @@
 #include "control/token.h"
 #include "protocol/identity.h"
 #include "system/jobs.h"
+#include "weightcast/endpoint.h"
 
 namespace weightcast::test {
 namespace {
@@ -40,7 +41,7 @@ class Impostor : public Job, public testing::Test {
   }
   /// Both trainers publish it, and the engine serves it bit for bit.
   void Update(int64_t version) {
-    std::vector<std::unique_ptr<weightcast::Update>> updates;
+    std::vector<std::shared_ptr<weightcast::Update>> updates;
     for (uint32_t rank = 0; rank < 2; ++rank) {
       weights_[rank].Fill(version);
       auto update = trainers_[rank]->Publish(version);

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <string>
 
+#include "protocol/identity.h"
+
 namespace weightcast::control {
 namespace {
 
