@@ -48,8 +48,9 @@ class Impostor : public Job, public testing::Test {
       ASSERT_TRUE(update.ok()) << update.status().ToString();
       updates.push_back(std::move(*update));
     }
-    auto served = engine_->Wait({.number = version - 1}, In(60));
+    auto served = engine_->Wait(served_, In(60));
     ASSERT_TRUE(served.ok()) << served.status().ToString();
+    served_ = *served;
     for (const auto& update : updates) ASSERT_TRUE(update->Wait(In(60)).ok());
     EXPECT_EQ(landed_.Wrong(version), 0);
   }
@@ -78,6 +79,7 @@ class Impostor : public Job, public testing::Test {
   std::unique_ptr<Trainer> trainers_[2];
   std::unique_ptr<Inference> engine_;
   std::vector<Weights> weights_;
+  Version served_;
   Weights landed_{SmallModel(DType::kBF16), Cut::kWhole, 0, 1};
 };
 
