@@ -131,7 +131,10 @@ enum class Callbacks : uint8_t {
 struct EndpointOptions {
   Identity self;        ///< incarnation 0: a random one is made.
   std::string token{};  ///< Empty: only with the setting `bind` at a loopback address.
-  uint16_t port = 0;    ///< Where peers find it; 0: any of the setting `port_range`.
+  /// The key that a peer of this identity must have to connect here, in place of the token; default: the
+  /// token for all. A handshake proves it and never sends it. Called on the progress thread; must not block.
+  std::function<std::string(const Identity&)> key_of{};
+  uint16_t port = 0;  ///< Where peers find it; 0: any of the setting `port_range`.
   Callbacks callbacks = Callbacks::kOnThread;
   Settings settings{};
   /// Called for each peer that has proven the token; default: accepts every peer of the same job. The error
@@ -188,8 +191,9 @@ class Endpoint {
   /// empty role: anyone of the job; incarnation 0: any), trying its addresses ("host:port", numeric or
   /// names) staggered. Returns the existing connection if there is one; one connection results when both
   /// sides connect at once. Blocks until ready, until every address has failed, or until `deadline`.
+  /// `key`: what both must have, where the peer has an EndpointOptions::key_of; empty: the token.
   virtual Result<Connection> Connect(const std::vector<std::string>& addresses, const Identity& expected,
-                                     TimePoint deadline) = 0;
+                                     TimePoint deadline, std::string key = {}) = 0;
   /// The live connection to this incarnation, whoever opened it.
   [[nodiscard]] virtual std::optional<Connection> Find(Incarnation peer) const = 0;
   [[nodiscard]] virtual std::vector<PeerInfo> Peers() const = 0;

@@ -98,6 +98,7 @@ PlanMember Core::MemberOf(SessionId id) const {
           .member = {.name = session.hello.name,
                      .incarnation = session.hello.incarnation,
                      .addresses = session.hello.addresses},
+          .secret = session.hello.secret,
           .registration = session.registration,
           .landing = session.landing};
 }

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "control/core.h"
 #include "control/token.h"
+#include "protocol/identity.h"
 #include "protocol/limits.h"
 
 // Streams come and go; sessions outlive them.
@@ -46,6 +47,14 @@ Status CheckMember(const stream::Member& proven, const protocol::WorkerName& nam
   return {Code::kPermission, StrCat("a token for ", stream::MemberText(proven), " does not make a process ",
                                     protocol::ToString(name), "; give it one of `weightcast token --role ",
                                     stream::RoleName(MemberOf(name).role), "`")};
+}
+
+/// An incarnation is known to all who exchange bytes with it; its secret only to its process.
+Status CheckIncarnation(const protocol::Hello& hello) {
+  if (protocol::IncarnationOf(hello.secret) == hello.incarnation) return Status::Ok();
+  return {Code::kPermission,
+          StrCat(protocol::ToString(hello.name), " does not prove its incarnation: another ",
+                 "process has it, or its secret was lost; start this process again")};
 }
 
 }  // namespace
@@ -117,6 +126,7 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
     return RefuseStream(stream, {Code::kInvalidArgument, "a worker needs the name of its model; set model"});
   if (const Status allowed = CheckMember(stream->member(), hello.name); !allowed.ok())
     return RefuseStream(stream, allowed);
+  if (const Status proven = CheckIncarnation(hello); !proven.ok()) return RefuseStream(stream, proven);
   if (Session* known = FindResumable(incoming, hello)) return Resume(*known, stream);
   Model* model = ModelFor(hello.model);
   if (model == nullptr)

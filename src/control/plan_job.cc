@@ -14,6 +14,7 @@
 #include "plan/links.h"
 #include "plan/table_format.h"
 #include "plan/verify.h"
+#include "protocol/identity.h"
 #include "weightcast/rules.h"
 
 namespace weightcast::control {
@@ -380,13 +381,21 @@ class HandoutMaker {
     }
     const size_t others = trainer ? destinations_.size() : job_.sources.size();
     for (size_t peer = 0; peer < others; ++peer) {
-      const protocol::Member& member = trainer ? destinations_[peer]->member : job_.sources[peer].member;
-      const bool meets = peers.contains(static_cast<int>(peer));
-      message.peers.push_back(
-          meets ? member : protocol::Member{.name = member.name, .incarnation = 0, .addresses = {}});
+      const PlanMember& other = trainer ? *destinations_[peer] : job_.sources[peer];
+      protocol::Member& told = message.peers.emplace_back();
+      told.name = other.member.name;
+      if (!peers.contains(static_cast<int>(peer))) continue;
+      told = other.member;
+      if (trainer) told.key = KeyFor(job_.sources[number].member, other);
     }
     WC_ASSIGN_OR_RETURN(SharedPacket packet, MakePacket(protocol::ControllerMessage(std::move(message))));
     return std::vector<SharedPacket>{std::move(packet)};
+  }
+
+  /// Sources connect to destinations.
+  [[nodiscard]] std::string KeyFor(const protocol::Member& source, const PlanMember& destination) const {
+    return protocol::PairKey(destination.secret,
+                             protocol::IdentityOf(job_.job, source.name, source.incarnation));
   }
 
   /// One packet for all trainers that write to this destination.

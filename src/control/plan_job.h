@@ -18,6 +18,7 @@ namespace weightcast::control {
 struct PlanMember {
   SessionId session = 0;
   protocol::Member member;
+  std::string secret = {};  ///< The worker's; makes the keys of those who may connect to it.
   std::shared_ptr<const protocol::Register> registration;
   std::shared_ptr<const protocol::LandingMap> landing;  ///< Inference.
 };

@@ -95,17 +95,23 @@ std::vector<Core::ConnectionState> Core::Live() const {
 }
 
 Result<Core::ConnectionState> Core::Connect(const std::vector<std::string>& addresses,
-                                            const Identity& expected, TimePoint deadline) {
+                                            const Identity& expected, TimePoint deadline, std::string key) {
   WC_RETURN_IF_ERROR(Usable());
   if (auto existing = FindMatching(expected); existing != nullptr && existing->usable()) return existing;
   const auto call = std::make_shared<ConnectCall>();
   WC_ASSIGN_OR_RETURN(call->addresses, ResolveAll(addresses));
   call->expected = expected;
   call->deadline = deadline;
+  call->key = std::move(key);
   progress_->Submit(MakeTask([this, call] { meetings_->Connect(call); }), /*now=*/true);
   WaitForCall(call);
   if (!call->status.ok()) return call->status;
   return call->connection;
+}
+
+Key Core::KeyFor(const Identity& peer) const {
+  if (!options_.key_of) return {Key::Of::kJob, options_.token};
+  return {Key::Of::kPair, options_.key_of(peer)};
 }
 
 /// The call has its own limit.

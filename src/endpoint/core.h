@@ -55,7 +55,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   [[nodiscard]] ConnectionState FindMatching(const Identity& expected) const;
   [[nodiscard]] std::vector<ConnectionState> Live() const;
   Result<ConnectionState> Connect(const std::vector<std::string>& addresses, const Identity& expected,
-                                  TimePoint deadline);
+                                  TimePoint deadline, std::string key);
   /// Import at a transport, unless they are gone: a connection's handle may outlive the endpoint.
   Result<transport::RemoteRegion> ImportAt(transport::Transport& transport, transport::LinkId link,
                                            const RegionName& name, uint64_t length, std::string_view key);
@@ -69,7 +69,8 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   /// For a new connection: those that have not taken all device memory say why not.
   [[nodiscard]] std::vector<NamedTransport> transports() const;
   [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
-  [[nodiscard]] const std::string& token() const { return options_.token; }
+  /// What a peer that claims to be this must have.
+  [[nodiscard]] Key KeyFor(const Identity& peer) const;
   [[nodiscard]] const std::function<Status(const Identity&)>& admit() const { return options_.admit; }
   /// Runs a callback of the user: on the thread, or inside the user's Progress(); without progress.
   void Later(std::function<void()> callback) { progress_->LaterForUser(std::move(callback)); }

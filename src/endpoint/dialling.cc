@@ -97,9 +97,8 @@ void Meetings::TryNext(const Call& call) {
 Status Meetings::StartAttempt(const Call& call, const SocketAddress& address) {
   WC_ASSIGN_OR_RETURN(UniqueFd fd, StartConnect(address));
   TuneTcp(fd.get(), core_.settings().lease);
-  Attempt& attempt = NewAttempt(Role::kInitiator, std::move(fd), address, call->expected);
+  Attempt& attempt = NewAttempt(Role::kInitiator, std::move(fd), address, call);
   attempt.stage = Attempt::Stage::kConnecting;
-  attempt.call = call;
   ++call->running;
   Status status = WatchAttempt(attempt, EPOLLOUT);
   if (!status.ok()) Erase(attempt, /*linger=*/false);

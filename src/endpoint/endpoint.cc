@@ -225,8 +225,8 @@ class EndpointImpl final : public Endpoint {
   }
 
   Result<Connection> Connect(const std::vector<std::string>& addresses, const Identity& expected,
-                             TimePoint deadline) override {
-    WC_ASSIGN_OR_RETURN(auto connection, core_->Connect(addresses, expected, deadline));
+                             TimePoint deadline, std::string key) override {
+    WC_ASSIGN_OR_RETURN(auto connection, core_->Connect(addresses, expected, deadline, std::move(key)));
     return Connection(std::move(connection));
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "base/random.h"
 #include "base/strings.h"
 #include "endpoint/chunks.h"
 
@@ -14,12 +15,6 @@ using transport::Signal;
 
 /// What a peer can make us keep for one grant: bits for 134 million chunks.
 constexpr uint64_t kMaxMemory = 16U << 20;
-
-/// Unique in this process, so also in its endpoints.
-uint64_t NextGrantId() {
-  static std::atomic<uint64_t> last{0};
-  return last.fetch_add(1) + 1;
-}
 
 }  // namespace
 
@@ -46,7 +41,7 @@ Result<GrantName> Grants::Reserve(GrantOptions options) {
     last_slot_ = last_slot_ % (transport::kGrantSlots - 1) + 1;
     if (slots_[last_slot_] != nullptr) continue;
     auto grant = std::make_unique<Grant>();
-    grant->name = {last_slot_, NextGrantId()};
+    grant->name = {last_slot_, RandomId()};  // Nobody guesses it, and none comes twice.
     grant->transfers.resize(options.transfers);
     grant->options = std::move(options);
     const std::lock_guard lock(mutex_);

@@ -24,6 +24,13 @@ std::string_view Raw(std::span<const std::byte> bytes) {
 /// For messages: the identity as the peer claims it, fit to be printed.
 std::string Claimed(const Identity& identity) { return Printable(ToString(identity), 200); }
 
+std::string_view Missing(Key::Of of) {
+  return of == Key::Of::kJob
+             ? "the peer does not know the job token; check WEIGHTCAST_TOKEN_FILE on both sides"
+             : "the peer does not have the key that the controller gives to this pair with its plan; it may "
+               "be another process than it claims to be";
+}
+
 }  // namespace
 
 std::string EncodeHello(const Hello& hello) {
@@ -84,10 +91,10 @@ bool Matches(const Identity& expected, const Identity& actual) {
   return expected.role == actual.role && expected.engine == actual.engine && expected.rank == actual.rank;
 }
 
-Handshaker::Handshaker(Role role, Hello mine, std::string token, Identity expected)
+Handshaker::Handshaker(Role role, Hello mine, FindKey find_key, Identity expected)
     : role_(role),
       mine_(std::move(mine)),
-      token_(std::move(token)),
+      find_key_(std::move(find_key)),
       expected_(std::move(expected)),
       my_hello_(EncodeHello(mine_)) {}
 
@@ -120,6 +127,7 @@ std::vector<Message> Handshaker::OnHello(const Message& message) {
   peer_ = std::move(hello).value();
   peer_hello_ = message.payload;
   if (Status status = CheckPeer(); !status.ok()) return Fail(std::move(status));
+  key_ = find_key_(peer_->identity);
   state_ = State::kProving;
   // The responder proves nothing before the initiator has.
   return {role_ == Role::kInitiator ? MyProof() : Start()};
@@ -153,10 +161,8 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
     return Fail({Code::kProtocol, "malformed proof; run the same release of weightcast on both sides"});
   std::memcpy(proof.data(), message.payload.data(), proof.size());
   if (!SameDigest(proof, ProofOf(peer_role))) {
-    return Fail(
-        {Code::kPermission,
-         StrCat(Claimed(peer_->identity), " and ", Claimed(mine_.identity),
-                ": the peer does not know the job token; check WEIGHTCAST_TOKEN_FILE on both sides")});
+    return Fail({Code::kPermission,
+                 StrCat(Claimed(peer_->identity), " and ", Claimed(mine_.identity), ": ", Missing(key_.of))});
   }
   state_ = State::kProven;
   if (role_ == Role::kInitiator) return {};
@@ -205,7 +211,7 @@ Digest Handshaker::ProofOf(Role role) const {
   const bool mine_first = role_ == Role::kInitiator;
   text.PutString(mine_first ? my_hello_ : peer_hello_);
   text.PutString(mine_first ? peer_hello_ : my_hello_);
-  return HmacSha256(token_, text.bytes());
+  return HmacSha256(key_.bytes, text.bytes());
 }
 
 Message Handshaker::MyProof() const { return {MessageType::kProof, std::string(Raw(ProofOf(role_)))}; }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,15 @@ Result<Hello> ParseHello(std::string_view payload);
 /// Whom a caller wants to reach: an empty role is anyone of the job, incarnation 0 any of that rank.
 bool Matches(const Identity& expected, const Identity& actual);
 
+/// What both sides of a handshake must have; it never crosses the wire.
+struct Key {
+  enum class Of : uint8_t { kJob, kPair };
+  Of of = Of::kJob;  ///< For messages to people.
+  std::string bytes;
+};
+/// The key for a peer that claims to be this.
+using FindKey = std::function<Key(const Identity& peer)>;
+
 /// One side of one handshake, without sockets or clocks: messages in, messages out.
 ///
 ///     kGreeting -> kProving -> kProven -> (Accept and the peer's verdict) -> kAccepted
@@ -43,7 +53,7 @@ class Handshaker {
   enum class State { kGreeting, kProving, kProven, kAccepted, kFailed };
 
   /// `expected`: the initiator's; the responder takes any.
-  Handshaker(transport::Role role, Hello mine, std::string token, Identity expected = {});
+  Handshaker(transport::Role role, Hello mine, FindKey find_key, Identity expected = {});
 
   /// The initiator's first message.
   [[nodiscard]] Message Start() const;
@@ -75,7 +85,8 @@ class Handshaker {
 
   transport::Role role_;
   Hello mine_;
-  std::string token_;
+  FindKey find_key_;
+  Key key_;  ///< Found once the peer has said who it is.
   Identity expected_;
   State state_ = State::kGreeting;
   std::optional<Hello> peer_;

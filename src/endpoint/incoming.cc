@@ -46,7 +46,7 @@ void Meetings::Admit(UniqueFd fd) {
   if (!address.ok()) return;  // Gone already.
   if (half_open_.full()) SendAway(*Find(half_open_.Victim()));
   TuneTcp(fd.get(), core_.settings().lease);
-  Attempt& attempt = NewAttempt(Role::kResponder, std::move(fd), *address, {});
+  Attempt& attempt = NewAttempt(Role::kResponder, std::move(fd), *address, nullptr);
   half_open_.Add(attempt.id);
   if (Status status = WatchAttempt(attempt, EPOLLIN); !status.ok()) return FailAttempt(attempt, status);
   // An honest hello is here already: whoever has said it is not among those who go first.

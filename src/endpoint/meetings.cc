@@ -44,7 +44,7 @@ void Meetings::Stop() {
 // --- Attempts ----------------------------------------------------------------------------------
 
 Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddress& address,
-                                        Identity expected) {
+                                        const Call& call) {
   const uint64_t id = ++last_attempt_;
   Hello hello{.port = door_.port,
               .identity = core_.self(),
@@ -52,14 +52,18 @@ Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddr
               .chunk = core_.settings().chunk,
               .lease = core_.settings().lease};
   FillRandom(hello.nonce);
-  Handshaker machine(role, std::move(hello), core_.token(), std::move(expected));
+  const FindKey find_key = [this, key = call == nullptr ? std::string() : call->key](const Identity& peer) {
+    return key.empty() ? core_.KeyFor(peer) : Key{Key::Of::kPair, key};
+  };
+  Handshaker machine(role, std::move(hello), find_key, call == nullptr ? Identity{} : call->expected);
   Attempt& attempt = attempts_
                          .emplace(id, Attempt{.id = id,
                                               .role = role,
                                               .begun = Clock::now(),
                                               .channel = Channel(std::move(fd)),
                                               .machine = std::move(machine),
-                                              .address = address})
+                                              .address = address,
+                                              .call = call})
                          .first->second;
   attempt.limit = core_.timers().Add(In(core_.settings().connect_timeout), [this, id] {
     if (Attempt* late = Find(id)) {

@@ -28,6 +28,7 @@ class Core;
 struct ConnectCall {
   std::vector<SocketAddress> addresses;
   Identity expected;
+  std::string key;  ///< Of the pair; empty: the endpoint's own for all.
   TimePoint deadline;
 
   Flag done;
@@ -114,7 +115,7 @@ class Meetings {
   void SendAway(Attempt& attempt);
 
   // Both.
-  Attempt& NewAttempt(transport::Role role, UniqueFd fd, const SocketAddress& address, Identity expected);
+  Attempt& NewAttempt(transport::Role role, UniqueFd fd, const SocketAddress& address, const Call& call);
   Status WatchAttempt(Attempt& attempt, uint32_t events);
   void OnSocket(uint64_t id, uint32_t events);
   void Read(uint64_t id);

@@ -131,6 +131,7 @@ class Decoder {
     text = bytes;
     return true;
   }
+  bool Get(std::string& text, Hidden limit) { return Get(text, Bytes{limit.most}); }
   bool Get(std::string& text, Cut limit) { return Get(text, Bytes{limit.most}); }
   bool Get(std::string& text, Name limit) {
     return Get(text, Bytes{limit.most}) && (IsPrintable(text) || Fail(" has control characters"));

@@ -29,6 +29,10 @@ struct Range {
 struct Bytes {
   size_t most = 0;
 };
+/// The same, and never printed.
+struct Hidden {
+  size_t most = 0;
+};
 /// Text for people, which the encoder cuts to so many bytes.
 struct Cut {
   size_t most = kMaxStatusBytes;

@@ -49,7 +49,7 @@ class FieldText {
     const auto add = [&](std::string_view name, const std::string& text) {
       if (!text.empty()) out += StrCat(out.empty() ? "" : ", ", name, ": ", text);
     };
-    Fields(message, [&](const auto&... fields) { (add(fields.name, self().Of(fields.value)), ...); });
+    Fields(message, [&](const auto&... fields) { (add(fields.name, TextOf(fields)), ...); });
     return out.empty() ? out : StrCat("{", out, "}");
   }
   template <typename T>
@@ -62,6 +62,11 @@ class FieldText {
   }
 
  private:
+  template <typename T, typename Limit>
+  std::string TextOf(const Field<T, Limit>& field) {
+    if constexpr (std::is_same_v<Limit, Hidden>) return field.value.empty() ? std::string() : "hidden";
+    return self().Of(field.value);
+  }
   Derived& self() { return static_cast<Derived&>(*this); }
 };
 

@@ -8,6 +8,7 @@
 namespace weightcast::protocol {
 
 inline constexpr size_t kMaxNameBytes = 256;  ///< Job, model, engine, host, address, label of a version.
+inline constexpr size_t kSecretBytes = 32;    ///< Of a worker's secret, and of the key of a pair.
 inline constexpr size_t kMaxTensorNameBytes = 1024;
 inline constexpr size_t kMaxDims = 8;
 inline constexpr size_t kMaxShards = size_t{1} << 22;

@@ -116,11 +116,13 @@ struct Member {
   WorkerName name;
   uint64_t incarnation = 0;
   std::vector<std::string> addresses;
+  /// In a source's plan: what it proves to this peer (PairKey). Otherwise empty.
+  std::string key = {};
   friend bool operator==(const Member&, const Member&) = default;
 };
 constexpr auto Fields(Is<Member> auto& m, auto&& visit) {
   return visit(F("name", m.name), F("incarnation", m.incarnation, Fixed{}),
-               F("addresses", m.addresses, kAddresses));
+               F("addresses", m.addresses, kAddresses), F("key", m.key, Hidden{kSecretBytes}));
 }
 
 /// Leave given to one source.

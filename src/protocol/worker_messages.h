@@ -10,7 +10,7 @@
 namespace weightcast::protocol {
 
 /// Raised whenever two sides would misunderstand each other.
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 
 /// First on every stream, also after a break.
 struct Hello {
@@ -20,6 +20,7 @@ struct Hello {
   WorkerName name;
   uint32_t world_size = 0;  ///< Trainers, or ranks of this engine.
   uint64_t incarnation = 0;
+  std::string secret;  ///< Proves the incarnation (protocol/identity.h). For the controller alone.
   std::vector<std::string> addresses;
   std::string host;
   Landing landing = Landing::kInPlace;
@@ -32,8 +33,9 @@ struct Hello {
 constexpr auto Fields(Is<Hello> auto& m, auto&& visit) {
   return visit(F("protocol", m.protocol), F("job", m.job, Name{}), F("model", m.model, Name{}),
                F("name", m.name), F("world_size", m.world_size), F("incarnation", m.incarnation, Fixed{}),
-               F("addresses", m.addresses, kAddresses), F("host", m.host, Name{}), F("landing", m.landing),
-               F("state", m.state), F("version", m.version), F("newest", m.newest), F("run", m.run));
+               F("secret", m.secret, Hidden{kSecretBytes}), F("addresses", m.addresses, kAddresses),
+               F("host", m.host, Name{}), F("landing", m.landing), F("state", m.state),
+               F("version", m.version), F("newest", m.newest), F("run", m.run));
 }
 
 /// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old. With it an

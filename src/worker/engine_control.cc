@@ -6,10 +6,10 @@
 
 #include "base/log.h"
 #include "base/process.h"
-#include "base/random.h"
 #include "base/strings.h"
 #include "base/thread.h"
 #include "control/client.h"
+#include "protocol/identity.h"
 #include "weightcast/worker.h"
 #include "worker/commit_group.h"
 #include "worker/options.h"
@@ -66,7 +66,8 @@ Status EngineControlWorker::Open(WorkerOptions options) {
   client.hello.model = options.model;
   client.hello.name = {.role = protocol::Role::kControl, .engine = options.engine};
   client.hello.world_size = 1;
-  client.hello.incarnation = RandomId();
+  client.hello.secret = protocol::NewSecret();
+  client.hello.incarnation = protocol::IncarnationOf(client.hello.secret);
   client.hello.host = HostName();
   client.patient = options.patient;
   client.on_message = [this](const protocol::ControllerMessage& message) { OnMessage(message); };

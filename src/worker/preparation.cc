@@ -84,7 +84,8 @@ Result<Connection> Preparation::Connect(Session& session, const protocol::Member
   const std::string who = protocol::ToString(member.name);
   while (!cancelled_) {
     const TimePoint until = std::min(deadline, Clock::now() + slice);
-    auto connection = session.endpoint().Connect(member.addresses, session.IdentityOf(member), until);
+    auto connection =
+        session.endpoint().Connect(member.addresses, session.IdentityOf(member), until, member.key);
     if (connection.ok()) return connection;
     const bool again = connection.status().code() == Code::kTimedOut && until < deadline;
     if (!again) {

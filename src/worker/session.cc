@@ -7,11 +7,11 @@
 
 #include "base/log.h"
 #include "base/process.h"
-#include "base/random.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "base/thread.h"
 #include "control/token.h"
+#include "protocol/identity.h"
 #include "worker/commit_group.h"
 #include "worker/options.h"
 
@@ -24,10 +24,6 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 /// What endpoint and client open before there is any peer, and a few peers.
 constexpr size_t kLeastDescriptors = 48;
 constexpr size_t kLeastThreads = 16;
-
-std::string_view RoleText(protocol::Role role) {
-  return role == protocol::Role::kTrainer ? "trainer" : "inference";
-}
 
 Status CheckOptions(const WorkerOptions& options, protocol::Role role) {
   if (options.world_size == 0 || options.rank >= options.world_size) {
@@ -64,6 +60,7 @@ Settings OnLoopbackLikeTheController(Settings settings) {
 Session::Session(const WorkerOptions& options, protocol::Role role, Settings settings, Handlers handlers)
     : name_{role, role == protocol::Role::kInference ? options.engine : std::string(), options.rank},
       model_(options.model),
+      secret_(protocol::NewSecret()),
       commit_group_(CommitGroup::RanksText(options)),
       world_size_(options.world_size),
       settings_(OnLoopbackLikeTheController(std::move(settings))),
@@ -116,12 +113,9 @@ void Session::PostIfBegun(std::function<void()> task) {
 Status Session::OpenEndpoint() {
   WC_ASSIGN_OR_RETURN(const auto token, control::LoadToken(settings_));
   EndpointOptions options;
-  options.self = {.job = settings_.job,
-                  .role = std::string(RoleText(name_.role)),
-                  .engine = name_.engine,
-                  .rank = name_.rank,
-                  .incarnation = RandomId()};
+  options.self = protocol::IdentityOf(settings_.job, name_, protocol::IncarnationOf(secret_));
   WC_ASSIGN_OR_RETURN(options.token, token.SharedKey(stream::Purpose::kPeers));
+  options.key_of = [secret = secret_](const Identity& peer) { return protocol::PairKey(secret, peer); };
   options.settings = settings_;
   options.admit = [this](const Identity& peer) { return Admit(peer); };
   options.on_connection = [this](const Connection& connection) {
@@ -143,6 +137,7 @@ Status Session::OpenClient() {
   client.hello.name = name_;
   client.hello.world_size = world_size_;
   client.hello.incarnation = endpoint_->self().incarnation;
+  client.hello.secret = secret_;
   client.hello.addresses = endpoint_->Addresses();
   client.hello.host = HostName();
   client.on_message = [this](protocol::ControllerMessage message) {
@@ -172,8 +167,8 @@ Status Session::OpenClient() {
 /// decided by the plan: it alone is given a grant.
 Status Session::Admit(const Identity& peer) const {
   const bool inference = name_.role == protocol::Role::kInference;
-  if (peer.role == RoleText(protocol::Role::kInference)) return Status::Ok();
-  if (inference && peer.role == RoleText(protocol::Role::kTrainer)) return Status::Ok();
+  if (peer.role == protocol::RoleText(protocol::Role::kInference)) return Status::Ok();
+  if (inference && peer.role == protocol::RoleText(protocol::Role::kTrainer)) return Status::Ok();
   return {Code::kPermission, StrCat(text(), " takes connections from ", inference ? "trainers and " : "",
                                     "inference workers only, ", "not from ", ToString(peer))};
 }
@@ -224,11 +219,7 @@ void Session::SetOutcome(Status status) {
 }
 
 Identity Session::IdentityOf(const protocol::Member& member) const {
-  return {.job = settings_.job,
-          .role = std::string(RoleText(member.name.role)),
-          .engine = member.name.engine,
-          .rank = member.name.rank,
-          .incarnation = member.incarnation};
+  return protocol::IdentityOf(settings_.job, member.name, member.incarnation);
 }
 
 std::vector<std::string> Session::ConnectionMap() const {

@@ -80,6 +80,7 @@ class Session {
 
   const protocol::WorkerName name_;
   const std::string model_;
+  const std::string secret_;        ///< Proves the incarnation.
   const std::string commit_group_;  ///< Which ranks are whose; empty: there is none.
   const uint32_t world_size_;
   const Settings settings_;

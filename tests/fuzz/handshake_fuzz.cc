@@ -33,7 +33,8 @@ void Parsers(std::string_view bytes) {
 void Conversation(transport::Role role, std::string_view bytes) {
   Hello mine;
   mine.identity = {"job", "trainer", "", 0, 1};
-  Handshaker side(role, mine, "a token that the peer does not know");
+  Handshaker side(role, mine,
+                  [](const Identity&) { return Key{Key::Of::kJob, "a token that the peer does not know"}; });
   while (bytes.size() >= 2) {
     const size_t length = std::min<size_t>(static_cast<uint8_t>(bytes[0]), bytes.size() - 2);
     const Message message{static_cast<MessageType>(bytes[1]), std::string(bytes.substr(2, length))};

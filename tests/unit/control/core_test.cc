@@ -5,6 +5,9 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string>
+
+#include "protocol/identity.h"
 
 namespace weightcast::control {
 namespace {
@@ -65,7 +68,8 @@ Incoming HelloFor(uint64_t session) {
   hello.job = "default";
   hello.model = "policy";
   hello.world_size = 1;
-  hello.incarnation = 5;
+  hello.secret = std::string(protocol::kSecretBytes, 's');
+  hello.incarnation = protocol::IncarnationOf(hello.secret);
   return {.number = 0, .acknowledged = 0, .session = session, .message = hello};
 }
 

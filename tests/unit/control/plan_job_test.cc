@@ -11,6 +11,7 @@
 #include "base/strings.h"
 #include "plan/table_format.h"
 #include "protocol/codec.h"
+#include "protocol/identity.h"
 
 namespace weightcast::control {
 namespace {
@@ -89,6 +90,28 @@ TEST(PlanJob, EveryMemberGetsItsTableItsPeersAndItsLandings) {
   ASSERT_TRUE(source_table.ok());
   EXPECT_EQ(source_table->role, plan::RankTable::Role::kInference);
   EXPECT_EQ(source_table->rank, 1);
+}
+
+TEST(PlanJob, ASourceGetsTheKeysOfItsDestinationsAndADestinationNone) {
+  PlanJob job = TwoToTwo();
+  for (auto& engine : job.engines) engine[0].secret = "secret of " + engine[0].member.name.engine;
+  const PlanOutput output = RunPlan(job);
+  ASSERT_TRUE(output.status.ok()) << output.status.ToString();
+  size_t keys = 0;
+  for (SessionId session = 1; session <= 4; ++session) {
+    const auto plan = std::get<protocol::Plan>(MessagesFor(output, session)[0]);
+    for (size_t peer = 0; peer < plan.peers.size(); ++peer) {
+      if (plan.peers[peer].key.empty()) continue;
+      ASSERT_LE(session, 2U) << "a destination";
+      const protocol::Member& source = job.sources[session - 1].member;
+      EXPECT_EQ(plan.peers[peer].key,
+                protocol::PairKey(job.engines[peer][0].secret,
+                                  protocol::IdentityOf("default", source.name, source.incarnation)));
+      EXPECT_NE(plan.peers[peer].incarnation, 0U);
+      ++keys;
+    }
+  }
+  EXPECT_GE(keys, 2U);
 }
 
 TEST(PlanJob, TheEngineThatDoesNotFitIsTheOneConcerned) {

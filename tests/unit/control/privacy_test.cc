@@ -9,6 +9,7 @@
 #include "control/conduit.h"
 #include "control/envelope.h"
 #include "protocol/codec.h"
+#include "protocol/identity.h"
 #include "stream/connection.h"
 #include "stream/encoding.h"
 #include "stream/frame.h"
@@ -87,13 +88,15 @@ class Privacy : public ::testing::Test {
 /// Says Hello as `name` over a stream with this token, whatever the token is for; what the controller
 /// answers.
 Result<protocol::ControllerMessage> Greet(const std::string& address, const stream::RoleToken& token,
-                                          const protocol::WorkerName& name) {
+                                          const protocol::WorkerName& name,
+                                          std::optional<Incarnation> claimed = std::nullopt) {
   protocol::Hello hello;
   hello.job = "default";
   hello.model = "policy";
   hello.name = name;
   hello.world_size = 1;
-  hello.incarnation = RandomId();
+  hello.secret = protocol::NewSecret();
+  hello.incarnation = claimed.value_or(protocol::IncarnationOf(hello.secret));
   const auto link = std::make_shared<SessionLink>();
   link->PushUrgent(*MakePacket(protocol::WorkerMessage(hello)));
   const auto conduit = std::move(*Conduit::Create());
@@ -172,6 +175,26 @@ TEST_F(Privacy, ATokenOfAnotherRoleOrEngineIsNeverBelieved) {
     ASSERT_TRUE(answer.ok()) << answer.status().ToString();
     EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(*answer)) << stream::MemberText(member);
   }
+}
+
+TEST_F(Privacy, AnIncarnationWithoutItsSecretIsNeverBelieved) {
+  Puppet trainer(OptionsWith(settings_["token_file"]));
+  ASSERT_TRUE(trainer.WaitConnected());
+  const auto before = View();
+  ASSERT_TRUE(before.ok()) << before.status().ToString();
+  const Incarnation live = before->models.at(0).workers.at(0).incarnation;
+  for (int i = 0; i < Attempts(); ++i) {
+    const auto answer = Greet(controller_->address(), stream::TokenOf(kTrainer), kTrainerName, live);
+    ASSERT_TRUE(answer.ok()) << answer.status().ToString();
+    const auto* refused = std::get_if<protocol::Refused>(&*answer);
+    ASSERT_NE(refused, nullptr) << i;
+    ASSERT_EQ(refused->reason.code(), Code::kPermission);
+    ASSERT_THAT(refused->reason.message(), HasSubstr("trainer 0 does not prove its incarnation"));
+  }
+  const auto after = View();
+  ASSERT_TRUE(after.ok()) << after.status().ToString();
+  EXPECT_EQ(after->models.at(0).workers.at(0).incarnation, live);
+  EXPECT_TRUE(after->models.at(0).workers.at(0).alive);
 }
 
 TEST_F(Privacy, ARoleTokenDoesItsPartAndNoOther) {

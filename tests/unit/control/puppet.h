@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "control/client.h"
+#include "protocol/identity.h"
 #include "weightcast/worker.h"
 
 namespace weightcast::control {
@@ -51,7 +52,8 @@ class Puppet {
     client.hello.model = "policy";
     client.hello.name = options_.name;
     client.hello.world_size = options_.world_size;
-    client.hello.incarnation = RandomId();
+    client.hello.secret = protocol::NewSecret();
+    client.hello.incarnation = protocol::IncarnationOf(client.hello.secret);
     client.hello.addresses = {"127.0.0.1:1"};
     client.hello.host = "test";
     client.on_message = [this](protocol::ControllerMessage message) { OnMessage(std::move(message)); };

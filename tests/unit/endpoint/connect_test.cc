@@ -112,6 +112,38 @@ TEST_F(ConnectTest, AWrongTokenIsRefusedOnBothSides) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("does not know the job token"));
 }
 
+TEST_F(ConnectTest, AKeyOfAPairIsOfThisPairAlone) {
+  const auto key_of = [](const Identity& peer) { return "key of " + ToString(peer); };
+  Party b({.role = "inference", .key_of = key_of});
+  Party a;
+  const auto connect = [&](const Party& from, const std::string& key) {
+    return from->Connect(b->Addresses(), b->self(), Soon(), key).status();
+  };
+  for (const char* wrong : {"", "key of trainer 1", "secret"}) {
+    const Status status = connect(a, wrong);
+    EXPECT_EQ(status.code(), Code::kPermission) << wrong;
+    EXPECT_THAT(status.message(), HasSubstr("does not have the key that the controller gives"));
+  }
+  EXPECT_EQ(b.accepted(), 0U);
+  // With the key of another one, and as if it were that one.
+  Party liar({.rank = 1});
+  EXPECT_EQ(connect(liar, "key of trainer 0").code(), Code::kPermission);
+  EXPECT_TRUE(connect(a, "key of trainer 0").ok());
+}
+
+TEST_F(ConnectTest, ALiveConnectionIsReplacedByNobodyWithoutItsKey) {
+  const auto key_of = [](const Identity& peer) { return "key of " + ToString(peer); };
+  Party b({.role = "inference", .key_of = key_of});
+  Party a;
+  ASSERT_TRUE(a->Connect(b->Addresses(), b->self(), Soon(), "key of trainer 0").ok());
+  const Connection live = b.Accepted();
+  Party twin({.incarnation = a->self().incarnation});
+  EXPECT_EQ(twin->Connect(b->Addresses(), b->self(), Soon()).status().code(), Code::kPermission);
+  EXPECT_TRUE(b->Find(a->self().incarnation).has_value());
+  EXPECT_EQ(b.disconnects(), 0U);
+  EXPECT_EQ(b.accepted(), 1U);
+}
+
 TEST_F(ConnectTest, AnotherJobIsRefused) {
   Party a({.job = "red"});
   Party b({.job = "blue"});

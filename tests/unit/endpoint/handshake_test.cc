@@ -28,16 +28,20 @@ Hello HelloOf(const Identity& identity) {
   return hello;
 }
 
+FindKey Token(const std::string& token) {
+  return [token](const Identity&) { return Key{Key::Of::kJob, token}; };
+}
+
 const Identity kTrainer{"job", "trainer", "", 0, 11};
 const Identity kEngine{"job", "inference", "rollout", 1, 22};
 
 /// Two sides and what passes between them.
 struct Talk {
-  explicit Talk(std::string i_token = "secret", std::string r_token = "secret",
+  explicit Talk(const std::string& i_token = "secret", const std::string& r_token = "secret",
                 const Identity& expected = kEngine, const Identity& i_is = kTrainer,
                 const Identity& r_is = kEngine)
-      : initiator(Role::kInitiator, HelloOf(i_is), std::move(i_token), expected),
-        responder(Role::kResponder, HelloOf(r_is), std::move(r_token)) {}
+      : initiator(Role::kInitiator, HelloOf(i_is), Token(i_token), expected),
+        responder(Role::kResponder, HelloOf(r_is), Token(r_token)) {}
 
   /// Delivers until nobody has anything to say; `change` may alter what passes.
   void Run(const std::function<void(Message&)>& change = {}) {
@@ -102,12 +106,12 @@ TEST(Handshake, NeitherProofIsWorthAnythingElsewhere) {
 }
 
 TEST(Handshake, OwnMessagesReflectedAreRefused) {
-  Handshaker initiator(Role::kInitiator, HelloOf(kTrainer), "secret");
+  Handshaker initiator(Role::kInitiator, HelloOf(kTrainer), Token("secret"));
   initiator.OnMessage(initiator.Start());
   EXPECT_EQ(initiator.state(), State::kFailed);
   EXPECT_THAT(initiator.failure().message(), HasSubstr("cannot connect to itself"));
   // A mirror that changes the identity, and hands back the proof.
-  Handshaker victim(Role::kInitiator, HelloOf(kTrainer), "secret");
+  Handshaker victim(Role::kInitiator, HelloOf(kTrainer), Token("secret"));
   const auto proof = victim.OnMessage({MessageType::kHello, EncodeHello(HelloOf(kEngine))});
   ASSERT_EQ(proof.size(), 1U);
   victim.OnMessage(proof[0]);
@@ -149,7 +153,7 @@ TEST(Handshake, AWrongTokenIsSaidToBoth) {
 
 TEST(Handshake, AResponderWithoutTheTokenIsFoundOut) {
   // One that lies about having checked ours.
-  Handshaker initiator(Role::kInitiator, HelloOf(kTrainer), "secret", kEngine);
+  Handshaker initiator(Role::kInitiator, HelloOf(kTrainer), Token("secret"), kEngine);
   initiator.OnMessage({MessageType::kHello, EncodeHello(HelloOf(kEngine))});
   const auto answer = initiator.OnMessage({MessageType::kProof, std::string(32, 'x')});
   EXPECT_EQ(initiator.state(), State::kFailed);
@@ -175,7 +179,7 @@ TEST(Handshake, JobsVersionsAndRanksAreSaidToBoth) {
 
   Hello future = HelloOf(kTrainer);
   future.version = 9;
-  Handshaker responder(Role::kResponder, HelloOf(kEngine), "t");
+  Handshaker responder(Role::kResponder, HelloOf(kEngine), Token("t"));
   const auto answer = responder.OnMessage({MessageType::kHello, EncodeHello(future)});
   EXPECT_EQ(responder.failure().code(), Code::kProtocol);
   EXPECT_THAT(responder.failure().message(), HasSubstr("protocol version 9, the other 1"));
@@ -186,7 +190,7 @@ TEST(Handshake, OutOfTurnIsRefused) {
   const Message verdict{MessageType::kVerdict, EncodeOutcome(Status::Ok())};
   const Message proof{MessageType::kProof, std::string(32, 'x')};
   const auto refuses = [](Role role, const std::vector<Message>& messages) {
-    Handshaker side(role, HelloOf(kEngine), "secret");
+    Handshaker side(role, HelloOf(kEngine), Token("secret"));
     for (const Message& message : messages) side.OnMessage(message);
     return side.state() == State::kFailed;
   };
@@ -204,8 +208,8 @@ TEST(Handshake, OutOfTurnIsRefused) {
 
 TEST(Handshake, SupersededIsNoOrdinaryRefusal) {
   const Message superseded{MessageType::kVerdict, EncodeOutcome({Code::kCancelled, "superseded"})};
-  Handshaker side(Role::kInitiator, HelloOf(kTrainer), "secret");
-  Handshaker peer(Role::kResponder, HelloOf(kEngine), "secret");
+  Handshaker side(Role::kInitiator, HelloOf(kTrainer), Token("secret"));
+  Handshaker peer(Role::kResponder, HelloOf(kEngine), Token("secret"));
   const auto hello = peer.OnMessage(side.Start());
   const auto proof = peer.OnMessage(side.OnMessage(hello.at(0)).at(0));
   side.OnMessage(proof.at(0));
@@ -215,10 +219,10 @@ TEST(Handshake, SupersededIsNoOrdinaryRefusal) {
   EXPECT_TRUE(side.superseded());
 
   // Who has proven nothing must not make anyone wait for a connection.
-  Handshaker early(Role::kInitiator, HelloOf(kTrainer), "secret");
+  Handshaker early(Role::kInitiator, HelloOf(kTrainer), Token("secret"));
   early.OnMessage(superseded);
   EXPECT_FALSE(early.superseded());
-  Handshaker unproven(Role::kInitiator, HelloOf(kTrainer), "secret");
+  Handshaker unproven(Role::kInitiator, HelloOf(kTrainer), Token("secret"));
   unproven.OnMessage(hello.at(0));
   unproven.OnMessage(superseded);
   EXPECT_EQ(unproven.state(), State::kFailed);

@@ -287,7 +287,7 @@ std::optional<Status> GoodbyeAfter(const Party& party, const Message& last) {
   hello.identity = {"test", "trainer", "", 7, 77};
   hello.chunk = 4096;
   hello.lease = FromSeconds(5);
-  Handshaker machine(Role::kInitiator, hello, "secret");
+  Handshaker machine(Role::kInitiator, hello, [](const Identity&) { return Key{Key::Of::kJob, "secret"}; });
   bool said = false;
   if (!channel.Send(machine.Start()).ok()) return std::nullopt;
   while (WaitFor(channel.fd(), POLLIN, Soon())) {

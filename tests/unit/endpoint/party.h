@@ -38,6 +38,7 @@ struct PartyOptions {
   Incarnation incarnation = RandomId();
   std::string job = "test";
   std::string token = "secret";
+  std::function<std::string(const Identity&)> key_of{};
   std::map<std::string, std::string> settings{};
   std::function<Status(const Identity&)> admit{};
   std::function<void(Connection)> on_notice{};
@@ -53,6 +54,7 @@ class Party {
     made.self = {options.job, options.role, options.role == "inference" ? "rollout" : "", options.rank,
                  options.incarnation};
     made.token = options.token;
+    made.key_of = options.key_of;
     made.settings = SettingsOf(options.settings);
     made.admit = options.admit;
     made.on_notice = options.on_notice;

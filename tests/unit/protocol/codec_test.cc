@@ -44,6 +44,7 @@ std::vector<WorkerMessage> WorkerMessages() {
             .name = kRank,
             .world_size = 4,
             .incarnation = 99,
+            .secret = std::string(kSecretBytes, 's'),
             .addresses = {"10.0.0.1:4711", "[fe80::1%eth0]:4711"},
             .host = "node-3",
             .landing = Landing::kShadow,
@@ -92,7 +93,7 @@ std::vector<ControllerMessage> ControllerMessages() {
            .run = {.number = 2, .origin = 77},
            .table = std::string(1000, '\xaa'),
            .table_file = "/shared/epoch-3/t",
-           .peers = {{.name = kTrainer, .incarnation = 5, .addresses = {"a:1"}},
+           .peers = {{.name = kTrainer, .incarnation = 5, .addresses = {"a:1"}, .key = "k"},
                      {.name = kRank, .incarnation = 0, .addresses = {}}},
            .gives = true},
       PeerLanding{.destination = 4, .map = kMap},
@@ -418,14 +419,14 @@ TEST(Greeting, AHelloOfVersion2IsToldThatItIsOne) {
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(std::get<Hello>(*decoded).protocol, 2U);
   EXPECT_EQ(CheckProtocol(2).message(),
-            "this controller speaks protocol version 3, not 2; use the same weightcast on all hosts");
+            "this controller speaks protocol version 4, not 2; use the same weightcast on all hosts");
   EXPECT_TRUE(CheckProtocol(kProtocolVersion).ok());
 }
 
 TEST(Greeting, AHelloOfALaterVersionIsToldThatItIsOne) {
-  const auto decoded = DecodeWorkerMessage("\x0a\x05\x08\x04what");
+  const auto decoded = DecodeWorkerMessage("\x0a\x05\x08\x05what");
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
-  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 4U);
+  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 5U);
 }
 
 TEST(Greeting, ARefusalIsAsInVersion2) {
@@ -436,7 +437,7 @@ TEST(Greeting, WhatVersion2ReadsOfAHelloComesFirst) {
   Hello hello = std::get<Hello>(WorkerMessages()[0]);
   hello.protocol = kProtocolVersion;
   const std::string bytes = Encode(WorkerMessage(hello));
-  const std::string first("\x08\x03\x1a\x06policy\x31\x63\0\0\0\0\0\0\0\x7a", 20);
+  const std::string first("\x08\x04\x1a\x06policy\x31\x63\0\0\0\0\0\0\0\x7a", 20);
   EXPECT_EQ(bytes.find(first), bytes.size() > 129 ? 3U : 2U) << "behind 0x0a and the length";
 }
 
