@@ -163,7 +163,7 @@ def write_allowed(path: pathlib.Path, allowed: dict[str, Counts]) -> None:
         f"  {json.dumps(name)}: {json.dumps(dataclasses.asdict(one))}"
         for name, one in sorted(allowed.items())
     ]
-    path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    path.write_text("{\n" + ",\n".join(rows) + "\n}\n" if rows else "{}\n")
 
 
 def show(text: str) -> None:
