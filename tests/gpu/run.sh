@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # What only a machine with GPUs can show (docs/testing.md, "On real GPUs"). Table last; ends at the first error.
 #
-#   tests/gpu/run.sh [--fake] [--out DIR] STAGE…     STAGE: smoke, probe, measure, settings, slowdown, endure
+#   tests/gpu/run.sh [--fake] [--out DIR] STAGE…     STAGE: smoke, probe, measure, settings, slowdown, endure, rl
 #
-# Needs what tests/gpu/pack put into .gpu/ and a Python with numpy (PYTHON), on real GPUs with torch.
-# --fake: on the fake driver of build/debug, as a rehearsal; needs no GPU and no torch.
+# Needs what tests/gpu/pack put into .gpu/ and a Python with numpy (PYTHON), on real GPUs with torch; the stage
+# rl also transformers, safetensors and msgpack.
+# --fake: on the fake driver of build/debug, as a rehearsal; needs no GPU and no torch. There rl uses the CPU.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 

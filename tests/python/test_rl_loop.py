@@ -223,7 +223,7 @@ def test_idle_ranks_and_a_controller_rank(tmp_path):
     [
         (["--num_training", "4"], "nproc_per_node"),
         (["--model_name", "/nowhere"], "/nowhere"),
-        (["--backend", "nccl"], "GPU"),
+        (["--device", "cuda"], "needs a GPU"),
         (["--reward", "json:no_such"], "no_such"),
         (["--prompts", "/nowhere.jsonl"], "/nowhere.jsonl"),
         (["--checkpoint_dir", "/nowhere", "--resume"], "/nowhere"),

@@ -4,7 +4,7 @@
 Trainers and engines are ranks of one default process group; every rank makes the same ways in the same order,
 once, since that makes their process groups. For each new version trainers call `send` and engines `receive`,
 with a module or a dict of tensors: of the same names, shapes and dtypes on both sides. Tensors are in host
-memory. Errors are torch.distributed's.
+memory, or each rank's on its own GPU. Errors are torch.distributed's.
 """
 
 from __future__ import annotations
@@ -28,11 +28,18 @@ _BUCKET = 64 << 20
 
 @dataclass(frozen=True)
 class Roles:
-    """Which ranks of the default process group train, which are engines. hosts: of all ranks, by rank."""
+    """Which ranks of the default process group train, which are engines. hosts: of all ranks, by rank.
+
+    backend: of the process groups that move tensors.
+    """
 
     trainers: list[int]
     engines: list[int]
     hosts: list[str]
+    backend: str = "gloo"
+
+    def group(self, ranks: list[int]) -> Any:
+        return dist.new_group(sorted(set(ranks)), backend=self.backend)
 
     @property
     def root(self) -> int:
@@ -99,6 +106,8 @@ class Way:
         began = time.monotonic()
         with torch.no_grad():
             move(tensors)
+        for device in {one.device for one in tensors if one.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()  # Until here it may only be under way.
         return Moved(time.monotonic() - began, self._whole)
 
     def _broadcast(self, tensor: torch.Tensor, source: int, group: Any) -> None:
@@ -117,7 +126,7 @@ class TensorByTensor(Way):
 
     def __init__(self, roles: Roles) -> None:
         super().__init__(roles)
-        self._group = _group([roles.root, *roles.engines])
+        self._group = roles.group([roles.root, *roles.engines])
 
     def _send(self, tensors: list[torch.Tensor]) -> None:
         if dist.get_rank() == self._roles.root:
@@ -137,16 +146,54 @@ class Packed(TensorByTensor):
         if dist.get_rank() != self._roles.root:
             return
         for bucket in buckets_of(tensors):
-            flat = torch.cat([one.reshape(-1) for one in bucket])
-            self._broadcast(flat, self._roles.root, self._group)
+            self._broadcast(_packed(bucket), self._roles.root, self._group)
 
     def _receive(self, tensors: list[torch.Tensor]) -> None:
         for bucket in buckets_of(tensors):
-            sizes = [one.numel() for one in bucket]
-            flat = torch.empty(sum(sizes), dtype=bucket[0].dtype, device=bucket[0].device)
+            flat = _room_for(bucket)
             self._broadcast(flat, self._roles.root, self._group)
-            for one, part in zip(bucket, flat.split(sizes), strict=True):
-                one.copy_(part.view_as(one))
+            _unpack(flat, bucket)
+
+
+class AllRoots(Way):
+    """As `Packed`, but every trainer broadcasts a share of the buckets, and all are under way at once."""
+
+    name = "packed, all roots"
+
+    def __init__(self, roles: Roles) -> None:
+        super().__init__(roles)
+        self._groups = [roles.group([root, *roles.engines]) for root in roles.trainers]
+
+    def _send(self, tensors: list[torch.Tensor]) -> None:
+        mine = self._roles.trainers.index(dist.get_rank())
+        self._finish(
+            [self._begin(_packed(bucket), root) for bucket, root in self._dealt(tensors) if root == mine]
+        )
+
+    def _receive(self, tensors: list[torch.Tensor]) -> None:
+        dealt = self._dealt(tensors)
+        under_way = [self._begin(_room_for(bucket), root) for bucket, root in dealt]
+        for (flat, _), (bucket, _) in zip(self._finish(under_way), dealt, strict=True):
+            _unpack(flat, bucket)
+
+    def _begin(self, flat: torch.Tensor, root: int) -> tuple[torch.Tensor, Any]:
+        return flat, dist.broadcast(flat, self._roles.trainers[root], self._groups[root], async_op=True)
+
+    def _finish(self, under_way: list[tuple[torch.Tensor, Any]]) -> list[tuple[torch.Tensor, Any]]:
+        for flat, work in under_way:
+            work.wait()
+            self._count(flat.nbytes)
+        return under_way
+
+    def _dealt(self, tensors: list[torch.Tensor]) -> list[tuple[list[torch.Tensor], int]]:
+        """Each bucket with its trainer: the one that has the fewest bytes so far."""
+        given = [0] * len(self._groups)
+        found = []
+        for bucket in buckets_of(tensors):
+            root = given.index(min(given))
+            given[root] += sum(one.nbytes for one in bucket)
+            found.append((bucket, root))
+        return found
 
 
 class Hierarchical(Way):
@@ -156,8 +203,8 @@ class Hierarchical(Way):
 
     def __init__(self, roles: Roles) -> None:
         super().__init__(roles)
-        self._outer = _group(roles.outer)
-        self._inner = [(ranks[0], ranks, _group(ranks)) for ranks in roles.inner()]
+        self._outer = roles.group(roles.outer)
+        self._inner = [(ranks[0], ranks, roles.group(ranks)) for ranks in roles.inner()]
 
     def _send(self, tensors: list[torch.Tensor]) -> None:
         if dist.get_rank() == self._roles.root:
@@ -240,7 +287,7 @@ class Collective(Way):
     def __init__(self, roles: Roles, *, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(roles)
         members = [roles.root, *roles.engines]
-        met = _group(members, backend="gloo")
+        met = dist.new_group(sorted(members), backend="gloo")
         self._group: collective.Group | None = None
         if dist.get_rank() in members:
             self._group = collective.Group(
@@ -263,7 +310,7 @@ class Collective(Way):
 
 
 WAYS: dict[str, type[Way]] = {
-    way.name: way for way in (TensorByTensor, Packed, Hierarchical, Gathered, PlainCopy, Collective)
+    way.name: way for way in (TensorByTensor, Packed, AllRoots, Hierarchical, Gathered, PlainCopy, Collective)
 }
 
 
@@ -295,5 +342,14 @@ def buckets_of(tensors: Iterable[torch.Tensor], most: int = _BUCKET) -> Iterator
         yield bucket
 
 
-def _group(ranks: list[int], **more: Any) -> Any:
-    return dist.new_group(sorted(set(ranks)), **more)
+def _packed(bucket: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([one.detach().reshape(-1) for one in bucket])
+
+
+def _room_for(bucket: list[torch.Tensor]) -> torch.Tensor:
+    return bucket[0].new_empty(sum(one.numel() for one in bucket), requires_grad=False)
+
+
+def _unpack(flat: torch.Tensor, bucket: list[torch.Tensor]) -> None:
+    for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+        one.copy_(part.view_as(one))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 _GLOO = "/gloo/"
+_NCCL = "DistBackendError"  # By name: only a process that computes imports torch.
+_LONGEST = 300
 
 
 def is_lost_rank(error: BaseException) -> bool:
     """Whether torch.distributed says with this that another rank is gone."""
+    if type(error).__name__ == _NCCL:
+        return True
     return isinstance(error, RuntimeError) and _GLOO in str(error)
 
 
@@ -15,4 +19,5 @@ def in_one_line(error: BaseException) -> str:
     words = " ".join(str(error).split()) or type(error).__name__
     if not is_lost_rank(error):
         return words
-    return f"another rank has ended, see what it says ({words.partition('] ')[2].partition('. ')[0]})"
+    said = words[:_LONGEST] if _GLOO not in words else words.partition("] ")[2].partition(". ")[0]
+    return f"another rank has ended, see what it says ({said})"

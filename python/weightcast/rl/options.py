@@ -84,7 +84,14 @@ class Options:
         "", "host:port where trainer 0 hands out work and takes rollouts; empty: any free port"
     )
     engine: str = _option("", "name of this engine (--role inference); empty: from the host and process")
-    backend: Literal["gloo", "nccl"] = _option("gloo", "torch.distributed between trainers")
+    device: Literal["auto", "cpu", "cuda"] = _option(
+        "auto", "where weights lie and are computed with; auto: cpu, or cuda if the next two name GPUs"
+    )
+    trainer_devices: str = _option("", "GPUs of each host's trainers, as 0,1; empty: from 0 on")
+    engine_devices: str = _option("", "GPUs of each host's engines, as 2,3; empty: those after its trainers'")
+    backend: Literal["", "gloo", "nccl"] = _option(
+        "", "torch.distributed's, of gradients and --sync both; empty: nccl on GPUs, else gloo"
+    )
     lease: float = _option(5.0, "a process that sends no heartbeat for this long is declared dead")
     timeout: float = _option(
         300.0, "limit of a step that waits for others: rollouts of an iteration, an update"
@@ -198,6 +205,15 @@ class Options:
         return self.wire_dtype or self.dtype
 
     @property
+    def on_gpu(self) -> bool:
+        named = self.trainer_devices or self.engine_devices
+        return self.device == "cuda" or (self.device == "auto" and named != "")
+
+    @property
+    def uses_nccl(self) -> bool:
+        return self.on_gpu and self.backend != "gloo"
+
+    @property
     def uses_weightcast(self) -> bool:
         return self.sync in ("p2p", "both")
 
@@ -215,6 +231,7 @@ class Options:
         self._check_numbers()
         self._check_task()
         self._check_ways()
+        self._check_devices()
         self._check_output()
 
     def _check_numbers(self) -> None:
@@ -263,6 +280,23 @@ class Options:
                 value == "" or value.rpartition(":")[2].isdecimal(),
                 f"--{name} is {value!r}; give HOST:PORT",
             )
+
+    def _check_devices(self) -> None:
+        for name in ("trainer_devices", "engine_devices"):
+            value = getattr(self, name)
+            _require(
+                value == "" or all(one.isdecimal() for one in value.split(",")),
+                f"--{name} is {value!r}; give numbers of GPUs, as 0,1",
+            )
+            _require(value == "" or self.on_gpu, f"--{name} names GPUs, and --device cpu uses none")
+        _require(
+            self.on_gpu or self.backend != "nccl",
+            "--backend nccl moves what lies on GPUs: add --device cuda, or use --backend gloo",
+        )
+        _require(
+            not self.on_gpu or self.uses_nccl or self.trainer == "ddp",
+            f"--trainer {self.trainer} on GPUs needs --backend nccl, as gloo gathers no shards there",
+        )
 
     def _check_output(self) -> None:
         _require(not self.resume or self.checkpoint_dir != "", "--resume needs --checkpoint_dir")

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from .. import Trainer, __version__
-from . import checkpoint, checkpoint_folder, models
+from . import checkpoint, checkpoint_folder, devices, models
 from .desk import Desk
 from .desk_client import DeskClient
 from .failures import in_one_line
@@ -161,7 +161,7 @@ def _make_loop(
     module = wrap(model, options.trainer, group)
     modules = {"model": module}
     if options.algorithm == "ppo":
-        head = models.ValueHead(model.config.hidden_size)
+        head = models.ValueHead(model.config.hidden_size).to(place.device)
         modules["value"] = wrap(head, options.trainer, group)
     optimizer = make_optimizer(module, modules.get("value"), options.learning_rate)
     first, run_id = 1, secrets.token_hex(8)
@@ -265,6 +265,7 @@ def _open_report(place: Place) -> Report:
         options=described,
     )
     versions = {"weightcast": __version__, "torch": torch.__version__, "python": sys.version.split()[0]}
+    versions |= devices.described(place.device)
     text = json.dumps({"command": sys.argv, "options": described, "versions": versions}, indent=1)
     with _only_a_report(folder / "run.json"):
         (folder / "run.json").write_text(text + "\n")

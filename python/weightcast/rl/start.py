@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from .. import Controller, Error, InvalidArgument
-from . import checkpoint, checkpoint_folder, collectives, models, tasks
+from . import checkpoint, checkpoint_folder, collectives, devices, models, tasks
 from .collectives import Way
 from .desk_handshake import job_token
 from .engine import run_engine
@@ -44,7 +44,8 @@ _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end m
 class Place:
     """What a rank of a torchrun knows of its run. group: of the trainers, even of one; set before they run.
 
-    ways: to be measured, or empty. ready: a barrier of trainer 0 and the engines.
+    ways: to be measured, or empty. ready: a barrier of trainer 0 and the engines. device: where this rank
+    holds weights.
     """
 
     options: Options
@@ -53,6 +54,7 @@ class Place:
     loaded: models.Loaded
     task: tasks.Task
     resumed: pathlib.Path | None
+    device: torch.device = devices.CPU
     group: dist.ProcessGroup | None = None
     ways: list[Way] = dataclasses.field(default_factory=list)
     ready: Callable[[], None] = lambda: None
@@ -68,15 +70,17 @@ def run(options: Options) -> None:
     from .run_trainer import run_trainer
 
     with one_rank_speaks():
-        check_devices(options)
+        devices.check(options)
         # In float32, which engines cast: an optimizer's small steps are lost in bfloat16.
         loaded = models.load(options.model_name, seed=options.seed, random=options.random_weights)
         # What can be seen wrong is seen by every rank, before any waits for another.
         place = None if options.role == "inference" else _place(options, loaded)
+        device = devices.device_of(options) if place is None else place.device
+        use(device, loaded)
     if place is None:
         run_engine(options, loaded, options.controller, options.desk, options.engine or _own_name())
         return
-    dist.init_process_group(options.backend, timeout=_IDLE)
+    dist.init_process_group("gloo", timeout=_IDLE)
     try:
         if options.role == "":
             _share_token()
@@ -114,7 +118,8 @@ def _place(options: Options, loaded: models.Loaded) -> Place:
     roles = roles_of(options, world_size)
     if roles.of(rank) == "trainer":
         _check_written(options)
-    return Place(options, rank, roles, loaded, task, _find_checkpoint(options))
+    device = devices.device_of(options, roles, rank)
+    return Place(options, rank, roles, loaded, task, _find_checkpoint(options), device)
 
 
 def _check_written(options: Options) -> None:
@@ -163,12 +168,13 @@ def _own_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-def check_devices(options: Options) -> None:
-    """Raises InvalidArgument for what this machine cannot do."""
-    if options.backend == "nccl":
-        if not torch.cuda.is_available():
-            raise InvalidArgument("--backend nccl needs a GPU, and torch sees none here; use --backend gloo")
-        raise InvalidArgument("weights in GPU memory are not supported yet; use --backend gloo")
+def use(device: torch.device, loaded: models.Loaded) -> None:
+    """Brings the model there, which is then the device of everything that this process computes."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if device.type != "cpu":
+        loaded.model.to(device)  # type: ignore[arg-type]
+        loaded.model.tie_weights()  # Not every move keeps what is tied.
 
 
 def notices(options: Options, loaded: models.Loaded) -> list[str]:
@@ -179,10 +185,10 @@ def notices(options: Options, loaded: models.Loaded) -> list[str]:
             f"{options.model_name} has random weights: at --learning_rate {options.learning_rate:g} it "
             "learns next to nothing; --config examples/rl_sort.json learns"
         )
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and not options.on_gpu:
         found.append(
-            f"{torch.cuda.device_count()} GPUs are visible and stay idle: weightcast.rl computes on the CPU, "
-            "in host memory; for GPUs use TRL with weightcast (docs/adapters.md) or a loop of your own"
+            f"{torch.cuda.device_count()} GPUs are visible and stay idle: this run computes on the CPU, in "
+            "host memory; --device cuda uses them"
         )
     return found
 
@@ -215,12 +221,17 @@ def identity(options: Options) -> dict[str, Any]:
 def _make_groups(place: Place) -> None:
     options, roles = place.options, place.roles
     patience = datetime.timedelta(seconds=2 * options.timeout)
-    place.group = dist.new_group(list(roles.trainers), timeout=patience)
-    if options.sync not in ("collective", "both"):
+    ways = options.sync in ("collective", "both")
+    backend = devices.backend_of(options)
+    places: list[Any] = [None] * roles.world_size
+    dist.all_gather_object(places, (socket.gethostname(), str(place.device)))
+    if options.uses_nccl:
+        devices.check_nccl(places, [*roles.trainers, *(roles.engines if ways else ())])
+    place.group = dist.new_group(list(roles.trainers), timeout=patience, backend=backend)
+    if not ways:
         return
-    hosts: list[Any] = [None] * roles.world_size
-    dist.all_gather_object(hosts, socket.gethostname())
-    of_ways = collectives.Roles(list(roles.trainers), list(roles.engines), hosts)
+    hosts = [host for host, _ in places]
+    of_ways = collectives.Roles(list(roles.trainers), list(roles.engines), hosts, backend)
     names = _ways_of(options, one_host=len(set(hosts)) == 1)
     place.ways = [collectives.way_of(name, of_ways) for name in names]
     meeting = dist.new_group([of_ways.root, *roles.engines])
@@ -234,8 +245,8 @@ def _ways_of(options: Options, one_host: bool) -> list[str]:
         return ["fsdp2 gather"]
     if options.sync == "collective":
         return ["tensor by tensor"]
-    measured = ["tensor by tensor", "packed", "hierarchical", "weightcast.collective"]
-    return [*measured, "plain copy"] if one_host else measured
+    measured = ["tensor by tensor", "packed", "packed, all roots", "hierarchical", "weightcast.collective"]
+    return [*measured, "plain copy"] if one_host and not options.on_gpu else measured
 
 
 # --- Addresses

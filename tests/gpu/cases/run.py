@@ -14,7 +14,7 @@ from steps import Steps, Stop, Tools
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-STAGES = ("smoke", "probe", "measure", "settings", "slowdown", "endure")
+STAGES = ("smoke", "probe", "measure", "settings", "slowdown", "endure", "rl")
 
 
 def unpack(folder: pathlib.Path) -> pathlib.Path:
@@ -173,6 +173,13 @@ class Stages:
             return
         program = ROOT / "bench" / "gpu_slowdown.py"
         self.steps.run("bench/gpu_slowdown.py", self.tools.python, program, limit=170)
+
+    def rl(self) -> None:
+        program, table = ROOT / "bench" / "gpu_rl.py", self.steps.out / "rl.md"
+        rehearsal = ["--small", "--device", "cpu"] if self.fake else []
+        options = ["--gpus", self.tools.gpus, "--table", table]
+        self.steps.run("bench/gpu_rl.py", self.tools.python, program, *options, *rehearsal, limit=480)
+        print(table.read_text(), flush=True)
 
     def endure(self) -> None:
         self._case("endure", limit=540, WC_GPU_UPDATES="60" if self.fake else "1000")
