@@ -23,6 +23,7 @@ SHORT = [
     "--algorithm", "grpo", "--rollouts_per_gpu", "4", "--samples_per_prompt", "4", "--max_gen_length", "8",
     "--entropy_coefficient", "0.01", "--learning_rate", "1e-4",
 ]  # fmt: skip
+LEASE = 20  # Seconds: longer than a library takes to load its kernels.
 ENDS = 5  # Iterations at the beginning and the end of a curve.
 KEYS = ("device", "gpu", "cuda", "nccl", "torch", "python", "weightcast")
 
@@ -61,7 +62,8 @@ class Bench:
             str(count),
         ]
         command += ["-m", "--", "weightcast.rl", f"--device={self.options.device}", *who]
-        subprocess.run([*command, *arguments, "--output", str(out)], check=True)
+        more = [f"--lease={LEASE}", "--output", str(out)]
+        subprocess.run([*command, *arguments, *more], check=True)
         self.versions = json.loads((out / "run.json").read_text())["versions"]
         return [json.loads(line) for line in (out / "iterations.jsonl").read_text().splitlines()]
 
