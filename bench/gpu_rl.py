@@ -24,6 +24,7 @@ SHORT = [
     "--entropy_coefficient", "0.01", "--learning_rate", "1e-4",
 ]  # fmt: skip
 LEASE = 20  # Seconds: longer than a library takes to load its kernels.
+PROMPTS = 64  # Of an iteration that learns, as the example has them.
 ENDS = 5  # Iterations at the beginning and the end of a curve.
 KEYS = ("device", "gpu", "cuda", "nccl", "torch", "python", "weightcast")
 
@@ -73,7 +74,10 @@ class Bench:
         self.lines.append(f"| {what} | {measured:g} | {unit} | {note} |")
 
     def learning(self) -> None:
-        more = ["--rl_iterations=6", "--eval_every=3"] if self.options.small else []
+        engines = max(1, self.options.gpus - self.options.gpus // 2)
+        more = [f"--rollouts_per_gpu={PROMPTS // engines}"]
+        if self.options.small:
+            more += ["--rl_iterations=6", "--eval_every=3"]
         rows = self.run("learning", "--config", str(ROOT / "examples" / "rl_sort.json"), *more)
         rewards = [row["reward"] for row in rows]
         right = [row["accuracy"] for row in rows if row["accuracy"] is not None]

@@ -66,7 +66,7 @@ class Clock:
 
 
 class Timeline:
-    """Spans of one process until they are taken, for a message to the desk or for the report. Thread safe."""
+    """Spans of one process until they are taken, for a message or for the report. Thread safe."""
 
     def __init__(self, process: str, clock: Clock) -> None:
         self.process = process
