@@ -180,7 +180,7 @@ def test_in_bfloat16_every_way_brings_the_same_bytes(tmp_path):
     run(4, "--rl_iterations", "2", "--sync", "both", "--verify", *learn, "--output", str(folder))
     rows = iterations(folder)
     ways = {one["way"]: one for one in rows[-1]["transfers"]}
-    assert len(ways) == 6 and len({one["bytes"] for one in ways.values()}) == 1
+    assert len(ways) == 7 and len({one["bytes"] for one in ways.values()}) == 1
     assert all(row["metrics"]["engines_verified"] == 2 for row in rows)
     assert all(row["train_rollout_logprob_abs_diff"] < 0.05 for row in rows)
 
