@@ -23,6 +23,8 @@ SHORT = [
     "--algorithm", "grpo", "--rollouts_per_gpu", "4", "--samples_per_prompt", "4", "--max_gen_length", "8",
     "--entropy_coefficient", "0.01", "--learning_rate", "1e-4",
 ]  # fmt: skip
+LEASE = 20  # Seconds: longer than a library takes to load its kernels.
+PROMPTS = 64  # Of an iteration that learns, as the example has them.
 ENDS = 5  # Iterations at the beginning and the end of a curve.
 KEYS = ("device", "gpu", "cuda", "nccl", "torch", "python", "weightcast")
 
@@ -61,7 +63,8 @@ class Bench:
             str(count),
         ]
         command += ["-m", "--", "weightcast.rl", f"--device={self.options.device}", *who]
-        subprocess.run([*command, *arguments, "--output", str(out)], check=True)
+        more = [f"--lease={LEASE}", "--output", str(out)]
+        subprocess.run([*command, *arguments, *more], check=True)
         self.versions = json.loads((out / "run.json").read_text())["versions"]
         return [json.loads(line) for line in (out / "iterations.jsonl").read_text().splitlines()]
 
@@ -71,7 +74,10 @@ class Bench:
         self.lines.append(f"| {what} | {measured:g} | {unit} | {note} |")
 
     def learning(self) -> None:
-        more = ["--rl_iterations=6", "--eval_every=3"] if self.options.small else []
+        engines = max(1, self.options.gpus - self.options.gpus // 2)
+        more = [f"--rollouts_per_gpu={PROMPTS // engines}"]
+        if self.options.small:
+            more += ["--rl_iterations=6", "--eval_every=3"]
         rows = self.run("learning", "--config", str(ROOT / "examples" / "rl_sort.json"), *more)
         rewards = [row["reward"] for row in rows]
         right = [row["accuracy"] for row in rows if row["accuracy"] is not None]

@@ -68,8 +68,8 @@ def start_ray(processes: int) -> None:
 def train(options: Options, controller: str) -> list[str]:
     """Runs the loop. Returns the names of engines that had to be started again."""
     trainers = [TrainerActor.remote() for _ in range(options.num_training)]
-    master, desk = ray.get(trainers[0].free_addresses.remote(2))
-    options = dataclasses.replace(options, controller=controller, desk=desk)
+    master, queue = ray.get(trainers[0].free_addresses.remote(2))
+    options = dataclasses.replace(options, controller=controller, rollout_queue=queue)
     names = [f"engine-{index}" for index in range(options.num_inference)]
     engines = [InferenceActor.remote() for _ in names]
     processes = ray.get([engine.process.remote() for engine in engines])

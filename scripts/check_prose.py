@@ -23,7 +23,7 @@ SHORTEST = 3
 FORBIDDEN = {
     r"roads?": "path, or transport",
     r"doors?": "listener, or handshake",
-    r"desks?": "task server, or a name in `code`",
+    r"desks?|task servers?": "rollout queue",
     r"news": "state, or report",
     r"(?:re)?dial(?:s|ed|led|ing|ling|er|ers|ler|lers)?": "connect",
     r"farewells?": "graceful shutdown",

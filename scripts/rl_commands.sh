@@ -2,7 +2,7 @@
 # Sourced by scripts/launch_all_nodes.sh and examples/slurm/rl.sbatch. What may be set before:
 #   RANKS_PER_NODE    trainers on each trainer node (1); processes on its CPU cores, no GPU is used
 #   ENGINES_PER_NODE  engines on each inference node (RANKS_PER_NODE)
-#   CONTROLLER_PORT   29750; DESK_PORT 29751; MASTER_PORT 29501
+#   CONTROLLER_PORT   29750; QUEUE_PORT 29751; MASTER_PORT 29501
 #   TRAINER_NODES, CONTROLLER_NODE, INFERENCE_NODES   who does what; without: see assign_roles
 #   RL_MODULE         weightcast.rl
 # shellcheck shell=bash
@@ -10,7 +10,7 @@
 RANKS_PER_NODE=${RANKS_PER_NODE:-1}
 ENGINES_PER_NODE=${ENGINES_PER_NODE:-$RANKS_PER_NODE}
 CONTROLLER_PORT=${CONTROLLER_PORT:-29750}
-DESK_PORT=${DESK_PORT:-29751}
+QUEUE_PORT=${QUEUE_PORT:-29751}
 MASTER_PORT=${MASTER_PORT:-29501}
 RL_MODULE=${RL_MODULE:-weightcast.rl}
 
@@ -37,7 +37,7 @@ common_options() {
   local trainers inference
   read -ra trainers <<<"$TRAINER_NODES"
   read -ra inference <<<"$INFERENCE_NODES"
-  echo "--controller $CONTROLLER_NODE:$CONTROLLER_PORT --desk ${trainers[0]}:$DESK_PORT" \
+  echo "--controller $CONTROLLER_NODE:$CONTROLLER_PORT --rollout_queue ${trainers[0]}:$QUEUE_PORT" \
     "--num_training $((${#trainers[@]} * RANKS_PER_NODE))" \
     "--num_inference $((${#inference[@]} * ENGINES_PER_NODE))"
 }

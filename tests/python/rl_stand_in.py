@@ -24,20 +24,20 @@ def _train(options: argparse.Namespace) -> None:
     assert world == options.num_training, (world, options.num_training)
     total = torch.tensor([float(rank + 1)])
     dist.all_reduce(total)
-    desk = _desk(options.desk) if rank == 0 else None
+    queue = _queue(options.rollout_queue) if rank == 0 else None
     if rank == world - 1:
         _misbehave(options.misbehave, "trainer")
     with wc.Trainer.from_env(options.controller) as trainer:
         trainer.register({"w": np.full(SIZE, total.item(), np.float32)})
         trainer.publish(1, hold=True).wait(60)
-        if desk is not None:
+        if queue is not None:
             for _ in range(options.num_inference):
-                print(f"{desk.accept()[0].recv(100).decode()} has been here", flush=True)
+                print(f"{queue.accept()[0].recv(100).decode()} has been here", flush=True)
         dist.barrier()
     dist.destroy_process_group()
 
 
-def _desk(address: str) -> socket.socket:
+def _queue(address: str) -> socket.socket:
     host, port = address.rsplit(":", 1)
     return socket.create_server((host, int(port)))
 
@@ -48,9 +48,9 @@ def _generate(options: argparse.Namespace) -> None:
     with wc.Inference(options.controller, engine=options.engine) as engine:
         engine.register({"w": weights})
         version = engine.wait(timeout=60)
-        host, port = options.desk.rsplit(":", 1)
-        with socket.create_connection((host, int(port))) as desk:
-            desk.sendall(options.engine.encode())
+        host, port = options.rollout_queue.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as queue:
+            queue.sendall(options.engine.encode())
     expected = sum(range(1, options.num_training + 1))
     assert (weights == expected).all(), weights
     print(f"version {version}: {weights[0]}", flush=True)
@@ -67,7 +67,7 @@ def _misbehave(how: str, role: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--role", choices=("trainer", "inference"), required=True)
-    for name in ("--controller", "--desk", "--engine", "--misbehave", "--text"):
+    for name in ("--controller", "--rollout_queue", "--engine", "--misbehave", "--text"):
         parser.add_argument(name, default="")
     parser.add_argument("--num_training", type=int)
     parser.add_argument("--num_inference", type=int)

@@ -11,10 +11,10 @@ pytest.importorskip("transformers")
 
 import torch  # noqa: E402
 
-from rl_desks import LEASE, PATIENCE, a_desk, clients_of, item, outcome  # noqa: E402
+from rl_queues import LEASE, PATIENCE, a_queue, clients_of, item, outcome  # noqa: E402
 from weightcast.rl import engine, models  # noqa: E402
-from weightcast.rl.desk_client import DeskClient, EndOfRun  # noqa: E402
 from weightcast.rl.generation import Sampling  # noqa: E402
+from weightcast.rl.rollout_client import EndOfRun, RolloutClient  # noqa: E402
 from weightcast.rl.timeline import Timeline  # noqa: E402
 
 
@@ -42,12 +42,12 @@ def test_an_engine_hears_the_end_of_the_run_while_it_generates(monkeypatch):
 
     def end() -> None:
         generating.wait(PATIENCE)
-        desk.end("the disk is full")
+        queue.end("the disk is full")
 
     monkeypatch.setattr(engine, "generate", generate)
-    with a_desk() as desk, clients_of(desk) as connect:
+    with a_queue() as queue, clients_of(queue) as connect:
         client = connect("a")
-        desk.offer([item(0)])
+        queue.offer([item(0)])
         one = an_engine(client)
         ending = threading.Thread(target=end)
         ending.start()
@@ -63,21 +63,21 @@ def test_an_engine_is_heard_of_while_one_step_takes_longer_than_the_lease(monkey
         return outcome(item(0))
 
     monkeypatch.setattr(engine, "generate", generate)
-    with a_desk() as desk, clients_of(desk) as connect:
-        address = f"127.0.0.1:{desk.port}"
-        client = DeskClient(address, name="a", role="inference", lease=LEASE, timeout=PATIENCE)
-        desk.offer([item(0)])
+    with a_queue() as queue, clients_of(queue) as connect:
+        address = f"127.0.0.1:{queue.port}"
+        client = RolloutClient(address, name="a", role="inference", lease=LEASE, timeout=PATIENCE)
+        queue.offer([item(0)])
         with client, ThreadPoolExecutor() as pool:
             running = pool.submit(an_engine(client).run)
             try:
-                while desk._waiting:
+                while queue._waiting:
                     time.sleep(0.01)
                 other = connect("b")
                 other.ask(0, {})
                 assert other.next(2 * LEASE) is None
-                assert desk.take(1, 0, PATIENCE)[0] == outcome(item(0))
+                assert queue.take(1, 0, PATIENCE)[0] == outcome(item(0))
             finally:
-                desk.end()
+                queue.end()
             running.result(PATIENCE)
 
 

@@ -192,7 +192,7 @@ def _here(tmp_path: pathlib.Path) -> dict[str, Any]:
     token = tmp_path / "token"
     token.write_text("a-token-for-this-test-and-no-other\n")
     token.chmod(0o600)
-    names = ("CONTROLLER_PORT", "DESK_PORT", "MASTER_PORT")
+    names = ("CONTROLLER_PORT", "QUEUE_PORT", "MASTER_PORT")
     return {"WEIGHTCAST_TOKEN_FILE": token, **dict(zip(names, _free_ports(3), strict=True))}
 
 

@@ -180,7 +180,7 @@ def test_in_bfloat16_every_way_brings_the_same_bytes(tmp_path):
     run(4, "--rl_iterations", "2", "--sync", "both", "--verify", *learn, "--output", str(folder))
     rows = iterations(folder)
     ways = {one["way"]: one for one in rows[-1]["transfers"]}
-    assert len(ways) == 6 and len({one["bytes"] for one in ways.values()}) == 1
+    assert len(ways) == 7 and len({one["bytes"] for one in ways.values()}) == 1
     assert all(row["metrics"]["engines_verified"] == 2 for row in rows)
     assert all(row["train_rollout_logprob_abs_diff"] < 0.05 for row in rows)
 
@@ -193,10 +193,10 @@ def own_address() -> str:
     return "127.0.0.1"
 
 
-def test_the_desk_is_found_where_it_listens_whatever_the_master_is(tmp_path):
-    """`--standalone` in a container: the master is at the container's address, the desk on loopback."""
+def test_the_queue_is_found_where_it_listens_whatever_the_master_is(tmp_path):
+    """`--standalone` in a container: the master is at the container's address, the queue on loopback."""
     arguments = ["--num_inference", "1", "--rl_iterations", "1", "--timeout", "30"]
-    arguments += ["--desk", f"127.0.0.2:{free_port()}", "--output", str(tmp_path / "run")]
+    arguments += ["--rollout_queue", f"127.0.0.2:{free_port()}", "--output", str(tmp_path / "run")]
     command = torchrun(3, *SMALL, *arguments)
     command[3:3] = ["--master_addr", own_address()]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
@@ -290,7 +290,7 @@ class Apart:
     def __init__(self, folder: pathlib.Path, count: int) -> None:
         self.folder = folder
         self.processes: list[subprocess.Popen] = []
-        self.controller_port, self.desk_port = free_port(), free_port()
+        self.controller_port, self.queue_port = free_port(), free_port()
         script = (
             "import sys, weightcast as wc\n"
             "settings = {'min_engines': 2, 'lease': 2, 'policy': 'each'}\n"
@@ -307,8 +307,8 @@ class Apart:
         places = [
             "--controller",
             f"127.0.0.1:{self.controller_port}",
-            "--desk",
-            f"127.0.0.1:{self.desk_port}",
+            "--rollout_queue",
+            f"127.0.0.1:{self.queue_port}",
         ]
         return [*SMALL, *places, "--lease", self.LEASE, "--verify", "--output", str(self.folder / "run")]
 

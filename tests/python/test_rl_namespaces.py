@@ -1,7 +1,7 @@
 """The loop on four hosts, by the command lines of docs/operations.md: its report says what the wires carried.
 
 The run is made twice, the second time with `--sync none`. What the wires carry then is no weights, but is all
-else: gradients, rollouts, the words of torchrun and the desk. So the difference is what weights took.
+else: gradients, rollouts, the words of torchrun and the queue. So the difference is what weights took.
 """
 
 import json

@@ -89,11 +89,11 @@ def test_help_has_every_option_in_its_group_and_no_long_line(capsys, monkeypatch
         ("--learning_rate inf", "--learning_rate is inf; it must be above 0, and finite"),
         ("--dtype float16", "choose from 'float32', 'bfloat16'"),
         ("--mode async --sync collective", "async"),
-        ("--role inference --desk a:1", "--controller"),
-        ("--role trainer --controller a:1", "--desk"),
-        ("--role trainer --desk a:1", "--controller"),
-        ("--role inference --desk a --controller a:1", "--desk is 'a'"),
-        ("--role trainer --desk :1 --controller a:1 --sync both", "process group"),
+        ("--role inference --rollout_queue a:1", "--controller"),
+        ("--role trainer --controller a:1", "--rollout_queue"),
+        ("--role trainer --rollout_queue a:1", "--controller"),
+        ("--role inference --rollout_queue a --controller a:1", "--rollout_queue is 'a'"),
+        ("--role trainer --rollout_queue :1 --controller a:1 --sync both", "process group"),
         ("--resume", "--checkpoint_dir"),
         ("--algorithm grpo --samples_per_prompt 1", "samples_per_prompt"),
         (
@@ -149,7 +149,7 @@ def test_the_controller_may_be_any_rank_between():
         (Options(num_training=2, num_inference=2), 3),
         (Options(num_training=2, num_inference=2, controller_rank=1), 6),
         (Options(num_training=2, num_inference=2, controller_rank=2), 4),
-        (Options(num_training=2, num_inference=2, role="trainer", desk=":1"), 4),
+        (Options(num_training=2, num_inference=2, role="trainer", rollout_queue=":1"), 4),
     ],
 )
 def test_ranks_that_cannot_hold_the_roles_are_refused(options, world_size):

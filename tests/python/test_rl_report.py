@@ -320,8 +320,10 @@ def test_pictures(tmp_path: pathlib.Path, engines: int):
     command = [sys.executable, "-m", "weightcast.rl.plots", tmp_path / "run", "--plots", tmp_path / "plots"]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert drawn.returncode == 0, drawn.stderr
-    names = ["reward.png", "transfer.png", "bandwidth.png", "timeline.png"]
-    assert drawn.stdout.split() == [str(tmp_path / "plots" / name) for name in names]
+    names = ["reward.png", "transfer.png", "bandwidth.png"]
+    assert drawn.stdout.split() == [str(tmp_path / "plots" / name) for name in (*names, "trace.json")]
+    trace = json.loads((tmp_path / "plots" / "trace.json").read_text())["traceEvents"]
+    assert len(trace) == engines + 2 * 8 * engines
     for name in names:
         assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
 
@@ -352,7 +354,7 @@ def test_no_panel_is_empty_and_each_picture_has_a_legend(tmp_path: pathlib.Path,
     found = _figures(tmp_path, monkeypatch)
     titles = [one.get_title(loc="left") for one in found["bandwidth.png"].axes]
     assert titles == ["All receivers together", "Each receiver, weightcast"]
-    for name in ("transfer.png", "bandwidth.png", "timeline.png"):
+    for name in ("transfer.png", "bandwidth.png"):
         for axes in found[name].axes:
             assert axes.has_data() and axes.get_legend() is not None, name
     (transfer,) = found["transfer.png"].axes
@@ -364,17 +366,21 @@ def test_no_panel_is_empty_and_each_picture_has_a_legend(tmp_path: pathlib.Path,
     ] * 3
 
 
-def test_a_timeline_of_many_short_spans_has_few_bars(tmp_path: pathlib.Path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    with _quiet(tmp_path) as report:
-        for process in range(100):
-            short = [_entry(version, "commit", version / 1e3, version / 1e3 + 1e-4) for version in range(99)]
-            entries = [{**one, "iteration": 1} for one in (*short, _entry(1, "train", 0, 1))]
-            report.events([{**one, "process": f"engine-{process}"} for one in entries])
-        report.iteration(_iteration(1))
-    (axes,) = _figures(tmp_path, monkeypatch)["timeline.png"].axes
-    assert len(axes.get_yticks()) == 32 and "32 of 100 processes" in axes.get_title(loc="left")
-    assert len(axes.collections) == 2 * 32
+def test_a_trace_has_every_span_in_its_row():
+    spans = [
+        {**_entry(1, "generate", 0.5, 1.5), "process": "engine-1"},
+        {**_entry(1, "commit", 1.5, 1.75), "process": "engine-0", "version": 7},
+    ]
+    first, second, *events = times.chrome_trace(spans)["traceEvents"]
+    assert [(one["pid"], one["args"]["name"]) for one in (first, second)] == [
+        (0, "engine-0"),
+        (1, "engine-1"),
+    ]
+    assert [(one["pid"], one["tid"], one["ts"], one["dur"]) for one in events] == [
+        (1, "work", 5e5, 1e6),
+        (0, "weights", 1.5e6, 2.5e5),
+    ]
+    assert events[1]["name"] == "commit 7" and {one["ph"] for one in events} == {"X"}
 
 
 def test_no_picture_of_nothing(tmp_path: pathlib.Path):

@@ -17,7 +17,7 @@ PATIENCE = 60
 
 @pytest.mark.parametrize("master", ["127.0.0.1", "172.17.0.2"])
 @pytest.mark.parametrize(
-    ("desk", "listens", "host"),
+    ("queue", "listens", "host"),
     [
         ("", "OWN:0", "OWN"),
         (":7", ":7", "OWN"),
@@ -30,7 +30,7 @@ PATIENCE = 60
         ("unknown:7", "unknown:7", "unknown"),
     ],
 )
-def test_where_the_desk_listens_and_is_found(monkeypatch, master, desk, listens, host):
+def test_where_the_queue_listens_and_is_found(monkeypatch, master, queue, listens, host):
     names = {"localhost": "127.0.0.1", "debian": "127.0.1.1", "far": "10.0.0.1"}
 
     def address_of(name: str) -> str:
@@ -40,7 +40,7 @@ def test_where_the_desk_listens_and_is_found(monkeypatch, master, desk, listens,
 
     monkeypatch.setattr(socket, "gethostbyname", address_of)
     monkeypatch.setattr(run_trainer, "own_address", lambda: master)
-    assert run_trainer._desk_place(desk) == (listens.replace("OWN", master), host.replace("OWN", master))
+    assert run_trainer._queue_place(queue) == (listens.replace("OWN", master), host.replace("OWN", master))
 
 
 def test_trainer_0_says_why_it_ends_though_its_main_thread_waits_and_others_were_there_before():
@@ -48,10 +48,10 @@ def test_trainer_0_says_why_it_ends_though_its_main_thread_waits_and_others_were
         "import ctypes, threading, time\n"
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
         "from weightcast.rl.run_trainer import _end_on_sigterm\n"
-        "class Desk:\n"
+        "class RolloutQueue:\n"
         "    def end(self, reason):\n"
         "        print(reason, flush=True)\n"
-        "_end_on_sigterm(Desk())\n"
+        "_end_on_sigterm(RolloutQueue())\n"
         "print('waits', flush=True)\n"
         "while True:\n"
         "    ctypes.CDLL(None).sleep(600)  # Ends early in the thread that the signal comes to.\n"

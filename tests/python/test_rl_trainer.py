@@ -10,27 +10,27 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import weightcast as wc  # noqa: E402
-from rl_desks import LEASE, a_desk, clients_of, item, outcome, work  # noqa: E402
+from rl_queues import LEASE, a_queue, clients_of, item, outcome, work  # noqa: E402
 from weightcast.rl import tasks  # noqa: E402
-from weightcast.rl.desk_client import EndOfRun  # noqa: E402
 from weightcast.rl.models import ByteTokenizer  # noqa: E402
 from weightcast.rl.options import Options  # noqa: E402
 from weightcast.rl.report import Report, read_iterations  # noqa: E402
+from weightcast.rl.rollout_client import EndOfRun  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
 from weightcast.rl.timeline import Timeline  # noqa: E402
-from weightcast.rl.trainer import FromClient, FromDesk, Parts, TrainerLoop  # noqa: E402
+from weightcast.rl.trainer import FromClient, FromQueue, Parts, TrainerLoop  # noqa: E402
 
 
 def test_a_trainer_waits_for_its_share_as_long_as_trainer_0_evaluates():
     """Which may take --timeout before rollouts are waited for, with a --timeout of their own."""
-    with a_desk() as desk, clients_of(desk) as connect:
+    with a_queue() as queue, clients_of(queue) as connect:
         trainer, engine = connect("1", "trainer"), connect()
 
         def evaluate_and_then_generate() -> None:
             work(engine)
             work(engine)
 
-        desk.offer([item(0, trainer=1), item(1, trainer=1)])
+        queue.offer([item(0, trainer=1), item(1, trainer=1)])
         late = threading.Timer(3 * LEASE, evaluate_and_then_generate)
         late.start()
         found = FromClient(trainer, Timeline("trainer-1", trainer.clock)).take(1, LEASE, lambda: None)
@@ -39,18 +39,18 @@ def test_a_trainer_waits_for_its_share_as_long_as_trainer_0_evaluates():
 
 
 def test_rollouts_that_do_not_come_end_every_trainer_by_the_word_of_trainer_0():
-    with a_desk() as desk, clients_of(desk) as connect:
+    with a_queue() as queue, clients_of(queue) as connect:
         trainer = connect("1", "trainer")
-        desk.offer([item(0), item(1, trainer=1)])
+        queue.offer([item(0), item(1, trainer=1)])
         with pytest.raises(wc.TimedOut, match="iteration 1 are not here") as why:
-            FromDesk(desk).take(1, LEASE, lambda: None)
-        threading.Timer(LEASE, lambda: desk.end(str(why.value))).start()
+            FromQueue(queue).take(1, LEASE, lambda: None)
+        threading.Timer(LEASE, lambda: queue.end(str(why.value))).start()
         with pytest.raises(EndOfRun, match="iteration 1 are not here"):
             FromClient(trainer, Timeline("trainer-1", trainer.clock)).take(1, LEASE, lambda: None)
 
 
 class Engines:
-    """A desk whose engines complete each item at once, with "12" and the end."""
+    """A queue whose engines complete each item at once, with "12" and the end."""
 
     def __init__(self) -> None:
         self.items: list = []
@@ -91,13 +91,13 @@ def a_run(folder, reward: str | None = None, **options) -> Engines:
             module=None,
             learner=learner,
             publisher=nothing,
-            rollouts=FromDesk(engines),
+            rollouts=FromQueue(engines),
             task=tasks.make("sort", digits=2, reward=reward),
             tokenizer=ByteTokenizer(),
             timeline=report.timeline,
-            desk=engines,
+            queue=engines,
             report=report,
-            news=SimpleNamespace(generation_seconds=lambda iteration: 0.0),
+            telemetry=SimpleNamespace(generation_seconds=lambda iteration: 0.0),
         )
         TrainerLoop(parts).run()
     return engines

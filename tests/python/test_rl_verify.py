@@ -7,20 +7,20 @@ import time
 import pytest
 
 import weightcast as wc
-from weightcast.rl.news import News
 from weightcast.rl.report import Report
+from weightcast.rl.telemetry import Telemetry
 
 OURS = {"w": "1f", "b": "2e"}
 LONG = 60.0
 
 
 @pytest.fixture
-def news():
-    return News(Report())
+def telemetry():
+    return Telemetry(Report())
 
 
-def say(news, engine, version=3, **changed):
-    news.on(engine, {"digests": {str(version): {**OURS, **changed}}})
+def say(telemetry, engine, version=3, **changed):
+    telemetry.on(engine, {"digests": {str(version): {**OURS, **changed}}})
 
 
 def after(seconds, function, *arguments, **more):
@@ -29,58 +29,58 @@ def after(seconds, function, *arguments, **more):
     return timer
 
 
-def test_all_engines_are_waited_for_and_counted(news):
-    say(news, "a")
-    after(0.3, say, news, "b")
-    assert news.compare(3, OURS, lambda: ["a", "b"], LONG) == 2
+def test_all_engines_are_waited_for_and_counted(telemetry):
+    say(telemetry, "a")
+    after(0.3, say, telemetry, "b")
+    assert telemetry.compare(3, OURS, lambda: ["a", "b"], LONG) == 2
 
 
-def test_another_tensor_is_named(news):
-    say(news, "a")
-    say(news, "b", w="00")
+def test_another_tensor_is_named(telemetry):
+    say(telemetry, "a")
+    say(telemetry, "b", w="00")
     with pytest.raises(wc.Corrupt, match="version 3: w has SHA-256 00 at engine b and 1f at the trainers"):
-        news.compare(3, OURS, lambda: ["a", "b"], LONG)
+        telemetry.compare(3, OURS, lambda: ["a", "b"], LONG)
 
 
-def test_an_engine_that_goes_meanwhile_is_named_and_not_waited_for(news, caplog):
-    say(news, "a")
+def test_an_engine_that_goes_meanwhile_is_named_and_not_waited_for(telemetry, caplog):
+    say(telemetry, "a")
     here = ["a", "b"]
     after(0.3, here.remove, "b")
     start = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        assert news.compare(3, OURS, lambda: list(here), LONG) == 1
+        assert telemetry.compare(3, OURS, lambda: list(here), LONG) == 1
     assert time.monotonic() - start < LONG / 2
     assert "version 3: engine b has left without" in caplog.text
 
 
-def test_an_engine_that_has_gone_before_is_named_once(news, caplog):
+def test_an_engine_that_has_gone_before_is_named_once(telemetry, caplog):
     for version in (1, 2):
-        say(news, "a", version)
-        say(news, "b", version)
-        assert news.compare(version, OURS, lambda: ["a", "b"], LONG) == 2
+        say(telemetry, "a", version)
+        say(telemetry, "b", version)
+        assert telemetry.compare(version, OURS, lambda: ["a", "b"], LONG) == 2
     with caplog.at_level(logging.WARNING):
         for version in (3, 4):
-            say(news, "a", version)
-            assert news.compare(version, OURS, lambda: ["a"], LONG) == 1
+            say(telemetry, "a", version)
+            assert telemetry.compare(version, OURS, lambda: ["a"], LONG) == 1
     assert caplog.text.count("engine b has left without") == 1
 
 
-def test_one_that_has_spoken_and_gone_is_compared(news):
-    say(news, "b", w="00")
+def test_one_that_has_spoken_and_gone_is_compared(telemetry):
+    say(telemetry, "b", w="00")
     with pytest.raises(wc.Corrupt):
-        news.compare(3, OURS, list, LONG)
+        telemetry.compare(3, OURS, list, LONG)
 
 
-def test_one_that_comes_meanwhile_is_not_waited_for(news):
-    say(news, "a")
+def test_one_that_comes_meanwhile_is_not_waited_for(telemetry):
+    say(telemetry, "a")
     here = iter((["a"], ["a", "new"]))
-    assert news.compare(3, OURS, lambda: next(here), LONG) == 1
+    assert telemetry.compare(3, OURS, lambda: next(here), LONG) == 1
 
 
-def test_one_that_stays_and_says_nothing_is_named(news):
-    say(news, "a")
-    with pytest.raises(wc.TimedOut, match="version 3: no digests within 0.3 s of b"):
-        news.compare(3, OURS, lambda: ["a", "b"], 0.3)
+def test_one_that_stays_and_says_nothing_is_named(telemetry):
+    say(telemetry, "a")
+    with pytest.raises(wc.TimedOut, match="version 3: no digests for 0.3 s of b"):
+        telemetry.compare(3, OURS, lambda: ["a", "b"], 0.3)
 
 
 @pytest.mark.parametrize(
@@ -95,16 +95,16 @@ def test_one_that_stays_and_says_nothing_is_named(news):
         {"digests": {"3": "1f"}},
     ],
 )
-def test_malformed_words_are_refused(news, malformed):
+def test_malformed_words_are_refused(telemetry, malformed):
     with pytest.raises(wc.ProtocolError, match="malformed"):
-        news.on("a", malformed)
+        telemetry.on("a", malformed)
 
 
-def test_words_of_old_versions_are_forgotten(news):
-    say(news, "a", version=2)
-    say(news, "a", w="00", version=4)
-    say(news, "a")
-    assert news.compare(3, OURS, lambda: ["a"], LONG) == 1
+def test_words_of_old_versions_are_forgotten(telemetry):
+    say(telemetry, "a", version=2)
+    say(telemetry, "a", w="00", version=4)
+    say(telemetry, "a")
+    assert telemetry.compare(3, OURS, lambda: ["a"], LONG) == 1
     with pytest.raises(wc.Corrupt):
-        news.compare(4, OURS, lambda: ["a"], LONG)
-    assert news.compare(2, OURS, list, LONG) == 0
+        telemetry.compare(4, OURS, lambda: ["a"], LONG)
+    assert telemetry.compare(2, OURS, list, LONG) == 0

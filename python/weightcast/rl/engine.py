@@ -1,4 +1,4 @@
-"""An inference engine of the loop, and its process: generates what the desk hands out, with the weights that
+"""An inference engine of the loop, and its process: generates what the queue hands out, with the weights that
 have come."""
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 from .. import Corrupt, Inference, ProtocolError, TimedOut
 from . import models
 from .collectives import Way
-from .desk_client import DeskClient, EndOfRun
-from .desk_messages import Item, item_of
 from .generation import Sampling, generate
 from .options import Options
+from .rollout_client import EndOfRun, RolloutClient
+from .rollout_protocol import Item, item_of
 from .sequence import Sequence
 from .timeline import Timeline
 
@@ -133,7 +133,7 @@ class Engine:
     """Drives one module; all methods on one thread.
 
     sampling: of rollouts. keep: a version is taken up between two tokens, with the key-value cache as it is;
-    otherwise between two items. digests: after each update the desk is told the SHA-256 of every tensor.
+    otherwise between two items. digests: after each update the queue is told the SHA-256 of every tensor.
     lease: seconds.
     """
 
@@ -141,7 +141,7 @@ class Engine:
         self,
         module: torch.nn.Module,
         weights: Weights,
-        desk: DeskClient,
+        queue: RolloutClient,
         sampling: Sampling,
         timeline: Timeline,
         *,
@@ -149,13 +149,13 @@ class Engine:
         keep: bool = False,
         digests: bool = False,
     ) -> None:
-        self._module, self._weights, self._desk = module, weights, desk
+        self._module, self._weights, self._queue = module, weights, queue
         self._sampling, self._timeline, self._lease = sampling, timeline, lease
         self._keep, self._with_digests = keep, digests
         self._digests: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Until the desk ends the run. Raises EndOfRun when that failed, PeerDead when others are gone."""
+        """Until the queue ends the run. Raises EndOfRun when that failed, PeerDead when others are gone."""
         try:
             while True:
                 self._step()
@@ -165,25 +165,22 @@ class Engine:
 
     def _step(self) -> None:
         self._take_up()
-        self._desk.ask(self._weights.version, self._news())
-        order = self._desk.next(self._lease / 8)
+        self._queue.ask(self._weights.version, self._telemetry())
+        order = self._queue.next(self._lease / 8)
         while order is None:
             # Weights may come for an engine that waits for work.
             if self._take_up():
-                self._desk.ask(self._weights.version, self._news())
-            order = self._desk.next(self._lease / 8)
+                self._queue.ask(self._weights.version, self._telemetry())
+            order = self._queue.next(self._lease / 8)
         if order["type"] == "update":
             self._update(order["version"])
         elif order["type"] == "item":
             item = item_of(order)
-            self._desk.bring(item, self._generate(item), self._news())
+            self._queue.bring(item, self._generate(item), self._telemetry())
         else:
-            raise ProtocolError(
-                f"the task server sends an order of the unknown type '{order['type']}'; "
-                "use one release of weightcast in all processes"
-            )
+            raise ProtocolError(f"the rollout queue sends an order of type '{order['type']}'")
 
-    def _news(self) -> dict[str, Any]:
+    def _telemetry(self) -> dict[str, Any]:
         digests, self._digests = self._digests, {}
         return {"spans": self._timeline.take(), "digests": digests}
 
@@ -199,16 +196,16 @@ class Engine:
         start = self._timeline.clock.now()
         while self._weights.version < newest:
             self._weights.update(newest, self._lease / 2)
-            self._desk.listen()
+            self._queue.check()
         version = self._weights.version
         self._timeline.add("commit", start, self._timeline.clock.now(), version=version)
         if self._with_digests:
-            self._digests[str(version)] = digests_of(self._module, self._desk.listen)
+            self._digests[str(version)] = digests_of(self._module, self._queue.check)
 
     def _generate(self, item: Item) -> list[Sequence]:
         kind = "evaluate" if item.greedy else "generate"
         span = self._timeline.span(kind, version=self._weights.version, iteration=item.after)
-        with span, self._desk.at_work():  # A prefill of many prompts may take longer than the lease.
+        with span:
             return generate(
                 self._module,
                 item.prompts,
@@ -220,7 +217,7 @@ class Engine:
             )
 
     def _between_tokens(self) -> None:
-        self._desk.listen()
+        self._queue.check()
         if self._keep:
             self._take_up()
 
@@ -246,21 +243,21 @@ def run_engine(
     options: Options,
     loaded: models.Loaded,
     controller: str,
-    desk: str,
+    queue: str,
     name: str,
     *,
     ways: Several[Way] = (),
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until the run ends. controller, desk: "host:port". ways, ready: as `start.Place` has them.
+    """Until the run ends. controller, queue: "host:port". ways, ready: as `start.Place` has them.
 
     Raises what ended it: PeerDead when the trainers or the controller are gone.
     """
     module: torch.nn.Module = loaded.model
     _cast(module, getattr(torch, options.engine_dtype))
     worker: Inference | None = None
-    with DeskClient(
-        desk, name=name, role="inference", lease=options.lease, timeout=options.timeout
+    with RolloutClient(
+        queue, name=name, role="inference", lease=options.lease, timeout=options.timeout
     ) as client:
         try:
             weights = Weights()
@@ -300,7 +297,7 @@ def _make_engine(
     loaded: models.Loaded,
     module: torch.nn.Module,
     weights: Weights,
-    client: DeskClient,
+    client: RolloutClient,
     name: str,
 ) -> Engine:
     tokenizer = loaded.tokenizer

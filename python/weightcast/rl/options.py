@@ -80,7 +80,7 @@ class Options:
         "rank that runs the controller; -1: the one after the trainers, else trainer 0",
     )
     controller: str = _option("", "host:port of a controller that runs already; needed with --role inference")
-    desk: str = _option(
+    rollout_queue: str = _option(
         "", "host:port where trainer 0 hands out work and takes rollouts; empty: any free port"
     )
     engine: str = _option("", "name of this engine (--role inference); empty: from the host and process")
@@ -273,8 +273,10 @@ class Options:
                 self.controller != "" or not (self.role == "inference" or self.uses_weightcast),
                 f"--role {self.role} needs --controller HOST:PORT, the same for trainers and engines",
             )
-            _require(self.desk != "", f"--role {self.role} needs --desk HOST:PORT of trainer 0")
-        for name in ("controller", "desk"):
+            _require(
+                self.rollout_queue != "", f"--role {self.role} needs --rollout_queue HOST:PORT of trainer 0"
+            )
+        for name in ("controller", "rollout_queue"):
             value = getattr(self, name)
             _require(
                 value == "" or value.rpartition(":")[2].isdecimal(),
@@ -391,5 +393,7 @@ class _Parser(argparse.ArgumentParser):
 _DESCRIPTION = "Reinforcement learning of a language model: trainers and engines in processes of their own."
 _EPILOG = """examples:
   torchrun --nproc_per_node 4 -m weightcast.rl --num_training 2 --num_inference 2
-  torchrun --nproc_per_node 2 -m weightcast.rl --role trainer --controller head:29750 --desk :29600
-  python -m weightcast.rl --role inference --controller head:29750 --desk head:29600 --engine a"""
+
+  PLACES="--controller head:29750 --rollout_queue head:29600"
+  torchrun --nproc_per_node 2 -m weightcast.rl --role trainer $PLACES
+  python -m weightcast.rl --role inference --engine a $PLACES"""

@@ -22,25 +22,25 @@ import torch.distributed as dist
 
 from .. import Trainer, __version__
 from . import checkpoint, checkpoint_folder, devices, models
-from .desk import Desk
-from .desk_client import DeskClient
 from .failures import in_one_line
 from .learner import Learner, Objective, linear_decay, make_optimizer
-from .news import News
 from .options import Options
 from .publisher import CastPublisher, Changes, Publisher, WaysPublisher
 from .report import Report
+from .rollout_client import RolloutClient
+from .rollout_queue import RolloutQueue
 from .sharding import wrap
 from .start import Place, agree, identity, notices, own_address, start_controller
+from .telemetry import Telemetry
 from .timeline import Timeline
-from .trainer import FromClient, FromDesk, Parts, TrainerLoop
+from .trainer import FromClient, FromQueue, Parts, TrainerLoop
 
 _log = logging.getLogger("weightcast.rl")
 
 
 def run_trainer(place: Place) -> None:
     """Every trainer at once, and the other ranks of the torchrun as `start` has them."""
-    desk: Desk | None = None
+    queue: RolloutQueue | None = None
     report: Report | None = None
     controller = start_controller(place)
     try:
@@ -51,18 +51,18 @@ def run_trainer(place: Place) -> None:
             report = _open_report(place)
             for one in notices(place.options, place.loaded):
                 report.message(one)
-            news = News(report)
-            listen, host = _desk_place(place.options.desk)
-            desk = _open_desk(listen, place.options, report, news)
-            agree(f"{host}:{desk.port}", 0)
-            loop = _make_loop(place, address, report.timeline, FromDesk(desk), desk, report, news)
+            telemetry = Telemetry(report)
+            listen, host = _queue_place(place.options.rollout_queue)
+            queue = _open_queue(listen, place.options, report, telemetry)
+            agree(f"{host}:{queue.port}", 0)
+            loop = _make_loop(place, address, report.timeline, FromQueue(queue), queue, report, telemetry)
             _run_loop(place, loop)
-            desk.end()
+            queue.end()
             report.close()
             _draw(place.options)
         else:
             where, options = agree("", 0), place.options
-            with DeskClient(
+            with RolloutClient(
                 where, name=str(place.rank), role="trainer", lease=options.lease, timeout=options.timeout
             ) as client:
                 timeline = Timeline(f"trainer-{place.rank}", client.clock)
@@ -70,8 +70,8 @@ def run_trainer(place: Place) -> None:
         if place.options.role == "":
             dist.barrier()
     except BaseException as error:
-        if desk is not None:
-            desk.end(f"trainer 0: {in_one_line(error)}")
+        if queue is not None:
+            queue.end(f"trainer 0: {in_one_line(error)}")
         if report is not None:
             report.flush()
         raise
@@ -93,14 +93,14 @@ def _run_loop(place: Place, loop: TrainerLoop) -> None:
         dist.barrier(place.group)
 
 
-def _desk_place(desk: str) -> tuple[str, str]:
-    """Where the desk listens, and the host by which the other ranks find it. desk: the option."""
-    host, _, port = desk.rpartition(":")
-    if not desk:
+def _queue_place(queue: str) -> tuple[str, str]:
+    """Where the queue listens, and the host by which the other ranks find it. queue: the option."""
+    host, _, port = queue.rpartition(":")
+    if not queue:
         return f"{own_address()}:0", own_address()
     if host in ("", "*", "0.0.0.0"):
         return f":{port}", own_address()
-    return (f":{port}" if _hides_us(host) else desk), host
+    return (f":{port}" if _hides_us(host) else queue), host
 
 
 def _hides_us(host: str) -> bool:
@@ -113,19 +113,19 @@ def _hides_us(host: str) -> bool:
         return False  # Listening fails, and says why.
 
 
-def _open_desk(listen: str, options: Options, report: Report, news: News) -> Desk:
-    desk = Desk(
+def _open_queue(listen: str, options: Options, report: Report, telemetry: Telemetry) -> RolloutQueue:
+    queue = RolloutQueue(
         listen,
         trainers=options.num_training,
         lease=options.lease,
         clock=report.clock,
-        news=news.on,
+        telemetry=telemetry.on,
     )
-    _end_on_sigterm(desk)
-    return desk
+    _end_on_sigterm(queue)
+    return queue
 
 
-def _end_on_sigterm(desk: Desk) -> None:
+def _end_on_sigterm(queue: RolloutQueue) -> None:
     """Tells the engines why, which the main thread could not while it waits for another trainer.
 
     Whichever thread the signal comes to (a mask would leave those that torch has started): its number goes
@@ -141,7 +141,7 @@ def _end_on_sigterm(desk: Desk) -> None:
     def wait() -> None:
         while signal.SIGTERM not in os.read(told, 64):
             pass
-        desk.end("trainer 0 was told to stop (SIGTERM), as torchrun does when another rank has ended")
+        queue.end("trainer 0 was told to stop (SIGTERM), as torchrun does when another rank has ended")
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, name="wc-rl-sigterm", daemon=True).start()
@@ -151,10 +151,10 @@ def _make_loop(
     place: Place,
     controller: str,
     timeline: Timeline,
-    rollouts: FromDesk | FromClient,
-    desk: Desk | None = None,
+    rollouts: FromQueue | FromClient,
+    queue: RolloutQueue | None = None,
     report: Report | None = None,
-    news: News | None = None,
+    telemetry: Telemetry | None = None,
 ) -> TrainerLoop:
     options, group, model = place.options, place.group, place.loaded.model
     reference = _frozen(copy.deepcopy(model), place) if options.kl_coefficient else None
@@ -213,9 +213,9 @@ def _make_loop(
             tokenizer=place.loaded.tokenizer,
             timeline=timeline,
             wire=_wire(options),
-            desk=desk,
+            queue=queue,
             report=report,
-            news=news,
+            telemetry=telemetry,
             save=save if options.checkpoint_dir else None,
         ),
         first=first,

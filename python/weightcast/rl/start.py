@@ -18,10 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import Controller, Error, InvalidArgument
+from .. import Controller, Error, InvalidArgument, job_token
 from . import checkpoint, checkpoint_folder, collectives, devices, models, tasks
 from .collectives import Way
-from .desk_handshake import job_token
 from .engine import run_engine
 from .options import Options
 from .report import check_folder
@@ -78,7 +77,7 @@ def run(options: Options) -> None:
         device = devices.device_of(options) if place is None else place.device
         use(device, loaded)
     if place is None:
-        run_engine(options, loaded, options.controller, options.desk, options.engine or _own_name())
+        run_engine(options, loaded, options.controller, options.rollout_queue, options.engine or _own_name())
         return
     dist.init_process_group("gloo", timeout=_IDLE)
     try:
@@ -151,10 +150,10 @@ def _run_beside_trainers(place: Place) -> None:
     controller = start_controller(place)
     try:
         address = agree(controller.address if controller else options.controller, place.roles.controller)
-        desk = agree("", 0)
+        queue = agree("", 0)
         if role == "inference":
             name = f"rank-{place.rank}"
-            run_engine(options, place.loaded, address, desk, name, ways=place.ways, ready=place.ready)
+            run_engine(options, place.loaded, address, queue, name, ways=place.ways, ready=place.ready)
         elif role == "idle" and place.rank == place.roles.idle[0]:
             ranks = ", ".join(map(str, place.roles.idle))
             print(f"rank {ranks}: nothing to do; waiting for the end", flush=True)
@@ -265,7 +264,7 @@ def _share_token() -> None:
     One that somebody has set is sent to nobody, as it would be in the clear.
     """
     has_one: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(has_one, job_token().configured)
+    dist.all_gather_object(has_one, job_token()[1])
     if not any(has_one):
         os.environ["WEIGHTCAST_TOKEN"] = agree(secrets.token_hex(32), 0)
     elif not all(has_one):

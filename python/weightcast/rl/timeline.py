@@ -20,6 +20,7 @@ from typing import Any
 
 _KEYS = {"process", "kind", "start", "end", "version", "iteration"}
 _MOST_LETTERS = 300  # In the name of a process.
+_OF_WEIGHTS = ("publish", "transfer", "commit")
 KINDS = ("generate", "train", "publish", "transfer", "commit", "evaluate", "wait")
 
 
@@ -65,7 +66,7 @@ class Clock:
 
 
 class Timeline:
-    """Spans of one process until they are taken, for a message to the desk or for the report. Thread safe."""
+    """Spans of one process until they are taken, for a message or for the report. Thread safe."""
 
     def __init__(self, process: str, clock: Clock) -> None:
         self.process = process
@@ -110,6 +111,31 @@ def well_formed(entry: Any) -> bool:
         and start <= end
         and all(one is None or type(one) is int for one in (entry["version"], entry["iteration"]))
     )
+
+
+def chrome_trace(entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same in the trace event format, which Perfetto and chrome://tracing show: a row for each process,
+    and one below it for what happens to its weights meanwhile."""
+    entries = list(entries)
+    number = {process: place for place, process in enumerate(sorted({one["process"] for one in entries}))}
+    names = [
+        {"ph": "M", "name": "process_name", "pid": place, "args": {"name": process}}
+        for process, place in number.items()
+    ]
+    spans = [
+        {
+            "ph": "X",
+            "name": one["kind"] if one["version"] is None else f"{one['kind']} {one['version']}",
+            "cat": one["kind"],
+            "pid": number[one["process"]],
+            "tid": "weights" if one["kind"] in _OF_WEIGHTS else "work",
+            "ts": 1e6 * one["start"],
+            "dur": 1e6 * (one["end"] - one["start"]),
+            "args": {"version": one["version"], "iteration": one["iteration"]},
+        }
+        for one in entries
+    ]
+    return {"traceEvents": [*names, *spans], "displayTimeUnit": "ms"}
 
 
 Span = tuple[float, float]

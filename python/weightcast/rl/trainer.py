@@ -14,20 +14,20 @@ import torch
 from torch import nn
 
 from .. import Error
-from .desk import Desk
-from .desk_client import DeskClient
-from .desk_messages import Item
 from .engine import digest_of
 from .generation import item_seed
 from .learner import Learner
 from .models import Tokenizer
-from .news import News
 from .options import Options
 from .publisher import Changes, Publisher
 from .report import Iteration, Report, Sample, Transfer
+from .rollout_client import RolloutClient
+from .rollout_protocol import Item
+from .rollout_queue import RolloutQueue
 from .sequence import Sequence
 from .sharding import in_dtype, whole_tensors
 from .tasks import Task
+from .telemetry import Telemetry
 from .timeline import Timeline
 
 _log = logging.getLogger("weightcast.rl")
@@ -37,7 +37,7 @@ class Rollouts(Protocol):
     """Where a trainer gets its share of an iteration's rollouts."""
 
     def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
-        """In the order of the prompts. timeout, check: trainer 0's, as the desk has them."""
+        """In the order of the prompts. timeout, check: trainer 0's, as the queue has them."""
 
     def finish(self) -> None:
         """No more will be taken."""
@@ -46,10 +46,10 @@ class Rollouts(Protocol):
 class FromClient:
     """For the trainers beside trainer 0, which judges for all how long is too long.
 
-    It may evaluate before it waits for rollouts itself. Its desk tells of its end, or falls silent.
+    It may evaluate before it waits for rollouts itself. Its queue tells of its end, or falls silent.
     """
 
-    def __init__(self, client: DeskClient, timeline: Timeline) -> None:
+    def __init__(self, client: RolloutClient, timeline: Timeline) -> None:
         self._client, self._timeline = client, timeline
 
     def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
@@ -62,14 +62,14 @@ class FromClient:
         self._client.tell({"spans": self._timeline.take()})
 
 
-class FromDesk:
+class FromQueue:
     """For trainer 0."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, queue: RolloutQueue) -> None:
+        self._queue = queue
 
     def take(self, iteration: int, timeout: float, check: Callable[[], None]) -> list[Sequence]:
-        return [one for item in self._desk.take(iteration, 0, timeout, check) for one in item]
+        return [one for item in self._queue.take(iteration, 0, timeout, check) for one in item]
 
     def finish(self) -> None:
         pass
@@ -77,7 +77,7 @@ class FromDesk:
 
 @dataclass
 class Parts:
-    """What a trainer's loop works with. desk, report, news: trainer 0's, None elsewhere."""
+    """What a trainer's loop works with. queue, report, telemetry: trainer 0's, None elsewhere."""
 
     options: Options
     rank: int
@@ -90,9 +90,9 @@ class Parts:
     timeline: Timeline
     wire: torch.dtype = torch.float32  # The engines' dtype.
     changes: Changes | None = None  # Of the module; None: weights go nowhere.
-    desk: Desk | None = None
+    queue: RolloutQueue | None = None
     report: Report | None = None
-    news: News | None = None
+    telemetry: Telemetry | None = None
     save: Any = None  # Called with (iteration, version) when a checkpoint is due.
 
 
@@ -189,7 +189,7 @@ class TrainerLoop:
 
     def _offer(self, iteration: int) -> None:
         """Trainer 0 hands out the work of an iteration, every trainer's share."""
-        if self.parts.desk is None:
+        if self.parts.queue is None:
             return
         options, newest = self._options, self._version_before(iteration)
         oldest = newest
@@ -212,7 +212,7 @@ class TrainerLoop:
                         newest=newest if options.mode == "sync" else 1 << 60,
                     )
                 )
-        self.parts.desk.offer(items)
+        self.parts.queue.offer(items)
 
     def _prompts(self, iteration: int, rank: int) -> list[str]:
         """A trainer's share."""
@@ -264,8 +264,8 @@ class TrainerLoop:
             if self.parts.changes is not None:
                 self._changed = self.parts.changes.count()
             self.parts.publisher.publish(version)
-            if self.parts.desk is not None:
-                self.parts.desk.announce(version)
+            if self.parts.queue is not None:
+                self.parts.queue.announce(version)
 
     def _settle(self) -> None:
         """Waits until the last published version is committed, and checks it if asked to."""
@@ -280,9 +280,9 @@ class TrainerLoop:
             counts = {"tensors_changed": self._changed, "tensors": changes.tensors}
             transfers = [replace(one, **counts) for one in transfers]
         self._transfers = transfers
-        if self.parts.news is not None and self.parts.desk is not None and self._options.verify:
-            engines = self.parts.desk.engines
-            compared = self.parts.news.compare(self._version, self._ours, engines, self._options.timeout)
+        if self.parts.telemetry is not None and self.parts.queue is not None and self._options.verify:
+            engines = self.parts.queue.engines
+            compared = self.parts.telemetry.compare(self._version, self._ours, engines, self._options.timeout)
             self._metrics["engines_verified"] = compared
 
     def _digests(self) -> dict[str, str]:
@@ -297,8 +297,8 @@ class TrainerLoop:
 
     def _evaluate(self, iteration: int) -> float | None:
         """The task's judgement of held-out prompts, greedy, by the engines; trainer 0's, None elsewhere."""
-        desk, task, tokenizer = self.parts.desk, self.parts.task, self.parts.tokenizer
-        if desk is None:
+        queue, task, tokenizer = self.parts.queue, self.parts.task, self.parts.tokenizer
+        if queue is None:
             return None
         prompts = task.held_out(self._options.eval_prompts)
         size = -(-len(prompts) // self._options.num_inference)
@@ -308,8 +308,8 @@ class TrainerLoop:
             tokens = [tokenizer.encode(text) for text in prompts[begin : begin + size]]
             number = len(items)
             items.append(Item(mark, number, 0, tokens, 1, 0, self._version, 1 << 60, greedy=True))
-        desk.offer(items, first=True)
-        results = desk.take(mark, 0, self._options.timeout, self.parts.publisher.check)
+        queue.offer(items, first=True)
+        results = queue.take(mark, 0, self._options.timeout, self.parts.publisher.check)
         found = [one for item in results for one in item]
         scores = task.judge(prompts, [tokenizer.decode(one.tokens) for one in found])
         mean = sum(scores) / len(scores)
@@ -321,12 +321,12 @@ class TrainerLoop:
         return mean
 
     def _report(self, iteration: int, metrics: dict[str, Any], total: float) -> None:
-        report, news = self.parts.report, self.parts.news
-        if report is None or news is None:
+        report, telemetry = self.parts.report, self.parts.telemetry
+        if report is None or telemetry is None:
             return
         seconds = self._times.seconds
         generation = seconds.get("generation", 0.0)
-        generated = news.generation_seconds(iteration)
+        generated = telemetry.generation_seconds(iteration)
         by_accuracy = self.parts.task.judged_by == "accuracy"
         if self._evaluation is not None and not by_accuracy:
             metrics["eval_reward"] = self._evaluation

@@ -1,4 +1,4 @@
-"""The desk: items go out once, results come back whole, and what is malformed hurts nobody else."""
+"""The queue: items go out once, results come back whole, and what is malformed hurts nobody else."""
 
 import random
 import threading
@@ -9,21 +9,22 @@ import pytest
 msgpack = pytest.importorskip("msgpack")
 
 import weightcast as wc  # noqa: E402
-from rl_desks import (  # noqa: E402
+from rl_queues import (  # noqa: E402
     LEASE,
     PATIENCE,
-    a_desk,
+    a_queue,
     a_stranger,
     clients_of,
     come_in,
+    framed,
     hear,
     item,
     outcome,
     work,
 )
-from weightcast.rl.desk import Desk  # noqa: E402
-from weightcast.rl.desk_client import DeskClient, EndOfRun  # noqa: E402
-from weightcast.rl.desk_messages import item_of  # noqa: E402
+from weightcast.rl.rollout_client import EndOfRun, RolloutClient  # noqa: E402
+from weightcast.rl.rollout_protocol import item_of  # noqa: E402
+from weightcast.rl.rollout_queue import RolloutQueue  # noqa: E402
 from weightcast.rl.sequence import Sequence  # noqa: E402
 from weightcast.rl.timeline import Clock  # noqa: E402
 
@@ -34,30 +35,30 @@ def told():
 
 
 @pytest.fixture
-def desk(told):
-    with a_desk(lambda who, what: told.append((who, what))) as made:
+def queue(told):
+    with a_queue(lambda who, what: told.append((who, what))) as made:
         yield made
 
 
 @pytest.fixture
-def client(desk):
-    with clients_of(desk) as connect:
+def client(queue):
+    with clients_of(queue) as connect:
         yield connect
 
 
-def test_results_come_back_in_the_order_of_their_numbers(desk, client):
+def test_results_come_back_in_the_order_of_their_numbers(queue, client):
     engines = [client("a"), client("b")]
-    desk.offer([item(0), item(1), item(2)])
+    queue.offer([item(0), item(1), item(2)])
     for engine in (engines[1], engines[0], engines[1]):
         work(engine)
-    found = desk.take(1, 0, PATIENCE)
+    found = queue.take(1, 0, PATIENCE)
     assert [one[0].tokens[0] for one in found] == [0, 1, 2]
     assert found[0] == outcome(item(0))
 
 
-def test_a_trainer_gets_its_share_when_it_is_whole(desk, client):
+def test_a_trainer_gets_its_share_when_it_is_whole(queue, client):
     trainer, engine = client("1", "trainer"), client()
-    desk.offer([item(0, trainer=1), item(1, trainer=1)])
+    queue.offer([item(0, trainer=1), item(1, trainer=1)])
     trainer.want(1, {})
     work(engine)
     assert trainer.next(0.1) is None
@@ -66,12 +67,12 @@ def test_a_trainer_gets_its_share_when_it_is_whole(desk, client):
     assert (share["iteration"], len(share["items"])) == (1, 2)
 
 
-def test_an_item_waits_for_an_engine_with_the_right_version(desk, client):
+def test_an_item_waits_for_an_engine_with_the_right_version(queue, client):
     engine = client()
-    desk.offer([item(0, oldest=3, newest=4)])
+    queue.offer([item(0, oldest=3, newest=4)])
     engine.ask(2, {})
     assert engine.next(0.1) is None
-    desk.announce(3)
+    queue.announce(3)
     assert engine.next(PATIENCE) == {"type": "update", "version": 3}
     engine.ask(5, {})
     assert engine.next(0.1) is None
@@ -79,56 +80,56 @@ def test_an_item_waits_for_an_engine_with_the_right_version(desk, client):
     assert item_of(engine.next(PATIENCE)).number == 0
 
 
-def test_the_work_of_a_silent_engine_goes_to_another_and_its_late_result_is_dropped(desk, client):
+def test_the_work_of_a_silent_engine_goes_to_another_and_its_late_result_is_dropped(queue, client):
     slow, quick = client("slow"), client("quick")
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     slow.ask(0, {})
     held = item_of(slow.next(PATIENCE))
     assert work(quick).number == 0  # Not before the lease is over.
-    assert desk.take(1, 0, PATIENCE)[0] == outcome(item(0))
-    desk.offer([item(1)])
+    assert queue.take(1, 0, PATIENCE)[0] == outcome(item(0))
+    queue.offer([item(1)])
     slow.bring(held, [Sequence([1], [5], [-9.0], [0])] * 4, {})
     assert work(slow).number == 1  # It has lost nothing but its item.
-    assert desk.take(1, 0, PATIENCE)[0] == outcome(item(1))
+    assert queue.take(1, 0, PATIENCE)[0] == outcome(item(1))
 
 
-def test_what_a_slow_engine_brings_counts_if_nobody_else_has_brought_it(desk, client):
+def test_what_a_slow_engine_brings_counts_if_nobody_else_has_brought_it(queue, client):
     slow, quick = client("slow"), client("quick")
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     slow.ask(0, {})
     held = item_of(slow.next(PATIENCE))
     time.sleep(2 * LEASE)  # It waits for an engine again.
     slow.bring(held, outcome(held), {})
-    assert desk.take(1, 0, PATIENCE)[0] == outcome(held)
-    desk.offer([item(1)])
+    assert queue.take(1, 0, PATIENCE)[0] == outcome(held)
+    queue.offer([item(1)])
     slow.ask(0, {})
     held = item_of(slow.next(PATIENCE))
     assert held.number == 1
     quick.ask(0, {})
     also_held = item_of(quick.next(PATIENCE))
     slow.bring(held, outcome(held), {})
-    assert desk.take(1, 0, PATIENCE)[0] == outcome(held)
-    desk.offer([item(2)])
+    assert queue.take(1, 0, PATIENCE)[0] == outcome(held)
+    queue.offer([item(2)])
     quick.bring(also_held, outcome(also_held), {})
     assert work(quick).number == 2
-    assert desk.take(1, 0, PATIENCE)[0] == outcome(item(2))
+    assert queue.take(1, 0, PATIENCE)[0] == outcome(item(2))
 
 
-def test_an_engine_that_was_started_again_gets_work(desk, client):
+def test_an_engine_that_was_started_again_gets_work(queue, client):
     first = client("a")
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     first.ask(0, {})
     assert first.next(PATIENCE)["type"] == "item"
     assert work(client("a")).number == 0
 
 
-def test_an_urgent_item_goes_first(desk, client):
-    desk.offer([item(0), item(1)])
-    desk.offer([item(0, iteration=-1)], first=True)
+def test_an_urgent_item_goes_first(queue, client):
+    queue.offer([item(0), item(1)])
+    queue.offer([item(0, iteration=-1)], first=True)
     assert work(client()).iteration == -1
 
 
-def test_news_are_handed_on(desk, client, told):
+def test_telemetry_is_handed_on(queue, client, told):
     engine = client("a")
     engine.ask(0, {"spans": [1, 2]})
     deadline = time.monotonic() + PATIENCE
@@ -137,49 +138,51 @@ def test_news_are_handed_on(desk, client, told):
     assert told == [("a", {"spans": [1, 2]})]
 
 
-def test_who_waits_too_long_learns_what_is_missing(desk, client):
+def test_who_waits_too_long_learns_what_is_missing(queue, client):
     client("a")
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     with pytest.raises(wc.TimedOut, match="1 items are open.*1 engines"):
-        desk.take(1, 0, 0.1)
+        queue.take(1, 0, 0.1)
 
 
-def test_who_waits_looks_why_engines_have_no_work(desk):
+def test_who_waits_looks_why_engines_have_no_work(queue):
     def check():
         raise wc.Unavailable("they have no weights")
 
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     with pytest.raises(wc.TimedOut, match="0 engines"):
-        desk.take(1, 0, 3 * LEASE, check)
-    address = f"127.0.0.1:{desk.port}"
-    with DeskClient(address, name="a", role="inference", lease=LEASE, timeout=PATIENCE) as engine:
+        queue.take(1, 0, 3 * LEASE, check)
+    address = f"127.0.0.1:{queue.port}"
+    with RolloutClient(address, name="a", role="inference", lease=LEASE, timeout=PATIENCE) as engine:
         engine.ask(-1, {})
-        with engine.at_work(), pytest.raises(wc.Unavailable, match="no weights"):
-            desk.take(1, 0, PATIENCE, check)
+        with pytest.raises(wc.Unavailable, match="no weights"):
+            queue.take(1, 0, PATIENCE, check)
         engine.ask(0, {})
         assert engine.next(PATIENCE)["type"] == "item"
-        with engine.at_work(), pytest.raises(wc.TimedOut, match="; with a"):
-            desk.take(1, 0, 3 * LEASE, check)
+        with pytest.raises(wc.TimedOut, match="; with a"):
+            queue.take(1, 0, 3 * LEASE, check)
 
 
-def test_an_engine_that_is_gone_is_not_counted(desk, client):
+def test_an_engine_that_is_gone_is_not_counted(queue, client):
     client("a").close()
     time.sleep(LEASE)
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     with pytest.raises(wc.TimedOut, match="1 wait for an engine, 0 engines"):
-        desk.take(1, 0, 0.1)
+        queue.take(1, 0, 0.1)
 
 
-def test_a_port_that_is_in_use_is_said_at_once(desk):
-    with pytest.raises(wc.Unavailable, match="--desk"):
-        Desk(f"127.0.0.1:{desk.port}", trainers=1, lease=LEASE, clock=Clock(), news=lambda *_: None)
+def test_a_port_that_is_in_use_is_said_at_once(queue):
+    with pytest.raises(wc.Unavailable, match="--rollout_queue"):
+        RolloutQueue(
+            f"127.0.0.1:{queue.port}", trainers=1, lease=LEASE, clock=Clock(), telemetry=lambda *_: None
+        )
 
 
-def test_the_end_reaches_everyone_with_its_reason(desk, client):
+def test_the_end_reaches_everyone_with_its_reason(queue, client):
     engine, trainer = client(), client("1", "trainer")
     engine.ask(0, {})
     trainer.want(1, {})
-    desk.end("the disk is full")
+    queue.end("the disk is full")
     for one in (engine, trainer):
         with pytest.raises(EndOfRun, match="^the run has ended: the disk is full$") as end:
             one.next(PATIENCE)
@@ -201,29 +204,29 @@ def hostile_messages():
         yield source.randbytes(source.randrange(64))
 
 
-def test_nonsense_is_refused_and_hurts_nobody(desk, client):
+def test_nonsense_is_refused_and_hurts_nobody(queue, client):
     engine = client()
     for known in (False, True):
         for message in hostile_messages():
-            with a_stranger(desk) as stranger:
+            with a_stranger(queue) as stranger:
                 if known:
                     come_in(stranger, "evil")
-                stranger.send(message)
+                stranger.send(framed(message))
                 if not known:
                     hear(stranger, "refused")
-    with a_stranger(desk) as stranger, pytest.raises(wc.Unavailable, match="closed|reset"):
-        stranger.send(bytes(4000))
+    with a_stranger(queue) as stranger, pytest.raises(wc.Unavailable, match="closed|reset"):
+        stranger.send(framed(bytes(4000)))
         while stranger.wait(PATIENCE):
             stranger.receive()
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     assert work(engine).number == 0
-    assert desk.take(1, 0, PATIENCE)
+    assert queue.take(1, 0, PATIENCE)
 
 
 @pytest.mark.parametrize("broken", [lambda right: right[:1], lambda right: [*right[:-1], Sequence([1])]])
-def test_a_result_that_is_malformed_costs_its_engine_the_item(desk, client, broken):
+def test_a_result_that_is_malformed_costs_its_engine_the_item(queue, client, broken):
     evil, good = client("evil"), client("good")
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     evil.ask(0, {})
     held = item_of(evil.next(PATIENCE))
     evil.bring(held, broken(outcome(held)), {})
@@ -232,19 +235,19 @@ def test_a_result_that_is_malformed_costs_its_engine_the_item(desk, client, brok
     assert work(good).number == 0
 
 
-def test_a_result_that_nobody_asked_for_costs_no_item(desk, client):
+def test_a_result_that_nobody_asked_for_costs_no_item(queue, client):
     engine = client()
-    desk.offer([item(0)])
+    queue.offer([item(0)])
     engine.ask(0, {})
     held = item_of(engine.next(PATIENCE))
     engine.bring(item(7), outcome(item(7)), {})
     engine.bring(held, outcome(held), {})
-    assert desk.take(1, 0, PATIENCE)[0] == outcome(held)
+    assert queue.take(1, 0, PATIENCE)[0] == outcome(held)
 
 
-def test_many_items_engines_and_trainers(desk, client):
+def test_many_items_engines_and_trainers(queue, client):
     trainer, engines = client("1", "trainer"), [client(f"engine-{i}") for i in range(4)]
-    desk.offer([item(i, trainer=i % 2) for i in range(40)])
+    queue.offer([item(i, trainer=i % 2) for i in range(40)])
 
     def serve(engine):
         while True:
@@ -258,6 +261,6 @@ def test_many_items_engines_and_trainers(desk, client):
         thread.start()
     trainer.want(1, {})
     assert len(trainer.next(PATIENCE)["items"]) == 20
-    assert [one[0].tokens[0] for one in desk.take(1, 0, PATIENCE)] == list(range(0, 40, 2))
+    assert [one[0].tokens[0] for one in queue.take(1, 0, PATIENCE)] == list(range(0, 40, 2))
     for thread in threads:
         thread.join()

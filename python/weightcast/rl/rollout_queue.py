@@ -1,44 +1,81 @@
-"""Where work for the engines is handed out and rollouts come in: docs/rl.md, "The task server"."""
+"""Where work for the engines is handed out and rollouts come in: docs/rl.md, "The rollout queue"."""
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import contextlib
 import dataclasses
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .. import ProtocolError, TimedOut
-from .desk_connections import Connections
-from .desk_handshake import Handshake, job_token, new_nonce, nonce_of
-from .desk_link import Link
-from .desk_messages import BEATS_IN_A_LEASE, MOST_BYTES, Item, number_of, pack, unpack
+from .. import ProtocolError, TimedOut, job_token
 from .failures import in_one_line
+from .rollout_listener import Listener
+from .rollout_protocol import (
+    BEATS_IN_A_LEASE,
+    LENGTH,
+    MOST_BYTES,
+    Handshake,
+    Item,
+    length_of,
+    new_nonce,
+    nonce_of,
+    number_of,
+    pack,
+    unpack,
+)
 from .sequence import Sequence
 from .timeline import Clock, host_identity
 
 _log = logging.getLogger("weightcast.rl")
 _LAST_WORDS = 1.0  # Seconds for the end to reach everyone.
+_MOST_UNSENT = 2 * MOST_BYTES
+_MOST_AT_ONCE = 1 << 18  # Bytes of a message that are read in one step.
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Peer:
     """A client that has proven that it has the job token."""
 
     name: str
     role: str
+    writer: asyncio.StreamWriter
+    heard: float = dataclasses.field(default_factory=time.monotonic)  # When bytes came last.
     item: Item | None = None
     waits_with: int | None = None  # The version with which an engine waits for work.
     wants: int | None = None  # The iteration for which a trainer waits.
 
+    def send(self, **message: Any) -> None:
+        """It may have ended: whoever reads from it finds out."""
+        if self.writer.transport.get_write_buffer_size() > _MOST_UNSENT:
+            self.writer.transport.abort()  # It does not read.
+        elif not self.writer.is_closing():
+            self.writer.write(pack(message))
 
-class Desk:
+    async def receive(self, reader: asyncio.StreamReader) -> bytes:
+        """A message. Raises ProtocolError, or EOFError or OSError when the connection has ended."""
+        head = await reader.readexactly(LENGTH.size)
+        self.heard = time.monotonic()
+        length, found = length_of(head, MOST_BYTES), bytearray()
+        while len(found) < length:
+            more = await reader.read(min(length - len(found), _MOST_AT_ONCE))
+            if not more:
+                raise EOFError
+            self.heard = time.monotonic()
+            found += more
+        return bytes(found)
+
+
+class RolloutQueue:
     """Trainer 0's. One thread of its own has the connections; methods may be called from any thread.
 
-    news: called with the name of a client and what it tells of itself, from that thread; an exception of it
-    refuses the client.
+    telemetry: called with the name of a client and what it tells of itself, from that thread; an exception of
+    it refuses the client.
     """
 
     def __init__(
@@ -48,11 +85,10 @@ class Desk:
         trainers: int,
         lease: float,
         clock: Clock,
-        news: Callable[[str, dict[str, Any]], None],
+        telemetry: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        self._trainers, self._lease, self._clock, self._news = trainers, lease, clock, news
-        self._peers: dict[Link, _Peer] = {}
-        self._strangers: dict[Link, Handshake] = {}  # Who has said hello only.
+        self._trainers, self._lease, self._clock, self._telemetry = trainers, lease, clock, telemetry
+        self._peers: list[_Peer] = []
         self._waiting: collections.deque[Item] = collections.deque()
         self._open: dict[tuple[int, int], Item] = {}  # Those that nobody has brought yet.
         self._expected: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (iteration, trainer) → its items.
@@ -64,9 +100,13 @@ class Desk:
         self._changed = threading.Condition()
         self._closed = False
         self._beaten = time.monotonic()
-        self._connections = Connections(bind, anywhere=configured)
-        self.port = self._connections.port
-        self._thread = threading.Thread(target=self._run, name="wc-rl-desk", daemon=True)
+        self._listener = Listener(
+            bind, self._token, anywhere=configured, greet=self._greet, admit=self._admit
+        )
+        self.port = self._listener.port
+        self._loop = asyncio.new_event_loop()
+        self._woken = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="wc-rl-rollouts", daemon=True)
         self._thread.start()
 
     # --- Trainer 0
@@ -113,7 +153,7 @@ class Desk:
                         f"the rollouts of iteration {iteration} are not here after {timeout:g} s; "
                         f"{self._missing()}"
                     )
-                idle = self.engines() and not any(peer.item for peer in self._peers.values())
+                idle = self.engines() and not any(peer.item for peer in self._peers)
             if idle:
                 check()
 
@@ -122,9 +162,7 @@ class Desk:
         with self._changed:
             now = time.monotonic()
             return [
-                one.name
-                for link, one in self._peers.items()
-                if one.role == "inference" and now - link.heard < self._lease
+                one.name for one in self._peers if one.role == "inference" and now - one.heard < self._lease
             ]
 
     def end(self, reason: str = "") -> None:
@@ -139,57 +177,105 @@ class Desk:
     def _wake(self) -> None:
         with self._changed:
             if not self._closed:
-                self._connections.wake()
+                self._loop.call_soon_threadsafe(self._woken.set)
 
     def _run(self) -> None:
         try:
-            while self._serve():
-                for link, message in self._connections.turn(self._until_beat()):
-                    with self._changed:
-                        self._hear(link, message)
-                        self._beat()
-                with self._changed:
-                    self._beat()
+            self._loop.run_until_complete(self._work())
         except Exception as error:
-            _log.exception("the task server has failed")
+            _log.exception("the rollout queue has failed")
             with self._changed:
                 self._failure, self._end = (
                     error,
-                    f"trainer 0: the task server has failed: {in_one_line(error)}",
+                    f"trainer 0: the rollout queue has failed: {in_one_line(error)}",
                 )
                 self._changed.notify_all()
         finally:
             with self._changed:
                 self._closed = True
-                self._say_end()
-            self._connections.end(_LAST_WORDS)
+            self._loop.run_until_complete(self._say_end())
+            self._loop.close()
 
-    def _hear(self, link: Link, data: bytes | None) -> None:
-        """data: None: the connection has ended. Whatever a message does wrong is its sender's fault."""
-        if data is None:
-            return self._lose(link, "its connection has ended")
+    async def _work(self) -> None:
+        accepting = asyncio.ensure_future(self._listener.accept())
         try:
-            return self._on(link, unpack(data))
+            while self._serve():
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), max(0.0, self._until_beat()))
+                self._woken.clear()
+                self._beat()
+                self._listener.refusals.say()
+                if accepting.done():
+                    accepting.result()  # Raises why.
+        finally:
+            accepting.cancel()
+            await asyncio.wait([accepting])
+
+    async def _say_end(self) -> None:
+        for peer in self._peers:
+            peer.send(type="end", reason=self._end)
+            with contextlib.suppress(OSError, RuntimeError):
+                peer.writer.write_eof()
+        await self._listener.end(_LAST_WORDS)
+
+    def _greet(self, hello: dict[str, Any]) -> Handshake:
+        if hello["type"] != "hello":
+            raise ProtocolError("it has not proven that it has the job token; start it again")
+        name, role = hello.get("name"), hello.get("role")
+        if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
+            raise ProtocolError("its hello has no name and role")
+        if not name.isprintable():
+            raise ProtocolError("its name cannot be printed")
+        if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
+            raise ProtocolError(f"there is no trainer {name[:32]!r} among {self._trainers}")
+        return Handshake(name, role, nonce_of(hello), new_nonce())
+
+    async def _admit(self, known: Handshake, connected: socket.socket) -> None:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        reader, writer = await asyncio.open_connection(sock=connected)
+        peer = _Peer(known.name, known.role, writer)
+        with self._changed:
+            for other in [one for one in self._peers if (one.name, one.role) == (peer.name, peer.role)]:
+                other.send(type="refused", reason=f"another {peer.role} named {peer.name} has come")
+                self._lose(other, "it has been started again")
+            self._peers.append(peer)
+        clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
+        peer.send(type="welcome", proof=known.proof(self._token, "server"), **clock)
+        await self._listen_to(peer, reader)
+
+    async def _listen_to(self, peer: _Peer, reader: asyncio.StreamReader) -> None:
+        """Whatever a message does wrong is its sender's fault."""
+        reason = ""
+        try:
+            while True:
+                data = await peer.receive(reader)
+                with self._changed:
+                    self._on(peer, unpack(data))
+                self._woken.set()
+                await asyncio.sleep(0)  # Others have their turn, and so have heartbeats.
+        except (OSError, EOFError):
+            pass
         except ProtocolError as error:
             reason = str(error)
         except Exception as error:
             reason = f"its message is malformed: {type(error).__name__}: {error}"
-        who = self._peers.get(link)
-        self._connections.refusals.add(f"{who.name if who else 'a stranger'}: {reason}")
-        self._send(link, {"type": "refused", "reason": reason})
-        self._lose(link, "it is refused")
-        return None
+        finally:
+            if reason:
+                self._listener.refusals.add(f"{peer.name}: {reason}")
+                peer.send(type="refused", reason=reason)
+            with self._changed:
+                self._lose(peer, "it is refused" if reason else "its connection has ended")
+            self._woken.set()
 
-    def _lose(self, link: Link, reason: str) -> None:
-        self._strangers.pop(link, None)
-        if (peer := self._peers.pop(link, None)) is not None:
+    def _lose(self, peer: _Peer, reason: str) -> None:
+        if peer in self._peers:
+            self._peers.remove(peer)
             self._take_back(peer, f"{peer.name}: {reason}")
-        self._connections.close(link)
+        peer.writer.close()
 
-    def _on(self, link: Link, message: dict[str, Any]) -> None:
-        peer, kind = self._peers.get(link), message["type"]
-        if peer is None:
-            return self._on_proof(link, message) if link in self._strangers else self._on_hello(link, message)
+    def _on(self, peer: _Peer, message: dict[str, Any]) -> None:
+        kind = message["type"]
         if peer.role == "trainer" and kind == "want":
             peer.wants = number_of(message, "iteration")
         elif peer.role == "inference" and kind == "free":
@@ -199,45 +285,10 @@ class Desk:
         elif peer.role == "inference" and kind == "done":
             self._on_done(message)
         elif kind != "alive":
-            raise ProtocolError(
-                f"a {peer.role} sends a message of the unknown type '{kind[:32]}'; "
-                "use one release of weightcast in all processes"
-            )
-        self._tell(peer, message)
-        return None
-
-    def _on_hello(self, link: Link, message: dict[str, Any]) -> None:
-        if message["type"] != "hello":
-            raise ProtocolError("it has not proven that it has the job token; start it again")
-        name, role = message.get("name"), message.get("role")
-        if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
-            raise ProtocolError(
-                "its hello has no name and role; use one release of weightcast in all processes"
-            )
-        if not name.isprintable():
-            raise ProtocolError("its name has unprintable characters; give --engine another")
-        if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
-            raise ProtocolError(
-                f"there is no trainer {name[:32]!r} among {self._trainers}; "
-                "give all processes the same --num_training"
-            )
-        nonce = new_nonce()
-        self._strangers[link] = Handshake(name, role, nonce_of(message), nonce)
-        self._send(link, {"type": "challenge", "nonce": nonce})
-
-    def _on_proof(self, link: Link, message: dict[str, Any]) -> None:
-        known = self._strangers.pop(link)  # A challenge is good for one proof.
-        known.check(self._token, "client", message)
-        name, role = known.name, known.role
-        for other, peer in list(self._peers.items()):
-            if (peer.name, peer.role) == (name, role):
-                self._send(other, {"type": "refused", "reason": f"another {role} named {name} has come"})
-                self._lose(other, "it has been started again")
-        self._peers[link] = _Peer(name, role)
-        self._connections.admit(link, MOST_BYTES)
-        proof = known.proof(self._token, "desk")
-        clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
-        self._send(link, {"type": "welcome", "proof": proof, **clock})
+            raise ProtocolError(f"a {peer.role} sends a message of type '{kind[:32]}'")
+        telemetry = message.get("telemetry")
+        if isinstance(telemetry, dict) and telemetry:
+            self._telemetry(peer.name, telemetry)
 
     def _on_done(self, message: dict[str, Any]) -> None:
         key = number_of(message, "iteration"), number_of(message, "number")
@@ -254,28 +305,23 @@ class Desk:
         del self._open[key]  # Not before: what is refused goes to another.
         # It may have been taken back from this engine, which was only slow.
         self._waiting = collections.deque(one for one in self._waiting if one is not item)
-        for one in self._peers.values():
+        for one in self._peers:
             if one.item is item:
                 one.item = None
         self._changed.notify_all()
-
-    def _tell(self, peer: _Peer, message: dict[str, Any]) -> None:
-        news = message.get("news")
-        if isinstance(news, dict) and news:
-            self._news(peer.name, news)
 
     def _until_beat(self) -> float:
         return self._beaten + self._lease / BEATS_IN_A_LEASE - time.monotonic()
 
     def _beat(self) -> None:
-        """Between any two messages, so that nobody keeps it from others."""
         if self._until_beat() > 0:
             return
         self._beaten = now = time.monotonic()
-        for link, peer in self._peers.items():
-            if now - link.heard > self._lease:
-                self._take_back(peer, f"{peer.name} missed heartbeats for {self._lease:g} s")
-            self._send(link, {"type": "alive"})
+        with self._changed:
+            for peer in self._peers:
+                if now - peer.heard > self._lease:
+                    self._take_back(peer, f"{peer.name} missed heartbeats for {self._lease:g} s")
+                peer.send(type="alive")
 
     def _take_back(self, peer: _Peer, reason: str) -> None:
         if peer.item is not None:
@@ -288,33 +334,24 @@ class Desk:
         with self._changed:
             if self._end is not None:
                 return False
-            for link, peer in self._peers.items():
+            for peer in self._peers:
                 if peer.wants is not None and self._is_whole(peer.wants, trainer := int(peer.name)):
                     share = [[one.pack() for one in item] for item in self._pop(peer.wants, trainer)]
-                    self._send(link, {"type": "share", "iteration": peer.wants, "items": share})
+                    peer.send(type="share", iteration=peer.wants, items=share)
                     peer.wants = None
                 elif peer.waits_with is not None:
-                    self._serve_engine(link, peer, peer.waits_with)
+                    self._serve_engine(peer, peer.waits_with)
             return True
 
-    def _say_end(self) -> None:
-        for link in self._strangers:
-            self._send(link, {"type": "refused", "reason": "the run has ended"})
-        for link in self._peers:
-            self._send(link, {"type": "end", "reason": self._end})
-
-    def _serve_engine(self, link: Link, peer: _Peer, version: int) -> None:
+    def _serve_engine(self, peer: _Peer, version: int) -> None:
         item = next((one for one in self._waiting if one.oldest <= version <= one.newest), None)
         if item is not None:
             self._waiting.remove(item)
             peer.item, peer.waits_with = item, None
-            self._send(link, {"type": "item", "item": dataclasses.asdict(item)})
+            peer.send(type="item", item=dataclasses.asdict(item))
         elif version < self._version:
             peer.waits_with = None
-            self._send(link, {"type": "update", "version": self._version})
-
-    def _send(self, link: Link, message: dict[str, Any]) -> None:
-        self._connections.send(link, pack(message))
+            peer.send(type="update", version=self._version)
 
     # --- State; with the lock
 
@@ -326,7 +363,7 @@ class Desk:
         return [self._results.pop(key) for key in self._expected.pop((iteration, trainer))]
 
     def _missing(self) -> str:
-        away = {peer.item.key: peer.name for peer in self._peers.values() if peer.item is not None}
+        away = {peer.item.key: peer.name for peer in self._peers if peer.item is not None}
         held = f"; with {', '.join(sorted(set(away.values())))}" if away else ""
         items = f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine"
         return f"{items}, {len(self.engines())} engines are here{held}"

@@ -1,4 +1,4 @@
-"""What those without the job token can do to the desk. They are other processes, of another user under root.
+"""What those without the job token can do to the queue. They are other processes, of another user under root.
 
 Every test bounds what they cost the processes of the job.
 """
@@ -20,11 +20,11 @@ pytest.importorskip("msgpack")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from rl_desks import a_desk, a_stranger, clients_of, come_in, item, outcome, work  # noqa: E402
-from weightcast.rl.desk_client import DeskClient  # noqa: E402
-from weightcast.rl.desk_messages import item_of, pack  # noqa: E402
-from weightcast.rl.news import News  # noqa: E402
+from rl_queues import a_queue, a_stranger, clients_of, come_in, framed, item, outcome, work  # noqa: E402
 from weightcast.rl.report import Report  # noqa: E402
+from weightcast.rl.rollout_client import RolloutClient  # noqa: E402
+from weightcast.rl.rollout_protocol import item_of, pack  # noqa: E402
+from weightcast.rl.telemetry import Telemetry  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 LEASE, FLOOD, PATIENCE = 2.0, 4.0, 20
@@ -86,12 +86,12 @@ for one in threads: one.join()
 
 
 class Alone:
-    """A desk in its process, and one engine in this."""
+    """A queue in its process, and one engine in this."""
 
     def __init__(self, folder: pathlib.Path, descriptors: int = 1024) -> None:
-        self._log = folder / "desk.log"
+        self._log = folder / "queue.log"
         with self._log.open("w") as log:
-            command = [sys.executable, str(HERE / "rl_desk_alone.py"), str(LEASE), str(descriptors)]
+            command = [sys.executable, str(HERE / "rl_queue_alone.py"), str(LEASE), str(descriptors)]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
@@ -99,8 +99,8 @@ class Alone:
         self.port = int(self._process.stdout.readline())
         self.engine = self.join("engine")
 
-    def join(self, name: str) -> DeskClient:
-        return DeskClient(
+    def join(self, name: str) -> RolloutClient:
+        return RolloutClient(
             f"127.0.0.1:{self.port}", name=name, role="inference", lease=LEASE, timeout=PATIENCE
         )
 
@@ -159,31 +159,31 @@ def an_attacker(port: int, how: str) -> Iterator[subprocess.Popen]:
 
 @pytest.mark.parametrize("how", ["flood", "trickle", "idle"])
 def test_work_goes_on_under_a_flood_of_strangers(tmp_path, how):
-    with alone(tmp_path, descriptors=256) as desk:
-        quiet = max(desk.seconds_of_an_item() for _ in range(20))
-        memory, lines = desk.memory(), len(desk.log())
+    with alone(tmp_path, descriptors=256) as queue:
+        quiet = max(queue.seconds_of_an_item() for _ in range(20))
+        memory, lines = queue.memory(), len(queue.log())
         seconds = []
-        with an_attacker(desk.port, how) as attacker:
+        with an_attacker(queue.port, how) as attacker:
             while attacker.poll() is None:
-                seconds.append(desk.seconds_of_an_item())
+                seconds.append(queue.seconds_of_an_item())
                 time.sleep(0.05)
         assert statistics.median(seconds) <= max(3 * quiet, 0.5) and max(seconds) < LEASE
-        assert desk.memory() - memory <= 64 << 20
-        assert len(desk.log()) - lines <= FLOOD + 3, desk.log()
+        assert queue.memory() - memory <= 64 << 20
+        assert len(queue.log()) - lines <= FLOOD + 3, queue.log()
         # And after it as before.
-        desk.join("another").close()
-        assert desk.seconds_of_an_item() < LEASE
+        queue.join("another").close()
+        assert queue.seconds_of_an_item() < LEASE
 
 
 def test_a_new_engine_comes_in_while_places_are_full(tmp_path):
-    with alone(tmp_path) as desk, an_attacker(desk.port, "idle"):
+    with alone(tmp_path) as queue, an_attacker(queue.port, "idle"):
         begin = time.monotonic()
-        desk.join("another").close()
+        queue.join("another").close()
         assert time.monotonic() - begin < FLOOD
 
 
 def test_a_flood_of_one_that_has_the_token_leaves_beats_and_others_alone():
-    with a_desk() as desk, clients_of(desk) as connect, a_stranger(desk) as evil:
+    with a_queue() as queue, clients_of(queue) as connect, a_stranger(queue) as evil:
         engine = connect("good")
         come_in(evil, "evil")
         over = threading.Event()
@@ -191,15 +191,15 @@ def test_a_flood_of_one_that_has_the_token_leaves_beats_and_others_alone():
         def flood() -> None:
             with contextlib.suppress(OSError, RuntimeError):
                 while not over.is_set():
-                    evil.send(pack({"type": "alive", "news": {}}))
+                    evil.send(pack({"type": "alive", "telemetry": {}}))
                     evil.wait(1, to_send=True)
 
         flooding = threading.Thread(target=flood)
         flooding.start()
         for number in range(20):
-            desk.offer([item(0, iteration=number + 1)])
+            queue.offer([item(0, iteration=number + 1)])
             work(engine)
-            assert desk.take(number + 1, 0, PATIENCE)
+            assert queue.take(number + 1, 0, PATIENCE)
         over.set()
         flooding.join()
 
@@ -247,29 +247,30 @@ MESSAGES = st.fixed_dictionaries(
         "iteration": st.just(1) | VALUES,
         "number": st.just(0) | VALUES,
         "sequences": st.lists(VALUES, min_size=4, max_size=4) | VALUES,
-        "news": NEWS | VALUES,
+        "telemetry": NEWS | VALUES,
     },
 )
 
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(
-    known=st.booleans(), said=st.lists(MESSAGES.map(pack) | st.binary(max_size=100), min_size=1, max_size=3)
+    known=st.booleans(),
+    said=st.lists(MESSAGES.map(pack) | st.binary(max_size=100).map(framed), min_size=1, max_size=3),
 )
-def test_no_bytes_end_the_desk(shared, known, said):
-    desk, report = shared
-    with a_stranger(desk) as one:
+def test_no_bytes_end_the_queue(shared, known, said):
+    queue, report = shared
+    with a_stranger(queue) as one:
         if known:
             come_in(one, "evil")
         with contextlib.suppress(OSError, RuntimeError):
             for message in said:
                 one.send(message)
         one.say_no_more()
-        with contextlib.suppress(RuntimeError):  # Until the desk has heard all of it.
+        with contextlib.suppress(RuntimeError):  # Until the queue has heard all of it.
             while one.wait(PATIENCE):
                 one.receive()
     report.flush()
-    assert desk._thread.is_alive() and desk._failure is None
+    assert queue._thread.is_alive() and queue._failure is None
 
 
 @pytest.fixture(scope="module")
@@ -278,9 +279,9 @@ def shared(tmp_path_factory) -> Iterator[tuple]:
         patch.setenv("WEIGHTCAST_TOKEN", "a-token-of-sixteen-characters-or-more")
         with (
             Report(tmp_path_factory.mktemp("run"), out=nowhere) as report,
-            a_desk(News(report).on) as desk,
-            clients_of(desk) as connect,
+            a_queue(Telemetry(report).on) as queue,
+            clients_of(queue) as connect,
         ):
-            desk.offer([item(0)])
-            yield desk, report
+            queue.offer([item(0)])
+            yield queue, report
             assert work(connect("good")).number == 0

@@ -1,4 +1,4 @@
-"""What engines tell of themselves through the desk: when they did what, and what they hold."""
+"""What engines tell of themselves through the queue: when they did what, and what they hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GONE_CHECK = 0.25  # Seconds between two looks at who is still here.
 _VERSION = re.compile(r"[0-9]{1,18}")  # As an engine's digests name it.
 
 
-class News:
+class Telemetry:
     """What engines tell of themselves, as trainer 0 keeps it. Thread safe."""
 
     def __init__(self, report: Report) -> None:
@@ -28,9 +28,9 @@ class News:
         self._compared: set[str] = set()  # The engines whose digests were compared last.
         self._spans: dict[int, list[tuple[float, float]]] = {}  # Iteration → when it was generated.
 
-    def on(self, engine: str, news: dict[str, Any]) -> None:
+    def on(self, engine: str, telemetry: dict[str, Any]) -> None:
         """Raises ProtocolError for what no engine tells."""
-        spans, digests = news.get("spans") or [], news.get("digests") or {}
+        spans, digests = telemetry.get("spans") or [], telemetry.get("digests") or {}
         if not isinstance(spans, list) or not all(map(well_formed, spans)):
             raise ProtocolError("its spans are malformed; use one release of weightcast in all processes")
         if not isinstance(digests, dict) or not all(
@@ -63,7 +63,7 @@ class News:
         """
         expected, deadline = self._compared | set(engines()), time.monotonic() + timeout
         while True:
-            here = set(engines())  # Not with our lock, which the desk takes while it has its own.
+            here = set(engines())  # Not with our lock, which the queue takes while it has its own.
             with self._changed:
                 silent = expected - set(self._digests.get(version, {}))
                 left = deadline - time.monotonic()

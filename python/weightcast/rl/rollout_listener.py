@@ -1,0 +1,238 @@
+"""The rollout queue's listener: what a connection without a proof of the job token may cost.
+
+Such a *stranger* says hello with its first bytes, or is not waited for. Then it has two seconds for a proof.
+Strangers have a bounded number of connections and a tenth of the thread's time: a flood of them delays no
+heartbeat and uses up no descriptors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import random
+import resource
+import socket
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from .. import Permission, ProtocolError, Unavailable
+from .rollout_protocol import LENGTH, Handshake, host_and_port, length_of, pack, printable, unpack
+
+_log = logging.getLogger("weightcast.rl")
+_MOST_BYTES = 2048  # In a stranger's message.
+_MOST_STRANGERS = 64  # Connections, or an eighth of the descriptors where that is less.
+_SECONDS = 2.0  # For the proof.
+_ACCEPTED_AT_ONCE = 16
+_REST = 9  # Seconds of the thread for others, for each that strangers have used.
+_WITHOUT_DESCRIPTORS = 0.5  # Seconds until the next try to accept.
+
+
+class Refusals:
+    """Counts whom the queue refuses, and says so at most once a second."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said, self._said_at, self._last = 0, -1.0, ""
+
+    def add(self, what: str) -> None:
+        self.count += 1
+        self._last = printable(what[:500])
+        self.say()
+
+    def say(self) -> None:
+        """To be called again and again, so that the last ones are said too."""
+        now, new = time.monotonic(), self.count - self._said
+        if new and now - self._said_at >= 1:
+            more = f" ({new} times, {self.count} in all)" if new > 1 else ""
+            _log.warning("the rollout queue refuses %s%s", self._last, more)
+            self._said, self._said_at = self.count, now
+
+
+class Stranger:
+    """A connection that has proven nothing. Each of its messages comes in one piece, as small ones do."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        connected.setblocking(False)
+        self._in = b""
+
+    def hear(self) -> bytes:
+        """A message that is here. Raises OSError, or ProtocolError."""
+        if not self._in:
+            self._in = self.socket.recv(LENGTH.size + _MOST_BYTES)
+        if not self._in:
+            raise EOFError
+        end = LENGTH.size + length_of(self._in[: LENGTH.size].ljust(LENGTH.size, b"\0"), _MOST_BYTES)
+        if len(self._in) < end:
+            raise ProtocolError("its message came in pieces")
+        message, self._in = self._in[LENGTH.size : end], self._in[end:]
+        return message
+
+    async def wait(self) -> None:
+        """Until something is here."""
+        if not self._in:
+            self._in = await asyncio.get_running_loop().sock_recv(self.socket, LENGTH.size + _MOST_BYTES)
+
+    def say(self, **message: object) -> None:
+        """What is said to it always fits the socket's buffer, or it takes nothing."""
+        with contextlib.suppress(OSError):
+            self.socket.send(pack(message))
+
+
+class Listener:
+    """Of one event loop.
+
+    bind: "host:port"; no host: every interface. anywhere: whether it may be another than loopback.
+    greet: answers a hello, or raises ProtocolError. admit: has the connection after the proof.
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        token: bytes,
+        *,
+        anywhere: bool,
+        greet: Callable[[dict[str, Any]], Handshake],
+        admit: Callable[[Handshake, socket.socket], Awaitable[None]],
+    ) -> None:
+        self.refusals = Refusals()
+        self.strangers: dict[Stranger, asyncio.Task] = {}
+        self._token, self._greet, self._admit = token, greet, admit
+        self._tasks: set[asyncio.Task] = set()
+        self._most = min(_MOST_STRANGERS, _descriptors() // 8)
+        self._ended = False
+        self._listener = _listen(bind, anywhere)
+        self.port: int = self._listener.getsockname()[1]
+
+    async def accept(self) -> None:
+        """For ever."""
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        while True:
+            loop.add_reader(self._listener, ready.set)
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_reader(self._listener)
+            ready.clear()
+            begin = time.thread_time()
+            pause = self._accept_some()
+            await asyncio.sleep(pause + _REST * (time.thread_time() - begin))
+
+    def _accept_some(self) -> float:
+        """Seconds in which another try is of no use."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connected, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                break
+            except OSError as error:
+                self.refusals.add(f"new connections for a moment: {error.strerror}")
+                return _WITHOUT_DESCRIPTORS
+            self._meet(Stranger(connected))
+        return 0.0
+
+    def _meet(self, stranger: Stranger) -> None:
+        """The kernel passes on connections with their first bytes, and a hello is there at once."""
+        with self._refusing(stranger):
+            known = self._greet(unpack(stranger.hear()))
+            if len(self.strangers) >= self._most:
+                # At random: whoever fills all places cannot choose who loses his.
+                self.strangers.pop(random.choice(list(self.strangers))).cancel()
+            self.strangers[stranger] = task = asyncio.ensure_future(self._prove(stranger, known))
+            stranger.say(type="challenge", nonce=known.server_nonce)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _prove(self, stranger: Stranger, known: Handshake) -> None:
+        admitted = False
+        with self._refusing(stranger):
+            try:
+                await asyncio.wait_for(stranger.wait(), _SECONDS)
+                known.check(self._token, "client", unpack(stranger.hear()))
+                admitted = True
+            except asyncio.CancelledError:
+                if self._ended:
+                    stranger.say(type="refused", reason="the run has ended")
+                raise
+            finally:
+                self.strangers.pop(stranger, None)
+        if admitted:
+            with contextlib.suppress(OSError):  # It has ended.
+                await self._admit(known, stranger.socket)
+
+    @contextlib.contextmanager
+    def _refusing(self, stranger: Stranger) -> Iterator[None]:
+        """Whatever a message does wrong is its sender's fault."""
+        try:
+            yield
+            return
+        except (OSError, EOFError, asyncio.TimeoutError, asyncio.CancelledError):
+            if not self._ended:
+                self.refusals.add("a connection that does not prove the job token")
+        except Exception as error:
+            reason = str(error) if isinstance(error, ProtocolError) else f"its message is malformed: {error}"
+            self.refusals.add(f"a stranger: {reason}")
+            stranger.say(type="refused", reason=reason)
+        stranger.socket.close()
+
+    async def end(self, patience: float) -> None:
+        """Members have so many seconds to end by themselves."""
+        self._ended = True
+        self._listener.close()
+        for task in self.strangers.values():
+            task.cancel()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=patience)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+def _descriptors() -> int:
+    """How many this process may have: as many as it may ask for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+_listeners: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """A forked child must not keep the port after this process has ended."""
+    for listener in list(_listeners):
+        listener.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _listen(bind: str, anywhere: bool) -> socket.socket:
+    try:
+        host, port = host_and_port(bind)
+        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
+        family, address = found[0], found[4]
+        if not anywhere and not ipaddress.ip_address(address[0]).is_loopback:
+            raise Permission(
+                f"without a job token the rollout queue listens on loopback only, not on {address[0]}; "
+                "give all processes one WEIGHTCAST_TOKEN or WEIGHTCAST_TOKEN_FILE"
+            )
+        listener = socket.create_server(address, family=family, backlog=128)
+    except (OSError, ValueError) as error:
+        if isinstance(error, Permission):
+            raise
+        raise Unavailable(
+            f"the rollout queue cannot listen on {bind}: {error}; choose another --rollout_queue"
+        ) from None
+    listener.setblocking(False)
+    _listeners.add(listener)
+    # Who says nothing is not even accepted; an honest hello comes with the connection.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, round(_SECONDS))
+    return listener
