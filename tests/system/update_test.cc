@@ -233,9 +233,10 @@ TEST_F(Phases, ShadowIsReadyBeforeThePause) {
 TEST_F(Phases, CancelledUpdateKeepsTheOldVersion) {
   ASSERT_TRUE(inference_->Register({.shards = sink_.shards()}, {.landing = LandingMode::kShadow}).ok());
   auto first = Publish(1);
-  ASSERT_TRUE(inference_->Wait({}, In(30)).ok());
+  const auto taken = inference_->Wait({}, In(30));
+  ASSERT_TRUE(taken.ok()) << taken.status().ToString();
   ASSERT_TRUE(first->Wait(In(10)).ok());
-  Version served{1, 1};
+  Version served = *taken;
   int64_t number = 1;
   Status outcome;
   do {
@@ -244,9 +245,9 @@ TEST_F(Phases, CancelledUpdateKeepsTheOldVersion) {
     outcome = late->Wait(In(1)).status();
     if (outcome.code() == Code::kCancelled) break;
     // It had been told to commit before it was cancelled: the engine takes it.
-    const auto taken = inference_->Wait(served, In(30));
-    ASSERT_TRUE(taken.ok()) << taken.status().ToString();
-    served = *taken;
+    const auto later = inference_->Wait(served, In(30));
+    ASSERT_TRUE(later.ok()) << later.status().ToString();
+    served = *later;
   } while (number < 20);
   EXPECT_EQ(outcome.code(), Code::kCancelled) << outcome.ToString();
   EXPECT_EQ(inference_->version(), served);
