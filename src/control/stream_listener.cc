@@ -41,7 +41,7 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   }
   /// On the server's thread.
   void Pump() {
-    while (stream_->queued() < StreamServer::kLowWater) {
+    while (stream_->queued() < stream::kLowWater) {
       const auto body = NextBody();
       if (!body || !stream_->Send(*body).ok()) return;  // on_closed tells why.
     }
