@@ -49,7 +49,7 @@ class FieldText {
     const auto add = [&](std::string_view name, const std::string& text) {
       if (!text.empty()) out += StrCat(out.empty() ? "" : ", ", name, ": ", text);
     };
-    Fields(message, [&](const auto&... fields) { (add(fields.name, self().Of(fields.value)), ...); });
+    Fields(message, [&](const auto&... fields) { (add(fields.name, self().OfField(fields)), ...); });
     return out.empty() ? out : StrCat("{", out, "}");
   }
   template <typename T>
@@ -59,6 +59,12 @@ class FieldText {
     for (size_t i = 0; i < list.size() && i <= kShown; ++i)
       out += StrCat(i == 0 ? "" : ", ", i == kShown ? std::string("...") : self().Of(list[i]));
     return list.empty() ? out : StrCat(list.size(), " [", out, "]");
+  }
+
+  /// A member, by what a decoder takes into it.
+  template <typename T, typename Limit>
+  std::string OfField(const Field<T, Limit>& field) {
+    return self().Of(field.value);
   }
 
  private:
