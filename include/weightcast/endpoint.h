@@ -130,7 +130,7 @@ enum class Callbacks : uint8_t {
 
 struct EndpointOptions {
   Identity self;        ///< incarnation 0: a random one is made.
-  std::string token{};  ///< Empty: only with the setting `bind` at a loopback address.
+  std::string token{};  ///< Text of a master or role token. Empty: only with the setting `bind` on loopback.
   uint16_t port = 0;    ///< Where peers find it; 0: any of the setting `port_range`.
   Callbacks callbacks = Callbacks::kOnThread;
   Settings settings{};

@@ -69,7 +69,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   /// For a new connection: those that have not taken all device memory say why not.
   [[nodiscard]] std::vector<NamedTransport> transports() const;
   [[nodiscard]] const std::string& boot_id() const { return boot_id_; }
-  [[nodiscard]] const std::string& token() const { return options_.token; }
+  [[nodiscard]] const std::string& peers_key() const { return peers_key_; }
   [[nodiscard]] const std::function<Status(const Identity&)>& admit() const { return options_.admit; }
   /// Runs a callback of the user: on the thread, or inside the user's Progress(); without progress.
   void Later(std::function<void()> callback) { progress_->LaterForUser(std::move(callback)); }
@@ -130,6 +130,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   void EndLingering(std::map<uint64_t, Lingering>::iterator ended);
 
   EndpointOptions options_;
+  std::string peers_key_;  ///< Of options_.token, which is cleared.
   const std::string boot_id_;
   const uint32_t forks_;  ///< How often the process had been forked when this was made.
   std::atomic<bool> closed_{false};

@@ -52,7 +52,7 @@ Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddr
               .chunk = core_.settings().chunk,
               .lease = core_.settings().lease};
   FillRandom(hello.nonce);
-  Handshaker machine(role, std::move(hello), core_.token(), std::move(expected));
+  Handshaker machine(role, std::move(hello), core_.peers_key(), std::move(expected));
   Attempt& attempt = attempts_
                          .emplace(id, Attempt{.id = id,
                                               .role = role,

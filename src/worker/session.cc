@@ -120,7 +120,7 @@ Status Session::OpenEndpoint() {
                   .engine = name_.engine,
                   .rank = name_.rank,
                   .incarnation = RandomId()};
-  WC_ASSIGN_OR_RETURN(options.token, token.SharedKey(stream::Purpose::kPeers));
+  options.token = token.text();
   options.settings = settings_;
   options.admit = [this](const Identity& peer) { return Admit(peer); };
   options.on_connection = [this](const Connection& connection) {
