@@ -23,7 +23,7 @@ ALLOWED = {
     "device": ["base", "memory", "trace", "drivers", "kernels"],
     "topology": ["base", "drivers"],
     "transport": ["base", "memory", "trace", "drivers", "device", "topology"],
-    "endpoint": ["base", "memory", "trace", "device", "transport"],
+    "endpoint": ["base", "memory", "stream", "trace", "device", "transport"],
     "p2p": ["base", "memory", "transport", "endpoint"],
     "control": ["base", "plan", "protocol", "stream", "trace"],
     "worker": [

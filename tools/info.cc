@@ -9,6 +9,7 @@
 #include "tools/machine.h"
 #include "tools/output.h"
 #include "tools/stop.h"
+#include "tools/trace.h"
 #include "tools/view.h"
 #include "weightcast/clock.h"
 #include "weightcast/version.h"
@@ -68,14 +69,18 @@ class InfoCommand : public Command {
   std::string_view example() const override {
     return "  weightcast info                                        this machine\n"
            "  weightcast info --controller head:29750 --watch        a running cluster, live\n"
-           "  weightcast info --controller head:29750 --json --watch one line of JSON at each change\n";
+           "  weightcast info --controller head:29750 --json --watch one line of JSON at each change\n"
+           "  weightcast info --controller head:29750 --trace        what controller and workers said last\n";
   }
   void Declare(Flags& flags) override {
     flags.Add("--watch", watch_, "Print again at each change, until interrupted");
+    flags.Add("--trace", trace_,
+              "Print the last messages between controller and workers; with --watch also those to come");
     flags.Add("--settings-markdown", settings_markdown_, "Print the table of all settings");
   }
   Status Run(const Context& context) override {
     if (settings_markdown_) return Print(SettingsMarkdown());
+    if (trace_) return Trace(context);
     if (watch_) return Watch(context);
     if (context.overrides.contains("controller")) {
       WC_ASSIGN_OR_RETURN(const auto view, control::GetView(context.settings,
@@ -106,7 +111,31 @@ class InfoCommand : public Command {
     return Status::Ok();
   }
 
+  /// Those that are remembered, and with --watch what follows.
+  [[nodiscard]] Status Trace(const Context& context) const {
+    WC_ASSIGN_OR_RETURN(const auto stream, control::ViewStream::Open(context.settings));
+    uint64_t place = 0;
+    TimePoint heard = Clock::now();
+    while (StopSignal() == 0) {
+      const auto trace = stream->Trace(place, Clock::now() + FromSeconds(kSliceSeconds));
+      const TimePoint now = Clock::now();
+      if (!trace.ok()) {
+        if (trace.status().code() != Code::kTimedOut || now - heard > FromSeconds(kSilenceSeconds))
+          return trace.status();
+        continue;
+      }
+      heard = now;
+      if (place != 0 && trace->first > place)
+        PrintError(StrCat(trace->first - place, " messages came too fast to be shown"));
+      WC_RETURN_IF_ERROR(Print(context.json ? TraceJson(*trace) : TraceText(*trace)));
+      place = trace->first + trace->messages.size();
+      if (!watch_ && trace->messages.size() < protocol::kMaxTraced) return Status::Ok();
+    }
+    return Status::Ok();
+  }
+
   bool watch_ = false;
+  bool trace_ = false;
   bool settings_markdown_ = false;
 };
 

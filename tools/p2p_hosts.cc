@@ -128,7 +128,10 @@ Result<std::string> TokenFor(const std::string& host, const Settings& settings) 
   WC_ASSIGN_OR_RETURN(const auto addresses, Resolve(host, 0));
   const bool loopback =
       std::all_of(addresses.begin(), addresses.end(), [](const auto& one) { return one.IsLoopback(); });
-  if (token.configured() || loopback) return token.SharedKey(stream::Purpose::kPeers);
+  if (token.configured() || loopback) {
+    WC_ASSIGN_OR_RETURN(const std::string key, token.SharedKey(stream::Purpose::kPeers));
+    return ToHex(key);
+  }
   return Status(Code::kPermission,
                 StrCat("without a job token the benchmark stays on 127.0.0.1 and does not use ", host,
                        ": set WEIGHTCAST_TOKEN_FILE to the same token on both hosts"));

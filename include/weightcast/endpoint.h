@@ -130,7 +130,8 @@ enum class Callbacks : uint8_t {
 
 struct EndpointOptions {
   Identity self;        ///< incarnation 0: a random one is made.
-  std::string token{};  ///< Empty: only with the setting `bind` at a loopback address.
+  /// Text of a master or role token. Empty: only with the setting `bind` on loopback.
+  std::string token{};
   /// The key that a peer of this identity must have to connect here, in place of the token; default: the
   /// token for all. A handshake proves it and never sends it. Called on the progress thread; must not block.
   std::function<std::string(const Identity&)> key_of{};

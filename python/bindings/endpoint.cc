@@ -19,10 +19,7 @@ HeldHost Create(std::optional<std::string> token, std::string job, std::string r
   EndpointOptions options;
   options.settings = ValueOrThrow(Settings::From(settings));
   options.self = {.job = std::move(job), .role = std::move(role), .engine = {}, .rank = rank};
-  options.token =
-      token ? std::move(*token)
-            : ValueOrThrow(
-                  ValueOrThrow(control::LoadToken(options.settings)).SharedKey(stream::Purpose::kPeers));
+  options.token = token ? std::move(*token) : ValueOrThrow(control::LoadToken(options.settings)).text();
   return {ValueOrThrow(CallUnlocked([&] { return Host::Create(std::move(options)); }))};
 }
 

@@ -64,7 +64,7 @@ HeldEngine Create(int32_t index, std::string label, uint32_t rank,
   options.stream_of = StreamOf;
   options.settings = ValueOrThrow(Settings::From(overrides));
   const auto token = ValueOrThrow(control::LoadToken(options.settings));
-  options.token = ValueOrThrow(token.SharedKey(stream::Purpose::kPeers));
+  options.token = token.text();
   if (!token.configured() && options.settings.bind.empty()) options.settings.bind = "127.0.0.1";
   return HeldEngine(ValueOrThrow(CallUnlocked([&] { return Engine::Create(std::move(options)); })));
 }

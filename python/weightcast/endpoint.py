@@ -217,9 +217,9 @@ class Connection:
 class Endpoint:
     """All connections of one process.
 
-    token: the secret that peers must prove to have; None: the key for peers of the job's token or a role's,
-        which is in WEIGHTCAST_TOKEN, the file of the setting `token_file`, or the user's own file on this
-        machine. "" needs the setting `bind` at a loopback address.
+    token: the text of the job's token or a role's: peers must have it, or one made from it, wherever they
+        take it from. None: that in WEIGHTCAST_TOKEN, the file of the setting `token_file`, or the user's own
+        file on this machine. "" needs the setting `bind` at a loopback address.
     job: peers of other jobs are refused; "": the setting `job`.
     role, rank: who this process is to others, "peer 0" in their messages.
     settings: docs/settings.md, for instance {"transport": "tcp", "lease": 2}.

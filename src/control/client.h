@@ -5,6 +5,7 @@
 
 #include "control/absence.h"
 #include "protocol/messages.h"
+#include "protocol/trace.h"
 #include "weightcast/clock.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
@@ -80,6 +81,9 @@ class ViewStream {
   /// The next view: one at once, then one at each change and at least every second. Errors: kTimedOut,
   /// kUnavailable (naming the address), kPermission.
   virtual Result<protocol::ClusterView> Next(TimePoint deadline) = 0;
+  /// Messages from this place on; waits for some, at most a second. From the first call on there are no
+  /// views. Errors as above; after kTimedOut `from` must stay.
+  virtual Result<protocol::Trace> Trace(uint64_t from, TimePoint deadline) = 0;
 };
 
 /// One view.

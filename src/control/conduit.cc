@@ -31,7 +31,7 @@ Status Conduit::Dial(Target target, std::shared_ptr<SessionLink> link) {
 }
 
 void Conduit::Kick() {
-  while (proven_ && link_ != nullptr && stream_->queued() < stream::ClientStream::kLowWater) {
+  while (proven_ && link_ != nullptr && stream_->queued() < stream::kLowWater) {
     const auto next = link_->Next();
     if (!next || !stream_->Send(Enclose(*next)).ok()) return;  // Next tells why.
   }

@@ -67,11 +67,21 @@ ListenerHandlers Core::Handlers() {
       .on_watch =
           [this, box = mailbox_](auto sink) {
             box->Post([this, sink] {
-              sinks_.insert(sink);
+              watchers_[sink] = {};
               view_changed_ = true;
             });
           },
-      .on_unwatch = [this, box = mailbox_](auto sink) { box->Post([this, sink] { sinks_.erase(sink); }); },
+      .on_ask =
+          [this, box = mailbox_](auto sink, protocol::AskTrace ask) {
+            box->Post([this, sink, ask] {
+              sink->Continue();
+              const auto at = watchers_.find(sink);
+              if (at == watchers_.end()) return;
+              at->second = {.traces = true, .from = ask.from};
+              view_changed_ = true;
+            });
+          },
+      .on_unwatch = [this, box = mailbox_](auto sink) { box->Post([this, sink] { watchers_.erase(sink); }); },
   };
 }
 
@@ -79,7 +89,7 @@ void Core::Run() {
   while (!stop_) {
     TimePoint until = std::min(next_tick_, next_view_);
     if (!timers_.empty()) until = std::min(until, timers_.begin()->at);
-    if (view_changed_ && !sinks_.empty()) until = std::min(until, earliest_view_);
+    if (view_changed_ && !watchers_.empty()) until = std::min(until, earliest_view_);
     if (const auto task = mailbox_->Take(until)) (*task)();
     const TimePoint now = Clock::now();
     // What has arrived counts before what has run out: a thread that was held up must not take it for
@@ -142,13 +152,26 @@ void Core::ShowViews() {
   next_view_ = now + kViewInterval;
   earliest_view_ = now + kLeastViewInterval;
   view_changed_ = false;
-  if (sinks_.empty()) return;
+  ShowTraces();
+  const auto views = [](const auto& one) { return !one.second.traces; };
+  if (std::none_of(watchers_.begin(), watchers_.end(), views)) return;
   const auto packet = MakePacket(View());
   if (!packet.ok()) {
     WC_LOG_LIMITED(kError, "cannot show the cluster: ", packet.status().message());
     return;
   }
-  for (const auto& sink : sinks_) sink->Show(*packet);
+  for (const auto& [sink, watcher] : watchers_)
+    if (!watcher.traces) sink->Show(*packet);
+}
+
+/// Each question is answered, if only to say that nothing was said.
+void Core::ShowTraces() {
+  for (auto& [sink, watcher] : watchers_) {
+    if (!watcher.from) continue;
+    const auto packet = MakePacket(recent_.From(*watcher.from));
+    watcher.from.reset();
+    if (packet.ok()) sink->Show(*packet);
+  }
 }
 
 protocol::ClusterView Core::View() const {

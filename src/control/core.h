@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "control/controller_machine.h"
 #include "control/listener.h"
 #include "control/mailbox.h"
+#include "control/message_trace.h"
 #include "control/planner_thread.h"
 #include "control/session_link.h"
 #include "trace/metrics.h"
@@ -72,6 +74,11 @@ class Core {
     TimePoint until;
     bool closing = false;
   };
+  /// Somebody who watches.
+  struct Watcher {
+    bool traces = false;           ///< Asks for traces, and sees no views.
+    std::optional<uint64_t> from;  ///< What it has asked.
+  };
   struct Timer {
     TimePoint at;
     Model* model = nullptr;
@@ -84,6 +91,7 @@ class Core {
   void Tick();
   void FireTimers();
   void ShowViews();
+  void ShowTraces();
 
   // Streams (core_streams.cc).
   void OnOpen(const std::shared_ptr<WorkerStream>& stream);
@@ -92,11 +100,13 @@ class Core {
   void OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incoming);
   Session* FindResumable(const Incoming& incoming, const protocol::Hello& hello);
   void Resume(Session& session, const std::shared_ptr<WorkerStream>& stream);
-  void RefuseStream(const std::shared_ptr<WorkerStream>& stream, const Status& reason);
+  void RefuseStream(const std::shared_ptr<WorkerStream>& stream, const protocol::Hello& hello,
+                    const Status& reason);
   void Hear(Session& session, Incoming incoming);
   void AnswerAskers(Model& model);
   void Offend(Session& session, const Status& reason);
   void Welcome(Session& session, const protocol::Welcome& welcome);
+  void NoteSent(const Session& session, uint64_t number, const SharedPacket& packet);
   void CloseStream(Session& session, const Status& reason);
   Model* ModelFor(const std::string& name);
 
@@ -111,7 +121,7 @@ class Core {
   void Do(Model& model, CancelTimer& action);
   void Do(Model& model, Note& action);
   void Measure(Model& model, protocol::ControllerMessage& message);
-  void Push(Session& session, SharedPacket packet);
+  void Push(Session& session, const SharedPacket& packet);
   void OnPlan(Model& model, PlanOutput output);
   [[nodiscard]] PlanMember MemberOf(SessionId id) const;
   [[nodiscard]] protocol::ClusterView View() const;
@@ -130,7 +140,8 @@ class Core {
   std::vector<Stray> strays_;
   std::set<Timer> timers_;
   std::map<std::pair<Model*, TimerId>, TimePoint> timer_times_;
-  std::set<std::shared_ptr<ViewSink>> sinks_;
+  std::map<std::shared_ptr<ViewSink>, Watcher> watchers_;
+  MessageTrace recent_;
   SessionId last_session_ = 0;
   TimePoint next_tick_;
   TimePoint next_view_;

@@ -15,9 +15,10 @@ void Core::Apply(Model& model, const Event& event) {
   for (Action& action : actions) std::visit([&](auto& what) { Do(model, what); }, action);
 }
 
-void Core::Push(Session& session, SharedPacket packet) {
+void Core::Push(Session& session, const SharedPacket& packet) {
   messages_out_.Add();
-  if (!session.link->Push(std::move(packet))) {
+  const uint64_t number = session.link->Push(packet);
+  if (number == 0) {
     // Not from within the actions of another event.
     mailbox_->Post([this, id = session.id] {
       if (const auto at = sessions_.find(id); at != sessions_.end())
@@ -25,6 +26,7 @@ void Core::Push(Session& session, SharedPacket packet) {
     });
     return;
   }
+  NoteSent(session, number, packet);
   if (session.stream != nullptr) session.stream->Kick();
 }
 
@@ -44,7 +46,7 @@ void Core::Do(Model& model, Send& action) {
            packet.status().message());
     return;
   }
-  Push(session, std::move(*packet));
+  Push(session, *packet);
 }
 
 /// The machine has no clock: the time from the first grant request until every rank was ready is taken here.
@@ -78,8 +80,10 @@ void Core::Do(Model&, Refuse& action) {
   if (at == sessions_.end()) return;
   Session& session = *at->second;
   session.link->Reset();
-  if (auto packet = MakePacket(protocol::ControllerMessage(protocol::Refused{action.reason})); packet.ok())
+  if (auto packet = MakePacket(protocol::ControllerMessage(protocol::Refused{action.reason})); packet.ok()) {
+    NoteSent(session, 0, *packet);
     session.link->PushUrgent(*packet);
+  }
   CloseStream(session, action.reason);
   sessions_.erase(at);
 }

@@ -121,17 +121,21 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
   if (stray == strays_.end() || stray->closing) return;
   auto& hello = std::get<protocol::Hello>(incoming.message);
   if (const Status version = protocol::CheckProtocol(hello.protocol); !version.ok())
-    return RefuseStream(stream, version);  // Nothing else of it could be read.
+    return RefuseStream(stream, hello, version);  // Nothing else of it could be read.
+  recent_.AddReceived({hello.model, hello.name}, incoming.number, incoming.bytes, incoming.message);
   if (hello.model.empty())
-    return RefuseStream(stream, {Code::kInvalidArgument, "a worker needs the name of its model; set model"});
+    return RefuseStream(stream, hello,
+                        {Code::kInvalidArgument, "a worker needs the name of its model; set model"});
   if (const Status allowed = CheckMember(stream->member(), hello.name); !allowed.ok())
-    return RefuseStream(stream, allowed);
-  if (const Status proven = CheckIncarnation(hello); !proven.ok()) return RefuseStream(stream, proven);
+    return RefuseStream(stream, hello, allowed);
+  if (const Status proven = CheckIncarnation(hello); !proven.ok())
+    return RefuseStream(stream, hello, proven);
   if (Session* known = FindResumable(incoming, hello)) return Resume(*known, stream);
   Model* model = ModelFor(hello.model);
   if (model == nullptr)
-    return RefuseStream(stream, {Code::kExhausted, StrCat("this controller serves ", protocol::kMaxModels,
-                                                          " models already; use another for more")});
+    return RefuseStream(stream, hello,
+                        {Code::kExhausted, StrCat("this controller serves ", protocol::kMaxModels,
+                                                  " models already; use another for more")});
   strays_.erase(stray);
   auto session = std::make_unique<Session>();
   session->id = ++last_session_;
@@ -165,13 +169,22 @@ void Core::Resume(Session& session, const std::shared_ptr<WorkerStream>& stream)
 }
 
 void Core::Welcome(Session& session, const protocol::Welcome& welcome) {
-  session.link->PushUrgent(*MakePacket(protocol::ControllerMessage(welcome)), session.key);
+  const SharedPacket packet = *MakePacket(protocol::ControllerMessage(welcome));
+  NoteSent(session, 0, packet);
+  session.link->PushUrgent(packet, session.key);
 }
 
-void Core::RefuseStream(const std::shared_ptr<WorkerStream>& stream, const Status& reason) {
+void Core::NoteSent(const Session& session, uint64_t number, const SharedPacket& packet) {
+  recent_.AddSent({session.model->name, session.hello.name}, number, packet);
+}
+
+void Core::RefuseStream(const std::shared_ptr<WorkerStream>& stream, const protocol::Hello& hello,
+                        const Status& reason) {
   const auto link = std::make_shared<SessionLink>();
-  if (auto packet = MakePacket(protocol::ControllerMessage(protocol::Refused{reason})); packet.ok())
+  if (auto packet = MakePacket(protocol::ControllerMessage(protocol::Refused{reason})); packet.ok()) {
+    recent_.AddSent({hello.model, hello.name}, 0, *packet);
     link->PushUrgent(*packet);
+  }
   for (Stray& stray : strays_) stray.closing = stray.closing || stray.stream == stream;
   stream->Bind(link);
   stream->CloseWhenIdle(reason);
@@ -190,6 +203,8 @@ void Core::Hear(Session& session, Incoming incoming) {
                   {Code::kProtocol, StrCat("message ", incoming.number,
                                            " came out of order; use the same weightcast on all hosts")});
   if (duplicate) return;
+  recent_.AddReceived({session.model->name, session.hello.name}, incoming.number, incoming.bytes,
+                      incoming.message);
   if (std::holds_alternative<protocol::AskOffered>(incoming.message)) {
     session.asks_offered = true;
     return AnswerAskers(*session.model);

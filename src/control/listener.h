@@ -8,6 +8,7 @@
 
 #include "control/session_link.h"
 #include "protocol/messages.h"
+#include "protocol/trace.h"
 #include "stream/role.h"
 #include "stream/token.h"
 #include "weightcast/clock.h"
@@ -21,6 +22,7 @@ struct Incoming {
   uint64_t number = 0;
   uint64_t acknowledged = 0;
   uint64_t session = 0;
+  size_t bytes = 0;  ///< Of the encoded message.
   protocol::WorkerMessage message;
 };
 
@@ -49,6 +51,8 @@ class ViewSink {
   virtual ~ViewSink() = default;
   /// Shown next, in place of an older one that has not gone out yet.
   virtual void Show(SharedPacket view) = 0;
+  /// Listen to what it asks next: nothing is read between a question and this.
+  virtual void Continue() = 0;
 };
 
 /// Called from the network's threads; must not block.
@@ -57,6 +61,7 @@ struct ListenerHandlers {
   std::function<void(std::shared_ptr<WorkerStream>, Incoming)> on_message;
   std::function<void(std::shared_ptr<WorkerStream>, Status)> on_closed;  ///< Once for each that was opened.
   std::function<void(std::shared_ptr<ViewSink>)> on_watch;
+  std::function<void(std::shared_ptr<ViewSink>, protocol::AskTrace)> on_ask;
   std::function<void(std::shared_ptr<ViewSink>)> on_unwatch;
 };
 

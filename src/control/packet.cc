@@ -13,8 +13,9 @@ namespace {
 /// What compression and the heads of pieces may add.
 constexpr size_t kMostOverhead = size_t{1} << 20;
 
-Result<SharedPacket> Cut(std::string encoded) {
+Result<SharedPacket> Cut(std::string_view name, std::string encoded) {
   auto packet = std::make_shared<Packet>();
+  packet->name = name;
   if (encoded.size() > protocol::kMaxMessageBytes)
     return Status(Code::kExhausted,
                   StrCat("a message of ", encoded.size(), " bytes; at most ", protocol::kMaxMessageBytes,
@@ -42,13 +43,20 @@ PartKind Packet::kind(size_t part) const {
 }
 
 Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message) {
-  return Cut(protocol::Encode(message));
+  return Cut(protocol::NameOf(message), protocol::Encode(message));
 }
 Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message) {
-  return Cut(protocol::Encode(message));
+  return Cut(protocol::NameOf(message), protocol::Encode(message));
 }
-
-Result<SharedPacket> MakePacket(const protocol::ClusterView& view) { return Cut(protocol::Encode(view)); }
+Result<SharedPacket> MakePacket(const protocol::ClusterView& view) {
+  return Cut(protocol::TypeName<protocol::ClusterView>(), protocol::Encode(view));
+}
+Result<SharedPacket> MakePacket(const protocol::AskTrace& ask) {
+  return Cut(protocol::TypeName<protocol::AskTrace>(), protocol::Encode(ask));
+}
+Result<SharedPacket> MakePacket(const protocol::Trace& trace) {
+  return Cut(protocol::TypeName<protocol::Trace>(), protocol::Encode(trace));
+}
 
 Result<std::string> Unpack(Parcel parcel) {
   if (!parcel.pieces) return std::move(parcel.parts.front());

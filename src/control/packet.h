@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "protocol/messages.h"
+#include "protocol/trace.h"
 #include "weightcast/status.h"
 
 namespace weightcast::control {
@@ -18,6 +19,7 @@ enum class PartKind : uint8_t { kWhole = 0, kPiece = 1, kLast = 2 };
 
 /// An encoded message, cut into compressed pieces when it is large. Immutable: one packet may go to many.
 struct Packet {
+  std::string_view name;  ///< Of the message.
   std::vector<std::string> parts;
   bool pieces = false;  ///< The parts are pieces, even if there is but one.
   [[nodiscard]] size_t bytes() const;
@@ -29,6 +31,8 @@ using SharedPacket = std::shared_ptr<const Packet>;
 Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message);
 Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message);
 Result<SharedPacket> MakePacket(const protocol::ClusterView& view);
+Result<SharedPacket> MakePacket(const protocol::AskTrace& ask);
+Result<SharedPacket> MakePacket(const protocol::Trace& trace);
 
 /// All parts of one message, as they came.
 struct Parcel {

@@ -12,13 +12,13 @@ constexpr size_t kMaxUrgent = 8;
 
 }  // namespace
 
-bool SessionLink::Push(SharedPacket packet) {
+uint64_t SessionLink::Push(SharedPacket packet) {
   const std::lock_guard lock(mutex_);
   const size_t bytes = packet->bytes();
-  if (bytes_ + bytes > kMaxKeptBytes || kept_.size() >= kMaxKeptMessages) return false;
+  if (bytes_ + bytes > kMaxKeptBytes || kept_.size() >= kMaxKeptMessages) return 0;
   bytes_ += bytes;
   kept_.push_back(std::move(packet));
-  return true;
+  return first_ + kept_.size() - 1;
 }
 
 void SessionLink::PushUrgent(SharedPacket packet, uint64_t session) {

@@ -26,8 +26,8 @@ struct Outgoing {
 /// Thread safe.
 class SessionLink {
  public:
-  /// Queues a message. False when it would keep more than the limits: the other side does not read.
-  bool Push(SharedPacket packet);
+  /// Queues a message. Its number; 0 when it would keep more than the limits: the other side does not read.
+  uint64_t Push(SharedPacket packet);
   /// Goes out next, unnumbered and not kept: Hello, Welcome, Refused, Heartbeat. `session`: see Envelope.
   void PushUrgent(SharedPacket packet, uint64_t session = 0);
 

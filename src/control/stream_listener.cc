@@ -41,7 +41,7 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   }
   /// On the server's thread.
   void Pump() {
-    while (stream_->queued() < StreamServer::kLowWater) {
+    while (stream_->queued() < stream::kLowWater) {
       const auto body = NextBody();
       if (!body || !stream_->Send(*body).ok()) return;  // on_closed tells why.
     }
@@ -51,6 +51,9 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   /// Runs it on the server's thread, unless that has ended.
   void Post(std::function<void()> task) {
     if (const auto server = server_.lock()) server->Post(std::move(task));
+  }
+  void Listen() {
+    Post([stream = stream_] { stream->Resume(); });
   }
   /// nullopt: there is none at present. On the server's thread.
   virtual std::optional<std::string> NextBody() = 0;
@@ -75,9 +78,7 @@ class Worker final : public Outlet, public WorkerStream {
     Wake();
   }
   void Kick() override { Wake(); }
-  void Continue() override {
-    Post([stream = stream_] { stream->Resume(); });
-  }
+  void Continue() override { Listen(); }
   void CloseWhenIdle(const Status& reason) override {
     {
       const std::lock_guard lock(mutex_);
@@ -115,6 +116,7 @@ class Observer final : public Outlet, public ViewSink {
     }
     Wake();
   }
+  void Continue() override { Listen(); }
 
  private:
   std::optional<std::string> NextBody() override {
@@ -204,15 +206,28 @@ class StreamListener final : public Listener {
   }
 
   void Hear(const ServerStreamPtr& stream, std::string body) {
+    if (const auto at = observers_.find(stream.get()); at != observers_.end()) {
+      const Status status = Ask(at->second, stream, std::move(body));
+      if (!status.ok()) Offend(stream, status);
+      return;
+    }
     const auto at = workers_.find(stream.get());
-    if (at == workers_.end())
-      return stream->Abort(
-          {Code::kProtocol,
-           "it sends messages where only the controller speaks; use the same weightcast on all hosts"});
+    if (at == workers_.end()) return;  // Refused.
     const std::shared_ptr<Worker> worker = at->second;
     const Status status =
         OrOutOfMemory("a worker's message", [&] { return Take(worker, stream, std::move(body)); });
     if (!status.ok()) Offend(stream, status);
+  }
+
+  /// What an observer asks has no number and is never cut.
+  Status Ask(const std::shared_ptr<Observer>& observer, const ServerStreamPtr& stream,
+             std::string body) const {
+    WC_ASSIGN_OR_RETURN(const Opened opened, OpenEnvelope(std::move(body)));
+    if (opened.envelope != Envelope{}) return {Code::kProtocol, "an observer's question is a whole message"};
+    WC_ASSIGN_OR_RETURN(const protocol::AskTrace ask, protocol::DecodeAskTrace(opened.part));
+    stream->Pause();
+    options_.handlers.on_ask(observer, ask);
+    return Status::Ok();
   }
 
   /// A large message is read on another thread: meanwhile others are heard here.
@@ -237,6 +252,7 @@ class StreamListener final : public Listener {
     options_.handlers.on_message(worker, {.number = envelope.number,
                                           .acknowledged = envelope.acknowledged,
                                           .session = envelope.session,
+                                          .bytes = encoded.size(),
                                           .message = std::move(message)});
     return Status::Ok();
   }

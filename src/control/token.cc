@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
+#include "stream/shared_key.h"
 
 namespace weightcast::control {
 namespace {
@@ -28,21 +29,6 @@ constexpr std::string_view kTokenName = "/token";
 Status Unreadable(const std::string& path, int error) {
   return {Code::kInvalidArgument, StrCat("cannot read the job token in ", path, ": ", ErrnoText(error),
                                          "; set WEIGHTCAST_TOKEN or token_file")};
-}
-
-/// Printable, without blanks: a file's line end is no part of a token.
-Result<std::string> CheckSecret(std::string text, const std::string& origin) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
-  if (text.empty())
-    return Status(Code::kInvalidArgument,
-                  StrCat("the job token in ", origin, " is empty; make one with `openssl rand -hex 32`"));
-  for (const char c : text) {
-    if (c <= ' ' || c > '~')
-      return Status(Code::kInvalidArgument, StrCat("the job token in ", origin,
-                                                   " has other characters than letters, digits and "
-                                                   "punctuation; make one with `openssl rand -hex 32`"));
-  }
-  return text;
 }
 
 Result<std::string> ReadAll(int fd, const std::string& path) {
@@ -59,7 +45,7 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
     return Status(Code::kInvalidArgument,
                   StrCat(path, " is too long for a job token; make one with `openssl rand -hex 32`"));
   text.resize(size);
-  return CheckSecret(std::move(text), path);
+  return stream::CheckTokenText(std::move(text), path);
 }
 
 /// What others may write is not secret, and what others may read only if the user has not minded.
@@ -230,9 +216,7 @@ Result<stream::RoleToken> Token::ForObserver() const {
 }
 
 Result<std::string> Token::SharedKey(stream::Purpose purpose) const {
-  if (const auto* master = std::get_if<stream::MasterToken>(&keys_))
-    return std::string(master->Key(purpose, {}).bytes());
-  WC_ASSIGN_OR_RETURN(const stream::Secret key, std::get<stream::RoleToken>(keys_).Key(purpose));
+  WC_ASSIGN_OR_RETURN(const stream::Secret key, stream::SharedKeyOf(text_.bytes(), purpose, origin_));
   return std::string(key.bytes());
 }
 
@@ -244,7 +228,7 @@ stream::Member MemberOf(const protocol::WorkerName& name) {
 Result<Token> LoadToken(const Settings& settings) {
   const char* environment = std::getenv(kEnvironment);
   if (environment != nullptr && environment[0] != '\0') {
-    WC_ASSIGN_OR_RETURN(const std::string text, CheckSecret(environment, kEnvironment));
+    WC_ASSIGN_OR_RETURN(const std::string text, stream::CheckTokenText(environment, kEnvironment));
     return Token::Parse(text, true, kEnvironment);
   }
   if (!settings.token_file.empty()) {

@@ -23,6 +23,8 @@ class Token {
 
   [[nodiscard]] bool configured() const { return configured_; }
   [[nodiscard]] const std::string& origin() const { return origin_; }
+  /// As it was given: for an endpoint.
+  [[nodiscard]] std::string text() const { return std::string(text_.bytes()); }
   /// Errors, of all below: kPermission, naming the origin, where this is a role's token without that key.
   /// The controller's.
   [[nodiscard]] Result<stream::MasterToken> Master() const;

@@ -12,17 +12,36 @@ namespace {
 
 class ObserverStream final : public ViewStream {
  public:
-  ObserverStream(std::string address, std::unique_ptr<Conduit> conduit)
-      : address_(std::move(address)), conduit_(std::move(conduit)) {}
+  ObserverStream(std::string address, std::unique_ptr<Conduit> conduit, std::shared_ptr<SessionLink> link)
+      : address_(std::move(address)), conduit_(std::move(conduit)), link_(std::move(link)) {}
 
   Result<protocol::ClusterView> Next(TimePoint deadline) override {
+    WC_ASSIGN_OR_RETURN(const std::string encoded, NextMessage(deadline));
+    return protocol::DecodeClusterView(encoded);
+  }
+
+  Result<protocol::Trace> Trace(uint64_t from, TimePoint deadline) override {
+    if (!asked_) {
+      WC_ASSIGN_OR_RETURN(const SharedPacket packet, MakePacket(protocol::AskTrace{from}));
+      link_->PushUrgent(packet);
+      conduit_->Kick();
+      asked_ = true;
+    }
+    while (true) {
+      WC_ASSIGN_OR_RETURN(const std::string encoded, NextMessage(deadline));
+      if (protocol::IsView(encoded)) continue;  // From before it asked.
+      asked_ = false;
+      return protocol::DecodeTrace(encoded);
+    }
+  }
+
+ private:
+  Result<std::string> NextMessage(TimePoint deadline) {
     while (end_.ok()) {
       auto event = conduit_->Next(deadline);
       switch (event.kind) {
-        case Conduit::Event::Kind::kMessage: {
-          WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(event.parcel)));
-          return protocol::DecodeClusterView(encoded);
-        }
+        case Conduit::Event::Kind::kMessage:
+          return Unpack(std::move(event.parcel));
         case Conduit::Event::Kind::kClosed:
           end_ = event.reason;
           break;
@@ -37,9 +56,10 @@ class ObserverStream final : public ViewStream {
     return end_;
   }
 
- private:
   const std::string address_;
   const std::unique_ptr<Conduit> conduit_;
+  const std::shared_ptr<SessionLink> link_;
+  bool asked_ = false;  ///< And not answered yet.
   Status end_;
 };
 
@@ -49,13 +69,14 @@ Result<std::unique_ptr<ViewStream>> ViewStream::Open(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(const Token token, LoadToken(settings));
   WC_ASSIGN_OR_RETURN(stream::RoleToken role, token.ForObserver());
   WC_ASSIGN_OR_RETURN(auto conduit, Conduit::Create());
+  auto link = std::make_shared<SessionLink>();
   WC_RETURN_IF_ERROR(conduit->Dial({.address = settings.controller,
                                     .token = std::move(role),
                                     .purpose = stream::Purpose::kObserve,
                                     .lease = settings.lease},
-                                   nullptr));
+                                   link));
   return std::unique_ptr<ViewStream>(
-      std::make_unique<ObserverStream>(settings.controller, std::move(conduit)));
+      std::make_unique<ObserverStream>(settings.controller, std::move(conduit), std::move(link)));
 }
 
 Result<protocol::ClusterView> GetView(const Settings& settings, TimePoint deadline) {

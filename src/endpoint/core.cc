@@ -110,7 +110,7 @@ Result<Core::ConnectionState> Core::Connect(const std::vector<std::string>& addr
 }
 
 Key Core::KeyFor(const Identity& peer) const {
-  if (!options_.key_of) return {Key::Of::kJob, options_.token};
+  if (!options_.key_of) return {Key::Of::kJob, peers_key_};
   return {Key::Of::kPair, options_.key_of(peer)};
 }
 

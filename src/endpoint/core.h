@@ -131,6 +131,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   void EndLingering(std::map<uint64_t, Lingering>::iterator ended);
 
   EndpointOptions options_;
+  std::string peers_key_;  ///< Of options_.token, which is cleared.
   const std::string boot_id_;
   const uint32_t forks_;  ///< How often the process had been forked when this was made.
   std::atomic<bool> closed_{false};

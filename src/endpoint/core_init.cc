@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "endpoint/core.h"
+#include "stream/shared_key.h"
 
 namespace weightcast::endpoint {
 namespace {
@@ -53,6 +54,12 @@ Status Core::Init(Factories factories) {
     return {
         Code::kPermission,
         "no job token: set WEIGHTCAST_TOKEN_FILE, or the setting bind to 127.0.0.1 to stay on this machine"};
+  }
+  if (!options_.token.empty()) {
+    WC_ASSIGN_OR_RETURN(const stream::Secret key, stream::SharedKeyOf(options_.token, stream::Purpose::kPeers,
+                                                                      "the endpoint's options"));
+    peers_key_ = key.bytes();
+    options_.token.clear();
   }
   WC_ASSIGN_OR_RETURN(transport_poller_, Poller::Create());
   WC_RETURN_IF_ERROR(CreateTransports(factories));

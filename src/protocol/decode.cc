@@ -45,6 +45,16 @@ Status DecodeVariant(std::string_view sender, uint8_t first_kind, std::string_vi
   return std::visit([&](auto& what) { return DecodeRest(bytes, what); }, message);
 }
 
+/// A message that is alone in its direction.
+template <typename T>
+Result<T> DecodeOne(std::string_view sender, uint8_t kind, std::string_view bytes) {
+  WC_RETURN_IF_ERROR(CheckSize(bytes));
+  if (KindOf(bytes) != kind) return Unknown(sender, bytes);
+  T message;
+  WC_RETURN_IF_ERROR(DecodeRest(bytes, message));
+  return message;
+}
+
 }  // namespace
 
 Result<WorkerMessage> DecodeWorkerMessage(std::string_view bytes) {
@@ -70,11 +80,14 @@ Result<ControllerMessage> DecodeControllerMessage(std::string_view bytes) {
 }
 
 Result<ClusterView> DecodeClusterView(std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize(bytes));
-  if (KindOf(bytes) != kViewKind) return Unknown("the controller", bytes);
-  ClusterView view;
-  WC_RETURN_IF_ERROR(DecodeRest(bytes, view));
-  return view;
+  return DecodeOne<ClusterView>("the controller", kViewKind, bytes);
+}
+bool IsView(std::string_view bytes) { return KindOf(bytes) == kViewKind; }
+Result<AskTrace> DecodeAskTrace(std::string_view bytes) {
+  return DecodeOne<AskTrace>("an observer", kAskTraceKind, bytes);
+}
+Result<Trace> DecodeTrace(std::string_view bytes) {
+  return DecodeOne<Trace>("the controller", kTraceKind, bytes);
 }
 
 }  // namespace weightcast::protocol

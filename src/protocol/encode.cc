@@ -30,5 +30,7 @@ std::string Encode(const ControllerMessage& message) {
   return EncodeVariant(kFirstControllerKind, message);
 }
 std::string Encode(const ClusterView& view) { return EncodeAs(kViewKind, view); }
+std::string Encode(const AskTrace& ask) { return EncodeAs(kAskTraceKind, ask); }
+std::string Encode(const Trace& trace) { return EncodeAs(kTraceKind, trace); }
 
 }  // namespace weightcast::protocol

@@ -49,7 +49,7 @@ class FieldText {
     const auto add = [&](std::string_view name, const std::string& text) {
       if (!text.empty()) out += StrCat(out.empty() ? "" : ", ", name, ": ", text);
     };
-    Fields(message, [&](const auto&... fields) { (add(fields.name, TextOf(fields)), ...); });
+    Fields(message, [&](const auto&... fields) { (add(fields.name, self().OfField(fields)), ...); });
     return out.empty() ? out : StrCat("{", out, "}");
   }
   template <typename T>
@@ -61,12 +61,14 @@ class FieldText {
     return list.empty() ? out : StrCat(list.size(), " [", out, "]");
   }
 
- private:
+  /// A member, by what a decoder takes into it.
   template <typename T, typename Limit>
-  std::string TextOf(const Field<T, Limit>& field) {
+  std::string OfField(const Field<T, Limit>& field) {
     if constexpr (std::is_same_v<Limit, Hidden>) return field.value.empty() ? std::string() : "hidden";
     return self().Of(field.value);
   }
+
+ private:
   Derived& self() { return static_cast<Derived&>(*this); }
 };
 

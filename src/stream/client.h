@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "stream/frame.h"
 #include "stream/role.h"
 #include "stream/token.h"
 #include "weightcast/clock.h"
@@ -39,7 +40,6 @@ class ClientStream {
     std::string body = {};  ///< kMessage.
     Status reason = {};     ///< kClosed.
   };
-  static constexpr size_t kLowWater = size_t{256} << 10;
 
   static Result<std::unique_ptr<ClientStream>> Create();
   virtual ~ClientStream() = default;

@@ -19,6 +19,8 @@ enum class FrameKind : uint8_t {
 inline constexpr size_t kFrameHead = 5;
 inline constexpr size_t kMostFrameBytes = (size_t{1} << 20) + 64;  ///< Of a body.
 inline constexpr size_t kMostReasonBytes = 1024;
+/// Of bytes that wait to be sent: below it a stream has room again.
+inline constexpr size_t kLowWater = size_t{256} << 10;
 
 struct Frame {
   FrameKind kind = FrameKind::kData;

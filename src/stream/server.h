@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "stream/frame.h"
 #include "stream/role.h"
 #include "stream/token.h"
 #include "weightcast/clock.h"
@@ -64,8 +65,6 @@ struct ServerOptions {
 /// streams (docs/streams.md).
 class StreamServer {
  public:
-  static constexpr size_t kLowWater = size_t{256} << 10;
-
   /// Errors: those of ListenAtName; kExhausted.
   static Result<std::unique_ptr<StreamServer>> Start(ServerOptions options);
   virtual ~StreamServer() = default;

@@ -269,7 +269,7 @@ void StreamLoop::Flush(const StreamPtr& stream) {
   if (stream->closing && !stream->connection->wants_write()) stream->connection->End();
   SetInterest(stream);
   const size_t left = stream->queued();
-  if (handlers_.on_room != nullptr && left < before && left < StreamServer::kLowWater && !stream->over())
+  if (handlers_.on_room != nullptr && left < before && left < kLowWater && !stream->over())
     handlers_.on_room(stream);
 }
 

@@ -114,7 +114,7 @@ Status Session::OpenEndpoint() {
   WC_ASSIGN_OR_RETURN(const auto token, control::LoadToken(settings_));
   EndpointOptions options;
   options.self = protocol::IdentityOf(settings_.job, name_, protocol::IncarnationOf(secret_));
-  WC_ASSIGN_OR_RETURN(options.token, token.SharedKey(stream::Purpose::kPeers));
+  options.token = token.text();
   options.key_of = [secret = secret_](const Identity& peer) { return protocol::PairKey(secret, peer); };
   options.settings = settings_;
   options.admit = [this](const Identity& peer) { return Admit(peer); };

@@ -49,7 +49,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto worker = Decoded(bytes, DecodeWorkerMessage);
   const auto controller = Decoded(bytes, DecodeControllerMessage);
   const auto view = Decoded(bytes, DecodeClusterView);
-  if (int{worker.ok()} + int{controller.ok()} + int{view.ok()} > 1) std::abort();
+  const auto ask = Decoded(bytes, DecodeAskTrace);
+  const auto trace = Decoded(bytes, DecodeTrace);
+  if (int{worker.ok()} + int{controller.ok()} + int{view.ok()} + int{ask.ok()} + int{trace.ok()} > 1)
+    std::abort();
+  if (ask.ok() && Encode(*ask) != bytes) std::abort();
+  if (trace.ok() && Encode(*trace) != bytes) std::abort();
   if (controller.ok() && Encode(*controller) != bytes) std::abort();
   if (view.ok() && Encode(*view) != bytes) std::abort();
   const auto* hello = worker.ok() ? std::get_if<Hello>(&*worker) : nullptr;

@@ -8,6 +8,7 @@ import socket
 import numpy as np
 import pytest
 
+import cli
 import weightcast as wc
 from endpoints import PATIENCE, SETTINGS, pattern
 
@@ -101,19 +102,45 @@ def test_a_peer_that_dies_in_mid_transfer_is_named_within_the_lease(spawn, trans
             lender.take_notice(PATIENCE)
 
 
-def call_with(token: str, addresses: list[str]) -> None:
-    with wc.Endpoint(token=token, settings=SETTINGS) as endpoint:
+RIGHT = "the-right-token-of-this-test"
+
+
+def call_with(token: str | None, addresses: list[str], **settings: str) -> None:
+    with wc.Endpoint(token=token, settings={**SETTINGS, **settings}) as endpoint:
         endpoint.connect(addresses, timeout=PATIENCE)
 
 
+def call_with_environment(name: str, value: str, addresses: list[str]) -> None:
+    os.environ[name] = value
+    call_with(None, addresses)
+
+
 def test_a_wrong_token_is_refused_and_a_right_one_is_not(spawn):
-    with wc.Endpoint(token="right", settings=SETTINGS) as endpoint:
-        kind, text = spawn(call_with, "wrong", endpoint.addresses).outcome()
+    with wc.Endpoint(token=RIGHT, settings=SETTINGS) as endpoint:
+        kind, text = spawn(call_with, "the-wrong-token-of-this-test", endpoint.addresses).outcome()
         assert kind == "Permission" and "token" in text
         with pytest.raises(wc.TimedOut):
             endpoint.accept(0)
-        spawn(call_with, "right", endpoint.addresses).value()
+        spawn(call_with, RIGHT, endpoint.addresses).value()
         assert endpoint.accept(PATIENCE).peer.role == "peer"
+
+
+def test_a_token_given_by_hand_meets_it_in_the_environment_in_a_file_and_in_a_role(spawn, tmp_path):
+    path = tmp_path / "job.token"
+    path.touch(0o600)
+    path.write_text(RIGHT + "\n")
+    role = cli.run("token", "--role", "peer", env={**os.environ, "WEIGHTCAST_TOKEN": RIGHT}).stdout.strip()
+    assert role.startswith("wct1:peer:")
+    with wc.Endpoint(token=RIGHT, settings=SETTINGS) as endpoint:
+        spawn(call_with_environment, "WEIGHTCAST_TOKEN", RIGHT, endpoint.addresses).value()
+        spawn(call_with_environment, "WEIGHTCAST_TOKEN_FILE", str(path), endpoint.addresses).value()
+        spawn(call_with_environment, "WEIGHTCAST_TOKEN", role, endpoint.addresses).value()
+        spawn(call_with, role, endpoint.addresses).value()
+    with pytest.raises(wc.InvalidArgument, match="too weak"):
+        wc.Endpoint(token="short", settings=SETTINGS)
+    observer = cli.run("token", "--role", "observer", env={**os.environ, "WEIGHTCAST_TOKEN": RIGHT}).stdout
+    with pytest.raises(wc.Permission, match="has no key for 'peers'"):
+        wc.Endpoint(token=observer.strip(), settings=SETTINGS)
 
 
 # --- Signals and fork ------------------------------------------------------------------------------

@@ -222,9 +222,9 @@ TEST_P(EndpointDeath, ARestartedPeerIsAnother) {
 }
 
 TEST(EndpointMeeting, AWrongTokenIsSaidInBothProcesses) {
-  Peer peer({.token = "theirs"});
+  Peer peer({.token = "the-token-of-their-job"});
   peer.Open();
-  Watcher watcher({.token = "ours"});
+  Watcher watcher({.token = "the-token-of-our-own-job"});
   const Status status = watcher.Connect(peer).status();
   EXPECT_EQ(status.code(), Code::kPermission);
   EXPECT_THAT(status.message(), HasSubstr("check WEIGHTCAST_TOKEN_FILE"));

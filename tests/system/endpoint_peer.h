@@ -102,7 +102,7 @@ struct PeerSetup {
   std::string transport{};  ///< As the setting; empty: all.
   bool shared = true;       ///< Kind of memory.
   std::string lease = "5";
-  std::string token = "secret";
+  std::string token = "the-token-of-these-tests";
   uint32_t rank = 0;
   Incarnation incarnation = 0;
   std::string nics{};  ///< As the setting; empty: all.

@@ -22,7 +22,7 @@ class Side {
   explicit Side(const std::string& role, const std::map<std::string, std::string>& settings = {}) {
     EndpointOptions options;
     options.self = {"test", role, role == "inference" ? "rollout" : "", 0, 0};
-    options.token = "secret";
+    options.token = "the-token-of-these-tests";
     transport::Require(options.settings.Set("bind", "127.0.0.1").ok(), "bind");
     for (const auto& [name, value] : settings)
       transport::Require(options.settings.Set(name, value).ok(), name);

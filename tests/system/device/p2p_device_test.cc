@@ -25,7 +25,7 @@ std::unique_ptr<Engine> MakeEngine(uint32_t rank, void* const* stream, const std
   EngineOptions options;
   options.rank = rank;
   options.gpu.index = static_cast<int32_t>(rank);
-  options.token = "secret";
+  options.token = "the-token-of-these-tests";
   for (const auto& [name, value] : {std::pair<const char*, std::string>{"bind", "127.0.0.1"},
                                     {"lease", "2"},
                                     {"gpu", gpu},

@@ -33,6 +33,11 @@ class ListenerTest : public ::testing::Test {
                                   auto incoming) { Count([&] { heard_.push_back(std::move(incoming)); }); },
              .on_closed = [this](const auto&, const Status& why) { Count([&] { closed_.push_back(why); }); },
              .on_watch = [this](const auto& sink) { Count([&] { watchers_.push_back(sink); }); },
+             .on_ask =
+                 [this](const auto& sink, auto ask) {
+                   Count([&] { asked_.push_back(ask); });
+                   sink->Continue();
+                 },
              .on_unwatch = [this](const auto&) { Count([&] { ++unwatched_; }); }}});
     ASSERT_TRUE(started.ok()) << started.status().ToString();
     listener_ = std::move(*started);
@@ -62,6 +67,7 @@ class ListenerTest : public ::testing::Test {
   std::condition_variable changed_;
   std::vector<std::shared_ptr<WorkerStream>> workers_;
   std::vector<std::shared_ptr<ViewSink>> watchers_;
+  std::vector<protocol::AskTrace> asked_;
   std::vector<Incoming> heard_;
   std::vector<Status> closed_;
   int unwatched_ = 0;
@@ -130,7 +136,7 @@ TEST_F(ListenerTest, NothingIsReadUntilTheMessageBeforeIsHeard) {
   }
 }
 
-TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMaySayNothing) {
+TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMayOnlyAsk) {
   Start(0);
   const auto client = Dialled(Purpose::kObserve);
   ASSERT_TRUE(Wait([&] { return watchers_.size() == 1; }));
@@ -166,7 +172,12 @@ TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMaySayNothing) {
     ++count;
   }
   EXPECT_LT(count, kViews) << "older ones that had not gone out were replaced";
-  ASSERT_TRUE(client->Send("a word").ok());
+  for (uint64_t from : {7, 9}) {
+    ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(protocol::AskTrace{from}))).ok());
+    (void)client->Next(Clock::now());  // Sends it.
+    ASSERT_TRUE(Wait([&] { return !asked_.empty() && asked_.back() == protocol::AskTrace{from}; }));
+  }
+  ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Goodbye{})))).ok());
   EXPECT_EQ(stream::NextOf(*client).kind, stream::EventKind::kClosed);
   EXPECT_TRUE(Wait([&] { return unwatched_ == 1; }));
 }

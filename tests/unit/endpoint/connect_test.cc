@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/socket.h"
 #include "endpoint/handshake.h"
+#include "stream/token.h"
 #include "unit/endpoint/party.h"
 
 namespace weightcast::endpoint {
@@ -100,8 +101,8 @@ TEST_F(ConnectTest, BothSidesAtOnceMakeOneConnection) {
 }
 
 TEST_F(ConnectTest, AWrongTokenIsRefusedOnBothSides) {
-  Party a({.token = "one"});
-  Party b({.rank = 1, .token = "two"});
+  Party a({.token = "the-token-of-the-one-side"});
+  Party b({.rank = 1, .token = "the-token-of-the-other"});
   ::testing::internal::CaptureStderr();
   const Status status = a.Connect(b).status();
   EXPECT_EQ(status.code(), Code::kPermission);
@@ -142,6 +143,18 @@ TEST_F(ConnectTest, ALiveConnectionIsReplacedByNobodyWithoutItsKey) {
   EXPECT_TRUE(b->Find(a->self().incarnation).has_value());
   EXPECT_EQ(b.disconnects(), 0U);
   EXPECT_EQ(b.accepted(), 1U);
+TEST_F(ConnectTest, ATokenAndThoseMadeFromItMeet) {
+  const std::string master = PartyOptions{}.token;
+  const auto role = [&](stream::Role which) {
+    const auto made = stream::RoleToken::Derive(*stream::MasterToken::Parse(master), {.role = which});
+    return std::string(made->Print().bytes());
+  };
+  Party a({.token = master});
+  uint32_t rank = 0;
+  for (const std::string& token : {master + "\n", role(stream::Role::kPeer), role(stream::Role::kTrainer)}) {
+    Party b({.rank = ++rank, .token = token});
+    EXPECT_TRUE(a.Connect(b).ok()) << rank;
+  }
 }
 
 TEST_F(ConnectTest, AnotherJobIsRefused) {
@@ -464,7 +477,8 @@ TEST_F(ConnectTest, NoCommonTransportIsAnError) {
   EXPECT_THAT(status.message(), HasSubstr("the other side does not use it"));
 }
 
-Status CreateStatus(const std::map<std::string, std::string>& settings, const std::string& token = "secret") {
+Status CreateStatus(const std::map<std::string, std::string>& settings,
+                    const std::string& token = "the-token-of-these-tests") {
   EndpointOptions options;
   options.self = {"test", "trainer", "", 0, 0};
   options.token = token;
@@ -481,6 +495,12 @@ TEST_F(ConnectTest, BadSettingsAreSaid) {
   EXPECT_THAT(CreateStatus({{"interface", "nosuch0"}}).message(),
               HasSubstr("setting interface is 'nosuch0'"));
   EXPECT_THAT(CreateStatus({}, "").message(), HasSubstr("no job token"));
+  EXPECT_THAT(CreateStatus({}, "short").message(), HasSubstr("too weak"));
+  EXPECT_THAT(CreateStatus({}, "two words, of which one is a secret").message(),
+              HasSubstr("the endpoint's options may hold only letters, digits and punctuation"));
+  const auto observer = stream::RoleToken::Derive(*stream::MasterToken::Parse(PartyOptions{}.token), {});
+  EXPECT_THAT(CreateStatus({}, std::string(observer->Print().bytes())).message(),
+              HasSubstr("has no key for 'peers'"));
   EXPECT_TRUE(CreateStatus({{"bind", "::1"}}, "").ok());
 }
 

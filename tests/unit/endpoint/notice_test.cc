@@ -11,6 +11,7 @@
 #include "endpoint/control_message.h"
 #include "endpoint/handshake.h"
 #include "endpoint/notices.h"
+#include "stream/shared_key.h"
 #include "unit/endpoint/party.h"
 
 namespace weightcast::endpoint {
@@ -287,7 +288,9 @@ std::optional<Status> GoodbyeAfter(const Party& party, const Message& last) {
   hello.identity = {"test", "trainer", "", 7, 77};
   hello.chunk = 4096;
   hello.lease = FromSeconds(5);
-  Handshaker machine(Role::kInitiator, hello, [](const Identity&) { return Key{Key::Of::kJob, "secret"}; });
+  const auto key = stream::SharedKeyOf(PartyOptions{}.token, stream::Purpose::kPeers, "a test");
+  Handshaker machine(Role::kInitiator, hello,
+                     [&](const Identity&) { return Key{Key::Of::kJob, std::string(key->bytes())}; });
   bool said = false;
   if (!channel.Send(machine.Start()).ok()) return std::nullopt;
   while (WaitFor(channel.fd(), POLLIN, Soon())) {

@@ -37,7 +37,7 @@ struct PartyOptions {
   uint32_t rank = 0;
   Incarnation incarnation = RandomId();
   std::string job = "test";
-  std::string token = "secret";
+  std::string token = "the-token-of-these-tests";
   std::function<std::string(const Identity&)> key_of{};
   std::map<std::string, std::string> settings{};
   std::function<Status(const Identity&)> admit{};

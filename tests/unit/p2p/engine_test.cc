@@ -30,7 +30,7 @@ Bytes Pattern(size_t size, uint64_t seed) {
 }
 
 std::unique_ptr<Engine> MakeEngine(const std::string& transport, uint32_t rank,
-                                   const std::string& token = "secret") {
+                                   const std::string& token = "the-token-of-these-tests") {
   EngineOptions options;
   options.rank = rank;
   options.gpu.index = static_cast<int32_t>(rank);
@@ -435,7 +435,7 @@ TEST(Engine, ListensWhereScriptsLook) {
 
 TEST(Engine, AnotherTokenIsRefusedAndNobodyIsWaitedFor) {
   const auto a = MakeEngine("tcp", 0);
-  const auto stranger = MakeEngine("tcp", 1, "another");
+  const auto stranger = MakeEngine("tcp", 1, "the-token-of-another-job");
   EXPECT_EQ(a->Connect(stranger->metadata(), false, Soon(), Never).status().code(), Code::kPermission);
   EngineMetadata gone = stranger->metadata();
   gone.addresses = {"127.0.0.1:1"};

@@ -11,144 +11,21 @@
 #include "protocol/field_hash.h"
 #include "protocol/field_text.h"
 #include "protocol/limits.h"
+#include "unit/protocol/samples.h"
 
 namespace weightcast::protocol {
 namespace {
 
 using ::testing::HasSubstr;
 
-const Term kTerm{.number = 7, .id = 0xfedcba9876543210};
-const UpdateId kUpdate{.term = kTerm, .epoch = 3, .sequence = 12, .attempt = 2};
-const Version kVersion{.run = 2, .number = 80, .origin = 77, .label = "step-80"};
-const WorkerName kTrainer{.role = Role::kTrainer, .engine = "", .rank = 3};
-const WorkerName kRank{.role = Role::kInference, .engine = "rollout-1", .rank = 1};
-const weightcast::Status kReason(Code::kPeerDead, "trainer 1 is lost \xff");
-const LandingMap kMap{.epoch = 4,
-                      .regions = {std::string("\0key", 4), "b"},
-                      .places = {{.region = 1, .offset = uint64_t{1} << 40, .shard = ~uint64_t{0}}}};
-const ShardInfo kShard{.tensor = {.name = "h.0.attn.w", .dtype = DType::kU64, .shape = {768, 2304}},
-                       .box = {.offset = {0, 1152}, .size = {768, 1152}},
-                       .declared = true};
-
 struct Text : FieldText<Text> {};
 template <typename... Messages>
 std::string TextOf(const std::variant<Messages...>& message) {
   return Text()(message);
 }
-std::string TextOf(const ClusterView& view) { return Text().Of(view); }
-
-std::vector<WorkerMessage> WorkerMessages() {
-  return {
-      Hello{.job = "j",
-            .model = "policy",
-            .name = kRank,
-            .world_size = 4,
-            .incarnation = 99,
-            .secret = std::string(kSecretBytes, 's'),
-            .addresses = {"10.0.0.1:4711", "[fe80::1%eth0]:4711"},
-            .host = "node-3",
-            .landing = Landing::kShadow,
-            .state = EngineState::kServing,
-            .version = kVersion,
-            .newest = {.run = 2, .number = 81},
-            .run = {.number = 3, .origin = 77}},
-      Register{.shards = {kShard, {.tensor = {.name = "s", .dtype = DType::kF32, .shape = {}}, .box = {}}},
-               .rules = "{}",
-               .landing = Landing::kShadow,
-               .state = EngineState::kServing,
-               .version = kVersion,
-               .shares = false,
-               .landed = {.run = 2, .number = 5},
-               .controlled = true,
-               .newest = {.run = 2, .number = 81},
-               .unwanted = {"lm_head.weight", "{**}.bias"},
-               .group_model = "draft"},
-      kMap,
-      Prepared{.epoch = 5, .connections = {"trainer 0: shm", "trainer 1: tcp"}},
-      Published{.number = 81, .run = {.number = 3, .origin = 77}, .hold = true, .label = "step-81"},
-      Granted{.update = kUpdate, .grants = {{.source = 1, .slot = 3, .id = 77}}},
-      Ready{.update = kUpdate,
-            .bytes = 17,
-            .seconds = 1.5,
-            .sources = {{.source = 3, .bytes = uint64_t{1} << 41, .seconds = 0.5}, {.source = 9}}},
-      Committed{.update = kUpdate},
-      Serving{.update = kUpdate, .version = kVersion},
-      Aborted{.update = kUpdate, .lost = true, .landed = kVersion},
-      Failed{.update = kUpdate, .destination = 5, .reason = kReason},
-      Suspended{},
-      Steered{.order = 7, .status = kReason},
-      Cancel{.number = 81},
-      Heartbeat{},
-      Goodbye{},
-      AskOffered{},
-      SentDigests{.update = kUpdate, .destination = 2, .part = 1, .digests = {{1, 2}, {(1ULL << 61) - 2, 0}}},
-  };
-}
-
-std::vector<ControllerMessage> ControllerMessages() {
-  return {
-      Welcome{.term = kTerm, .run = {.number = 2, .origin = 77}, .lease_seconds = 0.5},
-      Refused{.reason = kReason},
-      Plan{.epoch = 3,
-           .run = {.number = 2, .origin = 77},
-           .table = std::string(1000, '\xaa'),
-           .table_file = "/shared/epoch-3/t",
-           .peers = {{.name = kTrainer, .incarnation = 5, .addresses = {"a:1"}, .key = "k"},
-                     {.name = kRank, .incarnation = 0, .addresses = {}}},
-           .gives = true},
-      PeerLanding{.destination = 4, .map = kMap},
-      Superseded{.version = kVersion},
-      GrantRequest{.update = kUpdate, .version = kVersion},
-      Start{.update = kUpdate, .version = kVersion, .destination = 4, .slot = 2, .grant = 78},
-      Commit{.update = kUpdate},
-      Serve{.update = kUpdate},
-      Stop{.update = kUpdate, .destination = 9},
-      Abort{.update = kUpdate, .reason = kReason, .version = kVersion, .started = true},
-      Release{.update = kUpdate, .version = kVersion},
-      Done{.update = kUpdate,
-           .version = kVersion,
-           .met_policy = true,
-           .reason = kReason,
-           .engines = {{.engine = "rollout-1", .committed = true, .reason = kReason, .rank = 2}},
-           .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}},
-           .receivers = {{.name = kRank, .bytes = 3, .seconds = 4}},
-           .routes = {{.sender = kTrainer, .receiver = kRank, .bytes = 7, .seconds = 8}},
-           .seconds = 5},
-      Lost{.name = kRank, .reason = kReason},
-      Steer{.order = 7, .move = Move::kEvict, .version = kVersion, .reason = kReason},
-      Controlled{},
-      Heartbeat{},
-      Offered{.tensors = {kShard.tensor, {.name = "s", .dtype = DType::kF32, .shape = {}}}},
-      SourceDigests{.update = kUpdate, .source = 3, .part = 1, .digests = {{1, 2}, {3, (1ULL << 61) - 2}}},
-  };
-}
-
-ClusterView View() {
-  return {.term = kTerm,
-          .job = "j",
-          .models = {{.model = "policy",
-                      .epoch = 3,
-                      .phase = "writing",
-                      .version = kVersion,
-                      .update = kUpdate,
-                      .workers = {{.name = kRank,
-                                   .host = "h",
-                                   .incarnation = 4,
-                                   .alive = true,
-                                   .prepared = true,
-                                   .state = EngineState::kReady,
-                                   .version = kVersion,
-                                   .addresses = {"a:1"},
-                                   .connections = {"trainer 0: shm"}}},
-                      .engines = {{.name = "rollout-1",
-                                   .incarnation = 77,
-                                   .ranks = 2,
-                                   .state = EngineState::kFailed,
-                                   .version = kVersion,
-                                   .last_error = "e"}},
-                      .last_error = "x",
-                      .senders = {{.name = kTrainer, .bytes = 1, .seconds = 2}},
-                      .routes = {{.sender = kTrainer, .receiver = kRank, .bytes = 7, .seconds = 8}}}}};
+template <HasFields T>
+std::string TextOf(const T& message) {
+  return Text().Of(message);
 }
 
 /// Every message there is, as its own kind: call(message, its decoder).
@@ -157,6 +34,8 @@ void ForAll(Call call) {
   for (const auto& message : WorkerMessages()) call(message, DecodeWorkerMessage);
   for (const auto& message : ControllerMessages()) call(message, DecodeControllerMessage);
   call(View(), DecodeClusterView);
+  call(AskTrace{.from = 70}, DecodeAskTrace);
+  call(SampleTrace(), DecodeTrace);
 }
 
 /// Of a Hello of another version little is read.
@@ -388,6 +267,8 @@ TEST(Codec, UnknownKindsAreRefused) {
     EXPECT_EQ(unknown(DecodeWorkerMessage(bytes).status()), !worker) << kind;
     EXPECT_EQ(unknown(DecodeControllerMessage(bytes).status()), !controller) << kind;
     EXPECT_EQ(unknown(DecodeClusterView(bytes).status()), kind != 0x60) << kind;
+    EXPECT_EQ(unknown(DecodeAskTrace(bytes).status()), kind != 0x61) << kind;
+    EXPECT_EQ(unknown(DecodeTrace(bytes).status()), kind != 0x62) << kind;
   }
 }
 
@@ -405,6 +286,27 @@ TEST(Codec, FlippedBytesNeverCrash) {
     }
   });
   EXPECT_GT(refused, 1000);
+}
+
+// --- In brief -----------------------------------------------------------------------------------
+
+TEST(Brief, NamesMembersAndKeepsWhatOpensMemory) {
+  const WorkerMessage granted = Granted{.update = kUpdate, .grants = {{.source = 1, .slot = 3, .id = 77}}};
+  EXPECT_EQ(BriefOf(granted), "{update: update 12.2 (term 7, epoch 3), grants: 1 [{source: 1, slot: 3}]}");
+  EXPECT_EQ(BriefOf(WorkerMessage(kMap)),
+            "{epoch: 4, regions: 2, places: 1 [{region: 1, offset: 1099511627776}]}");
+  EXPECT_EQ(BriefOf(WorkerMessage(Heartbeat{})), "");
+}
+
+TEST(Brief, IsOnePrintableLineWithinItsLimit) {
+  const WorkerMessage failed = Failed{.update = kUpdate, .reason = {Code::kInternal, "two\nlines"}};
+  EXPECT_THAT(BriefOf(failed), HasSubstr("two lines"));
+  std::string accents;
+  for (int i = 0; i < 1000; ++i) accents += "\xc3\xa9";
+  const std::string cut = BriefOf(WorkerMessage(Steered{.order = 1, .status = {Code::kInternal, accents}}));
+  EXPECT_LE(cut.size(), kMaxTracedBytes);
+  EXPECT_GE(cut.size(), kMaxTracedBytes - 1);
+  EXPECT_TRUE(cut.ends_with("...") && IsUtf8(cut)) << cut;
 }
 
 // --- Versions -----------------------------------------------------------------------------------

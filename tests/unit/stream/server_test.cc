@@ -257,7 +257,7 @@ TEST(StreamServer, TellsOfRoomSoThatLargeMessagesNeedNoLargeQueue) {
   std::shared_ptr<ServerStream> stream;
   int sent = 0;
   const auto fill = [&](const std::shared_ptr<ServerStream>& to) {
-    while (sent < kPieces && to->queued() < StreamServer::kLowWater) {
+    while (sent < kPieces && to->queued() < kLowWater) {
       ASSERT_TRUE(to->Send(piece).ok());
       ++sent;
     }

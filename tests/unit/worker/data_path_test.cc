@@ -29,7 +29,7 @@ std::unique_ptr<Endpoint> MakeEndpoint(const Settings& settings, std::string rol
                                        std::function<void(Connection)> on_connection = {}) {
   EndpointOptions options;
   options.self = {.job = "test", .role = std::move(role), .engine = "", .rank = rank, .incarnation = 0};
-  options.token = "secret";
+  options.token = "the-token-of-these-tests";
   options.settings = settings;
   options.on_connection = std::move(on_connection);
   auto endpoint = Endpoint::Create(std::move(options));
