@@ -129,7 +129,7 @@ enum class Callbacks : uint8_t {
 };
 
 struct EndpointOptions {
-  Identity self;        ///< incarnation 0: a random one is made.
+  Identity self;  ///< incarnation 0: a random one is made.
   /// Text of a master or role token. Empty: only with the setting `bind` on loopback.
   std::string token{};
   /// The key that a peer of this identity must have to connect here, in place of the token; default: the

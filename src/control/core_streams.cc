@@ -128,8 +128,7 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
                         {Code::kInvalidArgument, "a worker needs the name of its model; set model"});
   if (const Status allowed = CheckMember(stream->member(), hello.name); !allowed.ok())
     return RefuseStream(stream, hello, allowed);
-  if (const Status proven = CheckIncarnation(hello); !proven.ok())
-    return RefuseStream(stream, hello, proven);
+  if (const Status proven = CheckIncarnation(hello); !proven.ok()) return RefuseStream(stream, hello, proven);
   if (Session* known = FindResumable(incoming, hello)) return Resume(*known, stream);
   Model* model = ModelFor(hello.model);
   if (model == nullptr)

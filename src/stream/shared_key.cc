@@ -19,7 +19,9 @@ Result<Secret> KeyOf(std::string_view text, Purpose purpose) {
 
 Result<std::string> CheckTokenText(std::string text, std::string_view origin) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
-  if (text.empty()) return Status(Code::kInvalidArgument, StrCat("the job token in ", origin, " is empty; make one with `openssl rand -hex 32`"));
+  if (text.empty())
+    return Status(Code::kInvalidArgument,
+                  StrCat("the job token in ", origin, " is empty; make one with `openssl rand -hex 32`"));
   for (const char c : text) {
     if (c <= ' ' || c > '~')
       return Status(Code::kInvalidArgument,

@@ -143,6 +143,8 @@ TEST_F(ConnectTest, ALiveConnectionIsReplacedByNobodyWithoutItsKey) {
   EXPECT_TRUE(b->Find(a->self().incarnation).has_value());
   EXPECT_EQ(b.disconnects(), 0U);
   EXPECT_EQ(b.accepted(), 1U);
+}
+
 TEST_F(ConnectTest, ATokenAndThoseMadeFromItMeet) {
   const std::string master = PartyOptions{}.token;
   const auto role = [&](stream::Role which) {
