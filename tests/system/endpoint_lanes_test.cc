@@ -11,7 +11,7 @@
 namespace weightcast::system_test {
 namespace {
 
-constexpr PeerSetup kTcp{.transport = "tcp", .shared = false};
+const PeerSetup kTcp{.transport = "tcp", .shared = false};
 
 /// Data sockets of this process: TCP, connected, not to a port of `control`.
 std::vector<int> LaneSockets(const std::vector<std::string>& control) {
