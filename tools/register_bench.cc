@@ -20,6 +20,7 @@
 #include "control/client.h"
 #include "endpoint/descriptor.h"
 #include "plan/models.h"
+#include "protocol/identity.h"
 #include "tools/bench_processes.h"
 #include "tools/demo_options.h"
 #include "weightcast/clock.h"
@@ -104,7 +105,11 @@ class SimulatedWorker {
  public:
   /// `layout`: of the trainers, or of this rank's engine.
   SimulatedWorker(const Cluster& cluster, const plan::Layout& layout, protocol::WorkerName name, Tally& tally)
-      : cluster_(cluster), tally_(tally), name_(std::move(name)), incarnation_(RandomId()) {
+      : cluster_(cluster),
+        tally_(tally),
+        name_(std::move(name)),
+        secret_(protocol::NewSecret()),
+        incarnation_(protocol::IncarnationOf(secret_)) {
     uint64_t at = 0;
     for (int i = 0; i < layout.tensors(); ++i) {
       auto box = layout.BoxOf(i, static_cast<int>(name_.rank));
@@ -126,6 +131,7 @@ class SimulatedWorker {
     options.hello.name = name_;
     options.hello.world_size = world_size_;
     options.hello.incarnation = incarnation_;
+    options.hello.secret = secret_;
     options.hello.addresses = {"127.0.0.1:9"};
     options.hello.host = HostName();
     options.on_message = [this](protocol::ControllerMessage message) {
@@ -173,6 +179,7 @@ class SimulatedWorker {
   const Cluster& cluster_;
   Tally& tally_;
   const protocol::WorkerName name_;
+  const std::string secret_;
   const uint64_t incarnation_;
   uint32_t world_size_ = 1;
   std::string tables_;

@@ -5,7 +5,7 @@
 #include <openssl/hmac.h>
 #include <xxhash.h>
 
-#include <cstdlib>
+#include <new>
 
 namespace weightcast {
 
@@ -31,7 +31,7 @@ Digest HmacSha256(std::string_view key, std::string_view message) {
            reinterpret_cast<const unsigned char*>(message.data()), message.size(),
            reinterpret_cast<unsigned char*>(digest.data()), &length) == nullptr ||
       length != digest.size()) {
-    std::abort();  // SHA-256 is always there; going on without it would let anyone in.
+    throw std::bad_alloc();  // SHA-256 is always there; going on without it would let anyone in.
   }
   return digest;
 }

@@ -23,7 +23,7 @@ class Hasher64 {
   alignas(8) std::array<std::byte, 88> state_;  ///< xxHash's own, whose header stays out of this one.
 };
 
-/// HMAC-SHA256: proves possession of the job token.
+/// HMAC-SHA256: proves possession of a key. Throws std::bad_alloc.
 using Digest = std::array<std::byte, 32>;
 Digest HmacSha256(std::string_view key, std::string_view message);
 /// Compares in constant time.

@@ -122,8 +122,9 @@ void Worker::Core::Main() {
   const ContextScope scope(health_->context());
   if (!scope.status().ok()) health_->Lose(scope.status());
   Patience patience;
-  while (!stop_.load()) {
-    const uint32_t seen = wakes_.load(std::memory_order_seq_cst);  // Before the look at what it announces.
+  while (true) {
+    const uint32_t seen = wakes_.load(std::memory_order_seq_cst);  // Before the looks at what it announces.
+    if (stop_.load()) break;
     const Work::State state = Turn();
     if (!patience.GoOn(state)) Sleep(seen, state);
   }

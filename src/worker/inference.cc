@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <future>
 #include <utility>
 
 #include "base/log.h"
@@ -31,7 +30,7 @@ void InferenceWorker::Shut() {
   collector_.reset();
   const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
   std::unique_ptr<Sender> sender;
-  RunInLoop([&] { sender = giver_->End(); });
+  session_->loop().RunAndWait([&] { sender = giver_->End(); });
   sender.reset();  // Waits, bounded, until nobody reads the memory.
   {
     std::unique_lock lock(mutex_);
@@ -76,7 +75,7 @@ AnswerCall InferenceWorker::Call(const InferenceEvent& event, TimePoint deadline
 /// it.
 Status InferenceWorker::WithLostDevice(Status status) {
   std::shared_ptr<const LandingMemory> memory;
-  RunInLoop([&] { memory = memory_; });
+  session_->loop().RunAndWait([&] { memory = memory_; });
   if (memory == nullptr) return status;
   const Status lost = memory->devices().FailureOf(memory->shards());
   if (lost.ok() || status.message().find(lost.message()) != std::string::npos) return status;
@@ -88,18 +87,8 @@ AnswerCall InferenceWorker::CallLocked(const std::function<void()>& task, TimePo
     const std::lock_guard lock(mutex_);
     shared_.answer.reset();
   }
-  RunInLoop(task);
+  session_->loop().RunAndWait(task);
   return WaitForAnswer(deadline);
-}
-
-/// The task uses the caller's stack: nothing returns before it is over, even if it gives the answer.
-void InferenceWorker::RunInLoop(const std::function<void()>& task) {
-  std::promise<void> over;
-  const bool posted = session_->loop().Post([&] {
-    task();
-    over.set_value();
-  });
-  if (posted) over.get_future().wait();
 }
 
 AnswerCall InferenceWorker::WaitForAnswer(TimePoint deadline) {
@@ -153,7 +142,7 @@ SwitchRun InferenceWorker::Switch(const Shared::Switch& task) const {
 /// The registered memory is given to nobody any more; waits, bounded, until nobody reads it. Under `calls_`.
 void InferenceWorker::Reclaim(std::string_view why) {
   const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
-  RunInLoop([&] {
+  session_->loop().RunAndWait([&] {
     const Status reason(Code::kCancelled, StrCat(session_->text(), " ", why));
     giver_->Feed(MemoryReclaimed{.reason = reason, .leaves = true});
   });
@@ -231,7 +220,7 @@ Result<std::vector<TensorInfo>> InferenceWorker::Offered(TimePoint deadline) {
     const std::lock_guard lock(mutex_);
     shared_.offered.reset();
   }
-  RunInLoop([this] {
+  session_->loop().RunAndWait([this] {
     asking_ = true;
     session_->client().Send(protocol::AskOffered{});
   });
@@ -257,7 +246,7 @@ Status InferenceWorker::Suspend(TimePoint deadline) {
   WC_RETURN_IF_ERROR(CheckCall(call));
   Reclaim("sleeps");
   WC_RETURN_IF_ERROR(CallLocked([this] { Feed(SuspendCalled{}); }, deadline).status);
-  RunInLoop([this] {
+  session_->loop().RunAndWait([this] {
     if (memory_ == nullptr) return;
     asleep_ = {.shards = memory_->shards(), .options = options_, .memory = std::move(memory_)};
     plan_.reset();
@@ -270,7 +259,7 @@ Status InferenceWorker::Suspend(TimePoint deadline) {
       asleep_->memory->Close(std::min(deadline, Clock::now() + 2 * session_->settings().lease));
   bool kept = false;
   if (!closed.ok() && asleep_->memory->replaceable()) {  // The engine's own memory is free.
-    RunInLoop([&] {
+    session_->loop().RunAndWait([&] {
       kept = !quarantine_.full();
       if (!kept) return;
       quarantine_.Keep(std::move(asleep_->memory), "a stopped peer");
@@ -353,7 +342,7 @@ Result<Digests> InferenceWorker::Digest() {
   WC_RETURN_IF_ERROR(CheckCall(call));
   Status readable;
   std::shared_ptr<const LandingMemory> memory;
-  RunInLoop([&] {
+  session_->loop().RunAndWait([&] {
     readable = CheckReadable(state_);
     memory = memory_;
   });

@@ -89,7 +89,6 @@ class InferenceWorker final : public Inference {
   Status WithLostDevice(Status status);
   AnswerCall CallLocked(const std::function<void()>& task, TimePoint deadline);
   AnswerCall WaitForAnswer(TimePoint deadline);
-  void RunInLoop(const std::function<void()>& task);
   void Reclaim(std::string_view why);
   Status RegisterLocked(std::vector<Shard> shards, LandingOptions options, Contents contents);
   [[nodiscard]] Status CheckGrouped(const LandingOptions& options) const;

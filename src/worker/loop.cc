@@ -1,5 +1,7 @@
 #include "worker/loop.h"
 
+#include <future>
+#include <memory>
 #include <utility>
 
 #include "base/thread.h"
@@ -20,6 +22,17 @@ bool Loop::Post(Task task) {
   }
   wake_.notify_one();
   return true;
+}
+
+void Loop::RunAndWait(const std::function<void()>& task) {
+  // The task owns the promise: it ends the wait too where the task is dropped.
+  auto over = std::make_shared<std::promise<void>>();
+  const auto ended = over->get_future();
+  Post([&task, over = std::move(over)] {
+    task();
+    over->set_value();
+  });
+  ended.wait();
 }
 
 void Loop::After(Duration delay, Task task) {

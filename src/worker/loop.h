@@ -28,6 +28,9 @@ class Loop {
   Status Start();
   /// Any thread. False, and the task is dropped, once stopped or in a forked child.
   bool Post(Task task);
+  /// Posts it and returns when it is over, or when it will never run because the loop has stopped: `task` may
+  /// use the caller's stack. Any thread but the loop's.
+  void RunAndWait(const std::function<void()>& task);
   /// Runs it after `delay`, or never if the loop is stopped before. Any thread.
   void After(Duration delay, Task task);
   /// Ends after the task at hand; what is left is dropped. Idempotent. Not from a task.

@@ -115,7 +115,7 @@ Status Session::OpenEndpoint() {
   EndpointOptions options;
   options.self = protocol::IdentityOf(settings_.job, name_, protocol::IncarnationOf(secret_));
   options.token = token.text();
-  options.key_of = [secret = secret_](const Identity& peer) { return protocol::PairKey(secret, peer); };
+  options.key_of = [this](const Identity& peer) { return KeyOf(peer); };
   options.settings = settings_;
   options.admit = [this](const Identity& peer) { return Admit(peer); };
   options.on_connection = [this](const Connection& connection) {
@@ -221,6 +221,8 @@ void Session::SetOutcome(Status status) {
 Identity Session::IdentityOf(const protocol::Member& member) const {
   return protocol::IdentityOf(settings_.job, member.name, member.incarnation);
 }
+
+std::string Session::KeyOf(const Identity& initiator) const { return protocol::PairKey(secret_, initiator); }
 
 std::vector<std::string> Session::ConnectionMap() const {
   std::vector<std::string> lines;

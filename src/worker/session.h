@@ -56,6 +56,8 @@ class Session {
   [[nodiscard]] const std::string& model() const { return model_; }
   /// The peer that a member of a plan must prove to be.
   [[nodiscard]] Identity IdentityOf(const protocol::Member& member) const;
+  /// What this worker must have to connect here.
+  [[nodiscard]] std::string KeyOf(const Identity& initiator) const;
   [[nodiscard]] std::vector<std::string> ConnectionMap() const;
   /// What the user's calls wait with.
   [[nodiscard]] const Patience& patience() const { return patience_; }

@@ -1,5 +1,4 @@
 #include <atomic>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,7 +56,6 @@ class TrainerWorker final : public Trainer {
   Interrupted interrupted_;
   const OwnProcess process_;
   AnswerTrainer Call(std::function<void()> task);
-  void RunInLoop(const std::function<void()>& task);
   void Post(const TrainerEvent& event);
   Result<std::shared_ptr<StreamGate>> RecordStreams(std::span<const StreamRef> streams);
   Result<std::shared_ptr<Update>> Offer(int64_t number, Hold hold, std::string label,
@@ -158,13 +156,13 @@ void TrainerWorker::Close() {
   if (std::exchange(closed_, true) || session_ == nullptr) return;
   collector_.reset();
   std::unique_ptr<Sender> sender;
-  RunInLoop([&] {
+  session_->loop().RunAndWait([&] {
     if (preparation_ != nullptr) preparation_->Cancel();
     Feed(TrainerEnded{Closed()});
     sender = std::move(sender_);
   });
   sender.reset();     // Waits, bounded, until nobody reads the sources.
-  RunInLoop([this] {  // What it said at the end has been heard.
+  session_->loop().RunAndWait([this] {  // What it said at the end has been heard.
     for (auto& [number, record] : records_) record->SetFree(Closed());
   });
   session_->Leave();
@@ -177,18 +175,9 @@ void TrainerWorker::Close() {
 
 // --- The user's calls -------------------------------------------------------------------------------
 
-void TrainerWorker::RunInLoop(const std::function<void()>& task) {
-  std::promise<void> done;
-  const bool posted = session_->loop().Post([&] {
-    task();
-    done.set_value();
-  });
-  if (posted) done.get_future().wait();
-}
-
 AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
   AnswerTrainer answer{.status = process_.Check().ok() ? Closed() : process_.Check(), .version = {}};
-  RunInLoop([&] {
+  session_->loop().RunAndWait([&] {
     answer_.reset();
     task();
     if (answer_) answer = *answer_;
@@ -242,7 +231,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
   std::shared_ptr<Update> update;
   if (announced_) {
     announced_->gate->Publish(gate.get());
-    RunInLoop([this] {
+    session_->loop().RunAndWait([this] {
       if (sender_ != nullptr) sender_->Look();
     });
     update = std::exchange(announced_, std::nullopt)->update;
@@ -311,7 +300,7 @@ Result<Digests> TrainerWorker::Digest() {
   const std::lock_guard lock(calls_);
   if (closed_) return Closed();
   std::shared_ptr<const SourceMemory> memory;
-  RunInLoop([&] { memory = memory_; });
+  session_->loop().RunAndWait([&] { memory = memory_; });
   if (memory == nullptr) return Status(Code::kInvalidArgument, "nothing is registered; call Register first");
   return DigestsOf(memory->given(), memory->reader.get(), *memory->devices, interrupted_);
 }

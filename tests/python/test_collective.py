@@ -248,7 +248,7 @@ def test_an_address_that_is_taken():
 
 
 def test_arguments_that_cannot_be():
-    with pytest.raises(wc.InvalidArgument, match="rank 2 is none of 2"):
+    with pytest.raises(wc.InvalidArgument, match="rank 2 is not among 0"):
         collective.Group(2, 2, "127.0.0.1:1")
     with pytest.raises(wc.InvalidArgument, match="is not an address"):
         collective.Group(0, 2, "localhost", settings=SETTINGS)

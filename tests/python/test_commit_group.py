@@ -99,6 +99,7 @@ def test_a_model_that_refuses_keeps_the_other_from_the_version(job):
     for update in updates:
         with pytest.raises(wc.UpdateAborted, match="the draft does not fit"):
             update.wait(10)
+    assert not concurrent.futures.wait(waits, timeout=10).not_done
     assert job.engine["draft"].version.number == 1
     assert job.engine["policy"].version.number != 2
     job.publish(3)

@@ -138,9 +138,11 @@ TEST_F(RailTest, ATransferGoesOnWithoutARailAndTheRailComesBack) {
   linked.peer.Do("filled 1");
   EXPECT_LT(sent, kPackets * 3 / 4) << "the wire was pulled late";
   EXPECT_GT(traffic.Of(0) - alone, kPackets / 8) << "the other one has not carried the rest";
-  EXPECT_EQ(Count(warnings, "rxe2: port 1 is not up; going on without it"), 1U) << warnings;
+  EXPECT_EQ(Count(warnings, "rxe2: port 1 is not up; check cable and switch; going on without it"), 1U)
+      << warnings;
   EXPECT_TRUE(Eventually([&] {
-    return Count(linked.peer.Log(), "rxe3: port 1 is not up; going on without it") == 1U;
+    return Count(linked.peer.Log(), "rxe3: port 1 is not up; check cable and switch; going on without it") ==
+           1U;
   })) << linked.peer.Log();
   EXPECT_NE(linked.connection->Describe().find(" 2 lanes, to "), std::string::npos)
       << linked.connection->Describe();

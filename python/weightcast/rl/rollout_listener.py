@@ -141,7 +141,7 @@ class Listener:
         with self._refusing(stranger):
             known = self._greet(unpack(stranger.hear()))
             if len(self.strangers) >= self._most:
-                # At random: whoever fills all places cannot choose who loses his.
+                # At random: a stranger that fills all places cannot choose whose is lost.
                 self.strangers.pop(random.choice(list(self.strangers))).cancel()
             self.strangers[stranger] = task = asyncio.ensure_future(self._prove(stranger, known))
             stranger.say(type="challenge", nonce=known.server_nonce)

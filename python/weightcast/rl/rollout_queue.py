@@ -51,7 +51,7 @@ class _Peer:
     wants: int | None = None  # The iteration for which a trainer waits.
 
     def send(self, **message: Any) -> None:
-        """It may have ended: whoever reads from it finds out."""
+        """It may have ended: its reader finds out."""
         if self.writer.transport.get_write_buffer_size() > _MOST_UNSENT:
             self.writer.transport.abort()  # It does not read.
         elif not self.writer.is_closing():

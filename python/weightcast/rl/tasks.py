@@ -248,7 +248,7 @@ class UsersReward:
             found = [float(one) for one in self._function(list(prompts), list(completions), **wanted)]
         except Exception as error:  # The user's code: anything may come.
             raise InvalidArgument(
-                f"the reward {self._name} failed; correct it: {type(error).__name__}: {error}"
+                f"the reward {self._name} failed: {type(error).__name__}: {error}; correct it"
             ) from error
         if len(found) != len(prompts):
             raise InvalidArgument(

@@ -95,7 +95,7 @@ TEST(Checkpoint, RefusesBadIndexes) {
   EXPECT_THAT(why(Index(R"("a":"..")")), HasSubstr("begins with '.'"));
   EXPECT_THAT(why(Index(R"("a":"")")), HasSubstr("is empty"));
   EXPECT_THAT(why(Index(R"("a":"one.safetensors\u0000x")")), HasSubstr("control character"));
-  EXPECT_THAT(why(Index(R"("a":"one.safetensors","a":"two.safetensors")")), HasSubstr("stands twice"));
+  EXPECT_THAT(why(Index(R"("a":"one.safetensors","a":"two.safetensors")")), HasSubstr("is listed twice"));
   EXPECT_THAT(why(Index("")), HasSubstr("names no tensor"));
   EXPECT_THAT(why(Index(R"("a":1)")), HasSubstr("weight_map, tensor \"a\" may not be a number"));
   EXPECT_THAT(why(Index(R"("a":{"b":"c"})")), HasSubstr("may not be an object"));

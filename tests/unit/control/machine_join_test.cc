@@ -402,7 +402,7 @@ TEST(MachinePublish, WhoDoesNotCatchUpIsNamed) {
   sim.Settle();
   ASSERT_EQ(sim.processes[t0].done.size(), 1U);
   EXPECT_EQ(sim.processes[t0].done[0].reason.message(),
-            "trainer 1 has not published version 5 within 2 s (timeout)");
+            "trainer 1 has not published version 5 within 2 s (timeout); see the log of who is missing");
   sim.Publish(t1, 5);  // Too late: the other's bytes may have changed.
   sim.Settle();
   ASSERT_EQ(sim.processes[t1].done.size(), 1U);

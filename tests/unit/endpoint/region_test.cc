@@ -88,7 +88,7 @@ TEST_F(RegionTest, SlicesOfOthersAreRefused) {
   EXPECT_THAT(refusal(others.source_region->Whole(), remote).message(), HasSubstr("with another endpoint"));
   EXPECT_THAT(refusal(local, others.imported.Whole()).message(), HasSubstr("on another connection"));
   EXPECT_EQ(refusal(*local.Slice(0, 8), *remote.Slice(0, 9)).message(),
-            "piece 0: its local slice has 8 bytes, its remote slice 9");
+            "piece 0: its local slice has 8 bytes, its remote slice 9; they must be as long");
 }
 
 TEST_F(RegionTest, ASliceDoesNotOutliveItsRegion) {

@@ -167,7 +167,7 @@ TEST(Codec, RefusesWhatIsBeyondTheLimits) {
   ExpectRefused(SentDigests{.update = kUpdate, .digests = {{(1ULL << 61) - 1, 0}}},
                 "digests: a half of a digest is out of range");
   EXPECT_EQ(DecodeControllerMessage(Encode(Refused{})).status().message(),
-            "a Refused from the network: reason.code 0 is unknown");
+            "a Refused from the network: reason.code 0 is unknown; use the same weightcast on all hosts");
 }
 
 /// All values of an enum come back; the one behind the last does not.
@@ -249,8 +249,10 @@ TEST(Codec, NumbersOf2To60AnywhereAreRefusedOrMeanThemselves) {
 TEST(Codec, ListsLongerThanTheirBytesCostNoMemory) {
   // A Register with as many shards as are allowed, in a few bytes.
   const std::string bytes = std::string("\x21\x80\x80\x80\x02", 5) + std::string(100, '\0');
-  EXPECT_EQ(DecodeWorkerMessage(bytes).status().message(),
-            "a Register from the network: shards has 4194304 entries, more than there are bytes for");
+  EXPECT_EQ(
+      DecodeWorkerMessage(bytes).status().message(),
+      "a Register from the network: shards has 4194304 entries, more than there are bytes for; use the same "
+      "weightcast on all hosts");
 }
 
 TEST(Codec, UnknownKindsAreRefused) {

@@ -149,7 +149,7 @@ TEST(LookAtHardware, SaysWhyAPortIsNotUsed) {
   ASSERT_THAT(hardware.ports, SizeIs(5));
   EXPECT_THAT(hardware.ports[0].refused, AllOf(HasSubstr("cannot be opened"), HasSubstr("/dev/infiniband")));
   EXPECT_EQ(hardware.ports[0].state, "unknown");
-  EXPECT_EQ(hardware.ports[1].refused, "its port is not active but down");
+  EXPECT_EQ(hardware.ports[1].refused, "its port is not active but down; check cable and switch");
   EXPECT_EQ(hardware.ports[1].gid, "10.0.1.1");
   EXPECT_EQ(hardware.ports[2].refused, "left out by the setting nics");
   EXPECT_EQ(hardware.ports[3].refused, "");

@@ -100,11 +100,17 @@ class Node {
             .incarnation = session_->endpoint().self().incarnation,
             .addresses = session_->endpoint().Addresses()};
   }
+  /// With the key that the controller gives to a source.
+  [[nodiscard]] protocol::Member MemberFor(const Node& source) const {
+    protocol::Member told = member();
+    told.key = session_->KeyOf(source.session_->endpoint().self());
+    return told;
+  }
   void PlanToGive(const Planned& planned, uint32_t epoch, const Node& to) {
     const protocol::Plan plan{.epoch = epoch,
                               .table = planned.For(plan::RankTable::Role::kTrainer, 0, epoch),
                               .table_file = {},
-                              .peers = {to.member()},
+                              .peers = {to.MemberFor(*this)},
                               .gives = true};
     protocol::PeerLanding landing{.destination = 0, .map = to.memory_->Map()};
     landing.map.epoch = epoch;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -50,6 +51,25 @@ TEST(WorkerTest, WhatIsLeftForASleepingWorkerWakesIt) {
     std::promise<void> done;
     world.worker->Run([&] { done.set_value(); });
     done.get_future().wait();
+  }
+}
+
+// It ends between two looks of a thread that is about to sleep, some of the times.
+TEST(WorkerTest, OneThatIsEndedAsItFallsAsleepEnds) {
+  FakeWorld world("", Worker::Mode::kCalled);
+  const auto context = world.gpus->Retain(0);
+  ASSERT_TRUE(context.ok()) << context.status().ToString();
+  std::mt19937 random(1);
+  for (int i = 0; i < 3000; ++i) {
+    auto worker = Worker::Create(*context, Worker::Mode::kThread);
+    ASSERT_TRUE(worker.ok()) << worker.status().ToString();
+    std::promise<TimePoint> began;
+    (*worker)->Run([&] { began.set_value(Clock::now()); });
+    // It spins for 200 us after its last task.
+    const TimePoint end = began.get_future().get() + std::chrono::nanoseconds(195'000 + random() % 10'000);
+    while (Clock::now() < end) {
+    }
+    worker->reset();
   }
 }
 
