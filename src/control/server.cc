@@ -11,8 +11,8 @@
 #include "control/core.h"
 #include "control/listener.h"
 #include "control/token.h"
+#include "http/exporter.h"
 #include "protocol/limits.h"
-#include "trace/exporter.h"
 #include "weightcast/settings.h"
 #include "weightcast/worker.h"
 
@@ -67,7 +67,7 @@ class ControllerServer final : public Controller {
                                                                      .lease = settings.lease,
                                                                      .handlers = server->core_.Handlers()}));
     if (!settings.metrics.empty()) {
-      WC_ASSIGN_OR_RETURN(server->exporter_, trace::Exporter::For(settings.metrics));
+      WC_ASSIGN_OR_RETURN(server->exporter_, http::Exporter::For(settings.metrics));
     }
     const bool v6 = listen.host.find(':') != std::string::npos;
     server->address_ =
@@ -90,7 +90,7 @@ class ControllerServer final : public Controller {
 
   control::Core core_;
   std::unique_ptr<control::Listener> listener_;
-  std::shared_ptr<trace::Exporter> exporter_;
+  std::shared_ptr<http::Exporter> exporter_;
   std::string address_;
 };
 
