@@ -16,11 +16,12 @@ constexpr Duration kViewInterval = std::chrono::seconds(1);
 
 }  // namespace
 
-Core::Core(const Settings& settings, protocol::Term term)
+Core::Core(const Settings& settings, protocol::Term term, std::shared_ptr<PageState> page)
     : settings_(settings),
       beat_(settings.lease / 4),
       heartbeat_(*MakePacket(protocol::ControllerMessage(protocol::Heartbeat{}))),
-      mailbox_(std::make_shared<Mailbox>()) {
+      mailbox_(std::make_shared<Mailbox>()),
+      page_(std::move(page)) {
   config_.term = term;
   config_.job = settings.job;
   config_.together = settings.policy == "all";
@@ -32,6 +33,7 @@ Core::Core(const Settings& settings, protocol::Term term)
   config_.join_timeout = settings.join_timeout;
   next_tick_ = Clock::now() + beat_;
   next_view_ = Clock::now() + kViewInterval;
+  if (page_ != nullptr) page_->Show(View());
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) { Collect(metrics); });
 }
 
@@ -79,7 +81,7 @@ void Core::Run() {
   while (!stop_) {
     TimePoint until = std::min(next_tick_, next_view_);
     if (!timers_.empty()) until = std::min(until, timers_.begin()->at);
-    if (view_changed_ && !sinks_.empty()) until = std::min(until, earliest_view_);
+    if (view_changed_ && IsWatched()) until = std::min(until, earliest_view_);
     if (const auto task = mailbox_->Take(until)) (*task)();
     const TimePoint now = Clock::now();
     // What has arrived counts before what has run out: a thread that was held up must not take it for
@@ -141,8 +143,14 @@ void Core::ShowViews() {
   next_view_ = now + kViewInterval;
   earliest_view_ = now + kLeastViewInterval;
   view_changed_ = false;
+  if (!IsWatched()) return;
+  protocol::ClusterView view = View();
+  const auto packet = sinks_.empty() ? Result<SharedPacket>(nullptr) : MakePacket(view);
+  if (page_ != nullptr) page_->Show(std::move(view));
+  // A large job's views take time: no more than a twentieth of this thread's.
+  const TimePoint end = Clock::now();
+  earliest_view_ = std::max(earliest_view_, end + 20 * (end - now));
   if (sinks_.empty()) return;
-  const auto packet = MakePacket(View());
   if (!packet.ok()) {
     WC_LOG_LIMITED(kError, "cannot show the cluster: ", packet.status().message());
     return;

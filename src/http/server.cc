@@ -35,10 +35,11 @@ using Tcp = asio::ip::tcp;
 using Error = boost::system::error_code;
 
 constexpr size_t kMostAcceptedAtOnce = 64;
+constexpr size_t kMostAtOnce = size_t{64} << 10;
 constexpr size_t kMostDiscarded = size_t{64} << 10;
 /// What the kernel may hold for a client that does not read: so much less is stale when it reads again.
 constexpr int kSendBuffer = 128 << 10;
-constexpr Duration kSweep = std::chrono::milliseconds(250);
+constexpr Duration kSweep = std::chrono::milliseconds(50);
 constexpr Duration kRest = std::chrono::milliseconds(100);
 constexpr Duration kLinger = std::chrono::seconds(1);
 
@@ -116,10 +117,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] TimePoint again() const {
     return stage_ == Stage::kFeeding && !writing_ ? std::min(again_, beat_) : TimePoint::max();
   }
-  /// No handler finds anything to do afterwards.
+  /// No handler finds anything to do afterwards. What a client has not taken is dropped: the kernel would
+  /// keep it for minutes.
   void Close() {
     Error ignored;
     closed_ = true;
+    if (writing_) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
     socket_.close(ignored);
   }
 
@@ -161,12 +164,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stage_ = stage;
     writing_ = true;
     const TimePoint now = Clock::now();
-    until_ = now + owner_.options().answer;
     beat_ = now + owner_.options().beat;
     const std::string_view body = text_ == nullptr ? std::string_view() : std::string_view(*text_);
     const std::array<asio::const_buffer, 2> parts{asio::buffer(head.data(), head.size()),
                                                   asio::buffer(body.data(), body.size())};
-    asio::async_write(socket_, parts,
+    const auto more = [this](const Error& error,
+                             size_t) {  // Called at each step, while `self` below is held.
+      until_ = Clock::now() + owner_.options().answer;
+      return error ? size_t{0} : kMostAtOnce;
+    };
+    asio::async_write(socket_, parts, more,
                       [self = shared_from_this()](const Error& error, size_t) { self->OnWritten(error); });
   }
 
@@ -310,8 +317,8 @@ class BeastServer final : public Server, public Owner {
     socket.set_option(Tcp::no_delay(true), error);
     const uint64_t id = next_id_++;
     const auto connection = std::make_shared<Connection>(*this, id, std::move(socket));
+    if (connections_.size() >= options_.most) MakeRoom();
     connections_.emplace(id, connection);
-    if (connections_.size() > options_.most) MakeRoom();
     connection->Begin();
     if (!sweeping_) Sweep();
   }

@@ -53,14 +53,14 @@ using Answer = std::variant<Response, std::unique_ptr<Feed>>;
 class Server {
  public:
   struct Options {
-    Place place;
+    Place place = {};
     const char* thread_name = "";
     size_t most = 256;        ///< Connections at once; at most a quarter of the descriptors.
     size_t most_feeds = 200;  ///< Of these; more get 503.
     Duration request = std::chrono::seconds(5);  ///< For a client to send its request.
-    Duration answer = std::chrono::seconds(10);  ///< For a client to take an answer, or a part of a feed.
+    Duration answer = std::chrono::seconds(10);  ///< A client that takes nothing for so long is ended.
     Duration beat = std::chrono::seconds(15);    ///< A silent feed sends a comment that often.
-    std::function<Answer(const Request&)> answer_to;  ///< Runs on the server's thread; must not block.
+    std::function<Answer(const Request&)> answer_to = {};  ///< Runs on the server's thread; must not block.
   };
   static constexpr size_t kMostHeadBytes = size_t{16} << 10;
 

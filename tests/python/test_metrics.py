@@ -11,7 +11,6 @@ import pytest
 import weightcast as wc
 from conftest import FAST
 
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
