@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "control/client.h"
-#include "protocol/messages.h"
 #include "http/exporter.h"
+#include "protocol/messages.h"
 #include "trace/metrics.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/settings.h"
