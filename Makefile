@@ -5,7 +5,7 @@ PYTHON_TOOLS := --python $(if $(TORCH),--torch)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo binary build install test test-cpp test-seeds test-rdma test-python test-engines sanitize model soak-protocol soak-device soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
+.PHONY: help demo binary build install test test-cpp test-seeds test-rdma test-python test-page test-engines sanitize model soak-protocol soak-device soak-data storm rl bench wheel test-wheel lint tidy format docs fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -55,6 +55,11 @@ test-rdma: ## verbs between soft-RoCE devices, in an emulated machine
 # pytest exits with 5 when it ran nothing: a failure like any other.
 test-python: build
 	@.venv/bin/python -m pytest tests/python -q
+
+test-page: binary ## the live page in headless Chromium, in an environment of its own (SCREENSHOTS=docs/images renews those of the docs)
+	@scripts/bootstrap --page
+	@tests/page/environment
+	@WC_TEST_BINARY=$(CURDIR)/build/weightcast .engines/page/bin/python -m pytest tests/page -q -c tests/page/pytest.ini
 
 ENGINES := $(or $(ENGINE),vllm sglang trl)
 test-engines: build ## real inference engines from PyPI, in environments of their own (LONG=1: all, LONG=only: what takes longer; ENGINE=vllm, sglang or trl for one; VERSION=0.29.0: an older vLLM)

@@ -12,6 +12,11 @@ find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 add_library(thirdparty_cli11 INTERFACE)
 target_include_directories(thirdparty_cli11 SYSTEM INTERFACE ${CLI11_INCLUDE})
 
+find_path(BOOST_INCLUDE boost/beast.hpp REQUIRED)  # Header-only: its HTTP, on its sockets.
+add_library(thirdparty_boost INTERFACE)
+target_compile_definitions(thirdparty_boost INTERFACE BOOST_ASIO_NO_DEPRECATED)
+target_include_directories(thirdparty_boost SYSTEM INTERFACE ${BOOST_INCLUDE})
+
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
 add_library(thirdparty_xxhash INTERFACE)
 target_compile_definitions(thirdparty_xxhash INTERFACE XXH_INLINE_ALL)

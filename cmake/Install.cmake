@@ -24,7 +24,7 @@ weightcast_archive(weightcast_endpoint endpoint
   base stream memory trace drivers_ibverbs drivers_cuda kernels device topology transport_tcp transport_shm transport_verbs transport endpoint)
 target_link_libraries(weightcast_archive_weightcast_endpoint INTERFACE OpenSSL::Crypto Threads::Threads)
 weightcast_archive(weightcast weightcast
-  plan digest protocol control worker)
+  plan digest protocol http control worker)
 target_link_libraries(weightcast_archive_weightcast INTERFACE
   weightcast_archive_weightcast_endpoint OpenSSL::SSL $<INSTALL_INTERFACE:PkgConfig::weightcast_zstd>)
 

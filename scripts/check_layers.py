@@ -19,13 +19,14 @@ ALLOWED = {
     "protocol": ["base"],
     "stream": ["base"],
     "trace": ["base"],
+    "http": ["base", "trace"],
     "drivers": ["base"],
     "device": ["base", "memory", "trace", "drivers", "kernels"],
     "topology": ["base", "drivers"],
     "transport": ["base", "memory", "trace", "drivers", "device", "topology"],
     "endpoint": ["base", "memory", "stream", "trace", "device", "transport"],
     "p2p": ["base", "memory", "transport", "endpoint"],
-    "control": ["base", "plan", "protocol", "stream", "trace"],
+    "control": ["base", "plan", "protocol", "stream", "trace", "http"],
     "worker": [
         "base",
         "kernels",
@@ -35,6 +36,7 @@ ALLOWED = {
         "memory",
         "protocol",
         "trace",
+        "http",
         "device",
         "transport",
         "endpoint",
@@ -44,7 +46,7 @@ ALLOWED = {
 # Contracts inside src that Python has too, beside the public headers (docs/decisions/009).
 BOUND = {"control/token.h", "p2p/engine.h", "worker/registration.h"}
 # Vendors' and libraries' headers that would spread seconds of compilation: only in .cc files.
-HEAVY = re.compile(r"<(spdlog|fmt|nlohmann|CLI)/")
+HEAVY = re.compile(r"<(spdlog|fmt|nlohmann|CLI|boost)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 MAX_LINES = 600
 PACKAGE = ROOT / "python" / "weightcast"
@@ -81,7 +83,7 @@ def check_source(path: pathlib.Path) -> list[str]:
         if kind == '"' and (problem := check_include(path, folder, header)):
             problems.append(problem)
     if path.suffix == ".h" and HEAVY.search(text):
-        problems.append("a heavy header (spdlog, fmt, nlohmann, CLI11) in a header")
+        problems.append("a heavy header (spdlog, fmt, nlohmann, CLI11, Boost) in a header")
     return problems
 
 

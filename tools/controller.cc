@@ -19,21 +19,29 @@ class ControllerCommand : public Command {
   }
   std::string_view example() const override {
     return "  weightcast controller                                       this machine only, port 29750\n"
-           "  weightcast controller --listen 0.0.0.0:29750 --token-file ~/job.token\n";
+           "  weightcast controller --listen 0.0.0.0:29750 --token-file ~/job.token\n"
+           "  weightcast controller --http 127.0.0.1:8080                  and a page that shows the job\n";
   }
   void Declare(Flags& flags) override {
     flags.Add("--listen", listen_, "HOST:PORT",
               "Where to listen; port 0: any. Without it: the setting --controller. Other addresses than "
               "loopback need a token");
+    flags.Add("--http", http_, "HOST:PORT",
+              "Serve a live page of the job there, with its JSON and /metrics; port 0: any. Other addresses "
+              "than loopback ask for the token of an observer (docs/http.md)");
   }
   Status Run(const Context& context) override {
     SetLogPrefix("controller");
     WC_ASSIGN_OR_RETURN(const auto controller,
-                        Controller::Start({.listen = listen_, .settings = context.overrides}));
+                        Controller::Start({.listen = listen_, .settings = context.overrides, .http = http_}));
     const std::string address = controller->address();
     Json json;
-    json.BeginObject().Key("address").String(address).EndObject();
-    WC_RETURN_IF_ERROR(Print(context.json ? json.Line() : StrCat("listening at ", address, "\n")));
+    const std::string page = controller->http_address();
+    json.BeginObject().Key("address").String(address);
+    if (!page.empty()) json.Key("http").String(page);
+    json.EndObject();
+    const std::string page_line = page.empty() ? "" : StrCat("page at http://", page, "/\n");
+    WC_RETURN_IF_ERROR(Print(context.json ? json.Line() : StrCat("listening at ", address, "\n", page_line)));
     pollfd stop{StopDescriptor(), POLLIN, 0};
     while (StopSignal() == 0) poll(&stop, 1, -1);
     controller->Stop();
@@ -42,6 +50,7 @@ class ControllerCommand : public Command {
 
  private:
   std::string listen_;
+  std::string http_;
 };
 
 }  // namespace

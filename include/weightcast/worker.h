@@ -259,10 +259,14 @@ class Controller {
     std::string listen;  ///< "host:port", port 0: any; empty: the setting `controller`. Loopback unless there
                          ///< is a token.
     std::map<std::string, std::string> settings;
+    std::string http = {};  ///< "host:port", port 0: any: serves the live page there (docs/http.md). Empty:
+                            ///< not at all.
   };
   static Result<std::unique_ptr<Controller>> Start(Options options);
   virtual ~Controller() = default;
   [[nodiscard]] virtual std::string address() const = 0;
+  /// Where the page is; empty without it.
+  [[nodiscard]] virtual std::string http_address() const = 0;
   virtual void Stop() = 0;
 };
 

@@ -385,12 +385,14 @@ void BindController(nb::module_& module) {
   nb::class_<HeldController>(module, "CoreController")
       .def_static(
           "start",
-          [](std::string listen, StringMap settings) {
+          [](std::string listen, StringMap settings, std::string http) {
             return HeldController(ValueOrThrow(CallUnlocked([&] {
-              return Controller::Start({.listen = std::move(listen), .settings = std::move(settings)});
+              return Controller::Start(
+                  {.listen = std::move(listen), .settings = std::move(settings), .http = std::move(http)});
             })));
           })
       .def_prop_ro("address", [](HeldController& self) { return self->address(); })
+      .def_prop_ro("http_address", [](HeldController& self) { return self->http_address(); })
       .def("stop", [](HeldController& self) {
         const GilRelease release;
         self->Stop();

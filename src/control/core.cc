@@ -16,11 +16,12 @@ constexpr Duration kViewInterval = std::chrono::seconds(1);
 
 }  // namespace
 
-Core::Core(const Settings& settings, protocol::Term term)
+Core::Core(const Settings& settings, protocol::Term term, std::shared_ptr<PageState> page)
     : settings_(settings),
       beat_(settings.lease / 4),
       heartbeat_(*MakePacket(protocol::ControllerMessage(protocol::Heartbeat{}))),
-      mailbox_(std::make_shared<Mailbox>()) {
+      mailbox_(std::make_shared<Mailbox>()),
+      page_(std::move(page)) {
   config_.term = term;
   config_.job = settings.job;
   config_.together = settings.policy == "all";
@@ -32,6 +33,7 @@ Core::Core(const Settings& settings, protocol::Term term)
   config_.join_timeout = settings.join_timeout;
   next_tick_ = Clock::now() + beat_;
   next_view_ = Clock::now() + kViewInterval;
+  if (page_ != nullptr) page_->Show(View());
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) { Collect(metrics); });
 }
 
@@ -89,7 +91,7 @@ void Core::Run() {
   while (!stop_) {
     TimePoint until = std::min(next_tick_, next_view_);
     if (!timers_.empty()) until = std::min(until, timers_.begin()->at);
-    if (view_changed_ && !watchers_.empty()) until = std::min(until, earliest_view_);
+    if (view_changed_ && IsWatched()) until = std::min(until, earliest_view_);
     if (const auto task = mailbox_->Take(until)) (*task)();
     const TimePoint now = Clock::now();
     // What has arrived counts before what has run out: a thread that was held up must not take it for
@@ -153,9 +155,15 @@ void Core::ShowViews() {
   earliest_view_ = now + kLeastViewInterval;
   view_changed_ = false;
   ShowTraces();
-  const auto views = [](const auto& one) { return !one.second.traces; };
-  if (std::none_of(watchers_.begin(), watchers_.end(), views)) return;
-  const auto packet = MakePacket(View());
+  const bool asked = std::ranges::any_of(watchers_, [](const auto& one) { return !one.second.traces; });
+  if (page_ == nullptr && !asked) return;
+  protocol::ClusterView view = View();
+  const auto packet = asked ? MakePacket(view) : Result<SharedPacket>(nullptr);
+  if (page_ != nullptr) page_->Show(std::move(view));
+  // A large job's views take time: no more than a twentieth of this thread's.
+  const TimePoint end = Clock::now();
+  earliest_view_ = std::max(earliest_view_, end + 20 * (end - now));
+  if (!asked) return;
   if (!packet.ok()) {
     WC_LOG_LIMITED(kError, "cannot show the cluster: ", packet.status().message());
     return;

@@ -14,6 +14,7 @@
 #include "control/listener.h"
 #include "control/mailbox.h"
 #include "control/message_trace.h"
+#include "control/page_state.h"
 #include "control/planner_thread.h"
 #include "control/session_link.h"
 #include "trace/metrics.h"
@@ -26,7 +27,8 @@ namespace weightcast::control {
 /// thread (`wc-controller`) that everything reaches through its mailbox.
 class Core {
  public:
-  Core(const Settings& settings, protocol::Term term);
+  /// `page`: where views and updates are shown, too; nullptr: nowhere.
+  Core(const Settings& settings, protocol::Term term, std::shared_ptr<PageState> page = nullptr);
   ~Core();  ///< Stops.
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -52,7 +54,8 @@ class Core {
     TimePoint began;
     TimePoint ready;
     bool is_ready = false;
-    protocol::UpdateId measured;  ///< The last that was counted.
+    std::vector<std::pair<std::string, double>> moments;  ///< As in UpdateRecord.
+    protocol::UpdateId measured;                          ///< The last that was counted.
   };
   struct Session {
     SessionId id = 0;
@@ -90,6 +93,7 @@ class Core {
   /// Heartbeats, leases, strays. Returns when to come again.
   void Tick();
   void FireTimers();
+  [[nodiscard]] bool IsWatched() const { return page_ != nullptr || !watchers_.empty(); }
   void ShowViews();
   void ShowTraces();
 
@@ -121,6 +125,8 @@ class Core {
   void Do(Model& model, CancelTimer& action);
   void Do(Model& model, Note& action);
   void Measure(Model& model, protocol::ControllerMessage& message);
+  void MeasureEnd(Model& model, protocol::Done& done);
+  static void Mark(Model& model, const protocol::UpdateId& update, std::string_view moment);
   void Push(Session& session, const SharedPacket& packet);
   void OnPlan(Model& model, PlanOutput output);
   [[nodiscard]] PlanMember MemberOf(SessionId id) const;
@@ -133,6 +139,7 @@ class Core {
   const Duration beat_;  ///< Between heartbeats.
   const SharedPacket heartbeat_;
   const std::shared_ptr<Mailbox> mailbox_;
+  const std::shared_ptr<PageState> page_;
 
   std::map<std::string, std::unique_ptr<Model>> models_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;

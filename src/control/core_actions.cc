@@ -1,3 +1,4 @@
+#include <chrono>
 #include <utility>
 
 #include "base/log.h"
@@ -49,30 +50,57 @@ void Core::Do(Model& model, Send& action) {
   Push(session, *packet);
 }
 
-/// The machine has no clock: the time from the first grant request until every rank was ready is taken here.
+/// The machine has no clock: what it says when is taken here.
 void Core::Measure(Model& model, protocol::ControllerMessage& message) {
-  const TimePoint now = Clock::now();
   if (const auto* request = std::get_if<protocol::GrantRequest>(&message)) {
     if (model.update == request->update) return;
     model.update = request->update;
-    model.began = now;
+    model.began = Clock::now();
     model.is_ready = false;
+    model.moments.clear();
+  } else if (const auto* start = std::get_if<protocol::Start>(&message)) {
+    Mark(model, start->update, "start");
+  } else if (const auto* commit = std::get_if<protocol::Commit>(&message)) {
+    Mark(model, commit->update, "commit");
+  } else if (const auto* serve = std::get_if<protocol::Serve>(&message)) {
+    Mark(model, serve->update, "serve");
   } else if (const auto* release = std::get_if<protocol::Release>(&message)) {
+    Mark(model, release->update, "release");
     if (model.update != release->update || model.is_ready) return;
     model.is_ready = true;
-    model.ready = now;
+    model.ready = Clock::now();
   } else if (auto* done = std::get_if<protocol::Done>(&message)) {
-    if (model.update != done->update) return;
-    const Duration took = (model.is_ready ? model.ready : now) - model.began;
-    done->seconds = Seconds(took);
-    if (model.measured != done->update && done->met_policy) {
-      updates_.Add(took);
-      for (const protocol::RankBytes& receiver : done->receivers) bytes_.Add(receiver.bytes);
-    }
-    model.measured = done->update;
-    model.senders = done->senders;
-    model.routes = done->routes;
+    if (model.update == done->update) MeasureEnd(model, *done);
   }
+}
+
+/// The first of its kind in this update.
+void Core::Mark(Model& model, const protocol::UpdateId& update, std::string_view moment) {
+  if (model.update != update) return;
+  for (const auto& [name, seconds] : model.moments)
+    if (name == moment) return;
+  model.moments.emplace_back(moment, Seconds(Clock::now() - model.began));
+}
+
+/// Each trainer gets a Done; the first one counts.
+void Core::MeasureEnd(Model& model, protocol::Done& done) {
+  const Duration took = (model.is_ready ? model.ready : Clock::now()) - model.began;
+  done.seconds = Seconds(took);
+  model.senders = done.senders;
+  model.routes = done.routes;
+  if (model.measured == done.update) return;
+  model.measured = done.update;
+  Mark(model, done.update, "done");
+  if (done.met_policy) {
+    updates_.Add(took);
+    for (const protocol::RankBytes& receiver : done.receivers) bytes_.Add(receiver.bytes);
+  }
+  if (page_ == nullptr) return;
+  const auto ended = std::chrono::system_clock::now().time_since_epoch();
+  page_->Add({.model = model.name,
+              .ended = std::chrono::duration_cast<std::chrono::milliseconds>(ended).count(),
+              .done = done,
+              .moments = model.moments});
 }
 
 void Core::Do(Model&, Refuse& action) {

@@ -10,9 +10,10 @@
 #include "base/thread.h"
 #include "control/core.h"
 #include "control/listener.h"
+#include "control/page_server.h"
 #include "control/token.h"
+#include "http/exporter.h"
 #include "protocol/limits.h"
-#include "trace/exporter.h"
 #include "weightcast/settings.h"
 #include "weightcast/worker.h"
 
@@ -60,7 +61,8 @@ class ControllerServer final : public Controller {
     WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
     WC_RETURN_IF_ERROR(CheckReach(listen, token));
     WC_ASSIGN_OR_RETURN(const protocol::Term term, NewTerm());
-    auto server = std::unique_ptr<ControllerServer>(new ControllerServer(settings, term));
+    auto server =
+        std::unique_ptr<ControllerServer>(new ControllerServer(settings, term, !options.http.empty()));
     WC_RETURN_IF_ERROR(server->core_.Start());
     WC_ASSIGN_OR_RETURN(server->listener_, control::Listener::Start({.host = listen.host,
                                                                      .port = listen.port,
@@ -68,7 +70,10 @@ class ControllerServer final : public Controller {
                                                                      .lease = settings.lease,
                                                                      .handlers = server->core_.Handlers()}));
     if (!settings.metrics.empty()) {
-      WC_ASSIGN_OR_RETURN(server->exporter_, trace::Exporter::For(settings.metrics));
+      WC_ASSIGN_OR_RETURN(server->exporter_, http::Exporter::For(settings.metrics));
+    }
+    if (!options.http.empty()) {
+      WC_ASSIGN_OR_RETURN(server->page_, control::PageServer::Start(options.http, token, server->shown_));
     }
     const bool v6 = listen.host.find(':') != std::string::npos;
     server->address_ =
@@ -80,18 +85,23 @@ class ControllerServer final : public Controller {
   ~ControllerServer() override { Stop(); }
 
   [[nodiscard]] std::string address() const override { return address_; }
+  [[nodiscard]] std::string http_address() const override { return page_ == nullptr ? "" : page_->address(); }
   void Stop() override {
     exporter_.reset();
+    page_.reset();
     core_.Stop();  // Ends the streams.
     if (listener_ != nullptr) listener_->Stop();
   }
 
  private:
-  ControllerServer(const Settings& settings, protocol::Term term) : core_(settings, term) {}
+  ControllerServer(const Settings& settings, protocol::Term term, bool shows)
+      : shown_(shows ? std::make_shared<control::PageState>() : nullptr), core_(settings, term, shown_) {}
 
+  const std::shared_ptr<control::PageState> shown_;
   control::Core core_;
   std::unique_ptr<control::Listener> listener_;
-  std::shared_ptr<trace::Exporter> exporter_;
+  std::shared_ptr<http::Exporter> exporter_;
+  std::unique_ptr<control::PageServer> page_;
   std::string address_;
 };
 

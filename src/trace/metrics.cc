@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 
 #include "base/strings.h"
 
@@ -42,14 +43,32 @@ uint64_t AddCollector(Collector::Collect collect) {
 }
 
 /// Letters, digits and underscores.
-std::string PrometheusName(const Metric& metric) {
-  std::string name = StrCat("weightcast_", metric.name, metric.rises ? "_total" : "");
+std::string FamilyName(const Metric& metric) {
+  std::string name = StrCat("weightcast_", metric.name, metric.part.empty() && metric.rises ? "_total" : "");
   for (char& letter : name) {
     const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
                        (letter >= '0' && letter <= '9');
     if (!plain) letter = '_';
   }
   return name;
+}
+
+std::string_view TypeOf(const Metric& metric) {
+  if (!metric.part.empty()) return "histogram";
+  return metric.rises ? "counter" : "gauge";
+}
+
+/// Buckets count what is below their bound, and so all of the buckets before.
+void AddHistogram(const std::string& name, const Timing& timing, std::vector<Metric>& metrics) {
+  const Timing::Buckets buckets = timing.buckets();
+  uint64_t below = 0;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    below += buckets[i];
+    const std::string bound = i < Timing::kBounds.size() ? StrCat(Timing::kBounds[i]) : "+Inf";
+    metrics.push_back({name, static_cast<double>(below), {{"le", bound}}, true, "bucket"});
+  }
+  metrics.push_back({name, Seconds(timing.total()), {}, true, "sum"});
+  metrics.push_back({name, static_cast<double>(below), {}, true, "count"});
 }
 
 std::string PrometheusLabels(const Labels& labels) {
@@ -80,12 +99,20 @@ std::string ValueText(double value) {
 }  // namespace
 
 void Timing::Add(Duration duration) {
-  count_.fetch_add(1, std::memory_order_relaxed);
+  const auto bucket = std::lower_bound(kBounds.begin(), kBounds.end(), Seconds(duration)) - kBounds.begin();
+  buckets_[static_cast<size_t>(bucket)].fetch_add(1, std::memory_order_relaxed);
   total_.fetch_add(duration.count(), std::memory_order_relaxed);
-  int64_t longest = longest_.load(std::memory_order_relaxed);
-  while (longest < duration.count() &&
-         !longest_.compare_exchange_weak(longest, duration.count(), std::memory_order_relaxed)) {
-  }
+}
+
+Timing::Buckets Timing::buckets() const {
+  Buckets buckets{};
+  for (size_t i = 0; i < buckets.size(); ++i) buckets[i] = buckets_[i].load(std::memory_order_relaxed);
+  return buckets;
+}
+
+uint64_t Timing::count() const {
+  const Buckets all = buckets();
+  return std::accumulate(all.begin(), all.end(), uint64_t{0});
 }
 
 Counter& CounterNamed(std::string_view name) { return FindOrMake(Metrics().counters, name); }
@@ -103,11 +130,7 @@ std::vector<Metric> Snapshot() {
     const std::lock_guard lock(Metrics().mutex);
     for (const auto& [name, counter] : Metrics().counters)
       metrics.push_back({name, static_cast<double>(counter->value())});
-    for (const auto& [name, timing] : Metrics().timings) {
-      metrics.push_back({name + ".count", static_cast<double>(timing->count())});
-      metrics.push_back({name + ".longest", Seconds(timing->longest()), {}, /*rises=*/false});
-      metrics.push_back({name + ".seconds", Seconds(timing->total())});
-    }
+    for (const auto& [name, timing] : Metrics().timings) AddHistogram(name + ".seconds", *timing, metrics);
   }
   {
     const std::lock_guard lock(Metrics().collecting);
@@ -122,10 +145,15 @@ std::string PrometheusText() {
   std::string text;
   std::string last;
   for (const Metric& metric : Snapshot()) {
-    const std::string name = PrometheusName(metric);
-    if (name != last) text += StrCat("# TYPE ", name, metric.rises ? " counter\n" : " gauge\n");
-    last = name;
-    text += StrCat(name, PrometheusLabels(metric.labels), " ", ValueText(metric.value), "\n");
+    const std::string family = FamilyName(metric);
+    if (family != last) {
+      const std::string_view help = HelpOf(metric.name);
+      if (!help.empty()) text += StrCat("# HELP ", family, " ", help, "\n");
+      text += StrCat("# TYPE ", family, " ", TypeOf(metric), "\n");
+      last = family;
+    }
+    text += StrCat(family, metric.part.empty() ? "" : "_", metric.part, PrometheusLabels(metric.labels), " ",
+                   ValueText(metric.value), "\n");
   }
   return text;
 }

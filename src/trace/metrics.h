@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -24,18 +25,24 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-/// Something that takes time.
+/// Something that takes time: a histogram.
 class Timing {
  public:
+  /// The buckets' upper bounds in seconds; one bucket more has no bound.
+  static constexpr std::array<double, 19> kBounds{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
+                                                  0.025,  0.05,    0.1,    0.25,  0.5,    1,     2.5,
+                                                  5,      10,      25,     50,    100};
+  using Buckets = std::array<uint64_t, kBounds.size() + 1>;
+
   void Add(Duration duration);
-  [[nodiscard]] uint64_t count() const { return count_.load(std::memory_order_relaxed); }
+  [[nodiscard]] uint64_t count() const;
   [[nodiscard]] Duration total() const { return Duration(total_.load(std::memory_order_relaxed)); }
-  [[nodiscard]] Duration longest() const { return Duration(longest_.load(std::memory_order_relaxed)); }
+  /// How many fell into each.
+  [[nodiscard]] Buckets buckets() const;
 
  private:
-  std::atomic<uint64_t> count_{0};
+  std::array<std::atomic<uint64_t>, kBounds.size() + 1> buckets_{};
   std::atomic<int64_t> total_{0};
-  std::atomic<int64_t> longest_{0};
 };
 
 /// Times its own life.
@@ -59,13 +66,13 @@ Timing& TimingNamed(std::string_view name);
 /// A name and a value each ("engine", "rollout-1").
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-/// One value of a snapshot: a counter, a part of a timing ("control.plan.count", ".seconds", ".longest"), or
-/// what a collector told.
+/// One value of a snapshot: a counter, a part of a timing's histogram, or what a collector told.
 struct Metric {
   std::string name;
   double value = 0;
   Labels labels = {};
-  bool rises = true;  ///< Never falls while the process lives.
+  bool rises = true;      ///< Never falls while the process runs.
+  std::string part = {};  ///< "bucket", "sum" or "count" of a histogram.
 };
 
 /// Tells at each snapshot how things stand then, for as long as it lives; its destructor waits for a snapshot
@@ -84,8 +91,11 @@ class Collector {
 
 /// All metrics of this process, by name.
 std::vector<Metric> Snapshot();
-/// The same as Prometheus reads it (text format 0.0.4): "control.plan.count" is
-/// `weightcast_control_plan_count_total`, a value that may fall has no `_total`.
+/// The same as Prometheus reads it (text format 0.0.4). The counter "control.bytes" is
+/// `weightcast_control_bytes_total`; a value that may fall has no `_total`. The timing "control.plan" is the
+/// histogram `weightcast_control_plan_seconds`, with `_bucket`, `_sum` and `_count`.
 std::string PrometheusText();
+/// What a metric means, in a line for Prometheus; empty for one that the product does not have.
+std::string_view HelpOf(std::string_view name);
 
 }  // namespace weightcast::trace

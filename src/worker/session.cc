@@ -82,7 +82,7 @@ Result<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, pro
   std::unique_ptr<Session> session(new Session(options, role, std::move(settings), std::move(handlers)));
   WC_RETURN_IF_ERROR(session->loop_.Start());
   if (!session->settings_.metrics.empty()) {
-    WC_ASSIGN_OR_RETURN(session->exporter_, trace::Exporter::For(session->settings_.metrics));
+    WC_ASSIGN_OR_RETURN(session->exporter_, http::Exporter::For(session->settings_.metrics));
   }
   WC_RETURN_IF_ERROR(session->OpenEndpoint());
   return session;

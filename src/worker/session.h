@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "control/client.h"
+#include "http/exporter.h"
 #include "protocol/messages.h"
-#include "trace/exporter.h"
 #include "trace/metrics.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/settings.h"
@@ -103,7 +103,7 @@ class Session {
   mutable std::mutex map_mutex_;  ///< Keeps the endpoint while its map is being made.
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<control::ControlClient> client_;
-  std::shared_ptr<trace::Exporter> exporter_;
+  std::shared_ptr<http::Exporter> exporter_;
 };
 
 /// Warns of a worker that was lost; one that left politely is nobody's worry.

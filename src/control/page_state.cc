@@ -1,0 +1,59 @@
+#include "control/page_state.h"
+
+#include <algorithm>
+
+namespace weightcast::control {
+namespace {
+
+/// Of an update that many take part in, the slowest are kept: they say why it took so long.
+constexpr size_t kMostOfEach = 16;
+
+template <typename Moved>
+void KeepSlowest(std::vector<Moved>& all) {
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Moved& a, const Moved& b) { return a.seconds > b.seconds; });
+  if (all.size() <= kMostOfEach) return;
+  all.resize(kMostOfEach);
+  all.shrink_to_fit();
+}
+
+}  // namespace
+
+void PageState::Show(protocol::ClusterView view) {
+  auto shared = std::make_shared<const protocol::ClusterView>(std::move(view));
+  const std::lock_guard lock(mutex_);
+  shown_.view.swap(shared);
+  ++shown_.count;
+  shown_.at = Clock::now();
+  if (changed_) changed_();
+}
+
+void PageState::Add(UpdateRecord record) {
+  KeepSlowest(record.done.senders);
+  KeepSlowest(record.done.routes);
+  auto shared = std::make_shared<UpdateRecord>(std::move(record));
+  const std::lock_guard lock(mutex_);
+  shared->number = ++last_number_;
+  updates_.push_back(std::move(shared));
+  if (updates_.size() > kMostUpdates) updates_.pop_front();
+  if (changed_) changed_();
+}
+
+void PageState::OnChange(std::function<void()> changed) {
+  const std::lock_guard lock(mutex_);
+  changed_ = std::move(changed);
+}
+
+PageState::Shown PageState::shown() const {
+  const std::lock_guard lock(mutex_);
+  return shown_;
+}
+
+PageState::Records PageState::UpdatesAfter(uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto first = std::partition_point(updates_.begin(), updates_.end(),
+                                          [&](const auto& one) { return one->number <= number; });
+  return {first, updates_.end()};
+}
+
+}  // namespace weightcast::control
