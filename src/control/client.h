@@ -82,6 +82,11 @@ class ViewStream {
   virtual Result<protocol::ClusterView> Next(TimePoint deadline) = 0;
 };
 
+/// JSON of what the updates that are asked for took (docs/explain.md). Errors as of a view. `interrupted`:
+/// looked at about ten times a second; true ends the wait with kCancelled.
+Result<std::string> GetUpdates(const Settings& settings, const protocol::AskUpdates& ask, TimePoint deadline,
+                               const std::function<bool()>& interrupted = {});
+
 /// One view.
 Result<protocol::ClusterView> GetView(const Settings& settings, TimePoint deadline);
 

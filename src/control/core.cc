@@ -72,6 +72,10 @@ ListenerHandlers Core::Handlers() {
             });
           },
       .on_unwatch = [this, box = mailbox_](auto sink) { box->Post([this, sink] { sinks_.erase(sink); }); },
+      .on_ask =
+          [this, box = mailbox_](auto sink, protocol::AskUpdates ask) {
+            box->Post([this, sink, ask = std::move(ask)] { OnAsk(sink, ask); });
+          },
   };
 }
 
@@ -80,7 +84,11 @@ void Core::Run() {
     TimePoint until = std::min(next_tick_, next_view_);
     if (!timers_.empty()) until = std::min(until, timers_.begin()->at);
     if (view_changed_ && !sinks_.empty()) until = std::min(until, earliest_view_);
-    if (const auto task = mailbox_->Take(until)) (*task)();
+    const bool watched = AnyOpen();
+    if (watched) until = std::min(until, next_look_);
+    const auto taken = mailbox_->Take(until);
+    WatchStalls(watched);
+    if (taken) (*taken)();
     const TimePoint now = Clock::now();
     // What has arrived counts before what has run out: a thread that was held up must not take it for
     // silence.

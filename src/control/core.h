@@ -9,11 +9,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/task_thread.h"
 #include "control/controller_machine.h"
 #include "control/listener.h"
 #include "control/mailbox.h"
 #include "control/planner_thread.h"
 #include "control/session_link.h"
+#include "control/update_recorder.h"
 #include "trace/metrics.h"
 #include "weightcast/clock.h"
 #include "weightcast/settings.h"
@@ -35,9 +37,14 @@ class Core {
   [[nodiscard]] ListenerHandlers Handlers();
   /// Ends the thread. Sessions are dropped without a word: their workers try to come back.
   void Stop();
+  /// The last updates of each model, oldest first, at most kMostUpdates of each; any thread but this one's.
+  /// kUnavailable where the controller is too busy to answer, or has ended.
+  Result<Explanations> History();
 
  private:
   struct Model {
+    explicit Model(const std::string& called) : name(called), recorder(called) {}
+
     std::string name;
     MachineState state = InitialState();
     PlanOutput plan;                                  ///< Until it is handed out.
@@ -51,6 +58,7 @@ class Core {
     TimePoint ready;
     bool is_ready = false;
     protocol::UpdateId measured;  ///< The last that was counted.
+    UpdateRecorder recorder;
   };
   struct Session {
     SessionId id = 0;
@@ -84,6 +92,9 @@ class Core {
   void Tick();
   void FireTimers();
   void ShowViews();
+  [[nodiscard]] bool AnyOpen() const;
+  /// While updates are under way: notes when this thread did not run, or was long at one thing.
+  void WatchStalls(bool watched);
 
   // Streams (core_streams.cc).
   void OnOpen(const std::shared_ptr<WorkerStream>& stream);
@@ -99,6 +110,7 @@ class Core {
   void Welcome(Session& session, const protocol::Welcome& welcome);
   void CloseStream(Session& session, const Status& reason);
   Model* ModelFor(const std::string& name);
+  void OnAsk(const std::shared_ptr<ViewSink>& sink, const protocol::AskUpdates& ask);
 
   // The machine's wishes (core_actions.cc).
   void Apply(Model& model, const Event& event);
@@ -135,6 +147,7 @@ class Core {
   TimePoint next_tick_;
   TimePoint next_view_;
   TimePoint earliest_view_;
+  TimePoint next_look_;  ///< For stalls.
   bool view_changed_ = false;
   bool stop_ = false;
 
@@ -144,6 +157,7 @@ class Core {
   trace::Counter& bytes_ = trace::CounterNamed("control.bytes");
   trace::Timing& updates_ = trace::TimingNamed("control.update");
   PlannerThread planner_;
+  TaskThread explainer_{"wc-explain"};
   std::thread thread_;
   std::unique_ptr<trace::Collector> collector_;  ///< While the thread runs.
 };

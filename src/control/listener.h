@@ -22,6 +22,7 @@ struct Incoming {
   uint64_t acknowledged = 0;
   uint64_t session = 0;
   protocol::WorkerMessage message;
+  TimePoint arrived = {};
 };
 
 /// One stream of a worker. Thread safe; no call blocks; calls after the listener's end do nothing.
@@ -47,7 +48,7 @@ class WorkerStream {
 class ViewSink {
  public:
   virtual ~ViewSink() = default;
-  /// Shown next, in place of an older one that has not gone out yet.
+  /// Shown next, in place of an older one that has not gone out yet. A view, or the answer to a question.
   virtual void Show(SharedPacket view) = 0;
 };
 
@@ -58,6 +59,8 @@ struct ListenerHandlers {
   std::function<void(std::shared_ptr<WorkerStream>, Status)> on_closed;  ///< Once for each that was opened.
   std::function<void(std::shared_ptr<ViewSink>)> on_watch;
   std::function<void(std::shared_ptr<ViewSink>)> on_unwatch;
+  /// One who watches asks for updates instead.
+  std::function<void(std::shared_ptr<ViewSink>, protocol::AskUpdates)> on_ask;
 };
 
 struct ListenerOptions {

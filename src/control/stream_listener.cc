@@ -114,6 +114,8 @@ class Observer final : public Outlet, public ViewSink {
     Wake();
   }
 
+  bool asked = false;  ///< The server thread's.
+
  private:
   std::optional<std::string> NextBody() override {
     if (view_ == nullptr || part_ == view_->parts.size()) {
@@ -203,10 +205,27 @@ class StreamListener final : public Listener {
 
   void Hear(const ServerStreamPtr& stream, std::string body) {
     const auto at = workers_.find(stream.get());
-    if (at == workers_.end()) return stream->Abort({Code::kProtocol, "it has nothing to say here"});
+    if (at == workers_.end()) return HearObserver(stream, std::move(body));
     const std::shared_ptr<Worker> worker = at->second;
     const Status status =
         OrOutOfMemory("a worker's message", [&] { return Take(worker, stream, std::move(body)); });
+    if (!status.ok()) Offend(stream, status);
+  }
+
+  /// It may ask one question.
+  void HearObserver(const ServerStreamPtr& stream, std::string body) {
+    const auto at = observers_.find(stream.get());
+    if (at == observers_.end()) return stream->Abort({Code::kProtocol, "it has nothing to say here"});
+    const Status status = OrOutOfMemory("an observer's question", [&]() -> Status {
+      WC_ASSIGN_OR_RETURN(const Opened opened, OpenEnvelope(std::move(body)));
+      WC_ASSIGN_OR_RETURN(auto message, protocol::DecodeWorkerMessage(opened.part));
+      auto* ask = std::get_if<protocol::AskUpdates>(&message);
+      if (ask == nullptr || opened.envelope.kind != PartKind::kWhole || at->second->asked)
+        return {Code::kProtocol, "an observer may ask for updates once, and nothing else"};
+      at->second->asked = true;
+      options_.handlers.on_ask(at->second, std::move(*ask));
+      return Status::Ok();
+    });
     if (!status.ok()) Offend(stream, status);
   }
 
@@ -232,7 +251,8 @@ class StreamListener final : public Listener {
     options_.handlers.on_message(worker, {.number = envelope.number,
                                           .acknowledged = envelope.acknowledged,
                                           .session = envelope.session,
-                                          .message = std::move(message)});
+                                          .message = std::move(message),
+                                          .arrived = Clock::now()});
     return Status::Ok();
   }
 

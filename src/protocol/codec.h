@@ -19,6 +19,8 @@ std::string Encode(const ClusterView& view);
 Result<WorkerMessage> DecodeWorkerMessage(std::string_view bytes);
 Result<ControllerMessage> DecodeControllerMessage(std::string_view bytes);
 Result<ClusterView> DecodeClusterView(std::string_view bytes);
+/// By its kind alone.
+bool IsClusterView(std::string_view bytes);
 
 /// An empty string takes a byte on the wire and 32 in memory, and lists may be announced within lists.
 inline constexpr size_t kMaxExpansion = 64;

@@ -244,6 +244,15 @@ constexpr auto Fields(Is<Offered> auto& m, auto&& visit) {
   return visit(F("tensors", m.tensors, List{kMaxShards}));
 }
 
+/// To an observer: JSON, as docs/explain.md has it. No view follows.
+struct Updates {
+  std::string json;
+  friend bool operator==(const Updates&, const Updates&) = default;
+};
+constexpr auto Fields(Is<Updates> auto& m, auto&& visit) {
+  return visit(F("json", m.json, Bytes{kMaxMessageBytes}));
+}
+
 /// A worker of this model is gone.
 struct Lost {
   WorkerName name;

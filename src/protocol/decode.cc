@@ -69,9 +69,11 @@ Result<ControllerMessage> DecodeControllerMessage(std::string_view bytes) {
   return message;
 }
 
+bool IsClusterView(std::string_view bytes) { return KindOf(bytes) == kViewKind; }
+
 Result<ClusterView> DecodeClusterView(std::string_view bytes) {
   WC_RETURN_IF_ERROR(CheckSize(bytes));
-  if (KindOf(bytes) != kViewKind) return Unknown("the controller", bytes);
+  if (!IsClusterView(bytes)) return Unknown("the controller", bytes);
   ClusterView view;
   WC_RETURN_IF_ERROR(DecodeRest(bytes, view));
   return view;

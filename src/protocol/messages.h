@@ -11,13 +11,13 @@
 /// protocol's state machines and their model checker use these; docs/wire.md says how they are encoded.
 namespace weightcast::protocol {
 
-using WorkerMessage =
-    std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready, Committed, Serving,
-                 Aborted, Failed, Suspended, Steered, Cancel, Heartbeat, Goodbye, AskOffered, SentDigests>;
+using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready,
+                                   Committed, Serving, Aborted, Failed, Suspended, Steered, Cancel, Heartbeat,
+                                   Goodbye, AskOffered, SentDigests, Spans, AskUpdates>;
 
 using ControllerMessage =
     std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start, Commit, Serve, Stop,
-                 Abort, Release, Done, Lost, Steer, Controlled, Heartbeat, Offered, SourceDigests>;
+                 Abort, Release, Done, Lost, Steer, Controlled, Heartbeat, Offered, SourceDigests, Updates>;
 
 /// "Hello", "GrantRequest", ...
 inline std::string_view NameOf(const WorkerMessage& message) {

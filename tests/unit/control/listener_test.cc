@@ -33,7 +33,8 @@ class ListenerTest : public ::testing::Test {
                                   auto incoming) { Count([&] { heard_.push_back(std::move(incoming)); }); },
              .on_closed = [this](const auto&, const Status& why) { Count([&] { closed_.push_back(why); }); },
              .on_watch = [this](const auto& sink) { Count([&] { watchers_.push_back(sink); }); },
-             .on_unwatch = [this](const auto&) { Count([&] { ++unwatched_; }); }}});
+             .on_unwatch = [this](const auto&) { Count([&] { ++unwatched_; }); },
+             .on_ask = [this](const auto&, auto ask) { Count([&] { asked_.push_back(std::move(ask)); }); }}});
     ASSERT_TRUE(started.ok()) << started.status().ToString();
     listener_ = std::move(*started);
   }
@@ -64,6 +65,7 @@ class ListenerTest : public ::testing::Test {
   std::vector<std::shared_ptr<ViewSink>> watchers_;
   std::vector<Incoming> heard_;
   std::vector<Status> closed_;
+  std::vector<protocol::AskUpdates> asked_;
   int unwatched_ = 0;
   std::unique_ptr<Listener> listener_;
 };
@@ -109,6 +111,26 @@ TEST_F(ListenerTest, WhoBreaksTheProtocolIsToldAndEnded) {
         << closed_.back().ToString();
   }
   EXPECT_TRUE(heard_.empty());
+}
+
+TEST_F(ListenerTest, AnObserverMayAskOnceAndNothingElse) {
+  Start(0);
+  const protocol::AskUpdates question{.model = "policy", .number = 7, .last = 3};
+  const auto enclosed = [](const protocol::WorkerMessage& message) {
+    return Enclose(Envelope{}, protocol::Encode(message));
+  };
+  const auto client = Dialled(Purpose::kObserve);
+  ASSERT_TRUE(client->Send(enclosed(question)).ok());
+  (void)client->Next(Clock::now());  // Sends.
+  ASSERT_TRUE(Wait([&] { return asked_.size() == 1; }));
+  EXPECT_EQ(asked_.front(), question);
+  ASSERT_TRUE(client->Send(enclosed(question)).ok());
+  EXPECT_THAT(stream::NextOf(*client).reason.message(), HasSubstr("ask for updates once"));
+  const auto other = Dialled(Purpose::kObserve);
+  ASSERT_TRUE(other->Send(enclosed(protocol::Heartbeat{})).ok());
+  EXPECT_THAT(stream::NextOf(*other).reason.message(), HasSubstr("nothing else"));
+  EXPECT_TRUE(Wait([&] { return unwatched_ == 2; }));
+  EXPECT_EQ(asked_.size(), 1U);
 }
 
 TEST_F(ListenerTest, NothingIsReadUntilTheMessageBeforeIsHeard) {

@@ -81,6 +81,17 @@ std::vector<WorkerMessage> WorkerMessages() {
       Goodbye{},
       AskOffered{},
       SentDigests{.update = kUpdate, .destination = 2, .part = 1, .digests = {{1, 2}, {(1ULL << 61) - 2, 0}}},
+      Spans{.update = kUpdate,
+            .spans = {{.kind = SpanKind::kSwitch, .seconds = 0.25, .stalled = 0.125},
+                      {.kind = SpanKind::kWrite,
+                       .peer = 3,
+                       .part = 1,
+                       .seconds = 1.5,
+                       .bytes = uint64_t{1} << 41,
+                       .pieces = 99,
+                       .chunk = 1 << 20,
+                       .path = "tcp, 4 lanes"}}},
+      AskUpdates{.model = "m", .number = 81, .last = 200},
   };
 }
 
@@ -119,6 +130,7 @@ std::vector<ControllerMessage> ControllerMessages() {
       Heartbeat{},
       Offered{.tensors = {kShard.tensor, {.name = "s", .dtype = DType::kF32, .shape = {}}}},
       SourceDigests{.update = kUpdate, .source = 3, .part = 1, .digests = {{1, 2}, {3, (1ULL << 61) - 2}}},
+      Updates{.json = "[{}]"},
   };
 }
 
@@ -417,7 +429,7 @@ TEST(Greeting, AHelloOfVersion2IsToldThatItIsOne) {
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(std::get<Hello>(*decoded).protocol, 2U);
   EXPECT_EQ(CheckProtocol(2).message(),
-            "this controller speaks protocol version 3, not 2; use the same weightcast on all hosts");
+            "this controller speaks protocol version 4, not 2; use the same weightcast on all hosts");
   EXPECT_TRUE(CheckProtocol(kProtocolVersion).ok());
 }
 
