@@ -86,6 +86,9 @@ class Update {
   /// How each engine fared, also in an update that was not committed. Empty until the controller has
   /// ended it.
   [[nodiscard]] virtual std::vector<EngineStats> Engines() const = 0;
+  /// What it took and why, as the controller saw it: JSON, an array of at most one object (docs/explain.md).
+  /// Empty until it is over, and when the controller has forgotten it. Asks the controller.
+  [[nodiscard]] virtual Result<std::string> Explain(TimePoint deadline) const = 0;
   /// Aborts it if it is not being committed yet.
   virtual void Cancel() = 0;
 };

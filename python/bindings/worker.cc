@@ -216,6 +216,10 @@ void BindTrainer(nb::module_& module) {
              return ValueOrThrow(CallUnlocked([&] { return self.Wait(In(timeout)); }));
            })
       .def("engines", &Update::Engines, nb::call_guard<GilRelease>())
+      .def("explain",
+           [](const Update& self, double timeout) {
+             return ValueOrThrow(CallUnlocked([&] { return self.Explain(In(timeout)); }));
+           })
       .def("cancel", &Update::Cancel, nb::call_guard<GilRelease>());
 
   nb::class_<HeldTrainer>(module, "CoreTrainer")

@@ -99,6 +99,13 @@ class Update:
     async def wait_async(self, timeout: float | None = None) -> _core.UpdateStats:
         return await on_thread(self.wait, timeout)
 
+    def explain(self, timeout: float = 10.0) -> dict[str, Any] | None:
+        """What it took and why (docs/explain.md); None until it is over. Asks the controller."""
+        return next(iter(json.loads(self._core.explain(timeout))), None)
+
+    async def explain_async(self, timeout: float = 10.0) -> dict[str, Any] | None:
+        return await on_thread(self.explain, timeout)
+
     def cancel(self) -> None:
         """Aborts it unless it is being committed already."""
         self._core.cancel()

@@ -84,7 +84,15 @@ class ViewStream {
   /// Messages from this place on; waits for some, at most a second. From the first call on there are no
   /// views. Errors as above; after kTimedOut `from` must stay.
   virtual Result<protocol::Trace> Trace(uint64_t from, TimePoint deadline) = 0;
+  /// What these updates took. As with Trace there are no views from the first call on, and after kTimedOut
+  /// `ask` must stay.
+  virtual Result<protocol::Updates> Updates(const protocol::AskUpdates& ask, TimePoint deadline) = 0;
 };
+
+/// JSON of what the updates that are asked for took (docs/explain.md). Errors as of a view. `interrupted`:
+/// looked at about ten times a second; true ends the wait with kCancelled.
+Result<std::string> GetUpdates(const Settings& settings, const protocol::AskUpdates& ask, TimePoint deadline,
+                               const std::function<bool()>& interrupted = {});
 
 /// One view.
 Result<protocol::ClusterView> GetView(const Settings& settings, TimePoint deadline);

@@ -74,13 +74,9 @@ ListenerHandlers Core::Handlers() {
             });
           },
       .on_ask =
-          [this, box = mailbox_](auto sink, protocol::AskTrace ask) {
-            box->Post([this, sink, ask] {
-              sink->Continue();
-              const auto at = watchers_.find(sink);
-              if (at == watchers_.end()) return;
-              at->second = {.traces = true, .from = ask.from};
-              view_changed_ = true;
+          [this, box = mailbox_](auto sink, protocol::ObserverMessage question) {
+            box->Post([this, sink, question = std::move(question)] {
+              std::visit([&](const auto& ask) { OnAsk(sink, ask); }, question);
             });
           },
       .on_unwatch = [this, box = mailbox_](auto sink) { box->Post([this, sink] { watchers_.erase(sink); }); },
@@ -92,7 +88,11 @@ void Core::Run() {
     TimePoint until = std::min(next_tick_, next_view_);
     if (!timers_.empty()) until = std::min(until, timers_.begin()->at);
     if (view_changed_ && IsWatched()) until = std::min(until, earliest_view_);
-    if (const auto task = mailbox_->Take(until)) (*task)();
+    const bool watched = AnyOpen();
+    if (watched) until = std::min(until, next_look_);
+    const auto taken = mailbox_->Take(until);
+    WatchStalls(watched);
+    if (taken) (*taken)();
     const TimePoint now = Clock::now();
     // What has arrived counts before what has run out: a thread that was held up must not take it for
     // silence.
@@ -155,7 +155,7 @@ void Core::ShowViews() {
   earliest_view_ = now + kLeastViewInterval;
   view_changed_ = false;
   ShowTraces();
-  const bool asked = std::ranges::any_of(watchers_, [](const auto& one) { return !one.second.traces; });
+  const bool asked = std::ranges::any_of(watchers_, [](const auto& one) { return !one.second.asks; });
   if (page_ == nullptr && !asked) return;
   protocol::ClusterView view = View();
   const auto packet = asked ? MakePacket(view) : Result<SharedPacket>(nullptr);
@@ -169,7 +169,7 @@ void Core::ShowViews() {
     return;
   }
   for (const auto& [sink, watcher] : watchers_)
-    if (!watcher.traces) sink->Show(*packet);
+    if (!watcher.asks) sink->Show(*packet);
 }
 
 /// Each question is answered, if only to say that nothing was said.

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/task_thread.h"
 #include "control/controller_machine.h"
 #include "control/listener.h"
 #include "control/mailbox.h"
@@ -17,6 +18,7 @@
 #include "control/page_state.h"
 #include "control/planner_thread.h"
 #include "control/session_link.h"
+#include "control/update_recorder.h"
 #include "trace/metrics.h"
 #include "weightcast/clock.h"
 #include "weightcast/settings.h"
@@ -39,9 +41,14 @@ class Core {
   [[nodiscard]] ListenerHandlers Handlers();
   /// Ends the thread. Sessions are dropped without a word: their workers try to come back.
   void Stop();
+  /// The last updates of each model, oldest first, at most kMostUpdates of each; any thread but this one's.
+  /// kUnavailable where the controller is too busy to answer, or has ended.
+  Result<Explanations> History();
 
  private:
   struct Model {
+    explicit Model(const std::string& called) : name(called), recorder(called) {}
+
     std::string name;
     MachineState state = InitialState();
     PlanOutput plan;                                  ///< Until it is handed out.
@@ -56,6 +63,7 @@ class Core {
     bool is_ready = false;
     std::vector<std::pair<std::string, double>> moments;  ///< As in UpdateRecord.
     protocol::UpdateId measured;                          ///< The last that was counted.
+    UpdateRecorder recorder;
   };
   struct Session {
     SessionId id = 0;
@@ -79,7 +87,7 @@ class Core {
   };
   /// Somebody who watches.
   struct Watcher {
-    bool traces = false;           ///< Asks for traces, and sees no views.
+    bool asks = false;           ///< Asks for traces, and sees no views.
     std::optional<uint64_t> from;  ///< What it has asked.
   };
   struct Timer {
@@ -96,6 +104,9 @@ class Core {
   [[nodiscard]] bool IsWatched() const { return page_ != nullptr || !watchers_.empty(); }
   void ShowViews();
   void ShowTraces();
+  [[nodiscard]] bool AnyOpen() const;
+  /// While updates are under way: notes when this thread did not run, or was long at one thing.
+  void WatchStalls(bool watched);
 
   // Streams (core_streams.cc).
   void OnOpen(const std::shared_ptr<WorkerStream>& stream);
@@ -113,6 +124,8 @@ class Core {
   void NoteSent(const Session& session, uint64_t number, const SharedPacket& packet);
   void CloseStream(Session& session, const Status& reason);
   Model* ModelFor(const std::string& name);
+  void OnAsk(const std::shared_ptr<ViewSink>& sink, const protocol::AskTrace& ask);
+  void OnAsk(const std::shared_ptr<ViewSink>& sink, const protocol::AskUpdates& ask);
 
   // The machine's wishes (core_actions.cc).
   void Apply(Model& model, const Event& event);
@@ -153,6 +166,7 @@ class Core {
   TimePoint next_tick_;
   TimePoint next_view_;
   TimePoint earliest_view_;
+  TimePoint next_look_;  ///< For stalls.
   bool view_changed_ = false;
   bool stop_ = false;
 
@@ -162,6 +176,7 @@ class Core {
   trace::Counter& bytes_ = trace::CounterNamed("control.bytes");
   trace::Timing& updates_ = trace::TimingNamed("control.update");
   PlannerThread planner_;
+  TaskThread explainer_{"wc-explain"};
   std::thread thread_;
   std::unique_ptr<trace::Collector> collector_;  ///< While the thread runs.
 };

@@ -14,6 +14,7 @@ void Core::Apply(Model& model, const Event& event) {
   Step(config_, model.state, event, actions);
   view_changed_ = true;
   for (Action& action : actions) std::visit([&](auto& what) { Do(model, what); }, action);
+  model.recorder.Look(model.state, Clock::now());
 }
 
 void Core::Push(Session& session, const SharedPacket& packet) {
@@ -41,6 +42,7 @@ void Core::Do(Model& model, Send& action) {
     return;
   }
   Measure(model, action.message);
+  model.recorder.Told(action.to, action.message, model.state, Clock::now());
   auto packet = MakePacket(action.message);
   if (!packet.ok()) {
     WC_LOG(kError, model.name, ": cannot send ", protocol::NameOf(action.message), ": ",

@@ -96,8 +96,7 @@ Core::Model* Core::ModelFor(const std::string& name) {
       models_.erase(name);
       return nullptr;
     }
-    model = std::make_unique<Model>();
-    model->name = name;
+    model = std::make_unique<Model>(name);
   }
   return model.get();
 }
@@ -208,6 +207,9 @@ void Core::Hear(Session& session, Incoming incoming) {
     session.asks_offered = true;
     return AnswerAskers(*session.model);
   }
+  Model& model = *session.model;
+  model.recorder.Said(session.id, incoming.message, model.state, incoming.arrived);
+  if (std::holds_alternative<protocol::Spans>(incoming.message)) return;
   bool registered = false;
   if (auto* registration = std::get_if<protocol::Register>(&incoming.message)) {
     registered = session.hello.name.role == protocol::Role::kTrainer;
@@ -227,7 +229,6 @@ void Core::Hear(Session& session, Incoming incoming) {
     session.connections = std::exchange(prepared->connections, {});
     view_changed_ = true;
   }
-  Model& model = *session.model;
   if (registered) model.offered.reset();
   Apply(model, Said{session.id, std::move(incoming.message)});
   if (registered) AnswerAskers(model);

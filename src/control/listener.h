@@ -8,7 +8,7 @@
 
 #include "control/session_link.h"
 #include "protocol/messages.h"
-#include "protocol/trace.h"
+#include "protocol/observer_messages.h"
 #include "stream/role.h"
 #include "stream/token.h"
 #include "weightcast/clock.h"
@@ -24,6 +24,7 @@ struct Incoming {
   uint64_t session = 0;
   size_t bytes = 0;  ///< Of the encoded message.
   protocol::WorkerMessage message;
+  TimePoint arrived = {};
 };
 
 /// One stream of a worker. Thread safe; no call blocks; calls after the listener's end do nothing.
@@ -49,7 +50,7 @@ class WorkerStream {
 class ViewSink {
  public:
   virtual ~ViewSink() = default;
-  /// Shown next, in place of an older one that has not gone out yet.
+  /// Shown next, in place of an older one that has not gone out yet. A view, or the answer to a question.
   virtual void Show(SharedPacket view) = 0;
   /// Listen to what it asks next: nothing is read between a question and this.
   virtual void Continue() = 0;
@@ -61,7 +62,7 @@ struct ListenerHandlers {
   std::function<void(std::shared_ptr<WorkerStream>, Incoming)> on_message;
   std::function<void(std::shared_ptr<WorkerStream>, Status)> on_closed;  ///< Once for each that was opened.
   std::function<void(std::shared_ptr<ViewSink>)> on_watch;
-  std::function<void(std::shared_ptr<ViewSink>, protocol::AskTrace)> on_ask;
+  std::function<void(std::shared_ptr<ViewSink>, protocol::ObserverMessage)> on_ask;
   std::function<void(std::shared_ptr<ViewSink>)> on_unwatch;
 };
 

@@ -48,14 +48,11 @@ Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message) {
 Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message) {
   return Cut(protocol::NameOf(message), protocol::Encode(message));
 }
-Result<SharedPacket> MakePacket(const protocol::ClusterView& view) {
-  return Cut(protocol::TypeName<protocol::ClusterView>(), protocol::Encode(view));
+Result<SharedPacket> MakePacket(const protocol::ObserverMessage& message) {
+  return Cut(protocol::NameOf(message), protocol::Encode(message));
 }
-Result<SharedPacket> MakePacket(const protocol::AskTrace& ask) {
-  return Cut(protocol::TypeName<protocol::AskTrace>(), protocol::Encode(ask));
-}
-Result<SharedPacket> MakePacket(const protocol::Trace& trace) {
-  return Cut(protocol::TypeName<protocol::Trace>(), protocol::Encode(trace));
+Result<SharedPacket> MakePacket(const protocol::ObserverReply& message) {
+  return Cut(protocol::NameOf(message), protocol::Encode(message));
 }
 
 Result<std::string> Unpack(Parcel parcel) {

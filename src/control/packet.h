@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "protocol/messages.h"
-#include "protocol/trace.h"
+#include "protocol/observer_messages.h"
 #include "weightcast/status.h"
 
 namespace weightcast::control {
@@ -30,9 +30,8 @@ using SharedPacket = std::shared_ptr<const Packet>;
 /// Errors: kExhausted for a message larger than protocol::kMaxMessageBytes.
 Result<SharedPacket> MakePacket(const protocol::WorkerMessage& message);
 Result<SharedPacket> MakePacket(const protocol::ControllerMessage& message);
-Result<SharedPacket> MakePacket(const protocol::ClusterView& view);
-Result<SharedPacket> MakePacket(const protocol::AskTrace& ask);
-Result<SharedPacket> MakePacket(const protocol::Trace& trace);
+Result<SharedPacket> MakePacket(const protocol::ObserverMessage& message);
+Result<SharedPacket> MakePacket(const protocol::ObserverReply& message);
 
 /// All parts of one message, as they came.
 struct Parcel {

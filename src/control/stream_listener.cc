@@ -207,7 +207,8 @@ class StreamListener final : public Listener {
 
   void Hear(const ServerStreamPtr& stream, std::string body) {
     if (const auto at = observers_.find(stream.get()); at != observers_.end()) {
-      const Status status = Ask(at->second, stream, std::move(body));
+      const Status status =
+          OrOutOfMemory("an observer's question", [&] { return Ask(at->second, stream, std::move(body)); });
       if (!status.ok()) Offend(stream, status);
       return;
     }
@@ -224,9 +225,9 @@ class StreamListener final : public Listener {
              std::string body) const {
     WC_ASSIGN_OR_RETURN(const Opened opened, OpenEnvelope(std::move(body)));
     if (opened.envelope != Envelope{}) return {Code::kProtocol, "an observer's question is a whole message"};
-    WC_ASSIGN_OR_RETURN(const protocol::AskTrace ask, protocol::DecodeAskTrace(opened.part));
+    WC_ASSIGN_OR_RETURN(auto question, protocol::DecodeObserverMessage(opened.part));
     stream->Pause();
-    options_.handlers.on_ask(observer, ask);
+    options_.handlers.on_ask(observer, std::move(question));
     return Status::Ok();
   }
 
@@ -253,7 +254,8 @@ class StreamListener final : public Listener {
                                           .acknowledged = envelope.acknowledged,
                                           .session = envelope.session,
                                           .bytes = encoded.size(),
-                                          .message = std::move(message)});
+                                          .message = std::move(message),
+                                          .arrived = Clock::now()});
     return Status::Ok();
   }
 

@@ -1,47 +1,66 @@
+#include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "base/strings.h"
 #include "control/client.h"
 #include "control/conduit.h"
+#include "control/session_link.h"
 #include "control/token.h"
 #include "protocol/codec.h"
 
 namespace weightcast::control {
 namespace {
 
+constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
+
+/// What one observer asks and gets.
 class ObserverStream final : public ViewStream {
  public:
   ObserverStream(std::string address, std::unique_ptr<Conduit> conduit, std::shared_ptr<SessionLink> link)
       : address_(std::move(address)), conduit_(std::move(conduit)), link_(std::move(link)) {}
 
   Result<protocol::ClusterView> Next(TimePoint deadline) override {
-    WC_ASSIGN_OR_RETURN(const std::string encoded, NextMessage(deadline));
-    return protocol::DecodeClusterView(encoded);
+    return NextOf<protocol::ClusterView>(deadline);
+  }
+  Result<protocol::Trace> Trace(uint64_t from, TimePoint deadline) override {
+    return Answer<protocol::Trace>(protocol::AskTrace{from}, deadline);
+  }
+  Result<protocol::Updates> Updates(const protocol::AskUpdates& ask, TimePoint deadline) override {
+    return Answer<protocol::Updates>(ask, deadline);
   }
 
-  Result<protocol::Trace> Trace(uint64_t from, TimePoint deadline) override {
+ private:
+  /// A call that timed out goes on with the question of before.
+  template <typename T>
+  Result<T> Answer(const protocol::ObserverMessage& question, TimePoint deadline) {
     if (!asked_) {
-      WC_ASSIGN_OR_RETURN(const SharedPacket packet, MakePacket(protocol::AskTrace{from}));
+      WC_ASSIGN_OR_RETURN(const SharedPacket packet, MakePacket(question));
       link_->PushUrgent(packet);
       conduit_->Kick();
       asked_ = true;
     }
-    while (true) {
-      WC_ASSIGN_OR_RETURN(const std::string encoded, NextMessage(deadline));
-      if (protocol::IsView(encoded)) continue;  // From before it asked.
-      asked_ = false;
-      return protocol::DecodeTrace(encoded);
-    }
+    WC_ASSIGN_OR_RETURN(T answer, NextOf<T>(deadline));
+    asked_ = false;
+    return answer;
   }
 
- private:
-  Result<std::string> NextMessage(TimePoint deadline) {
+  /// The next message of this kind; views from before a question are passed over.
+  template <typename T>
+  Result<T> NextOf(TimePoint deadline) {
     while (end_.ok()) {
       auto event = conduit_->Next(deadline);
       switch (event.kind) {
-        case Conduit::Event::Kind::kMessage:
-          return Unpack(std::move(event.parcel));
+        case Conduit::Event::Kind::kMessage: {
+          WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(event.parcel)));
+          WC_ASSIGN_OR_RETURN(auto message, protocol::DecodeObserverReply(encoded));
+          if (auto* wanted = std::get_if<T>(&message)) return std::move(*wanted);
+          if (!std::holds_alternative<protocol::ClusterView>(message))
+            return Status(Code::kProtocol, StrCat("the controller answered with ", protocol::NameOf(message),
+                                                  "; use the same weightcast on all hosts"));
+          break;
+        }
         case Conduit::Event::Kind::kClosed:
           end_ = event.reason;
           break;
@@ -82,6 +101,21 @@ Result<std::unique_ptr<ViewStream>> ViewStream::Open(const Settings& settings) {
 Result<protocol::ClusterView> GetView(const Settings& settings, TimePoint deadline) {
   WC_ASSIGN_OR_RETURN(const auto stream, ViewStream::Open(settings));
   return stream->Next(deadline);
+}
+
+Result<std::string> GetUpdates(const Settings& settings, const protocol::AskUpdates& ask, TimePoint deadline,
+                               const std::function<bool()>& interrupted) {
+  WC_ASSIGN_OR_RETURN(const auto stream, ViewStream::Open(settings));
+  for (;;) {
+    const TimePoint look = std::min(deadline, Clock::now() + kBetweenLooks);
+    auto updates = stream->Updates(ask, look);
+    if (interrupted && interrupted())
+      return Status(Code::kCancelled, "interrupted by a signal or by the caller before the controller answered");
+    if (updates.status().code() == Code::kTimedOut && look < deadline) continue;
+    if (!updates.ok()) return updates.status();
+    if (!updates->reason.ok()) return updates->reason;
+    return std::move(updates->json);
+  }
 }
 
 }  // namespace weightcast::control

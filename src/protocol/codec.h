@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "protocol/messages.h"
-#include "protocol/trace.h"
+#include "protocol/observer_messages.h"
 #include "weightcast/status.h"
 
 /// Messages as bytes: docs/wire.md, "Control plane". Decoders take bytes that may be hostile. Errors:
@@ -14,18 +14,14 @@ namespace weightcast::protocol {
 
 std::string Encode(const WorkerMessage& message);
 std::string Encode(const ControllerMessage& message);
-std::string Encode(const ClusterView& view);
-std::string Encode(const AskTrace& ask);
-std::string Encode(const Trace& trace);
+std::string Encode(const ObserverMessage& message);
+std::string Encode(const ObserverReply& message);
 
 /// Of a Hello of another version only `protocol` is read: for CheckProtocol.
 Result<WorkerMessage> DecodeWorkerMessage(std::string_view bytes);
 Result<ControllerMessage> DecodeControllerMessage(std::string_view bytes);
-Result<ClusterView> DecodeClusterView(std::string_view bytes);
-/// Whether the bytes are of a ClusterView, by their kind.
-bool IsView(std::string_view bytes);
-Result<AskTrace> DecodeAskTrace(std::string_view bytes);
-Result<Trace> DecodeTrace(std::string_view bytes);
+Result<ObserverMessage> DecodeObserverMessage(std::string_view bytes);
+Result<ObserverReply> DecodeObserverReply(std::string_view bytes);
 
 /// An empty string takes a byte on the wire and 32 in memory, and lists may be announced within lists.
 inline constexpr size_t kMaxExpansion = 64;

@@ -1,3 +1,4 @@
+#include <type_traits>
 #include <utility>
 
 #include "protocol/codec.h"
@@ -35,24 +36,17 @@ bool Become(Variant& message, size_t index, std::index_sequence<Index...>) {
   return ((index == Index && (message.template emplace<Index>(), true)) || ...);
 }
 
-/// `Greeting` has a form of its own.
+/// `Greeting` has a form of its own; void: there is none.
 template <typename Greeting, typename Variant>
 Status DecodeVariant(std::string_view sender, uint8_t first_kind, std::string_view bytes, Variant& message) {
   const int index = KindOf(bytes) - first_kind;
   const bool known = index >= 0 && Become(message, static_cast<size_t>(index),
                                           std::make_index_sequence<std::variant_size_v<Variant>>());
-  if (!known || std::holds_alternative<Greeting>(message)) return Unknown(sender, bytes);
+  if (!known) return Unknown(sender, bytes);
+  if constexpr (!std::is_void_v<Greeting>) {
+    if (std::holds_alternative<Greeting>(message)) return Unknown(sender, bytes);
+  }
   return std::visit([&](auto& what) { return DecodeRest(bytes, what); }, message);
-}
-
-/// A message that is alone in its direction.
-template <typename T>
-Result<T> DecodeOne(std::string_view sender, uint8_t kind, std::string_view bytes) {
-  WC_RETURN_IF_ERROR(CheckSize(bytes));
-  if (KindOf(bytes) != kind) return Unknown(sender, bytes);
-  T message;
-  WC_RETURN_IF_ERROR(DecodeRest(bytes, message));
-  return message;
 }
 
 }  // namespace
@@ -79,15 +73,18 @@ Result<ControllerMessage> DecodeControllerMessage(std::string_view bytes) {
   return message;
 }
 
-Result<ClusterView> DecodeClusterView(std::string_view bytes) {
-  return DecodeOne<ClusterView>("the controller", kViewKind, bytes);
+Result<ObserverMessage> DecodeObserverMessage(std::string_view bytes) {
+  WC_RETURN_IF_ERROR(CheckSize(bytes));
+  ObserverMessage message;
+  WC_RETURN_IF_ERROR(DecodeVariant<void>("an observer", kFirstObserverKind, bytes, message));
+  return message;
 }
-bool IsView(std::string_view bytes) { return KindOf(bytes) == kViewKind; }
-Result<AskTrace> DecodeAskTrace(std::string_view bytes) {
-  return DecodeOne<AskTrace>("an observer", kAskTraceKind, bytes);
-}
-Result<Trace> DecodeTrace(std::string_view bytes) {
-  return DecodeOne<Trace>("the controller", kTraceKind, bytes);
+
+Result<ObserverReply> DecodeObserverReply(std::string_view bytes) {
+  WC_RETURN_IF_ERROR(CheckSize(bytes));
+  ObserverReply message;
+  WC_RETURN_IF_ERROR(DecodeVariant<void>("the controller", kFirstReplyKind, bytes, message));
+  return message;
 }
 
 }  // namespace weightcast::protocol

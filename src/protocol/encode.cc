@@ -29,8 +29,9 @@ std::string Encode(const ControllerMessage& message) {
   if (const auto* refused = std::get_if<Refused>(&message)) return EncodeGreeting(*refused);
   return EncodeVariant(kFirstControllerKind, message);
 }
-std::string Encode(const ClusterView& view) { return EncodeAs(kViewKind, view); }
-std::string Encode(const AskTrace& ask) { return EncodeAs(kAskTraceKind, ask); }
-std::string Encode(const Trace& trace) { return EncodeAs(kTraceKind, trace); }
+std::string Encode(const ObserverMessage& message) {
+  return EncodeVariant(kFirstObserverKind, message);
+}
+std::string Encode(const ObserverReply& message) { return EncodeVariant(kFirstReplyKind, message); }
 
 }  // namespace weightcast::protocol

@@ -16,9 +16,8 @@ inline constexpr uint8_t kHelloKind = 0x0a;
 inline constexpr uint8_t kRefusedKind = 0x12;
 inline constexpr uint8_t kFirstWorkerKind = 0x20;      ///< Then in the order of WorkerMessage.
 inline constexpr uint8_t kFirstControllerKind = 0x40;  ///< Likewise.
-inline constexpr uint8_t kViewKind = 0x60;
-inline constexpr uint8_t kAskTraceKind = 0x61;
-inline constexpr uint8_t kTraceKind = 0x62;
+inline constexpr uint8_t kFirstReplyKind = 0x60;       ///< ObserverReply.
+inline constexpr uint8_t kFirstObserverKind = 0x70;    ///< ObserverMessage.
 
 /// The visitor that writes.
 class Encoder {

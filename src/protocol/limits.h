@@ -24,6 +24,7 @@ inline constexpr size_t kMaxWorkers = size_t{1} << 20;  ///< Peers, grants, outc
 inline constexpr size_t kMaxPairs = size_t{1} << 22;    ///< Of a sender and a receiver.
 inline constexpr size_t kMaxConnectionBytes = 1024;     ///< What is told of a connection.
 inline constexpr size_t kMaxModels = 256;
+inline constexpr size_t kMaxSpans = 4096;  ///< That a worker tells of one update.
 /// Milliseconds since 1970: a term is the time at which its controller started.
 inline constexpr uint64_t kMaxTerm = uint64_t{1} << 48;
 /// Of the run that a worker tells of. Runs are counted upwards from what workers tell: one at the end of the

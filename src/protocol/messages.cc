@@ -74,6 +74,13 @@ std::string_view NameOf(Move move) {
   return kNames[static_cast<size_t>(move)];
 }
 
+std::string_view NameOf(SpanKind kind) {
+  static constexpr std::array<std::string_view, 17> kNames = {
+      "pause",   "reclaim",     "open",  "receive", "fence", "verify", "await_commit", "call", "switch",
+      "process", "await_serve", "abort", "gate",    "turn",  "read",   "stage",        "write"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
 std::string_view NameOf(Landing landing) { return landing == Landing::kInPlace ? "in_place" : "shadow"; }
 
 }  // namespace weightcast::protocol

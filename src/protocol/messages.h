@@ -11,9 +11,9 @@
 /// protocol's state machines and their model checker use these; docs/wire.md says how they are encoded.
 namespace weightcast::protocol {
 
-using WorkerMessage =
-    std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready, Committed, Serving,
-                 Aborted, Failed, Suspended, Steered, Cancel, Heartbeat, Goodbye, AskOffered, SentDigests>;
+using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready,
+                                   Committed, Serving, Aborted, Failed, Suspended, Steered, Cancel, Heartbeat,
+                                   Goodbye, AskOffered, SentDigests, Spans>;
 
 using ControllerMessage =
     std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start, Commit, Serve, Stop,

@@ -218,6 +218,59 @@ constexpr auto Fields(Is<SentDigests> auto& m, auto&& visit) {
                F("digests", m.digests, List{kMaxShards}));
 }
 
+/// What a worker spends the time of an update on (docs/explain.md).
+enum class SpanKind : uint8_t {
+  // An inference rank, in this order.
+  kPause,        ///< Asked for grants: the engine has not begun.
+  kReclaim,      ///< Others still read the landing memory.
+  kOpen,         ///< Grants are being opened.
+  kReceive,      ///< Bytes come.
+  kFence,        ///< Until nothing can land any more.
+  kVerify,       ///< Checksums or digests are compared.
+  kAwaitCommit,  ///< Ready.
+  kCall,         ///< Commit is here; the engine has not called Receive.
+  kSwitch,       ///< on_switch, and the copy from spare buffers.
+  kProcess,      ///< The engine post-processes until Finish.
+  kAwaitServe,   ///< Committed.
+  kAbort,        ///< The grants of an aborted update are fenced.
+  // A source, of all it sends to one rank in one part. Kinds take turns: each is a sum.
+  kGate,   ///< The user's streams, or Publish after Announce.
+  kTurn,   ///< Other destinations are served, or staging memory is full.
+  kRead,   ///< From files, with nothing in flight.
+  kStage,  ///< Cast, quantised, gathered; nothing in flight.
+  kWrite,  ///< Something is in flight.
+};
+
+/// A length on the worker's own clock: clocks of two hosts are never compared.
+struct Span {
+  SpanKind kind{};
+  int64_t peer = -1;  ///< Source: the destination's number in the table.
+  uint32_t part = 0;
+  double seconds = 0;
+  double stalled = 0;     ///< Of these, in which the process did not run.
+  uint64_t bytes = 0;     ///< kWrite; and the rest of its figures:
+  uint64_t pieces = 0;    ///< Contiguous runs that they were.
+  uint64_t chunk = 0;     ///< Most bytes of one write of the transport.
+  std::string path = {};  ///< For people: the transport, its lanes, the peer.
+  friend bool operator==(const Span&, const Span&) = default;
+};
+constexpr auto Fields(Is<Span> auto& m, auto&& visit) {
+  return visit(F("kind", m.kind), F("peer", m.peer, kWorkerOrNone), F("part", m.part, kPart),
+               F("seconds", m.seconds), F("stalled", m.stalled), F("bytes", m.bytes), F("pieces", m.pieces),
+               F("chunk", m.chunk), F("path", m.path, Name{kMaxConnectionBytes}));
+}
+
+/// What an update took here, once this worker's part in it is over. Never acted upon: no state of the
+/// protocol depends on it.
+struct Spans {
+  UpdateId update;
+  std::vector<Span> spans;
+  friend bool operator==(const Spans&, const Spans&) = default;
+};
+constexpr auto Fields(Is<Spans> auto& m, auto&& visit) {
+  return visit(F("update", m.update), F("spans", m.spans, List{kMaxSpans}));
+}
+
 /// Inference: nothing can land here any more, nobody reads here, and nothing is served, until the next
 /// Register.
 struct Suspended {
@@ -248,6 +301,9 @@ struct Heartbeat {
 struct Goodbye {
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
+
+constexpr SpanKind LastOf(SpanKind) { return SpanKind::kWrite; }
+std::string_view NameOf(SpanKind kind);  ///< "await_commit"
 
 std::string FaultOf(const Hello& hello);
 std::string FaultOf(const LandingMap& map);

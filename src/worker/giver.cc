@@ -57,7 +57,10 @@ Status Giver::MakeSender() {
     session_.loop().Post([this, ended] { Feed(ended); });
   };
   callbacks.on_fenced = [this](const SendFenced& fenced) {
-    session_.loop().Post([this, fenced] { Feed(fenced); });
+    session_.loop().Post([this, fenced] {
+      Tell(report_.Fenced(fenced));
+      Feed(fenced);
+    });
   };
   callbacks.on_digests = [this](protocol::SentDigests digests) {
     session_.client().Send(std::move(digests));
@@ -95,7 +98,10 @@ std::unique_ptr<Sender> Giver::End() {
 void Giver::Carry(const BeginSending& action) {
   const protocol::Start& start = action.start;
   const int target = plan_ == nullptr || sender_ == nullptr ? -1 : plan_->TargetOf(start.destination);
-  if (target >= 0) return sender_->Start(plan_, static_cast<size_t>(target), start);
+  if (target >= 0) {
+    report_.Begun(start);
+    return sender_->Start(plan_, static_cast<size_t>(target), start);
+  }
   const Status status(
       Code::kProtocol,
       StrCat("told to send to destination ", start.destination,
@@ -105,6 +111,10 @@ void Giver::Carry(const BeginSending& action) {
         .update = start.update, .destination = start.destination, .part = start.part, .status = status});
     Feed(SendFenced{start.update, start.destination, start.part});
   });
+}
+
+void Giver::Tell(std::optional<protocol::Spans> spans) {
+  if (spans) callbacks_.send(std::move(*spans));
 }
 
 void Giver::Carry(const StopSending& action) {

@@ -11,6 +11,7 @@
 #include "worker/landing.h"
 #include "worker/preparation.h"
 #include "worker/send_plan.h"
+#include "worker/send_report.h"
 #include "worker/sender.h"
 #include "worker/session.h"
 
@@ -27,7 +28,10 @@ class Giver {
     std::function<void(bool)> on_lent;  ///< Others may read the landing memory from now on, or not any more.
   };
   Giver(Session& session, Background& background, Callbacks callbacks)
-      : session_(session), background_(background), callbacks_(std::move(callbacks)) {}
+      : session_(session),
+        background_(background),
+        callbacks_(std::move(callbacks)),
+        report_(session.loop()) {}
 
   /// A plan that gives; from `memory`, which may be null if nothing is registered.
   void OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemory>& memory);
@@ -45,6 +49,7 @@ class Giver {
   void Prepare();
   void OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan);
   Status MakeSender();
+  void Tell(std::optional<protocol::Spans> spans);
   void Carry(SendMessage& action) { callbacks_.send(std::move(action.message)); }
   void Carry(const BeginSending& action);
   void Carry(const StopSending& action);
@@ -56,6 +61,7 @@ class Giver {
   std::shared_ptr<Preparation> preparation_;
   std::shared_ptr<const SendPlan> plan_;
   std::unique_ptr<Sender> sender_;  ///< From the first plan on.
+  SendReport report_;
 };
 
 }  // namespace weightcast::worker

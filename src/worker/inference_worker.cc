@@ -23,6 +23,7 @@ Status InferenceWorker::Open(WorkerOptions options) {
     OnDisconnected(peer, status);
   };
   WC_ASSIGN_OR_RETURN(session_, Session::Open(options, protocol::Role::kInference, std::move(handlers)));
+  stalls_ = std::make_unique<StallWatch>(session_->loop());
   interrupted_ = options.interrupted;
   state_.self = session_->name();
   state_.compares = session_->settings().compare != 0;
@@ -153,6 +154,7 @@ void InferenceWorker::Feed(InferenceEvent event) {
     auto actions = Advance(state_, next);
     Show();
     if (state_.step != step) Measure(step);
+    TellSpans();
     for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
   }
   feeding_ = false;
@@ -182,6 +184,13 @@ void InferenceWorker::Measure(Step left) {
   if (left == Step::kWriting && state_.step == Step::kFencing)
     trace::CounterNamed("inference.bytes").Add(state_.bytes);
   if (state_.step == Step::kAborting) trace::CounterNamed("inference.aborts").Add();
+}
+
+/// Before what ends the update goes out: the controller has the spans then.
+void InferenceWorker::TellSpans() {
+  stalls_->Watch(state_.step != Step::kNone);
+  if (auto spans = phases_.Look(state_, Clock::now(), stalls_->seconds()))
+    session_->client().Send(std::move(*spans));
 }
 
 /// Any thread.

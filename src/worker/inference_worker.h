@@ -17,9 +17,11 @@
 #include "worker/giver.h"
 #include "worker/inference_machine.h"
 #include "worker/landing.h"
+#include "worker/phase_clock.h"
 #include "worker/quarantine.h"
 #include "worker/receiver.h"
 #include "worker/session.h"
+#include "worker/stall_watch.h"
 #include "worker/waiting.h"
 
 namespace weightcast::worker {
@@ -113,6 +115,7 @@ class InferenceWorker final : public Inference {
   void Feed(InferenceEvent event);
   void Show();
   void Measure(Step left);
+  void TellSpans();
   void Collect(std::vector<trace::Metric>& metrics) const;
   void Carry(SendMessage& action) { session_->client().Send(std::move(action.message)); }
   void Carry(const SendRegistration&);
@@ -146,6 +149,8 @@ class InferenceWorker final : public Inference {
   Status spare_error_;  ///< Why the last try to make one failed.
 
   TimePoint step_began_;  ///< The machine's present step.
+  PhaseClock phases_;
+  std::unique_ptr<StallWatch> stalls_;
 
   CommitGroup group_;
   std::unique_ptr<Session> session_;

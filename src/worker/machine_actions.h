@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "protocol/messages.h"
 #include "weightcast/status.h"
@@ -44,6 +45,7 @@ struct SendFenced {
   protocol::UpdateId update;
   uint32_t destination = 0;
   uint32_t part = 0;
+  std::vector<protocol::Span> spans = {};  ///< What the time of the sending went into.
 };
 
 }  // namespace weightcast::worker

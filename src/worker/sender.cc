@@ -1,6 +1,7 @@
 #include "worker/sender.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -25,6 +26,34 @@ constexpr size_t kInFlightOfDevices = 8;
 /// With so many under way to all destinations together, each that wants digests has no more than one.
 constexpr size_t kDigestedInFlight = 2;
 constexpr unsigned kMaxThreads = 4;
+
+/// Of the kinds of a source.
+constexpr size_t IndexOf(protocol::SpanKind kind) {
+  return static_cast<size_t>(kind) - static_cast<size_t>(protocol::SpanKind::kGate);
+}
+
+/// What one job's time goes into; told each change of what it does.
+class JobClock {
+ public:
+  using Kind = protocol::SpanKind;
+
+  void Begin(Kind kind) {
+    kind_ = kind;
+    since_ = Clock::now();
+  }
+  void Enter(Kind kind) {
+    if (kind == kind_) return;
+    const TimePoint now = Clock::now();
+    seconds_[IndexOf(kind_)] += Seconds(now - std::exchange(since_, now));
+    kind_ = kind;
+  }
+  [[nodiscard]] double seconds(Kind kind) const { return seconds_[IndexOf(kind)]; }
+
+ private:
+  Kind kind_ = Kind::kTurn;
+  TimePoint since_;
+  std::array<double, IndexOf(Kind::kWrite) + 1> seconds_{};
+};
 
 }  // namespace
 
@@ -54,10 +83,35 @@ struct Sender::Job {
   bool quiet = false;                  ///< Stopped: its end is nobody's business.
   Status outcome;
   bool road = false;  ///< The outcome is the connection's, not ours.
+  JobClock clock;
+  uint64_t bytes = 0;   ///< Given to the connection,
+  uint64_t pieces = 0;  ///< in so many contiguous runs.
   /// Set if the destination compares. Shared by the jobs of an update that send the same.
   std::shared_ptr<PairDigests> digests;
 
   [[nodiscard]] const SendTarget& to() const { return plan->targets[target]; }
+  /// Something has begun or ended.
+  void TellClock() {
+    const auto made = plan->memory->reader != nullptr ? JobClock::Kind::kRead : JobClock::Kind::kStage;
+    const auto idle = making > 0 ? made : JobClock::Kind::kTurn;
+    clock.Enter(running > making ? JobClock::Kind::kWrite : idle);
+  }
+  [[nodiscard]] std::vector<protocol::Span> Spans(uint64_t chunk) const {
+    std::vector<protocol::Span> spans;
+    for (auto kind = JobClock::Kind::kGate; kind <= JobClock::Kind::kWrite;
+         kind = static_cast<JobClock::Kind>(static_cast<int>(kind) + 1)) {
+      protocol::Span span{
+          .kind = kind, .peer = to().destination, .part = part, .seconds = clock.seconds(kind)};
+      if (kind == JobClock::Kind::kWrite) {
+        span.bytes = bytes;
+        span.pieces = pieces;
+        span.chunk = chunk;
+        span.path = to().connection.Describe().substr(0, protocol::kMaxConnectionBytes);
+      }
+      if (span.seconds > 0 || span.bytes > 0) spans.push_back(std::move(span));
+    }
+    return spans;
+  }
   /// How many transfers go with the next one.
   [[nodiscard]] uint32_t NextTogether() const {
     uint32_t count = 1;
@@ -157,6 +211,7 @@ void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const pr
     job->over = !job->outcome.ok();
   }
   const bool over = job->over;
+  job->clock.Begin(job->gate != nullptr ? JobClock::Kind::kGate : JobClock::Kind::kTurn);
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(job);
@@ -241,6 +296,7 @@ std::optional<Sender::Pick> Sender::TakeNext() {
     job->next += pick.count;
     ++job->running;
     ++job->making;
+    job->TellClock();
     job->flights.try_emplace(pick.transfer);
     turn_ = index + 1;
     return pick;
@@ -278,12 +334,17 @@ void Sender::Send(Pick pick) {
   {
     const std::lock_guard lock(mutex_);
     --job->making;
+    job->TellClock();
     if (job->next + 1 == job->transfers.end) more_.notify_all();
   }
   if (!status.ok()) return EndTransfer(job, pick.transfer, status, Reached::kNothing);
+  uint64_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.local.length();
   {
     const std::lock_guard lock(mutex_);
     job->flights[pick.transfer].block = std::move(pick.block);
+    job->bytes += bytes;
+    job->pieces += pieces.size();
   }
   TransferOptions options;
   options.grant = job->grant;
@@ -291,8 +352,6 @@ void Sender::Send(Pick pick) {
   options.signals = pick.count;
   options.checksum = settings_.checksum != 0;
   options.deadline = In(settings_.timeout);
-  uint64_t bytes = 0;
-  for (const Piece& piece : pieces) bytes += piece.local.length();
   options.on_end = [this, job, transfer = pick.transfer, bytes](const Status& outcome) {
     if (outcome.ok()) bytes_.Add(bytes);
     EndTransfer(job, transfer, outcome, Reached::kFlight);
@@ -312,6 +371,7 @@ void Sender::EndTransfer(const std::shared_ptr<Job>& job, uint32_t transfer, con
                          Reached reached) {
   const std::lock_guard lock(mutex_);
   --job->running;
+  job->TellClock();
   const auto flight = job->flights.find(transfer);
   flight->second.ended = true;
   // Erasing gives the staging block back.
@@ -357,8 +417,9 @@ bool Sender::EndJob(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex
   }
   if (job->running > 0 || !job->flights.empty()) return WaitForFences(*job, lock);
   std::erase(jobs_, job);
+  std::vector<protocol::Span> spans = job->Spans(settings_.chunk);
   lock.unlock();
-  callbacks_.on_fenced({job->update, destination, job->part});
+  callbacks_.on_fenced({job->update, destination, job->part, std::move(spans)});
   lock.lock();
   return true;
 }

@@ -16,6 +16,7 @@
 #include "worker/preparation.h"
 #include "worker/registration.h"
 #include "worker/send_plan.h"
+#include "worker/send_report.h"
 #include "worker/sender.h"
 #include "worker/session.h"
 #include "worker/shards.h"
@@ -71,6 +72,7 @@ class TrainerWorker final : public Trainer {
   void Prune();
   void Note(const std::string& note);
   void Feed(const TrainerEvent& event);
+  void Tell(std::optional<protocol::Spans> spans);
   void Carry(SendMessage& action) { session_->client().Send(std::move(action.message)); }
   void Carry(const SendRegistration&);
   void Carry(const BeginSending& action);
@@ -107,6 +109,7 @@ class TrainerWorker final : public Trainer {
   std::unique_ptr<Session> session_;
   std::unique_ptr<trace::Collector> collector_;
   std::unique_ptr<Sender> sender_;
+  std::unique_ptr<SendReport> report_;
   Background background_{"wc-prepare"};
 };
 
@@ -128,12 +131,16 @@ Status TrainerWorker::Open(WorkerOptions options) {
   };
   interrupted_ = options.interrupted;
   WC_ASSIGN_OR_RETURN(session_, Session::Open(options, protocol::Role::kTrainer, std::move(handlers)));
+  report_ = std::make_unique<SendReport>(session_->loop());
   Sender::Callbacks callbacks;
   callbacks.on_ended = [this](const SendEnded& ended) {
     session_->loop().Post([this, ended] { Feed(ended); });
   };
   callbacks.on_fenced = [this](const SendFenced& fenced) {
-    session_->loop().Post([this, fenced] { Feed(fenced); });
+    session_->loop().Post([this, fenced] {
+      Tell(report_->Fenced(fenced));
+      Feed(fenced);
+    });
   };
   callbacks.on_digests = [this](protocol::SentDigests digests) {
     session_->client().Send(std::move(digests));
@@ -277,6 +284,10 @@ Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, 
     if (!known) records_.erase(number);
   });
   if (!answer.status.ok()) return answer.status;
+  const auto explain = [settings = session_->settings(), model = session_->model(), number,
+                        interrupted = interrupted_](TimePoint deadline) {
+    return control::GetUpdates(settings, {.model = model, .number = number}, deadline, interrupted);
+  };
   const auto post = [anchor = anchor_](const TrainerEvent& event) {
     const std::lock_guard guard(anchor->mutex);
     if (anchor->worker != nullptr) anchor->worker->Post(event);
@@ -287,7 +298,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, 
         if (gate != nullptr) gate->Cancel();
         post(CancelCalled{number});
       },
-      [post, number](const Status& reason) { post(NoController{number, reason}); });
+      [post, number](const Status& reason) { post(NoController{number, reason}); }, explain);
 }
 
 void TrainerWorker::Post(const TrainerEvent& event) {
@@ -416,6 +427,7 @@ void TrainerWorker::Carry(const BeginSending& action) {
   const bool usable = plan_ != nullptr && plan_->table.epoch == start.update.epoch && sender_ != nullptr;
   const int target = usable ? plan_->TargetOf(start.destination) : -1;
   if (target >= 0) {
+    report_->Begun(start);
     const auto gate = gates_.find(start.version.number);
     return sender_->Start(plan_, static_cast<size_t>(target), start,
                           gate == gates_.end() ? nullptr : gate->second);
@@ -429,6 +441,10 @@ void TrainerWorker::Carry(const BeginSending& action) {
         .update = start.update, .destination = start.destination, .part = start.part, .status = status});
     Feed(SendFenced{start.update, start.destination, start.part});
   });
+}
+
+void TrainerWorker::Tell(std::optional<protocol::Spans> spans) {
+  if (spans) session_->client().Send(std::move(*spans));
 }
 
 void TrainerWorker::Carry(const StopSending& action) {

@@ -10,18 +10,23 @@ namespace {
 class PublishedUpdate final : public Update {
  public:
   PublishedUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                  UpdateRecord::GiveUp give_up)
-      : record_(std::move(record)), cancel_(std::move(cancel)), give_up_(std::move(give_up)) {}
+                  UpdateRecord::GiveUp give_up, Explainer explain)
+      : record_(std::move(record)),
+        cancel_(std::move(cancel)),
+        give_up_(std::move(give_up)),
+        explain_(std::move(explain)) {}
   Version version() const override { return record_->version(); }
   Status WaitSources(TimePoint deadline) override { return record_->WaitFree(deadline, give_up_); }
   Result<UpdateStats> Wait(TimePoint deadline) override { return record_->WaitDone(deadline, give_up_); }
   std::vector<EngineStats> Engines() const override { return record_->Engines(); }
+  Result<std::string> Explain(TimePoint deadline) const override { return explain_(deadline); }
   void Cancel() override { cancel_(); }
 
  private:
   const std::shared_ptr<UpdateRecord> record_;
   const std::function<void()> cancel_;
   const UpdateRecord::GiveUp give_up_;
+  const Explainer explain_;
 };
 
 std::vector<RankStats> StatsOf(const std::vector<protocol::RankBytes>& ranks) {
@@ -146,8 +151,9 @@ std::vector<EngineStats> EnginesOf(const protocol::Done& done) {
 }
 
 std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                                   UpdateRecord::GiveUp give_up) {
-  return std::make_shared<PublishedUpdate>(std::move(record), std::move(cancel), std::move(give_up));
+                                   UpdateRecord::GiveUp give_up, Explainer explain) {
+  return std::make_shared<PublishedUpdate>(std::move(record), std::move(cancel), std::move(give_up),
+                                           std::move(explain));
 }
 
 }  // namespace weightcast::worker

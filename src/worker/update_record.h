@@ -57,8 +57,11 @@ Result<UpdateStats> StatsOf(const protocol::Done& done);
 
 std::vector<EngineStats> EnginesOf(const protocol::Done& done);
 
+/// Update::Explain, of a worker that may have been closed.
+using Explainer = std::function<Result<std::string>(TimePoint)>;
+
 /// What Publish returns. `cancel` and `give_up` may outlive the worker.
 std::shared_ptr<Update> MakeUpdate(std::shared_ptr<UpdateRecord> record, std::function<void()> cancel,
-                                   UpdateRecord::GiveUp give_up);
+                                   UpdateRecord::GiveUp give_up, Explainer explain);
 
 }  // namespace weightcast::worker

@@ -48,15 +48,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const auto worker = Decoded(bytes, DecodeWorkerMessage);
   const auto controller = Decoded(bytes, DecodeControllerMessage);
-  const auto view = Decoded(bytes, DecodeClusterView);
-  const auto ask = Decoded(bytes, DecodeAskTrace);
-  const auto trace = Decoded(bytes, DecodeTrace);
-  if (int{worker.ok()} + int{controller.ok()} + int{view.ok()} + int{ask.ok()} + int{trace.ok()} > 1)
-    std::abort();
-  if (ask.ok() && Encode(*ask) != bytes) std::abort();
-  if (trace.ok() && Encode(*trace) != bytes) std::abort();
+  const auto observer = Decoded(bytes, DecodeObserverMessage);
+  const auto reply = Decoded(bytes, DecodeObserverReply);
+  if (int{worker.ok()} + int{controller.ok()} + int{observer.ok()} + int{reply.ok()} > 1) std::abort();
+  if (observer.ok() && Encode(*observer) != bytes) std::abort();
+  if (reply.ok() && Encode(*reply) != bytes) std::abort();
   if (controller.ok() && Encode(*controller) != bytes) std::abort();
-  if (view.ok() && Encode(*view) != bytes) std::abort();
   const auto* hello = worker.ok() ? std::get_if<Hello>(&*worker) : nullptr;
   const bool other_version = hello != nullptr && hello->protocol != kProtocolVersion;
   if (worker.ok() && !other_version && Encode(*worker) != bytes) std::abort();

@@ -131,9 +131,10 @@ std::string MessagesPage() {
                              std::make_index_sequence<std::variant_size_v<WorkerMessage>>());
   page.AddAll<ControllerMessage>(kFirstControllerKind, "controller",
                                  std::make_index_sequence<std::variant_size_v<ControllerMessage>>());
-  page.AddMessage<ClusterView>(kViewKind, "controller");
-  page.AddMessage<AskTrace>(kAskTraceKind, "observer");
-  page.AddMessage<Trace>(kTraceKind, "controller");
+  page.AddAll<ObserverReply>(kFirstReplyKind, "controller",
+                             std::make_index_sequence<std::variant_size_v<ObserverReply>>());
+  page.AddAll<ObserverMessage>(kFirstObserverKind, "observer",
+                               std::make_index_sequence<std::variant_size_v<ObserverMessage>>());
   std::string text = page.Text();
   text.pop_back();  // One line break at the end.
   return text;

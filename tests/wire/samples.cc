@@ -74,6 +74,10 @@ void Print(const control::SharedPacket& packet, const std::string& members, cons
               members.c_str(), Members::Of(brief).c_str());
 }
 
+/// Traces show what workers and the controller say, not what observers do.
+std::string BriefOf(const ObserverMessage&) { return ""; }
+std::string BriefOf(const ObserverReply&) { return ""; }
+
 template <typename Message>
 void PrintVariant(const Message& message) {
   const std::string members = std::visit([](const auto& what) { return Members::Of(what); }, message);
@@ -83,9 +87,8 @@ void PrintVariant(const Message& message) {
 void PrintSamples() {
   for (const WorkerMessage& message : WorkerMessages()) PrintVariant(message);
   for (const ControllerMessage& message : ControllerMessages()) PrintVariant(message);
-  Print(*control::MakePacket(View()), Members::Of(View()), "");
-  Print(*control::MakePacket(AskTrace{70}), Members::Of(AskTrace{70}), "");
-  Print(*control::MakePacket(SampleTrace()), Members::Of(SampleTrace()), "");
+  for (const ObserverReply& message : ObserverReplies()) PrintVariant(message);
+  for (const ObserverMessage& message : ObserverMessages()) PrintVariant(message);
   // One that travels in pieces, of bytes that do not compress.
   Plan plan{.epoch = 3, .table = {}, .table_file = {}, .peers = {}};
   uint64_t random = 1;

@@ -67,9 +67,9 @@ class ListenerTest : public ::testing::Test {
   std::condition_variable changed_;
   std::vector<std::shared_ptr<WorkerStream>> workers_;
   std::vector<std::shared_ptr<ViewSink>> watchers_;
-  std::vector<protocol::AskTrace> asked_;
   std::vector<Incoming> heard_;
   std::vector<Status> closed_;
+  std::vector<protocol::ObserverMessage> asked_;
   int unwatched_ = 0;
   std::unique_ptr<Listener> listener_;
 };
@@ -115,6 +115,23 @@ TEST_F(ListenerTest, WhoBreaksTheProtocolIsToldAndEnded) {
         << closed_.back().ToString();
   }
   EXPECT_TRUE(heard_.empty());
+}
+
+TEST_F(ListenerTest, AnObserverMayAskAndNothingElse) {
+  Start(0);
+  const protocol::ObserverMessage question = protocol::AskUpdates{.model = "policy", .number = 7, .last = 3};
+  const auto client = Dialled(Purpose::kObserve);
+  for (size_t count = 1; count <= 2; ++count) {
+    ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(question))).ok());
+    (void)client->Next(Clock::now());  // Sends.
+    ASSERT_TRUE(Wait([&] { return asked_.size() == count; }));
+    EXPECT_EQ(asked_.back(), question);
+  }
+  const auto other = Dialled(Purpose::kObserve);
+  ASSERT_TRUE(other->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Heartbeat{})))).ok());
+  EXPECT_THAT(stream::NextOf(*other).reason.message(), HasSubstr("of an observer from the network"));
+  EXPECT_TRUE(Wait([&] { return unwatched_ == 1; }));
+  EXPECT_EQ(asked_.size(), 2U);
 }
 
 TEST_F(ListenerTest, NothingIsReadUntilTheMessageBeforeIsHeard) {
@@ -165,17 +182,19 @@ TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMayOnlyAsk) {
     auto parcel = assembler.Add(opened->envelope.kind, std::move(opened->part));
     ASSERT_TRUE(parcel.ok());
     if (!*parcel) continue;
-    const auto shown = protocol::DecodeClusterView(*Unpack(std::move(**parcel)));
+    const auto shown = protocol::DecodeObserverReply(*Unpack(std::move(**parcel)));
     ASSERT_TRUE(shown.ok()) << shown.status().ToString();
-    EXPECT_GT(shown->term.number, newest);
-    newest = shown->term.number;
+    const auto& view = std::get<protocol::ClusterView>(*shown);
+    EXPECT_GT(view.term.number, newest);
+    newest = view.term.number;
     ++count;
   }
   EXPECT_LT(count, kViews) << "older ones that had not gone out were replaced";
   for (uint64_t from : {7, 9}) {
-    ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(protocol::AskTrace{from}))).ok());
+    const protocol::ObserverMessage question = protocol::AskTrace{from};
+    ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(question))).ok());
     (void)client->Next(Clock::now());  // Sends it.
-    ASSERT_TRUE(Wait([&] { return !asked_.empty() && asked_.back() == protocol::AskTrace{from}; }));
+    ASSERT_TRUE(Wait([&] { return !asked_.empty() && asked_.back() == question; }));
   }
   ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Goodbye{})))).ok());
   EXPECT_EQ(stream::NextOf(*client).kind, stream::EventKind::kClosed);

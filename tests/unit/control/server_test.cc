@@ -85,6 +85,33 @@ TEST_F(ServerTest, OneUpdateOverTheNetwork) {
   EXPECT_LT(done.seconds, 20);
 }
 
+TEST_F(ServerTest, AnObserverIsToldWhatUpdatesTook) {
+  Start();
+  Puppet& trainer = Add(TrainerName(0), 1);
+  Puppet& rank = Add(RankName("a"), 1);
+  const auto ask = [&](protocol::AskUpdates question) {
+    const auto json = GetUpdates(ClientSettings(), question, Clock::now() + kPatience);
+    EXPECT_TRUE(json.ok()) << json.status().ToString();
+    return json.ok() ? *json : std::string();
+  };
+  EXPECT_EQ(ask({.model = {}}), "[]");
+  for (const int64_t number : {1, 2}) {
+    ASSERT_TRUE(trainer.Publish(number));
+    ASSERT_TRUE(rank.WaitServed(number));
+    ASSERT_TRUE(trainer.WaitDone(static_cast<size_t>(number)));
+  }
+  const std::string last = ask({.model = {}});
+  EXPECT_THAT(last, HasSubstr(R"("version":2)"));
+  EXPECT_THAT(last, HasSubstr(R"("step":"serve","worker":"engine a rank 0")"));
+  EXPECT_EQ(last.find(R"("version":1)"), std::string::npos);
+  EXPECT_THAT(ask({.model = {}, .number = 1}), HasSubstr(R"("version":1)"));
+  EXPECT_EQ(ask({.model = "another"}), "[]");
+  EXPECT_EQ(GetUpdates(ClientSettings(), {.model = {}}, Clock::now() + kPatience, [] { return true; })
+                .status()
+                .code(),
+            Code::kCancelled);
+}
+
 TEST_F(ServerTest, SixtyFourWorkersAndFiveVersions) {
   Start({{"min_engines", "32"}});
   for (uint32_t i = 0; i < 32; ++i) {

@@ -33,9 +33,8 @@ template <typename Call>
 void ForAll(Call call) {
   for (const auto& message : WorkerMessages()) call(message, DecodeWorkerMessage);
   for (const auto& message : ControllerMessages()) call(message, DecodeControllerMessage);
-  call(View(), DecodeClusterView);
-  call(AskTrace{.from = 70}, DecodeAskTrace);
-  call(SampleTrace(), DecodeTrace);
+  for (const auto& message : ObserverMessages()) call(message, DecodeObserverMessage);
+  for (const auto& message : ObserverReplies()) call(message, DecodeObserverReply);
 }
 
 /// Of a Hello of another version little is read.
@@ -56,6 +55,8 @@ TEST(Codec, EveryMessageSurvivesAndHasOneForm) {
   const auto controllers = ControllerMessages();
   ASSERT_EQ(workers.size(), std::variant_size_v<WorkerMessage>);
   ASSERT_EQ(controllers.size(), std::variant_size_v<ControllerMessage>);
+  ASSERT_EQ(ObserverMessages().size(), std::variant_size_v<ObserverMessage>);
+  ASSERT_EQ(ObserverReplies().size(), std::variant_size_v<ObserverReply>);
   for (size_t i = 0; i < workers.size(); ++i) ASSERT_EQ(workers[i].index(), i);
   for (size_t i = 0; i < controllers.size(); ++i) ASSERT_EQ(controllers[i].index(), i);
   ForAll([](const auto& message, auto decode) {
@@ -74,7 +75,7 @@ TEST(Codec, EveryEmptyMessageSurvives) {
     ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
     EXPECT_TRUE(*decoded == message);
   }
-  EXPECT_TRUE(*DecodeClusterView(Encode(ClusterView{})) == ClusterView{});
+  EXPECT_TRUE(*DecodeObserverReply(Encode(ObserverReply(ClusterView{}))) == ObserverReply(ClusterView{}));
 }
 
 TEST(Codec, TheOriginAndTheLabelOfAVersionTravel) {
@@ -268,9 +269,15 @@ TEST(Codec, UnknownKindsAreRefused) {
     };
     EXPECT_EQ(unknown(DecodeWorkerMessage(bytes).status()), !worker) << kind;
     EXPECT_EQ(unknown(DecodeControllerMessage(bytes).status()), !controller) << kind;
-    EXPECT_EQ(unknown(DecodeClusterView(bytes).status()), kind != 0x60) << kind;
-    EXPECT_EQ(unknown(DecodeAskTrace(bytes).status()), kind != 0x61) << kind;
-    EXPECT_EQ(unknown(DecodeTrace(bytes).status()), kind != 0x62) << kind;
+    const auto among = [&](int first, size_t count) {
+      return kind >= first && kind < first + static_cast<int>(count);
+    };
+    EXPECT_EQ(unknown(DecodeObserverReply(bytes).status()),
+              !among(0x60, std::variant_size_v<ObserverReply>))
+        << kind;
+    EXPECT_EQ(unknown(DecodeObserverMessage(bytes).status()),
+              !among(0x70, std::variant_size_v<ObserverMessage>))
+        << kind;
   }
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/trace.h"
+#include "protocol/observer_messages.h"
 
 /// One of each message, with something in every member.
 namespace weightcast::protocol {
@@ -66,6 +66,16 @@ inline std::vector<WorkerMessage> WorkerMessages() {
       Goodbye{},
       AskOffered{},
       SentDigests{.update = kUpdate, .destination = 2, .part = 1, .digests = {{1, 2}, {(1ULL << 61) - 2, 0}}},
+      Spans{.update = kUpdate,
+            .spans = {{.kind = SpanKind::kSwitch, .seconds = 0.25, .stalled = 0.125},
+                      {.kind = SpanKind::kWrite,
+                       .peer = 3,
+                       .part = 1,
+                       .seconds = 1.5,
+                       .bytes = uint64_t{1} << 41,
+                       .pieces = 99,
+                       .chunk = 1 << 20,
+                       .path = "tcp, 4 lanes"}}},
   };
 }
 
@@ -145,6 +155,14 @@ inline Trace SampleTrace() {
                         .bytes = 27,
                         .name = "Granted",
                         .fields = "{update: update 12.2 (term 7, epoch 3)}"}}};
+}
+
+inline std::vector<ObserverMessage> ObserverMessages() {
+  return {AskTrace{.from = 70}, AskUpdates{.model = "m", .number = 81, .last = 200}};
+}
+
+inline std::vector<ObserverReply> ObserverReplies() {
+  return {View(), SampleTrace(), Updates{.reason = kReason, .json = "[{}]"}};
 }
 
 }  // namespace weightcast::protocol

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "protocol/messages.h"
+
+/// What one update took, as its controller saw it: plain data (docs/explain.md). Times are seconds since the
+/// update began, on the controller's clock; kNever: it did not happen.
+namespace weightcast::control {
+
+inline constexpr double kNever = -1;
+
+struct RouteTime {
+  std::string source;  ///< "trainer 0"
+  uint64_t bytes = 0;
+  double seconds = 0;  ///< From the grants on until the last byte, in all parts.
+  friend bool operator==(const RouteTime&, const RouteTime&) = default;
+};
+
+struct RankTimeline {
+  std::string name;  ///< "engine rollout-1 rank 0"
+  std::string engine;
+  struct Part {
+    double asked = kNever;
+    double granted = kNever;
+    double started = kNever;  ///< The last of its sources was told.
+    double ready = kNever;
+    friend bool operator==(const Part&, const Part&) = default;
+  };
+  std::vector<Part> parts = {};
+  double committing = kNever;  ///< Was told to.
+  double committed = kNever;
+  double serve = kNever;  ///< Was told to.
+  double serving = kNever;
+  std::vector<RouteTime> routes = {};
+  std::vector<protocol::Span> spans = {};  ///< As it told them.
+  friend bool operator==(const RankTimeline&, const RankTimeline&) = default;
+};
+
+struct SourceTimeline {
+  std::string name;
+  double published = kNever;  ///< Never of inference ranks.
+  struct Sending {
+    std::string to;
+    protocol::Span span;
+    friend bool operator==(const Sending&, const Sending&) = default;
+  };
+  std::vector<Sending> sendings = {};
+  friend bool operator==(const SourceTimeline&, const SourceTimeline&) = default;
+};
+
+/// An order to an EngineControl.
+struct SteerTime {
+  std::string engine;
+  protocol::Move move{};
+  double asked = kNever;
+  double answered = kNever;
+  friend bool operator==(const SteerTime&, const SteerTime&) = default;
+};
+
+/// The controller did not run, or was busy with something else.
+struct StallTime {
+  double begin = 0;
+  double seconds = 0;
+  friend bool operator==(const StallTime&, const StallTime&) = default;
+};
+
+struct UpdateTimeline {
+  std::string model = {};
+  Version version = {};
+  protocol::UpdateId id = {};  ///< Of its last attempt.
+  int64_t began_unix_ms = 0;   ///< For people: when it began.
+  double opened = kNever;      ///< The first grants were asked for.
+  double done = kNever;        ///< The trainers were told its end.
+  bool met_policy = false;
+  std::string reason = {};  ///< Why not.
+  std::vector<RankTimeline> ranks = {};
+  std::vector<SourceTimeline> sources = {};
+  std::vector<SteerTime> steers = {};
+  std::vector<StallTime> stalls = {};
+
+  [[nodiscard]] uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const RankTimeline& rank : ranks)
+      for (const RouteTime& route : rank.routes) sum += route.bytes;
+    return sum;
+  }
+  friend bool operator==(const UpdateTimeline&, const UpdateTimeline&) = default;
+};
+
+}  // namespace weightcast::control

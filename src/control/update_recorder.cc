@@ -1,0 +1,241 @@
+#include "control/update_recorder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace weightcast::control {
+namespace {
+
+constexpr size_t kMostNames = 4;  ///< Epochs whose workers' last spans may still come.
+constexpr size_t kMostIntervals = 256;
+
+const Worker* FindWorker(const MachineState& state, SessionId session) {
+  const auto at = std::ranges::lower_bound(state.workers, session, {}, &Worker::session);
+  return at != state.workers.end() && at->session == session ? &*at : nullptr;
+}
+
+protocol::WorkerName WorkerNameOf(const MachineState& state, SessionId session) {
+  const Worker* worker = FindWorker(state, session);
+  if (worker == nullptr) return {};
+  if (worker->group == kTrainers)
+    return {.role = protocol::Role::kTrainer, .engine = {}, .rank = worker->rank};
+  const auto group = std::ranges::find(state.groups, worker->group, &Group::id);
+  return {.role = protocol::Role::kInference,
+          .engine = group == state.groups.end() ? "" : group->name,
+          .rank = worker->rank};
+}
+
+std::vector<std::string> TextsOf(const MachineState& state, const std::vector<SessionId>& sessions) {
+  std::vector<std::string> names;
+  names.reserve(sessions.size());
+  for (const SessionId session : sessions) names.push_back(protocol::ToString(WorkerNameOf(state, session)));
+  return names;
+}
+
+SourceTimeline& SourceOf(UpdateTimeline& timeline, const std::string& name) {
+  const auto at = std::ranges::find(timeline.sources, name, &SourceTimeline::name);
+  if (at != timeline.sources.end()) return *at;
+  return timeline.sources.emplace_back(SourceTimeline{.name = name, .published = kNever, .sendings = {}});
+}
+
+size_t SpansOf(const UpdateTimeline& timeline) {
+  size_t count = 0;
+  for (const auto& source : timeline.sources) count += source.sendings.size();
+  for (const auto& rank : timeline.ranks) count += rank.spans.size();
+  return count;
+}
+
+int64_t UnixMilliseconds(Duration ago) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now - ago).count();
+}
+
+}  // namespace
+
+const UpdateRecorder::Names& UpdateRecorder::NamesOf(const MachineState& state) {
+  if (names_.empty() || names_.back().epoch != state.plan.epoch) {
+    names_.push_back({.epoch = state.plan.epoch,
+                      .sources = TextsOf(state, state.plan.sources),
+                      .destinations = TextsOf(state, state.plan.destinations)});
+    if (names_.size() > kMostNames) names_.pop_front();
+  }
+  return names_.back();
+}
+
+RankTimeline* UpdateRecorder::RankOf(SessionId session) {
+  if (!open_) return nullptr;
+  const auto at = open_->ranks.find(session);
+  return at == open_->ranks.end() ? nullptr : &open_->timeline.ranks[at->second];
+}
+
+RankTimeline::Part* UpdateRecorder::PartOf(SessionId session, const protocol::UpdateId& update,
+                                           uint32_t part) {
+  RankTimeline* rank = IsOf(update) ? RankOf(session) : nullptr;
+  return rank == nullptr || part >= rank->parts.size() ? nullptr : &rank->parts[part];
+}
+
+// --- What is heard --------------------------------------------------------------------------------------
+
+void UpdateRecorder::Said(SessionId from, const protocol::WorkerMessage& message, const MachineState& state,
+                          TimePoint at) {
+  if (const auto* published = std::get_if<protocol::Published>(&message)) {
+    published_[from] = {protocol::ToString(WorkerNameOf(state, from)), published->number, at};
+  } else if (const auto* steered = std::get_if<protocol::Steered>(&message)) {
+    for (Order& order : orders_)
+      if (order.session == from && order.number == steered->order) order.answered = at;
+  } else if (const auto* spans = std::get_if<protocol::Spans>(&message)) {
+    Take(from, *spans, state);
+  } else if (const auto* granted = std::get_if<protocol::Granted>(&message)) {
+    if (auto* part = PartOf(from, granted->update, granted->part)) part->granted = Since(at);
+  } else if (const auto* ready = std::get_if<protocol::Ready>(&message)) {
+    auto* part = PartOf(from, ready->update, ready->part);
+    if (part == nullptr) return;
+    part->ready = Since(at);
+    const Names& names = NamesOf(state);
+    RankTimeline& rank = *RankOf(from);
+    rank.routes.clear();
+    for (const protocol::SourceBytes& source : ready->sources) {
+      if (source.source >= names.sources.size() || rank.routes.size() == kMostSpans) continue;
+      rank.routes.push_back({names.sources[source.source], source.bytes, source.seconds});
+    }
+  } else if (const auto* committed = std::get_if<protocol::Committed>(&message)) {
+    if (RankTimeline* rank = IsOf(committed->update) ? RankOf(from) : nullptr) rank->committed = Since(at);
+  } else if (const auto* serving = std::get_if<protocol::Serving>(&message)) {
+    if (RankTimeline* rank = IsOf(serving->update) ? RankOf(from) : nullptr) rank->serving = Since(at);
+  }
+}
+
+void UpdateRecorder::Told(SessionId to, const protocol::ControllerMessage& message, const MachineState& state,
+                          TimePoint at) {
+  if (const auto* request = std::get_if<protocol::GrantRequest>(&message)) {
+    if (!IsOf(request->update)) OpenUpdate(*request, state, at);
+    UpdateTimeline& timeline = open_->timeline;
+    timeline.id = request->update;
+    const auto [entry, added] = open_->ranks.try_emplace(to, timeline.ranks.size());
+    if (added) {
+      const protocol::WorkerName name = WorkerNameOf(state, to);
+      timeline.ranks.push_back({.name = protocol::ToString(name), .engine = name.engine});
+    }
+    RankTimeline& rank = timeline.ranks[entry->second];
+    rank.parts.resize(request->part + 1);  // Another attempt begins with part 0 again.
+    rank.parts.back() = {.asked = Since(at)};
+  } else if (const auto* start = std::get_if<protocol::Start>(&message)) {
+    if (start->destination >= state.plan.destinations.size()) return;
+    const SessionId rank = state.plan.destinations[start->destination];
+    if (auto* part = PartOf(rank, start->update, start->part)) part->started = Since(at);
+  } else if (const auto* commit = std::get_if<protocol::Commit>(&message)) {
+    if (RankTimeline* rank = IsOf(commit->update) ? RankOf(to) : nullptr) rank->committing = Since(at);
+  } else if (const auto* serve = std::get_if<protocol::Serve>(&message)) {
+    if (RankTimeline* rank = IsOf(serve->update) ? RankOf(to) : nullptr) rank->serve = Since(at);
+  } else if (const auto* done = std::get_if<protocol::Done>(&message)) {
+    if (!IsOf(done->update)) return;
+    open_->timeline.done = Since(at);
+    open_->timeline.met_policy = done->met_policy;
+    open_->timeline.reason = done->reason.message();
+  } else if (const auto* steer = std::get_if<protocol::Steer>(&message)) {
+    const auto group =
+        std::ranges::find_if(state.groups, [&](const Group& one) { return one.steering.session == to; });
+    if (group == state.groups.end()) return;
+    orders_.push_back({.session = to,
+                       .number = steer->order,
+                       .steer = {.engine = group->name, .move = steer->move},
+                       .asked = at,
+                       .answered = {}});
+    if (orders_.size() > kMostIntervals) orders_.pop_front();
+  }
+}
+
+/// Spans tell of an update that may be over: what was made of it is made anew.
+void UpdateRecorder::Take(SessionId from, const protocol::Spans& spans, const MachineState& state) {
+  const std::string name = protocol::ToString(WorkerNameOf(state, from));
+  if (IsOf(spans.update)) {
+    NamesOf(state);
+    return AddSpans(open_->timeline, name, spans);
+  }
+  for (size_t i = history_.size(); i-- > 0;) {
+    const UpdateTimeline& timeline = history_[i]->timeline;
+    if (timeline.id.term != spans.update.term || timeline.id.sequence != spans.update.sequence) continue;
+    UpdateTimeline more = timeline;
+    AddSpans(more, name, spans);
+    const Explanations before(history_.begin(), history_.begin() + static_cast<std::ptrdiff_t>(i));
+    history_[i] = std::make_shared<const Explained>(Explain(std::move(more), before));
+    return;
+  }
+}
+
+void UpdateRecorder::AddSpans(UpdateTimeline& timeline, const std::string& name,
+                              const protocol::Spans& spans) const {
+  const auto names = std::ranges::find(names_, spans.update.epoch, &Names::epoch);
+  const auto rank = std::ranges::find(timeline.ranks, name, &RankTimeline::name);
+  size_t room = kMostSpans - std::min(kMostSpans, SpansOf(timeline));
+  for (const protocol::Span& span : spans.spans) {
+    if (room-- == 0) return;
+    if (span.peer < 0) {
+      if (rank != timeline.ranks.end()) rank->spans.push_back(span);
+    } else if (names != names_.end() && static_cast<size_t>(span.peer) < names->destinations.size()) {
+      SourceOf(timeline, name)
+          .sendings.push_back({names->destinations[static_cast<size_t>(span.peer)], span});
+    }
+  }
+}
+
+void UpdateRecorder::Stalled(TimePoint from, TimePoint until) {
+  if (!open_) return;
+  stalls_.push_back({from, until});
+  if (stalls_.size() > kMostIntervals) stalls_.pop_front();
+}
+
+// --- Beginning and end ----------------------------------------------------------------------------------
+
+void UpdateRecorder::OpenUpdate(const protocol::GrantRequest& request, const MachineState& state,
+                                TimePoint at) {
+  if (open_) Close(at);
+  const bool again = request.version == last_;  // Held for engines that came later.
+  last_ = request.version;
+  Open& open = open_.emplace();
+  open.timeline.model = model_;
+  open.timeline.version = request.version;
+  open.timeline.id = request.update;
+  open.began = at;
+  std::erase_if(published_, [&](const auto& one) { return FindWorker(state, one.first) == nullptr; });
+  for (const auto& [session, publication] : published_)
+    if (!again && publication.number == request.version.number)
+      open.began = std::min(open.began, publication.at);
+  for (const auto& [session, publication] : published_)
+    if (!again && publication.number == request.version.number)
+      SourceOf(open.timeline, publication.name).published = Since(publication.at);
+  open.timeline.opened = Since(at);
+  open.timeline.began_unix_ms = UnixMilliseconds(at - open.began);
+  NamesOf(state);
+}
+
+void UpdateRecorder::Look(const MachineState& state, TimePoint now) {
+  if (open_ && (!state.update || state.update->id.sequence != open_->timeline.id.sequence)) Close(now);
+}
+
+void UpdateRecorder::Close(TimePoint now) {
+  UpdateTimeline& timeline = open_->timeline;
+  for (const Order& order : orders_) {
+    if (order.asked < open_->began) continue;
+    SteerTime& steer = timeline.steers.emplace_back(order.steer);
+    steer.asked = Since(order.asked);
+    if (order.answered) steer.answered = Since(*order.answered);
+  }
+  for (const Interval& stall : stalls_) {
+    if (stall.until > open_->began)
+      timeline.stalls.push_back({Since(std::max(stall.from, open_->began)),
+                                 Seconds(stall.until - std::max(stall.from, open_->began))});
+  }
+  std::erase_if(orders_, [](const Order& order) { return order.answered.has_value(); });
+  stalls_.clear();
+  if (timeline.done == kNever) timeline.done = Since(now);
+  // Nobody waited for the outcome of a version that was held: it went well where somebody serves it.
+  const auto serves = [](const RankTimeline& rank) { return rank.serving != kNever; };
+  if (timeline.reason.empty() && std::ranges::any_of(timeline.ranks, serves)) timeline.met_policy = true;
+  history_.push_back(std::make_shared<const Explained>(Explain(std::move(timeline), history_)));
+  if (history_.size() > kMostUpdates) history_.erase(history_.begin());
+  open_.reset();
+}
+
+}  // namespace weightcast::control

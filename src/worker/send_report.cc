@@ -1,0 +1,34 @@
+#include "worker/send_report.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weightcast::worker {
+
+void SendReport::Begun(const protocol::Start& start) {
+  if (spans_.update != start.update) {
+    spans_ = {.update = start.update, .spans = {}};
+    running_.clear();
+  }
+  stalls_.Watch(true);
+  running_[{start.destination, start.part}] = stalls_.seconds();
+}
+
+std::optional<protocol::Spans> SendReport::Fenced(SendFenced fenced) {
+  const auto running = running_.find({fenced.destination, fenced.part});
+  if (fenced.update != spans_.update || running == running_.end()) return std::nullopt;
+  const auto longest = std::ranges::max_element(fenced.spans, {}, &protocol::Span::seconds);
+  if (longest != fenced.spans.end())
+    longest->stalled = std::min(longest->seconds, stalls_.seconds() - running->second);
+  running_.erase(running);
+  for (protocol::Span& span : fenced.spans)
+    if (spans_.spans.size() < protocol::kMaxSpans) spans_.spans.push_back(std::move(span));
+  if (!running_.empty()) return std::nullopt;
+  stalls_.Watch(false);
+  if (spans_.spans.empty()) return std::nullopt;
+  protocol::Spans told{.update = spans_.update, .spans = {}};
+  told.spans.swap(spans_.spans);
+  return told;
+}
+
+}  // namespace weightcast::worker

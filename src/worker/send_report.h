@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "protocol/messages.h"
+#include "worker/machine_actions.h"
+#include "worker/stall_watch.h"
+
+namespace weightcast::worker {
+
+/// Gathers what a source's sendings of an update took, for one message. The loop's.
+class SendReport {
+ public:
+  explicit SendReport(Loop& loop) : stalls_(loop) {}
+
+  void Begun(const protocol::Start& start);
+  /// The spans of all that was sent, once nothing more of the update is being sent.
+  std::optional<protocol::Spans> Fenced(SendFenced fenced);
+
+ private:
+  StallWatch stalls_;
+  protocol::Spans spans_;
+  /// Destination and part of what is being sent; stalled seconds when it began.
+  std::map<std::pair<uint32_t, uint32_t>, double> running_;
+};
+
+}  // namespace weightcast::worker

@@ -1,0 +1,174 @@
+#include "control/update_recorder.h"
+
+#include <gtest/gtest.h>
+
+#include "control/controller_machine.h"
+
+namespace weightcast::control {
+namespace {
+
+using protocol::SpanKind;
+
+constexpr SessionId kTrainer = 1;
+constexpr SessionId kFirstRank = 2;
+constexpr SessionId kSecondRank = 3;
+constexpr SessionId kControl = 4;
+
+/// A trainer, an engine of two ranks with an EngineControl, and what they say to the controller.
+class Recorder : public ::testing::Test {
+ protected:
+  Recorder() : state_(InitialState()) {
+    Group engine;
+    engine.id = 1;
+    engine.name = "e";
+    engine.steering.session = kControl;
+    state_.groups.push_back(engine);
+    for (const SessionId session : {kTrainer, kFirstRank, kSecondRank}) {
+      Worker worker;
+      worker.session = session;
+      worker.group = session == kTrainer ? kTrainers : 1;
+      worker.rank = session == kSecondRank ? 1 : 0;
+      state_.workers.push_back(worker);
+    }
+    state_.plan.epoch = 1;
+    state_.plan.sources = {kTrainer};
+    state_.plan.destinations = {kFirstRank, kSecondRank};
+  }
+
+  /// 10 ms later than what was said or told before.
+  void Said(SessionId from, const protocol::WorkerMessage& message) {
+    recorder_.Said(from, message, state_, Later());
+  }
+  void Told(SessionId to, const protocol::ControllerMessage& message) {
+    recorder_.Told(to, message, state_, Later());
+  }
+  TimePoint Later() { return now_ += std::chrono::milliseconds(10); }
+
+  /// From the publication until both ranks serve.
+  void Update(int64_t number, bool publishes = true) {
+    id_.sequence += 1;
+    const Version version{.run = 1, .number = number};
+    if (publishes) Said(kTrainer, protocol::Published{.number = number});
+    state_.update.emplace();
+    state_.update->id = id_;
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Told(rank, protocol::GrantRequest{id_, version});
+    for (const SessionId rank : {kFirstRank, kSecondRank})
+      Said(rank, protocol::Granted{.update = id_, .grants = {}});
+    for (const uint32_t rank : {0U, 1U})
+      Told(kTrainer, protocol::Start{.update = id_, .version = {}, .destination = rank});
+    for (const SessionId rank : {kFirstRank, kSecondRank})
+      Said(rank, protocol::Ready{.update = id_, .sources = {{.source = 0, .bytes = 100, .seconds = 0.5}}});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Told(rank, protocol::Commit{id_});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Said(rank, protocol::Committed{id_});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Told(rank, protocol::Serve{id_});
+    for (const SessionId rank : {kFirstRank, kSecondRank}) Said(rank, protocol::Serving{id_, version});
+    EXPECT_TRUE(recorder_.open());
+    Told(kTrainer, DoneWith(version));
+    state_.update.reset();
+    recorder_.Look(state_, Later());
+    EXPECT_FALSE(recorder_.open());
+  }
+  [[nodiscard]] const Explained& last() const { return *recorder_.history().back(); }
+
+  [[nodiscard]] protocol::Done DoneWith(const Version& version) const {
+    protocol::Done done;
+    done.update = id_;
+    done.version = version;
+    done.met_policy = true;
+    return done;
+  }
+
+  MachineState state_;
+  UpdateRecorder recorder_{"policy"};
+  TimePoint now_ = TimePoint() + std::chrono::hours(1);
+  protocol::UpdateId id_{.term = {.number = 1, .id = 7}, .epoch = 1};
+};
+
+TEST_F(Recorder, TimesAreSinceThePublication) {
+  Update(1);
+  const UpdateTimeline& update = last().timeline;
+  EXPECT_EQ(update.model, "policy");
+  EXPECT_TRUE(update.met_policy);
+  ASSERT_EQ(update.sources.size(), 1U);
+  EXPECT_EQ(update.sources[0].name, "trainer 0");
+  EXPECT_DOUBLE_EQ(update.sources[0].published, 0);
+  EXPECT_NEAR(update.opened, 0.01, 1e-9);
+  ASSERT_EQ(update.ranks.size(), 2U);
+  const RankTimeline& rank = update.ranks[1];
+  EXPECT_EQ(rank.name, "engine e rank 1");
+  ASSERT_EQ(rank.parts.size(), 1U);
+  EXPECT_NEAR(rank.parts[0].asked, 0.02, 1e-9);
+  EXPECT_NEAR(rank.parts[0].granted, 0.04, 1e-9);
+  EXPECT_NEAR(rank.parts[0].started, 0.06, 1e-9);
+  EXPECT_NEAR(rank.parts[0].ready, 0.08, 1e-9);
+  EXPECT_NEAR(rank.committing, 0.10, 1e-9);
+  EXPECT_NEAR(rank.committed, 0.12, 1e-9);
+  EXPECT_NEAR(rank.serve, 0.14, 1e-9);
+  EXPECT_NEAR(rank.serving, 0.16, 1e-9);
+  EXPECT_EQ(update.bytes(), 200U);
+  EXPECT_NEAR(last().seconds, 0.16, 1e-9);
+}
+
+TEST_F(Recorder, SpansThatComeLateAreAdded) {
+  Update(1);
+  Update(2);
+  Said(kTrainer, protocol::Spans{.update = {.term = id_.term, .epoch = 1, .sequence = 1},
+                                 .spans = {{.kind = SpanKind::kStage, .peer = 1, .seconds = 0.01},
+                                           {.kind = SpanKind::kWrite, .peer = 9, .seconds = 1}}});
+  ASSERT_EQ(recorder_.history().size(), 2U);
+  const auto& sendings = recorder_.history()[0]->timeline.sources[0].sendings;
+  ASSERT_EQ(sendings.size(), 1U);  // There is no destination 9.
+  EXPECT_EQ(sendings[0].to, "engine e rank 1");
+  EXPECT_TRUE(recorder_.history()[1]->timeline.sources[0].sendings.empty());
+}
+
+TEST_F(Recorder, OrdersToAnEngineControlAndStallsAreOfTheUpdate) {
+  const auto pause = protocol::Steer{.order = 1, .move = protocol::Move::kPause, .version = {}};
+  Told(kControl, pause);  // Of an earlier time.
+  Said(kControl, protocol::Steered{.order = 1, .status = {}});
+  Said(kTrainer, protocol::Published{.number = 5});
+  Told(kControl, protocol::Steer{.order = 2, .move = protocol::Move::kPause, .version = {}});
+  Said(kControl, protocol::Steered{.order = 2, .status = {}});
+  Update(5, /*publishes=*/false);
+  const UpdateTimeline& update = last().timeline;
+  ASSERT_EQ(update.steers.size(), 1U);
+  EXPECT_NEAR(update.steers[0].asked, 0.01, 1e-9);
+  EXPECT_NEAR(update.steers[0].answered, 0.02, 1e-9);
+  ASSERT_FALSE(last().path.empty());
+  EXPECT_EQ(last().path[1].step, PathStep::kOpen);
+  EXPECT_EQ(last().path[1].costs[0].cause, Cause::kLateEngine);
+}
+
+TEST_F(Recorder, AVersionThatIsHeldBeginsWhenItIsAskedFor) {
+  Update(1);
+  now_ += std::chrono::hours(1);
+  Update(1, /*publishes=*/false);
+  EXPECT_LT(last().seconds, 1);
+}
+
+TEST_F(Recorder, NoMoreThanTheLastAreKept) {
+  for (size_t i = 0; i < kMostUpdates + 3; ++i) Update(static_cast<int64_t>(i));
+  EXPECT_EQ(recorder_.history().size(), kMostUpdates);
+  EXPECT_EQ(recorder_.history().front()->timeline.version.number, 3);
+}
+
+TEST_F(Recorder, NoMoreSpansThanTheBoundAreKept) {
+  Update(1);
+  protocol::Spans many{.update = id_, .spans = {}};
+  many.spans.assign(kMostSpans, {.kind = SpanKind::kWrite, .peer = 0, .seconds = 1});
+  Said(kTrainer, many);
+  Said(kTrainer, many);
+  EXPECT_EQ(last().timeline.sources[0].sendings.size(), kMostSpans);
+}
+
+TEST_F(Recorder, WhatNobodyWasAskedForIsNotHeard) {
+  Said(kFirstRank, protocol::Granted{.update = id_, .grants = {}});
+  Said(kFirstRank, protocol::Ready{.update = id_, .part = 3});
+  Said(kFirstRank, protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kPause}}});
+  Told(kTrainer, protocol::Start{.update = id_, .version = {}, .destination = 77});
+  EXPECT_TRUE(recorder_.history().empty());
+  EXPECT_FALSE(recorder_.open());
+}
+
+}  // namespace
+}  // namespace weightcast::control

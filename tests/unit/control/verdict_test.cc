@@ -1,0 +1,123 @@
+#include "control/verdict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "control/explain_json.h"
+#include "unit/control/timelines.h"
+
+namespace weightcast::control {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Judging : public ::testing::Test {
+ protected:
+  /// One more update, with what came before as its history.
+  const Explained& Update(UpdateTimeline timeline) {
+    history_.push_back(std::make_shared<const Explained>(Explain(std::move(timeline), history_)));
+    return *history_.back();
+  }
+  const Explained& Update(const Who& late = {}) { return Update(Made(random_, late)); }
+  void Usual(int count) {
+    for (int i = 0; i < count; ++i) EXPECT_FALSE(Update().verdict.slow) << history_.back()->verdict.text;
+  }
+  /// Changes what the sources told of one route, or of all.
+  template <typename Change>
+  static UpdateTimeline With(UpdateTimeline update, const std::string& source, const std::string& to,
+                             const Change& change) {
+    for (auto& one : update.sources)
+      for (auto& [rank, span] : one.sendings)
+        if ((source.empty() || one.name == source) && (to.empty() || rank == to) &&
+            span.kind == protocol::SpanKind::kWrite)
+          change(span);
+    return update;
+  }
+
+  std::mt19937 random_{17};
+  Explanations history_;
+};
+
+TEST_F(Judging, NoFalseAlarmAmongUsualUpdates) { Usual(300); }
+
+TEST_F(Judging, NothingIsSlowWithoutAHistory) {
+  Usual(static_cast<int>(kLeastHistory) - 1);
+  const Verdict& verdict = Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.3}).verdict;
+  EXPECT_FALSE(verdict.slow);
+  EXPECT_EQ(verdict.cause, Cause::kLateEngine);
+  EXPECT_THAT(verdict.text, HasSubstr("too short"));
+}
+
+TEST_F(Judging, ALateEngineIsNamed) {
+  Usual(20);
+  const Verdict& verdict = Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.3}).verdict;
+  EXPECT_TRUE(verdict.slow);
+  EXPECT_EQ(verdict.cause, Cause::kLateEngine);
+  EXPECT_EQ(verdict.worker, RankName(1));
+  EXPECT_GT(verdict.share, 0.8);
+  EXPECT_THAT(verdict.text, HasSubstr("engine e1 rank 0 let the update wait"));
+  EXPECT_NEAR(verdict.usual, 0.002, 0.001);
+}
+
+TEST_F(Judging, ASlowRouteIsNamedWithItsRate) {
+  Usual(20);
+  const Verdict& verdict = Update({.rank = 2, .source = 1, .what = &Lengths::write, .seconds = 0.3}).verdict;
+  EXPECT_TRUE(verdict.slow);
+  EXPECT_EQ(verdict.cause, Cause::kLink);
+  EXPECT_EQ(verdict.worker, SourceName(1));
+  EXPECT_EQ(verdict.victim, RankName(2));
+  EXPECT_THAT(verdict.text, HasSubstr("engine e2 rank 0 received 1.05 MB from trainer 1 at"));
+  EXPECT_THAT(verdict.text, HasSubstr("of the best rate seen"));
+}
+
+TEST_F(Judging, ARouteThatIsAlwaysBehindTheOthersIsSlow) {
+  const Who late{.rank = 0, .source = 0, .what = &Lengths::write, .seconds = 0.1};
+  for (size_t i = 0; i < kLeastHistory; ++i) EXPECT_FALSE(Update(late).verdict.slow);
+  const Verdict& verdict = Update(late).verdict;
+  EXPECT_TRUE(verdict.slow);
+  EXPECT_EQ(verdict.cause, Cause::kLink);
+  EXPECT_EQ(verdict.victim, RankName(0));
+}
+
+TEST_F(Judging, ALinkIsBlamedForLanesChunksAndRunsOnlyWhereTheyAreFewOrSmall) {
+  const Who late{.rank = 0, .source = 0, .what = &Lengths::write, .seconds = 0.3};
+  const auto usual = [](protocol::Span& span) {
+    span.chunk = 1 << 20;
+    span.pieces = 1;
+    span.path = "tcp, 4 lanes, to engine e0 rank 0";
+  };
+  for (int i = 0; i < 8; ++i) Update(With(Made(random_, {}), "", "", usual));
+  const auto cause = [&](const auto& change) {
+    UpdateTimeline update =
+        With(With(Made(random_, late), "", "", usual), SourceName(0), RankName(0), change);
+    return Explain(std::move(update), history_).verdict;
+  };
+  EXPECT_EQ(cause([](protocol::Span&) {}).cause, Cause::kLink);
+  EXPECT_EQ(cause([](protocol::Span& span) { span.path = "tcp, 3 lanes, to it"; }).cause, Cause::kLaneDown);
+  EXPECT_EQ(cause([](protocol::Span& span) { span.chunk = 4096; }).cause, Cause::kSmallChunks);
+  const Verdict tiny = cause([](protocol::Span& span) { span.pieces = 4096; });
+  EXPECT_EQ(tiny.cause, Cause::kTinyTensors);
+  EXPECT_THAT(tiny.text, HasSubstr("in 4096 runs of 256 bytes each"));
+}
+
+TEST_F(Judging, AnUpdateThatNobodyTookPartInSaysSo) {
+  const Explained& update = Update(UpdateTimeline{.model = "m", .reason = "nobody"});
+  EXPECT_FALSE(update.verdict.slow);
+  EXPECT_THAT(update.verdict.text, HasSubstr("nothing is known"));
+}
+
+TEST_F(Judging, JsonHasTheNewestThatAreAskedFor) {
+  Usual(3);
+  EXPECT_EQ(ToJson(Choose(history_, {.model = {}, .number = 7})), "[]");
+  const Explanations chosen = Choose(history_, {.model = {}, .last = 2});
+  ASSERT_EQ(chosen.size(), 2U);
+  EXPECT_EQ(chosen.back(), history_.back());
+  const std::string text = ToJson(chosen);
+  EXPECT_THAT(text, HasSubstr(R"("verdict":{"slow":false,"cause":"link")"));
+  EXPECT_THAT(text, HasSubstr(R"("step":"receive")"));
+}
+
+}  // namespace
+}  // namespace weightcast::control
