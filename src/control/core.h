@@ -87,7 +87,7 @@ class Core {
   };
   /// Somebody who watches.
   struct Watcher {
-    bool asks = false;           ///< Asks for traces, and sees no views.
+    bool asks = false;             ///< Asks for traces, and sees no views.
     std::optional<uint64_t> from;  ///< What it has asked.
   };
   struct Timer {

@@ -29,9 +29,7 @@ std::string Encode(const ControllerMessage& message) {
   if (const auto* refused = std::get_if<Refused>(&message)) return EncodeGreeting(*refused);
   return EncodeVariant(kFirstControllerKind, message);
 }
-std::string Encode(const ObserverMessage& message) {
-  return EncodeVariant(kFirstObserverKind, message);
-}
+std::string Encode(const ObserverMessage& message) { return EncodeVariant(kFirstObserverKind, message); }
 std::string Encode(const ObserverReply& message) { return EncodeVariant(kFirstReplyKind, message); }
 
 }  // namespace weightcast::protocol

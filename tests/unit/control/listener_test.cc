@@ -128,7 +128,8 @@ TEST_F(ListenerTest, AnObserverMayAskAndNothingElse) {
     EXPECT_EQ(asked_.back(), question);
   }
   const auto other = Dialled(Purpose::kObserve);
-  ASSERT_TRUE(other->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Heartbeat{})))).ok());
+  ASSERT_TRUE(
+      other->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Heartbeat{})))).ok());
   EXPECT_THAT(stream::NextOf(*other).reason.message(), HasSubstr("of an observer from the network"));
   EXPECT_TRUE(Wait([&] { return unwatched_ == 1; }));
   EXPECT_EQ(asked_.size(), 2U);

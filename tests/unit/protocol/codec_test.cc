@@ -272,8 +272,7 @@ TEST(Codec, UnknownKindsAreRefused) {
     const auto among = [&](int first, size_t count) {
       return kind >= first && kind < first + static_cast<int>(count);
     };
-    EXPECT_EQ(unknown(DecodeObserverReply(bytes).status()),
-              !among(0x60, std::variant_size_v<ObserverReply>))
+    EXPECT_EQ(unknown(DecodeObserverReply(bytes).status()), !among(0x60, std::variant_size_v<ObserverReply>))
         << kind;
     EXPECT_EQ(unknown(DecodeObserverMessage(bytes).status()),
               !among(0x70, std::variant_size_v<ObserverMessage>))
