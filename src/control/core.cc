@@ -159,7 +159,11 @@ void Core::ShowViews() {
   if (page_ == nullptr && !asked) return;
   protocol::ClusterView view = View();
   const auto packet = asked ? MakePacket(view) : Result<SharedPacket>(nullptr);
-  if (page_ != nullptr) page_->Show(std::move(view));
+  if (page_ != nullptr) {
+    page_->Show(std::move(view));
+    for (auto& [name, model] : models_)
+      for (const auto& explained : model->recorder.TakeChanged()) page_->Explain(*explained);
+  }
   // A large job's views take time: no more than a twentieth of this thread's.
   const TimePoint end = Clock::now();
   earliest_view_ = std::max(earliest_view_, end + 20 * (end - now));

@@ -209,7 +209,10 @@ void Core::Hear(Session& session, Incoming incoming) {
   }
   Model& model = *session.model;
   model.recorder.Said(session.id, incoming.message, model.state, incoming.arrived);
-  if (std::holds_alternative<protocol::Spans>(incoming.message)) return;
+  if (std::holds_alternative<protocol::Spans>(incoming.message)) {
+    view_changed_ = true;  // The page shows verdicts.
+    return;
+  }
   bool registered = false;
   if (auto* registration = std::get_if<protocol::Register>(&incoming.message)) {
     registered = session.hello.name.role == protocol::Role::kTrainer;

@@ -119,6 +119,9 @@ std::string UpdateJson(const UpdateRecord& record) {
                {"reason", done.reason.message()},
                {"seconds", done.seconds},
                {"bytes", bytes}};
+  const Verdict& verdict = record.verdict;
+  if (!verdict.text.empty())
+    json["verdict"] = {{"slow", verdict.slow}, {"text", verdict.text}, {"remedy", verdict.remedy}};
   json["moments"] = Json::array();
   for (const auto& [name, seconds] : record.moments)
     json["moments"].push_back({{"name", name}, {"seconds", seconds}});

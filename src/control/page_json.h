@@ -9,7 +9,7 @@
 namespace weightcast::control {
 
 std::string StateJson(const protocol::ClusterView& view);
-/// One element of /api/updates. Findings about an update belong here, as "verdict".
+/// One element of /api/updates.
 std::string UpdateJson(const UpdateRecord& record);
 
 }  // namespace weightcast::control

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -60,6 +61,7 @@ class Texts {
  public:
   struct Update {
     uint64_t number = 0;
+    uint64_t change = 0;
     Text event;
     size_t begin = 0;  ///< Of the JSON within the event.
     [[nodiscard]] std::string_view json() const {
@@ -88,13 +90,16 @@ class Texts {
   }
   void LookForUpdates() {
     if (state_event_ == nullptr) Look();  // For the term.
-    for (const auto& record : state_->UpdatesAfter(updates_.empty() ? 0 : updates_.back().number)) {
-      const std::string head = StrCat("event: update\nid: ", term_, ".", record->number, "\ndata: ");
+    for (const auto& record : state_->UpdatesAfter(updates_.empty() ? 0 : updates_.back().change)) {
+      const std::string head = StrCat("event: update\nid: ", term_, ".", record->change, "\ndata: ");
+      std::erase_if(updates_, [&](const Update& one) { return one.number == record->number; });
       updates_.push_back({.number = record->number,
+                          .change = record->change,
                           .event = Shared(StrCat(head, UpdateJson(*record), kEnd)),
                           .begin = head.size()});
     }
-    while (updates_.size() > PageState::kMostUpdates) updates_.pop_front();
+    while (updates_.size() > PageState::kMostUpdates)
+      updates_.erase(std::ranges::min_element(updates_, {}, &Update::number));
   }
 
   /// nullptr until the controller has shown something.
@@ -106,6 +111,7 @@ class Texts {
   }
   [[nodiscard]] uint64_t state_count() const { return state_count_; }
   [[nodiscard]] uint64_t term() const { return term_; }
+  /// By change.
   [[nodiscard]] const std::deque<Update>& updates() const { return updates_; }
   [[nodiscard]] Duration SinceShown() const { return Clock::now() - state_->shown().at; }
   size_t feeds = 0;
@@ -130,7 +136,7 @@ class EventFeed final : public http::Feed {
     const size_t dot = last_event.find('.');
     // Numbers of another controller say nothing here.
     if (dot == std::string_view::npos || last_event.substr(0, dot) != std::to_string(texts_->term())) return;
-    update_ = ParseNumber<uint64_t>(last_event.substr(dot + 1)).value_or(0);
+    change_ = ParseNumber<uint64_t>(last_event.substr(dot + 1)).value_or(0);
   }
   ~EventFeed() override { --texts_->feeds; }
 
@@ -147,15 +153,15 @@ class EventFeed final : public http::Feed {
     texts_->LookForUpdates();
     const auto& updates = texts_->updates();
     const auto next = std::partition_point(updates.begin(), updates.end(),
-                                           [&](const auto& one) { return one.number <= update_; });
+                                           [&](const auto& one) { return one.change <= change_; });
     if (next == updates.end()) return nullptr;
-    update_ = next->number;
+    change_ = next->change;
     return next->event;
   }
 
  private:
   const std::shared_ptr<Texts> texts_;
-  uint64_t update_ = 0;
+  uint64_t change_ = 0;
   uint64_t state_ = 0;
   TimePoint next_state_;
 };
@@ -213,10 +219,12 @@ class Routes {
   }
   [[nodiscard]] Response Updates() const {
     texts_->LookForUpdates();
+    std::map<uint64_t, std::string_view> by_number;
+    for (const auto& update : texts_->updates()) by_number[update.number] = update.json();
     std::string text = R"({"updates":[)";
-    for (const auto& update : texts_->updates()) {
+    for (const auto& [number, json] : by_number) {
       if (text.back() != '[') text += ',';
-      text += update.json();
+      text += json;
     }
     return JsonResponse(text + "]}");
   }

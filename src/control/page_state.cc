@@ -34,8 +34,25 @@ void PageState::Add(UpdateRecord record) {
   auto shared = std::make_shared<UpdateRecord>(std::move(record));
   const std::lock_guard lock(mutex_);
   shared->number = ++last_number_;
+  shared->change = ++last_change_;
   updates_.push_back(std::move(shared));
-  if (updates_.size() > kMostUpdates) updates_.pop_front();
+  if (updates_.size() > kMostUpdates)
+    updates_.erase(std::ranges::min_element(updates_, {}, [](const auto& one) { return one->number; }));
+  if (changed_) changed_();
+}
+
+void PageState::Explain(const Explained& explained) {
+  const std::lock_guard lock(mutex_);
+  const auto old = std::ranges::find_if(updates_, [&](const auto& one) {
+    return one->model == explained.timeline.model &&
+           one->done.update.sequence == explained.timeline.id.sequence;
+  });
+  if (old == updates_.end() || (*old)->verdict == explained.verdict) return;
+  auto shared = std::make_shared<UpdateRecord>(**old);
+  shared->verdict = explained.verdict;
+  shared->change = ++last_change_;
+  updates_.erase(old);
+  updates_.push_back(std::move(shared));
   if (changed_) changed_();
 }
 
@@ -49,10 +66,10 @@ PageState::Shown PageState::shown() const {
   return shown_;
 }
 
-PageState::Records PageState::UpdatesAfter(uint64_t number) const {
+PageState::Records PageState::UpdatesAfter(uint64_t change) const {
   const std::lock_guard lock(mutex_);
   const auto first = std::partition_point(updates_.begin(), updates_.end(),
-                                          [&](const auto& one) { return one->number <= number; });
+                                          [&](const auto& one) { return one->change <= change; });
   return {first, updates_.end()};
 }
 

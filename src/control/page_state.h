@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "control/verdict.h"
 #include "protocol/view.h"
 #include "weightcast/clock.h"
 
@@ -18,12 +19,14 @@ namespace weightcast::control {
 /// One update, as it ended.
 struct UpdateRecord {
   uint64_t number = 0;  ///< Rising, from 1; given by PageState.
+  uint64_t change = 0;  ///< Likewise, and given anew with each verdict.
   std::string model;
   int64_t ended = 0;  ///< By this host's calendar, milliseconds since 1970.
   protocol::Done done;
   /// When the controller first sent each message, in seconds since the first grant request: "start",
   /// "release", "commit", "serve", "done"; in that order in time.
   std::vector<std::pair<std::string, double>> moments;
+  Verdict verdict = {};  ///< Without a text: not known yet.
 };
 
 /// The newest view and the last updates. Any thread; each call holds a lock for as long as it takes to copy
@@ -40,18 +43,22 @@ class PageState {
 
   void Show(protocol::ClusterView view);
   void Add(UpdateRecord record);
-  /// Called after each Show and Add, under the lock: it must do no more than wake a thread. nullptr: nobody.
+  /// Gives its update a verdict, if it is kept and has none that reads the same.
+  void Explain(const Explained& explained);
+  /// Called after each Show, Add and Explain, under the lock: it must do no more than wake a thread. nullptr:
+  /// nobody.
   void OnChange(std::function<void()> changed);
 
   [[nodiscard]] Shown shown() const;
-  /// Of the updates that are kept, those with greater numbers, the oldest first.
-  [[nodiscard]] Records UpdatesAfter(uint64_t number) const;
+  /// Of the updates that are kept, those that were added or explained after this change, in order.
+  [[nodiscard]] Records UpdatesAfter(uint64_t change) const;
 
  private:
   mutable std::mutex mutex_;
   Shown shown_;
-  std::deque<std::shared_ptr<const UpdateRecord>> updates_;
+  std::deque<std::shared_ptr<const UpdateRecord>> updates_;  ///< By change.
   uint64_t last_number_ = 0;
+  uint64_t last_change_ = 0;
   std::function<void()> changed_;
 };
 

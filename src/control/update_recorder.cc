@@ -146,22 +146,47 @@ void UpdateRecorder::Told(SessionId to, const protocol::ControllerMessage& messa
   }
 }
 
-/// Spans tell of an update that may be over: what was made of it is made anew.
+/// Spans tell of an update that may be over. It is explained anew when somebody asks: not once for each
+/// worker.
 void UpdateRecorder::Take(SessionId from, const protocol::Spans& spans, const MachineState& state) {
   const std::string name = protocol::ToString(WorkerNameOf(state, from));
   if (IsOf(spans.update)) {
     NamesOf(state);
     return AddSpans(open_->timeline, name, spans);
   }
-  for (size_t i = history_.size(); i-- > 0;) {
-    const UpdateTimeline& timeline = history_[i]->timeline;
-    if (timeline.id.term != spans.update.term || timeline.id.sequence != spans.update.sequence) continue;
-    UpdateTimeline more = timeline;
-    AddSpans(more, name, spans);
-    const Explanations before(history_.begin(), history_.begin() + static_cast<std::ptrdiff_t>(i));
-    history_[i] = std::make_shared<const Explained>(Explain(std::move(more), before));
-    return;
+  const auto meant = [&](const protocol::UpdateId& id) {
+    return id.term == spans.update.term && id.sequence == spans.update.sequence;
+  };
+  auto told = std::ranges::find_if(told_, meant, &UpdateTimeline::id);
+  if (told == told_.end()) {
+    const auto past =
+        std::ranges::find_if(history_, [&](const auto& one) { return meant(one->timeline.id); });
+    if (past == history_.end()) return;
+    told = told_.insert(told_.end(), (*past)->timeline);
   }
+  AddSpans(*told, name, spans);
+}
+
+const Explanations& UpdateRecorder::history() {
+  for (UpdateTimeline& timeline : std::exchange(told_, {})) {
+    const auto past =
+        std::ranges::find_if(history_, [&](const auto& one) { return one->timeline.id == timeline.id; });
+    if (past == history_.end()) continue;
+    *past =
+        std::make_shared<const Explained>(Explain(std::move(timeline), Explanations(history_.begin(), past)));
+    Changed(*past);
+  }
+  return history_;
+}
+
+Explanations UpdateRecorder::TakeChanged() {
+  history();
+  return std::exchange(changed_, {});
+}
+
+void UpdateRecorder::Changed(std::shared_ptr<const Explained> explained) {
+  changed_.push_back(std::move(explained));
+  if (changed_.size() > kMostUpdates) changed_.erase(changed_.begin());
 }
 
 void UpdateRecorder::AddSpans(UpdateTimeline& timeline, const std::string& name,
@@ -233,7 +258,9 @@ void UpdateRecorder::Close(TimePoint now) {
   // Nobody waited for the outcome of a version that was held: it went well where somebody serves it.
   const auto serves = [](const RankTimeline& rank) { return rank.serving != kNever; };
   if (timeline.reason.empty() && std::ranges::any_of(timeline.ranks, serves)) timeline.met_policy = true;
-  history_.push_back(std::make_shared<const Explained>(Explain(std::move(timeline), history_)));
+  const Explanations& before = history();
+  history_.push_back(std::make_shared<const Explained>(Explain(std::move(timeline), before)));
+  Changed(history_.back());
   if (history_.size() > kMostUpdates) history_.erase(history_.begin());
   open_.reset();
 }

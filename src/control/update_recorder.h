@@ -37,7 +37,10 @@ class UpdateRecorder {
 
   /// An update is under way.
   [[nodiscard]] bool open() const { return open_.has_value(); }
-  [[nodiscard]] const Explanations& history() const { return history_; }
+  /// Explains first what spans have come for since the last call.
+  const Explanations& history();
+  /// What has been explained, or explained anew, since the last call.
+  Explanations TakeChanged();
 
  private:
   /// Who has which number in the table of an epoch.
@@ -71,6 +74,7 @@ class UpdateRecorder {
   void OpenUpdate(const protocol::GrantRequest& request, const MachineState& state, TimePoint at);
   void Close(TimePoint now);
   void Take(SessionId from, const protocol::Spans& spans, const MachineState& state);
+  void Changed(std::shared_ptr<const Explained> explained);
   void AddSpans(UpdateTimeline& timeline, const std::string& name, const protocol::Spans& spans) const;
   const Names& NamesOf(const MachineState& state);
   RankTimeline* RankOf(SessionId session);
@@ -88,6 +92,8 @@ class UpdateRecorder {
   std::deque<Interval> stalls_;
   Version last_;
   Explanations history_;
+  std::vector<UpdateTimeline> told_;  ///< Of the history, with spans that have come since.
+  Explanations changed_;              ///< For TakeChanged: the last kMostUpdates.
 };
 
 }  // namespace weightcast::control

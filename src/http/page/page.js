@@ -167,7 +167,7 @@ function newUpdate() {
   const head = make("tr", "", [make("th", "", "Slowest routes"), make("th", "right", "Bytes"), make("th", "right", "Time"),
     make("th", "right", "Rate")]);
   const table = make("table", "stack", [make("thead", "", [head]), piece("tbody", "", "routes")]);
-  const more = make("div", "more", [piece("p", "quiet", "steps"), piece("p", "quiet", "engines"), table]);
+  const more = make("div", "more", [piece("p", "", "remedy"), piece("p", "quiet", "steps"), piece("p", "quiet", "engines"), table]);
   return make("li", "", [make("details", "", [summary, more])]);
 }
 
@@ -181,11 +181,15 @@ function fillUpdate(item, update, longest) {
   part(item, "bar").setAttribute("aria-label", words || "no steps");
   keep(part(item, "bar"), steps, (one) => one.index, (one) => make("i", one.name),
     (segment, one) => segment.style.setProperty("--share", `${(100 * one.took) / longest}%`));
-  const verdict = typeof update.verdict === "string" ? update.verdict : "";
+  const verdict = update.verdict ? update.verdict.text : "";
   for (const [name, text] of [["verdict", verdict], ["reason", update.committed ? "" : `not committed: ${update.reason}`]]) {
     setText(part(item, name), text);
     part(item, name).hidden = !text;
   }
+  const remedy = update.verdict ? update.verdict.remedy : "";
+  setText(part(item, "remedy"), remedy);
+  part(item, "remedy").hidden = !remedy;
+  part(item, "verdict").classList.toggle("slow", Boolean(update.verdict && update.verdict.slow));
   setText(part(item, "steps"), `${words}; ended ${new Date(update.ended).toLocaleString([], { hour12: false })}`);
   setText(part(item, "engines"), update.engines.map((one) =>
     one.committed ? `${one.name} committed` : `${one.name}: ${one.reason || "not committed"}`).join(" · "));

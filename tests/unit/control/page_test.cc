@@ -48,6 +48,37 @@ TEST(PageState, KeepsTheLastUpdatesAndTheSlowestRoutes) {
   EXPECT_TRUE(state.UpdatesAfter(250).empty());
 }
 
+Explained ExplainedOf(uint64_t sequence, const char* text) {
+  Explained explained;
+  explained.timeline.model = "policy";
+  explained.timeline.id.sequence = sequence;
+  explained.verdict.text = text;
+  explained.verdict.remedy = "do this";
+  return explained;
+}
+
+TEST(PageState, AVerdictIsAChangeOfItsUpdate) {
+  PageState state;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    UpdateRecord record = RecordOf(static_cast<int64_t>(i));
+    record.done.update.sequence = 10 + i;
+    state.Add(std::move(record));
+  }
+  state.Explain(ExplainedOf(12, "the link of b"));
+  const auto changed = state.UpdatesAfter(3);
+  ASSERT_EQ(changed.size(), 1U);
+  EXPECT_EQ(changed[0]->number, 2U);
+  EXPECT_EQ(changed[0]->change, 4U);
+  EXPECT_EQ(changed[0]->verdict.text, "the link of b");
+  state.Explain(ExplainedOf(12, "the link of b"));
+  state.Explain(ExplainedOf(99, "of an update that nobody keeps"));
+  EXPECT_TRUE(state.UpdatesAfter(4).empty());
+  EXPECT_EQ(state.UpdatesAfter(0).size(), 3U);
+  const std::string json = UpdateJson(*changed[0]);
+  EXPECT_THAT(json, HasSubstr(R"("verdict":{"slow":false,"text":"the link of b","remedy":"do this"})"));
+  EXPECT_THAT(UpdateJson(*state.UpdatesAfter(0)[0]), Not(HasSubstr("verdict")));
+}
+
 TEST(PageJson, SaysWhereEachConnectionComesFromAndWhatItMoved) {
   protocol::ClusterView view{.term = {.number = 7}, .job = "a \"job\"\xff", .models = {}};
   protocol::ModelView& model = view.models.emplace_back();
@@ -134,6 +165,14 @@ TEST_F(PageTest, EventsAreStateThenUpdatesThenWhatIsNew) {
   EXPECT_THAT(Read(events, "id: 7.3\n"), HasSubstr("event: update\n"));
   state_->Show({.term = {.number = 7}, .job = "other", .models = {}});
   EXPECT_THAT(Read(events, "\"other\""), HasSubstr("event: state\n"));
+  UpdateRecord last = RecordOf(4);
+  last.done.update.sequence = 4;
+  state_->Add(std::move(last));
+  Read(events, "id: 7.4\n");
+  state_->Explain(ExplainedOf(4, "the link of b"));
+  EXPECT_THAT(Read(events, "\n\n"), AllOf(HasSubstr("id: 7.5\n"), HasSubstr("the link of b")));
+  const std::string all = Get("/api/updates");
+  EXPECT_LT(all.find(R"("number":3,)"), all.find(R"("number":4,)"));
 }
 
 TEST_F(PageTest, AReconnectingClientGetsWhatItMissed) {

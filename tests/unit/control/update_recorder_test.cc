@@ -68,7 +68,7 @@ class Recorder : public ::testing::Test {
     recorder_.Look(state_, Later());
     EXPECT_FALSE(recorder_.open());
   }
-  [[nodiscard]] const Explained& last() const { return *recorder_.history().back(); }
+  const Explained& last() { return *recorder_.history().back(); }
 
   [[nodiscard]] protocol::Done DoneWith(const Version& version) const {
     protocol::Done done;
@@ -112,6 +112,8 @@ TEST_F(Recorder, TimesAreSinceThePublication) {
 TEST_F(Recorder, SpansThatComeLateAreAdded) {
   Update(1);
   Update(2);
+  EXPECT_EQ(recorder_.TakeChanged().size(), 2U);
+  EXPECT_TRUE(recorder_.TakeChanged().empty());
   Said(kTrainer, protocol::Spans{.update = {.term = id_.term, .epoch = 1, .sequence = 1},
                                  .spans = {{.kind = SpanKind::kStage, .peer = 1, .seconds = 0.01},
                                            {.kind = SpanKind::kWrite, .peer = 9, .seconds = 1}}});
@@ -120,6 +122,9 @@ TEST_F(Recorder, SpansThatComeLateAreAdded) {
   ASSERT_EQ(sendings.size(), 1U);  // There is no destination 9.
   EXPECT_EQ(sendings[0].to, "engine e rank 1");
   EXPECT_TRUE(recorder_.history()[1]->timeline.sources[0].sendings.empty());
+  const Explanations changed = recorder_.TakeChanged();
+  ASSERT_EQ(changed.size(), 1U);
+  EXPECT_EQ(changed[0], recorder_.history()[0]);
 }
 
 TEST_F(Recorder, OrdersToAnEngineControlAndStallsAreOfTheUpdate) {
