@@ -111,7 +111,7 @@ model: ## the model checker's long search: over 10 million states (MODEL_STATES 
 	@scripts/bootstrap --dev
 	@[ -f build/debug/build.ninja ] || cmake --preset debug
 	@cmake --build --preset debug -j$(JOBS) --target model_checker
-	@faults="kills=1 restarts=1 stops=1 controller=1 timeouts=1 roads=1"; \
+	@faults="kills=1 restarts=1 stops=1 controller=1 timeouts=1 paths=1"; \
 	for config in $$(build/debug/tests/model/model_checker list); do \
 	  case $$config in \
 	    in_place*|shadow*|pull_in_place*|pull_shadow*) more= ;; \

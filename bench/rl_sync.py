@@ -26,7 +26,7 @@ from weightcast.rl.collectives import Moved, PlainCopy, Roles, Way, way_of
 
 LAYERS, HIDDEN, WORDS, PLACES = 12, 768, 50257, 1024
 GLOO = ["tensor by tensor", "packed", "hierarchical"]
-ROADS = {"own road": {}, "tcp": {"transport": "tcp"}}
+PATHS = {"own path": {}, "tcp": {"transport": "tcp"}}
 PATIENCE = 120.0
 
 
@@ -49,10 +49,10 @@ def shapes() -> dict[str, tuple[int, ...]]:
 class Updates(Way):
     """weightcast's own: published by the trainers, committed by the engines."""
 
-    def __init__(self, roles: Roles, controller: str, road: str, weights: dict[str, torch.Tensor]) -> None:
+    def __init__(self, roles: Roles, controller: str, path: str, weights: dict[str, torch.Tensor]) -> None:
         super().__init__(roles)
         rank = dist.get_rank()
-        more: dict[str, Any] = {"model": road, "settings": ROADS[road]}
+        more: dict[str, Any] = {"model": path, "settings": PATHS[path]}
         self.stats: list[float] = []
         self._version = 0
         self._worker: Any
@@ -81,12 +81,12 @@ class Updates(Way):
 
 
 def make(name: str, roles: Roles, controller: str, weights: dict[str, torch.Tensor]) -> Way:
-    kind, _, road = name.partition(", ")
+    kind, _, path = name.partition(", ")
     if kind == "weightcast":
-        return Updates(roles, controller, road, weights)
+        return Updates(roles, controller, path, weights)
     if kind == "weightcast.collective":
-        return way_of(kind, roles, settings={"bind": "127.0.0.1", **ROADS[road]})
-    return way_of(road or kind, roles)
+        return way_of(kind, roles, settings={"bind": "127.0.0.1", **PATHS[path]})
+    return way_of(path or kind, roles)
 
 
 def work(rank: int, options: argparse.Namespace, port: int, controller: str, results: Any) -> None:
@@ -169,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    ours = [f"{kind}, {road}" for kind in ("weightcast", "weightcast.collective") for road in ROADS]
+    ours = [f"{kind}, {path}" for kind in ("weightcast", "weightcast.collective") for path in PATHS]
     known = [*ours, *(f"gloo, {name}" for name in GLOO), PlainCopy.name]
     parser.add_argument("--trainers", type=int, default=1)
     parser.add_argument("--engines", type=int, default=2)

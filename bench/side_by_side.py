@@ -22,13 +22,13 @@ from peers import Missing, Peer, gloo, mooncake, nixl, ucx
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = {"ucx": ucx.Peer, "nixl": nixl.Peer, "mooncake": mooncake.Peer, "gloo": gloo.Peer}
-ROADS = {  # What weightcast is told, and what the machine's own is.
+PATHS = {  # What weightcast is told, and what the machine's own is.
     "tcp": (["--transports", "tcp", "--memories", "any"], ["socket", "socket-ping"]),
     "any": (["--transports", "shm", "--memories", "any"], ["cross"]),
     "huge": (["--transports", "shm", "--memories", "huge"], ["cross-huge"]),
     "mapped": (["--transports", "shm", "--memories", "mapped"], ["memcpy", "stream", "flag-ping"]),
 }
-SIZES = {road: "8,64K,1M,16M,256M,200x64K" + ("" if road == "tcp" else ",1G") for road in ROADS}
+SIZES = {path: "8,64K,1M,16M,256M,200x64K" + ("" if path == "tcp" else ",1G") for path in PATHS}
 TITLES = {
     "tcp": "tcp",
     "any": "shm, any memory",
@@ -52,14 +52,14 @@ class Weightcast:
         result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
         return json.loads(result.stdout)["results"]
 
-    def write(self, road: str, sizes: list[str], reuse: bool) -> Figures:
+    def write(self, path: str, sizes: list[str], reuse: bool) -> Figures:
         more = ["--reuse"] if reuse else []
-        asked = ["p2p", *ROADS[road][0], "--ops", "write", "--sizes", ",".join(sizes), *more]
+        asked = ["p2p", *PATHS[path][0], "--ops", "write", "--sizes", ",".join(sizes), *more]
         return {size: one["p50_us"] for size, one in zip(sizes, self._results(*asked), strict=True)}
 
-    def both(self, road: str, sizes: list[str]) -> Figures:
+    def both(self, path: str, sizes: list[str]) -> Figures:
         """Both directions at once: the time of the bytes of one at the speed of their sum."""
-        asked = ["p2p", *ROADS[road][0], "--ops", "write", "--sizes", ",".join(sizes), "--both"]
+        asked = ["p2p", *PATHS[path][0], "--ops", "write", "--sizes", ",".join(sizes), "--both"]
         results = self._results(*asked)
         return {
             size: bytes_of(size) / one["gb_per_s"] / 1e3 for size, one in zip(sizes, results, strict=True)
@@ -77,26 +77,26 @@ def bytes_of(size: str) -> int:
     return int(pieces or 1) * int(length.rstrip("KMG")) * unit
 
 
-def sizes_of(road: str, arguments: argparse.Namespace) -> list[str]:
-    return (arguments.sizes or SIZES[road]).split(",")
+def sizes_of(path: str, arguments: argparse.Namespace) -> list[str]:
+    return (arguments.sizes or SIZES[path]).split(",")
 
 
 def contenders_of(
-    road: str, ours: Weightcast, peers: list[Peer], arguments: argparse.Namespace
+    path: str, ours: Weightcast, peers: list[Peer], arguments: argparse.Namespace
 ) -> list[Contender]:
-    sizes = sizes_of(road, arguments)
-    peers = [peer for peer in peers if road in peer.roads]
-    found: list[Contender] = [("weightcast", False, lambda: ours.write(road, sizes, reuse=False))]
+    sizes = sizes_of(path, arguments)
+    peers = [peer for peer in peers if path in peer.paths]
+    found: list[Contender] = [("weightcast", False, lambda: ours.write(path, sizes, reuse=False))]
     if any(peer.reuse for peer in peers):
-        found.append(("weightcast, same bytes", True, lambda: ours.write(road, sizes, reuse=True)))
+        found.append(("weightcast, same bytes", True, lambda: ours.write(path, sizes, reuse=True)))
     large = [size for size in sizes if bytes_of(size) >= LEAST_BOTH]
     if large:
-        found.append(("weightcast, both directions", False, lambda: ours.both(road, large)))
-    for what in ROADS[road][1]:
+        found.append(("weightcast, both directions", False, lambda: ours.both(path, large)))
+    for what in PATHS[path][1]:
         found.append((f"floor: {what}", False, lambda what=what: ours.floor(what, sizes)))
     for peer in peers:
         name = f"{peer.name}, same bytes" if peer.reuse else peer.name
-        run = lambda peer=peer: peer.measure(road, sizes, arguments.seconds, arguments.cores)  # noqa: E731
+        run = lambda peer=peer: peer.measure(path, sizes, arguments.seconds, arguments.cores)  # noqa: E731
         found.append((name, peer.reuse, run))
     return found
 
@@ -126,7 +126,7 @@ def speed(size: str, microseconds: list[float]) -> str:
 
 
 def rows_of(
-    road: str, contenders: list[Contender], figures: dict[str, list[Figures]], size: str
+    path: str, contenders: list[Contender], figures: dict[str, list[Figures]], size: str
 ) -> list[dict]:
     rows = []
     for name, reuse, _ in contenders:
@@ -137,7 +137,7 @@ def rows_of(
         if not times or not ratios:
             continue
         row = {
-            "road": road,
+            "path": path,
             "size": size,
             "contender": name,
             "speed": speed(size, times),
@@ -158,7 +158,7 @@ def print_rows(rows: list[dict]) -> None:
         ratio = f"{row['ratio']:.2f} ({row['least']:.2f}–{row['greatest']:.2f})" if "ratio" in row else ""
         print(
             "|",
-            TITLES[row["road"]],
+            TITLES[row["path"]],
             "|",
             row["size"],
             "|",
@@ -193,12 +193,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--sizes", help="of a write, or pieces: 200x64K (default up to 256M, 1G within the host)"
     )
-    parser.add_argument("--roads", default=",".join(ROADS), help="(default %(default)s)")
+    parser.add_argument("--paths", default=",".join(PATHS), help="(default %(default)s)")
     parser.add_argument("--peers", default=",".join(PEERS), help="(default %(default)s)")
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build" / "weightcast")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures there, too")
     arguments = parser.parse_args()
-    for given, known in ((arguments.roads, ROADS), (arguments.peers, PEERS)):
+    for given, known in ((arguments.paths, PATHS), (arguments.peers, PEERS)):
         for name in filter(None, given.split(",")):
             if name not in known:
                 parser.error(f"'{name}' is none of {', '.join(known)}")
@@ -218,14 +218,14 @@ def main() -> None:
         print("Something else runs: these figures are no measure of anybody.", flush=True)
     peers = install([name for name in arguments.peers.split(",") if name], ROOT / "build" / "peers")
     ours = Weightcast(arguments.binary, arguments.seconds, arguments.cores)
-    print("| road | size | who | speed | weightcast by it |")
+    print("| path | size | who | speed | weightcast by it |")
     print("|---|---|---|---|---|", flush=True)
     rows = []
-    for road in arguments.roads.split(","):
-        contenders = contenders_of(road, ours, peers, arguments)
+    for path in arguments.paths.split(","):
+        contenders = contenders_of(path, ours, peers, arguments)
         figures = take_turns(contenders, arguments.turns)
-        for size in sizes_of(road, arguments):
-            found = rows_of(road, contenders, figures, size)
+        for size in sizes_of(path, arguments):
+            found = rows_of(path, contenders, figures, size)
             print_rows(found)
             rows += found
     if arguments.json:

@@ -153,10 +153,10 @@ void MeasureMemory(int count, const MasterToken& master) {
   for (int i = 0; i < count; ++i) {
     clients.push_back(std::move(*ClientStream::Create()));
     if (!clients.back()
-             ->Dial({.address = address.ToString(),
-                     .version = kVersion,
-                     .token = token,
-                     .lease = std::chrono::seconds(60)})
+             ->Connect({.address = address.ToString(),
+                        .version = kVersion,
+                        .token = token,
+                        .lease = std::chrono::seconds(60)})
              .ok())
       std::abort();
     const auto event = clients.back()->Next(In(30.0));

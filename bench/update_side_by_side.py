@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build" / "weightcast")
     options = parser.parse_args()
     runner = Runner(options.binary, options.versions)
-    runs = {f"weightcast, {road}": lambda road=road: runner.weightcast(road) for road in ("shm", "tcp")}
+    runs = {f"weightcast, {path}": lambda path=path: runner.weightcast(path) for path in ("shm", "tcp")}
     runs |= {f"floor: {text}": lambda what=what: runner.floor(what) for what, text in FLOORS.items()}
     try:
         python = nixl.Peer(ROOT / "build" / "peers").python
@@ -82,9 +82,9 @@ def main() -> None:
     print("| who | seconds | weightcast shm by it | weightcast tcp by it |\n|---|---|---|---|")
     for name, times in seconds.items():
         cells = [name, f"{statistics.median(times):.3f}"]
-        for road in ("shm", "tcp"):
+        for path in ("shm", "tcp"):
             ratios = [
-                ours / theirs for ours, theirs in zip(seconds[f"weightcast, {road}"], times, strict=True)
+                ours / theirs for ours, theirs in zip(seconds[f"weightcast, {path}"], times, strict=True)
             ]
             cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
         print("|", " | ".join(cells), "|", flush=True)

@@ -326,7 +326,8 @@ class Cluster {
     }
   }
   ~Cluster() {
-    fabric_.Kill(one_->verbs->host());  // No farewell: it would wait for a network whose time stands still.
+    fabric_.Kill(
+        one_->verbs->host());  // No graceful shutdown: it would wait for a network whose time stands still.
     for (const auto& other : others_) fabric_.Kill(other->verbs->host());
   }
   Cluster(const Cluster&) = delete;

@@ -73,7 +73,7 @@ void Run(uint32_t writes, uint64_t length, uint32_t signalled) {
   }
   std::printf("%u writes\n", done);
   for (const End* end : {&a, &b})
-    fabric.Kill(*end->host);  // No farewell: it would poll for as long as it takes.
+    fabric.Kill(*end->host);  // No graceful shutdown: it would poll for as long as it takes.
 }
 
 }  // namespace

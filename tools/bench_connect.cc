@@ -79,7 +79,7 @@ class BenchConnectCommand : public Command {
                  Fixed(Median(one.together), 3), Fixed(*least, 3), Fixed(*most, 3),
                  Fixed(Median(one.one) * 1e3, 2), Fixed(Quantile(one.one, 0.99) * 1e3, 2)});
     }
-    return StrCat(all_.dialling(), " processes connect to ", all_.listening(), ", ", all_.rounds,
+    return StrCat(all_.connecting(), " processes connect to ", all_.listening(), ", ", all_.rounds,
                   " rounds; then one connection, ", one_.rounds, " times\n", table.ToString());
   }
 

@@ -125,9 +125,9 @@ class Member {
   }
 
  private:
-  [[nodiscard]] bool dials() const { return rank_ < what_.dialling(); }
+  [[nodiscard]] bool connects() const { return rank_ < what_.connecting(); }
   [[nodiscard]] size_t peers() const {
-    return static_cast<size_t>(dials() ? what_.listening() : what_.dialling());
+    return static_cast<size_t>(connects() ? what_.listening() : what_.connecting());
   }
   [[nodiscard]] TimePoint Patience() const { return Clock::now() + settings_.connect_timeout; }
 
@@ -152,7 +152,7 @@ class Member {
     WC_RETURN_IF_ERROR(parent_.Report(place.bytes()));
     WC_ASSIGN_OR_RETURN(const std::string go, parent_.Next());
     Span span{.begin = Clock::now(), .end = {}};
-    if (dials()) {
+    if (connects()) {
       WC_RETURN_IF_ERROR(ConnectToAll(go));
       span.end = Clock::now();
     } else {
@@ -221,17 +221,17 @@ Result<ConnectRound> RunRound(const BenchProcesses& members, const ConnectCase& 
   WC_ASSIGN_OR_RETURN(const auto places, members.Gather(Clock::now() + patience));
   ByteWriter list;
   list.Put(static_cast<uint32_t>(what.listening()));
-  const auto dialling = static_cast<size_t>(what.dialling());
-  for (size_t i = dialling; i < places.size(); ++i) list.PutRaw(places[i]);
+  const auto connecting = static_cast<size_t>(what.connecting());
+  for (size_t i = connecting; i < places.size(); ++i) list.PutRaw(places[i]);
   const TimePoint all_listen = Clock::now();
   for (size_t i = 0; i < places.size(); ++i)
-    WC_RETURN_IF_ERROR(members.Tell(i, i < dialling ? list.bytes() : "go"));
+    WC_RETURN_IF_ERROR(members.Tell(i, i < connecting ? list.bytes() : "go"));
   WC_ASSIGN_OR_RETURN(const auto reports, members.Gather(Clock::now() + patience));
   TimePoint begin = TimePoint::max();
   TimePoint end = all_listen;
   for (size_t i = 0; i < reports.size(); ++i) {
     const Span span = DecodeSpan(reports[i]);
-    if (i < dialling) begin = std::min(begin, span.begin);
+    if (i < connecting) begin = std::min(begin, span.begin);
     end = std::max(end, span.end);
   }
   WC_RETURN_IF_ERROR(members.TellAll("over"));

@@ -16,9 +16,9 @@ struct ConnectCase {
   std::string transport;  ///< "tcp", "shm"; "any": as the settings say.
   int64_t processes = 64;
   int64_t rounds = 5;
-  [[nodiscard]] int64_t dialling() const { return processes / 2; }
-  [[nodiscard]] int64_t listening() const { return processes - dialling(); }
-  [[nodiscard]] int64_t connections() const { return dialling() * listening(); }
+  [[nodiscard]] int64_t connecting() const { return processes / 2; }
+  [[nodiscard]] int64_t listening() const { return processes - connecting(); }
+  [[nodiscard]] int64_t connections() const { return connecting() * listening(); }
 };
 
 /// Seconds of one round.

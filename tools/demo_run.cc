@@ -226,7 +226,7 @@ Status Director::Publish(int64_t version, DemoReport& report) {
 
 Status Director::EndAll() {
   const std::string order = Encode(DemoOrder{});
-  // Workers first, so that they can say goodbye to a controller that is still there.
+  // Workers first, so that they can take leave of a controller that is still there.
   for (const auto& [first, last] : {std::pair<size_t, size_t>{1, children_.size()}, {0, 1}}) {
     for (size_t i = first; i < last; ++i) WC_RETURN_IF_ERROR(SendDatagram(children_[i].fd(), order));
     for (size_t i = first; i < last; ++i) {

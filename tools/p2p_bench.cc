@@ -172,8 +172,8 @@ Result<std::vector<int32_t>> SetUp(const P2pCrew& crew, const P2pCase& one, uint
     hellos.push_back(std::move(hello));
   }
   for (const size_t party : all) {
-    const PartyMeeting meeting{.peer = hellos[party ^ 1], .dials = party % 2 == 0};
-    WC_RETURN_IF_ERROR(crew.Ask(party, Encode(meeting)));
+    const PartyConnect order{.peer = hellos[party ^ 1], .connects = party % 2 == 0};
+    WC_RETURN_IF_ERROR(crew.Ask(party, Encode(order)));
   }
   WC_RETURN_IF_ERROR(crew.AwaitAll(all));
   std::vector<int32_t> devices;

@@ -19,14 +19,14 @@ Status ServeParties(const std::string& listen, const Settings& settings,
 /// A party at such a host, and what this host's party needs to meet it.
 struct RemoteParty {
   BenchChannel channel;
-  std::string local_address;  ///< Of this host, on the road between the two.
+  std::string local_address;  ///< Of this host, on the path between the two.
 };
 /// `connect`: "host:port". Proves the token and has the other side prove it.
 Result<RemoteParty> CallParty(const std::string& connect, const std::string& token, TimePoint deadline);
 /// The token for that address. Errors: kPermission when one must be configured and none is.
 Result<std::string> TokenFor(const std::string& host, const Settings& settings);
 
-/// The settings of a party whose transfers go over the road that has this address here.
+/// The settings of a party whose transfers go over the path that has this address here.
 Settings SettingsOn(const std::string& local_address, Settings settings);
 
 }  // namespace weightcast::tools

@@ -148,18 +148,18 @@ Result<PartyHello> DecodeHello(std::string_view bytes) {
   return Whole(in, std::move(hello));
 }
 
-std::string Encode(const PartyMeeting& meeting) {
+std::string Encode(const PartyConnect& order) {
   ByteWriter out = Begin(Ask::kMeet);
-  Write(out, meeting.peer);
-  out.Put(static_cast<uint8_t>(meeting.dials));
+  Write(out, order.peer);
+  out.Put(static_cast<uint8_t>(order.connects));
   return out.Take();
 }
 
-Result<PartyMeeting> DecodeMeeting(std::string_view bytes) {
+Result<PartyConnect> DecodeConnect(std::string_view bytes) {
   ByteReader in(bytes);
-  PartyMeeting meeting{.peer = ReadHello(in)};
-  meeting.dials = in.Get<uint8_t>() != 0;
-  return Whole(in, std::move(meeting));
+  PartyConnect order{.peer = ReadHello(in)};
+  order.connects = in.Get<uint8_t>() != 0;
+  return Whole(in, std::move(order));
 }
 
 std::string Encode(Ask ask, const PartyWork& work) {

@@ -48,7 +48,7 @@ Result<ChannelPair> MakeChannelPair();
 /// What a party of the benchmark is asked for, the first byte of each message.
 enum class Ask : uint8_t {
   kSetUp,  ///< PartySetup → PartyHello
-  kMeet,   ///< PartyMeeting → nothing
+  kMeet,   ///< PartyConnect → nothing
   kFill,   ///< PartyWork → nothing: new data where transfers read
   kRun,    ///< PartyWork → PartyTimes
   kCheck,  ///< PartyWork → nothing: reads once what has come over
@@ -73,9 +73,9 @@ struct PartyHello {
   int32_t device = -1;     ///< Whose memory it has; -1: the host's.
 };
 
-struct PartyMeeting {
+struct PartyConnect {
   PartyHello peer;
-  bool dials = false;  ///< Otherwise it waits for the peer.
+  bool connects = false;  ///< Otherwise it waits for the peer.
 };
 
 /// One round: `slots` transfers of the same kind, each with bytes of its own.
@@ -109,13 +109,13 @@ struct PartyTimes {
 
 std::string Encode(const PartySetup& setup);
 std::string Encode(const PartyHello& hello);
-std::string Encode(const PartyMeeting& meeting);
+std::string Encode(const PartyConnect& order);
 std::string Encode(Ask ask, const PartyWork& work);
 std::string Encode(const PartyTimes& times);
 /// These take what stands after the first byte. Errors: kProtocol.
 Result<PartySetup> DecodeSetup(std::string_view bytes);
 Result<PartyHello> DecodeHello(std::string_view bytes);
-Result<PartyMeeting> DecodeMeeting(std::string_view bytes);
+Result<PartyConnect> DecodeConnect(std::string_view bytes);
 Result<PartyWork> DecodeWork(std::string_view bytes);
 Result<PartyTimes> DecodeTimes(std::string_view bytes);
 

@@ -120,28 +120,28 @@ class Party {
   }
 
   Result<std::string> Meet(std::string_view message) {
-    WC_ASSIGN_OR_RETURN(const PartyMeeting meeting, DecodeMeeting(message));
+    WC_ASSIGN_OR_RETURN(const PartyConnect order, DecodeConnect(message));
     if (endpoint_ == nullptr)
       return Status(Code::kProtocol,
                     "the benchmark's messages are out of order; run the same release on both sides");
     const Identity peer{.job = "bench",
                         .role = "bench",
                         .engine = "",
-                        .rank = meeting.peer.number,
-                        .incarnation = meeting.peer.incarnation};
+                        .rank = order.peer.number,
+                        .incarnation = order.peer.incarnation};
     WC_ASSIGN_OR_RETURN(Connection connection,
-                        meeting.dials ? endpoint_->Connect(meeting.peer.addresses, peer,
-                                                           Clock::now() + FromSeconds(kMeetSeconds))
-                                      : arrival_->Wait());
+                        order.connects ? endpoint_->Connect(order.peer.addresses, peer,
+                                                            Clock::now() + FromSeconds(kMeetSeconds))
+                                       : arrival_->Wait());
     if (!(connection.peer() == peer))
       return Status(Code::kProtocol, "another process than the benchmark's has connected; run it again");
     if (connection.transport_name() != transport_) {
       return Status(Code::kUnavailable,
                     StrCat("no connection over ", transport_, ": ", connection.Describe()));
     }
-    WC_ASSIGN_OR_RETURN(remote_, connection.Import(meeting.peer.descriptor));
+    WC_ASSIGN_OR_RETURN(remote_, connection.Import(order.peer.descriptor));
     connection_.emplace(std::move(connection));
-    if (messenger_ != nullptr) WC_RETURN_IF_ERROR(messenger_->Meet(meeting.peer.metadata));
+    if (messenger_ != nullptr) WC_RETURN_IF_ERROR(messenger_->Meet(order.peer.metadata));
     return std::string();
   }
 

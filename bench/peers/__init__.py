@@ -10,7 +10,7 @@ class Missing(Exception):
 
 class Peer(Protocol):
     name: str
-    roads: tuple[
+    paths: tuple[
         str, ...
     ]  # Of "tcp", "any" (memory of any kind, one host) and "mapped" (memory both sides map).
     reuse: bool  # It sends the same bytes every time, which nobody reads: so does then weightcast.
@@ -18,6 +18,6 @@ class Peer(Protocol):
     def __init__(self, folder: pathlib.Path) -> None:
         """Installs it below `folder`, unless it is there, and nothing outside. Raises Missing."""
 
-    def measure(self, road: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
+    def measure(self, path: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
         """Microseconds of one write of each size that it can do ("64K", "200x64K"), between two processes
         that are pinned to one core each; about `seconds` for each size. Raises subprocess.SubprocessError."""

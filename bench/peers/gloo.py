@@ -17,7 +17,7 @@ VENV = pathlib.Path(__file__).resolve().parents[2] / ".venv"
 
 class Peer:
     name = "gloo"
-    roads = ("tcp",)
+    paths = ("tcp",)
     reuse = False
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -26,7 +26,7 @@ class Peer:
             raise Missing("no .venv: scripts/bootstrap --python --torch makes one")
         python_peer.check_import(self.python, "torch.distributed", {})
 
-    def measure(self, road: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
+    def measure(self, path: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
         return python_peer.measure(self.python, __file__, {"GLOO_SOCKET_IFNAME": "lo"}, sizes, seconds, cores)
 
 

@@ -12,7 +12,7 @@ if __name__ != "__main__":
 
 class Peer:
     name = "Mooncake"
-    roads = ("tcp",)
+    paths = ("tcp",)
     reuse = False
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -22,7 +22,7 @@ class Peer:
         self.environment = {"LD_LIBRARY_PATH": library_path(root)}
         python_peer.check_import(self.python, "mooncake.engine", self.environment)
 
-    def measure(self, road: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
+    def measure(self, path: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
         return python_peer.measure(self.python, __file__, self.environment, sizes, seconds, cores)
 
 

@@ -12,18 +12,18 @@ if __name__ != "__main__":
 
 class Peer:
     name = "NIXL"
-    roads = ("tcp", "any", "huge")
+    paths = ("tcp", "any", "huge")
     reuse = False
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.python = python_with(folder / "nixl", "nixl-cu13")
         python_peer.check_import(self.python, "nixl_cu13._api", {})
 
-    def measure(self, road: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
-        # Within a host UCX has its own choice of road: without tcp among them it does not start.
-        choice = {"UCX_TLS": "tcp,self"} if road == "tcp" else {}
+    def measure(self, path: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
+        # Within a host UCX has its own choice of path: without tcp among them it does not start.
+        choice = {"UCX_TLS": "tcp,self"} if path == "tcp" else {}
         # Left alone numpy asks for huge pages.
-        choice["NUMPY_MADVISE_HUGEPAGE"] = "1" if road == "huge" else "0"
+        choice["NUMPY_MADVISE_HUGEPAGE"] = "1" if path == "huge" else "0"
         return python_peer.measure(self.python, __file__, choice, sizes, seconds, cores)
 
 

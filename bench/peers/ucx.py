@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
 
 class Peer:
     name = "ucx_perftest"
-    roads = ("tcp", "any", "huge", "mapped")
+    paths = ("tcp", "any", "huge", "mapped")
     reuse = True
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -35,19 +35,19 @@ class Peer:
         modules = next(pathlib.Path(part) / "ucx" for part in libraries.split(":"))
         self.environment = {"LD_LIBRARY_PATH": libraries, "UCX_MODULE_DIR": str(modules)}
 
-    def _options(self, road: str, size: int, seconds: float) -> tuple[list[str], dict[str, str]]:
+    def _options(self, path: str, size: int, seconds: float) -> tuple[list[str], dict[str, str]]:
         count = max(5, min(100_000, int(seconds * WRITES_A_SECOND_BYTES / max(size, 20_000))))
         options = ["-s", str(size), "-n", str(count), "-w", str(max(2, count // 10)), "-f", "-v"]
         kind = "put_lat" if size <= 8 else "put_bw"
-        if road in ("any", "huge"):
-            # The road alone: above it UCX would take memory that it maps. Left alone it takes huge pages.
-            pages = {"UCX_CMA_ALLOC": "mmap" if road == "any" else "thp"}
+        if path in ("any", "huge"):
+            # The path alone: above it UCX would take memory that it maps. Left alone it takes huge pages.
+            pages = {"UCX_CMA_ALLOC": "mmap" if path == "any" else "thp"}
             return [*options, "-t", "put_bw", "-d", "memory", "-x", "cma", "-D", "zcopy"], pages
-        road = {"tcp": "tcp,self", "mapped": "posix,self"}[road]
-        return [*options, "-t", f"ucp_{kind}"], {"UCX_TLS": road}
+        path = {"tcp": "tcp,self", "mapped": "posix,self"}[path]
+        return [*options, "-t", f"ucp_{kind}"], {"UCX_TLS": path}
 
-    def _measure_one(self, road: str, size: int, seconds: float, cores: list[int]) -> float:
-        options, choice = self._options(road, size, seconds)
+    def _measure_one(self, path: str, size: int, seconds: float, cores: list[int]) -> float:
+        options, choice = self._options(path, size, seconds)
         port = str(free_port())
         environment = {**os.environ, **self.environment, **choice}
         command = [str(self.program), "-p", port]
@@ -72,13 +72,13 @@ class Peer:
         latency = "ucp_put_lat" in options
         return float(figures[1]) if latency else size / (float(figures[5]) * 1.048576)
 
-    def measure(self, road: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
+    def measure(self, path: str, sizes: list[str], seconds: float, cores: list[int]) -> dict[str, float]:
         plain = [size for size in sizes if "x" not in size]
-        if road == "tcp":  # Over its TCP it stands still from 256 MiB on.
+        if path == "tcp":  # Over its TCP it stands still from 256 MiB on.
             plain = [size for size in plain if parse_size(size) <= MOST_TCP]
         # In less than a page it takes small ones.
-        sizes = [size for size in plain if road != "huge" or parse_size(size) >= HUGE_PAGE]
-        return {size: self._measure_one(road, parse_size(size), seconds, cores) for size in sizes}
+        sizes = [size for size in plain if path != "huge" or parse_size(size) >= HUGE_PAGE]
+        return {size: self._measure_one(path, parse_size(size), seconds, cores) for size in sizes}
 
 
 def wait_listening(port: int, server: subprocess.Popen) -> None:

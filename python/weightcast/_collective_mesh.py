@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _weightcast as _core
 from ._collective_layouts import Layout
-from ._collective_meeting import left_until
+from ._collective_rendezvous import left_until
 from .endpoint import Connection, Endpoint, Remote, Transfer
 from .errors import (
     Cancelled,
@@ -157,7 +157,7 @@ class Mesh:
             time.sleep(_SLICE / 5)
         return error
 
-    def say_farewell(self, message: list[Any]) -> None:
+    def say_leaving(self, message: list[Any]) -> None:
         """To whom it can be said at once."""
         text = json.dumps(message).encode()
         for link in self.links.values():

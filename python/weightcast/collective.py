@@ -17,8 +17,16 @@ from typing import Any
 from . import _weightcast as _core
 from ._collective_call import Call, Flow, parents_of
 from ._collective_layouts import Layouts, tensors_of
-from ._collective_meeting import ROLE, Member, check_listens_at, host_of_this, left_until, listening_at, meet
 from ._collective_mesh import Mesh
+from ._collective_rendezvous import (
+    ROLE,
+    Member,
+    check_listens_at,
+    host_of_this,
+    left_until,
+    listening_at,
+    meet,
+)
 from .endpoint import Endpoint
 from .errors import Cancelled, Error, InvalidArgument
 from .gpu import streams_of
@@ -224,9 +232,9 @@ class Group:
                 reason = f"rank {self.rank}: {reason}"
             self._end(reason, ["failed", code, reason])
 
-    def _end(self, reason: str, farewell: list[Any]) -> None:
+    def _end(self, reason: str, last_message: list[Any]) -> None:
         self._closed = reason
-        self._mesh.say_farewell(farewell)
+        self._mesh.say_leaving(last_message)
         self._endpoint.close()
 
     def __enter__(self) -> Group:

@@ -96,7 +96,7 @@ class Client final : public ControlClient {
   }
 
   void Leave(TimePoint deadline) override {
-    Send(protocol::Goodbye{});
+    Send(protocol::Leave{});
     leaving_ = true;
     conduit_->Wake();
     std::unique_lock lock(mutex_);
@@ -176,7 +176,7 @@ class Client final : public ControlClient {
 
   [[nodiscard]] TimePoint NextDeadline() const {
     if (connected()) return std::min(next_beat_, heard_ + lease_);
-    const TimePoint attempt = conduit_->open() ? attempt_until_ : next_dial_;
+    const TimePoint attempt = conduit_->open() ? attempt_until_ : next_connect_;
     return std::min(attempt, give_up());
   }
 
@@ -205,8 +205,8 @@ class Client final : public ControlClient {
       reason_ = {Code::kTimedOut, StrCat("no answer from the controller at ", settings_.controller,
                                          "; check that it runs and the address")};
       GiveUpStream();
-    } else if (now >= next_dial_) {
-      Dial();
+    } else if (now >= next_connect_) {
+      Connect();
     }
   }
 
@@ -224,7 +224,7 @@ class Client final : public ControlClient {
                 " s; check that it runs and the address", last)});
   }
 
-  void Dial() {
+  void Connect() {
     protocol::Hello hello;
     {
       const std::lock_guard lock(mutex_);
@@ -237,11 +237,11 @@ class Client final : public ControlClient {
     link_->PushUrgent(std::move(*packet), session_);
     attempt_until_ = Clock::now() + std::max(kLeastAttempt, settings_.lease);
     auto role = token_.ForWorker(member_);
-    Status dialled = role.status();
+    Status begun = role.status();
     if (role.ok())
-      dialled = conduit_->Dial(
+      begun = conduit_->Connect(
           {.address = settings_.controller, .token = std::move(*role), .lease = settings_.lease}, link_);
-    if (!dialled.ok()) Closed(dialled);
+    if (!begun.ok()) Closed(begun);
   }
 
   /// No controller would go on with this session, and nothing is kept for it.
@@ -291,7 +291,7 @@ class Client final : public ControlClient {
   void TryAgain() {
     options_.absence->Begin(since_, reason_);
     told_ ? Remind() : Tell(LinkState::kBroken, reason_);
-    next_dial_ = Clock::now() + backoff_;
+    next_connect_ = Clock::now() + backoff_;
     backoff_ = std::min({2 * backoff_, kMaxBackoff, std::max(kFirstBackoff, settings_.lease / 4)});
   }
 
@@ -471,7 +471,7 @@ class Client final : public ControlClient {
   TimePoint since_;  ///< Without a controller.
   TimePoint remind_;
   std::optional<TimePoint> refused_since_;  ///< For the token, and nothing else since.
-  TimePoint next_dial_;
+  TimePoint next_connect_;
   TimePoint attempt_until_;
   TimePoint heard_;
   TimePoint next_beat_;

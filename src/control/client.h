@@ -56,7 +56,7 @@ class ControlClient {
  public:
   /// Starts to attach; returns at once. Errors: kInvalidArgument or kPermission for address and token.
   static Result<std::unique_ptr<ControlClient>> Start(ClientOptions options);
-  /// Ends without a Goodbye if need be, within a second; no callback runs afterwards. Not from a callback.
+  /// Ends without a Leave if need be, within a second; no callback runs afterwards. Not from a callback.
   virtual ~ControlClient() = default;
 
   /// What the next Hello says of this worker: an inference rank ...
@@ -65,7 +65,7 @@ class ControlClient {
   virtual void SetRun(const protocol::Run& run) = 0;
   /// Queues a message; never blocks, from any thread. Ignored once ended.
   virtual void Send(protocol::WorkerMessage message) = 0;
-  /// Says Goodbye after all that was sent before, waits until it has gone out or `deadline`, and ends.
+  /// Says Leave after all that was sent before, waits until it has gone out or `deadline`, and ends.
   /// Not from a callback.
   virtual void Leave(TimePoint deadline) = 0;
 

@@ -18,16 +18,16 @@ Result<std::unique_ptr<Conduit>> Conduit::Create() {
   return std::unique_ptr<Conduit>(new Conduit(std::move(stream)));
 }
 
-Status Conduit::Dial(Target target, std::shared_ptr<SessionLink> link) {
+Status Conduit::Connect(Target target, std::shared_ptr<SessionLink> link) {
   address_ = target.address;
   link_ = std::move(link);
   assembler_ = {};
   proven_ = false;
-  return stream_->Dial({.address = std::move(target.address),
-                        .version = protocol::kProtocolVersion,
-                        .token = std::move(target.token),
-                        .purpose = target.purpose,
-                        .lease = target.lease});
+  return stream_->Connect({.address = std::move(target.address),
+                           .version = protocol::kProtocolVersion,
+                           .token = std::move(target.token),
+                           .purpose = target.purpose,
+                           .lease = target.lease});
 }
 
 void Conduit::Kick() {

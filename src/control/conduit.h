@@ -27,8 +27,8 @@ class Conduit {
     Duration lease{};
   };
   /// Opens a stream that sends what `link` holds; nullptr: nothing. None may be open. Errors, with nothing
-  /// begun: those of ClientStream::Dial.
-  Status Dial(Target target, std::shared_ptr<SessionLink> link);
+  /// begun: those of ClientStream::Connect.
+  Status Connect(Target target, std::shared_ptr<SessionLink> link);
   /// Sends what is new in the link.
   void Kick();
   /// Ends the stream at once. Nothing follows.

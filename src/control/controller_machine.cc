@@ -114,7 +114,7 @@ void Machine::On(const Said& event) {
       OnPrepared(*worker, message);
     } else if constexpr (std::is_same_v<Message, protocol::Failed>) {
       OnFailed(*worker, message);
-    } else if constexpr (std::is_same_v<Message, protocol::Goodbye>) {
+    } else if constexpr (std::is_same_v<Message, protocol::Leave>) {
       // Whoever gives up after a failure should not hide it.
       const auto is_failure = [](const Status& status) {
         return !status.ok() && status.code() != Code::kCancelled;

@@ -164,10 +164,10 @@ class Machine {
 
   // Other holders of the bytes (machine_repair.cc).
   /// `lost` sends no more for this update: engines that lack bytes get them from others, or are out. With
-  /// `only`, just the road to that engine has failed.
+  /// `only`, just the path to that engine has failed.
   void LoseSource(const Worker& lost, const Status& reason, Target* only = nullptr);
   void MakeSourceless(Target& target);
-  void LoseGiver(const Target& out, const Status& reason);
+  void LosePeerSource(const Target& out, const Status& reason);
   void TryRepair();
   void MakeRepairPlan(std::vector<SessionId> sources, bool from_engines);
   void OpenAttempt();

@@ -48,7 +48,7 @@ void Machine::EngineOut(Target& target, const Status& reason, const Worker* who,
               protocol::ToString(s_.update->id), ": ", reason.message());
   AbortRanks(target, reason, fenced_already);
   if (started) StopSenders(target);
-  LoseGiver(target, reason);
+  LosePeerSource(target, reason);
 }
 
 void Machine::AbortAll(const Status& reason) {
@@ -99,7 +99,7 @@ void Machine::SourceFailed(const Worker& worker, const protocol::Failed& message
   if (update.released || update.id != message.update) return;
   if (message.destination < 0) return LoseSource(worker, reason);
   for (const Receiver& rank : update.receivers) {
-    // Bytes that have all arrived need no road any more.
+    // Bytes that have all arrived need no path any more.
     if (rank.id != message.update || rank.destination != message.destination || rank.step >= RankStep::kReady)
       continue;
     Target* target = TargetOf(rank.group);

@@ -107,11 +107,11 @@ bool Machine::HasTakenParts(const Target& target) const {
 }
 
 /// What an engine that is out has is its own affair: it gives no more.
-void Machine::LoseGiver(const Target& out, const Status& reason) {
+void Machine::LosePeerSource(const Target& out, const Status& reason) {
   if (!s_.plan.from_engines || s_.update->released) return;
   for (const SessionId session : s_.plan.sources) {
-    const Worker* giver = Find(session);
-    if (giver != nullptr && giver->group == out.group) LoseSource(*giver, reason);
+    const Worker* peer_source = Find(session);
+    if (peer_source != nullptr && peer_source->group == out.group) LoseSource(*peer_source, reason);
   }
 }
 

@@ -188,7 +188,7 @@ struct Target {
 
 /// Who may have the bytes of an update, in the order in which they are tried.
 enum class Holders : uint8_t {
-  kTrainersLeft,  ///< But for those from whom a road has failed.
+  kTrainersLeft,  ///< But for those from whom a path has failed.
   kEngines,       ///< All ranks of engines that have every byte.
   kAllTrainers,   ///< With new connections where the old ones failed.
   kNobody,
@@ -205,7 +205,7 @@ struct UpdateState {
   std::vector<Receiver> receivers;              ///< By destination.
   std::vector<SessionId> trainers;              ///< That keep its bytes unchanged until they are released.
   std::vector<SessionId> unable;                ///< Of them, those that have failed by themselves.
-  std::vector<SessionId> avoided;               ///< Of them, those from which a road has failed.
+  std::vector<SessionId> avoided;               ///< Of them, those from which a path has failed.
   Holders holders = Holders::kTrainersLeft;     ///< To be tried next in a repair.
   uint32_t repair_epoch = 0;                    ///< Of the plan that a repair waits for; 0: none.
   uint32_t repairs = 0;                         ///< Attempts from other holders.

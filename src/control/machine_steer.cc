@@ -61,7 +61,7 @@ void Machine::ControlSaid(Group& group, const protocol::WorkerMessage& message) 
   const std::string name = StrCat("the control of engine ", group.name);
   if (const auto* steered = std::get_if<protocol::Steered>(&message)) return OnSteered(group, *steered);
   if (std::holds_alternative<protocol::Heartbeat>(message)) return;
-  if (std::holds_alternative<protocol::Goodbye>(message)) {
+  if (std::holds_alternative<protocol::Leave>(message)) {
     actions_.push_back(Forget{session});
     return LoseControl(group, {Code::kCancelled, StrCat(name, " has left")});
   }

@@ -89,11 +89,11 @@ Result<std::unique_ptr<ViewStream>> ViewStream::Open(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(stream::RoleToken role, token.ForObserver());
   WC_ASSIGN_OR_RETURN(auto conduit, Conduit::Create());
   auto link = std::make_shared<SessionLink>();
-  WC_RETURN_IF_ERROR(conduit->Dial({.address = settings.controller,
-                                    .token = std::move(role),
-                                    .purpose = stream::Purpose::kObserve,
-                                    .lease = settings.lease},
-                                   link));
+  WC_RETURN_IF_ERROR(conduit->Connect({.address = settings.controller,
+                                       .token = std::move(role),
+                                       .purpose = stream::Purpose::kObserve,
+                                       .lease = settings.lease},
+                                      link));
   return std::unique_ptr<ViewStream>(
       std::make_unique<ObserverStream>(settings.controller, std::move(conduit), std::move(link)));
 }

@@ -33,14 +33,14 @@ Connection::State::State(std::shared_ptr<endpoint::Core> core, endpoint::Proven 
       imports_([this](transport::RemoteRegion gone) { core_->ReleaseImport(link_, gone); }),
       grants_([core = core_.get()](auto callback) { core->Later(std::move(callback)); }),
       channel_(std::move(proven.channel)),
-      roads_(role_, core_->transports(),
+      paths_(role_, core_->transports(),
              {hello_.identity.incarnation, label_,
               !hello_.boot_id.empty() && hello_.boot_id == core_->boot_id()},
-             RoadHooks()),
+             PathHooks()),
       sender_({core_->timers(), core_->regions(), imports_,
                [core = core_.get()](auto callback) { core->Later(std::move(callback)); }, label_}) {}
 
-endpoint::Roads::Hooks Connection::State::RoadHooks() {
+endpoint::Paths::Hooks Connection::State::PathHooks() {
   return {
       .add_link = [this](transport::Transport* t) { return core_->AddLink(t, shared_from_this()); },
       .close_link = [this](LinkId link) { core_->CloseLink(link); },
@@ -63,8 +63,8 @@ void Connection::State::Start() {
   OnBeat();
   // Half of the time for a transport to become ready, the rest for what comes before and after.
   const TimePoint deadline = In(core_->settings().connect_timeout / 2);
-  choice_limit_ = core_->timers().Add(deadline, [this] { roads_.GiveUp(); });
-  if (role_ == transport::Role::kInitiator) roads_.Open(deadline);
+  choice_limit_ = core_->timers().Add(deadline, [this] { paths_.GiveUp(); });
+  if (role_ == transport::Role::kInitiator) paths_.Open(deadline);
   if (!ended_) OnSocket();  // What came with the end of the handshake.
 }
 
@@ -78,13 +78,13 @@ void Connection::State::End(Status reason) {
   core_->timers().Cancel(grace_);
   core_->sockets().Forget(socket_key_);
   // It may be broken: then the peer learns of it in its own way.
-  if (channel_.Send({MessageType::kGoodbye, endpoint::EncodeOutcome(reason)}).ok()) {
+  if (channel_.Send({MessageType::kShutdown, endpoint::EncodeOutcome(reason)}).ok()) {
     core_->Linger(std::move(channel_), /*proven=*/true);
   }
   sender_.EndAll(reason);
   notices_.OnEnd();
   grants_.OnEnd();
-  roads_.Close();
+  paths_.Close();
   if (transport_ == nullptr) grants_.OnLinkClosed();
   core_->OnConnectionEnded(keep, reason);
 }
@@ -93,7 +93,8 @@ void Connection::State::End(Status reason) {
 
 void Connection::State::Send(const Message& message) {
   if (ended_) return;
-  // A socket that takes nothing more may still hold the peer's goodbye: OnSocket reads it to its end.
+  // A socket that takes nothing more may still hold the peer's shutdown message: OnSocket reads it to its
+  // end.
   if (Status status = channel_.Send(message); status.code() == Code::kExhausted) return End(status);
   core_->sockets().Change(socket_key_, channel_.waiting() ? uint32_t{EPOLLIN | EPOLLOUT} : uint32_t{EPOLLIN});
 }
@@ -120,18 +121,18 @@ Status Connection::State::OnMessage(Message message) {
     case MessageType::kHeartbeat:
       return Status::Ok();
     case MessageType::kOffers:
-      return roads_.OnOffers(message.payload, In(core_->settings().connect_timeout / 2));
+      return paths_.OnOffers(message.payload, In(core_->settings().connect_timeout / 2));
     case MessageType::kAnswers:
-      return roads_.OnAnswers(message.payload);
-    case MessageType::kRoad:
-      return roads_.OnRoad(message.payload);
+      return paths_.OnAnswers(message.payload);
+    case MessageType::kPath:
+      return paths_.OnPath(message.payload);
     case MessageType::kChosen:
-      return roads_.OnChosen(message.payload);
+      return paths_.OnChosen(message.payload);
     case MessageType::kNotice:
       return OnNotice(std::move(message.payload));
     case MessageType::kCredit:
       return notices_.OnCredit(message.payload);
-    case MessageType::kGoodbye: {
+    case MessageType::kShutdown: {
       const auto why = endpoint::ParseOutcome(message.payload);
       if (!why) return {Code::kProtocol, "a malformed shutdown message"};
       End({Code::kUnavailable,
@@ -179,33 +180,33 @@ void Connection::State::OnBeat() {
 
 void Connection::State::OnChosen() {
   if (ended_) return;
-  const endpoint::Roads::Road& road = *roads_.chosen();
-  const auto can = [&](transport::OpKind op, MemoryKind kind) { return road.transport->Can(op, kind, kind); };
+  const endpoint::Paths::Path& path = *paths_.chosen();
+  const auto can = [&](transport::OpKind op, MemoryKind kind) { return path.transport->Can(op, kind, kind); };
   const auto write = can(transport::OpKind::kWrite, MemoryKind::kHost);
   const auto device = can(transport::OpKind::kWrite, MemoryKind::kDevice);
   core_->timers().Cancel(choice_limit_);
-  sender_.Start({.transport = road.transport,
-                 .link = road.link,
-                 .lanes = road.lanes,
+  sender_.Start({.transport = path.transport,
+                 .link = path.link,
+                 .lanes = path.lanes,
                  .window = static_cast<uint32_t>(core_->settings().window),
                  .longest_write = write.max_length,
                  .longest_read = can(transport::OpKind::kRead, MemoryKind::kHost).max_length,
                  .longest_device = device.max_length});
   {
     const std::lock_guard lock(mutex_);
-    transport_ = road.transport;
-    link_ = road.link;
+    transport_ = path.transport;
+    link_ = path.link;
     at_once_ = write.at_once;
     at_once_device_ = device.at_once;
-    transport_name_ = road.name;
+    transport_name_ = path.name;
     moves_device_ = device.supported;
     description_ = DescribeNow();
     was_ready_ = true;
   }
   WC_LOG(kInfo, "connected: ", description_);
   core_->OnConnectionReady(shared_from_this(), role_);
-  for (const uint32_t lane : road.lanes_down) OnLaneDown(lane, "it failed before the transport was chosen");
-  if (!road.lost.ok()) On(transport::LinkDown{link_, road.lost});
+  for (const uint32_t lane : path.lanes_down) OnLaneDown(lane, "it failed before the transport was chosen");
+  if (!path.lost.ok()) On(transport::LinkDown{link_, path.lost});
 }
 
 /// With the lanes that are up at this moment. Holder of progress, once a transport is chosen.
@@ -221,7 +222,7 @@ void Connection::State::On(const transport::SignalArrived& event) {
 
 void Connection::State::On(const transport::LaneDown& event) {
   if (ended_) return;
-  if (transport_ == nullptr) return roads_.OnLaneDown(event.link, event.lane);
+  if (transport_ == nullptr) return paths_.OnLaneDown(event.link, event.lane);
   if (event.link == link_) OnLaneDown(event.lane, event.reason.message());
 }
 
@@ -235,7 +236,7 @@ void Connection::State::OnLaneDown(uint32_t lane, std::string_view reason) {
 
 void Connection::State::On(const transport::LaneUp& event) {
   if (ended_) return;
-  if (transport_ == nullptr) return roads_.OnLaneUp(event.link, event.lane);
+  if (transport_ == nullptr) return paths_.OnLaneUp(event.link, event.lane);
   if (event.link != link_) return;
   sender_.OnLaneUp(event.lane);
   trace::CounterNamed("endpoint.lanes_rebuilt").Add();
@@ -246,7 +247,7 @@ void Connection::State::On(const transport::LaneUp& event) {
 
 void Connection::State::On(const transport::LinkDown& event) {
   if (ended_) return;
-  if (transport_ == nullptr || event.link != link_) return roads_.OnDown(event.link, event.reason);
+  if (transport_ == nullptr || event.link != link_) return paths_.OnDown(event.link, event.reason);
   core_->timers().Cancel(grace_);
   const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
                       StrCat("every lane to the peer has failed; the last one: ", event.reason.message()));

@@ -12,7 +12,7 @@
 #include "endpoint/handshake.h"
 #include "endpoint/imports.h"
 #include "endpoint/notices.h"
-#include "endpoint/roads.h"
+#include "endpoint/paths.h"
 #include "endpoint/sender.h"
 #include "endpoint/timers.h"
 #include "weightcast/endpoint.h"
@@ -87,7 +87,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
 
   void On(const transport::Completion& event) { sender_.OnCompletion(event); }
   void On(const transport::SignalArrived& event);
-  void On(const transport::LinkReady& event) { roads_.OnReady(event.link, event.lanes); }
+  void On(const transport::LinkReady& event) { paths_.OnReady(event.link, event.lanes); }
   void On(const transport::LaneDown& event);
   void On(const transport::LaneUp& event);
   void On(const transport::LinkDown& event);
@@ -96,7 +96,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
 
  private:
   struct Build;
-  endpoint::Roads::Hooks RoadHooks();
+  endpoint::Paths::Hooks PathHooks();
   void OnSocket();
   Status OnMessage(endpoint::Message message);
   Status OnNotice(std::string bytes);
@@ -133,7 +133,7 @@ class Connection::State : public std::enable_shared_from_this<State> {
 
   // Holder of progress.
   endpoint::Channel channel_;
-  endpoint::Roads roads_;
+  endpoint::Paths paths_;
   endpoint::Sender sender_;
   uint64_t socket_key_ = 0;
   endpoint::TimerId beat_;

@@ -6,10 +6,10 @@
 
 namespace weightcast::endpoint {
 
-std::string EncodeOffers(const std::vector<RoadOffer>& offers) {
+std::string EncodeOffers(const std::vector<PathOffer>& offers) {
   ByteWriter out;
   out.Put(static_cast<uint8_t>(offers.size()));
-  for (const RoadOffer& offer : offers) {
+  for (const PathOffer& offer : offers) {
     out.PutString(offer.transport);
     out.Put(static_cast<uint8_t>(offer.open));
     out.PutString(std::string_view(offer.blob).substr(0, offer.open ? kMaxBlob : kMaxReason));
@@ -17,19 +17,19 @@ std::string EncodeOffers(const std::vector<RoadOffer>& offers) {
   return out.Take();
 }
 
-std::optional<std::vector<RoadOffer>> ParseOffers(std::string_view payload) {
+std::optional<std::vector<PathOffer>> ParseOffers(std::string_view payload) {
   ByteReader in(payload);
   const auto count = in.Get<uint8_t>();
   if (count > kMaxTransports) return std::nullopt;
-  std::vector<RoadOffer> offers;
+  std::vector<PathOffer> offers;
   for (int i = 0; i < count && in.ok(); ++i) {
-    RoadOffer offer;
+    PathOffer offer;
     offer.transport = in.GetString(kMaxTransportName);
     const auto open = in.Get<uint8_t>();
     const auto blob = in.GetString(kMaxBlob);
     offer.open = open == 1;
     offer.blob = offer.open ? std::string(blob) : Printable(blob);
-    const bool known = std::any_of(offers.begin(), offers.end(), [&](const RoadOffer& other) {
+    const bool known = std::any_of(offers.begin(), offers.end(), [&](const PathOffer& other) {
       return other.transport == offer.transport;
     });
     if (open > 1 || known || offer.transport.empty()) return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<std::vector<RoadOffer>> ParseOffers(std::string_view payload) {
   return offers;
 }
 
-std::string EncodeRoad(const RoadNotice& notice) {
+std::string EncodePath(const PathNotice& notice) {
   ByteWriter out;
   out.Put(notice.index);
   out.Put(static_cast<uint8_t>(notice.ready ? 1 : 2));
@@ -47,9 +47,9 @@ std::string EncodeRoad(const RoadNotice& notice) {
   return out.Take();
 }
 
-std::optional<RoadNotice> ParseRoad(std::string_view payload) {
+std::optional<PathNotice> ParsePath(std::string_view payload) {
   ByteReader in(payload);
-  RoadNotice notice;
+  PathNotice notice;
   notice.index = in.Get<uint8_t>();
   const auto state = in.Get<uint8_t>();
   notice.ready = state == 1;

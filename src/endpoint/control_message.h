@@ -16,25 +16,25 @@ inline constexpr size_t kMaxBlob = 4096;
 inline constexpr size_t kMaxNotice = 32 << 10;
 
 /// One transport in kOffers or kAnswers.
-struct RoadOffer {
+struct PathOffer {
   std::string transport;
   bool open = false;
   std::string blob;  ///< The transport's offer or answer; why not, if it is not open.
-  friend bool operator==(const RoadOffer&, const RoadOffer&) = default;
+  friend bool operator==(const PathOffer&, const PathOffer&) = default;
 };
-std::string EncodeOffers(const std::vector<RoadOffer>& offers);
+std::string EncodeOffers(const std::vector<PathOffer>& offers);
 /// Names are distinct and not empty; reasons are printable. Nothing when malformed.
-std::optional<std::vector<RoadOffer>> ParseOffers(std::string_view payload);
+std::optional<std::vector<PathOffer>> ParseOffers(std::string_view payload);
 
-/// kRoad: the responder's end of an offered road is ready, or will never be.
-struct RoadNotice {
+/// kPath: the responder's end of an offered path is ready, or will never be.
+struct PathNotice {
   uint8_t index = 0;
   bool ready = false;
   std::string reason;
-  friend bool operator==(const RoadNotice&, const RoadNotice&) = default;
+  friend bool operator==(const PathNotice&, const PathNotice&) = default;
 };
-std::string EncodeRoad(const RoadNotice& notice);
-std::optional<RoadNotice> ParseRoad(std::string_view payload);
+std::string EncodePath(const PathNotice& notice);
+std::optional<PathNotice> ParsePath(std::string_view payload);
 
 std::string EncodeChosen(uint8_t index);
 std::optional<uint8_t> ParseChosen(std::string_view payload);

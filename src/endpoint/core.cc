@@ -103,7 +103,7 @@ Result<Core::ConnectionState> Core::Connect(const std::vector<std::string>& addr
   call->expected = expected;
   call->deadline = deadline;
   call->key = std::move(key);
-  progress_->Submit(MakeTask([this, call] { meetings_->Connect(call); }), /*now=*/true);
+  progress_->Submit(MakeTask([this, call] { manager_->Connect(call); }), /*now=*/true);
   WaitForCall(call);
   if (!call->status.ok()) return call->status;
   return call->connection;
@@ -123,7 +123,7 @@ void Core::WaitForCall(const std::shared_ptr<ConnectCall>& call) {
   }
   while (!progress_->WaitFor(call->done, 1, In(kBetweenLooks))) {
     if (!interrupted()) continue;
-    progress_->Call([&] { meetings_->Interrupt(call); });
+    progress_->Call([&] { manager_->Interrupt(call); });
     return;
   }
 }
@@ -147,7 +147,7 @@ void Core::OnProven(Proven proven) {
 }
 
 void Core::OnConnectionReady(const ConnectionState& connection, Role role) {
-  meetings_->OnConnectionReady(connection);
+  manager_->OnConnectionReady(connection);
   if (role == Role::kResponder && options_.on_connection) {
     Later([on_connection = options_.on_connection, connection] { on_connection(Connection(connection)); });
   }
@@ -160,7 +160,7 @@ void Core::OnConnectionEnded(const ConnectionState& connection, const Status& re
     const auto found = live_.find(peer.incarnation);
     if (found != live_.end() && found->second == connection) live_.erase(found);
   }
-  if (!connection->was_ready()) return meetings_->OnConnectionLost(peer.incarnation, reason);
+  if (!connection->was_ready()) return manager_->OnConnectionLost(peer.incarnation, reason);
   if (options_.on_disconnect) {
     Later([on_disconnect = options_.on_disconnect, peer, reason] { on_disconnect(peer, reason); });
   }
@@ -204,7 +204,7 @@ void Core::EndLingering(std::map<uint64_t, Lingering>::iterator ended) {
 LinkId Core::AddLink(transport::Transport* transport, ConnectionState connection) {
   const LinkId id{++last_link_};
   links_.emplace(id, Link{transport, std::move(connection)});
-  if (!transport->ArmsDearly()) ++cheap_links_;
+  if (!transport->ArmingIsCostly()) ++cheap_links_;
   return id;
 }
 
@@ -297,7 +297,7 @@ void Core::Handle(const OfLink& event) {
   const auto [transport, connection] = found->second;
   connection->On(event);
   if constexpr (std::is_same_v<OfLink, transport::LinkClosed>) {
-    if (!transport->ArmsDearly()) --cheap_links_;
+    if (!transport->ArmingIsCostly()) --cheap_links_;
     links_.erase(event.link);
     CheckFenced();
   } else {
@@ -326,7 +326,7 @@ void Core::Shutdown() {
 }
 
 void Core::CloseAll() {
-  meetings_->Stop();
+  manager_->Stop();
   for (const auto& connection : Live())
     connection->End({Code::kCancelled, "the endpoint was closed by this process"});
   regions_.CloseAll();
@@ -338,7 +338,7 @@ void Core::CheckFenced() {
 }
 
 void Core::DropTransports() {
-  // What is unread when a socket closes would reset it, and the goodbye could be lost with it.
+  // What is unread when a socket closes would reset it, and the shutdown message could be lost with it.
   for (auto next = lingering_.begin(); next != lingering_.end();) ReadLingering((next++)->first);
   while (!lingering_.empty()) EndLingering(lingering_.begin());
   sockets_->Forget(transports_key_);

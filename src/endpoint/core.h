@@ -15,8 +15,8 @@
 
 #include "base/poller.h"
 #include "endpoint/connection.h"
+#include "endpoint/connection_manager.h"
 #include "endpoint/device_memory.h"
-#include "endpoint/meetings.h"
 #include "endpoint/progress.h"
 #include "endpoint/regions.h"
 #include "endpoint/sockets.h"
@@ -41,7 +41,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   // --- Any thread -----------------------------------------------------------------------------
   [[nodiscard]] const Identity& self() const { return options_.self; }
   [[nodiscard]] const Settings& settings() const { return options_.settings; }
-  [[nodiscard]] const std::vector<std::string>& addresses() const { return meetings_->addresses(); }
+  [[nodiscard]] const std::vector<std::string>& addresses() const { return manager_->addresses(); }
   [[nodiscard]] Progress& progress() { return *progress_; }
   [[nodiscard]] Regions& regions() { return regions_; }
   [[nodiscard]] DeviceMemory& device_memory() { return device_memory_; }
@@ -97,7 +97,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   bool Step(bool sockets) override;
   bool Arm() override;
   void Disarm() override;
-  [[nodiscard]] bool ArmsDearly() const override { return !links_.empty() && cheap_links_ == 0; }
+  [[nodiscard]] bool ArmingIsCostly() const override { return !links_.empty() && cheap_links_ == 0; }
   void Mask(bool on) override { sockets_->Change(transports_key_, on ? 0U : uint32_t{EPOLLIN}); }
   [[nodiscard]] std::optional<TimePoint> NextDeadline() const override { return timers_.next(); }
 
@@ -152,7 +152,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   uint32_t last_link_ = 0;
   size_t cheap_links_ = 0;  ///< Of transports that do not arm dearly.
   std::vector<ConnectionState> pumping_;
-  std::unique_ptr<Meetings> meetings_;
+  std::unique_ptr<ConnectionManager> manager_;
   std::map<uint64_t, Lingering> lingering_;
   uint64_t last_lingering_ = 0;
   Flag fenced_;  ///< 1: closed, and nothing can land any more.

@@ -47,10 +47,10 @@ Status Core::CheckOptions() const {
 Status Core::Init(Factories factories) {
   WC_ASSIGN_OR_RETURN(progress_, Progress::Create(*this));
   sockets_ = std::make_unique<Sockets>(progress_->poller());
-  Settings of_door = settings();  // Transports listen on ports of their own.
-  if (options_.port != 0) of_door.port_range = StrCat(options_.port, "-", options_.port);
-  WC_ASSIGN_OR_RETURN(Door door, OpenDoor(of_door));
-  if (options_.token.empty() && !door.loopback_only) {
+  Settings of_listener = settings();  // Transports listen on ports of their own.
+  if (options_.port != 0) of_listener.port_range = StrCat(options_.port, "-", options_.port);
+  WC_ASSIGN_OR_RETURN(HandshakeListener listener, OpenHandshakeListener(of_listener));
+  if (options_.token.empty() && !listener.loopback_only) {
     return {
         Code::kPermission,
         "no job token: set WEIGHTCAST_TOKEN_FILE, or the setting bind to 127.0.0.1 to stay on this machine"};
@@ -64,8 +64,8 @@ Status Core::Init(Factories factories) {
   WC_ASSIGN_OR_RETURN(transport_poller_, Poller::Create());
   WC_RETURN_IF_ERROR(CreateTransports(factories));
   WC_ASSIGN_OR_RETURN(transports_key_, sockets_->Watch(transport_poller_.fd(), EPOLLIN, {}));
-  meetings_ = std::make_unique<Meetings>(*this, std::move(door));
-  WC_RETURN_IF_ERROR(meetings_->Start());
+  manager_ = std::make_unique<ConnectionManager>(*this, std::move(listener));
+  WC_RETURN_IF_ERROR(manager_->Start());
   if (options_.callbacks == Callbacks::kInProgress) WC_RETURN_IF_ERROR(progress_->GiveCallbacksToUser());
   return progress_->Start(shared_from_this());
 }

@@ -1,10 +1,10 @@
-// The half of Meetings that lets peers in.
+// The half of ConnectionManager that lets peers in.
 
 #include "base/log.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "endpoint/connection_manager.h"
 #include "endpoint/core.h"
-#include "endpoint/meetings.h"
 
 namespace weightcast::endpoint {
 namespace {
@@ -13,21 +13,21 @@ using transport::Role;
 
 /// Accepted at once before others get their turn.
 constexpr int kAcceptsAtOnce = 64;
-/// How long the door stays shut when descriptors have run out.
-constexpr Duration kDoorRest = std::chrono::milliseconds(100);
+/// How long nobody is accepted when descriptors have run out.
+constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-void Meetings::OnDoor() {
+void ConnectionManager::OnAcceptable() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    auto fd = Accept(door_.listener.get());
+    auto fd = Accept(listener_.socket.get());
     if (!fd.ok()) {
-      if (door_complaint_.Due(Clock::now())) {
+      if (accept_complaint_.Due(Clock::now())) {
         WC_LOG(kError, "cannot accept connections: ", fd.status().message(),
                "; raise the limit of open files (ulimit -n)");
       }
       // The pending connection stays readable: without a rest we would spin on it.
-      if (half_open_.empty()) return RestDoor();
+      if (half_open_.empty()) return PauseAccepting();
       SendAway(*Find(half_open_.Victim()));
       continue;
     }
@@ -36,12 +36,13 @@ void Meetings::OnDoor() {
   }
 }
 
-void Meetings::RestDoor() {
-  core_.sockets().Change(door_key_, 0);
-  door_rest_ = core_.timers().Add(In(kDoorRest), [this] { core_.sockets().Change(door_key_, EPOLLIN); });
+void ConnectionManager::PauseAccepting() {
+  core_.sockets().Change(listener_key_, 0);
+  accept_pause_ =
+      core_.timers().Add(In(kAcceptPause), [this] { core_.sockets().Change(listener_key_, EPOLLIN); });
 }
 
-void Meetings::Admit(UniqueFd fd) {
+void ConnectionManager::Admit(UniqueFd fd) {
   auto address = PeerAddressOf(fd.get());
   if (!address.ok()) return;  // Gone already.
   if (half_open_.full()) SendAway(*Find(half_open_.Victim()));
@@ -53,7 +54,7 @@ void Meetings::Admit(UniqueFd fd) {
   Read(attempt.id);
 }
 
-void Meetings::SendAway(Attempt& attempt) {
+void ConnectionManager::SendAway(Attempt& attempt) {
   LogRefusal(
       attempt,
       {Code::kExhausted,

@@ -18,10 +18,10 @@ enum class MessageType : uint8_t {
   kVerdict = 3,
   kOffers = 16,
   kAnswers = 17,
-  kRoad = 18,
+  kPath = 18,
   kChosen = 19,
   kHeartbeat = 20,
-  kGoodbye = 21,
+  kShutdown = 21,
   kNotice = 22,
   kCredit = 23,
 };
@@ -35,7 +35,7 @@ inline constexpr uint16_t kProtocolVersion = 1;
 inline constexpr size_t kMaxName = 256;  ///< Job, role, engine.
 inline constexpr size_t kMaxReason = 1024;
 
-/// kVerdict and kGoodbye: an outcome with its reason. The form is the same in all protocol versions.
+/// kVerdict and kShutdown: an outcome with its reason. The form is the same in all protocol versions.
 std::string EncodeOutcome(const Status& status);
 /// The text is made printable. Nothing when malformed.
 std::optional<Status> ParseOutcome(std::string_view payload);

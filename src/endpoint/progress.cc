@@ -80,7 +80,7 @@ void Progress::Submit(TaskPtr task, bool now) {
   if (now) {
     // The holder looks at the queue once more after it has let go. Who comes with a task seldom comes back to
     // drive: where watching costs nothing the thread had better do it.
-    if (TryOwn()) StepAndLeave(/*for_long=*/!work_.ArmsDearly());
+    if (TryOwn()) StepAndLeave(/*for_long=*/!work_.ArmingIsCostly());
   } else if (!owned_.load(std::memory_order_seq_cst)) {
     wake_.Wake();
   }
@@ -184,7 +184,7 @@ void Progress::Drive(const Flag& flag, uint32_t value, TimePoint deadline) {
 
 /// Each of them would disarm again what the one before had armed.
 bool Progress::CallersReturn() const {
-  return returns_ >= kReturns && Clock::now() - left_ < kSoon && work_.ArmsDearly();
+  return returns_ >= kReturns && Clock::now() - left_ < kSoon && work_.ArmingIsCostly();
 }
 
 /// When somebody who does others' work before it goes had better go all the same: they may leave more than
@@ -206,7 +206,7 @@ void Progress::Leave(bool for_long) {
   Patience patience;
   do {
     bool wake = false;
-    if (parked_.load(std::memory_order_seq_cst) && work_.ArmsDearly()) {
+    if (parked_.load(std::memory_order_seq_cst) && work_.ArmingIsCostly()) {
       // It looks soon.
     } else if (CallersReturn()) {
       wake = to_park_ = true;

@@ -27,7 +27,7 @@ class Work {
   /// Somebody drives again.
   virtual void Disarm() = 0;
   /// Callers who come again and again had better leave it unarmed: peers need nobody here meanwhile.
-  [[nodiscard]] virtual bool ArmsDearly() const = 0;
+  [[nodiscard]] virtual bool ArmingIsCostly() const = 0;
   /// While a caller drives: the descriptors it polls anyway need not wake the thread.
   virtual void Mask(bool on) = 0;
   [[nodiscard]] virtual std::optional<TimePoint> NextDeadline() const = 0;

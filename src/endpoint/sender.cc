@@ -12,10 +12,10 @@ namespace weightcast::endpoint {
 using transport::Op;
 using transport::OpKind;
 
-void Sender::Start(const Road& road) {
-  road_ = road;
-  lanes_.assign(road.lanes, Lane{});
-  slots_.assign(size_t{road.lanes} * road.window, Slot{});
+void Sender::Start(const Path& path) {
+  path_ = path;
+  lanes_.assign(path.lanes, Lane{});
+  slots_.assign(size_t{path.lanes} * path.window, Slot{});
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     slots_[i].next_free = i + 1 < slots_.size() ? i + 1 : kNone;
   }
@@ -172,7 +172,7 @@ Sender::State* Sender::NextWaiting() {
 Sender::Lane* Sender::BestLane() {
   Lane* best = nullptr;
   for (Lane& lane : lanes_) {
-    if (!lane.up || lane.partial != kNone || lane.chunks >= road_.window) continue;
+    if (!lane.up || lane.partial != kNone || lane.chunks >= path_.window) continue;
     if (best == nullptr || lane.bytes < best->bytes) best = &lane;
   }
   return best;
@@ -229,7 +229,7 @@ bool Sender::PostSlot(uint32_t index) {
   bool full = false;
   while (!slot.posted_all && !full) {
     const size_t count = CutOps(slot, cookie, lane.batch);
-    const size_t taken = road_.transport->Post(road_.link, slot.lane, {ops_.data(), count});
+    const size_t taken = path_.transport->Post(path_.link, slot.lane, {ops_.data(), count});
     slot.posted += static_cast<uint32_t>(taken);
     slot.walk = walks_[taken];
     moved |= taken > 0;
@@ -246,9 +246,9 @@ bool Sender::PostSlot(uint32_t index) {
 /// Fills ops_ with what comes next of a chunk, and walks_ with where each of them was cut from.
 size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
   const State& transfer = *slot.transfer;
-  const uint64_t longest = transfer.device                  ? road_.longest_device
-                           : transfer.kind == OpKind::kRead ? road_.longest_read
-                                                            : road_.longest_write;
+  const uint64_t longest = transfer.device                  ? path_.longest_device
+                           : transfer.kind == OpKind::kRead ? path_.longest_read
+                                                            : path_.longest_write;
   size_t count = 0;
   walks_[0] = slot.walk;
   while (count < most) {

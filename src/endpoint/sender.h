@@ -30,7 +30,7 @@ class Sender {
     std::function<void(std::function<void()>)> later;  ///< Runs a callback.
     std::string peer;                                  ///< "trainer 0 (10.0.0.1:4711)", for messages.
   };
-  struct Road {
+  struct Path {
     transport::Transport* transport = nullptr;
     transport::LinkId link{};
     uint32_t lanes = 1;
@@ -41,7 +41,7 @@ class Sender {
   };
 
   explicit Sender(Hooks hooks) : hooks_(std::move(hooks)) {}
-  void Start(const Road& road);
+  void Start(const Path& path);
 
   /// Takes a transfer; from here on it ends and is fenced.
   void Add(TransferRef transfer);
@@ -115,7 +115,7 @@ class Sender {
   void OnDeadline();
 
   Hooks hooks_;
-  Road road_;
+  Path path_;
   std::vector<Lane> lanes_;
   std::vector<Slot> slots_;
   uint32_t free_slot_ = kNone;

@@ -13,7 +13,7 @@ namespace weightcast::p2p {
 namespace {
 
 constexpr const char* kRole = "p2p";
-constexpr Duration kOneDial = std::chrono::seconds(3);
+constexpr Duration kOneAttempt = std::chrono::seconds(3);
 
 Status Admit(const Identity& peer) {
   if (peer.role == kRole) return Status::Ok();
@@ -92,11 +92,11 @@ EngineMetadata Engine::metadata() const {
 
 // --- Connections -------------------------------------------------------------------------------------
 
-Result<Connection> Engine::Dial(const std::vector<std::string>& addresses, const Identity& expected,
-                                TimePoint deadline, const Interrupted& interrupted) {
+Result<Connection> Engine::ConnectTo(const std::vector<std::string>& addresses, const Identity& expected,
+                                     TimePoint deadline, const Interrupted& interrupted) {
   while (true) {
     const TimePoint now = Clock::now();
-    auto connection = endpoint_->Connect(addresses, expected, std::min(deadline, now + kOneDial));
+    auto connection = endpoint_->Connect(addresses, expected, std::min(deadline, now + kOneAttempt));
     if (connection.ok()) return connection;
     const Code code = connection.status().code();
     const bool may_come = code == Code::kUnavailable || code == Code::kTimedOut;
@@ -185,12 +185,12 @@ Result<uint64_t> Engine::Connect(const std::string& host, uint16_t port, bool by
       host.find(':') == std::string::npos ? StrCat(host, ":", port) : StrCat("[", host, "]:", port);
   Identity anyone;
   anyone.job = options_.settings.job;
-  WC_ASSIGN_OR_RETURN(const Connection connection, Dial({address}, anyone, deadline, interrupted));
+  WC_ASSIGN_OR_RETURN(const Connection connection, ConnectTo({address}, anyone, deadline, interrupted));
   return OpenChannel(connection, by_index);
 }
 
-Result<Connection> Engine::DialExactly(const EngineMetadata& peer, TimePoint deadline,
-                                       const Interrupted& interrupted) {
+Result<Connection> Engine::ConnectExactly(const EngineMetadata& peer, TimePoint deadline,
+                                          const Interrupted& interrupted) {
   if (peer.incarnation == endpoint_->self().incarnation)
     return Status(Code::kInvalidArgument, "this is the endpoint's own metadata; connect to the other's");
   const Identity expected{.job = options_.settings.job,
@@ -198,18 +198,18 @@ Result<Connection> Engine::DialExactly(const EngineMetadata& peer, TimePoint dea
                           .engine = "",
                           .rank = peer.rank,
                           .incarnation = peer.incarnation};
-  return Dial(peer.addresses, expected, deadline, interrupted);
+  return ConnectTo(peer.addresses, expected, deadline, interrupted);
 }
 
 Result<uint64_t> Engine::Connect(const EngineMetadata& peer, bool by_index, TimePoint deadline,
                                  const Interrupted& interrupted) {
-  WC_ASSIGN_OR_RETURN(const Connection connection, DialExactly(peer, deadline, interrupted));
+  WC_ASSIGN_OR_RETURN(const Connection connection, ConnectExactly(peer, deadline, interrupted));
   return OpenChannel(connection, by_index);
 }
 
 Result<uint64_t> Engine::Shared(const EngineMetadata& peer, TimePoint deadline,
                                 const Interrupted& interrupted) {
-  WC_ASSIGN_OR_RETURN(const Connection connection, DialExactly(peer, deadline, interrupted));
+  WC_ASSIGN_OR_RETURN(const Connection connection, ConnectExactly(peer, deadline, interrupted));
   const std::lock_guard lock(mutex_);
   const PeerPtr known = PeerOf(connection);
   WC_RETURN_IF_ERROR(LoseIfEnded(known));

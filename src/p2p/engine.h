@@ -110,10 +110,10 @@ class Engine {
   explicit Engine(EngineOptions options);
 
   // Connections and channels (engine.cc).
-  Result<Connection> Dial(const std::vector<std::string>& addresses, const Identity& expected,
-                          TimePoint deadline, const Interrupted& interrupted);
-  Result<Connection> DialExactly(const EngineMetadata& peer, TimePoint deadline,
-                                 const Interrupted& interrupted);
+  Result<Connection> ConnectTo(const std::vector<std::string>& addresses, const Identity& expected,
+                               TimePoint deadline, const Interrupted& interrupted);
+  Result<Connection> ConnectExactly(const EngineMetadata& peer, TimePoint deadline,
+                                    const Interrupted& interrupted);
   PeerPtr PeerOf(const Connection& connection);
   ChannelPtr AddChannel(const PeerPtr& peer, uint64_t wire, Gpu gpu);
   Result<uint64_t> OpenChannel(const Connection& connection, bool by_index);

@@ -13,7 +13,7 @@ namespace weightcast::protocol {
 
 using WorkerMessage = std::variant<Hello, Register, LandingMap, Prepared, Published, Granted, Ready,
                                    Committed, Serving, Aborted, Failed, Suspended, Steered, Cancel, Heartbeat,
-                                   Goodbye, AskOffered, SentDigests, Spans>;
+                                   Leave, AskOffered, SentDigests, Spans>;
 
 using ControllerMessage =
     std::variant<Welcome, Refused, Plan, PeerLanding, Superseded, GrantRequest, Start, Commit, Serve, Stop,

@@ -194,9 +194,9 @@ constexpr auto Fields(Is<Aborted> auto& m, auto&& visit) {
 /// unreachable.
 struct Failed {
   UpdateId update;
-  int64_t destination = -1;  ///< Source: its number in the table, when only the road to it failed.
+  int64_t destination = -1;  ///< Source: its number in the table, when only the path to it failed.
   Status reason;
-  int64_t source = -1;  ///< Inference: its number in the table, when only the road from it failed.
+  int64_t source = -1;  ///< Inference: its number in the table, when only the path from it failed.
   friend bool operator==(const Failed&, const Failed&) = default;
 };
 constexpr auto Fields(Is<Failed> auto& m, auto&& visit) {
@@ -298,8 +298,8 @@ struct Heartbeat {
 };
 
 /// Polite end.
-struct Goodbye {
-  friend bool operator==(const Goodbye&, const Goodbye&) = default;
+struct Leave {
+  friend bool operator==(const Leave&, const Leave&) = default;
 };
 
 constexpr SpanKind LastOf(SpanKind) { return SpanKind::kWrite; }

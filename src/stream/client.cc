@@ -9,40 +9,40 @@
 #include "base/socket.h"
 #include "base/strings.h"
 #include "stream/connection.h"
-#include "stream/dialler.h"
+#include "stream/connector.h"
 #include "stream/keys.h"
 
 namespace weightcast::stream {
 namespace {
 
-enum PollKey : uint64_t { kWakeKey, kDiallerKey, kStreamKey };
+enum PollKey : uint64_t { kWakeKey, kConnectorKey, kStreamKey };
 
 class Client final : public ClientStream {
  public:
   ~Client() override {
-    if (dialler_ != nullptr) Abort();  // Otherwise it has never begun.
+    if (connector_ != nullptr) Abort();  // Otherwise it has never begun.
   }
 
   Status Begin() {
     WC_ASSIGN_OR_RETURN(poller_, Poller::Create());
     WC_ASSIGN_OR_RETURN(wake_, WakeFd::Create());
-    WC_ASSIGN_OR_RETURN(dialler_, Dialler::Create());
+    WC_ASSIGN_OR_RETURN(connector_, Connector::Create());
     WC_RETURN_IF_ERROR(poller_.Add(wake_.fd(), EPOLLIN, kWakeKey));
-    return poller_.Add(dialler_->fd(), EPOLLIN, kDiallerKey);
+    return poller_.Add(connector_->fd(), EPOLLIN, kConnectorKey);
   }
 
-  Status Dial(Target target) override {
+  Status Connect(Target target) override {
     if (active())
       return {Code::kInvalidArgument, "a stream to the controller is open already; close it first"};
     WC_ASSIGN_OR_RETURN(const HostPort place, ParseHostPort(target.address));
     WC_ASSIGN_OR_RETURN(ClientKeys keys, ClientKeysOf(target.token, target.purpose, target.version));
     lease_ = target.lease;
-    dialling_ = true;
-    dialler_->Start({.host = place.host,
-                     .port = place.port,
-                     .version = target.version,
-                     .keys = std::move(keys),
-                     .most_queued = target.most_queued});
+    connecting_ = true;
+    connector_->Start({.host = place.host,
+                       .port = place.port,
+                       .version = target.version,
+                       .keys = std::move(keys),
+                       .most_queued = target.most_queued});
     return Status::Ok();
   }
 
@@ -60,20 +60,20 @@ class Client final : public ClientStream {
     closing_ = reason;
   }
   void Abort() override {
-    dialler_->Cancel();
-    dialling_ = false;
+    connector_->Cancel();
+    connecting_ = false;
     if (connection_ != nullptr) End();
   }
-  [[nodiscard]] bool active() const override { return dialling_ || connection_ != nullptr; }
+  [[nodiscard]] bool active() const override { return connecting_ || connection_ != nullptr; }
   void Wake() override { wake_.Wake(); }
 
   Event Next(TimePoint until) override {
     while (true) {
       if (auto event = FromStream()) return std::move(*event);
-      if (auto event = FromDialler()) return std::move(*event);
+      if (auto event = FromConnector()) return std::move(*event);
       WatchStream();
       std::array<epoll_event, 4> events{};
-      const TimePoint wake_at = dialling_ ? std::min(until, dialler_->deadline()) : until;
+      const TimePoint wake_at = connecting_ ? std::min(until, connector_->deadline()) : until;
       const int count = poller_.Wait(events, Left(wake_at));
       for (int i = 0; i < count; ++i) Note(events[static_cast<size_t>(i)]);
       if (std::exchange(woken_, false)) return {.kind = Event::Kind::kWoken};
@@ -95,11 +95,11 @@ class Client final : public ClientStream {
     woken_ = true;
   }
 
-  std::optional<Event> FromDialler() {
-    if (!dialling_) return std::nullopt;
-    auto outcome = dialler_->Step();
+  std::optional<Event> FromConnector() {
+    if (!connecting_) return std::nullopt;
+    auto outcome = connector_->Step();
     if (!outcome) return std::nullopt;
-    dialling_ = false;
+    connecting_ = false;
     if (!outcome->ok()) return Event{.kind = Event::Kind::kClosed, .reason = outcome->status()};
     connection_ = std::move(**outcome);
     TuneTcp(connection_->fd(), lease_);
@@ -168,10 +168,10 @@ class Client final : public ClientStream {
 
   Poller poller_;
   WakeFd wake_;
-  std::unique_ptr<Dialler> dialler_;
+  std::unique_ptr<Connector> connector_;
   std::unique_ptr<Connection> connection_;
   Duration lease_{};
-  bool dialling_ = false;
+  bool connecting_ = false;
   bool readable_ = false;
   bool woken_ = false;
   uint32_t interest_ = 0;

@@ -34,7 +34,7 @@ class ClientStream {
       kPartial,  ///< A part of a body: a sign of life.
       kMessage,
       kRoom,    ///< Less than kLowWater waits after something has gone out.
-      kClosed,  ///< The reason of who ended it, or why it was never opened. Dial may follow.
+      kClosed,  ///< The reason of who ended it, or why it was never opened. Connect may follow.
     };
     Kind kind = Kind::kNone;
     std::string body = {};  ///< kMessage.
@@ -47,7 +47,7 @@ class ClientStream {
   /// Looks for the controller at all addresses, until it has failed at each: a silent one keeps it looking,
   /// and the caller Aborts when it has waited enough. None may be open or looked for. Errors, with nothing
   /// begun: kInvalidArgument for the address, kPermission where the token has no key of the purpose.
-  virtual Status Dial(Target target) = 0;
+  virtual Status Connect(Target target) = 0;
   /// Queues a body. Errors: kCancelled unless opened; kExhausted, more would wait than may: kClosed follows.
   virtual Status Send(std::string_view body) = 0;
   [[nodiscard]] virtual size_t queued() const = 0;
@@ -56,7 +56,7 @@ class ClientStream {
   virtual void Close(const Status& reason) = 0;
   /// Ends it at once, or stops looking. Nothing follows.
   virtual void Abort() = 0;
-  /// Dialled, and not closed.
+  /// Connected, and not closed.
   [[nodiscard]] virtual bool active() const = 0;
 
   /// The next event; kNone at `until`.

@@ -9,7 +9,7 @@
 
 namespace weightcast::topology {
 
-std::string WhyNotOpened(const ibv_device& device, int error, std::string_view folder) {
+std::string ReasonNotOpened(const ibv_device& device, int error, std::string_view folder) {
   const std::string file = StrCat(folder, "/", device.dev_name);
   const bool there = faccessat(AT_FDCWD, file.c_str(), F_OK, 0) == 0;
   const bool open = there && faccessat(AT_FDCWD, file.c_str(), R_OK | W_OK, AT_EACCESS) == 0;

@@ -109,7 +109,7 @@ class Looker {
     ibv_context* const context = api.OpenDevice(device);
     const int open_error = errno;
     if (context == nullptr) {
-      Add(device->name, WhyNotOpened(*device, open_error));
+      Add(device->name, ReasonNotOpened(*device, open_error));
       return;
     }
     ibv_device_attr attr{};

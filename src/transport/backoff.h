@@ -19,6 +19,6 @@ inline Duration WaitAfter(uint32_t failures) {
 }
 
 /// A lane that lived so long was a good one: the next waits as if it were the first.
-inline constexpr Duration kGoodLife = std::chrono::seconds(10);
+inline constexpr Duration kGoodGeneration = std::chrono::seconds(10);
 
 }  // namespace weightcast::transport

@@ -13,7 +13,7 @@
 
 namespace weightcast::transport {
 
-/// One kind of road between endpoints: sockets, shared memory, queue pairs, copy engines.
+/// One kind of path between endpoints: sockets, shared memory, queue pairs, copy engines.
 ///
 /// Life of a link, the same on both sides (the endpoint carries the blobs over its own, proven
 /// channel; what a blob holds is the transport's secret):
@@ -105,7 +105,7 @@ class Transport {
   virtual void Disarm() = 0;
   /// To arm and disarm it takes system calls, and bytes land here without this process: callers who come
   /// again and again had better leave it unarmed meanwhile.
-  [[nodiscard]] virtual bool ArmsDearly() const { return false; }
+  [[nodiscard]] virtual bool ArmingIsCostly() const { return false; }
   /// Signals of peers that were dropped because their grant was closed or unknown, or because bytes that they
   /// stand for were refused here, since the start.
   [[nodiscard]] virtual uint64_t stale_signals() const = 0;

@@ -83,7 +83,7 @@ struct LaneDown {
   uint32_t lane = 0;
   Status reason;
 };
-/// This lane takes operations again: a transport may open another road in the place of one that failed. All
+/// This lane takes operations again: a transport may open another path in the place of one that failed. All
 /// that the old one had taken has completed.
 struct LaneUp {
   LinkId link{};

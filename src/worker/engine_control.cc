@@ -19,7 +19,7 @@ namespace weightcast {
 namespace worker {
 namespace {
 
-constexpr auto kGoodbye = std::chrono::seconds(1);
+constexpr auto kLeaveTime = std::chrono::seconds(1);
 /// What the client opens.
 constexpr size_t kLeastDescriptors = 32;
 constexpr size_t kLeastThreads = 16;
@@ -145,7 +145,7 @@ void EngineControlWorker::Close() {
     ended_ = true;
   }
   changed_.notify_all();
-  client->Leave(Clock::now() + kGoodbye);
+  client->Leave(Clock::now() + kLeaveTime);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void InferenceWorker::Shut() {
   collector_.reset();
   const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
   std::unique_ptr<Sender> sender;
-  session_->loop().RunAndWait([&] { sender = giver_->End(); });
+  session_->loop().RunAndWait([&] { sender = peer_source_->End(); });
   sender.reset();  // Waits, bounded, until nobody reads the memory.
   {
     std::unique_lock lock(mutex_);
@@ -38,7 +38,7 @@ void InferenceWorker::Shut() {
   }
   session_->Leave();
   background_.Join();
-  giver_.reset();
+  peer_source_.reset();
   grants_.reset();
   plan_.reset();
   const bool spare = memory_ != nullptr && memory_->replaceable();
@@ -144,7 +144,7 @@ void InferenceWorker::Reclaim(std::string_view why) {
   const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
   session_->loop().RunAndWait([&] {
     const Status reason(Code::kCancelled, StrCat(session_->text(), " ", why));
-    giver_->Feed(MemoryReclaimed{.reason = reason, .leaves = true});
+    peer_source_->Feed(MemoryReclaimed{.reason = reason, .leaves = true});
   });
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline, [&] { return !shared_.lent; });

@@ -84,7 +84,7 @@ void InferenceWorker::OnSpareMade(const protocol::UpdateId& update, const std::s
   if (!IsHeld(update) || state_.step != Step::kAborting || state_.call == UserCall::kSuspend)
     return background_.Run([spare = std::move(*made)] {});  // It went on meanwhile.
   // What was prepared to be given lies in the old buffer.
-  giver_->Feed(MemoryReclaimed{.reason = {}, .leaves = true});
+  peer_source_->Feed(MemoryReclaimed{.reason = {}, .leaves = true});
   WC_LOG(kWarning, session_->text(), ": ", writers, " is stopped in the middle of a write into the spare ",
          "buffer (", HumanBytes(static_cast<double>(memory_->shadow_bytes())),
          "). It is set aside until that process continues or has ended; another buffer takes its place");

@@ -28,11 +28,11 @@ Status InferenceWorker::Open(WorkerOptions options) {
   state_.self = session_->name();
   state_.compares = session_->settings().compare != 0;
   state_.verify = state_.compares || session_->settings().checksum != 0;
-  Giver::Callbacks giving;
+  PeerSource::Callbacks giving;
   giving.send = [this](protocol::WorkerMessage message) { session_->client().Send(std::move(message)); };
   giving.held = [this] { return VersionToLend(state_); };
   giving.on_lent = [this](bool lent) { lent ? Feed(MemoryLent{}) : Feed(MemoryFree{}); };
-  giver_ = std::make_unique<Giver>(*session_, background_, std::move(giving));
+  peer_source_ = std::make_unique<PeerSource>(*session_, background_, std::move(giving));
   collector_ = std::make_unique<trace::Collector>([this](auto& metrics) { Collect(metrics); });
   return session_->Begin();
 }
@@ -44,15 +44,15 @@ void InferenceWorker::OnMessage(protocol::ControllerMessage message) {
     using T = std::decay_t<decltype(value)>;
     constexpr bool is_welcome = std::is_same_v<T, protocol::Welcome>;
     // Before the rank's own machine: what a new session makes void is given no more.
-    if constexpr (std::is_constructible_v<GiverEvent, T>) giver_->Feed(value);
+    if constexpr (std::is_constructible_v<PeerSourceEvent, T>) peer_source_->Feed(value);
     if constexpr (std::is_same_v<T, protocol::Offered>) {
       OnOffered(std::move(value));
     } else if constexpr (std::is_same_v<T, protocol::Plan>) {
       OnPlan(std::move(value));
     } else if constexpr (std::is_same_v<T, protocol::PeerLanding>) {
-      giver_->OnLanding(std::move(value));
+      peer_source_->OnLanding(std::move(value));
     } else if constexpr (std::is_same_v<T, protocol::Start>) {
-      giver_->OnStart(value);
+      peer_source_->OnStart(value);
     } else if constexpr (std::is_same_v<T, protocol::SourceDigests>) {
       if (grants_ != nullptr && value.update == state_.update && value.part == state_.part)
         grants_->OnDigests(std::move(value));
@@ -72,7 +72,7 @@ void InferenceWorker::OnMessage(protocol::ControllerMessage message) {
 }
 
 void InferenceWorker::OnSessionEnded(const Status& status) {
-  giver_->Feed(GiverEnded{});
+  peer_source_->Feed(PeerSourceEnded{});
   Feed(SessionEnded{AsOutcome(status)});
   session_->SetOutcome(status);
   {
@@ -95,8 +95,8 @@ void InferenceWorker::OnOffered(protocol::Offered offered) {
 
 void InferenceWorker::OnPlan(protocol::Plan plan) {
   const uint32_t epoch = plan.epoch;
-  if (plan.gives) return giver_->OnPlan(std::move(plan), memory_);
-  giver_->OnOtherPlan(epoch);
+  if (plan.gives) return peer_source_->OnPlan(std::move(plan), memory_);
+  peer_source_->OnOtherPlan(epoch);
   plan_.reset();
   Feed(PlanArrived{epoch});
   if (memory_ == nullptr) return;
@@ -222,7 +222,7 @@ void InferenceWorker::Carry(const SendRegistration&) {
 
 void InferenceWorker::Carry(const ReclaimMemory&) {
   const Status reason(Code::kCancelled, StrCat(session_->text(), " receives a newer version"));
-  giver_->Feed(MemoryReclaimed{.reason = reason});
+  peer_source_->Feed(MemoryReclaimed{.reason = reason});
 }
 
 void InferenceWorker::Carry(const OpenGrants& action) {

@@ -14,9 +14,9 @@
 #include "weightcast/worker.h"
 #include "worker/background.h"
 #include "worker/commit_group.h"
-#include "worker/giver.h"
 #include "worker/inference_machine.h"
 #include "worker/landing.h"
+#include "worker/peer_source.h"
 #include "worker/phase_clock.h"
 #include "worker/quarantine.h"
 #include "worker/receiver.h"
@@ -155,7 +155,7 @@ class InferenceWorker final : public Inference {
   CommitGroup group_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<trace::Collector> collector_;
-  std::unique_ptr<Giver> giver_;
+  std::unique_ptr<PeerSource> peer_source_;
   Background background_{"wc-prepare"};
 };
 

@@ -38,7 +38,7 @@ struct SendEnded {
   uint32_t destination = 0;
   uint32_t part = 0;
   Status status;
-  bool road = false;  ///< The error is of the road to this destination alone.
+  bool path = false;  ///< The error is of the path to this destination alone.
 };
 /// Nobody reads the sources for this sending any more. Comes once, after SendEnded or after it was stopped.
 struct SendFenced {

@@ -82,7 +82,7 @@ struct Sender::Job {
   bool over = false;                   ///< Begins no more transfers: finished, failed or stopped.
   bool quiet = false;                  ///< Stopped: its end is nobody's business.
   Status outcome;
-  bool road = false;  ///< The outcome is the connection's, not ours.
+  bool path = false;  ///< The outcome is the connection's, not ours.
   JobClock clock;
   uint64_t bytes = 0;   ///< Given to the connection,
   uint64_t pieces = 0;  ///< in so many contiguous runs.
@@ -380,7 +380,7 @@ void Sender::EndTransfer(const std::shared_ptr<Job>& job, uint32_t transfer, con
   if (!job->over && (!status.ok() || finished)) {
     job->over = true;
     job->outcome = status;
-    job->road = reached != Reached::kNothing;
+    job->path = reached != Reached::kNothing;
   }
   if (job->over) ends_.notify_all();
   more_.notify_all();
@@ -411,7 +411,7 @@ bool Sender::EndJob(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex
                          .destination = destination,
                          .part = job->part,
                          .status = job->outcome,
-                         .road = job->road});
+                         .path = job->path});
     lock.lock();
     return true;
   }

@@ -18,7 +18,7 @@
 namespace weightcast::worker {
 namespace {
 
-constexpr auto kGoodbye = std::chrono::seconds(1);
+constexpr auto kLeaveTime = std::chrono::seconds(1);
 constexpr auto kBetweenViews = std::chrono::milliseconds(200);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 /// What endpoint and client open before there is any peer, and a few peers.
@@ -250,7 +250,7 @@ void Session::CloseEndpoint() {
 
 void Session::Leave() {
   exporter_.reset();
-  if (client_ != nullptr) client_->Leave(Clock::now() + kGoodbye);
+  if (client_ != nullptr) client_->Leave(Clock::now() + kLeaveTime);
   loop_.Stop();  // Its tasks use the client.
   client_.reset();
 }

@@ -67,7 +67,7 @@ class Session {
   /// Who this worker is, for metrics.
   [[nodiscard]] trace::Labels labels() const;
 
-  /// Says goodbye, ends the loop. Tasks that had not run are dropped.
+  /// Says Leave, ends the loop. Tasks that had not run are dropped.
   void Leave();
   /// Ends the endpoint, bounded by the lease. After Leave, when nobody uses it any more (but ConnectionMap).
   void CloseEndpoint();

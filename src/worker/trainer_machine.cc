@@ -204,7 +204,7 @@ void Transition::operator()(const SendEnded& ended) {
     sending.quiet = true;
     if (ended.status.ok()) continue;  // The receiver tells what has come.
     s_.last_error = ended.status;
-    const int64_t destination = ended.road ? int64_t{ended.destination} : -1;
+    const int64_t destination = ended.path ? int64_t{ended.destination} : -1;
     Send(protocol::Failed{ended.update, destination, ended.status});
   }
 }

@@ -65,7 +65,7 @@ struct TrainerPrepared {  ///< Table read, every destination connected.
 struct TrainerPlanFailed {
   uint32_t epoch = 0;
   Status reason;
-  int64_t destination = -1;  ///< Its number in the table, when only the road to it failed.
+  int64_t destination = -1;  ///< Its number in the table, when only the path to it failed.
 };
 struct TrainerEnded {
   Status reason;

@@ -27,7 +27,7 @@ Settings WithLanes(int64_t lanes) {
 }
 
 /// This process' descriptor of a lane as Describe tells it, "LOCAL to PEER"; -1: there is none.
-int FindSocket(std::string_view road) {
+int FindSocket(std::string_view path) {
   int found = -1;
   DIR* folder = opendir("/proc/self/fd");
   while (const dirent* entry = readdir(folder)) {
@@ -36,14 +36,14 @@ int FindSocket(std::string_view road) {
     const auto peer = PeerAddressOf(*fd);
     const auto local = LocalAddressOf(*fd);
     if (!peer.ok() || !local.ok() || local->family() == AF_UNIX) continue;
-    if (StrCat(local->ToString(), " to ", peer->ToString()) == road) found = *fd;
+    if (StrCat(local->ToString(), " to ", peer->ToString()) == path) found = *fd;
   }
   closedir(folder);
   return found;
 }
 
 /// From "tcp: 3 lanes, LOCAL to PEER, LOCAL to PEER (failed: why), ...".
-std::string RoadOfLane(const std::string& description, uint32_t lane) {
+std::string PathOfLane(const std::string& description, uint32_t lane) {
   size_t at = 0;
   for (uint32_t i = 0; i <= lane; ++i) at = description.find(", ", at) + 2;
   return description.substr(at, description.find_first_of(",(", at) - at);
@@ -56,7 +56,7 @@ enum class Cut : uint8_t {
 
 /// Whether the lane was there to be cut.
 bool CutLane(const Side& side, LinkId link, uint32_t lane, Cut how = Cut::kEnd) {
-  const int fd = FindSocket(RoadOfLane(side.transport().Describe(link), lane));
+  const int fd = FindSocket(PathOfLane(side.transport().Describe(link), lane));
   if (fd < 0) return false;
   const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
   return (how == Cut::kEnd ? shutdown(fd, SHUT_RDWR) : connect(fd, &none, sizeof none)) == 0;

@@ -130,14 +130,14 @@ class Intruder {
     Require(blob.ok(), blob.status().message());
     answer_ = *tcp::ParseAnswer(*blob);
   }
-  UniqueFd Dial() const {
+  UniqueFd ConnectTo() const {
     auto fd = Connect(answer_.addresses.at(0), Clock::now() + kPatience);
     Require(fd.ok(), fd.status().message());
     return std::move(fd).value();
   }
   /// A started lane: from here on frames count.
   UniqueFd Enter() {
-    UniqueFd fd = Dial();
+    UniqueFd fd = ConnectTo();
     Say(fd, tcp::Greeting::Kind::kHello);
     Require(PumpUntil({&target_}, [&] { return WaitFor(fd.get(), POLLIN, Clock::now()); }), "no welcome");
     tcp::GreetingBytes welcome;
@@ -174,24 +174,24 @@ bool Closed(const UniqueFd& fd) {
   return got == 0 || (got < 0 && errno != EAGAIN);
 }
 
-TEST(TcpHostileTest, StrangersAtTheDoorAreSentAway) {
+TEST(TcpHostileTest, StrangersAtTheListenerAreSentAway) {
   Side side(kTcp);
   Intruder intruder(side);
   std::mt19937_64 random(7);
   std::vector<UniqueFd> sockets;
   for (int i = 0; i < 50; ++i) {
-    sockets.push_back(intruder.Dial());
+    sockets.push_back(intruder.ConnectTo());
     std::string noise(32 + random() % 200, '\0');
     for (char& byte : noise) byte = static_cast<char>(random());
     Intruder::Say(sockets.back(), noise);
   }
   // A hello that is right but for its cookie, and a start without a hello.
   for (const auto kind : {tcp::Greeting::Kind::kHello, tcp::Greeting::Kind::kStart}) {
-    sockets.push_back(intruder.Dial());
+    sockets.push_back(intruder.ConnectTo());
     const auto bytes = tcp::EncodeGreeting({kind, 0, 0, tcp::NewCookie()});
     Intruder::Say(sockets.back(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
-  sockets.push_back(intruder.Dial());
+  sockets.push_back(intruder.ConnectTo());
   intruder.Say(sockets.back(), tcp::Greeting::Kind::kStart);
   for (const UniqueFd& fd : sockets) ASSERT_TRUE(PumpUntil({&side}, [&] { return Closed(fd); }));
   // Who does know the cookie still gets in.
@@ -203,8 +203,8 @@ TEST(TcpHostileTest, SilentStrangersAreSentAwayInTime) {
   settings.connect_timeout = std::chrono::milliseconds(100);
   Side side(kTcp, settings);
   Intruder intruder(side);
-  const UniqueFd silent = intruder.Dial();
-  const UniqueFd slow = intruder.Dial();
+  const UniqueFd silent = intruder.ConnectTo();
+  const UniqueFd slow = intruder.ConnectTo();
   Intruder::Say(slow, "W");
   ASSERT_TRUE(PumpUntil({&side}, [&] { return Closed(silent) && Closed(slow); }));
 }
@@ -292,7 +292,7 @@ TEST_F(HostileFrames, TheEndOfALaneThatThereIsNot) {
 /// Nobody opens a lane a second time while it lives, whatever life it names.
 TEST_F(HostileFrames, ALaneThatIsThere) {
   for (const uint32_t life : {0U, 1U, 2U}) {
-    const UniqueFd second = intruder.Dial();
+    const UniqueFd second = intruder.ConnectTo();
     intruder.Say(second, tcp::Greeting::Kind::kHello, life);
     ASSERT_TRUE(PumpUntil({&side}, [&] { return Closed(second); })) << life;
   }

@@ -70,7 +70,7 @@ class ControllerAway(JobTest):
         self.check_all_follow("shadow")
 
     def test_with_hardly_a_free_descriptor(self) -> None:
-        """Each dial needs some, in several places."""
+        """Each attempt to connect needs some, in several places."""
         chance = random.Random(3)
         with self.job(settings=SETTINGS) as job:
             job.start_all(engines=2)

@@ -24,7 +24,7 @@ void Parsers(std::string_view bytes) {
   MustEncodeTo(ParseChosen(bytes), bytes, EncodeChosen);
   MustEncodeTo(ParseCredit(bytes), bytes, EncodeCredit);
   if (const auto offers = ParseOffers(bytes); offers && offers->size() > kMaxTransports) std::abort();
-  if (const auto notice = ParseRoad(bytes); notice && notice->reason.size() > kMaxReason) std::abort();
+  if (const auto notice = ParsePath(bytes); notice && notice->reason.size() > kMaxReason) std::abort();
   if (const auto outcome = ParseOutcome(bytes); outcome && outcome->message().size() > kMaxReason)
     std::abort();
 }

@@ -69,7 +69,7 @@ Config Broad(std::string name, Landing landing, bool together) {
                     .gives_up = 1,
                     .cancels = 1,
                     .registers = 1,
-                    .roads = 1,
+                    .paths = 1,
                     .repeats = 1,
                     .stragglers = 0,
                     .holds = 2};
@@ -162,7 +162,7 @@ bool Set(Config& config, const std::string& key, const std::string& value) {
       {"gives_up", &config.budgets.gives_up},
       {"cancels", &config.budgets.cancels},
       {"registers", &config.budgets.registers},
-      {"roads", &config.budgets.roads},
+      {"paths", &config.budgets.paths},
       {"repeats", &config.budgets.repeats},
       {"stragglers", &config.budgets.stragglers},
       {"refusals", &config.budgets.refusals},

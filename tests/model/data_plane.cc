@@ -113,7 +113,7 @@ void Model::SetAside(World& world, int slot) {
     if (w.target == slot && w.serial == world.processes[slot].grant_serial) w.wire = Wire::kOff;
   CloseGrants(world, slot);
   world.processes[slot].spare.fill(kGarbage);
-  FeedGiver(world, slot, In::kReclaim, 1);
+  FeedPeerSource(world, slot, In::kReclaim, 1);
   FeedRank(world, slot, In::kSetAside, update);
 }
 

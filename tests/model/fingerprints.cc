@@ -40,7 +40,7 @@ uint64_t Fingerprint(const worker::InferenceState& s) {
   return writer.Hash();
 }
 
-uint64_t Fingerprint(const worker::GiverState& s) {
+uint64_t Fingerprint(const worker::PeerSourceState& s) {
   Writer writer;
   writer(s.ended, s.term, s.epoch, s.prepared, s.givings);
   return writer.Hash();

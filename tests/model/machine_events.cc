@@ -13,7 +13,7 @@ using protocol::ControllerMessage;
 using protocol::WorkerMessage;
 
 const Status kDead(Code::kPeerDead, "missed heartbeats for a lease");
-const Status kRoad(Code::kUnavailable, "the connection broke");
+const Status kPath(Code::kUnavailable, "the connection broke");
 const Status kEnd(Code::kUnavailable, "no controller");
 const Status kNoPlan(Code::kInvalidArgument, "the sources do not hold everything");
 const Status kReclaimed(Code::kCancelled, "the memory is needed here");
@@ -66,7 +66,7 @@ worker::InferenceEvent Machines::RankEvent(In kind, uint32_t arg) const {
     case In::kPlanReady:
       return worker::PlanReady{arg};
     case In::kPlanFailed:
-      return worker::PlanFailed{arg, kRoad};
+      return worker::PlanFailed{arg, kPath};
     case In::kOpened: {
       worker::GrantsOpened opened{.update = of(), .grants = {}};
       for (uint32_t source = 0; source < 8; ++source)
@@ -75,11 +75,11 @@ worker::InferenceEvent Machines::RankEvent(In kind, uint32_t arg) const {
       return opened;
     }
     case In::kOpenFailed:
-      return worker::OpenFailed{of(), kRoad, int64_t{arg >> 16}};
+      return worker::OpenFailed{of(), kPath, int64_t{arg >> 16}};
     case In::kArrived:
       return worker::Arrived{.update = of()};
     case In::kSourceLost:
-      return worker::SourceLost{of(), kRoad, int64_t{arg >> 16}};
+      return worker::SourceLost{of(), kPath, int64_t{arg >> 16}};
     case In::kLent:
       return worker::MemoryLent{};
     case In::kFree:
@@ -135,14 +135,14 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
     case In::kPlanReady:
       return worker::TrainerPrepared{arg};
     case In::kPlanFailed:
-      return worker::TrainerPlanFailed{arg & 0xffff, kRoad, int64_t{destination}};
+      return worker::TrainerPlanFailed{arg & 0xffff, kPath, int64_t{destination}};
     case In::kRegister:
       return worker::TrainerRegisterCalled{};
     case In::kSendEnded:
       return worker::SendEnded{.update = of(), .destination = destination, .part = part, .status = {}};
     case In::kSendFailed:
       return worker::SendEnded{
-          .update = of(), .destination = destination, .part = part, .status = kRoad, .road = true};
+          .update = of(), .destination = destination, .part = part, .status = kPath, .path = true};
     case In::kSendFenced:
       return worker::SendFenced{of(), destination, part};
     case In::kPublish:
@@ -154,7 +154,7 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
   }
 }
 
-worker::GiverEvent Machines::GiverEvent(In kind, uint32_t arg) const {
+worker::PeerSourceEvent Machines::PeerSourceEvent(In kind, uint32_t arg) const {
   const auto of = [&] { return updates_[arg & 0xffff]; };
   const uint32_t destination = arg >> 16 & 0xff;
   const uint32_t part = arg >> 24;
@@ -164,22 +164,22 @@ worker::GiverEvent Machines::GiverEvent(In kind, uint32_t arg) const {
   switch (kind) {
     case In::kMessage:
       return std::visit(
-          [](const auto& m) -> worker::GiverEvent {
-            if constexpr (std::is_constructible_v<worker::GiverEvent, decltype(m)>) return m;
-            return worker::GiverPrepared{~uint32_t{0}};  // Not for a giver: nothing happens.
+          [](const auto& m) -> worker::PeerSourceEvent {
+            if constexpr (std::is_constructible_v<worker::PeerSourceEvent, decltype(m)>) return m;
+            return worker::PeerSourcePrepared{~uint32_t{0}};  // Not for a peer source: nothing happens.
           },
           message(arg));
     case In::kPlan:
-      return worker::GiverPlanArrived{std::get<protocol::Plan>(message(arg)).epoch};
+      return worker::PeerSourcePlanArrived{std::get<protocol::Plan>(message(arg)).epoch};
     case In::kPlanReady:
-      return worker::GiverPrepared{arg};
+      return worker::PeerSourcePrepared{arg};
     case In::kPlanFailed:
-      return worker::GiverPlanFailed{arg & 0xffff, kRoad, int64_t{destination}};
+      return worker::PeerSourcePlanFailed{arg & 0xffff, kPath, int64_t{destination}};
     case In::kGive: {
       const auto& start = std::get<protocol::Start>(message(arg & 0xffffff));
       const auto held = static_cast<Content>(arg >> 24);
       // Contents have no origin: one of the same run and number is of the same controller here.
-      return worker::GiverStart{start, held == CodeOf(start.version) ? start.version : VersionOf(held)};
+      return worker::PeerSourceStart{start, held == CodeOf(start.version) ? start.version : VersionOf(held)};
     }
     case In::kReclaim:
       return worker::MemoryReclaimed{.reason = kReclaimed, .leaves = arg != 0};
@@ -187,11 +187,11 @@ worker::GiverEvent Machines::GiverEvent(In kind, uint32_t arg) const {
       return worker::SendEnded{.update = of(), .destination = destination, .part = part, .status = {}};
     case In::kSendFailed:
       return worker::SendEnded{
-          .update = of(), .destination = destination, .part = part, .status = kRoad, .road = true};
+          .update = of(), .destination = destination, .part = part, .status = kPath, .path = true};
     case In::kSendFenced:
       return worker::SendFenced{of(), destination, part};
     default:
-      return worker::GiverEnded{};
+      return worker::PeerSourceEnded{};
   }
 }
 
@@ -265,7 +265,7 @@ Effect Machines::EffectOfSource(const Action& action) {
   }
 }
 
-void Machines::AddEffects(const std::vector<worker::GiverAction>& actions) {
+void Machines::AddEffects(const std::vector<worker::PeerSourceAction>& actions) {
   for (const auto& action : actions)
     effects_.push_back(std::visit([&](const auto& a) { return EffectOfSource(a); }, action));
 }

@@ -6,7 +6,7 @@
 namespace weightcast::model {
 namespace {
 
-constexpr uint64_t kControllerKey = 1, kRankKey = 2, kTrainerKey = 3, kGiverKey = 4;
+constexpr uint64_t kControllerKey = 1, kRankKey = 2, kTrainerKey = 3, kPeerSourceKey = 4;
 
 /// Texts tell people, not machines; what is compared is kept.
 void DropText(Status& status) {
@@ -103,7 +103,7 @@ std::string NameOf(Content content) {
 Machines::Machines(const Config& config) : config_(config) {
   Keep(control::InitialState());
   Keep(worker::TrainerState{});
-  Keep(worker::GiverState{});
+  Keep(worker::PeerSourceState{});
   messages_.Add({}, 0);
   updates_.Add({}, 0);
   queues_.Add({}, 0);
@@ -132,9 +132,9 @@ uint32_t Machines::Keep(worker::TrainerState state) {
   const uint64_t fingerprint = Fingerprint(state);
   return trainers_.Add(std::move(state), fingerprint);
 }
-uint32_t Machines::Keep(worker::GiverState state) {
+uint32_t Machines::Keep(worker::PeerSourceState state) {
   const uint64_t fingerprint = Fingerprint(state);
-  return givers_.Add(std::move(state), fingerprint);
+  return peer_sources_.Add(std::move(state), fingerprint);
 }
 
 uint16_t Machines::Add(const protocol::UpdateId& id) {
@@ -249,14 +249,14 @@ Taken Machines::StepTrainer(uint32_t state, In kind, uint32_t arg) {
   return StepWorker(trainers_[state], state, kTrainerKey, kind, arg, &Machines::TrainerEvent);
 }
 
-Taken Machines::StepGiver(uint32_t state, In kind, uint32_t arg) {
-  return StepWorker(givers_[state], state, kGiverKey, kind, arg, &Machines::GiverEvent);
+Taken Machines::StepPeerSource(uint32_t state, In kind, uint32_t arg) {
+  return StepWorker(peer_sources_[state], state, kPeerSourceKey, kind, arg, &Machines::PeerSourceEvent);
 }
 
 std::string Machines::Sizes() const {
   return StrCat(controllers_.size(), " states of the controller's machine, ", ranks_.size(), " of ranks', ",
-                trainers_.size(), " of trainers', ", givers_.size(), " of givers', ", taken_.size(),
-                " steps, ", messages_.size(), " messages, ", queues_.size(), " queues");
+                trainers_.size(), " of trainers', ", peer_sources_.size(), " of peer sources', ",
+                taken_.size(), " steps, ", messages_.size(), " messages, ", queues_.size(), " queues");
 }
 
 }  // namespace weightcast::model

@@ -8,8 +8,8 @@
 #include "tests/model/config.h"
 #include "tests/model/intern.h"
 #include "tests/model/world.h"
-#include "worker/giver_machine.h"
 #include "worker/inference_machine.h"
+#include "worker/peer_source_machine.h"
 #include "worker/trainer_machine.h"
 
 /// The product's machines behind numbers: a state, a message, a queue or an update id is kept once and named
@@ -113,17 +113,17 @@ class Machines {
   [[nodiscard]] const control::MachineState& controller(uint32_t id) const { return controllers_[id]; }
   [[nodiscard]] const worker::InferenceState& rank(uint32_t id) const { return ranks_[id]; }
   [[nodiscard]] const worker::TrainerState& trainer(uint32_t id) const { return trainers_[id]; }
-  [[nodiscard]] const worker::GiverState& giver(uint32_t id) const { return givers_[id]; }
+  [[nodiscard]] const worker::PeerSourceState& peer_source(uint32_t id) const { return peer_sources_[id]; }
   [[nodiscard]] const Effect& effect(uint32_t index) const { return effects_[index]; }
   [[nodiscard]] uint32_t NewController() const { return 0; }
   uint32_t NewRank(const protocol::WorkerName& name);
   [[nodiscard]] uint32_t NewTrainer() const { return 0; }
-  [[nodiscard]] uint32_t NewGiver() const { return 0; }
+  [[nodiscard]] uint32_t NewPeerSource() const { return 0; }
 
   Taken StepController(uint32_t state, uint8_t term, Ctl kind, uint16_t session, uint32_t arg);
   Taken StepRank(uint32_t state, In kind, uint32_t arg);
   Taken StepTrainer(uint32_t state, In kind, uint32_t arg);
-  Taken StepGiver(uint32_t state, In kind, uint32_t arg);
+  Taken StepPeerSource(uint32_t state, In kind, uint32_t arg);
 
   // Messages. 0 is none.
   uint32_t Add(protocol::WorkerMessage message);
@@ -147,7 +147,7 @@ class Machines {
   void AddEffects(const control::Actions& actions);
   void AddEffects(const std::vector<worker::InferenceAction>& actions);
   void AddEffects(const std::vector<worker::TrainerAction>& actions);
-  void AddEffects(const std::vector<worker::GiverAction>& actions);
+  void AddEffects(const std::vector<worker::PeerSourceAction>& actions);
   void AddEffect(const control::Action& action);
   template <typename Action>
   Effect EffectOfSource(const Action& action);
@@ -157,18 +157,18 @@ class Machines {
                    Event (Machines::*event)(In, uint32_t) const);
   [[nodiscard]] worker::InferenceEvent RankEvent(In kind, uint32_t arg) const;
   [[nodiscard]] worker::TrainerEvent TrainerEvent(In kind, uint32_t arg) const;
-  [[nodiscard]] worker::GiverEvent GiverEvent(In kind, uint32_t arg) const;
+  [[nodiscard]] worker::PeerSourceEvent PeerSourceEvent(In kind, uint32_t arg) const;
   uint32_t AddMessage(Message message, uint64_t fingerprint);
   uint32_t Keep(control::MachineState state);
   uint32_t Keep(worker::InferenceState state);
   uint32_t Keep(worker::TrainerState state);
-  uint32_t Keep(worker::GiverState state);
+  uint32_t Keep(worker::PeerSourceState state);
 
   const Config& config_;
   Pool<control::MachineState> controllers_;
   Pool<worker::InferenceState> ranks_;
   Pool<worker::TrainerState> trainers_;
-  Pool<worker::GiverState> givers_;
+  Pool<worker::PeerSourceState> peer_sources_;
   Pool<Message> messages_;
   Pool<protocol::UpdateId> updates_;
   Pool<std::vector<uint32_t>> queues_;

@@ -16,7 +16,7 @@ TRAINER = "src/worker/trainer_machine.cc"
 UPDATE = "src/control/machine_update.cc"
 ABORT = "src/control/machine_abort.cc"
 CALLS = "src/worker/inference_calls.cc"
-GIVER = "src/worker/giver_machine.cc"
+PEER_SOURCE = "src/worker/peer_source_machine.cc"
 PUBLISH = "src/control/machine_publish.cc"
 PLAN = "src/control/machine_plan.cc"
 JOIN = "src/control/machine_join.cc"
@@ -98,7 +98,7 @@ MISTAKES = [
         "return w.job != Job::kGone;",
         "return true;",
         "given",
-        "pull_deep_in_place roads=1",
+        "pull_deep_in_place paths=1",
     ),
     (
         "revoked_before_own_copies_are_over",
@@ -172,7 +172,7 @@ MISTAKES = [
         "return target.step < EngineStep::kReady; });\n  if (waiting && SwitchTogether()) return;",
         "return target.step == EngineStep::kWriting; });\n  if (waiting && SwitchTogether()) return;",
         "policy",
-        "peers_shadow together=1 roads=1 search=departures",
+        "peers_shadow together=1 paths=1 search=departures",
     ),
     (
         "released_before_all_engines_are_ready",
@@ -291,7 +291,7 @@ MISTAKES = [
     # Repair.
     (
         "gives_another_version",
-        GIVER,
+        PEER_SOURCE,
         "if (event.held != start.version || event.held.number < 0) {",
         "if (event.held.number < 0) {",
         "given",
@@ -317,7 +317,7 @@ MISTAKES = [
     ),
     (
         "memory_taken_back_before_the_fence",
-        GIVER,
+        PEER_SOURCE,
         "  if (!reclaimed.leaves) return;\n",
         "  s_.givings.clear();\n  if (!reclaimed.leaves) return;\n",
         "given",
@@ -354,7 +354,7 @@ MISTAKES = [
         "hello.run != s_.run && hello.run != s_.run_before;",
         "false;",
         "mixture",
-        "wide_in_place kills=1 restarts=1 stops=1 controller=1 timeouts=1 roads=1 live_every=64",
+        "wide_in_place kills=1 restarts=1 stops=1 controller=1 timeouts=1 paths=1 live_every=64",
     ),
     (
         "a_version_is_taken_back",
@@ -387,7 +387,7 @@ MISTAKES = [
         "  if (s_.step == Step::kAborting && s_.fenced && !s_.uncertain) return CompleteAbort();\n",
         "",
         "liveness",
-        "peers_in_place together=1 roads=1 cancels=1 search=departures live_every=1",
+        "peers_in_place together=1 paths=1 cancels=1 search=departures live_every=1",
     ),
     (
         "abort_forgotten_when_it_is_told_late",
@@ -395,7 +395,7 @@ MISTAKES = [
         "return s_.fenced ? CompleteAbort() : void();",
         "return;",
         "liveness",
-        "deep_in_place roads=1 timeouts=1 search=departures",
+        "deep_in_place paths=1 timeouts=1 search=departures",
     ),
     (
         "abort_forgotten_when_the_fence_is_late",

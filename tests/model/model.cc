@@ -66,8 +66,8 @@ void Model::TakeMessage(World& world, Move move) {
     }
     case Kind::kHello:
       return TakeHello(world, slot);
-    case Kind::kDial:
-      return Dial(world, slot);
+    case Kind::kConnect:
+      return Connect(world, slot);
     case Kind::kResume:
       p.link = Link::kLinked;
       return FeedController(world, Ctl::kResumed, p.session, 0);
@@ -92,10 +92,10 @@ void Model::TakeStep(World& world, Move move) {
       return Feed(world, slot, In::kPlanFailed, EpochOf(p.plan) | peer);
     case Kind::kJoin:
       p.joining = 0;
-      return FeedGiver(world, slot, In::kPlanReady, EpochOf(p.giving));
+      return FeedPeerSource(world, slot, In::kPlanReady, EpochOf(p.giving));
     case Kind::kJoinFail:
       p.joining = 0;
-      return FeedGiver(world, slot, In::kPlanFailed, EpochOf(p.giving) | peer);
+      return FeedPeerSource(world, slot, In::kPlanFailed, EpochOf(p.giving) | peer);
     case Kind::kFence:
       return Fence(world, slot);
     case Kind::kVerify:
@@ -212,14 +212,14 @@ void Model::TakeAdverse(World& world, Move move) {
     case Kind::kSetAside:
       --may.stops;
       return SetAside(world, slot);
-    case Kind::kRoad:
-      --may.roads;
+    case Kind::kPath:
+      --may.paths;
       return SendFail(world, slot);
-    case Kind::kRankRoad:
-      --may.roads;
+    case Kind::kRankPath:
+      --may.paths;
       return TakeData(world, {Kind::kSourceLost, move.a, move.b});
     case Kind::kCorrupt:
-      --may.roads;
+      --may.paths;
       p.verifying = 0;
       return FeedRank(world, slot, In::kCorrupt, machines_.Add(machines_.rank(p.machine).update));
     case Kind::kRepeat:

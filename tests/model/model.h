@@ -62,7 +62,7 @@ class Model {
   void AdverseMoves(const World& world, MoveList& moves) const;
   void AdverseProcessMoves(const World& world, int slot, MoveList& moves) const;
   [[nodiscard]] bool MayCome(const World& world, uint32_t straggler) const;
-  [[nodiscard]] bool CanDial(const World& world, int slot) const;
+  [[nodiscard]] bool CanConnect(const World& world, int slot) const;
   [[nodiscard]] bool MayCall(const World& world, int slot) const;
   [[nodiscard]] bool MayPublish(const World& world, int slot) const;
   [[nodiscard]] bool InCall(const Process& process) const;
@@ -87,7 +87,7 @@ class Model {
   void TakeDown(World& world, int slot, uint32_t message);
   void End(World& world, int slot);
   void TakeHello(World& world, int slot);
-  void Dial(World& world, int slot);
+  void Connect(World& world, int slot);
   void Say(World& world, int slot, uint32_t message);
   void SayRegistration(World& world, int slot);
   void KillController(World& world);
@@ -105,7 +105,7 @@ class Model {
   void Feed(World& world, int slot, In kind, uint32_t arg = 0);
   void FeedRank(World& world, int slot, In kind, uint32_t arg);
   void FeedTrainer(World& world, int slot, In kind, uint32_t arg);
-  void FeedGiver(World& world, int slot, In kind, uint32_t arg);
+  void FeedPeerSource(World& world, int slot, In kind, uint32_t arg);
   void FeedSource(World& world, int slot, In kind, uint32_t arg);
   struct Opened {
     In kind = In::kEnded;  ///< kOpened or kOpenFailed, to be fed when all actions are carried out.

@@ -13,7 +13,7 @@ bool Model::Ended(const World& world, int slot) const {
   return IsTrainer(slot) ? machines_.trainer(p.machine).ended : machines_.rank(p.machine).ended;
 }
 
-bool Model::CanDial(const World& world, int slot) const {
+bool Model::CanConnect(const World& world, int slot) const {
   const Process& p = world.processes[slot];
   return p.life == Life::kRunning && p.link == Link::kNone && world.controller_lives != 0;
 }
@@ -75,7 +75,7 @@ void Model::ProcessMoves(const World& world, int slot, MoveList& moves) const {
   if (runs && p.down != 0) moves.push_back({Kind::kDown, a});
   if (p.link == Link::kLinked && p.up != 0) moves.push_back({Kind::kUp, a});
   if (p.link == Link::kHello) moves.push_back({Kind::kHello, a});
-  if (CanDial(world, slot)) moves.push_back({Kind::kDial, a});
+  if (CanConnect(world, slot)) moves.push_back({Kind::kConnect, a});
   if (runs && p.link == Link::kBroken) moves.push_back({Kind::kResume, a});
   if (p.life == Life::kStopped) moves.push_back({Kind::kContinue, a});
   if (p.life == Life::kDead && p.link == Link::kLinked) moves.push_back({Kind::kNotice, a});
@@ -135,7 +135,7 @@ void Model::WriteMoves(const World& world, int write, MoveList& moves) const {
     if (w.landed == 2) moves.push_back({Kind::kSendEnd, a});
     const bool closed = w.landed < 2 && (w.wire == Wire::kOff || target.grants != GrantState::kOpen);
     if (closed) moves.push_back({Kind::kSendFail, a});
-    if (!closed && w.landed < 2 && world.budgets.roads != 0) moves.push_back({Kind::kRoad, a});
+    if (!closed && w.landed < 2 && world.budgets.paths != 0) moves.push_back({Kind::kPath, a});
   }
   if (w.job == Job::kEnding) moves.push_back({Kind::kSendFence, a});
 }
@@ -182,9 +182,9 @@ void Model::AdverseProcessMoves(const World& world, int slot, MoveList& moves) c
     moves.push_back({Kind::kRegister, a, 1});
   }
   if (may.refusals != 0 && p.copying != 0 && config_.loader) moves.push_back({Kind::kRefuse, a});
-  if (may.roads != 0) {
+  if (may.paths != 0) {
     if (p.verifying != 0) moves.push_back({Kind::kCorrupt, a});
-    SourceMoves(world, slot, Kind::kRankRoad, /*dead=*/false, moves);
+    SourceMoves(world, slot, Kind::kRankPath, /*dead=*/false, moves);
   }
 }
 

@@ -14,7 +14,7 @@ enum class Kind : uint8_t {
   kDown,     ///< The worker takes the next message.
   kUp,       ///< The controller takes the next message.
   kHello,    ///< The controller takes the Hello.
-  kDial,     ///< The worker sends a Hello, of the state it is in now.
+  kConnect,  ///< The worker sends a Hello, of the state it is in now.
   kResume,   ///< A broken stream comes back within the lease.
   kPlanned,  ///< The plan is made.
   kStartController,
@@ -36,7 +36,7 @@ enum class Kind : uint8_t {
   kPulled,      ///< The target sees that the copy is over, and takes it as a signal or not.
   kLate,        ///< It lands again: the sources hold other bytes by now.
   kSendEnd,     ///< The sender learns that all has arrived.
-  kSendFail,    ///< The road is gone.
+  kSendFail,    ///< The path is gone.
   kSendFence,   ///< The sender lets go of the sources.
   kSourceLost,  ///< The rank sees that a source's connection ended; `b`: its number.
   // Time: the fair schedule takes these when nothing else can happen.
@@ -61,8 +61,8 @@ enum class Kind : uint8_t {
   kRegister,  ///< `b`: the same memory.
   kRefuse,    ///< The engine does not switch.
   kSetAside,  ///< A writer is stopped for so long that another buffer takes the place of the spare one.
-  kRoad,      ///< `a`: a write; its road breaks.
-  kRankRoad,  ///< The rank sees the road from a source break; `b`: its number.
+  kPath,      ///< `a`: a write; its path breaks.
+  kRankPath,  ///< The rank sees the path from a source break; `b`: its number.
   kCorrupt,   ///< A checksum does not match.
   kRepeat,    ///< `a`: a write; its signal comes again.
   kKeepDown,  ///< Like kDown, and a copy will come again.

@@ -45,7 +45,7 @@ void Model::Start(World& world, int slot) {
   p.incarnation = static_cast<uint8_t>(incarnation + 1);
   p.stale = stale;
   p.machine = IsTrainer(slot) ? machines_.NewTrainer() : machines_.NewRank(NameOf(slot));
-  p.giver = machines_.NewGiver();
+  p.peer_source = machines_.NewPeerSource();
   p.content = kGarbage;
   p.live.fill(kGarbage);
   p.spare.fill(kGarbage);
@@ -80,7 +80,7 @@ void Model::Kill(World& world, int slot) {
 
 // --- What a worker's client does --------------------------------------------------------------------------
 
-void Model::Dial(World& world, int slot) {
+void Model::Connect(World& world, int slot) {
   Process& p = world.processes[slot];
   protocol::Hello hello;
   hello.job = "default";
@@ -132,7 +132,7 @@ void Model::SayRegistration(World& world, int slot) {
 
 void Model::End(World& world, int slot) {
   world.processes[slot].link = Link::kEnded;
-  if (!IsTrainer(slot)) FeedGiver(world, slot, In::kEnded, 0);
+  if (!IsTrainer(slot)) FeedPeerSource(world, slot, In::kEnded, 0);
   Feed(world, slot, In::kEnded);
 }
 
@@ -145,8 +145,9 @@ void Model::TakeDown(World& world, int slot, uint32_t message) {
   if (const auto* plan = std::get_if<protocol::Plan>(&value)) {
     if (plan->gives) return TakeGivingPlan(world, slot, message);
     if (!IsTrainer(slot)) {
-      const auto& giver = machines_.giver(p.giver);
-      if (plan->epoch > giver.epoch && !worker::Lends(giver)) FeedGiver(world, slot, In::kReclaim, 1);
+      const auto& peer_source = machines_.peer_source(p.peer_source);
+      if (plan->epoch > peer_source.epoch && !worker::Lends(peer_source))
+        FeedPeerSource(world, slot, In::kReclaim, 1);
     }
     p.plan = message;
     p.preparing = 1;
@@ -157,10 +158,10 @@ void Model::TakeDown(World& world, int slot, uint32_t message) {
     const bool given = std::holds_alternative<protocol::Welcome>(value) ||
                        std::holds_alternative<protocol::Stop>(value) ||
                        std::holds_alternative<protocol::Release>(value);
-    if (given) FeedGiver(world, slot, In::kMessage, message);
+    if (given) FeedPeerSource(world, slot, In::kMessage, message);
     if (std::holds_alternative<protocol::Start>(value)) {
       const Content held = CodeOf(worker::VersionToLend(machines_.rank(p.machine)));
-      return FeedGiver(world, slot, In::kGive, message | uint32_t{held} << 24);
+      return FeedPeerSource(world, slot, In::kGive, message | uint32_t{held} << 24);
     }
   }
   Feed(world, slot, In::kMessage, message);

@@ -58,7 +58,7 @@ std::string Model::TextOf(const World& world, Move move) const {
     }
     case Kind::kHello:
       return StrCat("the controller takes Hello of ", name(move.a));
-    case Kind::kDial:
+    case Kind::kConnect:
       return StrCat(name(move.a), " sends Hello");
     case Kind::kResume:
       return StrCat(name(move.a), " resumes its session");
@@ -86,7 +86,7 @@ std::string Model::TextOf(const World& world, Move move) const {
 /// Of a worker and of bytes.
 std::string Model::TextOfWork(const World& world, Move move) const {
   const auto name = [&](int slot) { return protocol::ToString(NameOf(slot)); };
-  const auto road = [&] {
+  const auto path = [&] {
     const Write& write = world.writes[move.a];
     return StrCat(name(write.source), " -> ", name(write.target));
   };
@@ -115,27 +115,27 @@ std::string Model::TextOfWork(const World& world, Move move) const {
     case Kind::kPublish:
       return StrCat("the user of ", name(move.a), " changes the sources and publishes v", p.number + 1);
     case Kind::kPull:
-      return StrCat(road(), ": the target begins to copy ", bytes());
+      return StrCat(path(), ": the target begins to copy ", bytes());
     case Kind::kPulled:
-      return StrCat(road(), ": the target sees that the copy is over");
+      return StrCat(path(), ": the target sees that the copy is over");
     case Kind::kHalf:
-      return StrCat(road(), ": half of ", bytes(), " lands");
+      return StrCat(path(), ": half of ", bytes(), " lands");
     case Kind::kLand:
-      return StrCat(road(), ": ", bytes(), " lands");
+      return StrCat(path(), ": ", bytes(), " lands");
     case Kind::kLate:
-      return StrCat(road(), ": a late write lands ", bytes());
+      return StrCat(path(), ": a late write lands ", bytes());
     case Kind::kRepeat:
-      return StrCat(road(), ": the signal comes again");
+      return StrCat(path(), ": the signal comes again");
     case Kind::kSendEnd:
-      return StrCat(road(), ": the sender has sent everything");
+      return StrCat(path(), ": the sender has sent everything");
     case Kind::kSendFail:
-      return StrCat(road(), ": the sender finds the road closed");
-    case Kind::kRoad:
-      return StrCat(road(), ": the road breaks for the sender");
+      return StrCat(path(), ": the sender finds the path closed");
+    case Kind::kPath:
+      return StrCat(path(), ": the path breaks for the sender");
     case Kind::kSendFence:
-      return StrCat(road(), ": the sender lets go of the sources");
+      return StrCat(path(), ": the sender lets go of the sources");
     case Kind::kSourceLost:
-    case Kind::kRankRoad:
+    case Kind::kRankPath:
       return StrCat(name(move.a), " loses the connection of source ", int{move.b});
     default:
       return TextOfFault(world, move);

@@ -42,7 +42,7 @@ void Model::CarryRank(World& world, int slot, const Effect& effect, UserCall cal
     case Do::kOpen:
       return OpenGrants(world, slot, effect.b, opened);
     case Do::kReclaim:
-      return FeedGiver(world, slot, In::kReclaim, 0);
+      return FeedPeerSource(world, slot, In::kReclaim, 0);
     case Do::kRevoke:
       if (p.grants != GrantState::kOpen || p.grant != effect.b) Fail("grant", "revokes what is not open");
       p.grants = GrantState::kRevoking;
@@ -86,7 +86,7 @@ void Model::OpenGrants(World& world, int slot, uint16_t update, Opened& opened) 
 
 /// Whoever reads the old memory is asked to let go of it; the user waits for that.
 void Model::AskToRegister(World& world, int slot, bool same_memory) {
-  FeedGiver(world, slot, In::kReclaim, 1);
+  FeedPeerSource(world, slot, In::kReclaim, 1);
   world.processes[slot].registering = same_memory ? 2 : 1;
 }
 
@@ -180,12 +180,12 @@ void Model::Call(World& world, int slot) {
 // --- An inference rank as a source
 // --------------------------------------------------------------------------
 
-void Model::FeedGiver(World& world, int slot, In kind, uint32_t arg) {
+void Model::FeedPeerSource(World& world, int slot, In kind, uint32_t arg) {
   Process& p = world.processes[slot];
-  const bool lent = worker::Lends(machines_.giver(p.giver));
-  const Taken taken = machines_.StepGiver(p.giver, kind, arg);
-  p.giver = taken.next;
-  const auto& state = machines_.giver(p.giver);
+  const bool lent = worker::Lends(machines_.peer_source(p.peer_source));
+  const Taken taken = machines_.StepPeerSource(p.peer_source, kind, arg);
+  p.peer_source = taken.next;
+  const auto& state = machines_.peer_source(p.peer_source);
   if (state.epoch == 0) {  // The plan is void.
     p.giving = 0;
     p.joining = 0;
@@ -196,14 +196,14 @@ void Model::FeedGiver(World& world, int slot, In kind, uint32_t arg) {
 
 void Model::TakeGivingPlan(World& world, int slot, uint32_t message) {
   Process& p = world.processes[slot];
-  FeedGiver(world, slot, In::kPlan, message);
-  if (machines_.giver(p.giver).ended) return;
+  FeedPeerSource(world, slot, In::kPlan, message);
+  if (machines_.peer_source(p.peer_source).ended) return;
   p.giving = message;
   p.joining = 1;
 }
 
 void Model::FeedSource(World& world, int slot, In kind, uint32_t arg) {
-  IsTrainer(slot) ? FeedTrainer(world, slot, kind, arg) : FeedGiver(world, slot, kind, arg);
+  IsTrainer(slot) ? FeedTrainer(world, slot, kind, arg) : FeedPeerSource(world, slot, kind, arg);
 }
 
 void Model::CarrySource(World& world, int slot, const Effect& effect) {

@@ -82,19 +82,19 @@ enum class UserAt : uint8_t {
 };
 
 struct Process {
-  uint32_t machine;  ///< Its state.
-  uint32_t up;       ///< Queue to the controller, of its present session.
-  uint32_t down;     ///< Queue from the controller.
-  uint32_t plan;     ///< The plan it follows; 0: none.
-  uint32_t giver;    ///< A rank's machine as a source for others.
-  uint32_t giving;   ///< The plan in which it is one; 0: none.
-  uint32_t hello;    ///< The Hello on its way.
-  uint16_t session;  ///< As the controller knows it; 0: none.
-  uint16_t stale;    ///< Of the incarnation before: the controller has not forgotten it yet.
-  uint16_t grant;    ///< The update for which the grants are open.
-  uint16_t asked;    ///< The last update for which the controller asked for grants.
-  uint16_t filler;   ///< Always 0: without it the compiler would pad.
-  Ledger ledger;     ///< Of the session that the controller knows, `session` or `stale`.
+  uint32_t machine;      ///< Its state.
+  uint32_t up;           ///< Queue to the controller, of its present session.
+  uint32_t down;         ///< Queue from the controller.
+  uint32_t plan;         ///< The plan it follows; 0: none.
+  uint32_t peer_source;  ///< A rank's machine as a source for others.
+  uint32_t giving;       ///< The plan in which it is one; 0: none.
+  uint32_t hello;        ///< The Hello on its way.
+  uint16_t session;      ///< As the controller knows it; 0: none.
+  uint16_t stale;        ///< Of the incarnation before: the controller has not forgotten it yet.
+  uint16_t grant;        ///< The update for which the grants are open.
+  uint16_t asked;        ///< The last update for which the controller asked for grants.
+  uint16_t filler;       ///< Always 0: without it the compiler would pad.
+  Ledger ledger;         ///< Of the session that the controller knows, `session` or `stale`.
   Life life;
   Link link;
   uint8_t incarnation;

@@ -91,7 +91,7 @@ def test_side_by_side_prints_ratios(tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
     rows = json.loads((tmp_path / "figures").read_text())["rows"]
     assert len(rows) == sum(line.startswith(("| tcp", "| shm")) for line in result.stdout.splitlines())
-    compared = {(one["road"], one["contender"]) for one in rows if "ratio" in one}
+    compared = {(one["path"], one["contender"]) for one in rows if "ratio" in one}
     assert compared == {
         ("tcp", "floor: socket"),
         ("tcp", "floor: socket-ping"),

@@ -1,4 +1,4 @@
-"""Workers in containers: which road they take, what they say about it, and that every byte is right."""
+"""Workers in containers: which path they take, what they say about it, and that every byte is right."""
 
 import pathlib
 import platform
@@ -91,8 +91,8 @@ CASES = {
 @pytest.mark.parametrize(
     ("case", "mapped"), [*((case, False) for case in CASES), ("pod", True)], ids=[*CASES, "pod, mapped"]
 )
-def test_containers_get_every_byte_and_say_by_which_road(case, mapped, tmp_path, network, spawn):
-    first, second, road = CASES[case]
+def test_containers_get_every_byte_and_say_by_which_path(case, mapped, tmp_path, network, spawn):
+    first, second, path = CASES[case]
     log = tmp_path / "log"
     named = {
         side: Container(network.namespace(one.network), one.user, one.own_pids, str(log) + side)
@@ -102,9 +102,9 @@ def test_containers_get_every_byte_and_say_by_which_road(case, mapped, tmp_path,
     source = spawn(contained, named["t"], train)
     maps = source.value(90) + engine.value(90)
     assert maps
-    assert all(road in line for line in maps), maps
+    assert all(path in line for line in maps), maps
     logs = "".join(pathlib.Path(one.log).read_text() for one in named.values())
-    if road == "tcp: ":
+    if path == "tcp: ":
         assert "using tcp instead of shm to" in logs
     elif not mapped:
         assert "cross-process copy refused" in logs

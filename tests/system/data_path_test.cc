@@ -11,7 +11,7 @@ class DataPath : public ::testing::TestWithParam<PeerSetup> {};
 std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& info) {
   return StrCat(info.param.transport, info.param.shared ? "Shared" : "Private");
 }
-INSTANTIATE_TEST_SUITE_P(Roads, DataPath,
+INSTANTIATE_TEST_SUITE_P(Paths, DataPath,
                          ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
                                            PeerSetup{.transport = "shm", .shared = false},
                                            PeerSetup{.transport = "tcp", .shared = false}),

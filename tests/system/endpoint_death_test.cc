@@ -46,7 +46,7 @@ class EndpointDeath : public ::testing::TestWithParam<PeerSetup> {};
 std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& subject) {
   return StrCat(subject.param.transport, subject.param.shared ? "Shared" : "Private");
 }
-INSTANTIATE_TEST_SUITE_P(Roads, EndpointDeath,
+INSTANTIATE_TEST_SUITE_P(Paths, EndpointDeath,
                          ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
                                            PeerSetup{.transport = "shm", .shared = false},
                                            PeerSetup{.transport = "tcp", .shared = false}),
@@ -221,7 +221,7 @@ TEST_P(EndpointDeath, ARestartedPeerIsAnother) {
   EXPECT_TRUE(connection.ok()) << connection.status().ToString();
 }
 
-TEST(EndpointMeeting, AWrongTokenIsSaidInBothProcesses) {
+TEST(EndpointConnecting, AWrongTokenIsSaidInBothProcesses) {
   Peer peer({.token = "the-token-of-their-job"});
   peer.Open();
   Watcher watcher({.token = "the-token-of-our-own-job"});
@@ -232,7 +232,7 @@ TEST(EndpointMeeting, AWrongTokenIsSaidInBothProcesses) {
       Eventually([&] { return peer.Log().find("check WEIGHTCAST_TOKEN_FILE") != std::string::npos; }));
 }
 
-TEST(EndpointMeeting, AWrongRankIsSaidInBothProcesses) {
+TEST(EndpointConnecting, AWrongRankIsSaidInBothProcesses) {
   Peer peer({.rank = 1});
   peer.Open();
   Watcher watcher({});
@@ -244,7 +244,7 @@ TEST(EndpointMeeting, AWrongRankIsSaidInBothProcesses) {
       Eventually([&] { return peer.Log().find("expected peer 2 but peer 1 answers") != std::string::npos; }));
 }
 
-TEST(EndpointMeeting, BothAtOnceMakeOneConnection) {
+TEST(EndpointConnecting, BothAtOnceMakeOneConnection) {
   for (int round = 0; round < 10; ++round) {
     Peer peer({});
     peer.Open();

@@ -69,7 +69,7 @@ class EndpointLeaks : public ::testing::TestWithParam<PeerSetup> {};
 std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& info) {
   return StrCat(info.param.transport, info.param.shared ? "Shared" : "Private");
 }
-INSTANTIATE_TEST_SUITE_P(Roads, EndpointLeaks,
+INSTANTIATE_TEST_SUITE_P(Paths, EndpointLeaks,
                          ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
                                            PeerSetup{.transport = "shm", .shared = false},
                                            PeerSetup{.transport = "tcp", .shared = false}),

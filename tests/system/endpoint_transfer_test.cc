@@ -10,7 +10,7 @@ class EndpointTransfer : public ::testing::TestWithParam<PeerSetup> {};
 std::string NameOf(const ::testing::TestParamInfo<PeerSetup>& info) {
   return StrCat(info.param.transport, info.param.shared ? "Shared" : "Private");
 }
-INSTANTIATE_TEST_SUITE_P(Roads, EndpointTransfer,
+INSTANTIATE_TEST_SUITE_P(Paths, EndpointTransfer,
                          ::testing::Values(PeerSetup{.transport = "shm", .shared = true},
                                            PeerSetup{.transport = "shm", .shared = false},
                                            PeerSetup{.transport = "tcp", .shared = false}),
@@ -153,7 +153,7 @@ TEST_P(EndpointTransfer, AfterACancelledWriteIsFencedNothingLands) {
   }
 }
 
-TEST(EndpointRoads, SharedMemoryIsFoundByItself) {
+TEST(EndpointPaths, SharedMemoryIsFoundByItself) {
   Linked linked(PeerSetup{}, 1 << 20);
   EXPECT_EQ(linked.connection->transport_name(), "shm");
   EXPECT_NE(linked.connection->Describe().find("to peer 0 at 127.0.0.1:"), std::string::npos)

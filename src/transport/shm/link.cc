@@ -53,9 +53,9 @@ std::string Link::PeerName() const {
 std::string Link::Describe() const {
   if (state_ == State::kOpening) return "shm: connecting";
   if (!sender_) return "shm: not connected";
-  const std::string other = roads_.refusal.empty()
+  const std::string other = paths_.refusal.empty()
                                 ? "cross-process copy"
-                                : StrCat("ring (cross-process copy refused: ", roads_.refusal, ")");
+                                : StrCat("ring (cross-process copy refused: ", paths_.refusal, ")");
   return StrCat("shm: mapped memory and ", other,
                 staging_->in_use() ? "; device memory staged through host memory, " : ", ", PeerName());
 }
@@ -119,7 +119,7 @@ bool Link::Turn(Budget& budget) {
     any |= receiver_->RunStaged(incoming);
     any |= sender_->Run(budget);
     any |= receiver_->Serve(budget);
-    if (status.ok() && roads_.ring_wanted && !ring_sent_) {
+    if (status.ok() && paths_.ring_wanted && !ring_sent_) {
       WarnOfRing();
       status = SendRing();
     }

@@ -148,7 +148,7 @@ class Link {
   Status SendRing();
   void SettleRing();
   /// No mapping: copy, or the ring.
-  void TakeOtherRoad(PeerRegion& region);
+  void TakeOtherPath(PeerRegion& region);
   void WarnOfRing();
 
   Status OnSourceMessage(MessageKind kind, Channel::Incoming message);
@@ -184,7 +184,7 @@ class Link {
   SourceOffers offers_;
   SourceMaps sources_;
   bool all_dropped_told_ = false;
-  Roads roads_;
+  Paths paths_;
   std::optional<Staging> staging_;
   std::optional<Sender> sender_;
   std::optional<Receiver> receiver_;

@@ -29,7 +29,7 @@ void Link::Import(PeerRegion& region) {
     region.state = PeerRegion::State::kReady;
     return;
   }
-  if (!region.key.mappable) return TakeOtherRoad(region);
+  if (!region.key.mappable) return TakeOtherPath(region);
   const RegionId id{region.name.id, region.name.generation};
   if (const auto found = mappings_.find(id); found != mappings_.end()) {
     if (auto mapping = found->second.lock(); mapping != nullptr && mapping->size() >= region.length) {
@@ -89,7 +89,7 @@ Status Link::OnRegion(const RegionReply& reply, std::span<const UniqueFd> fds) {
     }
     region->mapping = MapRegion(*region, reply, fds);
     if (region->mapping == nullptr) {
-      TakeOtherRoad(*region);
+      TakeOtherPath(*region);
     } else {
       region->state = PeerRegion::State::kReady;
     }
@@ -115,18 +115,18 @@ std::shared_ptr<PeerMapping> Link::MapRegion(const PeerRegion& region, const Reg
   return mapping;
 }
 
-void Link::TakeOtherRoad(PeerRegion& region) {
+void Link::TakeOtherPath(PeerRegion& region) {
   region.key.mappable = false;
-  const bool copies = (roads_.copy_writes || !PeersWrite(region.key.access)) &&
-                      (roads_.copy_reads || !PeersRead(region.key.access));
+  const bool copies = (paths_.copy_writes || !PeersWrite(region.key.access)) &&
+                      (paths_.copy_reads || !PeersRead(region.key.access));
   if (!copies) {
-    roads_.ring_wanted = true;
-    if (roads_.ring_failure != Code::kOk) {
+    paths_.ring_wanted = true;
+    if (paths_.ring_failure != Code::kOk) {
       region.state = PeerRegion::State::kFailed;
-      region.failure = roads_.ring_failure;
+      region.failure = paths_.ring_failure;
       return;
     }
-    if (!roads_.ring_ready) return;
+    if (!paths_.ring_ready) return;
   }
   region.state = PeerRegion::State::kReady;
 }
@@ -134,18 +134,18 @@ void Link::TakeOtherRoad(PeerRegion& region) {
 void Link::WarnOfRing() {
   if (!context_->cross_copy) return;
   WC_LOG(
-      kWarning, "shm to ", PeerName(), ": cross-process copy refused (", roads_.refusal,
+      kWarning, "shm to ", PeerName(), ": cross-process copy refused (", paths_.refusal,
       "); memory that is not from weightcast::Allocate is copied twice, through a ring. Allow processes of ",
       "one user to trace each other (sysctl kernel.yama.ptrace_scope=0, seccomp profile, one pid namespace)");
 }
 
 Status Link::SendRing() {
   ring_sent_ = true;
-  roads_.ring_wanted = true;
+  paths_.ring_wanted = true;
   const auto fd = inbox_.EnsurePayload();
   if (!fd.ok()) {
     WC_LOG(kWarning, "shm to ", PeerName(), ": no ring: ", fd.status().message());
-    roads_.ring_failure = fd.status().code();
+    paths_.ring_failure = fd.status().code();
     SettleRing();
     return channel_.Send(Encode(RingReply{.code = fd.status().code()}));
   }
@@ -158,7 +158,7 @@ Status Link::SendRing() {
 Status Link::OnRing(const RingReply& reply, std::span<const UniqueFd> fds) {
   if (outbox_->has_payload()) return {Code::kProtocol, "a second payload ring"};
   if (reply.code != Code::kOk) {
-    roads_.ring_failure = reply.code;
+    paths_.ring_failure = reply.code;
   } else if (fds.size() != 1) {
     return {Code::kProtocol, "a payload ring without its descriptor"};
   } else {
@@ -171,10 +171,10 @@ Status Link::OnRing(const RingReply& reply, std::span<const UniqueFd> fds) {
 }
 
 void Link::SettleRing() {
-  roads_.ring_ready = inbox_.has_payload() && outbox_->has_payload();
-  if (!roads_.ring_ready && roads_.ring_failure == Code::kOk) return;
+  paths_.ring_ready = inbox_.has_payload() && outbox_->has_payload();
+  if (!paths_.ring_ready && paths_.ring_failure == Code::kOk) return;
   context_->peer_regions.ForEach(id_, [this](PeerRegion& region) {
-    if (region.state == PeerRegion::State::kWaiting && !region.key.mappable) TakeOtherRoad(region);
+    if (region.state == PeerRegion::State::kWaiting && !region.key.mappable) TakeOtherPath(region);
   });
 }
 

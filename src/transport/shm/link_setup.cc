@@ -157,17 +157,17 @@ Status Link::OnHello(const Channel::Incoming& message) {
   }
   const PeerLife life(pidfd_, channel_);
   Staging& staging = staging_.emplace(*context_, inbox_, *outbox_, engines_, channel_);
-  sender_.emplace(id_, *context_, *outbox_, roads_,
+  sender_.emplace(id_, *context_, *outbox_, paths_,
                   SenderDevices{engines_, offers_, sources_, life, staging});
   receiver_.emplace(id_, PullerParts{*context_, inbox_, *outbox_, engines_, sources_, life, staging},
                     *sender_);
 
   Trial trial{.map_echo = RandomId(), .copy_echo = RandomId()};
   outbox_->shared().trial_echo.store(trial.map_echo, std::memory_order_seq_cst);
-  if (roads_.refusal.empty()) {
-    roads_.refusal = roads_.copy.Try(hello.copy_address, hello.copy_nonce, trial.copy_echo);
+  if (paths_.refusal.empty()) {
+    paths_.refusal = paths_.copy.Try(hello.copy_address, hello.copy_nonce, trial.copy_echo);
   }
-  if (!roads_.refusal.empty()) trial.copy_echo = 0;
+  if (!paths_.refusal.empty()) trial.copy_echo = 0;
   return channel_.Send(Encode(trial));
 }
 
@@ -181,19 +181,19 @@ Status Link::IdentifyProcess() {
   pid_ = credentials.pid;
   offers_.SetSameProcess(pid_ == getpid());
   if (pid_ == 0) {
-    roads_.refusal = "the peer is in another pid namespace";
+    paths_.refusal = "the peer is in another pid namespace";
     return Status::Ok();
   }
   // The trial's answer comes from a process that lives after this: so the descriptor is that process'.
   auto process = OpenPidFd(pid_);
   if (!process.ok()) {
-    roads_.refusal = process.status().message();
+    paths_.refusal = process.status().message();
     return Status::Ok();
   }
   pidfd_ = std::move(process).value();
-  roads_.copy = CrossCopy(pid_, &pidfd_, &channel_);
+  paths_.copy = CrossCopy(pid_, &pidfd_, &channel_);
   if (!context_->cross_copy) {
-    roads_.refusal = "switched off";
+    paths_.refusal = "switched off";
   } else {
     tracer_ = context_->ptracer.Allow(context_->ptracer_policy, pid_);
   }
@@ -218,10 +218,10 @@ Status Link::OnVerdict(const Verdict& verdict) {
             "the peer does not see what is written to shared memory; it may be in another memory namespace "
             "or sandbox"};
   verdict_seen_ = true;
-  if (roads_.refusal.empty() && !verdict.copy_seen) {
-    roads_.refusal = "what was copied did not reach the peer";
+  if (paths_.refusal.empty() && !verdict.copy_seen) {
+    paths_.refusal = "what was copied did not reach the peer";
   }
-  roads_.copy_writes = roads_.copy_reads = roads_.refusal.empty();
+  paths_.copy_writes = paths_.copy_reads = paths_.refusal.empty();
   if (verdict_sent_) BecomeReady();
   return Status::Ok();
 }

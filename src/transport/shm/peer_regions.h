@@ -63,7 +63,7 @@ struct PeerRegion {
   RegionKey key;
   State state = State::kWaiting;
   Code failure = Code::kOk;
-  std::shared_ptr<PeerMapping> mapping;  ///< Shared by all imports of one region; null: another road.
+  std::shared_ptr<PeerMapping> mapping;  ///< Shared by all imports of one region; null: another path.
 };
 
 /// All imports of one transport object. Add: any thread. The rest: the progress thread.

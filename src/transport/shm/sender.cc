@@ -4,8 +4,8 @@
 
 namespace weightcast::transport::shm {
 
-Sender::Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads, const SenderDevices& devices)
-    : link_(link), context_(&context), outbox_(&outbox), roads_(&roads), devices_(devices), queue_(kQueue) {}
+Sender::Sender(LinkId link, Context& context, Outbox& outbox, Paths& paths, const SenderDevices& devices)
+    : link_(link), context_(&context), outbox_(&outbox), paths_(&paths), devices_(devices), queue_(kQueue) {}
 
 size_t Sender::Take(std::span<const Op> ops) {
   size_t taken = 0;
@@ -91,29 +91,29 @@ Sender::Step Sender::StepFront(Budget& budget) {
   const bool ring_busy = head_ != next_;
   if (front.code != Code::kOk) return ring_busy ? Step::kStalled : Refuse(front, front.code);
   if (front.moved) return Conclude(front);
-  if (front.op.kind != OpKind::kSignal) return StepRoad(front, budget);
+  if (front.op.kind != OpKind::kSignal) return StepPath(front, budget);
   if (ring_busy) return Step::kStalled;
   return outbox_->GrantOpen(front.op.grant) ? Conclude(front) : Refuse(front, Code::kFenced);
 }
 
-Sender::Step Sender::StepRoad(Pending& pending, Budget& budget) {
+Sender::Step Sender::StepPath(Pending& pending, Budget& budget) {
   PeerRegion* region = context_->peer_regions.Find(link_, pending.op.remote);
   if (region == nullptr) pending.code = Code::kInvalidArgument;  // Released with operations in flight.
   const bool ring_busy = head_ != next_;
   if (pending.device && region != nullptr && pending.op.length > 0)
     return StepDevice(pending, *region, budget);
-  const Road road = region == nullptr ? Road::kMapped : RoadOf(pending.op, *region);
-  if (road == Road::kRing && pending.op.length > 0) return StepRing(pending, *region, budget);
+  const Path path = region == nullptr ? Path::kMapped : PathOf(pending.op, *region);
+  if (path == Path::kRing && pending.op.length > 0) return StepRing(pending, *region, budget);
   if (ring_busy) return Step::kStalled;
   if (region == nullptr) return Refuse(pending, pending.code);
   if (pending.op.length == 0) return Touch(pending, *region);
-  return road == Road::kMapped ? Move(pending, *region, budget) : CopyBatch(budget);
+  return path == Path::kMapped ? Move(pending, *region, budget) : CopyBatch(budget);
 }
 
-Sender::Road Sender::RoadOf(const Op& op, const PeerRegion& region) const {
-  if (region.mapping != nullptr) return Road::kMapped;
-  const bool copy = op.kind == OpKind::kRead ? roads_->copy_reads : roads_->copy_writes;
-  return copy ? Road::kCopy : Road::kRing;
+Sender::Path Sender::PathOf(const Op& op, const PeerRegion& region) const {
+  if (region.mapping != nullptr) return Path::kMapped;
+  const bool copy = op.kind == OpKind::kRead ? paths_->copy_reads : paths_->copy_writes;
+  return copy ? Path::kCopy : Path::kRing;
 }
 
 Code Sender::Admitted(const Op& op, const PeerRegion& region) const {
@@ -177,7 +177,7 @@ bool Sender::Settle() {
   for (; head_ != tail_; ++head_) {
     const Pending& pending = At(head_);
     if (pending.engine != nullptr && !pending.engine->Over(pending.ticket)) break;
-    if (pending.road == Road::kStaged && !devices_.engines.idle()) break;
+    if (pending.path == Path::kStaged && !devices_.engines.idle()) break;
     const bool touched = head_ < next_ || pending.done > 0 || pending.moved;
     const bool maybe = touched && pending.op.kind == OpKind::kWrite;
     context_->events.Push(Completion{.link = link_,

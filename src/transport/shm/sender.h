@@ -22,8 +22,8 @@
 
 namespace weightcast::transport::shm {
 
-/// Which roads a link has besides mapped memory, as found by trial.
-struct Roads {
+/// Which paths a link has besides mapped memory, as found by trial.
+struct Paths {
   CrossCopy copy;
   bool copy_writes = false;
   bool copy_reads = false;
@@ -50,7 +50,7 @@ struct SenderDevices {
 /// way is waited for.
 class Sender {
  public:
-  Sender(LinkId link, Context& context, Outbox& outbox, Roads& roads, const SenderDevices& devices);
+  Sender(LinkId link, Context& context, Outbox& outbox, Paths& paths, const SenderDevices& devices);
 
   /// Takes from the front of `ops`; how many.
   size_t Take(std::span<const Op> ops);
@@ -82,13 +82,13 @@ class Sender {
   static constexpr size_t kBatch = 64;  ///< Pieces of one cross-process copy.
 
   enum class Step : uint8_t { kDone, kStalled, kSpent };
-  enum class Road : uint8_t { kMapped, kCopy, kRing, kPull, kReach, kPush, kStaged };
+  enum class Path : uint8_t { kMapped, kCopy, kRing, kPull, kReach, kPush, kStaged };
   struct Pending {
     Op op;
     uint64_t done = 0;      ///< Bytes moved; on the ring: bytes sent, or received.
     uint64_t sequence = 0;  ///< On the ring.
     uint32_t scope = 0;
-    Road road = Road::kMapped;       ///< Of what waits for an answer or a copy.
+    Path path = Path::kMapped;       ///< Of what waits for an answer or a copy.
     uint32_t records = 0;            ///< Of a pull.
     const Engine* engine = nullptr;  ///< That reads or pushes; null: nothing was submitted.
     uint64_t ticket = 0;             ///< Of its last batch.
@@ -127,17 +127,17 @@ class Sender {
   bool Begin(Pending& pending);
   void EnterScope(Pending& pending);
   Step StepFront(Budget& budget);
-  Step StepRoad(Pending& pending, Budget& budget);
+  Step StepPath(Pending& pending, Budget& budget);
   Step StepRing(Pending& pending, const PeerRegion& region, Budget& budget);
-  [[nodiscard]] Road RoadOf(const Op& op, const PeerRegion& region) const;
+  [[nodiscard]] Path PathOf(const Op& op, const PeerRegion& region) const;
   Step StepDevice(Pending& pending, const PeerRegion& region, Budget& budget);
   Step Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local);
-  [[nodiscard]] static std::optional<Road> OwnRoad(const Op& op, const PeerRegion& region,
+  [[nodiscard]] static std::optional<Path> OwnPath(const Op& op, const PeerRegion& region,
                                                    const LocalRegion& local);
-  Step CopyOwn(Pending& front, Road road, const OwnEnds& ends);
-  uint64_t GatherOwn(GatheredCopies& batch, const Engine& engine, Road road, OwnEnds ends);
-  std::optional<OwnEnds> JoinOwn(uint64_t index, Road road, const Engine& engine);
-  void TakeOwn(uint64_t end, const Engine& engine, uint64_t ticket, Road road);
+  Step CopyOwn(Pending& front, Path path, const OwnEnds& ends);
+  uint64_t GatherOwn(GatheredCopies& batch, const Engine& engine, Path path, OwnEnds ends);
+  std::optional<OwnEnds> JoinOwn(uint64_t index, Path path, const Engine& engine);
+  void TakeOwn(uint64_t end, const Engine& engine, uint64_t ticket, Path path);
   [[nodiscard]] bool FillsBatch();
   [[nodiscard]] static bool Inside(const Op& op, const OwnEnds& ends);
   [[nodiscard]] static Span SpanOf(const Op& op, const OwnEnds& ends);
@@ -151,8 +151,8 @@ class Sender {
   bool FinishOwn();
   [[nodiscard]] Code ReadOutcome(const Pending& pending) const;
   Step FinishPush(Pending& pending);
-  /// Whether an operation may go on `road` beside those that are under way.
-  [[nodiscard]] bool Joins(Road road) { return head_ == next_ || At(next_ - 1).road == road; }
+  /// Whether an operation may go on `path` beside those that are under way.
+  [[nodiscard]] bool Joins(Path path) { return head_ == next_ || At(next_ - 1).path == path; }
   /// The flags of the next piece of a write that the peer puts in place; EndPiece follows its record.
   uint8_t BeginPiece(Pending& pending, uint64_t size);
   Step EndPiece(Pending& pending, uint64_t size, uint8_t flags);
@@ -181,7 +181,7 @@ class Sender {
   LinkId link_;
   Context* context_;
   Outbox* outbox_;
-  Roads* roads_;
+  Paths* paths_;
   SenderDevices devices_;
   std::vector<Pending> queue_;
   uint64_t head_ = 0;  ///< Oldest not completed.

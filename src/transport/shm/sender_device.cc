@@ -10,9 +10,9 @@ namespace weightcast::transport::shm {
 Sender::Step Sender::StepDevice(Pending& pending, const PeerRegion& region, Budget& budget) {
   const LocalRegion* const local = context_->regions.Find(pending.op.local);
   if (local == nullptr) return GiveUp(pending, Code::kInvalidArgument);
-  if (pending.done > 0 && pending.road == Road::kStaged) return Stage(pending, region, *local, budget);
+  if (pending.done > 0 && pending.path == Path::kStaged) return Stage(pending, region, *local, budget);
   const bool both = local->device != nullptr && region.key.kind == MemoryKind::kDevice;
-  if (const auto own = OwnRoad(pending.op, region, *local)) {
+  if (const auto own = OwnPath(pending.op, region, *local)) {
     const Source* const source =
         devices_.sources.FindOrAsk({region.name.id, region.name.generation}, local->device->uuid());
     if (source->state == Source::State::kMapping) return Step::kStalled;
@@ -34,8 +34,8 @@ Sender::Step Sender::GiveUp(Pending& pending, Code code) {
     if (head_ != next_) return Step::kStalled;
     return Refuse(pending, code);
   }
-  if (pending.road != Road::kReach && pending.road != Road::kPush) {
-    const bool room = pending.road == Road::kStaged ? devices_.staging.out.HasRoom() : outbox_->HasSpace();
+  if (pending.path != Path::kReach && pending.path != Path::kPush) {
+    const bool room = pending.path == Path::kStaged ? devices_.staging.out.HasRoom() : outbox_->HasSpace();
     if (!room) return Step::kStalled;
     Abandon(pending);
     return Step::kDone;
@@ -47,10 +47,10 @@ Sender::Step Sender::GiveUp(Pending& pending, Code code) {
 
 Sender::Step Sender::Pull(Pending& pending, const PeerRegion& region, const LocalRegion& local) {
   const Op& op = pending.op;
-  if (!Joins(Road::kPull) || pulls_ >= kRingWindow || next_ - head_ >= kRingWindow || !outbox_->HasSpace(2)) {
+  if (!Joins(Path::kPull) || pulls_ >= kRingWindow || next_ - head_ >= kRingWindow || !outbox_->HasSpace(2)) {
     return Step::kStalled;
   }
-  pending.road = Road::kPull;
+  pending.path = Path::kPull;
   const uint64_t size = std::min(op.length - pending.done, kLongestPull);
   const uint8_t flags = BeginPiece(pending, size);
   outbox_->Push(PullRecord{.flags = flags,

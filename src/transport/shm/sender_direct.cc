@@ -6,7 +6,7 @@
 #include "transport/shm/copy.h"
 #include "transport/shm/sender.h"
 
-/// The two roads on which this side's processor puts the bytes in place: mapped memory and
+/// The two paths on which this side's processor puts the bytes in place: mapped memory and
 /// cross-process copy.
 namespace weightcast::transport::shm {
 
@@ -55,7 +55,7 @@ Sender::Step Sender::CopyBatch(Budget& budget) {
   if (count > 0) {
     const auto from = std::span(local).first(count);
     const auto to = std::span(remote).first(count);
-    outcome = write ? roads_->copy.Write(from, to) : roads_->copy.Read(from, to);
+    outcome = write ? paths_->copy.Write(from, to) : paths_->copy.Read(from, to);
   }
   outbox_->Leave();
   if (count == 0) return Refuse(At(next_), At(next_).code);
@@ -75,7 +75,7 @@ size_t Sender::Gather(uint64_t most_bytes, std::span<iovec> local, std::span<iov
     if (op.kind != kind || op.length == 0 || pending.moved || !Begin(pending)) break;
     if (pending.code != Code::kOk) break;
     const PeerRegion* region = context_->peer_regions.Find(link_, op.remote);
-    if (region == nullptr || pending.device || RoadOf(op, *region) != Road::kCopy) break;
+    if (region == nullptr || pending.device || PathOf(op, *region) != Path::kCopy) break;
     const uint64_t size = std::min(op.length - pending.done, most_bytes);
     std::byte* const here = LocalAt(pending, size);
     pending.code = here == nullptr ? Code::kInvalidArgument : Admitted(op, *region);
@@ -105,8 +105,8 @@ Sender::Step Sender::OnCopyError(int error) {
   if (error == ESRCH) return Step::kStalled;
   if (error == EPERM || error == EACCES || error == ENOSYS) {
     // Allowed before and no more: a filter or a limit came in between. The ring needs no leave.
-    (At(next_).op.kind == OpKind::kRead ? roads_->copy_reads : roads_->copy_writes) = false;
-    roads_->refusal = "cross-process copy is not permitted any more";
+    (At(next_).op.kind == OpKind::kRead ? paths_->copy_reads : paths_->copy_writes) = false;
+    paths_->refusal = "cross-process copy is not permitted any more";
     return Step::kDone;
   }
   if (error == EFAULT) return Refuse(At(next_), Code::kOutOfBounds);

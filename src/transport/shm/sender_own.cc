@@ -8,45 +8,45 @@
 namespace weightcast::transport::shm {
 
 /// Which of the two the operation is; nullopt: neither.
-std::optional<Sender::Road> Sender::OwnRoad(const Op& op, const PeerRegion& region,
+std::optional<Sender::Path> Sender::OwnPath(const Op& op, const PeerRegion& region,
                                             const LocalRegion& local) {
   if (local.device == nullptr || region.key.kind != MemoryKind::kDevice) return std::nullopt;
-  if (op.kind == OpKind::kRead) return Road::kReach;
+  if (op.kind == OpKind::kRead) return Path::kReach;
   // What is open may be written at any time, so nobody has to ask the target's processor.
   const bool open = region.key.access == Access::kReadWrite && op.grant.slot == 0;
-  return open ? std::optional(Road::kPush) : std::nullopt;
+  return open ? std::optional(Path::kPush) : std::nullopt;
 }
 
 /// Leaves pieces of the front operation, and of those behind it that go the same way, with the device.
-Sender::Step Sender::CopyOwn(Pending& front, Road road, const OwnEnds& ends) {
-  if (!Joins(road) || (road == Road::kPush && pushes_.full())) return Step::kStalled;
+Sender::Step Sender::CopyOwn(Pending& front, Path path, const OwnEnds& ends) {
+  if (!Joins(path) || (path == Path::kPush && pushes_.full())) return Step::kStalled;
   if (!Inside(front.op, ends)) return GiveUp(front, Code::kOutOfBounds);
   Engine& engine = devices_.engines.Of(ends.local->device->device);
   const uint64_t first = std::min(front.op.length - front.done, kDevicePiece);
   if (!engine.Fits(1, first) || (engine.Busy() && !FillsBatch())) return Step::kStalled;
   if (front.done == 0 && Overlaps(next_, SpanOf(front.op, ends))) return Step::kStalled;
   // One for the batch, before any of the words that forbid is looked at.
-  if (road == Road::kPush) outbox_->BeginDevice();
+  if (path == Path::kPush) outbox_->BeginDevice();
   GatheredCopies batch;
   const Code code = Admitted(front.op, *ends.region);
-  const uint64_t end = code == Code::kOk ? GatherOwn(batch, engine, road, ends) : next_;
+  const uint64_t end = code == Code::kOk ? GatherOwn(batch, engine, path, ends) : next_;
   const auto ticket = batch.empty() ? std::nullopt : engine.Submit(batch.copies());
   // One that was not left with the device is over in its turn, as those before it.
-  if (road == Road::kPush) pushes_.Push() = {ticket ? &engine : nullptr, ticket.value_or(0)};
+  if (path == Path::kPush) pushes_.Push() = {ticket ? &engine : nullptr, ticket.value_or(0)};
   if (code != Code::kOk) return GiveUp(front, code);
   if (!ticket) return Step::kStalled;
-  TakeOwn(end, engine, *ticket, road);
+  TakeOwn(end, engine, *ticket, path);
   return Step::kDone;
 }
 
 /// Gathers from the front on; the first number that is not in the batch. Moves nothing on yet: `gathered` of
 /// each says what of it is in the batch.
-uint64_t Sender::GatherOwn(GatheredCopies& batch, const Engine& engine, Road road, OwnEnds ends) {
+uint64_t Sender::GatherOwn(GatheredCopies& batch, const Engine& engine, Path path, OwnEnds ends) {
   uint64_t index = next_;
   for (; !batch.full(); ++index) {
     Pending& pending = At(index);
     if (index != next_) {
-      const auto joined = index == tail_ ? std::nullopt : JoinOwn(index, road, engine);
+      const auto joined = index == tail_ ? std::nullopt : JoinOwn(index, path, engine);
       if (!joined) break;
       ends = *joined;
     }
@@ -57,7 +57,7 @@ uint64_t Sender::GatherOwn(GatheredCopies& batch, const Engine& engine, Road roa
     pending.gathered = std::min(op.length - pending.done, batch.room());
     if (!engine.Fits(batch.pieces() + 1, batch.bytes() + pending.gathered)) break;
     spans_[index % kQueue] = to;
-    const bool write = road == Road::kPush;
+    const bool write = path == Path::kPush;
     const bool same =
         index != next_ && At(index - 1).op.local == op.local && At(index - 1).op.remote == op.remote;
     batch.Add({.to = write ? there : here,
@@ -70,7 +70,7 @@ uint64_t Sender::GatherOwn(GatheredCopies& batch, const Engine& engine, Road roa
 }
 
 /// The ends of an operation behind the front, if it can go into the same batch: checked as the front was.
-std::optional<Sender::OwnEnds> Sender::JoinOwn(uint64_t index, Road road, const Engine& engine) {
+std::optional<Sender::OwnEnds> Sender::JoinOwn(uint64_t index, Path path, const Engine& engine) {
   Pending& pending = At(index);
   const Op& op = pending.op;
   if (op.kind == OpKind::kSignal || op.length == 0 || !Begin(pending) || pending.code != Code::kOk) {
@@ -78,7 +78,7 @@ std::optional<Sender::OwnEnds> Sender::JoinOwn(uint64_t index, Road road, const 
   }
   const LocalRegion* const local = context_->regions.Find(op.local);
   const PeerRegion* const region = context_->peer_regions.Find(link_, op.remote);
-  if (local == nullptr || region == nullptr || OwnRoad(op, *region, *local) != road) return std::nullopt;
+  if (local == nullptr || region == nullptr || OwnPath(op, *region, *local) != path) return std::nullopt;
   if (local->device->device.worker != engine.device().worker) return std::nullopt;
   const Source* const source =
       devices_.sources.Find({region->name.id, region->name.generation}, local->device->uuid());
@@ -91,10 +91,10 @@ std::optional<Sender::OwnEnds> Sender::JoinOwn(uint64_t index, Road road, const 
 }
 
 /// What was gathered up to `end` is under way.
-void Sender::TakeOwn(uint64_t end, const Engine& engine, uint64_t ticket, Road road) {
+void Sender::TakeOwn(uint64_t end, const Engine& engine, uint64_t ticket, Path path) {
   for (uint64_t index = next_; index != end; ++index) {
     Pending& pending = At(index);
-    pending.road = road;
+    pending.path = path;
     pending.engine = &engine;
     pending.ticket = ticket;
     pending.done += pending.gathered;
@@ -146,9 +146,9 @@ bool Sender::FinishOwn() {
   bool any = false;
   while (head_ != next_ && failed_ == Code::kOk) {
     Pending& oldest = At(head_);
-    if (oldest.road != Road::kReach && oldest.road != Road::kPush) break;
+    if (oldest.path != Path::kReach && oldest.path != Path::kPush) break;
     if (!oldest.engine->Over(oldest.ticket)) break;
-    if (oldest.road == Road::kPush) {
+    if (oldest.path == Path::kPush) {
       if (FinishPush(oldest) == Step::kStalled) break;
     } else {
       const Code code = ReadOutcome(oldest);

@@ -4,19 +4,19 @@
 
 #include "transport/shm/sender.h"
 
-/// The third road: bytes go through the payload ring, and the target's processor puts them in place.
+/// The third path: bytes go through the payload ring, and the target's processor puts them in place.
 namespace weightcast::transport::shm {
 
 Sender::Step Sender::StepRing(Pending& pending, const PeerRegion& region, Budget& budget) {
   const bool ring_busy = head_ != next_;
-  if (!roads_->ring_ready) {
-    roads_->ring_wanted = true;
-    if (roads_->ring_failure == Code::kOk || ring_busy) return Step::kStalled;
-    return Refuse(pending, roads_->ring_failure);
+  if (!paths_->ring_ready) {
+    paths_->ring_wanted = true;
+    if (paths_->ring_failure == Code::kOk || ring_busy) return Step::kStalled;
+    return Refuse(pending, paths_->ring_failure);
   }
   // The peer serves gets beside the puts that follow them: order is kept by waiting.
-  if (!Joins(Road::kRing)) return Step::kStalled;
-  pending.road = Road::kRing;
+  if (!Joins(Path::kRing)) return Step::kStalled;
+  pending.path = Path::kRing;
   if (ring_busy && At(next_ - 1).op.kind != pending.op.kind) return Step::kStalled;
   return pending.op.kind == OpKind::kRead ? Get(pending, region) : Put(pending, region, budget);
 }
@@ -84,7 +84,7 @@ void Sender::Abandon(Pending& pending) {
                    .slot = static_cast<uint16_t>(pending.op.grant.slot),
                    .grant = pending.op.grant.id,
                    .sequence = pending.sequence};
-  if (pending.road == Road::kStaged) {
+  if (pending.path == Path::kStaged) {
     record.flags |= kInStage;
     devices_.staging.out.Add(record);
   } else {
@@ -131,7 +131,7 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
 Status Sender::OnData(const DataRecord& record, const std::byte* bytes) {
   const auto nonsense = [] { return Status(Code::kProtocol, "the peer sent bytes that were not asked for"); };
   Pending& pending = At(head_);
-  if (head_ == next_ || pending.op.kind != OpKind::kRead || pending.road != Road::kRing ||
+  if (head_ == next_ || pending.op.kind != OpKind::kRead || pending.path != Path::kRing ||
       record.sequence != pending.sequence || record.code > static_cast<uint8_t>(Code::kInternal)) {
     return nonsense();
   }

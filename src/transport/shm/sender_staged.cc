@@ -8,9 +8,9 @@ namespace weightcast::transport::shm {
 
 Sender::Step Sender::Stage(Pending& pending, const PeerRegion& region, const LocalRegion& local,
                            Budget& budget) {
-  if (pending.done > 0 && pending.road != Road::kStaged) return GiveUp(pending, Code::kUnavailable);
+  if (pending.done > 0 && pending.path != Path::kStaged) return GiveUp(pending, Code::kUnavailable);
   // The peer serves reads beside the writes that follow them: order is kept by waiting.
-  if (!Joins(Road::kStaged) || (head_ != next_ && At(next_ - 1).op.kind != pending.op.kind)) {
+  if (!Joins(Path::kStaged) || (head_ != next_ && At(next_ - 1).op.kind != pending.op.kind)) {
     return Step::kStalled;
   }
   return pending.op.kind == OpKind::kRead ? StageRead(pending, region)
@@ -33,7 +33,7 @@ Sender::Step Sender::StageWrite(Pending& pending, const PeerRegion& region, cons
   const auto position = out.Bring(device, from, size);
   if (!position) return Step::kStalled;
   if (device == nullptr) budget.bytes -= size;
-  pending.road = Road::kStaged;
+  pending.path = Path::kStaged;
   const uint8_t flags = BeginPiece(pending, size) | kInStage;
   out.Announce(PutRecord{.flags = flags,
                          .slot = static_cast<uint16_t>(op.grant.slot),
@@ -49,7 +49,7 @@ Sender::Step Sender::StageWrite(Pending& pending, const PeerRegion& region, cons
 
 Sender::Step Sender::StageRead(Pending& pending, const PeerRegion& region) {
   if (next_ - head_ >= kGetWindow || !outbox_->HasSpace()) return Step::kStalled;
-  pending.road = Road::kStaged;
+  pending.path = Path::kStaged;
   pending.sequence = next_sequence_++;
   outbox_->Push(GetRecord{.flags = kInStage,
                           .region = region.name.id,
@@ -65,7 +65,7 @@ bool Sender::Awaits(const DataRecord& record) {
   arriving_ = std::max(arriving_, head_);
   if (arriving_ >= next_) return false;
   const Pending& pending = At(arriving_);
-  if (pending.op.kind != OpKind::kRead || pending.road != Road::kStaged ||
+  if (pending.op.kind != OpKind::kRead || pending.path != Path::kStaged ||
       record.sequence != pending.sequence || record.code > static_cast<uint8_t>(Code::kInternal)) {
     return false;
   }

@@ -18,7 +18,7 @@ struct Frame {
   FrameType type = FrameType::kAck;
   bool has_signal = false;         ///< kWrite.
   bool first = false;              ///< kWrite, kSignal: Op::first.
-  uint32_t sequence = 0;           ///< kLaneOver: which life of the lane.
+  uint32_t sequence = 0;           ///< kLaneOver: which generation of the lane.
   uint32_t region = 0;             ///< kWrite, kRead.
   uint32_t generation = 0;         ///< kWrite, kRead.
   GrantName grant;                 ///< kWrite.

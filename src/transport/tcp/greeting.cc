@@ -19,7 +19,7 @@ GreetingBytes EncodeGreeting(const Greeting& greeting) {
   out.Put(uint8_t{0});
   out.Put(greeting.lane);
   out.Put(uint16_t{0});
-  out.Put(greeting.life);
+  out.Put(greeting.generation);
   out.PutRaw({reinterpret_cast<const char*>(greeting.cookie.data()), greeting.cookie.size()});
   GreetingBytes bytes;
   std::memcpy(bytes.data(), out.bytes().data(), bytes.size());
@@ -35,7 +35,7 @@ std::optional<Greeting> ParseGreeting(const GreetingBytes& bytes) {
   Greeting greeting;
   greeting.lane = in.Get<uint16_t>();
   reserved |= in.Get<uint16_t>();
-  greeting.life = in.Get<uint32_t>();
+  greeting.generation = in.Get<uint32_t>();
   std::memcpy(greeting.cookie.data(), in.rest().data(), greeting.cookie.size());
   if (magic != kMagic || version != kVersion || reserved != 0) return std::nullopt;
   if (kind < static_cast<uint8_t>(Greeting::Kind::kHello) ||

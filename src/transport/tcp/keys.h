@@ -9,9 +9,9 @@ namespace weightcast::transport::tcp {
 
 /// What a readiness event is about, in the 64 bits that epoll keeps for us. An event is a hint: its
 /// object may be gone, and then nothing happens.
-enum class KeyKind : uint8_t { kWake = 1, kTimer, kListener, kVisitor, kDial, kLane, kDevice };
+enum class KeyKind : uint8_t { kWake = 1, kTimer, kListener, kVisitor, kConnect, kLane, kDevice };
 
-/// kVisitor: number. kDial: link, lane and attempt. kLane: link and lane.
+/// kVisitor: number. kConnect: link, lane and attempt. kLane: link and lane.
 constexpr uint64_t MakeKey(KeyKind kind, uint64_t rest = 0) {
   return static_cast<uint64_t>(kind) << 56 | rest;
 }

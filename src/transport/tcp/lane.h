@@ -81,7 +81,9 @@ class Lane final : private FrameHandler {
   /// No byte of this region is written or read for the peer from here on.
   void Forget(const LocalRegion& region);
   /// Queued; Flush sends it.
-  void SayLaneOver(uint16_t lane, uint32_t life, bool heard) { outbox_.SayLaneOver(lane, life, heard); }
+  void SayLaneOver(uint16_t lane, uint32_t generation, bool heard) {
+    outbox_.SayLaneOver(lane, generation, heard);
+  }
   /// Closes the socket and says LaneDown: nothing lands here through it any more.
   void HangUp(Status reason);
   /// Completes what is left with `code`: the peer has hung up as well, or nobody asks any more. Once quiet().

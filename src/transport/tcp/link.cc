@@ -13,8 +13,8 @@ Link::Link(const LaneShared& shared, const LinkTerms& terms)
   shared_.copiers = &copiers_;
 }
 
-Status Link::Dial(const Answer& answer, TimePoint now) {
-  if (terms_.role != Role::kInitiator || !dialers_.empty() || state_ != State::kOpening) {
+Status Link::Connect(const Answer& answer, TimePoint now) {
+  if (terms_.role != Role::kInitiator || !connectors_.empty() || state_ != State::kOpening) {
     return {Code::kInvalidArgument, "this link is not waiting for an answer"};
   }
   if (answer.lanes > terms_.lanes)
@@ -31,37 +31,38 @@ Status Link::Dial(const Answer& answer, TimePoint now) {
   started_.resize(terms_.lanes);
   addresses_ = answer.addresses;
   spread_ = answer.spread;
-  dialers_.reserve(terms_.lanes);
-  for (uint32_t lane = 0; lane < terms_.lanes; ++lane) dialers_.push_back(NewDialer(lane, 0));
+  connectors_.reserve(terms_.lanes);
+  for (uint32_t lane = 0; lane < terms_.lanes; ++lane) connectors_.push_back(NewConnector(lane, 0));
   Step(now);
   return Status::Ok();
 }
 
-void Link::OnDialReady(uint32_t lane, size_t attempt, TimePoint now) {
-  if (state_ == State::kOpening && lane < dialers_.size()) {
-    dialers_[lane].OnReady(attempt, now);
-  } else if (state_ == State::kReady && lane < lives_.size() && lives_[lane].dialer) {
-    lives_[lane].dialer->OnReady(attempt, now);
+void Link::OnConnectReady(uint32_t lane, size_t attempt, TimePoint now) {
+  if (state_ == State::kOpening && lane < connectors_.size()) {
+    connectors_[lane].OnReady(attempt, now);
+  } else if (state_ == State::kReady && lane < recoveries_.size() && recoveries_[lane].connector) {
+    recoveries_[lane].connector->OnReady(attempt, now);
   }
   Step(now);
 }
 
 void Link::Step(TimePoint now) {
-  for (uint32_t index = 0; state_ == State::kReady && index < lives_.size(); ++index) StepLife(index, now);
+  for (uint32_t index = 0; state_ == State::kReady && index < recoveries_.size(); ++index)
+    StepRecovery(index, now);
   if (state_ != State::kOpening) return;
-  for (Dialer& dialer : dialers_) {
-    if (now >= dialer.NextStep()) dialer.Step(now);
-    if (dialer.failed()) {
+  for (LaneConnector& connector : connectors_) {
+    if (now >= connector.NextStep()) connector.Step(now);
+    if (connector.failed()) {
       return GoDown({Code::kUnavailable,
                      StrCat("no address of the peer answers; check firewall, bind, interface and advertise (",
-                            dialer.report(), ")")});
+                            connector.report(), ")")});
     }
   }
-  if (!dialers_.empty() && std::ranges::all_of(dialers_, &Dialer::welcomed)) return OnWelcomed();
+  if (!connectors_.empty() && std::ranges::all_of(connectors_, &LaneConnector::welcomed)) return OnWelcomed();
   if (now < terms_.deadline) return;
   std::string tried;
-  for (const Dialer& dialer : dialers_)
-    tried = dialer.report().empty() ? tried : StrCat(" (", dialer.report(), ")");
+  for (const LaneConnector& connector : connectors_)
+    tried = connector.report().empty() ? tried : StrCat(" (", connector.report(), ")");
   GoDown({Code::kTimedOut, StrCat("not all lanes were connected within half of connect_timeout; check "
                                   "firewall, bind, interface and advertise",
                                   tried)});
@@ -69,20 +70,21 @@ void Link::Step(TimePoint now) {
 
 TimePoint Link::NextStep() const {
   TimePoint next = state_ == State::kOpening ? terms_.deadline : TimePoint::max();
-  for (const Dialer& dialer : dialers_) next = std::min(next, dialer.NextStep());
+  for (const LaneConnector& connector : connectors_) next = std::min(next, connector.NextStep());
   if (state_ != State::kReady) return next;
-  for (const Life& life : lives_) {
-    next = std::min(next, life.dialer ? std::min(life.give_up, life.dialer->NextStep()) : life.dial_at);
+  for (const Recovery& recovery : recoveries_) {
+    next = std::min(next, recovery.connector ? std::min(recovery.give_up, recovery.connector->NextStep())
+                                             : recovery.connect_at);
   }
   return next;
 }
 
 void Link::OnWelcomed() {
   for (uint32_t lane = 0; lane < terms_.lanes; ++lane) {
-    started_[lane] = dialers_[lane].TakeSocket();
+    started_[lane] = connectors_[lane].TakeSocket();
     SendStart(lane, 0, started_[lane]);
   }
-  dialers_.clear();
+  connectors_.clear();
   BecomeReady();
 }
 
@@ -90,10 +92,10 @@ bool Link::Awaits(const Greeting& greeting) const {
   const uint32_t lane = greeting.lane;
   if (terms_.role != Role::kResponder) return false;
   if (state_ == State::kOpening) {
-    return greeting.life == 0 && lane < started_.size() && !started_[lane].valid();
+    return greeting.generation == 0 && lane < started_.size() && !started_[lane].valid();
   }
   return state_ == State::kReady && lane < lanes_.size() && !lanes_[lane]->open() && lanes_[lane]->quiet() &&
-         greeting.life == lives_[lane].number + 1;
+         greeting.generation == recoveries_[lane].number + 1;
 }
 
 void Link::OnStart(const Greeting& start, UniqueFd socket) {
@@ -107,7 +109,7 @@ void Link::OnStart(const Greeting& start, UniqueFd socket) {
 }
 
 void Link::BecomeReady() {
-  lives_.resize(terms_.lanes);
+  recoveries_.resize(terms_.lanes);
   for (uint32_t index = 0; index < terms_.lanes; ++index) {
     lanes_.push_back(NewLane(index, std::move(started_[index])));
     if (const Status added = lanes_.back()->Watch(); !added.ok()) return GoDown(added);
@@ -118,9 +120,9 @@ void Link::BecomeReady() {
 }
 
 void Link::GoDown(Status reason) {
-  dialers_.clear();
+  connectors_.clear();
   started_.clear();
-  for (Life& life : lives_) life.dialer.reset();
+  for (Recovery& recovery : recoveries_) recovery.connector.reset();
   for (const auto& lane : lanes_) lane->Settle(Code::kUnavailable);  // There is nobody left to ask.
   state_ = State::kDown;
   shared_.events.Push(LinkDown{terms_.id, std::move(reason)});
@@ -202,7 +204,7 @@ std::string Link::Describe() const {
   std::string text = open == all ? StrCat("tcp: ", all) : StrCat("tcp: ", open, " of ", all);
   text += all == 1 ? " lane" : " lanes";
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    text += StrCat(", ", lives_[i].road);
+    text += StrCat(", ", recoveries_[i].path);
     if (!lanes_[i]->open()) text += StrCat(" (failed: ", lanes_[i]->reason(), ")");
   }
   return text;

@@ -9,9 +9,9 @@
 
 #include "transport/grant_table.h"
 #include "transport/tcp/copiers.h"
-#include "transport/tcp/dialer.h"
 #include "transport/tcp/greeting.h"
 #include "transport/tcp/lane.h"
+#include "transport/tcp/lane_connector.h"
 #include "transport/tcp/offer.h"
 #include "transport/types.h"
 #include "weightcast/clock.h"
@@ -30,12 +30,12 @@ struct LinkTerms {
   Duration lease{};
 };
 
-/// The lanes to one peer, from the first dial to the last one down.
+/// The lanes to one peer, from the first attempt to connect to the last one down.
 ///
 /// A lane that fails while another one is left begins again, with a new socket under the same number and the
-/// next *life* (docs/wire.md, "lanes that fail"). In between both sides tell each other over the other lanes
-/// that they have hung up: from then on nothing of the old socket can land, what it held completes, and the
-/// initiator dials, first soon and then more and more seldom.
+/// next *generation* (docs/wire.md, "lanes that fail"). In between both sides tell each other over the other
+/// lanes that they have hung up: from then on nothing of the old socket can land, what it held completes, and
+/// the initiator connects again, first soon and then more and more seldom.
 class Link final : private Lane::Owner {
  public:
   Link(const LaneShared& shared, const LinkTerms& terms);
@@ -44,9 +44,9 @@ class Link final : private Lane::Owner {
 
   // --- Establishing
   [[nodiscard]] const LinkTerms& terms() const { return terms_; }
-  /// Initiator: dials what the answer says.
-  Status Dial(const Answer& answer, TimePoint now);
-  void OnDialReady(uint32_t lane, size_t attempt, TimePoint now);
+  /// Initiator: connects to what the answer says.
+  Status Connect(const Answer& answer, TimePoint now);
+  void OnConnectReady(uint32_t lane, size_t attempt, TimePoint now);
   /// Responder: does this link await this lane?
   [[nodiscard]] bool Awaits(const Greeting& greeting) const;
   void OnStart(const Greeting& start, UniqueFd socket);
@@ -84,19 +84,19 @@ class Link final : private Lane::Owner {
  private:
   enum class State : uint8_t { kOpening, kReady, kDown, kClosing, kClosed };
   /// What a lane's number has been through.
-  struct Life {
+  struct Recovery {
     uint32_t number = 0;
     bool over = false;  ///< The peer has hung up too.
     /// We have hung up, and may say so only when our copies are over; and whether the peer has asked.
     bool copying = false;
     bool asked = false;
-    std::string road;  ///< "10.0.0.1:4711 to 10.0.0.2:4712"
+    std::string path;  ///< "10.0.0.1:4711 to 10.0.0.2:4712"
     TimePoint began;
     // At the initiator, once it is over.
     uint32_t failures = 0;  ///< Tries to begin again that came to nothing, or to little.
-    TimePoint dial_at = TimePoint::max();
+    TimePoint connect_at = TimePoint::max();
     TimePoint give_up;
-    std::optional<Dialer> dialer;
+    std::optional<LaneConnector> connector;
   };
 
   void OnHungUp() override;
@@ -106,12 +106,12 @@ class Link final : private Lane::Owner {
   void EndRevokes();
   void EndClosing();
   void Fail(const Status& reason);
-  void PlanDial(Life& life, TimePoint now);
-  void StepLife(uint32_t index, TimePoint now);
+  void PlanConnect(Recovery& recovery, TimePoint now);
+  void StepRecovery(uint32_t index, TimePoint now);
   void BeginLane(uint32_t index, UniqueFd socket);
   std::unique_ptr<Lane> NewLane(uint32_t index, UniqueFd socket);
-  Dialer NewDialer(uint32_t index, uint32_t life) const;
-  void SendStart(uint32_t index, uint32_t life, const UniqueFd& socket) const;
+  LaneConnector NewConnector(uint32_t index, uint32_t generation) const;
+  void SendStart(uint32_t index, uint32_t generation, const UniqueFd& socket) const;
 
   void OnWelcomed();
   void BecomeReady();
@@ -130,10 +130,10 @@ class Link final : private Lane::Owner {
   LaneShared shared_;
   LinkTerms terms_;
   State state_ = State::kOpening;
-  std::vector<Dialer> dialers_;
+  std::vector<LaneConnector> connectors_;
   std::vector<UniqueFd> started_;  ///< Sockets by lane until the link is ready.
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<Life> lives_;               ///< One for each lane.
+  std::vector<Recovery> recoveries_;      ///< One for each lane.
   std::vector<SocketAddress> addresses_;  ///< Initiator: the peer's.
   bool spread_ = false;                   ///< Initiator: lanes begin with different ones.
   GrantTable grants_;

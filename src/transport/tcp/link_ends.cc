@@ -50,8 +50,8 @@ void Link::Close() {
     lane->Flush();  // Answers that are due: what has landed shall not look lost to the peer.
     lane->Close();
   }
-  for (Life& life : lives_) life.dialer.reset();
-  dialers_.clear();
+  for (Recovery& recovery : recoveries_) recovery.connector.reset();
+  connectors_.clear();
   started_.clear();
   state_ = State::kClosing;
   EndClosing();

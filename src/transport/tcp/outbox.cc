@@ -140,13 +140,13 @@ bool Outbox::Serve(uint32_t sequence, LocalRegion& region, uint64_t offset, uint
   return true;
 }
 
-void Outbox::SayLaneOver(uint16_t lane, uint32_t life, bool heard) {
+void Outbox::SayLaneOver(uint16_t lane, uint32_t generation, bool heard) {
   for (LaneOver& waiting : lanes_over_) {
     if (waiting.lane != lane) continue;
-    waiting = {lane, std::max(waiting.life, life), waiting.heard && heard};
+    waiting = {lane, std::max(waiting.generation, generation), waiting.heard && heard};
     return;
   }
-  lanes_over_.push_back({lane, life, heard});
+  lanes_over_.push_back({lane, generation, heard});
 }
 
 void Outbox::Forget(const LocalRegion& region) {
@@ -182,7 +182,7 @@ void Outbox::Fill() {
   while (!lanes_over_.empty() && !batch_.full()) {
     const LaneOver& over = lanes_over_.back();
     batch_.Add({.type = FrameType::kLaneOver,
-                .sequence = over.life,
+                .sequence = over.generation,
                 .grant{},
                 .signal{},
                 .lane = over.lane,

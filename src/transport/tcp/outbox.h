@@ -58,7 +58,7 @@ class Outbox {
   void Forget(const LocalRegion& region);
 
   /// Tells the peer that a lane is over. What has not gone out yet of the same lane is put together with it.
-  void SayLaneOver(uint16_t lane, uint32_t life, bool heard);
+  void SayLaneOver(uint16_t lane, uint32_t generation, bool heard);
 
   // --- The socket
   /// Sends what the socket takes; sets `moved` if it took anything. kBlocked: there is more to send. kFailed:
@@ -118,7 +118,7 @@ class Outbox {
 
   struct LaneOver {
     uint16_t lane = 0;
-    uint32_t life = 0;
+    uint32_t generation = 0;
     bool heard = false;
   };
 

@@ -35,7 +35,7 @@ Result<std::unique_ptr<Transport>> TcpTransport::Create(const TransportOptions& 
   WC_RETURN_IF_ERROR(made->registry_.Create());
   WC_RETURN_IF_ERROR(made->poller_.Add(made->registry_.wake_fd(), EPOLLIN, MakeKey(KeyKind::kWake)));
   WC_RETURN_IF_ERROR(made->poller_.Add(made->timer_.fd(), EPOLLIN, MakeKey(KeyKind::kTimer)));
-  WC_RETURN_IF_ERROR(made->door_.Listen(options.settings));
+  WC_RETURN_IF_ERROR(made->acceptor_.Listen(options.settings));
   return std::unique_ptr<Transport>(std::move(made));
 }
 
@@ -44,8 +44,8 @@ TcpTransport::TcpTransport(const TransportOptions& options, Poller poller, Timer
       boot_id_(BootId()),
       poller_(std::move(poller)),
       timer_(std::move(timer)),
-      door_(poller_, MakeKey(KeyKind::kListener), MakeKey(KeyKind::kVisitor), settings_.connect_timeout,
-            settings_.lease),
+      acceptor_(poller_, MakeKey(KeyKind::kListener), MakeKey(KeyKind::kVisitor), settings_.connect_timeout,
+                settings_.lease),
       regions_([this] { RunCommands(); }, [this](LocalRegion& region) { OnRegionEnded(region.id); }) {}
 
 TcpTransport::~TcpTransport() {
@@ -173,7 +173,7 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     terms.depth = std::min<uint32_t>(terms.depth, wish.depth);
     const bool same_host = !boot_id_.empty() && wish.boot_id == boot_id_;
     Answer answer{terms.ours, static_cast<uint16_t>(terms.lanes), static_cast<uint16_t>(terms.depth),
-                  door_.chosen(), door_.Addresses(same_host)};
+                  acceptor_.chosen(), acceptor_.Addresses(same_host)};
     if (answer.addresses.empty()) {
       return Status(Code::kUnavailable,
                     "no address to offer for tcp; see the settings bind, interface and advertise");
@@ -192,7 +192,7 @@ Status TcpTransport::Establish(LinkId link, std::string_view answer) {
   if (found == nullptr) return {Code::kInvalidArgument, "there is no such link"};
   WC_ASSIGN_OR_RETURN(const Answer parsed, ParseAnswer(answer));
   next_step_ = TimePoint{};
-  return found->Dial(parsed, Clock::now());
+  return found->Connect(parsed, Clock::now());
 }
 
 void TcpTransport::CloseLink(LinkId link) {
@@ -292,13 +292,13 @@ void TcpTransport::OnReady(uint64_t key) {
       return;
     case KeyKind::kListener:
       next_step_ = TimePoint{};
-      return door_.OnConnect(Clock::now(), *this);
+      return acceptor_.OnConnect(Clock::now(), *this);
     case KeyKind::kVisitor:
-      return door_.OnReady(NumberOf(key), *this);
-    case KeyKind::kDial:
+      return acceptor_.OnReady(NumberOf(key), *this);
+    case KeyKind::kConnect:
       if (Link* link = Find(LinkOf(key)); link != nullptr) {
         next_step_ = TimePoint{};
-        link->OnDialReady(LaneOf(key), AttemptOf(key), Clock::now());
+        link->OnConnectReady(LaneOf(key), AttemptOf(key), Clock::now());
       }
       return;
     case KeyKind::kLane:
@@ -315,13 +315,13 @@ void TcpTransport::OnReady(uint64_t key) {
 void TcpTransport::StepTimers() {
   const TimePoint now = Clock::now();
   if (now < next_step_) return;
-  door_.Step(now);
+  acceptor_.Step(now);
   for (const auto& [id, link] : links_) link->Step(now);
   next_step_ = NextStep();
 }
 
 TimePoint TcpTransport::NextStep() const {
-  TimePoint next = door_.NextStep();
+  TimePoint next = acceptor_.NextStep();
   for (const auto& [id, link] : links_) next = std::min(next, link->NextStep());
   return next;
 }

@@ -11,7 +11,7 @@
 #include "base/poller.h"
 #include "base/timer_fd.h"
 #include "transport/event_queue.h"
-#include "transport/tcp/door.h"
+#include "transport/tcp/lane_acceptor.h"
 #include "transport/tcp/link.h"
 #include "transport/tcp/regions.h"
 #include "transport/tcp/registry.h"
@@ -26,7 +26,7 @@ namespace weightcast::transport::tcp {
 ///
 /// Register, Deregister and Import leave commands in the Registry for the thread that drives progress;
 /// everything else here belongs to that thread.
-class TcpTransport final : public Transport, private Door::Host {
+class TcpTransport final : public Transport, private LaneAcceptor::Host {
  public:
   static Result<std::unique_ptr<Transport>> Create(const TransportOptions& options);
   ~TcpTransport() override;
@@ -87,7 +87,7 @@ class TcpTransport final : public Transport, private Door::Host {
   std::unique_ptr<Staging> staging_made_;  ///< With the first device region.
   Staging* staging_ = nullptr;             ///< The same, once its first region is known here.
   Registry registry_;
-  Door door_;
+  LaneAcceptor acceptor_;
   Regions regions_;
   EventQueue events_;
   uint64_t stale_signals_ = 0;

@@ -31,7 +31,7 @@ struct Address {
 
 /// One subnet: packets go there directly.
 bool SameSubnet(const Address& x, const Address& y);
-/// Why there can be no road between them, for a person; empty: there may be one, on RoCE over routers.
+/// Why there can be no path between them, for a person; empty: there may be one, on RoCE over routers.
 std::string WhyApart(const Address& x, const Address& y);
 /// "10.0.0.1", "fe80::1" or "LID 7".
 std::string ToString(const Address& address);

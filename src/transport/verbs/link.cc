@@ -156,9 +156,10 @@ void Link::Forget(LocalRegion& region) {
 
 void Link::BeginFence(Fence fence) {
   // Also through one that is offered: the peer may have its end already.
-  const bool reachable =
-      std::ranges::any_of(lanes_, [](const auto& lane) { return lane->has_queue(); }) ||
-      std::ranges::any_of(lives_, [](const Life& life) { return life.stage == Stage::kOffered; });
+  const bool reachable = std::ranges::any_of(lanes_, [](const auto& lane) { return lane->has_queue(); }) ||
+                         std::ranges::any_of(recoveries_, [](const Recovery& recovery) {
+                           return recovery.stage == Stage::kOffered;
+                         });
   if (!reachable || state_ == State::kDown) return EndFence(fence);
   // A region's fence costs a late writer one lane; a grant's costs the peer all of them.
   fence.deadline = Clock::now() + shared_.settings.lease / (fence.region != nullptr ? 16 : 4);
@@ -178,7 +179,7 @@ void Link::MakeFences(TimePoint now) {
   const std::vector<Fence> made(late, fences_.end());
   fences_.erase(late, fences_.end());
   const bool grant = std::ranges::any_of(made, [](const Fence& fence) { return fence.region == nullptr; });
-  for (uint32_t queue = rails(); grant && queue < lives_.size() && state_ != State::kDown; ++queue) {
+  for (uint32_t queue = rails(); grant && queue < recoveries_.size() && state_ != State::kDown; ++queue) {
     EndQueue(queue, {Code::kUnavailable,
                      "the peer did not answer within a quarter of the lease that it has stopped writing"});
   }
@@ -193,7 +194,7 @@ void Link::BeginBarrier(uint64_t number) {
   PumpLanes();
   Barrier barrier{.fence = number, .lanes = {}};
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
-    barrier.lanes.push_back({.life = lives_[rails() + i].number, .posted = lanes_[i]->posted()});
+    barrier.lanes.push_back({.generation = recoveries_[rails() + i].number, .posted = lanes_[i]->posted()});
   }
   barriers_.push_back(std::move(barrier));
   LookAtBarriers();
@@ -202,10 +203,10 @@ void Link::BeginBarrier(uint64_t number) {
 void Link::LookAtBarriers() {
   const auto done = [this](const Barrier& barrier) {
     for (uint32_t i = 0; i < lanes_.size(); ++i) {
-      const Life& life = lives_[rails() + i];
+      const Recovery& recovery = recoveries_[rails() + i];
       const Barrier::Mark& mark = barrier.lanes[i];
-      if (life.number != mark.life || life.stage == Stage::kOver) continue;
-      if (life.stage == Stage::kEnding || !lanes_[i]->HasDone(mark.posted)) return false;
+      if (recovery.number != mark.generation || recovery.stage == Stage::kOver) continue;
+      if (recovery.stage == Stage::kEnding || !lanes_[i]->HasDone(mark.posted)) return false;
     }
     return true;
   };
@@ -228,7 +229,7 @@ void Link::TakeDown(const Status& reason) {
   if (state_ == State::kDown) return;
   state_ = State::kDown;
   offered_.clear();
-  for (uint32_t queue = 0; queue < lives_.size(); ++queue) DestroyQueue(queue, reason);
+  for (uint32_t queue = 0; queue < recoveries_.size(); ++queue) DestroyQueue(queue, reason);
   for (const auto& lane : lanes_) lane->Settle(Code::kUnavailable, /*peer_alive=*/false);
   for (const Fence& fence : std::exchange(fences_, {})) EndFence(fence);
   barriers_.clear();
@@ -241,14 +242,14 @@ void Link::Close() {
   closed_ = true;
   offered_.clear();
   for (const auto& lane : lanes_) lane->Close(Code::kCancelled);
-  for (Life& life : lives_) life.waiting.reset();
+  for (Recovery& recovery : recoveries_) recovery.waiting.reset();
   if (!says_bye) Leave();
   for (const Fence& fence : std::exchange(fences_, {})) EndFence(fence);
   barriers_.clear();
   state_ = State::kDown;
 }
 
-/// There is nobody to say goodbye to.
+/// Nobody is there to receive a shutdown message.
 void Link::Leave() {
   for (uint32_t rail = 0; rail < rails(); ++rail) control_->Break(rail);
 }
@@ -264,10 +265,10 @@ void Link::Step(TimePoint now) {
                    "hosts reach each other (GID, P_Key, subnet, firewall)"});
   }
   if (!fences_.empty()) MakeFences(now);
-  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
-    const Life& life = lives_[queue];
-    if (life.stage == Stage::kOver && now >= life.again) OfferNext(queue);
-    if (AwaitsProbe(life) && now >= life.began + shared_.settings.lease) {
+  for (uint32_t queue = 0; queue < recoveries_.size(); ++queue) {
+    const Recovery& recovery = recoveries_[queue];
+    if (recovery.stage == Stage::kOver && now >= recovery.again) OfferNext(queue);
+    if (AwaitsProbe(recovery) && now >= recovery.began + shared_.settings.lease) {
       EndQueue(queue, {Code::kUnavailable, "the peer did not confirm this queue pair within a lease"});
     }
   }
@@ -279,9 +280,9 @@ TimePoint Link::NextStep() const {
   if (state_ != State::kReady) return terms_.deadline;
   TimePoint next = TimePoint::max();
   for (const Fence& fence : fences_) next = std::min(next, fence.deadline);
-  for (const Life& life : lives_) {
-    if (life.stage == Stage::kOver) next = std::min(next, life.again);
-    if (AwaitsProbe(life)) next = std::min(next, life.began + shared_.settings.lease);
+  for (const Recovery& recovery : recoveries_) {
+    if (recovery.stage == Stage::kOver) next = std::min(next, recovery.again);
+    if (AwaitsProbe(recovery)) next = std::min(next, recovery.began + shared_.settings.lease);
   }
   return next;
 }

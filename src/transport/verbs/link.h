@@ -43,9 +43,10 @@ class Link final : private Lane::Host, private Control::Host {
   [[nodiscard]] std::string Describe() const;
 
   // --- Ending
-  /// Completes everything and destroys the data queue pairs. What is left says goodbye: until `gone`.
+  /// Completes everything and destroys the data queue pairs. What is left sends its shutdown message: until
+  /// `gone`.
   void Close();
-  /// After Close: the goodbye has been delivered, or cannot be.
+  /// After Close: the shutdown message has been delivered, or cannot be.
   [[nodiscard]] bool gone() const {
     return control_ == nullptr || peer_gone_ || control_->lost() || control_->delivered();
   }
@@ -89,7 +90,7 @@ class Link final : private Lane::Host, private Control::Host {
   /// Of one rail, control first.
   using Queues = std::vector<std::unique_ptr<Queue>>;
   /// Two NICs that reach each other: an index in the offer, and one of ours.
-  struct Meeting {
+  struct NicPair {
     size_t offered = 0;
     size_t nic = 0;
   };
@@ -99,10 +100,10 @@ class Link final : private Lane::Host, private Control::Host {
     kUp,
     kEnding,   ///< Ours is destroyed; the peer's may not be.
     kOver,     ///< Both are.
-    kOffered,  ///< Initiator: the next life is offered.
+    kOffered,  ///< Initiator: the next generation is offered.
   };
   /// One queue pair's lives, one after another.
-  struct Life {
+  struct Recovery {
     uint32_t rail = 0;
     uint32_t number = 1;
     Stage stage = Stage::kMade;
@@ -123,7 +124,7 @@ class Link final : private Lane::Host, private Control::Host {
   struct Barrier {
     uint64_t fence = 0;
     struct Mark {
-      uint32_t life = 0;
+      uint32_t generation = 0;
       uint32_t posted = 0;
     };
     std::vector<Mark> lanes;
@@ -144,24 +145,24 @@ class Link final : private Lane::Host, private Control::Host {
   /// How many of a rail on this NIC: fewer as peers grow.
   [[nodiscard]] uint32_t DataQueuesOf(const Nic& nic) const;
   Status MakeLanes(const std::vector<uint32_t>& counts);
-  [[nodiscard]] std::string WhyNone(const Offer& offer) const;
-  [[nodiscard]] std::vector<Meeting> PairNics(const Offer& offer) const;
+  [[nodiscard]] std::string ReasonNoneFits(const Offer& offer) const;
+  [[nodiscard]] std::vector<NicPair> PairNics(const Offer& offer) const;
   [[nodiscard]] Result<Queues> MakeRail(Nic& nic, const Address& peer,
                                         std::span<const QueueName> names) const;
   /// Which of its rail's queue pairs it is: 0 for control.
   [[nodiscard]] uint32_t PlaceOf(uint32_t queue) const;
   /// A lane and a control queue pair are up.
   [[nodiscard]] bool Works() const;
-  void LookWhetherProbed();
+  void CheckProbes();
   /// What is still silent when its time is over must not take with it what works: it is made anew later.
   void EndSilent(TimePoint now);
   void OnStart();
   void OnStarted();
-  void BeReady();
+  void MarkReady();
 
-  // Queue pairs' lives: link_lives.cc
+  // Queue pairs' lives: link_recovery.cc
   [[nodiscard]] uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
-  [[nodiscard]] Nic& NicOf(const Life& life) const { return *nics_[rails_[life.rail].nic]; }
+  [[nodiscard]] Nic& NicOf(const Recovery& recovery) const { return *nics_[rails_[recovery.rail].nic]; }
   [[nodiscard]] bool IsControl(uint32_t queue) const { return queue < rails(); }
   Lane& LaneOf(uint32_t queue) { return *lanes_[queue - rails()]; }
   Result<std::unique_ptr<Queue>> MakeQueue(uint32_t queue);
@@ -171,10 +172,10 @@ class Link final : private Lane::Host, private Control::Host {
   void SettleQueue(uint32_t queue);
   void OpenQueue(uint32_t queue);
   /// At the responder, whose queue pair waits in silence.
-  [[nodiscard]] bool AwaitsProbe(const Life& life) const {
-    return terms_.role == Role::kResponder && life.stage == Stage::kProbing;
+  [[nodiscard]] bool AwaitsProbe(const Recovery& recovery) const {
+    return terms_.role == Role::kResponder && recovery.stage == Stage::kProbing;
   }
-  void PlanNext(Life& life, TimePoint now);
+  void PlanNext(Recovery& recovery, TimePoint now);
   void OfferNext(uint32_t queue);
   /// The peer needs it to connect to what is made next.
   void TellAddress(uint32_t rail);
@@ -207,11 +208,11 @@ class Link final : private Lane::Host, private Control::Host {
   bool touched_ = false;
   /// The queue pair that is being destroyed: not over yet, whatever arrives meanwhile.
   std::optional<uint32_t> destroying_;
-  bool peer_gone_ = false;  ///< It has said goodbye.
+  bool peer_gone_ = false;  ///< Its shutdown message has come.
   /// Found broken, not ended yet.
   struct Broken {
     uint32_t queue = 0;
-    uint32_t life = 0;
+    uint32_t generation = 0;
     Status reason;
   };
   std::vector<Broken> broken_;
@@ -220,7 +221,7 @@ class Link final : private Lane::Host, private Control::Host {
   uint64_t own_cookie_;
   uint64_t peer_cookie_ = 0;
   std::vector<Rail> rails_;
-  std::vector<Life> lives_;
+  std::vector<Recovery> recoveries_;
   std::unique_ptr<Control> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<ImportedRegion> imports_;

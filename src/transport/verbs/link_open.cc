@@ -87,7 +87,7 @@ Result<std::string> Link::MakeOffer() {
   return Encode(offer);
 }
 
-std::string Link::WhyNone(const Offer& offer) const {
+std::string Link::ReasonNoneFits(const Offer& offer) const {
   const auto up = std::ranges::find_if(nics_, [](const auto& nic) { return nic->up(); });
   if (up == nics_.end()) return "no RDMA port is up; check cables, and the setting nics";
   return StrCat("none of the peer's RDMA ports can be reached from one of ours; of the first ones, ",
@@ -96,7 +96,7 @@ std::string Link::WhyNone(const Offer& offer) const {
 
 /// For each NIC of the offer one of ours that it reaches. On one subnet if any pair is; those that this link,
 /// and then all links, use least. A second time only while there are queue pairs enough for all.
-std::vector<Link::Meeting> Link::PairNics(const Offer& offer) const {
+std::vector<Link::NicPair> Link::PairNics(const Offer& offer) const {
   const auto reaches = [&](const OfferedNic& theirs, const Nic& ours, bool routed) {
     return ours.up() && WhyApart(theirs.address, ours.address()).empty() &&
            (routed || SameSubnet(theirs.address, ours.address()));
@@ -104,7 +104,7 @@ std::vector<Link::Meeting> Link::PairNics(const Offer& offer) const {
   const bool routed = std::ranges::none_of(offer.nics, [&](const OfferedNic& theirs) {
     return std::ranges::any_of(nics_, [&](const auto& ours) { return reaches(theirs, *ours, false); });
   });
-  std::vector<Meeting> meetings;
+  std::vector<NicPair> pairs;
   std::vector<uint32_t> used(nics_.size(), 0);
   for (size_t theirs = 0; theirs < offer.nics.size(); ++theirs) {
     std::optional<size_t> best;
@@ -116,15 +116,15 @@ std::vector<Link::Meeting> Link::PairNics(const Offer& offer) const {
     }
     if (!best) continue;
     ++used[*best];
-    meetings.push_back({.offered = theirs, .nic = *best});
+    pairs.push_back({.offered = theirs, .nic = *best});
   }
   // A peer's only NIC meets another of ours on its subnet, if it has offered a control queue pair more.
-  if (routed || offer.nics.size() > 1 || meetings.empty() || offer.nics[0].data.size() < 3) return meetings;
+  if (routed || offer.nics.size() > 1 || pairs.empty() || offer.nics[0].data.size() < 3) return pairs;
   const auto other = std::ranges::find_if(nics_, [&](const auto& nic) {
-    return nic->index() != meetings[0].nic && reaches(offer.nics[0], *nic, routed);
+    return nic->index() != pairs[0].nic && reaches(offer.nics[0], *nic, routed);
   });
-  if (other != nics_.end()) meetings.push_back({.offered = 0, .nic = (*other)->index()});
-  return meetings;
+  if (other != nics_.end()) pairs.push_back({.offered = 0, .nic = (*other)->index()});
+  return pairs;
 }
 
 /// Lanes rail by rail in turn, so that the first ones use all NICs.
@@ -136,7 +136,7 @@ Status Link::MakeLanes(const std::vector<uint32_t>& counts) {
   control_ =
       std::make_unique<Control>(static_cast<Control::Host&>(*this), shared_.moved, rails(), own_cookie_);
   control_->SetPeerCookie(peer_cookie_);
-  for (uint32_t rail = 0; rail < rails(); ++rail) lives_.push_back({.rail = rail});
+  for (uint32_t rail = 0; rail < rails(); ++rail) recoveries_.push_back({.rail = rail});
   const uint32_t most = *std::ranges::max_element(counts);
   for (uint32_t turn = 0; turn < most; ++turn) {
     for (uint32_t rail = 0; rail < rails(); ++rail) {
@@ -144,7 +144,7 @@ Status Link::MakeLanes(const std::vector<uint32_t>& counts) {
       const auto index = static_cast<uint32_t>(lanes_.size());
       lanes_.push_back(std::make_unique<Lane>(shared_, static_cast<Lane::Host&>(*this), leases_, grants_,
                                               terms_.id, index, rails() + index, rails_[rail].peer_nic));
-      lives_.push_back({.rail = rail});
+      recoveries_.push_back({.rail = rail});
     }
   }
   return Status::Ok();
@@ -174,17 +174,17 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
   Answer answer{.cookie = own_cookie_, .rails = {}};
   std::vector<uint32_t> counts;
   std::vector<Queues> made;
-  Status last(Code::kUnavailable, WhyNone(offer));
-  const std::vector<Meeting> meetings = PairNics(offer);
+  Status last(Code::kUnavailable, ReasonNoneFits(offer));
+  const std::vector<NicPair> pairs = PairNics(offer);
   std::vector<size_t> taken(offer.nics.size(), 0);
-  for (size_t i = 0; i < meetings.size(); ++i) {
-    const Meeting& meeting = meetings[i];
-    const OfferedNic& offered = offer.nics[meeting.offered];
-    Nic& nic = *nics_[meeting.nic];
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const NicPair& pair = pairs[i];
+    const OfferedNic& offered = offer.nics[pair.offered];
+    Nic& nic = *nics_[pair.nic];
     const auto sharing = static_cast<size_t>(
-        std::count_if(meetings.begin() + static_cast<std::ptrdiff_t>(i), meetings.end(),
-                      [&](const Meeting& other) { return other.offered == meeting.offered; }));
-    std::vector<QueueName> names = NamesOf(offered, taken[meeting.offered]);
+        std::count_if(pairs.begin() + static_cast<std::ptrdiff_t>(i), pairs.end(),
+                      [&](const NicPair& other) { return other.offered == pair.offered; }));
+    std::vector<QueueName> names = NamesOf(offered, taken[pair.offered]);
     names.resize(1 + std::min<size_t>((names.size() - 1) / sharing, DataQueuesOf(nic)));
     auto rail = MakeRail(nic, offered.address, names);
     if (!rail.ok()) {  // Others may do.
@@ -192,13 +192,13 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
       WC_LOG(kInfo, "verbs: ", last.message());
       continue;
     }
-    AnsweredRail told{.offered = static_cast<uint8_t>(meeting.offered),
+    AnsweredRail told{.offered = static_cast<uint8_t>(pair.offered),
                       .nic = nic.index(),
                       .address = nic.address(),
                       .control = rail->front()->name(),
                       .data = {}};
     for (size_t place = 1; place < rail->size(); ++place) told.data.push_back((*rail)[place]->name());
-    taken[meeting.offered] += rail->size();
+    taken[pair.offered] += rail->size();
     rails_.push_back(
         {.nic = nic.index(), .peer_nic = offered.index, .peer = offered.address, .own = nic.address()});
     counts.push_back(static_cast<uint32_t>(told.data.size()));
@@ -207,8 +207,8 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
   }
   if (rails_.empty()) return last;
   WC_RETURN_IF_ERROR(MakeLanes(counts));
-  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
-    BeginQueue(queue, std::move(made[lives_[queue].rail][PlaceOf(queue)]), /*probe=*/false);
+  for (uint32_t queue = 0; queue < recoveries_.size(); ++queue) {
+    BeginQueue(queue, std::move(made[recoveries_[queue].rail][PlaceOf(queue)]), /*probe=*/false);
   }
   state_ = State::kStarting;
   return Encode(answer);
@@ -244,8 +244,8 @@ Status Link::Establish(std::string_view blob) {
   state_ = State::kProbing;
   patience_ = Clock::now() + (terms_.deadline - Clock::now()) / 2;
   shared_.next_step = TimePoint{};
-  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
-    const uint32_t rail = lives_[queue].rail;
+  for (uint32_t queue = 0; queue < recoveries_.size(); ++queue) {
+    const uint32_t rail = recoveries_[queue].rail;
     const AnsweredRail& answered = answer.rails[rail];
     const uint32_t place = PlaceOf(queue);
     auto& own = offered_[answered.offered].queues[first[rail] + place];
@@ -258,37 +258,38 @@ Status Link::Establish(std::string_view blob) {
     }
   }
   offered_.clear();  // What the peer has no use for goes.
-  LookWhetherProbed();
+  CheckProbes();
   return Status::Ok();
 }
 
 uint32_t Link::PlaceOf(uint32_t queue) const {
   if (IsControl(queue)) return 0;
-  const auto same = [&](const Life& life) { return life.rail == lives_[queue].rail; };
-  return static_cast<uint32_t>(std::count_if(lives_.begin(), lives_.begin() + queue, same));
+  const auto same = [&](const Recovery& recovery) { return recovery.rail == recoveries_[queue].rail; };
+  return static_cast<uint32_t>(std::count_if(recoveries_.begin(), recoveries_.begin() + queue, same));
 }
 
 bool Link::Works() const {
-  const auto up = [](const Life& life) { return life.stage == Stage::kUp; };
-  return control_->any_open() && std::any_of(lives_.begin() + rails(), lives_.end(), up);
+  const auto up = [](const Recovery& recovery) { return recovery.stage == Stage::kUp; };
+  return control_->any_open() && std::any_of(recoveries_.begin() + rails(), recoveries_.end(), up);
 }
 
 void Link::EndSilent(TimePoint now) {
   if (state_ != State::kProbing || now < patience_) return;
   patience_ = now + std::max<Duration>((terms_.deadline - now) / 2, kLookAgain);
   if (!Works()) return;
-  for (uint32_t queue = 0; queue < lives_.size(); ++queue) {
-    if (lives_[queue].stage != Stage::kProbing) continue;
+  for (uint32_t queue = 0; queue < recoveries_.size(); ++queue) {
+    if (recoveries_[queue].stage != Stage::kProbing) continue;
     EndQueue(queue, {Code::kUnavailable,
                      "nothing arrives over it, while others work; check this rail's cabling and GID"});
   }
-  LookWhetherProbed();
+  CheckProbes();
 }
 
-void Link::LookWhetherProbed() {
+void Link::CheckProbes() {
   if (state_ != State::kProbing) return;
-  const bool waiting = std::ranges::any_of(
-      lives_, [](const Life& life) { return life.stage == Stage::kProbing || life.stage == Stage::kMade; });
+  const bool waiting = std::ranges::any_of(recoveries_, [](const Recovery& recovery) {
+    return recovery.stage == Stage::kProbing || recovery.stage == Stage::kMade;
+  });
   if (waiting) return;
   if (!Works())
     return GoDown({Code::kUnavailable,
@@ -301,23 +302,23 @@ void Link::LookWhetherProbed() {
 /// Responder: what has not been probed by now is told to be over.
 void Link::OnStart() {
   if (terms_.role != Role::kResponder || state_ != State::kStarting) return;
-  for (uint32_t queue = rails(); queue < lives_.size(); ++queue) {
-    if (lives_[queue].stage == Stage::kProbing) lives_[queue].stage = Stage::kUp;
+  for (uint32_t queue = rails(); queue < recoveries_.size(); ++queue) {
+    if (recoveries_[queue].stage == Stage::kProbing) recoveries_[queue].stage = Stage::kUp;
   }
   Say(Started{});
-  BeReady();
+  MarkReady();
 }
 
 void Link::OnStarted() {
-  if (terms_.role == Role::kInitiator && state_ == State::kStarting) BeReady();
+  if (terms_.role == Role::kInitiator && state_ == State::kStarting) MarkReady();
 }
 
-void Link::BeReady() {
+void Link::MarkReady() {
   state_ = State::kReady;
   shared_.next_step = TimePoint{};  // What was planned before then is looked at from now on.
   shared_.events.Push(LinkReady{terms_.id, static_cast<uint32_t>(lanes_.size())});
-  for (uint32_t queue = rails(); queue < lives_.size(); ++queue) {
-    if (lives_[queue].stage == Stage::kUp) {
+  for (uint32_t queue = rails(); queue < recoveries_.size(); ++queue) {
+    if (recoveries_[queue].stage == Stage::kUp) {
       LaneOf(queue).Open();
     } else {
       shared_.events.Push(LaneDown{terms_.id, queue - rails(), {Code::kUnavailable, last_reason_}});

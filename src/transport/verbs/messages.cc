@@ -16,7 +16,7 @@ constexpr uint8_t kRecord = 2;
 constexpr uint8_t kControl = 16;
 
 // The fields of each message, in the order in which they cross.
-auto Fields(Probe& m) { return std::tie(m.cookie, m.queue, m.life); }
+auto Fields(Probe& m) { return std::tie(m.cookie, m.queue, m.generation); }
 auto Fields(Record& m) { return std::tie(m.lease, m.transfer, m.chunk, m.chunks, m.checksum); }
 auto Fields(Start&) { return std::tie(); }
 auto Fields(Started&) { return std::tie(); }
@@ -26,9 +26,9 @@ auto Fields(GrantClosed& m) { return std::tie(m.grant.slot, m.grant.id); }
 auto Fields(RevokeGrant& m) { return std::tie(m.grant.slot, m.grant.id, m.fence); }
 auto Fields(RegionOver& m) { return std::tie(m.id, m.generation, m.fence); }
 auto Fields(Fenced& m) { return std::tie(m.fence); }
-auto Fields(QueueOver& m) { return std::tie(m.queue, m.life); }
-auto Fields(QueueOffer& m) { return std::tie(m.queue, m.life, m.number, m.psn); }
-auto Fields(QueueAnswer& m) { return std::tie(m.queue, m.life, m.number, m.psn); }
+auto Fields(QueueOver& m) { return std::tie(m.queue, m.generation); }
+auto Fields(QueueOffer& m) { return std::tie(m.queue, m.generation, m.number, m.psn); }
+auto Fields(QueueAnswer& m) { return std::tie(m.queue, m.generation, m.number, m.psn); }
 auto Fields(Bye&) { return std::tie(); }
 auto Fields(NewAddress& m) { return std::tie(m.rail, m.facts, m.reads, m.lid, m.pkey, m.gid); }
 

@@ -21,7 +21,7 @@ inline constexpr size_t kMaxMessage = 64;
 struct Probe {
   uint64_t cookie = 0;  ///< The receiver's.
   uint16_t queue = 0;
-  uint32_t life = 0;
+  uint32_t generation = 0;
 };
 /// A signal that does not fit into an immediate; on its lane, behind its data.
 struct Record {
@@ -63,10 +63,10 @@ struct RegionOver {
 struct Fenced {
   uint64_t fence = 0;
 };
-/// This side's end of a queue pair's life is destroyed.
+/// This side's end of a queue pair's generation is destroyed.
 struct QueueOver {
   uint16_t queue = 0;
-  uint32_t life = 0;
+  uint32_t generation = 0;
 };
 /// The sender's port on this rail has another address now, for the queue pairs that are made from here on.
 /// What is left out does not change, or is not needed to connect.
@@ -79,16 +79,16 @@ struct NewAddress {
   std::array<uint8_t, 16> gid{};
 };
 inline constexpr uint8_t kAddressGrh = 0x80;
-/// The initiator's end of the next life. The responder answers with its own, or with QueueOver.
+/// The initiator's end of the next recovery. The responder answers with its own, or with QueueOver.
 struct QueueOffer {
   uint16_t queue = 0;
-  uint32_t life = 0;
+  uint32_t generation = 0;
   uint32_t number = 0;
   uint32_t psn = 0;
 };
 struct QueueAnswer {
   uint16_t queue = 0;
-  uint32_t life = 0;
+  uint32_t generation = 0;
   uint32_t number = 0;
   uint32_t psn = 0;
 };

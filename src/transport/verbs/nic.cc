@@ -57,7 +57,7 @@ Status Nic::Init(ibv_device* device, const Settings& settings) {
   name_ = device->name;
   context_ = api_->OpenDevice(device);
   if (context_ == nullptr)
-    return {Code::kUnavailable, StrCat(name_, ": ", topology::WhyNotOpened(*device, errno))};
+    return {Code::kUnavailable, StrCat(name_, ": ", topology::ReasonNotOpened(*device, errno))};
   if (const int error = api_->QueryDevice(context_, &limits_); error != 0) {
     return {Code::kUnavailable, StrCat(name_, ": cannot query the device: ", ErrnoText(error),
                                        "; check its driver with ibv_devinfo")};

@@ -20,8 +20,8 @@ namespace {
 /// Of one operation; cut into work requests, whose length the device bounds.
 constexpr uint64_t kLongestOperation = uint64_t{1} << 40;
 /// How long a closed link tries to say so.
-constexpr Duration kFarewell = std::chrono::seconds(1);
-constexpr Duration kLastFarewell = std::chrono::milliseconds(100);
+constexpr Duration kCloseGrace = std::chrono::seconds(1);
+constexpr Duration kLastCloseGrace = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -60,15 +60,16 @@ VerbsTransport::~VerbsTransport() {
   for (auto& [id, link] : links_) {
     link->EndBroken();
     link->Close();
-    farewells_.push_back({std::move(link), TimePoint{}});
+    closing_links_.push_back({std::move(link), TimePoint{}});
   }
-  const TimePoint limit = Clock::now() + kLastFarewell;
-  while (Clock::now() < limit &&
-         std::ranges::any_of(farewells_, [](const Farewell& farewell) { return !farewell.link->gone(); })) {
+  const TimePoint limit = Clock::now() + kLastCloseGrace;
+  while (Clock::now() < limit && std::ranges::any_of(closing_links_, [](const ClosingLink& closing) {
+           return !closing.link->gone();
+         })) {
     for (const auto& nic : nics_) nic->Poll();
-    for (const Farewell& farewell : farewells_) farewell.link->EndBroken();
+    for (const ClosingLink& closing : closing_links_) closing.link->EndBroken();
   }
-  farewells_.clear();
+  closing_links_.clear();
   links_.clear();
   RunCommands();
   regions_.ForEach([this](LocalRegion& region) { (void)registry_.TakeOut(region); });
@@ -187,7 +188,7 @@ void VerbsTransport::CloseLink(LinkId link) {
   RunCommands();
   if (const auto found = links_.find(link); found != links_.end()) {
     found->second->Close();
-    farewells_.push_back({std::move(found->second), Clock::now() + kFarewell});
+    closing_links_.push_back({std::move(found->second), Clock::now() + kCloseGrace});
     links_.erase(found);
     registry_.CloseLink(link);
     next_step_ = TimePoint{};
@@ -244,7 +245,7 @@ void VerbsTransport::PollNics() {
     for (uint32_t turn = 0; turn < kPolls && !events_.full() && nic->Poll(); ++turn) {
     }
   }
-  if (!farewells_.empty()) EndFarewells(Clock::now());
+  if (!closing_links_.empty()) EndClosing(Clock::now());
 }
 
 void VerbsTransport::ContinueLinks() {
@@ -269,21 +270,21 @@ void VerbsTransport::LookAtNics() {
 void VerbsTransport::StepTimers() {
   const TimePoint now = Clock::now();
   if (now < next_step_) return;
-  EndFarewells(now);
+  EndClosing(now);
   for (const auto& [id, link] : links_) link->Step(now);
   next_step_ = NextStep();
 }
 
-void VerbsTransport::EndFarewells(TimePoint now) {
-  for (const Farewell& farewell : farewells_) farewell.link->EndBroken();
-  std::erase_if(farewells_, [now](const Farewell& farewell) {
-    return farewell.link->gone() || now >= farewell.deadline;
+void VerbsTransport::EndClosing(TimePoint now) {
+  for (const ClosingLink& closing : closing_links_) closing.link->EndBroken();
+  std::erase_if(closing_links_, [now](const ClosingLink& closing) {
+    return closing.link->gone() || now >= closing.deadline;
   });
 }
 
 TimePoint VerbsTransport::NextStep() const {
   TimePoint next = TimePoint::max();
-  for (const Farewell& farewell : farewells_) next = std::min(next, farewell.deadline);
+  for (const ClosingLink& closing : closing_links_) next = std::min(next, closing.deadline);
   for (const auto& [id, link] : links_) next = std::min(next, link->NextStep());
   return next;
 }

@@ -50,12 +50,12 @@ class VerbsTransport final : public Transport {
   [[nodiscard]] int fd() const override { return poller_.fd(); }
   bool Arm() override;
   void Disarm() override;
-  [[nodiscard]] bool ArmsDearly() const override { return true; }
+  [[nodiscard]] bool ArmingIsCostly() const override { return true; }
   [[nodiscard]] uint64_t stale_signals() const override { return stale_signals_; }
 
  private:
-  /// A closed link that still says goodbye.
-  struct Farewell {
+  /// A closed link whose shutdown message is still on its way.
+  struct ClosingLink {
     std::unique_ptr<Link> link;
     TimePoint deadline;
   };
@@ -74,7 +74,7 @@ class VerbsTransport final : public Transport {
   void LookAtNics();
   void ContinueLinks();
   void StepTimers();
-  void EndFarewells(TimePoint now);
+  void EndClosing(TimePoint now);
   [[nodiscard]] TimePoint NextStep() const;
 
   Settings settings_;
@@ -93,7 +93,7 @@ class VerbsTransport final : public Transport {
   /// Deregistered, but a dead NIC still has them: until no queue pair there is left.
   std::vector<uint32_t> held_regions_;
   std::map<LinkId, std::unique_ptr<Link>> links_;
-  std::vector<Farewell> farewells_;
+  std::vector<ClosingLink> closing_links_;
   /// Devices' events are looked at after each sleep, and every so many turns of one who does not sleep.
   uint32_t turns_ = 0;
   static constexpr uint32_t kTurns = 1024;

@@ -42,7 +42,7 @@ class AcceptorTest : public ::testing::Test {
     ASSERT_TRUE(acceptor.ok()) << acceptor.status().ToString();
     acceptor_ = std::move(*acceptor);
   }
-  UniqueFd Dial(std::string_view first) {
+  UniqueFd ConnectTo(std::string_view first) {
     auto fd = Connect(address_, Soon());
     EXPECT_TRUE(fd.ok());
     EXPECT_TRUE(SendAll(fd->get(), first, Soon()).ok());
@@ -65,14 +65,14 @@ class AcceptorTest : public ::testing::Test {
 
 TEST_F(AcceptorTest, AnswersAndEnds) {
   Start(4);
-  const UniqueFd asks = Dial("question");
+  const UniqueFd asks = ConnectTo("question");
   EXPECT_EQ(Receive(asks, 3), "bye");
   EXPECT_TRUE(Ends(asks));
 }
 
 TEST_F(AcceptorTest, HandsOverWithAllBytesUnread) {
   Start(4);
-  const UniqueFd client = Dial("ta");
+  const UniqueFd client = ConnectTo("ta");
   ASSERT_TRUE(SendAll(client.get(), "ke", Soon()).ok());
   const UniqueFd taken = taken_.get_future().get();
   EXPECT_EQ(Receive(taken, 4), "take");
@@ -80,7 +80,7 @@ TEST_F(AcceptorTest, HandsOverWithAllBytesUnread) {
 
 TEST_F(AcceptorTest, GreetsOnceAndGoesOn) {
   Start(4);
-  const UniqueFd client = Dial("hi");
+  const UniqueFd client = ConnectTo("hi");
   EXPECT_EQ(Receive(client, 5), "hello");
   ASSERT_TRUE(SendAll(client.get(), "more", Soon()).ok());
   EXPECT_FALSE(WaitFor(client.get(), POLLIN, Clock::now() + 50ms)) << "said nothing, and is held";
@@ -88,14 +88,14 @@ TEST_F(AcceptorTest, GreetsOnceAndGoesOn) {
 
 TEST_F(AcceptorTest, SilentOnesEndFirst) {
   Start(2);
-  const UniqueFd speaks = Dial("hi");
+  const UniqueFd speaks = ConnectTo("hi");
   EXPECT_EQ(Receive(speaks, 5), "hello");
-  const UniqueFd silent = Dial("");
-  const UniqueFd other = Dial("hi");
+  const UniqueFd silent = ConnectTo("");
+  const UniqueFd other = ConnectTo("hi");
   EXPECT_TRUE(Ends(silent));
   EXPECT_EQ(Receive(other, 5), "hello");
   EXPECT_FALSE(WaitFor(speaks.get(), POLLIN, Clock::now()));
-  const UniqueFd asks = Dial("question");
+  const UniqueFd asks = ConnectTo("question");
   EXPECT_EQ(Receive(asks, 3), "bye");
   EXPECT_TRUE(Ends(asks)) << "who has its answer ends before who waits for one";
   EXPECT_FALSE(WaitFor(speaks.get(), POLLIN, Clock::now()));
@@ -104,10 +104,10 @@ TEST_F(AcceptorTest, SilentOnesEndFirst) {
 
 TEST_F(AcceptorTest, EndsWhoIsLateOrSaysTooMuch) {
   Start(4, 100ms);
-  EXPECT_TRUE(Ends(Dial("")));
-  EXPECT_TRUE(Ends(Dial("wait")));
+  EXPECT_TRUE(Ends(ConnectTo("")));
+  EXPECT_TRUE(Ends(ConnectTo("wait")));
   Start(4);
-  EXPECT_TRUE(Ends(Dial(std::string(Acceptor::kMostBytes + 1, 'w'))));
+  EXPECT_TRUE(Ends(ConnectTo(std::string(Acceptor::kMostBytes + 1, 'w'))));
 }
 
 }  // namespace

@@ -53,15 +53,16 @@ class ListenerTest : public ::testing::Test {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, stream::kLong, predicate);
   }
-  std::unique_ptr<stream::ClientStream> Dialled(Purpose purpose) {
+  std::unique_ptr<stream::ClientStream> Connected(Purpose purpose) {
     auto client = stream::NewClient();
-    const Status status = stream::Dial(*client, StrCat("127.0.0.1:", listener_->port()),
-                                       stream::TokenOf(kTrainer), purpose, protocol::kProtocolVersion);
+    const Status status =
+        stream::ConnectStream(*client, StrCat("127.0.0.1:", listener_->port()), stream::TokenOf(kTrainer),
+                              purpose, protocol::kProtocolVersion);
     EXPECT_TRUE(status.ok()) << status.ToString();
     return client;
   }
   /// Why the controller ends a stream of this purpose.
-  Status WhyEnded(Purpose purpose) { return stream::NextOf(*Dialled(purpose)).reason; }
+  Status WhyEnded(Purpose purpose) { return stream::NextOf(*Connected(purpose)).reason; }
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -77,18 +78,18 @@ class ListenerTest : public ::testing::Test {
 TEST_F(ListenerTest, TheLastQuarterOfStreamsIsForWorkers) {
   Start(8);
   std::vector<std::unique_ptr<stream::ClientStream>> open;
-  for (int i = 0; i < 6; ++i) open.push_back(Dialled(Purpose::kObserve));
+  for (int i = 0; i < 6; ++i) open.push_back(Connected(Purpose::kObserve));
   ASSERT_TRUE(Wait([&] { return watchers_.size() == 6; }));
   const Status observer = WhyEnded(Purpose::kObserve);
   EXPECT_EQ(observer.code(), Code::kExhausted);
   EXPECT_THAT(observer.message(), HasSubstr("too many watch"));
   EXPECT_THAT(observer.message(), HasSubstr("raise its limit"));
-  for (int i = 0; i < 2; ++i) open.push_back(Dialled(Purpose::kControl));
+  for (int i = 0; i < 2; ++i) open.push_back(Connected(Purpose::kControl));
   ASSERT_TRUE(Wait([&] { return workers_.size() == 2; }));
   EXPECT_EQ(WhyEnded(Purpose::kControl).code(), Code::kExhausted);
   open.clear();
   ASSERT_TRUE(Wait([&] { return unwatched_ == 6 && closed_.size() == 2; }));
-  open.push_back(Dialled(Purpose::kObserve));
+  open.push_back(Connected(Purpose::kObserve));
   EXPECT_TRUE(Wait([&] { return watchers_.size() == 7; }));
 }
 
@@ -104,7 +105,7 @@ TEST_F(ListenerTest, WhoBreaksTheProtocolIsToldAndEnded) {
       {{whole}, ""}};
   size_t ended = 0;
   for (const auto& [bodies, why] : offences) {
-    const auto client = Dialled(Purpose::kControl);
+    const auto client = Connected(Purpose::kControl);
     for (const std::string& body : bodies) ASSERT_TRUE(client->Send(body).ok());
     const auto event = stream::NextOf(*client);
     ASSERT_EQ(event.kind, stream::EventKind::kClosed) << why;
@@ -120,14 +121,14 @@ TEST_F(ListenerTest, WhoBreaksTheProtocolIsToldAndEnded) {
 TEST_F(ListenerTest, AnObserverMayAskAndNothingElse) {
   Start(0);
   const protocol::ObserverMessage question = protocol::AskUpdates{.model = "policy", .number = 7, .last = 3};
-  const auto client = Dialled(Purpose::kObserve);
+  const auto client = Connected(Purpose::kObserve);
   for (size_t count = 1; count <= 2; ++count) {
     ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(question))).ok());
     (void)client->Next(Clock::now());  // Sends.
     ASSERT_TRUE(Wait([&] { return asked_.size() == count; }));
     EXPECT_EQ(asked_.back(), question);
   }
-  const auto other = Dialled(Purpose::kObserve);
+  const auto other = Connected(Purpose::kObserve);
   ASSERT_TRUE(
       other->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Heartbeat{})))).ok());
   EXPECT_THAT(stream::NextOf(*other).reason.message(), HasSubstr("of an observer from the network"));
@@ -137,7 +138,7 @@ TEST_F(ListenerTest, AnObserverMayAskAndNothingElse) {
 
 TEST_F(ListenerTest, NothingIsReadUntilTheMessageBeforeIsHeard) {
   Start(0);
-  const auto client = Dialled(Purpose::kControl);
+  const auto client = Connected(Purpose::kControl);
   const std::string beat = protocol::Encode(protocol::WorkerMessage(protocol::Heartbeat{}));
   for (uint64_t number = 1; number <= 3; ++number)
     ASSERT_TRUE(client->Send(Enclose(Envelope{.number = number}, beat)).ok());
@@ -145,7 +146,7 @@ TEST_F(ListenerTest, NothingIsReadUntilTheMessageBeforeIsHeard) {
   for (size_t count = 1; count <= 3; ++count) {
     ASSERT_TRUE(Wait([&] { return heard_.size() == count; }));
     // Another stream is served meanwhile, so this one would have been heard.
-    const auto other = Dialled(Purpose::kObserve);
+    const auto other = Connected(Purpose::kObserve);
     ASSERT_TRUE(Wait([&] { return watchers_.size() == count; }));
     const std::lock_guard lock(mutex_);
     ASSERT_EQ(heard_.size(), count);
@@ -156,7 +157,7 @@ TEST_F(ListenerTest, NothingIsReadUntilTheMessageBeforeIsHeard) {
 
 TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMayOnlyAsk) {
   Start(0);
-  const auto client = Dialled(Purpose::kObserve);
+  const auto client = Connected(Purpose::kObserve);
   ASSERT_TRUE(Wait([&] { return watchers_.size() == 1; }));
   // Many frames each, and together more than sockets hold for a client that does not read.
   protocol::ClusterView view;
@@ -197,7 +198,7 @@ TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMayOnlyAsk) {
     (void)client->Next(Clock::now());  // Sends it.
     ASSERT_TRUE(Wait([&] { return !asked_.empty() && asked_.back() == question; }));
   }
-  ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Goodbye{})))).ok());
+  ASSERT_TRUE(client->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Leave{})))).ok());
   EXPECT_EQ(stream::NextOf(*client).kind, stream::EventKind::kClosed);
   EXPECT_TRUE(Wait([&] { return unwatched_ == 1; }));
 }

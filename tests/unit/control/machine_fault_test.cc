@@ -188,7 +188,7 @@ TEST(MachineFault, AnEngineThatSwitchesInItsCallMayComeLate) {
   EXPECT_EQ(in_place.timers.at({TimerKind::kStep, in_place.GroupOf("a")}), in_place.config.commit_timeout);
 }
 
-TEST(MachineFault, ARoadThatKeepsFailingTakesOneEngineOut) {
+TEST(MachineFault, APathThatKeepsFailingTakesOneEngineOut) {
   Cluster c;
   c.Start(2, {{"a", 1}, {"b", 1}});
   c.processes[c.trainers[1]].writes = false;

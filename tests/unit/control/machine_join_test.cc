@@ -141,12 +141,12 @@ TEST(MachineJoin, TheFirstPlanWaitsForTheWantedNumberOfEngines) {
   EXPECT_EQ(sim.state.plan.destinations.size(), 1U);
 }
 
-TEST(MachineJoin, GoodbyeIsToldToTheOthers) {
+TEST(MachineJoin, LeavingIsToldToTheOthers) {
   Simulator sim;
   const SessionId t = sim.JoinTrainer(0, 1);
   const SessionId a = sim.JoinRank("a", 0, 1);
   sim.Settle();
-  sim.processes[t].outbox.push_back(protocol::Goodbye{});
+  sim.processes[t].outbox.push_back(protocol::Leave{});
   sim.Settle();
   EXPECT_FALSE(sim.Known(t));
   ASSERT_EQ(sim.processes[a].lost.size(), 1U);

@@ -206,7 +206,7 @@ class Adversary : public Simulator {
         process.writes = !process.writes || Chance(2);
         return;
       case 5:
-        if (Chance(3)) process.outbox.push_back(protocol::Goodbye{});
+        if (Chance(3)) process.outbox.push_back(protocol::Leave{});
         return;
       case 6:
         if (IsTrainer(process)) process.outbox.push_back(protocol::Cancel{.number = number_});
@@ -226,7 +226,7 @@ class Adversary : public Simulator {
           process.outbox.push_back(
               protocol::Failed{.update = {.term = config.term, .epoch = state.plan.epoch},
                                .destination = IsTrainer(process) && Chance(2) ? int64_t{Pick(3)} : -1,
-                               .reason = {Code::kUnavailable, "no road"}});
+                               .reason = {Code::kUnavailable, "no path"}});
     }
   }
 

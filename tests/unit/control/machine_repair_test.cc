@@ -94,7 +94,7 @@ TEST(MachineRepair, WithoutAnotherHolderTheUpdateAbortsAndNamesTheDead) {
   EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kFailed);
 }
 
-TEST(MachineRepair, AFailedRoadIsGoneAround) {
+TEST(MachineRepair, AFailedPathIsGoneAround) {
   for (const bool sharded : {false, true}) {
     Cluster c;
     c.sharded = sharded;
@@ -115,7 +115,7 @@ TEST(MachineRepair, AFailedRoadIsGoneAround) {
   }
 }
 
-TEST(MachineRepair, AGiverWhoseOwnUpdateIsAbortedGivesNoMore) {
+TEST(MachineRepair, APeerSourceWhoseOwnUpdateIsAbortedGivesNoMore) {
   Cluster c;
   c.Start(1, {{"a", 1}, {"b", 1}, {"c", 1}});
   const SessionId a = c.engines["a"][0];
@@ -166,7 +166,7 @@ TEST(MachineRepair, ManyTrainersMayDieAtOnce) {
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
 }
 
-TEST(MachineRepair, TheNextHolderIsTriedWhenAGiverDies) {
+TEST(MachineRepair, TheNextHolderIsTriedWhenAPeerSourceDies) {
   Cluster c;
   c.config.together = false;
   c.Start(1, {{"a", 1}, {"b", 1}, {"late", 1}}, protocol::Landing::kShadow);

@@ -138,7 +138,7 @@ TEST(MachineSteer, LeavingInTheMiddleIsAFailureToThePublisher) {
   c.processes[c.control].steers = false;
   c.PublishAll(1);
   c.Settle();
-  c.Do(Said{c.control, protocol::Goodbye{}});
+  c.Do(Said{c.control, protocol::Leave{}});
   c.Settle();
   EXPECT_EQ(c.LastDone().engines[0].reason.code(), Code::kUnavailable);
 }

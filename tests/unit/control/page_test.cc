@@ -126,7 +126,7 @@ class PageTest : public ::testing::Test {
     page_ = std::move(*page);
     state_->Show({.term = {.number = 7}, .job = "j", .models = {}});
   }
-  UniqueFd Dial(const std::string& path, std::string_view headers = "") {
+  UniqueFd ConnectStream(const std::string& path, std::string_view headers = "") {
     SocketAddress address =
         *SocketAddress::Parse(StrCat("127.0.0.1:", SocketAddress::Parse(page_->address())->port()));
     auto fd = Connect(address, In(10.0));
@@ -147,7 +147,7 @@ class PageTest : public ::testing::Test {
     return answer;
   }
   std::string Get(const std::string& path, std::string_view headers = "") {
-    return Read(Dial(path, headers), "");
+    return Read(ConnectStream(path, headers), "");
   }
 
   const std::shared_ptr<PageState> state_ = std::make_shared<PageState>();
@@ -158,7 +158,7 @@ TEST_F(PageTest, EventsAreStateThenUpdatesThenWhatIsNew) {
   Start();
   state_->Add(RecordOf(1));
   state_->Add(RecordOf(2));
-  const UniqueFd events = Dial("/api/events");
+  const UniqueFd events = ConnectStream("/api/events");
   const std::string first = Read(events, "id: 7.2\n");
   EXPECT_LT(first.find("event: state\n"), first.find("id: 7.1\n"));
   state_->Add(RecordOf(3));
@@ -178,17 +178,18 @@ TEST_F(PageTest, EventsAreStateThenUpdatesThenWhatIsNew) {
 TEST_F(PageTest, AReconnectingClientGetsWhatItMissed) {
   Start();
   for (int i = 1; i <= 3; ++i) state_->Add(RecordOf(i));
-  const std::string missed = Read(Dial("/api/events", "Last-Event-ID: 7.2\r\n"), "id: 7.3\n");
+  const std::string missed = Read(ConnectStream("/api/events", "Last-Event-ID: 7.2\r\n"), "id: 7.3\n");
   EXPECT_THAT(missed, Not(HasSubstr("id: 7.2\n")));
   for (const char* other : {"6.2", "7", "x.y", "7.99999999999999999999"}) {
-    const std::string all = Read(Dial("/api/events", StrCat("Last-Event-ID: ", other, "\r\n")), "id: 7.3\n");
+    const std::string all =
+        Read(ConnectStream("/api/events", StrCat("Last-Event-ID: ", other, "\r\n")), "id: 7.3\n");
     EXPECT_THAT(all, HasSubstr("id: 7.1\n")) << other;
   }
 }
 
 TEST_F(PageTest, AStateThatReadsTheSameIsNotSentAgain) {
   Start();
-  const UniqueFd events = Dial("/api/events");
+  const UniqueFd events = ConnectStream("/api/events");
   Read(events, "event: state\n");
   state_->Show({.term = {.number = 7}, .job = "j", .models = {}});
   state_->Add(RecordOf(1));
@@ -206,8 +207,9 @@ TEST_F(PageTest, BeyondLoopbackOnlyTheObserversTokenReads) {
       EXPECT_THAT(Get(StrCat(path, "?token=", wrong)), StartsWith("HTTP/1.1 401")) << path;
     EXPECT_THAT(Get(path, StrCat("Authorization: Basic ", token, "\r\n")), StartsWith("HTTP/1.1 401"))
         << path;
-    EXPECT_THAT(Read(Dial(StrCat(path, "?token=", token)), "\r\n"), StartsWith("HTTP/1.1 200")) << path;
-    EXPECT_THAT(Read(Dial(path, StrCat("Authorization: Bearer ", token, "\r\n")), "\r\n"),
+    EXPECT_THAT(Read(ConnectStream(StrCat(path, "?token=", token)), "\r\n"), StartsWith("HTTP/1.1 200"))
+        << path;
+    EXPECT_THAT(Read(ConnectStream(path, StrCat("Authorization: Bearer ", token, "\r\n")), "\r\n"),
                 StartsWith("HTTP/1.1 200"))
         << path;
   }

@@ -100,7 +100,7 @@ Result<protocol::ControllerMessage> Greet(const std::string& address, const stre
   const auto link = std::make_shared<SessionLink>();
   link->PushUrgent(*MakePacket(protocol::WorkerMessage(hello)));
   const auto conduit = std::move(*Conduit::Create());
-  WC_RETURN_IF_ERROR(conduit->Dial({.address = address, .token = token, .lease = kPatience}, link));
+  WC_RETURN_IF_ERROR(conduit->Connect({.address = address, .token = token, .lease = kPatience}, link));
   const TimePoint deadline = Clock::now() + kPatience;
   while (true) {
     auto event = conduit->Next(deadline);
@@ -237,7 +237,7 @@ TEST_F(Privacy, AWeakTokenStartsNothing) {
   ExpectNobody();
 }
 
-/// Has the key of the worker who dials, as another worker of that role has, and says that it is the
+/// Has the key of the worker who connects, as another worker of that role has, and says that it is the
 /// controller.
 void Pose(UniqueFd fd, const stream::RoleToken& token) {
   const stream::ClientKeys keys = *stream::ClientKeysOf(token, Purpose::kControl, protocol::kProtocolVersion);
@@ -280,8 +280,8 @@ TEST_F(Privacy, AnImpostorIsNeverTakenForTheController) {
 
 TEST_F(Privacy, AnotherVersionIsToldThatItIsOne) {
   const auto client = std::move(*stream::ClientStream::Create());
-  const Status status = stream::Dial(*client, controller_->address(), stream::TokenOf(kTrainer),
-                                     Purpose::kObserve, protocol::kProtocolVersion + 1);
+  const Status status = stream::ConnectStream(*client, controller_->address(), stream::TokenOf(kTrainer),
+                                              Purpose::kObserve, protocol::kProtocolVersion + 1);
   EXPECT_EQ(status.code(), Code::kProtocol);
   EXPECT_THAT(status.message(), HasSubstr("another version"));
 }

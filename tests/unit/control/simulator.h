@@ -313,7 +313,7 @@ class Simulator {
   void Check(Process& to, const protocol::Stop& message) { EXPECT_FALSE(to.over.contains(message.update)); }
   void Check(Process& to, const protocol::Release& message) {
     EXPECT_FALSE(to.over.contains(message.update));
-    if (!state.update || state.update->id != message.update) return;  // Over: givers are let go.
+    if (!state.update || state.update->id != message.update) return;  // Over: peer sources are let go.
     ForRanks(message.update, [&](const Process& rank, const Target& target) {
       if (target.step != EngineStep::kOut) {
         EXPECT_TRUE(rank.ready || !rank.alive) << "Release before Ready";

@@ -266,32 +266,32 @@ TEST_F(ConnectTest, ACallerCanBeInterrupted) {
   EXPECT_TRUE(a.Connect(b).ok()) << "only that call was interrupted";
 }
 
-TEST_F(ConnectTest, StrangersAtTheDoorDoNoHarm) {
+TEST_F(ConnectTest, StrangersAtTheListenerDoNoHarm) {
   Party a;
   Party b({.rank = 1});
-  const SocketAddress door = *SocketAddress::Parse(b->Addresses()[0]);
+  const SocketAddress listener = *SocketAddress::Parse(b->Addresses()[0]);
   std::vector<UniqueFd> strangers;
   for (const std::string& words :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(5, '\0'), std::string("\x05\0\0\0\x01hello", 10),
         std::string("\xff\xff\xff\xff\x01", 5), std::string("\0\0\0\0\x14", 5), std::string()}) {
-    auto fd = weightcast::Connect(door, Soon());
+    auto fd = weightcast::Connect(listener, Soon());
     ASSERT_TRUE(fd.ok());
     ASSERT_TRUE(SendAll(fd->get(), words, Soon()).ok());
     strangers.push_back(std::move(fd).value());
   }
   // More half-open handshakes than are kept: the oldest go, we still come in.
-  for (int i = 0; i < 300; ++i) strangers.push_back(std::move(weightcast::Connect(door, Soon())).value());
+  for (int i = 0; i < 300; ++i) strangers.push_back(std::move(weightcast::Connect(listener, Soon())).value());
   EXPECT_TRUE(a.Connect(b).ok());
 }
 
 /// Opens connections that say `words` and nothing more, until it is destroyed.
 class Flood {
  public:
-  Flood(const SocketAddress& door, std::string words)
-      : thread_([this, door, words = std::move(words)] {
+  Flood(const SocketAddress& listener, std::string words)
+      : thread_([this, listener, words = std::move(words)] {
           std::deque<UniqueFd> open;
           while (!stop_) {
-            auto fd = weightcast::Connect(door, Soon());
+            auto fd = weightcast::Connect(listener, Soon());
             if (!fd.ok()) continue;
             (void)send(fd->get(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
             open.push_back(std::move(fd).value());
@@ -345,7 +345,7 @@ TEST_F(ConnectTest, AFloodOfHalfOpenHandshakesStopsNobody) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-TEST_F(ConnectTest, APeerThatHangsUpInTheHandshakeIsDialledAgain) {
+TEST_F(ConnectTest, APeerThatHangsUpInTheHandshakeIsAskedAgain) {
   Party a;
   Party b({.rank = 1});
   // Stands in for b: takes connections and closes them, as one does that has too many.
@@ -421,7 +421,7 @@ TEST_F(ConnectTest, FallsBackWhenTheOtherSideCannot) {
   EXPECT_TRUE(Eventually([&] { return a.fast().links() + c.fast().links() == 0; }));
 }
 
-TEST_F(ConnectTest, ARoadThatNeverGetsReadyIsGivenUp) {
+TEST_F(ConnectTest, APathThatNeverGetsReadyIsGivenUp) {
   FakeNet::SetDefaults("fast", {.never_ready = true});
   Party a({.settings = {{"connect_timeout", "0.2"}}});
   Party b({.rank = 1});
@@ -568,7 +568,7 @@ TEST_F(ConnectTest, AThousandConnectionsLeakNothing) {
 
 TEST_F(ConnectTest, AForkedChildKeepsNoPort) {
   Party b;
-  const SocketAddress door = *SocketAddress::Parse(b->Addresses()[0]);
+  const SocketAddress listener = *SocketAddress::Parse(b->Addresses()[0]);
   std::array<int, 2> end{};
   std::array<int, 2> begun{};
   ASSERT_EQ(pipe(end.data()), 0);
@@ -583,8 +583,8 @@ TEST_F(ConnectTest, AForkedChildKeepsNoPort) {
   }
   ASSERT_EQ(read(begun[0], &byte, 1), 1) << "the child closes its ports as it begins";
   b.Destroy();
-  EXPECT_EQ(weightcast::Connect(door, Soon()).status().code(), Code::kUnavailable);
-  EXPECT_TRUE(Listen(door, {}).ok()) << "while the child lives";
+  EXPECT_EQ(weightcast::Connect(listener, Soon()).status().code(), Code::kUnavailable);
+  EXPECT_TRUE(Listen(listener, {}).ok()) << "while the child lives";
   close(end[1]);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -28,7 +28,7 @@ using transport::OpKind;
 using transport::RemoteRegion;
 using transport::Role;
 
-/// What a test lets go wrong at one end of a fake road.
+/// What a test lets go wrong at one end of a fake path.
 struct Faults {
   std::string refuse_open{};  ///< OpenLink fails with this text.
   bool never_ready = false;   ///< The link is opened and nothing more comes.
@@ -43,7 +43,7 @@ struct Faults {
 
 class FakeTransport;
 
-/// The road between all fake transports of this process, and the lock that all of them share.
+/// The path between all fake transports of this process, and the lock that all of them share.
 class FakeNet {
  public:
   static FakeNet& Get() {

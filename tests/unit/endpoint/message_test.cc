@@ -25,23 +25,23 @@ void Damage(const std::string& bytes, Parse parse) {
 }
 
 TEST(ControlMessage, Offers) {
-  const std::vector<RoadOffer> offers = {
+  const std::vector<PathOffer> offers = {
       {"shm", true, "blob"}, {"tcp", false, "no interface"}, {"x", true, ""}};
   EXPECT_EQ(ParseOffers(EncodeOffers(offers)), offers);
   EXPECT_TRUE(ParseOffers(EncodeOffers({})).has_value());
   EXPECT_FALSE(ParseOffers(EncodeOffers({{"shm", true, "a"}, {"shm", true, "b"}})).has_value());
   EXPECT_FALSE(ParseOffers(EncodeOffers({{"", true, "a"}})).has_value());
-  std::vector<RoadOffer> many;
+  std::vector<PathOffer> many;
   for (size_t i = 0; i <= kMaxTransports; ++i) many.push_back({"t" + std::to_string(i), true, ""});
   EXPECT_FALSE(ParseOffers(EncodeOffers(many)).has_value());
   Damage(EncodeOffers(offers), [](const std::string& bytes) { return ParseOffers(bytes).has_value(); });
 }
 
-TEST(ControlMessage, RoadsAndChoices) {
-  const RoadNotice notice{3, false, "it rains"};
-  EXPECT_EQ(ParseRoad(EncodeRoad(notice)), notice);
-  EXPECT_FALSE(ParseRoad(EncodeRoad({kMaxTransports, true, ""})).has_value());
-  Damage(EncodeRoad(notice), [](const std::string& bytes) { return ParseRoad(bytes).has_value(); });
+TEST(ControlMessage, PathsAndChoices) {
+  const PathNotice notice{3, false, "it rains"};
+  EXPECT_EQ(ParsePath(EncodePath(notice)), notice);
+  EXPECT_FALSE(ParsePath(EncodePath({kMaxTransports, true, ""})).has_value());
+  Damage(EncodePath(notice), [](const std::string& bytes) { return ParsePath(bytes).has_value(); });
   EXPECT_EQ(ParseChosen(EncodeChosen(5)), 5);
   EXPECT_FALSE(ParseChosen(EncodeChosen(kMaxTransports)).has_value());
   EXPECT_FALSE(ParseChosen("").has_value());
@@ -178,7 +178,7 @@ TEST(Channel, IsBoundedInBothDirections) {
 
 TEST(Channel, TheEndComesAfterWhatWasSent) {
   Wire wire;
-  ASSERT_TRUE(wire.a->Send({MessageType::kGoodbye, "bye"}).ok());
+  ASSERT_TRUE(wire.a->Send({MessageType::kShutdown, "bye"}).ok());
   wire.a.reset();
   EXPECT_TRUE(wire.b->Receive().ok());
   EXPECT_EQ(wire.b->Receive().status().code(), Code::kUnavailable);

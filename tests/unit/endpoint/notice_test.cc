@@ -236,7 +236,7 @@ TEST_F(NoticeTest, AHintTellsWhenToLook) {
 
 // --- Hostile peers -----------------------------------------------------------------------------------
 
-/// The control socket that leads from this process to the door of `other`.
+/// The control socket that leads from this process to the listener of `other`.
 int ControlSocketTo(const Party& other) {
   const uint16_t port = ParseHostPort(other->Addresses()[0])->port;
   for (int fd = 3; fd < 1000; ++fd) {
@@ -279,8 +279,8 @@ TEST_F(NoticeTest, WhoBreaksTheRulesIsCutOff) {
   EXPECT_EQ(EndAfter(Frame(MessageType::kCredit, "")).code(), Code::kProtocol);
 }
 
-/// Proves itself with the token and then says `last` instead of an offer; the goodbye that it gets.
-std::optional<Status> GoodbyeAfter(const Party& party, const Message& last) {
+/// Proves itself with the token and then says `last` instead of an offer; the shutdown message that it gets.
+std::optional<Status> ShutdownAfter(const Party& party, const Message& last) {
   auto fd = Connect(*SocketAddress::Parse(party->Addresses()[0]), Soon());
   if (!fd.ok()) return std::nullopt;
   Channel channel(std::move(fd).value());
@@ -297,7 +297,7 @@ std::optional<Status> GoodbyeAfter(const Party& party, const Message& last) {
     const Status received = channel.Receive().status();
     for (auto next = channel.Next(); next.ok() && next->has_value(); next = channel.Next()) {
       const Message& message = **next;
-      if (message.type == MessageType::kGoodbye) return ParseOutcome(message.payload);
+      if (message.type == MessageType::kShutdown) return ParseOutcome(message.payload);
       if (machine.state() == Handshaker::State::kAccepted) continue;
       for (const Message& answer : machine.OnMessage(message)) (void)channel.Send(answer);
       if (machine.peer_accepted() && !std::exchange(said, true)) {
@@ -312,7 +312,7 @@ std::optional<Status> GoodbyeAfter(const Party& party, const Message& last) {
 
 TEST_F(NoticeTest, NoneComesBeforeTheTransportIsChosen) {
   Party party;
-  const auto why = GoodbyeAfter(party, {MessageType::kNotice, "early"});
+  const auto why = ShutdownAfter(party, {MessageType::kNotice, "early"});
   ASSERT_TRUE(why.has_value());
   EXPECT_EQ(why->code(), Code::kProtocol);
   EXPECT_THAT(why->message(), HasSubstr("before a transport"));

@@ -121,7 +121,7 @@ class Mill final : public Work {
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t ignored = read(fd_.get(), &count, sizeof count);
   }
-  [[nodiscard]] bool ArmsDearly() const override { return true; }
+  [[nodiscard]] bool ArmingIsCostly() const override { return true; }
   void Mask(bool on) override {
     EXPECT_TRUE(progress->poller().Modify(fd_.get(), on ? 0U : uint32_t{EPOLLIN}, Progress::kFirstKey).ok());
   }
@@ -252,7 +252,7 @@ class Lookout final : public Work {
   }
   bool Arm() override { return true; }
   void Disarm() override {}
-  [[nodiscard]] bool ArmsDearly() const override { return false; }
+  [[nodiscard]] bool ArmingIsCostly() const override { return false; }
   void Mask(bool) override {}
   [[nodiscard]] std::optional<TimePoint> NextDeadline() const override { return Clock::now(); }
 

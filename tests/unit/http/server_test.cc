@@ -56,7 +56,7 @@ class HttpServer : public ::testing::Test {
     ASSERT_TRUE(started.ok()) << started.status().ToString();
     server_ = std::move(*started);
   }
-  UniqueFd Dial(std::string_view request = "") {
+  UniqueFd Open(std::string_view request = "") {
     auto fd = Connect(server_->address(), In(10.0));
     EXPECT_TRUE(fd.ok()) << fd.status().ToString();
     if (!request.empty()) {
@@ -77,7 +77,7 @@ class HttpServer : public ::testing::Test {
     }
     return answer + "(no end)";
   }
-  std::string Ask(std::string_view request) { return Read(Dial(request)); }
+  std::string Ask(std::string_view request) { return Read(Open(request)); }
   /// Whether the server has ended it, or does soon.
   static bool Ended(const UniqueFd& fd, double seconds = 20) {
     char byte;
@@ -140,15 +140,15 @@ TEST_F(HttpServer, RefusesWhatIsNoRequest) {
 
 TEST_F(HttpServer, EndsWhoSendsNoWholeRequest) {
   Start({.request = std::chrono::milliseconds(300)});
-  const UniqueFd silent = Dial();
-  const UniqueFd half = Dial("GET / HTTP/1.1\r\n");
+  const UniqueFd silent = Open();
+  const UniqueFd half = Open("GET / HTTP/1.1\r\n");
   EXPECT_TRUE(Ended(half));
   EXPECT_TRUE(Ended(silent));
 }
 
 TEST_F(HttpServer, EndsWhoDoesNotReadItsAnswer) {
   Start({.answer = std::chrono::milliseconds(300)});
-  const UniqueFd slow = Dial("GET /large HTTP/1.1\r\n\r\n");
+  const UniqueFd slow = Open("GET /large HTTP/1.1\r\n\r\n");
   std::this_thread::sleep_for(std::chrono::seconds(1));  // Time in which it takes nothing is what is tested.
   EXPECT_LT(Read(slow).size(), 12 * kMiB);
   EXPECT_GT(Ask("GET /large HTTP/1.1\r\n\r\n").size(), 16 * kMiB);
@@ -157,7 +157,7 @@ TEST_F(HttpServer, EndsWhoDoesNotReadItsAnswer) {
 TEST_F(HttpServer, TheOldestSilentConnectionMakesRoom) {
   Start({.most = 4});
   std::vector<UniqueFd> silent;
-  for (int i = 0; i < 4; ++i) silent.push_back(Dial("GET"));
+  for (int i = 0; i < 4; ++i) silent.push_back(Open("GET"));
   EXPECT_THAT(Ask("GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200"));
   EXPECT_TRUE(Ended(silent[0]));
   EXPECT_FALSE(Ended(silent[3], 0.1));
@@ -165,7 +165,7 @@ TEST_F(HttpServer, TheOldestSilentConnectionMakesRoom) {
 
 TEST_F(HttpServer, FeedsTellWhatIsNew) {
   Start();
-  const UniqueFd feed = Dial("GET /feed HTTP/1.1\r\n\r\n");
+  const UniqueFd feed = Open("GET /feed HTTP/1.1\r\n\r\n");
   EXPECT_THAT(Read(feed, "data: 1\n\n"), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("text/event-stream"),
                                                Not(HasSubstr("Content-Length")), EndsWith("data: 1\n\n")));
   Tell(2);
@@ -176,14 +176,14 @@ TEST_F(HttpServer, FeedsTellWhatIsNew) {
 
 TEST_F(HttpServer, SilentFeedsCarryComments) {
   Start({.beat = std::chrono::milliseconds(100)});
-  const UniqueFd feed = Dial("GET /feed HTTP/1.1\r\n\r\n");
+  const UniqueFd feed = Open("GET /feed HTTP/1.1\r\n\r\n");
   EXPECT_THAT(Read(feed, ":\n\n"), EndsWith("data: 1\n\n:\n\n"));
 }
 
 TEST_F(HttpServer, TooManyFeedsAreTurnedAway) {
   Start({.most_feeds = 2});
-  const UniqueFd one = Dial("GET /feed HTTP/1.1\r\n\r\n");
-  UniqueFd two = Dial("GET /feed HTTP/1.1\r\n\r\n");
+  const UniqueFd one = Open("GET /feed HTTP/1.1\r\n\r\n");
+  UniqueFd two = Open("GET /feed HTTP/1.1\r\n\r\n");
   Read(one, "data: 1\n\n");
   Read(two, "data: 1\n\n");
   EXPECT_THAT(Ask("GET /feed HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503"));
@@ -191,7 +191,7 @@ TEST_F(HttpServer, TooManyFeedsAreTurnedAway) {
   two.reset();
   std::string answer;
   for (const TimePoint end = In(10.0); Clock::now() < end;) {
-    answer = Read(Dial("GET /feed HTTP/1.1\r\n\r\n"), "data: 1\n\n");
+    answer = Read(Open("GET /feed HTTP/1.1\r\n\r\n"), "data: 1\n\n");
     if (answer.starts_with("HTTP/1.1 200")) break;
   }
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200")) << "a client that has gone leaves its place";
@@ -199,7 +199,7 @@ TEST_F(HttpServer, TooManyFeedsAreTurnedAway) {
 
 TEST_F(HttpServer, ASlowReaderSkipsToTheNewest) {
   Start();
-  const UniqueFd feed = Dial("GET /wide HTTP/1.1\r\n\r\n");
+  const UniqueFd feed = Open("GET /wide HTTP/1.1\r\n\r\n");
   for (int i = 2; i <= 200; ++i) Tell(i);
   // The server has taken the last wake-up when it answers somebody else.
   EXPECT_THAT(Ask("GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200"));
@@ -210,7 +210,7 @@ TEST_F(HttpServer, ASlowReaderSkipsToTheNewest) {
 
 TEST_F(HttpServer, AFeedThatNobodyReadsIsEnded) {
   Start({.answer = std::chrono::milliseconds(300)});
-  const UniqueFd feed = Dial("GET /wide HTTP/1.1\r\n\r\n");
+  const UniqueFd feed = Open("GET /wide HTTP/1.1\r\n\r\n");
   const TimePoint end = In(20.0);
   for (int i = 2; Clock::now() < end; ++i) {
     Tell(i);

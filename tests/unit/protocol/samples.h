@@ -63,7 +63,7 @@ inline std::vector<WorkerMessage> WorkerMessages() {
       Steered{.order = 7, .status = kReason},
       Cancel{.number = 81},
       Heartbeat{},
-      Goodbye{},
+      Leave{},
       AskOffered{},
       SentDigests{.update = kUpdate, .destination = 2, .part = 1, .digests = {{1, 2}, {(1ULL << 61) - 2, 0}}},
       Spans{.update = kUpdate,

@@ -17,10 +17,10 @@ using ::testing::HasSubstr;
 
 constexpr int kMany = 200;
 
-Status DialAt(const std::string& address, const RoleToken& token = TokenOf({Role::kTrainer}),
-              uint32_t version = kVersion) {
+Status ConnectAt(const std::string& address, const RoleToken& token = TokenOf({Role::kTrainer}),
+                 uint32_t version = kVersion) {
   const auto client = NewClient();
-  return Dial(*client, address, token, Purpose::kControl, version);
+  return ConnectStream(*client, address, token, Purpose::kControl, version);
 }
 
 /// Answers connections one after another with `answer`, until it ends.
@@ -52,7 +52,7 @@ void EndAfter(const UniqueFd& fd, std::string_view bytes) {
 TEST(ClientStream, SaysWhichMistakeTheTokenIs) {
   TestServer server;
   server.Start();
-  const Status job = DialAt(server.address(), TokenOf({Role::kTrainer}, kOtherMaster));
+  const Status job = ConnectAt(server.address(), TokenOf({Role::kTrainer}, kOtherMaster));
   EXPECT_EQ(job.code(), Code::kPermission);
   EXPECT_THAT(job.message(), HasSubstr("does not know this token"));
   EXPECT_THAT(job.message(), HasSubstr(server.address()));
@@ -60,7 +60,7 @@ TEST(ClientStream, SaysWhichMistakeTheTokenIs) {
   // A token of one role that says that it is of another.
   std::string text(TokenOf({Role::kInference, "a"}).Print().bytes());
   text.replace(text.find("/a:"), 3, "/b:");
-  const Status role = DialAt(server.address(), *RoleToken::Parse(text));
+  const Status role = ConnectAt(server.address(), *RoleToken::Parse(text));
   EXPECT_EQ(role.code(), Code::kPermission);
   EXPECT_THAT(role.message(), HasSubstr("refuses this token"));
   EXPECT_TRUE(server.silent());
@@ -72,7 +72,7 @@ TEST(ClientStream, WithATokenOfAnotherRoleIsNeverTaken) {
   for (int i = 0; i < kMany; ++i) {
     std::string text(TokenOf({Role::kInference}).Print().bytes());
     text.replace(text.find("inference"), 9, "trainer");
-    ASSERT_EQ(DialAt(server.address(), *RoleToken::Parse(text)).code(), Code::kPermission);
+    ASSERT_EQ(ConnectAt(server.address(), *RoleToken::Parse(text)).code(), Code::kPermission);
   }
   EXPECT_TRUE(server.silent());
 }
@@ -80,7 +80,7 @@ TEST(ClientStream, WithATokenOfAnotherRoleIsNeverTaken) {
 TEST(ClientStream, SaysThatVersionsDiffer) {
   TestServer server;
   server.Start();
-  const Status status = DialAt(server.address(), TokenOf({Role::kTrainer}), kVersion + 1);
+  const Status status = ConnectAt(server.address(), TokenOf({Role::kTrainer}), kVersion + 1);
   EXPECT_EQ(status.code(), Code::kProtocol);
   EXPECT_THAT(status.message(), HasSubstr("another version"));
 }
@@ -91,18 +91,18 @@ TEST(ClientStream, SaysThatNobodyListens) {
     const TestListener listener;
     address = listener.address();
   }
-  const Status status = DialAt(address);
+  const Status status = ConnectAt(address);
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("Connection refused"));
   EXPECT_THAT(status.message(), HasSubstr("check that the controller runs"));
 }
 
 TEST(ClientStream, SaysThatThereIsNoSuchHost) {
-  const Status status = DialAt("no-such-host.invalid:1");
+  const Status status = ConnectAt("no-such-host.invalid:1");
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("no-such-host.invalid"));
   EXPECT_THAT(status.message(), HasSubstr("name servers"));
-  EXPECT_EQ(DialAt("nowhere").code(), Code::kInvalidArgument);
+  EXPECT_EQ(ConnectAt("nowhere").code(), Code::kInvalidArgument);
 }
 
 TEST(ClientStream, SaysWhatElseListens) {
@@ -120,7 +120,7 @@ TEST(ClientStream, SaysWhatElseListens) {
   for (const Other& other : others) {
     const TestListener listener;
     const Answers answers(listener, [&](const UniqueFd& fd) { EndAfter(fd, other.answer); });
-    const Status status = DialAt(listener.address());
+    const Status status = ConnectAt(listener.address());
     EXPECT_EQ(status.code(), other.code) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr(std::string(other.text)));
     EXPECT_THAT(status.message(), HasSubstr(listener.address()));
@@ -150,7 +150,7 @@ TEST(ClientStream, NeverTakesAnImpostorWithACertificateOfItsOwn) {
   const Context context = SelfSignedServer();
   const Answers answers(listener, [&](const UniqueFd& fd) { ServeTls(fd, context.get()); });
   for (int i = 0; i < kMany; ++i) {
-    const Status status = DialAt(listener.address());
+    const Status status = ConnectAt(listener.address());
     ASSERT_EQ(status.code(), Code::kPermission) << status.ToString();
     ASSERT_THAT(status.message(), HasSubstr("does not prove to be the controller"));
   }
@@ -190,7 +190,7 @@ TEST(ClientStream, NeverTakesAWorkerThatPosesAsTheController) {
     });
   });
   for (int i = 0; i < kMany; ++i) {
-    const Status status = DialAt(listener.address());
+    const Status status = ConnectAt(listener.address());
     ASSERT_EQ(status.code(), Code::kPermission) << status.ToString();
     ASSERT_THAT(status.message(), HasSubstr("poses as one"));
   }
@@ -207,7 +207,7 @@ TEST(ClientStream, BelievesNothingBeforeTheProof) {
       if (!connection.Flush().ok()) return;
     }
   });
-  EXPECT_EQ(DialAt(listener.address()).code(), Code::kPermission);
+  EXPECT_EQ(ConnectAt(listener.address()).code(), Code::kPermission);
 }
 
 TEST(ClientStream, TakesTheTrueControllerInTheSamePose) {
@@ -217,7 +217,7 @@ TEST(ClientStream, TakesTheTrueControllerInTheSamePose) {
          [](const TlsSession& session) { return *ProveController(session, Master().Controller()); });
   });
   const auto client = NewClient();
-  EXPECT_TRUE(Dial(*client, listener.address(), TokenOf({Role::kTrainer})).ok());
+  EXPECT_TRUE(ConnectStream(*client, listener.address(), TokenOf({Role::kTrainer})).ok());
   EXPECT_EQ(NextOf(*client).body, "serve version 2");
   client->Abort();
 }
@@ -246,7 +246,7 @@ TEST(ClientStream, DropsAFrameTooLong) {
     ReceiveToEnd(fd.get());
   });
   const auto client = NewClient();
-  EXPECT_TRUE(Dial(*client, listener.address(), TokenOf({Role::kTrainer})).ok());
+  EXPECT_TRUE(ConnectStream(*client, listener.address(), TokenOf({Role::kTrainer})).ok());
   const auto event = NextOf(*client);
   EXPECT_EQ(event.kind, EventKind::kClosed);
   EXPECT_EQ(event.reason.code(), Code::kProtocol);
@@ -267,10 +267,10 @@ TEST(ClientStream, AbortsWhileItLooks) {
   const auto client = NewClient();
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(client
-                    ->Dial({.address = silent.address(),
-                            .version = kVersion,
-                            .token = TokenOf({Role::kTrainer}),
-                            .lease = kLong})
+                    ->Connect({.address = silent.address(),
+                               .version = kVersion,
+                               .token = TokenOf({Role::kTrainer}),
+                               .lease = kLong})
                     .ok());
     EXPECT_EQ(client->Next(Clock::now() + 20ms).kind, EventKind::kNone);
     EXPECT_TRUE(client->active());
@@ -279,15 +279,15 @@ TEST(ClientStream, AbortsWhileItLooks) {
   }
   TestServer server;
   server.Start();
-  EXPECT_TRUE(Dial(*client, server.address(), TokenOf({Role::kTrainer})).ok());
+  EXPECT_TRUE(ConnectStream(*client, server.address(), TokenOf({Role::kTrainer})).ok());
 }
 
-TEST(ClientStream, DialsAgainAfterTheEnd) {
+TEST(ClientStream, ConnectsAgainAfterTheEnd) {
   const auto client = NewClient();
   for (int i = 0; i < 3; ++i) {
     TestServer server;
     server.Start();
-    ASSERT_TRUE(Dial(*client, server.address(), TokenOf({Role::kTrainer})).ok());
+    ASSERT_TRUE(ConnectStream(*client, server.address(), TokenOf({Role::kTrainer})).ok());
     server.server().Stop();
     EXPECT_EQ(NextOf(*client).kind, EventKind::kClosed);
   }
@@ -324,7 +324,7 @@ TEST(ClientStream, DropsItselfWhereNobodyReads) {
   };
   server.Start();
   const auto client = NewClient();
-  ASSERT_TRUE(Dial(*client, server.address(), TokenOf({Role::kTrainer})).ok());
+  ASSERT_TRUE(ConnectStream(*client, server.address(), TokenOf({Role::kTrainer})).ok());
   Status status;
   for (int i = 0; i < 1000 && status.ok(); ++i) {
     status = client->Send(std::string(size_t{64} << 10, 'x'));

@@ -134,10 +134,10 @@ inline ClientStream::Event NextOf(ClientStream& client) {
 
 inline std::unique_ptr<ClientStream> NewClient() { return std::move(*ClientStream::Create()); }
 
-/// Dials and tells what comes of it.
-inline Status Dial(ClientStream& client, const std::string& address, const RoleToken& token,
-                   Purpose purpose = Purpose::kControl, uint32_t version = kVersion) {
-  const Status status = client.Dial(
+/// Connects and tells what comes of it.
+inline Status ConnectStream(ClientStream& client, const std::string& address, const RoleToken& token,
+                            Purpose purpose = Purpose::kControl, uint32_t version = kVersion) {
+  const Status status = client.Connect(
       {.address = address, .version = version, .token = token, .purpose = purpose, .lease = kLong});
   if (!status.ok()) return status;
   auto event = NextOf(client);

@@ -17,7 +17,7 @@ struct Opened {
 
 Opened OpenTo(TestServer& server, const Member& member = {Role::kTrainer}) {
   Opened opened;
-  const Status status = Dial(*opened.client, server.address(), TokenOf(member));
+  const Status status = ConnectStream(*opened.client, server.address(), TokenOf(member));
   EXPECT_TRUE(status.ok()) << status.ToString();
   auto told = server.Next();
   EXPECT_EQ(told.what, "open");
@@ -43,14 +43,14 @@ TEST(StreamServer, TakesObserversOfEveryRoleThatMayWatch) {
   server.Start();
   for (const Role role : {Role::kTrainer, Role::kInference, Role::kObserver}) {
     const auto client = NewClient();
-    ASSERT_TRUE(Dial(*client, server.address(), TokenOf({role}), Purpose::kObserve).ok());
+    ASSERT_TRUE(ConnectStream(*client, server.address(), TokenOf({role}), Purpose::kObserve).ok());
     EXPECT_EQ(server.Next().stream->member().role, Role::kObserver);
     client->Abort();
     EXPECT_EQ(server.Next().what, "closed");
   }
   const auto client = NewClient();
-  EXPECT_EQ(Dial(*client, server.address(), TokenOf({Role::kObserver})).code(), Code::kPermission);
-  EXPECT_EQ(Dial(*client, server.address(), TokenOf({Role::kPeer}), Purpose::kObserve).code(),
+  EXPECT_EQ(ConnectStream(*client, server.address(), TokenOf({Role::kObserver})).code(), Code::kPermission);
+  EXPECT_EQ(ConnectStream(*client, server.address(), TokenOf({Role::kPeer}), Purpose::kObserve).code(),
             Code::kPermission);
 }
 
@@ -273,7 +273,8 @@ TEST(StreamServer, TellsOfRoomSoThatLargeMessagesNeedNoLargeQueue) {
                                                   .on_closed = [](const auto&, const Status&) {}}});
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const auto client = NewClient();
-  ASSERT_TRUE(Dial(*client, StrCat("127.0.0.1:", (*server)->port()), TokenOf({Role::kTrainer})).ok());
+  ASSERT_TRUE(
+      ConnectStream(*client, StrCat("127.0.0.1:", (*server)->port()), TokenOf({Role::kTrainer})).ok());
   for (int i = 0; i < kPieces; ++i) {
     const auto event = NextOf(*client);
     ASSERT_EQ(event.kind, EventKind::kMessage) << event.reason.ToString();

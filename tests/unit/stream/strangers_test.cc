@@ -125,7 +125,7 @@ TEST(Recording, HasNoTokenKeyOrMessageAndIsOfNoUse) {
   {
     Recorder recorder(server.socket_address());
     const auto client = NewClient();
-    ASSERT_TRUE(Dial(*client, recorder.address(), token).ok());
+    ASSERT_TRUE(ConnectStream(*client, recorder.address(), token).ok());
     const auto opened = server.Next();
     ASSERT_TRUE(client->Send("the trainer publishes").ok());
     (void)client->Next(Clock::now());
@@ -177,7 +177,7 @@ TEST(ManInTheMiddle, WhoChangesAnythingEndsTheStream) {
                       i % 2 == 1 ? Recorder::Change(change) : Recorder::Change());
     const auto client = NewClient();
     std::string heard;
-    if (Dial(*client, recorder.address(), TokenOf({Role::kTrainer})).ok() &&
+    if (ConnectStream(*client, recorder.address(), TokenOf({Role::kTrainer})).ok() &&
         client->Send("true words").ok()) {
       client->Close({Code::kCancelled, "done"});
       (void)NextOf(*client);
@@ -274,7 +274,7 @@ TEST(Flood, OfAThousandStrangersStarvesNobody) {
   TestServer server;
   server.Start();
   const auto client = NewClient();
-  ASSERT_TRUE(Dial(*client, server.address(), TokenOf({Role::kTrainer})).ok());
+  ASSERT_TRUE(ConnectStream(*client, server.address(), TokenOf({Role::kTrainer})).ok());
   const auto stream = server.Next().stream;
   const size_t before = MemoryNow();
   // Who says nothing; who has a name, but no key; who replays a whole Hello and then is silent.
@@ -295,7 +295,7 @@ TEST(Flood, OfAThousandStrangersStarvesNobody) {
     Status status(Code::kUnavailable, "");
     int tries = 0;
     for (; tries < 50 && !status.ok(); ++tries)
-      status = Dial(*honest, server.address(), TokenOf({Role::kInference}));
+      status = ConnectStream(*honest, server.address(), TokenOf({Role::kInference}));
     EXPECT_TRUE(status.ok()) << "kept out: " << status.ToString();
     RecordProperty("tries", tries);
     EXPECT_EQ(server.Next().what, "open");

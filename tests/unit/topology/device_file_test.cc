@@ -13,24 +13,24 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(WhyNotOpened, NamesTheFileThatIsMissing) {
+TEST(ReasonNotOpened, NamesTheFileThatIsMissing) {
   ibv_device device{};
   std::snprintf(device.dev_name, sizeof device.dev_name, "uverbs-of-nobody");
-  EXPECT_THAT(WhyNotOpened(device, ENOENT),
+  EXPECT_THAT(ReasonNotOpened(device, ENOENT),
               AllOf(HasSubstr("No such file"), HasSubstr("is /dev/infiniband/uverbs-of-nobody here")));
 }
 
-TEST(WhyNotOpened, HasTheErrorWhereTheFileCanBeOpened) {
+TEST(ReasonNotOpened, HasTheErrorWhereTheFileCanBeOpened) {
   ibv_device device{};
   std::snprintf(device.dev_name, sizeof device.dev_name, "null");
-  EXPECT_EQ(WhyNotOpened(device, ENOMEM, "/dev"), "cannot be opened: Cannot allocate memory (12)");
+  EXPECT_EQ(ReasonNotOpened(device, ENOMEM, "/dev"), "cannot be opened: Cannot allocate memory (12)");
 }
 
-TEST(WhyNotOpened, KnowsAFileOfSomebodyElse) {
+TEST(ReasonNotOpened, KnowsAFileOfSomebodyElse) {
   if (geteuid() == 0) GTEST_SKIP() << "root may open everything";
   ibv_device device{};
   std::snprintf(device.dev_name, sizeof device.dev_name, "shadow");
-  EXPECT_THAT(WhyNotOpened(device, ENOENT, "/etc"),
+  EXPECT_THAT(ReasonNotOpened(device, ENOENT, "/etc"),
               HasSubstr("this user may not read and write /etc/shadow"));
 }
 

@@ -82,7 +82,7 @@ TEST(TcpGreetingTest, ComesBackAsItWasAndNothingElseIsTaken) {
   ASSERT_TRUE(parsed.has_value());
   EXPECT_EQ(parsed->kind, greeting.kind);
   EXPECT_EQ(parsed->lane, 63);
-  EXPECT_EQ(parsed->life, 5U);
+  EXPECT_EQ(parsed->generation, 5U);
   EXPECT_EQ(parsed->cookie, greeting.cookie);
   for (const size_t index : {0, 1, 2, 3, 4, 5, 6, 7, 10, 11}) {
     GreetingBytes damaged = bytes;

@@ -43,7 +43,7 @@ class HostilePeer {
     for (uint32_t i = 0; i <= kLanes; ++i) {
       const QueueName& name = i == 0 ? answer.rails[0].control : answer.rails[0].data[i - 1];
       if (!ends_[i]->queue->Connect(answer.rails[0].address, name, settings_).ok()) return false;
-      Send(i, Probe{.cookie = cookie, .queue = static_cast<uint16_t>(i), .life = 1});
+      Send(i, Probe{.cookie = cookie, .queue = static_cast<uint16_t>(i), .generation = 1});
     }
     Say(Start{});
     return Until([&] { return victim_.ready.contains(link); });

@@ -57,9 +57,9 @@ TEST_F(VerbsHostileTest, AControlMessageOnALaneEndsIt) {
 }
 
 TEST_F(VerbsHostileTest, AProbeForAnotherQueueEndsIt) {
-  peer.Send(1, Probe{.cookie = peer.cookie, .queue = 2, .life = 1});
+  peer.Send(1, Probe{.cookie = peer.cookie, .queue = 2, .generation = 1});
   EXPECT_TRUE(LaneGoes(0));
-  peer.Send(2, Probe{.cookie = peer.cookie + 1, .queue = 2, .life = 1});
+  peer.Send(2, Probe{.cookie = peer.cookie + 1, .queue = 2, .generation = 1});
   EXPECT_TRUE(LaneGoes(1));
 }
 

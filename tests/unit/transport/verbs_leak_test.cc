@@ -43,7 +43,7 @@ TEST(VerbsLeakTest, TwoHundredLinksLeaveNothing) {
              b.side->deregistered.contains(region.name.id);
     }));
     world.fabric.SetLink(*b.host, 0, fake::Link::kUp);
-    // Farewells are over, at the latest after a second.
+    // Graceful shutdowns are over, at the latest after a second.
     ASSERT_TRUE(world.Until({a.side.get(), b.side.get()}, [&] {
       return SameAlive(alive(a, 0), before_a) && SameAlive(alive(b, 1), before_b);
     }));

@@ -12,7 +12,7 @@ constexpr GrantName kGrant{.slot = 63, .id = ~uint64_t{0}};
 
 std::vector<Message> Examples() {
   std::vector<Message> examples = {
-      Probe{.cookie = 1, .queue = 2, .life = 3},
+      Probe{.cookie = 1, .queue = 2, .generation = 3},
       Record{.lease = 2047, .transfer = 1, .chunk = 6, .chunks = 7, .checksum = 8}};
   const ControlMessage controls[] = {Start{},
                                      Started{},

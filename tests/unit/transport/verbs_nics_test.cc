@@ -132,7 +132,7 @@ TEST_F(VerbsNicsTest, WithoutACommonSubnetTheyMeetInTheirOrder) {
 }
 
 /// What cannot be reached shows in the probe, and the link has the rest.
-TEST_F(VerbsNicsTest, ARoadThatDoesNotWorkIsNotUsed) {
+TEST_F(VerbsNicsTest, APathThatDoesNotWorkIsNotUsed) {
   a = world.Start(Flat(2, 0));
   b = world.Start(Flat(2, 1));
   world.fabric.SetLink(*b.host, 1, fake::Link::kCut);
@@ -145,7 +145,7 @@ TEST_F(VerbsNicsTest, ARoadThatDoesNotWorkIsNotUsed) {
 }
 
 /// One that sends again for longer than there is time is given up half-way, and comes back once it can.
-TEST_F(VerbsNicsTest, ARoadThatStaysSilentDoesNotKeepTheOthers) {
+TEST_F(VerbsNicsTest, APathThatStaysSilentDoesNotKeepTheOthers) {
   Settings patient = World::OwnSettings();
   patient.rdma_timeout = 31;  // Hours.
   a = world.Start(Nics(2), patient);

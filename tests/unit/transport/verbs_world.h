@@ -124,7 +124,7 @@ inline Op SignalledWriteOf(const Node& from, RemoteRegion to, uint64_t at, uint6
 class VerbsPairTest : public ::testing::Test {
  protected:
   void TearDown() override { Drop(); }
-  /// Both processes die: a farewell would wait for a network whose time stands still.
+  /// Both processes die: a graceful shutdown would wait for a network whose time stands still.
   void Drop() {
     for (Node* node : {&a, &b}) {
       if (node->host != nullptr) world.fabric.Kill(*node->host);

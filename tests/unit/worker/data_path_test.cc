@@ -297,7 +297,7 @@ TEST_F(DataPath, WhatWasReadOfAFileThatHasChangedIsNeverComplete) {
   Send(0);
   ASSERT_TRUE(trainers_[0]->ended.Wait());
   EXPECT_EQ(trainers_[0]->outcome->status, Status(Code::kCorrupt, "m was changed"));
-  EXPECT_FALSE(trainers_[0]->outcome->road) << "no other road helps";
+  EXPECT_FALSE(trainers_[0]->outcome->path) << "no other path helps";
   ASSERT_TRUE(trainers_[0]->fenced.Wait());
   EXPECT_EQ(reader_->read, 32U << 20) << "all was read before the check";
   Fence(*inference_[0]);
@@ -347,7 +347,7 @@ TEST_F(DataPath, StoppedSendingIsFencedAndSaysNothing) {
   Fence(*inference_[0]);
 }
 
-TEST_F(DataPath, LostReceiverIsTheRoadsFailure) {
+TEST_F(DataPath, LostReceiverIsThePathsFailure) {
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {1 << 20}}};
   Weights trainer(model, Cut::kWhole, 0, 1), sink(model, Cut::kWhole, 0, 1);
   Build({trainer.shards()}, {sink.shards()});
@@ -357,7 +357,7 @@ TEST_F(DataPath, LostReceiverIsTheRoadsFailure) {
   Send(0);
   ASSERT_TRUE(trainers_[0]->ended.Wait());
   EXPECT_FALSE(trainers_[0]->outcome->status.ok());
-  EXPECT_TRUE(trainers_[0]->outcome->road);
+  EXPECT_TRUE(trainers_[0]->outcome->path);
   EXPECT_TRUE(trainers_[0]->fenced.Wait());
 }
 

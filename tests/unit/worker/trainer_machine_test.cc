@@ -108,12 +108,12 @@ TEST(TrainerMachine, AbortFreesSourcesOnlyWhenNobodyReadsThem) {
   EXPECT_EQ(trainer.Action<FinishUpdate>()->status, kDead);
 }
 
-TEST(TrainerMachine, FailureNamesTheRoadOnlyIfItIsTheRoads) {
+TEST(TrainerMachine, FailureNamesThePathOnlyIfItIsThePaths) {
   Trainer trainer;
   trainer.Do(PublishCalled{.number = 3});
   trainer.Do(StartOf(1, 3, 5));
   trainer.Do(StartOf(1, 3, 6));
-  trainer.Do(SendEnded{.update = Update(1), .destination = 5, .status = kDead, .road = true});
+  trainer.Do(SendEnded{.update = Update(1), .destination = 5, .status = kDead, .path = true});
   EXPECT_EQ(trainer.Sent<protocol::Failed>()->destination, 5);
   trainer.Do(SendEnded{.update = Update(1), .destination = 6, .status = {Code::kExhausted, "x"}});
   EXPECT_EQ(trainer.Sent<protocol::Failed>()->destination, -1);
@@ -126,7 +126,7 @@ TEST(TrainerMachine, StoppedDestinationIsSilentAndTheOthersGoOn) {
   trainer.Do(StartOf(1, 3, 1));
   trainer.Do(protocol::Stop{Update(1), 0});
   EXPECT_EQ(trainer.Action<StopSending>()->destination, 0U);
-  trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = kDead, .road = true});
+  trainer.Do(SendEnded{.update = Update(1), .destination = 0, .status = kDead, .path = true});
   EXPECT_FALSE(trainer.Sent<protocol::Failed>());
   trainer.Do(SendFenced{Update(1), 0});
   trainer.Finish(1, 1);
@@ -372,7 +372,7 @@ class RandomTrainer {
     const auto [key, number] = *sending_.begin();
     if (Pick(2) == 0) {
       const Status status = Pick(3) == 0 ? kDead : Status::Ok();
-      Feed(SendEnded{.update = key.first, .destination = key.second, .status = status, .road = true});
+      Feed(SendEnded{.update = key.first, .destination = key.second, .status = status, .path = true});
     }
     sending_.erase(sending_.begin());
     Feed(SendFenced{key.first, key.second});

@@ -1,4 +1,4 @@
-#include "stream/dialler.h"
+#include "stream/connector.h"
 
 #include <algorithm>
 #include <array>
@@ -24,17 +24,17 @@ int Weight(const Status& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<Dialler>> Dialler::Create() {
-  auto dialler = std::unique_ptr<Dialler>(new Dialler);
-  WC_ASSIGN_OR_RETURN(dialler->poller_, Poller::Create());
-  WC_ASSIGN_OR_RETURN(dialler->resolver_, Resolver::Create());
-  WC_RETURN_IF_ERROR(dialler->poller_.Add(dialler->resolver_.fd(), EPOLLIN, kResolverKey));
-  return dialler;
+Result<std::unique_ptr<Connector>> Connector::Create() {
+  auto connector = std::unique_ptr<Connector>(new Connector);
+  WC_ASSIGN_OR_RETURN(connector->poller_, Poller::Create());
+  WC_ASSIGN_OR_RETURN(connector->resolver_, Resolver::Create());
+  WC_RETURN_IF_ERROR(connector->poller_.Add(connector->resolver_.fd(), EPOLLIN, kResolverKey));
+  return connector;
 }
 
-Dialler::~Dialler() { Cancel(); }
+Connector::~Connector() { Cancel(); }
 
-void Dialler::Cancel() {
+void Connector::Cancel() {
   resolver_.Forget();
   resolving_ = false;
   left_.clear();
@@ -42,19 +42,19 @@ void Dialler::Cancel() {
   while (!attempts_.empty()) End(attempts_.begin());
 }
 
-void Dialler::Start(Options options) {
+void Connector::Start(Options options) {
   Status status = Prepare(std::move(options));
   if (status.ok()) status = resolver_.Start(options_.host, options_.port);
   if (!status.ok()) return Failed(status);
   resolving_ = true;
 }
 
-void Dialler::StartAt(Options options, std::vector<SocketAddress> addresses) {
+void Connector::StartAt(Options options, std::vector<SocketAddress> addresses) {
   if (const Status status = Prepare(std::move(options)); !status.ok()) return Failed(status);
-  DialAll(std::move(addresses));
+  ConnectAll(std::move(addresses));
 }
 
-Status Dialler::Prepare(Options options) {
+Status Connector::Prepare(Options options) {
   Cancel();
   if (options_.version != options.version) context_.reset();
   options_ = std::move(options);
@@ -64,12 +64,12 @@ Status Dialler::Prepare(Options options) {
   return Status::Ok();
 }
 
-TimePoint Dialler::deadline() const {
+TimePoint Connector::deadline() const {
   const bool over = !resolving_ && left_.empty() && attempts_.empty();
   return over ? TimePoint{} : next_;
 }
 
-std::optional<Dialler::Outcome> Dialler::Step() {
+std::optional<Connector::Outcome> Connector::Step() {
   std::array<epoll_event, kMostAddresses> events{};
   const auto count = static_cast<size_t>(poller_.Wait(events, Duration::zero()));
   for (size_t i = 0; i < count; ++i) {
@@ -90,27 +90,27 @@ std::optional<Dialler::Outcome> Dialler::Step() {
     Failed(*outcome);
     next_ = left_.empty() ? kNever : TimePoint{};
   }
-  if (!left_.empty() && Clock::now() >= next_) DialNext();
+  if (!left_.empty() && Clock::now() >= next_) ConnectNext();
   return Finished();
 }
 
-std::optional<Dialler::Outcome> Dialler::Finished() {
+std::optional<Connector::Outcome> Connector::Finished() {
   if (resolving_ || !left_.empty() || !attempts_.empty()) return std::nullopt;
   if (failure_.ok()) return std::nullopt;  // Nothing was started.
   return Outcome(std::exchange(failure_, Status::Ok()));
 }
 
-void Dialler::TakeAddresses() {
+void Connector::TakeAddresses() {
   auto found = resolver_.Take();
   if (!found) return;
   resolving_ = false;
   if (!found->ok())
     return Failed({found->status().code(), StrCat(found->status().message(),
                                                   "; check the controller's address and the name servers")});
-  DialAll(std::move(**found));
+  ConnectAll(std::move(**found));
 }
 
-void Dialler::DialAll(std::vector<SocketAddress> addresses) {
+void Connector::ConnectAll(std::vector<SocketAddress> addresses) {
   left_ = std::move(addresses);
   if (left_.size() > kMostAddresses) left_.resize(kMostAddresses);
   std::ranges::reverse(left_);
@@ -119,18 +119,18 @@ void Dialler::DialAll(std::vector<SocketAddress> addresses) {
   next_ = TimePoint{};
 }
 
-/// The next address that can be dialled at all.
-void Dialler::DialNext() {
+/// The next address that can be begun at all.
+void Connector::ConnectNext() {
   const size_t before = attempts_.size();
   while (!left_.empty() && attempts_.size() == before) {
     const SocketAddress address = left_.back();
     left_.pop_back();
-    Dial(address);
+    Connect(address);
   }
   next_ = left_.empty() ? kNever : Clock::now() + kStagger;
 }
 
-void Dialler::Dial(const SocketAddress& address) {
+void Connector::Connect(const SocketAddress& address) {
   auto fd = StartConnect(address);
   if (!fd.ok()) return Failed(ExplainConnect(fd.status()));
   const uint64_t key = next_key_++;
@@ -138,7 +138,7 @@ void Dialler::Dial(const SocketAddress& address) {
   attempts_.emplace(key, Attempt{.address = address, .fd = std::move(*fd), .connection = nullptr});
 }
 
-std::optional<Status> Dialler::Advance(Attempt& attempt, uint64_t key) {
+std::optional<Status> Connector::Advance(Attempt& attempt, uint64_t key) {
   if (attempt.connection == nullptr) {
     if (const Status status = ConnectOutcome(attempt.fd.get(), attempt.address); !status.ok())
       return ExplainConnect(status);
@@ -160,7 +160,7 @@ std::optional<Status> Dialler::Advance(Attempt& attempt, uint64_t key) {
   return proven.ok() ? proven : ExplainImpostor(where, proven.message());
 }
 
-Status Dialler::Greet(Attempt& attempt, uint64_t key) {
+Status Connector::Greet(Attempt& attempt, uint64_t key) {
   WC_RETURN_IF_ERROR(poller_.Modify(attempt.fd.get(), EPOLLIN, key));
   WC_ASSIGN_OR_RETURN(TlsSession session,
                       TlsSession::Begin(context_.value(), {options_.keys.identity, options_.keys.key}));
@@ -173,13 +173,13 @@ Status Dialler::Greet(Attempt& attempt, uint64_t key) {
   return Status::Ok();
 }
 
-void Dialler::End(AttemptMap::iterator at) {
+void Connector::End(AttemptMap::iterator at) {
   const Attempt& attempt = at->second;
   poller_.Remove(attempt.connection != nullptr ? attempt.connection->fd() : attempt.fd.get());
   attempts_.erase(at);
 }
 
-void Dialler::Failed(const Status& reason) {
+void Connector::Failed(const Status& reason) {
   if (Weight(reason) > Weight(failure_)) failure_ = reason;
 }
 

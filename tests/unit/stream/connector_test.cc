@@ -1,4 +1,4 @@
-#include "stream/dialler.h"
+#include "stream/connector.h"
 
 #include "fixture.h"
 #include "stream/bind.h"
@@ -54,18 +54,18 @@ class SecondAddress : public ::testing::Test {
     EXPECT_TRUE(WaitFor(first_.get(), POLLIN, Soon()));
     return std::move(*Accept(first_.get()));
   }
-  [[nodiscard]] Dialler::Outcome Look() const {
-    auto dialler = std::move(*Dialler::Create());
-    dialler->StartAt({.host = "two.addresses",
-                      .port = addresses_[1].port(),
-                      .version = kVersion,
-                      .keys = KeysOf(TokenOf({Role::kTrainer})),
-                      .most_queued = size_t{1} << 20},
-                     addresses_);
+  [[nodiscard]] Connector::Outcome Look() const {
+    auto connector = std::move(*Connector::Create());
+    connector->StartAt({.host = "two.addresses",
+                        .port = addresses_[1].port(),
+                        .version = kVersion,
+                        .keys = KeysOf(TokenOf({Role::kTrainer})),
+                        .most_queued = size_t{1} << 20},
+                       addresses_);
     const TimePoint deadline = Soon();
     while (Clock::now() < deadline) {
-      if (auto outcome = dialler->Step()) return std::move(*outcome);
-      WaitFor(dialler->fd(), POLLIN, std::min(dialler->deadline(), deadline));
+      if (auto outcome = connector->Step()) return std::move(*outcome);
+      WaitFor(connector->fd(), POLLIN, std::min(connector->deadline(), deadline));
     }
     return Status(Code::kTimedOut, "nothing came of it");
   }
@@ -74,18 +74,18 @@ class SecondAddress : public ::testing::Test {
   UniqueFd first_;
 };
 
-TEST_F(SecondAddress, IsDialledWhileTheFirstIsSilent) {
+TEST_F(SecondAddress, IsTriedWhileTheFirstIsSilent) {
   const auto found = Look();
   EXPECT_TRUE(found.ok()) << found.status().ToString();
 }
 
-TEST_F(SecondAddress, IsDialledWhereNobodyListensAtTheFirst) {
+TEST_F(SecondAddress, IsTriedWhereNobodyListensAtTheFirst) {
   first_.reset();
   const auto found = Look();
   EXPECT_TRUE(found.ok()) << found.status().ToString();
 }
 
-TEST_F(SecondAddress, IsDialledWhereTheFirstIsSomethingElse) {
+TEST_F(SecondAddress, IsTriedWhereTheFirstIsSomethingElse) {
   std::thread other([&] {
     const UniqueFd accepted = AcceptFirst();
     EXPECT_TRUE(SendAll(accepted.get(), "SSH-2.0-OpenSSH_9.2\r\n", Soon()).ok());
@@ -110,12 +110,12 @@ TEST_F(SecondAddress, TheMostTellingFailureIsTheAnswer) {
   EXPECT_NE(found.status().message().find(addresses_[0].ToString()), std::string::npos);
 }
 
-TEST(Dialler, SaysThatANameHasNoAddress) {
-  auto dialler = std::move(*Dialler::Create());
-  EXPECT_FALSE(dialler->Step());
-  dialler->StartAt({.host = "no.address", .version = kVersion, .keys = KeysOf(TokenOf({Role::kTrainer}))},
-                   {});
-  const auto outcome = dialler->Step();
+TEST(Connector, SaysThatANameHasNoAddress) {
+  auto connector = std::move(*Connector::Create());
+  EXPECT_FALSE(connector->Step());
+  connector->StartAt({.host = "no.address", .version = kVersion, .keys = KeysOf(TokenOf({Role::kTrainer}))},
+                     {});
+  const auto outcome = connector->Step();
   ASSERT_TRUE(outcome && !outcome->ok());
   EXPECT_NE(outcome->status().message().find("no.address"), std::string::npos);
 }

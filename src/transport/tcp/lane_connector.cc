@@ -1,4 +1,4 @@
-#include "transport/tcp/dialer.h"
+#include "transport/tcp/lane_connector.h"
 
 #include <sys/socket.h>
 
@@ -15,8 +15,8 @@ constexpr Duration kStagger = std::chrono::milliseconds(50);
 constexpr Duration kWelcomeLimit = std::chrono::seconds(2);
 }  // namespace
 
-Dialer::Dialer(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
-               std::vector<SocketAddress> addresses, Duration lease)
+LaneConnector::LaneConnector(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
+                             std::vector<SocketAddress> addresses, Duration lease)
     : poller_(&poller),
       key_(key),
       hello_(hello),
@@ -26,16 +26,16 @@ Dialer::Dialer(const Poller& poller, uint64_t key, const Greeting& hello, Cookie
   attempts_.reserve(addresses_.size());
 }
 
-Dialer::~Dialer() {
+LaneConnector::~LaneConnector() {
   for (Attempt& attempt : attempts_) Drop(attempt);
 }
 
-bool Dialer::failed() const {
+bool LaneConnector::failed() const {
   return !welcomed() && attempts_.size() == addresses_.size() &&
          std::ranges::none_of(attempts_, [](const Attempt& attempt) { return attempt.fd.valid(); });
 }
 
-void Dialer::Step(TimePoint now) {
+void LaneConnector::Step(TimePoint now) {
   for (Attempt& attempt : attempts_) {
     if (attempt.fd.valid() && attempt.greeted && now >= attempt.give_up)
       GiveUp(attempt, "no welcome within its time limit");
@@ -47,7 +47,7 @@ void Dialer::Step(TimePoint now) {
   PlanNextStep();
 }
 
-void Dialer::Start(TimePoint now) {
+void LaneConnector::Start(TimePoint now) {
   Attempt& attempt = attempts_.emplace_back();
   attempt.to = addresses_[attempts_.size() - 1];
   next_start_ = now + kStagger;
@@ -59,14 +59,14 @@ void Dialer::Start(TimePoint now) {
   if (!added.ok()) GiveUp(attempt, added.message());
 }
 
-void Dialer::OnReady(size_t number, TimePoint now) {
+void LaneConnector::OnReady(size_t number, TimePoint now) {
   if (number >= attempts_.size() || !attempts_[number].fd.valid()) return;
   Attempt& attempt = attempts_[number];
   attempt.greeted ? Listen(attempt) : Greet(attempt, now);
   Step(now);
 }
 
-void Dialer::Greet(Attempt& attempt, TimePoint now) {
+void LaneConnector::Greet(Attempt& attempt, TimePoint now) {
   if (const Status status = ConnectOutcome(attempt.fd.get(), attempt.to); !status.ok()) {
     return GiveUp(attempt, status.message());
   }
@@ -82,7 +82,7 @@ void Dialer::Greet(Attempt& attempt, TimePoint now) {
   if (!changed.ok()) GiveUp(attempt, changed.message());
 }
 
-void Dialer::Listen(Attempt& attempt) {
+void LaneConnector::Listen(Attempt& attempt) {
   // Exactly the welcome: frames may stand behind it.
   const ssize_t got =
       recv(attempt.fd.get(), &attempt.bytes[attempt.got], kGreetingSize - attempt.got, MSG_DONTWAIT);
@@ -92,7 +92,7 @@ void Dialer::Listen(Attempt& attempt) {
   if (attempt.got < kGreetingSize) return;
   const auto greeting = ParseGreeting(attempt.bytes);
   if (!greeting || greeting->kind != Greeting::Kind::kWelcome || greeting->lane != hello_.lane ||
-      greeting->life != hello_.life || greeting->cookie != ours_) {
+      greeting->generation != hello_.generation || greeting->cookie != ours_) {
     return GiveUp(attempt, "the process that listens there is not the peer");
   }
   poller_->Remove(attempt.fd.get());
@@ -101,17 +101,17 @@ void Dialer::Listen(Attempt& attempt) {
   for (Attempt& other : attempts_) Drop(other);
 }
 
-void Dialer::GiveUp(Attempt& attempt, std::string_view why) {
+void LaneConnector::GiveUp(Attempt& attempt, std::string_view why) {
   Drop(attempt);
   report_ += StrCat(report_.empty() ? "" : "; ", attempt.to.ToString(), ": ", why);
 }
 
-void Dialer::Drop(Attempt& attempt) {
+void LaneConnector::Drop(Attempt& attempt) {
   if (attempt.fd.valid()) poller_->Remove(attempt.fd.get());
   attempt.fd.reset();
 }
 
-void Dialer::PlanNextStep() {
+void LaneConnector::PlanNextStep() {
   next_step_ = TimePoint::max();
   if (welcomed()) return;
   if (attempts_.size() < addresses_.size()) next_step_ = next_start_;

@@ -1,10 +1,10 @@
-// The half of Meetings that serves callers in Endpoint::Connect: addresses, staggering, retries.
+// The half of ConnectionManager that serves callers in Endpoint::Connect: addresses, staggering, retries.
 
 #include <algorithm>
 
 #include "base/strings.h"
+#include "endpoint/connection_manager.h"
 #include "endpoint/core.h"
-#include "endpoint/meetings.h"
 
 namespace weightcast::endpoint {
 namespace {
@@ -13,8 +13,8 @@ using transport::Role;
 
 /// An address that has not answered by then is not waited for alone.
 constexpr Duration kStagger = std::chrono::milliseconds(50);
-/// Before dialling again when what was waited for has not come.
-constexpr Duration kRedial = std::chrono::milliseconds(20);
+/// Before connecting again when what was waited for has not come.
+constexpr Duration kBeforeRetry = std::chrono::milliseconds(20);
 /// Connections that may break before they are ready.
 constexpr uint32_t kMaxLost = 3;
 
@@ -39,7 +39,7 @@ std::string Named(const Identity& expected) { return expected.role.empty() ? "a 
 
 }  // namespace
 
-void Meetings::Connect(std::shared_ptr<ConnectCall> call) {
+void ConnectionManager::Connect(std::shared_ptr<ConnectCall> call) {
   if (stopped_) return Resolve(call, {Code::kCancelled, "the endpoint was closed by this process"}, nullptr);
   if (const auto existing = core_.FindMatching(call->expected); existing != nullptr && existing->usable()) {
     return Resolve(call, Status::Ok(), existing);
@@ -50,10 +50,10 @@ void Meetings::Connect(std::shared_ptr<ConnectCall> call) {
   const bool being_made =
       call->target != 0 && (core_.FindLive(call->target) != nullptr || FindIncoming(call->target) != nullptr);
   if (being_made) return WaitFor(call, call->target);
-  Dial(call);
+  StartConnecting(call);
 }
 
-void Meetings::GiveUp(const Call& call) {
+void ConnectionManager::GiveUp(const Call& call) {
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat("; ", error);
   Resolve(call,
@@ -63,14 +63,14 @@ void Meetings::GiveUp(const Call& call) {
           nullptr);
 }
 
-void Meetings::Interrupt(const Call& call) {
+void ConnectionManager::Interrupt(const Call& call) {
   Resolve(call,
           {Code::kCancelled, StrCat("the caller interrupted the connecting to ", Named(call->expected))},
           nullptr);
 }
 
-void Meetings::Dial(const Call& call) {
-  call->stage = ConnectCall::Stage::kDialling;
+void ConnectionManager::StartConnecting(const Call& call) {
+  call->stage = ConnectCall::Stage::kConnecting;
   call->next = 0;
   call->errors.clear();
   call->worst = Code::kTimedOut;
@@ -78,7 +78,7 @@ void Meetings::Dial(const Call& call) {
   TryNext(call);
 }
 
-void Meetings::TryNext(const Call& call) {
+void ConnectionManager::TryNext(const Call& call) {
   core_.timers().Cancel(call->again);
   while (call->next < call->addresses.size()) {
     const SocketAddress& address = call->addresses[call->next++];
@@ -91,10 +91,10 @@ void Meetings::TryNext(const Call& call) {
     }
     return;
   }
-  if (call->running == 0) FailDialling(call);
+  if (call->running == 0) FailConnecting(call);
 }
 
-Status Meetings::StartAttempt(const Call& call, const SocketAddress& address) {
+Status ConnectionManager::StartAttempt(const Call& call, const SocketAddress& address) {
   WC_ASSIGN_OR_RETURN(UniqueFd fd, StartConnect(address));
   TuneTcp(fd.get(), core_.settings().lease);
   Attempt& attempt = NewAttempt(Role::kInitiator, std::move(fd), address, call);
@@ -105,7 +105,7 @@ Status Meetings::StartAttempt(const Call& call, const SocketAddress& address) {
   return status;
 }
 
-void Meetings::OnConnectable(Attempt& attempt) {
+void ConnectionManager::OnConnectable(Attempt& attempt) {
   if (Status status = ConnectOutcome(attempt.channel.fd(), attempt.address); !status.ok()) {
     return FailAttempt(attempt, status);
   }
@@ -114,7 +114,8 @@ void Meetings::OnConnectable(Attempt& attempt) {
   Send(attempt, attempt.machine.Start());
 }
 
-void Meetings::AddError(ConnectCall& call, const SocketAddress& address, const Status& status) const {
+void ConnectionManager::AddError(ConnectCall& call, const SocketAddress& address,
+                                 const Status& status) const {
   const std::string text = address.ToString();
   const bool named = status.message().find(text) != std::string::npos;
   call.errors.push_back(named ? status.message() : StrCat(text, ": ", status.message()));
@@ -122,9 +123,9 @@ void Meetings::AddError(ConnectCall& call, const SocketAddress& address, const S
 }
 
 /// Every address has failed. A peer that is there and has too much to do is asked again.
-void Meetings::FailDialling(const Call& call) {
+void ConnectionManager::FailConnecting(const Call& call) {
   if (call->dropped && Weight(call->worst) <= Weight(Code::kUnavailable)) {
-    call->again = core_.timers().Add(In(kRedial), [this, call] { Dial(call); });
+    call->again = core_.timers().Add(In(kBeforeRetry), [this, call] { StartConnecting(call); });
     return;
   }
   std::string errors;
@@ -132,36 +133,36 @@ void Meetings::FailDialling(const Call& call) {
   Resolve(call, {call->worst, StrCat("cannot connect to ", Named(call->expected), ": ", errors)}, nullptr);
 }
 
-void Meetings::WaitFor(const Call& call, Incarnation target) {
+void ConnectionManager::WaitFor(const Call& call, Incarnation target) {
   if (call->stage == ConnectCall::Stage::kOver) return;
   call->stage = ConnectCall::Stage::kWaiting;
   call->target = target;
   DropAttempts(call);
   core_.timers().Cancel(call->again);
-  call->again = core_.timers().Add(In(kRedial), [this, call] { Reconsider(call); });
+  call->again = core_.timers().Add(In(kBeforeRetry), [this, call] { Reconsider(call); });
   ReleaseHeld(target, /*superseded=*/false);
 }
 
-/// Whether what a call waits for is still on its way; otherwise it dials again.
-void Meetings::Reconsider(const Call& call) {
+/// Whether what a call waits for is still on its way; otherwise it connects again.
+void ConnectionManager::Reconsider(const Call& call) {
   if (call->stage != ConnectCall::Stage::kWaiting) return;
   core_.timers().Cancel(call->again);
   if (core_.FindLive(call->target) != nullptr || FindIncoming(call->target) != nullptr) {
-    call->again = core_.timers().Add(In(kRedial), [this, call] { Reconsider(call); });
+    call->again = core_.timers().Add(In(kBeforeRetry), [this, call] { Reconsider(call); });
     return;
   }
-  Dial(call);
+  StartConnecting(call);
 }
 
-void Meetings::DropAttempts(const Call& call) {
+void ConnectionManager::DropAttempts(const Call& call) {
   for (auto next = attempts_.begin(); next != attempts_.end();) {
     Attempt& attempt = (next++)->second;
     if (attempt.call == call) Erase(attempt, /*linger=*/false);
   }
 }
 
-void Meetings::Resolve(const Call& call, Status status,
-                       const std::shared_ptr<Connection::State>& connection) {
+void ConnectionManager::Resolve(const Call& call, Status status,
+                                const std::shared_ptr<Connection::State>& connection) {
   if (call->stage == ConnectCall::Stage::kOver) return;
   call->stage = ConnectCall::Stage::kOver;
   DropAttempts(call);
@@ -175,14 +176,14 @@ void Meetings::Resolve(const Call& call, Status status,
   if (target != 0 && connection == nullptr) ReleaseHeld(target, /*superseded=*/false);
 }
 
-Meetings::Call Meetings::OwnCallTo(Incarnation peer) const {
+ConnectionManager::Call ConnectionManager::OwnCallTo(Incarnation peer) const {
   for (const Call& call : calls_) {
-    if (call->stage == ConnectCall::Stage::kDialling && call->target == peer) return call;
+    if (call->stage == ConnectCall::Stage::kConnecting && call->target == peer) return call;
   }
   return nullptr;
 }
 
-void Meetings::OnConnectionReady(const std::shared_ptr<Connection::State>& connection) {
+void ConnectionManager::OnConnectionReady(const std::shared_ptr<Connection::State>& connection) {
   for (const Call& call : std::list<Call>(calls_)) {
     const bool known = call->target == connection->peer().incarnation;
     const bool named =
@@ -192,7 +193,7 @@ void Meetings::OnConnectionReady(const std::shared_ptr<Connection::State>& conne
   }
 }
 
-void Meetings::OnConnectionLost(Incarnation peer, const Status& reason) {
+void ConnectionManager::OnConnectionLost(Incarnation peer, const Status& reason) {
   for (const Call& call : std::list<Call>(calls_)) {
     if (call->stage != ConnectCall::Stage::kWaiting || call->target != peer) continue;
     if (core_.FindLive(peer) != nullptr) continue;  // Replaced by one that is on its way.

@@ -19,20 +19,21 @@ std::string TextOf(const Result<SocketAddress>& address) { return address.ok() ?
 
 }  // namespace
 
-Dialer Link::NewDialer(uint32_t index, uint32_t life) const {
+LaneConnector Link::NewConnector(uint32_t index, uint32_t generation) const {
   auto addresses = addresses_;
   if (spread_) {
     const auto first = static_cast<std::ptrdiff_t>(index % addresses.size());
     std::rotate(addresses.begin(), addresses.begin() + first, addresses.end());
   }
-  const Greeting hello{Greeting::Kind::kHello, static_cast<uint16_t>(index), life, terms_.theirs};
-  return {shared_.poller, MakeKey(KeyKind::kDial, terms_.id, index), hello, terms_.ours, std::move(addresses),
-          terms_.lease};
+  const Greeting hello{Greeting::Kind::kHello, static_cast<uint16_t>(index), generation, terms_.theirs};
+  return {
+      shared_.poller, MakeKey(KeyKind::kConnect, terms_.id, index), hello, terms_.ours, std::move(addresses),
+      terms_.lease};
 }
 
-void Link::SendStart(uint32_t index, uint32_t life, const UniqueFd& socket) const {
+void Link::SendStart(uint32_t index, uint32_t generation, const UniqueFd& socket) const {
   const auto start =
-      EncodeGreeting({Greeting::Kind::kStart, static_cast<uint16_t>(index), life, terms_.theirs});
+      EncodeGreeting({Greeting::Kind::kStart, static_cast<uint16_t>(index), generation, terms_.theirs});
   // The socket is empty: it takes 32 bytes whole. If the peer has gone, the lane will tell.
   [[maybe_unused]] const ssize_t sent =
       send(socket.get(), start.data(), start.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -40,8 +41,8 @@ void Link::SendStart(uint32_t index, uint32_t life, const UniqueFd& socket) cons
 
 std::unique_ptr<Lane> Link::NewLane(uint32_t index, UniqueFd socket) {
   const std::string peer = TextOf(PeerAddressOf(socket.get()));
-  lives_[index].road = StrCat(TextOf(LocalAddressOf(socket.get())), " to ", peer);
-  lives_[index].began = Clock::now();
+  recoveries_[index].path = StrCat(TextOf(LocalAddressOf(socket.get())), " to ", peer);
+  recoveries_[index].began = Clock::now();
   return std::make_unique<Lane>(shared_, static_cast<Lane::Owner&>(*this), grants_, terms_.id, index,
                                 terms_.depth, std::move(socket), peer);
 }
@@ -51,12 +52,12 @@ std::unique_ptr<Lane> Link::NewLane(uint32_t index, UniqueFd socket) {
 void Link::OnHungUp() {
   for (uint32_t index = 0; index < lanes_.size(); ++index) {
     if (lanes_[index]->open()) continue;
-    Life& life = lives_[index];
-    life.copying |= !lanes_[index]->quiet();  // Until EndCopying has seen that they are over.
-    if (life.copying || life.over) continue;
+    Recovery& recovery = recoveries_[index];
+    recovery.copying |= !lanes_[index]->quiet();  // Until EndCopying has seen that they are over.
+    if (recovery.copying || recovery.over) continue;
     for (const auto& lane : lanes_) {
       if (!lane->open()) continue;
-      lane->SayLaneOver(static_cast<uint16_t>(index), life.number, /*heard=*/false);
+      lane->SayLaneOver(static_cast<uint16_t>(index), recovery.number, /*heard=*/false);
       lane->Flush();
     }
   }
@@ -65,22 +66,22 @@ void Link::OnHungUp() {
 std::string_view Link::OnLaneOver(uint32_t carrier, const Frame& frame) {
   const uint32_t index = frame.lane;
   if (index >= lanes_.size() || index == carrier) return "it ends a lane that it cannot end";
-  Life& life = lives_[index];
-  if (frame.sequence > life.number) {
-    // A life of which the start has not reached us.
-    const bool next = terms_.role == Role::kResponder && frame.sequence == life.number + 1;
+  Recovery& recovery = recoveries_[index];
+  if (frame.sequence > recovery.number) {
+    // A generation of which the start has not reached us.
+    const bool next = terms_.role == Role::kResponder && frame.sequence == recovery.number + 1;
     if (!next || lanes_[index]->open() || !lanes_[index]->quiet()) return "it ends a lane that has not begun";
     SettleLane(index);
-    life.number = frame.sequence;
+    recovery.number = frame.sequence;
   }
-  if (frame.sequence == life.number && !life.over) {
-    life.over = true;
+  if (frame.sequence == recovery.number && !recovery.over) {
+    recovery.over = true;
     if (lanes_[index]->open()) lanes_[index]->HangUp({Code::kUnavailable, "the peer has given this lane up"});
-    if (!life.copying) SettleLane(index);
+    if (!recovery.copying) SettleLane(index);
   }
   if (frame.heard) return "";
-  if (life.copying && frame.sequence == life.number) {
-    life.asked = true;  // It may still land.
+  if (recovery.copying && frame.sequence == recovery.number) {
+    recovery.asked = true;  // It may still land.
   } else {
     lanes_[carrier]->SayLaneOver(frame.lane, frame.sequence, /*heard=*/true);
   }
@@ -89,17 +90,17 @@ std::string_view Link::OnLaneOver(uint32_t carrier, const Frame& frame) {
 
 /// Lanes that have hung up and of which the last copy is over now.
 void Link::EndCopying() {
-  for (uint32_t index = 0; index < lives_.size(); ++index) {
-    Life& life = lives_[index];
-    if (!life.copying || !lanes_[index]->quiet()) continue;
-    life.copying = false;
-    if (!life.over) {
+  for (uint32_t index = 0; index < recoveries_.size(); ++index) {
+    Recovery& recovery = recoveries_[index];
+    if (!recovery.copying || !lanes_[index]->quiet()) continue;
+    recovery.copying = false;
+    if (!recovery.over) {
       OnHungUp();
       continue;
     }
     const auto carrier = std::ranges::find_if(lanes_, [](const auto& lane) { return lane->open(); });
-    if (std::exchange(life.asked, false) && carrier != lanes_.end()) {
-      (*carrier)->SayLaneOver(static_cast<uint16_t>(index), life.number, /*heard=*/true);
+    if (std::exchange(recovery.asked, false) && carrier != lanes_.end()) {
+      (*carrier)->SayLaneOver(static_cast<uint16_t>(index), recovery.number, /*heard=*/true);
       (*carrier)->Flush();
     }
     SettleLane(index);
@@ -108,45 +109,45 @@ void Link::EndCopying() {
 
 /// Both sides have hung up: nothing of the old socket can land any more, here or there.
 void Link::SettleLane(uint32_t index) {
-  Life& life = lives_[index];
-  life.over = true;
+  Recovery& recovery = recoveries_[index];
+  recovery.over = true;
   lanes_[index]->Settle(Code::kUnavailable);
   if (terms_.role != Role::kInitiator) return;
   const TimePoint now = Clock::now();
-  if (now - life.began >= kGoodLife) life.failures = 0;
-  PlanDial(life, now);
+  if (now - recovery.began >= kGoodGeneration) recovery.failures = 0;
+  PlanConnect(recovery, now);
 }
 
-void Link::PlanDial(Life& life, TimePoint now) {
-  life.dialer.reset();
-  life.dial_at = now + WaitAfter(life.failures++);
+void Link::PlanConnect(Recovery& recovery, TimePoint now) {
+  recovery.connector.reset();
+  recovery.connect_at = now + WaitAfter(recovery.failures++);
   shared_.next_step = TimePoint{};
 }
 
-void Link::StepLife(uint32_t index, TimePoint now) {
-  Life& life = lives_[index];
-  if (!life.dialer) {
-    if (now < life.dial_at) return;
-    life.dial_at = TimePoint::max();
-    life.give_up = now + std::max(terms_.lease, kLeastPatience);
-    life.dialer.emplace(NewDialer(index, life.number + 1));
+void Link::StepRecovery(uint32_t index, TimePoint now) {
+  Recovery& recovery = recoveries_[index];
+  if (!recovery.connector) {
+    if (now < recovery.connect_at) return;
+    recovery.connect_at = TimePoint::max();
+    recovery.give_up = now + std::max(terms_.lease, kLeastPatience);
+    recovery.connector.emplace(NewConnector(index, recovery.number + 1));
   }
-  Dialer& dialer = *life.dialer;
-  dialer.Step(now);
-  if (dialer.welcomed()) {
-    UniqueFd socket = dialer.TakeSocket();
-    SendStart(index, life.number + 1, socket);
+  LaneConnector& connector = *recovery.connector;
+  connector.Step(now);
+  if (connector.welcomed()) {
+    UniqueFd socket = connector.TakeSocket();
+    SendStart(index, recovery.number + 1, socket);
     BeginLane(index, std::move(socket));
-  } else if (dialer.failed() || now >= life.give_up) {
-    PlanDial(life, now);
+  } else if (connector.failed() || now >= recovery.give_up) {
+    PlanConnect(recovery, now);
   }
 }
 
 void Link::BeginLane(uint32_t index, UniqueFd socket) {
-  Life& life = lives_[index];
-  life.dialer.reset();
-  ++life.number;
-  life.over = false;
+  Recovery& recovery = recoveries_[index];
+  recovery.connector.reset();
+  ++recovery.number;
+  recovery.over = false;
   lanes_[index] = NewLane(index, std::move(socket));
   shared_.events.Push(LaneUp{terms_.id, index});
   if (const Status added = lanes_[index]->Watch(); !added.ok()) lanes_[index]->HangUp(added);

@@ -1,4 +1,4 @@
-#include "endpoint/roads.h"
+#include "endpoint/paths.h"
 
 #include <gtest/gtest.h>
 
@@ -8,15 +8,15 @@ namespace weightcast::endpoint {
 namespace {
 
 /// The responder's side of a choice between "fast" and "slow", step by step.
-class RoadsTest : public EndpointTest {
+class PathsTest : public EndpointTest {
  protected:
-  RoadsTest() {
-    const Status taken = roads.OnOffers(EncodeOffers({{"fast", true, ""}, {"slow", true, ""}}), Soon());
+  PathsTest() {
+    const Status taken = paths.OnOffers(EncodeOffers({{"fast", true, ""}, {"slow", true, ""}}), Soon());
     EXPECT_TRUE(taken.ok());
     EXPECT_EQ(links, 2U);
     sent.clear();
   }
-  Roads::Hooks Record() {
+  Paths::Hooks Record() {
     return {.add_link = [this](transport::Transport*) { return LinkId{++links}; },
             .close_link = [this](LinkId link) { closed.push_back(link); },
             .drop_link = [](LinkId) {},
@@ -34,35 +34,35 @@ class RoadsTest : public EndpointTest {
   Status failure;
   FakeTransport fast{"fast", {}};
   FakeTransport slow{"slow", {}};
-  Roads roads{Role::kResponder, {{"fast", &fast}, {"slow", &slow}}, {}, Record()};
+  Paths paths{Role::kResponder, {{"fast", &fast}, {"slow", &slow}}, {}, Record()};
 };
 
-TEST_F(RoadsTest, WhatFailsBetweenReadyAndTheChoiceIsStillChosen) {
-  roads.OnReady(kFast, 2);
-  roads.OnDown(kFast, {Code::kPeerDead, "gone"});
+TEST_F(PathsTest, WhatFailsBetweenReadyAndTheChoiceIsStillChosen) {
+  paths.OnReady(kFast, 2);
+  paths.OnDown(kFast, {Code::kPeerDead, "gone"});
   ASSERT_EQ(sent.size(), 2U);
-  EXPECT_FALSE(ParseRoad(sent[1].payload)->ready) << "an initiator that has not chosen takes another";
-  ASSERT_TRUE(roads.OnChosen(EncodeChosen(0)).ok());
+  EXPECT_FALSE(ParsePath(sent[1].payload)->ready) << "an initiator that has not chosen takes another";
+  ASSERT_TRUE(paths.OnChosen(EncodeChosen(0)).ok());
   EXPECT_EQ(chosen, 1) << "for the initiator this connection was there";
-  EXPECT_EQ(roads.chosen()->lost.code(), Code::kPeerDead);
+  EXPECT_EQ(paths.chosen()->lost.code(), Code::kPeerDead);
   EXPECT_TRUE(failure.ok());
   EXPECT_EQ(closed, std::vector{kSlow});
 }
 
-TEST_F(RoadsTest, WhatFailsBeforeItIsReadyCannotBeChosen) {
-  roads.OnDown(kFast, {Code::kUnavailable, "no way"});
+TEST_F(PathsTest, WhatFailsBeforeItIsReadyCannotBeChosen) {
+  paths.OnDown(kFast, {Code::kUnavailable, "no way"});
   EXPECT_EQ(closed, std::vector{kFast});
-  EXPECT_TRUE(roads.OnChosen(EncodeChosen(0)).ok());
+  EXPECT_TRUE(paths.OnChosen(EncodeChosen(0)).ok());
   EXPECT_EQ(failure.code(), Code::kUnavailable);
   EXPECT_EQ(chosen, 0);
 }
 
-TEST_F(RoadsTest, LanesThatFailBeforeTheChoiceAreRemembered) {
-  roads.OnReady(kFast, 3);
-  for (const uint32_t lane : {1U, 2U}) roads.OnLaneDown(kFast, lane);
-  roads.OnLaneUp(kFast, 2);
-  ASSERT_TRUE(roads.OnChosen(EncodeChosen(0)).ok());
-  EXPECT_EQ(roads.chosen()->lanes_down, std::vector<uint32_t>{1});
+TEST_F(PathsTest, LanesThatFailBeforeTheChoiceAreRemembered) {
+  paths.OnReady(kFast, 3);
+  for (const uint32_t lane : {1U, 2U}) paths.OnLaneDown(kFast, lane);
+  paths.OnLaneUp(kFast, 2);
+  ASSERT_TRUE(paths.OnChosen(EncodeChosen(0)).ok());
+  EXPECT_EQ(paths.chosen()->lanes_down, std::vector<uint32_t>{1});
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct NamedTransport {
 
 /// Chooses one connection's transport: opens all that both sides allow, takes the best that is ready on
 /// both, closes the others. Belongs to the holder of progress.
-class Roads {
+class Paths {
  public:
   struct Hooks {
     /// A new link's id; the events of the link are to be handed to us.
@@ -41,7 +41,7 @@ class Roads {
     std::string label;
     bool same_kernel = false;  ///< Its boot id is ours: a hint that all transports might work.
   };
-  struct Road {
+  struct Path {
     enum class State { kOpening, kReady, kDown };
     std::string name;
     transport::Transport* transport = nullptr;
@@ -56,7 +56,7 @@ class Roads {
     Status lost{};
   };
 
-  Roads(transport::Role role, std::vector<NamedTransport> allowed, Peer peer, Hooks hooks);
+  Paths(transport::Role role, std::vector<NamedTransport> allowed, Peer peer, Hooks hooks);
 
   /// Initiator: opens and offers all. `deadline`: for a transport to become ready.
   void Open(TimePoint deadline);
@@ -68,7 +68,7 @@ class Roads {
   // The peer's messages. kProtocol: they do not fit.
   Status OnOffers(std::string_view payload, TimePoint deadline);
   Status OnAnswers(std::string_view payload);
-  Status OnRoad(std::string_view payload);
+  Status OnPath(std::string_view payload);
   Status OnChosen(std::string_view payload);
 
   // Events of links that were added here.
@@ -77,28 +77,28 @@ class Roads {
   void OnLaneDown(transport::LinkId link, uint32_t lane);
   void OnLaneUp(transport::LinkId link, uint32_t lane);
 
-  /// The road in use; null until chosen.
-  [[nodiscard]] const Road* chosen() const { return chosen_ < 0 ? nullptr : &roads_[chosen_]; }
+  /// The path in use; null until chosen.
+  [[nodiscard]] const Path* chosen() const { return chosen_ < 0 ? nullptr : &paths_[chosen_]; }
 
  private:
   enum class Stage { kNew, kOffered, kAnswered, kChosen, kOver };
-  Road* Find(transport::LinkId link);
-  Result<std::string> OpenLink(Road& road, std::string_view offer, TimePoint deadline);
-  RoadOffer Answer(Road& road, const RoadOffer& offer, TimePoint deadline);
-  void SetDown(Road& road, std::string reason);
-  void Tell(const Road& road, bool ready);
+  Path* Find(transport::LinkId link);
+  Result<std::string> OpenLink(Path& path, std::string_view offer, TimePoint deadline);
+  PathOffer Answer(Path& path, const PathOffer& offer, TimePoint deadline);
+  void SetDown(Path& path, std::string reason);
+  void Tell(const Path& path, bool ready);
   void Evaluate();
   void Choose(size_t index);
   void WarnOfFallback() const;
   void Fail();
-  void CloseRoad(Road& road);
+  void ClosePath(Path& path);
 
   transport::Role role_;
   std::vector<NamedTransport> allowed_;
   Peer peer_;
   Hooks hooks_;
   Stage stage_ = Stage::kNew;
-  std::vector<Road> roads_;  ///< In the initiator's order.
+  std::vector<Path> paths_;  ///< In the initiator's order.
   int chosen_ = -1;
 };
 

@@ -10,9 +10,9 @@
 #include "worker/machine_actions.h"
 
 /// An inference rank as a source for others (docs/protocol.md, "Repair: another holder") as a pure function:
-/// (state, event) -> state, actions. It has no clock, thread or I/O; the runtime (worker/giver.cc) and tests
-/// drive it alike. What the rank receives itself is the business of inference_machine.h; the two meet in
-/// VersionToLend, MemoryLent, MemoryFree and ReclaimMemory there, and in Lends and MemoryReclaimed here.
+/// (state, event) -> state, actions. It has no clock, thread or I/O; the runtime (worker/peer_source.cc) and
+/// tests drive it alike. What the rank receives itself is the business of inference_machine.h; the two meet
+/// in VersionToLend, MemoryLent, MemoryFree and ReclaimMemory there, and in Lends and MemoryReclaimed here.
 namespace weightcast::worker {
 
 /// The giving of one update to one destination.
@@ -24,29 +24,29 @@ struct Giving {
   friend bool operator==(const Giving&, const Giving&) = default;
 };
 
-struct GiverState {
+struct PeerSourceState {
   bool ended = false;  ///< The session is over for good.
   protocol::Term term;
   uint32_t epoch = 0;  ///< Of the plan in which this rank gives; 0: none.
   bool prepared = false;
   std::vector<Giving> givings;
-  friend bool operator==(const GiverState&, const GiverState&) = default;
+  friend bool operator==(const PeerSourceState&, const PeerSourceState&) = default;
 };
 
 // --- Events beside the controller's messages ------------------------------------------------------
 
-struct GiverPlanArrived {  ///< Stands for a protocol::Plan that gives.
+struct PeerSourcePlanArrived {  ///< Stands for a protocol::Plan that gives.
   uint32_t epoch = 0;
 };
-struct GiverPrepared {  ///< Table read, every destination connected.
+struct PeerSourcePrepared {  ///< Table read, every destination connected.
   uint32_t epoch = 0;
 };
-struct GiverPlanFailed {
+struct PeerSourcePlanFailed {
   uint32_t epoch = 0;
   Status reason;
-  int64_t destination = -1;  ///< Its number in the table, when only the road to it failed.
+  int64_t destination = -1;  ///< Its number in the table, when only the path to it failed.
 };
-struct GiverStart {  ///< Stands for protocol::Start.
+struct PeerSourceStart {  ///< Stands for protocol::Start.
   protocol::Start start;
   Version held;  ///< VersionToLend at this moment.
 };
@@ -55,21 +55,22 @@ struct MemoryReclaimed {
   Status reason;
   bool leaves = false;  ///< It is not even registered any more: the plan is void.
 };
-struct GiverEnded {};  ///< The session.
+struct PeerSourceEnded {};  ///< The session.
 
-using GiverEvent =
-    std::variant<protocol::Welcome, protocol::Stop, protocol::Release, GiverPlanArrived, GiverPrepared,
-                 GiverPlanFailed, GiverStart, SendEnded, SendFenced, MemoryReclaimed, GiverEnded>;
+using PeerSourceEvent =
+    std::variant<protocol::Welcome, protocol::Stop, protocol::Release, PeerSourcePlanArrived,
+                 PeerSourcePrepared, PeerSourcePlanFailed, PeerSourceStart, SendEnded, SendFenced,
+                 MemoryReclaimed, PeerSourceEnded>;
 
 // --- Actions --------------------------------------------------------------------------------------
 
-using GiverAction = std::variant<SendMessage, BeginSending, StopSending>;
+using PeerSourceAction = std::variant<SendMessage, BeginSending, StopSending>;
 
 /// Takes one event. Whenever Lends has changed, the rank's own machine must hear MemoryLent or MemoryFree
 /// before its next event.
-std::vector<GiverAction> Advance(GiverState& state, const GiverEvent& event);
+std::vector<PeerSourceAction> Advance(PeerSourceState& state, const PeerSourceEvent& event);
 
 /// Whether anybody may still read the landing memory.
-inline bool Lends(const GiverState& state) { return !state.givings.empty(); }
+inline bool Lends(const PeerSourceState& state) { return !state.givings.empty(); }
 
 }  // namespace weightcast::worker

@@ -16,13 +16,13 @@ namespace weightcast::transport::tcp {
 
 /// Opens one lane from the initiator's side: tries the addresses one after the other, the next one 50 ms
 /// after the last or as soon as all so far have failed, until one is welcomed.
-class Dialer {
+class LaneConnector {
  public:
   /// The poller tells readiness under `key` with the attempt's number added.
-  Dialer(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
-         std::vector<SocketAddress> addresses, Duration lease);
-  Dialer(Dialer&&) = default;
-  ~Dialer();
+  LaneConnector(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
+                std::vector<SocketAddress> addresses, Duration lease);
+  LaneConnector(LaneConnector&&) = default;
+  ~LaneConnector();
 
   /// Goes on with what is due.
   void Step(TimePoint now);

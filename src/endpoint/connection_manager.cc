@@ -1,4 +1,4 @@
-#include "endpoint/meetings.h"
+#include "endpoint/connection_manager.h"
 
 #include <algorithm>
 
@@ -24,17 +24,17 @@ std::string RunAndNumber(const SocketAddress& address) {
 
 }  // namespace
 
-Status Meetings::Start() {
-  WC_ASSIGN_OR_RETURN(door_key_,
-                      core_.sockets().Watch(door_.listener.get(), EPOLLIN, [this](uint32_t) { OnDoor(); }));
+Status ConnectionManager::Start() {
+  WC_ASSIGN_OR_RETURN(listener_key_, core_.sockets().Watch(listener_.socket.get(), EPOLLIN,
+                                                           [this](uint32_t) { OnAcceptable(); }));
   return Status::Ok();
 }
 
-void Meetings::Stop() {
+void ConnectionManager::Stop() {
   stopped_ = true;
-  core_.sockets().Forget(door_key_);
-  core_.timers().Cancel(door_rest_);
-  door_.listener.reset();
+  core_.sockets().Forget(listener_key_);
+  core_.timers().Cancel(accept_pause_);
+  listener_.socket.reset();
   for (const Call& call : std::list<Call>(calls_)) {
     Resolve(call, {Code::kCancelled, "the endpoint was closed by this process"}, nullptr);
   }
@@ -43,10 +43,10 @@ void Meetings::Stop() {
 
 // --- Attempts ----------------------------------------------------------------------------------
 
-Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddress& address,
-                                        const Call& call) {
+ConnectionManager::Attempt& ConnectionManager::NewAttempt(Role role, UniqueFd fd,
+                                                          const SocketAddress& address, const Call& call) {
   const uint64_t id = ++last_attempt_;
-  Hello hello{.port = door_.port,
+  Hello hello{.port = listener_.port,
               .identity = core_.self(),
               .boot_id = core_.boot_id(),
               .chunk = core_.settings().chunk,
@@ -75,19 +75,19 @@ Meetings::Attempt& Meetings::NewAttempt(Role role, UniqueFd fd, const SocketAddr
   return attempt;
 }
 
-Status Meetings::WatchAttempt(Attempt& attempt, uint32_t events) {
+Status ConnectionManager::WatchAttempt(Attempt& attempt, uint32_t events) {
   WC_ASSIGN_OR_RETURN(attempt.key,
                       core_.sockets().Watch(attempt.channel.fd(), events,
                                             [this, id = attempt.id](uint32_t e) { OnSocket(id, e); }));
   return Status::Ok();
 }
 
-Meetings::Attempt* Meetings::Find(uint64_t id) {
+ConnectionManager::Attempt* ConnectionManager::Find(uint64_t id) {
   const auto found = attempts_.find(id);
   return found == attempts_.end() ? nullptr : &found->second;
 }
 
-void Meetings::OnSocket(uint64_t id, uint32_t events) {
+void ConnectionManager::OnSocket(uint64_t id, uint32_t events) {
   Attempt* attempt = Find(id);
   if (attempt == nullptr) return;
   if (attempt->stage == Attempt::Stage::kConnecting) return OnConnectable(*attempt);
@@ -97,7 +97,7 @@ void Meetings::OnSocket(uint64_t id, uint32_t events) {
   Read(id);
 }
 
-void Meetings::Read(uint64_t id) {
+void ConnectionManager::Read(uint64_t id) {
   Attempt* attempt = Find(id);
   const Status received = attempt->channel.Receive().status();
   // Each message may end the attempt, or turn it into a connection, which goes on reading.
@@ -115,13 +115,13 @@ void Meetings::Read(uint64_t id) {
   FailAttempt(*attempt, received);
 }
 
-void Meetings::Send(Attempt& attempt, const Message& message) {
+void ConnectionManager::Send(Attempt& attempt, const Message& message) {
   // A broken socket shows when it is read next.
   if (!attempt.channel.Send(message).ok()) return;
   if (attempt.channel.waiting()) core_.sockets().Change(attempt.key, EPOLLIN | EPOLLOUT);
 }
 
-void Meetings::React(Attempt& attempt) {
+void ConnectionManager::React(Attempt& attempt) {
   switch (attempt.machine.state()) {
     case Handshaker::State::kGreeting:
       return;
@@ -150,7 +150,7 @@ void Meetings::React(Attempt& attempt) {
 }
 
 /// The peer has proven itself. If both sides have begun, the lower incarnation's connection lives.
-void Meetings::Decide(Attempt& attempt) {
+void ConnectionManager::Decide(Attempt& attempt) {
   const Incarnation peer = attempt.machine.peer()->identity.incarnation;
   if (attempt.role == Role::kResponder) {
     if (const Call call = OwnCallTo(peer); call != nullptr) {
@@ -167,7 +167,7 @@ void Meetings::Decide(Attempt& attempt) {
   AskAdmit(attempt);
 }
 
-void Meetings::AskAdmit(Attempt& attempt) {
+void ConnectionManager::AskAdmit(Attempt& attempt) {
   attempt.stage = Attempt::Stage::kDeciding;
   const auto& admit = core_.admit();
   if (!admit) return OnAdmit(attempt.id, Status::Ok());
@@ -177,7 +177,7 @@ void Meetings::AskAdmit(Attempt& attempt) {
   });
 }
 
-void Meetings::OnAdmit(uint64_t id, const Status& status) {
+void ConnectionManager::OnAdmit(uint64_t id, const Status& status) {
   Attempt* attempt = Find(id);
   if (attempt == nullptr || attempt->stage != Attempt::Stage::kDeciding) return;
   if (!status.ok()) return Refuse(*attempt, status);
@@ -187,7 +187,7 @@ void Meetings::OnAdmit(uint64_t id, const Status& status) {
 }
 
 /// Our own attempt has succeeded on both sides; only we can still drop it.
-void Meetings::Settle(Attempt& attempt) {
+void ConnectionManager::Settle(Attempt& attempt) {
   const Incarnation peer = attempt.machine.peer()->identity.incarnation;
   const Call call = attempt.call;
   const Status superseded(Code::kCancelled, "superseded by another connection between the two endpoints");
@@ -211,7 +211,7 @@ void Meetings::Settle(Attempt& attempt) {
   Establish(attempt);
 }
 
-void Meetings::Establish(Attempt& attempt) {
+void ConnectionManager::Establish(Attempt& attempt) {
   const Call call = attempt.call;
   const Hello& hello = *attempt.machine.peer();
   const Incarnation peer = hello.identity.incarnation;
@@ -227,7 +227,7 @@ void Meetings::Establish(Attempt& attempt) {
   core_.OnProven(std::move(proven));
 }
 
-void Meetings::ReleaseHeld(Incarnation peer, bool superseded) {
+void ConnectionManager::ReleaseHeld(Incarnation peer, bool superseded) {
   Attempt* held = FindIncoming(peer);
   if (held == nullptr || held->stage != Attempt::Stage::kHeld) return;
   if (!superseded) return AskAdmit(*held);
@@ -236,7 +236,7 @@ void Meetings::ReleaseHeld(Incarnation peer, bool superseded) {
   Erase(*held, /*linger=*/true);
 }
 
-Meetings::Attempt* Meetings::FindIncoming(Incarnation peer) {
+ConnectionManager::Attempt* ConnectionManager::FindIncoming(Incarnation peer) {
   for (auto& [id, attempt] : attempts_) {
     if (attempt.role == Role::kResponder && attempt.stage >= Attempt::Stage::kHeld &&
         attempt.machine.peer()->identity.incarnation == peer) {
@@ -249,12 +249,12 @@ Meetings::Attempt* Meetings::FindIncoming(Incarnation peer) {
 // --- Ends of attempts ----------------------------------------------------------------------------
 
 /// We refuse: the peer learns why.
-void Meetings::Refuse(Attempt& attempt, const Status& reason) {
+void ConnectionManager::Refuse(Attempt& attempt, const Status& reason) {
   if (attempt.machine.state() != Handshaker::State::kFailed) Send(attempt, attempt.machine.Refuse(reason));
   FailAttempt(attempt, reason);
 }
 
-void Meetings::FailAttempt(Attempt& attempt, const Status& reason) {
+void ConnectionManager::FailAttempt(Attempt& attempt, const Status& reason) {
   const Call call = attempt.call;
   const bool incoming = attempt.role == Role::kResponder;
   const auto peer = attempt.machine.peer();
@@ -265,14 +265,14 @@ void Meetings::FailAttempt(Attempt& attempt, const Status& reason) {
     AddError(*call, attempt.address, reason);
   }
   Erase(attempt, /*linger=*/attempt.stage != Attempt::Stage::kConnecting);
-  if (call != nullptr && call->stage == ConnectCall::Stage::kDialling) TryNext(call);
+  if (call != nullptr && call->stage == ConnectCall::Stage::kConnecting) TryNext(call);
   if (!incoming || !proven) return;
   for (const Call& waiting : std::list<Call>(calls_)) {
     if (waiting->target == peer->identity.incarnation) Reconsider(waiting);
   }
 }
 
-void Meetings::Erase(Attempt& attempt, bool linger) {
+void ConnectionManager::Erase(Attempt& attempt, bool linger) {
   if (attempt.call != nullptr) --attempt.call->running;
   core_.timers().Cancel(attempt.limit);
   core_.sockets().Forget(attempt.key);
@@ -282,7 +282,7 @@ void Meetings::Erase(Attempt& attempt, bool linger) {
 }
 
 /// At most a line a second: anyone can connect, and must not fill the disk.
-void Meetings::LogRefusal(const Attempt& attempt, const Status& reason) {
+void ConnectionManager::LogRefusal(const Attempt& attempt, const Status& reason) {
   const bool refused = attempt.machine.state() == Handshaker::State::kFailed && !attempt.machine.superseded();
   // Someone who connects and leaves, a health check or a second try say, is not worth a warning.
   const bool warn = refused || reason.code() == Code::kExhausted;

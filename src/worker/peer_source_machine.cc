@@ -1,4 +1,4 @@
-#include "worker/giver_machine.h"
+#include "worker/peer_source_machine.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,30 +11,30 @@ namespace {
 /// One transition: changes the state and collects what is to be done.
 class Transition {
  public:
-  explicit Transition(GiverState& state) : s_(state) {}
-  std::vector<GiverAction> Take() { return std::move(actions_); }
+  explicit Transition(PeerSourceState& state) : s_(state) {}
+  std::vector<PeerSourceAction> Take() { return std::move(actions_); }
 
   void operator()(const protocol::Welcome& welcome);
   void operator()(const protocol::Stop& stop);
   void operator()(const protocol::Release& release);
-  void operator()(const GiverPlanArrived& plan);
-  void operator()(const GiverPrepared& prepared);
-  void operator()(const GiverPlanFailed& failed);
-  void operator()(const GiverStart& event);
+  void operator()(const PeerSourcePlanArrived& plan);
+  void operator()(const PeerSourcePrepared& prepared);
+  void operator()(const PeerSourcePlanFailed& failed);
+  void operator()(const PeerSourceStart& event);
   void operator()(const SendEnded& ended);
   void operator()(const SendFenced& fenced);
   void operator()(const MemoryReclaimed& reclaimed);
-  void operator()(const GiverEnded& ended);
+  void operator()(const PeerSourceEnded& ended);
 
  private:
-  void Do(GiverAction action) { actions_.push_back(std::move(action)); }
+  void Do(PeerSourceAction action) { actions_.push_back(std::move(action)); }
   void Send(protocol::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
   void Refuse(const protocol::Start& start, Code code, const std::string& why);
   void SilenceAll();
   void Silence(Giving& giving);
 
-  GiverState& s_;
-  std::vector<GiverAction> actions_;
+  PeerSourceState& s_;
+  std::vector<PeerSourceAction> actions_;
 };
 
 // --- The controller's messages ----------------------------------------------------------------------
@@ -47,14 +47,14 @@ void Transition::operator()(const protocol::Welcome& welcome) {
   s_.prepared = false;
 }
 
-void Transition::operator()(const GiverPlanArrived& plan) {
+void Transition::operator()(const PeerSourcePlanArrived& plan) {
   if (s_.ended) return;
   SilenceAll();
   s_.epoch = plan.epoch;
   s_.prepared = false;
 }
 
-void Transition::operator()(const GiverStart& event) {
+void Transition::operator()(const PeerSourceStart& event) {
   const protocol::Start& start = event.start;
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch || !s_.prepared)
@@ -83,13 +83,13 @@ void Transition::operator()(const protocol::Release& release) {
 
 // --- The data plane and the rank itself ---------------------------------------------------------------
 
-void Transition::operator()(const GiverPrepared& prepared) {
+void Transition::operator()(const PeerSourcePrepared& prepared) {
   if (prepared.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
   Send(protocol::Prepared{.epoch = s_.epoch});
 }
 
-void Transition::operator()(const GiverPlanFailed& failed) {
+void Transition::operator()(const PeerSourcePlanFailed& failed) {
   if (failed.epoch != s_.epoch || s_.ended) return;
   Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
                         .destination = failed.destination,
@@ -124,7 +124,7 @@ void Transition::operator()(const MemoryReclaimed& reclaimed) {
   s_.prepared = false;
 }
 
-void Transition::operator()(const GiverEnded&) {
+void Transition::operator()(const PeerSourceEnded&) {
   s_.ended = true;
   SilenceAll();
   s_.epoch = 0;
@@ -148,7 +148,7 @@ void Transition::Silence(Giving& giving) {
 
 }  // namespace
 
-std::vector<GiverAction> Advance(GiverState& state, const GiverEvent& event) {
+std::vector<PeerSourceAction> Advance(PeerSourceState& state, const PeerSourceEvent& event) {
   Transition transition(state);
   std::visit(transition, event);
   return transition.Take();

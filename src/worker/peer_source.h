@@ -7,8 +7,8 @@
 #include "weightcast/status.h"
 #include "weightcast/version.h"
 #include "worker/background.h"
-#include "worker/giver_machine.h"
 #include "worker/landing.h"
+#include "worker/peer_source_machine.h"
 #include "worker/preparation.h"
 #include "worker/send_plan.h"
 #include "worker/send_report.h"
@@ -17,17 +17,17 @@
 
 namespace weightcast::worker {
 
-/// An inference rank as a source for others: carries out what the machine in giver_machine.h says. All is
-/// called in the session's loop, and so are its callbacks, unless said otherwise. To be destroyed after
+/// An inference rank as a source for others: carries out what the machine in peer_source_machine.h says. All
+/// is called in the session's loop, and so are its callbacks, unless said otherwise. To be destroyed after
 /// the loop and the background threads have ended.
-class Giver {
+class PeerSource {
  public:
   struct Callbacks {
     std::function<void(protocol::WorkerMessage)> send;
     std::function<Version()> held;      ///< VersionToLend of the rank's own machine.
     std::function<void(bool)> on_lent;  ///< Others may read the landing memory from now on, or not any more.
   };
-  Giver(Session& session, Background& background, Callbacks callbacks)
+  PeerSource(Session& session, Background& background, Callbacks callbacks)
       : session_(session),
         background_(background),
         callbacks_(std::move(callbacks)),
@@ -40,7 +40,7 @@ class Giver {
   /// A plan in which this rank receives: what it gave in an older one it will not be asked for again.
   void OnOtherPlan(uint32_t epoch);
   /// protocol::Welcome, protocol::Stop, protocol::Release, MemoryReclaimed.
-  void Feed(const GiverEvent& event);
+  void Feed(const PeerSourceEvent& event);
   /// Nothing is given from now on. The destructor of what it returns, to be called outside of the loop,
   /// waits, bounded, until nobody reads the memory; null if nothing was ever given.
   std::unique_ptr<Sender> End();
@@ -57,7 +57,7 @@ class Giver {
   Session& session_;
   Background& background_;
   const Callbacks callbacks_;
-  GiverState state_;
+  PeerSourceState state_;
   std::shared_ptr<Preparation> preparation_;
   std::shared_ptr<const SendPlan> plan_;
   std::unique_ptr<Sender> sender_;  ///< From the first plan on.

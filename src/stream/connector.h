@@ -22,7 +22,7 @@ namespace weightcast::stream {
 /// Finds the controller at the addresses of a name: the first that proves to be it. Another is tried 250 ms
 /// after the one before, or once that has failed, so that neither silence nor an impostor at one address
 /// hides the controller at the next. One thread's; no call blocks.
-class Dialler {
+class Connector {
  public:
   static constexpr size_t kMostAddresses = 16;
 
@@ -33,8 +33,8 @@ class Dialler {
     ClientKeys keys;
     size_t most_queued = 0;
   };
-  static Result<std::unique_ptr<Dialler>> Create();
-  ~Dialler();
+  static Result<std::unique_ptr<Connector>> Create();
+  ~Connector();
   /// Forgets what was under way.
   void Start(Options options);
   /// The same at addresses that are known: those of the options' host.
@@ -57,12 +57,12 @@ class Dialler {
     std::unique_ptr<Connection> connection;
   };
   using AttemptMap = std::map<uint64_t, Attempt>;
-  Dialler() = default;
+  Connector() = default;
   Status Prepare(Options options);
   void TakeAddresses();
-  void DialAll(std::vector<SocketAddress> addresses);
-  void DialNext();
-  void Dial(const SocketAddress& address);
+  void ConnectAll(std::vector<SocketAddress> addresses);
+  void ConnectNext();
+  void Connect(const SocketAddress& address);
   /// nullopt while it is under way.
   std::optional<Status> Advance(Attempt& attempt, uint64_t key);
   Status Greet(Attempt& attempt, uint64_t key);

@@ -20,7 +20,7 @@ namespace weightcast::transport::tcp {
 
 /// The listening socket and those who have connected to it but not yet started a lane: bounded in
 /// number and time, for anyone can connect.
-class Door {
+class LaneAcceptor {
  public:
   /// Who knows which links are awaited.
   class Host {
@@ -33,8 +33,9 @@ class Door {
   };
 
   /// Listens; the poller tells the listener under `listener_key`, visitors under `visitor_key` + number.
-  Door(const Poller& poller, uint64_t listener_key, uint64_t visitor_key, Duration patience, Duration lease);
-  ~Door();
+  LaneAcceptor(const Poller& poller, uint64_t listener_key, uint64_t visitor_key, Duration patience,
+               Duration lease);
+  ~LaneAcceptor();
   Status Listen(const Settings& settings);
 
   /// Addresses that peers may try, loopback only for a peer on this host.

@@ -1,4 +1,4 @@
-#include "worker/giver.h"
+#include "worker/peer_source.h"
 
 #include <utility>
 #include <variant>
@@ -10,10 +10,10 @@ namespace weightcast::worker {
 
 // --- Plans --------------------------------------------------------------------------------------------
 
-void Giver::OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemory>& memory) {
+void PeerSource::OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemory>& memory) {
   if (preparation_ != nullptr) preparation_->Cancel();
   plan_.reset();
-  Feed(GiverPlanArrived{plan.epoch});
+  Feed(PeerSourcePlanArrived{plan.epoch});
   preparation_ = std::make_shared<Preparation>(
       std::move(plan), [this, memory]() -> Result<std::shared_ptr<const SourceMemory>> {
         if (memory == nullptr)
@@ -23,34 +23,35 @@ void Giver::OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemor
   if (preparation_->complete()) Prepare();
 }
 
-void Giver::OnLanding(protocol::PeerLanding landing) {
+void PeerSource::OnLanding(protocol::PeerLanding landing) {
   if (preparation_ != nullptr && preparation_->Add(std::move(landing))) Prepare();
 }
 
-void Giver::Prepare() {
+void PeerSource::Prepare() {
   background_.Run([this, preparation = preparation_] {
     auto plan = preparation->Run(session_);
     session_.loop().Post([this, preparation, plan] { OnPrepared(*preparation, plan); });
   });
 }
 
-void Giver::OnPrepared(const Preparation& preparation, const Result<std::shared_ptr<const SendPlan>>& plan) {
+void PeerSource::OnPrepared(const Preparation& preparation,
+                            const Result<std::shared_ptr<const SendPlan>>& plan) {
   const uint32_t epoch = preparation.epoch();
   if (epoch != state_.epoch || state_.ended) return;
   Status status = MakeSender();
   if (status.ok()) status = plan.ok() ? sender_->CheckStaging(**plan) : plan.status();
   if (!status.ok()) {
     WC_LOG(kWarning, session_.text(), ": plan to send in epoch ", epoch, ": ", status.message());
-    return Feed(GiverPlanFailed{epoch, status, preparation.unreachable()});
+    return Feed(PeerSourcePlanFailed{epoch, status, preparation.unreachable()});
   }
   plan_ = *plan;
   for (const SendTarget& target : plan_->targets)
     WC_LOG(kInfo, session_.text(), ": sends to ", target.name, ": ", target.connection.Describe());
-  Feed(GiverPrepared{epoch});
+  Feed(PeerSourcePrepared{epoch});
 }
 
 /// Once.
-Status Giver::MakeSender() {
+Status PeerSource::MakeSender() {
   if (sender_ != nullptr) return Status::Ok();
   Sender::Callbacks callbacks;
   callbacks.on_ended = [this](const SendEnded& ended) {
@@ -70,15 +71,15 @@ Status Giver::MakeSender() {
   return Status::Ok();
 }
 
-void Giver::OnOtherPlan(uint32_t epoch) {
+void PeerSource::OnOtherPlan(uint32_t epoch) {
   if (epoch > state_.epoch && !Lends(state_)) Feed(MemoryReclaimed{.reason = {}, .leaves = true});
 }
 
 // --- Giving -------------------------------------------------------------------------------------------
 
-void Giver::OnStart(const protocol::Start& start) { Feed(GiverStart{start, callbacks_.held()}); }
+void PeerSource::OnStart(const protocol::Start& start) { Feed(PeerSourceStart{start, callbacks_.held()}); }
 
-void Giver::Feed(const GiverEvent& event) {
+void PeerSource::Feed(const PeerSourceEvent& event) {
   const bool lent = Lends(state_);
   auto actions = Advance(state_, event);
   if (state_.epoch == 0) {  // The plan is void, and with it the hold on the memory.
@@ -90,12 +91,12 @@ void Giver::Feed(const GiverEvent& event) {
   for (auto& action : actions) std::visit([this](auto& a) { Carry(a); }, action);
 }
 
-std::unique_ptr<Sender> Giver::End() {
-  Feed(GiverEnded{});
+std::unique_ptr<Sender> PeerSource::End() {
+  Feed(PeerSourceEnded{});
   return std::move(sender_);
 }
 
-void Giver::Carry(const BeginSending& action) {
+void PeerSource::Carry(const BeginSending& action) {
   const protocol::Start& start = action.start;
   const int target = plan_ == nullptr || sender_ == nullptr ? -1 : plan_->TargetOf(start.destination);
   if (target >= 0) {
@@ -113,11 +114,11 @@ void Giver::Carry(const BeginSending& action) {
   });
 }
 
-void Giver::Tell(std::optional<protocol::Spans> spans) {
+void PeerSource::Tell(std::optional<protocol::Spans> spans) {
   if (spans) callbacks_.send(std::move(*spans));
 }
 
-void Giver::Carry(const StopSending& action) {
+void PeerSource::Carry(const StopSending& action) {
   if (sender_ != nullptr) sender_->Stop(action.update, action.destination);
 }
 

@@ -1,4 +1,4 @@
-#include "worker/giver.h"
+#include "worker/peer_source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,18 +53,18 @@ class Node {
     auto memory = LandingMemory::Register(session_->endpoint(), shards, mode);
     EXPECT_TRUE(memory.ok()) << memory.status().ToString();
     memory_ = *memory;
-    giver_ = std::make_unique<Giver>(
+    peer_source_ = std::make_unique<PeerSource>(
         *session_, background_,
-        Giver::Callbacks{.send = [this](protocol::WorkerMessage message) { Said(std::move(message)); },
-                         .held = [this] { return VersionToLend(state_); },
-                         .on_lent =
-                             [this](bool lent) {
-                               SetLent(lent);
-                               lent ? Feed(MemoryLent{}) : Feed(MemoryFree{});
-                             }});
+        PeerSource::Callbacks{.send = [this](protocol::WorkerMessage message) { Said(std::move(message)); },
+                              .held = [this] { return VersionToLend(state_); },
+                              .on_lent =
+                                  [this](bool lent) {
+                                    SetLent(lent);
+                                    lent ? Feed(MemoryLent{}) : Feed(MemoryFree{});
+                                  }});
     Run([&] {
       const protocol::Welcome welcome{.term = kTerm, .run = 1, .lease_seconds = 5};
-      giver_->Feed(welcome);
+      peer_source_->Feed(welcome);
       Feed(welcome);
       Feed(RegisterCalled{.landing = mode == LandingMode::kShadow ? protocol::Landing::kShadow
                                                                   : protocol::Landing::kInPlace});
@@ -72,11 +72,11 @@ class Node {
   }
   ~Node() {
     std::unique_ptr<Sender> sender;
-    Run([&] { sender = giver_->End(); });
+    Run([&] { sender = peer_source_->End(); });
     sender.reset();
     session_->Leave();
     background_.Join();
-    giver_.reset();
+    peer_source_.reset();
     grants_.reset();
     plan_.reset();
     memory_.reset();
@@ -115,8 +115,8 @@ class Node {
     protocol::PeerLanding landing{.destination = 0, .map = to.memory_->Map()};
     landing.map.epoch = epoch;
     Run([&] {
-      giver_->OnPlan(plan, memory_);
-      giver_->OnLanding(landing);
+      peer_source_->OnPlan(plan, memory_);
+      peer_source_->OnLanding(landing);
     });
   }
   void PlanToReceive(const Planned& planned, uint32_t epoch, const Node& from) {
@@ -148,7 +148,7 @@ class Node {
     }
     feeding_ = false;
   }
-  Giver& giver() { return *giver_; }
+  PeerSource& peer_source() { return *peer_source_; }
   InferenceState& state() { return state_; }
   [[nodiscard]] const std::shared_ptr<LandingMemory>& memory() const { return memory_; }
   [[nodiscard]] bool lent() const { return lent_; }
@@ -186,7 +186,9 @@ class Node {
   }
   void Carry(const SendMessage& send) { Said(send.message); }
   void Carry(const SendRegistration&) {}
-  void Carry(const ReclaimMemory&) { giver_->Feed(MemoryReclaimed{.reason = {Code::kCancelled, "wanted"}}); }
+  void Carry(const ReclaimMemory&) {
+    peer_source_->Feed(MemoryReclaimed{.reason = {Code::kCancelled, "wanted"}});
+  }
   void Carry(const OpenGrants& open) {
     if (on_open) return on_open();
     auto opened = GrantSet::Open(session_->endpoint(), plan_, open.part, {}, [this, update = open.update] {
@@ -208,7 +210,7 @@ class Node {
   std::unique_ptr<Session> session_;
   Background background_{"wc-prepare"};
   std::shared_ptr<LandingMemory> memory_;
-  std::unique_ptr<Giver> giver_;
+  std::unique_ptr<PeerSource> peer_source_;
   InferenceState state_;
   std::deque<InferenceEvent> events_;
   bool feeding_ = false;
@@ -220,7 +222,7 @@ class Node {
   std::atomic<bool> lent_{false};
 };
 
-class GiverTest : public testing::Test {
+class PeerSourceTest : public testing::Test {
  protected:
   void SetUp() override { ::setenv("WEIGHTCAST_TOKEN", "token-of-these-tests-alone", 1); }
   void TearDown() override { ::unsetenv("WEIGHTCAST_TOKEN"); }
@@ -243,7 +245,7 @@ class GiverTest : public testing::Test {
   std::string transport_ = "shm";
 };
 
-TEST_F(GiverTest, WhatWasReceivedIsGivenOn) {
+TEST_F(PeerSourceTest, WhatWasReceivedIsGivenOn) {
   for (const char* transport : {"tcp", "shm"}) {
     SCOPED_TRACE(transport);
     transport_ = transport;
@@ -261,9 +263,9 @@ TEST_F(GiverTest, WhatWasReceivedIsGivenOn) {
     for (auto [from, to] : {std::pair(&a, &b), std::pair(&b, &c), std::pair(&c, &b)}) {
       const auto start = Grant(*from, *to, planned, ++epoch);
       ASSERT_TRUE(start);
-      from->Run([&] { from->giver().OnStart(*start); });
+      from->Run([&] { from->peer_source().OnStart(*start); });
       ASSERT_TRUE(to->Wait<protocol::Ready>());
-      from->Run([&] { from->giver().Feed(protocol::Release{start->update, kVersion}); });
+      from->Run([&] { from->peer_source().Feed(protocol::Release{start->update, kVersion}); });
       ASSERT_TRUE(from->WaitUntilFree());
     }
     EXPECT_EQ(third.Wrong(5), 0);
@@ -273,7 +275,7 @@ TEST_F(GiverTest, WhatWasReceivedIsGivenOn) {
   }
 }
 
-TEST_F(GiverTest, StopInTheMiddleIsFencedAndSaysNothing) {
+TEST_F(PeerSourceTest, StopInTheMiddleIsFencedAndSaysNothing) {
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {8 << 20}}};
   Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
   Node a("a", Settings(), first.shards(), LandingMode::kInPlace);
@@ -282,15 +284,17 @@ TEST_F(GiverTest, StopInTheMiddleIsFencedAndSaysNothing) {
   const auto start = Grant(a, b, Planned({first.shards()}, {second.shards()}), 1);
   ASSERT_TRUE(start);
   a.Run([&] {
-    a.giver().OnStart(*start);
+    a.peer_source().OnStart(*start);
     EXPECT_TRUE(a.lent());
-    a.giver().Feed(protocol::Stop{start->update, 0});
+    a.peer_source().Feed(protocol::Stop{start->update, 0});
     EXPECT_TRUE(a.lent()) << "free before the fence";
   });
   EXPECT_TRUE(a.WaitUntilFree());
   b.Run([&] { b.Feed(protocol::Abort{start->update, {Code::kPeerDead, "x"}}); });
   EXPECT_TRUE(b.Wait<protocol::Aborted>());
-  a.Run([&] { a.giver().OnStart({Update(1, 1), {.run = 1, .number = 9}, 0, start->slot, start->grant}); });
+  a.Run([&] {
+    a.peer_source().OnStart({Update(1, 1), {.run = 1, .number = 9}, 0, start->slot, start->grant});
+  });
   const auto failed = a.Wait<protocol::Failed>();
   ASSERT_TRUE(failed);
   EXPECT_THAT(failed->reason.message(), HasSubstr("cannot send version 9"))
@@ -298,7 +302,7 @@ TEST_F(GiverTest, StopInTheMiddleIsFencedAndSaysNothing) {
   EXPECT_EQ(failed->destination, 0);
 }
 
-TEST_F(GiverTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
+TEST_F(PeerSourceTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
   const std::vector<TensorInfo> model = {{"w", DType::kU64, {8 << 20}}};
   Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
   Node a("a", Settings(), first.shards(), LandingMode::kShadow);
@@ -315,7 +319,7 @@ TEST_F(GiverTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
   a.Run([&] {
     a.Feed(PlanArrived{2});
     a.Feed(PlanReady{2});
-    a.giver().OnStart(*start);
+    a.peer_source().OnStart(*start);
     a.Feed(protocol::GrantRequest{Update(2, 2), {.run = 1, .number = 6}});
     EXPECT_EQ(a.state().step, Step::kRequested);
     EXPECT_EQ(VersionToLend(a.state()), Version{});
@@ -329,7 +333,7 @@ TEST_F(GiverTest, MemoryThatIsReadIsGrantedOnlyAfterTheFence) {
   EXPECT_TRUE(b.Wait<protocol::Aborted>());
 }
 
-TEST_F(GiverTest, UnreachableDestinationIsNamed) {
+TEST_F(PeerSourceTest, UnreachableDestinationIsNamed) {
   const auto model = test::SmallModel(DType::kU64);
   Weights first(model, Cut::kWhole, 0, 1), second(model, Cut::kWhole, 0, 1);
   const Planned planned({first.shards()}, {second.shards()});
@@ -344,8 +348,8 @@ TEST_F(GiverTest, UnreachableDestinationIsNamed) {
   landing.map.epoch = 3;
   b.reset();
   a.Run([&] {
-    a.giver().OnPlan(plan, a.memory());
-    a.giver().OnLanding(landing);
+    a.peer_source().OnPlan(plan, a.memory());
+    a.peer_source().OnLanding(landing);
   });
   const auto failed = a.Wait<protocol::Failed>();
   ASSERT_TRUE(failed);

@@ -14,9 +14,9 @@
 #include "base/socket.h"
 #include "endpoint/channel.h"
 #include "endpoint/connection.h"
-#include "endpoint/door.h"
 #include "endpoint/flag.h"
 #include "endpoint/handshake.h"
+#include "endpoint/handshake_listener.h"
 #include "endpoint/timers.h"
 
 namespace weightcast::endpoint {
@@ -36,11 +36,11 @@ struct ConnectCall {
   std::shared_ptr<Connection::State> connection;
 
   enum class Stage {
-    kDialling,  ///< Own attempts run.
-    kWaiting,   ///< For a connection to `target` that is being made, whoever began it.
+    kConnecting,  ///< Own attempts run.
+    kWaiting,     ///< For a connection to `target` that is being made, whoever began it.
     kOver,
   };
-  Stage stage = Stage::kDialling;
+  Stage stage = Stage::kConnecting;
   Incarnation target = 0;  ///< As expected, or learned; 0: unknown.
   size_t next = 0;         ///< Address to try next.
   uint32_t running = 0;    ///< Attempts.
@@ -52,17 +52,17 @@ struct ConnectCall {
   TimerId limit;
 };
 
-/// Handshakes: those that peers begin at our door and those that our callers begin. Decides which
+/// Handshakes: those that peers begin at our listener and those that our callers begin. Decides which
 /// connection lives when both begin at once (docs/wire.md). Belongs to the holder of progress.
-class Meetings {
+class ConnectionManager {
  public:
-  Meetings(Core& core, Door door) : core_(core), door_(std::move(door)) {}
+  ConnectionManager(Core& core, HandshakeListener listener) : core_(core), listener_(std::move(listener)) {}
 
   /// Listens from now on.
   Status Start();
   /// Ends everything; calls end as kCancelled.
   void Stop();
-  [[nodiscard]] const std::vector<std::string>& addresses() const { return door_.addresses; }
+  [[nodiscard]] const std::vector<std::string>& addresses() const { return listener_.addresses; }
 
   void Connect(std::shared_ptr<ConnectCall> call);
   /// The caller no longer waits: its time is over, or it was interrupted.
@@ -96,8 +96,8 @@ class Meetings {
   };
   using Attempts = std::map<uint64_t, Attempt>;
 
-  // Outgoing: dialling.
-  void Dial(const Call& call);
+  // Outgoing.
+  void StartConnecting(const Call& call);
   void TryNext(const Call& call);
   Status StartAttempt(const Call& call, const SocketAddress& address);
   void OnConnectable(Attempt& attempt);
@@ -106,12 +106,12 @@ class Meetings {
   void WaitFor(const Call& call, Incarnation target);
   void DropAttempts(const Call& call);
   void Resolve(const Call& call, Status status, const std::shared_ptr<Connection::State>& connection);
-  void FailDialling(const Call& call);
+  void FailConnecting(const Call& call);
 
   // Incoming.
-  void OnDoor();
+  void OnAcceptable();
   void Admit(UniqueFd fd);
-  void RestDoor();
+  void PauseAccepting();
   void SendAway(Attempt& attempt);
 
   // Both.
@@ -136,15 +136,15 @@ class Meetings {
   void LogRefusal(const Attempt& attempt, const Status& reason);
 
   Core& core_;
-  Door door_;
-  uint64_t door_key_ = 0;
-  TimerId door_rest_;
-  OncePerSecond door_complaint_;
+  HandshakeListener listener_;
+  uint64_t listener_key_ = 0;
+  TimerId accept_pause_;
+  OncePerSecond accept_complaint_;
   bool stopped_ = false;
   Attempts attempts_;
   uint64_t last_attempt_ = 0;
   std::list<Call> calls_;
-  HalfOpen half_open_;  ///< Peers at our door that have not proven themselves.
+  HalfOpen half_open_;  ///< Peers at our listener that have not proven themselves.
   OncePerSecond warning_;
   OncePerSecond detail_;
 };

@@ -1,4 +1,4 @@
-#include "endpoint/door.h"
+#include "endpoint/handshake_listener.h"
 
 #include <netinet/in.h>
 
@@ -73,28 +73,28 @@ std::vector<std::string> FoundAddresses(const Settings& settings, int family, ui
 
 }  // namespace
 
-Result<Door> OpenDoor(const Settings& settings) {
+Result<HandshakeListener> OpenHandshakeListener(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(SocketAddress bind, BindAddress(settings));
   WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
-  Door door;
+  HandshakeListener made;
   WC_ASSIGN_OR_RETURN(UniqueFd listener, Listen(bind, ports));
-  door.listener = Listener(std::move(listener));
-  AcceptOnceHeard(door.listener.get());
-  WC_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddressOf(door.listener.get()));
-  door.port = bound.port();
-  door.loopback_only = bound.IsLoopback();
+  made.socket = Listener(std::move(listener));
+  AcceptOnceHeard(made.socket.get());
+  WC_ASSIGN_OR_RETURN(const SocketAddress bound, LocalAddressOf(made.socket.get()));
+  made.port = bound.port();
+  made.loopback_only = bound.IsLoopback();
   if (!settings.advertise.empty()) {
-    WC_ASSIGN_OR_RETURN(door.addresses, Advertised(settings, door.port));
+    WC_ASSIGN_OR_RETURN(made.addresses, Advertised(settings, made.port));
   } else if (bound.IsWildcard()) {
-    door.addresses = FoundAddresses(settings, bound.family(), door.port);
+    made.addresses = FoundAddresses(settings, bound.family(), made.port);
   } else {
-    door.addresses = {bound.ToString()};
+    made.addresses = {bound.ToString()};
   }
-  if (door.addresses.empty()) {
+  if (made.addresses.empty()) {
     return Status(Code::kInvalidArgument, StrCat("no network address to offer; setting interface is '",
                                                  settings.interface, "': name an interface that is up"));
   }
-  return door;
+  return made;
 }
 
 Result<std::vector<SocketAddress>> ResolveAll(const std::vector<std::string>& addresses) {

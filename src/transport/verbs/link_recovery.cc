@@ -10,16 +10,17 @@
 namespace weightcast::transport::verbs {
 
 Result<std::unique_ptr<Queue>> Link::MakeQueue(uint32_t queue) {
-  return Queue::Create(NicOf(lives_[queue]), IsControl(queue) ? Control::kDepth : Lane::kRequests);
+  return Queue::Create(NicOf(recoveries_[queue]), IsControl(queue) ? Control::kDepth : Lane::kRequests);
 }
 
 void Link::BeginQueue(uint32_t queue, std::unique_ptr<Queue> made, bool probe) {
-  Life& life = lives_[queue];
-  life.stage = Stage::kProbing;
-  life.peer_over = false;
-  life.began = Clock::now();
+  Recovery& recovery = recoveries_[queue];
+  recovery.stage = Stage::kProbing;
+  recovery.peer_over = false;
+  recovery.began = Clock::now();
   std::optional<Probe> hello;
-  if (probe) hello = {.cookie = peer_cookie_, .queue = static_cast<uint16_t>(queue), .life = life.number};
+  if (probe)
+    hello = {.cookie = peer_cookie_, .queue = static_cast<uint16_t>(queue), .generation = recovery.number};
   if (IsControl(queue)) {
     control_->Begin(queue, std::move(made), hello);
   } else {
@@ -29,23 +30,23 @@ void Link::BeginQueue(uint32_t queue, std::unique_ptr<Queue> made, bool probe) {
 
 /// Initiator: our probe has arrived.
 void Link::OnQueueProven(uint32_t queue) {
-  if (lives_[queue].stage != Stage::kProbing) return;
+  if (recoveries_[queue].stage != Stage::kProbing) return;
   OpenQueue(queue);
-  LookWhetherProbed();
+  CheckProbes();
 }
 
 /// Responder: the initiator's has.
 void Link::OnQueueProbed(uint32_t queue, const Probe& probe) {
-  const Life& life = lives_[queue];
+  const Recovery& recovery = recoveries_[queue];
   if (terms_.role != Role::kResponder || probe.cookie != own_cookie_ || probe.queue != queue ||
-      probe.life != life.number) {
+      probe.generation != recovery.number) {
     return OnQueueBroken(queue, {Code::kProtocol, "the peer's probe is for another queue pair"});
   }
-  if (life.stage == Stage::kProbing) OpenQueue(queue);
+  if (recovery.stage == Stage::kProbing) OpenQueue(queue);
 }
 
 void Link::OpenQueue(uint32_t queue) {
-  lives_[queue].stage = Stage::kUp;
+  recoveries_[queue].stage = Stage::kUp;
   if (IsControl(queue)) return control_->Open(queue);
   if (state_ != State::kReady) return;  // All at once, then.
   LaneOf(queue).Open();
@@ -53,22 +54,22 @@ void Link::OpenQueue(uint32_t queue) {
 }
 
 void Link::OnQueueBroken(uint32_t queue, Status reason) {
-  broken_.push_back({.queue = queue, .life = lives_[queue].number, .reason = std::move(reason)});
+  broken_.push_back({.queue = queue, .generation = recoveries_[queue].number, .reason = std::move(reason)});
   Touch();
 }
 
 void Link::EndBroken() {
   while (!broken_.empty() || going_down_) {
     for (const Broken& broken : std::exchange(broken_, {})) {
-      if (lives_[broken.queue].number == broken.life) EndQueue(broken.queue, broken.reason);
+      if (recoveries_[broken.queue].number == broken.generation) EndQueue(broken.queue, broken.reason);
     }
-    LookWhetherProbed();
+    CheckProbes();
     if (going_down_) TakeDown(*std::exchange(going_down_, std::nullopt));
   }
 }
 
 void Link::DestroyQueue(uint32_t queue, const Status& reason) {
-  lives_[queue].waiting.reset();
+  recoveries_[queue].waiting.reset();
   if (IsControl(queue)) {
     control_->Break(queue);
   } else {
@@ -78,57 +79,57 @@ void Link::DestroyQueue(uint32_t queue, const Status& reason) {
 
 /// Ours is destroyed, and the peer is told over what is left.
 void Link::EndQueue(uint32_t queue, const Status& reason) {
-  Life& life = lives_[queue];
+  Recovery& recovery = recoveries_[queue];
   if (closed_ || state_ == State::kDown) return DestroyQueue(queue, reason);
-  if (life.stage == Stage::kEnding || life.stage == Stage::kOver) return;
+  if (recovery.stage == Stage::kEnding || recovery.stage == Stage::kOver) return;
   last_reason_ = reason.message();
-  life.stage = Stage::kEnding;
-  WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", NicOf(life).name(), " ends: ", reason.message());
+  recovery.stage = Stage::kEnding;
+  WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", NicOf(recovery).name(), " ends: ", reason.message());
   destroying_ = queue;
   DestroyQueue(queue, reason);
   destroying_.reset();
   if (state_ != State::kProbing && control_->lost()) {
     return GoDown({reason.code(), StrCat("no path to the peer is left; ", reason.message())});
   }
-  Say(QueueOver{static_cast<uint16_t>(queue), life.number});
+  Say(QueueOver{static_cast<uint16_t>(queue), recovery.number});
   control_->TestOthers();
-  if (life.peer_over) SettleQueue(queue);
+  if (recovery.peer_over) SettleQueue(queue);
 }
 
-/// Both ends are destroyed: nothing of this life can land any more, here or there.
+/// Both ends are destroyed: nothing of this generation can land any more, here or there.
 void Link::SettleQueue(uint32_t queue) {
-  Life& life = lives_[queue];
-  life.stage = Stage::kOver;
+  Recovery& recovery = recoveries_[queue];
+  recovery.stage = Stage::kOver;
   if (!IsControl(queue)) LaneOf(queue).Settle(Code::kUnavailable, /*peer_alive=*/true);
   Touch();  // A barrier may have waited for it.
   if (terms_.role != Role::kInitiator) return;
   const TimePoint now = Clock::now();
-  if (now - life.began >= kGoodLife) life.failures = 0;
-  PlanNext(life, now);
+  if (now - recovery.began >= kGoodGeneration) recovery.failures = 0;
+  PlanNext(recovery, now);
 }
 
-void Link::PlanNext(Life& life, TimePoint now) {
-  life.again = now + WaitAfter(life.failures++);
+void Link::PlanNext(Recovery& recovery, TimePoint now) {
+  recovery.again = now + WaitAfter(recovery.failures++);
   shared_.next_step = TimePoint{};
 }
 
 void Link::OfferNext(uint32_t queue) {
-  Life& life = lives_[queue];
-  life.again = TimePoint::max();
-  if (!NicOf(life).up() || !control_->any_open()) return PlanNext(life, Clock::now());
+  Recovery& recovery = recoveries_[queue];
+  recovery.again = TimePoint::max();
+  if (!NicOf(recovery).up() || !control_->any_open()) return PlanNext(recovery, Clock::now());
   auto made = MakeQueue(queue);
   if (!made.ok()) {
     WC_LOG(kInfo, "verbs: ", made.status().message());
-    return PlanNext(life, Clock::now());
+    return PlanNext(recovery, Clock::now());
   }
-  ++life.number;
-  life.stage = Stage::kOffered;
-  life.peer_over = false;
-  life.began = Clock::now();
-  life.waiting = std::move(*made);
-  const QueueName name = life.waiting->name();
-  TellAddress(life.rail);
-  Say(QueueOffer{static_cast<uint16_t>(queue), life.number, name.number, name.psn});
+  ++recovery.number;
+  recovery.stage = Stage::kOffered;
+  recovery.peer_over = false;
+  recovery.began = Clock::now();
+  recovery.waiting = std::move(*made);
+  const QueueName name = recovery.waiting->name();
+  TellAddress(recovery.rail);
+  Say(QueueOffer{static_cast<uint16_t>(queue), recovery.number, name.number, name.psn});
 }
 
 void Link::TellAddress(uint32_t rail) {
@@ -156,65 +157,65 @@ void Link::OnNewAddress(const NewAddress& message) {
 }
 
 void Link::OnQueueOver(const QueueOver& message) {
-  if (message.queue >= lives_.size())
+  if (message.queue >= recoveries_.size())
     return GoDown({Code::kProtocol, "the peer ends a queue pair that is not there"});
-  Life& life = lives_[message.queue];
-  if (message.life != life.number) return;  // Of a life that is over.
-  life.peer_over = true;
+  Recovery& recovery = recoveries_[message.queue];
+  if (message.generation != recovery.number) return;  // Of a generation that is over.
+  recovery.peer_over = true;
   if (destroying_ == message.queue) return;
-  if (life.stage == Stage::kEnding) return SettleQueue(message.queue);
+  if (recovery.stage == Stage::kEnding) return SettleQueue(message.queue);
   OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has given this queue pair up"});
 }
 
 void Link::OnQueueOffer(const QueueOffer& message) {
-  const bool fits = message.queue < lives_.size() && terms_.role == Role::kResponder &&
-                    lives_[message.queue].stage == Stage::kOver &&
-                    message.life == lives_[message.queue].number + 1;
+  const bool fits = message.queue < recoveries_.size() && terms_.role == Role::kResponder &&
+                    recoveries_[message.queue].stage == Stage::kOver &&
+                    message.generation == recoveries_[message.queue].number + 1;
   if (!fits) return GoDown({Code::kProtocol, "the peer offers a queue pair out of turn"});
-  Life& life = lives_[message.queue];
-  life.number = message.life;
+  Recovery& recovery = recoveries_[message.queue];
+  recovery.number = message.generation;
   const Status down(Code::kUnavailable, "its port is down; check cable and switch");
-  auto made = NicOf(life).up() ? MakeQueue(message.queue) : Result<std::unique_ptr<Queue>>(down);
+  auto made = NicOf(recovery).up() ? MakeQueue(message.queue) : Result<std::unique_ptr<Queue>>(down);
   Status connected = made.status();
   if (made.ok()) {
-    connected = (*made)->Connect(rails_[life.rail].peer, {message.number, message.psn}, shared_.settings);
+    connected = (*made)->Connect(rails_[recovery.rail].peer, {message.number, message.psn}, shared_.settings);
   }
   if (!connected.ok()) {
     WC_LOG(kInfo, "verbs: ", connected.message());
-    return Say(QueueOver{message.queue, message.life});
+    return Say(QueueOver{message.queue, message.generation});
   }
   const QueueName name = (*made)->name();
-  TellAddress(life.rail);
+  TellAddress(recovery.rail);
   BeginQueue(message.queue, std::move(*made), /*probe=*/false);
-  Say(QueueAnswer{message.queue, message.life, name.number, name.psn});
+  Say(QueueAnswer{message.queue, message.generation, name.number, name.psn});
 }
 
 void Link::OnQueueAnswer(const QueueAnswer& message) {
-  if (message.queue >= lives_.size() || terms_.role != Role::kInitiator) {
+  if (message.queue >= recoveries_.size() || terms_.role != Role::kInitiator) {
     return GoDown({Code::kProtocol, "the peer answers an offer that was not made"});
   }
-  Life& life = lives_[message.queue];
-  if (life.stage != Stage::kOffered || message.life != life.number) return;  // Ended meanwhile.
+  Recovery& recovery = recoveries_[message.queue];
+  if (recovery.stage != Stage::kOffered || message.generation != recovery.number) return;  // Ended meanwhile.
   const Status connected =
-      life.waiting->Connect(rails_[life.rail].peer, {message.number, message.psn}, shared_.settings);
+      recovery.waiting->Connect(rails_[recovery.rail].peer, {message.number, message.psn}, shared_.settings);
   if (!connected.ok()) return EndQueue(message.queue, connected);
-  BeginQueue(message.queue, std::move(life.waiting), /*probe=*/true);
+  BeginQueue(message.queue, std::move(recovery.waiting), /*probe=*/true);
 }
 
 void Link::OnNicChanged(const Nic& nic) {
   if (closed_ || state_ == State::kDown) return;
-  for (uint32_t queue = 0; queue < lives_.size() && state_ != State::kDown; ++queue) {
-    Life& life = lives_[queue];
-    if (&NicOf(life) != &nic) continue;
+  for (uint32_t queue = 0; queue < recoveries_.size() && state_ != State::kDown; ++queue) {
+    Recovery& recovery = recoveries_[queue];
+    if (&NicOf(recovery) != &nic) continue;
     if (!nic.up()) {
       EndQueue(queue, {Code::kUnavailable, StrCat(nic.name(), " is down; check cable and switch")});
-    } else if (life.stage == Stage::kOver && life.again != TimePoint::max()) {
-      life.failures = 0;
-      life.again = TimePoint{};
+    } else if (recovery.stage == Stage::kOver && recovery.again != TimePoint::max()) {
+      recovery.failures = 0;
+      recovery.again = TimePoint{};
       shared_.next_step = TimePoint{};
     }
   }
-  LookWhetherProbed();
+  CheckProbes();
 }
 
 }  // namespace weightcast::transport::verbs

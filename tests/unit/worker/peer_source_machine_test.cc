@@ -1,4 +1,4 @@
-#include "worker/giver_machine.h"
+#include "worker/peer_source_machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,21 +17,21 @@ const Status kWanted(Code::kCancelled, "a newer version comes");
 protocol::UpdateId Update(uint64_t sequence, uint32_t epoch = 2) {
   return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 1};
 }
-GiverStart StartOf(uint64_t sequence, uint32_t destination, Version held = kVersion) {
+PeerSourceStart StartOf(uint64_t sequence, uint32_t destination, Version held = kVersion) {
   return {{Update(sequence), kVersion, destination, 1, 9}, held};
 }
 
-/// A giver with its runtime played by the test.
+/// A peer source with its runtime played by the test.
 struct Source {
-  GiverState state;
-  std::vector<GiverAction> actions;
+  PeerSourceState state;
+  std::vector<PeerSourceAction> actions;
 
   explicit Source(bool prepared = true) {
     Do(protocol::Welcome{.term = kTerm, .run = {.number = 1}, .lease_seconds = 5});
-    Do(GiverPlanArrived{2});
-    if (prepared) Do(GiverPrepared{2});
+    Do(PeerSourcePlanArrived{2});
+    if (prepared) Do(PeerSourcePrepared{2});
   }
-  void Do(const GiverEvent& event) { actions = Advance(state, event); }
+  void Do(const PeerSourceEvent& event) { actions = Advance(state, event); }
   template <typename T>
   std::optional<T> Sent() const {
     for (const auto& action : actions)
@@ -47,11 +47,11 @@ struct Source {
   }
 };
 
-TEST(GiverMachine, GivesUntilReleased) {
+TEST(PeerSourceMachine, GivesUntilReleased) {
   Source source(/*prepared=*/false);
-  source.Do(GiverPrepared{1});
+  source.Do(PeerSourcePrepared{1});
   EXPECT_TRUE(source.actions.empty()) << "of an older plan";
-  source.Do(GiverPrepared{2});
+  source.Do(PeerSourcePrepared{2});
   EXPECT_EQ(source.Sent<protocol::Prepared>()->epoch, 2U);
   source.Do(StartOf(1, 0));
   source.Do(StartOf(1, 1));
@@ -69,7 +69,7 @@ TEST(GiverMachine, GivesUntilReleased) {
   EXPECT_EQ(source.Count<BeginSending>(), 1U) << "the plan still holds";
 }
 
-TEST(GiverMachine, RefusesWhatItDoesNotHold) {
+TEST(PeerSourceMachine, RefusesWhatItDoesNotHold) {
   Source source;
   for (const Version& held : {Version{}, Version{.run = 1, .number = 4}, Version{.run = 2, .number = 3}}) {
     source.Do(StartOf(1, 4, held));
@@ -81,31 +81,31 @@ TEST(GiverMachine, RefusesWhatItDoesNotHold) {
   }
   protocol::Start other_epoch = StartOf(1, 4).start;
   other_epoch.update.epoch = 1;
-  source.Do(GiverStart{other_epoch, kVersion});
+  source.Do(PeerSourceStart{other_epoch, kVersion});
   EXPECT_EQ(source.Sent<protocol::Failed>()->destination, 4);
   protocol::Start other_term = StartOf(1, 4).start;
   other_term.update.term.number = 9;
-  source.Do(GiverStart{other_term, kVersion});
+  source.Do(PeerSourceStart{other_term, kVersion});
   EXPECT_TRUE(source.actions.empty());
   Source unprepared(/*prepared=*/false);
   unprepared.Do(StartOf(1, 0));
   EXPECT_TRUE(unprepared.Sent<protocol::Failed>());
 }
 
-TEST(GiverMachine, FailuresNameTheDestination) {
+TEST(PeerSourceMachine, FailuresNameTheDestination) {
   Source source;
   source.Do(StartOf(1, 3));
   const Status reason(Code::kPeerDead, "gone");
   source.Do(SendEnded{.update = Update(1), .destination = 3, .status = reason});
   EXPECT_EQ(*source.Sent<protocol::Failed>(), (protocol::Failed{Update(1), 3, reason}));
   EXPECT_TRUE(Lends(source.state));
-  source.Do(GiverPlanArrived{5});
+  source.Do(PeerSourcePlanArrived{5});
   EXPECT_EQ(source.Count<StopSending>(), 0U) << "it has ended already";
-  source.Do(GiverPlanFailed{.epoch = 5, .reason = reason, .destination = 1});
+  source.Do(PeerSourcePlanFailed{.epoch = 5, .reason = reason, .destination = 1});
   EXPECT_EQ(*source.Sent<protocol::Failed>(), (protocol::Failed{{.term = kTerm, .epoch = 5}, 1, reason}));
 }
 
-TEST(GiverMachine, StopSilencesOneDestination) {
+TEST(PeerSourceMachine, StopSilencesOneDestination) {
   Source source;
   source.Do(StartOf(1, 0));
   source.Do(StartOf(1, 1));
@@ -117,11 +117,11 @@ TEST(GiverMachine, StopSilencesOneDestination) {
   EXPECT_TRUE(source.Sent<protocol::Failed>());
 }
 
-TEST(GiverMachine, EverythingEndsWithPlanSessionAndMemory) {
-  const std::vector<GiverEvent> ends = {
-      GiverPlanArrived{3}, protocol::Welcome{.term = kTerm, .run = {.number = 1}}, GiverEnded{},
+TEST(PeerSourceMachine, EverythingEndsWithPlanSessionAndMemory) {
+  const std::vector<PeerSourceEvent> ends = {
+      PeerSourcePlanArrived{3}, protocol::Welcome{.term = kTerm, .run = {.number = 1}}, PeerSourceEnded{},
       MemoryReclaimed{.reason = kWanted, .leaves = true}, MemoryReclaimed{.reason = kWanted}};
-  for (const GiverEvent& end : ends) {
+  for (const PeerSourceEvent& end : ends) {
     Source source;
     source.Do(StartOf(1, 0));
     source.Do(StartOf(1, 1));

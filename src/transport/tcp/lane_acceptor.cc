@@ -1,4 +1,4 @@
-#include "transport/tcp/door.h"
+#include "transport/tcp/lane_acceptor.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -45,8 +45,8 @@ Result<std::vector<SocketAddress>> ParseHosts(std::string_view list) {
 
 }  // namespace
 
-Door::Door(const Poller& poller, uint64_t listener_key, uint64_t visitor_key, Duration patience,
-           Duration lease)
+LaneAcceptor::LaneAcceptor(const Poller& poller, uint64_t listener_key, uint64_t visitor_key,
+                           Duration patience, Duration lease)
     : poller_(poller),
       listener_key_(listener_key),
       visitor_key_(visitor_key),
@@ -54,12 +54,12 @@ Door::Door(const Poller& poller, uint64_t listener_key, uint64_t visitor_key, Du
       lease_(lease),
       spare_(OpenSpare()) {}
 
-Door::~Door() {
+LaneAcceptor::~LaneAcceptor() {
   for (const auto& [number, visitor] : visitors_) poller_.Remove(visitor.fd.get());
   if (listener_.valid()) poller_.Remove(listener_.get());
 }
 
-Status Door::Listen(const Settings& settings) {
+Status LaneAcceptor::Listen(const Settings& settings) {
   SocketAddress at = AnyAddress();
   if (!settings.bind.empty()) {
     WC_ASSIGN_OR_RETURN(at, ParseHost(settings.bind));
@@ -75,7 +75,7 @@ Status Door::Listen(const Settings& settings) {
   return poller_.Add(listener_.get(), EPOLLIN, listener_key_);
 }
 
-std::vector<SocketAddress> Door::Addresses(bool same_host) const {
+std::vector<SocketAddress> LaneAcceptor::Addresses(bool same_host) const {
   std::vector<SocketAddress> addresses = advertised_;
   if (addresses.empty() && !bound_.IsWildcard()) addresses = {bound_};
   if (addresses.empty()) {
@@ -91,9 +91,11 @@ std::vector<SocketAddress> Door::Addresses(bool same_host) const {
   return addresses;
 }
 
-void Door::Watch(uint32_t events) const { (void)poller_.Modify(listener_.get(), events, listener_key_); }
+void LaneAcceptor::Watch(uint32_t events) const {
+  (void)poller_.Modify(listener_.get(), events, listener_key_);
+}
 
-UniqueFd Door::AcceptOne(TimePoint now) {
+UniqueFd LaneAcceptor::AcceptOne(TimePoint now) {
   auto fd = Accept(listener_.get());
   if (fd.ok()) return std::move(fd).value();
   if (complaint_.Due(now)) {
@@ -116,7 +118,7 @@ UniqueFd Door::AcceptOne(TimePoint now) {
   return {};
 }
 
-void Door::OnConnect(TimePoint now, Host& host) {
+void LaneAcceptor::OnConnect(TimePoint now, Host& host) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     UniqueFd fd = AcceptOne(now);
     if (!fd.valid()) return;
@@ -124,7 +126,7 @@ void Door::OnConnect(TimePoint now, Host& host) {
   }
 }
 
-void Door::Admit(UniqueFd fd, TimePoint now, Host& host) {
+void LaneAcceptor::Admit(UniqueFd fd, TimePoint now, Host& host) {
   if (half_open_.full()) Dismiss(visitors_.find(half_open_.Victim()));
   TuneTcp(fd.get(), lease_);
   const uint64_t number = next_visitor_++;
@@ -134,7 +136,7 @@ void Door::Admit(UniqueFd fd, TimePoint now, Host& host) {
   OnReady(number, host);  // An honest greeting is here already.
 }
 
-void Door::OnReady(uint64_t number, Host& host) {
+void LaneAcceptor::OnReady(uint64_t number, Host& host) {
   const auto found = visitors_.find(number);
   if (found == visitors_.end()) return;
   Visitor& visitor = found->second;
@@ -151,7 +153,7 @@ void Door::OnReady(uint64_t number, Host& host) {
   if (!visitor.fd.valid()) visitors_.erase(found);
 }
 
-bool Door::Greet(Visitor& visitor, Host& host) {
+bool LaneAcceptor::Greet(Visitor& visitor, Host& host) {
   const auto greeting = ParseGreeting(visitor.bytes);
   if (!greeting) return false;
   if (visitor.welcomed) {
@@ -164,17 +166,18 @@ bool Door::Greet(Visitor& visitor, Host& host) {
   const Cookie* cookie = host.OnHello(*greeting);
   if (cookie == nullptr) return false;
   visitor.welcomed = true;
-  const auto welcome = EncodeGreeting({Greeting::Kind::kWelcome, greeting->lane, greeting->life, *cookie});
+  const auto welcome =
+      EncodeGreeting({Greeting::Kind::kWelcome, greeting->lane, greeting->generation, *cookie});
   return send(visitor.fd.get(), welcome.data(), welcome.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == kGreetingSize;
 }
 
-void Door::Dismiss(std::map<uint64_t, Visitor>::iterator visitor) {
+void LaneAcceptor::Dismiss(std::map<uint64_t, Visitor>::iterator visitor) {
   poller_.Remove(visitor->second.fd.get());
   half_open_.Remove(visitor->first);
   visitors_.erase(visitor);
 }
 
-void Door::Step(TimePoint now) {
+void LaneAcceptor::Step(TimePoint now) {
   if (rest_ <= now) {
     rest_ = TimePoint::max();
     if (!spare_.valid()) spare_ = OpenSpare();
@@ -183,7 +186,7 @@ void Door::Step(TimePoint now) {
   while (!visitors_.empty() && visitors_.begin()->second.deadline <= now) Dismiss(visitors_.begin());
 }
 
-TimePoint Door::NextStep() const {
+TimePoint LaneAcceptor::NextStep() const {
   return visitors_.empty() ? rest_ : std::min(rest_, visitors_.begin()->second.deadline);
 }
 
