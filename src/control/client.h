@@ -5,7 +5,7 @@
 
 #include "control/absence.h"
 #include "protocol/messages.h"
-#include "protocol/trace.h"
+#include "protocol/observer_messages.h"
 #include "weightcast/clock.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"

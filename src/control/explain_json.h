@@ -3,7 +3,7 @@
 #include <string>
 
 #include "control/verdict.h"
-#include "protocol/messages.h"
+#include "protocol/observer_messages.h"
 
 namespace weightcast::control {
 
