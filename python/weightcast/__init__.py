@@ -33,6 +33,7 @@ from ._weightcast import (
     newer,
     set_log_level,
 )
+from .controller import Controller
 from .digest import ShardDigest, combine_digests
 from .endpoint import Connection, Endpoint, Transfer
 from .engine_control import EngineControl
@@ -53,7 +54,7 @@ from .errors import (
 )
 from .memory import allocate
 from .shards import Mesh, Shard, layout_bytes
-from .workers import Controller, Inference, ReceivedGroup, Trainer, Update
+from .workers import Inference, ReceivedGroup, Trainer, Update
 
 __version__ = library_version()
 

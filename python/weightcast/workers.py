@@ -1,4 +1,4 @@
-"""Trainer, Inference and Controller: the main API of the package, on top of the C++ core.
+"""Trainer and Inference: the main API of the package, on top of the C++ core.
 
 Every call that waits for others releases the GIL, obeys Ctrl-C and has an asyncio form with the suffix
 `_async`. Cancelling that form interrupts the call and waits until it has ended: no work goes on afterwards.
@@ -579,30 +579,3 @@ class Inference(_Closing):
         if isinstance(newer_than, int):
             return _core.Version(self.version.run, newer_than)
         return newer_than
-
-
-class Controller:
-    """The process that plans, inside this one. `weightcast controller` runs it alone."""
-
-    def __init__(self, listen: str = "", *, settings: Settings | None = None, http: str = "") -> None:
-        """`http`: "host:port" where the live page is served, port 0: any (docs/http.md)."""
-        self._core = _core.CoreController.start(listen, _settings(settings), http)
-
-    @property
-    def address(self) -> str:
-        """ "host:port" for the workers."""
-        return self._core.address
-
-    @property
-    def http_address(self) -> str:
-        """ "host:port" of the live page; empty without it."""
-        return self._core.http_address
-
-    def stop(self) -> None:
-        self._core.stop()
-
-    def __enter__(self) -> Controller:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
