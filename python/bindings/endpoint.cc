@@ -74,11 +74,15 @@ HeldLink Accept(const HeldHost& self, std::optional<double> timeout) {
     return LookUntil(DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
       taken = events.Take(until);
       if (taken) return Status::Ok();
-      if (events.closed()) return Status(Code::kCancelled, "the endpoint was closed by this process");
+      if (events.closed()) return EndpointClosed();
       return std::nullopt;
     });
   });
-  if (!found) throw StatusError({Code::kTimedOut, "no peer has connected within the timeout of this call"});
+  if (!found)
+    throw StatusError(
+        {Code::kTimedOut,
+         "no peer has connected within the timeout of this call; does one connect to this endpoint? Accept "
+         "again"});
   ThrowIfError(*found);
   return LinkOf(self, std::move(*taken));
 }
@@ -86,8 +90,7 @@ HeldLink Accept(const HeldHost& self, std::optional<double> timeout) {
 std::optional<HeldLink> TryAccept(const HeldHost& self) {
   self.host->Check();
   if (auto taken = self.host->events().Take(Clock::now())) return LinkOf(self, std::move(*taken));
-  if (self.host->events().closed())
-    throw StatusError({Code::kCancelled, "the endpoint was closed by this process"});
+  if (self.host->events().closed()) throw StatusError(EndpointClosed());
   return std::nullopt;
 }
 

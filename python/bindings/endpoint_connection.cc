@@ -195,7 +195,8 @@ Status WaitFor(Flight& flight, std::optional<double> timeout, bool fenced) {
       return status;
     });
   });
-  if (!outcome) throw StatusError({Code::kTimedOut, "the transfer continues; only the wait has ended"});
+  if (!outcome)
+    throw StatusError({Code::kTimedOut, "the transfer continues; only the wait has ended: wait again"});
   if (!over()) ThrowIfError(*outcome);
   return *outcome;
 }
@@ -252,7 +253,8 @@ nb::bytes TakeNotice(const LinkHandle& link, std::optional<double> timeout) {
   });
   if (!found) {
     throw StatusError({Code::kTimedOut, "no notice has come within the timeout of this call from " +
-                                            ToString(connection.peer()) + " (" + connection.address() + ")"});
+                                            ToString(connection.peer()) + " (" + connection.address() +
+                                            "); is it stopped or busy? Wait again"});
   }
   ThrowIfError(*found);
   return BytesOf(taken);

@@ -120,7 +120,7 @@ void Host::Close() {
 Host::Use::Use(Host& host) : host_(host) {
   host.Check();
   const std::lock_guard lock(host.mutex_);
-  if (host.closing_) throw StatusError({Code::kCancelled, "the endpoint was closed by this process"});
+  if (host.closing_) throw StatusError(EndpointClosed());
   ++host.uses_;
 }
 

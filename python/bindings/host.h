@@ -17,6 +17,11 @@
 
 namespace weightcast::bindings {
 
+/// Of a call on an endpoint that Python has closed.
+inline Status EndpointClosed() {
+  return {Code::kCancelled, "the endpoint was closed by this process; make a new one to go on"};
+}
+
 /// `seconds` from now; nullopt: no limit.
 TimePoint DeadlineIn(std::optional<double> seconds);
 

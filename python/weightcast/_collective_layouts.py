@@ -113,7 +113,9 @@ def _closing(region: Any) -> Callable[[Any], None]:
         try:
             region.close()
         except Error as error:
-            _log.warning("memory of a GPU is freed that a peer may still use: %s", error)
+            _log.warning(
+                "memory of a GPU is freed that a peer may still use; keep it longer on all ranks: %s", error
+            )
 
     return close
 

@@ -137,7 +137,7 @@ def _receive_all(
     except Error as error:
         if isinstance(error, TimedOut):
             missing = sorted(set(range(me.world_size)) - {one.rank for one in members})
-            error = TimedOut(f"ranks {missing} have not called rank 0 in time")
+            error = TimedOut(f"ranks {missing} have not called rank 0 in time; do they run, and reach it?")
         for caller in callers:
             with contextlib.suppress(Error):
                 caller.notify(json.dumps({"code": error.code, "refused": str(error)}).encode(), 0)

@@ -83,9 +83,12 @@ class Stage(Mapping[str, Shard]):
 
     def _otherwise(self, name: str, tensor: torch.Tensor) -> str:
         if name not in self._like:
-            return f"{name} was not there when the stage was made"
+            return f"{name} was not there when the stage was made; yield the same tensors each time"
         shape, dtype = self._like[name]
-        return f"{name} is {tensor.dtype} {list(tensor.shape)} now; it was {dtype} {list(shape)}"
+        return (
+            f"{name} is {tensor.dtype} {list(tensor.shape)} now; it was {dtype} {list(shape)}; "
+            "yield it as the first time"
+        )
 
     def _part(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Its rows; a scalar is rank 0's. None: nothing of it is this rank's."""

@@ -27,6 +27,7 @@ _DTYPES = {
 }  # fmt: skip
 
 _aten = torch.ops.aten
+_FOLLOWED = "only cutting, joining and casting can be followed: use the engine's own loading"
 # They give a tensor like the one they got: the transfer casts, and the bytes come to where they are wanted.
 _SAME_GEOMETRY = {
     _aten._to_copy.default,
@@ -238,10 +239,7 @@ class _Recorder(TorchDispatchMode):
     def origin(self, name: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
         """Name and shape of the source of which `tensor` is a part."""
         if _storage(tensor) not in self._sources:
-            raise InvalidArgument(
-                f"{name} is computed, and not a part of one tensor; "
-                "only cutting, joining and casting can be followed"
-            )
+            raise InvalidArgument(f"{name} is computed, and not a part of one tensor; {_FOLLOWED}")
         return self._sources[_storage(tensor)]
 
     def _known(self, tensor: torch.Tensor, name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -271,8 +269,7 @@ class _Recorder(TorchDispatchMode):
             return self._like(read, kwargs.get("dtype") or read.dtype, name, shape)
         if not func.is_view:
             raise InvalidArgument(
-                f"{name}: its loader computes with it ({func}), which needs its bytes; only cutting, "
-                "joining and casting can be followed"
+                f"{name}: its loader computes with it ({func}), which needs its bytes; {_FOLLOWED}"
             )
         return func(*args, **kwargs)
 
@@ -289,7 +286,7 @@ class _Recorder(TorchDispatchMode):
         if _storage(what) not in self._sources:
             raise InvalidArgument(
                 f"{self._targets[_storage(to)][0]}: the loader writes something that it has computed to "
-                "it; only cutting, joining and casting can be followed"
+                f"it; {_FOLLOWED}"
             )
         name, shape = self._sources[_storage(what)]
         if not self._is_target(to):
@@ -373,7 +370,10 @@ def _no_box(name: str, shape: tuple[int, ...], what: torch.Tensor, target: str) 
             f"{name}: its loader transposes it for {target}; "
             "send it as the engine holds it, or train with a model whose checkpoint has it so"
         )
-    return f"{name}: what its loader takes for {target} is not a box of its {list(shape)}"
+    return (
+        f"{name}: what its loader takes for {target} is not a box of its {list(shape)}; "
+        "use the engine's own loading"
+    )
 
 
 def _filled_in(size: list[int], strides: list[int]) -> Iterator[int]:

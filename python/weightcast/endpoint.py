@@ -172,7 +172,10 @@ class Connection:
 
     async def take_notice_async(self, timeout: float | None = None) -> bytes:
         peer = self._core.peer
-        complaint = f"no notice has come from {peer} ({self.address}) within {timeout} s"
+        complaint = (
+            f"no notice has come from {peer} ({self.address}) within {timeout} s; "
+            "is it stopped or busy? Wait again"
+        )
         return await next_of(self._endpoint, peer.incarnation, self._core.try_take_notice, timeout, complaint)
 
     def close(self) -> None:
@@ -302,7 +305,9 @@ class Endpoint:
         return self._connection(self._core.accept(timeout))
 
     async def accept_async(self, timeout: float | None = None) -> Connection:
-        complaint = f"no peer has connected within {timeout} s"
+        complaint = (
+            f"no peer has connected within {timeout} s; does one connect to this endpoint? Accept again"
+        )
         return self._connection(await next_of(self._core, _ACCEPT, self._core.try_accept, timeout, complaint))
 
     def connection_map(self) -> list[str]:

@@ -33,7 +33,7 @@ def memory_of(value: Any) -> Memory:
         return _of_cuda(value)
     array = value if isinstance(value, np.ndarray) else _bytes_of(value)
     if array.dtype.hasobject:
-        raise InvalidArgument("an array of Python objects holds addresses, not data; it cannot be registered")
+        raise InvalidArgument("an array of Python objects holds addresses, not data; give one of numbers")
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise InvalidArgument("the array is not contiguous; register the array that it is a part of")
     address = array.__array_interface__["data"][0]

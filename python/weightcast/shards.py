@@ -300,7 +300,7 @@ class Registration:
             if place.size != tuple(size):
                 raise InvalidArgument(
                     f"{place.name}: the array has the shape {list(place.size)}, but mesh and placements give "
-                    f"this rank {size}"
+                    f"this rank {size}; give that part of the tensor"
                 )
 
     def devices(self) -> set[int]:

@@ -8,18 +8,18 @@
 
 namespace weightcast {
 
-/// Runs `work`, which returns a Status or a Result. Where the memory does not suffice the error says so, and
-/// whatever was under way is gone. For the entry of a thread and of what comes from outside: nothing that
-/// `work` has changed halfway may outlive it.
+/// Runs `work`, which returns a Status or a Result. Where the memory of `whose` process does not suffice the
+/// error says so: it may be read elsewhere. What was under way is gone. For the entry of a thread and of what
+/// comes from outside: nothing that `work` has changed halfway may outlive it.
 template <typename Work>
-auto OrOutOfMemory(std::string_view what, const Work& work) -> decltype(work()) {
+auto OrOutOfMemory(std::string_view whose, std::string_view what, const Work& work) -> decltype(work()) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
   }
-  return Status(Code::kExhausted, StrCat("out of memory: ", what,
-                                         " does not fit into what this process may use; "
-                                         "give it more (ulimit -v, its control group, the host)"));
+  return Status(Code::kExhausted,
+                StrCat(whose, " is out of memory: ", what, " does not fit into what it may use; give ", whose,
+                       " more (ulimit -v, its control group, the host)"));
 }
 
 }  // namespace weightcast

@@ -10,15 +10,16 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast {
 namespace {
 
-Status SocketError(std::string_view what) {
+Status SocketError(std::string_view what, std::string_view advice = "") {
   const int error = errno;
   const bool exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-  return {exhausted ? Code::kExhausted : Code::kUnavailable, StrCat(what, ": ", ErrnoText(error))};
+  return {exhausted ? Code::kExhausted : Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
 }
 
 Result<UniqueFd> NewSocket(int family) {
@@ -26,8 +27,8 @@ Result<UniqueFd> NewSocket(int family) {
   // As an address that this host does not have.
   if (!fd.valid() && errno == EAFNOSUPPORT)
     return Status(Code::kInvalidArgument, StrCat("cannot make a socket: ", ErrnoText(errno),
-                                                 "; raise the limit of open files (ulimit -n)"));
-  if (!fd.valid()) return SocketError("socket");
+                                                 "; give an address of a family that this host has"));
+  if (!fd.valid()) return SocketError("cannot make a socket", "; raise the limit of open files (ulimit -n)");
   return fd;
 }
 
@@ -65,7 +66,8 @@ Result<UniqueFd> Listen(SocketAddress address, PortRange ports, int backlog) {
       return fd;
     }
     if (errno == EADDRINUSE) continue;
-    const Status failure = SocketError(StrCat("cannot listen at ", address.ToString()));
+    const Status failure = SocketError(StrCat("cannot listen at ", address.ToString()),
+                                       "; give an address of this host, and a port that you may use");
     return errno == EADDRNOTAVAIL ? Status(Code::kInvalidArgument, failure.message()) : failure;
   }
   return Status(Code::kUnavailable,
@@ -84,14 +86,16 @@ void AcceptOnceHeard(int listener) {
 Result<SocketAddress> LocalAddressOf(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return SocketError("getsockname");
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0)
+    return SocketError("cannot tell a socket's own address", kReportBug);
   return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
 }
 
 Result<SocketAddress> PeerAddressOf(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return SocketError("getpeername");
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0)
+    return SocketError("cannot tell who is connected", "; connect again");
   return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
 }
 
@@ -107,7 +111,7 @@ Result<UniqueFd> Accept(int listener) {
 Result<UniqueFd> StartConnect(const SocketAddress& to, const SocketAddress* from) {
   WC_ASSIGN_OR_RETURN(auto fd, NewSocket(to.family()));
   if (from != nullptr && bind(fd.get(), from->raw(), from->length()) != 0) {
-    return SocketError(StrCat("cannot bind to ", from->ToString()));
+    return SocketError(StrCat("cannot bind to ", from->ToString()), "; check that this host has the address");
   }
   if (connect(fd.get(), to.raw(), to.length()) == 0 || errno == EINPROGRESS) return fd;
   return SocketError(StrCat("cannot connect to ", to.ToString()));
@@ -169,7 +173,7 @@ Status SendAll(int fd, std::string_view bytes, TimePoint deadline) {
         return {Code::kTimedOut,
                 "the other process did not read within the time limit; is it stopped or busy?"};
     } else if (errno != EINTR) {
-      return SocketError("send");
+      return SocketError("cannot send to the other process", "; its log says more");
     }
   }
   return Status::Ok();
@@ -188,7 +192,7 @@ Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline) {
         return {Code::kTimedOut,
                 "the other process did not answer within the time limit; is it stopped or busy?"};
     } else if (errno != EINTR) {
-      return SocketError("recv");
+      return SocketError("cannot receive from the other process", "; its log says more");
     }
   }
   return Status::Ok();
@@ -198,7 +202,7 @@ Result<PeerCredentials> CredentialsOf(int unix_socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(unix_socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    return SocketError("SO_PEERCRED");
+    return SocketError("cannot tell whose process is connected", kReportBug);
   }
   return PeerCredentials{credentials.pid, credentials.uid};
 }

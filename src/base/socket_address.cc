@@ -216,7 +216,8 @@ Result<PortRange> ParsePortRange(std::string_view text) {
   const auto low = ParseNumber<uint16_t>(text.substr(0, dash));
   const auto high = dash == std::string_view::npos ? low : ParseNumber<uint16_t>(text.substr(dash + 1));
   if (!low || !high || *low == 0 || *high < *low) {
-    return Status(Code::kInvalidArgument, StrCat("'", text, "' is not a port range such as 29800-29899"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("'", text, "' is not a port range; write one such as 29800-29899"));
   }
   return PortRange{*low, *high};
 }

@@ -25,7 +25,8 @@ Result<FileTensors> ReadIndex(const fs::path& index) {
   WC_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(index, kMaxIndexBytes));
   auto map = ParseIndexText(json);
   if (!map.ok())
-    return Status(Code::kCorrupt, StrCat(index.native(), ": bad index: ", map.status().message()));
+    return Status(Code::kCorrupt, StrCat(index.native(), ": bad index: ", map.status().message(),
+                                         "; write the checkpoint again"));
   FileTensors files;
   std::set<std::string_view> names;
   for (const auto& [tensor, file] : *map) {
@@ -33,8 +34,8 @@ Result<FileTensors> ReadIndex(const fs::path& index) {
       return Status(Code::kCorrupt, StrCat(index.native(), ": tensor ", Shown(tensor),
                                            " is listed twice; write the checkpoint again"));
     if (Status status = CheckPlainName("file name", file); !status.ok())
-      return Status(Code::kCorrupt,
-                    StrCat(index.native(), ": tensor ", Shown(tensor), ": ", status.message()));
+      return Status(Code::kCorrupt, StrCat(index.native(), ": tensor ", Shown(tensor), ": ", status.message(),
+                                           "; write the checkpoint again"));
     files[file].insert(tensor);
   }
   if (files.empty())
@@ -44,8 +45,8 @@ Result<FileTensors> ReadIndex(const fs::path& index) {
 
 Status CheckAgainstIndex(const SafetensorsFile& file, std::set<std::string> expected, const fs::path& index) {
   const auto refuse = [&](std::string_view name, std::string_view why) {
-    return Status(Code::kCorrupt,
-                  StrCat(file.path().native(), ": tensor ", Shown(name), why, index.native()));
+    return Status(Code::kCorrupt, StrCat(file.path().native(), ": tensor ", Shown(name), why, index.native(),
+                                         "; write the checkpoint again"));
   };
   for (const auto& tensor : file.header().tensors)
     if (expected.erase(tensor.info.name) == 0)
@@ -64,9 +65,9 @@ Result<fs::path> OnlyFile(const fs::path& folder) {
   }
   if (error) return FileError("list", folder, error.value());
   if (found.size() == 1) return found.front();
-  return Status(Code::kInvalidArgument,
-                StrCat(folder.native(), " is not a checkpoint: it has neither ", kModelFile, " nor ",
-                       kIndexFile, ", and ", found.size(), " other .safetensors files"));
+  return Status(Code::kInvalidArgument, StrCat(folder.native(), " is not a checkpoint: it has neither ",
+                                               kModelFile, " nor ", kIndexFile, ", and ", found.size(),
+                                               " other .safetensors files; give a folder with one of them"));
 }
 
 bool Exists(const fs::path& path) {
@@ -133,7 +134,8 @@ Result<Checkpoint> Checkpoint::OpenIndex(const fs::path& folder, const fs::path&
     if (!Exists(folder / name))
       return Status(Code::kInvalidArgument,
                     StrCat((folder / name).native(), " is missing: ", index.native(), " places ",
-                           tensors.size(), " tensors in it, the first ", Shown(*tensors.begin())));
+                           tensors.size(), " tensors in it, the first ", Shown(*tensors.begin()),
+                           "; copy it there, or write the checkpoint again"));
     WC_RETURN_IF_ERROR(checkpoint.AddFile(folder / name));
     WC_RETURN_IF_ERROR(CheckAgainstIndex(checkpoint.files_.back(), tensors, index));
   }

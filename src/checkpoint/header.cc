@@ -25,10 +25,11 @@ Status CheckSize(const HeaderEntry& entry) {
   if (Status status = plan::CheckTensor(info); !status.ok()) return Corrupt(status.message());
   const int64_t bits = ElementsOf(info.shape) * BitsOf(info.dtype);
   if (bits % 8 != 0)
-    return Corrupt(StrCat("tensor ", Shown(info.name), ": ", Described(info), " does not fill whole bytes"));
+    return Corrupt(
+        StrCat("tensor ", Shown(info.name), ": ", Described(info), " does not fill whole bytes; pad it"));
   if (entry.end < entry.begin || entry.end - entry.begin != bits / 8)
     return Corrupt(StrCat("tensor ", Shown(info.name), ": ", Described(info), " takes ", bits / 8,
-                          " bytes, its data_offsets are ", entry.begin, " to ", entry.end));
+                          " bytes, but its data_offsets are ", entry.begin, " to ", entry.end));
   return Status::Ok();
 }
 
@@ -38,12 +39,12 @@ Status CheckUniqueNames(const std::vector<HeaderEntry>& tensors, const Metadata&
   for (const auto& tensor : tensors) names.push_back(tensor.info.name);
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    return Corrupt(StrCat("tensor ", Shown(*twice), " stands twice"));
+    return Corrupt(StrCat("tensor ", Shown(*twice), " stands twice; each name may stand once"));
   names.clear();
   for (const auto& [key, value] : metadata) names.push_back(key);
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    return Corrupt(StrCat("__metadata__ key ", Shown(*twice), " stands twice"));
+    return Corrupt(StrCat("__metadata__ key ", Shown(*twice), " stands twice; each name may stand once"));
   return Status::Ok();
 }
 
@@ -67,9 +68,10 @@ Status CheckSideBySide(const std::vector<HeaderEntry>& tensors) {
 Status CheckDataBytes(int64_t described, int64_t present) {
   if (present < described)
     return Corrupt(
-        StrCat("truncated: the header describes ", described, " bytes of data, the file has ", present));
+        StrCat("truncated: the header describes ", described, " bytes of data, but the file has ", present));
   if (present > described)
-    return Corrupt(StrCat("the file has ", present, " bytes of data, the header describes only ", described));
+    return Corrupt(
+        StrCat("the file has ", present, " bytes of data, but the header describes only ", described));
   return Status::Ok();
 }
 
@@ -99,17 +101,18 @@ Result<int64_t> ParseHeaderLength(std::span<const std::byte> first, int64_t file
   uint64_t length = 0;
   std::memcpy(&length, first.data(), sizeof length);
   if (length > static_cast<uint64_t>(kMaxHeaderBytes))
-    return Corrupt(StrCat("no safetensors file: it would have a header of ", length, " bytes, the most are ",
-                          kMaxHeaderBytes));
+    return Corrupt(StrCat("no safetensors file: its header would have ", length, " bytes; at most ",
+                          kMaxHeaderBytes, " are allowed"));
   const auto rest = file_bytes - static_cast<int64_t>(kHeaderLengthBytes);
   if (static_cast<int64_t>(length) > rest)
-    return Corrupt(StrCat("truncated: the header should have ", length, " bytes, the file has ", rest));
+    return Corrupt(StrCat("truncated: the header should have ", length, " bytes, but the file has ", rest));
   return static_cast<int64_t>(length);
 }
 
 Result<Header> ParseHeader(std::string json, std::optional<int64_t> data_bytes) {
   if (json.size() > static_cast<size_t>(kMaxHeaderBytes))
-    return Corrupt(StrCat("a header of ", json.size(), " bytes, the most are ", kMaxHeaderBytes));
+    return Corrupt(StrCat("a header of ", json.size(), " bytes; at most ", kMaxHeaderBytes,
+                          " are allowed: put fewer tensors into one file"));
   auto text = ParseHeaderText(json);
   if (!text.ok()) return Corrupt(StrCat("bad header: ", text.status().message()));
   auto& tensors = text->tensors;
@@ -164,7 +167,9 @@ std::vector<TensorInfo> ReferenceOrder(std::vector<TensorInfo> tensors) {
 Status CheckSameTensors(const Header& header, std::span<const TensorInfo> tensors) {
   std::unordered_map<std::string_view, const TensorInfo*> stored;
   for (const auto& tensor : header.tensors) stored.emplace(tensor.info.name, &tensor.info);
-  const auto refuse = [](std::string why) { return Status(Code::kInvalidArgument, std::move(why)); };
+  const auto refuse = [](const std::string& why) {
+    return Status(Code::kInvalidArgument, StrCat(why, "; give the tensors that the header describes"));
+  };
   for (const auto& tensor : tensors) {
     const auto found = stored.find(tensor.name);
     if (found == stored.end()) return refuse(StrCat("tensor ", Shown(tensor.name), " is not in the header"));

@@ -130,7 +130,8 @@ class HeaderReader final : public Reader {
   }
   bool BeginField(std::string_view name) {
     if (name != "dtype" && name != "shape" && name != "data_offsets")
-      return Fail(StrCat("tensor ", Shown(entry_.info.name), ": unknown member ", Shown(name)));
+      return Fail(StrCat("tensor ", Shown(entry_.info.name), ": unknown member ", Shown(name),
+                         "; allowed: dtype, shape, data_offsets"));
     field_ = name == "dtype" ? kDType : name == "shape" ? kShape : kOffsets;
     if ((fields_ & field_) != 0) return Fail(StrCat(Where(), " stands twice"));
     fields_ |= field_;
@@ -258,7 +259,7 @@ Result<std::string> QuoteJson(std::string_view text) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {
-    return Status(Code::kInvalidArgument, StrCat(Shown(text), " is not UTF-8"));
+    return Status(Code::kInvalidArgument, StrCat(Shown(text), " is not UTF-8; use printable names"));
   }
 }
 

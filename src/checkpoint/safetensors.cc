@@ -16,7 +16,8 @@ namespace weightcast::checkpoint {
 namespace {
 
 Status InFile(const std::filesystem::path& path, const Status& status) {
-  return {status.code(), StrCat(path.native(), ": ", status.message())};
+  return {status.code(), StrCat(path.native(), ": ", status.message(),
+                                "; the file is damaged or was written wrongly: write it again")};
 }
 
 Result<Header> ReadHeader(int fd, int64_t file_bytes, const std::filesystem::path& path) {
@@ -69,8 +70,9 @@ Status SafetensorsFile::Read(size_t tensor, uint64_t offset, std::span<std::byte
   const StoredTensor& stored = header_->tensors[tensor];
   const auto size = static_cast<uint64_t>(stored.end - stored.begin);
   if (offset > size || out.size() > size - offset)
-    return {Code::kOutOfBounds, StrCat(path_.native(), ": tensor ", Shown(stored.info.name), " has ", size,
-                                       " bytes, asked for ", out.size(), " from ", offset, " on")};
+    return {Code::kOutOfBounds,
+            StrCat(path_.native(), ": tensor ", Shown(stored.info.name), " has ", size, " bytes, but ",
+                   out.size(), " from byte ", offset, " on were asked for; ask for bytes inside it")};
   const uint64_t begin = kHeaderLengthBytes + header_->json.size() + static_cast<uint64_t>(stored.begin);
   Status status = ReadAt(fd_.get(), begin + offset, out, path_);
   if (!status.ok()) WC_RETURN_IF_ERROR(CheckUnchanged());  // Says what to do.
@@ -89,7 +91,7 @@ Status SafetensorsFile::CheckUnchanged() const {
   if (!Same(now.st_mtim, opened_.st_mtim)) return changed("it was written to");
   // A rename over it, or its removal, also renews the time of change; the bytes stay.
   if (now.st_nlink == opened_.st_nlink && !Same(now.st_ctim, opened_.st_ctim))
-    return changed("its times, mode or name are others");
+    return changed("its times, mode or name have changed");
   return Status::Ok();
 }
 

@@ -110,7 +110,8 @@ Result<VersionFolder> VersionFolder::Begin(OutputRank rank, std::string_view ver
   WC_RETURN_IF_ERROR(CheckPlainName("version", version));
   WC_RETURN_IF_ERROR(CheckPlainName("attempt", attempt));
   if (version.find(kSeparator) != std::string_view::npos)
-    return Status(Code::kInvalidArgument, StrCat("version ", version, " holds a '", kSeparator, "'"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("version ", version, " holds a '", kSeparator, "'; leave that out"));
   VersionFolder folder(std::move(rank), version, attempt, options);
   const fs::path staging = folder.file().parent_path();
   WC_RETURN_IF_ERROR(MakeFolders(staging, options.sync));

@@ -119,7 +119,7 @@ class Client final : public ControlClient {
   void Run() {
     while (!ended_) {
       if (stop_) {
-        End({Code::kCancelled, "the session with the controller was closed by this process"});
+        End(WhyClosed());
         break;
       }
       CheckDeadlines();
@@ -152,11 +152,12 @@ class Client final : public ControlClient {
     });
   }
 
-  static Result<protocol::ControllerMessage> Decode(Parcel parcel) {
-    return OrOutOfMemory("a message of the controller", [&]() -> Result<protocol::ControllerMessage> {
-      WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
-      return protocol::DecodeControllerMessage(encoded);
-    });
+  Result<protocol::ControllerMessage> Decode(Parcel parcel) {
+    return OrOutOfMemory(protocol::ToString(options_.hello.name), "a message of the controller",
+                         [&]() -> Result<protocol::ControllerMessage> {
+                           WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
+                           return protocol::DecodeControllerMessage(encoded);
+                         });
   }
 
   /// Ends the session from another thread.
@@ -193,12 +194,10 @@ class Client final : public ControlClient {
         link_->PushUrgent(heartbeat_);
         conduit_->Kick();
       }
-      if (leaving_ && link_->drained())
-        End({Code::kCancelled, "this worker has closed its session; make a new one to go on"});
+      if (leaving_ && link_->drained()) End(WhyClosed());
       return;
     }
-    if (leaving_)
-      return End({Code::kCancelled, "this worker has closed its session; make a new one to go on"});
+    if (leaving_) return End(WhyClosed());
     if (now >= give_up()) return GiveUp();
     if (conduit_->open()) {
       if (now < attempt_until_) return;
@@ -216,6 +215,11 @@ class Client final : public ControlClient {
   }
 
   [[nodiscard]] Duration Beat() const { return std::min(lease_, settings_.lease) / 4; }
+
+  [[nodiscard]] Status WhyClosed() const {
+    return {Code::kCancelled, StrCat("this process closed ", protocol::ToString(options_.hello.name),
+                                     "; make a new one to go on")};
+  }
 
   void GiveUp() {
     const std::string last = reason_.ok() ? std::string() : StrCat("; last: ", reason_.message());
@@ -271,8 +275,7 @@ class Client final : public ControlClient {
   }
 
   void Closed(const Status& reason) {
-    if (leaving_)
-      return End({Code::kCancelled, "this worker has closed its session; make a new one to go on"});
+    if (leaving_) return End(WhyClosed());
     if (reason.code() == Code::kPermission && IsRefusedForGood())
       return End({Code::kPermission,
                   StrCat(reason.message(), " (this process's token is from ", token_.origin(), ")")});

@@ -123,7 +123,8 @@ void Machine::On(const Said& event) {
       const Status& before = is_failure(own) ? own : s_.groups.front().loss;
       const bool tells = is_failure(before);
       const Status reason(Code::kCancelled, StrCat(TextOf(*worker), " has left",
-                                                   tells ? StrCat(", after: ", before.message()) : ""));
+                                                   tells ? StrCat(", after: ", before.message())
+                                                         : "; start it again to go on"));
       actions_.push_back(Forget{event.session});
       Lose(event.session, reason);
     } else if constexpr (std::is_same_v<Message, protocol::Heartbeat>) {

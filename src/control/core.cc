@@ -129,8 +129,9 @@ void Core::Tick() {
   }
   for (const SessionId id : dead) {
     if (const auto at = sessions_.find(id); at != sessions_.end())
-      Offend(*at->second, {Code::kPeerDead,
-                           StrCat("missed heartbeats for ", Seconds(config_.lease), " s; declared dead")});
+      Offend(*at->second,
+             {Code::kPeerDead, StrCat("missed heartbeats for ", Seconds(config_.lease),
+                                      " s; declared dead: check that it runs, and the network to it")});
   }
   std::erase_if(strays_, [&](const Stray& stray) {
     if (stray.until > now) return false;

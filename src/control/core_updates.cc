@@ -67,7 +67,7 @@ Result<Explanations> Core::History() {
     answer->set_value(std::move(all));
   });
   if (!posted || history.wait_for(kPatience) != std::future_status::ready)
-    return Status(Code::kUnavailable, "the controller does not answer");
+    return Status(Code::kUnavailable, "the controller has not answered in time; it is busy: ask again");
   return history.get();
 }
 

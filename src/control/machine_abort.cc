@@ -167,17 +167,17 @@ void Machine::OnStepTimer(GroupId group) {
       " has not switched; is its engine in receive() or wait()? See grant_timeout and commit_timeout";
   // By EngineStep.
   static constexpr Missing kMissing[] = {
-      {RankStep::kReady, " has not got its bytes from another holder"},
+      {RankStep::kReady, " has not got its bytes from another holder; see its log"},
       {RankStep::kAsked, ""},
       {RankStep::kGranted,
        " has not granted the update; is its engine in begin() or wait()? See grant_timeout"},
       {RankStep::kGranted, ""},
-      {RankStep::kReady, " has not received every byte"},
+      {RankStep::kReady, " has not received every byte; see its log, and the network to it"},
       {RankStep::kReady, ""},
       {RankStep::kAsked, ""},
       {RankStep::kCommitted, " has not switched; call receive() and finish(), or raise commit_timeout"},
       {RankStep::kAsked, ""},
-      {RankStep::kServing, " has not answered Serve"}};
+      {RankStep::kServing, " has not said that it serves the version; is it stopped or busy?"}};
   const bool waits = target->step == EngineStep::kGranted || target->step == EngineStep::kReady;
   if (waits || target->step >= EngineStep::kDone) return;
   const bool steers = target->step == EngineStep::kPausing || target->step == EngineStep::kHalting ||

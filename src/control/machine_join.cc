@@ -27,7 +27,7 @@ void TakeState(Worker& worker, protocol::EngineState state, const Version& versi
 Status Machine::CheckRun(uint64_t run, uint64_t origin) const {
   const bool counted_here = origin == config_.term.id && run <= s_.run.number;
   if (run <= protocol::kMaxRun || counted_here) return Status::Ok();
-  return {Code::kInvalidArgument, StrCat("it tells of run ", run, "; at most ", protocol::kMaxRun,
+  return {Code::kInvalidArgument, StrCat("the worker tells of run ", run, "; at most ", protocol::kMaxRun,
                                          " is allowed: start it again as a new process")};
 }
 
@@ -43,8 +43,8 @@ Status Machine::CheckHello(const protocol::Hello& hello) const {
   WC_RETURN_IF_ERROR(CheckVersion(hello.newest));
   const bool trainer = hello.name.role == protocol::Role::kTrainer;
   if (trainer != hello.name.engine.empty())
-    return {Code::kInvalidArgument,
-            trainer ? "a trainer has no engine name" : "an inference rank needs the name of its engine"};
+    return {Code::kInvalidArgument, trainer ? "a trainer has no engine name; give none"
+                                            : "an inference rank needs the name of its engine; set engine"};
   if (hello.world_size == 0 || hello.world_size > protocol::kMaxWorkers)
     return {Code::kInvalidArgument, StrCat("a world size of ", hello.world_size,
                                            " is not possible; give the number of ranks, at least 1")};
@@ -62,7 +62,7 @@ Status Machine::CheckHello(const protocol::Hello& hello) const {
     if (group.world_size != hello.world_size)
       return {Code::kInvalidArgument,
               StrCat(protocol::ToString(hello.name), " gives a world size of ", hello.world_size, " for ",
-                     NameOf(group), "; those already here say ", group.world_size)};
+                     NameOf(group), "; those already here say ", group.world_size, ": give all the same")};
   }
   return Status::Ok();
 }
@@ -77,9 +77,10 @@ Status Machine::TakePlace(const protocol::Hello& hello) {
     return {Code::kInvalidArgument,
             StrCat("rank taken: ", protocol::ToString(hello.name),
                    " is already here in another process; give every process its own rank")};
-  const Status reason(Code::kPeerDead, StrCat(protocol::ToString(hello.name), " is lost: ",
-                                              same_process ? "its process has begun a new session"
-                                                           : "a new process has taken its place"));
+  const Status reason(Code::kPeerDead,
+                      StrCat(protocol::ToString(hello.name), " is lost: ",
+                             same_process ? "its process has begun a new session; publish again"
+                                          : "a new process has taken its place; publish again"));
   const SessionId old = holder->session;
   actions_.push_back(Forget{old});
   Lose(old, reason);
@@ -111,8 +112,10 @@ void Machine::RaiseRun(const protocol::Run& run, const Status& reason) {
 }
 
 void Machine::NewRunIfReplaced(const protocol::Hello& hello) {
-  const Status reason(Code::kUnavailable,
-                      StrCat(protocol::ToString(hello.name), " was started again as a new process"));
+  const Status reason(
+      Code::kUnavailable,
+      StrCat(protocol::ToString(hello.name),
+             " was started again as a new process; publish the state that the trainers agree on"));
   const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
                                    [&](const RunMember& member) { return member.rank == hello.name.rank; });
   const bool known = before != s_.run_members.end();
@@ -153,8 +156,9 @@ void Machine::NewRunIfServed(const Worker& rank) {
   s_.run_seen = std::max(s_.run_seen, rank.newest.run);
   if (s_.run.number == 0 || !IsOver(s_.run)) return;
   BeginRun(s_.run_seen, {Code::kUnavailable,
-                         StrCat(TextOf(rank), " has served version ", ToString(rank.newest),
-                                " of an earlier controller; versions are of a later run from here on")});
+                         StrCat("the update is withdrawn, because ", TextOf(rank), " has served version ",
+                                ToString(rank.newest),
+                                " of an earlier controller and a new run begins; publish the next version")});
 }
 
 void Machine::OnRegister(Worker& worker, const protocol::Register& message) {
@@ -347,8 +351,8 @@ Status Machine::WhyStillWaiting(const Group& group) const {
               StrCat(TextOf(worker), " has not registered its tensors", limit, "; see its log")};
   }
   if (group.controlled && group.steering.session == 0)
-    return {Code::kTimedOut,
-            StrCat("its EngineControl did not come back", limit, "; start the engine's front end again")};
+    return {Code::kTimedOut, StrCat("the EngineControl of engine ", group.name, " did not come back", limit,
+                                    "; start the engine's front end again")};
   if (group.id != kTrainers) {
     const Group& trainers = s_.groups.front();
     return {Code::kTimedOut,
@@ -356,7 +360,7 @@ Status Machine::WhyStillWaiting(const Group& group) const {
                 ? StrCat("no trainer has joined", limit, "; start the trainers")
                 : StrCat(Complete(trainers) ? "the trainers have not registered their tensors"
                                             : StrCat("missing: ", MissingMembers(trainers), " did not join"),
-                         limit)};
+                         limit, Complete(trainers) ? "; see their logs" : "; start it")};
   }
   std::string engines;
   for (const Group& engine : s_.groups)

@@ -116,8 +116,9 @@ void Machine::FailHopeless() {
   std::string broken;
   for (const Worker& worker : s_.workers)
     if (worker.group == kTrainers && !worker.connected)
-      broken += StrCat("; the connection of ", TextOf(worker), " is broken");
-  FailWaiting({s_.engine_loss.code(), StrCat("no engine is left: ", s_.engine_loss.message(), broken)},
+      broken += StrCat("; the connection of ", TextOf(worker), " is broken too");
+  FailWaiting({s_.engine_loss.code(), StrCat("no engine is left: ", s_.engine_loss.message(), broken,
+                                             "; start one again, then publish again")},
               false);
 }
 
@@ -167,7 +168,8 @@ void Machine::OnCatchUpTimer() {
 }
 
 void Machine::OnCancel(Worker& trainer, const protocol::Cancel& message) {
-  const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(trainer)));
+  const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(trainer),
+                                               ", which called cancel; publish the next version"));
   const bool offers = trainer.offered == message.number;
   const bool named = s_.update && s_.update->version.number == message.number;
   const bool of_this_run = named && protocol::RunOf(s_.update->version) == s_.run;
@@ -205,7 +207,8 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
     if (!group.fence_overdue) return Part::kFencing;
     return absent(false, {Code::kFenced,
                           StrCat(TextOf(worker), " still fences off ", protocol::ToString(*worker.fencing),
-                                 ": a writer of it is stopped or unreachable; its log names it")});
+                                 ": a writer of it is stopped or unreachable; its log names the writer: end "
+                                 "that, or let it continue")});
   }
   return Part::kTarget;
 }

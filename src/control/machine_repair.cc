@@ -154,7 +154,8 @@ void Machine::TryRepair() {
     const std::vector<SessionId> sources = SessionsOf(update.holders);
     if (!sources.empty()) return MakeRepairPlan(sources, update.holders == Holders::kEngines);
   }
-  const Status nobody(Code::kUnavailable, "no running worker has its bytes any more; publish again");
+  const Status nobody(Code::kUnavailable, StrCat("no running worker has the bytes of version ",
+                                                 ToString(update.version), " any more; publish again"));
   AbortAll(update.loss.ok() ? nobody : update.loss);
 }
 

@@ -22,15 +22,17 @@ void Machine::AttachControl(SessionId session, const protocol::Hello& hello) {
   const Steering before = group.steering;
   const std::string name = protocol::ToString(hello.name);
   if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
-    const Status reason(Code::kInvalidArgument,
-                        StrCat(name, " is already here in another process; an engine has one EngineControl"));
+    const Status reason(
+        Code::kInvalidArgument,
+        StrCat(name, " is already here in another process; an engine has one EngineControl: end the other"));
     Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
     actions_.push_back(Refuse{session, reason});
     return;
   }
   if (before.session != 0) {
     actions_.push_back(Forget{before.session});
-    LoseControl(group, {Code::kPeerDead, StrCat(name, " is lost: its process was started again")});
+    LoseControl(group, {Code::kPeerDead,
+                        StrCat(name, " is lost: its process was started again, and takes its place")});
   }
   group.controlled = true;
   group.steering = {};
@@ -63,7 +65,8 @@ void Machine::ControlSaid(Group& group, const protocol::WorkerMessage& message) 
   if (std::holds_alternative<protocol::Heartbeat>(message)) return;
   if (std::holds_alternative<protocol::Leave>(message)) {
     actions_.push_back(Forget{session});
-    return LoseControl(group, {Code::kCancelled, StrCat(name, " has left")});
+    return LoseControl(
+        group, {Code::kCancelled, StrCat(name, " has left; start the engine's front end again to go on")});
   }
   const Status reason(
       Code::kProtocol,

@@ -111,7 +111,8 @@ void Machine::OnGranted(Worker& worker, const protocol::Granted& message) {
     EngineOut(
         *TargetOf(worker.group),
         {Code::kProtocol, StrCat(TextOf(worker), " granted source ", grant.source,
-                                 grant.source < named.size() ? " twice" : ", which the plan does not have")},
+                                 grant.source < named.size() ? " twice" : ", which the plan does not have",
+                                 "; use the same weightcast on all hosts")},
         &worker);
     return;
   }
@@ -234,7 +235,8 @@ void Machine::BeginAgain(const Worker& worker, std::string_view what) {
   if (target->step == EngineStep::kSourceless && worker.registered) return;
   const std::string text = StrCat(TextOf(worker), " ", what);
   const bool gone = s_.update->fresh && protocol::VersionOf(s_.run, CommonOffer()) != s_.update->version;
-  if (s_.update->started || gone) return EngineOut(*target, {Code::kUnavailable, text}, &worker);
+  if (s_.update->started || gone)
+    return EngineOut(*target, {Code::kUnavailable, text + "; it takes part in the next update"}, &worker);
   Log(LogLevel::kInfo, protocol::ToString(s_.update->id), " begins again: ", text);
   for (Worker& trainer : s_.workers)
     if (trainer.group == kTrainers) trainer.waiting = trainer.waiting || s_.update->fresh;

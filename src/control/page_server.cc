@@ -214,8 +214,8 @@ class Routes {
   [[nodiscard]] Response Health() const {
     const Duration silent = texts_->SinceShown();
     if (silent <= kSilent) return http::PlainResponse(200, "ok");
-    return http::PlainResponse(503,
-                               StrCat("the controller's thread has been busy for ", Seconds(silent), " s"));
+    return http::PlainResponse(503, StrCat("the controller's thread has been busy for ", Seconds(silent),
+                                           " s; see its log, and the load of its host"));
   }
   [[nodiscard]] Response Updates() const {
     texts_->LookForUpdates();

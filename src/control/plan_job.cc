@@ -376,7 +376,7 @@ class HandoutMaker {
         message.table_file = std::move(*file);
         message.table.clear();
       } else {
-        output_.warning = StrCat(file.status().message(), "; tables go by network");
+        output_.warning = StrCat(file.status().message(), "; until then tables go by network");
       }
     }
     const size_t others = trainer ? destinations_.size() : job_.sources.size();

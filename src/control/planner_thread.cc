@@ -10,7 +10,8 @@ namespace weightcast::control {
 namespace {
 
 PlanOutput PlanOrFail(const PlanJob& job) {
-  auto output = OrOutOfMemory("the plan", [&]() -> Result<PlanOutput> { return RunPlan(job); });
+  auto output =
+      OrOutOfMemory("the controller", "the plan", [&]() -> Result<PlanOutput> { return RunPlan(job); });
   if (output.ok()) return std::move(*output);
   PlanOutput failed;
   failed.epoch = job.epoch;

@@ -198,25 +198,25 @@ class StreamListener final : public Listener {
   }
 
   void Refuse(const ServerStreamPtr& stream, bool watches) const {
-    const Status reason(Code::kExhausted,
-                        StrCat(watches ? "too many watch this controller already" : "it has too many streams",
-                               "; raise its limit of open files, ulimit -n"));
+    const Status reason(Code::kExhausted, StrCat(watches ? "too many watch this controller already"
+                                                         : "this controller has too many streams",
+                                                 "; raise its limit of open files (ulimit -n)"));
     WC_LOG_LIMITED(kWarning, "refused a process at ", stream->peer(), ": ", reason.message());
     stream->Close(reason);
   }
 
   void Hear(const ServerStreamPtr& stream, std::string body) {
     if (const auto at = observers_.find(stream.get()); at != observers_.end()) {
-      const Status status =
-          OrOutOfMemory("an observer's question", [&] { return Ask(at->second, stream, std::move(body)); });
+      const Status status = OrOutOfMemory("the controller", "an observer's question",
+                                          [&] { return Ask(at->second, stream, std::move(body)); });
       if (!status.ok()) Offend(stream, status);
       return;
     }
     const auto at = workers_.find(stream.get());
     if (at == workers_.end()) return;  // Refused.
     const std::shared_ptr<Worker> worker = at->second;
-    const Status status =
-        OrOutOfMemory("a worker's message", [&] { return Take(worker, stream, std::move(body)); });
+    const Status status = OrOutOfMemory("the controller", "a worker's message",
+                                        [&] { return Take(worker, stream, std::move(body)); });
     if (!status.ok()) Offend(stream, status);
   }
 
@@ -224,7 +224,8 @@ class StreamListener final : public Listener {
   Status Ask(const std::shared_ptr<Observer>& observer, const ServerStreamPtr& stream,
              std::string body) const {
     WC_ASSIGN_OR_RETURN(const Opened opened, OpenEnvelope(std::move(body)));
-    if (opened.envelope != Envelope{}) return {Code::kProtocol, "an observer's question is a whole message"};
+    if (opened.envelope != Envelope{})
+      return {Code::kProtocol, "an observer's question came in pieces; use the same weightcast on all hosts"};
     WC_ASSIGN_OR_RETURN(auto question, protocol::DecodeObserverMessage(opened.part));
     stream->Pause();
     options_.handlers.on_ask(observer, std::move(question));
@@ -240,8 +241,8 @@ class StreamListener final : public Listener {
     if (!parcel->pieces) return Tell(worker, opened.envelope, std::move(*parcel));
     auto shared = std::make_shared<Parcel>(std::move(*parcel));
     to_unpack_.Post([this, worker, stream, shared, envelope = opened.envelope] {
-      const Status status =
-          OrOutOfMemory("a worker's message", [&] { return Tell(worker, envelope, std::move(*shared)); });
+      const Status status = OrOutOfMemory("the controller", "a worker's message",
+                                          [&] { return Tell(worker, envelope, std::move(*shared)); });
       if (!status.ok()) server_->Post([this, stream, status] { Offend(stream, status); });
     });
     return Status::Ok();

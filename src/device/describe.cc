@@ -58,7 +58,8 @@ Status Wrong(std::string message) { return {Code::kInvalidArgument, std::move(me
 Status CheckAttributes(const Attributes& found, int ordinal, const std::byte* address) {
   if (found.type != drivers::CU_MEMORYTYPE_DEVICE) {
     return Wrong(StrCat("the memory at ", Text(address), " is said to be of device ", ordinal,
-                        ", but the driver knows ", found.type == 0 ? "no" : "host", " memory there"));
+                        ", but the driver knows ", found.type == 0 ? "no" : "host",
+                        " memory there; pass the device that it is of"));
   }
   if (found.managed != 0) {
     return Wrong(StrCat("the memory at ", Text(address),
@@ -67,7 +68,7 @@ Status CheckAttributes(const Attributes& found, int ordinal, const std::byte* ad
   }
   if (found.ordinal != ordinal) {
     return Wrong(StrCat("the memory at ", Text(address), " is said to be of device ", ordinal,
-                        ", but is of device ", found.ordinal));
+                        ", but is of device ", found.ordinal, "; pass that device"));
   }
   return Status::Ok();
 }
@@ -118,7 +119,7 @@ class Walk {
     next_ = block.address + block.length;
     if (!done() && found.legacy != 0) {
       return Wrong(StrCat(end_ - next_, " of the bytes lie beyond the end of their allocation, which is at ",
-                          Text(next_)));
+                          Text(next_), "; give bytes of one allocation"));
     }
     return block;
   }
@@ -148,11 +149,13 @@ class Identity {
 
 Status CheckBytes(const Memory& memory, int ordinal) {
   if (memory.kind != MemoryKind::kDevice || memory.device != ordinal)
-    return Wrong(StrCat("memory of device ", memory.device, " is described as one of device ", ordinal));
+    return Wrong(StrCat("memory of device ", memory.device, " is described as one of device ", ordinal,
+                        "; pass the device that it is of"));
   if (memory.address == nullptr || memory.length == 0)
-    return Wrong(StrCat(memory.length, " bytes of device memory at ", Text(memory.address)));
+    return Wrong(StrCat(memory.length, " bytes of device memory at ", Text(memory.address),
+                        "; give at least one, and its address"));
   if (memory.length > UINTPTR_MAX - reinterpret_cast<uintptr_t>(memory.address))
-    return Wrong(StrCat(memory.length, " bytes would end beyond the last address"));
+    return Wrong(StrCat(memory.length, " bytes would end beyond the last address; correct the length"));
   return Status::Ok();
 }
 

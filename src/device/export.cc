@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "device/error.h"
@@ -103,10 +104,11 @@ AllocationName NameOf(const DeviceMemory& memory) {
 Result<std::vector<Handle>> Export(const Context& context, const DeviceMemory& memory, size_t first,
                                    size_t count) {
   if (memory.exportable == Exportable::kNo)
-    return Status(Code::kUnavailable, StrCat("device memory cannot be exported: ", memory.why_not));
+    return Status(Code::kUnavailable, StrCat("device memory cannot be exported: ", memory.why_not,
+                                             "; allocate it with cudaMalloc or weightcast"));
   if (first > memory.blocks.size() || count > memory.blocks.size() - first)
     return Status(Code::kOutOfBounds, StrCat("blocks ", first, " to ", first + count, " are not among the ",
-                                             memory.blocks.size(), " of this memory"));
+                                             memory.blocks.size(), " of this memory", kReportBug));
   const ContextScope scope(context);
   WC_RETURN_IF_ERROR(scope.status());
   std::vector<Handle> handles;

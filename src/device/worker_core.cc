@@ -140,7 +140,8 @@ void Worker::Core::Finish() {
   }
   if (state == Work::State::kWaiting) {
     WC_LOG(kWarning, "device ", health_->context().ordinal(), " has not ended its work within ",
-           Seconds(kLongestEnd), " s; what it uses is kept until the process ends");
+           Seconds(kLongestEnd),
+           " s; what it uses is kept until the process ends: see with nvidia-smi what runs there");
   }
 }
 

@@ -28,7 +28,7 @@ Status CheckAlike(const Part& one, const Part& other) {
   if (a == b) return Status::Ok();
   return Bad(a, StrCat("is ", NameOf(a.dtype), " ", ToString(a.shape), " at rank ", one.rank, " and ",
                        NameOf(b.dtype), " ", ToString(b.shape), " at rank ", other.rank,
-                       "; their digests cannot be added"));
+                       "; their digests cannot be added: give all ranks the same dtype and shape"));
 }
 
 /// Of parts that agree about their tensor: one of each box.

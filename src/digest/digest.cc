@@ -126,7 +126,7 @@ Status DigestSum::AddBox(const Box& box, const std::byte* data, std::span<const 
     return AddPiece(box, 0, {data, static_cast<size_t>(BytesOf(tensor.dtype, elements))});
   if (BitsOf(tensor.dtype) < 8)
     return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' of ", NameOf(tensor.dtype),
-                                           " is not dense; elements below one byte must be")};
+                                           " is not dense; make it so, as elements below one byte must be")};
   AddStrided(box, data, strides);
   return Status::Ok();
 }

@@ -132,9 +132,10 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
                                                        TransferOptions options) {
   WC_RETURN_IF_ERROR(CheckUsable());
   if (options.after != nullptr && kind == OpKind::kRead)
-    return Status(Code::kInvalidArgument, "only a write can wait for a stream");
+    return Status(Code::kInvalidArgument, "only a write can wait for a stream; wait for it before a read");
   if (options.signal && (kind == OpKind::kRead || options.grant.id == 0)) {
-    return Status(Code::kInvalidArgument, "only a write under a grant can set a signal");
+    return Status(Code::kInvalidArgument,
+                  "only a write under a grant can set a signal; open a grant, or set none");
   }
   const uint64_t past = uint64_t{options.signal.value_or(0)} + options.signals;
   if (options.signals < 1 || options.signals > endpoint::SignalRange::kMostTogether ||
@@ -195,9 +196,9 @@ Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
   WC_RETURN_IF_ERROR(CheckUsable());
   WC_ASSIGN_OR_RETURN(const auto region, endpoint::ParseDescriptor(descriptor));
   if (region.name.owner != peer().incarnation) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("the region belongs to incarnation ", region.name.owner, ", not to ", label_,
-                         ", incarnation ", peer().incarnation, "; has that process restarted?"));
+    return Status(Code::kInvalidArgument, StrCat("the region belongs to incarnation ", region.name.owner,
+                                                 ", not to ", label_, ", incarnation ", peer().incarnation,
+                                                 "; has that process restarted? Import its region again"));
   }
   const std::string name = transport_name();
   for (const endpoint::RegionKey& key : region.keys) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "endpoint/connection_manager.h"
 #include "endpoint/core.h"
@@ -40,7 +41,7 @@ std::string Named(const Identity& expected) { return expected.role.empty() ? "a 
 }  // namespace
 
 void ConnectionManager::Connect(std::shared_ptr<ConnectCall> call) {
-  if (stopped_) return Resolve(call, {Code::kCancelled, "the endpoint was closed by this process"}, nullptr);
+  if (stopped_) return Resolve(call, ClosedHere("the endpoint"), nullptr);
   if (const auto existing = core_.FindMatching(call->expected); existing != nullptr && existing->usable()) {
     return Resolve(call, Status::Ok(), existing);
   }
@@ -130,7 +131,12 @@ void ConnectionManager::FailConnecting(const Call& call) {
   }
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat(errors.empty() ? "" : "; ", error);
-  Resolve(call, {call->worst, StrCat("cannot connect to ", Named(call->expected), ": ", errors)}, nullptr);
+  // What an address says may tell what to do.
+  const bool told = call->worst != Code::kUnavailable || errors.find("check ") != std::string::npos;
+  Resolve(call,
+          {call->worst, StrCat("cannot connect to ", Named(call->expected), ": ", errors,
+                               told ? "" : "; check that it runs, its address and the firewall")},
+          nullptr);
 }
 
 void ConnectionManager::WaitFor(const Call& call, Incarnation target) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "endpoint/core.h"
@@ -135,8 +136,7 @@ Status Connection::State::OnMessage(Message message) {
     case MessageType::kShutdown: {
       const auto why = endpoint::ParseOutcome(message.payload);
       if (!why) return {Code::kProtocol, "a malformed shutdown message"};
-      End({Code::kUnavailable,
-           StrCat("the peer has ended the connection, with the reason: ", why->message())});
+      End({Code::kUnavailable, StrCat("the peer has ended the connection and says: ", why->message())});
       return Status::Ok();
     }
     default:
@@ -160,8 +160,9 @@ void Connection::State::OnBeat() {
     if (ended_) return;
   }
   if (const Duration silence = now - channel_.heard(); silence >= lease) {
-    return End({Code::kPeerDead, StrCat("the peer missed heartbeats for ", Seconds(silence),
-                                        " s; declared dead (lease ", Seconds(lease), " s)")});
+    return End({Code::kPeerDead,
+                StrCat("the peer missed heartbeats for ", Seconds(silence), " s; declared dead (lease ",
+                       Seconds(lease), " s): check that it runs, and the network to it")});
   }
   // Often enough for either side's lease.
   const Duration beat = std::max(std::min(lease, hello_.lease) / kBeats, kShortestBeat);
@@ -223,7 +224,7 @@ void Connection::State::On(const transport::SignalArrived& event) {
 void Connection::State::On(const transport::LaneDown& event) {
   if (ended_) return;
   if (transport_ == nullptr) return paths_.OnLaneDown(event.link, event.lane);
-  if (event.link == link_) OnLaneDown(event.lane, event.reason.message());
+  if (event.link == link_) OnLaneDown(event.lane, WithSameRelease(event.reason).message());
 }
 
 void Connection::State::OnLaneDown(uint32_t lane, std::string_view reason) {
@@ -249,8 +250,9 @@ void Connection::State::On(const transport::LinkDown& event) {
   if (ended_) return;
   if (transport_ == nullptr || event.link != link_) return paths_.OnDown(event.link, event.reason);
   core_->timers().Cancel(grace_);
-  const Status reason(event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
-                      StrCat("every lane to the peer has failed; the last one: ", event.reason.message()));
+  const Status reason(
+      event.reason.code() == Code::kPeerDead ? Code::kPeerDead : Code::kUnavailable,
+      StrCat("every lane to the peer has failed; the last one: ", WithSameRelease(event.reason).message()));
   grace_ = core_->timers().Add(In(kGrace), [this, reason] {
     const auto keep = shared_from_this();
     OnSocket();
@@ -264,7 +266,7 @@ void Connection::State::On(const transport::Revoked& event) {
 
 void Connection::State::On(const transport::LinkClosed& event) {
   if (transport_ == nullptr || event.link != link_) return;
-  End({Code::kUnavailable, "the transport has closed the link to the peer"});
+  End({Code::kUnavailable, "the transport has closed the link to the peer; connect again to go on"});
   sender_.OnLinkClosed();
   grants_.OnLinkClosed();
 }
@@ -310,8 +312,8 @@ void Connection::State::SetEnd(const Status& reason) {
   const std::lock_guard lock(mutex_);
   if (!status_.ok()) return;
   const bool broken = reason.code() == Code::kProtocol;
-  status_ = {reason.code(), StrCat(label_, broken ? " broke the protocol: " : ": ", reason.message(),
-                                   broken ? "; run the same release of weightcast on both sides" : "")};
+  status_ = WithSameRelease(
+      {reason.code(), StrCat(label_, broken ? " broke the protocol: " : ": ", reason.message())});
   ok_.store(false, std::memory_order_release);
 }
 
@@ -345,9 +347,9 @@ Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t 
   if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
     return {Code::kCancelled, "there is no such grant, or it has been revoked; open a new one"};
   }
-  return {Code::kTimedOut,
-          StrCat(arrived->transfers.load(), " of ", transfers,
-                 " transfers have come within the timeout of this call under the grant of ", label_)};
+  return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
+                                  " transfers have come within the timeout of this call under the grant of ",
+                                  label_, "; is it stopped or busy? Wait again")};
 }
 
 void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {
@@ -362,7 +364,7 @@ void Connection::State::RevokeGrant(const transport::GrantName& grant, std::func
 
 void Connection::State::Close() {
   if (core_->forked()) return;
-  const Status closed(Code::kCancelled, "the connection was closed by this process");
+  const Status closed(Code::kCancelled, "this process closed the connection; connect again to go on");
   SetEnd(closed);  // At once, so that nobody is given a connection that is about to end.
   core_->progress().Submit(MakeTask([self = shared_from_this(), closed] { self->End(closed); }),
                            /*now=*/true);

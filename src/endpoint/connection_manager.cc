@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
@@ -11,6 +12,9 @@ namespace weightcast::endpoint {
 namespace {
 
 using transport::Role;
+
+constexpr const char* kSuperseded =
+    "superseded by another connection between the two endpoints; use that one";
 
 std::string RunAndNumber(const SocketAddress& address) {
   std::string text = address.ToString();
@@ -36,7 +40,7 @@ void ConnectionManager::Stop() {
   core_.timers().Cancel(accept_pause_);
   listener_.socket.reset();
   for (const Call& call : std::list<Call>(calls_)) {
-    Resolve(call, {Code::kCancelled, "the endpoint was closed by this process"}, nullptr);
+    Resolve(call, ClosedHere("the endpoint"), nullptr);
   }
   while (!attempts_.empty()) Erase(attempts_.begin()->second, /*linger=*/false);
 }
@@ -190,7 +194,7 @@ void ConnectionManager::OnAdmit(uint64_t id, const Status& status) {
 void ConnectionManager::Settle(Attempt& attempt) {
   const Incarnation peer = attempt.machine.peer()->identity.incarnation;
   const Call call = attempt.call;
-  const Status superseded(Code::kCancelled, "superseded by another connection between the two endpoints");
+  const Status superseded(Code::kCancelled, kSuperseded);
   if (const auto existing = core_.FindLive(peer); existing != nullptr) {
     ReleaseHeld(peer, /*superseded=*/true);
     Send(attempt, attempt.machine.Refuse(superseded));
@@ -231,8 +235,7 @@ void ConnectionManager::ReleaseHeld(Incarnation peer, bool superseded) {
   Attempt* held = FindIncoming(peer);
   if (held == nullptr || held->stage != Attempt::Stage::kHeld) return;
   if (!superseded) return AskAdmit(*held);
-  Send(*held, held->machine.Refuse(
-                  {Code::kCancelled, "superseded by another connection between the two endpoints"}));
+  Send(*held, held->machine.Refuse({Code::kCancelled, kSuperseded}));
   Erase(*held, /*linger=*/true);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/advice.h"
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -60,8 +61,7 @@ Status Core::Usable() const {
   if (forked()) {
     return {Code::kInternal, "an endpoint cannot be used in a forked child; create a new one there"};
   }
-  if (closed_.load(std::memory_order_relaxed))
-    return {Code::kCancelled, "the endpoint was closed by this process"};
+  if (closed_.load(std::memory_order_relaxed)) return ClosedHere("the endpoint");
   return Status::Ok();
 }
 
@@ -140,8 +140,9 @@ void Core::OnProven(Proven proven) {
   }
   // The peer knows of one connection only: the newer.
   if (replaced != nullptr) {
-    replaced->End({Code::kUnavailable, role == Role::kResponder ? "replaced: the peer has connected again"
-                                                                : "replaced by a new connection"});
+    replaced->End({Code::kUnavailable, role == Role::kResponder
+                                           ? "replaced: the peer has connected again; use the new connection"
+                                           : "replaced by a new connection; use that"});
   }
   connection->Start();
 }
@@ -216,7 +217,7 @@ Result<transport::RemoteRegion> Core::ImportAt(transport::Transport& transport, 
                                                const RegionName& name, uint64_t length,
                                                std::string_view key) {
   const std::shared_lock lock(transports_mutex_);
-  if (transports_.empty()) return Status(Code::kCancelled, "the endpoint was closed by this process");
+  if (transports_.empty()) return ClosedHere("the endpoint");
   return transport.Import(link, name, length, key);
 }
 
@@ -319,7 +320,7 @@ void Core::Shutdown() {
   if (!progress_->WaitFor(fenced_, 1, In(settings().lease))) {
     WC_LOG(kWarning,
            "closing the endpoint while a stopped peer may still write: its links did not close within ",
-           Seconds(settings().lease), " s");
+           Seconds(settings().lease), " s; do not reuse its memory before that peer continues or has ended");
   }
   progress_->Call([this] { DropTransports(); });
   progress_->Stop();
@@ -327,8 +328,7 @@ void Core::Shutdown() {
 
 void Core::CloseAll() {
   manager_->Stop();
-  for (const auto& connection : Live())
-    connection->End({Code::kCancelled, "the endpoint was closed by this process"});
+  for (const auto& connection : Live()) connection->End(ClosedHere("the endpoint"));
   regions_.CloseAll();
   CheckFenced();
 }

@@ -58,8 +58,7 @@ Result<RegionDescriptor> ParseDescriptor(std::string_view bytes) {
   ByteReader in(bytes);
   if (in.Get<uint32_t>() != kMagic) return Malformed("it does not begin like one");
   if (const auto version = in.Get<uint8_t>(); in.ok() && version != kVersion) {
-    return Malformed(
-        StrCat("version ", version, " where ", kVersion, " is known; run the same release on both"));
+    return Malformed(StrCat("version ", version, " where ", kVersion, " is known"));
   }
   RegionDescriptor descriptor;
   const auto access = in.Get<uint8_t>();

@@ -95,7 +95,7 @@ Status WaitPhase(Transfer::State& transfer, uint32_t phase, TimePoint deadline) 
   if (transfer.phase.value() < phase) {
     if (transfer.core->forked()) return transfer.core->Usable();
     if (!transfer.core->progress().WaitFor(transfer.phase, phase, deadline)) {
-      return {Code::kTimedOut, "the transfer continues; only the wait has ended"};
+      return {Code::kTimedOut, "the transfer continues; only the wait has ended: wait again"};
     }
   }
   return transfer.outcome;

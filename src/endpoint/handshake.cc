@@ -28,7 +28,7 @@ std::string_view Missing(Key::Of of) {
   return of == Key::Of::kJob
              ? "the peer does not know the job token; check WEIGHTCAST_TOKEN_FILE on both sides"
              : "the peer does not have the key that the controller gives to this pair with its plan; it may "
-               "be another process than it claims to be";
+               "be another process than it claims to be: check what runs at its address";
 }
 
 }  // namespace
@@ -148,8 +148,9 @@ Status Handshaker::CheckPeer() const {
         Matches({expected_.job, expected_.role, expected_.engine, expected_.rank, 0}, peer);
     return {Code::kUnavailable,
             restarted ? StrCat(Claimed(peer), " has restarted: expected incarnation ", expected_.incarnation,
-                               ", found ", peer.incarnation)
-                      : StrCat("expected ", ToString(expected_), " but ", Claimed(peer), " answers")};
+                               ", found ", peer.incarnation, "; connect to the new one")
+                      : StrCat("expected ", ToString(expected_), " but ", Claimed(peer),
+                               " answers; check the address")};
   }
   return Status::Ok();
 }

@@ -53,8 +53,8 @@ Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
     }
     if (!end.ok()) return end;
     if (Clock::now() >= deadline) {
-      return Status(Code::kTimedOut,
-                    StrCat("no notice has come within the timeout of this call from ", label_));
+      return Status(Code::kTimedOut, StrCat("no notice has come within the timeout of this call from ",
+                                            label_, "; is it stopped or busy? Wait again"));
     }
     core_->progress().WaitFor(notices_.arrived(), before + 1, deadline);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 
@@ -28,7 +29,7 @@ void Paths::Open(TimePoint deadline) {
     Path path{.name = allowed.name, .transport = allowed.transport};
     auto blob =
         allowed.why_not.empty() ? OpenLink(path, {}, deadline) : Status(Code::kUnavailable, allowed.why_not);
-    if (!blob.ok()) SetDown(path, blob.status().message());
+    if (!blob.ok()) SetDown(path, WithSameRelease(blob.status()).message());
     offers.push_back({path.name, blob.ok(), blob.ok() ? *blob : path.reason});
     paths_.push_back(std::move(path));
   }
@@ -65,7 +66,7 @@ Status Paths::OnAnswers(std::string_view payload) {
     if (!answer.open) {
       SetDown(path, answer.blob);
     } else if (Status status = path.transport->Establish(path.link, answer.blob); !status.ok()) {
-      SetDown(path, status.message());
+      SetDown(path, WithSameRelease(status).message());
     }
   }
   Evaluate();
@@ -103,7 +104,8 @@ void Paths::GiveUp() {
   for (Path& path : paths_) {
     const bool ready =
         path.here == Path::State::kReady && (role_ == Role::kResponder || path.there == Path::State::kReady);
-    if (!ready && path.here != Path::State::kDown) SetDown(path, "not ready in time");
+    if (!ready && path.here != Path::State::kDown)
+      SetDown(path, "not ready within connect_timeout; is the peer stopped or busy?");
   }
   if (stage_ == Stage::kAnswered && role_ == Role::kInitiator) return Evaluate();
   Fail();
@@ -155,7 +157,7 @@ PathOffer Paths::Answer(Path& path, const PathOffer& offer, TimePoint deadline) 
     path.transport = known->transport;
     auto blob = OpenLink(path, offer.blob, deadline);
     if (blob.ok()) return {path.name, true, std::move(blob).value()};
-    SetDown(path, blob.status().message());
+    SetDown(path, WithSameRelease(blob.status()).message());
   }
   return {path.name, false, path.reason};
 }
@@ -206,9 +208,9 @@ void Paths::OnDown(LinkId link, const Status& reason) {
   if (role_ == Role::kResponder && path->here == Path::State::kReady) {
     // For the initiator the connection may stand already, and its choice be on its way.
     path->lost = reason;
-    path->reason = reason.message();
+    path->reason = WithSameRelease(reason).message();
   } else {
-    SetDown(*path, reason.message());
+    SetDown(*path, WithSameRelease(reason).message());
   }
   Tell(*path, /*ready=*/false);
   Evaluate();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "endpoint/slices.h"
@@ -81,7 +82,7 @@ std::shared_ptr<RegisteredMemory> Regions::NewName() {
 
 Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& memory, Access access) {
   auto registration = NewName();
-  if (registration == nullptr) return Status(Code::kCancelled, "the endpoint was closed by this process");
+  if (registration == nullptr) return ClosedHere("the endpoint");
   registration->memory = memory;
   registration->access = access;
   const Status status = RegisterWithAll(*registration);
@@ -93,7 +94,7 @@ Result<std::shared_ptr<RegisteredMemory>> Regions::Make(const DescribedMemory& m
   }
   if (registration->closing.load()) {
     Retire(registration);
-    return Status(Code::kCancelled, "the endpoint was closed by this process");
+    return ClosedHere("the endpoint");
   }
   return registration;
 }

@@ -12,6 +12,14 @@ namespace weightcast::endpoint {
 using transport::Op;
 using transport::OpKind;
 
+namespace {
+
+Status RegionClosed() {
+  return {Code::kCancelled, "the local region was closed by this process; register its memory again"};
+}
+
+}  // namespace
+
 void Sender::Start(const Path& path) {
   path_ = path;
   lanes_.assign(path.lanes, Lane{});
@@ -36,8 +44,7 @@ void Sender::Add(TransferRef added) {
   (newest_ == nullptr ? oldest_ : newest_->after) = &transfer;
   newest_ = &transfer;
   for (const auto* local : transfer.locals) {
-    if (local->closing.load())
-      return End(transfer, {Code::kCancelled, "the local region was closed by this process"});
+    if (local->closing.load()) return End(transfer, RegionClosed());
   }
   if (transfer.bytes == 0 && !transfer.options.signal) return End(transfer, Status::Ok());
   Enqueue(transfer);
@@ -129,7 +136,7 @@ void Sender::EndUsing(const RegisteredMemory& registration) {
     State& transfer = *std::exchange(next, next->after);
     const bool uses =
         std::find(transfer.locals.begin(), transfer.locals.end(), &registration) != transfer.locals.end();
-    if (uses) End(transfer, {Code::kCancelled, "the local region was closed by this process"});
+    if (uses) End(transfer, RegionClosed());
   }
 }
 
@@ -378,19 +385,19 @@ void Sender::OnLinkClosed() {
 Status Sender::Explain(const State& transfer, Code code) const {
   switch (code) {
     case Code::kFenced:
-      return {code, transfer.options.grant.id == 0 ? "the region is closed or not open to all"
-                                                   : "the grant was revoked"};
+      return {code, transfer.options.grant.id == 0
+                        ? "the peer's region is closed, or not open without a grant; write under one"
+                        : "the peer revoked the grant; ask it for a new one"};
     case Code::kPermission:
       return {code,
               "the peer's region is closed or does not allow it; register it with another access, or write "
-              "under a "
-              "grant"};
+              "under a grant"};
     case Code::kOutOfBounds:
-      return {code, "outside the peer's region"};
+      return {code, "outside the peer's region; give a slice inside it"};
     case Code::kPeerDead:
-      return {code, "the peer has died"};
+      return {code, "the peer's process has ended; start it again and connect to it"};
     default:
-      return {code, StrCat("failed at the transport: ", CodeName(code))};
+      return {code, StrCat("failed at the transport: ", CodeName(code), "; see the logs of both sides")};
   }
 }
 

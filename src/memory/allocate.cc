@@ -99,7 +99,7 @@ Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "cannot allocate 0 bytes; ask for at least 1");
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (bytes > static_cast<size_t>(std::numeric_limits<off_t>::max()) - page) {
-    return TooMuch(bytes, "more than any machine has");
+    return TooMuch(bytes, "that is more than any machine has; ask for less");
   }
   const size_t mapped = (bytes + page - 1) / page * page;
   // The reserve below would find a host's end by itself, but at the limit of a control group it wakes

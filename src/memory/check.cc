@@ -13,14 +13,15 @@ Status CheckMemory(const Memory& memory) {
     case MemoryKind::kHost:
       break;
     default:
-      return bad(StrCat("memory of the unknown kind ", static_cast<int>(memory.kind)));
+      return bad(
+          StrCat("memory of the unknown kind ", static_cast<int>(memory.kind), "; use kHost or kDevice"));
   }
   if (memory.kind == MemoryKind::kHost && memory.device != -1)
     return bad(StrCat("host memory names device ", memory.device, "; its device must be -1"));
   if (memory.address == nullptr && memory.length > 0)
-    return bad(StrCat(memory.length, " bytes at a null pointer"));
+    return bad(StrCat(memory.length, " bytes at a null pointer; allocate them first"));
   if (memory.length > UINTPTR_MAX - reinterpret_cast<uintptr_t>(memory.address))
-    return bad(StrCat(memory.length, " bytes would end beyond the last address"));
+    return bad(StrCat(memory.length, " bytes would end beyond the last address; correct the length"));
   return Status::Ok();
 }
 

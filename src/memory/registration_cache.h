@@ -49,7 +49,7 @@ class RegistrationCache {
 
   /// The live registration with `access` around `bytes` (> 0), or a new one. Errors are those of `make`.
   Result<Handle> Acquire(std::span<std::byte> bytes, Access access, const Make& make) {
-    if (bytes.empty()) return Status(Code::kInvalidArgument, "cannot register 0 bytes");
+    if (bytes.empty()) return Status(Code::kInvalidArgument, "cannot register 0 bytes; give at least one");
     const std::lock_guard lock(shared_->mutex);
     if (Handle found = shared_->Find(bytes, access); found != nullptr) return found;
     auto shared_range = FindShared(bytes);

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "base/strings.h"
@@ -73,7 +74,7 @@ Engine::~Engine() {
   std::unique_ptr<Endpoint> endpoint;
   {
     const std::lock_guard lock(mutex_);
-    const Status reason(Code::kCancelled, "the endpoint was closed by this process");
+    const Status reason = ClosedHere("the endpoint");
     const auto peers = peers_;
     for (const auto& [incarnation, peer] : peers) Lose(peer, reason);
     memories = memories_;
@@ -223,7 +224,9 @@ Result<Accepted> Engine::Accept(std::optional<TimePoint> deadline, const Interru
   while (to_accept_.empty()) {
     const TimePoint now = Clock::now();
     if (deadline && now >= *deadline)
-      return Status(Code::kTimedOut, "no peer has connected within the timeout of this call");
+      return Status(Code::kTimedOut,
+                    "no peer has connected within the timeout of this call; does one connect to this "
+                    "endpoint? Accept again");
     changed_.wait_until(lock, deadline ? std::min(*deadline, now + kGlance) : now + kGlance);
     if (!to_accept_.empty()) break;
     lock.unlock();  // It may run other code, which may call us.
@@ -246,7 +249,8 @@ Status Engine::CloseChannel(uint64_t id) {
   if (channel->status.ok()) {
     TakeOff(*channel);
     Tell(*channel->peer, Close{.channel = channel->wire});
-    EndChannel(*channel, {Code::kCancelled, "the connection was removed by this process"});
+    EndChannel(*channel, {Code::kCancelled,
+                          StrCat("this process removed connection ", id, "; connect again to go on")});
   }
   channels_.erase(id);
   return Status::Ok();

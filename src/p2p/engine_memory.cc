@@ -36,7 +36,8 @@ Status Engine::Deregister(uint64_t id) {
       return {Code::kInvalidArgument, StrCat("no memory is registered as ", id, "; register it first")};
     memory = found->second;
     ForgetMemory(*memory);
-    const Status reason(Code::kCancelled, "its memory was deregistered by this process");
+    const Status reason(Code::kCancelled,
+                        "its memory was deregistered by this process; register it again to go on");
     const auto all = operations_;
     for (const auto& [number, operation] : all) {
       const auto& parts = operation->parts;

@@ -20,7 +20,8 @@ constexpr Duration kMoment = std::chrono::milliseconds(1);
 
 Status NoSuchOperation(uint64_t number) {
   return {Code::kInvalidArgument,
-          StrCat("there is no operation ", number, ", or its end was reported already")};
+          StrCat("there is no operation ", number,
+                 ", or its end was reported already; give a number that a call returned")};
 }
 
 bool Sends(const Operation& operation) { return operation.kind == OperationKind::kSend; }
@@ -94,7 +95,8 @@ void Engine::OnStreamOver(uint64_t waits_as, const Status& outcome) {
   if (found == awaiting_.end()) return;
   const OperationPtr operation = found->second;
   if (!outcome.ok()) {
-    operation->reason = {outcome.code(), StrCat("the stream of its memory is lost: ", outcome.message())};
+    operation->reason = {outcome.code(), StrCat("the stream of its memory is lost: ", outcome.message(),
+                                                "; look what runs on that stream")};
     if (operation->channel != nullptr) Cancel(operation, operation->reason);
     return;
   }

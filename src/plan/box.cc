@@ -27,7 +27,8 @@ Status CheckTensor(const TensorInfo& tensor) {
   const auto bad = [&](std::string_view what) {
     return Status(Code::kInvalidArgument, StrCat("tensor '", tensor.name, "': ", what));
   };
-  if (static_cast<int>(tensor.dtype) >= kDTypeCount) return bad("its dtype is unknown");
+  if (static_cast<int>(tensor.dtype) >= kDTypeCount)
+    return bad("its dtype is unknown; give one of the safetensors format, such as BF16");
   if (tensor.shape.size() > static_cast<size_t>(kMaxDims))
     return bad(StrCat("it has ", tensor.shape.size(), " dimensions; at most ", kMaxDims,
                       " are allowed; reshape it"));
@@ -35,7 +36,9 @@ Status CheckTensor(const TensorInfo& tensor) {
   const int64_t limit = kMaxTensorBytes * 8 / BitsOf(tensor.dtype);
   int64_t elements = 1;
   for (const int64_t size : tensor.shape) {
-    if (size < 0) return bad(StrCat("its shape ", ToString(tensor.shape), " has a negative dimension"));
+    if (size < 0)
+      return bad(
+          StrCat("its shape ", ToString(tensor.shape), " has a negative dimension; give sizes from 0"));
     if (size > limit / elements) return bad(StrCat("its shape ", ToString(tensor.shape), " is beyond 1 PiB"));
     elements *= std::max<int64_t>(size, 1);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "plan/cover.h"
 #include "plan/layout_assembler.h"
@@ -22,7 +23,8 @@ Status LayoutBuilder::CheckSame(const TensorInfo& tensor, int rank) const {
   if (at == seen_.end()) return Status::Ok();
   const TensorInfo& known = infos_[static_cast<size_t>(at->second.index)];
   if (at->second.rank < 0)
-    return Bad(StrCat("tensor '", tensor.name, "' is given as a pattern and by rank ", rank));
+    return Bad(
+        StrCat("tensor '", tensor.name, "' is given as a pattern and by rank ", rank, "; give it once"));
   if (known == tensor) return Status::Ok();
   return Bad(StrCat("tensor '", tensor.name, "' is ", NameOf(known.dtype), " ", ToString(known.shape), " ",
                     "on rank ", at->second.rank, " but ", NameOf(tensor.dtype), " ", ToString(tensor.shape),
@@ -53,7 +55,7 @@ Status LayoutBuilder::AddRank(int rank, std::span<const Holding> holdings) {
     return Bad(StrCat("a layout of ", ranks_, " ranks; between 1 and ", kMaxRanks, " are allowed"));
   WC_RETURN_IF_ERROR(CheckRank(rank, holdings));
   if (infos_.size() + holdings.size() > static_cast<size_t>(kMaxTensors))
-    return Bad(StrCat("more than ", kMaxTensors, " tensors"));
+    return Bad(StrCat("more than ", kMaxTensors, " tensors; register fewer"));
   for (const Holding& holding : holdings) {
     const int tensor = Intern(holding.tensor, rank);
     if (IsEmpty(holding.box)) continue;
@@ -73,9 +75,10 @@ Status LayoutBuilder::AddPattern(const TensorInfo& tensor, const Pattern& patter
   if (const Status status = CheckPattern(pattern, static_cast<int>(tensor.shape.size()), ranks_);
       !status.ok())
     return Bad(StrCat("tensor '", tensor.name, "': ", status.message()));
-  if (seen_.contains(tensor.name)) return Bad(StrCat("tensor '", tensor.name, "' is given twice"));
+  if (seen_.contains(tensor.name))
+    return Bad(StrCat("tensor '", tensor.name, "' is given twice; give it once"));
   if (infos_.size() >= static_cast<size_t>(kMaxTensors))
-    return Bad(StrCat("more than ", kMaxTensors, " tensors"));
+    return Bad(StrCat("more than ", kMaxTensors, " tensors; register fewer"));
   patterns_.emplace_back(Intern(tensor, -1), pattern);
   return Status::Ok();
 }
@@ -86,7 +89,8 @@ Status LayoutBuilder::CheckAllAdded() const {
   if (added_.empty()) return Status::Ok();
   const auto missing = std::find(added_.begin(), added_.end(), false);
   if (missing == added_.end()) return Status::Ok();
-  return Bad(StrCat("rank ", missing - added_.begin(), " of ", ranks_, " has not said what it holds"));
+  return Bad(
+      StrCat("rank ", missing - added_.begin(), " of ", ranks_, " was left out of the layout", kReportBug));
 }
 
 Status LayoutBuilder::AddBoxes(const TensorInfo& tensor, bool not_sent, std::span<const Item> items,

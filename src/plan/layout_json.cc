@@ -64,12 +64,13 @@ std::optional<int64_t> WholeNumber(const Json& json, int64_t limit) {
   return json.get<int64_t>();
 }
 
-Result<std::vector<int64_t>> ReadNumbers(const Json& json, int64_t limit) {
-  if (!json.is_array()) return Bad("a list of numbers is missing");
+/// `what` is named in errors.
+Result<std::vector<int64_t>> ReadNumbers(std::string_view what, const Json& json, int64_t limit) {
+  if (!json.is_array()) return Bad(StrCat(what, " must be a list of numbers"));
   std::vector<int64_t> out;
   for (const Json& entry : json) {
     const auto number = WholeNumber(entry, limit);
-    if (!number) return Bad(StrCat("a list must have integers in [0, ", limit, "] only"));
+    if (!number) return Bad(StrCat(what, " must have integers in [0, ", limit, "] only"));
     out.push_back(*number);
   }
   return out;
@@ -82,15 +83,20 @@ Result<int> ReadNumber(const Json& json, const char* key, int limit, int absent)
   if (at == json.end() && absent >= 0) return absent;
   const auto number = at == json.end() ? std::nullopt : WholeNumber(*at, limit);
   if (number) return static_cast<int>(*number);
-  if (limit < 0) return Bad(StrCat("'", key, "' names one of a list that is empty"));
+  if (limit < 0) return Bad(StrCat("'", key, "' names one of a list that is empty; add it to 'patterns'"));
   return Bad(StrCat("'", key, "' must be an integer in [0, ", limit, "]"));
 }
 
 Status CheckMembers(const Json& json, std::initializer_list<std::string_view> known) {
-  if (!json.is_object()) return Bad("an object is missing");
+  const auto allowed = [&] {
+    std::string names;
+    for (const std::string_view name : known) names += StrCat(names.empty() ? "" : ", ", name);
+    return names;
+  };
+  if (!json.is_object()) return Bad(StrCat("it must be an object with ", allowed()));
   for (const auto& member : json.items()) {
     if (std::find(known.begin(), known.end(), member.key()) == known.end())
-      return Bad(StrCat("unknown member '", member.key().substr(0, 64), "'"));
+      return Bad(StrCat("unknown member '", member.key().substr(0, 64), "'; allowed: ", allowed()));
   }
   return Status::Ok();
 }
@@ -119,13 +125,14 @@ Status LayoutReader::ReadPattern(const Json& json) {
   WC_ASSIGN_OR_RETURN(pattern.first_rank, ReadNumber(json, "first_rank", kMaxRanks, 0));
   if (!json.contains("mesh") || !json.contains("placements") || !json["placements"].is_array())
     return Bad("a pattern needs a 'mesh' and 'placements'");
-  WC_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadNumbers(json["mesh"], kMaxRanks));
-  if (sizes.size() > static_cast<size_t>(kMaxMeshDims)) return Bad("a mesh has too many dimensions");
+  WC_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadNumbers("'mesh'", json["mesh"], kMaxRanks));
+  if (sizes.size() > static_cast<size_t>(kMaxMeshDims))
+    return Bad(StrCat("a mesh has ", sizes.size(), " dimensions; at most ", kMaxMeshDims, " are allowed"));
   std::vector<int64_t> strides(sizes.size(), 1);
   for (size_t i = sizes.size(); i-- > 1;)
     strides[i - 1] = std::min<int64_t>(strides[i] * sizes[i], kMaxRanks);
   if (json.contains("strides")) {
-    WC_ASSIGN_OR_RETURN(strides, ReadNumbers(json["strides"], kMaxRanks));
+    WC_ASSIGN_OR_RETURN(strides, ReadNumbers("'strides'", json["strides"], kMaxRanks));
   }
   const Json& placements = json["placements"];
   if (strides.size() != sizes.size() || placements.size() != sizes.size())
@@ -152,7 +159,7 @@ Result<TensorInfo> LayoutReader::ReadInfo(const Json& json) {
   if (!dtype) return Bad("its dtype is unknown; use the names of the safetensors format, such as BF16");
   info.dtype = *dtype;
   if (!json.contains("shape")) return Bad("it needs a 'shape'");
-  WC_ASSIGN_OR_RETURN(info.shape, ReadNumbers(json["shape"], kMaxTensorBytes));
+  WC_ASSIGN_OR_RETURN(info.shape, ReadNumbers("'shape'", json["shape"], kMaxTensorBytes));
   WC_RETURN_IF_ERROR(CheckTensor(info));
   return info;
 }
@@ -182,8 +189,8 @@ Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool no
     if (!rank || *rank < last_rank)
       return Bad("a box must be [rank, offsets, sizes], with ranks of the layout in rising order");
     Box box;
-    WC_ASSIGN_OR_RETURN(box.offset, ReadNumbers(entry[1], kMaxTensorBytes));
-    WC_ASSIGN_OR_RETURN(box.size, ReadNumbers(entry[2], kMaxTensorBytes));
+    WC_ASSIGN_OR_RETURN(box.offset, ReadNumbers("the offsets of a box", entry[1], kMaxTensorBytes));
+    WC_ASSIGN_OR_RETURN(box.size, ReadNumbers("the sizes of a box", entry[2], kMaxTensorBytes));
     WC_RETURN_IF_ERROR(CheckBox(box, info));
     last_rank = *rank;
     next_rank = *rank + 1;

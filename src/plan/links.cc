@@ -228,7 +228,8 @@ Status Resolver::ApplySplit(const Split& split, int source, const std::vector<st
     const TensorInfo& to = destination(*partner);
     if (split.dim >= static_cast<int>(to.shape.size()) || !AgreeBut(from.shape, to.shape, split.dim)) {
       return Bad(StrCat("the split of '", from.name, "' ", ToString(from.shape), " along dimension ",
-                        split.dim, " cannot make '", to.name, "' ", ToString(to.shape)));
+                        split.dim, " cannot make '", to.name, "' ", ToString(to.shape),
+                        "; correct the rule or the shapes"));
     }
     if (fed_by_[static_cast<size_t>(*partner)] >= 0)
       return Bad(StrCat("tensor '", to.name, "' would be filled twice, once by the split of '", from.name,
@@ -242,7 +243,7 @@ Status Resolver::ApplySplit(const Split& split, int source, const std::vector<st
   if (!complete) return Status::Ok();
   if (at != from.shape[static_cast<size_t>(split.dim)]) {
     return Bad(StrCat("the split of '", from.name, "' ", ToString(from.shape), " along dimension ", split.dim,
-                      " makes tensors that have ", at, " together"));
+                      " makes tensors that have ", at, " together; correct the rule or the shapes"));
   }
   for (const Link& cut : cuts) WC_RETURN_IF_ERROR(AddLink(cut));
   return Status::Ok();
@@ -276,7 +277,7 @@ Status Resolver::CheckFuse(const Fuse& fuse, int destination, const std::vector<
   }
   if (fits && sum == to.shape[static_cast<size_t>(fuse.dim)]) return Status::Ok();
   return Bad(StrCat("the fusion of ", ListNames(shapes), " along dimension ", fuse.dim, " cannot make '",
-                    to.name, "' ", ToString(to.shape)));
+                    to.name, "' ", ToString(to.shape), "; correct the rule or the shapes"));
 }
 
 /// See FindCut: which rows of each part such a rank means is not known.
@@ -305,7 +306,8 @@ Status Resolver::FinishFuse(size_t rule, const std::string& name, const std::vec
   const size_t hole = static_cast<size_t>(std::find(parts.begin(), parts.end(), -1) - parts.begin());
   if (hole < parts.size())
     return Bad(StrCat("tensor '", source(some).name, "' is part of the fusion into '", name,
-                      "', but the trainers have no tensor for '", fuse.from[hole], "' to go with it"));
+                      "', but the trainers have no tensor for '", fuse.from[hole],
+                      "' to go with it; register it, or correct the rules"));
   const auto partner = inference_.Find(name);
   if (!partner) {
     for (const int part : parts) Partner(part, name);

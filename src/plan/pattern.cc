@@ -37,7 +37,7 @@ Status CheckStrides(const Pattern& pattern) {
     const MeshDim& dim = pattern.mesh[order.dim[i]];
     if (dim.size == 1) continue;
     if (dim.stride < reach)
-      return Bad(StrCat("a mesh stride of ", dim.stride, " gives two places of the mesh one rank"));
+      return Bad(StrCat("a mesh stride of ", dim.stride, " gives two places of the mesh one rank; raise it"));
     reach = int64_t{dim.stride} * dim.size;
   }
   return Status::Ok();
@@ -82,12 +82,13 @@ Status CheckPattern(const Pattern& pattern, int dims, int ranks) {
       return Bad(StrCat("a mesh dimension of size ", dim.size, " and stride ", dim.stride,
                         "; both must be between 1 and ", kMaxRanks));
     if (dim.shard_dim < kReplicate || dim.shard_dim >= dims)
-      return Bad(StrCat("a mesh cuts dimension ", dim.shard_dim, " of a tensor of ", dims, " dimensions"));
+      return Bad(StrCat("a mesh cuts dimension ", dim.shard_dim, " of a tensor of ", dims,
+                        " dimensions; name one that it has"));
     last += int64_t{dim.size - 1} * dim.stride;
   }
   if (pattern.first_rank < 0 || last >= ranks)
-    return Bad(
-        StrCat("a mesh over ranks ", pattern.first_rank, " to ", last, " of a layout of ", ranks, " ranks"));
+    return Bad(StrCat("a mesh over ranks ", pattern.first_rank, " to ", last, " of a layout of ", ranks,
+                      " ranks; use ranks below that"));
   return CheckStrides(pattern);
 }
 

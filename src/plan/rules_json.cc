@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "base/strings.h"
@@ -60,7 +61,7 @@ class RuleReader {
   }
 
   const Json& json_;
-  size_t members_ = 0;  ///< How many have been asked for and found.
+  std::set<std::string_view> known_;  ///< What has been asked for and found.
   std::string fault_;
 };
 
@@ -70,7 +71,7 @@ const Json* RuleReader::Member(const char* key) {
     Fault(StrCat("it has no '", key, "'"));
     return nullptr;
   }
-  ++members_;
+  known_.insert(key);
   return &*at;
 }
 
@@ -102,7 +103,7 @@ int RuleReader::Dim() {
   if (!json_.contains("dim")) return 0;
   const Json* value = Member("dim");
   if (value->is_number_unsigned() && value->get<uint64_t>() <= 64) return value->get<int>();
-  Fault("'dim' must be the number of a dimension");
+  Fault("'dim' must be the number of a dimension, from 0");
   return 0;
 }
 
@@ -122,7 +123,7 @@ std::vector<int64_t> RuleReader::Block() {
   const auto fits = [](const Json& size) { return size.is_number_unsigned() && size <= 1 << 20; };
   if (value->is_array() && std::all_of(value->begin(), value->end(), fits))
     return value->get<std::vector<int64_t>>();
-  Fault("'block' must be a list of sizes");
+  Fault("'block' must be a list of sizes, as in [128, 128]");
   return {};
 }
 
@@ -148,7 +149,11 @@ Result<Rule> RuleReader::Read() {
     return Bad("it has none of 'rename', 'fuse', 'split', 'tie', 'not_sent', 'quantise'");
   }
   if (!fault_.empty()) return Bad(fault_);
-  if (members_ != json_.size()) return Bad("it has a member that rules of its kind do not have");
+  for (const auto& member : json_.items()) {
+    if (!known_.contains(member.key()))
+      return Bad(StrCat("it has the member '", member.key().substr(0, 64),
+                        "', which rules of its kind do not have; remove it"));
+  }
   return rule;
 }
 
@@ -171,7 +176,8 @@ Result<NameRules> ParseRules(std::string_view json) {
     return Bad("the rules file must be an object with a list 'rules'");
   for (const auto& member : document.items()) {
     if (member.key() != "rules" && member.key() != "version")
-      return Bad(StrCat("the rules file has an unknown member '", member.key().substr(0, 64), "'"));
+      return Bad(StrCat("the rules file has an unknown member '", member.key().substr(0, 64),
+                        "'; allowed: rules, version"));
   }
   if (document.contains("version") && document["version"] != 1)
     return Bad("the rules file has a version other than 1; this weightcast reads version 1");

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/advice.h"
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/strings.h"
@@ -155,7 +156,7 @@ Result<std::string> TableEncoder::Encode(RankTable::Role role, int rank, uint32_
   const bool sends = role == RankTable::Role::kTrainer;
   if (rank < 0 || rank >= (sends ? table_.source_ranks() : table_.destination_ranks()))
     return Status(Code::kInvalidArgument,
-                  StrCat("the plan has no ", sends ? "trainer " : "inference rank ", rank));
+                  StrCat("the plan has no ", sends ? "trainer " : "inference rank ", rank, kReportBug));
   const std::vector<uint32_t> routes = RoutesOf(role, rank, table_);
   const auto too_large = [&](std::string_view what) {
     return Status(Code::kExhausted, StrCat("the table of ", sends ? "trainer " : "inference rank ", rank,

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "plan/expected_feeds.h"
 
@@ -14,7 +15,7 @@
 namespace weightcast::plan {
 namespace {
 
-Status Offence(std::string message) { return {Code::kInternal, std::move(message)}; }
+Status Offence(const std::string& message) { return {Code::kInternal, message + std::string(kReportBug)}; }
 
 /// Stands for no shard among those of a rank.
 constexpr uint32_t kNoShard = UINT32_MAX;
@@ -172,8 +173,9 @@ Status TensorVerifier::SortByShard(std::span<const uint32_t> routes) {
 }
 
 Status TensorVerifier::Check(int tensor, bool not_sent, std::span<const uint32_t> routes) {
-  const auto named = [&](const std::string& message) {
-    return Offence(StrCat("tensor '", request_.inference.tensor(tensor).name, "': ", message));
+  const auto named = [&](const Status& offence) {
+    return Status(offence.code(),
+                  StrCat("tensor '", request_.inference.tensor(tensor).name, "': ", offence.message()));
   };
   const bool several = request_.inference.several();
   Status status;
@@ -192,9 +194,9 @@ Status TensorVerifier::Check(int tensor, bool not_sent, std::span<const uint32_t
       if (several && ShardOf(table_.View(routes[next])) != number) break;
     status = CheckShard(rank, shard, routes.subspan(first, next - first));
   });
-  if (!status.ok()) return named(status.message());
+  if (!status.ok()) return named(status);
   if (next < routes.size())
-    return named(Describe(table_.View(routes[next])) + " reaches a rank that does not take it");
+    return named(Offence(Describe(table_.View(routes[next])) + " reaches a rank that does not take it"));
   return Status::Ok();
 }
 
@@ -238,7 +240,9 @@ Status CheckShape(const PlanRequest& request, const RoutingTable& table) {
     }
     reached += static_cast<int64_t>(table.OfDestination(rank).size());
   }
-  if (reached != table.size()) return Offence("some routes reach no rank");
+  if (reached != table.size())
+    return Offence(
+        StrCat("the routes listed by inference rank are ", reached, ", the plan has ", table.size()));
   for (int64_t route = 0; route < table.size(); ++route) {
     const RouteView view = table.View(route);
     const size_t src_dims = request.trainers.tensor(view.link->src_tensor).shape.size();

@@ -47,7 +47,8 @@ class Client final : public ClientStream {
   }
 
   Status Send(std::string_view body) override {
-    if (connection_ == nullptr || closing_) return {Code::kCancelled, "no stream to the controller is open"};
+    if (connection_ == nullptr || closing_)
+      return {Code::kCancelled, "no stream to the controller is open; connect first"};
     Status status = connection_->Queue(FrameKind::kData, body);
     if (status.code() == Code::kExhausted) failure_ = status;
     return status;

@@ -21,8 +21,12 @@ enum Extension : uint16_t { kAlpn = 16, kPreSharedKey = 41, kEarlyData = 42, kSu
 
 constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+constexpr std::string_view kFindOut = "; find out what connects from there";
+
 Status Malformed(std::string_view what) {
-  return {Code::kProtocol, StrCat("a malformed ClientHello, which no weightcast sends: ", what)};
+  return {
+      Code::kProtocol,
+      StrCat("a malformed ClientHello (its first TLS message), which no weightcast sends: ", what, kFindOut)};
 }
 
 /// Takes big-endian numbers and prefixed strings from the front. After the first that is not there all are
@@ -118,11 +122,13 @@ Status ReadBody(std::string_view body, ClientHello& hello) {
 /// Ok while it can still become a ClientHello in one record.
 Status CheckHead(std::string_view bytes) {
   constexpr std::string_view kBegin = "\x16\x03";
-  if (!bytes.starts_with(kBegin.substr(0, bytes.size()))) return {Code::kProtocol, "no TLS"};
+  if (!bytes.starts_with(kBegin.substr(0, bytes.size())))
+    return {Code::kProtocol, StrCat("no TLS, which every weightcast speaks", kFindOut)};
   if (bytes.size() < kRecordHead) return Status::Ok();
   const size_t size = Reader(bytes.substr(3)).Number(2);
   if (size + kRecordHead > kMostHelloBytes)
-    return {Code::kProtocol, StrCat("a ClientHello of more than ", kMostHelloBytes, " bytes")};
+    return {Code::kProtocol, StrCat("its first TLS message has more than ", kMostHelloBytes,
+                                    " bytes, which no weightcast sends", kFindOut)};
   if (size < kHandshakeHead) return Malformed("too short");
   if (bytes.size() > size + kRecordHead) return Malformed("more follows it at once");
   if (bytes.size() > kRecordHead && static_cast<uint8_t>(bytes[kRecordHead]) != kClientHelloType)

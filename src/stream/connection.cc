@@ -15,7 +15,8 @@ namespace {
 constexpr size_t kRecordBytes = size_t{16} << 10;
 
 Status Broken(std::string_view what, int error) {
-  return {Code::kUnavailable, StrCat("the stream broke: ", what, ": ", ErrnoText(error))};
+  return {Code::kUnavailable, StrCat("the stream broke: ", what, ": ", ErrnoText(error),
+                                     "; check the network, and that the other side runs")};
 }
 
 }  // namespace
@@ -70,12 +71,13 @@ Result<std::optional<Frame>> Connection::Next() {
 
 Status Connection::Queue(FrameKind kind, std::string_view body) {
   if (body.size() > kMostFrameBytes)
-    return {Code::kInvalidArgument,
-            StrCat("a frame of ", body.size(), " bytes; at most ", kMostFrameBytes, " go into one")};
+    return {Code::kInvalidArgument, StrCat("a frame of ", body.size(), " bytes; at most ", kMostFrameBytes,
+                                           " go into one: please report this as a bug")};
   // The reason of the end always finds a place.
   if (kind != FrameKind::kClose && queued_ + body.size() + kFrameHead > most_queued_)
     return {Code::kExhausted,
-            StrCat("the other side does not read: ", queued_, " bytes wait for it, at most ", most_queued_)};
+            StrCat("the other side does not read: ", queued_, " bytes wait for it, at most ", most_queued_,
+                   "; is it stopped or overloaded?")};
   std::string frame;
   frame.reserve(kFrameHead + body.size());
   AppendFrame(frame, kind, body);

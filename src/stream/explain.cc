@@ -72,7 +72,8 @@ Status ExplainHandshake(const Connection& connection, std::string_view address) 
                    kSameVersion)};
   return {connection.end().ok() ? Code::kUnavailable : connection.end().code(),
           StrCat("the handshake with the controller at ", address, " broke off: ",
-                 connection.end().ok() ? "it cannot be written to" : connection.end().message())};
+                 connection.end().ok() ? "it cannot be written to; see the controller's log"
+                                       : connection.end().message())};
 }
 
 }  // namespace weightcast::stream

@@ -83,10 +83,13 @@ void Handshakes::Begin(UniqueFd fd) {
 Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   std::array<char, kMostHelloBytes + 1> bytes;
   const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (got <= 0) return {Code::kUnavailable, "it left"};
+  if (got <= 0) return {Code::kUnavailable, "it left before it had said who it is; its log says why"};
   const std::string_view sent(bytes.data(), static_cast<size_t>(got));
   WC_ASSIGN_OR_RETURN(const auto hello, ReadClientHello(sent));
-  if (!hello) return {Code::kProtocol, "its ClientHello is not whole; no weightcast sends such a one"};
+  if (!hello)
+    return {Code::kProtocol,
+            "its ClientHello (its first TLS message) is not whole, as no weightcast sends it; find out what "
+            "connects from there"};
   const auto judgement = options_.keys->Judge(*hello);
   if (!judgement.identity) {
     SendAlert(fd.get(), judgement.alert);
@@ -102,7 +105,8 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   one.until = Clock::now() + options_.patience;
   one.connection->Take(sent);
   if (!one.connection->end().ok())
-    return {Code::kPermission, StrCat("it does not have the key of ", MemberText(one.member))};
+    return {Code::kPermission,
+            StrCat("it does not have the key of ", MemberText(one.member), "; give it a token of this job")};
   WC_RETURN_IF_ERROR(one.connection->Flush());
   const uint64_t id = next_id_++;
   WC_RETURN_IF_ERROR(poller_.Add(one.connection->fd(), EPOLLIN, id));
@@ -128,8 +132,8 @@ bool Handshakes::Advance(UnderWay& one) {
   one.connection->Read();
   const bool established = one.connection->tls().established();
   if (established || (one.connection->end().ok() && one.connection->Flush().ok())) return true;
-  LogRefused(one.peer, StrCat("it does not have the key of ", MemberText(one.member),
-                              ", or left: ", one.connection->end().message()));
+  LogRefused(one.peer, StrCat("it does not have the key of ", MemberText(one.member), ", or left: ",
+                              one.connection->end().message(), "; give it a token of this job"));
   return false;
 }
 

@@ -30,19 +30,28 @@ ServerKeys::ServerKeys(MasterToken master, uint32_t version)
 
 ServerKeys::Judgement ServerKeys::Judge(const ClientHello& hello) const {
   if (!hello.tls13)
-    return {.identity = {}, .alert = Alert::kProtocolVersion, .reason = "it does not offer TLS 1.3"};
+    return {.identity = {},
+            .alert = Alert::kProtocolVersion,
+            .reason =
+                "it does not offer TLS 1.3, which every weightcast does; find out what connects from there"};
   if (std::ranges::find(hello.protocols, ProtocolName(version_)) == hello.protocols.end())
     return {.identity = {},
             .alert = Alert::kNoProtocol,
             .reason = StrCat("it speaks ", VersionsOf(hello), ", this controller protocol version ", version_,
                              "; use the same weightcast on all hosts")};
   if (hello.identity.empty())
-    return {.identity = {}, .alert = Alert::kHandshakeFailure, .reason = "it offers no key"};
+    return {.identity = {},
+            .alert = Alert::kHandshakeFailure,
+            .reason = "it offers no key, which every weightcast does; find out what connects from there"};
   auto identity = ParseIdentity(hello.identity);
   if (!identity || identity->version != version_ || !PurposeOf(identity->member.role))
-    return {.identity = {}, .alert = Alert::kUnknownIdentity, .reason = "its key has a name of no role"};
+    return {.identity = {},
+            .alert = Alert::kUnknownIdentity,
+            .reason = "its key has a name of no role; use the same weightcast on all hosts"};
   if (identity->job != job_)
-    return {.identity = {}, .alert = Alert::kUnknownIdentity, .reason = "its token is of another job"};
+    return {.identity = {},
+            .alert = Alert::kUnknownIdentity,
+            .reason = "its token is of another job; give it this job's WEIGHTCAST_TOKEN or token_file"};
   return {.identity = std::move(identity)};
 }
 

@@ -39,7 +39,9 @@ class StreamLoop::Stream final : public ServerStream, public std::enable_shared_
   [[nodiscard]] size_t queued() const override { return connection == nullptr ? 0 : connection->queued(); }
 
   Status Send(std::string_view body) override {
-    if (over()) return {Code::kCancelled, StrCat("the stream of ", peer_, " has ended")};
+    if (over())
+      return {Code::kCancelled,
+              StrCat("the stream of ", peer_, " has ended; the log of that process says why")};
     assert(loop_.OnThread());
     Status status = connection->Queue(FrameKind::kData, body);
     if (status.code() == Code::kExhausted) aborted = status;
@@ -209,7 +211,7 @@ void StreamLoop::Discard(const StreamPtr& stream) {
 void StreamLoop::Deliver(const StreamPtr& stream) {
   bool read = false;
   for (size_t i = 0; i < kMostFramesATurn && !stream->paused && !stream->over(); ++i) {
-    auto frame = OrOutOfMemory("a frame", [&] {
+    auto frame = OrOutOfMemory("the controller", "a frame", [&] {
       if (!stream->connection->HasFrame() && !std::exchange(read, true)) stream->connection->Read();
       return stream->connection->Next();
     });

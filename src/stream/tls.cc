@@ -174,7 +174,8 @@ Result<TlsSession> TlsSession::Begin(TlsContext context, PreSharedKey key) {
 
 Status TlsSession::Fail(TlsFailure failure) {
   state_->failure = std::move(failure);
-  return {Code::kProtocol, StrCat("TLS: ", state_->failure.text)};
+  return {Code::kProtocol, StrCat("TLS: ", state_->failure.text,
+                                  "; use the same weightcast on all hosts, and check the network")};
 }
 
 /// Ok where OpenSSL only wants more bytes.

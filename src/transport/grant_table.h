@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "transport/types.h"
 #include "weightcast/status.h"
@@ -20,8 +21,9 @@ class GrantTable {
   }
   Status Open(const GrantName& grant) {
     if (grant.slot == 0 || grant.slot >= kGrantSlots || grant.id == 0) {
-      return {Code::kInvalidArgument, StrCat("a grant has a slot from 1 to ", kGrantSlots - 1,
-                                             " and an id, not slot ", grant.slot, " and id ", grant.id)};
+      return {Code::kInvalidArgument,
+              StrCat("a grant has a slot from 1 to ", kGrantSlots - 1, " and an id, not slot ", grant.slot,
+                     " and id ", grant.id, kReportBug)};
     }
     uint64_t& id = ids_[grant.slot];
     if (id != 0) return {Code::kExhausted, StrCat("grant slot ", grant.slot, " is in use; revoke it first")};

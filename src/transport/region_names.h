@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "memory/memory.h"
 #include "transport/region_table.h"
@@ -24,8 +25,9 @@ class RegionNames {
       return {Code::kInvalidArgument, "a region needs at least one byte of memory"};
     }
     if (name.generation == 0 || name.id >= kMaxRegionId) {
-      return {Code::kInvalidArgument, StrCat("region ", name.id, ", generation ", name.generation,
-                                             ": ids are below ", kMaxRegionId, ", generations above 0")};
+      return {Code::kInvalidArgument,
+              StrCat("region ", name.id, ", generation ", name.generation, ": ids are below ", kMaxRegionId,
+                     ", generations above 0", kReportBug)};
     }
     return Status::Ok();
   }
@@ -34,7 +36,7 @@ class RegionNames {
   /// Until Free. kInvalidArgument: somebody has it.
   Status Claim(uint32_t id) {
     if (ids_.insert(id).second) return Status::Ok();
-    return {Code::kInvalidArgument, StrCat("region id ", id, " is in use; deregister it first")};
+    return {Code::kInvalidArgument, StrCat("region id ", id, " is in use", kReportBug)};
   }
   [[nodiscard]] bool Has(uint32_t id) const { return ids_.contains(id); }
   void Free(uint32_t id) { ids_.erase(id); }
@@ -46,10 +48,13 @@ class RegionNames {
   /// kInvalidArgument: its peer is another; kExhausted: too many.
   Result<uint32_t> Import(LinkId link, const RegionName& name) {
     const auto found = links_.find(link);
-    if (found == links_.end()) return Status(Code::kUnavailable, "the link to this peer is closed");
+    if (found == links_.end())
+      return Status(Code::kUnavailable, "the link to this peer is closed; connect again");
     Imports& imports = found->second;
     if (name.owner != imports.peer) {
-      return Status(Code::kInvalidArgument, "the region belongs to another process than this link's peer");
+      return Status(
+          Code::kInvalidArgument,
+          "the region belongs to another process than this link's peer; import it on a connection to that");
     }
     if (!imports.free.empty()) {
       const uint32_t index = imports.free.back();

@@ -28,7 +28,7 @@ Status Check(const WorkerOptions& options) {
     return Bad(StrCat("model '", options.model, "' is not in it; list all models of the group"));
   if (own->second != options.world_size)
     return Bad(StrCat("it gives model '", options.model, "' ", own->second, " ranks, but world_size is ",
-                      options.world_size));
+                      options.world_size, "; give both the same"));
   if (options.rank >= options.world_size)
     return Bad(StrCat("rank ", options.rank, " of model '", options.model, "' is outside 0..",
                       options.world_size - 1));

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/strings.h"
@@ -124,7 +125,9 @@ Result<EngineControl::Order> EngineControlWorker::Next(TimePoint deadline) {
     return Status(Code::kCancelled, "interrupted by a signal or by the caller while waiting for an order");
   if (ended_) return end_;
   if (woken == Woken::kDeadline)
-    return Status(Code::kTimedOut, "the controller has asked for nothing within the timeout of this call");
+    return Status(
+        Code::kTimedOut,
+        "the controller has asked for nothing within the timeout of this call; ask for an order again");
   return *std::exchange(order_, std::nullopt);
 }
 
@@ -141,7 +144,7 @@ void EngineControlWorker::Close() {
     const std::lock_guard lock(mutex_);
     if (client_ == nullptr) return;
     client = std::exchange(client_, nullptr);
-    if (!ended_) end_ = {Code::kCancelled, "this EngineControl was closed by this process"};
+    if (!ended_) end_ = ClosedHere(text_);
     ended_ = true;
   }
   changed_.notify_all();

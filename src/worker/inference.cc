@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "worker/digests.h"
@@ -12,7 +13,7 @@ namespace weightcast {
 namespace worker {
 namespace {
 
-Status Closed() { return {Code::kCancelled, "this inference rank was closed by this process"}; }
+Status Closed() { return ClosedHere("this inference rank"); }
 
 }  // namespace
 
@@ -143,7 +144,8 @@ SwitchRun InferenceWorker::Switch(const Shared::Switch& task) const {
 void InferenceWorker::Reclaim(std::string_view why) {
   const TimePoint deadline = Clock::now() + 2 * session_->settings().lease;
   session_->loop().RunAndWait([&] {
-    const Status reason(Code::kCancelled, StrCat(session_->text(), " ", why));
+    const Status reason(Code::kCancelled,
+                        StrCat(session_->text(), " ", why, "; the controller looks for another source"));
     peer_source_->Feed(MemoryReclaimed{.reason = reason, .leaves = true});
   });
   std::unique_lock lock(mutex_);
@@ -168,7 +170,8 @@ Status InferenceWorker::CheckGrouped(const LandingOptions& options) const {
   if (options.on_switch)
     return {Code::kInvalidArgument, "on_switch is not called with groups; hand on each after ReceiveGroup"};
   if (!group_.model().empty())
-    return {Code::kInvalidArgument, "a model of a commit group cannot be received in groups of tensors"};
+    return {Code::kInvalidArgument,
+            "a model of a commit group cannot be received in groups of tensors; set groups to none"};
   return Status::Ok();
 }
 
@@ -353,7 +356,8 @@ Result<Digests> InferenceWorker::Digest() {
                   "set groups to none for that");
   if (memory->Has(LandingMode::kLoader))
     return Status(Code::kInvalidArgument,
-                  "the registered memory is a loader's; the live tensors are not registered");
+                  "the registered memory is a loader's, not the live tensors, so it has no digest; use "
+                  "another landing for that");
   return DigestsOf(memory->shards(), /*reader=*/nullptr, memory->devices(), interrupted_);
 }
 

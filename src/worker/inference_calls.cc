@@ -1,3 +1,5 @@
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include "base/strings.h"
@@ -110,7 +112,7 @@ void InferenceTransition::operator()(const AbortCalled&) {
     s_.user = UserPhase::kOutside;
     return Answer(Status::Ok());
   }
-  GiveUp({Code::kCancelled, "the engine aborted the update by calling Abort"});
+  GiveUp({Code::kCancelled, "the engine aborted the update by calling Abort; it takes part in the next one"});
 }
 
 void InferenceTransition::operator()(const SuspendCalled&) {
@@ -258,7 +260,13 @@ Status InferenceTransition::TooLate(const CallExpired& expired) const {
   if (expired.interrupted)
     return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", what)};
   if (!expired.away.ok()) return expired.away;
-  return {Code::kTimedOut, what};
+  static constexpr std::array<std::string_view, 6> kAgain = {"",
+                                                             "; call Receive again",
+                                                             "; call Finish again",
+                                                             "; call Wait again",
+                                                             "; call Abort again",
+                                                             "; call Suspend again"};
+  return {Code::kTimedOut, StrCat(what, kAgain[static_cast<size_t>(s_.call)])};
 }
 
 }  // namespace weightcast::worker

@@ -50,7 +50,8 @@ void InferenceTransition::operator()(const protocol::GrantRequest& request) {
   if (request.update <= s_.update) return;
   // The controller has left the update at hand; this one begins when that one's memory is fenced.
   s_.next = request;
-  LeaveBehind({Code::kCancelled, StrCat(protocol::ToString(s_.update), " was left for a later update")});
+  LeaveBehind({Code::kCancelled,
+               StrCat(protocol::ToString(s_.update), " was left for a later update, which takes its place")});
 }
 
 void InferenceTransition::operator()(const protocol::Commit& commit) {
@@ -234,9 +235,11 @@ void InferenceTransition::Request(const protocol::GrantRequest& request) {
   if (!s_.prepared || request.update.epoch != s_.epoch || request.part != 0) {
     s_.closed = request.update;
     s_.closed_lost = s_.closed_silently = false;
-    const Status reason(Code::kProtocol, StrCat("asked for grants of part ", request.part, " in epoch ",
-                                                request.update.epoch, ", but this rank is prepared for ",
-                                                s_.prepared ? StrCat("epoch ", s_.epoch) : "none"));
+    const Status reason(
+        Code::kProtocol,
+        StrCat("the controller asked for grants of part ", request.part, " in epoch ", request.update.epoch,
+               ", but this rank is prepared for ", s_.prepared ? StrCat("epoch ", s_.epoch) : "none",
+               "; use the same weightcast on all hosts"));
     return Send(protocol::Failed{.update = request.update, .reason = reason});
   }
   s_.retried = s_.closed_silently = false;

@@ -221,7 +221,9 @@ void InferenceWorker::Carry(const SendRegistration&) {
 }
 
 void InferenceWorker::Carry(const ReclaimMemory&) {
-  const Status reason(Code::kCancelled, StrCat(session_->text(), " receives a newer version"));
+  const Status reason(
+      Code::kCancelled,
+      StrCat(session_->text(), " receives a newer version; the controller looks for another source"));
   peer_source_->Feed(MemoryReclaimed{.reason = reason});
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/strings.h"
 
 namespace weightcast::worker {
 
@@ -23,8 +24,10 @@ std::vector<Quarantine::Buffer> Quarantine::TakeFree(TimePoint deadline) {
 void Quarantine::Abandon(TimePoint deadline) {
   TakeFree(deadline);
   for (Buffer& buffer : std::exchange(buffers_, {})) {
-    WC_LOG(kWarning, "ends while ", buffer.writers, " may still write to a spare buffer of ",
-           buffer.memory->shadow_bytes(), " bytes; the memory is not reused");
+    WC_LOG(kWarning, "this inference rank ends while ", buffer.writers,
+           " may still write to its spare buffer of ",
+           HumanBytes(static_cast<double>(buffer.memory->shadow_bytes())),
+           "; that memory stays reserved until this process ends, and nothing is to be done");
     [[maybe_unused]] const auto* kept = new std::shared_ptr<LandingMemory>(std::move(buffer.memory));
   }
 }

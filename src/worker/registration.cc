@@ -30,8 +30,8 @@ Status CheckMesh(const Registration& registration, size_t index) {
     return Bad(
         StrCat("mesh ", index, " has ", sizes.size(), " dimensions; allowed: 1 to ", plan::kMaxMeshDims));
   if (place.size() != sizes.size())
-    return Bad(
-        StrCat("mesh ", index, " has ", sizes.size(), " dimensions but ", place.size(), " coordinates"));
+    return Bad(StrCat("mesh ", index, " has ", sizes.size(), " dimensions but ", place.size(),
+                      " coordinates; give one for each"));
   uint64_t ranks = 1;
   for (size_t i = 0; i < sizes.size(); ++i) {
     ranks *= sizes[i];
@@ -48,7 +48,7 @@ Status CheckMesh(const Registration& registration, size_t index) {
 Status CheckMeshes(const Registration& registration) {
   if (registration.meshes.size() != registration.coordinates.size())
     return Bad(StrCat("there are ", registration.meshes.size(), " meshes but coordinates for ",
-                      registration.coordinates.size()));
+                      registration.coordinates.size(), "; give one list of them for each"));
   for (size_t i = 0; i < registration.meshes.size(); ++i) WC_RETURN_IF_ERROR(CheckMesh(registration, i));
   return Status::Ok();
 }
@@ -62,7 +62,7 @@ Result<std::vector<MeshDim>> MeshOf(const std::vector<Mesh>& meshes, const Tenso
   const std::vector<uint32_t>& sizes = meshes[placed.mesh].sizes;
   if (placed.placements.size() != sizes.size())
     return Bad(StrCat("tensor ", tensor.name, " has ", placed.placements.size(), " placements on a mesh of ",
-                      sizes.size(), " dimensions"));
+                      sizes.size(), " dimensions; give one for each"));
   std::vector<MeshDim> mesh;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const Cut* cut = std::get_if<Cut>(&placed.placements[i]);
@@ -153,7 +153,8 @@ Status DeclareNotSent(const std::vector<std::string>& patterns, std::vector<Shar
       shard.declared = found = true;
     }
     if (!found)
-      return Bad(StrCat("not_sent '", pattern, "' is the name of no tensor that this rank registers"));
+      return Bad(StrCat("not_sent '", pattern,
+                        "' is the name of no tensor that this rank registers; correct it or leave it out"));
   }
   return Status::Ok();
 }
@@ -174,16 +175,20 @@ Result<PartsOfShards> PartsOf(const std::vector<std::vector<std::string>>& group
         return plan::MatchName(name, shard.tensor.name).has_value();
       };
       if (std::ranges::none_of(groups[i], matches)) continue;
-      if (part) return Bad(StrCat("tensor ", shard.tensor.name, " is in groups ", *part, " and ", i));
+      if (part)
+        return Bad(
+            StrCat("tensor ", shard.tensor.name, " is in groups ", *part, " and ", i, "; put it into one"));
       part = i;
       used[i] = true;
     }
-    if (!part && !shard.declared) return Bad(StrCat("tensor ", shard.tensor.name, " is in no group"));
+    if (!part && !shard.declared)
+      return Bad(StrCat("tensor ", shard.tensor.name, " is in no group; put it into one"));
     parts.of_shard.push_back(part.value_or(0));
   }
   const auto unused = std::ranges::find(used, false);
   if (unused != used.end())
-    return Bad(StrCat("group ", unused - used.begin(), " names no tensor that is sent to this rank"));
+    return Bad(StrCat("group ", unused - used.begin(),
+                      " names no tensor that is sent to this rank; correct its names or leave it out"));
   return parts;
 }
 

@@ -108,8 +108,10 @@ Status FindSources(SendPlan& plan) {
     const auto found = plan.memory->by_key.find(ShardKey(tensor.name, box));  // Of copies any will do.
     const Shard* shard = found == plan.memory->by_key.end() ? nullptr : &plan.memory->shards[found->second];
     if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
-      return {Code::kProtocol, StrCat("the routing table needs ", tensor.name, " ", ToString(box),
-                                      ", which is not registered here; is it of an older registration?")};
+      return {Code::kProtocol,
+              StrCat("the routing table needs ", tensor.name, " ", ToString(box),
+                     ", which is not registered here; is it of an older registration? If not, "
+                     "use the same weightcast on all hosts")};
     }
     plan.sources.push_back(found->second);
   }
@@ -142,14 +144,17 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
     const TensorInfo& tensor = DestinationTensor(plan.table, i);
     const auto found = by_key.find(ShardKey(tensor.name, shard.box, shard.copy));
     if (found == by_key.end() || found->second->region >= imported.size()) {
-      return {Code::kProtocol, StrCat("destination ", destination, " has no landing place for ", tensor.name,
-                                      " ", ToString(shard.box), "; was its memory registered again?")};
+      return {Code::kProtocol,
+              StrCat("destination ", destination, " has no landing place for ", tensor.name, " ",
+                     ToString(shard.box),
+                     "; was its memory registered again? If not, use the same weightcast on all hosts")};
     }
     const auto place = imported[found->second->region].Slice(
         found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));
     if (!place.ok())
-      return {Code::kProtocol, StrCat("destination ", destination, " has no place for ", tensor.name, " ",
-                                      ToString(shard.box), ": ", place.status().message())};
+      return {Code::kProtocol,
+              StrCat("destination ", destination, " has no place for ", tensor.name, " ", ToString(shard.box),
+                     ": ", place.status().message(), "; use the same weightcast on all hosts")};
     plan.places[i] = *place;
     plan.parts[i] = found->second->part;
   }

@@ -188,7 +188,8 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
         Code::kInvalidArgument,
         StrCat("tensor ", shard.tensor.name,
                " must be staged (it is cast, quantised, not contiguous or read from a file), which takes ",
-               kMaxTransferBytes, " bytes at a time; the setting staging allows ", settings_.staging)};
+               kMaxTransferBytes, " bytes at a time; the setting staging allows ", settings_.staging,
+               ": raise it")};
   }
   return Status::Ok();
 }
@@ -440,7 +441,9 @@ bool Sender::WaitForFences(Job& job, std::unique_lock<std::mutex>& lock) {
   lock.lock();
   const bool give_up = stopping_ && Clock::now() > give_up_;
   if (give_up)
-    WC_LOG(kWarning, "transfers to ", job.to().name, " are still reading their sources at the end");
+    WC_LOG(
+        kWarning, "transfers to ", job.to().name,
+        " still read the registered tensors when this rank ends; do not free them before this process ends");
   for (const auto& [transfer, handle] : unfenced) {
     const auto flight = job.flights.find(transfer);
     if (flight == job.flights.end()) continue;

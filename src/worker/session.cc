@@ -170,7 +170,8 @@ Status Session::Admit(const Identity& peer) const {
   if (peer.role == protocol::RoleText(protocol::Role::kInference)) return Status::Ok();
   if (inference && peer.role == protocol::RoleText(protocol::Role::kTrainer)) return Status::Ok();
   return {Code::kPermission, StrCat(text(), " takes connections from ", inference ? "trainers and " : "",
-                                    "inference workers only, ", "not from ", ToString(peer))};
+                                    "inference workers only, ", "not from ", ToString(peer),
+                                    "; check the address that it connects to")};
 }
 
 Result<protocol::ClusterView> Session::View() {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "control/client.h"
@@ -113,7 +114,7 @@ class TrainerWorker final : public Trainer {
   Background background_{"wc-prepare"};
 };
 
-Status Closed() { return {Code::kCancelled, "this trainer was closed by this process"}; }
+Status Closed() { return ClosedHere("this trainer"); }
 
 // --- Beginning and end ------------------------------------------------------------------------------
 

@@ -108,8 +108,9 @@ void Transition::OfferAgain(Publication& publication) {
 void Transition::operator()(const protocol::Superseded& superseded) {
   Publication* publication = Find(superseded.version.number);
   if (publication == nullptr || publication->done) return;
-  const Status reason(Code::kCancelled, StrCat("version ", superseded.version.number,
-                                               " was superseded by a later one before its update began"));
+  const Status reason(Code::kCancelled,
+                      StrCat("version ", superseded.version.number,
+                             " was superseded by a later one before its update began; wait for that one"));
   Let(*publication, reason);
   Finish(*publication, reason);
   Prune();

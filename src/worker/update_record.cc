@@ -100,7 +100,9 @@ Status UpdateRecord::WaitFree(TimePoint deadline, const GiveUp& give_up) {
   WC_RETURN_IF_ERROR(process_.Check());
   std::unique_lock lock(mutex_);
   const Woken woken = Wait(lock, deadline, give_up, [&] { return free_.has_value(); });
-  return woken == Woken::kDone ? *free_ : NotYet(woken, "the sources are still needed");
+  return woken == Woken::kDone ? *free_
+                               : NotYet(woken, "engines still need the registered tensors",
+                                        "do not change them, and wait for the sources again");
 }
 
 Result<UpdateStats> UpdateRecord::WaitDone(TimePoint deadline, const GiveUp& give_up) {
@@ -108,15 +110,15 @@ Result<UpdateStats> UpdateRecord::WaitDone(TimePoint deadline, const GiveUp& giv
   std::unique_lock lock(mutex_);
   const Woken woken = Wait(lock, deadline, give_up, [&] { return done_.has_value(); });
   if (woken == Woken::kDone) return *done_;
-  return NotYet(woken, "it is not committed");
+  return NotYet(woken, "it is not committed yet", "wait again, or cancel the update");
 }
 
-Status UpdateRecord::NotYet(Woken woken, const char* what) const {
+Status UpdateRecord::NotYet(Woken woken, const char* what, const char* advice) const {
   const std::string text = StrCat("version ", ToString(version_), ": ", what);
   if (woken == Woken::kInterrupted)
-    return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", text)};
+    return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", text, "; ", advice)};
   return {Code::kTimedOut,
-          StrCat(text, " within the timeout of this call", note_.empty() ? "" : "; ", note_)};
+          StrCat(text, ", and the timeout of this call is over; ", advice, note_.empty() ? "" : "; ", note_)};
 }
 
 Result<UpdateStats> StatsOf(const protocol::Done& done) {

@@ -38,7 +38,7 @@ class UpdateRecord {
  private:
   template <typename Done>
   Woken Wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const GiveUp& give_up, const Done& done);
-  [[nodiscard]] Status NotYet(Woken woken, const char* what) const;
+  [[nodiscard]] Status NotYet(Woken woken, const char* what, const char* advice) const;
 
   const Version version_;
   const Interrupted interrupted_;

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from .. import Corrupt, Inference, ProtocolError, TimedOut
+from .. import Corrupt, Inference, TimedOut
 from . import models
 from .collectives import Way
 from .generation import Sampling, generate
 from .options import Options
 from .rollout_client import EndOfRun, RolloutClient
-from .rollout_protocol import Item, item_of
+from .rollout_protocol import Item, item_of, other_release
 from .sequence import Sequence
 from .timeline import Timeline
 
@@ -178,7 +178,7 @@ class Engine:
             item = item_of(order)
             self._queue.bring(item, self._generate(item), self._telemetry())
         else:
-            raise ProtocolError(f"the rollout queue sends an order of type '{order['type']}'")
+            raise other_release(f"the rollout queue sends an order of type '{order['type']}'")
 
     def _telemetry(self) -> dict[str, Any]:
         digests, self._digests = self._digests, {}

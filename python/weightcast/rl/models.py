@@ -255,10 +255,13 @@ def _check_whole(found: Mapping[str, Any], folder: Path) -> None:
     for name, saved, wanted in sorted(found["mismatched_keys"]):
         raise InvalidArgument(
             f"{folder}: {name} is {list(saved)} in the safetensors and {list(wanted)} by config.json;"
-            " they are of different models"
+            " write both again with save_pretrained"
         )
     for name in sorted(found["missing_keys"]):
-        raise InvalidArgument(f"{folder}: the safetensors have no {name}; they do not fit config.json")
+        raise InvalidArgument(
+            f"{folder}: the safetensors have no {name}, as config.json wants; "
+            "write both again with save_pretrained"
+        )
 
 
 def _folder_tokenizer(folder: Path, vocabulary: int) -> Tokenizer:

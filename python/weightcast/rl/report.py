@@ -130,7 +130,10 @@ class Iteration:
             known = {one.name: entry[one.name] for one in fields(cls) if one.name != "transfers"}
             return cls(**known, transfers=tuple(Transfer.from_json(one) for one in entry["transfers"]))
         except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidArgument(f"an iteration of the report has no good {error}") from None
+            raise InvalidArgument(
+                f"an iteration of the report has no good {error}: it was changed, or is of another release; "
+                "name another folder"
+            ) from None
 
     def scalars(self) -> dict[str, float]:
         """Everything that can be drawn over iterations, by name."""

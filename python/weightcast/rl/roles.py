@@ -36,7 +36,8 @@ def roles_of(options: Options, world_size: int) -> Roles:
     if options.role == "trainer":
         if world_size != options.num_training:
             raise InvalidArgument(
-                f"--role trainer: torchrun has {world_size} ranks, --num_training {options.num_training}"
+                f"--role trainer: torchrun has {world_size} ranks, --num_training is "
+                f"{options.num_training}; give both the same number"
             )
         return Roles(world_size, trainers, (), None, ())
     wanted = options.num_training + options.num_inference

@@ -22,6 +22,7 @@ from .rollout_protocol import (
     length_of,
     new_nonce,
     nonce_of,
+    other_release,
     pack,
     printable,
     unpack,
@@ -112,10 +113,7 @@ class RolloutClient:
         if message is None:
             raise self._nobody()
         if message["type"] != kind:
-            raise ProtocolError(
-                f"the rollout queue {self._address} sends no {kind}; "
-                "use one release of weightcast in all processes"
-            )
+            raise other_release(f"the rollout queue {self._address} sends no {kind}")
         return message
 
     def ask(self, version: int, telemetry: dict[str, Any]) -> None:
@@ -178,7 +176,9 @@ class RolloutClient:
         self._orders.put(error)
 
     def _gone(self, how: str) -> PeerDead:
-        return PeerDead(f"the trainers are gone: trainer 0, the rollout queue {self._address}, {how}")
+        return PeerDead(
+            f"the trainers are gone: trainer 0, the rollout queue {self._address}, {how}; its log says why"
+        )
 
     def _receive(self, timeout: float) -> dict[str, Any] | None:
         """The queue's next message, if it does not end everything; None: there is none in this time."""
@@ -191,9 +191,15 @@ class RolloutClient:
             try:
                 more = self._socket.recv(_MOST_AT_ONCE)
             except OSError as error:
-                raise Unavailable(f"the connection has ended: {error.strerror}") from None
+                raise Unavailable(
+                    f"the connection to the rollout queue {self._address} has ended: {error.strerror}; "
+                    "the log of trainer 0 says why"
+                ) from None
             if not more:
-                raise Unavailable("the other side has closed the connection")
+                raise Unavailable(
+                    f"the rollout queue {self._address} has closed the connection; "
+                    "the log of trainer 0 says why"
+                )
             self._heard = time.monotonic()
             self._in += more
         message = unpack(data)

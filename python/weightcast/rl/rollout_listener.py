@@ -21,7 +21,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from .. import Permission, ProtocolError, Unavailable
-from .rollout_protocol import LENGTH, Handshake, host_and_port, length_of, pack, printable, unpack
+from .rollout_protocol import (
+    LENGTH,
+    Handshake,
+    host_and_port,
+    length_of,
+    other_release,
+    pack,
+    printable,
+    unpack,
+)
 
 _log = logging.getLogger("weightcast.rl")
 _MOST_BYTES = 2048  # In a stranger's message.
@@ -69,7 +78,7 @@ class Stranger:
             raise EOFError
         end = LENGTH.size + length_of(self._in[: LENGTH.size].ljust(LENGTH.size, b"\0"), _MOST_BYTES)
         if len(self._in) < end:
-            raise ProtocolError("its message came in pieces")
+            raise other_release("its message came in pieces")
         message, self._in = self._in[LENGTH.size : end], self._in[end:]
         return message
 

@@ -62,12 +62,17 @@ class Item:
         return self.iteration, self.number
 
 
+def other_release(what: str) -> ProtocolError:
+    """Of what no process of this release sends."""
+    return ProtocolError(f"{what}; use one release of weightcast in all processes")
+
+
 def item_of(message: dict[str, Any]) -> Item:
     """Raises ProtocolError for what no queue sends."""
     try:
         return Item(**message["item"])
     except (KeyError, TypeError) as error:
-        raise ProtocolError(f"the rollout queue sends a malformed item: {error}") from None
+        raise other_release(f"the rollout queue sends a malformed item: {error}") from None
 
 
 def pack(message: dict[str, Any]) -> bytes:
@@ -86,7 +91,7 @@ def length_of(head: bytes, most: int) -> int:
     """Of the message behind it. Raises ProtocolError for one that is too long."""
     (length,) = LENGTH.unpack(head)
     if length > most:
-        raise ProtocolError(f"a message has {length} bytes; at most {most} are allowed")
+        raise other_release(f"a message has {length} bytes, more than the {most} that are allowed")
     return length
 
 
@@ -95,16 +100,16 @@ def unpack(data: bytes) -> dict[str, Any]:
     try:
         message = msgpack.unpackb(data, raw=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a message is not msgpack: {error}") from None
+        raise other_release(f"a message is not msgpack: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise ProtocolError("a message is not a map with a type")
+        raise other_release("a message is not a map with a type")
     return message
 
 
 def number_of(message: dict[str, Any], name: str) -> int:
     value = message.get(name)
     if type(value) is not int or not -(1 << 62) < value < 1 << 62:
-        raise ProtocolError(f"a message of type {message['type']} has no number '{name}'")
+        raise other_release(f"a message of type {message['type']} has no number '{name}'")
     return value
 
 
@@ -129,10 +134,7 @@ def new_nonce() -> bytes:
 def nonce_of(message: dict[str, Any]) -> bytes:
     nonce = message.get("nonce")
     if not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
-        raise ProtocolError(
-            f"a message of type '{message['type']}' has no nonce; "
-            "use one release of weightcast in all processes"
-        )
+        raise other_release(f"a message of type '{message['type']}' has no nonce")
     return nonce
 
 

@@ -26,6 +26,7 @@ from .rollout_protocol import (
     new_nonce,
     nonce_of,
     number_of,
+    other_release,
     pack,
     unpack,
 )
@@ -183,7 +184,7 @@ class RolloutQueue:
         try:
             self._loop.run_until_complete(self._work())
         except Exception as error:
-            _log.exception("the rollout queue has failed")
+            _log.exception("the rollout queue has failed, which ends the run; start it again")
             with self._changed:
                 self._failure, self._end = (
                     error,
@@ -223,11 +224,14 @@ class RolloutQueue:
             raise ProtocolError("it has not proven that it has the job token; start it again")
         name, role = hello.get("name"), hello.get("role")
         if not isinstance(name, str) or not 0 < len(name) <= 256 or role not in ("trainer", "inference"):
-            raise ProtocolError("its hello has no name and role")
+            raise other_release("its hello has no name and role")
         if not name.isprintable():
-            raise ProtocolError("its name cannot be printed")
+            raise ProtocolError("its name cannot be printed; give it printable characters only")
         if role == "trainer" and not (name.isdecimal() and int(name) < self._trainers):
-            raise ProtocolError(f"there is no trainer {name[:32]!r} among {self._trainers}")
+            raise ProtocolError(
+                f"there is no trainer {name[:32]!r} among {self._trainers}; "
+                "give all processes the same --num_training"
+            )
         return Handshake(name, role, nonce_of(hello), new_nonce())
 
     async def _admit(self, known: Handshake, connected: socket.socket) -> None:
@@ -285,7 +289,7 @@ class RolloutQueue:
         elif peer.role == "inference" and kind == "done":
             self._on_done(message)
         elif kind != "alive":
-            raise ProtocolError(f"a {peer.role} sends a message of type '{kind[:32]}'")
+            raise other_release(f"a {peer.role} sends a message of type '{kind[:32]}'")
         telemetry = message.get("telemetry")
         if isinstance(telemetry, dict) and telemetry:
             self._telemetry(peer.name, telemetry)
@@ -297,10 +301,7 @@ class RolloutQueue:
             return  # Another has brought it.
         sequences = message.get("sequences")
         if not isinstance(sequences, list) or len(sequences) != len(item.prompts) * item.samples:
-            raise ProtocolError(
-                "an item came back with another number of sequences; "
-                "use one release of weightcast in all processes"
-            )
+            raise other_release("an item came back with another number of sequences")
         self._results[key] = [Sequence.unpack(one) for one in sequences]
         del self._open[key]  # Not before: what is refused goes to another.
         # It may have been taken back from this engine, which was only slow.

@@ -304,7 +304,7 @@ def _row_of(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidArgument(f"{where} is not JSON: {error}; correct that line") from error
     if not isinstance(found, dict) or not isinstance(found.get("prompt"), str) or not found["prompt"]:
-        raise InvalidArgument(f'{where} is not {{"prompt": text, "answer": text}}')
+        raise InvalidArgument(f'{where} is not {{"prompt": text, "answer": text}}; correct that line')
     if not isinstance(found.get("answer"), str | None):
         raise InvalidArgument(f"{where} has an answer that is not a text; correct that line")
     return found

@@ -95,5 +95,5 @@ def _compare(version: int, engine: str, theirs: dict[str, str], ours: dict[str, 
         if ours.get(name) != theirs.get(name):
             raise Corrupt(
                 f"version {version}: {name} has SHA-256 {theirs.get(name)} at engine {engine} "
-                f"and {ours.get(name)} at the trainers"
+                f"and {ours.get(name)} at the trainers; check memory, NICs and cables of both hosts"
             )

@@ -51,7 +51,8 @@ def verify(reload: Reload) -> Verified:
     if found.wrong:
         more = f", and {len(found.wrong) - 3} more" if len(found.wrong) > 3 else ""
         raise Corrupt(
-            "the forward pass does not use what the trainers sent: " + "; ".join(found.wrong[:3]) + more
+            f"the forward pass does not use what the trainers sent: {'; '.join(found.wrong[:3])}{more}; "
+            "use vLLM's own loading for this model"
         )
     return found
 

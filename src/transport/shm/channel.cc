@@ -15,10 +15,13 @@
 namespace weightcast::transport::shm {
 namespace {
 
-Status ChannelError(std::string_view what) {
+constexpr std::string_view kMoreFiles = "; raise the limit of open files (ulimit -n)";
+constexpr std::string_view kDoesItRun = "; check that it runs";
+
+Status ChannelError(std::string_view what, std::string_view advice) {
   const int error = errno;
   const bool exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-  return {exhausted ? Code::kExhausted : Code::kUnavailable, StrCat(what, ": ", ErrnoText(error))};
+  return {exhausted ? Code::kExhausted : Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
 }
 
 struct Address {
@@ -39,7 +42,7 @@ Result<Address> AbstractAddress(std::string_view name) {
 
 Result<UniqueFd> NewSocket() {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return ChannelError("socket");
+  if (!fd.valid()) return ChannelError("cannot make a Unix socket", kMoreFiles);
   return fd;
 }
 
@@ -90,7 +93,7 @@ Result<UniqueFd> Channel::Listen(std::string_view name) {
   WC_ASSIGN_OR_RETURN(auto fd, NewSocket());
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.raw), address.length) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {
-    return ChannelError("cannot listen at a Unix socket");
+    return ChannelError("cannot listen at a Unix socket", "; leave shm out by the setting transport");
   }
   return fd;
 }
@@ -104,7 +107,9 @@ Result<Channel> Channel::Connect(std::string_view name) {
       return Status(Code::kExhausted,
                     "the peer takes no connections over shared memory: its queue is full; is it stopped or "
                     "overloaded?");
-    if (errno != ECONNREFUSED) return ChannelError("cannot connect to the peer's Unix socket");
+    if (errno != ECONNREFUSED)
+      return ChannelError("cannot connect to the peer's Unix socket",
+                          "; both processes must be in one network namespace");
     return Status(Code::kUnavailable,
                   "the peer is not on this host, is in another network namespace, or has ended; tcp is used "
                   "instead where allowed");
@@ -116,7 +121,7 @@ Status Channel::Send(std::string_view bytes, std::span<const int> fds) {
   if (waiting_.empty()) {
     const int sent = TrySend(socket_.get(), bytes, fds);
     if (sent == 1) return Status::Ok();
-    if (sent < 0) return ChannelError("cannot send to the peer");
+    if (sent < 0) return ChannelError("cannot send to the peer over shared memory", kDoesItRun);
   }
   if (waiting_.size() >= kMostWaiting)
     return {Code::kUnavailable,
@@ -124,7 +129,7 @@ Status Channel::Send(std::string_view bytes, std::span<const int> fds) {
   Incoming kept{.bytes = std::string(bytes), .fds = {}};
   for (const int fd : fds) {
     kept.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (!kept.fds.back().valid()) return ChannelError("cannot keep a descriptor for the peer");
+    if (!kept.fds.back().valid()) return ChannelError("cannot keep a descriptor for the peer", kMoreFiles);
   }
   waiting_.push_back(std::move(kept));
   return Status::Ok();
@@ -137,7 +142,7 @@ Status Channel::Flush() {
     for (size_t i = 0; i < next.fds.size(); ++i) raw[i] = next.fds[i].get();
     const int sent = TrySend(socket_.get(), next.bytes, std::span(raw).first(next.fds.size()));
     if (sent == 0) return Status::Ok();
-    if (sent < 0) return ChannelError("cannot send to the peer");
+    if (sent < 0) return ChannelError("cannot send to the peer over shared memory", kDoesItRun);
     waiting_.pop_front();
   }
   return Status::Ok();
@@ -164,7 +169,7 @@ Result<std::optional<Channel::Incoming>> Channel::Receive() {
       Incoming incoming{.bytes = std::string(buffer.data(), static_cast<size_t>(got)),
                         .fds = TakeFds(message)};
       if ((message.msg_flags & MSG_CTRUNC) != 0) {
-        return Status(Code::kExhausted, "no descriptors left for what the peer sent; raise ulimit -n");
+        return Status(Code::kExhausted, StrCat("no descriptors left for what the peer sent", kMoreFiles));
       }
       if ((message.msg_flags & MSG_TRUNC) != 0)
         return Status(Code::kProtocol, "a message that is too long for shared memory");
@@ -172,12 +177,12 @@ Result<std::optional<Channel::Incoming>> Channel::Receive() {
     }
     if (got == 0) {
       TakeFds(message);  // An empty message may carry some: they must not stay open here.
-      return Status(Code::kUnavailable, "the peer closed its socket of shared memory");
+      return Status(Code::kUnavailable, "the peer closed its socket of shared memory; its log says why");
     }
     if (errno == EAGAIN) return std::optional<Incoming>();
     // A reset is told once, before what the peer had sent last: that is read yet.
     if (errno == ECONNRESET && !std::exchange(reset, true)) continue;
-    if (errno != EINTR) return ChannelError("the peer's socket failed");
+    if (errno != EINTR) return ChannelError("the peer's socket of shared memory failed", kDoesItRun);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "transport/shm/inbox.h"
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast::transport::shm {
@@ -14,7 +15,8 @@ Result<OwnInbox> OwnInbox::Create() {
 
 Status OwnInbox::OpenGrant(const GrantName& grant) {
   if (grant.slot == 0 || grant.slot >= kGrantSlots || grant.id == 0) {
-    return {Code::kInvalidArgument, StrCat("a grant needs a slot from 1 to ", kGrantSlots - 1, " and an id")};
+    return {Code::kInvalidArgument,
+            StrCat("a grant needs a slot from 1 to ", kGrantSlots - 1, " and an id", kReportBug)};
   }
   if (in_use_[grant.slot]) {
     return {Code::kExhausted, StrCat("grant slot ", grant.slot, " is in use; revoke its grant first")};

@@ -71,7 +71,7 @@ void Link::OnProcess() {
   Gone();
   context_->poller.Remove(pidfd_.get());
   if (state_ == State::kDown || state_ == State::kClosing) return;
-  Down({Code::kPeerDead, StrCat("the peer process has ended (", PeerName(), ")")});
+  Down({Code::kPeerDead, StrCat("the peer process has ended (", PeerName(), "); its log says why")});
 }
 
 void Link::OnTime(TimePoint now) {
@@ -81,7 +81,8 @@ void Link::OnTime(TimePoint now) {
     OnChannel();
   }
   if (state_ == State::kHungUp && now >= deadline_) {
-    return Down({Code::kUnavailable, StrCat("the peer's socket was closed (", PeerName(), ")")});
+    return Down(
+        {Code::kUnavailable, StrCat("the peer's socket was closed (", PeerName(), "); its log says why")});
   }
   if (state_ != State::kOpening) return;
   if (now >= deadline_)
@@ -144,7 +145,7 @@ void Link::Disarm() {
 
 Status Link::OpenGrant(const GrantName& grant) {
   if (state_ == State::kDown || state_ == State::kClosing) {
-    return {Code::kUnavailable, "the link is down; nothing can be granted on it"};
+    return {Code::kUnavailable, "the link to this peer is down; connect again"};
   }
   return inbox_.OpenGrant(grant);
 }
@@ -172,13 +173,15 @@ void Link::HangUp() {
     return;
   }
   if (state_ == State::kOpening && !bye_seen_) {
-    return Down({Code::kUnavailable, "the peer hung up while the link was being made"});
+    return Down({Code::kUnavailable, "the peer hung up while the link was being made; its log says why"});
   }
-  if (bye_seen_) return Down({Code::kUnavailable, StrCat("the peer closed the link (", PeerName(), ")")});
+  if (bye_seen_)
+    return Down(
+        {Code::kUnavailable, StrCat("the peer closed the link (", PeerName(), "); its log says why")});
   if (!pidfd_.valid()) {
     if (sender_) Gone();
     return Down({gone_ ? Code::kPeerDead : Code::kUnavailable,
-                 StrCat("the peer's socket was closed (", PeerName(), ")")});
+                 StrCat("the peer's socket was closed (", PeerName(), "); its log says why")});
   }
   if (HasExited(pidfd_)) return OnProcess();
   state_ = State::kHungUp;

@@ -215,8 +215,8 @@ Status Link::OnTrial(const Trial& trial) {
 Status Link::OnVerdict(const Verdict& verdict) {
   if (!verdict.map_seen)
     return {Code::kUnavailable,
-            "the peer does not see what is written to shared memory; it may be in another memory namespace "
-            "or sandbox"};
+            "the peer does not see what is written to shared memory; it may be in another sandbox: run "
+            "both in one, or leave shm out by the setting transport"};
   verdict_seen_ = true;
   if (paths_.refusal.empty() && !verdict.copy_seen) {
     paths_.refusal = "what was copied did not reach the peer";

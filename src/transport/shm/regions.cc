@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/bytes.h"
 #include "base/strings.h"
 #include "memory/populate.h"
@@ -64,7 +65,8 @@ bool PeersRead(Access access) { return access == Access::kReadWrite || access ==
 
 Status Regions::Check(const RegionName& name) const {
   if (name.owner != self_ || name.generation == 0) {
-    return {Code::kInvalidArgument, "a region's name needs its own process as owner and a generation > 0"};
+    return {Code::kInvalidArgument,
+            StrCat("a region's name needs its own process as owner and a generation > 0", kReportBug)};
   }
   if (name.id >= kMaxRegions) {
     return {Code::kExhausted, StrCat("at most ", kMaxRegions, " regions can be registered at once; ",
@@ -95,7 +97,7 @@ Result<std::string> Regions::Add(const RegionName& name, const DescribedMemory& 
   {
     const std::lock_guard lock(mutex_);
     if (!ids_.insert(name.id).second) {
-      return Status(Code::kInvalidArgument, StrCat("region ", name.id, " is registered already"));
+      return Status(Code::kInvalidArgument, StrCat("region ", name.id, " is registered already", kReportBug));
     }
     changes_.push_back({.add = true, .id = name.id, .region = std::move(region)});
     pending_.store(true, std::memory_order_seq_cst);

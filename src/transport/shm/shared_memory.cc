@@ -52,7 +52,7 @@ Result<Mapping> Mapping::Map(int fd, uint64_t offset, size_t length, bool writab
   if (base == MAP_FAILED) {
     const Code code = errno == EPERM || errno == EACCES ? Code::kPermission : Code::kExhausted;
     return Status(code, StrCat("cannot map ", HumanBytes(static_cast<double>(length)),
-                               " of shared memory: ", ErrnoText(errno)));
+                               " of shared memory: ", ErrnoText(errno), "; give this process more memory"));
   }
   made.base_ = base;
   made.data_ = static_cast<std::byte*>(base) + lead;

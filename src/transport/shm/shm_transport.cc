@@ -8,6 +8,7 @@
 #include <ctime>
 #include <limits>
 
+#include "base/advice.h"
 #include "base/process.h"
 #include "base/strings.h"
 #include "transport/shm/cross_copy.h"
@@ -126,7 +127,8 @@ void ShmTransport::Release(LinkId link, RemoteRegion region) {
 Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation peer, std::string_view offer,
                                            TimePoint deadline) {
   if (static_cast<uint32_t>(link) == 0 || Find(link) != nullptr) {
-    return Status(Code::kInvalidArgument, "a link needs an id that is not 0 and not in use");
+    return Status(Code::kInvalidArgument,
+                  StrCat("a link needs an id that is not 0 and not in use", kReportBug));
   }
   Invitation invitation;
   if (role == Role::kResponder) {
@@ -146,7 +148,7 @@ Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation p
 
 Status ShmTransport::Establish(LinkId link, std::string_view answer) {
   Link* const found = Find(link);
-  if (found == nullptr) return {Code::kInvalidArgument, "no such link"};
+  if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
   WC_ASSIGN_OR_RETURN(const Invitation invitation, DecodeInvitation(answer));
   if (invitation.name.empty()) return {Code::kProtocol, "an answer without the name of a listener"};
   found->Connect(invitation);
@@ -165,7 +167,7 @@ std::string ShmTransport::Describe(LinkId link) const {
 
 Status ShmTransport::OpenGrant(LinkId link, const GrantName& grant) {
   Link* const found = Find(link);
-  if (found == nullptr) return {Code::kInvalidArgument, "no such link"};
+  if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
   return found->OpenGrant(grant);
 }
 

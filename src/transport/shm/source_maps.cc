@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 
@@ -152,7 +153,8 @@ void SourceMaps::Abandon() {
 void SourceMaps::Finish() {
   const std::shared_ptr<Job> job = std::move(job_);
   if (job->device.worker == nullptr) {
-    return OnFinished(job->key, Status(Code::kUnavailable, "no region here is of the peer's device"));
+    return OnFinished(job->key, Status(Code::kUnavailable,
+                                       "no region here is of the peer's device; nothing is to be done"));
   }
   ++jobs_;
   const bool own = job->name.process == device::ProcessName();
@@ -182,7 +184,9 @@ void SourceMaps::OnFinished(const Key& key, Result<std::shared_ptr<const device:
   if (!mapping.ok() || (*mapping)->length < source.offset + source.length) {
     source.state = Source::State::kFailed;
     WC_LOG(kWarning, "device memory of the peer cannot be mapped: ",
-           mapping.ok() ? "it is shorter than was said" : mapping.status().message(),
+           WithSameRelease(mapping.ok() ? Status(Code::kProtocol, "it is shorter than was said")
+                                        : mapping.status())
+               .message(),
            "; its bytes are staged through host memory");
   } else {
     source.mapping = std::move(mapping).value();

@@ -143,7 +143,8 @@ void Lane::Receive() {
       Flush();
       return CountWanting();
     case Inbox::Outcome::kClosed:
-      return Fail({Code::kUnavailable, StrCat("the peer at ", peer_, " closed its connection")});
+      return Fail(
+          {Code::kUnavailable, StrCat("the peer at ", peer_, " closed its connection; its log says why")});
     case Inbox::Outcome::kFailed:
       return Fail(Broken(error));
     case Inbox::Outcome::kViolation:

@@ -27,7 +27,7 @@ Result<SocketAddress> ParseHost(std::string_view text) {
   auto address = SocketAddress::Parse(bare_v6 ? StrCat("[", text, "]:0") : StrCat(text, ":0"));
   if (address.ok()) return address;
   return Status(Code::kInvalidArgument,
-                StrCat("'", text, "' is not a numeric address such as 10.0.0.1 or fe80::1%eth0"));
+                StrCat("'", text, "' is not a numeric address; write one such as 10.0.0.1 or fe80::1%eth0"));
 }
 
 Result<std::vector<SocketAddress>> ParseHosts(std::string_view list) {
@@ -100,7 +100,7 @@ UniqueFd LaneAcceptor::AcceptOne(TimePoint now) {
   if (fd.ok()) return std::move(fd).value();
   if (complaint_.Due(now)) {
     WC_LOG(kError, "tcp: cannot take a connection: ", fd.status().message(),
-           "; raise the limit of open files");
+           "; raise the limit of open files (ulimit -n)");
   }
   if (!half_open_.empty()) {
     Dismiss(visitors_.find(half_open_.Victim()));

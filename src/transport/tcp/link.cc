@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "transport/tcp/keys.h"
 
@@ -15,7 +16,7 @@ Link::Link(const LaneShared& shared, const LinkTerms& terms)
 
 Status Link::Connect(const Answer& answer, TimePoint now) {
   if (terms_.role != Role::kInitiator || !connectors_.empty() || state_ != State::kOpening) {
-    return {Code::kInvalidArgument, "this link is not waiting for an answer"};
+    return {Code::kInvalidArgument, StrCat("this link is not waiting for an answer", kReportBug)};
   }
   if (answer.lanes > terms_.lanes)
     return {Code::kProtocol,
@@ -189,7 +190,7 @@ bool Link::RemoveImport(RemoteRegion region) {
 }
 
 Status Link::OpenGrant(const GrantName& grant) {
-  if (Down()) return {Code::kUnavailable, "the link to this peer is down"};
+  if (Down()) return {Code::kUnavailable, "the link to this peer is down; connect again"};
   return grants_.Open(grant);
 }
 

@@ -76,7 +76,8 @@ std::string_view Link::OnLaneOver(uint32_t carrier, const Frame& frame) {
   }
   if (frame.sequence == recovery.number && !recovery.over) {
     recovery.over = true;
-    if (lanes_[index]->open()) lanes_[index]->HangUp({Code::kUnavailable, "the peer has given this lane up"});
+    if (lanes_[index]->open())
+      lanes_[index]->HangUp({Code::kUnavailable, "the peer has given this lane up; its log says why"});
     if (!recovery.copying) SettleLane(index);
   }
   if (frame.heard) return "";

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/strings.h"
@@ -153,7 +154,8 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
                                            TimePoint deadline) {
   RunCommands();
   if (link == LinkId{} || links_.contains(link)) {
-    return Status(Code::kInvalidArgument, StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use", kReportBug));
   }
   LinkTerms terms{.id = link,
                   .role = role,
@@ -189,7 +191,7 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
 
 Status TcpTransport::Establish(LinkId link, std::string_view answer) {
   Link* found = Find(link);
-  if (found == nullptr) return {Code::kInvalidArgument, "there is no such link"};
+  if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
   WC_ASSIGN_OR_RETURN(const Answer parsed, ParseAnswer(answer));
   next_step_ = TimePoint{};
   return found->Connect(parsed, Clock::now());
@@ -228,7 +230,7 @@ void TcpTransport::OnStart(const Greeting& start, UniqueFd socket) {
 
 Status TcpTransport::OpenGrant(LinkId link, const GrantName& grant) {
   Link* found = Find(link);
-  if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed"};
+  if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed; connect again"};
   return found->OpenGrant(grant);
 }
 

@@ -98,11 +98,15 @@ Status CheckVersion(uint8_t version) {
 
 std::string WhyApart(const Address& x, const Address& y) {
   const auto between = [&] { return StrCat(ToString(x), " and ", ToString(y)); };
-  if (x.infiniband != y.infiniband) return StrCat(between(), " are not of one kind: InfiniBand and RoCE");
+  if (x.infiniband != y.infiniband)
+    return StrCat(between(),
+                  " are not of one kind: InfiniBand and RoCE; choose NICs of one kind by the setting nics");
   if (!x.infiniband) return {};
   if (!SameSubnet(x, y)) {
-    return StrCat(between(),
-                  " are in InfiniBand subnets of different prefixes, between which no route is known");
+    return StrCat(
+        between(),
+        " are in InfiniBand subnets of different prefixes, between which no route is known; choose NICs of "
+        "one subnet by the setting nics");
   }
   if (((x.pkey ^ y.pkey) & ~topology::kFullMember) == 0 && ((x.pkey | y.pkey) & topology::kFullMember) != 0)
     return {};

@@ -109,7 +109,7 @@ void Link::OnControl(const ControlMessage& message) {
   } else if (const auto* address = std::get_if<NewAddress>(&message)) {
     OnNewAddress(*address);
   } else {
-    GoDown({Code::kUnavailable, "the peer has closed the link"});
+    GoDown({Code::kUnavailable, "the peer has closed the link; its log says why"});
   }
 }
 
@@ -132,7 +132,7 @@ void Link::AskFor(const GrantName& grant) {
 
 Status Link::OpenGrant(const GrantName& grant) {
   if (state_ == State::kDown || control_ == nullptr)
-    return {Code::kUnavailable, "the link to this peer is down"};
+    return {Code::kUnavailable, "the link to this peer is down; connect again"};
   WC_RETURN_IF_ERROR(leases_.Open(grant));
   Say(GrantOpened{grant, leases_.Of(grant)});
   return Status::Ok();
@@ -180,8 +180,11 @@ void Link::MakeFences(TimePoint now) {
   fences_.erase(late, fences_.end());
   const bool grant = std::ranges::any_of(made, [](const Fence& fence) { return fence.region == nullptr; });
   for (uint32_t queue = rails(); grant && queue < recoveries_.size() && state_ != State::kDown; ++queue) {
-    EndQueue(queue, {Code::kUnavailable,
-                     "the peer did not answer within a quarter of the lease that it has stopped writing"});
+    EndQueue(
+        queue,
+        {Code::kUnavailable,
+         "the peer did not answer within a quarter of the lease that it has stopped writing; is it stopped "
+         "or busy?"});
   }
   for (const Fence& fence : made) EndFence(fence);
 }
@@ -269,7 +272,8 @@ void Link::Step(TimePoint now) {
     const Recovery& recovery = recoveries_[queue];
     if (recovery.stage == Stage::kOver && now >= recovery.again) OfferNext(queue);
     if (AwaitsProbe(recovery) && now >= recovery.began + shared_.settings.lease) {
-      EndQueue(queue, {Code::kUnavailable, "the peer did not confirm this queue pair within a lease"});
+      EndQueue(queue, {Code::kUnavailable,
+                       "the peer did not confirm this queue pair within a lease; is it stopped or busy?"});
     }
   }
 }

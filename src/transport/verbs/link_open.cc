@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
@@ -216,7 +217,7 @@ Result<std::string> Link::MakeAnswer(std::string_view blob) {
 
 Status Link::Establish(std::string_view blob) {
   if (state_ != State::kNew || terms_.role != Role::kInitiator || offered_.empty()) {
-    return {Code::kInvalidArgument, "the link is established already"};
+    return {Code::kInvalidArgument, StrCat("the link is established already", kReportBug)};
   }
   WC_ASSIGN_OR_RETURN(const Answer answer, ParseAnswer(blob));
   std::vector<uint32_t> counts;

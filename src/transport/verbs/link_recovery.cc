@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "transport/backoff.h"
@@ -82,14 +83,15 @@ void Link::EndQueue(uint32_t queue, const Status& reason) {
   Recovery& recovery = recoveries_[queue];
   if (closed_ || state_ == State::kDown) return DestroyQueue(queue, reason);
   if (recovery.stage == Stage::kEnding || recovery.stage == Stage::kOver) return;
-  last_reason_ = reason.message();
+  last_reason_ = WithSameRelease(reason).message();
   recovery.stage = Stage::kEnding;
   WC_LOG(kInfo, "verbs: queue pair ", queue, " over ", NicOf(recovery).name(), " ends: ", reason.message());
   destroying_ = queue;
   DestroyQueue(queue, reason);
   destroying_.reset();
   if (state_ != State::kProbing && control_->lost()) {
-    return GoDown({reason.code(), StrCat("no path to the peer is left; ", reason.message())});
+    return GoDown(
+        {reason.code(), StrCat("no RDMA path to the peer is left, and the last one ended: ", last_reason_)});
   }
   Say(QueueOver{static_cast<uint16_t>(queue), recovery.number});
   control_->TestOthers();
@@ -164,7 +166,8 @@ void Link::OnQueueOver(const QueueOver& message) {
   recovery.peer_over = true;
   if (destroying_ == message.queue) return;
   if (recovery.stage == Stage::kEnding) return SettleQueue(message.queue);
-  OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has given this queue pair up"});
+  OnQueueBroken(message.queue,
+                {Code::kUnavailable, "the peer has given this queue pair up; its log says why"});
 }
 
 void Link::OnQueueOffer(const QueueOffer& message) {

@@ -104,7 +104,7 @@ Status Nic::MakeQueues() {
   buffers_.reset(static_cast<Buffer*>(std::aligned_alloc(page, bytes)));
   if (buffers_ == nullptr) return failed("receive buffers");
   buffers_region_ = api_->RegMr(domain_, buffers_.get(), bytes, IBV_ACCESS_LOCAL_WRITE);
-  if (buffers_region_ == nullptr) return failed("receive buffers (is `ulimit -l` large enough?)");
+  if (buffers_region_ == nullptr) return failed("receive buffers");
   receive_requests_.resize(posted);
   receive_places_.resize(posted);
   for (uint32_t i = 0; i < posted; ++i) free_buffers_.push_back(i);
@@ -175,7 +175,8 @@ Result<ibv_mr*> Nic::RegisterMemory(std::byte* base, uint64_t length, int access
   }
   return Status(
       error == EOPNOTSUPP ? Code::kUnavailable : Code::kInvalidArgument,
-      StrCat(name_, " cannot register ", HumanBytes(static_cast<double>(length)), ": ", ErrnoText(error)));
+      StrCat(name_, " cannot register ", HumanBytes(static_cast<double>(length)), ": ", ErrnoText(error),
+             "; give memory that is allocated, or leave ", name_, " out by the setting nics"));
 }
 
 Result<ibv_mr*> Nic::RegisterDeviceMemory(std::byte* base, uint64_t length, int access, int buffer,
@@ -199,8 +200,10 @@ Result<ibv_mr*> Nic::RegisterDeviceMemory(std::byte* base, uint64_t length, int 
 Status Nic::DeregisterMemory(ibv_mr* region) const {
   const int error = region == nullptr ? 0 : api_->DeregMr(region);
   if (error == 0) return Status::Ok();
-  return {Code::kInternal, StrCat(name_, ": a region stays registered: ", ErrnoText(error),
-                                  "; keep its memory until this process ends")};
+  return {Code::kInternal,
+          StrCat(name_, " did not deregister the ", HumanBytes(static_cast<double>(region->length)),
+                 " of memory that were registered: ", ErrnoText(error),
+                 "; do not free or reuse them before this process ends")};
 }
 
 // --- Queue pairs
@@ -271,7 +274,8 @@ void Nic::Dispatch(const ibv_wc& completion) {
   const auto sequence = static_cast<uint32_t>(completion.wr_id);
   if (completion.status == IBV_WC_SUCCESS) return owner->OnSent(sequence);
   owner->OnSendError(sequence, CodeOf(completion.status),
-                     StrCat(name_, ": ", api_->StatusText(completion.status)));
+                     StrCat(name_, ": ", api_->StatusText(completion.status),
+                            "; check that the peer runs, and the ports of both with ibv_devinfo"));
 }
 
 void Nic::OnReceived(const ibv_wc& completion) {
@@ -310,7 +314,7 @@ void Nic::Die(std::string_view reason) {
   why_down_ = {
       Code::kUnavailable,
       StrCat(reason,
-             "; this process does not use it any more: start the process again once the device works")};
+             "; this process does not use the device any more: start the process again once it works")};
   WC_LOG(kError, "verbs: ", why_down_.message());
 }
 
@@ -346,7 +350,8 @@ void Nic::OnEvent(const ibv_async_event& event) {
     case IBV_EVENT_QP_ACCESS_ERR: {
       const auto found = by_number_.find(event.element.qp->qp_num);
       if (found == by_number_.end() || found->second == nullptr) return;
-      found->second->OnBroken({Code::kUnavailable, StrCat(name_, ": ", api_->EventText(event.event_type))});
+      found->second->OnBroken({Code::kUnavailable, StrCat(name_, ": ", api_->EventText(event.event_type),
+                                                          "; check it with ibv_devinfo")});
       return;
     }
     case IBV_EVENT_DEVICE_FATAL:

@@ -63,9 +63,9 @@ Result<std::unique_ptr<Queue>> Queue::Create(Nic& nic, uint32_t depth) {
     if (made->queue_ != nullptr || error != EINVAL) break;
   }
   if (made->queue_ == nullptr) {
-    return Status(Code::kExhausted,
-                  StrCat(nic.name(), ": cannot make a queue pair (", nic.queues(), " of at most ",
-                         nic.limits().max_qp, " exist here): ", ErrnoText(error)));
+    return Status(Code::kExhausted, StrCat(nic.name(), ": cannot make a queue pair (", nic.queues(),
+                                           " of at most ", nic.limits().max_qp, " exist here): ",
+                                           ErrnoText(error), "; connect to fewer peers, or use more NICs"));
   }
   made->id_ = nic.Attach(made->queue_->qp_num);
   nic.TakeRoom(kOwn);
@@ -140,8 +140,9 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
     return {Code::kUnavailable, StrCat(nic_.name(), ": ", apart)};
   const TimePoint began = Clock::now();
   if (const auto wait = nic_.lost_peers().Wait(peer.gid, began); wait && !peer.infiniband) {
-    return {Code::kUnavailable, StrCat(nic_.name(), ": no route to ", ToString(peer),
-                                       ", looked for again in ", static_cast<int>(Seconds(*wait)) + 1, " s")};
+    return {Code::kUnavailable,
+            StrCat(nic_.name(), ": no route to ", ToString(peer), ", looked for again in ",
+                   static_cast<int>(Seconds(*wait)) + 1, " s; check the network between the hosts")};
   }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;

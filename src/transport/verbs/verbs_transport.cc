@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "transport/verbs/factory.h"
@@ -164,7 +165,8 @@ Result<std::string> VerbsTransport::OpenLink(LinkId link, Role role, Incarnation
   RunCommands();
   LookAtNics();
   if (link == LinkId{} || links_.contains(link)) {
-    return Status(Code::kInvalidArgument, StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("link id ", static_cast<uint32_t>(link), " is 0 or in use", kReportBug));
   }
   auto opened = std::make_unique<Link>(
       Shared{settings_, regions_, events_, stale_signals_, moved_, next_step_, touched_}, nics_,
@@ -180,7 +182,7 @@ Result<std::string> VerbsTransport::OpenLink(LinkId link, Role role, Incarnation
 
 Status VerbsTransport::Establish(LinkId link, std::string_view answer) {
   Link* found = Find(link);
-  if (found == nullptr) return {Code::kInvalidArgument, "there is no such link"};
+  if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
   return found->Establish(answer);
 }
 
@@ -205,7 +207,7 @@ std::string VerbsTransport::Describe(LinkId link) const {
 
 Status VerbsTransport::OpenGrant(LinkId link, const GrantName& grant) {
   Link* found = Find(link);
-  if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed"};
+  if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed; connect again"};
   return found->OpenGrant(grant);
 }
 

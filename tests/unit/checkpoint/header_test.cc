@@ -127,11 +127,11 @@ INSTANTIATE_TEST_SUITE_P(
     Meaning, ParseBadHeader,
     testing::Values(
         BadHeader{"Truncated", StrCat("{", Tensor("a", "F32", "[4]", 0, 16), "}"), 10,
-                  "truncated: the header describes 16 bytes of data, the file has 10"},
+                  "truncated: the header describes 16 bytes of data, but the file has 10"},
         BadHeader{"Trailing", StrCat("{", Tensor("a", "F32", "[4]", 0, 16), "}"), 17, "describes only 16"},
         BadHeader{"EmptyWithData", "{}", 1, "describes only 0"},
         BadHeader{"SizeTooSmall", StrCat("{", Tensor("a", "F32", "[4]", 0, 12), "}"), 12,
-                  "tensor \"a\": F32 [4] takes 16 bytes, its data_offsets are 0 to 12"},
+                  "tensor \"a\": F32 [4] takes 16 bytes, but its data_offsets are 0 to 12"},
         BadHeader{"Backwards", StrCat("{", Tensor("a", "U8", "[4]", 4, 0), "}"), 4,
                   "data_offsets are 4 to 0"},
         BadHeader{"Hole",
@@ -174,7 +174,7 @@ TEST(ParseHeaderLength, ChecksAgainstLimitAndFile) {
   };
   EXPECT_EQ(ParseHeaderLength(BytesOf(first(100)), 108).value(), 100);
   EXPECT_THAT(ParseHeaderLength(BytesOf(first(101)), 108).status().message(),
-              HasSubstr("truncated: the header should have 101 bytes, the file has 100"));
+              HasSubstr("truncated: the header should have 101 bytes, but the file has 100"));
   EXPECT_TRUE(ParseHeaderLength(BytesOf(first(100'000'000)), int64_t{1} << 40).ok());
   EXPECT_THAT(ParseHeaderLength(BytesOf(first(100'000'001)), int64_t{1} << 40).status().message(),
               HasSubstr("no safetensors file"));

@@ -131,7 +131,8 @@ TEST_F(ListenerTest, AnObserverMayAskAndNothingElse) {
   const auto other = Connected(Purpose::kObserve);
   ASSERT_TRUE(
       other->Send(Enclose({}, protocol::Encode(protocol::WorkerMessage(protocol::Heartbeat{})))).ok());
-  EXPECT_THAT(stream::NextOf(*other).reason.message(), HasSubstr("of an observer from the network"));
+  EXPECT_THAT(stream::NextOf(*other).reason.message(),
+              HasSubstr("an observer sent a message of the unknown kind"));
   EXPECT_TRUE(Wait([&] { return unwatched_ == 1; }));
   EXPECT_EQ(asked_.size(), 2U);
 }

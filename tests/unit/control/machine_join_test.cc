@@ -150,7 +150,7 @@ TEST(MachineJoin, LeavingIsToldToTheOthers) {
   sim.Settle();
   EXPECT_FALSE(sim.Known(t));
   ASSERT_EQ(sim.processes[a].lost.size(), 1U);
-  EXPECT_EQ(sim.processes[a].lost[0].reason.message(), "trainer 0 has left");
+  EXPECT_EQ(sim.processes[a].lost[0].reason.message(), "trainer 0 has left; start it again to go on");
   EXPECT_FALSE(sim.Armed(TimerKind::kJoin, sim.GroupOf("a"))) << "an engine outlives its trainers";
 }
 

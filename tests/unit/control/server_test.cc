@@ -425,7 +425,7 @@ TEST_F(ServerTest, LeavingIsToldToTheOthers) {
   trainer.client().Leave(Clock::now() + kPatience);
   EXPECT_EQ(trainer.client().state(), LinkState::kEnded);
   ASSERT_TRUE(rank.WaitLost(1));
-  EXPECT_EQ(rank.lost()[0].reason.message(), "trainer 0 has left");
+  EXPECT_EQ(rank.lost()[0].reason.message(), "trainer 0 has left; start it again to go on");
 }
 
 TEST_F(ServerTest, ViewsFollowWhatHappens) {

@@ -187,7 +187,7 @@ TEST_F(GrantTest, AfterTheFenceNothingLands) {
   const Status status = write->Wait();
   if (!status.ok()) {  // It may have been faster.
     EXPECT_EQ(status.code(), Code::kFenced);
-    EXPECT_THAT(status.message(), HasSubstr("the grant was revoked"));
+    EXPECT_THAT(status.message(), HasSubstr("the peer revoked the grant"));
   }
   EXPECT_EQ(write->WaitFenced(), status);
   ASSERT_TRUE(Eventually([&] { return fenced.load(); }));

@@ -61,7 +61,7 @@ TEST(QuantiseRule, ComesBackFromJsonAndRefusesWhatCannotWork) {
   EXPECT_THAT(refused(R"({"quantise": "a"})"), HasSubstr("no 'scales'"));
   EXPECT_THAT(refused(R"({"quantise": "a", "scales": "a"})"), HasSubstr("another name"));
   EXPECT_THAT(refused(R"({"quantise": "{*}", "scales": "b"})"), HasSubstr("placeholders"));
-  EXPECT_THAT(refused(R"({"quantise": "a", "scales": "b", "dim": 0})"), HasSubstr("a member"));
+  EXPECT_THAT(refused(R"({"quantise": "a", "scales": "b", "dim": 0})"), HasSubstr("the member 'dim'"));
 }
 
 TEST(QuantisedBy, GoesByTheFirstRuleThatMatches) {

@@ -226,7 +226,7 @@ TEST(Codec, WhatIsCutShortOrTooLongIsRefused) {
     for (size_t size = 0; size < bytes.size(); ++size) {
       const Status status = decode(std::string_view(bytes).substr(0, size)).status();
       EXPECT_EQ(status.code(), Code::kProtocol) << TextOf(message) << " cut to " << size << " bytes";
-      EXPECT_THAT(status.message(), HasSubstr(" from the network"));
+      EXPECT_THAT(status.message(), HasSubstr("; use the same weightcast on all hosts"));
     }
     EXPECT_THAT(decode(bytes + '\0').status().message(), HasSubstr("is longer than its fields"));
   });
@@ -257,7 +257,8 @@ TEST(Codec, ListsLongerThanTheirBytesCostNoMemory) {
 }
 
 TEST(Codec, UnknownKindsAreRefused) {
-  EXPECT_EQ(DecodeWorkerMessage("").status().message(), "an empty message of a worker from the network");
+  EXPECT_EQ(DecodeWorkerMessage("").status().message(),
+            "a worker sent an empty message; use the same weightcast on all hosts");
   for (int kind = 0; kind < 256; ++kind) {
     const std::string bytes(1, static_cast<char>(kind));
     const bool worker =
@@ -265,7 +266,7 @@ TEST(Codec, UnknownKindsAreRefused) {
     const bool controller = kind == 0x12 || (kind >= 0x40 && kind != 0x41 &&
                                              kind < 0x40 + int{std::variant_size_v<ControllerMessage>});
     const auto unknown = [&](const Status& status) {
-      return status.message().find(StrCat("kind ", kind, " is unknown")) != std::string::npos;
+      return status.message().find(StrCat("the unknown kind ", kind, ";")) != std::string::npos;
     };
     EXPECT_EQ(unknown(DecodeWorkerMessage(bytes).status()), !worker) << kind;
     EXPECT_EQ(unknown(DecodeControllerMessage(bytes).status()), !controller) << kind;
