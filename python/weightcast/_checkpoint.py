@@ -58,7 +58,7 @@ def _whole_shape(shard: Shard) -> tuple[int, ...]:
 
 def _part(shard: Shard, shape: tuple[int, ...], box: Landing) -> Shard | None:
     """What this rank's shard of the source has of `box`, as a part of the result; None if nothing."""
-    held, size = _offset(shard), tuple(shard.array.shape)
+    held, size = _offset(shard, box.source), tuple(shard.array.shape)
     low = [max(a, b) for a, b in zip(held, box.offset, strict=True)]
     high = [min(a + b, c + d) for a, b, c, d in zip(held, size, box.offset, box.size, strict=True)]
     if any(a >= b for a, b in zip(low, high, strict=True)):
@@ -76,8 +76,8 @@ def _part(shard: Shard, shape: tuple[int, ...], box: Landing) -> Shard | None:
     return Shard(array.squeeze(tuple(d for d in range(array.dim()) if d not in kept)), shape, offset)
 
 
-def _offset(shard: Shard) -> tuple[int, ...]:
-    """Where the shard lies in its tensor. A mesh cuts as `torch.chunk` does, one dimension after another."""
+def _offset(shard: Shard, name: str) -> tuple[int, ...]:
+    """Where the shard lies in the tensor of this name. A mesh cuts as `torch.chunk` does, one dimension after another."""
     shape = _whole_shape(shard)
     if shard.mesh is None:
         return tuple(shard.offset) if shard.offset is not None else (0,) * len(shape)
@@ -92,7 +92,7 @@ def _offset(shard: Shard) -> tuple[int, ...]:
         size[placement] = min(rows, size[placement] - first)
     if tuple(size) != tuple(shard.array.shape):
         raise InvalidArgument(
-            f"a shard of {list(shard.array.shape)} is not what its placements make: {size}; "
-            "give shape, mesh and placements that fit it"
+            f"{name}: this rank holds {list(shard.array.shape)}, but the placements of its shard make {size}; "
+            "a checkpoint is taken only from tensors that are cut as torch.chunk cuts them"
         )
     return tuple(offset)

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <span>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "device/error.h"
 #include "device/mapped_range.h"
@@ -128,7 +129,8 @@ Status Mappings::Import::Add(std::vector<Handle> handles) {
       continue;
     }
     const auto* const legacy = std::get_if<LegacyHandle>(&handle);
-    if (legacy == nullptr) return {Code::kProtocol, "a plain allocation came without its handle"};
+    if (legacy == nullptr)
+      return {Code::kInternal, StrCat("memory of cuMemAlloc came with a handle of another kind", kReportBug)};
     WC_RETURN_IF_ERROR(range_->OpenLegacy(*legacy, length));
   }
   return Status::Ok();

@@ -79,6 +79,8 @@ class MemfdBuffer final : public SharedBuffer {
   size_t mapped_;
 };
 
+constexpr std::string_view kSmaller = "; use smaller buffers, or raise the limits of memory and open files";
+
 Status TooMuch(size_t bytes, std::string_view why) {
   return {Code::kExhausted,
           StrCat("cannot allocate ", HumanBytes(static_cast<double>(bytes)), " of shared memory: ", why)};
@@ -105,20 +107,21 @@ Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) {
   // The reserve below would find a host's end by itself, but at the limit of a control group it wakes
   // the kernel's OOM killer instead of failing.
   if (const uint64_t available = AvailableMemory(); mapped > available) {
-    return TooMuch(bytes, StrCat(HumanBytes(static_cast<double>(available)),
-                                 " are free here; use smaller buffers or raise the memory limit"));
+    return TooMuch(bytes, StrCat(HumanBytes(static_cast<double>(available)), " are free here", kSmaller));
   }
   UniqueFd fd(memfd_create("weightcast", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return TooMuch(bytes, StrCat("memfd_create: ", ErrnoText(errno)));
+  if (!fd.valid()) return TooMuch(bytes, StrCat("memfd_create: ", ErrnoText(errno), kSmaller));
   while (fallocate(fd.get(), 0, 0, static_cast<off_t>(mapped)) != 0) {
-    if (errno != EINTR) return TooMuch(bytes, StrCat("reserving its pages: ", ErrnoText(errno)));
+    if (errno != EINTR)
+      return TooMuch(bytes, StrCat("its pages could not be reserved: ", ErrnoText(errno), kSmaller));
   }
   // Peers map it only when nobody can cut it short under them: touching what was cut off is SIGBUS.
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return TooMuch(bytes, StrCat("sealing its size: ", ErrnoText(errno)));
+    return TooMuch(bytes, StrCat("its size could not be sealed: ", ErrnoText(errno), kSmaller));
   }
   void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
-  if (base == MAP_FAILED) return TooMuch(bytes, StrCat("mmap: ", ErrnoText(errno)));
+  if (base == MAP_FAILED)
+    return TooMuch(bytes, StrCat("it could not be mapped: ", ErrnoText(errno), kSmaller));
   auto buffer = std::make_shared<MemfdBuffer>(std::move(fd), static_cast<std::byte*>(base), bytes, mapped);
   Directory::Get().Add({static_cast<std::byte*>(base), bytes, NextAllocationIdentity()}, buffer);
   return std::shared_ptr<SharedBuffer>(std::move(buffer));

@@ -119,7 +119,8 @@ Status LandingMemory::MakeShadow() {
     if (!begin.ok()) {
       return {begin.status().code(),
               StrCat("cannot make the second copy of the weights for shadow landing (",
-                     HumanBytes(static_cast<double>(total)), "): ", begin.status().message())};
+                     HumanBytes(static_cast<double>(total)), "): ", begin.status().message(),
+                     "; free that much memory, or register with landing in_place, which makes no copy")};
     }
     shadow_bytes_ += total;
     for (size_t i = 0; i < shards_.size(); ++i)

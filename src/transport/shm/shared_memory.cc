@@ -16,6 +16,8 @@ namespace {
 #define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
 #endif
 
+constexpr std::string_view kMakeRoom = "; end something, or raise the limits of memory and open files";
+
 Status TooMuch(size_t size, std::string_view why) {
   return {Code::kExhausted,
           StrCat("cannot make ", HumanBytes(static_cast<double>(size)), " of shared memory: ", why)};
@@ -65,14 +67,15 @@ void Mapping::HideFromChildren() const { madvise(base_, mapped_, MADV_DONTFORK);
 Result<SharedPages> CreateShared(size_t size, bool read_only_for_peers) {
   // Reserving finds the host's end by itself, but at a control group's limit it wakes the OOM killer.
   if (const uint64_t available = AvailableMemory(); size > available) {
-    return TooMuch(size, StrCat("only ", HumanBytes(static_cast<double>(available)),
-                                " are free here; end something or raise the memory limit"));
+    return TooMuch(size,
+                   StrCat("only ", HumanBytes(static_cast<double>(available)), " are free here", kMakeRoom));
   }
   SharedPages pages;
   pages.fd = UniqueFd(memfd_create("weightcast-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!pages.fd.valid()) return TooMuch(size, StrCat("memfd_create: ", ErrnoText(errno)));
+  if (!pages.fd.valid()) return TooMuch(size, StrCat("memfd_create: ", ErrnoText(errno), kMakeRoom));
   while (fallocate(pages.fd.get(), 0, 0, static_cast<off_t>(size)) != 0) {
-    if (errno != EINTR) return TooMuch(size, StrCat("reserving its pages: ", ErrnoText(errno)));
+    if (errno != EINTR)
+      return TooMuch(size, StrCat("its pages could not be reserved: ", ErrnoText(errno), kMakeRoom));
   }
   WC_ASSIGN_OR_RETURN(pages.mapping, Mapping::Map(pages.fd.get(), 0, size, true));
   const int only_reading = read_only_for_peers ? F_SEAL_FUTURE_WRITE : 0;
@@ -80,7 +83,7 @@ Result<SharedPages> CreateShared(size_t size, bool read_only_for_peers) {
   // Kernels before 5.1 do not know the first seal: peers then merely promise not to write.
   if (fcntl(pages.fd.get(), F_ADD_SEALS, kSize | only_reading) != 0 &&
       fcntl(pages.fd.get(), F_ADD_SEALS, kSize) != 0) {
-    return TooMuch(size, StrCat("sealing its size: ", ErrnoText(errno)));
+    return TooMuch(size, StrCat("its size could not be sealed: ", ErrnoText(errno), kMakeRoom));
   }
   return pages;
 }

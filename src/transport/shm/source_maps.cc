@@ -38,7 +38,7 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
   if (closed_) return Status::Ok();
   const Key key{offer.region, offer.reader};
   if (job_ != nullptr && (job_->key != key || offer.code == Code::kOk)) {
-    return {Code::kProtocol, "an offer of device memory came before the handles of the last"};
+    return {Code::kProtocol, "the peer offered device memory before it sent the handles of its last offer"};
   }
   if (offer.code != Code::kOk) {
     if (job_ != nullptr) Abandon();
@@ -54,7 +54,8 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
   WC_RETURN_IF_ERROR(CheckOffer(offer));
   Source& source = sources_[key];
   if (source.device.worker != nullptr || sources_.size() > kMost) {
-    return {Code::kProtocol, "device memory was offered twice, or too much of it"};
+    return {Code::kProtocol,
+            StrCat("the peer offered the same device memory twice, or more than ", kMost, " pieces of it")};
   }
   source.owner = offer.device;
   source.state = Source::State::kMapping;
@@ -70,17 +71,20 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
 /// Nothing is mapped over a way that was not tried: a way that lies gives no error.
 Status SourceMaps::CheckOffer(const SourceOffer& offer) const {
   if (offer.own != (offer.process == device::ProcessName())) {
-    return {Code::kProtocol, "device memory of another process was offered without handles"};
+    return {Code::kProtocol, "the peer offered device memory of another process without handles"};
   }
   const auto way = ways_.find({offer.device, offer.reader});
   if (offer.region.first == kTrialRegion) {
     const bool fits = offer.length == device::TrialCell::kBytes && offer.device != offer.reader;
     if (fits && way == ways_.end() && ways_.size() < kMostWays) return Status::Ok();
-    return {Code::kProtocol, "a trial of device memory that nothing can be learnt from"};
+    return {Code::kProtocol,
+            "the peer asked for a second trial of a path between two GPUs, or for one of another size"};
   }
-  if (offer.region.first >= kMaxRegions) return {Code::kProtocol, "device memory with an impossible id"};
+  if (offer.region.first >= kMaxRegions)
+    return {Code::kProtocol, StrCat("the peer offered device memory of region ", offer.region.first,
+                                    "; regions are numbered below ", kMaxRegions)};
   if (offer.device == offer.reader || (way != ways_.end() && way->second)) return Status::Ok();
-  return {Code::kProtocol, "device memory was offered before the path to it was tried"};
+  return {Code::kProtocol, "the peer offered device memory before the path to it was tried"};
 }
 
 void SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
@@ -108,11 +112,11 @@ void SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
 Status SourceMaps::OnHandles(const SourceHandles& message, std::vector<UniqueFd> fds) {
   if (closed_) return Status::Ok();
   if (job_ == nullptr || message.count > job_->missing || message.exportable != job_->name.exportable) {
-    return {Code::kProtocol, "handles of device memory that were not announced"};
+    return {Code::kProtocol, "the peer sent handles of device memory that it had not offered"};
   }
   const bool by_descriptor = message.exportable == device::Exportable::kDescriptors;
   if (by_descriptor ? fds.size() != message.count : !fds.empty()) {
-    return {Code::kProtocol, "handles of device memory without their descriptors"};
+    return {Code::kProtocol, "the peer sent handles of device memory without their descriptors"};
   }
   job_->missing -= message.count;
   auto handles = std::make_shared<std::vector<device::Handle>>();
@@ -183,8 +187,8 @@ void SourceMaps::OnFinished(const Key& key, Result<std::shared_ptr<const device:
   source.busy = false;
   if (!mapping.ok() || (*mapping)->length < source.offset + source.length) {
     source.state = Source::State::kFailed;
-    WC_LOG(kWarning, "device memory of the peer cannot be mapped: ",
-           WithSameRelease(mapping.ok() ? Status(Code::kProtocol, "it is shorter than was said")
+    WC_LOG(kWarning, "this process cannot map device memory of a peer: ",
+           WithSameRelease(mapping.ok() ? Status(Code::kProtocol, "it is shorter than the peer said")
                                         : mapping.status())
                .message(),
            "; its bytes are staged through host memory");
