@@ -77,7 +77,7 @@ def _part(shard: Shard, shape: tuple[int, ...], box: Landing) -> Shard | None:
 
 
 def _offset(shard: Shard, name: str) -> tuple[int, ...]:
-    """Where the shard lies in the tensor of this name. A mesh cuts as `torch.chunk` does, one dimension after another."""
+    """Where it lies in the tensor of this name. Meshes cut as `torch.chunk` does, dimension by dimension."""
     shape = _whole_shape(shard)
     if shard.mesh is None:
         return tuple(shard.offset) if shard.offset is not None else (0,) * len(shape)
@@ -92,7 +92,7 @@ def _offset(shard: Shard, name: str) -> tuple[int, ...]:
         size[placement] = min(rows, size[placement] - first)
     if tuple(size) != tuple(shard.array.shape):
         raise InvalidArgument(
-            f"{name}: this rank holds {list(shard.array.shape)}, but the placements of its shard make {size}; "
+            f"{name}: this rank holds {list(shard.array.shape)}, but its shard's placements make {size}; "
             "a checkpoint is taken only from tensors that are cut as torch.chunk cuts them"
         )
     return tuple(offset)

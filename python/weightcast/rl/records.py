@@ -63,8 +63,11 @@ class Lines:
         self.write()
         if self._failing:
             lost = self._lost + self._waiting.count(b"\n")
-            _log.warning("%s could not be written until the end of the run: its last %d lines are lost; an earlier "
-                "warning says why", self._path, lost)
+            _log.warning(
+                "%s could not be written until the end: its last %d lines are lost; an earlier warning says why",
+                self._path,
+                lost,
+            )
         os.close(self._descriptor)
 
 
