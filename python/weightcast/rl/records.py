@@ -64,7 +64,7 @@ class Lines:
         if self._failing:
             lost = self._lost + self._waiting.count(b"\n")
             _log.warning(
-                "%s could not be written until the end: its last %d lines are lost; an earlier warning says why",
+                "%s could not be written to the end; its last %d lines are lost. An earlier warning says why",
                 self._path,
                 lost,
             )
