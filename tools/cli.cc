@@ -173,7 +173,7 @@ int ParseAndExecute(const std::vector<std::unique_ptr<Command>>& commands, int a
 
 int RunCommandLine(const std::vector<std::unique_ptr<Command>>& commands, int argc, const char* const* argv) {
   const auto run = [&]() -> Result<int> { return ParseAndExecute(commands, argc, argv); };
-  const Result<int> code = OrOutOfMemory("this command", run);
+  const Result<int> code = OrOutOfMemory("this process", "the command", run);
   return code.ok() ? *code : Finish(code.status());
 }
 
