@@ -245,12 +245,12 @@ Status InferenceTransition::TooLate(const CallExpired& expired) const {
       break;
     case Step::kAborting:
       if (!s_.fenced)
-        what = "a source may still write here (keep the engine paused and call Abort again) after: ";
+        what = "a source may still write here (keep the engine paused and call Abort again)";
       else if (s_.lent)
-        what = "another engine still reads here (keep the engine paused and call Abort again) after: ";
+        what = "another engine still reads here (keep the engine paused and call Abort again)";
       else
-        what = "the controller has not said in time how the update continues after: ";
-      what += s_.abort_reason.message();
+        what = "the controller has not said in time how the update continues";
+      if (!s_.abort_reason.ok()) what += StrCat(" after: ", s_.abort_reason.message());
       break;
     default:
       what = "not every byte arrived in time";
