@@ -56,13 +56,22 @@ Result<std::vector<std::string>> ChangesSince(std::string_view report, const Fac
     return Status(Code::kCorrupt, "it is no report of `weightcast doctor --json` or `--bundle`");
   Leaves before;
   Leaves after;
-  AddLeaves(old["facts"], "", before);
-  AddLeaves(Json::parse(FactsJson(facts)), "", after);
+  // A probe that gave nothing has not changed.
+  Json then = old["facts"];
+  Json now = Json::parse(FactsJson(facts));
+  for (const Json& missed : {then.value("missed", Json::object()), now["missed"]}) {
+    for (const auto& [probe, reason] : missed.items()) {
+      then.erase(probe);
+      now.erase(probe);
+    }
+  }
+  AddLeaves(then, "", before);
+  AddLeaves(now, "", after);
   for (const auto& [path, value] : after) before.try_emplace(path, "(none)");
   std::vector<std::string> changes;
   for (const auto& [path, value] : before) {
-    const auto now = after.find(path);
-    const std::string text = now == after.end() ? "(none)" : now->second;
+    const auto found = after.find(path);
+    const std::string text = found == after.end() ? "(none)" : found->second;
     if (text != value && !ChangesByItself(path)) changes.push_back(StrCat(path, ": ", value, " -> ", text));
   }
   return changes;

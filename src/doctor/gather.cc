@@ -12,16 +12,18 @@ struct Gatherer {
   void (*fill)(const Sources& sources, Facts& facts);
 };
 
-constexpr Duration kFiles = std::chrono::milliseconds(1500);
+constexpr Duration kFiles = std::chrono::seconds(3);
+/// Also a resolver whose first server does not answer.
+constexpr Duration kNetwork = std::chrono::seconds(3);
 constexpr Duration kDriver = std::chrono::seconds(5);
 /// The first process on a machine with eight GPUs initialises them one by one.
 constexpr Duration kGpuDriver = std::chrono::seconds(10);
 
 constexpr Gatherer kGatherers[] = {
     {"host", kFiles, [](const Sources& sources, Facts& facts) { facts.host = GatherHost(sources); }},
-    {"names", kFiles, [](const Sources& sources, Facts& facts) { facts.names = GatherNames(sources); }},
-    {"route", kFiles, [](const Sources& sources, Facts& facts) { facts.route = GatherRoute(sources); }},
-    {"clock", kFiles, [](const Sources& sources, Facts& facts) { facts.clock = GatherClock(sources); }},
+    {"names", kNetwork, [](const Sources& sources, Facts& facts) { facts.names = GatherNames(sources); }},
+    {"route", kNetwork, [](const Sources& sources, Facts& facts) { facts.route = GatherRoute(sources); }},
+    {"clock", kNetwork, [](const Sources& sources, Facts& facts) { facts.clock = GatherClock(sources); }},
     {"limits", kFiles, [](const Sources& sources, Facts& facts) { facts.limits = GatherLimits(sources); }},
     {"modules", kFiles, [](const Sources& sources, Facts& facts) { facts.modules = GatherModules(sources); }},
     {"rdma", kFiles, [](const Sources& sources, Facts& facts) { facts.rdma = GatherRdma(sources); }},

@@ -165,7 +165,7 @@ ClockFacts GatherClock(const Sources& sources) {
   timex state{};
   facts.synchronised = adjtimex(&state) >= 0 && (state.status & STA_UNSYNC) == 0;
   if (facts.reference.empty()) return facts;
-  const auto date = AskDate(facts.reference, Clock::now() + FromSeconds(0.8));
+  const auto date = AskDate(facts.reference, Clock::now() + FromSeconds(2));
   if (date.ok()) {
     facts.ahead_seconds = UnixNow() - *date;
   } else {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <fstream>
 
 #include "base/fd.h"
 #include "base/process.h"
@@ -62,11 +63,27 @@ Result<Child> Start(const Probe& probe) {
   return child;
 }
 
+/// A child that waits for a processor is no driver that hangs: a busy machine gets more time.
+constexpr int kPatience = 4;
+
+bool IsRunnable(pid_t pid) {
+  std::ifstream file(StrCat("/proc/", pid, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(") ");
+  return name_end != std::string::npos && line.size() > name_end + 2 && line[name_end + 2] == 'R';
+}
+
 /// Reads until the child closes its end. False at the deadline, or for a child that talks without end.
-bool ReadAll(Child& child, TimePoint deadline) {
+bool ReadAll(Child& child, TimePoint deadline, Duration limit) {
   std::array<char, 65536> part{};
+  int left = kPatience;
   while (child.text.size() < kMostBytes) {
-    if (!WaitFor(child.pipe.get(), POLLIN, deadline)) return false;
+    if (!WaitFor(child.pipe.get(), POLLIN, deadline)) {
+      if (--left <= 0 || !IsRunnable(child.pid)) return false;
+      deadline = Clock::now() + limit;
+      continue;
+    }
     const ssize_t got = read(child.pipe.get(), part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return got == 0;
@@ -83,7 +100,7 @@ bool Reap(pid_t pid, TimePoint deadline, int& status) {
 
 Result<std::string> Finish(Child& child, TimePoint deadline, Duration limit) {
   static constexpr Duration kToEnd = std::chrono::milliseconds(100);
-  const bool whole = ReadAll(child, deadline);
+  const bool whole = ReadAll(child, deadline, limit);
   if (!whole) kill(-child.pid, SIGKILL);
   int status = 0;
   const bool ended = Reap(child.pid, std::max(deadline, Clock::now() + kToEnd), status);

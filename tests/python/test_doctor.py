@@ -15,8 +15,8 @@ from cli import run
 from netns import Network, make_network
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "GLOO_"))}
-# A probe may take 1.5 s; the rest is for a busy machine.
-PATIENCE = 30
+# A probe may take 3 s; the rest is for a busy machine.
+PATIENCE = 60
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_this_machine_has_no_fail_and_answers_in_time():
     report = doctor()
     # Of the limits that this machine really has, no more.
     assert [one for one in troubles(report) if not one.startswith(("host.name", "limits."))] == []
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 30
     assert report["facts"]["missed"] == {}
 
 
@@ -122,7 +122,7 @@ def test_few_descriptors(network: Network, hosts: pathlib.Path):
     found = finding(doctor(prefix=limit, code=1), "limits.descriptors")
     assert found["level"] == "fail"
     assert "256" in found["text"]
-    assert "ulimit -n" in found["remedy"]
+    assert "nofile" in found["remedy"].lower()  # Another command in a container.
 
 
 def test_a_small_shm(network: Network, hosts: pathlib.Path):
@@ -165,7 +165,7 @@ def test_little_memlock_with_rdma(network: Network, hosts: pathlib.Path, tmp_pat
     found = finding(doctor(prefix=[*inside, *limit, *weak], code=1), "limits.memlock")
     assert found["level"] == "fail"
     assert "65.5 KB" in found["text"]
-    assert "ulimit -l unlimited" in found["remedy"]
+    assert "memlock" in found["remedy"].lower()
 
 
 def test_a_port_without_roce_v2(network: Network, hosts: pathlib.Path, tmp_path: pathlib.Path):
@@ -183,7 +183,7 @@ def test_a_resolver_that_does_not_answer(network: Network, hosts: pathlib.Path, 
     prefix = [*network.inside("node1", hosts), *under('mount --bind "$1" /etc/resolv.conf', server)]
     begin = time.monotonic()
     report = doctor(prefix=prefix)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 30
     assert list(report["facts"]["missed"]) == ["names"]
     found = finding(report, "host.probe")
     assert (found["level"], found["subject"]) == ("warn", "names")

@@ -98,6 +98,11 @@ TEST(Baseline, NamesWhatHasChanged) {
   EXPECT_THAT(*ChangesSince(before, machine.Look()),
               ElementsAre("host.kernel: 6.8.0-45-generic -> 6.8.0-46-generic",
                           "rdma.ports[mlx5_1:1].rate: 400 Gb/sec (4X NDR) -> 100 Gb/sec (4X EDR)"));
+  Facts missed = machine.Look();
+  missed.pcie = {};
+  missed.missed["pcie"] = "gave no answer within 3 s";
+  for (const std::string& change : *ChangesSince(before, missed))
+    EXPECT_THAT(change, Not(HasSubstr("pcie.")));
   EXPECT_EQ(ChangesSince("{}", machine.Look()).status().code(), Code::kCorrupt);
   EXPECT_EQ(ChangesSince("no JSON", machine.Look()).status().code(), Code::kCorrupt);
 }
