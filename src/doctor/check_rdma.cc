@@ -48,6 +48,13 @@ void CheckDevice(const Facts& facts, const RdmaDevice& device, Findings& finding
                    .text = StrCat(device.name, " ", why->second, "."),
                    .evidence = "ibv_open_device",
                    .remedy = StrCat("ibv_devinfo -d ", device.name, "; dmesg | tail -n 50")});
+  } else if (facts.verbs.error.empty() && !facts.missed.contains("verbs") &&
+             std::ranges::find(facts.verbs.listed, device.name) == facts.verbs.listed.end()) {
+    findings.Fail({.check = "device",
+                   .subject = device.name,
+                   .text = StrCat("libibverbs does not list ", device.name, ": it has no provider for it."),
+                   .evidence = "ibv_get_device_list",
+                   .remedy = "apt-get install ibverbs-providers  # elsewhere: rdma-core"});
   } else {
     const std::string made = device.virtual_functions == 0
                                  ? ""

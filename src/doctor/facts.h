@@ -113,6 +113,7 @@ struct VerbsPort {
 };
 struct VerbsFacts {
   std::string error;                              ///< libibverbs cannot be loaded.
+  std::vector<std::string> listed;                ///< Devices that libibverbs has a provider for.
   std::map<std::string, std::string> not_opened;  ///< Device and why.
   std::vector<VerbsPort> ports;
 };

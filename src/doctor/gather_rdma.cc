@@ -82,6 +82,7 @@ RdmaDevice ReadDevice(const Sources& sources, const std::string& name) {
 int64_t BytesOf(ibv_mtu mtu) { return int64_t{128} << static_cast<int>(mtu); }
 
 void AskDevice(drivers::Ibverbs& api, ibv_device* device, VerbsFacts& facts) {
+  facts.listed.emplace_back(device->name);
   ibv_context* const context = api.OpenDevice(device);
   if (context == nullptr) {
     facts.not_opened[device->name] = topology::ReasonNotOpened(*device, errno);

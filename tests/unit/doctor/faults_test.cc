@@ -129,6 +129,8 @@ std::vector<Fault> RdmaFaults() {
        }},
       {"NotOpened", "rdma.device", Level::kFail, "ibv_devinfo -d mlx5_1", kNothing,
        [](Facts& f) { f.verbs.not_opened["mlx5_1"] = "cannot be opened: Input/output error (5)"; }},
+      {"NoProvider", "rdma.device", Level::kFail, "ibverbs-providers",
+       [](Machine& m) { m.verbs.devices.pop_back(); }},
       {"NoLibrary", "rdma.library", Level::kFail, "libibverbs1", kNothing,
        [](Facts& f) { f.verbs.error = "libibverbs.so.1: no such file"; }},
       {"GidIndexOfRoceV1", "rdma.gid_index", Level::kFail, "=3",
@@ -178,7 +180,7 @@ std::vector<Fault> MachineFaults() {
        [](Machine& m) {
          for (const char* nic : {"mlx5_0", "mlx5_1", "mlx5_2"})
            m.Remove(StrCat("sys/class/infiniband/", nic));
-         m.verbs.devices.clear();
+         m.verbs.devices = {m.verbs.devices[1]};
          m.Remove("sys/bus/pci/devices/0000:97:40.0");  // The other GPU.
          m.cuda.gpus.pop_back();
          m.cuda.gpus[0].reaches = m.cuda.gpus[0].linked = {};
