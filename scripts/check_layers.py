@@ -23,6 +23,7 @@ ALLOWED = {
     "drivers": ["base"],
     "device": ["base", "memory", "trace", "drivers", "kernels"],
     "topology": ["base", "drivers"],
+    "doctor": ["base", "drivers", "device", "topology"],
     "transport": ["base", "memory", "trace", "drivers", "device", "topology"],
     "endpoint": ["base", "memory", "stream", "trace", "device", "transport"],
     "p2p": ["base", "memory", "transport", "endpoint"],

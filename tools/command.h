@@ -58,6 +58,7 @@ class Command {
 
 std::unique_ptr<Command> MakePlanCommand();
 std::unique_ptr<Command> MakeInfoCommand();
+std::unique_ptr<Command> MakeDoctorCommand();
 std::unique_ptr<Command> MakeExplainCommand();
 std::unique_ptr<Command> MakeTokenCommand();
 std::unique_ptr<Command> MakeControllerCommand();

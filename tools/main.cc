@@ -11,6 +11,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   all.push_back(MakeInferenceCommand());
   all.push_back(MakePlanCommand());
   all.push_back(MakeInfoCommand());
+  all.push_back(MakeDoctorCommand());
   all.push_back(MakeExplainCommand());
   all.push_back(MakeTokenCommand());
   all.push_back(MakeBenchP2pCommand());

@@ -25,19 +25,26 @@ std::string DriverText(drivers::Cuda& cuda) {
   return StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-bool Reaches(drivers::Cuda& cuda, const Gpu& from, const Gpu& to) {
-  int works = 0;
-  return cuda.DeviceGetP2PAttribute(&works, drivers::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, from.handle,
-                                    to.handle) == drivers::CUDA_SUCCESS &&
-         works != 0;
+bool Has(drivers::Cuda& cuda, drivers::CUdevice_P2PAttribute attribute, const Gpu& from, const Gpu& to) {
+  int value = 0;
+  return cuda.DeviceGetP2PAttribute(&value, attribute, from.handle, to.handle) == drivers::CUDA_SUCCESS &&
+         value != 0;
 }
 
 ListedGpu List(const Gpus& gpus, const Gpu& gpu) {
   drivers::Cuda& cuda = gpus.cuda();
-  ListedGpu listed{
-      .gpu = gpu, .uuid = UuidText(gpu.uuid), .pci_address = PciAddress(cuda, gpu), .reaches = {}};
+  ListedGpu listed{.gpu = gpu,
+                   .uuid = UuidText(gpu.uuid),
+                   .pci_address = PciAddress(cuda, gpu),
+                   .reaches = {},
+                   .linked = {}};
   for (const Gpu& other : gpus.all()) {
-    if (other.ordinal != gpu.ordinal && Reaches(cuda, gpu, other)) listed.reaches.push_back(other.ordinal);
+    if (other.ordinal == gpu.ordinal ||
+        !Has(cuda, drivers::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, gpu, other))
+      continue;
+    listed.reaches.push_back(other.ordinal);
+    if (Has(cuda, drivers::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, gpu, other))
+      listed.linked.push_back(other.ordinal);
   }
   return listed;
 }

@@ -15,6 +15,7 @@ struct ListedGpu {
   std::string uuid;          ///< As nvidia-smi prints it.
   std::string pci_address;   ///< As in sysfs; empty: unknown.
   std::vector<int> reaches;  ///< Ordinals of the other devices whose memory it can copy by itself.
+  std::vector<int> linked;   ///< Of these, those that take its atomics, too: over NVLink.
 };
 
 /// The devices of this process, for `weightcast info`.

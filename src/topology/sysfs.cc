@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
-#include <tuple>
 
 #include "base/strings.h"
+#include "topology/files.h"
 
 namespace weightcast::topology {
 namespace {
@@ -21,31 +20,6 @@ constexpr uint32_t kAcceleratorClass = 0x12;
 constexpr uint16_t kNvidia = 0x10de;
 constexpr uint16_t kAmd = 0x1002;
 constexpr uint16_t kIntel = 0x8086;
-
-/// The first line; empty when there is none.
-std::string ReadLine(const fs::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
-}
-
-/// "0x10de".
-uint32_t ReadHex(const fs::path& file) {
-  const std::string line = ReadLine(file);
-  uint32_t value = 0;
-  if (line.starts_with("0x")) std::from_chars(line.data() + 2, line.data() + line.size(), value, 16);
-  return value;
-}
-
-std::vector<std::string> NamesIn(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    names.push_back(at->path().filename().string());
-  std::ranges::sort(names, {}, [](const std::string& name) { return std::tuple(name.size(), name); });
-  return names;
-}
 
 /// "0000:17:00.0".
 bool IsPciAddress(std::string_view part) {

@@ -18,6 +18,7 @@ COMMANDS = [
     ["inference"],
     ["plan"],
     ["info"],
+    ["doctor"],
     ["bench", "p2p"],
     ["bench", "floor"],
     ["bench", "update"],
