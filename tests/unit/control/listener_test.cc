@@ -187,9 +187,9 @@ TEST_F(ListenerTest, AnObserverGetsTheNewestViewAndMayOnlyAsk) {
     if (!*parcel) continue;
     const auto shown = protocol::DecodeObserverReply(*Unpack(std::move(**parcel)));
     ASSERT_TRUE(shown.ok()) << shown.status().ToString();
-    const auto& view = std::get<protocol::ClusterView>(*shown);
-    EXPECT_GT(view.term.number, newest);
-    newest = view.term.number;
+    const uint64_t term = std::get<protocol::ClusterView>(*shown).term.number;
+    EXPECT_GT(term, newest);
+    newest = term;
     ++count;
   }
   EXPECT_LT(count, kViews) << "older ones that had not gone out were replaced";
