@@ -8,7 +8,7 @@
 
 #include "base/strings.h"
 #include "protocol/encoder.h"
-#include "protocol/trace.h"
+#include "protocol/observer_messages.h"
 
 namespace weightcast::wire {
 namespace {
