@@ -182,7 +182,12 @@ TEST_P(Groups, AnUpdateThatEndsBetweenTwoGroupsLeavesNoVersion) {
   trainer_ = ConnectTrainer();
   ASSERT_TRUE(trainer_->Register({.shards = source_.shards()}).ok());
   update = Publish(5);
-  const auto order = rank.Take(*engine);
+  auto order = rank.Take(*engine);
+  if (order.status().message().ends_with("trainer 0 has left")) {
+    // It was aborted because the connection had ended: that the trainer has left was not told yet.
+    ASSERT_TRUE(engine->Abort().ok());
+    order = rank.Take(*engine);
+  }
   ASSERT_TRUE(order.ok()) << order.status().ToString();
   EXPECT_EQ(rank.Wrong(5), 0);
   EXPECT_TRUE(update->Wait(In(10)).ok());

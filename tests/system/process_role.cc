@@ -149,8 +149,7 @@ class RoleProcess {
         last = *version;
         if (weights.Wrong(last.number) != 0) ++mine_.violations;
         mine_.version = last.number;
-      } else if (version.status().code() != Code::kTimedOut &&
-                 !version.status().message().starts_with("no controller")) {
+      } else if (!IsToBeAskedAgain(version.status())) {
         code = Fail(version.status());
         break;
       }
@@ -158,6 +157,12 @@ class RoleProcess {
     over = true;
     reader.join();
     return code;
+  }
+
+  /// kFenced: the time of the call was over before what a lost source might still write was fenced.
+  static bool IsToBeAskedAgain(const Status& status) {
+    return status.code() == Code::kTimedOut || status.code() == Code::kFenced ||
+           status.message().starts_with("no controller");
   }
 
   /// Whenever a version is reported, every byte is of that version.
