@@ -120,7 +120,8 @@ TEST_F(TransportChoiceTest, BadSettingsAreSaid) {
   EXPECT_THAT(CreateStatus({}, "").message(), HasSubstr("no job token"));
   EXPECT_THAT(CreateStatus({}, "short").message(), HasSubstr("too weak"));
   EXPECT_THAT(CreateStatus({}, "two words, of which one is a secret").message(),
-              HasSubstr("the endpoint's options may hold only letters, digits and punctuation"));
+              HasSubstr("the job token in the endpoint's options has other characters than letters, digits "
+                        "and punctuation"));
   const auto observer = stream::RoleToken::Derive(*stream::MasterToken::Parse(PartyOptions{}.token), {});
   EXPECT_THAT(CreateStatus({}, std::string(observer->Print().bytes())).message(),
               HasSubstr("has no key for 'peers'"));
