@@ -68,7 +68,7 @@ class Impostor : public Job, public testing::Test {
   std::unique_ptr<Endpoint> Pose(const protocol::WorkerView& as) {
     EndpointOptions options;
     options.settings = *Settings::From(settings_);
-    options.token = *control::LoadToken(options.settings)->SharedKey(stream::Purpose::kPeers);
+    options.token = control::LoadToken(options.settings)->text();
     options.self = protocol::IdentityOf(settings_["job"], as.name, as.incarnation);
     auto made = Endpoint::Create(std::move(options));
     EXPECT_TRUE(made.ok()) << made.status().ToString();

@@ -33,7 +33,7 @@ std::string NameOfValue(Enum value) {
 std::string Limit(Any) { return ""; }
 std::string Limit(Fixed) { return ""; }
 std::string Limit(Range range) { return StrCat(range.least, " to ", range.most); }
-std::string Limit(Hidden limit) { return StrCat("at most ", limit.most, " bytes; traces say `hidden`"); }
+std::string Limit(Hidden limit) { return StrCat("at most ", limit.most, " bytes"); }
 std::string Limit(Bytes limit) { return StrCat("at most ", limit.most, " bytes"); }
 std::string Limit(Cut limit) { return StrCat("at most ", limit.most, " bytes"); }
 std::string Limit(Name limit) { return StrCat("at most ", limit.most, " bytes, no control characters"); }
@@ -96,7 +96,7 @@ class Page {
     else if constexpr (std::is_same_v<T, double>)
       return "duration";
     else if constexpr (std::is_same_v<T, std::string>)
-      return std::is_same_v<L, Bytes> || std::is_same_v<L, Hidden> ? "bytes" : "text";
+      return std::is_same_v<L, Hidden> ? "secret bytes" : std::is_same_v<L, Bytes> ? "bytes" : "text";
     else if constexpr (std::is_same_v<T, Status>)
       return AddEnum<Code>(), "status";
     else

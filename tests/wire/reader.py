@@ -161,7 +161,7 @@ class Reader:
             return self._checked_duration()
         if kind in ("number", "signed number"):
             return self._in_range(self.number() if kind == "number" else self.signed(), limit)
-        if kind in ("text", "bytes"):
+        if kind in ("text", "bytes", "secret bytes"):
             return self._checked_text(limit)
         if kind == "status":
             code = self._known("Code")
@@ -278,6 +278,8 @@ def brief(kind: str, value: Any) -> str:
         return f"{{{inside}}}" if inside else ""
     if kind in DOCUMENTS.enums:
         return DOCUMENTS.enums[kind][value]
+    if kind == "secret bytes":
+        return "hidden" if value else ""
     if kind in ("text", "bytes"):
         shown = kind == "text" and len(value) <= 256 and printable(value)
         return value.decode(errors="surrogateescape") if shown else f"{len(value)} bytes" if value else ""

@@ -96,7 +96,7 @@ TEST(SafetensorsWriter, SaysWhatIsWrong) {
   const auto header = SmallHeader();
   const std::vector<std::span<const std::byte>> short_data = {BytesOf("ABCDEFGH"), BytesOf("xy")};
   EXPECT_THAT(WriteSafetensors(scratch / "m", header, short_data).message(),
-              HasSubstr("tensor \"b\" has 3 bytes, not 2"));
+              HasSubstr("tensor \"b\" has 3 bytes, but 2 were given"));
   EXPECT_THAT(WriteSafetensors(scratch / "m", header, std::span(short_data).first(1)).message(),
               HasSubstr("data of 1 tensors"));
   const auto lost = SafetensorsWriter::Create(scratch / "none" / "m", header);
