@@ -161,7 +161,7 @@ void TrainerWorker::Close() {
     Feed(TrainerEnded{Closed()});
     sender = std::move(sender_);
   });
-  sender.reset();     // Waits, bounded, until nobody reads the sources.
+  sender.reset();                       // Waits, bounded, until nobody reads the sources.
   session_->loop().RunAndWait([this] {  // What it said at the end has been heard.
     for (auto& [number, record] : records_) record->SetFree(Closed());
   });
