@@ -26,7 +26,7 @@ ALLOWED = {
     "doctor": ["base", "drivers", "device", "topology"],
     "transport": ["base", "memory", "trace", "drivers", "device", "topology"],
     "endpoint": ["base", "memory", "stream", "trace", "device", "transport"],
-    "peertest": ["base", "protocol", "stream", "http", "doctor", "endpoint"],
+    "peertest": ["base", "plan", "protocol", "stream", "http", "doctor", "endpoint"],
     "p2p": ["base", "memory", "transport", "endpoint"],
     "control": ["base", "plan", "protocol", "stream", "trace", "http"],
     "worker": [

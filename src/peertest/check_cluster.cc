@@ -255,7 +255,7 @@ void CheckLatencies(const Matrix& matrix, Findings& findings) {
   if (tested.empty()) return;
   const double usual = MedianOf(all);
   constexpr double kFactor = 4;
-  constexpr double kLeast = 1e-3;  // Seconds: less may be the processors.
+  constexpr double kLeast = 5e-3;  // Seconds: less may be the processors of busy hosts.
   std::vector<HostPair> late;
   for (const HostPair& one : tested)
     if (*matrix.latency[one.first][one.second] > kFactor * usual + kLeast) late.push_back(one);
