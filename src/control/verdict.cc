@@ -15,9 +15,11 @@ namespace {
 using protocol::Span;
 
 /// An update is slow when it took longer than the third quartile of those before it by three times the
-/// distance between the quartiles (Tukey's far-out fence), and twice their median.
+/// distance between the quartiles (Tukey's far-out fence), twice their median, ...
 constexpr double kFence = 3;
 constexpr double kTwice = 2;
+/// ... and longer than their median by more than a busy host's scheduler delays a process now and then.
+constexpr double kScheduling = 0.02;
 /// A route, or the runs that it consists of, are called slow or small where they have less than half ...
 constexpr double kHalf = 0.5;
 /// ... or where a write carries less than a sixteenth of what it might.
@@ -99,15 +101,26 @@ class Judge {
     return Quantile(std::move(seconds), 0.5);
   }
 
+  /// Of the updates before. Those that were called slow do not count while they are fewer than half: else a
+  /// few of them would hide the next one. If they are more, the update has changed for good.
+  [[nodiscard]] std::vector<double> UsualTotals() const {
+    std::vector<double> all;
+    std::vector<double> usual;
+    for (const Explained* one : before_) {
+      all.push_back(one->seconds);
+      if (!one->verdict.slow) usual.push_back(one->seconds);
+    }
+    return 2 * usual.size() > all.size() ? usual : all;
+  }
+
   /// The cost that has grown most, if the whole update has grown beyond what updates usually take.
   const Cost* SlowByHistory(Verdict& verdict) const {
     if (!Judged()) return nullptr;
-    std::vector<double> totals;
-    for (const Explained* one : before_) totals.push_back(one->seconds);
+    const std::vector<double> totals = UsualTotals();
     const double high = Quantile(totals, 0.75);
     const double usual = Quantile(totals, 0.5);
     if (update_.seconds <= high + kFence * (high - Quantile(totals, 0.25))) return nullptr;
-    if (update_.seconds <= kTwice * usual) return nullptr;
+    if (update_.seconds <= std::max(kTwice * usual, usual + kScheduling)) return nullptr;
     const Cost* worst = nullptr;
     double most = 0;
     for (const Cost& cost : update_.costs) {

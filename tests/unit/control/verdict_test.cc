@@ -61,6 +61,27 @@ TEST_F(Judging, ALateEngineIsNamed) {
   EXPECT_NEAR(verdict.usual, 0.002, 0.001);
 }
 
+TEST_F(Judging, SlowUpdatesDoNotHideTheNextOne) {
+  Usual(12);
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_TRUE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.3}).verdict.slow) << i;
+    Usual(2);
+  }
+}
+
+TEST_F(Judging, WhatStaysSlowIsUsualAfterAWhile) {
+  const Who late{.rank = 1, .what = &Lengths::pause, .seconds = 0.3};
+  Usual(12);
+  for (int i = 0; i < 30; ++i) Update(late);
+  EXPECT_FALSE(Update(late).verdict.slow);
+}
+
+TEST_F(Judging, AFewMillisecondsOfTheSchedulerAreNotSlow) {
+  Usual(20);
+  EXPECT_FALSE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.015}).verdict.slow);
+  EXPECT_TRUE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.04}).verdict.slow);
+}
+
 TEST_F(Judging, ASlowRouteIsNamedWithItsRate) {
   Usual(20);
   const Verdict& verdict = Update({.rank = 2, .source = 1, .what = &Lengths::write, .seconds = 0.3}).verdict;
