@@ -49,12 +49,23 @@ double RateOf(const Span& write) {
   return seconds > 0 ? static_cast<double>(write.bytes) / seconds : 0;
 }
 
-/// The number before " lane"; 0: none is told.
+/// The number that ends `text`, which is shortened by it; 0: none does.
+uint32_t TakeNumberAtEnd(std::string_view& text) {
+  const size_t from = text.find_last_not_of("0123456789") + 1;
+  const auto number = ParseNumber<uint32_t>(text.substr(from));
+  text = text.substr(0, from);
+  return number.value_or(0);
+}
+
+/// How many lanes are up: K of "K lanes" and of "K of N lanes"; 0: none is told.
 uint32_t LanesOf(std::string_view path) {
   const size_t at = path.find(" lane");
   if (at == std::string_view::npos) return 0;
-  const size_t from = path.find_last_not_of("0123456789", at - 1);
-  return ParseNumber<uint32_t>(path.substr(from + 1, at - from - 1)).value_or(0);
+  std::string_view before = path.substr(0, at);
+  const uint32_t number = TakeNumberAtEnd(before);
+  if (!before.ends_with(" of ")) return number;
+  before.remove_suffix(4);
+  return TakeNumberAtEnd(before);
 }
 
 double SecondsOf(const std::vector<Cost>& costs, Cause cause) {

@@ -117,6 +117,9 @@ TEST_F(Judging, ALinkIsBlamedForLanesChunksAndRunsOnlyWhereTheyAreFewOrSmall) {
   };
   EXPECT_EQ(cause([](protocol::Span&) {}).cause, Cause::kLink);
   EXPECT_EQ(cause([](protocol::Span& span) { span.path = "tcp, 3 lanes, to it"; }).cause, Cause::kLaneDown);
+  EXPECT_EQ(cause([](protocol::Span& span) { span.path = "tcp: 3 of 4 lanes, to it"; }).cause,
+            Cause::kLaneDown);
+  EXPECT_EQ(cause([](protocol::Span& span) { span.path = "tcp: 4 of 4 lanes, to it"; }).cause, Cause::kLink);
   EXPECT_EQ(cause([](protocol::Span& span) { span.chunk = 4096; }).cause, Cause::kSmallChunks);
   const Verdict tiny = cause([](protocol::Span& span) { span.pieces = 4096; });
   EXPECT_EQ(tiny.cause, Cause::kTinyTensors);
