@@ -1,8 +1,7 @@
 """The process group of all ranks, and how they end together."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -43,8 +42,7 @@ def together(work: Callable[[], Result]) -> Result:
 def gather(mine: Any) -> list[Any]:
     """What each rank has given, in the order of ranks."""
     everyone = [None] * dist.get_world_size()
-    with lost_ranks("between two steps"):
-        dist.all_gather_object(everyone, mine)
+    dist.all_gather_object(everyone, mine)
     return everyone
 
 
@@ -58,10 +56,3 @@ def check_equal(settings: Mapping[str, Any]) -> None:
                     f"{name} is {value} at rank 0 and {other[name]} at rank {rank}: start all ranks with the"
                     " same options and the same dataset"
                 )
-
-
-@contextlib.contextmanager
-def step_of(step: int, saved: int) -> Iterator[None]:
-    """saved: the step of the last checkpoint, where a new start goes on."""
-    with lost_ranks(f"in step {step}", f"; the run goes on after step {saved}" if saved else ""):
-        yield

@@ -21,8 +21,8 @@ import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from checkpoint import Checkpoints, newest_common  # noqa: E402
-from failure import Failure  # noqa: E402
-from job import check_equal, gather, join, step_of, together
+from failure import Failure, lost_ranks  # noqa: E402
+from job import check_equal, gather, join, together
 from model import GPT2, MODELS, parameter_count  # noqa: E402
 from place import Place  # noqa: E402
 from table import Table  # noqa: E402
@@ -68,10 +68,13 @@ class Run:
         self._say(self._headline())
         self.table.head()
         while self.step < self.options.steps:
-            with step_of(self.step + 1, self.saved):
+            goes_on = f"; the run goes on after step {self.saved}" if self.saved else ""
+            with lost_ranks(f"in step {self.step + 1}", goes_on):
                 self._one_step()
             if self.step % self.options.save_every == 0 or self.step == self.options.steps:
-                together(self._save)
+                # They may have saved it, or not.
+                with lost_ranks(f"while step {self.step} was saved", "; the run goes on from a checkpoint"):
+                    together(self._save)
         self.table.summary()
         self._compare_replicas()
 
@@ -96,8 +99,7 @@ class Run:
         than two ranks the order of additions depends on it, and it has to be the same after a resumption.
         """
         inputs, targets = self.batches.next()
-        with step_of(0, 0):
-            self.replica(inputs, targets).backward()
+        self.replica(inputs, targets).backward()
         self.optimizer.zero_grad()
         self.batches.go_to({"epoch": 0, "window": 0})
         torch.manual_seed(self.options.seed + 1 + self.place.rank)  # Dropout differs from rank to rank.
@@ -188,7 +190,8 @@ def main() -> None:
         place = Place.from_environment(os.environ)
         interface = Interface(place.master, os.environ.get("GLOO_SOCKET_IFNAME"))
         join(place, interface, options.timeout)
-        Run(options, place, interface).train()
+        with lost_ranks("before the first step or after the last"):
+            Run(options, place, interface).train()
         _end("", 0)
     except Failure as failure:
         _end(f"rank {rank}: {failure}", 1)

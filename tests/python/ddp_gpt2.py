@@ -16,6 +16,11 @@ FOLDER = ROOT / "examples" / "ddp_gpt2"
 PARAMETERS = 462_336  # Of --model simple.
 GRADIENTS = 4 * PARAMETERS
 PATIENCE = 150
+# In its middle, or while it was saved: a kill comes when it comes.
+LOST = (
+    r"lost another rank (in step \d+|while step \d+ was saved) \(.+\): look at its output, and start all"
+    r" ranks again; the run goes on (after step \d+|from a checkpoint)"
+)
 _ROW = re.compile(r"^ *(\d+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +(\S+)$", re.M)
 _WEIGHTS = re.compile(r"^weights: sha256 (\w+), equal on (\d+) ranks$", re.M)
 
@@ -70,9 +75,9 @@ class Rank:
             self._process = subprocess.Popen(command, env=environment(**ours), stdout=out, stderr=err)
 
     def wait_for(self, step: int) -> None:
-        """Until it has printed this step's row."""
+        """Until it has printed the row of this step or a later one."""
         deadline = time.monotonic() + PATIENCE
-        while step not in rows(self.log.read_text()):
+        while max(rows(self.log.read_text()), default=0) < step:
             assert self._process.poll() is None and time.monotonic() < deadline, self.said()
             time.sleep(0.01)
 
