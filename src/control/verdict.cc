@@ -49,23 +49,20 @@ double RateOf(const Span& write) {
   return seconds > 0 ? static_cast<double>(write.bytes) / seconds : 0;
 }
 
-/// The number that ends `text`, which is shortened by it; 0: none does.
-uint32_t TakeNumberAtEnd(std::string_view& text) {
-  const size_t from = text.find_last_not_of("0123456789") + 1;
-  const auto number = ParseNumber<uint32_t>(text.substr(from));
-  text = text.substr(0, from);
-  return number.value_or(0);
+uint32_t NumberBefore(std::string_view text, size_t at) {
+  const size_t from = text.substr(0, at).find_last_not_of("0123456789") + 1;
+  return ParseNumber<uint32_t>(text.substr(from, at - from)).value_or(0);
 }
 
-/// How many lanes are up: K of "K lanes" and of "K of N lanes"; 0: none is told.
+/// How many lanes were up; 0: none is told. The connection's own count stands last ("tcp: 1 of 6 lanes
+/// (failed:
+/// ...), 1 lane, to engine e0 rank 0"). Where a long text was cut before it, the transport's is what there
+/// is.
 uint32_t LanesOf(std::string_view path) {
-  const size_t at = path.find(" lane");
-  if (at == std::string_view::npos) return 0;
-  std::string_view before = path.substr(0, at);
-  const uint32_t number = TakeNumberAtEnd(before);
-  if (!before.ends_with(" of ")) return number;
-  before.remove_suffix(4);
-  return TakeNumberAtEnd(before);
+  for (const std::string_view mark : {" lanes, to ", " lane, to "})
+    if (const size_t at = path.rfind(mark); at != std::string_view::npos) return NumberBefore(path, at);
+  const size_t of = path.find(" of ");
+  return of == std::string_view::npos ? 0 : NumberBefore(path, of);
 }
 
 double SecondsOf(const std::vector<Cost>& costs, Cause cause) {
