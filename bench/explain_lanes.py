@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 
+from explain_hosts import host_of, scene_on_hosts
 from explain_tally import BETWEEN, USUAL, Tally
 from scene import Scene
 
@@ -22,20 +23,8 @@ Lane = tuple[str, str]  # Our port and the peer's.
 
 
 def run_over_lanes(chance: random.Random, runs: int, tally: Tally, names: list[str]) -> None:
-    network = Network()
-    try:
-        inside = {}
-        for number, name in enumerate(names, 1):
-            network.add_host(name.replace(" ", ""), f"10.98.0.{number}/24")
-            inside[name] = network.inside(name.replace(" ", ""))
-        settings = {"WEIGHTCAST_TRANSPORT": "tcp", "WEIGHTCAST_LANES": str(LANES)}
-        scene = Scene(inside=inside, listen="10.98.0.1:29750", settings=settings, shape=SHAPE)
-        try:
-            _plant(chance, runs, tally, scene, network)
-        finally:
-            scene.close()
-    finally:
-        network.close()
+    with scene_on_hosts(names, SHAPE, LANES) as (scene, network):
+        _plant(chance, runs, tally, scene, network)
 
 
 def _plant(chance: random.Random, runs: int, tally: Tally, scene: Scene, network: Network) -> None:
@@ -80,7 +69,7 @@ def _limit_all(scene: Scene, network: Network) -> None:
     else:
         raise AssertionError(f"not all lanes come back: {_paths(update)}")
     for name, own in lanes.items():
-        _limit(network, _host(name), own)
+        _limit(network, host_of(name), own)
 
 
 def _limit(network: Network, host: str, lanes: list[Lane]) -> None:
@@ -103,7 +92,7 @@ def _limit(network: Network, host: str, lanes: list[Lane]) -> None:
 
 def _take_down(network: Network, trainer: str, lanes: list[Lane]) -> None:
     """New connections to the peers' listeners are dropped; so the lanes stay down."""
-    host = _host(trainer)
+    host = host_of(trainer)
     rules = ["add table inet down"]
     rules.append("add chain inet down out { type filter hook output priority 0; }")
     for peer in {theirs for _, theirs in lanes}:
@@ -114,7 +103,7 @@ def _take_down(network: Network, trainer: str, lanes: list[Lane]) -> None:
 
 
 def _let_come_back(network: Network, trainer: str, lane: Lane) -> None:
-    host, (_, peer) = _host(trainer), lane
+    host, (_, peer) = host_of(trainer), lane
     network.run(host, "nft", "delete table inet down")
     established = ["ss", "-tnH", "state", "established", "dport", "=", peer]
     deadline = time.monotonic() + PATIENCE
@@ -122,7 +111,3 @@ def _let_come_back(network: Network, trainer: str, lane: Lane) -> None:
         assert time.monotonic() < deadline, f"the lanes of {trainer} do not come back"
         time.sleep(0.1)
     time.sleep(0.5)  # For greetings.
-
-
-def _host(name: str) -> str:
-    return name.replace(" ", "")

@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "explain"), str(ROOT / "tests" / "python")]
 
 from explain_disk import run_on_disks  # noqa: E402
+from explain_hosts import host_of, scene_on_hosts  # noqa: E402
 from explain_lanes import run_over_lanes  # noqa: E402
 from explain_restart import run_with_small_chunks, run_with_tiny_tensors  # noqa: E402
 from explain_tally import BETWEEN, USUAL, Plant, Tally  # noqa: E402
@@ -111,34 +112,18 @@ def unlimit(network: Network, name: str) -> None:
 
 def run_over_links(chance: random.Random, runs: int, tally: Tally) -> None:
     """The wire of one engine's host carries less for one update."""
-    network = Network()
-    try:
-        inside = {}
-        for number, name in enumerate(NAMES, 1):
-            network.add_host(name.replace(" ", ""), f"10.98.0.{number}/24")
-            inside[name] = network.inside(name.replace(" ", ""))
-        scene = Scene(
-            inside=inside,
-            listen="10.98.0.1:29750",
-            settings={"WEIGHTCAST_TRANSPORT": "tcp"},
-            shape=(4, 512, 1024),
-        )
-        try:
-            for _ in range(USUAL):
+    with scene_on_hosts(NAMES, (4, 512, 1024)) as (scene, network):
+        for _ in range(USUAL):
+            tally.left_alone(scene.update())
+        for _ in range(runs):
+            victim = chance.choice(["engine e0", "engine e1"])
+            megabits = chance.randint(40, 120)
+            network.limit(host_of(victim), megabits)
+            update = scene.update()
+            unlimit(network, host_of(victim))
+            tally.planted([("link", victim, megabits)], update)
+            for _ in range(BETWEEN):
                 tally.left_alone(scene.update())
-            for _ in range(runs):
-                victim = chance.choice(["engine e0", "engine e1"])
-                megabits = chance.randint(40, 120)
-                network.limit(victim.replace(" ", ""), megabits)
-                update = scene.update()
-                unlimit(network, victim.replace(" ", ""))
-                tally.planted([("link", victim, megabits)], update)
-                for _ in range(BETWEEN):
-                    tally.left_alone(scene.update())
-        finally:
-            scene.close()
-    finally:
-        network.close()
 
 
 def main() -> None:
