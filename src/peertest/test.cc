@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "base/traffic_class.h"
 #include "peertest/caller.h"
 #include "peertest/describe_host.h"
 #include "peertest/echo_prober.h"
@@ -159,8 +160,9 @@ class Test {
     Measurement tcp = NewMeasurement("tcp");
     tcp.Run(&facts_.ports);
     ClassFacts& classes = facts_.classes;
-    classes.chosen = means_.settings.traffic_class != 0;
-    classes.traffic_class = classes.chosen ? means_.settings.traffic_class : kUsualClass;
+    const auto chosen = ParseTrafficClass(means_.settings.traffic_class);
+    classes.chosen = chosen.ok() && chosen->value_or(0) != 0;
+    classes.traffic_class = classes.chosen ? **chosen : kUsualClass;
     if (!plan_.classes) {
       classes.error = "not part of this test";
     } else if (prober == nullptr || facts_.mtu.out == 0) {
