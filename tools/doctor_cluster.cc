@@ -60,10 +60,11 @@ Status TestCluster(const ClusterTest& test, const peertest::TestMeans& means, co
   const peertest::ClusterFacts facts = peertest::RunCluster(
       {.targets = std::move(hosts),
        .test = {.seconds = test.seconds, .all_sizes = false, .classes = false},
+       .doubtful = peertest::DoubtfulPairs,
        .on_progress =
            [&](size_t done, size_t all) {
              bar.Show(static_cast<double>(done) / static_cast<double>(std::max<size_t>(all, 1)),
-                      StrCat(done, " of ", all, " pairs"));
+                      StrCat(done, " of ", all, " tests"));
            }},
       means);
   bar.Clear();

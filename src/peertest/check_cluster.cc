@@ -243,22 +243,17 @@ void CheckAgainstLink(const ClusterFacts& facts, const Matrix& matrix, Findings&
 }
 
 void CheckLatencies(const Matrix& matrix, Findings& findings) {
-  std::vector<double> all;
+  const double usual = matrix.usual_latency;
   std::vector<HostPair> tested;
+  std::vector<HostPair> late;
   for (size_t from = 0; from < matrix.names.size(); ++from) {
     for (size_t to = 0; to < matrix.names.size(); ++to) {
       if (!matrix.latency[from][to]) continue;
-      all.push_back(*matrix.latency[from][to]);
       tested.emplace_back(from, to);
+      if (matrix.late[from][to]) late.emplace_back(from, to);
     }
   }
   if (tested.empty()) return;
-  const double usual = MedianOf(all);
-  constexpr double kFactor = 4;
-  constexpr double kLeast = 5e-3;  // Seconds: less may be the processors of busy hosts.
-  std::vector<HostPair> late;
-  for (const HostPair& one : tested)
-    if (*matrix.latency[one.first][one.second] > kFactor * usual + kLeast) late.push_back(one);
   if (late.empty()) {
     findings.Ok(
         {.check = "latency", .text = StrCat("One way of a small write takes ", TimeText(usual), ".")});
@@ -279,6 +274,19 @@ void CheckLatencies(const Matrix& matrix, Findings& findings) {
 }
 
 }  // namespace
+
+std::vector<HostPair> DoubtfulPairs(const ClusterFacts& facts) {
+  const Matrix matrix = MatrixOf(facts);
+  std::vector<HostPair> pairs;
+  for (const ClusterPair& pair : facts.pairs) {
+    const auto [a, b] = pair.hosts;
+    const bool failed = std::ranges::any_of(pair.facts.transports,
+                                            [](const TransportFacts& one) { return !one.error.empty(); });
+    if (failed || matrix.slow[a][b] || matrix.slow[b][a] || matrix.late[a][b] || matrix.late[b][a])
+      pairs.push_back(pair.hosts);
+  }
+  return pairs;
+}
 
 std::vector<Finding> CheckCluster(const ClusterFacts& facts) {
   const Matrix matrix = MatrixOf(facts);

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "base/thread.h"
 #include "peertest/caller.h"
+#include "peertest/summary.h"
 
 namespace weightcast::peertest {
 namespace {
@@ -53,12 +54,12 @@ class Cluster {
       if (callers_[host] != nullptr) present.push_back(host);
     const auto rounds = RoundsOf(present.size());
     facts_.rounds = rounds.size();
-    const size_t all = present.size() * (present.size() - std::min<size_t>(present.size(), 1)) / 2;
+    all_ = present.size() * (present.size() - std::min<size_t>(present.size(), 1)) / 2;
     for (const auto& round : rounds) {
       if (Stopped()) break;
-      ForEach(round.size(),
-              [&](size_t i) { Test({present[round[i].first], present[round[i].second]}, all); });
+      ForEach(round.size(), [&](size_t i) { Test({present[round[i].first], present[round[i].second]}); });
     }
+    if (plan_.doubtful) TestAgain(plan_.doubtful(facts_));
     facts_.seconds = Seconds(Clock::now() - begin);
     std::ranges::sort(facts_.pairs, {}, &ClusterPair::hosts);
     return std::move(facts_);
@@ -102,7 +103,7 @@ class Cluster {
     }
   }
 
-  void Test(const HostPair& hosts, size_t all) {
+  void Test(const HostPair& hosts) {
     if (Stopped()) return;
     ClusterPair pair{.hosts = hosts};
     auto facts = Order(hosts.first, hosts.second);
@@ -123,7 +124,27 @@ class Cluster {
     }
     const std::lock_guard lock(mutex_);
     facts_.pairs.push_back(std::move(pair));
-    if (plan_.on_progress) plan_.on_progress(facts_.pairs.size(), all);
+    SayProgress();
+  }
+
+  /// What else a host did while it was tested looks like a slow path; it is rarely there twice.
+  void TestAgain(const std::vector<HostPair>& pairs) {
+    all_ += pairs.size();
+    for (const auto& round : RoundsOf(pairs)) {
+      if (Stopped()) return;
+      ForEach(round.size(), [&](size_t i) {
+        const auto again = Order(round[i].first, round[i].second);
+        const std::lock_guard lock(mutex_);
+        const auto pair = std::ranges::find(facts_.pairs, round[i], &ClusterPair::hosts);
+        if (again.ok() && pair != facts_.pairs.end()) KeepBetter(pair->facts, *again);
+        SayProgress();
+      });
+    }
+  }
+
+  void SayProgress() {
+    ++done_;
+    if (plan_.on_progress) plan_.on_progress(done_, all_);
   }
 
   Result<PeerFacts> Order(size_t tester, size_t tested) {
@@ -145,7 +166,9 @@ class Cluster {
   const ClusterPlan& plan_;
   const TestMeans& means_;
   std::vector<std::unique_ptr<Caller>> callers_;  ///< Null: the host does not take part.
-  std::mutex mutex_;                              ///< Guards the pairs.
+  size_t all_ = 0;                                ///< Tests, with those made again.
+  std::mutex mutex_;                              ///< Guards the rest.
+  size_t done_ = 0;
   ClusterFacts facts_;
 };
 

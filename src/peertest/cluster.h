@@ -27,19 +27,22 @@ struct ClusterPair {
 struct ClusterFacts {
   std::vector<ClusterHost> hosts = {};
   std::vector<ClusterPair> pairs = {};
-  size_t rounds = 0;
+  size_t rounds = 0;   ///< Without those of the second measurements.
   double seconds = 0;  ///< That it took.
 };
 
 struct ClusterPlan {
   std::vector<std::string> targets;
   TestPlan test;
-  /// Pairs that are over, and all.
+  /// After the rounds: which pairs are measured a second time. Empty: none.
+  std::function<std::vector<HostPair>(const ClusterFacts&)> doubtful = {};
+  /// Tests that are over, and all.
   std::function<void(size_t done, size_t all)> on_progress = {};
 };
 
 /// Has every pair of the hosts tested, in rounds in which no host has two tests: one host of each pair is
-/// told to test the other. Starts threads, at most 64. Bounded as RunTest is, for each round.
+/// told to test the other. Of a pair measured twice the better rates stand (KeepBetter). Starts threads, at
+/// most 64. Bounded as RunTest is, for each round.
 ClusterFacts RunCluster(const ClusterPlan& plan, const TestMeans& means);
 
 }  // namespace weightcast::peertest

@@ -4,10 +4,14 @@
 #include "base/strings.h"
 #include "peertest/check_cluster.h"
 #include "peertest/check_peer.h"
+#include "peertest/summary.h"
 #include "peertest/units.h"
 
 namespace weightcast::peertest {
 namespace {
+
+constexpr double kLateFactor = 4;
+constexpr double kLateLeast = 5e-3;  ///< Seconds: less may be the processors of busy hosts.
 
 const TransportFacts* FactsOf(const PeerFacts& facts, std::string_view name) {
   const auto found = std::ranges::find(facts.transports, name, &TransportFacts::name);
@@ -47,10 +51,12 @@ Matrix MatrixOf(const ClusterFacts& facts) {
   Matrix matrix{.names = NamesOf(facts),
                 .gbit = {hosts, std::vector<std::optional<double>>(hosts)},
                 .latency = {hosts, std::vector<std::optional<double>>(hosts)},
-                .slow = {hosts, std::vector<bool>(hosts)}};
+                .slow = {hosts, std::vector<bool>(hosts)},
+                .late = {hosts, std::vector<bool>(hosts)}};
   const std::string_view name = TransportOf(facts);
   std::vector<double> parts;
   std::vector<double> rates;
+  std::vector<double> latencies;
   std::map<HostPair, double> part_of;
   // Against each link's own speed, where all are known: a slower link is not a slow one.
   const bool known = std::ranges::all_of(facts.pairs, [&](const ClusterPair& one) {
@@ -65,6 +71,7 @@ Matrix MatrixOf(const ClusterFacts& facts) {
     const auto add = [&](size_t from, size_t to, double gbit) {
       matrix.gbit[from][to] = gbit;
       matrix.latency[from][to] = transport->latency.p50;
+      latencies.push_back(transport->latency.p50);
       part_of[{from, to}] = gbit / link;
       parts.push_back(gbit / link);
       rates.push_back(gbit);
@@ -74,7 +81,12 @@ Matrix MatrixOf(const ClusterFacts& facts) {
   }
   const double usual = UsualOf(parts);
   matrix.usual = UsualOf(rates);
-  for (const auto& [pair, part] : part_of) matrix.slow[pair.first][pair.second] = part < kSlowWarn * usual;
+  matrix.usual_latency = MedianOf(latencies);
+  for (const auto& [pair, part] : part_of) {
+    const auto [from, to] = pair;
+    matrix.slow[from][to] = part < kSlowWarn * usual;
+    matrix.late[from][to] = *matrix.latency[from][to] > kLateFactor * matrix.usual_latency + kLateLeast;
+  }
   return matrix;
 }
 

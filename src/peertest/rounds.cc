@@ -1,5 +1,6 @@
 #include "peertest/rounds.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace weightcast::peertest {
@@ -23,6 +24,24 @@ std::vector<std::vector<HostPair>> RoundsOf(size_t hosts) {
     const size_t last = circle.back();
     circle.pop_back();
     circle.insert(circle.begin() + 1, last);
+  }
+  return rounds;
+}
+
+std::vector<std::vector<HostPair>> RoundsOf(const std::vector<HostPair>& pairs) {
+  std::vector<std::vector<HostPair>> rounds;
+  const auto meet = [](const HostPair& a, const HostPair& b) {
+    return a.first == b.first || a.first == b.second || a.second == b.first || a.second == b.second;
+  };
+  for (const HostPair& pair : pairs) {
+    const auto free = std::ranges::find_if(rounds, [&](const std::vector<HostPair>& round) {
+      return std::ranges::none_of(round, [&](const HostPair& one) { return meet(one, pair); });
+    });
+    if (free == rounds.end()) {
+      rounds.push_back({pair});
+    } else {
+      free->push_back(pair);
+    }
   }
   return rounds;
 }

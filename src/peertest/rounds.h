@@ -12,4 +12,7 @@ using HostPair = std::pair<size_t, size_t>;
 /// round-robin tournament. Who comes first in a pair changes, so that orders are spread.
 std::vector<std::vector<HostPair>> RoundsOf(size_t hosts);
 
+/// These pairs, each once, in rounds none of which has a host twice.
+std::vector<std::vector<HostPair>> RoundsOf(const std::vector<HostPair>& pairs);
+
 }  // namespace weightcast::peertest

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "peertest/units.h"
+
 namespace weightcast::peertest {
 
 Latency Summarise(const std::vector<double>& seconds, int64_t lost) {
@@ -24,6 +26,21 @@ double MedianOf(std::vector<double> values) {
   std::ranges::sort(values);
   const size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+void KeepBetter(PeerFacts& facts, const PeerFacts& again) {
+  for (const TransportFacts& other : again.transports) {
+    if (!other.skipped.empty() || !other.error.empty()) continue;
+    const auto one = std::ranges::find(facts.transports, other.name, &TransportFacts::name);
+    if (one == facts.transports.end()) continue;
+    if (!one->error.empty()) {
+      *one = other;
+      continue;
+    }
+    if (BestGbit(other.out) > BestGbit(one->out)) one->out = other.out;
+    if (BestGbit(other.back) > BestGbit(one->back)) one->back = other.back;
+    if (other.latency.samples > 0 && other.latency.p50 < one->latency.p50) one->latency = other.latency;
+  }
 }
 
 }  // namespace weightcast::peertest

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/strings.h"
@@ -148,6 +149,17 @@ TEST(Cluster, NamesALateHost) {
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].check, "latency");
   EXPECT_EQ(found[0].subject, "node1");
+}
+
+TEST(Cluster, DoubtsWhatIsSlowOrLateOrFailed) {
+  EXPECT_THAT(DoubtfulPairs(Healthy(4)), IsEmpty());
+  ClusterFacts facts = Healthy(4, [](size_t from, size_t to) { return from == 1 && to == 2 ? 0.1 : 1; });
+  facts.pairs[0].facts.transports[0].latency.p50 = 0.1;
+  facts.pairs[5].facts.transports[0].error = "no answer";
+  const auto doubtful = DoubtfulPairs(facts);
+  EXPECT_THAT(doubtful, ::testing::IsSupersetOf({facts.pairs[0].hosts, facts.pairs[5].hosts}));
+  EXPECT_TRUE(std::ranges::any_of(doubtful, [](const HostPair& one) { return one.first + one.second == 3; }));
+  EXPECT_LE(doubtful.size(), 3U);
 }
 
 TEST(Cluster, TextHasARowForEachHost) {

@@ -28,6 +28,21 @@ TEST(Rounds, HaveEachPairOnceAndNoHostTwice) {
   }
 }
 
+TEST(Rounds, OfSomePairsHaveEachOnceAndNoHostTwice) {
+  const std::vector<HostPair> pairs = {{0, 1}, {0, 2}, {2, 3}, {3, 0}, {4, 5}};
+  std::set<HostPair> seen;
+  const auto rounds = RoundsOf(pairs);
+  EXPECT_EQ(rounds.size(), 3U);  // Host 0 has three.
+  for (const auto& round : rounds) {
+    std::set<size_t> busy;
+    for (const auto& [a, b] : round) {
+      EXPECT_TRUE(busy.insert(a).second && busy.insert(b).second);
+      EXPECT_TRUE(seen.insert({a, b}).second);
+    }
+  }
+  EXPECT_EQ(seen, std::set<HostPair>(pairs.begin(), pairs.end()));
+}
+
 TEST(Rounds, OfFewerThanTwoHostsAreNone) {
   EXPECT_TRUE(RoundsOf(0).empty());
   EXPECT_TRUE(RoundsOf(1).empty());

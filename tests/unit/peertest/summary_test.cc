@@ -27,5 +27,29 @@ TEST(Summary, HasQuantilesAndJitter) {
 
 TEST(Summary, MedianOfAnEvenNumberIsBetween) { EXPECT_EQ(MedianOf({4, 1, 3, 2}), 2.5); }
 
+TEST(Summary, KeepsTheBetterOfTwoMeasurementsInEachDirection) {
+  PeerFacts facts;
+  facts.transports = {{.name = "tcp",
+                       .latency = {.samples = 9, .p50 = 1},
+                       .out = {{1 << 20, 9, 1}},
+                       .back = {{1 << 20, 9, 8}}},
+                      {.name = "verbs", .error = "no answer"}};
+  PeerFacts again = facts;
+  again.transports[0].out[0].gbit = 7;
+  again.transports[0].back[0].gbit = 2;
+  again.transports[0].latency.p50 = 3;
+  again.transports[1] = {.name = "verbs", .out = {{1 << 20, 9, 5}}};
+  KeepBetter(facts, again);
+  EXPECT_EQ(facts.transports[0].out[0].gbit, 7);
+  EXPECT_EQ(facts.transports[0].back[0].gbit, 8);
+  EXPECT_EQ(facts.transports[0].latency.p50, 1);
+  EXPECT_EQ(facts.transports[1].error, "");
+  EXPECT_EQ(facts.transports[1].out[0].gbit, 5);
+  again.transports[0].error = "broken";
+  again.transports[0].out[0].gbit = 100;
+  KeepBetter(facts, again);
+  EXPECT_EQ(facts.transports[0].out[0].gbit, 7);
+}
+
 }  // namespace
 }  // namespace weightcast::peertest
