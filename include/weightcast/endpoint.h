@@ -141,7 +141,8 @@ struct EndpointOptions {
   /// Called for each peer that has proven the token; default: accepts every peer of the same job. The error
   /// reaches the peer. Called on both sides of a connection, always on the progress thread; must not block.
   std::function<Status(const Identity&)> admit{};
-  /// A connection that a peer opened is ready. Must not block.
+  /// A connection that a peer opened is ready. Must not block. Like the two below it is dropped with the
+  /// endpoint, so it may keep the connection.
   std::function<void(Connection)> on_connection{};
   /// A connection ended, with the reason. Must not block.
   std::function<void(const Identity&, const Status&)> on_disconnect{};

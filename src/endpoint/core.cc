@@ -322,8 +322,18 @@ void Core::Shutdown() {
            "closing the endpoint while a stopped peer may still write: its links did not close within ",
            Seconds(settings().lease), " s; do not reuse its memory before that peer continues or has ended");
   }
-  progress_->Call([this] { DropTransports(); });
+  progress_->Call([this] {
+    DropTransports();
+    DropCallbacks();
+  });
   progress_->Stop();
+}
+
+/// They may keep connections, each of which keeps this endpoint's state.
+void Core::DropCallbacks() {
+  options_.on_connection = nullptr;
+  options_.on_disconnect = nullptr;
+  options_.on_notice = nullptr;
 }
 
 void Core::CloseAll() {

@@ -126,6 +126,7 @@ class Core final : public Work, public std::enable_shared_from_this<Core> {
   void CloseAll();
   void CheckFenced();
   void DropTransports();
+  void DropCallbacks();
   /// Reads past what it says until it closes, a bounded amount at a time.
   void ReadLingering(uint64_t id);
   void EndLingering(std::map<uint64_t, Lingering>::iterator ended);

@@ -148,10 +148,10 @@ class Suspend : public testing::TestWithParam<Scene> {
   }
 
   std::map<std::string, std::string> settings_;
+  std::vector<std::byte> source_;  // It and the memory outlive those who move them.
+  Remapped memory_;
   std::unique_ptr<Controller> controller_;
   std::unique_ptr<Trainer> trainer_;
-  std::vector<std::byte> source_;
-  Remapped memory_;
   std::unique_ptr<Inference> engine_;
 };
 

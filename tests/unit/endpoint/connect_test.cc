@@ -49,6 +49,34 @@ TEST_F(ConnectTest, ProvesWhoIsWho) {
   EXPECT_EQ(to_b->peer_chunk(), 4096U);
 }
 
+TEST_F(ConnectTest, ACallbackMayKeepItsConnection) {
+  struct Kept {
+    std::atomic<bool> called = false;
+    std::optional<Connection> connection;
+  };
+  auto kept = std::make_shared<Kept>();
+  const std::weak_ptr<Kept> left = kept;
+  EndpointOptions options;
+  options.self = {"test", "inference", "rollout", 0, RandomId()};
+  options.token = PartyOptions().token;
+  options.settings = Party::SettingsOf({});
+  options.on_connection = [kept](Connection connection) {
+    kept->connection = std::move(connection);
+    kept->called = true;
+    kept->called.notify_one();
+  };
+  auto endpoint = CreateWith(std::move(options), kFakeFactories);
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status().ToString();
+  Party a;
+  const auto to_it = a->Connect((*endpoint)->Addresses(), (*endpoint)->self(), In(kPatience));
+  ASSERT_TRUE(to_it.ok()) << to_it.status().ToString();
+  kept->called.wait(false);
+  kept.reset();
+  EXPECT_FALSE(left.expired());
+  endpoint->reset();
+  EXPECT_TRUE(left.expired()) << "callback, connection and endpoint keep each other";
+}
+
 TEST_F(ConnectTest, AgainGivesTheSameConnection) {
   Party a;
   Party b({.rank = 1});
