@@ -163,6 +163,7 @@ bool Set(Config& config, const std::string& key, const std::string& value) {
       {"cancels", &config.budgets.cancels},
       {"registers", &config.budgets.registers},
       {"paths", &config.budgets.paths},
+      {"failures", &config.budgets.failures},
       {"repeats", &config.budgets.repeats},
       {"stragglers", &config.budgets.stragglers},
       {"refusals", &config.budgets.refusals},

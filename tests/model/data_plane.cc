@@ -155,10 +155,10 @@ void Model::SendEnd(World& world, int write) {
   FeedSource(world, source, In::kSendFenced, name);
 }
 
-void Model::SendFail(World& world, int write) {
+void Model::SendFail(World& world, int write, In how) {
   Write& w = world.writes[write];
   w.job = Job::kEnding;
-  FeedSource(world, w.source, In::kSendFailed, SendingOf(w));
+  FeedSource(world, w.source, how, SendingOf(w));
 }
 
 void Model::SendFence(World& world, int write) {

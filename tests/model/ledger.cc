@@ -20,6 +20,7 @@ void Model::Hear(World& world, int slot, uint32_t id) {
     ledger.version = CodeOf({.run = published->run.number, .number = published->number});
     ledger.waits = 1;
   }
+  if (const auto* failed = std::get_if<protocol::Failed>(&value)) HearFailed(world, slot, *failed);
   if (IsTrainer(slot)) return;
   if (const auto* registered = std::get_if<protocol::Register>(&value))
     ledger.serves = CodeOf(registered->version);
@@ -33,6 +34,18 @@ void Model::Hear(World& world, int slot, uint32_t id) {
   if (ledger.heard < Heard::kTold)
     Fail("two steps", StrCat(protocol::ToString(NameOf(slot)), " has switched before it was told Commit"));
   reaches(Heard::kCommitted);
+}
+
+/// What a trainer has sent that fails by itself may be wrong; not of one that only has the version no more.
+void Model::HearFailed(World& world, int slot, const protocol::Failed& failed) {
+  const bool itself = failed.update.sequence != 0 && failed.destination < 0;
+  if (!IsTrainer(slot) || !itself || failed.reason.code() == Code::kCancelled) return;
+  const uint16_t update = machines_.Add(failed.update);
+  for (int other = config_.trainers; other < processes(); ++other) {
+    Ledger& ledger = world.processes[other].ledger;
+    const bool earlier = ledger.fresh != 0 && SameUpdate(ledger.update, failed.update);
+    if (ledger.update == update || earlier) ledger.doubted = 1;
+  }
 }
 
 /// "loss": no engine loses its version before a source was told to start.
@@ -61,6 +74,9 @@ void Model::Tell(World& world, int slot, uint32_t id) {
   if (const auto* abort = std::get_if<protocol::Abort>(&value)) TellAbort(world, slot, *abort);
   if (const auto* commit = std::get_if<protocol::Commit>(&value)) {
     CheckAllAt(world, slot, commit->update, Heard::kReady, "Commit");
+    if (ledger.doubted != 0)
+      Fail("source", StrCat("the controller says Commit for ", protocol::ToString(NameOf(slot)),
+                            ", though a source of its bytes has failed"));
     ledger.heard = std::max(ledger.heard, Heard::kTold);
   }
   if (const auto* serve = std::get_if<protocol::Serve>(&value)) {
@@ -92,6 +108,7 @@ void Model::TellRequest(World& world, int slot, const protocol::GrantRequest& re
   ledger.heard = Heard::kNone;
   ledger.standing = Standing::kIn;
   ledger.started = 0;
+  ledger.doubted = 0;
   ledger.part = 0;
   ledger.version = CodeOf(request.version);
 }

@@ -14,6 +14,7 @@ using protocol::WorkerMessage;
 
 const Status kDead(Code::kPeerDead, "missed heartbeats for a lease");
 const Status kPath(Code::kUnavailable, "the connection broke");
+const Status kBroken(Code::kCorrupt, "a file changed");
 const Status kEnd(Code::kUnavailable, "no controller");
 const Status kNoPlan(Code::kInvalidArgument, "the sources do not hold everything");
 const Status kReclaimed(Code::kCancelled, "the memory is needed here");
@@ -143,6 +144,8 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
     case In::kSendFailed:
       return worker::SendEnded{
           .update = of(), .destination = destination, .part = part, .status = kPath, .path = true};
+    case In::kSendBroken:
+      return worker::SendEnded{.update = of(), .destination = destination, .part = part, .status = kBroken};
     case In::kSendFenced:
       return worker::SendFenced{of(), destination, part};
     case In::kPublish:

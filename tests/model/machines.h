@@ -82,6 +82,7 @@ enum class In : uint8_t {
   kReclaim,     ///< [leaves]
   kSendEnded,   ///< [update | destination << 16 | part << 24]
   kSendFailed,  ///< [update | destination << 16 | part << 24]
+  kSendBroken,  ///< The same, by the sender's own fault.
   kSendFenced,  ///< [update | destination << 16 | part << 24]
   kPublish,     ///< [number | hold << 8]
   kCancel,      ///< [number]

@@ -406,6 +406,14 @@ MISTAKES = [
         "deep_in_place timeouts=1 search=departures",
     ),
     (
+        "ready_of_a_broken_source_commits",
+        ABORT,
+        "  if (message.destination < 0 && !gives_up) return SourceBroken(worker, message.update, reason);\n",
+        "",
+        "source",
+        "peers_shadow together=1 failures=1 search=departures live_every=0",
+    ),
+    (
         "update_zero",
         PUBLISH,
         "if (fresh || s_.sequence == 0) {",

@@ -215,6 +215,9 @@ void Model::TakeAdverse(World& world, Move move) {
     case Kind::kPath:
       --may.paths;
       return SendFail(world, slot);
+    case Kind::kSourceFails:
+      --may.failures;
+      return SendFail(world, slot, In::kSendBroken);
     case Kind::kRankPath:
       --may.paths;
       return TakeData(world, {Kind::kSourceLost, move.a, move.b});

@@ -141,7 +141,7 @@ class Model {
   [[nodiscard]] uint8_t BoxesOfPart(uint32_t part) const;
   static uint32_t SendingOf(const Write& w);
   void SendEnd(World& world, int write);
-  void SendFail(World& world, int write);
+  void SendFail(World& world, int write, In how = In::kSendFailed);
   void SendFence(World& world, int write);
   [[nodiscard]] std::array<Content, kBoxes> BytesOf(const World& world, int write) const;
 
@@ -153,6 +153,7 @@ class Model {
 
   // What the controller has heard and told (ledger.cc).
   void Hear(World& world, int slot, uint32_t message);
+  void HearFailed(World& world, int slot, const protocol::Failed& failed);
   void HearAborted(Ledger& ledger, int slot, const protocol::Aborted& aborted);
   void Tell(World& world, int slot, uint32_t message);
   void TellTrainer(World& world, int slot, const protocol::ControllerMessage& value);

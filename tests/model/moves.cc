@@ -136,6 +136,8 @@ void Model::WriteMoves(const World& world, int write, MoveList& moves) const {
     const bool closed = w.landed < 2 && (w.wire == Wire::kOff || target.grants != GrantState::kOpen);
     if (closed) moves.push_back({Kind::kSendFail, a});
     if (!closed && w.landed < 2 && world.budgets.paths != 0) moves.push_back({Kind::kPath, a});
+    // Also when all has landed.
+    if (IsTrainer(w.source) && world.budgets.failures != 0) moves.push_back({Kind::kSourceFails, a});
   }
   if (w.job == Job::kEnding) moves.push_back({Kind::kSendFence, a});
 }

@@ -58,14 +58,15 @@ enum class Kind : uint8_t {
   kInterrupt,
   kUserAbort,
   kCancel,
-  kRegister,  ///< `b`: the same memory.
-  kRefuse,    ///< The engine does not switch.
-  kSetAside,  ///< A writer is stopped for so long that another buffer takes the place of the spare one.
-  kPath,      ///< `a`: a write; its path breaks.
-  kRankPath,  ///< The rank sees the path from a source break; `b`: its number.
-  kCorrupt,   ///< A checksum does not match.
-  kRepeat,    ///< `a`: a write; its signal comes again.
-  kKeepDown,  ///< Like kDown, and a copy will come again.
+  kRegister,     ///< `b`: the same memory.
+  kRefuse,       ///< The engine does not switch.
+  kSetAside,     ///< A writer is stopped for so long that another buffer takes the place of the spare one.
+  kPath,         ///< `a`: a write; its path breaks.
+  kSourceFails,  ///< `a`: a write; its trainer fails by itself.
+  kRankPath,     ///< The rank sees the path from a source break; `b`: its number.
+  kCorrupt,      ///< A checksum does not match.
+  kRepeat,       ///< `a`: a write; its signal comes again.
+  kKeepDown,     ///< Like kDown, and a copy will come again.
   kKeepUp,
   kLeave,     ///< What the session that ended has lost will come in the next one.
   kStraggle,  ///< `a`: the copy.

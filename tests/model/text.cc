@@ -132,6 +132,8 @@ std::string Model::TextOfWork(const World& world, Move move) const {
       return StrCat(path(), ": the sender finds the path closed");
     case Kind::kPath:
       return StrCat(path(), ": the path breaks for the sender");
+    case Kind::kSourceFails:
+      return StrCat(path(), ": the sender fails, and doubts what it has sent");
     case Kind::kSendFence:
       return StrCat(path(), ": the sender lets go of the sources");
     case Kind::kSourceLost:

@@ -66,6 +66,8 @@ struct Ledger {
   Standing standing;
   uint8_t fresh;    ///< The update is to a version whose publication waits for its answer.
   uint8_t started;  ///< A source was told to write to it.
+  uint8_t doubted;  ///< One of its sources has said that it failed by itself.
+  uint8_t filler;   ///< Always 0: without it the compiler would pad.
   Content version;  ///< Of the update; of a trainer, what it published last.
   Content serves;   ///< What it has said last that it serves.
   // A trainer.
@@ -93,7 +95,6 @@ struct Process {
   uint16_t stale;        ///< Of the incarnation before: the controller has not forgotten it yet.
   uint16_t grant;        ///< The update for which the grants are open.
   uint16_t asked;        ///< The last update for which the controller asked for grants.
-  uint16_t filler;       ///< Always 0: without it the compiler would pad.
   Ledger ledger;         ///< Of the session that the controller knows, `session` or `stale`.
   Life life;
   Link link;
@@ -162,6 +163,7 @@ struct World {
   uint8_t planning;  ///< Epoch of the plan that is being made; 0: none.
   uint8_t run_done;  ///< Trainers may begin to publish.
   Budgets budgets;
+  std::array<uint8_t, 3> filler;  ///< Always 0: without it the compiler would pad.
 };
 static_assert(std::has_unique_object_representations_v<World>, "it is hashed byte by byte");
 static_assert(std::is_trivially_copyable_v<World>);
