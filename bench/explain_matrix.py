@@ -3,14 +3,15 @@
 
 Cause, victim and size of each run come from --seed. Runs of one kind share a job; between two planted updates
 some are left alone, and these must not be called slow. Prints a confusion matrix as Markdown. A run is right
-if cause and victim are; of two causes that are planted at once, the one of the longer size. The kinds that
-need network namespaces need root.
+if cause and victim are; of two causes that are planted at once, the one of the longer size. Half of the runs
+are on one host, without root. A tenth each has shaped links, slow disks, small chunks, tiny tensors, and
+lanes that are down; links, disks and lanes need root.
 
     bench/explain_matrix.py --seed 7 --runs 100
+    bench/explain_matrix.py --seed 7 --runs 10 --only disks
 """
 
 import argparse
-import collections
 import contextlib
 import pathlib
 import random
@@ -20,23 +21,18 @@ import time
 from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "explain"))
+sys.path[:0] = [str(ROOT / "tests" / "explain"), str(ROOT / "tests" / "python")]
 
+from explain_disk import run_on_disks  # noqa: E402
+from explain_hosts import host_of, scene_on_hosts  # noqa: E402
+from explain_lanes import run_over_lanes  # noqa: E402
+from explain_restart import run_with_small_chunks, run_with_tiny_tensors  # noqa: E402
+from explain_tally import BETWEEN, USUAL, Plant, Tally  # noqa: E402
 from scene import Scene  # noqa: E402
-
-sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 from netns import Network  # noqa: E402
 
-USUAL = 12  # Updates before the first that is planted.
-BETWEEN = 3  # And between two.
 NAMES = ["controller", "trainer 0", "trainer 1", "engine e0", "engine e1"]
-Plant = tuple[str, str, int]  # Cause, who is planted on, milliseconds.
-
-
-def worker_named(name: str) -> str:
-    """As a verdict names it."""
-    return {"controller": ""}.get(name, f"{name} rank 0" if name.startswith("engine") else name)
 
 
 @contextlib.contextmanager
@@ -74,44 +70,6 @@ def update_with(scene: Scene, plants: list[Plant]) -> dict:
         else:
             scene.begin(late)
     return scene.end()
-
-
-class Tally:
-    def __init__(self) -> None:
-        self.matrix: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.runs = self.right = self.quiet = self.alarms = 0
-
-    def planted(self, plants: list[Plant], update: dict) -> None:
-        cause, who, size = max(plants, key=lambda plant: plant[2])
-        verdict = update["verdict"]
-        said = verdict["cause"] if verdict["slow"] else "not slow"
-        named = verdict["victim"] if cause == "link" else verdict["worker"]
-        right = said == cause and named == worker_named(who)
-        self.runs += 1
-        self.right += right
-        self.matrix[cause, said if right or said != cause else f"{said}, other victim"] += 1
-        if not right:
-            print(f"planted {plants}: {verdict['text']}", file=sys.stderr)
-
-    def left_alone(self, update: dict) -> None:
-        self.quiet += 1
-        if update["verdict"]["slow"]:
-            self.alarms += 1
-            print(f"false alarm: {update['verdict']['text']}", file=sys.stderr)
-
-    def text(self) -> str:
-        said = sorted({column for _, column in self.matrix})
-        rows = [f"| planted | {' | '.join(said)} |", "|---" * (len(said) + 1) + "|"]
-        for cause in sorted({row for row, _ in self.matrix}):
-            rows.append(f"| {cause} | {' | '.join(str(self.matrix[cause, column]) for column in said)} |")
-        return "\n".join(
-            [
-                *rows,
-                "",
-                f"{self.right} of {self.runs} planted updates were named with cause and victim;"
-                f" {self.alarms} of {self.quiet} updates that were left alone were called slow.",
-            ]
-        )
 
 
 def choose(chance: random.Random) -> list[Plant]:
@@ -154,53 +112,48 @@ def unlimit(network: Network, name: str) -> None:
 
 def run_over_links(chance: random.Random, runs: int, tally: Tally) -> None:
     """The wire of one engine's host carries less for one update."""
-    network = Network()
-    try:
-        inside = {}
-        for number, name in enumerate(NAMES, 1):
-            network.add_host(name.replace(" ", ""), f"10.98.0.{number}/24")
-            inside[name] = network.inside(name.replace(" ", ""))
-        scene = Scene(
-            inside=inside,
-            listen="10.98.0.1:29750",
-            settings={"WEIGHTCAST_TRANSPORT": "tcp"},
-            shape=(4, 512, 1024),
-        )
-        try:
-            for _ in range(USUAL):
+    with scene_on_hosts(NAMES, (4, 512, 1024)) as (scene, network):
+        for _ in range(USUAL):
+            tally.left_alone(scene.update())
+        for _ in range(runs):
+            victim = chance.choice(["engine e0", "engine e1"])
+            megabits = chance.randint(40, 120)
+            network.limit(host_of(victim), megabits)
+            update = scene.update()
+            unlimit(network, host_of(victim))
+            tally.planted([("link", victim, megabits)], update)
+            for _ in range(BETWEEN):
                 tally.left_alone(scene.update())
-            for _ in range(runs):
-                victim = chance.choice(["engine e0", "engine e1"])
-                megabits = chance.randint(40, 120)
-                network.limit(victim.replace(" ", ""), megabits)
-                update = scene.update()
-                unlimit(network, victim.replace(" ", ""))
-                tally.planted([("link", victim, megabits)], update)
-                for _ in range(BETWEEN):
-                    tally.left_alone(scene.update())
-        finally:
-            scene.close()
-    finally:
-        network.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    kinds: dict[str, Callable[[random.Random, int, Tally], None]] = {
+        "links": run_over_links,
+        "disks": lambda *arguments: run_on_disks(*arguments, options.disk),
+        "chunks": run_with_small_chunks,
+        "tensors": run_with_tiny_tensors,
+        "lanes": lambda *arguments: run_over_lanes(*arguments, NAMES),
+    }
     parser.add_argument("--seed", type=int, required=True, help="of causes, victims and sizes")
     parser.add_argument("--runs", type=int, default=100, help="planted updates (default 100)")
+    parser.add_argument("--only", choices=kinds, help="all of one kind; without it each kind has a tenth")
     parser.add_argument(
-        "--links", type=int, default=None, help="of these over shaped links (default a sixth)"
+        "--disk", type=pathlib.Path, default="/var/tmp", help="a folder on a block device (default /var/tmp)"
     )
-    arguments = parser.parse_args()
-    chance = random.Random(arguments.seed)
-    links = arguments.runs // 6 if arguments.links is None else arguments.links
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
     tally = Tally()
     try:
-        run_on_one_host(chance, arguments.runs - links, tally)
-        if links:
-            run_over_links(chance, links, tally)
+        if options.only:
+            kinds[options.only](chance, options.runs, tally)
+            return
+        each = options.runs // 10
+        run_on_one_host(chance, options.runs - len(kinds) * each, tally)
+        for run in kinds.values() if each else ():
+            run(chance, each, tally)
     finally:
         print(tally.text())
 

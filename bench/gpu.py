@@ -36,11 +36,15 @@ class Updates:
     def __init__(self, shapes: list[Shape], trainers: list[int], engines: list[int]) -> None:
         self._cluster = Cluster(shapes, trainers, engines)
         self._version = 0
+        self.data: list[float] = []  # Of each round that was not announced: its data part.
 
     def round(self, announced: float = 0) -> float:
         self._version += 1
         self._cluster.write(self._version)
-        return self._cluster.update(self._version, announced=announced)
+        took = self._cluster.update(self._version, announced=announced)
+        if not announced:
+            self.data.append(self._cluster.data_part())
+        return took
 
     def announced(self) -> float:
         """The same, announced as long before as an optimizer's last kernels take."""
@@ -69,25 +73,28 @@ def torch_copy(size: int, source: int, target: int) -> Timed:
     return copy
 
 
-def nccl_rank(rank: int, world: int, port: int, sizes: list[int], rounds: int, out: Any) -> None:
-    """Rank 0 broadcasts the tensors to all others, one by one."""
+def nccl_rank(rank: int, groups: list[list[int]], port: int, sizes: list[int], rounds: int, out: Any) -> None:
+    """In each group the first rank broadcasts the tensors to the others, one by one; all groups at once."""
     import torch
     import torch.distributed as dist
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
+    world = sum(len(group) for group in groups)
     dist.init_process_group("nccl", rank=rank, world_size=world, device_id=device)
+    made = [dist.new_group(group) for group in groups]
+    ((group, source),) = [(made[at], one[0]) for at, one in enumerate(groups) if rank in one]
     tensors = [torch.full((size,), rank, dtype=torch.uint8, device=device) for size in sizes]
     found = []
     for turn in range(rounds + 2):  # Two to warm up.
         for one in tensors:
-            one.fill_(turn if rank == 0 else 255)
+            one.fill_(turn if rank == source else 255)
         dist.barrier()
         torch.cuda.synchronize()
         began = time.perf_counter()
         for one in tensors:
-            dist.broadcast(one, 0)
+            dist.broadcast(one, source, group=group)
         torch.cuda.synchronize()
         took = torch.tensor([time.perf_counter() - began], device=device)
         dist.all_reduce(took, dist.ReduceOp.MAX)
@@ -99,7 +106,7 @@ def nccl_rank(rank: int, world: int, port: int, sizes: list[int], rounds: int, o
     dist.destroy_process_group()
 
 
-def nccl(sizes: list[int], gpus: int, rounds: int) -> list[float]:
+def nccl(sizes: list[int], groups: list[list[int]], rounds: int) -> list[float]:
     import socket
 
     import torch.multiprocessing as mp
@@ -107,7 +114,8 @@ def nccl(sizes: list[int], gpus: int, rounds: int) -> list[float]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     out = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(nccl_rank, (gpus, port, sizes, rounds, out), nprocs=gpus, join=True)
+    count = sum(len(group) for group in groups)
+    mp.spawn(nccl_rank, (groups, port, sizes, rounds, out), nprocs=count, join=True)
     return out.get()
 
 
@@ -129,16 +137,16 @@ class Bench:
     def left_out(self, what: str, why: str) -> None:
         print(f"left out: {what}: {why}", flush=True)
 
-    def split(self) -> tuple[list[int], list[int]]:
-        """The GPUs of trainers and of engines; one GPU is both."""
+    def splits(self) -> list[tuple[list[int], list[int]]]:
+        """The GPUs of trainers and of engines; one GPU is both. From three on, one to the others, too."""
         devices = list(range(self.options.gpus))
         half = max(1, len(devices) // 2)
-        return devices[:half], devices[half:] or devices[:1]
+        found = [(devices[:half], devices[half:] or devices[:1])]
+        return found + ([(devices[:1], devices[1:])] if len(devices) > 2 else [])
 
-    def model(self, name: str) -> None:
+    def model(self, name: str, trainers: list[int], engines: list[int]) -> None:
         shapes = qwen(name)
         one = bytes_of(shapes)
-        trainers, engines = self.split()
         updates = Updates(shapes, trainers, engines)
         ours = f"weightcast {name}, {len(trainers)} to {len(engines)}"
         contenders: dict[str, tuple[int, Timed]] = {
@@ -158,33 +166,49 @@ class Bench:
         updates.close()
         for what, (size, _) in contenders.items():
             self.add(what, size, seconds[what])
+        self.add(f"{ours}: first Start to last Ready", one * len(engines), updates.data[1:])
 
-    def peers(self, name: str) -> None:
+    def peers(self, name: str, sources: list[int], targets: list[int]) -> None:
         sizes = [bytes_of([shape]) for shape in qwen(name)]
         if on_fake():
             self.left_out("NCCL", "the fake driver has no torch")
         elif self.options.gpus < 2:
             self.left_out("NCCL", "it wants a GPU for each rank, and there is one")
         else:
-            found = nccl(sizes, self.options.gpus, self.options.rounds)
-            size = sum(sizes) * (self.options.gpus - 1)
-            self.add(f"NCCL {name}: broadcast tensor by tensor to {self.options.gpus - 1}", size, found)
-        self.nixl(name, sizes)
+            groups = [[source, *targets[at :: len(sources)]] for at, source in enumerate(sources)]
+            found = nccl(sizes, groups, self.options.rounds)
+            what = f"NCCL {name}, {len(sources)} to {len(targets)}: broadcast tensor by tensor"
+            self.add(what, sum(sizes) * len(targets), found)
+            self.m2n(name, sizes, sources, targets)
+        self.nixl(name, sizes, sources, targets)
 
-    def nixl(self, name: str, sizes: list[int]) -> None:
+    def m2n(self, name: str, sizes: list[int], sources: list[int], targets: list[int]) -> None:
+        try:
+            importlib.import_module("nccl.m2n")
+        except ImportError as error:
+            self.left_out("NCCL M2N", f"nccl-extensions cannot be imported: {error}")
+            return
+        counts = [f"--sources={len(sources)}", f"--targets={len(targets)}"]
+        found = self.peer("nccl_m2n.py", f"--tensors={','.join(map(str, sizes))}", *counts)
+        self.add(f"NCCL M2N {name}, {len(sources)} to {len(targets)}", sum(sizes) * len(targets), found)
+
+    def nixl(self, name: str, sizes: list[int], sources: list[int], targets: list[int]) -> None:
         if on_fake() or importlib.util.find_spec("nixl_cu13") is None:
             self.left_out("NIXL", "nixl-cu13 is not installed, or there is no GPU")
             return
-        sources, targets = self.split()
         words = [
             f"--{what}={','.join(map(str, devices))}"
             for what, devices in (("tensors", sizes), ("sources", sources), ("targets", targets))
         ]
-        program = ROOT / "bench" / "peers" / "nixl_gpu.py"
-        command = [sys.executable, str(program), *words, "--rounds", str(self.options.rounds)]
+        found = self.peer("nixl_gpu.py", *words)
+        self.add(f"NIXL {name}, {len(sources)} to {len(targets)}", sum(sizes) * len(targets), found)
+
+    def peer(self, program: str, *words: str) -> list[float]:
+        """Seconds of each round of a program of bench/peers."""
+        path = ROOT / "bench" / "peers" / program
+        command = [sys.executable, str(path), *words, "--rounds", str(self.options.rounds)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=200)
-        seconds = json.loads(done.stdout)["seconds"]
-        self.add(f"NIXL {name}, {len(sources)} to {len(targets)}", sum(sizes) * len(targets), seconds)
+        return json.loads(done.stdout)["seconds"]
 
     def binary(self) -> None:
         """`weightcast bench update`, which has no Python in it."""
@@ -225,8 +249,9 @@ def main() -> None:
         options.rounds = 2
     bench = Bench(options)
     for name in ("small",) if options.small else ("0.5b", "7b"):
-        bench.model(name)
-        bench.peers(name)
+        for trainers, engines in bench.splits():
+            bench.model(name, trainers, engines)
+            bench.peers(name, trainers, engines)
     bench.p2p()
     if not options.small:
         bench.binary()

@@ -24,8 +24,10 @@ ALLOWED = {
     "device": ["base", "memory", "trace", "drivers", "kernels"],
     "topology": ["base", "drivers"],
     "doctor": ["base", "drivers", "device", "topology"],
+    "counters": ["base", "drivers", "topology"],
     "transport": ["base", "memory", "trace", "drivers", "device", "topology"],
     "endpoint": ["base", "memory", "stream", "trace", "device", "transport"],
+    "peertest": ["base", "plan", "protocol", "stream", "http", "doctor", "endpoint"],
     "p2p": ["base", "memory", "transport", "endpoint"],
     "control": ["base", "plan", "protocol", "stream", "trace", "http"],
     "worker": [

@@ -68,7 +68,10 @@ def chosen(only: str | None) -> dict[int, str]:
 def third_party_licenses(environment: pathlib.Path) -> str:
     """Of all that is linked into the extension and the binary, as Debian and nanobind's wheel tell them."""
     parts = ["Where only the place of a license in Debian is named: Apache-2.0 is the text of LICENSE.\n"]
-    files = {package: pathlib.Path("/usr/share/doc") / package / "copyright" for package in LINKED}
+    documents = pathlib.Path("/usr/share/doc")
+    files = {package: documents / package / "copyright" for package in LINKED}
+    boost = files["libboost-dev"]  # Only names a release; a release alone does as well.
+    files["libboost-dev"] = next(documents.glob("libboost1.*-dev/copyright"), boost)
     files["nanobind"] = next(environment.glob("lib/python3*/site-packages/nanobind-*.dist-info/**/LICENSE"))
     for package, path in files.items():
         if not path.exists():

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/log.h"
@@ -20,6 +21,8 @@ constexpr int kWrongCommandLine = 2;
 class CliFlags : public Flags {
  public:
   explicit CliFlags(CLI::App& app) : app_(app) {}
+  /// Where the words behind "--" go; null: nowhere.
+  [[nodiscard]] std::vector<std::string>* program() const { return program_; }
 
   void Add(std::string_view name, std::string& value, std::string_view type, std::string_view help) override {
     CLI::Option* option = app_.add_option(std::string(name), value, std::string(help));
@@ -59,10 +62,18 @@ class CliFlags : public Flags {
     for (const std::string& one : value) list += (list.empty() ? "" : ",") + one;
     if (!list.empty()) option->default_str(list);
   }
+  void AddProgram(std::string_view name, std::vector<std::string>& words, std::string_view help) override {
+    // CLI11 gives it those up to the next flag; what stands behind "--" is kept from it.
+    app_.add_option(std::string(name), words, std::string(help))
+        ->type_name("CMD")
+        ->expected(0, CLI::detail::expected_max_vector_size);
+    program_ = &words;
+  }
   void Require(std::string_view name) override { app_.get_option(std::string(name))->required(); }
 
  private:
   CLI::App& app_;
+  std::vector<std::string>* program_ = nullptr;
 };
 
 std::string FlagOf(std::string_view setting) {
@@ -76,6 +87,7 @@ struct Parsed {
   Command* command = nullptr;
   CLI::App* app = nullptr;
   bool json = false;
+  std::vector<std::string>* program = nullptr;  ///< See CliFlags::program.
   std::map<std::string, std::optional<std::string>> settings;
 };
 
@@ -101,6 +113,7 @@ void Declare(Parsed& parsed, CLI::App& root) {
   app.footer(StrCat("Example:\n", command.example(), "\nSettings are also read from WEIGHTCAST_<NAME>."));
   CliFlags flags(app);
   command.Declare(flags);
+  parsed.program = flags.program();
   app.add_flag("--json", parsed.json, "One JSON object on standard output and nothing else there");
   for (const SettingInfo& info : SettingsTable()) {
     const std::string flag = FlagOf(info.name);
@@ -147,6 +160,14 @@ int FinishParse(const CLI::ParseError& error, const CLI::App& root) {
   return kWrongCommandLine;
 }
 
+/// `rest`: "--" and what stands behind it, or nothing. False: the subcommand takes no such thing.
+bool AddProgram(const Parsed& parsed, std::span<const char* const> rest) {
+  if (parsed.program == nullptr) return rest.empty();
+  std::erase(*parsed.program, "");  // CLI11's for a flag without words.
+  if (!rest.empty()) parsed.program->insert(parsed.program->end(), rest.begin() + 1, rest.end());
+  return true;
+}
+
 int ParseAndExecute(const std::vector<std::unique_ptr<Command>>& commands, int argc,
                     const char* const* argv) {
   CLI::App root("Moves new weights from trainers into inference engines, bit-exact.", "weightcast");
@@ -158,15 +179,21 @@ int ParseAndExecute(const std::vector<std::unique_ptr<Command>>& commands, int a
     all[i].command = commands[i].get();
     Declare(all[i], root);
   }
+  const auto dashes = std::find(argv, argv + argc, std::string_view("--"));
   try {
-    root.parse(argc, argv);
+    root.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& error) {
     return FinishParse(error, root);
   }
   const auto chosen =
       std::find_if(all.begin(), all.end(), [](const Parsed& one) { return one.app->parsed(); });
+  if (!AddProgram(*chosen, {dashes, argv + argc})) {
+    PrintError("The following argument was not expected: --; see `weightcast --help`");
+    return kWrongCommandLine;
+  }
   InstallStopSignals();
-  return Finish(Execute(*chosen));
+  const Status status = Execute(*chosen);
+  return status.ok() ? chosen->command->exit_code() : Finish(status);
 }
 
 }  // namespace

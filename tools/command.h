@@ -28,6 +28,9 @@ class Flags {
   /// Comma-separated.
   virtual void AddList(std::string_view name, std::vector<std::string>& value, std::string_view type,
                        std::string_view help) = 0;
+  /// The words of another program's command line: those behind the flag up to the next flag, and those behind
+  /// "--".
+  virtual void AddProgram(std::string_view name, std::vector<std::string>& words, std::string_view help) = 0;
   /// Without this flag the command line is refused.
   virtual void Require(std::string_view name) = 0;
 };
@@ -54,12 +57,15 @@ class Command {
   virtual void Declare(Flags& flags) = 0;
   /// Prints its results to standard output; the caller prints the error.
   virtual Status Run(const Context& context) = 0;
+  /// The process' exit code where Run was ok: not 0 only for who runs another program.
+  [[nodiscard]] virtual int exit_code() const { return 0; }
 };
 
 std::unique_ptr<Command> MakePlanCommand();
 std::unique_ptr<Command> MakeInfoCommand();
 std::unique_ptr<Command> MakeDoctorCommand();
 std::unique_ptr<Command> MakeExplainCommand();
+std::unique_ptr<Command> MakeWatchCommand();
 std::unique_ptr<Command> MakeTokenCommand();
 std::unique_ptr<Command> MakeControllerCommand();
 std::unique_ptr<Command> MakeTrainerCommand();

@@ -8,6 +8,8 @@
 #include "doctor/gather.h"
 #include "doctor/report.h"
 #include "tools/command.h"
+#include "tools/doctor_hosts.h"
+#include "tools/doctor_verdict.h"
 #include "tools/files.h"
 #include "tools/output.h"
 #include "weightcast/version.h"
@@ -22,7 +24,7 @@ class DoctorCommand : public Command {
  public:
   std::string_view name() const override { return "doctor"; }
   std::string_view summary() const override {
-    return "Says what is wrong with this machine, and which command fixes it";
+    return "Says what is wrong with this machine, or between hosts, and which command fixes it";
   }
   std::string_view example() const override {
     return "  weightcast doctor                                 this machine; exit code 1 where something is "
@@ -30,7 +32,10 @@ class DoctorCommand : public Command {
            "  weightcast doctor --controller head:29750         also the route to the controller\n"
            "  eval \"$(weightcast doctor --print-env)\"           sets NCCL, gloo and weightcast up\n"
            "  weightcast doctor --bundle doctor.json            a file for a support request\n"
-           "  weightcast doctor --baseline doctor.json          and what has changed since\n";
+           "  weightcast doctor --baseline doctor.json          and what has changed since\n"
+           "  weightcast doctor --serve                         on one host, and on the other:\n"
+           "  weightcast doctor --peer node1                    the way to it: latency, bandwidth, MTU, "
+           "ports\n";
   }
   void Declare(Flags& flags) override {
     flags.Add("--print-env", print_env_, "Print export lines for a shell, and nothing else");
@@ -38,8 +43,10 @@ class DoctorCommand : public Command {
     flags.Add("--baseline", baseline_, "FILE",
               "Also say what has changed since this report (--json or --bundle)");
     flags.Add("--clock", clock_, "HOST:PORT", "Compare the clock with the Date of this HTTP server");
+    hosts_.Declare(flags);
   }
   Status Run(const Context& context) override {
+    if (hosts_.chosen()) return RunHosts(context);
     doctor::Sources sources = doctor::LocalSources(context.settings);
     sources.check_route =
         context.overrides.contains("controller") || sources.environment.contains("WEIGHTCAST_CONTROLLER");
@@ -59,10 +66,18 @@ class DoctorCommand : public Command {
     WC_RETURN_IF_ERROR(Print(print_env_     ? doctor::ExportsText(report.exports)
                              : context.json ? doctor::ReportJson(report, LibraryVersion())
                                             : doctor::ReportText(report)));
-    return Verdict(report);
+    // The exports are for `eval`, which a FAIL must not stop.
+    return print_env_ ? Status::Ok() : VerdictOf(report.findings);
   }
 
  private:
+  Status RunHosts(const Context& context) {
+    if (print_env_ || !bundle_.empty() || !baseline_.empty() || !clock_.empty())
+      return {Code::kInvalidArgument,
+              "--print-env, --bundle, --baseline and --clock are for this machine; leave them out where "
+              "hosts are tested"};
+    return hosts_.Run(context);
+  }
   [[nodiscard]] Result<std::string> ReadBaseline() const {
     if (baseline_.empty()) return std::string();
     return checkpoint::ReadTextFile(baseline_, kMostReport);
@@ -74,15 +89,7 @@ class DoctorCommand : public Command {
     umask(before);
     return written;
   }
-  /// The exports are for `eval`, which a FAIL must not stop.
-  [[nodiscard]] Status Verdict(const doctor::Report& report) const {
-    if (print_env_ || doctor::WorstOf(report.findings) != doctor::Level::kFail) return Status::Ok();
-    size_t count = 0;
-    for (const doctor::Finding& one : report.findings) count += one.level == doctor::Level::kFail ? 1 : 0;
-    return {Code::kUnavailable,
-            StrCat(count, count == 1 ? " check is" : " checks are", " FAIL; each has its command above")};
-  }
-
+  HostTests hosts_;
   std::string bundle_;
   std::string baseline_;
   std::string clock_;

@@ -13,6 +13,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   all.push_back(MakeInfoCommand());
   all.push_back(MakeDoctorCommand());
   all.push_back(MakeExplainCommand());
+  all.push_back(MakeWatchCommand());
   all.push_back(MakeTokenCommand());
   all.push_back(MakeBenchP2pCommand());
   all.push_back(MakeBenchFloorCommand());

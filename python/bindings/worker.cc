@@ -114,9 +114,12 @@ Digests DigestsOf(std::vector<DigestTuple> tuples) {
       throw StatusError(
           {Code::kInvalidArgument, "tensor " + name + ": unknown dtype " + dtype +
                                        "; give a name of the safetensors format, such as BF16"});
+    const auto parsed = TensorDigest::FromString(digest);
+    if (!parsed.ok())
+      throw StatusError({Code::kInvalidArgument, "tensor " + name + ": " + parsed.status().message()});
     digests.push_back({.tensor = {std::move(name), *known, std::move(shape)},
                        .box = {std::move(offset), std::move(size)},
-                       .digest = ValueOrThrow(TensorDigest::FromString(digest))});
+                       .digest = *parsed});
   }
   return digests;
 }

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "base/strings.h"
+#include "base/traffic_class.h"
 
 namespace weightcast {
 namespace {
@@ -103,7 +104,7 @@ std::string_view WhatIsWrong(const Settings& settings, std::string_view name) {
   if (name == "gid_index" && !IsEmptyOrBelow(settings.gid_index, 256))
     return "a number below 256, or nothing";
   if (name == "pkey" && !IsEmptyOrPkey(settings.pkey)) return "a partition, such as 0x8001, or nothing";
-  if (name == "traffic_class" && settings.traffic_class > 255) return "0 to 255";
+  if (name == "traffic_class" && !ParseTrafficClass(settings.traffic_class).ok()) return kTrafficClasses;
   if (name == "service_level" && settings.service_level > 15) return "0 to 15";
   if (name == "rdma_timeout" && settings.rdma_timeout > 31) return "0 to 31";
   if (name == "rdma_retries" && settings.rdma_retries > 7) return "0 to 7";

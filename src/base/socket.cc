@@ -108,11 +108,9 @@ Result<UniqueFd> Accept(int listener) {
   }
 }
 
-Result<UniqueFd> StartConnect(const SocketAddress& to, const SocketAddress* from) {
+Result<UniqueFd> StartConnect(const SocketAddress& to, std::optional<uint8_t> traffic_class) {
   WC_ASSIGN_OR_RETURN(auto fd, NewSocket(to.family()));
-  if (from != nullptr && bind(fd.get(), from->raw(), from->length()) != 0) {
-    return SocketError(StrCat("cannot bind to ", from->ToString()), "; check that this host has the address");
-  }
+  if (traffic_class) WC_RETURN_IF_ERROR(SetTrafficClass(fd.get(), *traffic_class));
   if (connect(fd.get(), to.raw(), to.length()) == 0 || errno == EINPROGRESS) return fd;
   return SocketError(StrCat("cannot connect to ", to.ToString()));
 }
@@ -151,6 +149,24 @@ void TuneTcp(int fd, Duration user_timeout) {
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+}
+
+Status SetTrafficClass(int fd, uint8_t traffic_class) {
+  const int byte = traffic_class;
+  int family = AF_INET;
+  socklen_t length = sizeof family;
+  getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length);
+  // An IPv6 socket may carry IPv4.
+  bool set = setsockopt(fd, IPPROTO_IP, IP_TOS, &byte, sizeof byte) == 0;
+  if (family == AF_INET6) set = setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &byte, sizeof byte) == 0 && set;
+  // As the kernel derives it from IPv4's byte (ip_tos2prio), but not of a socket that has the byte from its
+  // listener.
+  static constexpr std::array<int, 4> kPriorities = {0, 2, 6, 4};
+  const int priority = kPriorities[traffic_class >> 3 & 3];
+  set = setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority) == 0 && set;
+  if (set) return Status::Ok();
+  return SocketError(StrCat("cannot set the traffic class ", byte, " of a socket"),
+                     "; leave the setting traffic_class empty where the system forbids it");
 }
 
 bool WaitFor(int fd, short events, TimePoint deadline) {

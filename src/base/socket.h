@@ -83,8 +83,9 @@ Result<SocketAddress> LocalAddressOf(int fd);
 Result<SocketAddress> PeerAddressOf(int fd);
 /// Next pending connection: a non-blocking descriptor, an invalid one when there is none.
 Result<UniqueFd> Accept(int listener);
-/// Starts to connect; non-blocking. Writable when done; then ConnectOutcome tells.
-Result<UniqueFd> StartConnect(const SocketAddress& to, const SocketAddress* from = nullptr);
+/// Starts to connect; non-blocking. Writable when done; then ConnectOutcome tells. Every packet has the
+/// traffic class, the first included; nullopt: the system's.
+Result<UniqueFd> StartConnect(const SocketAddress& to, std::optional<uint8_t> traffic_class = {});
 Status ConnectOutcome(int fd, const SocketAddress& to);
 /// Connects and waits. kTimedOut or kUnavailable name the address.
 Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline);
@@ -92,6 +93,11 @@ Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline);
 /// it up is noticed after half of that (at least a second), also by who only receives. Ignored on Unix
 /// sockets.
 void TuneTcp(int fd, Duration user_timeout);
+
+/// Marks the packets that a TCP socket sends from now on, whether over IPv4 or IPv6. A listener's answers to
+/// a SYN have its class. The lowest two bits stay the kernel's: TCP has them for ECN. The socket's priority
+/// (SO_PRIORITY) becomes what the kernel derives from the byte.
+Status SetTrafficClass(int fd, uint8_t traffic_class);
 
 /// Waits until `fd` has one of the poll(2) events; false at the deadline.
 bool WaitFor(int fd, short events, TimePoint deadline);

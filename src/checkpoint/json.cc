@@ -259,7 +259,8 @@ Result<std::string> QuoteJson(std::string_view text) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {
-    return Status(Code::kInvalidArgument, StrCat(Shown(text), " is not UTF-8; use printable names"));
+    return Status(Code::kInvalidArgument, StrCat("the name of a tensor, or the metadata, ", Shown(text),
+                                                 " is not UTF-8; use printable names"));
   }
 }
 

@@ -96,8 +96,9 @@ class Client final : public ControlClient {
   }
 
   void Leave(TimePoint deadline) override {
+    leaving_ = true;  // Before it is sent: the controller answers by ending the stream.
     Send(protocol::Leave{});
-    leaving_ = true;
+    leave_queued_ = true;
     conduit_->Wake();
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline, [&] { return state_ == LinkState::kEnded; });
@@ -194,7 +195,7 @@ class Client final : public ControlClient {
         link_->PushUrgent(heartbeat_);
         conduit_->Kick();
       }
-      if (leaving_ && link_->drained()) End(WhyClosed());
+      if (leave_queued_ && link_->drained()) End(WhyClosed());
       return;
     }
     if (leaving_) return End(WhyClosed());
@@ -484,6 +485,7 @@ class Client final : public ControlClient {
   const std::unique_ptr<Conduit> conduit_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> leaving_{false};
+  std::atomic<bool> leave_queued_{false};
   std::atomic<bool> quiet_{false};  ///< Being destroyed.
 
   Mailbox deliveries_;

@@ -73,11 +73,12 @@ class Texts {
   explicit Texts(std::shared_ptr<PageState> state) : state_(std::move(state)) {}
 
   /// Takes what is shown; a state that reads like the one before is the same. A large job's states take time:
-  /// no more than a tenth of this thread's.
-  void Look() {
+  /// no more than a tenth of this thread's. Returns when to look again for a state that was put off.
+  TimePoint Look() {
     const TimePoint begin = Clock::now();
     const PageState::Shown shown = state_->shown();
-    if (shown.count == seen_ || begin < next_look_) return;
+    if (shown.count == seen_) return TimePoint::max();
+    if (begin < next_look_) return next_look_;
     seen_ = shown.count;
     term_ = shown.view->term.number;
     std::string event = StrCat(kStateHead, StateJson(*shown.view), kEnd);
@@ -87,6 +88,7 @@ class Texts {
     }
     const TimePoint end = Clock::now();
     next_look_ = end + 10 * (end - begin);
+    return TimePoint::max();
   }
   void LookForUpdates() {
     if (state_event_ == nullptr) Look();  // For the term.
@@ -141,7 +143,7 @@ class EventFeed final : public http::Feed {
   ~EventFeed() override { --texts_->feeds; }
 
   Text Next(TimePoint now, TimePoint& again) override {
-    texts_->Look();
+    again = texts_->Look();
     const bool changed = texts_->state_count() != state_;
     if (changed && now >= next_state_) {
       state_ = texts_->state_count();
@@ -149,7 +151,7 @@ class EventFeed final : public http::Feed {
       next_state_ = now + std::max(kLeastInterval, FromSeconds(bytes / kMostBytesPerSecond));
       return texts_->state_event();
     }
-    if (changed) again = next_state_;
+    if (changed) again = std::min(again, next_state_);
     texts_->LookForUpdates();
     const auto& updates = texts_->updates();
     const auto next = std::partition_point(updates.begin(), updates.end(),

@@ -15,9 +15,11 @@ namespace {
 using protocol::Span;
 
 /// An update is slow when it took longer than the third quartile of those before it by three times the
-/// distance between the quartiles (Tukey's far-out fence), and twice their median.
+/// distance between the quartiles (Tukey's far-out fence), twice their median, ...
 constexpr double kFence = 3;
 constexpr double kTwice = 2;
+/// ... and longer than their median by more than a busy host's scheduler delays a process now and then.
+constexpr double kScheduling = 0.02;
 /// A route, or the runs that it consists of, are called slow or small where they have less than half ...
 constexpr double kHalf = 0.5;
 /// ... or where a write carries less than a sixteenth of what it might.
@@ -47,12 +49,20 @@ double RateOf(const Span& write) {
   return seconds > 0 ? static_cast<double>(write.bytes) / seconds : 0;
 }
 
-/// The number before " lane"; 0: none is told.
+uint32_t NumberBefore(std::string_view text, size_t at) {
+  const size_t from = text.substr(0, at).find_last_not_of("0123456789") + 1;
+  return ParseNumber<uint32_t>(text.substr(from, at - from)).value_or(0);
+}
+
+/// How many lanes were up; 0: none is told. The connection's own count stands last ("tcp: 1 of 6 lanes
+/// (failed:
+/// ...), 1 lane, to engine e0 rank 0"). Where a long text was cut before it, the transport's is what there
+/// is.
 uint32_t LanesOf(std::string_view path) {
-  const size_t at = path.find(" lane");
-  if (at == std::string_view::npos) return 0;
-  const size_t from = path.find_last_not_of("0123456789", at - 1);
-  return ParseNumber<uint32_t>(path.substr(from + 1, at - from - 1)).value_or(0);
+  for (const std::string_view mark : {" lanes, to ", " lane, to "})
+    if (const size_t at = path.rfind(mark); at != std::string_view::npos) return NumberBefore(path, at);
+  const size_t of = path.find(" of ");
+  return of == std::string_view::npos ? 0 : NumberBefore(path, of);
 }
 
 double SecondsOf(const std::vector<Cost>& costs, Cause cause) {
@@ -99,15 +109,26 @@ class Judge {
     return Quantile(std::move(seconds), 0.5);
   }
 
+  /// Of the updates before. Those that were called slow do not count while they are fewer than half: else a
+  /// few of them would hide the next one. If they are more, the update has changed for good.
+  [[nodiscard]] std::vector<double> UsualTotals() const {
+    std::vector<double> all;
+    std::vector<double> usual;
+    for (const Explained* one : before_) {
+      all.push_back(one->seconds);
+      if (!one->verdict.slow) usual.push_back(one->seconds);
+    }
+    return 2 * usual.size() > all.size() ? usual : all;
+  }
+
   /// The cost that has grown most, if the whole update has grown beyond what updates usually take.
   const Cost* SlowByHistory(Verdict& verdict) const {
     if (!Judged()) return nullptr;
-    std::vector<double> totals;
-    for (const Explained* one : before_) totals.push_back(one->seconds);
+    const std::vector<double> totals = UsualTotals();
     const double high = Quantile(totals, 0.75);
     const double usual = Quantile(totals, 0.5);
     if (update_.seconds <= high + kFence * (high - Quantile(totals, 0.25))) return nullptr;
-    if (update_.seconds <= kTwice * usual) return nullptr;
+    if (update_.seconds <= std::max(kTwice * usual, usual + kScheduling)) return nullptr;
     const Cost* worst = nullptr;
     double most = 0;
     for (const Cost& cost : update_.costs) {

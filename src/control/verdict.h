@@ -9,7 +9,7 @@
 #include "control/timeline.h"
 
 /// Why an update took as long as it did: pure functions. An update is compared with the updates before it and
-/// with its own other routes, never with a number of ours (docs/explain.md).
+/// with its own other routes (docs/explain.md).
 namespace weightcast::control {
 
 struct Verdict {

@@ -83,7 +83,7 @@ Result<TensorDigest> TensorDigest::FromString(std::string_view text) {
   TensorDigest digest;
   if (text.size() == 32 && half(0, digest.high) && half(16, digest.low)) return digest;
   return Status(Code::kInvalidArgument,
-                StrCat("'", text, "' is not a digest; a digest has 32 hexadecimal digits"));
+                StrCat("'", text, "' is not a digest; give what digest() returned, 32 hexadecimal digits"));
 }
 
 std::string TensorDigest::ToString() const {

@@ -279,8 +279,7 @@ std::vector<Finding> CheckRdma(const Facts& facts) {
 
 std::vector<Finding> CheckQos(const Facts& facts) {
   Findings findings("qos");
-  const std::string setting = Setting(facts, "traffic_class");
-  const int64_t traffic_class = ParseNumber<int64_t>(setting).value_or(0);
+  const int64_t traffic_class = TrafficClass(facts).value_or(0);
   const int64_t priority =
       traffic_class >> 5;  // The DSCP is the upper six bits, the usual priority its upper three.
   for (const QosPort& port : facts.qos.ports) {

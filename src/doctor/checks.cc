@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/strings.h"
+#include "base/traffic_class.h"
 #include "doctor/report.h"
 #include "topology/nic_wish.h"
 
@@ -12,6 +13,11 @@ namespace weightcast::doctor {
 std::string Setting(const Facts& facts, const std::string& name) {
   const auto found = facts.settings.find(name);
   return found == facts.settings.end() ? std::string() : found->second;
+}
+
+std::optional<uint8_t> TrafficClass(const Facts& facts) {
+  const auto parsed = ParseTrafficClass(Setting(facts, "traffic_class"));
+  return parsed.ok() ? *parsed : std::nullopt;
 }
 
 std::string Variable(const Facts& facts, const std::string& name) {

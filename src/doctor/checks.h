@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +27,8 @@ std::vector<Finding> CheckAll(const Facts& facts);
 // --- What several checks ask of the facts
 /// The value of a weightcast setting; empty: its default.
 std::string Setting(const Facts& facts, const std::string& name);
+/// Of the setting traffic_class; nullopt: none is set.
+std::optional<uint8_t> TrafficClass(const Facts& facts);
 std::string Variable(const Facts& facts, const std::string& name);
 /// The setting `transport` leaves `name` in.
 bool MayUse(const Facts& facts, std::string_view name);

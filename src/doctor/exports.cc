@@ -39,8 +39,8 @@ void AddRdma(const Facts& facts, std::map<std::string, std::string>& exports) {
   exports["NCCL_IB_HCA"] = StrCat("=", names);
   if (!others.empty()) exports["WEIGHTCAST_NICS"] = names;
   AddGidIndex(usable, exports);
-  if (const std::string value = Setting(facts, "traffic_class"); !value.empty() && value != "0")
-    exports["NCCL_IB_TC"] = value;
+  if (const auto traffic_class = TrafficClass(facts); traffic_class && *traffic_class != 0)
+    exports["NCCL_IB_TC"] = StrCat(*traffic_class);
 }
 
 std::string Quoted(const std::string& value) {

@@ -40,10 +40,33 @@ size_t CountOf(const std::vector<Finding>& findings, Level level) {
   return static_cast<size_t>(std::ranges::count(findings, level, &Finding::level));
 }
 
+std::string GroupsText(const std::vector<Finding>& findings) {
+  std::string out;
+  std::string group;
+  for (const Finding& finding : findings) {
+    if (finding.group != group) out += StrCat(group.empty() ? "" : "\n", finding.group, "\n");
+    group = finding.group;
+    out += FindingText(finding);
+  }
+  return out;
+}
+
+std::string CountsText(const std::vector<Finding>& findings) {
+  return StrCat("\n", CountOf(findings, Level::kOk), " OK, ", CountOf(findings, Level::kNotApplicable),
+                " n/a, ", CountOf(findings, Level::kWarn), " WARN, ", CountOf(findings, Level::kFail),
+                " FAIL\n");
+}
+
 Json JsonOf(const Finding& finding) {
   return {{"level", NameOf(finding.level)}, {"group", finding.group}, {"check", finding.check},
           {"subject", finding.subject},     {"text", finding.text},   {"evidence", finding.evidence},
           {"remedy", finding.remedy}};
+}
+
+Json JsonOf(const std::vector<Finding>& findings) {
+  Json all = Json::array();
+  for (const Finding& finding : findings) all.push_back(JsonOf(finding));
+  return all;
 }
 
 }  // namespace
@@ -81,23 +104,22 @@ Level WorstOf(const std::vector<Finding>& findings) {
   return worst;
 }
 
+std::string FindingsText(const std::vector<Finding>& findings) {
+  return GroupsText(findings) + CountsText(findings);
+}
+
+std::string FindingsJson(const std::vector<Finding>& findings) {
+  return JsonOf(findings).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string ReportText(const Report& report) {
-  std::string out;
-  std::string group;
-  for (const Finding& finding : report.findings) {
-    if (finding.group != group) out += StrCat(group.empty() ? "" : "\n", finding.group, "\n");
-    group = finding.group;
-    out += FindingText(finding);
-  }
+  std::string out = GroupsText(report.findings);
   if (report.compared) {
     out += report.changes.empty() ? "\nNothing has changed since the baseline.\n"
                                   : "\nChanged since the baseline:\n";
     for (const std::string& change : report.changes) out += StrCat("  ", change, "\n");
   }
-  return StrCat(out, "\n", CountOf(report.findings, Level::kOk), " OK, ",
-                CountOf(report.findings, Level::kNotApplicable), " n/a, ",
-                CountOf(report.findings, Level::kWarn), " WARN, ", CountOf(report.findings, Level::kFail),
-                " FAIL\n");
+  return out + CountsText(report.findings);
 }
 
 std::string ReportJson(const Report& report, const std::string& version) {
@@ -105,8 +127,7 @@ std::string ReportJson(const Report& report, const std::string& version) {
             {"worst", NameOf(WorstOf(report.findings))},
             {"exports", report.exports},
             {"facts", Json::parse(FactsJson(report.facts))},
-            {"findings", Json::array()}};
-  for (const Finding& finding : report.findings) json["findings"].push_back(JsonOf(finding));
+            {"findings", JsonOf(report.findings)}};
   if (report.compared) json["changes"] = report.changes;
   return StrCat(json.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
 }

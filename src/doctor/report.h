@@ -22,6 +22,11 @@ struct Report {
   bool compared = false;                       ///< There was a baseline.
 };
 
+/// For a person: sorted findings, in groups, and how many of each level.
+std::string FindingsText(const std::vector<Finding>& findings);
+/// One JSON array.
+std::string FindingsJson(const std::vector<Finding>& findings);
+
 /// For a person.
 std::string ReportText(const Report& report);
 /// One JSON object and a line break (docs/doctor.md, "JSON"); also what --bundle writes and --baseline reads.

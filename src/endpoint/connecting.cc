@@ -55,12 +55,16 @@ void ConnectionManager::Connect(std::shared_ptr<ConnectCall> call) {
 }
 
 void ConnectionManager::GiveUp(const Call& call) {
+  std::string addresses;
+  for (const SocketAddress& address : call->addresses)
+    addresses += StrCat(addresses.empty() ? " at " : ", ", address.ToString());
   std::string errors;
   for (const std::string& error : call->errors) errors += StrCat("; ", error);
   Resolve(call,
-          {Code::kTimedOut,
-           StrCat("no connection to ", Named(call->expected),
-                  " within the timeout of this call; does it run, and is it reachable?", errors)},
+          {Code::kTimedOut, StrCat("no connection to ", Named(call->expected), addresses,
+                                   " within the timeout of this call; check that it runs, its address and "
+                                   "the firewall",
+                                   errors)},
           nullptr);
 }
 

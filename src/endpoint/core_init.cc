@@ -38,7 +38,7 @@ Status Core::CheckOptions() const {
   for (const std::string& name : {self().job, self().role, self().engine}) {
     if (name.size() > kMaxName) {
       return {Code::kInvalidArgument,
-              StrCat("job, role and engine have at most ", kMaxName, " bytes: '", name, "'")};
+              StrCat("job, role and engine have at most ", kMaxName, " bytes; shorten '", name, "'")};
     }
   }
   return Status::Ok();

@@ -11,8 +11,8 @@ namespace weightcast {
 using endpoint::Core;
 
 Status OutsideSlice(uint64_t offset, uint64_t length, uint64_t size) {
-  return {Code::kOutOfBounds,
-          StrCat(length, " bytes at ", offset, " are not inside a slice of ", size, " bytes")};
+  return {Code::kOutOfBounds, StrCat(length, " bytes at ", offset, " are not inside a slice of ", size,
+                                     " bytes; give a part inside it")};
 }
 
 // --- Region ------------------------------------------------------------------------------------

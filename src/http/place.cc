@@ -8,18 +8,23 @@ namespace weightcast::http {
 
 Result<Place> Place::Parse(std::string_view where, std::string_view setting, int example) {
   const size_t colon = where.rfind(':');
-  if (colon == std::string_view::npos)
+  const auto wrong = [&] {
     return Status(
         Code::kInvalidArgument,
         StrCat(setting, " is '", where, "'; give host:port or host:low-high, as in 127.0.0.1:", example));
+  };
+  if (colon == std::string_view::npos) return wrong();
   const std::string_view ports = where.substr(colon + 1);
   const bool range = ports.find('-') != std::string_view::npos;
   Place place;
   if (ports != "0") {  // Any free one.
-    WC_ASSIGN_OR_RETURN(place.ports, ParsePortRange(range ? std::string(ports) : StrCat(ports, "-", ports)));
+    auto parsed = ParsePortRange(range ? std::string(ports) : StrCat(ports, "-", ports));
+    if (!parsed.ok()) return wrong();
+    place.ports = *parsed;
   }
-  WC_ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(StrCat(where.substr(0, colon), ":1")));
-  place.host = parsed.host;
+  const auto parsed = ParseHostPort(StrCat(where.substr(0, colon), ":1"));
+  if (!parsed.ok()) return wrong();
+  place.host = parsed->host;
   return place;
 }
 

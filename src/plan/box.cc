@@ -58,7 +58,8 @@ Status CheckBox(const Box& box, const TensorInfo& tensor) {
       continue;
     return {Code::kInvalidArgument,
             StrCat("tensor '", tensor.name, "': the box with offset ", ToString(box.offset), " and size ",
-                   ToString(box.size), " leaves the shape ", ToString(tensor.shape))};
+                   ToString(box.size), " leaves the shape ", ToString(tensor.shape),
+                   "; correct offset and size")};
   }
   return Status::Ok();
 }

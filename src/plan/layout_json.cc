@@ -238,7 +238,7 @@ Result<Layout> LayoutReader::Read(const Json& document) {
   const Json& tensors = document.contains("tensors") ? document["tensors"] : kNone;
   if (!patterns.is_array() || !tensors.is_array()) return Bad("'patterns' and 'tensors' must be lists");
   if (tensors.size() > static_cast<size_t>(kMaxTensors))
-    return Bad(StrCat("it has more than ", kMaxTensors, " tensors"));
+    return Bad(StrCat("it has more than ", kMaxTensors, " tensors; list fewer"));
   for (const Json& pattern : patterns) {
     if (const Status status = ReadPattern(pattern); !status.ok())
       return Bad(StrCat("pattern ", patterns_.size(), ": ", status.message()));

@@ -182,7 +182,7 @@ Result<NameRules> ParseRules(std::string_view json) {
   if (document.contains("version") && document["version"] != 1)
     return Bad("the rules file has a version other than 1; this weightcast reads version 1");
   if (document["rules"].size() > kMaxRules)
-    return Bad(StrCat("the rules file has more than ", kMaxRules, " rules"));
+    return Bad(StrCat("the rules file has more than ", kMaxRules, " rules; join some with patterns"));
   NameRules out;
   for (const Json& rule : document["rules"]) {
     Result<Rule> read = RuleReader(rule).Read();

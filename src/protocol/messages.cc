@@ -22,9 +22,9 @@ Status CheckLabel(std::string_view label) {
     return Status(Code::kInvalidArgument, StrCat("the label of a version ", what));
   };
   if (label.size() > kMaxNameBytes)
-    return bad(StrCat("has ", label.size(), " bytes; at most ", kMaxNameBytes, " are allowed"));
-  if (!IsPrintable(label)) return bad("has control characters");
-  if (!IsUtf8(label)) return bad("is not UTF-8");
+    return bad(StrCat("has ", label.size(), " bytes; give at most ", kMaxNameBytes));
+  if (!IsPrintable(label)) return bad("has control characters; use printable text");
+  if (!IsUtf8(label)) return bad("is not UTF-8; use printable text");
   return Status::Ok();
 }
 

@@ -50,8 +50,8 @@ Result<MasterToken> MasterToken::Parse(std::string_view text) {
     return Status(Code::kInvalidArgument,
                   "a role token stands where the job's master token is needed; the controller has that one");
   if (text.size() > kMostTextBytes)
-    return Status(Code::kInvalidArgument,
-                  StrCat("the job token has ", text.size(), " bytes, at most ", kMostTextBytes));
+    return Status(Code::kInvalidArgument, StrCat("the job token has ", text.size(), " bytes, at most ",
+                                                 kMostTextBytes, "; make one with `openssl rand -hex 32`"));
   if (Capacity(text) < kLeastBytes || DistinctBytes(text) < kLeastDistinct)
     return Status(Code::kInvalidArgument,
                   StrCat("the job token is too weak: it must hold ", kLeastBytes,
@@ -122,9 +122,10 @@ Result<Secret> RoleToken::Key(Purpose purpose) const {
   const auto& purposes = PurposesOf(member_.role);
   const auto at = std::ranges::find(purposes, purpose);
   if (at == purposes.end())
-    return Status(Code::kPermission,
-                  StrCat("a token of the role ", RoleName(member_.role), " has no key for '",
-                         PurposeName(purpose), "'; use one of another role, or the job's master token"));
+    return Status(
+        Code::kPermission,
+        StrCat("a token of the role ", RoleName(member_.role), " has no key for '", PurposeName(purpose),
+               "'; give this process a token of the role that it has, or the job's master token"));
   return keys_[static_cast<size_t>(at - purposes.begin())];
 }
 

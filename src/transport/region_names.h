@@ -22,7 +22,7 @@ class RegionNames {
   /// kInvalidArgument: no region can have this name, or be of this memory.
   static Status Check(const RegionName& name, const DescribedMemory& memory) {
     if (memory.address == nullptr || memory.length == 0) {
-      return {Code::kInvalidArgument, "a region needs at least one byte of memory"};
+      return {Code::kInvalidArgument, "a region needs at least one byte of memory; give at least one"};
     }
     if (name.generation == 0 || name.id >= kMaxRegionId) {
       return {Code::kInvalidArgument,

@@ -31,7 +31,7 @@ Status Check(const WorkerOptions& options) {
                       options.world_size, "; give both the same"));
   if (options.rank >= options.world_size)
     return Bad(StrCat("rank ", options.rank, " of model '", options.model, "' is outside 0..",
-                      options.world_size - 1));
+                      options.world_size - 1, "; ranks count from 0 in each model"));
   return Status::Ok();
 }
 

@@ -15,7 +15,8 @@ void InferenceTransition::operator()(const protocol::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
   // A new session: the controller knows no more of an update that was under way.
   BeginAbort({Code::kUnavailable,
-              "the controller began a new session, which ends the update; it offers the version again"},
+              StrCat("the controller began a new session, which ends ", protocol::ToString(s_.update),
+                     "; it offers the version again: call Receive again, or Abort")},
              /*tell=*/false);
   s_.next.reset();
   s_.retried = s_.closed_silently = false;
@@ -34,7 +35,8 @@ void InferenceTransition::operator()(const PlanArrived& plan) {
   // anew.
   if (s_.step != Step::kReady || s_.abort || !IsLastPart())
     LeaveBehind(
-        {Code::kUnavailable, "the plan changed, which ends the update; it begins again under the new plan"});
+        {Code::kUnavailable, StrCat("the plan changed, which ends ", protocol::ToString(s_.update),
+                                    "; it begins again under the new plan: call Receive again, or Abort")});
   s_.next.reset();
   s_.epoch = plan.epoch;
   s_.prepared = false;
@@ -420,7 +422,8 @@ void InferenceTransition::CompleteAbort() {
   // Who has been told may have come back to finish it or to give it up, and waits for this.
   if ((!told || GivesUp() || s_.call == UserCall::kFinish) && !waits_on) TellAbort(reason);
   if (waits_on && switched)
-    TellAbort({Code::kUnavailable, "the update was begun again after Receive; call Begin and Receive again"});
+    TellAbort({Code::kUnavailable, StrCat(protocol::ToString(s_.update),
+                                          " was begun again after Receive; call Begin and Receive again")});
   if (const auto next = std::exchange(s_.next, std::nullopt)) Request(*next);
   TellLoss();  // Of a worker that was lost meanwhile: a superseded update has not said it.
 }

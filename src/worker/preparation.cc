@@ -74,7 +74,9 @@ Status Preparation::ImportOne(SendPlan& plan, size_t index) const {
     if (Status status = target.imported->Add(descriptor); !status.ok())
       return {status.code(), StrCat("cannot use the memory of ", target.name, ": ", status.message())};
   }
-  return FindPlaces(plan, static_cast<int>(target.destination), landing->second, target.imported->regions());
+  const Status found =
+      FindPlaces(plan, static_cast<int>(target.destination), landing->second, target.imported->regions());
+  return found.ok() ? found : Status(found.code(), StrCat(target.name, ": ", found.message()));
 }
 
 /// In slices, so that a plan that is void does not wait for a host that does not answer.

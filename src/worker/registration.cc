@@ -40,7 +40,7 @@ Status CheckMesh(const Registration& registration, size_t index) {
                         "; it must have 1 to ", plan::kMaxRanks, " ranks"));
     if (place[i] >= sizes[i])
       return Bad(StrCat("coordinate ", place[i], " in dimension ", i, " of mesh ", index,
-                        " is outside its size of ", sizes[i]));
+                        " is outside its size of ", sizes[i], "; coordinates count from 0"));
   }
   return Status::Ok();
 }
@@ -68,7 +68,7 @@ Result<std::vector<MeshDim>> MeshOf(const std::vector<Mesh>& meshes, const Tenso
     const Cut* cut = std::get_if<Cut>(&placed.placements[i]);
     if (cut != nullptr && (cut->dim < 0 || static_cast<size_t>(cut->dim) >= tensor.shape.size()))
       return Bad(StrCat("tensor ", tensor.name, " of ", tensor.shape.size(),
-                        " dimensions is cut along dimension ", cut->dim));
+                        " dimensions is cut along dimension ", cut->dim, "; name one that it has"));
     mesh.push_back({.size = static_cast<int>(sizes[i]),
                     .stride = 1,
                     .shard_dim = cut != nullptr ? cut->dim : plan::kReplicate});

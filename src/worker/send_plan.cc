@@ -145,16 +145,14 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
     const auto found = by_key.find(ShardKey(tensor.name, shard.box, shard.copy));
     if (found == by_key.end() || found->second->region >= imported.size()) {
       return {Code::kProtocol,
-              StrCat("destination ", destination, " has no landing place for ", tensor.name, " ",
-                     ToString(shard.box),
+              StrCat("it has no landing place for ", tensor.name, " ", ToString(shard.box),
                      "; was its memory registered again? If not, use the same weightcast on all hosts")};
     }
     const auto place = imported[found->second->region].Slice(
         found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));
     if (!place.ok())
-      return {Code::kProtocol,
-              StrCat("destination ", destination, " has no place for ", tensor.name, " ", ToString(shard.box),
-                     ": ", place.status().message(), "; use the same weightcast on all hosts")};
+      return {Code::kProtocol, StrCat("it has no place for ", tensor.name, " ", ToString(shard.box), ": ",
+                                      place.status().message(), "; use the same weightcast on all hosts")};
     plan.places[i] = *place;
     plan.parts[i] = found->second->part;
   }

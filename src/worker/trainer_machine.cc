@@ -98,9 +98,11 @@ void Transition::OfferAgain(Publication& publication) {
     return;
   }
   if (publication.done) return;
-  const Status lost(Code::kUnavailable,
-                    StrCat("the controller began a new session during version ", publication.number,
-                           "; its outcome is not known: look at Engines(), or publish again"));
+  const Status lost(
+      Code::kUnavailable,
+      StrCat(
+          "the controller began a new session during version ", publication.number,
+          "; its outcome is not known: look at the engines' states (`weightcast info`), or publish again"));
   Let(publication, lost);
   Finish(publication, lost);
 }

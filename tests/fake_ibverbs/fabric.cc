@@ -200,6 +200,9 @@ Counters Fabric::CountersOf(const drivers::Ibverbs& host, int device) const {
   counters.cqs = static_cast<int>(owner.cqs.size());
   counters.srqs = static_cast<int>(owner.srqs.size());
   counters.qps = static_cast<int>(owner.qps.size());
+  for (const auto& [id, qp] : owner.qps) {
+    if (qp->state == IBV_QPS_RTS) counters.traffic_classes.insert(qp->attr.ah_attr.grh.traffic_class);
+  }
   return counters;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,8 @@ struct Counters {
   uint64_t messages_received = 0;
   uint64_t posted = 0;  ///< Work requests taken by PostSend.
   uint64_t retries = 0;
-  uint64_t rnr_naks = 0;  ///< Messages that found no receive here.
+  uint64_t rnr_naks = 0;                   ///< Messages that found no receive here.
+  std::set<uint8_t> traffic_classes = {};  ///< Of the connected queue pairs that are alive now.
   // Alive now:
   int contexts = 0;
   int pds = 0;

@@ -204,6 +204,8 @@ class Pool {
   [[nodiscard]] size_t size() const { return objects_.size(); }
   auto begin() { return objects_.begin(); }
   auto end() { return objects_.end(); }
+  [[nodiscard]] auto begin() const { return objects_.begin(); }
+  [[nodiscard]] auto end() const { return objects_.end(); }
 
  private:
   std::map<uint64_t, std::unique_ptr<T>> objects_;

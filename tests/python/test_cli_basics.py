@@ -19,6 +19,7 @@ COMMANDS = [
     ["plan"],
     ["info"],
     ["doctor"],
+    ["watch"],
     ["bench", "p2p"],
     ["bench", "floor"],
     ["bench", "update"],

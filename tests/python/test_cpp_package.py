@@ -72,7 +72,8 @@ def test_find_package(examples, prefix):
         said = run(built / "one_sided_write", WEIGHTCAST_TRANSPORT=transport)
         assert said.startswith(transport) and said.endswith("64 MiB: bit-exact\n")
     assert re.fullmatch(r"100 writes, \d+ ticks of a timer: bit-exact\n", run(built / "event_loop"))
-    assert run(built / "one_update") == "version 1: 4.2 MB, bit-exact\n"
+    for _ in range(20):  # Nothing is said of a controller that is away, whichever side closes first.
+        assert run(built / "one_update") == "version 1: 4.2 MB, bit-exact\n"
 
 
 def test_find_package_of_the_data_plane_needs_only_libcrypto(examples, prefix):

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -66,6 +67,21 @@ def wait_for_phase(binary, controller, phase):
         assert time.monotonic() < deadline, view
 
 
+def signal_and_await(pid, how):
+    """Until no thread of it runs any more: a stop begins only when one of them is scheduled."""
+    os.kill(pid, how)
+    deadline = time.monotonic() + 30
+    while any(state_of(task) not in "TtZX" for task in pathlib.Path(f"/proc/{pid}/task").glob("*")):
+        assert time.monotonic() < deadline, f"{pid} runs on"
+
+
+def state_of(task):
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
 def test_an_engine_sleeps_and_wakes(controller):
     arrays, live = zeros(), zeros()
     with (
@@ -126,7 +142,7 @@ def test_a_replica_finishes_for_a_trainer_that_ends(spawn, controller, binary, t
             update = trainer.publish(version)
             if version == 2:  # Both have published; nothing is sent before the engine comes to wait.
                 wait_for_phase(binary, controller, "granting")
-                os.kill(other.process.pid, how)
+                signal_and_await(other.process.pid, how)
             assert engine.wait(timeout=30).number == version
             stats = update.wait(30)
         senders = {sender.name: sender.bytes for sender in stats.senders}

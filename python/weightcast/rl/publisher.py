@@ -115,7 +115,7 @@ class WaysPublisher(Publisher):
     everything. Engines follow the first way.
 
     first: weightcast, before the others; None: only they are measured. ready: called before and after each
-    way by trainer 0, and by engines likewise. dtype: the engines'. show: as `CastPublisher` has it.
+    way by all trainers, and by engines likewise. dtype: the engines'. show: as `CastPublisher` has it.
     """
 
     def __init__(

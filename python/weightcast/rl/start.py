@@ -43,7 +43,7 @@ _IDLE = datetime.timedelta(days=3650)  # What ranks that only wait for the end m
 class Place:
     """What a rank of a torchrun knows of its run. group: of the trainers, even of one; set before they run.
 
-    ways: to be measured, or empty. ready: a barrier of trainer 0 and the engines. device: where this rank
+    ways: to be measured, or empty. ready: a barrier of all trainers and engines. device: where this rank
     holds weights.
     """
 
@@ -233,9 +233,16 @@ def _make_groups(place: Place) -> None:
     of_ways = collectives.Roles(list(roles.trainers), list(roles.engines), hosts, backend)
     names = _ways_of(options, one_host=len(set(hosts)) == 1)
     place.ways = [collectives.way_of(name, of_ways) for name in names]
-    meeting = dist.new_group([of_ways.root, *roles.engines])
-    if place.rank in (of_ways.root, *roles.engines):
-        place.ready = lambda: dist.barrier(meeting)
+    everyone = dist.new_group([*roles.trainers, *roles.engines])
+    if place.rank in (*roles.trainers, *roles.engines):
+        place.ready = lambda: _meet(everyone, place.device)
+
+
+def _meet(everyone: Any, device: torch.device) -> None:
+    """Neither kernels that still run nor a trainer that is late count for the way that comes next."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    dist.barrier(everyone)
 
 
 def _ways_of(options: Options, one_host: bool) -> list[str]:

@@ -189,7 +189,8 @@ class Member:
             problem = self._told = str(error)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-        return next((one for one in self._everywhere(problem) if one), "")
+        everywhere = enumerate(self._everywhere(problem))
+        return next((f"rank {rank}: {one}" for rank, one in everywhere if one), "")
 
     def _everywhere(self, value: Any) -> list[Any]:
         """What each rank gives."""

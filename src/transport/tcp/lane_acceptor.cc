@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/strings.h"
+#include "base/traffic_class.h"
 
 namespace weightcast::transport::tcp {
 namespace {
@@ -67,6 +68,8 @@ Status LaneAcceptor::Listen(const Settings& settings) {
   WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
   WC_ASSIGN_OR_RETURN(advertised_, ParseHosts(settings.advertise));
   WC_ASSIGN_OR_RETURN(UniqueFd listener, weightcast::Listen(at, ports));
+  WC_ASSIGN_OR_RETURN(traffic_class_, ParseTrafficClass(settings.traffic_class));
+  if (traffic_class_) WC_RETURN_IF_ERROR(SetTrafficClass(listener.get(), *traffic_class_));
   listener_ = Listener(std::move(listener));
   AcceptOnceHeard(listener_.get());
   WC_ASSIGN_OR_RETURN(bound_, LocalAddressOf(listener_.get()));
@@ -129,6 +132,8 @@ void LaneAcceptor::OnConnect(TimePoint now, Host& host) {
 void LaneAcceptor::Admit(UniqueFd fd, TimePoint now, Host& host) {
   if (half_open_.full()) Dismiss(visitors_.find(half_open_.Victim()));
   TuneTcp(fd.get(), lease_);
+  // It has the listener's, unless net.ipv4.tcp_reflect_tos gives it the peer's. The listener's was accepted.
+  if (traffic_class_) (void)SetTrafficClass(fd.get(), *traffic_class_);
   const uint64_t number = next_visitor_++;
   if (!poller_.Add(fd.get(), EPOLLIN, visitor_key_ + number).ok()) return;
   visitors_[number] = {.fd = std::move(fd), .deadline = now + patience_};

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/fd.h"
@@ -37,6 +38,8 @@ class LaneAcceptor {
                Duration lease);
   ~LaneAcceptor();
   Status Listen(const Settings& settings);
+  /// Of all sockets here; nullopt: the system's. Known once it listens.
+  [[nodiscard]] std::optional<uint8_t> traffic_class() const { return traffic_class_; }
 
   /// Addresses that peers may try, loopback only for a peer on this host.
   [[nodiscard]] std::vector<SocketAddress> Addresses(bool same_host) const;
@@ -73,6 +76,7 @@ class LaneAcceptor {
   TimePoint rest_ = TimePoint::max();  ///< Until then nobody is accepted; max: no rest.
   OncePerSecond complaint_;
   UniqueFd spare_;  ///< Given up to turn a visitor away when descriptors run out.
+  std::optional<uint8_t> traffic_class_;
   SocketAddress bound_;
   std::string interfaces_;
   std::vector<SocketAddress> advertised_;

@@ -16,12 +16,14 @@ constexpr Duration kWelcomeLimit = std::chrono::seconds(2);
 }  // namespace
 
 LaneConnector::LaneConnector(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
-                             std::vector<SocketAddress> addresses, Duration lease)
+                             std::vector<SocketAddress> addresses, Duration lease,
+                             std::optional<uint8_t> traffic_class)
     : poller_(&poller),
       key_(key),
       hello_(hello),
       ours_(ours),
       lease_(lease),
+      traffic_class_(traffic_class),
       addresses_(std::move(addresses)) {
   attempts_.reserve(addresses_.size());
 }
@@ -51,7 +53,7 @@ void LaneConnector::Start(TimePoint now) {
   Attempt& attempt = attempts_.emplace_back();
   attempt.to = addresses_[attempts_.size() - 1];
   next_start_ = now + kStagger;
-  auto fd = StartConnect(attempt.to);
+  auto fd = StartConnect(attempt.to, traffic_class_);
   if (!fd.ok()) return GiveUp(attempt, fd.status().message());
   attempt.fd = std::move(fd).value();
   TuneTcp(attempt.fd.get(), lease_);

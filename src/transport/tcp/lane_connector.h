@@ -20,7 +20,7 @@ class LaneConnector {
  public:
   /// The poller tells readiness under `key` with the attempt's number added.
   LaneConnector(const Poller& poller, uint64_t key, const Greeting& hello, Cookie ours,
-                std::vector<SocketAddress> addresses, Duration lease);
+                std::vector<SocketAddress> addresses, Duration lease, std::optional<uint8_t> traffic_class);
   LaneConnector(LaneConnector&&) = default;
   ~LaneConnector();
 
@@ -61,6 +61,7 @@ class LaneConnector {
   Greeting hello_;
   Cookie ours_;
   Duration lease_;
+  std::optional<uint8_t> traffic_class_;
   std::vector<SocketAddress> addresses_;
   std::vector<Attempt> attempts_;  ///< One for each address begun, in order.
   TimePoint next_start_;

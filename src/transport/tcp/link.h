@@ -28,6 +28,7 @@ struct LinkTerms {
   uint32_t depth = 1;
   TimePoint deadline;
   Duration lease{};
+  std::optional<uint8_t> traffic_class;  ///< Of this side's packets; nullopt: the system's.
 };
 
 /// The lanes to one peer, from the first attempt to connect to the last one down.

@@ -26,9 +26,13 @@ LaneConnector Link::NewConnector(uint32_t index, uint32_t generation) const {
     std::rotate(addresses.begin(), addresses.begin() + first, addresses.end());
   }
   const Greeting hello{Greeting::Kind::kHello, static_cast<uint16_t>(index), generation, terms_.theirs};
-  return {
-      shared_.poller, MakeKey(KeyKind::kConnect, terms_.id, index), hello, terms_.ours, std::move(addresses),
-      terms_.lease};
+  return {shared_.poller,
+          MakeKey(KeyKind::kConnect, terms_.id, index),
+          hello,
+          terms_.ours,
+          std::move(addresses),
+          terms_.lease,
+          terms_.traffic_class};
 }
 
 void Link::SendStart(uint32_t index, uint32_t generation, const UniqueFd& socket) const {

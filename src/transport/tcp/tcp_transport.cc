@@ -163,7 +163,8 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
                   .lanes = LanesToOffer(),
                   .depth = std::max(kDefaultDepth, static_cast<uint32_t>(settings_.window)),
                   .deadline = deadline,
-                  .lease = settings_.lease};
+                  .lease = settings_.lease,
+                  .traffic_class = acceptor_.traffic_class()};
   std::string blob;
   if (role == Role::kInitiator) {
     blob = EncodeOffer(

@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "base/strings.h"
+#include "base/traffic_class.h"
 
 namespace weightcast::transport::verbs {
 namespace {
@@ -118,7 +119,7 @@ Status Queue::ToInit() {
   return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair does not begin", error);
 }
 
-ibv_ah_attr Queue::Path(const Address& peer, const Settings& settings) const {
+Result<ibv_ah_attr> Queue::Path(const Address& peer, const Settings& settings) const {
   ibv_ah_attr path{};
   path.port_num = nic_.port();
   path.sl = static_cast<uint8_t>(settings.service_level);
@@ -129,7 +130,8 @@ ibv_ah_attr Queue::Path(const Address& peer, const Settings& settings) const {
     std::copy(peer.gid.begin(), peer.gid.end(), path.grh.dgid.raw);
     path.grh.sgid_index = nic_.gid_index();
     path.grh.hop_limit = kHops;
-    path.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
+    WC_ASSIGN_OR_RETURN(const auto traffic_class, ParseTrafficClass(settings.traffic_class));
+    path.grh.traffic_class = traffic_class.value_or(0);
   }
   return path;
 }
@@ -146,7 +148,7 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
   }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
-  attr.ah_attr = Path(peer, settings);
+  WC_ASSIGN_OR_RETURN(attr.ah_attr, Path(peer, settings));
   attr.path_mtu = static_cast<ibv_mtu>(std::min(peer.mtu, nic_.address().mtu));
   attr.dest_qp_num = name.number;
   attr.rq_psn = name.psn;

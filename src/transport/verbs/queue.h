@@ -87,7 +87,7 @@ class Queue {
   void Destroy();
   ibv_send_wr& Add(const Place& place, ibv_wr_opcode opcode);
   Status ToInit();
-  [[nodiscard]] ibv_ah_attr Path(const Address& peer, const Settings& settings) const;
+  [[nodiscard]] Result<ibv_ah_attr> Path(const Address& peer, const Settings& settings) const;
 
   Nic& nic_;
   ibv_qp* queue_ = nullptr;

@@ -130,6 +130,12 @@ class Cluster:
             self.check(version)
         return ended - began
 
+    def data_part(self) -> float:
+        """Seconds of the last update from the first *start* to the last *ready*; the controller's clock."""
+        explained = self.trainers[0].call("explain")
+        parts = [part for rank in explained["ranks"] for part in rank["parts"]]
+        return max(one["ready"] for one in parts) - min(one["started"] for one in parts)
+
     def check(self, version: int) -> None:
         for one in self.engines:
             one.order("check", version)

@@ -107,6 +107,10 @@ class Stages:
         self.steps.run(
             "contract, one GPU", ROOT / "tests" / "gpu" / "contract", contract, 8, limit=240, **one_gpu
         )
+        if self.tools.gpus > 1:
+            self.steps.run(
+                "contract, between two GPUs", ROOT / "tests" / "gpu" / "contract", contract, 8, limit=240
+            )
 
     def _demos(self) -> None:
         size = ["--versions", 2 if self.fake else 3, "--json"]

@@ -86,8 +86,13 @@ class TrainerWorker(Worker):
         """When it began, and the seconds that weightcast counts itself."""
         began = time.monotonic()
         update = self.side.publish(version, stream=self.gpu.stream)
+        self._last = update
         update.wait_sources(timeout)
         return began, float(update.wait(timeout).seconds)
+
+    def explain(self) -> dict[str, Any]:
+        """The last update, as the controller tells it."""
+        return self._last.explain()
 
     def write_and_publish(self, version: int) -> tuple[float, float]:
         self.write(version, wait=False)

@@ -155,6 +155,8 @@ TEST_F(SettingsTest, WhatIsAllowedIsSaid) {
       {"copy_streams", "9", "1 to 8"},
       {"copy_blocks", "0", "1 to 1024"},
       {"copy_blocks", "1025", "1 to 1024"},
+      {"traffic_class", "256", "af31 to af33"},
+      {"traffic_class", "gold", "0 to 255 (the DSCP times four)"},
       {"port_range", "9-8", "low-high, such as 29800-29899"},
       {"controller", "host", "HOST:PORT"},
       {"job", "", "a name"},

@@ -61,6 +61,27 @@ TEST_F(Judging, ALateEngineIsNamed) {
   EXPECT_NEAR(verdict.usual, 0.002, 0.001);
 }
 
+TEST_F(Judging, SlowUpdatesDoNotHideTheNextOne) {
+  Usual(12);
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_TRUE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.3}).verdict.slow) << i;
+    Usual(2);
+  }
+}
+
+TEST_F(Judging, WhatStaysSlowIsUsualAfterAWhile) {
+  const Who late{.rank = 1, .what = &Lengths::pause, .seconds = 0.3};
+  Usual(12);
+  for (int i = 0; i < 30; ++i) Update(late);
+  EXPECT_FALSE(Update(late).verdict.slow);
+}
+
+TEST_F(Judging, AFewMillisecondsOfTheSchedulerAreNotSlow) {
+  Usual(20);
+  EXPECT_FALSE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.015}).verdict.slow);
+  EXPECT_TRUE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.04}).verdict.slow);
+}
+
 TEST_F(Judging, ASlowRouteIsNamedWithItsRate) {
   Usual(20);
   const Verdict& verdict = Update({.rank = 2, .source = 1, .what = &Lengths::write, .seconds = 0.3}).verdict;
@@ -86,7 +107,7 @@ TEST_F(Judging, ALinkIsBlamedForLanesChunksAndRunsOnlyWhereTheyAreFewOrSmall) {
   const auto usual = [](protocol::Span& span) {
     span.chunk = 1 << 20;
     span.pieces = 1;
-    span.path = "tcp, 4 lanes, to engine e0 rank 0";
+    span.path = "tcp: 4 lanes, 10.0.0.1:5 to 10.0.0.2:6, 4 lanes, to engine e0 rank 0";
   };
   for (int i = 0; i < 8; ++i) Update(With(Made(random_, {}), "", "", usual));
   const auto cause = [&](const auto& change) {
@@ -96,6 +117,15 @@ TEST_F(Judging, ALinkIsBlamedForLanesChunksAndRunsOnlyWhereTheyAreFewOrSmall) {
   };
   EXPECT_EQ(cause([](protocol::Span&) {}).cause, Cause::kLink);
   EXPECT_EQ(cause([](protocol::Span& span) { span.path = "tcp, 3 lanes, to it"; }).cause, Cause::kLaneDown);
+  const auto path = [&](const char* text) {
+    return cause([text](protocol::Span& span) { span.path = text; }).cause;
+  };
+  EXPECT_EQ(path("tcp: 3 of 4 lanes, 10.0.0.1:5 to 10.0.0.2:6 (failed: lost), 3 lanes, to it"),
+            Cause::kLaneDown);
+  EXPECT_EQ(path("tcp: 1 of 4 lanes (failed: lost), 1 lane, to it"), Cause::kLaneDown);
+  EXPECT_EQ(path("verbs: 4 lanes, 3 lanes, to it"), Cause::kLaneDown);
+  EXPECT_EQ(path("tcp: 1 of 4 lanes, 10.0.0.1:5 to 10.0."), Cause::kLaneDown);
+  EXPECT_EQ(path("tcp: 4 lanes, 10.0.0.1:5 to 10.0.0.2:6, 4 lanes, to it"), Cause::kLink);
   EXPECT_EQ(cause([](protocol::Span& span) { span.chunk = 4096; }).cause, Cause::kSmallChunks);
   const Verdict tiny = cause([](protocol::Span& span) { span.pieces = 4096; });
   EXPECT_EQ(tiny.cause, Cause::kTinyTensors);

@@ -115,7 +115,7 @@ TEST(Exports, NameWhatWorks) {
   Machine machine;
   machine.PortDown(1, "2: Polling");
   machine.rest.Write("proc/sys/kernel/yama/ptrace_scope", "1");
-  machine.sources.settings.traffic_class = 104;
+  machine.sources.settings.traffic_class = "af31";
   EXPECT_EQ(ExportsText(ExportsFor(machine.Look())),
             "export GLOO_SOCKET_IFNAME=eth0\n"
             "export NCCL_IB_GID_INDEX=3\n"

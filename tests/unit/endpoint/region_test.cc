@@ -63,7 +63,7 @@ TEST_F(RegionTest, ASliceIsInsideWhatItIsASliceOf) {
     EXPECT_EQ(pair.imported.Slice(offset, length).status().code(), Code::kOutOfBounds);
   }
   EXPECT_EQ(whole.Slice(8, 16)->Slice(8, 24).status().message(),
-            "24 bytes at 8 are not inside a slice of 16 bytes");
+            "24 bytes at 8 are not inside a slice of 16 bytes; give a part inside it");
 }
 
 // Offsets that a caller must add, or may forget, cannot be written.

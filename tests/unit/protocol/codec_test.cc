@@ -151,11 +151,12 @@ TEST(Codec, RefusesWhatIsBeyondTheLimits) {
   ExpectRefused(Published{.number = INT64_MAX},
                 StrCat("number ", INT64_MAX, " is not between 0 and ", kMaxVersionNumber));
   ExpectRefused(Published{.number = 1, .label = "\xff"},
-                "label is refused: the label of a version is not UTF-8");
+                "label is refused: the label of a version is not UTF-8; use printable text");
   ExpectRefused(Published{.number = 1, .label = std::string(257, 'x')},
                 "label has 257 bytes; at most 256 are allowed");
-  ExpectRefused(Serving{.update = kUpdate, .version = {.number = 1, .label = "a\tb"}},
-                "version.label is refused: the label of a version has control characters");
+  ExpectRefused(
+      Serving{.update = kUpdate, .version = {.number = 1, .label = "a\tb"}},
+      "version.label is refused: the label of a version has control characters; use printable text");
   ExpectRefused(Serving{.update = kUpdate, .version = {.run = 1, .number = -2}},
                 StrCat("version.number -2 is not between -1 and ", kMaxVersionNumber));
   const std::string no_time =

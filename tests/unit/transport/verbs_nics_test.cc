@@ -85,6 +85,20 @@ TEST_F(VerbsNicsTest, OneMeetsTwoWithAsManyLanesAsAreSet) {
   }
 }
 
+TEST_F(VerbsNicsTest, EveryQueuePairHasTheTrafficClass) {
+  for (const auto& [text, byte] : {std::pair("", 0), {"af31", 104}, {"106", 106}}) {
+    SCOPED_TRACE(text);
+    Settings settings = World::OwnSettings();
+    settings.traffic_class = text;
+    Join(Flat(1, 0), Flat(1, 1), settings);
+    ExpectLanes(2);
+    for (const Node* node : {&a, &b}) {
+      EXPECT_THAT(world.fabric.CountersOf(*node->host, 0).traffic_classes,
+                  ::testing::ElementsAre(static_cast<uint8_t>(byte)));
+    }
+  }
+}
+
 TEST_F(VerbsNicsTest, OneMeetsOneAndNothingIsLeftOver) {
   Join(Flat(1, 0), Flat(1, 1));
   ExpectLanes(2);

@@ -1,0 +1,61 @@
+#include "peertest/describe_host.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "base/process.h"
+#include "base/random.h"
+#include "base/strings.h"
+#include "doctor/checks.h"
+#include "doctor/gather.h"
+#include "endpoint/message.h"
+#include "weightcast/version.h"
+
+namespace weightcast::peertest {
+namespace {
+
+/// Without the zone of a link-local address.
+std::string Plain(std::string address) { return address.substr(0, address.find('%')); }
+
+std::string WhyNoRdma(const doctor::Sources& sources) {
+  const doctor::RdmaFacts rdma = doctor::GatherRdma(sources);
+  if (rdma.ports.empty()) return "no RDMA device";
+  return std::ranges::any_of(rdma.ports, doctor::IsUsable) ? "" : "no RDMA port that is active";
+}
+
+const std::string& Instance() {
+  static const std::string instance = StrCat(RandomId());
+  return instance;
+}
+
+}  // namespace
+
+HostReport DescribeHost(const std::string& address) {
+  const doctor::Sources sources = doctor::LocalSources({});
+  HostReport report{.weightcast = LibraryVersion(),
+                    .wire = endpoint::kProtocolVersion,
+                    .host = sources.host_name,
+                    .boot_id = BootId(),
+                    .instance = Instance(),
+                    .address = address};
+  for (const doctor::Interface& one : doctor::GatherHost(sources).interfaces) {
+    const bool own = std::ranges::any_of(
+        one.addresses, [&](const std::string& other) { return Plain(other) == Plain(address); });
+    if (!own) continue;
+    report.interface = one.name;
+    report.mtu = one.mtu;
+    // A virtual one names a speed that says nothing of the machine below.
+    const auto device = std::filesystem::path("/sys/class/net") / one.name / "device";
+    std::error_code ignored;
+    if (one.mbit_per_second > 0 && std::filesystem::exists(device, ignored))
+      report.mbit = one.mbit_per_second;
+    break;
+  }
+  report.rdma = WhyNoRdma(sources);
+  report.unix_seconds =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return report;
+}
+
+}  // namespace weightcast::peertest

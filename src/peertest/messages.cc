@@ -1,0 +1,226 @@
+#include "peertest/messages.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace weightcast::peertest {
+
+using Json = nlohmann::json;
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HostReport, weightcast, wire, host, boot_id, instance,
+                                                address, interface, mtu, mbit, rdma, unix_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Latency, samples, lost, p50, p99, most, jitter)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Rate, bytes, transfers, gbit)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PathMtu, error, out, back, announced)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ports, out, back, tried_out, tried_back)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TransportFacts, name, skipped, error, connection, latency,
+                                                out, back, both_out, both_back)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClassFacts, error, traffic_class, chosen, plain_idle,
+                                                class_idle, plain_loaded, class_loaded)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, stage, text)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PeerFacts, target, failure, here, there, connect_seconds,
+                                                clock_ahead, clock_within, mtu, ports, transports, classes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TestPlan, seconds, all_sizes, classes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LinkPlace, addresses, incarnation, descriptor)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskHello, report, peer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskBegin, address)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskReach, addresses)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskOpen, transport, key)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskMeet, place, connect)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskPong, count)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskWrite, bytes, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskOrder, target, plan)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskPiece, from)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Hello, report)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Time, unix_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Echo, error, port, key)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Reached, errors)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Opened, place)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Wrote, rate)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ordered, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReportPiece, text)
+
+// Those without members.
+static void to_json(Json& json, const AskTime& /*one*/) { json = Json::object(); }
+static void from_json(const Json& /*json*/, AskTime& /*one*/) {}
+static void to_json(Json& json, const AskShut& /*one*/) { json = Json::object(); }
+static void from_json(const Json& /*json*/, AskShut& /*one*/) {}
+static void to_json(Json& json, const AskEnd& /*one*/) { json = Json::object(); }
+static void from_json(const Json& /*json*/, AskEnd& /*one*/) {}
+static void to_json(Json& json, const Done& /*one*/) { json = Json::object(); }
+static void from_json(const Json& /*json*/, Done& /*one*/) {}
+
+namespace {
+
+constexpr size_t kMostText = 256;
+constexpr size_t kMostError = 1024;
+constexpr size_t kMostAddresses = 16;
+constexpr size_t kMostDescriptor = 8192;
+
+/// In the order of the variants.
+constexpr std::array<const char*, std::variant_size_v<Request>> kRequests = {
+    "hello", "time", "begin", "reach", "open", "meet", "pong", "write", "shut", "end", "order", "piece"};
+constexpr std::array<const char*, std::variant_size_v<Reply>> kReplies = {
+    "done", "hello", "time", "echo", "reached", "opened", "wrote", "ordered", "piece"};
+
+template <typename Variant>
+std::string EncodeAs(const char* member, const char* name, const Variant& value) {
+  Json json{{member, name}};
+  std::visit([&](const auto& one) { json["with"] = one; }, value);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+template <typename Variant, size_t... kIndex>
+Variant DecodeAs(size_t index, const Json& with, std::index_sequence<kIndex...> /*all*/) {
+  Variant value;
+  ((index == kIndex ? (value = with.get<std::variant_alternative_t<kIndex, Variant>>(), 0) : 0), ...);
+  return value;
+}
+
+/// Throws what nlohmann throws.
+template <typename Variant, typename Names>
+Variant Decode(const char* member, const Names& names, const Json& json) {
+  const auto name = json.at(member).get<std::string>();
+  const auto found = std::ranges::find_if(names, [&](const char* one) { return name == one; });
+  if (found == names.end()) throw Json::other_error::create(501, "unknown message", nullptr);
+  return DecodeAs<Variant>(static_cast<size_t>(found - names.begin()), json.at("with"),
+                           std::make_index_sequence<std::variant_size_v<Variant>>());
+}
+
+/// For text that is shown to a person.
+void Clean(std::string& text, size_t limit = kMostText) {
+  if (text.size() > limit) text.resize(limit);
+  if (!IsUtf8(text)) std::ranges::replace_if(text, [](char c) { return (c & 0x80) != 0; }, '?');
+  std::ranges::replace_if(text, [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+}
+
+void Clean(HostReport& report) {
+  for (std::string* text : {&report.weightcast, &report.host, &report.boot_id, &report.instance,
+                            &report.address, &report.interface, &report.rdma})
+    Clean(*text);
+}
+
+bool IsSane(const std::vector<std::string>& texts) {
+  return texts.size() <= kMostAddresses && std::ranges::all_of(texts, [](const auto& one) {
+           return one.size() <= kMostError && IsPrintable(one);
+         });
+}
+
+bool IsSane(const LinkPlace& place) {
+  return IsSane(place.addresses) && place.incarnation != 0 && place.descriptor.size() <= kMostDescriptor;
+}
+
+struct Sane {
+  bool operator()(AskHello& one) const {
+    Clean(one.report);
+    return one.peer.size() <= kMostText && IsPrintable(one.peer);
+  }
+  bool operator()(const AskBegin& one) const {
+    return one.address.size() <= kMostText && IsPrintable(one.address);
+  }
+  bool operator()(const AskReach& one) const { return IsSane(one.addresses); }
+  bool operator()(const AskOpen& one) const {
+    return (one.transport == "tcp" || one.transport == "verbs") && one.key.size() <= kMostText;
+  }
+  bool operator()(const AskMeet& one) const { return IsSane(one.place); }
+  bool operator()(const AskPong& one) const { return one.count > 0 && one.count <= kMostPings; }
+  bool operator()(const AskWrite& one) const {
+    return one.bytes > 0 && one.bytes <= kMostWrite && one.seconds > 0 && one.seconds <= kMostSeconds;
+  }
+  bool operator()(const AskOrder& one) const {
+    return one.target.size() <= kMostText && IsPrintable(one.target) && one.plan.seconds > 0 &&
+           one.plan.seconds <= kMostPlanSeconds;
+  }
+  bool operator()(const AskPiece& one) const { return one.from <= kMostReport; }
+  bool operator()(Hello& one) const {
+    Clean(one.report);
+    return true;
+  }
+  bool operator()(Echo& one) const {
+    Clean(one.error, kMostError);
+    return one.port <= 65535 && one.key.size() <= kMostText;
+  }
+  bool operator()(const Reached& one) const { return IsSane(one.errors); }
+  bool operator()(const Opened& one) const { return IsSane(one.place); }
+  bool operator()(const Ordered& one) const { return one.bytes <= kMostReport; }
+  bool operator()(const ReportPiece& one) const { return one.text.size() <= kPieceBytes; }
+  template <typename T>
+  bool operator()(const T& /*one*/) const {
+    return true;
+  }
+};
+
+Status Malformed() {
+  return {
+      Code::kProtocol,
+      "what came from the other host is no message of `weightcast doctor`; use the same weightcast on both"};
+}
+
+}  // namespace
+
+std::string Encode(const Request& request) { return EncodeAs("ask", kRequests[request.index()], request); }
+
+Result<Request> DecodeRequest(std::string_view body) {
+  if (body.size() > kMostBody) return Malformed();
+  try {
+    auto request = Decode<Request>("ask", kRequests, Json::parse(body));
+    if (std::visit(Sane(), request)) return request;
+  } catch (const Json::exception&) {
+  }
+  return Malformed();
+}
+
+std::string Encode(const Result<Reply>& reply) {
+  if (reply.ok()) return EncodeAs("reply", kReplies[reply->index()], *reply);
+  Json json{{"error", static_cast<int>(reply.status().code())}, {"text", reply.status().message()}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Result<Reply> DecodeReply(std::string_view body) {
+  if (body.size() > kMostBody) return Malformed();
+  try {
+    const Json json = Json::parse(body);
+    if (json.contains("error")) {
+      const int code = json.at("error").get<int>();
+      std::string text = json.at("text").get<std::string>();
+      Clean(text, kMostError);
+      if (code <= 0 || code > static_cast<int>(Code::kInternal)) return Malformed();
+      return Status(static_cast<Code>(code), text);
+    }
+    auto reply = Decode<Reply>("reply", kReplies, json);
+    if (std::visit(Sane(), reply)) return reply;
+  } catch (const Json::exception&) {
+  }
+  return Malformed();
+}
+
+// ASCII alone, so that it can be cut anywhere.
+std::string Encode(const PeerFacts& facts) {
+  return Json(facts).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+Result<PeerFacts> DecodeFacts(std::string_view json) {
+  if (json.size() > kMostReport) return Malformed();
+  try {
+    auto facts = Json::parse(json).get<PeerFacts>();
+    for (std::string* text :
+         {&facts.target, &facts.failure.stage, &facts.failure.text, &facts.mtu.error, &facts.classes.error})
+      Clean(*text, kMostError);
+    Clean(facts.here);
+    Clean(facts.there);
+    for (auto* list : {&facts.ports.out, &facts.ports.back})
+      for (std::string& one : *list) Clean(one, kMostError);
+    for (TransportFacts& one : facts.transports)
+      for (std::string* text : {&one.name, &one.skipped, &one.error, &one.connection})
+        Clean(*text, kMostError);
+    return facts;
+  } catch (const Json::exception&) {
+    return Malformed();
+  }
+}
+
+}  // namespace weightcast::peertest

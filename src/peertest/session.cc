@@ -1,0 +1,100 @@
+#include "peertest/session.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "peertest/reach.h"
+#include "peertest/test.h"
+
+namespace weightcast::peertest {
+namespace {
+
+/// Whether packets to this address come to this host.
+bool IsOwn(const SocketAddress& address) {
+  return std::ranges::any_of(LocalAddresses(""),
+                             [&](const SocketAddress& one) { return one.Host() == address.Host(); });
+}
+
+Status NotOpen() {
+  return {Code::kProtocol, "a question before its connection; use the same weightcast on both hosts"};
+}
+
+}  // namespace
+
+Result<Reply> Session::Answer(const Request& request) {
+  return std::visit([this](const auto& ask) { return On(ask); }, request);
+}
+
+Result<Reply> Session::On(const AskBegin& ask) {
+  const bool v6 = ask.address.find(':') != std::string::npos;
+  const auto parsed = SocketAddress::Parse(v6 ? StrCat("[", ask.address, "]:0") : StrCat(ask.address, ":0"));
+  SocketAddress at = AnyAddress();
+  if (parsed.ok() && IsOwn(*parsed)) {
+    at = *parsed;
+    address_ = ask.address;
+  }
+  WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(options_.settings.port_range));
+  const bool peer_v6 = options_.peer.find(':') != std::string::npos;
+  WC_ASSIGN_OR_RETURN(
+      const SocketAddress peer,
+      SocketAddress::Parse(peer_v6 ? StrCat("[", options_.peer, "]:0") : options_.peer + ":0"));
+  auto echo = EchoResponder::Start(at, peer, ports);
+  if (!echo.ok()) return Reply(Echo{.error = echo.status().message()});
+  echo_ = std::move(*echo);
+  return Reply(Echo{.error = "", .port = echo_->port(), .key = echo_->key()});
+}
+
+Result<Reply> Session::On(const AskReach& ask) {
+  if (AddressesAt(ask.addresses, options_.peer).size() != ask.addresses.size())
+    return Status(Code::kPermission,
+                  "it was asked to connect to another host than that which asks: it refuses");
+  return Reply(Reached{.errors = TryPorts(ask.addresses)});
+}
+
+Result<Reply> Session::On(const AskOpen& ask) {
+  link_.reset();
+  WC_ASSIGN_OR_RETURN(link_, DataLink::Open({.settings = options_.settings,
+                                             .transport = ask.transport,
+                                             .address = address_,
+                                             .key = ask.key,
+                                             .rank = 0,
+                                             .interrupted = options_.interrupted}));
+  return Reply(Opened{.place = link_->place()});
+}
+
+Result<Reply> Session::On(const AskMeet& ask) {
+  if (link_ == nullptr) return NotOpen();
+  LinkPlace peer = ask.place;
+  peer.addresses = AddressesAt(peer.addresses, options_.peer);
+  WC_RETURN_IF_ERROR(ask.connect ? link_->Connect(peer) : link_->Await(peer));
+  return Reply(Done{});
+}
+
+Result<Reply> Session::On(const AskPong& ask) {
+  if (link_ == nullptr) return NotOpen();
+  WC_RETURN_IF_ERROR(link_->Pong(ask.count));
+  return Reply(Done{});
+}
+
+Result<Reply> Session::On(const AskWrite& ask) {
+  if (link_ == nullptr) return NotOpen();
+  WC_ASSIGN_OR_RETURN(const Rate rate, link_->Write(ask.bytes, ask.seconds));
+  return Reply(Wrote{.rate = rate});
+}
+
+Result<Reply> Session::On(const AskShut& /*ask*/) {
+  link_.reset();
+  return Reply(Done{});
+}
+
+Result<Reply> Session::On(const AskOrder& ask) {
+  WC_ASSIGN_OR_RETURN(stream::RoleToken token,
+                      stream::RoleToken::Derive(options_.master, {.role = stream::Role::kTrainer}));
+  report_ = Encode(RunTest(
+      ask.target, ask.plan,
+      {.settings = options_.settings, .token = std::move(token), .interrupted = options_.interrupted}));
+  if (report_.size() > kMostReport) return Status(Code::kInternal, "the report of a test is too long");
+  return Reply(Ordered{.bytes = report_.size()});
+}
+
+}  // namespace weightcast::peertest

@@ -1,0 +1,45 @@
+#include "peertest/units.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/strings.h"
+
+namespace weightcast::peertest {
+namespace {
+
+std::string Number(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+/// With three digits.
+std::string Short(double value) { return Number(value, value < 10 ? 2 : value < 100 ? 1 : 0); }
+
+}  // namespace
+
+double BestGbit(const std::vector<Rate>& rates) {
+  double best = 0;
+  for (const Rate& one : rates) best = std::max(best, one.gbit);
+  return best;
+}
+
+double LinkGbit(const HostReport& here, const HostReport& there) {
+  if (here.mbit <= 0 || there.mbit <= 0) return 0;
+  return static_cast<double>(std::min(here.mbit, there.mbit)) / 1e3;
+}
+
+std::string GbitText(double gbit) {
+  return gbit >= 1 ? StrCat(Short(gbit), " Gbit/s") : StrCat(Short(gbit * 1e3), " Mbit/s");
+}
+
+std::string TimeText(double seconds) {
+  if (seconds >= 1) return StrCat(Short(seconds), " s");
+  return seconds >= 1e-3 ? StrCat(Short(seconds * 1e3), " ms") : StrCat(Short(seconds * 1e6), " us");
+}
+
+std::string PercentText(double part) { return StrCat(static_cast<int64_t>(std::lround(100 * part)), " %"); }
+
+}  // namespace weightcast::peertest
