@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(All, PairKeyTest,
                          ::testing::Values(transport::TransportFactory{"tcp", &transport::CreateTcpTransport},
                                            transport::TransportFactory{"shm", &transport::CreateShmTransport},
                                            transport::TransportFactory{"verbs", &CreateVerbsOnFake}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& given) { return std::string(given.param.name); });
 
 }  // namespace
 }  // namespace weightcast::endpoint
