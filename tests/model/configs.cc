@@ -156,6 +156,8 @@ bool Set(Config& config, const std::string& key, const std::string& value) {
       {"stops", &config.budgets.stops},
       {"breaks", &config.budgets.breaks},
       {"controller", &config.budgets.controller},
+      {"rivals", &config.budgets.rivals},
+      {"astray", &config.budgets.astray},
       {"timeouts", &config.budgets.timeouts},
       {"expiries", &config.budgets.expiries},
       {"interrupts", &config.budgets.interrupts},
