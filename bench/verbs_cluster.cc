@@ -404,7 +404,7 @@ class Cluster {
     Require(established.ok(), established.message());
     Process& target = part_ == Part::kInference ? *one_ : other;
     const LinkId at_target = part_ == Part::kInference ? LinkTo(i) : kBack;
-    const Status opened = as(target, [&] { return target.transport->OpenGrant(at_target, {1, 1}); });
+    const Status opened = as(target, [&] { return target.transport->OpenGrant(at_target, {1, 1}, {}); });
     Require(opened.ok(), opened.message());
   }
 

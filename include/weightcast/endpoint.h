@@ -31,6 +31,13 @@ struct GrantProgress {
   [[nodiscard]] bool complete() const { return transfers_arrived == transfers_expected; }
 };
 
+/// Bytes that a grant opens: `count` runs, each as long as `first`, `stride` bytes after the one before.
+struct GrantRange {
+  LocalSlice first;
+  uint64_t stride = 0;  ///< At least first.length() where there are several.
+  uint64_t count = 1;
+};
+
 struct GrantOptions {
   uint32_t transfers = 0;  ///< Expected: numbers 0 .. transfers - 1.
   /// A transfer has wholly arrived. Must not block.
@@ -40,6 +47,13 @@ struct GrantOptions {
   /// Connection::peer_chunk() of their bytes in a row, from at most 128 pieces. Before its transfer's
   /// on_transfer. Must not block.
   std::function<void(uint32_t transfer, uint32_t chunk, uint64_t checksum)> on_chunk{};
+  /// In how many chunks transfers [first, first + count) come, as this side knows their pieces
+  /// (peer_chunk()); a peer that says another number breaks the protocol. Unset: as the peer says. Must not
+  /// block.
+  std::function<uint64_t(uint32_t first, uint32_t count)> chunks{};
+  /// All that the peer may write under it: wherever this process lets bytes into place, others are refused as
+  /// kPermission (docs/wire.md, "What a grant opens"). Unset: every region that takes writes under grants.
+  std::optional<std::vector<GrantRange>> ranges{};
 };
 
 /// One row of the connection map.
@@ -60,7 +74,8 @@ class Connection {
   friend bool operator==(const Connection&, const Connection&) = default;
 
   [[nodiscard]] const Identity& peer() const;
-  /// Bytes of the chunks that the peer cuts its transfers into.
+  /// Bytes of the chunks that the peer cuts its transfers into; of transfers that go to device memory alone
+  /// they are longer (docs/wire.md).
   [[nodiscard]] uint64_t peer_chunk() const;
   /// Where it listens: "10.0.0.1:4711", "[fd00::1]:4711".
   [[nodiscard]] const std::string& address() const;

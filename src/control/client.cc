@@ -235,6 +235,7 @@ class Client final : public ControlClient {
       const std::lock_guard lock(mutex_);
       hello = options_.hello;
     }
+    hello.term = term_;
     auto packet = MakePacket(protocol::WorkerMessage(std::move(hello)));
     if (!packet.ok()) return End(packet.status());
     if (ever_ && Clock::now() >= since_ + lease_) Forget();
@@ -381,9 +382,10 @@ class Client final : public ControlClient {
   void Welcome(const protocol::Welcome& welcome, Conduit::Event& event) {
     if (connected()) return;
     if (welcome.term < term_) {
-      const Status older(Code::kUnavailable,
-                         StrCat("the controller at ", settings_.controller,
-                                " is older than one that this worker has followed; end the older one"));
+      const Status older(
+          Code::kUnavailable,
+          StrCat("the controller at ", settings_.controller,
+                 " is older than one that this worker has followed; use the same weightcast on all hosts"));
       // What was told before was why the newer one is gone; that it found this one is news, once.
       if (reason_.message() != older.message()) Tell(LinkState::kBroken, older);
       reason_ = older;

@@ -36,7 +36,7 @@ struct ClientOptions {
 };
 
 /// A worker's session with the controller: one thread that sends heartbeats and never runs the caller's code,
-/// one that reads large messages and calls back. While one controller reigns, and as long as no break
+/// one that reads large messages and calls back. Within one term, and as long as no break
 /// outlasts the lease, no message is lost, repeated or reordered: both sides number them and say again what a
 /// broken stream has swallowed.
 ///

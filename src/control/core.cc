@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/strings.h"
 #include "base/thread.h"
+#include "control/terms.h"
 
 namespace weightcast::control {
 namespace {
@@ -16,13 +18,13 @@ constexpr Duration kViewInterval = std::chrono::seconds(1);
 
 }  // namespace
 
-Core::Core(const Settings& settings, protocol::Term term, std::shared_ptr<PageState> page)
+Core::Core(const Settings& settings, std::shared_ptr<PageState> page)
     : settings_(settings),
       beat_(settings.lease / 4),
       heartbeat_(*MakePacket(protocol::ControllerMessage(protocol::Heartbeat{}))),
       mailbox_(std::make_shared<Mailbox>()),
       page_(std::move(page)) {
-  config_.term = term;
+  config_.term = FirstTerm(RandomId());
   config_.job = settings.job;
   config_.together = settings.policy == "all";
   config_.min_engines = static_cast<uint32_t>(std::min<int64_t>(settings.min_engines, UINT32_MAX));

@@ -12,6 +12,7 @@
 
 #include "base/task_thread.h"
 #include "control/controller_machine.h"
+#include "control/kept_places.h"
 #include "control/listener.h"
 #include "control/mailbox.h"
 #include "control/message_trace.h"
@@ -30,7 +31,7 @@ namespace weightcast::control {
 class Core {
  public:
   /// `page`: where views and updates are shown, too; nullptr: nowhere.
-  Core(const Settings& settings, protocol::Term term, std::shared_ptr<PageState> page = nullptr);
+  explicit Core(const Settings& settings, std::shared_ptr<PageState> page = nullptr);
   ~Core();  ///< Stops.
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -115,6 +116,10 @@ class Core {
   void OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incoming);
   Session* FindResumable(const Incoming& incoming, const protocol::Hello& hello);
   void Resume(Session& session, const std::shared_ptr<WorkerStream>& stream);
+  /// Begins the next term if a worker has followed one that is not older. kInvalidArgument: it is too far.
+  Status FollowTerm(const protocol::Hello& hello);
+  void BeginTerm(const protocol::Term& term);
+  [[nodiscard]] bool IsTaken(const protocol::Hello& hello) const;
   void RefuseStream(const std::shared_ptr<WorkerStream>& stream, const protocol::Hello& hello,
                     const Status& reason);
   void Hear(Session& session, Incoming incoming);
@@ -141,7 +146,7 @@ class Core {
   void MeasureEnd(Model& model, protocol::Done& done);
   static void Mark(Model& model, const protocol::UpdateId& update, std::string_view moment);
   void Push(Session& session, const SharedPacket& packet);
-  void OnPlan(Model& model, PlanOutput output);
+  void OnPlan(const std::string& name, const protocol::Term& term, PlanOutput output);
   [[nodiscard]] PlanMember MemberOf(SessionId id) const;
   [[nodiscard]] protocol::ClusterView View() const;
   /// For Prometheus; any thread but this one's.
@@ -158,6 +163,7 @@ class Core {
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
   std::unordered_map<WorkerStream*, SessionId> by_stream_;
   std::vector<Stray> strays_;
+  KeptPlaces kept_;
   std::set<Timer> timers_;
   std::map<std::pair<Model*, TimerId>, TimePoint> timer_times_;
   std::map<std::shared_ptr<ViewSink>, Watcher> watchers_;

@@ -155,13 +155,16 @@ void Core::Do(Model& model, MakePlan& action) {
     auto& members = job.engines.emplace_back();
     for (const SessionId id : engine) members.push_back(MemberOf(id));
   }
-  planner_.Submit(std::move(job), [this, &model, box = mailbox_](PlanOutput output) {
-    auto shared = std::make_shared<PlanOutput>(std::move(output));
-    box->Post([this, &model, shared] { OnPlan(model, std::move(*shared)); });
-  });
+  planner_.Submit(std::move(job),
+                  [this, name = model.name, term = config_.term, box = mailbox_](PlanOutput output) {
+                    auto shared = std::make_shared<PlanOutput>(std::move(output));
+                    box->Post([this, name, term, shared] { OnPlan(name, term, std::move(*shared)); });
+                  });
 }
 
-void Core::OnPlan(Model& model, PlanOutput output) {
+void Core::OnPlan(const std::string& name, const protocol::Term& term, PlanOutput output) {
+  if (term != config_.term) return;  // Nobody of that term is here any more.
+  Model& model = *models_.at(name);
   if (!output.warning.empty()) WC_LOG(kWarning, output.warning);
   if (!output.status.ok()) {
     Apply(model, PlanFailed{output.epoch, output.status, output.concerned});

@@ -128,6 +128,12 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
   if (const Status allowed = CheckMember(stream->member(), hello.name); !allowed.ok())
     return RefuseStream(stream, hello, allowed);
   if (const Status proven = CheckIncarnation(hello); !proven.ok()) return RefuseStream(stream, hello, proven);
+  if (kept_.Bars(hello, Clock::now())) {  // It tries again, until those have come or their time is over.
+    strays_.erase(stray);
+    return stream->Abort();
+  }
+  if (const Status followed = FollowTerm(hello); !followed.ok()) return RefuseStream(stream, hello, followed);
+  kept_.Release(hello);
   if (Session* known = FindResumable(incoming, hello)) return Resume(*known, stream);
   Model* model = ModelFor(hello.model);
   if (model == nullptr)

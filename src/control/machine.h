@@ -117,6 +117,7 @@ class Machine {
   void OnAborted(Worker& worker, const protocol::Aborted& message);
   void OnFailed(Worker& worker, const protocol::Failed& message);
   void SourceFailed(const Worker& worker, const protocol::Failed& message, const Status& reason);
+  void SourceBroken(const Worker& worker, const protocol::UpdateId& failed, const Status& reason);
   void RankFailed(const Worker& worker, const protocol::Failed& message, const Status& reason);
   void OnStepTimer(GroupId group);
   /// The present step of the named worker if the message is about the open update and comes in turn;
@@ -152,8 +153,9 @@ class Machine {
                  SessionId fenced_already = 0);
   void AbortRanks(const Target& target, const Status& reason, SessionId fenced_already = 0);
   void StopSenders(const Target& target);
-  /// No source is left: every engine that has not been told to commit is out.
-  void AbortAll(const Status& reason);
+  /// No source is left, or one is not to be trusted: every engine that has come no further than `last` is
+  /// out.
+  void AbortAll(const Status& reason, EngineStep last = EngineStep::kReady);
   /// What the last step has made possible.
   void AdvanceUpdate();
   void Finish();

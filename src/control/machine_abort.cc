@@ -51,17 +51,17 @@ void Machine::EngineOut(Target& target, const Status& reason, const Worker* who,
   LosePeerSource(target, reason);
 }
 
-void Machine::AbortAll(const Status& reason) {
+void Machine::AbortAll(const Status& reason, EngineStep last) {
   UpdateState& update = *s_.update;
-  const bool some_go_on = std::any_of(update.targets.begin(), update.targets.end(), [](const Target& target) {
-    return target.step > EngineStep::kReady && target.step != EngineStep::kOut;
-  });
+  const bool some_go_on = std::any_of(
+      update.targets.begin(), update.targets.end(),
+      [&](const Target& target) { return target.step > last && target.step != EngineStep::kOut; });
   if (!some_go_on && !update.released) {
     update.aborted = true;
     TellTrainers(update, protocol::Abort{.update = update.id, .reason = reason, .version = update.version});
   }
   for (Target& target : update.targets)
-    if (target.step <= EngineStep::kReady) EngineOut(target, reason);
+    if (target.step <= last) EngineOut(target, reason);
 }
 
 void Machine::UpdateLoses(const Worker& worker, const Status& loss) {
@@ -96,6 +96,9 @@ void Machine::OnFailed(Worker& worker, const protocol::Failed& message) {
 /// A source says that it cannot send: to one destination, or at all.
 void Machine::SourceFailed(const Worker& worker, const protocol::Failed& message, const Status& reason) {
   UpdateState& update = *s_.update;
+  // Cancelled: it does not have the version any more, and says nothing against what it has sent.
+  const bool gives_up = message.reason.code() == Code::kCancelled;
+  if (message.destination < 0 && !gives_up) return SourceBroken(worker, message.update, reason);
   if (update.released || update.id != message.update) return;
   if (message.destination < 0) return LoseSource(worker, reason);
   for (const Receiver& rank : update.receivers) {
@@ -107,6 +110,14 @@ void Machine::SourceFailed(const Worker& worker, const protocol::Failed& message
       LoseSource(worker, reason, target);
     return;
   }
+}
+
+/// What it has sent may be wrong, in an earlier attempt too: no engine switches that has not been told to.
+void Machine::SourceBroken(const Worker& worker, const protocol::UpdateId& failed, const Status& reason) {
+  const UpdateState& update = *s_.update;
+  const bool earlier = update.fresh && failed.term == update.id.term &&
+                       failed.sequence == update.id.sequence && Contains(update.trainers, worker.session);
+  if (update.id == failed || earlier) AbortAll(reason, EngineStep::kHalting);
 }
 
 void Machine::RankFailed(const Worker& worker, const protocol::Failed& message, const Status& reason) {

@@ -26,7 +26,7 @@ inline bool Contains(const std::vector<SessionId>& sessions, SessionId session) 
 using GroupId = uint32_t;
 inline constexpr GroupId kTrainers = 0;
 
-/// Fixed while a controller reigns.
+/// Fixed for a term.
 struct MachineConfig {
   protocol::Term term;
   std::string job = "default";

@@ -80,7 +80,6 @@ class Texts {
     if (shown.count == seen_) return TimePoint::max();
     if (begin < next_look_) return next_look_;
     seen_ = shown.count;
-    term_ = shown.view->term.number;
     std::string event = StrCat(kStateHead, StateJson(*shown.view), kEnd);
     if (state_event_ == nullptr || event != *state_event_) {
       state_event_ = Shared(std::move(event));
@@ -91,9 +90,8 @@ class Texts {
     return TimePoint::max();
   }
   void LookForUpdates() {
-    if (state_event_ == nullptr) Look();  // For the term.
     for (const auto& record : state_->UpdatesAfter(updates_.empty() ? 0 : updates_.back().change)) {
-      const std::string head = StrCat("event: update\nid: ", term_, ".", record->change, "\ndata: ");
+      const std::string head = StrCat("event: update\nid: ", state_->feed(), ".", record->change, "\ndata: ");
       std::erase_if(updates_, [&](const Update& one) { return one.number == record->number; });
       updates_.push_back({.number = record->number,
                           .change = record->change,
@@ -112,7 +110,7 @@ class Texts {
     return event.substr(kStateHead.size(), event.size() - kStateHead.size() - kEnd.size());
   }
   [[nodiscard]] uint64_t state_count() const { return state_count_; }
-  [[nodiscard]] uint64_t term() const { return term_; }
+  [[nodiscard]] const std::string& feed() const { return state_->feed(); }
   /// By change.
   [[nodiscard]] const std::deque<Update>& updates() const { return updates_; }
   [[nodiscard]] Duration SinceShown() const { return Clock::now() - state_->shown().at; }
@@ -124,7 +122,6 @@ class Texts {
   uint64_t seen_ = 0;
   TimePoint next_look_;
   uint64_t state_count_ = 0;
-  uint64_t term_ = 0;
   Text state_event_;
   std::deque<Update> updates_;
 };
@@ -137,7 +134,7 @@ class EventFeed final : public http::Feed {
     texts_->Look();
     const size_t dot = last_event.find('.');
     // Numbers of another controller say nothing here.
-    if (dot == std::string_view::npos || last_event.substr(0, dot) != std::to_string(texts_->term())) return;
+    if (dot == std::string_view::npos || last_event.substr(0, dot) != texts_->feed()) return;
     change_ = ParseNumber<uint64_t>(last_event.substr(dot + 1)).value_or(0);
   }
   ~EventFeed() override { --texts_->feeds; }

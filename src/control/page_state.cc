@@ -44,7 +44,7 @@ void PageState::Add(UpdateRecord record) {
 void PageState::Explain(const Explained& explained) {
   const std::lock_guard lock(mutex_);
   const auto old = std::ranges::find_if(updates_, [&](const auto& one) {
-    return one->model == explained.timeline.model &&
+    return one->model == explained.timeline.model && one->done.update.term == explained.timeline.id.term &&
            one->done.update.sequence == explained.timeline.id.sequence;
   });
   if (old == updates_.end() || (*old)->verdict == explained.verdict) return;

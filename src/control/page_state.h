@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "control/verdict.h"
 #include "protocol/view.h"
 #include "weightcast/clock.h"
@@ -41,6 +42,8 @@ class PageState {
     TimePoint at;
   };
 
+  /// Names the counting of its changes: no other controller's is named so.
+  [[nodiscard]] const std::string& feed() const { return feed_; }
   void Show(protocol::ClusterView view);
   void Add(UpdateRecord record);
   /// Gives its update a verdict, if it is kept and has none that reads the same.
@@ -54,6 +57,7 @@ class PageState {
   [[nodiscard]] Records UpdatesAfter(uint64_t change) const;
 
  private:
+  const std::string feed_ = std::to_string(RandomId());
   mutable std::mutex mutex_;
   Shown shown_;
   std::deque<std::shared_ptr<const UpdateRecord>> updates_;  ///< By change.

@@ -1,10 +1,8 @@
-#include <chrono>
 #include <memory>
 #include <utility>
 
 #include "base/log.h"
 #include "base/process.h"
-#include "base/random.h"
 #include "base/socket.h"
 #include "base/strings.h"
 #include "base/thread.h"
@@ -13,7 +11,6 @@
 #include "control/page_server.h"
 #include "control/token.h"
 #include "http/exporter.h"
-#include "protocol/limits.h"
 #include "weightcast/settings.h"
 #include "weightcast/worker.h"
 
@@ -23,17 +20,6 @@ namespace {
 /// What the listener opens before there is any worker, and a few workers.
 constexpr size_t kLeastDescriptors = 32;
 constexpr size_t kLeastThreads = 8;
-
-/// Rises between restarts of a controller; milliseconds, so that even a quick one is later.
-Result<protocol::Term> NewTerm() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const int64_t number = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  if (number < 0 || static_cast<uint64_t>(number) > protocol::kMaxTerm)
-    return Status(
-        Code::kInvalidArgument,
-        "this host's clock is wrong; set it, because workers follow the controller that started last");
-  return protocol::Term{.number = static_cast<uint64_t>(number), .id = RandomId()};
-}
 
 /// Without a token that the user has chosen, only processes of this host may come.
 Status CheckReach(const HostPort& listen, const control::Token& token) {
@@ -60,9 +46,7 @@ class ControllerServer final : public Controller {
     WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
     WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
     WC_RETURN_IF_ERROR(CheckReach(listen, token));
-    WC_ASSIGN_OR_RETURN(const protocol::Term term, NewTerm());
-    auto server =
-        std::unique_ptr<ControllerServer>(new ControllerServer(settings, term, !options.http.empty()));
+    auto server = std::unique_ptr<ControllerServer>(new ControllerServer(settings, !options.http.empty()));
     WC_RETURN_IF_ERROR(server->core_.Start());
     WC_ASSIGN_OR_RETURN(server->listener_, control::Listener::Start({.host = listen.host,
                                                                      .port = listen.port,
@@ -94,8 +78,8 @@ class ControllerServer final : public Controller {
   }
 
  private:
-  ControllerServer(const Settings& settings, protocol::Term term, bool shows)
-      : shown_(shows ? std::make_shared<control::PageState>() : nullptr), core_(settings, term, shown_) {}
+  ControllerServer(const Settings& settings, bool shows)
+      : shown_(shows ? std::make_shared<control::PageState>() : nullptr), core_(settings, shown_) {}
 
   const std::shared_ptr<control::PageState> shown_;
   control::Core core_;

@@ -32,15 +32,6 @@ Status CheckAccess(OpKind kind, Access access, bool granted) {
           "the peer's region is not open to writes; register it with kGranted or kReadWrite"};
 }
 
-/// False: `next` does not follow `last` at both ends.
-bool Extend(PlacedPiece& last, const PlacedPiece& next) {
-  const bool follows = last.local_region == next.local_region && last.remote_region == next.remote_region &&
-                       last.local_offset + last.length == next.local_offset &&
-                       last.remote_offset + last.length == next.remote_offset;
-  if (follows) last.length += next.length;
-  return follows;
-}
-
 }  // namespace
 
 /// A transfer in the making. What it has counted is given back when it does not come to be.
@@ -118,9 +109,8 @@ Status Connection::State::AddPiece(Build& build, const Piece& piece) {
                            .local_offset = SliceAccess::OffsetOf(piece.local),
                            .remote_offset = remote->offset + SliceAccess::OffsetOf(piece.remote),
                            .length = length};
-  // Of host memory the peer cuts the pieces as they are given, for the checksums of their chunks.
-  const bool merges = local->memory.kind == MemoryKind::kDevice && !transfer.pieces.empty();
-  if (!merges || !Extend(transfer.pieces.back(), placed)) transfer.pieces.push_back(placed);
+  // As they are given: the peer counts and checks the chunks of the same pieces.
+  transfer.pieces.push_back(placed);
   transfer.bytes += length;
   WC_RETURN_IF_ERROR(CheckDevice(*local));
   transfer.device |= local->memory.kind == MemoryKind::kDevice || remote->kind == MemoryKind::kDevice;

@@ -27,17 +27,24 @@ bool ChunkWalk::AtEnd() const {
   return !ahead.Next().has_value();
 }
 
-uint64_t CountChunks(std::span<const PlacedPiece> pieces, uint64_t chunk_bytes) {
-  uint64_t count = 0;
-  ChunkCursor at;
-  while (true) {
-    ChunkWalk walk(pieces, chunk_bytes, at);
-    bool any = false;
-    while (walk.Next()) any = true;
-    if (!any) return std::max<uint64_t>(count, 1);
-    ++count;
-    at = walk.cursor();
+void ChunkCounter::Add(uint64_t length) {
+  while (length > 0) {
+    if (left_ == 0 || parts_ == kMaxPartsPerChunk) {
+      ++count_;
+      left_ = chunk_bytes_;
+      parts_ = 0;
+    }
+    ++parts_;
+    const uint64_t taken = std::min(length, left_);
+    left_ -= taken;
+    length -= taken;
   }
+}
+
+uint64_t CountChunks(std::span<const PlacedPiece> pieces, uint64_t chunk_bytes) {
+  ChunkCounter counter(chunk_bytes);
+  for (const PlacedPiece& piece : pieces) counter.Add(piece.length);
+  return counter.count();
 }
 
 }  // namespace weightcast

@@ -68,6 +68,21 @@ class ChunkWalk {
   ChunkCursor at_;
 };
 
+/// How many chunks ChunkWalk cuts from pieces of which the lengths alone are known.
+class ChunkCounter {
+ public:
+  explicit ChunkCounter(uint64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
+  /// The next piece.
+  void Add(uint64_t length);
+  [[nodiscard]] uint64_t count() const { return std::max<uint64_t>(count_, 1); }
+
+ private:
+  uint64_t chunk_bytes_;
+  uint64_t left_ = 0;  ///< Of the last chunk.
+  uint32_t parts_ = 0;
+  uint64_t count_ = 0;
+};
+
 /// Chunks of the whole list; 1 for one without bytes.
 uint64_t CountChunks(std::span<const PlacedPiece> pieces, uint64_t chunk_bytes);
 

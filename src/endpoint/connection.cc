@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "endpoint/core.h"
+#include "endpoint/slices.h"
 #include "trace/metrics.h"
 
 namespace weightcast {
@@ -317,8 +318,38 @@ void Connection::State::SetEnd(const Status& reason) {
   ok_.store(false, std::memory_order_release);
 }
 
+Result<transport::GrantReach> Connection::State::ReachOf(std::span<const GrantRange> ranges) {
+  std::vector<transport::WriteRanges::Runs> all;
+  all.reserve(ranges.size());
+  for (const GrantRange& range : ranges) {
+    const uint64_t length = range.first.length();
+    WC_ASSIGN_OR_RETURN(const endpoint::GrantedRegion region, core_->regions().Granted(range.first));
+    const uint64_t offset = SliceAccess::OffsetOf(range.first);
+    const bool apart = range.count == 1 || (range.count > 1 && range.stride >= length && range.stride > 0);
+    const uint64_t room = region.length - offset - length;  // The slice lies inside.
+    if (!apart || (range.count > 1 && (range.count - 1) > room / range.stride)) {
+      return Status(Code::kOutOfBounds,
+                    StrCat("a grant of ", range.count, " runs of ", length, " bytes, ", range.stride,
+                           " bytes apart, from byte ", offset, " of a registration of ", region.length,
+                           " on; give runs that lie inside it and apart from each other"));
+    }
+    all.push_back({.region = region.name.id,
+                   .generation = region.name.generation,
+                   .offset = offset,
+                   .length = length,
+                   .stride = range.stride,
+                   .count = range.count});
+  }
+  return std::make_shared<const transport::WriteRanges>(std::move(all));
+}
+
 Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) {
   WC_RETURN_IF_ERROR(CheckUsable());
+  transport::GrantReach reach;
+  if (options.ranges) {
+    WC_ASSIGN_OR_RETURN(reach, ReachOf(*options.ranges));
+    options.ranges.reset();
+  }
   Result<transport::GrantName> result = Status(Code::kInternal, "not run");
   core_->progress().Call([&] {
     if (ended_) {
@@ -327,7 +358,7 @@ Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) 
     }
     result = grants_.Reserve(std::move(options));
     if (!result.ok()) return;
-    if (Status opened = transport_->OpenGrant(link_, *result); !opened.ok()) {
+    if (Status opened = transport_->OpenGrant(link_, *result, std::move(reach)); !opened.ok()) {
       grants_.Drop(*result);
       result = opened;
     }

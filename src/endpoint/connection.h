@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "endpoint/paths.h"
 #include "endpoint/sender.h"
 #include "endpoint/timers.h"
+#include "transport/write_ranges.h"
 #include "weightcast/endpoint.h"
 
 namespace weightcast {
@@ -59,6 +61,8 @@ class Connection::State : public std::enable_shared_from_this<State> {
   Result<endpoint::TransferRef> Begin(transport::OpKind kind, std::span<const Piece> pieces,
                                       TransferOptions options);
   Result<transport::GrantName> OpenGrant(GrantOptions options);
+  /// As transports take it; kInvalidArgument and kOutOfBounds for ranges that are none.
+  Result<transport::GrantReach> ReachOf(std::span<const GrantRange> ranges);
   [[nodiscard]] GrantProgress ProgressOf(const transport::GrantName& grant) const {
     return grants_.ProgressOf(grant);
   }

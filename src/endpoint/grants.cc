@@ -79,6 +79,10 @@ Status Grants::Admit(Grant& grant, const Signal& signal) {
     const auto all = std::span(grant.transfers).subspan(range.first, range.count);
     if (!std::ranges::all_of(all, [](const Arrivals& one) { return one.together == 0; }))
       return wrong("it stands for transfers that another one stands for");
+    if (const auto& count = grant.options.chunks) {
+      const uint64_t chunks = count(range.first, range.count);
+      if (chunks != signal.chunks) return wrong("as this side knows them they come in ", chunks, " chunks");
+    }
     const size_t words = (size_t{signal.chunks} + 63) / 64;
     if (grant.memory + words * 8 > kMaxMemory) return wrong("too many chunks in one grant");
     grant.memory += words * 8;

@@ -31,7 +31,7 @@ struct Message {
   std::string payload;
 };
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr size_t kMaxName = 256;  ///< Job, role, engine.
 inline constexpr size_t kMaxReason = 1024;
 

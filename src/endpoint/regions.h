@@ -42,6 +42,12 @@ struct RegisteredMemory {
   Flag closed;                           ///< 1: no peer reads or writes it any more.
 };
 
+/// What a grant says of a registration.
+struct GrantedRegion {
+  RegionName name;
+  uint64_t length = 0;  ///< Of the registration.
+};
+
 /// The registrations of an endpoint.
 class Regions {
  public:
@@ -67,6 +73,9 @@ class Regions {
   RegisteredMemory* Use(uint32_t id);
   /// Ends one Use.
   void Done(RegisteredMemory& registration);
+  /// The live registration that a slice names, for a grant of it: kInvalidArgument if it names none, or one
+  /// that takes no writes.
+  Result<GrantedRegion> Granted(const LocalSlice& slice);
   /// Lets go of a closed registration's buffer, which may take long when it is the last to hold it.
   void FreeBuffer(RegisteredMemory& registration);
 

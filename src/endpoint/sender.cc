@@ -18,6 +18,15 @@ Status RegionClosed() {
   return {Code::kCancelled, "the local region was closed by this process; register its memory again"};
 }
 
+/// False: `next` does not follow `last` at both ends.
+bool Extend(Op& last, const Op& next) {
+  const bool follows = last.local == next.local && last.remote == next.remote &&
+                       last.local_offset + last.length == next.local_offset &&
+                       last.remote_offset + last.length == next.remote_offset;
+  if (follows) last.length += next.length;
+  return follows;
+}
+
 }  // namespace
 
 void Sender::Start(const Path& path) {
@@ -263,6 +272,14 @@ size_t Sender::CutOps(const Slot& slot, uint64_t cookie, size_t most) {
     const auto part = walk.Next(longest);
     if (!part) break;
     ops_[count] = MakeOp(transfer, *part, cookie);
+    // A copy by a device costs more to begin than to make: pieces that follow each other at both ends are
+    // one.
+    while (transfer.device && ops_[count].length < longest) {
+      ChunkWalk ahead = walk;
+      const auto next = ahead.Next(longest - ops_[count].length);
+      if (!next || !Extend(ops_[count], MakeOp(transfer, *next, cookie))) break;
+      walk = ahead;
+    }
     walks_[++count] = walk;
   }
   if (slot.bytes == 0) {
@@ -390,8 +407,8 @@ Status Sender::Explain(const State& transfer, Code code) const {
                         : "the peer revoked the grant; ask it for a new one"};
     case Code::kPermission:
       return {code,
-              "the peer's region is closed or does not allow it; register it with another access, or write "
-              "under a grant"};
+              "the peer's region is closed or does not allow it, or the grant does not open these bytes; "
+              "register it with another access, or write what the grant is for"};
     case Code::kOutOfBounds:
       return {code, "outside the peer's region; give a slice inside it"};
     case Code::kPeerDead:

@@ -355,6 +355,12 @@ bool Engine::OfferOne(const OperationPtr& receive) {
     const std::lock_guard lock(mutex_);
     EndReceive(receive, Status::Ok());
   };
+  options.ranges.emplace();
+  for (const Part& part : receive->parts) {
+    if (part.length == 0 || part.memory->region == nullptr) continue;  // Deregistered: refused by its peer.
+    auto slice = part.memory->region->Slice(part.offset, part.length);
+    if (slice.ok()) options.ranges->push_back({.first = *slice});
+  }
   auto grant = receive->channel->peer->connection.OpenGrant(std::move(options));
   if (grant.status().code() == Code::kExhausted) return false;
   if (grant.ok()) {

@@ -25,8 +25,10 @@ inline constexpr size_t kMaxPairs = size_t{1} << 22;    ///< Of a sender and a r
 inline constexpr size_t kMaxConnectionBytes = 1024;     ///< What is told of a connection.
 inline constexpr size_t kMaxModels = 256;
 inline constexpr size_t kMaxSpans = 4096;  ///< That a worker tells of one update.
-/// Milliseconds since 1970: a term is the time at which its controller started.
+/// Of a term. They are counted upwards from what workers tell.
 inline constexpr uint64_t kMaxTerm = uint64_t{1} << 48;
+/// By how much one worker may raise the term of a controller: nobody counts to the end in a few steps.
+inline constexpr uint64_t kMaxTermJump = uint64_t{1} << 16;
 /// Of the run that a worker tells of. Runs are counted upwards from what workers tell: one at the end of the
 /// numbers would leave none.
 inline constexpr uint64_t kMaxRun = uint64_t{1} << 48;

@@ -37,8 +37,8 @@ Status CheckProtocol(uint32_t version) {
 
 std::string FaultOf(const Term& term) {
   if (term.number <= kMaxTerm) return {};
-  return StrCat("number ", term.number, " is no time; at most ", kMaxTerm,
-                " is allowed: is the controller's clock right?");
+  return StrCat("number ", term.number, " is too large; at most ", kMaxTerm,
+                " is allowed: use the same weightcast on all hosts");
 }
 std::string FaultOf(const ShardInfo& shard) {
   const size_t dims = shard.tensor.shape.size();

@@ -36,7 +36,8 @@ constexpr auto Fields(Is<TensorDigest> auto& m, auto&& visit) {
 
 // --- What several messages carry ----------------------------------------------------------------
 
-/// One controller's reign. A higher number wins; the random id tells two that chose the same.
+/// While one controller is followed. Numbers count upwards, and the higher one wins. The random id tells two
+/// controllers that count the same: there the higher id wins.
 struct Term {
   uint64_t number = 0;
   uint64_t id = 0;

@@ -10,7 +10,7 @@
 namespace weightcast::protocol {
 
 /// Raised whenever two sides would misunderstand each other.
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 
 /// First on every stream, also after a break.
 struct Hello {
@@ -28,6 +28,7 @@ struct Hello {
   Version version;  ///< Inference: served (or -1).
   Version newest;   ///< Inference: that this process has ever served.
   Run run;          ///< Trainer: the last that it was told of.
+  Term term;        ///< The last that this process has followed; number 0: none.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 constexpr auto Fields(Is<Hello> auto& m, auto&& visit) {
@@ -35,7 +36,7 @@ constexpr auto Fields(Is<Hello> auto& m, auto&& visit) {
                F("name", m.name), F("world_size", m.world_size), F("incarnation", m.incarnation, Fixed{}),
                F("secret", m.secret, Hidden{kSecretBytes}), F("addresses", m.addresses, kAddresses),
                F("host", m.host, Name{}), F("landing", m.landing), F("state", m.state),
-               F("version", m.version), F("newest", m.newest), F("run", m.run));
+               F("version", m.version), F("newest", m.newest), F("run", m.run), F("term", m.term));
 }
 
 /// The worker's shards (and name rules, trainers only; JSON). A new one replaces the old. With it an

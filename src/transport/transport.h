@@ -9,6 +9,7 @@
 
 #include "memory/memory.h"
 #include "transport/types.h"
+#include "transport/write_ranges.h"
 #include "weightcast/status.h"
 
 namespace weightcast::transport {
@@ -76,8 +77,10 @@ class Transport {
   [[nodiscard]] virtual std::string Describe(LinkId link) const = 0;
 
   // --- Grants, at the target ----------------------------------------------------------------
-  /// Lets the peer write under this grant. kExhausted when the slot is in use.
-  virtual Status OpenGrant(LinkId link, const GrantName& grant) = 0;
+  /// Lets the peer write under this grant, only into `ranges` unless null. Whoever lets the bytes into place
+  /// looks at the ranges, where that is this process; a path on which the peer writes by itself (mapped
+  /// memory, cross-process copy, a queue pair) is bounded by the region. kExhausted when the slot is in use.
+  virtual Status OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) = 0;
   virtual void Revoke(LinkId link, const GrantName& grant) = 0;
 
   // --- Operations ---------------------------------------------------------------------------

@@ -47,6 +47,8 @@ class LandingMemory {
   }
   /// Where the bytes of a shard land.
   [[nodiscard]] std::byte* LandingOf(size_t shard) const { return landing_[shard]; }
+  /// The same, as grants name it.
+  [[nodiscard]] const LocalSlice& SliceOf(size_t shard) const { return regions_.slices()[shard]; }
   [[nodiscard]] DeviceMemories& devices() const { return *devices_; }
   /// "name: in_place", a line for each tensor.
   [[nodiscard]] std::vector<std::string> Describe() const;

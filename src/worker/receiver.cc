@@ -10,44 +10,15 @@
 #include "base/strings.h"
 #include "endpoint/chunks.h"
 #include "worker/pieces.h"
-#include "worker/table_file.h"
 
 namespace weightcast::worker {
-
-Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan& plan,
-                                                           const std::string& tables,
-                                                           std::shared_ptr<const LandingMemory> memory) {
-  auto made = std::make_shared<ReceivePlan>();
-  WC_ASSIGN_OR_RETURN(made->table, LoadTable(plan, tables, plan::RankTable::Role::kInference));
-  for (const int peer : made->table.peers) {
-    const protocol::Member& member = plan.peers[static_cast<size_t>(peer)];
-    made->sources.push_back({.source = static_cast<uint32_t>(peer),
-                             .incarnation = member.incarnation,
-                             .name = protocol::ToString(member.name)});
-  }
-  std::vector<uint32_t> parts;
-  for (const auto& shard : made->table.destination_shards) {
-    const TensorInfo& tensor = made->table.destination_tensors[static_cast<size_t>(shard.tensor)];
-    const int index = memory->Find(tensor, shard.box, shard.copy);
-    if (index < 0) {
-      return Status(Code::kProtocol,
-                    StrCat("the source table fills ", tensor.name, " ", ToString(shard.box),
-                           ", which is not registered here; is it of an older registration? If not, "
-                           "use the same weightcast on all hosts"));
-    }
-    made->shards.push_back(static_cast<size_t>(index));
-    parts.push_back(memory->PartOf(made->shards.back()));
-  }
-  made->batches = CutIntoBatches(made->table, parts);
-  made->memory = std::move(memory);
-  return std::shared_ptr<const ReceivePlan>(std::move(made));
-}
 
 // --- Opening --------------------------------------------------------------------------------------------
 
 GrantSet::GrantSet(std::shared_ptr<const ReceivePlan> plan, uint32_t part, ArrivalChecks checks,
                    std::function<void()> on_complete)
     : plan_(std::move(plan)),
+      part_(part),
       checks_(std::move(checks)),
       on_complete_(std::move(on_complete)),
       sources_(plan_->sources.size()),
@@ -91,6 +62,11 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
   options.on_transfer = [self = shared_from_this(), index](uint32_t transfer, const GrantProgress& progress) {
     self->OnTransfer(index, transfer, progress);
   };
+  options.chunks = [plan = plan_, index, from = transfers.first, chunk = connection->peer_chunk()](
+                       uint32_t first, uint32_t count) {
+    return ChunksOf(*plan, index, from + first, count, chunk);
+  };
+  options.ranges = transfers.count() > 0 ? source.ranges[part_] : std::vector<GrantRange>();
   if (checks_.checksums) {
     options.on_chunk = [self = shared_from_this(), index](uint32_t transfer, uint32_t chunk, uint64_t sum) {
       self->sources_[index].sums.push_back({transfer, chunk, sum});

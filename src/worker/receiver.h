@@ -10,35 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "plan/table_format.h"
 #include "protocol/messages.h"
 #include "weightcast/clock.h"
 #include "weightcast/endpoint.h"
 #include "weightcast/status.h"
-#include "worker/batches.h"
 #include "worker/comparison.h"
-#include "worker/landing.h"
+#include "worker/receive_plan.h"
 
 namespace weightcast::worker {
-
-/// All that an inference rank needs to receive updates of one epoch. Immutable.
-struct ReceivePlan {
-  plan::RankTable table;
-  std::vector<Batches> batches;  ///< As table.peers.
-  struct Source {
-    uint32_t source = 0;
-    Incarnation incarnation = 0;
-    std::string name;
-  };
-  std::vector<Source> sources;  ///< As table.peers.
-  std::shared_ptr<const LandingMemory> memory;
-  std::vector<size_t> shards;  ///< Per destination_shards: index into the memory's.
-};
-
-/// Reads the table and finds its shards. Errors: LoadTable's; kProtocol when it fills what is not registered.
-Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan& plan,
-                                                           const std::string& tables,
-                                                           std::shared_ptr<const LandingMemory> memory);
 
 /// How a rank makes sure of what has arrived.
 struct ArrivalChecks {
@@ -122,6 +101,7 @@ class GrantSet : public std::enable_shared_from_this<GrantSet> {
   [[nodiscard]] Status VerifyTransfer(size_t index, uint32_t transfer, std::vector<uint64_t> sums) const;
 
   const std::shared_ptr<const ReceivePlan> plan_;
+  const uint32_t part_;
   const ArrivalChecks checks_;
   const std::function<void()> on_complete_;
   const TimePoint opened_ = Clock::now();

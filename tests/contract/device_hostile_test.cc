@@ -30,7 +30,7 @@ struct Scene {
     target.Wipe();
     EXPECT_TRUE(peer.victim->Register(region, target.memory(), Access::kGranted).ok());
     EXPECT_TRUE(peer.BecomeReady());
-    EXPECT_TRUE(peer.victim->OpenGrant(HostilePeer::kLink, kGrant).ok());
+    EXPECT_TRUE(peer.victim->OpenGrant(HostilePeer::kLink, kGrant, {}).ok());
     // By the rules: what it offers is open, and of that generation.
     peer.inbox.OpenSources();
     peer.fence.mapping.As<FencePage>()->generation[kSource.first].store(kSource.second);

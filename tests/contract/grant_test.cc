@@ -19,7 +19,7 @@ class GrantTest : public PairTest {
     source.Fill(1);
     Map(source, target, Access::kGranted);
   }
-  void Open(GrantName grant) { ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, grant).ok()); }
+  void Open(GrantName grant) { ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, grant, {}).ok()); }
   void RevokeAndWait(GrantName grant) {
     const size_t before = b.revoked.size();
     b.transport().Revoke(Pair::kB, grant);
@@ -194,13 +194,53 @@ TEST_P(GrantTest, ASlotServesAgainUnderANewId) {
 
 TEST_P(GrantTest, SlotsAreBoundedAndExclusive) {
   Open(kGrant);
-  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = kGrant.slot, .id = 12}).code(), Code::kExhausted);
-  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = kGrantSlots, .id = 12}).code(),
+  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = kGrant.slot, .id = 12}, {}).code(), Code::kExhausted);
+  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = kGrantSlots, .id = 12}, {}).code(),
             Code::kInvalidArgument);
-  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = 0, .id = 12}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = 2, .id = 0}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = 0, .id = 12}, {}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(b.transport().OpenGrant(Pair::kB, {.slot = 2, .id = 0}, {}).code(), Code::kInvalidArgument);
   for (uint32_t slot = 2; slot < kGrantSlots; ++slot) Open({.slot = slot, .id = 1000 + slot});
   EXPECT_EQ(Run(WriteOp(0, 0, 64, {.slot = 63, .id = 1063})).code, Code::kOk);
+}
+
+/// Whether the target's own code lets all bytes of this subject into place.
+bool TargetPlaces(const Subject& subject) {
+  const std::string_view name = subject.factory.name;
+  if (name.starts_with("tcp")) return true;
+  return name.starts_with("shm") &&
+         (subject.on_device() || (name == "shm_ring" && subject.place == TestPlace::kPrivate));
+}
+
+TEST_P(GrantTest, AGrantOpensItsRangesAlone) {
+  constexpr uint64_t kRun = 64U << 10;
+  const auto [owner, id, generation] = target_region.name;
+  const auto ranges = std::make_shared<const WriteRanges>(std::vector<WriteRanges::Runs>{
+      {.region = id, .generation = generation, .offset = 0, .length = kRun, .stride = 2 * kRun, .count = 3},
+      {.region = id, .generation = generation, .offset = 5 * kRun, .length = 2 * kRun}});
+  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, ranges).ok());
+  EXPECT_EQ(Run(WriteOp(0, 2 * kRun, kRun, kGrant)).code, Code::kOk);
+  EXPECT_EQ(Run(WriteOp(0, 4 * kRun + 7, 3 * kRun - 7, kGrant)).code, Code::kOk) << "of two that touch";
+  if (!TargetPlaces(GetParam())) GTEST_SKIP() << "the writer writes by itself: bounded by the region";
+  const auto before = target.Read();
+  for (const uint64_t at : {1 * kRun, 3 * kRun, 7 * kRun, 2 * kRun - 1}) {
+    const Completion outside = Run(WriteOp(0, at, kRun, kGrant));
+    EXPECT_EQ(outside.code, Code::kPermission) << at;
+    EXPECT_NE(outside.written, Written::kYes);
+  }
+  a.Post(Pair::kA, 0, WriteOp(0, 7 * kRun, 64, kGrant));
+  EXPECT_EQ(Run(SignallingWrite(kGrant, 3, 64)).code, Code::kPermission) << "its signal is withheld";
+  EXPECT_TRUE(b.signals.empty());
+  const auto after = target.Read();
+  for (const uint64_t run : {1U, 3U, 7U})
+    EXPECT_TRUE(
+        SameBytes(std::span(before).subspan(run * kRun, kRun), std::span(after).subspan(run * kRun, kRun)));
+  // Another grant has ranges of its own.
+  const GrantName other{.slot = 2, .id = 22};
+  Open(other);
+  EXPECT_EQ(Run(WriteOp(0, 7 * kRun, kRun, other)).code, Code::kOk);
+  RevokeAndWait(kGrant);
+  Open({.slot = kGrant.slot, .id = 12});
+  EXPECT_EQ(Run(WriteOp(0, kRun, kRun, {.slot = kGrant.slot, .id = 12})).code, Code::kOk);
 }
 
 TEST_P(GrantTest, OtherGrantsGoOnWhenOneIsRevoked) {

@@ -68,7 +68,7 @@ TEST_P(LinkTest, AnIdServesAgainAfterLinkClosed) {
 
 TEST_P(LinkTest, RevokeOnALinkThatIsDownStillEnds) {
   const GrantName grant{.slot = 4, .id = 44};
-  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, grant).ok());
+  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, grant, {}).ok());
   a.transport().CloseLink(Pair::kA);
   ASSERT_TRUE(pair.Until([&] { return b.down.contains(Pair::kB); }));
   b.transport().Revoke(Pair::kB, grant);
@@ -82,7 +82,7 @@ TEST_P(LinkTest, BadIdsAreRefused) {
   EXPECT_FALSE(a.transport().OpenLink(LinkId{}, Role::kInitiator, b.self(), "", deadline).ok());
   EXPECT_FALSE(a.transport().Establish(LinkId{99}, "").ok());
   EXPECT_FALSE(a.transport().Import(LinkId{99}, {b.self(), 1, 1}, 8, "").ok());
-  EXPECT_FALSE(a.transport().OpenGrant(LinkId{99}, {.slot = 1, .id = 1}).ok());
+  EXPECT_FALSE(a.transport().OpenGrant(LinkId{99}, {.slot = 1, .id = 1}, {}).ok());
   EXPECT_EQ(a.transport().Post(LinkId{99}, 0, std::array{Op{.grant{}, .signal{}}}), 0U);
   EXPECT_EQ(a.transport().Post(Pair::kA, 99, std::array{Op{.grant{}, .signal{}}}), 0U);
 }

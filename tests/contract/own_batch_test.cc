@@ -277,7 +277,7 @@ class BusyDeviceTest : public ::testing::TestWithParam<Way> {
     const bool pulls = GetParam() == Way::kPull;
     local = a.Register(mine, Access::kLocal);
     remote = a.Import(Pair::kA, b.Register(theirs, pulls ? Access::kGranted : Access::kReadWrite));
-    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
     const uint64_t cookie = a.Post(Pair::kA, 0, Of(0, 4096));
     ASSERT_TRUE(pair.Until([&] { return a.Completed(cookie); }));
     ASSERT_EQ(a.completions[cookie].code, Code::kOk);

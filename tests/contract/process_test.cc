@@ -84,7 +84,7 @@ class ProcessTest : public ContractTest {
     explicit Attacked(const Subject& of) : Scene(of, WriteForEver) {
       ConnectOver(child.channel(), side, kLink, Role::kResponder);
       child.channel().Send(Pack(side.Register(memory, Access::kGranted)));
-      Require(side.transport().OpenGrant(kLink, kGrant).ok(), "OpenGrant");
+      Require(side.transport().OpenGrant(kLink, kGrant, {}).ok(), "OpenGrant");
       child.channel().Receive();
       Require(PumpUntil({&side}, [&] { return side.signals.size() > 10; }), "nothing arrives");
     }

@@ -24,7 +24,7 @@ inline void Receive(Channel& channel, const Machine& machine) {
   const TestMemory target(kSize, TestPlace::kDevice);
   Side side(Pulls().factory);
   ConnectOver(channel, side, kLink, Role::kResponder);
-  Require(side.transport().OpenGrant(kLink, kGrant).ok(), "OpenGrant");
+  Require(side.transport().OpenGrant(kLink, kGrant, {}).ok(), "OpenGrant");
   channel.Send(Pack(side.Register(target, Access::kGranted)));
   while (true) {
     side.Pump();

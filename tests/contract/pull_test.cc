@@ -25,7 +25,7 @@ class PullTest : public ::testing::Test {
     local = a.Register(source, Access::kLocal);
     there = b.Register(target, Access::kGranted);
     remote = a.Import(Pair::kA, there);
-    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   }
   [[nodiscard]] Op Write() const {
     return {.kind = OpKind::kWrite,
@@ -287,7 +287,7 @@ class PulledAcrossTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ConnectOver(child.channel(), side, kLink, Role::kResponder);
-    ASSERT_TRUE(side.transport().OpenGrant(kLink, kGrant).ok());
+    ASSERT_TRUE(side.transport().OpenGrant(kLink, kGrant, {}).ok());
     child.channel().Send(Pack(side.Register(target, Access::kGranted)));
     ASSERT_TRUE(PumpUntil({&side}, [&] { return side.signals.size() > 3; }));
     fake_cuda_hold(-1);

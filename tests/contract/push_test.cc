@@ -144,7 +144,7 @@ TEST_F(PushTest, AWriterThatClosesItsLinkKeepsItsSourceUntilTheCopyIsOver) {
 }
 
 TEST_F(PushTest, ARevokeWaitsForNoOpenWrite) {
-  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   WriteOnce();
   WriteHeld();
   b.transport().Revoke(Pair::kB, kGrant);
@@ -154,7 +154,7 @@ TEST_F(PushTest, ARevokeWaitsForNoOpenWrite) {
 
 // Whoever writes under a grant can be revoked at any time: only the target's own device may copy.
 TEST_F(PushTest, AWriteUnderAGrantIsPulledAlsoIntoOpenMemory) {
-  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   WriteOnce();
   Op op = Write();
   op.grant = kGrant;

@@ -149,7 +149,7 @@ TEST_P(RegionTest, AccessIsWhatTheOwnerSaid) {
 
 TEST_P(RegionTest, AReadOnlyRegionStaysSoUnderAGrant) {
   const GrantName grant{.slot = 3, .id = 33};
-  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, grant).ok());
+  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, grant, {}).ok());
   for (const Access access : {Access::kRead, Access::kLocal}) {
     const Described region = b.Register(target, access);
     EXPECT_EQ(Attempt(region, [&] { return WriteOp(0, 0, kSize, grant); }), Code::kPermission);

@@ -48,8 +48,8 @@ class SleepTest : public PairTest {
     at_b = {b.Register(memory_b, Access::kGranted), {}};
     at_a.remote = a.Import(Pair::kA, at_b.local);
     at_b.remote = b.Import(Pair::kB, at_a.local);
-    ASSERT_TRUE(a.transport().OpenGrant(Pair::kA, kGrant).ok());
-    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(a.transport().OpenGrant(Pair::kA, kGrant, {}).ok());
+    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   }
   TestMemory memory_a = NewMemory(1U << 20);
   TestMemory memory_b = NewMemory(1U << 20);

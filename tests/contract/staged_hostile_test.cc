@@ -21,7 +21,7 @@ struct Scene {
     device.Wipe();
     Register(kDevice, device.memory(), access);
     Require(peer.BecomeReady(), "it does not become ready");
-    Require(peer.victim->OpenGrant(HostilePeer::kLink, kGrant).ok(), "OpenGrant");
+    Require(peer.victim->OpenGrant(HostilePeer::kLink, kGrant, {}).ok(), "OpenGrant");
   }
   void Register(RegionName name, const DescribedMemory& memory, Access access) {
     name.owner = peer.victim_self;

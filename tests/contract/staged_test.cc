@@ -50,7 +50,7 @@ class StagedTest : public ::testing::TestWithParam<Way> {
     mine.Fill(1);
     theirs.Wipe();
     Map(mine, theirs, Access::kGranted);
-    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   }
   [[nodiscard]] Op Write(uint64_t from, uint64_t to, uint64_t length, GrantName grant = {}) const {
     return {.kind = OpKind::kWrite,
@@ -114,7 +114,7 @@ TEST_P(StagedTest, WritesOfAnySizeAndOffset) {
   const RemoteRegion open = remote;
   remote = a.Import(Pair::kA, b.Register(theirs, Access::kGranted));
   const RemoteRegion granted = remote;
-  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+  ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   const uint64_t staged = BytesStaged();
   uint64_t written = 0;
   for (const bool by_grant : {false, true}) {

@@ -36,7 +36,7 @@ class TcpDeviceTest : public ::testing::Test {
     local = a.Register(source, Access::kLocal);
     there = b.Register(target, Access::kGranted);
     remote = a.Import(Pair::kA, there);
-    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   }
   [[nodiscard]] Op Write() const {
     return {.kind = OpKind::kWrite,

@@ -32,7 +32,7 @@ class TrialTest : public ::testing::Test {
     local = a.Register(source, Access::kReadWrite);
     there = b.Register(target, Access::kReadWrite);
     remote = a.Import(Pair::kA, there);
-    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   }
   [[nodiscard]] Op Operation(OpKind kind) const {
     return {.kind = kind,
@@ -166,7 +166,7 @@ void Receive(Channel& channel, const Machine& machine) {
   target.Wipe();
   Side side(Pulls().factory);
   ConnectOver(channel, side, kLink, Role::kResponder);
-  Require(side.transport().OpenGrant(kLink, kGrant).ok(), "OpenGrant");
+  Require(side.transport().OpenGrant(kLink, kGrant, {}).ok(), "OpenGrant");
   channel.Send(Pack(side.Register(target, Access::kGranted)));
   while (!channel.Readable()) side.Pump();
   if (channel.Receive() != "compare") return;

@@ -152,7 +152,7 @@ class VerbsDeviceTest : public VerbsPairTest {
   }
   void Meet(Takes takes = Takes::kDmaBuf, const Settings& settings = World::OwnSettings()) {
     Join(GpuNics(kNics, takes), GpuNics(kNics, takes), settings);
-    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   }
   static Op From(const Described& local, RemoteRegion to, uint64_t length) {
     return {.kind = OpKind::kWrite,
@@ -299,7 +299,7 @@ TEST_F(VerbsDeviceTest, ALargeRegionIsRegisteredInParts) {
   fake::HostConfig config = GpuNics(2);
   config.devices[1].max_mr_size = 100001;
   Join(config);
-  ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, kGrant).ok());
+  ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   const TestMemory here(kSize, TestPlace::kDevice);
   const TestMemory there(kSize, TestPlace::kDevice);
   here.Fill(1);

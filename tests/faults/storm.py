@@ -164,9 +164,6 @@ class Supervised:
         self.start()
 
     def start(self) -> None:
-        # A controller whose clock is behind the one before is not followed: docs/operations.md.
-        if self.name.startswith("controller"):
-            self.step_clock(0)
         self.killed = False
         self.running = Running(*self._command, env=self._env)
         os.set_blocking(self.running.process.stdout.fileno(), False)

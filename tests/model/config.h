@@ -13,7 +13,9 @@ struct Budgets {
   uint8_t restarts = 0;    ///< A dead one is started again, at the same address.
   uint8_t stops = 0;       ///< SIGSTOP, continued at any time, at no cost; or a buffer set aside.
   uint8_t breaks = 0;      ///< A stream breaks: resumed, or the lease runs out.
-  uint8_t controller = 0;  ///< The controller dies; a new one with a higher term may start at any time.
+  uint8_t controller = 0;  ///< A controller dies; the first may start again at any time, and knows nothing.
+  uint8_t rivals = 0;      ///< A second controller starts while the first one runs.
+  uint8_t astray = 0;      ///< A worker leaves its controller, which may not notice, for the other one.
   uint8_t timeouts = 0;    ///< A timer of the controller fires although something else could happen.
   uint8_t expiries = 0;    ///< The deadline of a blocking call passes.
   uint8_t interrupts = 0;  ///< The same by a signal.
@@ -21,6 +23,7 @@ struct Budgets {
   uint8_t cancels = 0;     ///< A trainer's user cancels.
   uint8_t registers = 0;   ///< A rank registers anew, with the same memory or with other.
   uint8_t paths = 0;       ///< A connection between a source and a rank fails.
+  uint8_t failures = 0;    ///< A trainer cannot send any more, and says so: what it has sent may be wrong.
   uint8_t repeats = 0;     ///< A signal of the data plane comes again.
   uint8_t stragglers = 0;  ///< A control message is heard again later, in whatever session: the session layer
                            ///< prevents it, and the machines must not rely on that.

@@ -42,10 +42,10 @@ void Model::BeginWrite(World& world, int source, const Effect& effect) {
   const auto serial = static_cast<uint8_t>(effect.c & 0xff);
   const bool granted =
       !Gone(world, peer) && target.grants != GrantState::kNone && target.grant_serial == serial;
-  const uint32_t part = effect.c >> 24;
+  const uint32_t part = effect.c >> 8 & 0xff;
   const auto boxes =
       static_cast<uint8_t>(BoxesOf(plan.table[0], plan.table[1], effect.a) & BoxesOfPart(part));
-  if (!IsTrainer(source)) CheckGiven(world, source, static_cast<Content>(effect.c >> 16 & 0xff), boxes);
+  if (!IsTrainer(source)) CheckGiven(world, source, static_cast<Content>(effect.c >> 16), boxes);
   for (Write& w : world.writes) {
     if (w.job != Job::kNone) continue;
     w = Write{.update = effect.b,
@@ -155,10 +155,10 @@ void Model::SendEnd(World& world, int write) {
   FeedSource(world, source, In::kSendFenced, name);
 }
 
-void Model::SendFail(World& world, int write) {
+void Model::SendFail(World& world, int write, In how) {
   Write& w = world.writes[write];
   w.job = Job::kEnding;
-  FeedSource(world, w.source, In::kSendFailed, SendingOf(w));
+  FeedSource(world, w.source, how, SendingOf(w));
 }
 
 void Model::SendFence(World& world, int write) {

@@ -17,15 +17,21 @@ constexpr int kPatience = 2;
 
 }  // namespace
 
-/// Users whose calls have timed out often enough make no more of them.
+/// Whoever runs two controllers ends the second one. Users whose calls have timed out often enough make no
+/// more of them.
 void Model::CheckLiveness(World world, bool controller_returns, MoveList* trace) {
-  world.budgets = Budgets{};
-  world.stragglers = {};
+  EndFaults(world);
   without_controller_ = !controller_returns;
   std::array<int, kMaxProcesses> expired{};
   RunToTheEnd(world, expired, trace);
   without_controller_ = false;
   tired_ = 0;
+}
+
+void Model::EndFaults(World& world) {
+  world.budgets = Budgets{};
+  world.stragglers = {};
+  if (world.controllers[1].lives != 0) KillController(world, 1);
 }
 
 void Model::RunToTheEnd(World& world, std::array<int, kMaxProcesses>& expired, MoveList* trace) {
@@ -50,7 +56,7 @@ void Model::RunToTheEnd(World& world, std::array<int, kMaxProcesses>& expired, M
 
 /// Whether the controller has an engine to update; a publication may wait for the first one.
 bool Model::AnyEngine(const World& world) const {
-  const auto& groups = machines_.controller(world.controller).groups;
+  const auto& groups = machines_.controller(world.controllers[0].machine).groups;
   return std::any_of(groups.begin() + 1, groups.end(), [](const control::Group& group) {
     return group.world_size != 0 && group.members == group.world_size;
   });
@@ -58,7 +64,7 @@ bool Model::AnyEngine(const World& world) const {
 
 /// Whether an engine is there that serves a version and may give it.
 bool Model::AnyGives(const World& world) const {
-  for (int engine = 0; engine < config_.engines && world.controller_lives != 0; ++engine) {
+  for (int engine = 0; engine < config_.engines && world.controllers[0].lives != 0; ++engine) {
     bool gives = true;
     for (int rank = 0; rank < config_.ranks; ++rank) {
       const int slot = config_.trainers + engine * config_.ranks + rank;
@@ -80,7 +86,7 @@ void Model::CheckIdle(const World& world, int slot) {
   if (p.life != Life::kRunning) return;
   const std::string who = protocol::ToString(NameOf(slot));
   if (InCall(p)) Fail("liveness", StrCat("a call of ", who, " never ends"));
-  for (const uint16_t update : p.ledger.owed)
+  for (const uint16_t update : p.seats[0].ledger.owed)
     if (update != 0)
       Fail("liveness", StrCat(who, " never answers Abort of ", protocol::ToString(machines_.update(update))));
   if (machines_.rank(p.machine).step == worker::Step::kAborting)
@@ -88,9 +94,9 @@ void Model::CheckIdle(const World& world, int slot) {
 }
 
 void Model::CheckEnd(const World& world) {
-  const auto& controller = machines_.controller(world.controller);
+  const auto& controller = machines_.controller(world.controllers[0].machine);
   int64_t offered = -1;
-  bool filled = world.controller_lives != 0 && config_.hold;
+  bool filled = world.controllers[0].lives != 0 && config_.hold;
   for (const control::Worker& worker : controller.workers) {
     if (worker.group != control::kTrainers) continue;
     filled = filled && worker.hold && worker.offered >= 0 && (offered < 0 || worker.offered == offered);

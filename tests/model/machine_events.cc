@@ -14,6 +14,7 @@ using protocol::WorkerMessage;
 
 const Status kDead(Code::kPeerDead, "missed heartbeats for a lease");
 const Status kPath(Code::kUnavailable, "the connection broke");
+const Status kBroken(Code::kCorrupt, "a file changed");
 const Status kEnd(Code::kUnavailable, "no controller");
 const Status kNoPlan(Code::kInvalidArgument, "the sources do not hold everything");
 const Status kReclaimed(Code::kCancelled, "the memory is needed here");
@@ -143,6 +144,8 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
     case In::kSendFailed:
       return worker::SendEnded{
           .update = of(), .destination = destination, .part = part, .status = kPath, .path = true};
+    case In::kSendBroken:
+      return worker::SendEnded{.update = of(), .destination = destination, .part = part, .status = kBroken};
     case In::kSendFenced:
       return worker::SendFenced{of(), destination, part};
     case In::kPublish:
@@ -176,10 +179,8 @@ worker::PeerSourceEvent Machines::PeerSourceEvent(In kind, uint32_t arg) const {
     case In::kPlanFailed:
       return worker::PeerSourcePlanFailed{arg & 0xffff, kPath, int64_t{destination}};
     case In::kGive: {
-      const auto& start = std::get<protocol::Start>(message(arg & 0xffffff));
-      const auto held = static_cast<Content>(arg >> 24);
-      // Contents have no origin: one of the same run and number is of the same controller here.
-      return worker::PeerSourceStart{start, held == CodeOf(start.version) ? start.version : VersionOf(held)};
+      const auto& [start, held] = gives_[arg];
+      return worker::PeerSourceStart{std::get<protocol::Start>(message(start)), VersionOf(held)};
     }
     case In::kReclaim:
       return worker::MemoryReclaimed{.reason = kReclaimed, .leaves = arg != 0};
@@ -258,7 +259,7 @@ Effect Machines::EffectOfSource(const Action& action) {
         .what = Do::kBegin,
         .a = static_cast<uint8_t>(start.destination),
         .b = Add(start.update),
-        .c = static_cast<uint32_t>(start.grant) | uint32_t{CodeOf(start.version)} << 16 | start.part << 24};
+        .c = static_cast<uint32_t>(start.grant) | start.part << 8 | uint32_t{CodeOf(start.version)} << 16};
   } else {
     static_assert(std::is_same_v<Action, worker::StopSending>);
     return {.what = Do::kStop, .a = static_cast<uint8_t>(action.destination), .b = Add(action.update)};

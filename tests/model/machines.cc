@@ -85,17 +85,21 @@ control::TimerId TimerOf(uint8_t number) {
 
 Content CodeOf(const Version& version) {
   return version.number < 0 ? kNothing
-                            : static_cast<Content>(version.run * 16 + static_cast<uint64_t>(version.number));
+                            : static_cast<Content>(version.origin << 8 | version.run << 4 |
+                                                   static_cast<uint64_t>(version.number));
 }
 Version VersionOf(Content content) {
-  return content == kNothing ? Version{} : Version{.run = content / 16U, .number = int64_t{content} % 16};
+  if (content == kNothing) return {};
+  return {.run = content >> 4 & 15U,
+          .number = int64_t{content} & 7,
+          .origin = static_cast<uint64_t>(content >> 8)};
 }
 std::string NameOf(Content content) {
   if (content == kTorn) return "torn";
   if (content == kGarbage) return "-";
   if (content == kNothing) return "none";
   return StrCat("v", content % 8, (content & kAnew) != 0 ? " anew" : "",
-                content / 16 == 1 ? "" : StrCat(" of run ", content / 16));
+                (content >> 4 & 15) == 1 ? "" : StrCat(" of run ", content >> 4 & 15));
 }
 
 // --- Pools ----------------------------------------------------------------------------------------------
@@ -106,6 +110,7 @@ Machines::Machines(const Config& config) : config_(config) {
   Keep(worker::PeerSourceState{});
   messages_.Add({}, 0);
   updates_.Add({}, 0);
+  gives_.Add({}, 0);
   queues_.Add({}, 0);
   popped_.push_back(0);
 }
@@ -140,7 +145,7 @@ uint32_t Machines::Keep(worker::PeerSourceState state) {
 uint16_t Machines::Add(const protocol::UpdateId& id) {
   if (id.sequence == 0) return 0;
   uint64_t key = Mix(id.term.number);
-  for (const uint64_t part : {uint64_t{id.epoch}, id.sequence, uint64_t{id.attempt}})
+  for (const uint64_t part : {id.term.id, uint64_t{id.epoch}, id.sequence, uint64_t{id.attempt}})
     key = Mix(key * 31 + part);
   return static_cast<uint16_t>(updates_.Add(id, key));
 }
@@ -213,13 +218,14 @@ Taken Machines::Remember(uint64_t key, Run run) {
   return taken;
 }
 
-Taken Machines::StepController(uint32_t state, uint8_t term, Ctl kind, uint16_t session, uint32_t arg) {
+Taken Machines::StepController(uint32_t state, const protocol::Term& term, Ctl kind, uint16_t session,
+                               uint32_t arg) {
   uint64_t key = Mix((uint64_t{state} << 16) | session);
-  key = Mix(key ^ (uint64_t{arg} << 24) ^ (uint64_t{term} << 16) ^ (static_cast<uint64_t>(kind) << 8) ^
-            kControllerKey);
+  key = Mix(key ^ term.number << 8 ^ term.id);
+  key = Mix(key ^ (uint64_t{arg} << 24) ^ (static_cast<uint64_t>(kind) << 8) ^ kControllerKey);
   return Remember(key, [&] {
     control::MachineConfig config;
-    config.term = {.number = term, .id = 7U + term};
+    config.term = term;
     config.together = config_.together;
     config.min_engines = config_.late ? 1 : config_.engines;
     control::MachineState next = controllers_[state];

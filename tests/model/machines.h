@@ -27,7 +27,7 @@ enum class Do : uint8_t {
   kVerify,       ///< b: update.
   kCopy,         ///< b: update.
   kAnswer,       ///< a: code; c: content of the version; b: part.
-  kBegin,        ///< c: the grant, above it the version's content and the part; b: update; a: destination.
+  kBegin,        ///< c: the grant, above it the part and the version's content; b: update; a: destination.
   kStop,         ///< b: update; a: destination.
   kHold,         ///< c: number.
   kFree,         ///< c: number.
@@ -78,10 +78,11 @@ enum class In : uint8_t {
   kExpire,  ///< [interrupted]
   kLent,
   kFree,
-  kGive,        ///< [message | held << 24]
+  kGive,        ///< [a Start and what is held]
   kReclaim,     ///< [leaves]
   kSendEnded,   ///< [update | destination << 16 | part << 24]
   kSendFailed,  ///< [update | destination << 16 | part << 24]
+  kSendBroken,  ///< The same, by the sender's own fault.
   kSendFenced,  ///< [update | destination << 16 | part << 24]
   kPublish,     ///< [number | hold << 8]
   kCancel,      ///< [number]
@@ -120,7 +121,7 @@ class Machines {
   [[nodiscard]] uint32_t NewTrainer() const { return 0; }
   [[nodiscard]] uint32_t NewPeerSource() const { return 0; }
 
-  Taken StepController(uint32_t state, uint8_t term, Ctl kind, uint16_t session, uint32_t arg);
+  Taken StepController(uint32_t state, const protocol::Term& term, Ctl kind, uint16_t session, uint32_t arg);
   Taken StepRank(uint32_t state, In kind, uint32_t arg);
   Taken StepTrainer(uint32_t state, In kind, uint32_t arg);
   Taken StepPeerSource(uint32_t state, In kind, uint32_t arg);
@@ -137,6 +138,12 @@ class Machines {
   uint32_t Push(uint32_t queue, uint32_t message);
   uint32_t Pop(uint32_t queue);
   [[nodiscard]] uint32_t Front(uint32_t queue) const { return queues_[queue].front(); }
+  [[nodiscard]] const std::vector<uint32_t>& queue(uint32_t id) const { return queues_[id]; }
+
+  /// A Start and what the rank that gets it holds, for In::kGive.
+  uint32_t Add(uint32_t start, Content held) {
+    return gives_.Add({start, held}, Mix(uint64_t{start} << 16 | held));
+  }
 
   /// How many different ones have been seen, for the summary.
   [[nodiscard]] std::string Sizes() const;
@@ -171,6 +178,7 @@ class Machines {
   Pool<worker::PeerSourceState> peer_sources_;
   Pool<Message> messages_;
   Pool<protocol::UpdateId> updates_;
+  Pool<std::pair<uint32_t, Content>> gives_;
   Pool<std::vector<uint32_t>> queues_;
   FingerprintTable pushed_;
   std::vector<uint32_t> popped_;

@@ -21,6 +21,7 @@ PUBLISH = "src/control/machine_publish.cc"
 PLAN = "src/control/machine_plan.cc"
 JOIN = "src/control/machine_join.cc"
 REPAIR = "src/control/machine_repair.cc"
+TERMS = "src/control/terms.cc"
 PULLS = "tests/model/pulls.cc"  # Of the model, as the copies themselves are the data plane's.
 
 MISTAKES = [
@@ -406,12 +407,44 @@ MISTAKES = [
         "deep_in_place timeouts=1 search=departures",
     ),
     (
+        "ready_of_a_broken_source_commits",
+        ABORT,
+        "  if (message.destination < 0 && !gives_up) return SourceBroken(worker, message.update, reason);\n",
+        "",
+        "source",
+        "peers_shadow together=1 failures=1 search=departures live_every=0",
+    ),
+    (
         "update_zero",
         PUBLISH,
         "if (fresh || s_.sequence == 0) {",
         "if (fresh) {",
         "ids",
         "deep_in_place kills=1 restarts=1",
+    ),
+    (
+        "term_is_not_learnt",
+        TERMS,
+        "  if (told <= own) return own.number;\n",
+        "  if (told.number <= protocol::kMaxTerm) return own.number;\n",
+        "liveness",
+        "deep_shadow controller=1 search=departures",
+    ),
+    (
+        "equal_terms_are_not_ordered",
+        TERMS,
+        "  if (told <= own) return own.number;\n",
+        "  if (told.number <= own.number) return own.number;\n",
+        "liveness",
+        "deep_shadow controller=1 search=departures",
+    ),
+    (
+        "term_is_taken_twice",
+        TERMS,
+        "  return told.number + 1;\n",
+        "  return told.number;\n",
+        "liveness",
+        "deep_shadow ranks=1 rivals=1 astray=2 search=departures",
     ),
 ]
 

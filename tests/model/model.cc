@@ -11,9 +11,7 @@ Model::Model(const Config& config) : config_(config), machines_(config_) {}
 
 World Model::Initial() {
   World world{};
-  world.controller_lives = 1;
-  world.term = 1;
-  world.controller = machines_.NewController();
+  StartController(world, 0, /*low=*/false);
   const int here = processes() - (config_.late ? config_.ranks : 0);
   for (int slot = 0; slot < here; ++slot) Start(world, slot);
   MoveList moves;
@@ -57,24 +55,26 @@ void Model::TakeMessage(World& world, Move move) {
     case Kind::kDown: {
       const uint32_t message = machines_.Front(p.down);
       p.down = machines_.Pop(p.down);
+      CheckAsked(world, slot, message);
       return TakeDown(world, slot, message);
     }
     case Kind::kUp: {
-      const uint32_t message = machines_.Front(p.up);
-      p.up = machines_.Pop(p.up);
-      return FeedController(world, Ctl::kSaid, p.session, message);
+      Seat& seat = p.seats[move.b];
+      const uint32_t message = machines_.Front(seat.up);
+      seat.up = machines_.Pop(seat.up);
+      return FeedController(world, move.b, Ctl::kSaid, seat.session, message);
     }
     case Kind::kHello:
-      return TakeHello(world, slot);
+      return TakeHello(world, slot, move.b != 0);
     case Kind::kConnect:
-      return Connect(world, slot);
+      return Connect(world, slot, move.b);
     case Kind::kResume:
       p.link = Link::kLinked;
-      return FeedController(world, Ctl::kResumed, p.session, 0);
+      return FeedController(world, p.at, Ctl::kResumed, p.seats[p.at].session, 0);
     case Kind::kPlanned:
-      return Planned(world);
+      return Planned(world, move.b);
     default:
-      return StartController(world);
+      return StartController(world, 0, move.b != 0);
   }
 }
 
@@ -142,20 +142,21 @@ void Model::TakeData(World& world, Move move) {
 
 void Model::TakeTime(World& world, Move move) {
   Process& p = world.processes[move.a % kMaxProcesses];
+  Seat& seat = p.seats[move.b % kMaxControllers];
   switch (move.kind) {
     case Kind::kNotice:
-      p.stale = std::exchange(p.session, uint16_t{0});
-      p.up = 0;
-      p.link = Link::kNone;
-      return FeedController(world, Ctl::kBroken, p.stale, 0);
+      if (Follows(p, move.b)) p.link = Link::kNone;
+      seat.stale = std::exchange(seat.session, uint16_t{0});
+      seat.up = 0;
+      return FeedController(world, move.b, Ctl::kBroken, seat.stale, 0);
     case Kind::kContinue:
       p.life = Life::kRunning;
       return;
     case Kind::kLease:
-      return FeedController(world, Ctl::kGone, p.stale != 0 ? p.stale : p.session, 0);
+      return FeedController(world, move.b, Ctl::kGone, seat.stale != 0 ? seat.stale : seat.session, 0);
     case Kind::kTimer:
-      world.timers = static_cast<uint16_t>(world.timers & ~(1U << move.a));
-      return FeedController(world, Ctl::kTimer, 0, move.a);
+      Disarm(world.controllers[move.b], move.a);
+      return FeedController(world, move.b, Ctl::kTimer, 0, move.a);
     case Kind::kHurry:
       return Register(world, move.a);
     case Kind::kGiveUp:
@@ -183,13 +184,19 @@ void Model::TakeAdverse(World& world, Move move) {
     case Kind::kBreak:
       --may.breaks;
       p.link = Link::kBroken;
-      return FeedController(world, Ctl::kBroken, p.session, 0);
+      return FeedController(world, p.at, Ctl::kBroken, p.seats[p.at].session, 0);
     case Kind::kKillController:
       --may.controller;
-      return KillController(world);
+      return KillController(world, move.b);
+    case Kind::kRival:
+      --may.rivals;
+      return StartController(world, 1, move.b != 0);
+    case Kind::kAstray:
+      --may.astray;
+      return GoAstray(world, slot, move.b);
     case Kind::kEarlyTimer:
       --may.timeouts;
-      return TakeTime(world, {Kind::kTimer, move.a});
+      return TakeTime(world, {Kind::kTimer, move.a, move.b});
     case Kind::kEarlyExpire:
       --may.expiries;
       return TakeTime(world, {Kind::kExpire, move.a});
@@ -215,6 +222,9 @@ void Model::TakeAdverse(World& world, Move move) {
     case Kind::kPath:
       --may.paths;
       return SendFail(world, slot);
+    case Kind::kSourceFails:
+      --may.failures;
+      return SendFail(world, slot, In::kSendBroken);
     case Kind::kRankPath:
       --may.paths;
       return TakeData(world, {Kind::kSourceLost, move.a, move.b});
@@ -242,8 +252,8 @@ void Model::TakeStraggler(World& world, Move move) {
       Keep(world, machines_.Front(p.down) | whose);
       return TakeMessage(world, {Kind::kDown, move.a});
     case Kind::kKeepUp:
-      Keep(world, machines_.Front(p.up) | whose | kStragglerUp);
-      return TakeMessage(world, {Kind::kUp, move.a});
+      Keep(world, machines_.Front(p.seats[move.b].up) | whose | kStragglerUp);
+      return TakeMessage(world, {Kind::kUp, move.a, move.b});
     case Kind::kLeave:
       Keep(world, machines_.Front(p.down) | whose | kStragglerLeft);
       p.down = machines_.Pop(p.down);
@@ -257,8 +267,8 @@ void Model::TakeStraggler(World& world, Move move) {
   const Process& to = world.processes[slot];
   if ((straggler & kStragglerUp) == 0) {
     if (to.life == Life::kRunning) TakeDown(world, slot, message);
-  } else if (to.session != 0) {
-    FeedController(world, Ctl::kSaid, to.session, message);
+  } else if (const uint16_t session = to.seats[to.at].session; session != 0) {
+    FeedController(world, to.at, Ctl::kSaid, session, message);
   }
 }
 
@@ -277,11 +287,12 @@ const protocol::Plan& Model::PlanOf(uint32_t message) const {
 uint32_t Model::EpochOf(uint32_t plan) const { return PlanOf(plan).epoch; }
 
 /// A plan is possible when its sources hold every box between them.
-void Model::Planned(World& world) {
-  const uint8_t epoch = std::exchange(world.planning, uint8_t{0});
-  const auto& plan = machines_.controller(world.controller).plan;
+void Model::Planned(World& world, int controller) {
+  Controller& c = world.controllers[controller];
+  const uint8_t epoch = std::exchange(c.planning, uint8_t{0});
+  const auto& plan = machines_.controller(c.machine).plan;
   const bool lacking = !plan.from_engines && !config_.replicas && plan.sources.size() < config_.trainers;
-  FeedController(world, lacking ? Ctl::kPlanFailed : Ctl::kPlanMade, 0, epoch);
+  FeedController(world, controller, lacking ? Ctl::kPlanFailed : Ctl::kPlanMade, 0, epoch);
 }
 
 }  // namespace weightcast::model

@@ -42,6 +42,10 @@ class Model {
   /// `trace`: the moves that it took.
   void CheckLiveness(World world, bool controller_returns, MoveList* trace);
 
+  /// Nothing goes wrong any more from here on; as CheckLiveness does.
+  void EndFaults(World& world);
+  [[nodiscard]] bool AnyController(const World& world) const;
+
   [[nodiscard]] const Config& config() const { return config_; }
   [[nodiscard]] Machines& machines() { return machines_; }
   [[nodiscard]] int processes() const { return config_.trainers + ranks(); }
@@ -56,13 +60,17 @@ class Model {
   [[nodiscard]] std::string TextOfWork(const World& world, Move move) const;
   [[nodiscard]] std::string TextOfFault(const World& world, Move move) const;
 
-  // What can happen (moves.cc).
+  // What can happen (moves.cc, session_moves.cc).
   void ProcessMoves(const World& world, int slot, MoveList& moves) const;
   void WriteMoves(const World& world, int write, MoveList& moves) const;
   void AdverseMoves(const World& world, MoveList& moves) const;
   void AdverseProcessMoves(const World& world, int slot, MoveList& moves) const;
   [[nodiscard]] bool MayCome(const World& world, uint32_t straggler) const;
-  [[nodiscard]] bool CanConnect(const World& world, int slot) const;
+  static bool IsLeft(const Process& p, int controller);
+  void SessionMoves(const World& world, int slot, int controller, MoveList& moves) const;
+  void HelloMoves(const World& world, int slot, MoveList& moves) const;
+  void TimerMoves(const World& world, uint8_t controller, Kind kind, MoveList& moves) const;
+  void StartMoves(const World& world, int controller, Kind kind, MoveList& moves) const;
   [[nodiscard]] bool MayCall(const World& world, int slot) const;
   [[nodiscard]] bool MayPublish(const World& world, int slot) const;
   [[nodiscard]] bool InCall(const Process& process) const;
@@ -81,25 +89,41 @@ class Model {
   void TakeAdverse(World& world, Move move);
   void TakeStraggler(World& world, Move move);
 
-  // Sessions and processes (sessions.cc).
+  // Sessions, processes and controllers (sessions.cc, controllers.cc).
   void Start(World& world, int slot);
   void Kill(World& world, int slot);
   void TakeDown(World& world, int slot, uint32_t message);
   void End(World& world, int slot);
-  void TakeHello(World& world, int slot);
-  void Connect(World& world, int slot);
+  void TakeHello(World& world, int slot, bool low);
+  void Connect(World& world, int slot, int controller);
+  void GoAstray(World& world, int slot, int controller);
   void Say(World& world, int slot, uint32_t message);
   void SayRegistration(World& world, int slot);
-  void KillController(World& world);
-  void StartController(World& world);
-  void FeedController(World& world, Ctl kind, uint16_t session, uint32_t arg);
-  void Carry(World& world, const Effect& effect);
-  void HandOut(World& world, uint32_t epoch);
-  [[nodiscard]] int SlotOfSession(const World& world, uint16_t session) const;
-  void EndSession(World& world, uint16_t session, Link link);
+  void KillController(World& world, int controller);
+  void Forget(World& world, int controller);
+  void StartController(World& world, int controller, bool low);
+  void BeginTerm(World& world, int controller, uint64_t number, bool low);
+  void FeedController(World& world, int controller, Ctl kind, uint16_t session, uint32_t arg);
+  void Carry(World& world, int controller, const Effect& effect);
+  void HandOut(World& world, int controller, uint32_t epoch);
+  [[nodiscard]] int SlotOfSession(const World& world, int controller, uint16_t session) const;
+  void EndSession(World& world, int controller, uint16_t session, Link link);
+  [[nodiscard]] protocol::Term TermOf(const Process& p, bool trainer) const;
+  static protocol::Term TermOf(const Controller& c) { return {.number = c.term, .id = c.id}; }
+  [[nodiscard]] uint64_t NumberFor(const World& world, int slot) const;
+  [[nodiscard]] bool IsKnown(const World& world, int controller, uint64_t number) const;
+  static void Disarm(Controller& c, uint8_t timer) {
+    c.timers = static_cast<uint16_t>(c.timers & ~(1U << timer));
+  }
+  static bool Follows(const Process& p, int controller) {
+    return p.at == controller && (p.link == Link::kLinked || p.link == Link::kBroken);
+  }
+  static bool Hears(const Process& p, int controller, uint16_t session) {
+    return p.life != Life::kDead && Follows(p, controller) && p.seats[controller].session == session;
+  }
   void Keep(World& world, uint32_t straggler);
   [[nodiscard]] uint32_t EpochOf(uint32_t plan) const;
-  void Planned(World& world);
+  void Planned(World& world, int controller);
 
   // Workers (workers.cc).
   void Feed(World& world, int slot, In kind, uint32_t arg = 0);
@@ -141,7 +165,7 @@ class Model {
   [[nodiscard]] uint8_t BoxesOfPart(uint32_t part) const;
   static uint32_t SendingOf(const Write& w);
   void SendEnd(World& world, int write);
-  void SendFail(World& world, int write);
+  void SendFail(World& world, int write, In how = In::kSendFailed);
   void SendFence(World& world, int write);
   [[nodiscard]] std::array<Content, kBoxes> BytesOf(const World& world, int write) const;
 
@@ -151,23 +175,26 @@ class Model {
   void PullMoves(const World& world, int write, MoveList& moves) const;
   void EndPull(World& world, int write);
 
-  // What the controller has heard and told (ledger.cc).
-  void Hear(World& world, int slot, uint32_t message);
+  // What a controller has heard and told (ledger.cc).
+  void Hear(World& world, int controller, int slot, uint32_t message);
+  void HearFailed(World& world, int controller, int slot, const protocol::Failed& failed);
   void HearAborted(Ledger& ledger, int slot, const protocol::Aborted& aborted);
-  void Tell(World& world, int slot, uint32_t message);
-  void TellTrainer(World& world, int slot, const protocol::ControllerMessage& value);
-  void TellRequest(World& world, int slot, const protocol::GrantRequest& request);
-  void TellNextPart(World& world, int slot, const protocol::GrantRequest& request);
-  void TellStart(World& world, int source, const protocol::Start& start);
-  void TellAbort(World& world, int slot, const protocol::Abort& abort);
+  void Tell(World& world, int controller, int slot, uint32_t message);
+  void TellTrainer(World& world, int controller, int slot, const protocol::ControllerMessage& value);
+  void TellRequest(World& world, int controller, int slot, const protocol::GrantRequest& request);
+  void TellNextPart(World& world, int controller, int slot, const protocol::GrantRequest& request);
+  void TellStart(World& world, int controller, int source, const protocol::Start& start);
+  void TellAbort(World& world, int controller, int slot, const protocol::Abort& abort);
   [[nodiscard]] bool SameUpdate(uint16_t one, const protocol::UpdateId& other) const;
-  [[nodiscard]] bool IsFresh(const World& world, const Version& version) const;
-  [[nodiscard]] bool IsIn(const World& world, int slot, const protocol::UpdateId& update) const;
-  [[nodiscard]] int DestinationOf(const World& world, int source, const protocol::Start& start) const;
-  void CheckAllAt(const World& world, int slot, const protocol::UpdateId& update, Heard least,
+  [[nodiscard]] bool IsFresh(const World& world, int controller, const Version& version) const;
+  [[nodiscard]] bool IsIn(const World& world, int controller, int slot,
+                          const protocol::UpdateId& update) const;
+  [[nodiscard]] int DestinationOf(const World& world, int controller, int source,
+                                  const protocol::Start& start) const;
+  void CheckAllAt(const World& world, int controller, int slot, const protocol::UpdateId& update, Heard least,
                   const char* what);
-  void CheckReleased(const World& world, const protocol::UpdateId& update);
-  void CheckOutcome(const World& world, const protocol::Done& done, bool fresh);
+  void CheckReleased(const World& world, int controller, const protocol::UpdateId& update);
+  void CheckOutcome(const World& world, int controller, const protocol::Done& done, bool fresh);
 
   // Promises (checks.cc).
   void Fail(const char* property, std::string text);
@@ -176,8 +203,8 @@ class Model {
   void CheckLanding(const World& world, int write);
   void CheckOpening(const World& world, int slot);
   void CheckSaid(const World& world, int slot, uint32_t message);
-  void CheckAbort(const World& world, int slot, uint16_t update);
-  void CheckAsked(World& world, int slot, uint16_t update, uint32_t part);
+  void CheckAbort(const World& world, int controller, int slot, uint16_t update);
+  void CheckAsked(World& world, int slot, uint32_t message);
   void CheckLanded(const World& world, int slot);
   void CheckGiven(const World& world, int slot, Content version, uint8_t boxes);
   void CheckUnread(const World& world, int slot, const char* what);

@@ -13,11 +13,6 @@ bool Model::Ended(const World& world, int slot) const {
   return IsTrainer(slot) ? machines_.trainer(p.machine).ended : machines_.rank(p.machine).ended;
 }
 
-bool Model::CanConnect(const World& world, int slot) const {
-  const Process& p = world.processes[slot];
-  return p.life == Life::kRunning && p.link == Link::kNone && world.controller_lives != 0;
-}
-
 bool Model::InCall(const Process& p) const { return machines_.rank(p.machine).call != UserCall::kNone; }
 
 /// An engine's user calls whenever it is not in a call and the session goes on; after its end it only leaves
@@ -73,14 +68,11 @@ void Model::ProcessMoves(const World& world, int slot, MoveList& moves) const {
   const auto a = static_cast<uint8_t>(slot);
   const bool runs = p.life == Life::kRunning;
   if (runs && p.down != 0) moves.push_back({Kind::kDown, a});
-  if (p.link == Link::kLinked && p.up != 0) moves.push_back({Kind::kUp, a});
-  if (p.link == Link::kHello) moves.push_back({Kind::kHello, a});
-  if (CanConnect(world, slot)) moves.push_back({Kind::kConnect, a});
+  for (int controller = 0; controller < kMaxControllers; ++controller)
+    SessionMoves(world, slot, controller, moves);
+  HelloMoves(world, slot, moves);
   if (runs && p.link == Link::kBroken) moves.push_back({Kind::kResume, a});
   if (p.life == Life::kStopped) moves.push_back({Kind::kContinue, a});
-  if (p.life == Life::kDead && p.link == Link::kLinked) moves.push_back({Kind::kNotice, a});
-  const bool silent = p.link == Link::kBroken || (p.link == Link::kLinked && p.life == Life::kStopped);
-  if (p.stale != 0 || silent) moves.push_back({Kind::kLease, a});
   if (!runs) return;
   if (p.preparing != 0) {
     const int gone = FirstGone(world, p.plan);
@@ -92,7 +84,7 @@ void Model::ProcessMoves(const World& world, int slot, MoveList& moves) const {
     const int gone = FirstGone(world, p.giving);
     moves.push_back({gone < 0 ? Kind::kJoin : Kind::kJoinFail, a, static_cast<uint8_t>(std::max(gone, 0))});
   }
-  if (world.controller_lives == 0 && p.link == Link::kNone && !Ended(world, slot))
+  if (!AnyController(world) && p.link == Link::kNone && !Ended(world, slot))
     moves.push_back({Kind::kGiveUp, a});
   if (IsTrainer(slot)) {
     if (MayPublish(world, slot)) moves.push_back({Kind::kPublish, a});
@@ -136,6 +128,8 @@ void Model::WriteMoves(const World& world, int write, MoveList& moves) const {
     const bool closed = w.landed < 2 && (w.wire == Wire::kOff || target.grants != GrantState::kOpen);
     if (closed) moves.push_back({Kind::kSendFail, a});
     if (!closed && w.landed < 2 && world.budgets.paths != 0) moves.push_back({Kind::kPath, a});
+    // Also when all has landed.
+    if (IsTrainer(w.source) && world.budgets.failures != 0) moves.push_back({Kind::kSourceFails, a});
   }
   if (w.job == Job::kEnding) moves.push_back({Kind::kSendFence, a});
 }
@@ -145,23 +139,30 @@ void Model::AdverseProcessMoves(const World& world, int slot, MoveList& moves) c
   const Process& p = world.processes[slot];
   const auto a = static_cast<uint8_t>(slot);
   if (may.kills != 0 && p.life != Life::kDead) moves.push_back({Kind::kKill, a});
-  if (may.restarts != 0 && p.life == Life::kDead && p.link == Link::kNone)
-    moves.push_back({Kind::kRestart, a});
+  const bool noticed = std::ranges::all_of(p.seats, [](const Seat& seat) { return seat.session == 0; });
+  if (may.restarts != 0 && p.life == Life::kDead && noticed) moves.push_back({Kind::kRestart, a});
   if (may.stragglers != 0) {
     const bool room =
         std::find(world.stragglers.begin(), world.stragglers.end(), 0) != world.stragglers.end();
     const bool runs = p.life == Life::kRunning;
     if (room && runs && p.down != 0 && machines_.message(machines_.Front(p.down)).straggles)
       moves.push_back({Kind::kKeepDown, a});
-    if (room && p.link == Link::kLinked && p.up != 0 && machines_.message(machines_.Front(p.up)).straggles)
-      moves.push_back({Kind::kKeepUp, a});
+    const uint32_t up = p.seats[p.at].up;
+    if (room && p.link == Link::kLinked && up != 0 && machines_.message(machines_.Front(up)).straggles)
+      moves.push_back({Kind::kKeepUp, a, p.at});
   }
   if (p.life != Life::kRunning) return;
-  if (may.stragglers != 0 && p.session == 0 && p.down != 0 &&
+  if (may.stragglers != 0 && !Follows(p, p.at) && p.down != 0 &&
       machines_.message(machines_.Front(p.down)).straggles)
     moves.push_back({Kind::kLeave, a});
   if (may.stops != 0) moves.push_back({Kind::kStop, a});
   if (may.breaks != 0 && p.link == Link::kLinked) moves.push_back({Kind::kBreak, a});
+  if (may.astray != 0 && p.link != Link::kHello && p.link != Link::kEnded) {
+    for (uint8_t controller = 0; controller < kMaxControllers; ++controller) {
+      const bool other = p.link == Link::kNone || controller != p.at;
+      if (other && world.controllers[controller].lives != 0) moves.push_back({Kind::kAstray, a, controller});
+    }
+  }
   if (IsTrainer(slot)) {
     const auto& publications = machines_.trainer(p.machine).publications;
     if (may.cancels != 0 && !publications.empty()) moves.push_back({Kind::kCancel, a});
@@ -200,11 +201,12 @@ bool Model::MayCome(const World& world, uint32_t straggler) const {
 void Model::AdverseMoves(const World& world, MoveList& moves) const {
   const Budgets& may = world.budgets;
   for (int slot = 0; slot < processes(); ++slot) AdverseProcessMoves(world, slot, moves);
-  if (may.controller != 0 && world.controller_lives != 0) moves.push_back({Kind::kKillController});
-  if (may.timeouts != 0 && world.controller_lives != 0) {
-    for (uint8_t timer = 1; timer < kTimers; ++timer)
-      if ((world.timers >> timer & 1) != 0) moves.push_back({Kind::kEarlyTimer, timer});
+  for (uint8_t controller = 0; controller < kMaxControllers; ++controller) {
+    if (world.controllers[controller].lives == 0) continue;
+    if (may.controller != 0) moves.push_back({Kind::kKillController, 0, controller});
+    if (may.timeouts != 0) TimerMoves(world, controller, Kind::kEarlyTimer, moves);
   }
+  if (may.rivals != 0 && world.controllers[1].lives == 0) StartMoves(world, 1, Kind::kRival, moves);
   for (uint8_t i = 0; i < kMaxStragglers; ++i)
     if (world.stragglers[i] != 0 && MayCome(world, world.stragglers[i]))
       moves.push_back({Kind::kStraggle, i});
@@ -216,21 +218,29 @@ void Model::AdverseMoves(const World& world, MoveList& moves) const {
     if (((busy & ~world.held) >> channel & 1) != 0) moves.push_back({Kind::kHold, channel});
 }
 
+void Model::TimerMoves(const World& world, uint8_t controller, Kind kind, MoveList& moves) const {
+  for (uint8_t timer = 1; timer < kTimers; ++timer)
+    if ((world.controllers[controller].timers >> timer & 1) != 0) moves.push_back({kind, timer, controller});
+}
+
 void Model::Moves(const World& world, MoveList& moves) const {
   moves.clear();
-  if (world.controller_lives == 0 && !without_controller_) moves.push_back({Kind::kStartController});
-  if (world.planning != 0) moves.push_back({Kind::kPlanned});
+  if (world.controllers[0].lives == 0 && !without_controller_)
+    StartMoves(world, 0, Kind::kStartController, moves);
+  for (uint8_t controller = 0; controller < kMaxControllers; ++controller)
+    if (world.controllers[controller].planning != 0) moves.push_back({Kind::kPlanned, 0, controller});
   for (int slot = 0; slot < processes(); ++slot) ProcessMoves(world, slot, moves);
   for (int write = 0; write < kMaxWrites; ++write) WriteMoves(world, write, moves);
-  if ((world.timers & 1) != 0) moves.push_back({Kind::kTimer, 0});
+  for (uint8_t controller = 0; controller < kMaxControllers; ++controller)
+    if ((world.controllers[controller].timers & 1) != 0) moves.push_back({Kind::kTimer, 0, controller});
   AdverseMoves(world, moves);
   // Time passes where nothing else can happen; as a surprise it is in a budget.
   const auto waits = [](Move move) { return !IsAdverse(move.kind) && !IsTime(move.kind); };
   const bool quiet = std::none_of(moves.begin(), moves.end(), waits);
   if (!quiet) std::erase_if(moves, [](Move move) { return move.kind == Kind::kExpire; });
-  if (!quiet || world.controller_lives == 0) return;
-  for (uint8_t timer = 1; timer < kTimers; ++timer)
-    if ((world.timers >> timer & 1) != 0) moves.push_back({Kind::kTimer, timer});
+  if (!quiet) return;
+  for (uint8_t controller = 0; controller < kMaxControllers; ++controller)
+    TimerMoves(world, controller, Kind::kTimer, moves);
 }
 
 /// What kHold holds up together.

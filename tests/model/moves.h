@@ -12,12 +12,12 @@ enum class Kind : uint8_t {
   kRelease,  ///< What was held up goes on: only when nothing else can happen.
   // Messages and sessions.
   kDown,     ///< The worker takes the next message.
-  kUp,       ///< The controller takes the next message.
-  kHello,    ///< The controller takes the Hello.
-  kConnect,  ///< The worker sends a Hello, of the state it is in now.
+  kUp,       ///< The controller `b` takes the next message.
+  kHello,    ///< The controller takes the Hello. If it begins a term for it: `b` as in kStartController.
+  kConnect,  ///< The worker sends the controller `b` a Hello, of the state it is in now.
   kResume,   ///< A broken stream comes back within the lease.
-  kPlanned,  ///< The plan is made.
-  kStartController,
+  kPlanned,  ///< The controller `b` has its plan.
+  kStartController,  ///< `b`: the id of its term is below all others, otherwise above.
   // A worker's own steps.
   kPrepare,      ///< Its connections are made.
   kPrepareFail,  ///< One cannot be made: that peer is gone.
@@ -40,10 +40,10 @@ enum class Kind : uint8_t {
   kSendFence,   ///< The sender lets go of the sources.
   kSourceLost,  ///< The rank sees that a source's connection ended; `b`: its number.
   // Time: the fair schedule takes these when nothing else can happen.
-  kNotice,    ///< The controller sees that a dead process's stream broke.
+  kNotice,    ///< The controller `b` sees that the stream of one broke who is dead or elsewhere.
   kContinue,  ///< SIGCONT.
-  kLease,     ///< Nothing was heard for a lease.
-  kTimer,     ///< `a`: the timer.
+  kLease,     ///< The controller `b` has heard nothing for a lease.
+  kTimer,     ///< `a`: the timer, of the controller `b`.
   kHurry,     ///< The user registers although others still read.
   kGiveUp,    ///< The worker's client ends: no controller for too long.
   kExpire,    ///< The deadline of the blocking call.
@@ -52,24 +52,27 @@ enum class Kind : uint8_t {
   kRestart,
   kStop,
   kBreak,
-  kKillController,
-  kEarlyTimer,  ///< `a`: the timer; others are slower than it.
+  kKillController,  ///< `b`.
+  kRival,           ///< The second controller starts; `b` as in kStartController.
+  kAstray,          ///< The worker sends its Hello to the controller `b`, which it does not follow.
+  kEarlyTimer,      ///< `a`: the timer, of the controller `b`; others are slower than it.
   kEarlyExpire,
   kInterrupt,
   kUserAbort,
   kCancel,
-  kRegister,  ///< `b`: the same memory.
-  kRefuse,    ///< The engine does not switch.
-  kSetAside,  ///< A writer is stopped for so long that another buffer takes the place of the spare one.
-  kPath,      ///< `a`: a write; its path breaks.
-  kRankPath,  ///< The rank sees the path from a source break; `b`: its number.
-  kCorrupt,   ///< A checksum does not match.
-  kRepeat,    ///< `a`: a write; its signal comes again.
-  kKeepDown,  ///< Like kDown, and a copy will come again.
-  kKeepUp,
-  kLeave,     ///< What the session that ended has lost will come in the next one.
-  kStraggle,  ///< `a`: the copy.
-  kHold,      ///< `a`: a channel.
+  kRegister,     ///< `b`: the same memory.
+  kRefuse,       ///< The engine does not switch.
+  kSetAside,     ///< A writer is stopped for so long that another buffer takes the place of the spare one.
+  kPath,         ///< `a`: a write; its path breaks.
+  kSourceFails,  ///< `a`: a write; its trainer fails by itself.
+  kRankPath,     ///< The rank sees the path from a source break; `b`: its number.
+  kCorrupt,      ///< A checksum does not match.
+  kRepeat,       ///< `a`: a write; its signal comes again.
+  kKeepDown,     ///< Like kDown, and a copy will come again.
+  kKeepUp,       ///< Like kUp.
+  kLeave,        ///< What the session that ended has lost will come in the next one.
+  kStraggle,     ///< `a`: the copy.
+  kHold,         ///< `a`: a channel.
 };
 
 struct Move {

@@ -105,7 +105,7 @@ class Explorer {
 
   bool Lives(const World& world) {
     for (const bool returns : {true, false}) {
-      if (!returns && world.controller_lives != 0) continue;
+      if (!returns && model_.AnyController(world)) continue;
       ++outcome_.lived;
       live_.clear();
       model_.CheckLiveness(world, returns, nullptr);
@@ -152,7 +152,7 @@ class Explorer {
     for (const Move move : path) play(move);
     if (!more.empty()) {
       text += "  --- no further fault: the fair schedule ---\n";
-      world.budgets = Budgets{};
+      model_.EndFaults(world);
       constexpr size_t kShown = 150;
       for (size_t i = 0; i < more.size(); ++i) {
         if (i == kShown) text += "  ...\n";

@@ -27,6 +27,10 @@ std::string_view NameOfTimer(uint8_t number) {
   return "?";
 }
 
+const char* NameOfController(uint8_t number) {
+  return number == 0 ? "the controller" : "the second controller";
+}
+
 constexpr const char* kSteps[] = {"",      "requested", "opening",  "writing",   "fencing", "verifying",
                                   "ready", "switching", "switched", "committed", "aborting"};
 
@@ -36,6 +40,7 @@ std::string Model::TextOf(const World& world, Move move) const {
   const auto name = [&](int slot) { return protocol::ToString(NameOf(slot)); };
   const auto front = [&](uint32_t queue) { return machines_.TextOf(machines_.Front(queue)); };
   const Process& p = world.processes[move.a % kMaxProcesses];
+  const Seat& seat = p.seats[move.b % kMaxControllers];
   switch (move.kind) {
     case Kind::kRelease:
       return "what was held up goes on";
@@ -44,9 +49,9 @@ std::string Model::TextOf(const World& world, Move move) const {
     case Kind::kKeepDown:
       return StrCat(name(move.a), " takes ", front(p.down), ", which will come once more");
     case Kind::kUp:
-      return StrCat("the controller takes ", front(p.up), " of ", name(move.a));
+      return StrCat(NameOfController(move.b), " takes ", front(seat.up), " of ", name(move.a));
     case Kind::kKeepUp:
-      return StrCat("the controller takes ", front(p.up), " of ", name(move.a),
+      return StrCat(NameOfController(move.b), " takes ", front(seat.up), " of ", name(move.a),
                     ", which will come once more");
     case Kind::kLeave:
       return StrCat(front(p.down), " to ", name(move.a), " will come in the next session");
@@ -57,15 +62,15 @@ std::string Model::TextOf(const World& world, Move move) const {
                     (straggler & kStragglerLeft) != 0 ? " of the session before" : " a second time");
     }
     case Kind::kHello:
-      return StrCat("the controller takes Hello of ", name(move.a));
+      return StrCat(NameOfController(p.at), " takes Hello of ", name(move.a), move.b != 0 ? " (low id)" : "");
     case Kind::kConnect:
-      return StrCat(name(move.a), " sends Hello");
+      return StrCat(name(move.a), " sends Hello to ", NameOfController(move.b));
     case Kind::kResume:
       return StrCat(name(move.a), " resumes its session");
     case Kind::kPlanned:
-      return "the plan is made";
+      return StrCat("the plan of ", NameOfController(move.b), " is made");
     case Kind::kStartController:
-      return "a new controller starts";
+      return StrCat("a new controller starts", move.b != 0 ? ", with a low id" : "");
     case Kind::kPrepare:
       return StrCat(name(move.a), " has made its connections");
     case Kind::kPrepareFail:
@@ -132,6 +137,8 @@ std::string Model::TextOfWork(const World& world, Move move) const {
       return StrCat(path(), ": the sender finds the path closed");
     case Kind::kPath:
       return StrCat(path(), ": the path breaks for the sender");
+    case Kind::kSourceFails:
+      return StrCat(path(), ": the sender fails, and doubts what it has sent");
     case Kind::kSendFence:
       return StrCat(path(), ": the sender lets go of the sources");
     case Kind::kSourceLost:
@@ -148,14 +155,14 @@ std::string Model::TextOfFault(const World& world, Move move) const {
   const Process& p = world.processes[move.a % kMaxProcesses];
   switch (move.kind) {
     case Kind::kNotice:
-      return StrCat("the controller sees the stream of ", name(move.a), " broken");
+      return StrCat(NameOfController(move.b), " sees the stream of ", name(move.a), " broken");
     case Kind::kContinue:
       return StrCat(name(move.a), " is continued");
     case Kind::kLease:
-      return StrCat("the lease of ", name(move.a), " runs out");
+      return StrCat("the lease of ", name(move.a), " at ", NameOfController(move.b), " runs out");
     case Kind::kTimer:
     case Kind::kEarlyTimer:
-      return StrCat("the controller's timer ", NameOfTimer(move.a), " fires");
+      return StrCat("the timer ", NameOfTimer(move.a), " of ", NameOfController(move.b), " fires");
     case Kind::kGiveUp:
       return StrCat(name(move.a), " gives up: no controller");
     case Kind::kExpire:
@@ -172,7 +179,11 @@ std::string Model::TextOfFault(const World& world, Move move) const {
     case Kind::kBreak:
       return StrCat("the stream of ", name(move.a), " breaks");
     case Kind::kKillController:
-      return "the controller dies";
+      return StrCat(NameOfController(move.b), " dies");
+    case Kind::kRival:
+      return StrCat("a second controller starts", move.b != 0 ? ", with a low id" : "");
+    case Kind::kAstray:
+      return StrCat(name(move.a), " leaves for ", NameOfController(move.b));
     case Kind::kUserAbort:
       return StrCat("the user of ", name(move.a), " calls Abort");
     case Kind::kCancel:
@@ -191,13 +202,15 @@ std::string Model::TextOfFault(const World& world, Move move) const {
 
 std::string Model::Show(const World& world) const {
   std::string text;
-  if (world.controller_lives != 0) {
+  for (uint8_t i = 0; i < kMaxControllers; ++i) {
+    const Controller& c = world.controllers[i];
+    if (c.lives == 0) continue;
     control::MachineConfig config;
-    config.term.number = world.term;
-    const auto& state = machines_.controller(world.controller);
+    config.term = TermOf(c);
+    const auto& state = machines_.controller(c.machine);
     const auto view = control::ViewOf(config, state);
-    text += StrCat("  controller of term ", world.term, ": ", view.phase, ", epoch ", view.epoch, ", ",
-                   state.workers.size(), " workers, timers ", world.timers, "\n");
+    text += StrCat("  ", NameOfController(i), " of term ", c.term, " (id ", c.id, "): ", view.phase,
+                   ", epoch ", view.epoch, ", ", state.workers.size(), " workers, timers ", c.timers, "\n");
   }
   for (int slot = 0; slot < processes(); ++slot) {
     const Process& p = world.processes[slot];
@@ -205,7 +218,7 @@ std::string Model::Show(const World& world) const {
                    p.life == Life::kDead      ? "dead"
                    : p.life == Life::kStopped ? "stopped"
                                               : "runs",
-                   ", link ", static_cast<int>(p.link));
+                   ", link ", static_cast<int>(p.link), " to ", NameOfController(p.at));
     if (p.down != 0) text += StrCat(", next ", machines_.TextOf(machines_.Front(p.down)));
     if (p.life == Life::kDead) {
       text += "\n";

@@ -256,11 +256,11 @@ void Model::Publish(World& world, int slot) {
   Process& p = world.processes[slot];
   ++p.number;
   p.busy = 1;
-  const auto run = machines_.trainer(p.machine).run.number;
-  p.run = static_cast<uint8_t>(run);
+  const protocol::Run run = machines_.trainer(p.machine).run;
+  p.run = static_cast<uint8_t>(run.number);
   const bool anew = std::any_of(world.processes.begin(), world.processes.begin() + config_.trainers,
                                 [&](const Process& trainer) { return trainer.former >= p.run; });
-  p.content = static_cast<Content>(CodeOf({.run = run, .number = p.number}) | (anew ? kAnew : kNothing));
+  p.content = static_cast<Content>(CodeOf(protocol::VersionOf(run, p.number)) | (anew ? kAnew : kNothing));
   FeedTrainer(world, slot, In::kPublish, uint32_t{p.number} | (config_.hold ? 0x100U : 0U));
 }
 

@@ -17,6 +17,7 @@ const at = (id) => document.getElementById(id);
 const updates = new Map(); // By number, in order.
 const whole = new Set(); // Lists that are shown to their ends.
 let state = null;
+let feed = ""; // Which controller counts the updates.
 let source = null;
 let drawing = false;
 
@@ -295,15 +296,16 @@ function showLink(text, colour) {
 
 function onUpdate(event) {
   const update = JSON.parse(event.data);
+  const from = event.lastEventId.split(".")[0];
+  if (feed !== from) updates.clear(); // Another controller counts its updates from 1.
+  feed = from;
   updates.set(update.number, update);
   while (updates.size > kMostUpdates) updates.delete(updates.keys().next().value);
   drawSoon();
 }
 
 function onState(event) {
-  const next = JSON.parse(event.data);
-  if (state && state.term !== next.term) updates.clear(); // Another controller counts its updates from 1.
-  state = next;
+  state = JSON.parse(event.data);
   drawSoon();
 }
 

@@ -13,7 +13,7 @@ Result<OwnInbox> OwnInbox::Create() {
   return OwnInbox(std::move(pages));
 }
 
-Status OwnInbox::OpenGrant(const GrantName& grant) {
+Status OwnInbox::OpenGrant(const GrantName& grant, GrantReach ranges) {
   if (grant.slot == 0 || grant.slot >= kGrantSlots || grant.id == 0) {
     return {Code::kInvalidArgument,
             StrCat("a grant needs a slot from 1 to ", kGrantSlots - 1, " and an id", kReportBug)};
@@ -23,6 +23,7 @@ Status OwnInbox::OpenGrant(const GrantName& grant) {
   }
   in_use_[grant.slot] = true;
   open_[grant.slot] = grant.id;
+  ranges_[grant.slot] = std::move(ranges);
   shared().grant[grant.slot].store(grant.id, std::memory_order_seq_cst);
   return Status::Ok();
 }
@@ -30,6 +31,7 @@ Status OwnInbox::OpenGrant(const GrantName& grant) {
 bool OwnInbox::CloseGrant(const GrantName& grant) {
   if (grant.slot == 0 || !IsOpen(grant.slot, grant.id)) return false;
   open_[grant.slot] = 0;
+  ranges_[grant.slot].reset();
   shared().grant[grant.slot].store(0, std::memory_order_seq_cst);
   return true;
 }
@@ -44,6 +46,7 @@ void OwnInbox::Open() {
 void OwnInbox::CloseAll() {
   standing_ = false;
   open_.fill(0);
+  ranges_.fill(nullptr);
   for (Word& word : shared().grant) word.store(0, std::memory_order_seq_cst);
 }
 

@@ -8,6 +8,7 @@
 #include "transport/shm/pull_checks.h"
 #include "transport/shm/record_ring.h"
 #include "transport/shm/shared_memory.h"
+#include "transport/write_ranges.h"
 #include "weightcast/status.h"
 
 namespace weightcast::transport::shm {
@@ -28,7 +29,7 @@ class OwnInbox {
   /// Lets the peer in: the standing grant counts from now on.
   void Open();
   /// kInvalidArgument for a name that is none; kExhausted while the slot is in use.
-  Status OpenGrant(const GrantName& grant);
+  Status OpenGrant(const GrantName& grant, GrantReach ranges);
   /// Forbids it; false if it was not open. The slot stays in use until FreeSlot.
   bool CloseGrant(const GrantName& grant);
   void FreeSlot(uint32_t slot);
@@ -37,6 +38,11 @@ class OwnInbox {
   [[nodiscard]] bool IsOpen(uint32_t slot, uint64_t id) const {
     if (slot == 0) return id == 0 && standing_;
     return slot < kGrantSlots && id != 0 && open_[slot] == id;
+  }
+  /// Of an open slot: whether its grant opens these bytes.
+  [[nodiscard]] bool Covers(uint32_t slot, uint32_t region, uint32_t generation, uint64_t offset,
+                            uint64_t length) const {
+    return ranges_[slot] == nullptr || ranges_[slot]->Cover(region, generation, offset, length);
   }
   [[nodiscard]] FenceWait Fence() const { return FenceWait(shared().busy); }
   [[nodiscard]] DeviceFenceWait DeviceFence() const { return DeviceFenceWait(shared().device_begun); }
@@ -65,6 +71,7 @@ class OwnInbox {
   SharedPages payload_;
   RecordConsumer records_;
   std::array<uint64_t, kGrantSlots> open_{};
+  std::array<GrantReach, kGrantSlots> ranges_;
   std::array<bool, kGrantSlots> in_use_{};
   bool standing_ = false;
   uint64_t payload_taken_ = 0;

@@ -143,11 +143,11 @@ void Link::Disarm() {
   if (std::exchange(armed_, false)) inbox_.shared().wake.store(0, std::memory_order_seq_cst);
 }
 
-Status Link::OpenGrant(const GrantName& grant) {
+Status Link::OpenGrant(const GrantName& grant, GrantReach ranges) {
   if (state_ == State::kDown || state_ == State::kClosing) {
     return {Code::kUnavailable, "the link to this peer is down; connect again"};
   }
-  return inbox_.OpenGrant(grant);
+  return inbox_.OpenGrant(grant, std::move(ranges));
 }
 
 void Link::Revoke(const GrantName& grant) {

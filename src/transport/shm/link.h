@@ -91,7 +91,7 @@ class Link {
   void Import(PeerRegion& region);
 
   // --- Fences ---
-  Status OpenGrant(const GrantName& grant);
+  Status OpenGrant(const GrantName& grant, GrantReach ranges);
   void Revoke(const GrantName& grant);
   /// Of what a grant allows, to which nobody pushes.
   [[nodiscard]] Fence MakeFence() const { return {inbox_.Fence(), engines_.Fence(), std::nullopt}; }

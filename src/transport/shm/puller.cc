@@ -60,6 +60,8 @@ Code Puller::Check(const PullRecord& record, const LocalRegion* region, const So
   if (record.offset > region->length || record.length > region->length - record.offset) {
     return Code::kOutOfBounds;
   }
+  if (!inbox_->Covers(record.slot, record.region, record.generation, record.offset, record.length))
+    return Code::kPermission;
   if (source == nullptr || source->state != Source::State::kReady) return Code::kCancelled;
   if (record.source_offset > source->length || record.length > source->length - record.source_offset) {
     return Code::kOutOfBounds;

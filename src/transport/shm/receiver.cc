@@ -191,6 +191,8 @@ Code Receiver::Place(const PutRecord& record, const std::byte* bytes) {
   if (record.offset > region->length || record.length > region->length - record.offset) {
     return Code::kOutOfBounds;
   }
+  if (!inbox_->Covers(record.slot, record.region, record.generation, record.offset, record.length))
+    return Code::kPermission;
   std::memcpy(region->address + record.offset, bytes, record.length);
   return Code::kOk;
 }

@@ -165,10 +165,10 @@ std::string ShmTransport::Describe(LinkId link) const {
   return found == nullptr ? "shm: no such link" : found->Describe();
 }
 
-Status ShmTransport::OpenGrant(LinkId link, const GrantName& grant) {
+Status ShmTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) {
   Link* const found = Find(link);
   if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
-  return found->OpenGrant(grant);
+  return found->OpenGrant(grant, std::move(ranges));
 }
 
 void ShmTransport::Revoke(LinkId link, const GrantName& grant) {

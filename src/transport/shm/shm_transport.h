@@ -42,7 +42,7 @@ class ShmTransport final : public Transport {
   void CloseLink(LinkId link) override;
   [[nodiscard]] std::string Describe(LinkId link) const override;
 
-  Status OpenGrant(LinkId link, const GrantName& grant) override;
+  Status OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) override;
   void Revoke(LinkId link, const GrantName& grant) override;
 
   size_t Post(LinkId link, uint32_t lane, std::span<const Op> ops) override;

@@ -91,7 +91,10 @@ Code StagedIn::Check(const Arrival& arrival, const LocalRegion* region) const {
   }
   if (region == nullptr || !PeersWrite(region->access)) return Code::kPermission;
   if (record.slot == 0 && region->access != Access::kReadWrite) return Code::kPermission;
-  return InBounds(record.offset, record.length, region->length) ? Code::kOk : Code::kOutOfBounds;
+  if (!InBounds(record.offset, record.length, region->length)) return Code::kOutOfBounds;
+  return inbox_->Covers(record.slot, record.region, record.generation, record.offset, record.length)
+             ? Code::kOk
+             : Code::kPermission;
 }
 
 /// Two copies that are under way must not touch the same bytes.

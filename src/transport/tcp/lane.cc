@@ -222,7 +222,10 @@ Code Lane::Judge(const Frame& frame, const LocalRegion* region) const {
   if (region->access != Access::kReadWrite && region->access != Access::kGranted) return Code::kPermission;
   if (GrantTable::IsStanding(frame.grant) && region->access != Access::kReadWrite) return Code::kPermission;
   if (!InBounds(frame.offset, frame.length, region->length)) return Code::kOutOfBounds;
-  return grants_.IsOpen(frame.grant) ? Code::kOk : Code::kFenced;
+  if (!grants_.IsOpen(frame.grant)) return Code::kFenced;
+  return grants_.Covers(frame.grant, frame.region, frame.generation, frame.offset, frame.length)
+             ? Code::kOk
+             : Code::kPermission;
 }
 
 Verdict Lane::OnWrite(const Frame& frame) {

@@ -189,9 +189,9 @@ bool Link::RemoveImport(RemoteRegion region) {
   return true;
 }
 
-Status Link::OpenGrant(const GrantName& grant) {
+Status Link::OpenGrant(const GrantName& grant, GrantReach ranges) {
   if (Down()) return {Code::kUnavailable, "the link to this peer is down; connect again"};
-  return grants_.Open(grant);
+  return grants_.Open(grant, std::move(ranges));
 }
 
 void Link::Forget(const LocalRegion& region) {

@@ -70,7 +70,7 @@ class Link final : private Lane::Owner {
   void AddImport(uint32_t index, const ImportedRegion& region);
   /// False: there is none.
   bool RemoveImport(RemoteRegion region);
-  Status OpenGrant(const GrantName& grant);
+  Status OpenGrant(const GrantName& grant, GrantReach ranges);
   void Revoke(const GrantName& grant);
   void Forget(const LocalRegion& region);
   /// Ends everything; its events but LinkClosed are in the queue once it is closed().

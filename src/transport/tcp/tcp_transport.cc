@@ -229,10 +229,10 @@ void TcpTransport::OnStart(const Greeting& start, UniqueFd socket) {
 
 // --- Grants and operations
 
-Status TcpTransport::OpenGrant(LinkId link, const GrantName& grant) {
+Status TcpTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) {
   Link* found = Find(link);
   if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed; connect again"};
-  return found->OpenGrant(grant);
+  return found->OpenGrant(grant, std::move(ranges));
 }
 
 void TcpTransport::Revoke(LinkId link, const GrantName& grant) {

@@ -16,7 +16,7 @@ class Leases {
   /// Of an open grant.
   [[nodiscard]] Lease Of(const GrantName& grant) const { return leases_[grant.slot]; }
   Status Open(const GrantName& grant) {
-    WC_RETURN_IF_ERROR(grants_.Open(grant));
+    WC_RETURN_IF_ERROR(grants_.Open(grant, nullptr));
     do {
       last_ = static_cast<Lease>(last_ % (kLeases - 1) + 1);
     } while (slots_[last_] != 0);  // There are more leases than slots.

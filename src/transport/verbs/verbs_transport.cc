@@ -205,7 +205,7 @@ std::string VerbsTransport::Describe(LinkId link) const {
 
 // --- Grants and operations
 
-Status VerbsTransport::OpenGrant(LinkId link, const GrantName& grant) {
+Status VerbsTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach /*ranges*/) {
   Link* found = Find(link);
   if (found == nullptr) return {Code::kUnavailable, "the link to this peer is closed; connect again"};
   return found->OpenGrant(grant);

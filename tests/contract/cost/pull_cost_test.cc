@@ -48,7 +48,7 @@ void ExpectNoCost(const char* config, TestPlace from, TestPlace to,
   const Described local = pair.a.Register(source, Access::kLocal);
   const RemoteRegion granted = pair.a.Import(Pair::kA, pair.b.Register(target, Access::kGranted));
   const RemoteRegion open = pair.a.Import(Pair::kA, pair.b.Register(target, Access::kReadWrite));
-  ASSERT_TRUE(pair.b.transport().OpenGrant(Pair::kB, kGrant).ok());
+  ASSERT_TRUE(pair.b.transport().OpenGrant(Pair::kB, kGrant, {}).ok());
   // A pull, a push and a read.
   for (const auto& [kind, under_grant] :
        {std::pair(OpKind::kWrite, true), std::pair(OpKind::kWrite, false), std::pair(OpKind::kRead, false)}) {

@@ -38,6 +38,14 @@ class CuttableProxy {
     cut_ = true;
     wake_->Wake();
   }
+  /// From now on it leads to another server.
+  void Lead(const std::string& server) {
+    {
+      const std::lock_guard lock(mutex_);
+      server_ = *SocketAddress::Parse(server);
+    }
+    Cut();
+  }
   /// While off, nobody is let through.
   void Switch(bool on) {
     on_ = on;
@@ -66,10 +74,14 @@ class CuttableProxy {
         if (polled[i].revents != 0 && sides_.contains(polled[i].fd)) Pump(polled[i].fd);
     }
   }
+  SocketAddress Server() {
+    const std::lock_guard lock(mutex_);
+    return server_;
+  }
   void TakeOne() {
     auto client = Accept(listener_.get());
     if (!client.ok() || !client->valid() || !on_) return;
-    auto server = Connect(server_, Clock::now() + std::chrono::seconds(5));
+    auto server = Connect(Server(), Clock::now() + std::chrono::seconds(5));
     if (!server.ok()) return;
     const int a = client->get();
     const int b = server->get();
@@ -89,7 +101,8 @@ class CuttableProxy {
     sides_.erase(other);
   }
 
-  const SocketAddress server_;
+  std::mutex mutex_;
+  SocketAddress server_;
   UniqueFd listener_;
   std::optional<WakeFd> wake_;
   std::map<int, Side> sides_;

@@ -94,6 +94,65 @@ TEST(MachineRepair, WithoutAnotherHolderTheUpdateAbortsAndNamesTheDead) {
   EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kFailed);
 }
 
+/// Trainers 0 and 1 hold the same. Engine a has every byte, engine b waits for its own.
+struct HalfReady : Cluster {
+  SessionId late = 0;
+  void Begin() {
+    sharded = false;
+    Start(2, {{"a", 1}, {"b", 1}}, protocol::Landing::kShadow);
+    late = engines["b"][0];
+    processes[late].deaf = true;
+    PublishAll(1);
+    Settle();
+    ASSERT_EQ(StateOf(engines["a"][0]), EngineState::kReady);
+  }
+  void Fail(Code code) {
+    processes[trainers[0]].outbox.push_back(
+        protocol::Failed{.update = state.update->id, .reason = {code, "the file changed"}});
+    Settle();
+    processes[late].deaf = false;
+    Settle();
+  }
+};
+
+TEST(MachineRepair, WhatAFailedSourceHasSentIsNotCommitted) {
+  HalfReady c;
+  ASSERT_NO_FATAL_FAILURE(c.Begin());
+  c.Fail(Code::kCorrupt);
+  EXPECT_FALSE(c.LastDone(1).met_policy) << "though trainer 1 and engine a have the bytes";
+  EXPECT_THAT(c.LastDone(1).reason.message(), HasSubstr("trainer 0: the file changed"));
+  for (const char* engine : {"a", "b"}) EXPECT_EQ(c.Served(c.engines[engine][0]), Version());
+  c.PublishAll(2);
+  c.Settle();
+  for (const char* engine : {"a", "b"}) EXPECT_EQ(c.Served(c.engines[engine][0]).number, 2);
+}
+
+TEST(MachineRepair, WhoHasTheVersionNoMoreIsReplaced) {
+  HalfReady c;
+  ASSERT_NO_FATAL_FAILURE(c.Begin());
+  c.Fail(Code::kCancelled);
+  EXPECT_TRUE(c.LastDone(1).met_policy);
+  for (const char* engine : {"a", "b"}) EXPECT_EQ(c.Served(c.engines[engine][0]), kFirst);
+}
+
+TEST(MachineRepair, AFailureOfAnEarlierAttemptCountsToo) {
+  HalfReady c;
+  ASSERT_NO_FATAL_FAILURE(c.Begin());
+  const protocol::UpdateId first = c.state.update->id;
+  c.processes[c.late].deaf = false;
+  c.processes[c.trainers[0]].writes = c.processes[c.trainers[1]].writes = false;
+  c.processes[c.late].outbox.push_back(
+      protocol::Failed{.update = first, .reason = {Code::kUnavailable, "cut"}, .source = 1});
+  c.Settle();
+  ASSERT_TRUE(c.state.update);
+  ASSERT_NE(c.state.update->id, first) << "tried again from another holder";
+  c.processes[c.trainers[0]].outbox.push_back(
+      protocol::Failed{.update = first, .reason = {Code::kCorrupt, "the file changed"}});
+  c.Settle();
+  EXPECT_FALSE(c.state.update);
+  EXPECT_EQ(c.Served(c.engines["a"][0]), Version());
+}
+
 TEST(MachineRepair, AFailedPathIsGoneAround) {
   for (const bool sharded : {false, true}) {
     Cluster c;

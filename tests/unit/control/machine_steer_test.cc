@@ -54,6 +54,47 @@ TEST(MachineSteer, IntoSpareBuffersItRunsUntilTheSwitch) {
   EXPECT_EQ(c.Served(c.a()), kFirst);
 }
 
+/// Engine a has every byte and waits for its control; engine b serves the version.
+struct HalfCommitted : Steered {
+  void Begin() {
+    StartSteered(protocol::Landing::kShadow);
+    processes[control].steers = false;
+    PublishAll(1);
+    Settle();
+    ASSERT_EQ(StateOf(a()), EngineState::kReady) << "Commit has not been said";
+    ASSERT_EQ(Served(engines["b"][0]), kFirst);
+  }
+};
+
+TEST(MachineSteer, WhoHasEveryByteGoesOnWithoutALostSource) {
+  HalfCommitted c;
+  ASSERT_NO_FATAL_FAILURE(c.Begin());
+  const protocol::UpdateId update = c.state.update->id;
+  c.KillAndNotice(c.trainers[0]);
+  c.Settle();
+  ASSERT_TRUE(c.state.update);
+  EXPECT_EQ(c.state.update->id, update);
+  c.SteerLate(c.control);
+  c.Settle();
+  EXPECT_EQ(c.Served(c.a()), kFirst);
+}
+
+TEST(MachineSteer, WhoHasEveryByteOfAFailedSourceDoesNotSwitch) {
+  HalfCommitted c;
+  ASSERT_NO_FATAL_FAILURE(c.Begin());
+  c.processes[c.trainers[0]].outbox.push_back(
+      protocol::Failed{.update = c.state.update->id, .reason = {Code::kCorrupt, "the file changed"}});
+  c.Settle();
+  const auto& engines = c.LastDone().engines;
+  ASSERT_EQ(engines.size(), 2U);
+  for (const protocol::EngineOutcome& outcome : engines) {
+    EXPECT_EQ(outcome.committed, outcome.engine == "b") << "engine b was told before";
+    if (outcome.engine == "a") {
+      EXPECT_THAT(outcome.reason.message(), HasSubstr("the file changed"));
+    }
+  }
+}
+
 TEST(MachineSteer, WithoutAnAnswerItIsOutAndGoesOnWithWhatItHas) {
   Steered c;
   c.StartSteered();

@@ -72,6 +72,9 @@ TEST(PageState, AVerdictIsAChangeOfItsUpdate) {
   EXPECT_EQ(changed[0]->verdict.text, "the link of b");
   state.Explain(ExplainedOf(12, "the link of b"));
   state.Explain(ExplainedOf(99, "of an update that nobody keeps"));
+  Explained other_term = ExplainedOf(12, "of another term");
+  other_term.timeline.id.term.number = 2;
+  state.Explain(other_term);
   EXPECT_TRUE(state.UpdatesAfter(4).empty());
   EXPECT_EQ(state.UpdatesAfter(0).size(), 3U);
   const std::string json = UpdateJson(*changed[0]);
@@ -126,6 +129,8 @@ class PageTest : public ::testing::Test {
     page_ = std::move(*page);
     state_->Show({.term = {.number = 7}, .job = "j", .models = {}});
   }
+  /// The line that names this change.
+  std::string Id(int change) const { return StrCat("id: ", state_->feed(), ".", change, "\n"); }
   UniqueFd ConnectStream(const std::string& path, std::string_view headers = "") {
     SocketAddress address =
         *SocketAddress::Parse(StrCat("127.0.0.1:", SocketAddress::Parse(page_->address())->port()));
@@ -159,18 +164,18 @@ TEST_F(PageTest, EventsAreStateThenUpdatesThenWhatIsNew) {
   state_->Add(RecordOf(1));
   state_->Add(RecordOf(2));
   const UniqueFd events = ConnectStream("/api/events");
-  const std::string first = Read(events, "id: 7.2\n");
-  EXPECT_LT(first.find("event: state\n"), first.find("id: 7.1\n"));
+  const std::string first = Read(events, Id(2));
+  EXPECT_LT(first.find("event: state\n"), first.find(Id(1)));
   state_->Add(RecordOf(3));
-  EXPECT_THAT(Read(events, "id: 7.3\n"), HasSubstr("event: update\n"));
+  EXPECT_THAT(Read(events, Id(3)), HasSubstr("event: update\n"));
   state_->Show({.term = {.number = 7}, .job = "other", .models = {}});
   EXPECT_THAT(Read(events, "\"other\""), HasSubstr("event: state\n"));
   UpdateRecord last = RecordOf(4);
   last.done.update.sequence = 4;
   state_->Add(std::move(last));
-  Read(events, "id: 7.4\n");
+  Read(events, Id(4));
   state_->Explain(ExplainedOf(4, "the link of b"));
-  EXPECT_THAT(Read(events, "\n\n"), AllOf(HasSubstr("id: 7.5\n"), HasSubstr("the link of b")));
+  EXPECT_THAT(Read(events, "\n\n"), AllOf(HasSubstr(Id(5)), HasSubstr("the link of b")));
   const std::string all = Get("/api/updates");
   EXPECT_LT(all.find(R"("number":3,)"), all.find(R"("number":4,)"));
 }
@@ -178,12 +183,14 @@ TEST_F(PageTest, EventsAreStateThenUpdatesThenWhatIsNew) {
 TEST_F(PageTest, AReconnectingClientGetsWhatItMissed) {
   Start();
   for (int i = 1; i <= 3; ++i) state_->Add(RecordOf(i));
-  const std::string missed = Read(ConnectStream("/api/events", "Last-Event-ID: 7.2\r\n"), "id: 7.3\n");
-  EXPECT_THAT(missed, Not(HasSubstr("id: 7.2\n")));
-  for (const char* other : {"6.2", "7", "x.y", "7.99999999999999999999"}) {
+  const std::string missed =
+      Read(ConnectStream("/api/events", StrCat("Last-Event-ID: ", state_->feed(), ".2\r\n")), Id(3));
+  EXPECT_THAT(missed, Not(HasSubstr(Id(2))));
+  const std::string& feed = state_->feed();
+  for (const std::string& other : {feed + "1.2", feed, std::string("x.y"), feed + ".99999999999999999999"}) {
     const std::string all =
-        Read(ConnectStream("/api/events", StrCat("Last-Event-ID: ", other, "\r\n")), "id: 7.3\n");
-    EXPECT_THAT(all, HasSubstr("id: 7.1\n")) << other;
+        Read(ConnectStream("/api/events", StrCat("Last-Event-ID: ", other, "\r\n")), Id(3));
+    EXPECT_THAT(all, HasSubstr(Id(1))) << other;
   }
 }
 
@@ -193,7 +200,7 @@ TEST_F(PageTest, AStateThatReadsTheSameIsNotSentAgain) {
   Read(events, "event: state\n");
   state_->Show({.term = {.number = 7}, .job = "j", .models = {}});
   state_->Add(RecordOf(1));
-  EXPECT_THAT(Read(events, "id: 7.1\n"), Not(HasSubstr("event: state\n")));
+  EXPECT_THAT(Read(events, Id(1)), Not(HasSubstr("event: state\n")));
 }
 
 TEST_F(PageTest, BeyondLoopbackOnlyTheObserversTokenReads) {

@@ -64,6 +64,12 @@ class ServerTest : public ::testing::Test {
     if (options.address.empty()) options.address = controller_->address();
     return *puppets_.emplace_back(std::make_unique<Puppet>(std::move(options)));
   }
+  static protocol::Term TermOf(const Controller& controller) {
+    const auto view =
+        GetView(*Settings::From({{"controller", controller.address()}}), Clock::now() + kPatience);
+    EXPECT_TRUE(view.ok()) << view.status().ToString();
+    return view.ok() ? view->term : protocol::Term();
+  }
   Settings ClientSettings() { return *Settings::From({{"controller", controller_->address()}}); }
 
   std::string folder_;
@@ -414,6 +420,53 @@ TEST_F(ServerTest, AnotherControllerAtTheSameAddressIsANewBeginning) {
   ASSERT_TRUE(rank.WaitWelcomes(2));
   ASSERT_TRUE(trainer.Publish(2));
   ASSERT_TRUE(rank.WaitServed(2));
+}
+
+TEST_F(ServerTest, ARestartedControllerCountsOnFromItsWorkers) {
+  Start();
+  const std::string address = controller_->address();
+  Puppet& trainer = Add(TrainerName(0), 1);
+  Puppet& rank = Add(RankName("a"), 1);
+  protocol::Term before;
+  for (int64_t number = 1; number <= 6; ++number) {
+    ASSERT_TRUE(trainer.WaitWelcomes(static_cast<size_t>(number)));
+    ASSERT_TRUE(trainer.Publish(number));
+    ASSERT_TRUE(rank.WaitServed(number)) << number;
+    const protocol::Term term = TermOf(*controller_);
+    EXPECT_LT(before, term);
+    EXPECT_LE(term.number, static_cast<uint64_t>(number)) << "it counts, and is no time";
+    before = term;
+    controller_.reset();
+    auto started = Controller::Start({.listen = address, .settings = {}});
+    ASSERT_TRUE(started.ok()) << started.status().ToString();
+    controller_ = std::move(*started);
+  }
+}
+
+TEST_F(ServerTest, OfTwoControllersTheOneThatWorkersComeToGoesAboveTheOther) {
+  Start();
+  auto started = Controller::Start({.listen = "127.0.0.1:0", .settings = {}});
+  ASSERT_TRUE(started.ok()) << started.status().ToString();
+  Controller* const both[] = {controller_.get(), started->get()};
+  CuttableProxy proxy(both[0]->address());
+  Puppet::Options options;
+  options.address = proxy.address();
+  Puppet& trainer = Add(TrainerName(0), 1, options);
+  Puppet& rank = Add(RankName("a"), 1, options);
+  for (int64_t number = 1; number <= 6; ++number) {
+    Controller& followed = *both[(number + 1) % 2];
+    proxy.Lead(followed.address());
+    if (number > 1) {
+      ASSERT_TRUE(trainer.WaitWelcomes(static_cast<size_t>(number)));
+      ASSERT_TRUE(rank.WaitWelcomes(static_cast<size_t>(number)));
+    }
+    ASSERT_TRUE(trainer.Publish(number));
+    ASSERT_TRUE(rank.WaitServed(number)) << number;
+    if (number > 1) {
+      EXPECT_LT(TermOf(*both[number % 2]), TermOf(followed)) << number;
+    }
+  }
+  puppets_.clear();  // Before the controllers go.
 }
 
 TEST_F(ServerTest, LeavingIsToldToTheOthers) {

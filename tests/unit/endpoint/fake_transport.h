@@ -239,10 +239,11 @@ class FakeTransport final : public transport::Transport {
   }
   [[nodiscard]] std::string Describe(LinkId) const override { return name_ + ": in this process"; }
 
-  Status OpenGrant(LinkId link, const GrantName& grant) override {
+  Status OpenGrant(LinkId link, const GrantName& grant, transport::GrantReach ranges) override {
     const std::lock_guard lock(net_.mutex);
     if (grant.slot == 0 || grant.slot >= transport::kGrantSlots) std::abort();
     if (!links_.at(link).grants.emplace(grant.slot, grant.id).second) std::abort();
+    links_.at(link).reach[grant.slot] = std::move(ranges);
     return Status::Ok();
   }
   void Revoke(LinkId link, const GrantName& grant) override {
@@ -304,7 +305,8 @@ class FakeTransport final : public transport::Transport {
     uint64_t peer = 0;
     LinkId peer_link{};
     std::vector<Lane> lanes;
-    std::map<uint32_t, uint64_t> grants;  ///< Open ones, by slot.
+    std::map<uint32_t, uint64_t> grants;              ///< Open ones, by slot.
+    std::map<uint32_t, transport::GrantReach> reach;  ///< Of the last grant of each slot.
     std::map<RemoteRegion, Imported> imports;
   };
 
@@ -364,6 +366,12 @@ class FakeTransport final : public transport::Transport {
     if (op.grant.id != 0) {
       const auto grant = there.grants.find(op.grant.slot);
       if (grant == there.grants.end() || grant->second != op.grant.id) return Code::kFenced;
+    }
+    if (op.kind == OpKind::kWrite && op.grant.id != 0 && link.imports.contains(op.remote)) {
+      const auto& reach = there.reach.at(op.grant.slot);
+      const RegionName& name = link.imports.at(op.remote).name;
+      if (reach != nullptr && !reach->Cover(name.id, name.generation, op.remote_offset, op.length))
+        return Code::kPermission;
     }
     if (op.kind != OpKind::kSignal) {
       if (const Code code = Copy(link, *peer, op); code != Code::kOk) return code;

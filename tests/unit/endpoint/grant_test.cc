@@ -292,6 +292,58 @@ TEST_F(GrantTest, ATransferIsCountedByOneSignalAlone) {
   }
 }
 
+TEST_F(GrantTest, TheTargetsOwnNumberOfChunksCounts) {
+  const auto chunks = [](uint32_t first, uint32_t count) -> uint64_t { return first == 0 ? 2 : 10 * count; };
+  const transport::Signal lies[] = {
+      {.grant = {}, .transfer = 0, .chunk = 0, .chunks = 1},
+      {.grant = {}, .transfer = 0, .chunk = 2, .chunks = 3},
+      {.grant = {}, .transfer = 1, .chunk = 0, .chunks = 2},
+      {.grant = {}, .transfer = SignalRange{1, 2}.Packed(), .chunk = 0, .chunks = 10},
+  };
+  for (transport::Signal signal : lies) {
+    Pair pair(4096, Access::kGranted);
+    auto grant = pair.to_a->OpenGrant({.transfers = 3, .chunks = chunks});
+    ASSERT_TRUE(grant.ok());
+    signal.grant = *grant;
+    pair.b.fast().Inject(signal);
+    EXPECT_EQ(pair.b.Disconnected().second.code(), Code::kProtocol);
+    EXPECT_THAT(pair.a.Disconnected().second.message(), HasSubstr("as this side knows them"));
+  }
+  Pair pair(4096 * 2, Access::kGranted);
+  auto grant = pair.to_a->OpenGrant({.transfers = 3, .chunks = chunks});
+  ASSERT_TRUE(pair.WriteAll({.grant = *grant, .signal = 0})->Wait().ok());
+  for (uint32_t chunk = 0; chunk < 20; ++chunk)
+    pair.b.fast().Inject(
+        {.grant = *grant, .transfer = SignalRange{1, 2}.Packed(), .chunk = chunk, .chunks = 20});
+  EXPECT_TRUE(Eventually([&] { return pair.to_a->ProgressOf(*grant).complete(); }));
+}
+
+TEST_F(GrantTest, OpensItsRangesAlone) {
+  Pair pair(4096 * 3, Access::kGranted);
+  const auto slice = [&](uint64_t offset, uint64_t length) {
+    return *pair.target_region->Slice(offset, length);
+  };
+  const auto wrong = [&](GrantRange range) {
+    return pair.to_a->OpenGrant({.transfers = 1, .ranges = {{range}}}).status().code();
+  };
+  EXPECT_EQ(wrong({.first = LocalSlice()}), Code::kInvalidArgument);
+  EXPECT_EQ(wrong({.first = slice(0, 64), .stride = 63, .count = 2}), Code::kOutOfBounds) << "they overlap";
+  EXPECT_EQ(wrong({.first = slice(0, 4096), .stride = 4096, .count = 4}), Code::kOutOfBounds);
+  EXPECT_EQ(wrong({.first = slice(0, 64), .stride = UINT64_MAX / 2, .count = 3}), Code::kOutOfBounds);
+  EXPECT_EQ(wrong({.first = slice(0, 64), .stride = 64, .count = 0}), Code::kOutOfBounds);
+  auto part = pair.to_a->OpenGrant({.transfers = 1, .ranges = {{{.first = slice(0, 4096)}}}});
+  ASSERT_TRUE(part.ok()) << part.status().ToString();
+  auto refused = pair.WriteAll({.grant = *part, .signal = 0});
+  ASSERT_TRUE(refused.ok());
+  EXPECT_EQ(refused->Wait().code(), Code::kPermission);
+  EXPECT_THAT(refused->Wait().message(), HasSubstr("the grant does not open these bytes"));
+  auto whole = pair.to_a->OpenGrant(
+      {.transfers = 1, .ranges = {{{.first = slice(0, 4096), .stride = 4096, .count = 3}}}});
+  ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+  EXPECT_TRUE(pair.WriteAll({.grant = *whole, .signal = 0})->Wait().ok());
+  EXPECT_EQ(pair.source, pair.target);
+}
+
 TEST_F(GrantTest, UnknownGrantsSignalsAreDropped) {
   Pair pair(4096, Access::kGranted);
   pair.b.fast().Inject({.grant = {9, 9}, .transfer = 1, .chunk = 0, .chunks = 2});

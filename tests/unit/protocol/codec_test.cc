@@ -159,10 +159,10 @@ TEST(Codec, RefusesWhatIsBeyondTheLimits) {
       "version.label is refused: the label of a version has control characters; use printable text");
   ExpectRefused(Serving{.update = kUpdate, .version = {.run = 1, .number = -2}},
                 StrCat("version.number -2 is not between -1 and ", kMaxVersionNumber));
-  const std::string no_time =
-      StrCat(" is no time; at most ", kMaxTerm, " is allowed: is the controller's clock right?");
+  const std::string too_large =
+      StrCat(" is too large; at most ", kMaxTerm, " is allowed: use the same weightcast on all hosts");
   ExpectRefused(Committed{.update = {.term = {.number = UINT64_MAX, .id = 1}}},
-                StrCat("update.term: number ", UINT64_MAX, no_time));
+                StrCat("update.term: number ", UINT64_MAX, too_large));
   ExpectRefused(Failed{.update = kUpdate, .destination = -2, .reason = kReason},
                 "destination -2 is not between -1 and 1048575");
   ExpectRefused(Failed{.update = kUpdate, .destination = -1, .reason = {}}, "the reason is 'ok'");

@@ -152,7 +152,7 @@ TEST_F(ShmHostileTest, PutsWithoutAGrantOrOutOfBoundsTouchNothing) {
   const RegionName name = RegisterVictims(Access::kGranted);
   ASSERT_TRUE(peer.BecomeReady());
   ASSERT_TRUE(peer.ExchangeRings());
-  ASSERT_TRUE(peer.victim->OpenGrant(HostilePeer::kLink, {.slot = 2, .id = 22}).ok());
+  ASSERT_TRUE(peer.victim->OpenGrant(HostilePeer::kLink, {.slot = 2, .id = 22}, {}).ok());
   // A peer can scribble on the words that it shares: what counts is the victim's own table.
   peer.victim_inbox.As<Inbox>()->grant[5].store(55);
   const PutRecord good{.flags = kLastPiece,

@@ -15,7 +15,7 @@ class VerbsFenceTest : public VerbsPairTest {
     target.Wipe();
     granted = b.side->Register(target, Access::kGranted);
     to_granted = a.side->Import(Pair::kA, granted);
-    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, kGrant, {}).ok());
     a.memory->Fill(1);
     const Completion first = Run(0, Granted(0));
     ASSERT_EQ(first.code, Code::kOk);
@@ -73,7 +73,7 @@ TEST_F(VerbsFenceTest, DeregisterOfAHeldPeersTargetComesLikewise) {
 TEST_F(VerbsFenceTest, SeveralAtOnceTakeOneFence) {
   PostAndHold();
   const GrantName other{.slot = 2, .id = 12};
-  ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, other).ok());
+  ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, other, {}).ok());
   b.side->transport().Revoke(Pair::kB, kGrant);
   b.side->transport().Revoke(Pair::kB, other);
   b.side->transport().Deregister(granted.name.id);
@@ -99,7 +99,7 @@ TEST_F(VerbsFenceTest, NothingLandsAfterRevokedWhateverTheMoment) {
   world.fabric.Shuffle(true);
   for (uint64_t id = 100; id < 300; ++id) {
     const GrantName grant{.slot = 3, .id = id};
-    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, grant).ok());
+    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, grant, {}).ok());
     ASSERT_TRUE(Until([&] { return true; }));
     for (uint32_t i = 0; i < 12; ++i) {
       Op op = Granted(i * 4096);

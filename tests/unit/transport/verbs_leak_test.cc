@@ -63,7 +63,7 @@ TEST(VerbsLeakTest, ATransportThatGoesInTheMiddleLeavesNothing) {
   Node b = world.Start(Nics(2));
   ASSERT_TRUE(world.Connect(a, b));
   const RemoteRegion remote = a.side->Import(Pair::kA, b.region);
-  ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, {.slot = 1, .id = 1}).ok());
+  ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, {.slot = 1, .id = 1}, {}).ok());
   std::vector<Op> ops(50, WriteOf(a, remote, 0, 64));
   ASSERT_EQ(a.side->TryPost(Pair::kA, 0, ops), ops.size());
   b.side->transport().Revoke(Pair::kB, {.slot = 1, .id = 1});

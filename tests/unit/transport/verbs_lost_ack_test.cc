@@ -17,7 +17,7 @@ class VerbsLostAckTest : public VerbsPairTest {
   /// With hosts of its own each time: a lane that broke often waits long.
   void Begin() {
     Join(Nics(2));
-    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, kGrant).ok());
+    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, kGrant, {}).ok());
     a.memory->Fill(1);
     ASSERT_EQ(Run(0, Chunk(9, 1)).code, Code::kOk);  // The grant is known.
     ASSERT_TRUE(Until([&] { return b.side->signals.size() == 1; }));
@@ -122,10 +122,10 @@ TEST_F(VerbsLostAckTest, AControlMessageTwiceIsOnce) {
     Begin();
     const GrantName grant{.slot = 2, .id = 100};
     world.fabric.DropAck(*b.host, nth);  // Of the grant, its end, or what comes next.
-    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, grant).ok());
+    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, grant, {}).ok());
     b.side->transport().Revoke(Pair::kB, grant);
     ASSERT_TRUE(Until([&] { return b.side->revoked.size() == 1; }));
-    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, {.slot = 2, .id = 101}).ok());
+    ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, {.slot = 2, .id = 101}, {}).ok());
     world.fabric.Advance(World::kLease);  // What was lost is noticed.
     Op op = WriteOf(a, remote, 0, kLength);
     op.grant = {.slot = 2, .id = 101};

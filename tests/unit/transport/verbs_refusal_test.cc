@@ -222,7 +222,7 @@ TEST_F(VerbsRefusalTest, AControlMessageThatCannotBePostedGoesOverAnotherRail) {
   Join(Nics(2));
   world.fabric.Fail(*b.host, Call::kPostSend, 1, ENOMEM);
   const GrantName grant{.slot = 1, .id = 1};
-  ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, grant).ok());
+  ASSERT_TRUE(b.side->transport().OpenGrant(Pair::kB, grant, {}).ok());
   const TestMemory target(4096, false);
   const RemoteRegion to = a.side->Import(Pair::kA, b.side->Register(target, Access::kGranted));
   Op op = WriteOf(a, to, 0, 4096);

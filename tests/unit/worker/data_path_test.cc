@@ -392,6 +392,59 @@ TEST_F(DataPath, RevokedGrantRefusesWrites) {
   EXPECT_EQ(sink.Wrong(0), 0) << "a byte landed after the fence";
 }
 
+TEST_F(DataPath, ASourceMayWriteItsRoutesAlone) {
+  ASSERT_TRUE(settings_.Set("transport", "tcp").ok());
+  const std::vector<TensorInfo> model = {{"matrix", DType::kF32, {6, 10}}, {"bias", DType::kF32, {5}}};
+  Weights first(model, Cut::kColumns, 0, 2), second(model, Cut::kColumns, 1, 2);
+  Weights sink(model, Cut::kWhole, 0, 1);
+  for (Weights* trainer : {&first, &second}) trainer->Fill(1);
+  sink.Fill(0);
+  Build({first.shards(), second.shards()}, {sink.shards()});
+  ASSERT_FALSE(HasFatalFailure());
+  auto& side = *inference_[0];
+  uint64_t opened = 0;
+  for (size_t source = 0; source < 2; ++source) {
+    uint64_t bytes = 0;
+    for (const GrantRange& range : side.plan->sources[source].ranges.at(0))
+      bytes += range.first.length() * range.count;
+    EXPECT_EQ(static_cast<int64_t>(bytes),
+              side.plan->batches[source].BytesOf({0, side.plan->batches[source].transfers()}));
+    opened += bytes;
+  }
+  EXPECT_EQ(opened, sink.bytes());
+
+  Open(side);
+  // The first trainer's grant, and everywhere what the second one sends.
+  auto& liar = *trainers_[0];
+  const SendTarget& target = liar.plan->targets[0];
+  Connection connection = target.connection;
+  const GrantName grant{side.grants->grants()[0].slot, side.grants->grants()[0].id};
+  auto buffer = *Allocate(4096);
+  auto region = liar.endpoint->Register({.address = buffer->bytes().data(), .length = 4096}, Access::kLocal);
+  ASSERT_TRUE(region.ok()) << region.status().ToString();
+  int refused = 0;
+  int written = 0;
+  for (const RemoteRegion& remote : target.imported->regions()) {
+    for (uint64_t at = 0; at + 4 <= remote.length(); at += 4) {
+      const std::vector<Piece> pieces{{.local = *region->Slice(0, 4), .remote = *remote.Slice(at, 4)}};
+      auto write = connection.Write(pieces, {.grant = grant});
+      ASSERT_TRUE(write.ok());
+      const Status status = write->Wait();
+      ++(status.ok() ? written : refused);
+      if (!status.ok()) {
+        ASSERT_EQ(status.code(), Code::kPermission) << status.ToString();
+      }
+    }
+  }
+  EXPECT_EQ(written * 4, static_cast<int>(first.bytes()));
+  EXPECT_EQ(refused * 4, static_cast<int>(second.bytes()));
+  // Both send what is theirs, and it is whole.
+  Send(0);
+  ASSERT_TRUE(side.complete.Wait());
+  Fence(side);
+  EXPECT_EQ(sink.Wrong(1), 0);
+}
+
 TEST_F(DataPath, StagingLimitThatIsTooLowNamesTheTensor) {
   settings_.staging = 1 << 20;
   const std::vector<TensorInfo> wide = {{"wide.one", DType::kF32, {8}}};

@@ -1,0 +1,19 @@
+#include "control/terms.h"
+
+#include "base/strings.h"
+#include "protocol/limits.h"
+
+namespace weightcast::control {
+
+Result<uint64_t> NumberAfter(const protocol::Term& own, const protocol::Term& told) {
+  // Whoever has followed `told` follows nobody in an older term, so this one has to be over.
+  if (told <= own) return own.number;
+  if (told.number - own.number > protocol::kMaxTermJump || told.number >= protocol::kMaxTerm)
+    return Status(Code::kInvalidArgument,
+                  StrCat("the worker has followed term ", told.number, ", and this controller is at ",
+                         own.number, "; at most ", protocol::kMaxTermJump,
+                         " more are allowed: start the worker again as a new process"));
+  return told.number + 1;
+}
+
+}  // namespace weightcast::control
