@@ -30,10 +30,11 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan&
     const TensorInfo& tensor = made->table.destination_tensors[static_cast<size_t>(shard.tensor)];
     const int index = memory->Find(tensor, shard.box, shard.copy);
     if (index < 0) {
-      return Status(Code::kProtocol,
-                    StrCat("the source table fills ", tensor.name, " ", ToString(shard.box),
-                           ", which is not registered here; is it of an older registration? If not, "
-                           "use the same weightcast on all hosts"));
+      return Status(
+          Code::kProtocol,
+          StrCat("the source table fills ", tensor.name, " ", ToString(shard.box),
+                 ", which is not registered here; after a new registration the next plan has it, else "
+                 "use the same weightcast on all hosts"));
     }
     made->shards.push_back(static_cast<size_t>(index));
     parts.push_back(memory->PartOf(made->shards.back()));
@@ -273,7 +274,8 @@ Status GrantSet::VerifyDigests(size_t index) const {
           StrCat("tensor ", wrong.front(),
                  wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
                  " here is not what ", name, " had when it sent it (digests differ, ", wrong.size(), " of ",
-                 source.sent.size(), " tensors); did it change before wait_sources returned?")};
+                 source.sent.size(),
+                 " tensors); change none before wait_sources returns, and check memory, NICs and cables")};
 }
 
 Status GrantSet::VerifyChecksums(size_t index) const {
