@@ -23,8 +23,7 @@ class BenchFloorCommand : public Command {
   void Declare(Flags& flags) override {
     flags.AddList("--what", what_, "NAMES",
                   "memcpy; stream: non-temporal; cross: process_vm_writev; cross-huge: into huge pages; "
-                  "socket: TCP on loopback; "
-                  "socket-ping, flag-ping: 8 bytes one way, spinning");
+                  "socket: TCP on loopback; socket-ping, flag-ping: 8 bytes one way, spinning");
     flags.AddList("--sizes", sizes_, "SIZES", "Bytes of a copy; ping-pongs always take 8");
     flags.Add("--milliseconds", milliseconds_, 1, 600'000, "For each measurement, about");
   }
@@ -49,8 +48,10 @@ class BenchFloorCommand : public Command {
     const auto& known = FloorNames();
     for (const std::string& what : what_) {
       if (std::find(known.begin(), known.end(), what) == known.end())
-        return Status(Code::kInvalidArgument,
-                      "--what takes memcpy, stream, cross, cross-huge, socket, socket-ping and flag-ping");
+        return Status(
+            Code::kInvalidArgument,
+            StrCat("--what has '", what,
+                   "'; allowed: memcpy, stream, cross, cross-huge, socket, socket-ping, flag-ping"));
       if (what.ends_with("-ping")) {
         cases.push_back({what, kPingBytes});
         continue;
@@ -58,13 +59,15 @@ class BenchFloorCommand : public Command {
       for (const std::string& size : sizes_) {
         Settings parser;  // Knows how numbers of bytes are written.
         if (!parser.Set("staging", size).ok() || parser.staging == 0 || parser.staging > kMostBytes)
-          return Status(Code::kInvalidArgument,
-                        StrCat("'", size, "' is not a size; write bytes, such as 64K or 16M"));
+          return Status(
+              Code::kInvalidArgument,
+              StrCat("--sizes has '", size, "', which is not a size; write bytes, such as 64K or 16M"));
         cases.push_back({what, parser.staging});
       }
     }
     if (cases.empty())
-      return Status(Code::kInvalidArgument, "nothing to measure: no --what takes one of these --sizes");
+      return Status(Code::kInvalidArgument,
+                    "nothing to measure: no --what takes one of these --sizes; give other sizes");
     return cases;
   }
 

@@ -34,11 +34,22 @@ Result<P2pCase> ParseSize(const std::string& text) {
       *length > (uint64_t{1} << 36)) {
     return Status(
         Code::kInvalidArgument,
-        StrCat("'", text, "' is not a size; write bytes, such as 64K or 16M, or pieces, such as 200x64K"));
+        StrCat("--sizes has '", text,
+               "', which is not a size; write bytes, such as 64K or 16M, or pieces, such as 200x64K"));
   }
   one.iovs = *pieces;
   one.piece_bytes = *length;
   return one;
+}
+
+Status CheckKnown(std::string_view option, const std::vector<std::string>& given,
+                  std::initializer_list<std::string_view> allowed) {
+  std::string names;
+  for (const std::string_view name : allowed) names += StrCat(names.empty() ? "" : ", ", name);
+  for (const std::string& one : given)
+    if (std::find(allowed.begin(), allowed.end(), one) == allowed.end())
+      return {Code::kInvalidArgument, StrCat(option, ": '", one, "' is not allowed; allowed: ", names)};
+  return Status::Ok();
 }
 
 class BenchP2pCommand : public Command {
@@ -139,22 +150,11 @@ class BenchP2pCommand : public Command {
 
   /// Cases that share two processes: of one transport and one kind of memory.
   Result<std::vector<std::vector<P2pCase>>> Groups() const {
-    const auto known = [](const std::vector<std::string>& given,
-                          std::initializer_list<std::string_view> allowed) {
-      return std::all_of(given.begin(), given.end(), [&](const std::string& one) {
-        return std::find(allowed.begin(), allowed.end(), one) != allowed.end();
-      });
-    };
-    if (!known(memories_, {"mapped", "any", "huge", "cuda", "cuda-pages"}))
-      return Status(Code::kInvalidArgument, "--memories takes mapped, any, huge, cuda and cuda-pages");
-    if (!known(ops_, {"write", "read", "send", "ping", "signal"}))
-      return Status(Code::kInvalidArgument, "--ops takes write, read, send, ping and signal");
-    if (std::any_of(memories_.begin(), memories_.end(), OfDevice) && !known(ops_, {"write", "read"}))
-      return Status(Code::kInvalidArgument,
-                    "--memory cuda takes --ops write and read; the others look at memory by the processor");
-    if (options_.both && !known(ops_, {"write", "read"}))
-      return Status(Code::kInvalidArgument,
-                    "--both takes write and read: a process that sends does nothing else");
+    WC_RETURN_IF_ERROR(CheckKnown("--memories", memories_, {"mapped", "any", "huge", "cuda", "cuda-pages"}));
+    WC_RETURN_IF_ERROR(CheckKnown("--ops", ops_, {"write", "read", "send", "ping", "signal"}));
+    if (std::any_of(memories_.begin(), memories_.end(), OfDevice))
+      WC_RETURN_IF_ERROR(CheckKnown("--ops with memory of a device", ops_, {"write", "read"}));
+    if (options_.both) WC_RETURN_IF_ERROR(CheckKnown("--ops with --both", ops_, {"write", "read"}));
     std::vector<std::string> transports = transports_;
     if (transports.empty())
       transports =
@@ -176,14 +176,16 @@ class BenchP2pCommand : public Command {
       }
     }
     if (groups.empty() || groups.front().empty())
-      return Status(Code::kInvalidArgument,
-                    "nothing to measure: pings and signals are of 8 to 1024 bytes, by eights");
+      return Status(
+          Code::kInvalidArgument,
+          "nothing to measure: pings and signals need --sizes from 8 to 1024 bytes that are multiples of 8");
     return groups;
   }
 
   Status Listen(const Context& context) const {
     if (!options_.connect.empty())
-      return {Code::kInvalidArgument, "give either --listen or --connect, on one host each"};
+      return {Code::kInvalidArgument,
+              "both --listen and --connect were given; give one of them on each host"};
     return ServeParties(listen_, options_.settings, [&](std::string_view address) {
       Json json;
       json.BeginObject().Key("address").String(address).EndObject();

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/bytes.h"
 #include "base/strings.h"
 #include "tools/demo_messages.h"
@@ -36,8 +37,7 @@ Result<std::string> TakeReport(int fd) {
 Result<SocketPair> MakeSocketPair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoAndAdvice(errno)));
   return SocketPair{UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
@@ -66,7 +66,9 @@ Status BenchParent::Report(std::string_view bytes) const {
 
 Result<std::string> BenchParent::Next() const {
   WC_ASSIGN_OR_RETURN(auto bytes, ReceiveDatagram(fd_, Clock::now() + std::chrono::hours(24)));
-  if (!bytes) return Status(Code::kCancelled, "the process that measures has ended, and with it this one");
+  if (!bytes)
+    return Status(Code::kCancelled,
+                  "the process that measures has ended, and with it this one; its output says why");
   return std::move(*bytes);
 }
 
@@ -84,9 +86,7 @@ Status BenchProcesses::Start(const std::function<Status(const BenchParent&)>& wo
     for (Process& other : processes_) other.fd.reset();
     return work(BenchParent(pair.b.get()));
   });
-  if (pid < 0)
-    return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno),
-                                     "; raise the limit of processes (ulimit -u) or give it more memory")};
+  if (pid < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno))};
   processes_.push_back({pid, std::move(pair.a)});
   return Status::Ok();
 }
@@ -112,10 +112,9 @@ Result<std::vector<std::string>> BenchProcesses::Gather(TimePoint deadline) cons
     WC_RETURN_IF_ERROR(CheckStop());
     if (ready < 0) continue;
     if (ready == 0)
-      return Status(
-          Code::kTimedOut,
-          StrCat(left, " of ", processes_.size(),
-                 " processes of the benchmark have not answered within its time limit; are the cores busy?"));
+      return Status(Code::kTimedOut, StrCat(left, " of ", processes_.size(),
+                                            " processes of the benchmark have not answered within its time "
+                                            "limit; run it where cores are idle"));
     for (size_t i = 0; i < processes_.size(); ++i) {
       if (polled[i].revents == 0) continue;
       WC_ASSIGN_OR_RETURN(reports[i], TakeReport(polled[i].fd));

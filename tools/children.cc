@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/advice.h"
 #include "base/process.h"
 #include "base/socket.h"
 #include "base/strings.h"
@@ -65,8 +66,7 @@ std::vector<std::string> Environment(const std::vector<std::pair<std::string, st
 Result<UniqueFd> AboveGiven(UniqueFd fd) {
   UniqueFd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, kParentDescriptor + 1));
   if (!moved.valid())
-    return Status(Code::kExhausted, StrCat("cannot copy a descriptor: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+    return Status(Code::kExhausted, StrCat("cannot copy a descriptor: ", ErrnoAndAdvice(errno)));
   return moved;
 }
 
@@ -75,8 +75,7 @@ Result<UniqueFd> AboveGiven(UniqueFd fd) {
 Result<Child> Child::Start(Options options) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoAndAdvice(errno)));
   Child child(std::move(options));
   child.socket_ = UniqueFd(pair[0]);
   WC_ASSIGN_OR_RETURN(const UniqueFd theirs, AboveGiven(UniqueFd(pair[1])));
@@ -92,10 +91,7 @@ Result<Child> Child::Start(Options options) {
   const std::vector<char*> environment_list = Pointers(environment);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0)
-    return Status(Code::kExhausted,
-                  StrCat("cannot start a process: ", ErrnoText(errno),
-                         "; raise the limit of processes (ulimit -u) or give it more memory"));
+  if (pid < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
   if (pid == 0) BecomeWorker(parent, theirs.get(), log.get(), argument_list.data(), environment_list.data());
   child.pid_ = Pid(pid);
   return child;

@@ -92,7 +92,7 @@ class Arrivals {
     return Status(
         Code::kTimedOut,
         StrCat("only ", peers_.size(), " of ", count,
-               " connections have come within the time limit of the benchmark; are the cores busy?"));
+               " connections have come within the time limit of the benchmark; run it where cores are idle"));
   }
 
  private:
@@ -140,8 +140,10 @@ class Member {
     options.settings = settings_;
     // Asked as workers are, who choose their peers by role.
     options.admit = [](const Identity& peer) {
-      return peer.role == "bench" ? Status::Ok()
-                                  : Status(Code::kPermission, "only processes of this benchmark may connect");
+      return peer.role == "bench"
+                 ? Status::Ok()
+                 : Status(Code::kPermission,
+                          "only processes of this benchmark may connect; use another address");
     };
     options.on_connection = [arrivals](const Connection& connection) { arrivals->Take(connection); };
     WC_ASSIGN_OR_RETURN(endpoint_, Endpoint::Create(std::move(options)));
@@ -187,11 +189,13 @@ class Member {
     const auto live = endpoint_->Peers();
     if (live.size() != peers()) {
       return {Code::kUnavailable,
-              StrCat("process ", rank_, " has ", live.size(), " connections instead of ", peers())};
+              StrCat("process ", rank_, " of the benchmark has ", live.size(), " connections instead of ",
+                     peers(), "; its output says which broke")};
     }
     for (const PeerInfo& peer : live) {
       if (what_.transport != "any" && peer.transport != what_.transport)
-        return {Code::kUnavailable, StrCat("no connection over ", what_.transport, ": ", peer.description)};
+        return {Code::kUnavailable, StrCat("process ", rank_, " has no connection over ", what_.transport,
+                                           ": ", peer.description, "; its output says why")};
     }
     return Status::Ok();
   }

@@ -23,7 +23,9 @@ Result<int64_t> NextOrder() {
     const auto bytes = ReceiveDatagram(kParentDescriptor, Clock::now() + FromSeconds(kBetweenLooks));
     if (bytes.status().code() == Code::kTimedOut) continue;
     if (!bytes.ok()) return bytes.status();
-    if (!bytes->has_value()) return Status(Code::kCancelled, "the demo that started this process has ended");
+    if (!bytes->has_value())
+      return Status(Code::kCancelled,
+                    "the demo that started this process has ended, and with it this process");
     WC_ASSIGN_OR_RETURN(const DemoOrder order, DecodeOrder(**bytes));
     return order.publish;
   }

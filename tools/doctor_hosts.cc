@@ -73,7 +73,9 @@ void HostTests::Declare(Flags& flags) {
 Status HostTests::CheckFlags() const {
   const int chosen =
       (serve_ ? 1 : 0) + (peer_.empty() ? 0 : 1) + (cluster_.empty() ? 0 : 1) + (workers_ ? 1 : 0);
-  if (chosen > 1) return {Code::kInvalidArgument, "give one of --serve, --peer, --cluster and --workers"};
+  if (chosen > 1)
+    return {Code::kInvalidArgument,
+            "more than one of --serve, --peer, --cluster and --workers was given; give one"};
   if (!serve_ && (!listen_.empty() || once_ || limit_ != 0))
     return {Code::kInvalidArgument,
             "--listen, --once and --limit belong to --serve; add it, or leave them out"};

@@ -45,7 +45,8 @@ class ExplainCommand : public Command {
     const std::string which = update_ < 0 ? "" : StrCat(" to version ", update_);
     return {Code::kUnavailable,
             StrCat("the controller remembers no update", which, model_.empty() ? "" : " of model " + model_,
-                   ": it keeps the last ", kMostUpdates, " that have ended since it started")};
+                   ": it keeps the last ", kMostUpdates,
+                   " that have ended since it started; ask without --update for these")};
   }
 
   int64_t update_ = -1;

@@ -182,8 +182,11 @@ Result<std::string> Parsed(std::string_view text, const Make& make) {
   try {
     return make(Json::parse(text));
   } catch (const Json::exception& error) {
-    return Status(Code::kProtocol,
-                  StrCat("the controller's answer is not as this release expects: ", error.what()));
+    return Status(
+        Code::kProtocol,
+        StrCat(
+            "the controller's answer is not as this release expects; use the same weightcast on all hosts: ",
+            error.what()));
   }
 }
 

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <functional>
 
+#include "base/advice.h"
 #include "base/bytes.h"
 #include "base/socket.h"
 #include "base/strings.h"
@@ -200,7 +201,8 @@ Result<std::pair<UniqueFd, UniqueFd>> TcpPair() {
   WC_ASSIGN_OR_RETURN(UniqueFd a, Connect(at, Patience()));
   if (!WaitFor(listener.get(), POLLIN, Patience()))
     return Status(Code::kTimedOut,
-                  "the benchmark's other process has not connected over loopback within its time limit");
+                  "the benchmark's other process has not connected over loopback within its time limit; run "
+                  "it where cores are idle");
   WC_ASSIGN_OR_RETURN(UniqueFd b, Accept(listener.get()));
   for (const int fd : {a.get(), b.get()}) TuneTcp(fd, FromSeconds(kPatienceSeconds));
   return std::pair(std::move(a), std::move(b));
@@ -256,10 +258,7 @@ Result<std::vector<double>> WithPartner(const FloorCase& what, double seconds) {
   WC_ASSIGN_OR_RETURN(const auto words, Pages(4096, MAP_SHARED));
   Common common{std::move(channels), std::move(sockets), reinterpret_cast<Word*>(words.data())};
   const pid_t partner = ForkWorker(-1, [&] { return Serve(what, common); });
-  if (partner < 0)
-    return Status(Code::kExhausted,
-                  StrCat("cannot start a process: ", ErrnoText(errno),
-                         "; raise the limit of processes (ulimit -u) or give it more memory"));
+  if (partner < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
   PinToCore(0);  // After the other has been started, which could choose no other core than ours.
   common.channels.b.Close();
   common.sockets.second.reset();
@@ -289,10 +288,7 @@ Result<FloorResult> MeasureFloor(const FloorCase& what, double seconds) {
       for (const double one : *times) out.Put(std::bit_cast<uint64_t>(one));
     return channels.b.Answer(times.status(), out.bytes());
   });
-  if (driver < 0)
-    return Status(Code::kExhausted,
-                  StrCat("cannot start a process: ", ErrnoText(errno),
-                         "; raise the limit of processes (ulimit -u) or give it more memory"));
+  if (driver < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
   channels.b.Close();
   const auto answer = AwaitAnswer(channels.a, seconds + kPatienceSeconds);
   kill(driver, SIGKILL);

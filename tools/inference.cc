@@ -94,7 +94,7 @@ class InferenceCommand : public Command {
     }
     if (preset_.empty()) {
       return {Code::kInvalidArgument,
-              "say what to receive: --like DIR with a checkpoint of the same model (only "
+              "nothing says what to receive; give --like DIR with a checkpoint of the same model (only "
               "its headers are read), or --model"};
     }
     WC_ASSIGN_OR_RETURN(const DType dtype, ParseDType(dtype_));
@@ -150,7 +150,8 @@ class InferenceCommand : public Command {
       // A full disk, or another rank that began anew, costs a version and not the engine, unless just so many
       // versions were asked for.
       if (!status.ok() && versions_ != 0) return status;
-      if (!status.ok()) WC_LOG(kError, "version ", ToString(version), ": ", status.message());
+      if (!status.ok())
+        WC_LOG(kError, "version ", ToString(version), " was received and not written: ", status.message());
       kept = status.ok() ? (output_.folder / output_.engine / ToString(version)).string() : "not written";
     }
     if (!context.json) return Print(StrCat("version ", ToString(version), ": ", kept, "\n"));

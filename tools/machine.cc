@@ -17,6 +17,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/advice.h"
 #include "base/available.h"
 #include "base/process.h"
 #include "base/socket.h"
@@ -73,9 +74,7 @@ Status TryMemfd() {
 Status TryCrossProcessCopy() {
   static char target = 'a';
   const pid_t child = fork();
-  if (child < 0)
-    return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno),
-                                     "; raise the limit of processes (ulimit -u) or give it more memory")};
+  if (child < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno))};
   if (child == 0) {
     pause();
     _exit(0);

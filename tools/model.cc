@@ -15,7 +15,7 @@ Result<DType> ParseDType(std::string_view name) {
   if (const auto dtype = DTypeFromName(upper)) return *dtype;
   std::string known;
   for (int i = 0; i < kDTypeCount; ++i) known += StrCat(i == 0 ? "" : ", ", NameOf(static_cast<DType>(i)));
-  return Status(Code::kInvalidArgument, StrCat("no dtype is called '", name, "'; there are ", known));
+  return Status(Code::kInvalidArgument, StrCat("no dtype is called '", name, "'; give one of ", known));
 }
 
 Status CheckCluster(const Cluster& cluster) {

@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "base/advice.h"
 #include "base/random.h"
 #include "base/socket.h"
 #include "base/strings.h"
@@ -33,9 +34,7 @@ Status P2pCrew::StartHere(const Settings& settings, const std::string& token) {
     ServeParty(pair.b, settings, token);
     return Status::Ok();
   });
-  if (pid < 0)
-    return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno),
-                                     "; raise the limit of processes (ulimit -u) or give it more memory")};
+  if (pid < 0) return {Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno))};
   parties_.push_back({std::move(pair.a), pid});
   return Status::Ok();
 }

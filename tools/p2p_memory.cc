@@ -69,8 +69,8 @@ Result<int64_t> DeviceOf(const PartySetup& setup, const Settings& settings) {
   if (setup.devices.empty()) return setup.number % std::min<int64_t>(count, 2);
   const int64_t device = setup.devices[setup.number % setup.devices.size()];
   if (device < count) return device;
-  return Status(Code::kInvalidArgument,
-                StrCat("--devices names device ", device, ", and ", count, " are here, numbered from 0"));
+  return Status(Code::kInvalidArgument, StrCat("--devices names device ", device, "; name one of the ", count,
+                                               " that are here, numbered from 0"));
 }
 
 }  // namespace

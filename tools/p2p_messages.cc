@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/advice.h"
 #include "base/bytes.h"
 #include "base/socket.h"
 #include "base/strings.h"
@@ -100,16 +101,16 @@ Result<std::string> AwaitAnswer(const BenchChannel& channel, double seconds) {
   const int ready = poll(polled, 2, static_cast<int>(seconds * 1000));
   WC_RETURN_IF_ERROR(CheckStop());
   if (ready == 0)
-    return Status(Code::kTimedOut,
-                  "a process of the benchmark has not answered within its time limit; are the cores busy?");
+    return Status(
+        Code::kTimedOut,
+        "a process of the benchmark has not answered within its time limit; run it where cores are idle");
   return channel.TakeAnswer(deadline);
 }
 
 Result<ChannelPair> MakeChannelPair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+    return Status(Code::kExhausted, StrCat("cannot make a pair of sockets: ", ErrnoAndAdvice(errno)));
   return ChannelPair{BenchChannel(UniqueFd(fds[0])), BenchChannel(UniqueFd(fds[1]))};
 }
 

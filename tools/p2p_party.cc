@@ -43,7 +43,7 @@ class Arrival {
       return *connection_;
     return Status(
         Code::kTimedOut,
-        "the benchmark's other process has not connected within its time limit; are the cores busy?");
+        "the benchmark's other process has not connected within its time limit; run it where cores are idle");
   }
 
  private:
@@ -134,10 +134,11 @@ class Party {
                                                             Clock::now() + FromSeconds(kMeetSeconds))
                                        : arrival_->Wait());
     if (!(connection.peer() == peer))
-      return Status(Code::kProtocol, "another process than the benchmark's has connected; run it again");
+      return Status(Code::kProtocol,
+                    "another process than the benchmark's has connected; run the benchmark again");
     if (connection.transport_name() != transport_) {
-      return Status(Code::kUnavailable,
-                    StrCat("no connection over ", transport_, ": ", connection.Describe()));
+      return Status(Code::kUnavailable, StrCat("the processes have no connection over ", transport_, ": ",
+                                               connection.Describe(), "; the warnings above say why"));
     }
     WC_ASSIGN_OR_RETURN(remote_, connection.Import(order.peer.descriptor));
     connection_.emplace(std::move(connection));
@@ -292,9 +293,9 @@ class Party {
       }
       std::this_thread::yield();
     }
-    return {
-        Code::kTimedOut,
-        "the benchmark's other process does not answer a write within the time limit; are the cores busy?"};
+    return {Code::kTimedOut,
+            "the benchmark's other process does not answer a write within the time limit; run it where cores "
+            "are idle"};
   }
 
   static std::vector<MessagePiece> MessageOf(const PartyWork& work, uint64_t begin, uint64_t slot) {

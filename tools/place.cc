@@ -11,8 +11,9 @@ Result<std::shared_ptr<DeviceBlock>> MakeBlock(const ShardPlace& place, const Se
     WC_ASSIGN_OR_RETURN(const auto devices, device::DevicesInProcess(settings));
     const size_t count = devices->gpus()->all().size();
     if (static_cast<size_t>(place.device) >= count)
-      return Status(Code::kInvalidArgument, StrCat("there is no GPU ", place.device, " here; there are ",
-                                                   count, ", counted from 0 (weightcast info lists them)"));
+      return Status(Code::kInvalidArgument,
+                    StrCat("there is no GPU ", place.device, " here; give one of the ", count,
+                           " that are, counted from 0 (weightcast info lists them)"));
   }
   const auto allocation = place.kind == "cuda-pages" ? DeviceAllocation::kPages : DeviceAllocation::kPlain;
   return DeviceBlock::Make(settings, place.device, allocation, bytes);

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "base/advice.h"
 #include "base/fd.h"
 #include "base/process.h"
 #include "base/strings.h"
@@ -28,8 +29,7 @@ struct Pipe {
 Result<Pipe> MakePipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
-    return Status(Code::kExhausted, StrCat("cannot make a pipe: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+    return Status(Code::kExhausted, StrCat("cannot make a pipe: ", ErrnoAndAdvice(errno)));
   return Pipe{.read = UniqueFd(ends[0]), .write = UniqueFd(ends[1])};
 }
 
@@ -38,7 +38,8 @@ Status PassOn(int fd, std::string_view text) {
     const ssize_t written = write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0)
-      return {Code::kUnavailable, StrCat("cannot pass the program's output on: ", ErrnoText(errno))};
+      return {Code::kUnavailable, StrCat("cannot pass the program's output on: ", ErrnoText(errno),
+                                         "; check what reads the output of weightcast")};
     text.remove_prefix(static_cast<size_t>(written));
   }
   return Status::Ok();
@@ -133,9 +134,7 @@ Result<int> Program::Run(const Options& options) {
   // Python would keep its lines back, and marks would come late.
   setenv("PYTHONUNBUFFERED", "1", /*overwrite=*/0);
   const pid_t pid = fork();
-  if (pid < 0)
-    return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoText(errno),
-                                           "; raise the limit of processes (ulimit -u)"));
+  if (pid < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
   if (pid == 0) Become(arguments.data(), output.write.get(), error.write.get());
   output.write.reset();
   error.write.reset();

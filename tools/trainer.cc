@@ -114,7 +114,9 @@ class TrainerCommand : public Command {
       if (status.ok()) ++committed;
       // A later version may do better; a single one has no later.
       if (!status.ok() && (!watch_ || StopSignal() != 0)) return status;
-      if (!status.ok()) WC_LOG(kError, "version ", last, ": ", status.message());
+      if (!status.ok())
+        WC_LOG(kError, "version ", last,
+               " was not published, the next one is waited for: ", status.message());
       found.reset();
     }
     return Status::Ok();

@@ -52,7 +52,8 @@ class Selection {
       std::string all;
       for (const Device& one : reading.devices) all += (all.empty() ? "" : ", ") + one.name;
       return {Code::kInvalidArgument,
-              StrCat("no device that counts is called '", name, "'; there are ", all.empty() ? "none" : all,
+              StrCat("no device that counts is called '", name,
+                     "'; name one of these: ", all.empty() ? "none are here" : all,
                      name.starts_with("gpu") && !no_nvlink.empty() ? StrCat("; ", no_nvlink) : "")};
     }
     return Status::Ok();

@@ -71,7 +71,7 @@ HeldLink Accept(const HeldHost& self, std::optional<double> timeout) {
   Events& events = self.host->events();
   std::optional<Connection> taken;
   const auto found = CallUnlocked([&] {
-    return LookUntil(DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+    return LookUntil("accept", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
       taken = events.Take(until);
       if (taken) return Status::Ok();
       if (events.closed()) return EndpointClosed();
@@ -81,8 +81,8 @@ HeldLink Accept(const HeldHost& self, std::optional<double> timeout) {
   if (!found)
     throw StatusError(
         {Code::kTimedOut,
-         "no peer has connected within the timeout of this call; does one connect to this endpoint? Accept "
-         "again"});
+         "no peer has connected to this endpoint within the timeout of this call; check that one runs and "
+         "connects to one of its addresses, then accept again"});
   ThrowIfError(*found);
   return LinkOf(self, std::move(*taken));
 }

@@ -41,20 +41,24 @@ class Batch {
     const LocalSlice& from = LocalOf(local);
     const RemoteSlice& to = RemoteOf(remote);
     if (from.length != to.length) {
-      throw StatusError({Code::kInvalidArgument, "the local slice has " + std::to_string(from.length) +
-                                                     " bytes and the remote one " +
-                                                     std::to_string(to.length) + "; they must be as long"});
+      throw StatusError({Code::kInvalidArgument,
+                         "the local slice has " + std::to_string(from.length) + " bytes and the remote one " +
+                             std::to_string(to.length) + "; give two of equal length"});
     }
     AddPiece(from, to, 0, 0, from.length);
   }
   void AddPairs(const nb::iterable& pairs) {
+    size_t number = 0;
     for (const nb::handle pair : pairs) {
-      if (!nb::isinstance<nb::sequence>(pair) || nb::len(pair) != 2) {
-        throw StatusError({Code::kInvalidArgument, "give pairs of (local slice, remote slice)"});
-      }
-      const nb::object local = pair[0];
-      const nb::object remote = pair[1];
-      Add(local, remote);
+      At("pair ", number++, [&] {
+        if (!nb::isinstance<nb::sequence>(pair) || nb::len(pair) != 2) {
+          throw StatusError({Code::kInvalidArgument,
+                             "this " + TypeName(pair) + " is not a pair; give (local slice, remote slice)"});
+        }
+        const nb::object local = pair[0];
+        const nb::object remote = pair[1];
+        Add(local, remote);
+      });
     }
   }
   void AddTable(nb::handle local, nb::handle remote, const PieceTable& table) {
@@ -62,7 +66,7 @@ class Batch {
     const RemoteSlice& to = RemoteOf(remote);
     pieces_.reserve(table.shape(0));
     for (size_t row = 0; row < table.shape(0); ++row) {
-      AddPiece(from, to, table(row, 0), table(row, 1), table(row, 2));
+      At("row ", row, [&] { AddPiece(from, to, table(row, 0), table(row, 1), table(row, 2)); });
     }
   }
 
@@ -94,6 +98,16 @@ class Batch {
   }
 
  private:
+  /// Adds one of several; errors begin with its place, counted from 0.
+  template <typename AddOne>
+  static void At(const char* list, size_t place, const AddOne& add) {
+    try {
+      add();
+    } catch (const StatusError& error) {
+      throw StatusError(
+          {error.status().code(), list + std::to_string(place) + ": " + error.status().message()});
+    }
+  }
   [[nodiscard]] std::set<int> Devices() const {
     std::set<int> devices;
     for (const auto& registered : registrations_)
@@ -110,7 +124,8 @@ class Batch {
   }
   static void CheckOpen(const Registered* registered) {
     if (registered != nullptr && !registered->closed()) return;
-    throw StatusError({Code::kInvalidArgument, "the local region is closed; register its memory again"});
+    throw StatusError(
+        {Code::kInvalidArgument, "the local region was closed by close(); register its memory again"});
   }
   const LocalSlice& LocalOf(nb::handle object) const {
     LocalSlice* slice = nullptr;
@@ -121,8 +136,9 @@ class Batch {
     }
     CheckOpen(slice->registered.get());
     if (read_ && !slice->registered->writable()) {
-      throw StatusError(
-          {Code::kInvalidArgument, "the local region is read-only; a read needs memory that can be written"});
+      throw StatusError({Code::kInvalidArgument,
+                         "a read fills the local region, which is of read-only memory; give a region "
+                         "of memory that can be written"});
     }
     return *slice;
   }
@@ -134,8 +150,9 @@ class Batch {
                                        "; give what Connection.import_region returned, or a slice of it"});
     }
     if (&slice->imported->link() != &link_ && slice->imported->link().connection != link_.connection) {
-      throw StatusError({Code::kInvalidArgument,
-                         "the remote region was imported on another connection; import it on this one"});
+      throw StatusError(
+          {Code::kInvalidArgument, "the remote region was imported on another connection than this one to " +
+                                       ToString(link_.connection.peer()) + "; import it on this one"});
     }
     return *slice;
   }
@@ -162,7 +179,9 @@ Flight Post(const LinkHandle& link, bool read, nb::handle local, nb::handle remo
   if (remote.is_none()) {
     LocalSlice* alone = nullptr;
     if (nb::try_cast(local, alone) || !nb::isinstance<nb::iterable>(local)) {
-      throw StatusError({Code::kInvalidArgument, "give a local and a remote slice, or a list of such pairs"});
+      throw StatusError({Code::kInvalidArgument, "the first argument is a " + TypeName(local) +
+                                                     " and no second one is given; give a local and a "
+                                                     "remote slice, or a list of such pairs"});
     }
     const InterpreterUse use(/*has_gil=*/true);  // A generator is Python.
     batch.AddPairs(nb::borrow<nb::iterable>(local));
@@ -188,15 +207,18 @@ Status WaitFor(Flight& flight, std::optional<double> timeout, bool fenced) {
   if (over()) return transfer.Wait();
   flight.host().Check();
   const auto outcome = CallUnlocked([&] {
-    return LookUntil(DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
-      Status status = fenced ? transfer.WaitFenced(until) : transfer.Wait(until);
-      if (over()) return transfer.Wait();
-      if (status.code() == Code::kTimedOut) return std::nullopt;
-      return status;
-    });
+    return LookUntil("the wait for a transfer", DeadlineIn(timeout),
+                     [&](TimePoint until) -> std::optional<Status> {
+                       Status status = fenced ? transfer.WaitFenced(until) : transfer.Wait(until);
+                       if (over()) return transfer.Wait();
+                       if (status.code() == Code::kTimedOut) return std::nullopt;
+                       return status;
+                     });
   });
   if (!outcome)
-    throw StatusError({Code::kTimedOut, "the transfer continues; only the wait has ended: wait again"});
+    throw StatusError({Code::kTimedOut, "the transfer of " + std::to_string(transfer.bytes()) +
+                                            " bytes has not ended within the timeout of this call and "
+                                            "continues; wait again, or cancel it"});
   if (!over()) ThrowIfError(*outcome);
   return *outcome;
 }
@@ -245,7 +267,7 @@ nb::bytes TakeNotice(const LinkHandle& link, std::optional<double> timeout) {
   Connection connection = link->connection;
   std::string taken;
   const auto found = CallUnlocked([&] {
-    return LookUntil(DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+    return LookUntil("take_notice", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
       auto looked = Look(connection, until, taken);
       if (looked.ok() && !*looked) return std::nullopt;
       return looked.status();
@@ -254,7 +276,7 @@ nb::bytes TakeNotice(const LinkHandle& link, std::optional<double> timeout) {
   if (!found) {
     throw StatusError({Code::kTimedOut, "no notice has come within the timeout of this call from " +
                                             ToString(connection.peer()) + " (" + connection.address() +
-                                            "); is it stopped or busy? Wait again"});
+                                            "); check that it runs and calls notify, then wait again"});
   }
   ThrowIfError(*found);
   return BytesOf(taken);
@@ -274,7 +296,7 @@ void Notify(const LinkHandle& link, const nb::bytes& message, std::optional<doub
   const std::string_view bytes(message.c_str(), message.size());
   Status last;
   const auto found = CallUnlocked([&] {
-    return LookUntil(DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
+    return LookUntil("notify", DeadlineIn(timeout), [&](TimePoint until) -> std::optional<Status> {
       last = connection.Notify(bytes, until);
       if (last.code() == Code::kTimedOut && connection.status().ok()) return std::nullopt;
       return last;

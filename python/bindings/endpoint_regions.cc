@@ -38,7 +38,9 @@ Slice Cut(const Slice& whole, const nb::slice& slice) {
 
 void CheckOpen(const LocalSlice& slice) {
   if (slice.registered == nullptr || slice.registered->closed()) {
-    throw StatusError({Code::kInvalidArgument, "the region is closed; register its memory again"});
+    throw StatusError(
+        {Code::kInvalidArgument, "this region of " + std::to_string(slice.length) +
+                                     " bytes was closed by close(); register its memory again"});
   }
 }
 
@@ -52,7 +54,7 @@ void Close(LocalRegion& region, std::optional<double> timeout) {
   Status last;
   const auto deadline = timeout ? In(*timeout) : In(region.host->settings().lease);
   const auto found = CallUnlocked([&] {
-    return LookUntil(deadline, [&](TimePoint until) -> std::optional<Status> {
+    return LookUntil("Region.close", deadline, [&](TimePoint until) -> std::optional<Status> {
       last = registered->region().Close(until);
       if (last.code() == Code::kTimedOut) return std::nullopt;
       return last;
@@ -88,16 +90,16 @@ std::pair<uint64_t, uint64_t> RangeOf(const nb::slice& slice, uint64_t length) {
   const auto size = static_cast<int64_t>(length);
   const nb::object step = slice.attr("step");
   if (!step.is_none() && IndexOf(step) != 1) {
-    throw StatusError(
-        {Code::kInvalidArgument,
-         "a slice of a region has no step; give a list of pairs, or `pieces`, for what is apart"});
+    throw StatusError({Code::kInvalidArgument,
+                       "a slice of a region takes no step; for bytes that lie apart, give read or write a "
+                       "list of pairs, or `pieces`"});
   }
   const int64_t from = EndOf(slice, "start", 0, size);
   const int64_t to = EndOf(slice, "stop", size, size);
   if (from < 0 || to > size || from > to) {
     throw StatusError({Code::kOutOfBounds, "bytes " + std::to_string(from) + " to " + std::to_string(to) +
                                                " are not inside a region of " + std::to_string(length) +
-                                               " bytes"});
+                                               " bytes; give bounds from 0 to that"});
   }
   return {static_cast<uint64_t>(from), static_cast<uint64_t>(to - from)};
 }

@@ -26,17 +26,21 @@ inline Status EndpointClosed() {
 TimePoint DeadlineIn(std::optional<double> seconds);
 
 /// Calls `look(until)`, which waits until `until` at most and returns a Status or, for "not yet", nothing:
-/// again and again until there is a Status, or the deadline has passed (nothing), or Ctrl-C (kCancelled).
+/// again and again until there is a Status, or the deadline has passed (nothing), or Ctrl-C (kCancelled, with
+/// the name of the call: `what`).
 /// Without the GIL.
 template <typename Look>
-std::optional<Status> LookUntil(TimePoint deadline, const Look& look) {
+std::optional<Status> LookUntil(const char* what, TimePoint deadline, const Look& look) {
   constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
   while (true) {
     const TimePoint now = Clock::now();
     const bool last = deadline <= now + kBetweenLooks;
     if (std::optional<Status> found = look(last ? deadline : now + kBetweenLooks)) return found;
     if (last && Clock::now() >= deadline) return std::nullopt;
-    if (Interrupted()) return Status(Code::kCancelled, "interrupted by a signal");
+    if (Interrupted()) {
+      return Status(Code::kCancelled,
+                    std::string(what) + " was interrupted by a signal; call it again to go on");
+    }
   }
 }
 

@@ -93,6 +93,6 @@ def _offset(shard: Shard, name: str) -> tuple[int, ...]:
     if tuple(size) != tuple(shard.array.shape):
         raise InvalidArgument(
             f"{name}: this rank holds {list(shard.array.shape)}, but its shard's placements make {size}; "
-            "a checkpoint is taken only from tensors that are cut as torch.chunk cuts them"
+            "register tensors that are cut as torch.chunk cuts them"
         )
     return tuple(offset)

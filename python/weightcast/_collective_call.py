@@ -9,6 +9,7 @@ from typing import Any
 
 from ._collective_layouts import Layout
 from ._collective_mesh import Mesh
+from ._collective_rendezvous import left_the_group
 from .endpoint import Remote, Transfer
 from .errors import InvalidArgument, ProtocolError, TimedOut, Unavailable
 
@@ -179,7 +180,8 @@ class Call:
         flow = self._flows[root]
         if flow.parent != rank:
             raise InvalidArgument(
-                f"rank {rank} has another order of the ranks; hosts and shape must be equal"
+                f"rank {rank} and rank {self._rank} send in different orders of the ranks; give the group of "
+                "every rank the same hosts and shape"
             )
         return flow
 
@@ -200,7 +202,7 @@ class Call:
             needed = flow.children if flow.whole else {*flow.children, flow.parent}
             for rank in needed:
                 if self._mesh.links[rank].has_left:
-                    raise Unavailable(f"rank {rank} has left the group; its log says why")
+                    raise Unavailable(left_the_group(rank))
 
     def _give_up(self, flow: Flow) -> None:
         rank = flow.parent if not flow.whole else min(flow.children)
@@ -211,5 +213,5 @@ class Call:
             state = "it has not begun the call"
         raise TimedOut(
             f"{self._text}: rank {self._rank} has waited for rank {rank}: {state}; "
-            "is that rank stopped or busy?"
+            "check that that rank runs, and make a new group with a longer timeout if it is only slow"
         )

@@ -34,7 +34,7 @@ class Layout:
     regions: list[Any]
     text: str
     digest: str
-    writable: bool
+    read_only: int | None  # The first tensor that cannot be written.
     devices: set[int]  # GPUs that hold some of it.
     owners: list[weakref.ref[Any]] = field(repr=False)
 
@@ -64,7 +64,7 @@ class Layouts:
         self._made = 0
 
     def of(self, tensors: Sequence[Any]) -> Layout:
-        memories = [memory_of(tensor) for tensor in tensors]
+        memories = [memory_of(tensor, f"tensor {place} of the list") for place, tensor in enumerate(tensors)]
         kinds = [_dtype_of(tensor) for tensor in tensors]
         key = tuple((one.address, one.nbytes, kind) for one, kind in zip(memories, kinds, strict=True))
         found = self._known.get(key)
@@ -101,9 +101,9 @@ class Layouts:
         count = f"{len(memories)} tensor{'' if len(memories) == 1 else 's'}"
         text = f"{count}, {at} bytes" + "".join(f", {kind}" for kind in sorted(set(kinds)))
         digest = hashlib.sha256(sizes.encode()).hexdigest()[:16]
-        writable = all(one.writable for one in memories)
+        read_only = next((place for place, one in enumerate(memories) if not one.writable), None)
         devices = {one.device for one in memories if one.device >= 0}
-        return Layout(self._made, at, starts, regions, text, digest, writable, devices, owners)
+        return Layout(self._made, at, starts, regions, text, digest, read_only, devices, owners)
 
 
 def _closing(region: Any) -> Callable[[Any], None]:
@@ -114,7 +114,9 @@ def _closing(region: Any) -> Callable[[Any], None]:
             region.close()
         except Error as error:
             _log.warning(
-                "memory of a GPU is freed that a peer may still use; keep it longer on all ranks: %s", error
+                "memory of a GPU is freed that a peer may still use: %s. Keep the tensors until all ranks "
+                "have returned from the call",
+                error,
             )
 
     return close
@@ -160,7 +162,7 @@ def _weakly(buffer: Any) -> Any:
         weakref.ref(buffer)
     except TypeError:
         raise InvalidArgument(
-            f"a {type(buffer).__name__} cannot be watched; give a numpy array or a torch tensor "
-            "(numpy.frombuffer makes one of any buffer)"
+            f"the list has a {type(buffer).__name__}, of which this group cannot tell when it is freed; give "
+            "numpy.frombuffer of it, another numpy array, or a torch tensor"
         ) from None
     return buffer

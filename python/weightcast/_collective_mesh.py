@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _weightcast as _core
 from ._collective_layouts import Layout
-from ._collective_rendezvous import left_until
+from ._collective_rendezvous import left_the_group, left_until
 from .endpoint import Connection, Endpoint, Remote, Transfer
 from .errors import (
     Cancelled,
@@ -68,8 +68,8 @@ class Mesh:
                 self._check_alive()
                 if left_until(deadline) == 0:
                     raise TimedOut(
-                        f"rank {rank} has taken no messages within the timeout of this call; "
-                        "is it stopped or busy?"
+                        f"rank {rank} has taken no messages within the timeout of this call; check that it "
+                        "runs, and make a new group with a longer timeout if it is only slow"
                     ) from None
 
     def tell_list(self, rank: int, layout: Layout, deadline: float) -> None:
@@ -151,7 +151,7 @@ class Mesh:
                     if self.was_told or isinstance(found, PeerDead):
                         return found
                     if link.has_left and link.connection.address in str(error):
-                        return Unavailable(f"rank {rank} has left the group")
+                        return Unavailable(left_the_group(rank))
             if left_until(deadline) == 0:
                 break
             time.sleep(_SLICE / 5)

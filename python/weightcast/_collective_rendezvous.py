@@ -41,6 +41,12 @@ def left_until(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
+def left_the_group(rank: int) -> str:
+    return (
+        f"rank {rank} has left the group; its log says why: correct that, and make a new group on all ranks"
+    )
+
+
 def listening_at(address: str, settings: Settings | None) -> Settings:
     """Settings of an endpoint that listens at this address; its transports take ports above."""
     port = _port_of(address)
@@ -49,13 +55,15 @@ def listening_at(address: str, settings: Settings | None) -> Settings:
 
 def check_listens_at(address: str, endpoint: Endpoint) -> None:
     if not any(_port_of(one) == _port_of(address) for one in endpoint.addresses):
-        raise Unavailable(f"the port of {address} is in use; choose another one or end who holds it")
+        raise Unavailable(
+            f"the port of {address} is in use; choose another one, or end the program that holds it"
+        )
 
 
 def _port_of(address: str) -> int:
     port = address.rpartition(":")[2]
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidArgument(f"'{address}' is not an address; give one like 10.0.0.1:29800")
+        raise InvalidArgument(f"rendezvous '{address}' is not an address; give one like 10.0.0.1:29800")
     return int(port)
 
 
@@ -85,7 +93,7 @@ def meet(
             missing = sorted(set(awaited.values()) - set(found))
             raise TimedOut(
                 f"ranks {missing} have not connected to rank {me.rank} within the timeout of this call; "
-                "do they run, and reach it?"
+                f"check that they run and can reach {', '.join(endpoint.addresses)}"
             ) from None
         if (rank := awaited.get(connection.peer.incarnation)) is not None:
             found[rank] = connection
@@ -98,7 +106,7 @@ def _member(text: bytes) -> Member:
     except (ValueError, TypeError):
         raise ProtocolError(
             f"the rendezvous returned what no rank has sent: {text[:40]!r}; "
-            "use one release of weightcast in all processes"
+            "give one that returns each rank's own bytes, by rank"
         ) from None
 
 
@@ -108,18 +116,19 @@ def _checked(members: list[Member], me: Member) -> list[Member]:
         if (one.world_size, one.name) != (me.world_size, me.name):
             raise InvalidArgument(
                 f"rank {one.rank} is of a world of {one.world_size} named '{one.name}', "
-                f"rank {me.rank} of one of {me.world_size} named '{me.name}'; give all the same"
+                f"rank {me.rank} of one of {me.world_size} named '{me.name}'; give all ranks the same "
+                "world_size and name"
             )
     members = sorted(members)
     for rank, one in enumerate(members):
         if one.rank != rank:
             raise InvalidArgument(
-                f"rank {one.rank} has come twice; give each process its own rank"
+                f"two processes have come as rank {one.rank}; give each process its own rank"
                 if one.rank < rank
-                else f"rank {rank} has not come; start one process for each rank"
+                else f"no process has come as rank {rank}; start one process for each rank"
             )
     if len(members) != me.world_size:
-        raise InvalidArgument(f"rank {len(members)} has not come; start one process for each rank")
+        raise InvalidArgument(f"no process has come as rank {len(members)}; start one process for each rank")
     return members
 
 
@@ -137,7 +146,10 @@ def _receive_all(
     except Error as error:
         if isinstance(error, TimedOut):
             missing = sorted(set(range(me.world_size)) - {one.rank for one in members})
-            error = TimedOut(f"ranks {missing} have not called rank 0 in time; do they run, and reach it?")
+            error = TimedOut(
+                f"ranks {missing} have not called rank 0 in time; check that they run and can reach "
+                f"{', '.join(endpoint.addresses)}"
+            )
         for caller in callers:
             with contextlib.suppress(Error):
                 caller.notify(json.dumps({"code": error.code, "refused": str(error)}).encode(), 0)
@@ -156,7 +168,8 @@ def _ask_first(endpoint: Endpoint, me: Member, address: str, deadline: float) ->
         except Unavailable as error:
             if left_until(deadline) == 0:
                 raise TimedOut(
-                    f"rank 0 was not found at {address}: {error}; does it run, and is this its address?"
+                    f"rank 0 was not found at {address}: {error}; check that it runs, and that this is its "
+                    "address"
                 ) from None
             time.sleep(_RETRY)  # It may not have been started yet.
     first.notify(json.dumps(me).encode(), left_until(deadline))
@@ -194,8 +207,9 @@ def _exchange_by_store(store: Any, me: Member, mine: bytes) -> list[bytes]:
 def _exchange_by_group(distributed: Any, group: Any, me: Member, mine: bytes) -> list[bytes]:
     if (distributed.get_rank(group), distributed.get_world_size(group)) != (me.rank, me.world_size):
         raise InvalidArgument(
-            f"rank {me.rank} of {me.world_size} is another one in the process group; "
-            "pass the group's own rank and world_size"
+            f"rank {me.rank} of {me.world_size} is rank {distributed.get_rank(group)} of "
+            f"{distributed.get_world_size(group)} in the process group; pass the group's own rank and "
+            "world_size"
         )
     found: list[bytes] = [b""] * me.world_size
     distributed.all_gather_object(found, mine, group=group)

@@ -102,9 +102,12 @@ def metas(blobs: Sequence[bytes], num_iovs: int) -> list[bytes]:
     """What `advertise` returned at the peer, one for each piece."""
     if len(blobs) != num_iovs:
         raise Misuse(f"{len(blobs)} metas for {num_iovs} pieces; give one for each")
-    for blob in blobs:
+    for place, blob in enumerate(blobs):
         if len(blob) != META_BYTES:
-            raise Misuse(f"meta must be exactly {META_BYTES} bytes, as advertise returns it, not {len(blob)}")
+            raise Misuse(
+                f"meta {place} has {len(blob)} bytes and must have exactly {META_BYTES} bytes; give it as "
+                "the peer's advertise returned it"
+            )
     return [bytes(blob) for blob in blobs]
 
 
@@ -112,7 +115,7 @@ def extent(tensor: Any) -> tuple[int, int]:
     """Where the bytes of a tensor or an array lie, and how many."""
     if not any(hasattr(tensor, one) for one in ("data_ptr", "ctypes", "__cuda_array_interface__")):
         raise InvalidArgument(
-            f"{type(tensor).__name__} is neither a torch tensor nor an array; give one of these"
+            f"a {type(tensor).__name__} is neither a torch tensor nor an array; give one of these"
         )
     found = memory_of(tensor)
     return found.address, found.nbytes

@@ -43,7 +43,10 @@ def _is_ours(folder: pathlib.Path) -> bool:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         return False
     if found.st_mode & 0o077:
-        raise Permission(f"other users have access to {folder}; run: chmod go-rwx {folder}")
+        raise Permission(
+            f"other users have access to {folder}, where endpoints of this user are listed; "
+            f"run: chmod go-rwx {folder}"
+        )
     return True
 
 
@@ -54,7 +57,9 @@ def _folder() -> pathlib.Path:
             folder.mkdir(mode=0o700)
         if _is_ours(folder):
             return folder
-    raise Permission(f"{_shared()} and {_own()} belong to another user; remove one of them")
+    raise Permission(
+        f"neither {_shared()} nor {_own()} is a folder of this user; remove one of them, as its owner"
+    )
 
 
 _open: weakref.WeakSet[Announcement] = weakref.WeakSet()

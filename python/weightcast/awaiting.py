@@ -30,7 +30,8 @@ class Bells:
             loop.add_reader(self.queue.fd, self._on_rung)
         except NotImplementedError:
             raise Error(
-                f"a {type(loop).__name__} cannot watch descriptors; use asyncio's selector loop or uvloop"
+                f"the running event loop, a {type(loop).__name__}, cannot watch file descriptors; use "
+                "asyncio's selector loop or uvloop"
             ) from None
 
     def new(self) -> tuple[int, asyncio.Future[None]]:

@@ -27,7 +27,8 @@ _DTYPES = {
 }  # fmt: skip
 
 _aten = torch.ops.aten
-_FOLLOWED = "only cutting, joining and casting can be followed: use the engine's own loading"
+_ITS_OWN = "update this model with the engine's own loading, without weightcast"
+_FOLLOWED = f"only cutting, joining and casting can be followed: {_ITS_OWN}"
 # They give a tensor like the one they got: the transfer casts, and the bytes come to where they are wanted.
 _SAME_GEOMETRY = {
     _aten._to_copy.default,
@@ -126,8 +127,7 @@ class Capture:
         part = _part(written[landing.target], landing)
         if bool(part.any()):
             raise InvalidArgument(
-                f"{landing.source}: its loader writes where another tensor is in {landing.target}; "
-                "the engine's own loading is needed for this model"
+                f"{landing.source}: its loader writes where another tensor is in {landing.target}; {_ITS_OWN}"
             )
         part.fill_(True)
 
@@ -139,10 +139,7 @@ class Capture:
                 and fill.target in written
                 and bool(_part(written[fill.target], fill).any())
             ):
-                raise InvalidArgument(
-                    f"{fill.target}: the loader overwrites what it has loaded; "
-                    "the engine's own loading is needed for this model"
-                )
+                raise InvalidArgument(f"{fill.target}: the loader overwrites what it has loaded; {_ITS_OWN}")
 
 
 def _nothing_written(target: torch.Tensor) -> torch.Tensor:
@@ -182,7 +179,8 @@ def capture(
     except Exception as error:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise InvalidArgument(
-            f"{current}: the engine's loader does not take it ({text}); do the trainers train the same model?"
+            f"{current}: the engine's loader does not take it ({text}); check that trainers and engine have "
+            "the same model"
         ) from error
     return Capture(recorder.landings, recorder.fills)
 
@@ -291,14 +289,13 @@ class _Recorder(TorchDispatchMode):
         name, shape = self._sources[_storage(what)]
         if not self._is_target(to):
             raise InvalidArgument(
-                f"{name}: its loader copies it to a tensor that is none of the model's; "
-                "the engine's own loading is needed for this model"
+                f"{name}: its loader copies it to a tensor that is none of the model's; {_ITS_OWN}"
             )
         target, first = self._targets[_storage(to)]
         if [one for one in to.shape if one > 1] != [one for one in what.shape if one > 1]:
             raise InvalidArgument(
                 f"{name}: its loader copies {list(what.shape)} of it to {list(to.shape)} of {target}; "
-                "repeating a part cannot be followed"
+                f"repeating a part cannot be followed: {_ITS_OWN}"
             )
         if what.numel() > 0:
             self.landings.append(_landing(name, shape, what, target, to, first))

@@ -38,6 +38,10 @@ __all__ = ["Group"]
 _SHAPES = ("star", "chain")
 
 
+def _read_only(name: str) -> str:
+    return f"{name} is read-only, but this call fills it; give one that can be written"
+
+
 class Group:
     """A fixed set of processes that all make the same calls in the same order.
 
@@ -79,7 +83,7 @@ class Group:
     ) -> None:
         if not 0 <= rank < world_size:
             raise InvalidArgument(
-                f"rank {rank} is not among 0 .. {world_size - 1}: world_size is {world_size}"
+                f"rank {rank} is not among 0 .. {world_size - 1}: world_size is {world_size}; correct one"
             )
         if shape not in _SHAPES:
             raise InvalidArgument(f"shape is '{shape}'; allowed: {', '.join(_SHAPES)}")
@@ -127,7 +131,7 @@ class Group:
         """
         if not 0 <= root < self.world_size:
             raise InvalidArgument(
-                f"root {root} is not among 0 .. {self.world_size - 1}: world_size is {self.world_size}"
+                f"root {root} is not among 0 .. {self.world_size - 1}; give a rank of this group as root"
             )
         fills = self.rank != root
         self._run(f"broadcast from rank {root}", tensors_of(tensors), [root], fills, timeout, stream)
@@ -135,8 +139,8 @@ class Group:
     def all_gather(self, out: Any, mine: Any, *, timeout: float | None = None, stream: Any = None) -> None:
         """Fills `out` with everybody's `mine`, by rank: one array of world_size times its bytes, or a list of
         world_size arrays like it. Returns as `broadcast` does; `mine` may be a part of `out`."""
-        listed, source = tensors_of(out), memory_of(mine)
-        targets = [memory_of(one) for one in listed]
+        listed, source = tensors_of(out), memory_of(mine, "mine")
+        targets = [memory_of(one, f"tensor {place} of out") for place, one in enumerate(listed)]
         total = source.nbytes * self.world_size
         if sum(one.nbytes for one in targets) != total or (
             len(targets) not in (1, self.world_size) or len({one.nbytes for one in targets}) > 1
@@ -145,8 +149,9 @@ class Group:
                 f"out has {[one.nbytes for one in targets]} bytes; with {source.nbytes} of each rank give "
                 f"one array of {total}, or {self.world_size} arrays of {source.nbytes}"
             )
-        if not all(one.writable for one in targets):
-            raise InvalidArgument("out is read-only; give arrays that can be written")
+        for place, one in enumerate(targets):
+            if not one.writable:
+                raise InvalidArgument(_read_only(f"tensor {place} of out"))
         place = targets[self.rank] if len(targets) > 1 else targets[0]
         own = place.address + (self.rank * source.nbytes if len(targets) == 1 else 0)
 
@@ -185,17 +190,17 @@ class Group:
         prepare: what this rank does to its memory first, behind the streams of the list's devices and `also`.
         """
         if not self._busy.acquire(blocking=False):
-            raise InvalidArgument("another thread is inside a call of this group; use one thread at a time")
+            raise InvalidArgument(
+                f"{what}: another thread is inside a call of this group; use one thread at a time"
+            )
         try:
             if self._closed is not None:
-                raise Cancelled(f"the group is closed: {self._closed}; make a new one")
+                raise Cancelled(f"{what}: the group is closed: {self._closed}; make a new one on all ranks")
             deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
             self._mesh.forget_lists(self._layouts.forget(), deadline)
             layout = self._layouts.of(tensors)
-            if fills and not layout.writable:
-                raise InvalidArgument(
-                    "the arrays are read-only, but this call fills them; give arrays that can be written"
-                )
+            if fills and layout.read_only is not None:
+                raise InvalidArgument(_read_only(f"tensor {layout.read_only} of the list"))
             for device, address in streams_of(layout.devices.union(also), stream):
                 _core.wait_stream(device, address, left_until(deadline))
             prepare()

@@ -256,7 +256,7 @@ class Endpoint:
         access: what peers may do: "readwrite", "read", or "local" for nothing; None: "readwrite", or "read"
             where the memory is read-only. Bytes are in place when the writer says so, not before.
         """
-        found = memory_of(memory)
+        found = memory_of(memory, "memory")
         wanted = access if access is not None else "readwrite" if found.writable else "read"
         if wanted == "readwrite" and not found.writable:
             raise InvalidArgument("the memory is read-only, so peers cannot write to it; use access='read'")

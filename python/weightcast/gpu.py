@@ -64,7 +64,7 @@ def allocate_on(device: int | str, shape: tuple[int, ...], dtype: np.dtype) -> D
     """device: an ordinal, or "cuda:1"."""
     text = str(device).removeprefix("cuda:").replace("cuda", "0")
     if not text.isdecimal():
-        raise InvalidArgument(f"device is {device!r}; give an ordinal or 'cuda:0'")
+        raise InvalidArgument(f"device is {device!r}; give a number such as 0, or 'cuda:0'")
     size = math.prod(shape) * dtype.itemsize
     if size == 0:
         raise InvalidArgument("cannot allocate 0 bytes on a GPU; ask for at least 1")
@@ -83,7 +83,8 @@ def streams_of(devices: Iterable[int], stream: Any) -> list[tuple[int, int]]:
     used = sorted(set(devices))
     if stream is not None and len(used) > 1:
         raise InvalidArgument(
-            f"the tensors lie on the devices {used}, a stream is of one; synchronise, and give none"
+            f"the tensors are on the devices {used}, and a stream is of one device; synchronise your "
+            "streams, and pass stream=False"
         )
     return [(device, _address_of(stream, device)) for device in used]
 

@@ -23,61 +23,78 @@ class Memory(NamedTuple):
     device: int = -1  # Of a GPU; -1: host memory.
 
 
-def memory_of(value: Any) -> Memory:
+def memory_of(value: Any, name: str = "the memory") -> Memory:
     """The contiguous memory of a numpy array, a torch tensor, an object with the buffer protocol, or one with
-    `__cuda_array_interface__`."""
+    `__cuda_array_interface__`. name: what error texts call it."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _of_torch(torch, value)
+        return _of_torch(torch, value, name)
     if hasattr(value, "__cuda_array_interface__"):
-        return _of_cuda(value)
-    array = value if isinstance(value, np.ndarray) else _bytes_of(value)
+        return _of_cuda(value, name)
+    array = value if isinstance(value, np.ndarray) else _bytes_of(value, name)
     if array.dtype.hasobject:
-        raise InvalidArgument("an array of Python objects holds addresses, not data; give one of numbers")
+        raise InvalidArgument(
+            f"{name} is an array of Python objects, which holds addresses and not data; give one of numbers"
+        )
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        raise InvalidArgument("the array is not contiguous; register the array that it is a part of")
+        raise InvalidArgument(_scattered(name, array.shape))
     address = array.__array_interface__["data"][0]
     return Memory(address, array.nbytes, bool(array.flags.writeable), array)
 
 
-def _of_torch(torch: Any, tensor: Any) -> Memory:
+def _scattered(name: str, shape: Any) -> str:
+    return (
+        f"{name}, of shape {list(shape)}, is not contiguous; give the whole of which it is a part, or a "
+        "contiguous copy"
+    )
+
+
+def _of_torch(torch: Any, tensor: Any, name: str) -> Memory:
     """By address: tensors have no buffer protocol, and numpy knows no bf16."""
     if type(tensor).__name__ == "DTensor":
-        raise InvalidArgument("a DTensor has no memory of its own; give tensor.to_local()")
+        raise InvalidArgument(f"{name} is a DTensor, without memory of its own; give its to_local()")
     if tensor.device.type not in ("cpu", "cuda"):
-        raise InvalidArgument(f"the tensor is on {tensor.device}; only CPU and CUDA tensors are supported")
+        raise InvalidArgument(f"{name} is on {tensor.device}; move it to the CPU or a CUDA device")
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise InvalidArgument(f"the tensor is {tensor.layout}; only dense strided tensors can be registered")
+        raise InvalidArgument(not_dense(name, tensor))
     if not tensor.is_contiguous():
-        raise InvalidArgument("the tensor is not contiguous; register the tensor that it is a part of")
+        raise InvalidArgument(_scattered(name, tensor.shape))
     # What it stands for now: `tensor.data = other` gives the tensor another storage.
     device = tensor.device.index if tensor.device.type == "cuda" else -1
     return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), True, tensor.detach(), device)
 
 
-def _of_cuda(value: Any) -> Memory:
-    found = cuda_array_of("the array", value)
+def not_dense(name: str, tensor: Any) -> str:
+    """Why a sparse or quantised torch tensor is refused."""
+    kind, way = ("quantised", "dequantize()") if tensor.is_quantized else (str(tensor.layout), "to_dense()")
+    return f"{name} is {kind}, and only dense tensors can be sent; give what its {way} returns"
+
+
+def _of_cuda(value: Any, name: str) -> Memory:
+    found = cuda_array_of(name, value)
     if found.strides is not None:
         dense = np.empty(0, found.dtype).dtype.itemsize
         for length, stride in zip(reversed(found.shape), reversed(found.strides), strict=True):
             if length > 1 and stride != dense:
-                raise InvalidArgument("the array is not contiguous; register the array that it is a part of")
+                raise InvalidArgument(_scattered(name, found.shape))
             dense *= length
     bytes_ = math.prod(found.shape) * found.dtype.itemsize
     return Memory(found.address, bytes_, found.writable, value, found.device)
 
 
-def _bytes_of(value: Any) -> np.ndarray:
+def _bytes_of(value: Any, name: str) -> np.ndarray:
     """A view that holds the object's buffer: meanwhile a bytearray, say, cannot be resized."""
     try:
         return np.frombuffer(value, np.uint8)
     except (TypeError, AttributeError):
         raise InvalidArgument(
-            f"a {type(value).__name__} has no memory to register; give a numpy array, a torch tensor, or an "
-            "object with the buffer protocol (bytearray, memoryview, mmap, ...) or __cuda_array_interface__"
+            f"{name} is a {type(value).__name__}, which has no memory to register; give a numpy array, a "
+            "torch tensor, or a buffer (bytearray, memoryview, mmap, or with __cuda_array_interface__)"
         ) from None
     except (BufferError, ValueError) as error:
-        raise InvalidArgument(f"cannot register a {type(value).__name__}: {error}") from None
+        raise InvalidArgument(
+            f"{name}, a {type(value).__name__}, gives no contiguous buffer ({error}); give a numpy array"
+        ) from None
 
 
 def allocate(shape: int | tuple[int, ...], dtype: Any = np.uint8, *, device: int | str | None = None) -> Any:

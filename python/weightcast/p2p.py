@@ -205,7 +205,8 @@ class Endpoint:
         while (found := self._find_local(gpu)) is None:
             if time.monotonic() >= deadline:
                 raise Unavailable(
-                    f"no other endpoint on this host calls its GPU {gpu!r}; is its process started?"
+                    f"no other endpoint of this user on this host has the GPU {gpu!r}; start its process, or "
+                    "give the GPU that it was made with"
                 )
             time.sleep(_BETWEEN_LOOKS)
         return self._engine.connect_to(found, isinstance(gpu, numbers.Integral), self._timeout)
@@ -249,7 +250,7 @@ class Endpoint:
     def _check_conn(self, conn_id: int) -> None:
         if not self._engine.has_channel(conn_id):
             raise InvalidArgument(
-                f"there is no connection {conn_id}; use a number that connect or accept returned"
+                f"this endpoint has no connection {conn_id}; use a number that connect or accept returned"
             )
 
     def _find_local(self, gpu: str | int) -> bytes | None:
@@ -261,7 +262,8 @@ class Endpoint:
                     found.append(one)
         if len(found) > 1:
             raise InvalidArgument(
-                f"{len(found)} endpoints on this host call their GPU {gpu!r}; name one by its local_gpu_idx"
+                f"{len(found)} endpoints on this host have the GPU {gpu!r}; give each its own local_gpu_idx, "
+                "and name one by it"
             )
         return found[0] if found else None
 
@@ -471,7 +473,10 @@ class Endpoint:
         if op_name not in ("read", "write"):
             raise Misuse(f"Invalid op_name: {op_name!r}; allowed: read, write")
         if not self._engine.has_channel(conn_id):
-            raise Misuse(f"Invalid conn_id: there is no connection {conn_id}; was it removed?")
+            raise Misuse(
+                f"Invalid conn_id: there is no connection {conn_id}, or it was removed; use a number that "
+                "connect or accept returned"
+            )
         begin = self._engine.read if op_name == "read" else self._engine.write
         here = [(desc.mr_id, desc.addr, desc.size) for desc in local_desc_list]
         return begin(conn_id, here, [desc.meta for desc in remote_desc_list])

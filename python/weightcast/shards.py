@@ -16,6 +16,7 @@ import numpy as np
 from . import _weightcast as _core
 from .errors import InvalidArgument
 from .gpu import cuda_array_of, streams_of
+from .memory import not_dense
 
 # numpy's (and ml_dtypes') names to those of the safetensors format.
 _NUMPY_NAMES = {
@@ -42,7 +43,7 @@ class Mesh:
         for name in ("sizes", "coordinates"):
             numbers = tuple(getattr(self, name))
             if not all(isinstance(one, int) and 0 <= one < 1 << 31 for one in numbers):
-                raise InvalidArgument(f"{name} of a mesh are {numbers}; they must be integers")
+                raise InvalidArgument(f"{name} of a mesh are {numbers}; give integers only")
             object.__setattr__(self, name, numbers)
 
 
@@ -108,9 +109,9 @@ def _is_torch(value: Any) -> bool:
 
 def _view_torch(name: str, tensor: Any) -> _View:
     if tensor.device.type not in ("cpu", "cuda"):
-        raise InvalidArgument(f"{name} is on {tensor.device}; only CPU and CUDA tensors are supported")
+        raise InvalidArgument(f"{name} is on {tensor.device}; move it to the CPU or a CUDA device")
     if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
-        raise InvalidArgument(f"{name} is {tensor.layout}; only dense strided tensors can be registered")
+        raise InvalidArgument(not_dense(name, tensor))
     kind = str(tensor.dtype).removeprefix(_TORCH_PREFIX)
     size, strides = tuple(tensor.shape), tensor.stride()
     device = tensor.device.index if tensor.device.type == "cuda" else -1
@@ -203,7 +204,9 @@ def _shard_of(name: str, value: Any) -> Shard | None:
 def _place_of(name: str, part: Shard, *, writable: bool) -> _Place:
     view = _view_torch(name, part.array) if _is_torch(part.array) else _view_numpy(name, part.array)
     if writable and not view.writable and not part.declared:
-        raise InvalidArgument(f"{name} is read-only; an inference rank needs arrays that can be written")
+        raise InvalidArgument(
+            f"{name} is read-only, and updates are written to it; give an array that can be written"
+        )
     shape = view.size if part.shape is None else tuple(part.shape)
     placements = _placements_of(name, part)
     offset = None
@@ -233,7 +236,10 @@ def _placements_of(name: str, part: Shard) -> tuple[int, ...]:
     if part.mesh is None and part.placements is None:
         return ()
     if part.mesh is None or part.placements is None or part.shape is None or part.offset is not None:
-        raise InvalidArgument(f"{name}: give shape, mesh and placements together, and then no offset")
+        raise InvalidArgument(
+            f"{name} has some of shape, mesh and placements, or an offset beside them; give these three "
+            "together and no offset"
+        )
     for one in part.placements:
         if one != REPLICATE and (not isinstance(one, int) or one < 0):
             raise InvalidArgument(f"{name}: a placement is {one!r}; allowed: {REPLICATE!r} or a dimension")
@@ -272,7 +278,9 @@ class Registration:
                 # A tensor's `data` may become another's: what is registered is what it stands for now.
                 self._memory.append(part.array.detach() if _is_torch(part.array) else part.array)
         if not self._places:
-            raise InvalidArgument("nothing to register: the module or dict has no tensors; give one that has")
+            raise InvalidArgument(
+                "the module or dict given to register has no tensors; give one that has some"
+            )
 
     def core(self) -> _core.CoreRegistration:
         meshes = {mesh: number for number, mesh in enumerate(self._meshes())}
@@ -300,7 +308,7 @@ class Registration:
             if place.size != tuple(size):
                 raise InvalidArgument(
                     f"{place.name}: the array has the shape {list(place.size)}, but mesh and placements give "
-                    f"this rank {size}; give that part of the tensor"
+                    f"this rank {size}; give an array of that shape"
                 )
 
     def devices(self) -> set[int]:

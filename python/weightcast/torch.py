@@ -86,9 +86,15 @@ def shard_of(name: str, part: Shard) -> Shard | None:
     if type(tensor).__name__ != "DTensor":
         return part
     if any(one is not None for one in (part.shape, part.offset, part.mesh, part.placements)):
-        raise InvalidArgument(f"{name} is a DTensor and knows its part; leave out all but `declared`")
+        raise InvalidArgument(
+            f"{name} is a DTensor and knows which part it is; leave out shape, offset, mesh and placements "
+            "of its Shard"
+        )
     if any(placement.is_partial() for placement in tensor.placements):
-        raise InvalidArgument(f"{name} is a DTensor of partial sums ({tensor.placements}); reduce it first")
+        raise InvalidArgument(
+            f"{name} is a DTensor of partial sums ({tensor.placements}); first redistribute() it to Shard or "
+            "Replicate"
+        )
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return None
@@ -97,7 +103,7 @@ def shard_of(name: str, part: Shard) -> Shard | None:
     if size != tuple(local.shape):
         raise InvalidArgument(
             f"{name}: this rank has {tuple(local.shape)} of {tuple(tensor.shape)}, but its placements "
-            f"{tensor.placements} make {size}; only DTensors as torch cuts them can be registered"
+            f"{tensor.placements} make {size}; make it with distribute_tensor, which cuts as torch.chunk does"
         )
     _refuse_absent(name, local)
     return replace(whole, array=local, declared=part.declared, landing=part.landing)

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/random.h"
@@ -43,9 +44,7 @@ Status Acceptor::Begin() {
   WC_ASSIGN_OR_RETURN(poller_, Poller::Create());
   WC_ASSIGN_OR_RETURN(end_, WakeFd::Create());
   spare_ = OpenSpare();
-  if (!spare_.valid())
-    return {Code::kExhausted, StrCat("cannot make an eventfd: ", ErrnoText(errno),
-                                     "; raise the limit of open files (ulimit -n)")};
+  if (!spare_.valid()) return {Code::kExhausted, StrCat("cannot make an eventfd: ", ErrnoAndAdvice(errno))};
   WC_RETURN_IF_ERROR(poller_.Add(end_.fd(), EPOLLIN, kEndKey));
   for (UniqueFd& listener : options_.listeners) listeners_.emplace_back(std::move(listener));
   for (size_t i = 0; i < listeners_.size(); ++i) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/strings.h"
@@ -10,6 +11,8 @@ namespace weightcast {
 
 /// Behind what only our own code can get wrong.
 inline constexpr std::string_view kReportBug = "; please report this as a bug";
+/// Behind what a peer does that is stopped, or too busy to answer.
+inline constexpr std::string_view kSeePeer = "; check that its process runs, and see its log";
 /// Behind what a peer of another release may send.
 inline constexpr std::string_view kSameRelease = "; run the same release of weightcast on both sides";
 
@@ -18,6 +21,21 @@ inline Status WithSameRelease(const Status& error) {
   const std::string& text = error.message();
   if (error.code() != Code::kProtocol || text.find("same release") != std::string::npos) return error;
   return {error.code(), StrCat(text, kSameRelease)};
+}
+
+/// ErrnoText and what to do, of what the system refused to make: a descriptor, memory, a thread or a process.
+std::string ErrnoAndAdvice(int error);
+
+/// As its user reads it: a kProtocol error of `who`, "the peer (pid 7)" say, with what to do; else `error`.
+inline Status BrokeProtocol(std::string_view who, const Status& error) {
+  if (error.code() != Code::kProtocol) return error;
+  return WithSameRelease({error.code(), StrCat(who, " broke the protocol: ", error.message())});
+}
+
+/// Of a call that its caller's signal or `interrupted` ended. `what`: such as "the wait for an order".
+inline Status InterruptedCall(std::string_view what) {
+  return {Code::kCancelled,
+          StrCat(what, " was interrupted by a signal or by the caller; make the same call again to go on")};
 }
 
 /// Of a call on `what`, such as "the endpoint", that its user has closed.

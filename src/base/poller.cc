@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast {
@@ -13,8 +14,7 @@ Result<WakeFd> WakeFd::Create() {
   WakeFd wake;
   wake.fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.fd_.valid())
-    return Status(Code::kExhausted, StrCat("cannot make an eventfd: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+    return Status(Code::kExhausted, StrCat("cannot make an eventfd: ", ErrnoAndAdvice(errno)));
   return wake;
 }
 
@@ -33,8 +33,7 @@ Result<Poller> Poller::Create() {
   Poller poller;
   poller.fd_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (!poller.fd_.valid())
-    return Status(Code::kExhausted, StrCat("cannot make an epoll descriptor: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+    return Status(Code::kExhausted, StrCat("cannot make an epoll descriptor: ", ErrnoAndAdvice(errno)));
   return poller;
 }
 
@@ -42,7 +41,7 @@ Status Poller::Add(int fd, uint32_t events, uint64_t key) const {
   epoll_event event{.events = events, .data = {.u64 = key}};
   if (epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return Status::Ok();
   return {Code::kExhausted,
-          StrCat("cannot watch a descriptor: ", ErrnoText(errno),
+          StrCat("the kernel cannot watch one more descriptor for this process: ", ErrnoText(errno),
                  "; raise fs.epoll.max_user_watches with sysctl, or give this host more memory")};
 }
 

@@ -11,13 +11,15 @@
 #include <fstream>
 #include <vector>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast {
 
 Result<UniqueFd> OpenPidFd(int pid) {
   const auto fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0) return Status(Code::kUnavailable, StrCat("cannot open process ", pid, ": ", ErrnoText(errno)));
+  if (fd < 0)
+    return Status(Code::kUnavailable, StrCat("cannot open process ", pid, ": ", ErrnoAndAdvice(errno)));
   return UniqueFd(fd);
 }
 

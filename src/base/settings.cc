@@ -135,7 +135,8 @@ void WarnUnknown(std::string_view name) {
   static std::map<std::string, bool, std::less<>> warned;
   const std::lock_guard lock(mutex);
   if (!warned.emplace(name, true).second) return;
-  WC_LOG(kWarning, "no setting is called ", name, "; see `weightcast --help` or docs/settings.md");
+  WC_LOG(kWarning, "no setting is called ", name, ", so this variable of the environment has no effect; ",
+         "docs/settings.md lists all: correct or unset it");
 }
 
 }  // namespace

@@ -16,19 +16,23 @@
 namespace weightcast {
 namespace {
 
+constexpr std::string_view kDoesItRun = "; check that the process there runs, and the firewall";
+
 Status SocketError(std::string_view what, std::string_view advice = "") {
   const int error = errno;
   const bool exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-  return {exhausted ? Code::kExhausted : Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
+  if (exhausted) return {Code::kExhausted, StrCat(what, ": ", ErrnoAndAdvice(error))};
+  return {Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
 }
 
 Result<UniqueFd> NewSocket(int family) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // As an address that this host does not have.
   if (!fd.valid() && errno == EAFNOSUPPORT)
-    return Status(Code::kInvalidArgument, StrCat("cannot make a socket: ", ErrnoText(errno),
-                                                 "; give an address of a family that this host has"));
-  if (!fd.valid()) return SocketError("cannot make a socket", "; raise the limit of open files (ulimit -n)");
+    return Status(Code::kInvalidArgument,
+                  StrCat("cannot make a socket of ", family == AF_INET6 ? "IPv6" : "the address's family",
+                         ": ", ErrnoText(errno), "; give an address of a family that this host has"));
+  if (!fd.valid()) return SocketError("cannot make a socket", "; allow it to this process (seccomp profile)");
   return fd;
 }
 
@@ -95,7 +99,7 @@ Result<SocketAddress> PeerAddressOf(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0)
-    return SocketError("cannot tell who is connected", "; connect again");
+    return SocketError("cannot tell who is connected: the connection has ended", "; connect again");
   return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
 }
 
@@ -104,7 +108,7 @@ Result<UniqueFd> Accept(int listener) {
     UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd.valid() || errno == EAGAIN) return fd;
     // A peer that gave up between its SYN and our accept is nobody's error.
-    if (errno != EINTR && errno != ECONNABORTED) return SocketError("accept");
+    if (errno != EINTR && errno != ECONNABORTED) return SocketError("cannot accept a connection");
   }
 }
 
@@ -112,7 +116,7 @@ Result<UniqueFd> StartConnect(const SocketAddress& to, std::optional<uint8_t> tr
   WC_ASSIGN_OR_RETURN(auto fd, NewSocket(to.family()));
   if (traffic_class) WC_RETURN_IF_ERROR(SetTrafficClass(fd.get(), *traffic_class));
   if (connect(fd.get(), to.raw(), to.length()) == 0 || errno == EINPROGRESS) return fd;
-  return SocketError(StrCat("cannot connect to ", to.ToString()));
+  return SocketError(StrCat("cannot connect to ", to.ToString()), kDoesItRun);
 }
 
 Status ConnectOutcome(int fd, const SocketAddress& to) {
@@ -120,7 +124,8 @@ Status ConnectOutcome(int fd, const SocketAddress& to) {
   socklen_t length = sizeof error;
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
   if (error == 0) return Status::Ok();
-  return {Code::kUnavailable, StrCat("cannot connect to ", to.ToString(), ": ", ErrnoText(error))};
+  return {Code::kUnavailable,
+          StrCat("cannot connect to ", to.ToString(), ": ", ErrnoText(error), kDoesItRun)};
 }
 
 Result<UniqueFd> Connect(const SocketAddress& to, TimePoint deadline) {
@@ -186,8 +191,7 @@ Status SendAll(int fd, std::string_view bytes, TimePoint deadline) {
       bytes.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
       if (!WaitFor(fd, POLLOUT, deadline))
-        return {Code::kTimedOut,
-                "the other process did not read within the time limit; is it stopped or busy?"};
+        return {Code::kTimedOut, StrCat("the other process did not read within the time limit", kSeePeer)};
     } else if (errno != EINTR) {
       return SocketError("cannot send to the other process", "; its log says more");
     }
@@ -205,8 +209,7 @@ Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline) {
       return {Code::kUnavailable, "the other process closed the connection; its log says why"};
     } else if (errno == EAGAIN) {
       if (!WaitFor(fd, POLLIN, deadline))
-        return {Code::kTimedOut,
-                "the other process did not answer within the time limit; is it stopped or busy?"};
+        return {Code::kTimedOut, StrCat("the other process did not answer within the time limit", kSeePeer)};
     } else if (errno != EINTR) {
       return SocketError("cannot receive from the other process", "; its log says more");
     }

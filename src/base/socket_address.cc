@@ -24,8 +24,8 @@ Result<SocketAddress> SocketAddress::Parse(std::string_view text) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     if (text.size() > sizeof name.sun_path)
-      return Status(Code::kInvalidArgument,
-                    "the name of an abstract socket is too long; at most 107 bytes are allowed");
+      return Status(Code::kInvalidArgument, StrCat("the abstract socket '", text, "' has a name of ",
+                                                   text.size() - 1, " bytes; give at most 107"));
     std::memcpy(name.sun_path + 1, text.data() + 1, text.size() - 1);
     const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
     return SocketAddress(reinterpret_cast<const sockaddr*>(&name), length);
@@ -36,8 +36,9 @@ Result<SocketAddress> SocketAddress::Parse(std::string_view text) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(host_port.host.c_str(), StrCat(host_port.port).c_str(), &hints, &found) != 0) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("not a numeric address: ", text, "; write one such as 10.0.0.1 or ::1"));
+    return Status(
+        Code::kInvalidArgument,
+        StrCat("'", text, "' has no numeric address; write one such as 10.0.0.1:29750 or [::1]:29750"));
   }
   const SocketAddress address(found->ai_addr, found->ai_addrlen);
   freeaddrinfo(found);
@@ -112,7 +113,8 @@ Result<HostPort> ParseHostPort(std::string_view text) {
     if (!host.ends_with(']')) return bad();
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string_view::npos) {
-    return Status(Code::kInvalidArgument, StrCat("write an IPv6 address in brackets: [", host, "]:", *port));
+    return Status(Code::kInvalidArgument,
+                  StrCat("'", text, "' has an IPv6 address without brackets; write [", host, "]:", *port));
   }
   return HostPort{std::string(host), *port};
 }
@@ -172,8 +174,9 @@ Result<std::vector<SocketAddress>> ParseOfPeer(std::string_view text) {
   WC_ASSIGN_OR_RETURN(SocketAddress address,
                       SocketAddress::Parse(StrCat(text.substr(0, scope), text.substr(end))));
   if (address.family() == AF_UNIX)
-    return Status(Code::kInvalidArgument,
-                  StrCat("not an address of a network: ", text, "; write one such as 10.0.0.1 or ::1"));
+    return Status(
+        Code::kInvalidArgument,
+        StrCat("'", text, "' is the socket of one host; write a network address such as 10.0.0.1:29750"));
   std::vector<SocketAddress> addresses;
   if (!address.IsLinkLocal()) {
     addresses.push_back(address);
@@ -216,8 +219,9 @@ Result<PortRange> ParsePortRange(std::string_view text) {
   const auto low = ParseNumber<uint16_t>(text.substr(0, dash));
   const auto high = dash == std::string_view::npos ? low : ParseNumber<uint16_t>(text.substr(dash + 1));
   if (!low || !high || *low == 0 || *high < *low) {
-    return Status(Code::kInvalidArgument,
-                  StrCat("'", text, "' is not a port range; write one such as 29800-29899"));
+    return Status(
+        Code::kInvalidArgument,
+        StrCat("'", text, "' (setting port_range) is not a port range; write one such as 29800-29899"));
   }
   return PortRange{*low, *high};
 }

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast {
@@ -12,8 +13,7 @@ Result<TimerFd> TimerFd::Create() {
   TimerFd timer;
   timer.fd_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer.fd_.valid())
-    return Status(Code::kExhausted, StrCat("cannot make a timer: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+    return Status(Code::kExhausted, StrCat("cannot make a timer: ", ErrnoAndAdvice(errno)));
   return timer;
 }
 

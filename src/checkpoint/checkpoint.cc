@@ -50,8 +50,8 @@ Status CheckAgainstIndex(const SafetensorsFile& file, std::set<std::string> expe
   };
   for (const auto& tensor : file.header().tensors)
     if (expected.erase(tensor.info.name) == 0)
-      return refuse(tensor.info.name, " is in this file, but not so in ");
-  if (!expected.empty()) return refuse(*expected.begin(), " is not in this file, as it should by ");
+      return refuse(tensor.info.name, " is in this file, but is not listed for it in ");
+  if (!expected.empty()) return refuse(*expected.begin(), " is not in this file, but is listed for it in ");
   return Status::Ok();
 }
 
@@ -67,7 +67,7 @@ Result<fs::path> OnlyFile(const fs::path& folder) {
   if (found.size() == 1) return found.front();
   return Status(Code::kInvalidArgument, StrCat(folder.native(), " is not a checkpoint: it has neither ",
                                                kModelFile, " nor ", kIndexFile, ", and ", found.size(),
-                                               " other .safetensors files; give a folder with one of them"));
+                                               " other .safetensors files; give a folder with one of these"));
 }
 
 bool Exists(const fs::path& path) {

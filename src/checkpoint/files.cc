@@ -37,6 +37,38 @@ Code CodeOf(int error) {
   }
 }
 
+std::string_view AdviceFor(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "; free some space there or choose another folder";
+    case ENOMEM:
+      return "; give this process more memory";
+    case EMFILE:
+    case ENFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    case EACCES:
+    case EPERM:
+      return "; give this user access to it";
+    case EROFS:
+      return "; choose a folder that can be written";
+    case EXDEV:
+      return "; keep the folder on one file system";
+    case EIO:
+    case ESTALE:
+      return "; check the disk, or the server of that file system (dmesg)";
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case EINVAL:
+    case ENAMETOOLONG:
+      return "; correct the path, or make what it names";
+    default:
+      return "; check that file system (dmesg)";
+  }
+}
+
 Result<struct stat> StatOf(int fd, const std::filesystem::path& path) {
   struct stat status{};
   if (fstat(fd, &status) != 0) return FileError("look at", path, errno);
@@ -47,7 +79,7 @@ Result<struct stat> StatOf(int fd, const std::filesystem::path& path) {
 
 Status FileError(std::string_view doing, const std::filesystem::path& path, int error) {
   std::string message = StrCat("cannot ", doing, " ", path.native(), ": ", ErrnoText(error));
-  if (error == ENOSPC || error == EDQUOT) message += "; free some space there or choose another folder";
+  message += AdviceFor(error);
   return {CodeOf(error), std::move(message)};
 }
 
@@ -56,7 +88,8 @@ Result<UniqueFd> OpenRegularFile(const std::filesystem::path& path) {
   if (!fd.valid()) return FileError("open", path, errno);
   WC_ASSIGN_OR_RETURN(const struct stat status, StatOf(fd.get(), path));
   if (!S_ISREG(status.st_mode))
-    return Status(Code::kInvalidArgument, StrCat(path.native(), " is not a regular file; give one"));
+    return Status(Code::kInvalidArgument,
+                  StrCat(path.native(), " is not a regular file; give the path of one"));
   return fd;
 }
 
@@ -70,8 +103,9 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t limit
   WC_ASSIGN_OR_RETURN(const UniqueFd fd, OpenRegularFile(path));
   WC_ASSIGN_OR_RETURN(const struct stat status, StatOf(fd.get(), path));
   if (static_cast<uint64_t>(status.st_size) > limit)
-    return Status(Code::kCorrupt, StrCat(path.native(), " has ", status.st_size,
-                                         " bytes; the largest allowed size is ", limit));
+    return Status(Code::kCorrupt,
+                  StrCat(path.native(), " has ", status.st_size, " bytes, and the largest allowed size is ",
+                         limit, "; give the right file, or write it again"));
   std::string text(static_cast<size_t>(status.st_size), '\0');
   WC_RETURN_IF_ERROR(ReadAt(fd.get(), 0, std::as_writable_bytes(std::span(text)), path));
   return text;

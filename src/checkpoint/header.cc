@@ -146,7 +146,8 @@ Result<Header> MakeHeader(std::span<const TensorInfo> tensors, const Metadata& m
     const int64_t begin = end;
     if (__builtin_add_overflow(begin, BytesOf(info.dtype, ElementsOf(info.shape)), &end))
       return Status(Code::kInvalidArgument,
-                    "the tensors together are too large for one file; split them over several");
+                    StrCat("the tensors up to ", Shown(info.name),
+                           " are too large for one file together; split them over several"));
     WC_ASSIGN_OR_RETURN(const std::string encoded, EncodeTensor(info, begin, end));
     json += StrCat(json.size() == 1 ? "" : ",", encoded);
   }

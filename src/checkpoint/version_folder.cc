@@ -48,7 +48,7 @@ Status PutInPlace(const fs::path& from, const fs::path& to) {
     Discard(to);
     if (rename(from.c_str(), to.c_str()) == 0) return Status::Ok();
   }
-  return FileError("put in place", to, errno);
+  return FileError(StrCat("rename ", from.native(), " to"), to, errno);
 }
 
 // Folders directly below `folder` whose names begin with '.'.
@@ -79,7 +79,7 @@ Status CheckRank(const OutputRank& rank) {
   WC_RETURN_IF_ERROR(CheckPlainName("engine name", rank.engine));
   if (rank.ranks < 1 || rank.rank < 0 || rank.rank >= rank.ranks)
     return {Code::kInvalidArgument, StrCat("engine ", rank.engine, ": there is no rank ", rank.rank, " of ",
-                                           rank.ranks, "; ranks count from 0")};
+                                           rank.ranks, "; give a rank from 0 on")};
   return Status::Ok();
 }
 
@@ -158,10 +158,12 @@ Result<bool> VersionFolder::Complete() {
   const fs::path complete = engine_ / StrCat(staged_, kComplete);
   if (renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, complete.c_str(), 0) != 0) {
     if (errno == ENOENT) return OutcomeOfOthers();
-    if (errno != ENOTEMPTY && errno != EEXIST) return FileError("put in place", partial, errno);
+    if (errno != ENOTEMPTY && errno != EEXIST)
+      return FileError(StrCat("rename to ", complete.native()), partial, errno);
     // A process died between the two renames of this very attempt.
     Discard(complete);
-    if (rename(partial.c_str(), complete.c_str()) != 0) return FileError("put in place", partial, errno);
+    if (rename(partial.c_str(), complete.c_str()) != 0)
+      return FileError(StrCat("rename to ", complete.native()), partial, errno);
   }
   if (Status status = PutInPlace(complete, final_path()); !status.ok()) {
     Discard(complete);

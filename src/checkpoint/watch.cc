@@ -132,7 +132,8 @@ Result<bool> FolderWatcher::WaitForEvents(std::optional<TimePoint> deadline) con
                                           ErrnoText(errno), "; please report this as a bug"));
   if (fds[1].revents != 0)
     return Status(Code::kCancelled,
-                  StrCat("watching ", folder_.native(), " was interrupted by a signal or a stop request"));
+                  StrCat("watching ", folder_.native(),
+                         " was interrupted by a signal or a stop request; watch again to go on"));
   return fds[0].revents != 0;
 }
 

@@ -71,7 +71,7 @@ Status SafetensorsWriter::Finish() {
   if (::close(file_.release()) != 0) return FileError("write", path_, errno);
   const std::string name = path_.filename();
   if (renameat(folder_.get(), temporary_.c_str(), folder_.get(), name.c_str()) != 0)
-    return FileError("put in place", path_, errno);
+    return FileError("rename the temporary file to", path_, errno);
   temporary_.clear();
   return options_.sync ? SyncFile(folder_.get(), path_.parent_path()) : Status::Ok();
 }

@@ -89,7 +89,7 @@ class Client final : public ControlClient {
       } else if (!link_->Push(std::move(*packet))) {
         failure_ = {Code::kExhausted,
                     StrCat("too many messages wait for the controller at ", settings_.controller,
-                           ": it does not read them; is it stopped or overloaded?")};
+                           ": it does not read them; check that its process runs and is not overloaded")};
       }
     }
     conduit_->Wake();
@@ -317,7 +317,8 @@ class Client final : public ControlClient {
     if (now < remind_) return;
     remind_ = now + std::min(now - since_, kRarestReminder);
     WC_LOG(kWarning, "still no controller at ", settings_.controller, ", for ",
-           std::lround(Seconds(now - since_)), " s now; last: ", reason_.message());
+           std::lround(Seconds(now - since_)),
+           " s now; check that it runs, and the address; last: ", reason_.message());
   }
 
   /// From now on there is no controller.
@@ -510,8 +511,8 @@ class Client final : public ControlClient {
 Result<std::unique_ptr<ControlClient>> ControlClient::Start(ClientOptions options) {
   WC_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.settings.controller));
   if (address.port == 0)
-    return Status(Code::kInvalidArgument,
-                  StrCat("'", options.settings.controller, "' has no port: write HOST:PORT"));
+    return Status(Code::kInvalidArgument, StrCat("setting controller is '", options.settings.controller,
+                                                 "', which has no port; write HOST:PORT"));
   WC_ASSIGN_OR_RETURN(Token token, LoadToken(options.settings));
   WC_RETURN_IF_ERROR(token.ForWorker(MemberOf(options.hello.name)).status());
   WC_ASSIGN_OR_RETURN(auto conduit, Conduit::Create());

@@ -1,6 +1,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "control/core.h"
@@ -24,7 +25,8 @@ void Core::Push(Session& session, const SharedPacket& packet) {
     // Not from within the actions of another event.
     mailbox_->Post([this, id = session.id] {
       if (const auto at = sessions_.find(id); at != sessions_.end())
-        Offend(*at->second, {Code::kPeerDead, "it does not read its messages; is it stopped or overloaded?"});
+        Offend(*at->second,
+               {Code::kPeerDead, StrCat("it does not read the controller's messages", kSeePeer)});
     });
     return;
   }
@@ -45,8 +47,7 @@ void Core::Do(Model& model, Send& action) {
   model.recorder.Told(action.to, action.message, model.state, Clock::now());
   auto packet = MakePacket(action.message);
   if (!packet.ok()) {
-    WC_LOG(kError, model.name, ": cannot send ", protocol::NameOf(action.message), ": ",
-           packet.status().message());
+    WC_LOG(kError, "model ", model.name, ": ", packet.status().message());
     return;
   }
   Push(session, *packet);
@@ -204,7 +205,7 @@ void Core::Do(Model& model, CancelTimer& action) {
 
 void Core::Do(Model& model, Note& action) {
   if (!action.counter.empty()) trace::CounterNamed(action.counter).Add();
-  if (action.level >= GetLogLevel()) Log(action.level, StrCat(model.name, ": ", action.text));
+  if (action.level >= GetLogLevel()) Log(action.level, StrCat("model ", model.name, ": ", action.text));
 }
 
 }  // namespace weightcast::control

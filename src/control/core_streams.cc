@@ -123,8 +123,9 @@ void Core::OnHello(const std::shared_ptr<WorkerStream>& stream, Incoming& incomi
     return RefuseStream(stream, hello, version);  // Nothing else of it could be read.
   recent_.AddReceived({hello.model, hello.name}, incoming.number, incoming.bytes, incoming.message);
   if (hello.model.empty())
-    return RefuseStream(stream, hello,
-                        {Code::kInvalidArgument, "a worker needs the name of its model; set model"});
+    return RefuseStream(
+        stream, hello,
+        {Code::kInvalidArgument, "a worker has joined without the name of its model; set model"});
   if (const Status allowed = CheckMember(stream->member(), hello.name); !allowed.ok())
     return RefuseStream(stream, hello, allowed);
   if (const Status proven = CheckIncarnation(hello); !proven.ok()) return RefuseStream(stream, hello, proven);
@@ -263,7 +264,7 @@ void Core::AnswerAskers(Model& model) {
   if (model.offered == nullptr) {
     auto packet = MakePacket(protocol::ControllerMessage(OfferedOf(registrations)));
     if (!packet.ok()) {
-      WC_LOG(kError, model.name, ": cannot say what is offered: ", packet.status().message());
+      WC_LOG(kError, "model ", model.name, ": ", packet.status().message());
       return;
     }
     model.offered = std::move(*packet);

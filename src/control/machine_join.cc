@@ -43,8 +43,9 @@ Status Machine::CheckHello(const protocol::Hello& hello) const {
   WC_RETURN_IF_ERROR(CheckVersion(hello.newest));
   const bool trainer = hello.name.role == protocol::Role::kTrainer;
   if (trainer != hello.name.engine.empty())
-    return {Code::kInvalidArgument, trainer ? "a trainer has no engine name; give none"
-                                            : "an inference rank needs the name of its engine; set engine"};
+    return {Code::kInvalidArgument, trainer
+                                        ? "a trainer was given an engine's name; give it none"
+                                        : "an inference rank was given no name of its engine; set engine"};
   if (hello.world_size == 0 || hello.world_size > protocol::kMaxWorkers)
     return {Code::kInvalidArgument, StrCat("a world size of ", hello.world_size,
                                            " is not possible; give the number of ranks, at least 1")};
@@ -52,11 +53,12 @@ Status Machine::CheckHello(const protocol::Hello& hello) const {
     return hello.world_size == 1 && hello.name.rank == 0
                ? Status::Ok()
                : Status(Code::kInvalidArgument,
-                        "an EngineControl has rank 0 and world size 1; give it no other");
+                        StrCat(protocol::ToString(hello.name), " has rank ", hello.name.rank, " of ",
+                               hello.world_size, "; an EngineControl must be rank 0 of 1: give it no other"));
   if (hello.name.rank >= hello.world_size)
-    return {Code::kInvalidArgument,
-            StrCat(protocol::ToString(hello.name), " is not among 0 .. ", hello.world_size - 1,
-                   ": the world size is ", hello.world_size, "; ranks count from 0")};
+    return {Code::kInvalidArgument, StrCat(protocol::ToString(hello.name), " is not among 0 .. ",
+                                           hello.world_size - 1, ": the world size is ", hello.world_size,
+                                           "; give it a rank from 0 on, or correct world_size")};
   for (const Group& group : s_.groups) {
     if (group.name != hello.name.engine || group.members == 0) continue;
     if (group.world_size != hello.world_size)

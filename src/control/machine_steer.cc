@@ -31,8 +31,10 @@ void Machine::AttachControl(SessionId session, const protocol::Hello& hello) {
   }
   if (before.session != 0) {
     actions_.push_back(Forget{before.session});
-    LoseControl(group, {Code::kPeerDead,
-                        StrCat(name, " is lost: its process was started again, and takes its place")});
+    LoseControl(
+        group,
+        {Code::kPeerDead,
+         StrCat(name, " is lost: its process was started again, and the new one has taken its place")});
   }
   group.controlled = true;
   group.steering = {};

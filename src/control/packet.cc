@@ -17,9 +17,11 @@ Result<SharedPacket> Cut(std::string_view name, std::string encoded) {
   auto packet = std::make_shared<Packet>();
   packet->name = name;
   if (encoded.size() > protocol::kMaxMessageBytes)
-    return Status(Code::kExhausted,
-                  StrCat("a message of ", encoded.size(), " bytes; at most ", protocol::kMaxMessageBytes,
-                         " can be sent: register fewer shards per rank, or share tables through a folder"));
+    return Status(
+        Code::kExhausted,
+        StrCat("the message ", name, " would have ", encoded.size(), " bytes; at most ",
+               protocol::kMaxMessageBytes, " can be sent: register fewer and larger shards per rank",
+               name == "Plan" ? ", or set tables to a folder that all hosts share" : ""));
   if (encoded.size() <= protocol::kMaxWholeBytes) {
     packet->parts.push_back(std::move(encoded));
   } else {

@@ -170,7 +170,7 @@ std::string OwnFolder() {
   static std::once_flag said;
   std::call_once(said, [&] {
     WC_LOG(kWarning, shared, " belongs to user ", info.st_uid, ", not to you; the token is in ", own,
-           " instead");
+           " instead. Remove the first, or set token_file for all processes of the job");
   });
   return own;
 }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "control/client.h"
 #include "control/conduit.h"
@@ -110,8 +111,7 @@ Result<std::string> GetUpdates(const Settings& settings, const protocol::AskUpda
     const TimePoint look = std::min(deadline, Clock::now() + kBetweenLooks);
     auto updates = stream->Updates(ask, look);
     if (interrupted && interrupted())
-      return Status(Code::kCancelled,
-                    "interrupted by a signal or by the caller before the controller answered");
+      return InterruptedCall(StrCat("asking the controller at ", settings.controller));
     if (updates.status().code() == Code::kTimedOut && look < deadline) continue;
     if (!updates.ok()) return updates.status();
     if (!updates->reason.ok()) return updates->reason;

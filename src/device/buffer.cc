@@ -6,7 +6,8 @@
 namespace weightcast::device {
 
 Result<std::unique_ptr<Buffer>> Buffer::Allocate(std::shared_ptr<const Context> context, size_t bytes) {
-  if (bytes == 0) return Status(Code::kInvalidArgument, "cannot allocate 0 bytes; ask for at least 1");
+  if (bytes == 0)
+    return Status(Code::kInvalidArgument, "cannot allocate 0 bytes of device memory; ask for at least 1");
   const ContextScope scope(*context);
   WC_RETURN_IF_ERROR(scope.status());
   drivers::CUdeviceptr address = 0;

@@ -153,9 +153,10 @@ Status CheckBytes(const Memory& memory, int ordinal) {
                         "; pass the device that it is of"));
   if (memory.address == nullptr || memory.length == 0)
     return Wrong(StrCat(memory.length, " bytes of device memory at ", Text(memory.address),
-                        "; give at least one, and its address"));
+                        " were given; give at least one, and its address"));
   if (memory.length > UINTPTR_MAX - reinterpret_cast<uintptr_t>(memory.address))
-    return Wrong(StrCat(memory.length, " bytes would end beyond the last address; correct the length"));
+    return Wrong(StrCat(memory.length, " bytes of device memory at ", Text(memory.address),
+                        " would end beyond the last address; correct the length"));
   return Status::Ok();
 }
 

@@ -29,8 +29,10 @@ Result<DmaBuf> ExportDmaBuf(const Context& context, const DeviceMemory& memory) 
   WC_ASSIGN_OR_RETURN(const int supported,
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
   if (supported == 0)
-    return Status(Code::kUnavailable, StrCat("the driver gives no dma-buf of device ", context.ordinal(),
-                                             " (that needs NVIDIA's open kernel modules)"));
+    return Status(
+        Code::kUnavailable,
+        StrCat("the driver gives no dma-buf of device ", context.ordinal(),
+               "; install NVIDIA's open kernel modules, or leave verbs out by the setting transport"));
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<CUdeviceptr>(memory.memory.address);
   const CUdeviceptr start = begin / page * page;
@@ -42,7 +44,7 @@ Result<DmaBuf> ExportDmaBuf(const Context& context, const DeviceMemory& memory) 
   const Status status = DriverStatus(cuda, result, "cuMemGetHandleForAddressRange");
   if (LosesContext(result)) return status;
   if (!status.ok()) {
-    return Status(Code::kUnavailable, StrCat(status.message(), ", for ", KindOf(memory)));
+    return Status(Code::kUnavailable, StrCat("of ", KindOf(memory), ": ", status.message()));
   }
   fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started here would keep the memory.
   return DmaBuf{.fd = UniqueFd(fd), .offset = begin - start};
@@ -54,9 +56,9 @@ Status CheckOrder(const Context& context) {
   WC_ASSIGN_OR_RETURN(const int ordering,
                       AttributeOf(context, drivers::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
   if (ordering >= drivers::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) return Status::Ok();
-  return {Code::kUnavailable,
-          StrCat("device ", context.ordinal(),
-                 " does not order the writes of NICs; weights there go over another transport")};
+  return {Code::kUnavailable, StrCat("device ", context.ordinal(),
+                                     " does not order the writes of NICs; weights there go over another "
+                                     "transport, and nothing is to be done")};
 }
 
 }  // namespace weightcast::device

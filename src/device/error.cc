@@ -1,5 +1,9 @@
 #include "device/error.h"
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "base/strings.h"
 
 namespace weightcast::device {
@@ -19,6 +23,48 @@ Code CodeOf(drivers::CUresult result) {
   }
 }
 
+/// What fails with these calls of the driver, for who does not know them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kPurposes = {{
+    {"cuInit", "CUDA cannot be initialised"},
+    {"cuDevice", "the driver gives no facts of a device"},
+    {"cuCtx", "a device's context cannot be used"},
+    {"cuDevicePrimaryCtx", "a device's context cannot be used"},
+    {"cuPointer", "the driver gives no facts of device memory"},
+    {"cuMemGetAddressRange", "the driver gives no facts of device memory"},
+    {"cuMemAlloc", "device memory cannot be allocated"},
+    {"cuMemHost", "host memory cannot be pinned for a device"},
+    {"cuIpcGet", "device memory cannot be exported to a peer"},
+    {"cuIpcOpen", "a peer's device memory cannot be mapped"},
+    {"cuMemset", "work on a device has failed"},
+    {"cuMemRetain", "device memory cannot be exported to a peer"},
+    {"cuMemExport", "device memory cannot be exported to a peer"},
+    {"cuMemGetHandle", "device memory cannot be exported as a dma-buf"},
+    {"cuMemcpy", "a copy to or from a device has failed"},
+    {"cuModule", "the kernels cannot be loaded on a device"},
+    {"cuLaunch", "a kernel cannot be started on a device"},
+    {"cuMem", "a peer's device memory cannot be mapped"},
+}};
+
+std::string PurposeOf(std::string_view call) {
+  const auto best = std::ranges::max_element(kPurposes, {}, [&](const auto& purpose) {
+    return call.starts_with(purpose.first) ? purpose.first.size() : 0;
+  });
+  return StrCat(call.starts_with(best->first) ? best->second : "work on a device has failed", ": ");
+}
+
+std::string_view AdviceFor(drivers::CUresult result) {
+  switch (CodeOf(result)) {
+    case Code::kExhausted:
+      return "; free memory there, or use less";
+    case Code::kPermission:
+      return "; allow it to this process (container, user)";
+    case Code::kUnavailable:
+      return "; this device or driver cannot do it";
+    default:
+      return "; look for Xid errors with dmesg and nvidia-smi";
+  }
+}
+
 }  // namespace
 
 Status DriverStatus(drivers::Cuda& cuda, drivers::CUresult result, std::string_view call) {
@@ -27,8 +73,9 @@ Status DriverStatus(drivers::Cuda& cuda, drivers::CUresult result, std::string_v
   const char* words = nullptr;
   cuda.GetErrorName(result, &name);
   cuda.GetErrorString(result, &words);
-  return {CodeOf(result), StrCat(call, ": ", words != nullptr ? words : "no reason given", " (",
-                                 name != nullptr ? name : "error", " ", static_cast<int>(result), ")")};
+  return {CodeOf(result),
+          StrCat(PurposeOf(call), call, ": ", words != nullptr ? words : "no reason given", " (",
+                 name != nullptr ? name : "error", " ", static_cast<int>(result), ")", AdviceFor(result))};
 }
 
 bool LosesContext(drivers::CUresult result) {

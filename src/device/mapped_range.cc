@@ -45,7 +45,7 @@ Status Mappings::Range::OpenLegacy(const LegacyHandle& handle, size_t length) {
   size_t found = 0;
   WC_RETURN_IF_ERROR(health_->Check(cuda.MemGetAddressRange(&base, &found, opened), "cuMemGetAddressRange"));
   if (base + found >= opened + length) return Status::Ok();
-  return {Code::kProtocol, StrCat("an allocation of ", length, " bytes was named, and its handle opens ",
+  return {Code::kProtocol, StrCat("the peer named an allocation of ", length, " bytes, and its handle opens ",
                                   base + found - opened)};
 }
 
@@ -71,7 +71,7 @@ Result<drivers::CUmemGenericAllocationHandle> Mappings::Range::ImportHandle(cons
     source = fabric.bytes.data();
     type = drivers::CU_MEM_HANDLE_TYPE_FABRIC;
   } else {
-    return Status(Code::kProtocol, "a legacy handle stands for a block of a mapped range");
+    return Status(Code::kProtocol, "the peer sent a legacy handle for a block of a mapped range");
   }
   drivers::Cuda& cuda = health_->context().cuda();
   const auto result = cuda.MemImportFromShareableHandle(&imported, source, type);

@@ -22,15 +22,16 @@ size_t Total(const AllocationName& name) {
 Status CheckName(const AllocationName& name) {
   if (name.exportable == Exportable::kNo)
     return {Code::kUnavailable,
-            "the peer's device memory cannot be exported; allocate it with cudaMalloc or weightcast"};
+            "the peer cannot export its device memory; allocate it there with cudaMalloc or weightcast"};
   uint64_t total = 0;
   for (const uint64_t length : name.lengths) {
     if (length == 0 || length > kMostBytes - total)
-      return {Code::kProtocol, "an allocation with impossible lengths was named"};
+      return {Code::kProtocol, "the peer named an allocation with impossible lengths"};
     total += length;
   }
   if (name.lengths.empty() || (name.exportable == Exportable::kLegacy && name.lengths.size() > 1))
-    return {Code::kProtocol, StrCat("an allocation of ", name.lengths.size(), " blocks was named")};
+    return {Code::kProtocol, StrCat("the peer named an allocation of ", name.lengths.size(),
+                                    " blocks, which is too many or none")};
   return Status::Ok();
 }
 
@@ -81,13 +82,14 @@ Result<std::shared_ptr<const Mapping>> Mappings::MapOwn(const std::shared_ptr<Wo
 Status Mappings::Reach(const AllocationName& name) {
   const auto ordinal = gpus_->OrdinalOf(name.device);
   if (name.process != ProcessName() || !ordinal)
-    return {Code::kInvalidArgument,
-            "the memory is not of a device that this process sees; check CUDA_VISIBLE_DEVICES"};
+    return {
+        Code::kInvalidArgument,
+        "the peer's memory is of a device that this process does not see; check CUDA_VISIBLE_DEVICES here"};
   WC_ASSIGN_OR_RETURN(const auto owner, gpus_->Retain(*ordinal));
   WC_ASSIGN_OR_RETURN(const uint64_t identity, IdentityOf(*owner, {name.address, Total(name)}));
   if (identity != name.identity)
     return {Code::kInvalidArgument,
-            "the memory was freed since it was registered; keep it until its region is closed"};
+            "the device memory was freed since it was registered; keep it until its region is closed"};
   if (owner->ordinal() == health_->context().ordinal()) return Status::Ok();
   drivers::Cuda& cuda = health_->context().cuda();
   if (name.exportable == Exportable::kLegacy) {
@@ -121,7 +123,7 @@ size_t Mappings::Import::missing() const { return name_.lengths.size() - range_-
 
 Status Mappings::Import::Add(std::vector<Handle> handles) {
   if (handles.size() > missing())
-    return {Code::kProtocol, StrCat(handles.size(), " handles for ", missing(), " blocks")};
+    return {Code::kProtocol, StrCat("the peer sent ", handles.size(), " handles for ", missing(), " blocks")};
   for (const Handle& handle : handles) {
     const uint64_t length = name_.lengths[range_->blocks()];
     if (name_.exportable != Exportable::kLegacy) {
@@ -137,7 +139,8 @@ Status Mappings::Import::Add(std::vector<Handle> handles) {
 }
 
 Result<std::shared_ptr<const Mapping>> Mappings::Import::Finish() {
-  if (missing() > 0) return Status(Code::kProtocol, StrCat(missing(), " blocks have no handle"));
+  if (missing() > 0)
+    return Status(Code::kProtocol, StrCat("the peer sent no handle for ", missing(), " blocks"));
   if (auto found = mappings_->Find(worker_, name_); found != nullptr) return found;
   if (name_.exportable != Exportable::kLegacy) WC_RETURN_IF_ERROR(range_->GiveAccess());
   const Key key{name_.process, name_.identity};

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/advice.h"
 #include "device/error.h"
 
 namespace weightcast::device {
@@ -50,7 +51,8 @@ Status CheckNotCaptured(drivers::Cuda& cuda, drivers::CUstream stream) {
   WC_RETURN_IF_ERROR(DriverStatus(cuda, cuda.StreamIsCapturing(stream, &capture), "cuStreamIsCapturing"));
   if (capture == drivers::CU_STREAM_CAPTURE_STATUS_NONE) return Status::Ok();
   return {Code::kInvalidArgument,
-          "the stream is being captured into a CUDA graph; do this outside of the capture"};
+          "the stream is being captured into a CUDA graph, where weightcast cannot wait for it; make this "
+          "call outside of the capture"};
 }
 
 Result<drivers::CUevent> RecordEvent(drivers::Cuda& cuda, drivers::CUstream stream) {
@@ -115,12 +117,14 @@ Status Synchronise(const Context& context, void* stream, TimePoint deadline,
     }
     const TimePoint now = Clock::now();
     if (now >= deadline)
-      stopped = {Code::kTimedOut,
-                 "the stream has not finished its work within the timeout of this call; wait longer, or look "
-                 "what runs on it"};
+      stopped = {
+          Code::kTimedOut,
+          StrCat("the stream of device ", context.ordinal(),
+                 " has not finished its work within the timeout of this call; wait longer, or look what "
+                 "runs on it")};
     if (now >= glance) {
       if (interrupted && interrupted())
-        stopped = {Code::kCancelled, "the wait for a stream was interrupted by the caller"};
+        stopped = InterruptedCall(StrCat("the wait for a stream of device ", context.ordinal()));
       glance = now + kGlance;
     }
     if (now - begun > kSpin) std::this_thread::sleep_for(kBetweenLooks);

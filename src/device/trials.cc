@@ -38,7 +38,7 @@ Status ComparePattern(const std::byte* bytes, uint32_t seed, std::string_view wh
   for (uint64_t i = 0; i < kHalf / 8; ++i) {
     const uint64_t word = WordOf(seed, i);
     if (std::memcmp(bytes + i * 8, &word, sizeof word) != 0)
-      return {Code::kCorrupt, StrCat("other bytes came than were ", what, ", from byte ", i * 8, " on")};
+      return {Code::kCorrupt, StrCat("wrong bytes were ", what, ", from byte ", i * 8, " on")};
   }
   return Status::Ok();
 }
@@ -203,7 +203,8 @@ Trials::Core::Job Trials::Core::FillCell(std::function<void(Result<Cell>)> done)
                 if (!status.ok()) return done(status);
                 auto worker = worker_.lock();
                 if (worker == nullptr)
-                  return done(Status(Code::kCancelled, "the device's worker is closing"));
+                  return done(
+                      Status(Code::kCancelled, "this process closed the endpoint; make a new one to go on"));
                 done(Share(std::move(*cell), std::move(worker)));
               },
           .begun = false,

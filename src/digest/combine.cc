@@ -44,10 +44,11 @@ Result<TensorDigest> AddDistinct(std::span<const Part> parts) {
     }
     const Part& first = *known->second;
     if (first.shard->digest == part.shard->digest) continue;
-    return Status(Code::kCorrupt, StrCat("tensor '", part.shard->tensor.name, "': the box ", ToString(box),
-                                         " has the digest ", first.shard->digest.ToString(), " at rank ",
-                                         first.rank, " and ", part.shard->digest.ToString(), " at rank ",
-                                         part.rank, "; replicas must hold the same bits"));
+    return Status(Code::kCorrupt,
+                  StrCat("tensor '", part.shard->tensor.name, "': the box ", ToString(box),
+                         " has the digest ", first.shard->digest.ToString(), " at rank ", first.rank, " and ",
+                         part.shard->digest.ToString(), " at rank ", part.rank,
+                         "; replicas must hold the same bits: find out what changed one of them"));
   }
   return sum;
 }

@@ -84,8 +84,9 @@ Result<TensorDigest> TensorKey::DigestOf(const Box& box, const std::byte* data,
 
 Status DigestSum::Add(int64_t first, std::span<const std::byte> bytes) {
   if (first < 0 || first > key_.bytes_ || bytes.size() > static_cast<size_t>(key_.bytes_ - first))
-    return {Code::kOutOfBounds, StrCat(bytes.size(), " bytes from ", first, " on leave tensor '",
-                                       key_.tensor_.name, "' of ", key_.bytes_, " bytes")};
+    return {Code::kOutOfBounds,
+            StrCat(bytes.size(), " bytes from ", first, " on leave tensor '", key_.tensor_.name, "' of ",
+                   key_.bytes_, " bytes; give bytes inside it")};
   AddInside(first, bytes);
   return Status::Ok();
 }
@@ -100,7 +101,7 @@ Status DigestSum::AddPiece(const Box& box, int64_t offset, std::span<const std::
       bytes.size() > static_cast<size_t>(runs.src_bytes() - offset))
     return {Code::kOutOfBounds,
             StrCat("a piece of ", bytes.size(), " bytes from ", offset, " on leaves the box ", ToString(box),
-                   " of tensor '", tensor.name, "'")};
+                   " of tensor '", tensor.name, "'; give a piece inside it")};
   if (bytes.empty()) return Status::Ok();
   const int64_t end = offset + static_cast<int64_t>(bytes.size());
   const int64_t run_bytes = runs.src_bytes() / runs.count();

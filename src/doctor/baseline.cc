@@ -53,7 +53,8 @@ void AddLeaves(const Json& value, const std::string& path, Leaves& leaves) {
 Result<std::vector<std::string>> ChangesSince(std::string_view report, const Facts& facts) {
   const Json old = Json::parse(report, nullptr, false);
   if (!old.is_object() || !old.contains("facts") || !old["facts"].is_object())
-    return Status(Code::kCorrupt, "it is no report of `weightcast doctor --json` or `--bundle`");
+    return Status(Code::kCorrupt,
+                  "it is no report of `weightcast doctor`; give a file that --json or --bundle wrote");
   Leaves before;
   Leaves after;
   // A probe that gave nothing has not changed.

@@ -49,13 +49,14 @@ Status AddFacts(std::string_view json, std::string_view name, Facts& facts) {
   const Json parsed = Json::parse(json, nullptr, false);
   const std::string member(name);
   if (!parsed.is_object() || !parsed.contains(member))
-    return {Code::kCorrupt, StrCat("no facts of ", name, " came back")};
+    return {Code::kCorrupt, StrCat("the probe of ", name, " gave no facts; please report this as a bug")};
   try {
     Json all(facts);
     all[member] = parsed.at(member);
     facts = all.get<Facts>();
   } catch (const Json::exception& error) {
-    return {Code::kCorrupt, StrCat("facts of ", name, " are malformed: ", error.what())};
+    return {Code::kCorrupt, StrCat("facts of ", name, " are malformed (", error.what(),
+                                   "); use the same weightcast on both hosts")};
   }
   return Status::Ok();
 }

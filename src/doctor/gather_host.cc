@@ -64,7 +64,7 @@ Result<double> DateOf(std::string_view head) {
   std::tm parts{};
   if (at == std::string_view::npos ||
       strptime(std::string(head.substr(at + 8, 29)).c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts) == nullptr)
-    return Status(Code::kProtocol, "it sends no Date");
+    return Status(Code::kProtocol, "it sends no Date header; give --clock a web server that does");
   return static_cast<double>(timegm(&parts));
 }
 
@@ -77,7 +77,9 @@ Result<double> AskDate(const std::string& reference, TimePoint deadline) {
   std::string head;
   while (head.find("\r\n\r\n") == std::string::npos && head.size() < size_t{16} << 10) {
     std::array<char, 2048> part{};
-    if (!WaitFor(socket.get(), POLLIN, deadline)) return Status(Code::kTimedOut, "no answer in time");
+    if (!WaitFor(socket.get(), POLLIN, deadline))
+      return Status(Code::kTimedOut,
+                    "it gives no answer in time; check that it runs, or give --clock another");
     const ssize_t got = recv(socket.get(), part.data(), part.size(), 0);
     if (got <= 0) break;
     head.append(part.data(), static_cast<size_t>(got));

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include "base/advice.h"
 #include "base/fd.h"
 #include "base/process.h"
 #include "base/socket.h"
@@ -53,11 +54,12 @@ struct Child {
 Result<Child> Start(const Probe& probe) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    return Status(Code::kExhausted, StrCat("no pipe: ", ErrnoText(errno)));
+    return Status(Code::kExhausted, StrCat("cannot make a pipe: ", ErrnoAndAdvice(errno)));
   Child child{.pid = -1, .pipe = UniqueFd(ends[0]), .text = {}};
   const UniqueFd out(ends[1]);
   child.pid = fork();
-  if (child.pid < 0) return Status(Code::kExhausted, StrCat("no process: ", ErrnoText(errno)));
+  if (child.pid < 0)
+    return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
   if (child.pid == 0) RunChild(probe, out.get());
   setpgid(child.pid, child.pid);  // Whoever of the two is first.
   return child;

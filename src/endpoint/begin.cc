@@ -20,16 +20,17 @@ Status CheckAccess(OpKind kind, Access access, bool granted) {
   if (kind == OpKind::kRead) {
     if (access == Access::kRead) return Status::Ok();
     return {Code::kPermission,
-            "the peer's region is not open to reads; register it with kRead or kReadWrite"};
+            "the peer's region is not open to reads; let the peer register it with access read or readwrite"};
   }
   if (access == Access::kGranted) {
     if (granted) return Status::Ok();
     return {Code::kPermission,
-            "the peer's region is written under a grant only, and none was given; write under one that its "
-            "owner has opened"};
+            "the peer's region is written under a grant only, and none was given; let the peer open one, and "
+            "write under it"};
   }
-  return {Code::kPermission,
-          "the peer's region is not open to writes; register it with kGranted or kReadWrite"};
+  return {
+      Code::kPermission,
+      "the peer's region is not open to writes; let the peer register it with access readwrite or granted"};
 }
 
 }  // namespace
@@ -101,7 +102,7 @@ Status Connection::State::AddPiece(Build& build, const Piece& piece) {
   const uint64_t length = piece.local.length();
   if (piece.remote.length() != length) {
     return {Code::kInvalidArgument, StrCat("its local slice has ", length, " bytes, its remote slice ",
-                                           piece.remote.length(), "; they must be as long")};
+                                           piece.remote.length(), "; give two of equal length")};
   }
   WC_RETURN_IF_ERROR(CheckAccess(transfer.kind, remote->access, transfer.options.grant.id != 0));
   const PlacedPiece placed{.local_region = local->name.id,
@@ -122,10 +123,13 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
                                                        TransferOptions options) {
   WC_RETURN_IF_ERROR(CheckUsable());
   if (options.after != nullptr && kind == OpKind::kRead)
-    return Status(Code::kInvalidArgument, "only a write can wait for a stream; wait for it before a read");
+    return Status(
+        Code::kInvalidArgument,
+        "this read was given a stream, for which only a write can wait; wait for the stream before the read");
   if (options.signal && (kind == OpKind::kRead || options.grant.id == 0)) {
-    return Status(Code::kInvalidArgument,
-                  "only a write under a grant can set a signal; open a grant, or set none");
+    return Status(
+        Code::kInvalidArgument,
+        "a signal was asked for, which only a write under a grant can set; open a grant, or set no signal");
   }
   const uint64_t past = uint64_t{options.signal.value_or(0)} + options.signals;
   if (options.signals < 1 || options.signals > endpoint::SignalRange::kMostTogether ||
@@ -149,8 +153,9 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
     }
   }
   if (transfer.device && transfer.options.checksum) {
-    return Status(Code::kInvalidArgument,
-                  "checksums of device memory are not computed; set the setting checksum to 0");
+    return Status(
+        Code::kInvalidArgument,
+        "this transfer of device memory asks for checksums, of which there are none; begin it without them");
   }
   const uint64_t chunk = core_->settings().chunk;
   transfer.chunk_bytes = transfer.device && build.all_to_device ? DeviceChunk(chunk) : chunk;
@@ -188,7 +193,7 @@ Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
   if (region.name.owner != peer().incarnation) {
     return Status(Code::kInvalidArgument, StrCat("the region belongs to incarnation ", region.name.owner,
                                                  ", not to ", label_, ", incarnation ", peer().incarnation,
-                                                 "; has that process restarted? Import its region again"));
+                                                 "; if that process has restarted, import its new region"));
   }
   const std::string name = transport_name();
   for (const endpoint::RegionKey& key : region.keys) {
@@ -202,8 +207,9 @@ Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
                          .kind = region.kind});
   }
   if (region.kind == MemoryKind::kDevice) {
-    return Status(Code::kUnavailable, StrCat("the region is device memory of ", label_, ", which ", name,
-                                             " does not move; use host memory there"));
+    return Status(Code::kUnavailable,
+                  StrCat("the region is device memory of ", label_, ", which ", name,
+                         " does not move; let the peer use host memory, or allow it another transport"));
   }
   return Status(Code::kUnavailable, StrCat(label_, " has not registered this region with ", name,
                                            "; allow the same transports on both sides (setting transport)"));

@@ -69,9 +69,7 @@ void ConnectionManager::GiveUp(const Call& call) {
 }
 
 void ConnectionManager::Interrupt(const Call& call) {
-  Resolve(call,
-          {Code::kCancelled, StrCat("the caller interrupted the connecting to ", Named(call->expected))},
-          nullptr);
+  Resolve(call, InterruptedCall(StrCat("connecting to ", Named(call->expected))), nullptr);
 }
 
 void ConnectionManager::StartConnecting(const Call& call) {

@@ -380,7 +380,7 @@ Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t 
   }
   return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
                                   " transfers have come within the timeout of this call under the grant of ",
-                                  label_, "; is it stopped or busy? Wait again")};
+                                  label_, "; check that it runs and writes, then wait again")};
 }
 
 void Connection::State::RevokeGrant(const transport::GrantName& grant, std::function<void()> fenced) {

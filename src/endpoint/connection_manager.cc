@@ -73,7 +73,7 @@ ConnectionManager::Attempt& ConnectionManager::NewAttempt(Role role, UniqueFd fd
     if (Attempt* late = Find(id)) {
       FailAttempt(*late,
                   {Code::kTimedOut, StrCat("no handshake within ", Seconds(core_.settings().connect_timeout),
-                                           " s (connect_timeout); is it a weightcast endpoint?")});
+                                           " s (connect_timeout); check that it is a weightcast endpoint")});
     }
   });
   return attempt;

@@ -33,7 +33,10 @@ class Region::State {
       return;
     }
     if (Status status = Close(In(core_->settings().lease)); !status.ok()) {
-      WC_LOG(kError, "a region was dropped while a stopped peer may still write to it: ", status.message());
+      WC_LOG(kError,
+             "a region was dropped while a stopped peer may still write to its memory, which must not be "
+             "used before that peer has ended: ",
+             status.message());
     }
   }
 
@@ -95,7 +98,9 @@ Status WaitPhase(Transfer::State& transfer, uint32_t phase, TimePoint deadline) 
   if (transfer.phase.value() < phase) {
     if (transfer.core->forked()) return transfer.core->Usable();
     if (!transfer.core->progress().WaitFor(transfer.phase, phase, deadline)) {
-      return {Code::kTimedOut, "the transfer continues; only the wait has ended: wait again"};
+      return {Code::kTimedOut,
+              "the transfer has not ended within the timeout of this call and continues; wait again, or "
+              "cancel it"};
     }
   }
   return transfer.outcome;
@@ -140,12 +145,14 @@ void Transfer::OnEnd(std::function<void(const Status&)> then) {
 
 void Transfer::Cancel() {
   if (ended() || state_->core->forked()) return;
-  state_->core->progress().Submit(MakeTask([state = endpoint::Share(*state_)] {
-                                    if (state->phase.value() >= State::kEnded) return;
-                                    static_cast<Connection::State*>(state->connection.get())
-                                        ->EndTransfer(*state, {Code::kCancelled, "cancelled by the caller"});
-                                  }),
-                                  /*now=*/true);
+  state_->core->progress().Submit(
+      MakeTask([state = endpoint::Share(*state_)] {
+        if (state->phase.value() >= State::kEnded) return;
+        static_cast<Connection::State*>(state->connection.get())
+            ->EndTransfer(*state,
+                          {Code::kCancelled, "this process cancelled the transfer; begin it again to go on"});
+      }),
+      /*now=*/true);
 }
 
 // --- Connection --------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ Grants::Grant* Grants::Find(const GrantName& name) const {
 Result<GrantName> Grants::Reserve(GrantOptions options) {
   if (closed_) return Status(Code::kUnavailable, "the connection is closed; connect again");
   if (options.transfers > SignalRange::kMostTransfers) {
-    return Status(Code::kInvalidArgument, StrCat("a grant of ", options.transfers, " transfers; at most ",
-                                                 SignalRange::kMostTransfers, " are allowed"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("a grant of ", options.transfers,
+                         " transfers was asked for; open several of at most ", SignalRange::kMostTransfers));
   }
   // In turn, so that a slot rests after its use.
   for (uint32_t i = 0; i < transport::kGrantSlots; ++i) {

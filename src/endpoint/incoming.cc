@@ -23,8 +23,7 @@ void ConnectionManager::OnAcceptable() {
     auto fd = Accept(listener_.socket.get());
     if (!fd.ok()) {
       if (accept_complaint_.Due(Clock::now())) {
-        WC_LOG(kError, "cannot accept connections: ", fd.status().message(),
-               "; raise the limit of open files (ulimit -n)");
+        WC_LOG(kError, "the endpoint accepts no connections now: ", fd.status().message());
       }
       // The pending connection stays readable: without a rest we would spin on it.
       if (half_open_.empty()) return PauseAccepting();

@@ -15,8 +15,8 @@ static_assert(endpoint::Notices::kWindow <= endpoint::Channel::kMaxQueued / 2);
 
 Status Connection::State::Notify(std::string_view bytes) {
   if (bytes.size() > kMaxNotice) {
-    return {Code::kInvalidArgument,
-            StrCat("a notice of ", bytes.size(), " bytes, more than ", kMaxNotice, "; write them instead")};
+    return {Code::kInvalidArgument, StrCat("a notice of ", bytes.size(), " bytes, more than ", kMaxNotice,
+                                           "; send them by a write into a region of the peer")};
   }
   WC_RETURN_IF_ERROR(CheckUsable());
   if (!notices_.Reserve(bytes.size())) {
@@ -53,8 +53,9 @@ Result<std::string> Connection::State::TakeNotice(TimePoint deadline) {
     }
     if (!end.ok()) return end;
     if (Clock::now() >= deadline) {
-      return Status(Code::kTimedOut, StrCat("no notice has come within the timeout of this call from ",
-                                            label_, "; is it stopped or busy? Wait again"));
+      return Status(Code::kTimedOut,
+                    StrCat("no notice has come within the timeout of this call from ", label_,
+                           "; check that it runs and calls Notify, then wait again"));
     }
     core_->progress().WaitFor(notices_.arrived(), before + 1, deadline);
   }

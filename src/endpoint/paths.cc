@@ -250,8 +250,10 @@ void Paths::Fail() {
   for (const Path& path : paths_) {
     reasons += StrCat(reasons.empty() ? "" : "; ", path.name, ": ", path.reason);
   }
-  hooks_.failed({Code::kUnavailable, StrCat("no transport reaches ", peer_.label, reasons.empty() ? "" : " (",
-                                            reasons, reasons.empty() ? "" : ")")});
+  hooks_.failed(
+      {Code::kUnavailable, StrCat("no transport reaches ", peer_.label,
+                                  reasons.empty() ? "; allow the same ones on both sides (setting transport)"
+                                                  : StrCat(" (", reasons, ")"))});
 }
 
 void Paths::ClosePath(Path& path) {

@@ -15,7 +15,8 @@ using transport::OpKind;
 namespace {
 
 Status RegionClosed() {
-  return {Code::kCancelled, "the local region was closed by this process; register its memory again"};
+  return {Code::kCancelled,
+          "this process closed the local region of the transfer; register its memory again"};
 }
 
 /// False: `next` does not follow `last` at both ends.
@@ -80,8 +81,10 @@ void Sender::OnDeadline() {
       next_deadline_ = std::min(next_deadline_, transfer.options.deadline);
       continue;
     }
-    End(transfer, {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks,
-                                           " chunks done by its deadline; is the peer slow or stopped?")});
+    End(transfer,
+        {Code::kTimedOut, StrCat(transfer.done, " of ", transfer.chunks,
+                                 " chunks of the transfer were done by its deadline; check that the "
+                                 "peer runs, or set a later one")});
   }
   if (next_deadline_ == TimePoint::max()) return;
   deadline_timer_ = hooks_.timers.Add(next_deadline_, [this] { OnDeadline(); });

@@ -8,7 +8,8 @@ Status CheckMemory(const Memory& memory) {
   switch (memory.kind) {
     case MemoryKind::kDevice:
       if (memory.device < 0)
-        return bad(StrCat("device memory names device ", memory.device, "; ordinals begin with 0"));
+        return bad(
+            StrCat("device memory names device ", memory.device, "; give the number of one, from 0 on"));
       break;
     case MemoryKind::kHost:
       break;

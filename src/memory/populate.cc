@@ -31,16 +31,18 @@ void Touch(std::span<std::byte> bytes, size_t page, bool write) {
   }
 }
 
-Status WhyNot(int error, bool write) {
+Status WhyNot(int error, std::span<std::byte> bytes, bool write) {
+  const std::string those =
+      StrCat(bytes.size(), " bytes at address ", reinterpret_cast<uintptr_t>(bytes.data()));
   if (error == ENOMEM) {
     return {Code::kInvalidArgument,
-            "part of this memory is not mapped; register only memory that is allocated"};
+            StrCat("part of the ", those, " is not mapped; register only memory that is allocated")};
   }
   if (error == EFAULT || error == EINVAL || error == EPERM) {
-    return {Code::kInvalidArgument, StrCat("this memory is not ", write ? "writable" : "readable",
-                                           "; register it with another access or use other memory")};
+    return {Code::kInvalidArgument, StrCat("the ", those, " are not ", write ? "writable" : "readable",
+                                           "; register them with another access, or other memory")};
   }
-  return {Code::kExhausted, StrCat("cannot make this memory's pages present: ", ErrnoText(error),
+  return {Code::kExhausted, StrCat("cannot make the pages of the ", those, " present: ", ErrnoText(error),
                                    "; give this process more memory")};
 }
 
@@ -70,7 +72,7 @@ Status Populate(std::span<std::byte> bytes, Access access) {
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
   const auto end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size() + page - 1) / page * page;
   while (madvise(reinterpret_cast<void*>(begin), end - begin, write ? kPopulateWrite : kPopulateRead) != 0) {
-    if (errno != EINTR && errno != EAGAIN) return WhyNot(errno, write);
+    if (errno != EINTR && errno != EAGAIN) return WhyNot(errno, bytes, write);
   }
   return Status::Ok();
 }

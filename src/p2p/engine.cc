@@ -21,8 +21,6 @@ Status Admit(const Identity& peer) {
   return {Code::kPermission, StrCat(ToString(peer), " is not a weightcast.p2p endpoint; check the address")};
 }
 
-Status Interruption() { return {Code::kCancelled, "interrupted by a signal or by the caller"}; }
-
 EndpointOptions EndpointOptionsOf(const EngineOptions& options) {
   EndpointOptions made;
   made.self = {.job = options.settings.job, .role = kRole, .engine = "", .rank = options.rank};
@@ -102,7 +100,7 @@ Result<Connection> Engine::ConnectTo(const std::vector<std::string>& addresses, 
     const Code code = connection.status().code();
     const bool may_come = code == Code::kUnavailable || code == Code::kTimedOut;
     if (!may_come || Clock::now() + kGlance >= deadline) return connection;
-    if (interrupted && interrupted()) return Interruption();
+    if (interrupted && interrupted()) return InterruptedCall(StrCat("connecting to ", ToString(expected)));
     std::this_thread::sleep_for(kGlance);  // It may not have begun to listen.
   }
 }
@@ -225,12 +223,12 @@ Result<Accepted> Engine::Accept(std::optional<TimePoint> deadline, const Interru
     const TimePoint now = Clock::now();
     if (deadline && now >= *deadline)
       return Status(Code::kTimedOut,
-                    "no peer has connected within the timeout of this call; does one connect to this "
-                    "endpoint? Accept again");
+                    "no peer has connected to this endpoint within the timeout of this call; check that one "
+                    "runs and connects here, then accept again");
     changed_.wait_until(lock, deadline ? std::min(*deadline, now + kGlance) : now + kGlance);
     if (!to_accept_.empty()) break;
     lock.unlock();  // It may run other code, which may call us.
-    if (interrupted && interrupted()) return Interruption();
+    if (interrupted && interrupted()) return InterruptedCall("accept");
     lock.lock();
   }
   const ChannelPtr channel = to_accept_.front();

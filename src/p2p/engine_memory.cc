@@ -37,7 +37,7 @@ Status Engine::Deregister(uint64_t id) {
     memory = found->second;
     ForgetMemory(*memory);
     const Status reason(Code::kCancelled,
-                        "its memory was deregistered by this process; register it again to go on");
+                        StrCat("this process deregistered memory ", id, "; register it again to go on"));
     const auto all = operations_;
     for (const auto& [number, operation] : all) {
       const auto& parts = operation->parts;
@@ -76,8 +76,8 @@ Result<Part> Engine::Resolve(const Local& local, bool up_to_end) {
   const uint64_t room = begins_inside ? memory.length - (at - from) : 0;
   if (room == 0 || (local.length > room && !up_to_end)) {
     return Status(Code::kOutOfBounds,
-                  StrCat(local.length, " bytes at this address do not lie in memory ", local.memory,
-                         ", which has ", memory.length, " bytes; register all of it"));
+                  StrCat(local.length, " bytes at address ", at, " do not lie in memory ", local.memory,
+                         ", which has ", memory.length, " bytes from ", from, " on; register all of them"));
   }
   return Part{.memory = found->second, .offset = at - from, .length = std::min(local.length, room)};
 }

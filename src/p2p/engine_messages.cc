@@ -74,7 +74,8 @@ void Engine::Heard(const PeerPtr& peer, const Close& close) {
   }
   const ChannelPtr channel = found->second;
   TakeOff(*channel);
-  EndChannel(*channel, {Code::kUnavailable, "the peer has removed the connection; connect again"});
+  EndChannel(*channel, {Code::kUnavailable, StrCat(ToString(peer->connection.peer()),
+                                                   " has removed this connection; connect again")});
 }
 
 void Engine::Heard(const PeerPtr& peer, const Describe& describe) {
@@ -99,7 +100,8 @@ void Engine::Heard(const PeerPtr& peer, const Want& want) {
   }
   Tell(*peer, Describe{.memory = want.memory,
                        .reason = {Code::kInvalidArgument,
-                                  "the peer's memory is not registered any more; get its description again"},
+                                  StrCat("the peer's memory ", want.memory,
+                                         " is not registered any more; get its description again")},
                        .descriptor = {}});
 }
 

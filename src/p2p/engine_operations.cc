@@ -18,6 +18,12 @@ constexpr Duration kAtOnce = std::chrono::microseconds(50);
 /// Such a poll waits for as long as this. Setting a shorter timer costs a virtual machine more than it saves.
 constexpr Duration kMoment = std::chrono::milliseconds(1);
 
+std::string StillThere(const Peer& peer) {
+  return StrCat(
+      ToString(peer.connection.peer()),
+      " does not answer and may still use the memory; keep it allocated until that process has ended");
+}
+
 Status NoSuchOperation(uint64_t number) {
   return {Code::kInvalidArgument,
           StrCat("there is no operation ", number,
@@ -173,7 +179,7 @@ Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::spa
                                   std::span<const Advert> adverts) {
   if (local.size() != adverts.size()) {
     return Status(Code::kInvalidArgument, StrCat(local.size(), " pieces of local memory and ", adverts.size(),
-                                                 " of the peer's; there must be as many"));
+                                                 " of the peer's were given; give as many of each"));
   }
   WC_ASSIGN_OR_RETURN(const OperationPtr operation, Make(kind, local));
   const std::lock_guard lock(mutex_);
@@ -196,12 +202,13 @@ Result<uint64_t> Engine::OneSided(OperationKind kind, uint64_t channel, std::spa
 Status Engine::CheckAdvert(const Advert& advert, uint64_t length, const Peer& peer) {
   const Identity& owner = peer.connection.peer();
   if (advert.owner != owner.incarnation) {
-    return {Code::kInvalidArgument, StrCat("the advertised memory is not of the peer of this connection, ",
-                                           ToString(owner), "; has that process restarted?")};
+    return {Code::kInvalidArgument,
+            StrCat("the advertised memory is not of the peer of this connection, ", ToString(owner),
+                   "; pass on what that process has advertised since it started")};
   }
   if (length > advert.length)
-    return {Code::kOutOfBounds, StrCat(length, " bytes, but ", advert.length,
-                                       " were advertised; advertise as many as are written")};
+    return {Code::kOutOfBounds, StrCat("the operation has ", length, " bytes, and ", ToString(owner),
+                                       " advertised ", advert.length, "; let it advertise as many")};
   return Status::Ok();
 }
 
@@ -227,7 +234,7 @@ void Engine::MeetOffer(const OperationPtr& send) {
   if (send->bytes > room) {
     return FailSend(
         *send, {Code::kInvalidArgument, StrCat("a send of ", send->bytes, " bytes meets a recv of ", room,
-                                               "; it must have room for all of them")});
+                                               " bytes; give the recv room for all of them")});
   }
   FitToPieces(*send, offered.offer.slices);
   send->grant = offered.offer.grant;
@@ -457,14 +464,12 @@ void Engine::Cancel(const OperationPtr& operation, const Status& reason) {
 bool Engine::IsOver(Operation& operation) {
   const bool late = Clock::now() >= operation.limit;
   if (!operation.ended && operation.ending && late)
-    Finish(operation, {Code::kTimedOut,
-                       "the peer does not answer and may still write to the memory; keep it allocated"});
+    Finish(operation, {Code::kTimedOut, StillThere(*operation.channel->peer)});
   if (!operation.ended) return false;
   if (!operation.transfer || operation.transfer->fenced()) return true;
   // A peer that lives gives back what it has; one that is lost and stopped may not.
   if (!late || operation.channel->peer->lost.ok()) return false;
-  operation.outcome = {Code::kTimedOut,
-                       "the peer does not answer and may still use the memory; keep it allocated"};
+  operation.outcome = {Code::kTimedOut, StillThere(*operation.channel->peer)};
   return true;
 }
 
@@ -506,7 +511,9 @@ Status Engine::Wait(uint64_t number, const Interrupted& interrupted) {
     lock.lock();
     if (stop) {
       cancelled = true;
-      Cancel(operation, {Code::kCancelled, "interrupted by a signal or by the caller"});
+      Cancel(operation, {Code::kCancelled, StrCat("the wait for operation ", number,
+                                                  " was interrupted by a signal or by the caller, which "
+                                                  "cancels it; begin it again")});
     }
   }
   operations_.erase(number);

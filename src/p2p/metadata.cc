@@ -35,8 +35,8 @@ Result<ByteReader> Unseal(std::string_view bytes, size_t size, uint32_t magic, s
   ByteReader fields(body);
   if (fields.Get<uint32_t>() != magic)
     return Status(Code::kInvalidArgument,
-                  StrCat("these bytes are not ", what,
-                         " of this release of weightcast; run the same release on both sides"));
+                  StrCat("what was given as ", what,
+                         " is none of this release of weightcast; run the same release on both sides"));
   if (checksum.Get<uint64_t>() != Hash64(body))
     return Status(Code::kInvalidArgument,
                   StrCat(what, " was damaged on its way: its checksum is wrong; send it again"));
@@ -116,9 +116,10 @@ Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
   const auto count = reader.Get<uint32_t>();
   const bool whole = reader.ok() && magic == kAdvertsMagic && count <= kMaxAdverts;
   if (!whole || reader.rest().size() != count * Advert::kBytes)
-    return Status(Code::kInvalidArgument,
-                  "these bytes are not serialized descriptors of this release of weightcast; run the same "
-                  "release on both sides");
+    return Status(
+        Code::kInvalidArgument,
+        "what was given as serialized descriptors is none of this release of weightcast; run the same "
+        "release on both sides");
   std::vector<Advert> adverts;
   for (uint32_t i = 0; i < count; ++i) {
     WC_ASSIGN_OR_RETURN(const Advert advert, ParseAdvert(reader.GetRaw(Advert::kBytes)));

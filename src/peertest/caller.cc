@@ -64,11 +64,16 @@ bool Caller::Tells(const Event& event) {
 
 Result<Event> Caller::Next(TimePoint deadline) {
   for (;;) {
-    if (options_.interrupted && options_.interrupted()) return Status(Code::kCancelled, "the test was ended");
+    if (options_.interrupted && options_.interrupted())
+      return Status(Code::kCancelled, "this process was told to end the test; run it again");
     if (early_) return *std::exchange(early_, std::nullopt);
     Event event = stream_->Next(std::min(deadline, In(kLook)));
     if (Tells(event)) return event;
-    if (Clock::now() >= deadline) return Status(Code::kTimedOut, "the other host does not answer in time");
+    if (Clock::now() >= deadline)
+      return Status(
+          Code::kTimedOut,
+          "the other host does not answer in time; check `weightcast doctor --serve` there, and run the "
+          "test again");
   }
 }
 

@@ -157,7 +157,9 @@ class Cluster {
     while (report.size() < ordered.bytes) {
       WC_ASSIGN_OR_RETURN(const ReportPiece piece,
                           caller.Ask<ReportPiece>(AskPiece{.from = report.size()}, kAnswer));
-      if (piece.text.empty()) return Status(Code::kProtocol, "the report of a test ends early");
+      if (piece.text.empty())
+        return Status(Code::kProtocol,
+                      "the report of a test ends early; use the same weightcast on all hosts");
       report += piece.text;
     }
     return DecodeFacts(report);

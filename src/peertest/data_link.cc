@@ -100,15 +100,17 @@ Status DataLink::Await(const LinkPlace& peer) {
     WC_RETURN_IF_ERROR(CheckStop());
     if (auto connection = arrival_->Wait(In(kLook))) return Meet(std::move(*connection), peer);
   }
-  return {Code::kTimedOut, "the other host's connection of the data plane does not arrive"};
+  return {Code::kTimedOut,
+          "the other host's connection of the data plane does not arrive; open the ports of the setting "
+          "port_range in the firewalls"};
 }
 
 Status DataLink::Meet(Connection connection, const LinkPlace& peer) {
   if (!(connection.peer() == Peer(peer.incarnation)))
-    return {Code::kProtocol, "another process than that of this test has connected; run it again"};
+    return {Code::kProtocol, "another process than that of this test has connected; run the test again"};
   if (connection.transport_name() != options_.transport)
-    return {Code::kUnavailable,
-            StrCat("no connection over ", options_.transport, ": ", connection.Describe())};
+    return {Code::kUnavailable, StrCat("there is a connection, but not over ", options_.transport, ": ",
+                                       connection.Describe(), "; see the log of this process for why")};
   const auto descriptor = FromHex(peer.descriptor);
   if (!descriptor)
     return {Code::kProtocol, "the other host's memory is malformed; use the same weightcast on both"};
@@ -123,7 +125,7 @@ std::string DataLink::Describe() const { return connection_ ? connection_->Descr
 
 Status DataLink::CheckStop() const {
   if (!options_.interrupted || !options_.interrupted()) return Status::Ok();
-  return {Code::kCancelled, "the test was ended"};
+  return {Code::kCancelled, "this process was told to end the test; run it again"};
 }
 
 Result<GrantName> DataLink::TradeGrants(const GrantName& ours) {
@@ -177,7 +179,9 @@ Result<std::vector<double>> DataLink::Ping(uint32_t count) {
 }
 
 Status DataLink::Pong(uint32_t count) {
-  if (!connection_) return {Code::kInvalidArgument, "a ping before the connection"};
+  if (!connection_)
+    return {Code::kInvalidArgument,
+            "the other host asked for a ping before the connection; use the same weightcast on both"};
   WC_ASSIGN_OR_RETURN(const GrantName ours, connection_->OpenGrant({.transfers = count}));
   std::optional<Transfer> write;
   auto theirs = TradeGrants(ours);
@@ -189,7 +193,9 @@ Status DataLink::Pong(uint32_t count) {
 }
 
 Result<Rate> DataLink::Write(uint64_t bytes, double seconds) {
-  if (!connection_) return Status(Code::kInvalidArgument, "a write before the connection");
+  if (!connection_)
+    return Status(Code::kInvalidArgument,
+                  "the other host asked for a write before the connection; use the same weightcast on both");
   WC_ASSIGN_OR_RETURN(const LocalSlice local, region_->Slice(0, bytes));
   WC_ASSIGN_OR_RETURN(const RemoteSlice remote, remote_.Slice(kMostWrite, bytes));
   const Piece piece{local, remote};

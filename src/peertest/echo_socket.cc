@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast::peertest {
@@ -63,7 +64,8 @@ size_t EchoOverhead(int family) {
 
 Result<UniqueFd> OpenEcho(const SocketAddress& at, PortRange ports) {
   UniqueFd fd(socket(at.family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return Status(Code::kExhausted, StrCat("no datagram socket: ", ErrnoText(errno)));
+  if (!fd.valid())
+    return Status(Code::kExhausted, StrCat("cannot make a UDP socket: ", ErrnoAndAdvice(errno)));
   if (at.family() == AF_INET6) {
     SetOption(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
     SetOption(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);

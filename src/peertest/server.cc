@@ -87,10 +87,12 @@ class Server final : public TestServer {
 
   void Open(const StreamPtr& stream) {
     if (stream->member().role == stream::Role::kObserver) {
-      stream->Close({Code::kPermission,
-                     "an observer's token may not measure; give the token of the job, or of a trainer"});
+      stream->Close(
+          {Code::kPermission,
+           "this process has an observer's token, which may not measure; give it the job's, or a trainer's"});
     } else if (clients_.size() >= kMostClients) {
-      stream->Close({Code::kExhausted, "too many hosts are connected; try again later"});
+      stream->Close(
+          {Code::kExhausted, StrCat("this host serves ", kMostClients, " tests already; try again later")});
     } else {
       clients_[stream.get()];
     }
@@ -106,8 +108,12 @@ class Server final : public TestServer {
     if (client == clients_.end()) return;
     const auto request = DecodeRequest(body);
     if (!request.ok() || client->second.waits) {
-      stream->Close(request.ok() ? Status(Code::kProtocol, "a question before the answer to the last")
-                                 : request.status());
+      stream->Close(
+          request.ok()
+              ? Status(
+                    Code::kProtocol,
+                    "the client asked before it had its last answer; use the same weightcast on both hosts")
+              : request.status());
       return;
     }
     if (std::holds_alternative<AskTime>(*request)) {
@@ -136,10 +142,12 @@ class Server final : public TestServer {
       BeginTest(stream, std::holds_alternative<AskOrder>(request));
     } else if (begins) {
       Send(stream, Status(Code::kExhausted, StrCat("it is busy with a test with ", test_->peer,
-                                                   " and takes one at a time; try again")));
+                                                   " and takes one at a time; try again when that is over")));
       return;
     } else if (!mine) {
-      Send(stream, Status(Code::kProtocol, "no test has begun; use the same weightcast on both hosts"));
+      Send(stream,
+           Status(Code::kProtocol,
+                  "the client asked before it had begun a test; use the same weightcast on both hosts"));
       return;
     }
     if (std::holds_alternative<AskEnd>(request)) {
@@ -185,7 +193,7 @@ class Server final : public TestServer {
     const TimePoint now = Clock::now();
     const bool idle = !clients_[test_->stream.get()].waits && now - test_->asked > kIdle;
     if (!idle && now - test_->since < kLongest) return;
-    test_->stream->Close({Code::kTimedOut, "the test took too long, and another host waits"});
+    test_->stream->Close({Code::kTimedOut, "this test took too long, and another host waits; run it again"});
     EndTest();
   }
 

@@ -16,7 +16,8 @@ bool IsOwn(const SocketAddress& address) {
 }
 
 Status NotOpen() {
-  return {Code::kProtocol, "a question before its connection; use the same weightcast on both hosts"};
+  return {Code::kProtocol,
+          "the client asked before there was a connection; use the same weightcast on both hosts"};
 }
 
 }  // namespace
@@ -47,7 +48,8 @@ Result<Reply> Session::On(const AskBegin& ask) {
 Result<Reply> Session::On(const AskReach& ask) {
   if (AddressesAt(ask.addresses, options_.peer).size() != ask.addresses.size())
     return Status(Code::kPermission,
-                  "it was asked to connect to another host than that which asks: it refuses");
+                  "the client asked this host to connect to a third one, which is refused; use the same "
+                  "weightcast on both hosts");
   return Reply(Reached{.errors = TryPorts(ask.addresses)});
 }
 

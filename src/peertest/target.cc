@@ -22,8 +22,9 @@ std::string_view Trim(std::string_view text) {
 }  // namespace
 
 Result<HostPort> ParseTarget(std::string_view text) {
-  const Status wrong(Code::kInvalidArgument, StrCat("'", text.substr(0, kMostTarget),
-                                                    "' is no host; write NAME, NAME:PORT or [IPV6]:PORT"));
+  const Status wrong(Code::kInvalidArgument,
+                     StrCat("'", text.substr(0, kMostTarget),
+                            "' is not the name or address of a host; write NAME, NAME:PORT or [IPV6]:PORT"));
   const bool blank = text.find_first_of(" \t,/") != std::string_view::npos;
   if (text.empty() || text.size() > kMostTarget || blank || !IsPrintable(text)) return wrong;
   // Brackets are only around all of an address.
@@ -61,10 +62,12 @@ Result<std::vector<std::string>> ParseHostsFile(std::string_view text) {
     hosts.push_back(TargetText(*place));
     if (hosts.size() > kMostHosts)
       return Status(Code::kInvalidArgument,
-                    StrCat("more than ", kMostHosts, " hosts; test a part at a time"));
+                    StrCat("there are more than ", kMostHosts, " hosts; test a part at a time"));
   }
   if (hosts.size() < 2)
-    return Status(Code::kInvalidArgument, "fewer than two hosts; write one host[:port] in each line");
+    return Status(Code::kInvalidArgument, StrCat("there are fewer than two hosts",
+                                                 hosts.empty() ? "" : StrCat(", only ", hosts.front()),
+                                                 "; write one host[:port] in each line"));
   return hosts;
 }
 
@@ -76,7 +79,8 @@ std::string TargetText(const HostPort& place) {
 Result<SocketAddress> SourceTo(const SocketAddress& target) {
   const UniqueFd socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket.valid() || connect(socket.get(), target.raw(), target.length()) != 0)
-    return Status(Code::kUnavailable, StrCat("no route to ", target.Host(), ": ", ErrnoText(errno)));
+    return Status(Code::kUnavailable, StrCat("there is no route to ", target.Host(), ": ", ErrnoText(errno),
+                                             "; check this host's routes with ip route"));
   return LocalAddressOf(socket.get());
 }
 

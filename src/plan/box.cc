@@ -8,15 +8,26 @@
 namespace weightcast::plan {
 namespace {
 
+/// Its beginning, with a '?' for what is not of ASCII or does not print.
+std::string Shown(std::string_view name) {
+  std::string shown(name.substr(0, 64));
+  std::ranges::replace_if(shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return shown;
+}
+
 Status CheckName(std::string_view name) {
-  if (name.empty()) return {Code::kInvalidArgument, "a tensor has an empty name; give every tensor a name"};
+  if (name.empty())
+    return {Code::kInvalidArgument, "one of the tensors has an empty name; give every one a name"};
   if (name.size() > kMaxNameBytes) {
     return {Code::kInvalidArgument, StrCat("the tensor name that begins '", name.substr(0, 64), "' has ",
-                                           name.size(), " bytes; at most ", kMaxNameBytes, " are allowed")};
+                                           name.size(), " bytes; shorten it to at most ", kMaxNameBytes)};
   }
   if (!IsPrintable(name))
-    return {Code::kInvalidArgument, "a tensor name has control characters; use printable names"};
-  if (!IsUtf8(name)) return {Code::kInvalidArgument, "a tensor name is not UTF-8; use printable names"};
+    return {Code::kInvalidArgument, StrCat("the tensor name '", Shown(name),
+                                           "' has control characters, here '?'; use printable names")};
+  if (!IsUtf8(name))
+    return {Code::kInvalidArgument,
+            StrCat("the tensor name '", Shown(name), "' is not UTF-8; use printable names")};
   return Status::Ok();
 }
 
@@ -39,7 +50,8 @@ Status CheckTensor(const TensorInfo& tensor) {
     if (size < 0)
       return bad(
           StrCat("its shape ", ToString(tensor.shape), " has a negative dimension; give sizes from 0"));
-    if (size > limit / elements) return bad(StrCat("its shape ", ToString(tensor.shape), " is beyond 1 PiB"));
+    if (size > limit / elements)
+      return bad(StrCat("its shape ", ToString(tensor.shape), " is beyond 1 PiB; give a smaller one"));
     elements *= std::max<int64_t>(size, 1);
   }
   return Status::Ok();

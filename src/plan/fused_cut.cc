@@ -87,8 +87,8 @@ Status CheckCutsAmongEngines(const FusedTensors* fused, const Layout& sources, c
       const auto box = FindNewBox(sources, destinations, tensor);
       if (!box) continue;
       return Bad(StrCat("rank ", box->rank, " needs the box ", ToString(box->box), " of tensor '", info.name,
-                        "', which no engine holds as it is; which tensors are fused is known only once "
-                        "trainers have been planned"));
+                        "', which no engine holds as it is; start the trainers first, whose rules say which "
+                        "tensors are fused"));
     }
     const auto known = fused->find(info.name);
     if (known == fused->end() || known->second.dim >= static_cast<int>(info.shape.size())) continue;

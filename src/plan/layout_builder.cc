@@ -52,10 +52,10 @@ int LayoutBuilder::Intern(const TensorInfo& tensor, int rank) {
 
 Status LayoutBuilder::AddRank(int rank, std::span<const Holding> holdings) {
   if (ranks_ < 1 || ranks_ > kMaxRanks)
-    return Bad(StrCat("a layout of ", ranks_, " ranks; between 1 and ", kMaxRanks, " are allowed"));
+    return Bad(StrCat("a layout of ", ranks_, " ranks was asked for; give 1 to ", kMaxRanks));
   WC_RETURN_IF_ERROR(CheckRank(rank, holdings));
   if (infos_.size() + holdings.size() > static_cast<size_t>(kMaxTensors))
-    return Bad(StrCat("more than ", kMaxTensors, " tensors; register fewer"));
+    return Bad(StrCat("there are more than ", kMaxTensors, " tensors; register fewer"));
   for (const Holding& holding : holdings) {
     const int tensor = Intern(holding.tensor, rank);
     if (IsEmpty(holding.box)) continue;
@@ -70,7 +70,7 @@ Status LayoutBuilder::AddRank(int rank, std::span<const Holding> holdings) {
 
 Status LayoutBuilder::AddPattern(const TensorInfo& tensor, const Pattern& pattern) {
   if (ranks_ < 1 || ranks_ > kMaxRanks)
-    return Bad(StrCat("a layout of ", ranks_, " ranks; between 1 and ", kMaxRanks, " are allowed"));
+    return Bad(StrCat("a layout of ", ranks_, " ranks was asked for; give 1 to ", kMaxRanks));
   WC_RETURN_IF_ERROR(CheckTensor(tensor));
   if (const Status status = CheckPattern(pattern, static_cast<int>(tensor.shape.size()), ranks_);
       !status.ok())
@@ -78,7 +78,7 @@ Status LayoutBuilder::AddPattern(const TensorInfo& tensor, const Pattern& patter
   if (seen_.contains(tensor.name))
     return Bad(StrCat("tensor '", tensor.name, "' is given twice; give it once"));
   if (infos_.size() >= static_cast<size_t>(kMaxTensors))
-    return Bad(StrCat("more than ", kMaxTensors, " tensors; register fewer"));
+    return Bad(StrCat("there are more than ", kMaxTensors, " tensors; register fewer"));
   patterns_.emplace_back(Intern(tensor, -1), pattern);
   return Status::Ok();
 }

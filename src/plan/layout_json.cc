@@ -124,10 +124,10 @@ Status LayoutReader::ReadPattern(const Json& json) {
   Pattern pattern;
   WC_ASSIGN_OR_RETURN(pattern.first_rank, ReadNumber(json, "first_rank", kMaxRanks, 0));
   if (!json.contains("mesh") || !json.contains("placements") || !json["placements"].is_array())
-    return Bad("a pattern needs a 'mesh' and 'placements'");
+    return Bad("a pattern needs a 'mesh' and a list of 'placements'; give it both");
   WC_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadNumbers("'mesh'", json["mesh"], kMaxRanks));
   if (sizes.size() > static_cast<size_t>(kMaxMeshDims))
-    return Bad(StrCat("a mesh has ", sizes.size(), " dimensions; at most ", kMaxMeshDims, " are allowed"));
+    return Bad(StrCat("a mesh has ", sizes.size(), " dimensions; give it at most ", kMaxMeshDims));
   std::vector<int64_t> strides(sizes.size(), 1);
   for (size_t i = sizes.size(); i-- > 1;)
     strides[i - 1] = std::min<int64_t>(strides[i] * sizes[i], kMaxRanks);
@@ -136,12 +136,14 @@ Status LayoutReader::ReadPattern(const Json& json) {
   }
   const Json& placements = json["placements"];
   if (strides.size() != sizes.size() || placements.size() != sizes.size())
-    return Bad("a pattern needs one stride and one placement per dimension of its mesh");
+    return Bad(StrCat("a pattern has a mesh of ", sizes.size(), " dimensions, ", strides.size(),
+                      " strides and ", placements.size(), " placements; give one of each per dimension"));
   for (size_t i = 0; i < sizes.size(); ++i) {
     const Json& placement = placements[i];
     const auto cut = WholeNumber(placement, kMaxDims - 1);
     if (!cut && placement != "replicate")
-      return Bad("a placement must be \"replicate\" or the number of the dimension that is cut");
+      return Bad(
+          StrCat("placement ", i, " must be \"replicate\" or the number of the dimension that is cut"));
     pattern.mesh.push_back({static_cast<int>(sizes[i]), static_cast<int>(strides[i]),
                             cut ? static_cast<int>(*cut) : kReplicate});
   }
@@ -152,13 +154,17 @@ Status LayoutReader::ReadPattern(const Json& json) {
 Result<TensorInfo> LayoutReader::ReadInfo(const Json& json) {
   WC_RETURN_IF_ERROR(CheckMembers(json, {"name", "dtype", "shape", "pattern", "boxes", "parts", "not_sent"}));
   TensorInfo info;
-  if (!json.contains("name") || !json["name"].is_string()) return Bad("it needs a 'name'");
+  if (!json.contains("name") || !json["name"].is_string())
+    return Bad("it has no 'name'; give it one, as a text");
   info.name = json["name"].get<std::string>();
-  if (!json.contains("dtype") || !json["dtype"].is_string()) return Bad("it needs a 'dtype'");
+  if (!json.contains("dtype") || !json["dtype"].is_string())
+    return Bad("it has no 'dtype'; give it one, as a text");
   const auto dtype = DTypeFromName(json["dtype"].get_ref<const std::string&>());
-  if (!dtype) return Bad("its dtype is unknown; use the names of the safetensors format, such as BF16");
+  if (!dtype)
+    return Bad(StrCat("its dtype '", json["dtype"].get_ref<const std::string&>().substr(0, 64),
+                      "' is unknown; use the names of the safetensors format, such as BF16"));
   info.dtype = *dtype;
-  if (!json.contains("shape")) return Bad("it needs a 'shape'");
+  if (!json.contains("shape")) return Bad("it has no 'shape'; give it one, as a list of sizes");
   WC_ASSIGN_OR_RETURN(info.shape, ReadNumbers("'shape'", json["shape"], kMaxTensorBytes));
   WC_RETURN_IF_ERROR(CheckTensor(info));
   return info;
@@ -171,7 +177,9 @@ Status LayoutReader::ReadPatternPart(const Json& json, const TensorInfo& info, i
   const Pattern& pattern = patterns_[static_cast<size_t>(index)];
   WC_RETURN_IF_ERROR(CheckPattern(pattern, static_cast<int>(info.shape.size()), ranks_ - shift));
   if (pattern.first_rank + shift < next_rank)
-    return Bad("its parts must have ranks of their own, in rising order");
+    return Bad(StrCat("a part begins at rank ", pattern.first_rank + shift,
+                      ", but the parts before it have ranks up to ", next_rank - 1,
+                      "; give parts ranks of their own, in rising order"));
   out_.AddPatternPart(pattern, shift);
   next_rank = int64_t{pattern.last_rank()} + shift + 1;
   return Status::Ok();
@@ -183,11 +191,13 @@ Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool no
   std::vector<int> ranks;
   std::vector<int64_t> coords;
   int64_t last_rank = next_rank;
-  for (const Json& entry : boxes) {
+  for (size_t at = 0; at < boxes.size(); ++at) {
+    const Json& entry = boxes[at];
     const auto rank =
         entry.is_array() && entry.size() == 3 ? WholeNumber(entry[0], ranks_ - 1) : std::nullopt;
     if (!rank || *rank < last_rank)
-      return Bad("a box must be [rank, offsets, sizes], with ranks of the layout in rising order");
+      return Bad(
+          StrCat("box ", at, " must be [rank, offsets, sizes], with ranks of the layout in rising order"));
     Box box;
     WC_ASSIGN_OR_RETURN(box.offset, ReadNumbers("the offsets of a box", entry[1], kMaxTensorBytes));
     WC_ASSIGN_OR_RETURN(box.size, ReadNumbers("the sizes of a box", entry[2], kMaxTensorBytes));
@@ -230,7 +240,9 @@ Status LayoutReader::ReadTensor(const Json& json) {
 Result<Layout> LayoutReader::Read(const Json& document) {
   WC_RETURN_IF_ERROR(CheckMembers(document, {"version", "ranks", "patterns", "tensors"}));
   WC_ASSIGN_OR_RETURN(const int version, ReadNumber(document, "version", kMaxRanks, 1));
-  if (version != 1) return Bad(StrCat("it has version ", version, ", this weightcast reads version 1"));
+  if (version != 1)
+    return Bad(StrCat("it has version ", version,
+                      ", and this weightcast reads version 1; write it in that version"));
   WC_ASSIGN_OR_RETURN(ranks_, ReadNumber(document, "ranks", kMaxRanks, -1));
   if (ranks_ < 1) return Bad("'ranks' must be at least 1");
   static const Json kNone = Json::array();

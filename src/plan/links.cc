@@ -137,7 +137,7 @@ Status Resolver::Claim(int source, int destination) {
   if (from.shape != to.shape) {
     return Bad(StrCat("tensor '", from.name, "' has shape ", ToString(from.shape),
                       " on the trainers' side but '", to.name, "' has ", ToString(to.shape),
-                      " on the inference side; they must be equal"));
+                      " on the inference side; register equal shapes, or correct the rules"));
   }
   int& owner = fed_by_[static_cast<size_t>(destination)];
   if (owner >= 0)
@@ -410,7 +410,8 @@ Result<Transform> TransformBetween(const TensorInfo& source, const TensorInfo& d
   if (IsFloat(source.dtype) && destination.dtype == DType::kF8E4M3) return Transform::kQuantise;
   return Bad(StrCat("tensor '", source.name, "' is ", NameOf(source.dtype), " on the trainers' side but '",
                     destination.name, "' is ", NameOf(destination.dtype),
-                    " on the inference side; only F32, F16 and BF16 are cast into each other"));
+                    " on the inference side, and only F32, F16 and BF16 are cast into each other; register "
+                    "one dtype on both"));
 }
 
 bool MatchesAny(std::span<const std::string> patterns, std::string_view name) {

@@ -210,10 +210,10 @@ Result<Layout> TpLayout(std::span<const TensorInfo> tensors, int ranks, int engi
   };
   WC_ASSIGN_OR_RETURN(Layout engine, LayoutByPattern(tensors, ranks, pattern_of));
   if (engines < 1)
-    return Status(Code::kInvalidArgument, StrCat(engines, " engines; there must be at least one"));
+    return Status(Code::kInvalidArgument, StrCat(engines, " engines were asked for; give at least one"));
   if (engines > kMaxRanks / ranks)
-    return Status(Code::kInvalidArgument, StrCat(engines, " engines of ", ranks, " ranks; at most ",
-                                                 kMaxRanks, " ranks are allowed"));
+    return Status(Code::kInvalidArgument, StrCat(engines, " engines of ", ranks, " ranks; give at most ",
+                                                 kMaxRanks, " ranks together"));
   return JoinEngines(std::vector<Layout>(static_cast<size_t>(engines), engine));
 }
 

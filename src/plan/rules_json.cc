@@ -146,7 +146,8 @@ Result<Rule> RuleReader::Read() {
                     .scales = Name("scales"),
                     .block = Block()};
   } else {
-    return Bad("it has none of 'rename', 'fuse', 'split', 'tie', 'not_sent', 'quantise'");
+    return Bad(
+        "it has none of 'rename', 'fuse', 'split', 'tie', 'not_sent', 'quantise'; give it one of these");
   }
   if (!fault_.empty()) return Bad(fault_);
   for (const auto& member : json_.items()) {
@@ -180,7 +181,8 @@ Result<NameRules> ParseRules(std::string_view json) {
                         "'; allowed: rules, version"));
   }
   if (document.contains("version") && document["version"] != 1)
-    return Bad("the rules file has a version other than 1; this weightcast reads version 1");
+    return Bad(StrCat("the rules file has version ", document["version"].dump().substr(0, 64),
+                      ", and this weightcast reads version 1; write it in that version"));
   if (document["rules"].size() > kMaxRules)
     return Bad(StrCat("the rules file has more than ", kMaxRules, " rules; join some with patterns"));
   NameRules out;

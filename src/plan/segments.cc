@@ -52,8 +52,9 @@ Status CheckInside(std::string_view side, const Box& shard, const Box& box) {
   if (shard.offset.size() == box.offset.size() && shard.size.size() == box.size.size() &&
       box.offset.size() == box.size.size() && Contains(shard, box))
     return Status::Ok();
-  return {Code::kOutOfBounds, StrCat("the route's box ", ToString(box), " leaves the ", side, " shard ",
-                                     ToString(shard), "; was the tensor registered again?")};
+  return {Code::kOutOfBounds,
+          StrCat("the route's box ", ToString(box), " leaves the ", side, " shard ", ToString(shard),
+                 "; run the same release of weightcast everywhere, and register the tensor again")};
 }
 
 /// Bits to bytes; notes in `exact` whether that was possible.

@@ -42,7 +42,9 @@ Result<BoundName> ListenOnce(const std::vector<SocketAddress>& addresses, uint16
 
 Result<BoundName> ListenAtAll(const std::vector<SocketAddress>& addresses, uint16_t port) {
   const std::vector<SocketAddress> usable = Usable(addresses);
-  if (usable.empty()) return Status(Code::kInvalidArgument, "no address to listen at; give one as HOST:PORT");
+  if (usable.empty())
+    return Status(Code::kInvalidArgument,
+                  "this host has none of the addresses to listen at; give one of its own as HOST:PORT");
   auto bound = ListenOnce(usable, port);
   for (int attempt = 1;
        attempt < kAttempts && port == 0 && !bound.ok() && bound.status().code() == Code::kUnavailable;

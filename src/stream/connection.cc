@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast::stream {
@@ -40,11 +41,11 @@ void Connection::Take(std::string_view ciphertext) {
   if (!status.ok()) return EndWith(status);
   // TLS itself answers to what the other side may send without end (KeyUpdate).
   if (cipher_.size() - cipher_sent_ > kMostCiphertext + 2 * kRecordBytes)
-    return EndWith({Code::kExhausted,
-                    "the other side asks for answers and does not read them; is it stopped or overloaded?"});
+    return EndWith(
+        {Code::kExhausted, StrCat("the other side asks for answers and does not read them", kSeePeer)});
   if (tls_.ended())
-    EndWith(
-        {Code::kUnavailable, "the other side has closed the stream without a reason; its log may say why"});
+    EndWith({Code::kUnavailable,
+             "the other side has closed the stream without a reason; see its log, and check that it runs"});
 }
 
 void Connection::Read() {
@@ -53,7 +54,8 @@ void Connection::Read() {
     const ssize_t got = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got == 0)
       return EndWith(
-          {Code::kUnavailable, "the other side has closed the stream without a reason; its log may say why"});
+          {Code::kUnavailable,
+           "the other side has closed the stream without a reason; see its log, and check that it runs"});
     if (got < 0) {
       if (errno != EAGAIN && errno != EINTR) EndWith(Broken("recv", errno));
       return;
@@ -75,9 +77,8 @@ Status Connection::Queue(FrameKind kind, std::string_view body) {
                                            " go into one: please report this as a bug")};
   // The reason of the end always finds a place.
   if (kind != FrameKind::kClose && queued_ + body.size() + kFrameHead > most_queued_)
-    return {Code::kExhausted,
-            StrCat("the other side does not read: ", queued_, " bytes wait for it, at most ", most_queued_,
-                   "; is it stopped or overloaded?")};
+    return {Code::kExhausted, StrCat("the other side does not read: ", queued_,
+                                     " bytes wait for it, at most ", most_queued_, kSeePeer)};
   std::string frame;
   frame.reserve(kFrameHead + body.size());
   AppendFrame(frame, kind, body);

@@ -69,7 +69,7 @@ Status CheckMember(const Member& member) {
   if (const size_t size = Escape(member.engine).size(); size > kMostEngineBytes)
     return {Code::kInvalidArgument,
             StrCat("the engine's name is too long for a token: ", size, " bytes, at most ", kMostEngineBytes,
-                   ", where three stand for each special character")};
+                   ", where three stand for each special character; shorten it")};
   return Status::Ok();
 }
 

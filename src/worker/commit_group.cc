@@ -22,7 +22,7 @@ Status Check(const WorkerOptions& options) {
     ranks += size;
   }
   if (ranks > kMaxGroupRanks)
-    return Bad(StrCat("its models have ", ranks, " ranks; at most ", kMaxGroupRanks, " are possible"));
+    return Bad(StrCat("its models have ", ranks, " ranks together; give at most ", kMaxGroupRanks));
   const auto own = options.commit_group.find(options.model);
   if (own == options.commit_group.end())
     return Bad(StrCat("model '", options.model, "' is not in it; list all models of the group"));

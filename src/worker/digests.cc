@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/advice.h"
 #include "digest/digest.h"
 #include "worker/device_digest.h"
 #include "worker/shards.h"
@@ -39,10 +40,7 @@ DevicePart WholeOf(const Shard& shard, const digest::TensorKey& key) {
 }
 
 Status WasInterrupted(const Interrupted& interrupted) {
-  return interrupted && interrupted()
-             ? Status(Code::kCancelled,
-                      "the computing of digests was interrupted by a signal or by the caller")
-             : Status::Ok();
+  return interrupted && interrupted() ? InterruptedCall("the computing of digests") : Status::Ok();
 }
 
 /// Of the shards in memory of devices: sets the digests, as many as shards.

@@ -55,7 +55,7 @@ class EngineControlWorker : public EngineControl {
 
 Status EngineControlWorker::Open(WorkerOptions options) {
   if (options.engine.empty())
-    return {Code::kInvalidArgument, "an EngineControl needs the name of its engine; set engine"};
+    return {Code::kInvalidArgument, "an EngineControl was made without the name of its engine; set engine"};
   if (const auto own = options.commit_group.find(options.model); own != options.commit_group.end())
     options.world_size = own->second;  // It has no rank.
   WC_RETURN_IF_ERROR(CommitGroup::Join(options).status());
@@ -81,8 +81,7 @@ Status EngineControlWorker::Open(WorkerOptions options) {
   const auto decided = [&] { return ended_ || session_ != 0; };
   const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
   const Woken woken = WaitUntil(lock, changed_, limits, decided);
-  if (woken == Woken::kInterrupted)
-    return {Code::kCancelled, "interrupted by a signal or by the caller before the controller answered"};
+  if (woken == Woken::kInterrupted) return InterruptedCall("joining the controller");
   return ended_ ? end_ : Status::Ok();
 }
 
@@ -106,7 +105,7 @@ void EngineControlWorker::OnMessage(const protocol::ControllerMessage& message) 
 
 void EngineControlWorker::OnState(control::LinkState state, const Status& status) {
   if (state == control::LinkState::kBroken && !status.ok())
-    WC_LOG(kWarning, text_, ": no controller at present: ", status.message());
+    WC_LOG(kWarning, text_, ": no controller at present, this process tries on: ", status.message());
   if (state != control::LinkState::kEnded) return;
   const std::lock_guard lock(mutex_);
   ended_ = true;
@@ -121,13 +120,11 @@ Result<EngineControl::Order> EngineControlWorker::Next(TimePoint deadline) {
   // Without limit: while there is no controller there is nothing to do.
   const Limits limits{.deadline = deadline, .interrupted = interrupted_, .patience = {}};
   const Woken woken = WaitUntil(lock, changed_, limits, ready);
-  if (woken == Woken::kInterrupted)
-    return Status(Code::kCancelled, "interrupted by a signal or by the caller while waiting for an order");
+  if (woken == Woken::kInterrupted) return InterruptedCall("the wait for an order of the controller");
   if (ended_) return end_;
   if (woken == Woken::kDeadline)
-    return Status(
-        Code::kTimedOut,
-        "the controller has asked for nothing within the timeout of this call; ask for an order again");
+    return Status(Code::kTimedOut,
+                  "the controller has given no order within the timeout of this call; wait for one again");
   return *std::exchange(order_, std::nullopt);
 }
 

@@ -233,9 +233,7 @@ Result<std::vector<TensorInfo>> InferenceWorker::Offered(TimePoint deadline) {
   const Woken woken = WaitUntil(lock, changed_, limits, awake);
   if (shared_.offered) return group_.OwnOf(*std::exchange(shared_.offered, std::nullopt));
   if (!shared_.ended.ok()) return shared_.ended;
-  if (woken == Woken::kInterrupted)
-    return Status(Code::kCancelled,
-                  "interrupted by a signal or by the caller before all trainers had registered");
+  if (woken == Woken::kInterrupted) return InterruptedCall("the wait for all trainers to register");
   if (woken == Woken::kAway) return limits.patience.absence->Told();
   return Status(Code::kTimedOut,
                 "not all trainers have registered within the timeout of this call; weightcast info shows who "

@@ -2,6 +2,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "worker/inference_transition.h"
 
@@ -161,9 +162,7 @@ void InferenceTransition::operator()(const CallExpired& expired) {
     // Gives the update up; the answer comes when nobody can write any more. Committed bytes are whole
     // already.
     if (s_.step != Step::kCommitted) {
-      Fail(away
-               ? expired.away
-               : Status(Code::kCancelled, "the waiting engine was interrupted by a signal or by the caller"));
+      Fail(away ? expired.away : InterruptedCall("Wait"));
       s_.uncertain = s_.uncertain && !away;
       return;
     }
@@ -257,15 +256,16 @@ Status InferenceTransition::TooLate(const CallExpired& expired) const {
   }
   if (!s_.loss.ok()) what += StrCat("; ", s_.loss.message());
   if (s_.step == Step::kAborting && (!s_.fenced || s_.lent)) return {Code::kFenced, what};
-  if (expired.interrupted)
-    return {Code::kCancelled, StrCat("interrupted by a signal or by the caller; ", what)};
-  if (!expired.away.ok()) return expired.away;
   static constexpr std::array<std::string_view, 6> kAgain = {"",
                                                              "; call Receive again",
                                                              "; call Finish again",
                                                              "; call Wait again",
                                                              "; call Abort again",
                                                              "; call Suspend again"};
+  if (expired.interrupted)
+    return {Code::kCancelled, StrCat("this call was interrupted by a signal or by the caller: ", what,
+                                     kAgain[static_cast<size_t>(s_.call)])};
+  if (!expired.away.ok()) return expired.away;
   return {Code::kTimedOut, StrCat(what, kAgain[static_cast<size_t>(s_.call)])};
 }
 

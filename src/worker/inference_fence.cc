@@ -51,7 +51,7 @@ void InferenceWorker::OnFenceLate(const protocol::UpdateId& update, const std::s
                              ". Receives nothing and serves the old version")
            : beside ? std::string("into the loader's memory. Receives nothing and serves the old version")
                     : std::string("into the live tensors. Serves nothing"),
-           " until that process continues or has ended");
+           " until that process continues or has ended: let it continue, or end it");
   }
   WatchFence(update, grants, tell);
 }
@@ -87,7 +87,8 @@ void InferenceWorker::OnSpareMade(const protocol::UpdateId& update, const std::s
   peer_source_->Feed(MemoryReclaimed{.reason = {}, .leaves = true});
   WC_LOG(kWarning, session_->text(), ": ", writers, " is stopped in the middle of a write into the spare ",
          "buffer (", HumanBytes(static_cast<double>(memory_->shadow_bytes())),
-         "). It is set aside until that process continues or has ended; another buffer takes its place");
+         "). It is set aside until that process continues or has ended, so end it; another buffer takes its "
+         "place");
   quarantine_.Keep(std::exchange(memory_, std::move(*made)), writers);
   plan_.reset();
   grants_.reset();

@@ -53,7 +53,7 @@ void InferenceTransition::operator()(const protocol::GrantRequest& request) {
   // The controller has left the update at hand; this one begins when that one's memory is fenced.
   s_.next = request;
   LeaveBehind({Code::kCancelled,
-               StrCat(protocol::ToString(s_.update), " was left for a later update, which takes its place")});
+               StrCat(protocol::ToString(s_.update), " was left for a later update; wait for that one")});
 }
 
 void InferenceTransition::operator()(const protocol::Commit& commit) {

@@ -51,9 +51,10 @@ Result<std::shared_ptr<LandingMemory>> LandingMemory::Register(Endpoint& endpoin
   WC_RETURN_IF_ERROR(CheckPlaces(shards, *memory->devices_));
   for (const Shard& shard : shards) {
     if (shard.declared || shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides)) continue;
-    return Status(Code::kInvalidArgument,
-                  StrCat("tensor ", shard.tensor.name,
-                         " is not contiguous; bytes can only land in contiguous tensors"));
+    return Status(
+        Code::kInvalidArgument,
+        StrCat("tensor ", shard.tensor.name,
+               " is not contiguous, so bytes cannot be received there; register a contiguous tensor"));
   }
   for (Shard& shard : shards) {
     shard.landing = shard.landing.value_or(mode);

@@ -121,8 +121,8 @@ Result<std::shared_ptr<const ReceivePlan>> MakeReceivePlan(const protocol::Plan&
     if (index < 0) {
       return Status(Code::kProtocol,
                     StrCat("the source table fills ", tensor.name, " ", ToString(shard.box),
-                           ", which is not registered here; is it of an older registration? If not, "
-                           "use the same weightcast on all hosts"));
+                           ", which is not registered here; after a new registration the next plan has it, "
+                           "else use the same weightcast on all hosts"));
     }
     made->shards.push_back(static_cast<size_t>(index));
     parts.push_back(memory->PartOf(made->shards.back()));

@@ -249,7 +249,8 @@ Status GrantSet::VerifyDigests(size_t index) const {
           StrCat("tensor ", wrong.front(),
                  wrong.size() > 1 ? StrCat(" and ", wrong.size() - 1, " more") : std::string(),
                  " here is not what ", name, " had when it sent it (digests differ, ", wrong.size(), " of ",
-                 source.sent.size(), " tensors); did it change before wait_sources returned?")};
+                 source.sent.size(),
+                 " tensors); change none before wait_sources returns, and check memory, NICs and cables")};
 }
 
 Status GrantSet::VerifyChecksums(size_t index) const {

@@ -57,8 +57,8 @@ Status CheckMeshes(const Registration& registration) {
 Result<std::vector<MeshDim>> MeshOf(const std::vector<Mesh>& meshes, const TensorInfo& tensor,
                                     const Placed& placed) {
   if (placed.mesh >= meshes.size())
-    return Bad(
-        StrCat("tensor ", tensor.name, " is placed on mesh ", placed.mesh, "; there are ", meshes.size()));
+    return Bad(StrCat("tensor ", tensor.name, " is placed on mesh ", placed.mesh, " of ", meshes.size(),
+                      ", counted from 0; name one of these"));
   const std::vector<uint32_t>& sizes = meshes[placed.mesh].sizes;
   if (placed.placements.size() != sizes.size())
     return Bad(StrCat("tensor ", tensor.name, " has ", placed.placements.size(), " placements on a mesh of ",

@@ -42,8 +42,9 @@ Result<std::shared_ptr<SourceMemory>> Register(Endpoint& endpoint, std::vector<S
   for (const Shard& shard : shards) {
     const bool dense = shard.strides.empty() || IsDense(BoxOf(shard).size, shard.strides);
     if (!dense && BitsOf(shard.tensor.dtype) < 8) {
-      return Status(Code::kInvalidArgument, StrCat("tensor ", shard.tensor.name, " of ",
-                                                   NameOf(shard.tensor.dtype), " must be contiguous"));
+      return Status(Code::kInvalidArgument,
+                    StrCat("tensor ", shard.tensor.name, " of ", NameOf(shard.tensor.dtype),
+                           " is not contiguous; register a contiguous copy"));
     }
     memory->dense.push_back(dense);
     spans.push_back(dense && !shard.declared ? MemoryOf(shard) : Memory());
@@ -110,7 +111,7 @@ Status FindSources(SendPlan& plan) {
     if (shard == nullptr || shard->tensor != tensor || BoxOf(*shard) != box || shard->declared) {
       return {Code::kProtocol,
               StrCat("the routing table needs ", tensor.name, " ", ToString(box),
-                     ", which is not registered here; is it of an older registration? If not, "
+                     ", which is not registered here; after a new registration the next plan has it, else "
                      "use the same weightcast on all hosts")};
     }
     plan.sources.push_back(found->second);
@@ -144,9 +145,11 @@ Status FindPlaces(SendPlan& plan, int destination, const protocol::LandingMap& m
     const TensorInfo& tensor = DestinationTensor(plan.table, i);
     const auto found = by_key.find(ShardKey(tensor.name, shard.box, shard.copy));
     if (found == by_key.end() || found->second->region >= imported.size()) {
-      return {Code::kProtocol,
-              StrCat("it has no landing place for ", tensor.name, " ", ToString(shard.box),
-                     "; was its memory registered again? If not, use the same weightcast on all hosts")};
+      return {
+          Code::kProtocol,
+          StrCat("it has no landing place for ", tensor.name, " ", ToString(shard.box),
+                 "; if that rank has registered again the next plan has it, else use the same weightcast on "
+                 "all hosts")};
     }
     const auto place = imported[found->second->region].Slice(
         found->second->offset, static_cast<uint64_t>(BytesOf(tensor.dtype, plan::ElementsOf(shard.box))));

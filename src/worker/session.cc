@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/socket.h"
@@ -29,10 +30,10 @@ Status CheckOptions(const WorkerOptions& options, protocol::Role role) {
   if (options.world_size == 0 || options.rank >= options.world_size) {
     return {Code::kInvalidArgument,
             StrCat("rank ", options.rank, " is not among 0..", static_cast<int64_t>(options.world_size) - 1,
-                   "; world_size says how many there are")};
+                   ", as world_size has it; correct one of the two")};
   }
   if (role == protocol::Role::kInference && options.engine.empty())
-    return {Code::kInvalidArgument, "an inference rank needs the name of its engine; set engine"};
+    return {Code::kInvalidArgument, "an inference rank was made without the name of its engine; set engine"};
   return Status::Ok();
 }
 
@@ -99,7 +100,7 @@ Status Session::Begin() {
   const Limits limits{.deadline = TimePoint::max(), .interrupted = interrupted_, .patience = {}};
   const Woken woken = WaitUntil(lock, changed_, limits, [&] { return decided_; });
   if (woken == Woken::kInterrupted)
-    return {Code::kCancelled, "interrupted by a signal or by the caller before the controller answered"};
+    return InterruptedCall(StrCat("joining the controller at ", settings_.controller));
   return outcome_;
 }
 
@@ -146,7 +147,7 @@ Status Session::OpenClient() {
   };
   client.on_state = [this](control::LinkState state, const Status& status) {
     if (state == control::LinkState::kBroken && !status.ok())
-      WC_LOG(kWarning, text(), ": no controller at present: ", status.message());
+      WC_LOG(kWarning, text(), ": no controller at present, this process tries on: ", status.message());
     if (state != control::LinkState::kEnded) return;
     const Status end = commit_group_.empty() || status.ok()
                            ? status
@@ -189,8 +190,7 @@ Result<protocol::ClusterView> Session::View() {
     const Woken woken = WaitUntil(lock, changed_, limits, [&] { return ended_; });
     if (woken == Woken::kDone) return end_;
     if (woken == Woken::kInterrupted)
-      return Status(Code::kCancelled,
-                    "interrupted by a signal or by the caller while there was no controller");
+      return InterruptedCall(StrCat("asking the controller at ", settings_.controller));
   }
 }
 
@@ -204,8 +204,7 @@ Result<protocol::ClusterView> Session::ViewOnce(TimePoint deadline) {
     auto view = stream->Next(look);
     if (view.status().code() != Code::kTimedOut || look == deadline) return view;
     if (interrupted_ && interrupted_())
-      return Status(Code::kCancelled,
-                    "interrupted by a signal or by the caller while there was no controller");
+      return InterruptedCall(StrCat("asking the controller at ", settings_.controller));
   }
 }
 

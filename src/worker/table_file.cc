@@ -68,10 +68,12 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
   auto table = plan::DecodeRankTable(path.empty() ? plan.table : from_file);
   if (!table.ok()) return Status(table.status().code(), StrCat(where, ": ", table.status().message()));
   if (table->role != role || table->epoch != plan.epoch) {
-    return Status(Code::kInvalidArgument,
-                  StrCat(where, " is of epoch ", table->epoch, " for a ",
-                         table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
-                         ", not what the plan of epoch ", plan.epoch, " promises; is the folder stale?"));
+    return Status(
+        Code::kInvalidArgument,
+        StrCat(where, " is of epoch ", table->epoch, " for a ",
+               table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
+               ", not what the plan of epoch ", plan.epoch,
+               " promises; delete what is left there of earlier runs, or set tables to another folder"));
   }
   for (const int peer : table->peers) {
     if (static_cast<size_t>(peer) < plan.peers.size() &&

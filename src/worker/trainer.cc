@@ -232,8 +232,9 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
   if (closed_) return Closed();
   WC_RETURN_IF_ERROR(CheckAnnounced(number));
   if (announced_ && (hold != Hold::kUntilReady || !label.empty())) {
-    return Status(Code::kInvalidArgument, StrCat("hold and label of version ", number,
-                                                 " were announced with it; publish it without them"));
+    return Status(Code::kInvalidArgument,
+                  StrCat("hold and label of version ", number,
+                         " were given when it was announced; publish it without them"));
   }
   WC_ASSIGN_OR_RETURN(const auto gate, RecordStreams(streams));
   std::shared_ptr<Update> update;

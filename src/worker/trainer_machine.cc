@@ -261,11 +261,11 @@ void Transition::operator()(const PublishCalled& publish) {
   if (!s_.registered) error = {Code::kInvalidArgument, "nothing is registered; call Register before Publish"};
   if (publish.number <= s_.last_number) {
     error = {Code::kInvalidArgument, StrCat("version ", publish.number, " is not higher than ",
-                                            s_.last_number, "; version numbers rise from 0")};
+                                            s_.last_number, "; give a higher number")};
   }
   if (publish.number > protocol::kMaxVersionNumber)
     error = {Code::kInvalidArgument,
-             StrCat("version ", publish.number, " is above the highest allowed number, ",
+             StrCat("version ", publish.number, " is too high; give a number of at most ",
                     protocol::kMaxVersionNumber)};
   if (error.ok()) error = protocol::CheckLabel(publish.label);
   if (!error.ok()) return Do(AnswerTrainer{error, {}});

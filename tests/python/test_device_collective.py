@@ -127,7 +127,7 @@ def stuck(rank: int, world: int, address: str) -> None:
     group.broadcast(array)
     with machine.held(0):
         machine.fill(array, 1, 0)
-        with pytest.raises(wc.TimedOut, match="the stream has not finished its work"):
+        with pytest.raises(wc.TimedOut, match="the stream of device 0 has not finished its work"):
             group.broadcast(array, timeout=1.0 if rank == 0 else None)
 
 
@@ -155,7 +155,7 @@ def wrong(rank: int, world: int, address: str) -> None:
     machine = Machine(rank)
     group = group_of(rank, world, address)
     both = [machine.array(np.zeros(64, np.uint8), gpu) for gpu in range(USED)]
-    with pytest.raises(wc.InvalidArgument, match=r"devices \[0, 1\], a stream is of one"):
+    with pytest.raises(wc.InvalidArgument, match=r"devices \[0, 1\], and a stream is of one"):
         group.broadcast(both, stream=machine.stream())
 
 

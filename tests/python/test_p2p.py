@@ -420,7 +420,7 @@ def test_ctrl_c_ends_a_recv(pair):
 
 def test_tensors_that_have_no_place_are_refused_clearly(pair):
     torch = pytest.importorskip("torch")
-    with pytest.raises(InvalidArgument, match="only CPU and CUDA tensors"):
+    with pytest.raises(InvalidArgument, match="move it to the CPU or a CUDA device"):
         pair.a.register_memory([torch.empty(4, device="meta")])
     with pytest.raises(InvalidArgument, match="not contiguous"):
         pair.a.register_memory([torch.zeros(4, 4).t()])

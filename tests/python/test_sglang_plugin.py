@@ -136,7 +136,7 @@ def test_a_server_without_the_plugin_is_noticed(stub: Any) -> None:
 def test_a_server_that_is_not_there(stub: Any) -> None:
     gone = stub()
     gone._server.server_close()
-    with pytest.raises(wc.Unavailable, match="is the SGLang server running"):
+    with pytest.raises(wc.Unavailable, match="no answer from the SGLang server"):
         Servers(gone.url).begin()
 
 

@@ -160,8 +160,8 @@ def test_ranks_of_one_layout_have_equal_bytes():
         (placed(0, placements=[5]), "x of 2 dimensions is cut along dimension 5"),
         (placed(0, placements=["shard"]), "x: a placement is 'shard'"),
         (placed(0, placements=[-1]), "x: a placement is -1"),
-        (placed(0, placements=None), "x: give shape, mesh and placements together"),
-        (placed(0, offset=(0, 0)), "x: give shape, mesh and placements together"),
+        (placed(0, placements=None), "x has some of shape, mesh and placements, or an offset beside them"),
+        (placed(0, offset=(0, 0)), "x has some of shape, mesh and placements, or an offset beside them"),
         (
             placed(0, mesh=wc.Mesh((1,) * 7, (0,) * 7), placements=["replicate"] * 7),
             "7 dimensions; allowed: 1 to 6",

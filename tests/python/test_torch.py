@@ -157,7 +157,7 @@ def fsdp1_and_dtensors(folder):
         with pytest.raises(wc.InvalidArgument, match="partial sums"):
             Registration({"x": DTensor.from_local(torch.zeros(3), mesh, [Partial()])}, writable=False)
         whole = DTensor.from_local(torch.zeros(3), mesh, [Replicate()])
-        with pytest.raises(wc.InvalidArgument, match="knows its part"):
+        with pytest.raises(wc.InvalidArgument, match="knows which part it is"):
             Registration({"x": wc.Shard(whole, shape=(6,), offset=(0,))}, writable=False)
         both = {"x": whole, "y": wc.Shard(torch.zeros(2))}
         assert len(Registration(both, writable=True)._places) == 2

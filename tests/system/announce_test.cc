@@ -77,7 +77,7 @@ TEST_P(AnnounceTest, WhatItsPublishMayNotSay) {
   for (const auto& refused :
        {trainers_[0]->Publish(5, Hold::kUntilNext), trainers_[0]->Publish(5, Hold::kUntilReady, "a label")}) {
     EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
-    EXPECT_THAT(refused.status().message(), HasSubstr("were announced with it"));
+    EXPECT_THAT(refused.status().message(), HasSubstr("were given when it was announced"));
   }
   EXPECT_EQ(Publish(0, 5), announced);
 }

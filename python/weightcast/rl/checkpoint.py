@@ -160,7 +160,10 @@ def _together(group: dist.ProcessGroup | None, work: Callable[[], None]) -> None
         except Error as one:
             error = one
         except OSError as one:
-            error = Error(f"cannot write {one.filename or 'the folder'}: {one.strerror or one}")
+            error = Error(
+                f"cannot write {one.filename or 'the folder'}: {one.strerror or one}; make room and allow "
+                "writing there"
+            )
         except Exception as one:
             error = one
     if dist.is_initialized():

@@ -358,7 +358,9 @@ def _from_file(file: str) -> dict[str, Any]:
     try:
         values = json.loads(pathlib.Path(file).read_text())
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"--config {file}: {error}") from None
+        raise InvalidArgument(
+            f"--config {file} cannot be read ({error}); give a file with one JSON object of options"
+        ) from None
     _require(isinstance(values, dict), f"--config {file} must be one JSON object of options")
     hints = typing.get_type_hints(Options)
     for name, value in values.items():

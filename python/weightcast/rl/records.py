@@ -52,7 +52,11 @@ class Lines:
                 del self._waiting[: os.write(self._descriptor, self._waiting)]
         except OSError as error:
             if not self._failing:
-                _log.warning("%s cannot be written now: %s; the run continues", self._path, error.strerror)
+                _log.warning(
+                    "%s cannot be written now: %s; the run continues, make room there or its lines are lost",
+                    self._path,
+                    error.strerror,
+                )
             self._failing = True
         else:
             if self._failing:
@@ -127,7 +131,12 @@ class Sink:
             work()
         except Exception as error:  # Whatever a library raises that only reports.
             self._works = False
-            _log.warning("--log %s gets nothing from now on: %s: %s", self._name, type(error).__name__, error)
+            _log.warning(
+                "--log %s gets nothing from now on, and the run continues (%s: %s); correct that for later",
+                self._name,
+                type(error).__name__,
+                error,
+            )
 
 
 def tensorboard(folder: pathlib.Path, first: int) -> Sink:

@@ -326,7 +326,7 @@ class RolloutQueue:
 
     def _take_back(self, peer: _Peer, reason: str) -> None:
         if peer.item is not None:
-            _log.warning("%s: its work goes to another engine", reason)
+            _log.warning("%s: its work goes to another engine; see the log of %s", reason, peer.name)
             self._waiting.appendleft(peer.item)
             peer.item = None
 

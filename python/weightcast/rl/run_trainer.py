@@ -286,4 +286,6 @@ def _only_a_report(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _log.warning("%s cannot be written: %s; the run continues", path, error.strerror)
+        _log.warning(
+            "%s cannot be written: %s; the run continues without it, make room there", path, error.strerror
+        )

@@ -71,7 +71,11 @@ class Telemetry:
                     break
                 self._changed.wait(min(left, _GONE_CHECK))
         for engine in sorted(silent - here):
-            _log.warning("version %d: engine %s has left without its digests: not compared", version, engine)
+            _log.warning(
+                "version %d: engine %s has left, so its weights were not compared; its log says why it left",
+                version,
+                engine,
+            )
         with self._changed:
             said = sorted(self._digests.get(version, {}).items())
             self._compared = {engine for engine, _ in said}

@@ -47,7 +47,9 @@ def begin_weight_update(original: Callable[..., Any], manager: Any, request: Any
     problem = _member(manager).join(request.selector)
     if problem:
         manager._session = None
-        _log.error("weightcast: this engine cannot join: %s", problem)
+        _log.error(
+            "weightcast: this engine has not joined: %s. Correct that and begin the update again", problem
+        )
         return BeginWeightUpdateReqOutput(success=False, message=problem)
     return BeginWeightUpdateReqOutput(success=True, message="weightcast: joined")
 
@@ -60,7 +62,9 @@ def end_weight_update(original: Callable[..., Any], manager: Any, request: Any) 
     version, problem = member.update(lambda: original(manager, request))
     manager._session = None
     if problem:
-        _log.error("weightcast: the update failed: %s", problem)
+        _log.error(
+            "weightcast: the update failed on this engine: %s. Its next update is tried as usual", problem
+        )
         if member.evicted:
             _end_requests(manager.scheduler, _refusal(member))
         return EndWeightUpdateReqOutput(success=False, message=problem)

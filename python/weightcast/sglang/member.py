@@ -75,7 +75,8 @@ class Member:
             offered = self._inference.offered(_JOIN)
         except TimedOut:
             raise TimedOut(
-                f"no trainers have registered within {_JOIN:g} s; begin the update when they have"
+                f"no trainers have registered at the controller within {_JOIN:g} s; start them, and begin "
+                "the update when they have registered"
             ) from None
         began = time.monotonic()
         shards = model.map(offered)
@@ -205,7 +206,7 @@ class Member:
         assert self._inference is not None
         if problem := self._agreed(lambda: self._inference.suspend(self._limit)):
             raise InvalidArgument(
-                f"the weights' memory cannot be released now; try again after the update: {problem}"
+                f"the weights' memory cannot be released now ({problem}); try again after the update"
             )
         self._asleep = True
 

@@ -56,8 +56,8 @@ class LiveModel:
         for name, count in found.missing(parameters).items():
             raise InvalidArgument(
                 f"{name} of SGLang's model: the trainers send nothing for {count} of its "
-                f"{parameters[name].numel()} elements; they have {len(offered)} tensors, do they train the "
-                "same model?"
+                f"{parameters[name].numel()} elements; they have {len(offered)} tensors; check that they "
+                "train the same model"
             )
         self._found = found
         refuse_unused(
@@ -111,7 +111,7 @@ def _refuse_settings(args: Any) -> None:
     }
     for name, (given, why) in refused.items():
         if given:
-            raise InvalidArgument(f"{name} {why}; start SGLang without it")
+            raise InvalidArgument(f"SGLang's setting {name} {why}; start SGLang without it")
 
 
 def _refuse_model(updater: Any, model: torch.nn.Module) -> None:

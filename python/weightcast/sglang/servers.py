@@ -100,6 +100,8 @@ class Servers:
             text = error.read().decode(errors="replace")
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 text = json.loads(text)["message"]
-            raise Error(f"{url}/{path}: {text}") from None
+            raise Error(f"the SGLang server {url} refused {path}: {text}; its log says more") from None
         except OSError as error:
-            raise Unavailable(f"{url}/{path}: {error}; is the SGLang server running?") from None
+            raise Unavailable(
+                f"no answer from the SGLang server {url} to {path}: {error}; check that it runs there"
+            ) from None

@@ -114,7 +114,8 @@ def _config(model: str, tp: int, dtype: str) -> VllmConfig:
         return arguments.create_engine_config()
     except Exception as error:
         raise InvalidArgument(
-            f"vLLM does not take --model {model} with --tp {tp}; try it with vllm serve: {_line(error)}"
+            f"vLLM does not take --model {model} with --tp {tp}: {_line(error)}; "
+            "correct them, as vllm serve takes them"
         ) from error
 
 
@@ -140,7 +141,7 @@ def _make(config: VllmConfig, rank: int, tp: int) -> torch.nn.Module:
             return initialize_model(config)
     except Exception as error:
         raise InvalidArgument(
-            f"vLLM does not make this model with --tp {tp}; try it with vllm serve: {_line(error)}"
+            f"vLLM does not make this model with --tp {tp}: {_line(error)}; correct it as for vllm serve"
         ) from error
 
 

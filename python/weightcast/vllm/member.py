@@ -39,7 +39,9 @@ class Place:
     def live(self) -> bool:
         landing = self.landing or os.environ.get("WEIGHTCAST_VLLM_LANDING") or "spare"
         if landing not in ("spare", "live"):
-            raise InvalidArgument(f'landing must be "spare" or "live", not {landing!r}')
+            raise InvalidArgument(
+                f'landing (WEIGHTCAST_VLLM_LANDING) is {landing!r}; allowed: "spare" and "live"'
+            )
         return landing == "live"
 
     @property
@@ -236,8 +238,8 @@ class Member:
 
         def refuse(*_: Any) -> None:
             raise RuntimeError(
-                f"weightcast: no whole version is in this worker ({reason}); "
-                "it serves again after the next update"
+                f"weightcast: no whole version is in this worker ({reason}); start this engine again, or "
+                "update it"
             )
 
         if self._guard is None:

@@ -93,7 +93,10 @@ class FrontEnd:
         try:
             await self._rpc("weightcast_switch", _SWITCH)
         except Exception as error:
-            _log.error("weightcast: the update ended without this engine: %s", error)
+            _log.error(
+                "weightcast: the update ended without this engine: %s. It takes part in the next update",
+                error,
+            )
 
     async def _flush(self) -> None:
         if self._switching is not None:

@@ -66,10 +66,13 @@ def refuse_settings(config: Any, layers: Mapping[str, torch.nn.Module]) -> None:
         raise InvalidArgument("enable_lora renames the model's layers; start vLLM without it")
     if getattr(config.model_config, "use_mla", False):
         raise InvalidArgument(
-            "MLA attention derives weights of its own, which has not been tried; use another backend"
+            "MLA attention derives weights of its own, which has not been tried with weightcast; update this "
+            "model with another weight-transfer backend of vLLM"
         )
     if current_platform.is_cpu() and getattr(current_platform, "is_zen_cpu", lambda: False)():
-        raise InvalidArgument("zentorch keeps views of the loaded weights; uninstall it")
+        raise InvalidArgument(
+            "zentorch keeps views of the loaded weights, which updates do not reach; uninstall it"
+        )
 
 
 def refuse_method(path: str, layer: torch.nn.Module) -> None:
@@ -77,5 +80,5 @@ def refuse_method(path: str, layer: torch.nn.Module) -> None:
     if layer._parameters and method is not None and type(method).__name__ not in _KNOWN_METHODS:
         raise InvalidArgument(
             f"{path}: quantisation by {type(method).__name__} has not been tried with weightcast; serve the "
-            "model unquantised, or use another backend"
+            "model unquantised, or use another weight-transfer backend of vLLM"
         )

@@ -59,7 +59,7 @@ class WeightcastTrainerEngine(TrainerWeightTransferEngine[TrainerInit]):
         cls, init_info: TrainerInit, *, client: Any, source: Any = None
     ) -> WeightcastTrainerEngine:
         if source is None:
-            raise InvalidArgument("give trainer_init a source: the module that is trained")
+            raise InvalidArgument("trainer_init got no source; give it the module that is trained")
         engine = cls(init_info=init_info, client=client, source=source)
         if engine.is_sender:
             client.init_weight_transfer_engine(

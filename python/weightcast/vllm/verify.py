@@ -52,7 +52,7 @@ def verify(reload: Reload) -> Verified:
         more = f", and {len(found.wrong) - 3} more" if len(found.wrong) > 3 else ""
         raise Corrupt(
             f"the forward pass does not use what the trainers sent: {'; '.join(found.wrong[:3])}{more}; "
-            "use vLLM's own loading for this model"
+            "update this model with vLLM's own loading, without weightcast"
         )
     return found
 

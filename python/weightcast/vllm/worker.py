@@ -90,7 +90,9 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self._led:
             return
         if self._member is None:
-            raise InvalidArgument("call init_weight_transfer_engine before update_weights")
+            raise InvalidArgument(
+                "update_weights: this worker has not joined; call init_weight_transfer_engine first"
+            )
         wanted = None if update_info.version < 0 else Version(update_info.run, update_info.version)
         self._member.switch_to(wanted, update_info.timeout)
 
@@ -123,5 +125,7 @@ class WeightcastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def switch(self, timeout: float) -> None:
         """Returns when this worker has switched; the front end waits for the others."""
         if self._member is None:
-            raise InvalidArgument("this worker has not joined; call init_weight_transfer_engine first")
+            raise InvalidArgument(
+                "weightcast_switch: this worker has not joined; call init_weight_transfer_engine first"
+            )
         self._member.switch(timeout, wait_served=False)

@@ -66,7 +66,9 @@ class LoadedNvml final : public Nvml {
 
   [[nodiscard]] Status Failed(const char* what, Return result) const {
     const char* const text = symbols_.error_string(result);
-    return {Code::kUnavailable, StrCat(what, ": ", text != nullptr ? text : "an error without a text")};
+    return {Code::kUnavailable, StrCat("NVIDIA's library gives no counts of NVLink: ", what, ": ",
+                                       text != nullptr ? text : "an error without a text",
+                                       "; check with nvidia-smi that the driver works")};
   }
 
  private:

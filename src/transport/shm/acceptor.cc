@@ -40,8 +40,7 @@ void Acceptor::Accept(const Poller& poller, TimePoint now) {
     if (!accepted.ok()) {
       // Who waits there keeps the listener readable: without a rest we would spin on it.
       if (complaint_.Due(now)) {
-        WC_LOG(kWarning, "shm: a peer could not connect: ", accepted.status().message(),
-               "; raise the limit of open files (ulimit -n)");
+        WC_LOG(kWarning, "shm: peers cannot connect now: ", accepted.status().message());
       }
       Listen(poller, 0);
       rest_ = now + kRest;

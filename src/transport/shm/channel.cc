@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/advice.h"
+#include "base/socket.h"
 #include "base/strings.h"
 #include "transport/shm/messages.h"
 
@@ -16,12 +18,12 @@ namespace weightcast::transport::shm {
 namespace {
 
 constexpr std::string_view kMoreFiles = "; raise the limit of open files (ulimit -n)";
-constexpr std::string_view kDoesItRun = "; check that it runs";
 
 Status ChannelError(std::string_view what, std::string_view advice) {
   const int error = errno;
   const bool exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-  return {exhausted ? Code::kExhausted : Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
+  if (exhausted) return {Code::kExhausted, StrCat(what, ": ", ErrnoAndAdvice(error))};
+  return {Code::kUnavailable, StrCat(what, ": ", ErrnoText(error), advice)};
 }
 
 struct Address {
@@ -32,7 +34,8 @@ struct Address {
 Result<Address> AbstractAddress(std::string_view name) {
   Address address;
   if (name.empty() || name.size() >= sizeof address.raw.sun_path) {
-    return Status(Code::kProtocol, "the name of a Unix socket must have 1 to 107 characters");
+    return Status(Code::kProtocol, StrCat("the peer's Unix socket has a name of ", name.size(),
+                                          " characters, and must have one of 1 to 107"));
   }
   address.raw.sun_family = AF_UNIX;
   std::memcpy(address.raw.sun_path + 1, name.data(), name.size());
@@ -42,7 +45,8 @@ Result<Address> AbstractAddress(std::string_view name) {
 
 Result<UniqueFd> NewSocket() {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return ChannelError("cannot make a Unix socket", kMoreFiles);
+  if (!fd.valid())
+    return ChannelError("cannot make a Unix socket", "; leave shm out by the setting transport");
   return fd;
 }
 
@@ -105,14 +109,13 @@ Result<Channel> Channel::Connect(std::string_view name) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN)
       return Status(Code::kExhausted,
-                    "the peer takes no connections over shared memory: its queue is full; is it stopped or "
-                    "overloaded?");
+                    StrCat("the peer takes no connections over shared memory: its queue is full", kSeePeer));
     if (errno != ECONNREFUSED)
       return ChannelError("cannot connect to the peer's Unix socket",
                           "; both processes must be in one network namespace");
     return Status(Code::kUnavailable,
-                  "the peer is not on this host, is in another network namespace, or has ended; tcp is used "
-                  "instead where allowed");
+                  "the peer is not on this host, is in another network namespace, or has ended; check that "
+                  "it runs, and allow tcp by the setting transport");
   }
   return Channel(std::move(fd));
 }
@@ -121,15 +124,14 @@ Status Channel::Send(std::string_view bytes, std::span<const int> fds) {
   if (waiting_.empty()) {
     const int sent = TrySend(socket_.get(), bytes, fds);
     if (sent == 1) return Status::Ok();
-    if (sent < 0) return ChannelError("cannot send to the peer over shared memory", kDoesItRun);
+    if (sent < 0) return ChannelError("cannot send to the peer over shared memory", kSeePeer);
   }
   if (waiting_.size() >= kMostWaiting)
-    return {Code::kUnavailable,
-            "the peer does not read its messages over shared memory; is it stopped or overloaded?"};
+    return {Code::kUnavailable, StrCat("the peer does not read its messages over shared memory", kSeePeer)};
   Incoming kept{.bytes = std::string(bytes), .fds = {}};
   for (const int fd : fds) {
     kept.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (!kept.fds.back().valid()) return ChannelError("cannot keep a descriptor for the peer", kMoreFiles);
+    if (!kept.fds.back().valid()) return ChannelError("cannot keep a descriptor for the peer", kSeePeer);
   }
   waiting_.push_back(std::move(kept));
   return Status::Ok();
@@ -142,10 +144,16 @@ Status Channel::Flush() {
     for (size_t i = 0; i < next.fds.size(); ++i) raw[i] = next.fds[i].get();
     const int sent = TrySend(socket_.get(), next.bytes, std::span(raw).first(next.fds.size()));
     if (sent == 0) return Status::Ok();
-    if (sent < 0) return ChannelError("cannot send to the peer over shared memory", kDoesItRun);
+    if (sent < 0) return ChannelError("cannot send to the peer over shared memory", kSeePeer);
     waiting_.pop_front();
   }
   return Status::Ok();
+}
+
+std::string Channel::PeerName() const {
+  const auto peer = CredentialsOf(socket_.get());
+  if (peer.ok() && peer->pid > 0) return StrCat("pid ", peer->pid);
+  return "a process of another pid namespace";
 }
 
 void Channel::Ring() const {
@@ -169,10 +177,11 @@ Result<std::optional<Channel::Incoming>> Channel::Receive() {
       Incoming incoming{.bytes = std::string(buffer.data(), static_cast<size_t>(got)),
                         .fds = TakeFds(message)};
       if ((message.msg_flags & MSG_CTRUNC) != 0) {
-        return Status(Code::kExhausted, StrCat("no descriptors left for what the peer sent", kMoreFiles));
+        return Status(Code::kExhausted,
+                      StrCat("this process has no descriptors left for what the peer sent", kMoreFiles));
       }
       if ((message.msg_flags & MSG_TRUNC) != 0)
-        return Status(Code::kProtocol, "a message that is too long for shared memory");
+        return Status(Code::kProtocol, "it sent a message that is too long for shared memory");
       return std::optional(std::move(incoming));
     }
     if (got == 0) {
@@ -182,7 +191,7 @@ Result<std::optional<Channel::Incoming>> Channel::Receive() {
     if (errno == EAGAIN) return std::optional<Incoming>();
     // A reset is told once, before what the peer had sent last: that is read yet.
     if (errno == ECONNRESET && !std::exchange(reset, true)) continue;
-    if (errno != EINTR) return ChannelError("the peer's socket of shared memory failed", kDoesItRun);
+    if (errno != EINTR) return ChannelError("the peer's socket of shared memory failed", kSeePeer);
   }
 }
 

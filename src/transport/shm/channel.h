@@ -48,6 +48,8 @@ class Channel {
   /// So much waits to be sent that nothing more should be read which needs an answer.
   [[nodiscard]] bool congested() const { return waiting_.size() >= kMostWaiting / 2; }
   [[nodiscard]] bool valid() const { return socket_.valid(); }
+  /// "pid 7", for texts.
+  [[nodiscard]] std::string PeerName() const;
   [[nodiscard]] int fd() const { return socket_.get(); }
   void Close() { socket_.reset(); }
 

@@ -19,7 +19,8 @@ Status OwnInbox::OpenGrant(const GrantName& grant, GrantReach ranges) {
             StrCat("a grant needs a slot from 1 to ", kGrantSlots - 1, " and an id", kReportBug)};
   }
   if (in_use_[grant.slot]) {
-    return {Code::kExhausted, StrCat("grant slot ", grant.slot, " is in use; revoke its grant first")};
+    return {Code::kExhausted,
+            StrCat("grant slot ", grant.slot, " of this peer is in use; revoke its grant first")};
   }
   in_use_[grant.slot] = true;
   open_[grant.slot] = grant.id;

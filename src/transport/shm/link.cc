@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/process.h"
 #include "base/strings.h"
 
@@ -86,9 +87,9 @@ void Link::OnTime(TimePoint now) {
   }
   if (state_ != State::kOpening) return;
   if (now >= deadline_)
-    return Down({Code::kTimedOut,
-                 "the peer did not answer over shared memory within half of connect_timeout; is it stopped "
-                 "or busy?"});
+    return Down(
+        {Code::kTimedOut,
+         StrCat("the peer did not answer over shared memory within half of connect_timeout", kSeePeer)});
   if (!peer_listener_.empty() && now >= retry_at_) TryConnect(now);
 }
 
@@ -126,9 +127,9 @@ bool Link::Turn(Budget& budget) {
     }
   }
   if (status.ok() && (outbox_->broken() || staging_->out.broken()))
-    status = {Code::kProtocol, "the peer's counters in shared memory run backwards or ahead"};
+    status = {Code::kProtocol, "its counters in shared memory run backwards or ahead"};
   if (status.ok()) return any;
-  Down({status.code(), StrCat(status.message(), " (", PeerName(), ")")});
+  Down(status);
   return true;
 }
 
@@ -145,7 +146,7 @@ void Link::Disarm() {
 
 Status Link::OpenGrant(const GrantName& grant, GrantReach ranges) {
   if (state_ == State::kDown || state_ == State::kClosing) {
-    return {Code::kUnavailable, "the link to this peer is down; connect again"};
+    return {Code::kUnavailable, StrCat("the link to this peer (", PeerName(), ") is down; connect again")};
   }
   return inbox_.OpenGrant(grant, std::move(ranges));
 }
@@ -194,7 +195,11 @@ void Link::CloseChannel() {
   channel_.Close();
 }
 
-void Link::Down(const Status& reason) {
+void Link::Down(const Status& status) {
+  const std::string peer = PeerName();
+  Status reason = BrokeProtocol(StrCat("the peer (", peer, ")"), status);
+  if (reason.message().find(peer) == std::string::npos)
+    reason = {reason.code(), StrCat(reason.message(), " (the peer is ", peer, ")")};
   const bool was_ready = state_ == State::kReady || state_ == State::kHungUp;
   // What the peer had put into our inbox before it went is complete: its bytes landed before.
   if (was_ready && reason.code() != Code::kProtocol) receiver_->DrainAll();

@@ -74,7 +74,7 @@ Status Link::OnWantRegion(const WantRegion& request) {
 Status Link::OnRegion(const RegionReply& reply, std::span<const UniqueFd> fds) {
   const RegionId id{reply.id, reply.generation};
   const auto wanted = wanted_.extract(id);
-  if (wanted.empty() || asking_ == 0) return {Code::kProtocol, "a region that was not asked for"};
+  if (wanted.empty() || asking_ == 0) return {Code::kProtocol, "it sent a region that was not asked for"};
   --asking_;
   AskForRegions();
   std::erase_if(mappings_, [](const auto& known) { return known.second.expired(); });
@@ -144,7 +144,8 @@ Status Link::SendRing() {
   paths_.ring_wanted = true;
   const auto fd = inbox_.EnsurePayload();
   if (!fd.ok()) {
-    WC_LOG(kWarning, "shm to ", PeerName(), ": no ring: ", fd.status().message());
+    WC_LOG(kWarning, "shm to ", PeerName(), ": ", fd.status().message(),
+           "; until then memory that is not from weightcast::Allocate cannot be sent to it this way");
     paths_.ring_failure = fd.status().code();
     SettleRing();
     return channel_.Send(Encode(RingReply{.code = fd.status().code()}));
@@ -156,11 +157,11 @@ Status Link::SendRing() {
 }
 
 Status Link::OnRing(const RingReply& reply, std::span<const UniqueFd> fds) {
-  if (outbox_->has_payload()) return {Code::kProtocol, "a second payload ring"};
+  if (outbox_->has_payload()) return {Code::kProtocol, "it sent a second payload ring"};
   if (reply.code != Code::kOk) {
     paths_.ring_failure = reply.code;
   } else if (fds.size() != 1) {
-    return {Code::kProtocol, "a payload ring without its descriptor"};
+    return {Code::kProtocol, "it sent a payload ring without its descriptor"};
   } else {
     WC_ASSIGN_OR_RETURN(auto payload, MapPeer(fds[0].get(), 0, kPayloadBytes, /*writable=*/true));
     outbox_->AttachPayload(std::move(payload));

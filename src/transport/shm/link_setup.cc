@@ -105,7 +105,7 @@ Status Link::OnMessage(Channel::Incoming& message) {
     return OnStageMessage(kind, message);
   }
   if (kind >= MessageKind::kWantSource && ready) return OnSourceMessage(kind, std::move(message));
-  return {Code::kProtocol, "a message of shared memory out of place"};
+  return {Code::kProtocol, "it sent a message of shared memory out of turn"};
 }
 
 void Link::OnChannel() {
@@ -147,13 +147,13 @@ void Link::OnChannel() {
 Status Link::OnHello(const Channel::Incoming& message) {
   WC_ASSIGN_OR_RETURN(const Hello hello, DecodeHello(message.bytes));
   if (hello.cookie != cookie_ || hello.incarnation != peer_ || message.fds.size() != 2) {
-    return {Code::kProtocol, "another process than expected answered over shared memory"};
+    return {Code::kProtocol, "it is another process than the one that was called over shared memory"};
   }
   WC_ASSIGN_OR_RETURN(auto inbox, MapPeer(message.fds[0].get(), 0, sizeof(Inbox), /*writable=*/true));
   WC_ASSIGN_OR_RETURN(auto fence, MapPeer(message.fds[1].get(), 0, sizeof(FencePage), /*writable=*/false));
   outbox_.emplace(std::move(inbox), std::move(fence), channel_);
   if (outbox_->shared().trial_nonce.load(std::memory_order_seq_cst) != hello.map_nonce) {
-    return {Code::kProtocol, "the memory that the peer shares is not what it says"};
+    return {Code::kProtocol, "the memory that it shares is not what it says"};
   }
   const PeerLife life(pidfd_, channel_);
   Staging& staging = staging_.emplace(*context_, inbox_, *outbox_, engines_, channel_);

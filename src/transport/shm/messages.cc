@@ -26,7 +26,8 @@ Cookie GetCookie(ByteReader& in) {
 }  // namespace
 
 Status Malformed(std::string_view what) {
-  return {Code::kProtocol, StrCat("malformed shm ", what, "; both sides must run the same release")};
+  return {Code::kProtocol,
+          StrCat("a malformed shm ", what, "; run the same release of weightcast on both sides")};
 }
 
 ByteWriter BeginMessage(MessageKind kind) {

@@ -53,12 +53,12 @@ Status Receiver::Handle(const RecordBody& body, Budget& budget) {
   const bool staged_signal = staging_->in.awaits_signal();
   const bool awaited = put_signal_ || pull_signal || staged_signal;
   if (awaited && kind != RecordKind::kSignal) {
-    return Broken("a signal was announced and did not come");
+    return Broken("it announced a signal and did not send it");
   }
   switch (kind) {
     case RecordKind::kSignal: {
       const auto record = Unpack<SignalRecord>(body);
-      if ((record.after_put != 0) != awaited) return Broken("a signal out of place");
+      if ((record.after_put != 0) != awaited) return Broken("it sent a signal out of turn");
       if (staged_signal) {
         staging_->in.AddSignal(record);
         return Status::Ok();
@@ -83,7 +83,7 @@ Status Receiver::Handle(const RecordBody& body, Budget& budget) {
     case RecordKind::kPull:
       return OnPull(Unpack<PullRecord>(body));
   }
-  return Broken("a record of an unknown kind");
+  return Broken("it sent a record of an unknown kind");
 }
 
 void Receiver::OnSignal(const SignalRecord& record) {
@@ -103,15 +103,15 @@ Status Receiver::OnPut(const PutRecord& record, Budget& budget) {
   if ((record.flags & kInStage) != 0) return OnStagedPut(record);
   const bool last = (record.flags & kLastPiece) != 0;
   const bool abandoned = (record.flags & kAbandoned) != 0;
-  if (record.slot >= kGrantSlots) return Broken("a grant slot that does not exist");
+  if (record.slot >= kGrantSlots) return Broken("it wrote under a grant slot that does not exist");
   if ((puller_ && !puller_->empty()) || staging_->in.puts() > 0) {
-    return Broken("a put before the answers to pulls or staged puts");
+    return Broken("it wrote before it had the answers to earlier writes");
   }
-  if (answers_.size() >= kMostAnswers) return Broken("more writes at once than the window allows");
+  if (answers_.size() >= kMostAnswers) return Broken("it sent more writes at once than the window allows");
   const std::byte* bytes = nullptr;
   if (!abandoned) {
     bytes = inbox_->Payload(record.position, record.length);
-    if (bytes == nullptr) return Broken("a put outside the payload ring");
+    if (bytes == nullptr) return Broken("it wrote outside the payload ring");
   }
   Code& scope_failure = scope_failure_[record.slot];
   if ((record.flags & kNewScope) != 0) scope_failure = Code::kOk;
@@ -140,9 +140,10 @@ bool Receiver::EndPiece(uint8_t flags, uint16_t slot, uint64_t sequence) {
 
 Status Receiver::OnPull(const PullRecord& record) {
   if (record.slot >= kGrantSlots || record.source >= kMaxRegions) {
-    return Broken("a pull of a grant slot or a source that does not exist");
+    return Broken("it named a grant slot or a source that does not exist");
   }
-  if (staging_->in.puts() > 0) return Broken("a pull before the answers to staged puts");
+  if (staging_->in.puts() > 0)
+    return Broken("it asked for a copy before it had the answers to earlier writes");
   if (ending_) {
     put_signal_ = (record.flags & kSignalled) != 0;
     put_signal_counts_ = false;
@@ -150,7 +151,7 @@ Status Receiver::OnPull(const PullRecord& record) {
   }
   if (!puller_) puller_.emplace(parts_);
   if (answers_.size() + puller_->size() >= kMostAnswers || !puller_->Add(record)) {
-    return Broken("more writes at once than the window allows");
+    return Broken("it sent more writes at once than the window allows");
   }
   return Status::Ok();
 }
@@ -212,9 +213,10 @@ void Receiver::Answer(uint64_t sequence, Code code, bool placed) {
 
 Status Receiver::OnGet(const GetRecord& record) {
   if ((record.flags & kInStage) != 0) {
-    return staged_reads_.Add(record) ? Status::Ok() : Broken("more reads at once than the window allows");
+    return staged_reads_.Add(record) ? Status::Ok()
+                                     : Broken("it sent more reads at once than the window allows");
   }
-  if (gets_.size() >= kMostGets) return Broken("more reads at once than the window allows");
+  if (gets_.size() >= kMostGets) return Broken("it sent more reads at once than the window allows");
   gets_.push_back({.get = record});
   return Status::Ok();
 }
@@ -223,7 +225,7 @@ Status Receiver::OnData(const DataRecord& record, Budget& budget) {
   if ((record.flags & kInStage) != 0) return ending_ ? Status::Ok() : sender_->OnStagedData(record);
   if (record.code != 0) return sender_->OnData(record, nullptr);
   const std::byte* const bytes = inbox_->Payload(record.position, record.length);
-  if (bytes == nullptr) return Broken("bytes outside the payload ring");
+  if (bytes == nullptr) return Broken("it sent bytes outside the payload ring");
   WC_RETURN_IF_ERROR(sender_->OnData(record, bytes));
   inbox_->TakePayload(record.position + record.length);
   budget.bytes -= std::min<uint64_t>(budget.bytes, record.length);

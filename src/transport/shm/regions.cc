@@ -52,7 +52,9 @@ Result<RegionKey> DecodeKey(std::string_view bytes) {
   if (in.ok()) std::memcpy(key.device.data(), device.data(), device.size());
   if (!in.AtEnd() || version != kKeyVersion || access > static_cast<uint8_t>(Access::kRead) || mappable > 1 ||
       kind > static_cast<uint8_t>(MemoryKind::kDevice) || key.address > UINT64_MAX - key.length) {
-    return Status(Code::kProtocol, "malformed key of a shm region; both sides must run the same release");
+    return Status(
+        Code::kProtocol,
+        "the peer's key of a shm region is malformed; run the same release of weightcast on both sides");
   }
   key.access = static_cast<Access>(access);
   key.mappable = mappable == 1;

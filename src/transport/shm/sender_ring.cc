@@ -111,7 +111,7 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
   const uint64_t first = At(head_).sequence;
   if (head_ == next_ || At(head_).op.kind != OpKind::kWrite || record.sequence - first >= next_ - head_ ||
       record.code > static_cast<uint8_t>(Code::kInternal)) {
-    return {Code::kProtocol, "the peer answered a write that was not posted"};
+    return {Code::kProtocol, "it answered a write that this process did not send"};
   }
   for (uint64_t left = record.sequence - first + 1; left > 0; --left) {
     const Pending& pending = At(head_);
@@ -129,7 +129,7 @@ Status Sender::OnAnswer(const AnswerRecord& record) {
 }
 
 Status Sender::OnData(const DataRecord& record, const std::byte* bytes) {
-  const auto nonsense = [] { return Status(Code::kProtocol, "the peer sent bytes that were not asked for"); };
+  const auto nonsense = [] { return Status(Code::kProtocol, "it sent bytes that were not asked for"); };
   Pending& pending = At(head_);
   if (head_ == next_ || pending.op.kind != OpKind::kRead || pending.path != Path::kRing ||
       record.sequence != pending.sequence || record.code > static_cast<uint8_t>(Code::kInternal)) {

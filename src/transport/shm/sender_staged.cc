@@ -76,7 +76,7 @@ bool Sender::Awaits(const DataRecord& record) {
 }
 
 Status Sender::OnStagedData(const DataRecord& record) {
-  if (!Awaits(record)) return {Code::kProtocol, "the peer staged bytes that were not asked for"};
+  if (!Awaits(record)) return {Code::kProtocol, "it sent bytes that were not asked for"};
   Pending& pending = At(arriving_);
   WC_RETURN_IF_ERROR(
       devices_.staging.in.AddData(record, pending.op.local, pending.op.local_offset + pending.done));

@@ -28,9 +28,7 @@ Result<std::unique_ptr<Transport>> ShmTransport::Create(const TransportOptions& 
   WC_ASSIGN_OR_RETURN(auto fence, CreateShared(sizeof(FencePage), /*read_only_for_peers=*/true));
   WC_ASSIGN_OR_RETURN(auto wake, WakeFd::Create());
   UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer.valid())
-    return Status(Code::kExhausted, StrCat("cannot make a timer: ", ErrnoText(errno),
-                                           "; raise the limit of open files (ulimit -n)"));
+  if (!timer.valid()) return Status(Code::kExhausted, StrCat("cannot make a timer: ", ErrnoAndAdvice(errno)));
   WC_RETURN_IF_ERROR(poller.Add(wake.fd(), EPOLLIN, PollKey(PollKind::kWake, 0)));
   WC_RETURN_IF_ERROR(poller.Add(timer.get(), EPOLLIN, PollKey(PollKind::kTimer, 0)));
   WC_ASSIGN_OR_RETURN(auto acceptor, Acceptor::Create(poller));
@@ -134,7 +132,9 @@ Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation p
   if (role == Role::kResponder) {
     WC_ASSIGN_OR_RETURN(invitation, DecodeInvitation(offer));
     if (invitation.boot_id != boot_id_)
-      return Status(Code::kUnavailable, "the peer is on another host; shared memory is for one host");
+      return Status(Code::kUnavailable,
+                    "the peer is on another host, and shared memory is for one host; allow tcp or verbs by "
+                    "the setting transport");
   }
   WC_ASSIGN_OR_RETURN(auto made, Link::Create(context_, link, peer, deadline));
   made->set_peer_cookie(invitation.cookie);
@@ -150,7 +150,9 @@ Status ShmTransport::Establish(LinkId link, std::string_view answer) {
   Link* const found = Find(link);
   if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
   WC_ASSIGN_OR_RETURN(const Invitation invitation, DecodeInvitation(answer));
-  if (invitation.name.empty()) return {Code::kProtocol, "an answer without the name of a listener"};
+  if (invitation.name.empty())
+    return {Code::kProtocol,
+            "the peer's shm answer names no listener; run the same release of weightcast on both sides"};
   found->Connect(invitation);
   return Status::Ok();
 }

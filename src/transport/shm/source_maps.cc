@@ -38,7 +38,7 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
   if (closed_) return Status::Ok();
   const Key key{offer.region, offer.reader};
   if (job_ != nullptr && (job_->key != key || offer.code == Code::kOk)) {
-    return {Code::kProtocol, "the peer offered device memory before it sent the handles of its last offer"};
+    return {Code::kProtocol, "it offered device memory before it sent the handles of its last offer"};
   }
   if (offer.code != Code::kOk) {
     if (job_ != nullptr) Abandon();
@@ -55,7 +55,7 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
   Source& source = sources_[key];
   if (source.device.worker != nullptr || sources_.size() > kMost) {
     return {Code::kProtocol,
-            StrCat("the peer offered the same device memory twice, or more than ", kMost, " pieces of it")};
+            StrCat("it offered the same device memory twice, or more than ", kMost, " pieces of it")};
   }
   source.owner = offer.device;
   source.state = Source::State::kMapping;
@@ -71,20 +71,20 @@ Status SourceMaps::OnOffer(const SourceOffer& offer) {
 /// Nothing is mapped over a way that was not tried: a way that lies gives no error.
 Status SourceMaps::CheckOffer(const SourceOffer& offer) const {
   if (offer.own != (offer.process == device::ProcessName())) {
-    return {Code::kProtocol, "the peer offered device memory of another process without handles"};
+    return {Code::kProtocol, "it offered device memory of another process without handles"};
   }
   const auto way = ways_.find({offer.device, offer.reader});
   if (offer.region.first == kTrialRegion) {
     const bool fits = offer.length == device::TrialCell::kBytes && offer.device != offer.reader;
     if (fits && way == ways_.end() && ways_.size() < kMostWays) return Status::Ok();
     return {Code::kProtocol,
-            "the peer asked for a second trial of a path between two GPUs, or for one of another size"};
+            "it asked for a second trial of a path between two GPUs, or for one of another size"};
   }
   if (offer.region.first >= kMaxRegions)
-    return {Code::kProtocol, StrCat("the peer offered device memory of region ", offer.region.first,
-                                    "; regions are numbered below ", kMaxRegions)};
+    return {Code::kProtocol, StrCat("it offered device memory of region ", offer.region.first,
+                                    ", but regions are numbered below ", kMaxRegions)};
   if (offer.device == offer.reader || (way != ways_.end() && way->second)) return Status::Ok();
-  return {Code::kProtocol, "the peer offered device memory before the path to it was tried"};
+  return {Code::kProtocol, "it offered device memory before the path to it was tried"};
 }
 
 void SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
@@ -112,11 +112,11 @@ void SourceMaps::Begin(const SourceOffer& offer, device::Device device) {
 Status SourceMaps::OnHandles(const SourceHandles& message, std::vector<UniqueFd> fds) {
   if (closed_) return Status::Ok();
   if (job_ == nullptr || message.count > job_->missing || message.exportable != job_->name.exportable) {
-    return {Code::kProtocol, "the peer sent handles of device memory that it had not offered"};
+    return {Code::kProtocol, "it sent handles of device memory that it had not offered"};
   }
   const bool by_descriptor = message.exportable == device::Exportable::kDescriptors;
   if (by_descriptor ? fds.size() != message.count : !fds.empty()) {
-    return {Code::kProtocol, "the peer sent handles of device memory without their descriptors"};
+    return {Code::kProtocol, "it sent handles of device memory without their descriptors"};
   }
   job_->missing -= message.count;
   auto handles = std::make_shared<std::vector<device::Handle>>();
@@ -157,8 +157,9 @@ void SourceMaps::Abandon() {
 void SourceMaps::Finish() {
   const std::shared_ptr<Job> job = std::move(job_);
   if (job->device.worker == nullptr) {
-    return OnFinished(job->key, Status(Code::kUnavailable,
-                                       "no region here is of the peer's device; nothing is to be done"));
+    return OnFinished(
+        job->key,
+        Status(Code::kUnavailable, "this process uses no device that could read it; nothing is to be done"));
   }
   ++jobs_;
   const bool own = job->name.process == device::ProcessName();
@@ -187,11 +188,12 @@ void SourceMaps::OnFinished(const Key& key, Result<std::shared_ptr<const device:
   source.busy = false;
   if (!mapping.ok() || (*mapping)->length < source.offset + source.length) {
     source.state = Source::State::kFailed;
-    WC_LOG(kWarning, "this process cannot map device memory of a peer: ",
+    WC_LOG(kWarning, "this process cannot map memory of device ", device::UuidText(source.owner),
+           " of the peer (", channel_->PeerName(),
+           "), so it is staged through host memory, which is slower: ",
            WithSameRelease(mapping.ok() ? Status(Code::kProtocol, "it is shorter than the peer said")
                                         : mapping.status())
-               .message(),
-           "; its bytes are staged through host memory");
+               .message());
   } else {
     source.mapping = std::move(mapping).value();
     source.state = Source::State::kReady;
@@ -223,7 +225,8 @@ void SourceMaps::OnTried(const Key& key, const Status& outcome) {
   cell.busy = false;
   if (!outcome.ok()) {
     WC_LOG(kWarning, "device ", device::UuidText(key.second), " cannot use the memory of device ",
-           device::UuidText(cell.owner), ", which it can map: ", outcome.message(),
+           device::UuidText(cell.owner), " of the peer (", channel_->PeerName(),
+           "), which it can map: ", outcome.message(),
            ". Their bytes are staged through host memory. Check the IOMMU (it must be off, or in "
            "pass-through mode), ACS of the PCIe switches and the partitions of the NVSwitch");
   }

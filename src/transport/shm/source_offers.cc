@@ -50,7 +50,8 @@ void SourceOffers::OrderOffer(RegionId region, const DeviceUuid& reader,
 }
 
 Status SourceOffers::OnWant(const WantSource& request) {
-  if (wants_.size() >= kMostWants) return {Code::kProtocol, "too many requests for device memory at once"};
+  if (wants_.size() >= kMostWants)
+    return {Code::kProtocol, "it sent too many requests for device memory at once"};
   AnswerWant(Key{request.region, request.reader});
   return Status::Ok();
 }
@@ -188,8 +189,8 @@ Status SourceOffers::SendFront() {
     return channel_->Send(message);
   }
   if (exported_ != nullptr && !exported_->status.ok()) {
-    WC_LOG(kWarning, "device memory of region ", front.region.first,
-           " is staged: ", exported_->status.message());
+    WC_LOG(kWarning, "device memory goes to the peer (", channel_->PeerName(),
+           ") through host memory, which is slower: ", exported_->status.message());
     exported_.reset();
     front.device.reset();
     front.announced = false;

@@ -49,7 +49,8 @@ void SourceTrials::OnMade(const Result<device::Trials::Cell>& made) {
   if (trials_.empty()) return;  // The peer has ended meanwhile.
   Trial& trial = trials_.front();
   if (!made.ok()) {
-    WC_LOG(kWarning, "device memory is staged through host memory: no trial of peers' devices can be made: ",
+    WC_LOG(kWarning, "memory of device ", trial.owner.worker->context().ordinal(),
+           " goes to peers through host memory, which is slower, since no way between devices can be tried: ",
            made.status().message());
     return End(Way::kCannot);
   }

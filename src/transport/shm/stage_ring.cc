@@ -24,12 +24,18 @@ struct StageRing::Pinned {
   }
 };
 
-StageRing::StageRing(Context& context, Mapping mapping, uint64_t budgeted)
+void WarnOfBudget(std::string_view peer) {
+  WC_LOG(kWarning, "device memory cannot go to or come from the peer (", peer,
+         ") through host memory: other connections have pinned all that the setting pinned allows; raise it");
+}
+
+StageRing::StageRing(Context& context, Mapping mapping, uint64_t budgeted, std::string peer)
     : context_(&context),
       mapping_(std::make_shared<Mapping>(std::move(mapping))),
       data_(mapping_->data()),
       length_(mapping_->size()),
-      budgeted_(budgeted) {
+      budgeted_(budgeted),
+      peer_(std::move(peer)) {
   mapping_->HideFromChildren();
 }
 
@@ -45,8 +51,7 @@ StageRing::Pin StageRing::PinFor(const device::Device& device) {
 void StageRing::Begin(const device::Device& device) {
   DeviceSide& side = *context_->devices();
   if (budgeted_ == 0 && !side.stage_budget().TakeAll(length_)) {
-    WC_LOG(kWarning, "device memory cannot be staged for a connection: other connections have pinned all ",
-           "that the setting pinned allows; raise it");
+    WarnOfBudget(peer_);
     pin_ = Pin::kRefused;
     return;
   }
@@ -70,8 +75,8 @@ void StageRing::OnPinned(const Status& status, std::shared_ptr<Pinned> pinned) {
     return;
   }
   WC_LOG(kWarning, length_,
-         " bytes of host memory cannot be pinned, so device memory cannot be staged: ", status.message(),
-         "; raise the limit of locked memory or lower the setting pinned");
+         " bytes of host memory cannot be pinned, so device memory cannot go to or come from the peer (",
+         peer_, "): ", status.message(), "; raise the limit of locked memory or lower the setting pinned");
 }
 
 }  // namespace weightcast::transport::shm

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "device/devices.h"
 #include "device/health.h"
@@ -19,7 +21,7 @@ class StageRing {
   enum class Pin : uint8_t { kWaiting, kPinned, kRefused };
 
   /// `budgeted`: how much of this transport's StageBudget it has; 0 where no device was in use yet.
-  StageRing(Context& context, Mapping mapping, uint64_t budgeted);
+  StageRing(Context& context, Mapping mapping, uint64_t budgeted, std::string peer);
   StageRing(const StageRing&) = delete;
   StageRing& operator=(const StageRing&) = delete;
   ~StageRing();
@@ -41,11 +43,15 @@ class StageRing {
   std::byte* data_;
   uint64_t length_;
   uint64_t budgeted_;
+  const std::string peer_;  ///< As warnings call it.
   bool asked_ = false;
   Pin pin_ = Pin::kWaiting;
   std::shared_ptr<Pinned> pinned_;
   std::shared_ptr<device::Health> health_;  ///< Of the device that pins.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
+
+/// Warns that no more memory may be pinned, for the peer of this name.
+void WarnOfBudget(std::string_view peer);
 
 }  // namespace weightcast::transport::shm

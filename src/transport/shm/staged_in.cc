@@ -13,21 +13,22 @@ StagedIn::StagedIn(Context& context, OwnInbox& inbox, Outbox& outbox, Engines& e
     : context_(&context), inbox_(&inbox), outbox_(&outbox), engines_(&engines), channel_(&channel) {}
 
 Status StagedIn::OnWantStage(const WantStage& request) {
-  if (ring_ != nullptr) return {Code::kProtocol, "a second staging ring was asked for"};
+  if (ring_ != nullptr) return {Code::kProtocol, "it asked for a second staging ring"};
   DeviceSide* const side = context_->devices();
   const uint64_t length = side == nullptr ? request.most : side->stage_budget().Take(request.most);
   if (length == 0) {
-    WC_LOG(kWarning, "device memory cannot be staged for a connection: other connections have pinned all ",
-           "that the setting pinned allows; raise it");
+    WarnOfBudget(channel_->PeerName());
     return channel_->Send(Encode(StageReply{.code = Code::kExhausted}));
   }
   auto pages = CreateShared(length, /*read_only_for_peers=*/false);
   if (!pages.ok()) {
     if (side != nullptr) side->stage_budget().Give(length);
-    WC_LOG(kWarning, "device memory cannot be staged for a connection: ", pages.status().message());
+    WC_LOG(kWarning, "device memory cannot come from the peer (", channel_->PeerName(),
+           ") through host memory: ", pages.status().message());
     return channel_->Send(Encode(StageReply{.code = Code::kExhausted}));
   }
-  ring_ = std::make_unique<StageRing>(*context_, std::move(pages->mapping), side == nullptr ? 0 : length);
+  ring_ = std::make_unique<StageRing>(*context_, std::move(pages->mapping), side == nullptr ? 0 : length,
+                                      channel_->PeerName());
   return channel_->Send(Encode(StageReply{.length = length}), std::array{pages->fd.get()});
 }
 
@@ -40,10 +41,10 @@ bool StagedIn::Locate(uint64_t position, uint64_t length) const {
 }
 
 Status StagedIn::Add(Arrival arrival, bool bytes) {
-  if (arrivals_.full()) return {Code::kProtocol, "more staged pieces at once than the windows allow"};
+  if (arrivals_.full()) return {Code::kProtocol, "it sent more staged pieces at once than the windows allow"};
   if (bytes) {
     if (!Locate(arrival.record.position, arrival.record.length)) {
-      return {Code::kProtocol, "a staged piece outside the staging ring"};
+      return {Code::kProtocol, "it wrote outside the staging ring"};
     }
     arrived_ = arrival.record.position + arrival.record.length;
   }

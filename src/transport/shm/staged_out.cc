@@ -40,8 +40,7 @@ void StagedOut::Ask() {
   budgeted_ = side == nullptr ? 0 : side->stage_budget().Take(kLongestStage);
   asked_ = side == nullptr ? kLongestStage : budgeted_;
   if (*asked_ == 0) {
-    WC_LOG(kWarning, "device memory cannot be staged for a connection: other connections have pinned all ",
-           "that the setting pinned allows; raise it");
+    WarnOfBudget(channel_->PeerName());
     failure_ = Code::kExhausted;
     return;
   }
@@ -51,7 +50,7 @@ void StagedOut::Ask() {
 
 Status StagedOut::OnStage(const StageReply& reply, std::span<const UniqueFd> fds) {
   if (!asked_ || ring_ != nullptr || failure_ != Code::kOk) {
-    return {Code::kProtocol, "a staging ring that was not asked for"};
+    return {Code::kProtocol, "it sent a staging ring that was not asked for"};
   }
   const uint64_t budgeted = std::exchange(budgeted_, 0);
   const auto give_back = [&](uint64_t bytes) {
@@ -64,12 +63,13 @@ Status StagedOut::OnStage(const StageReply& reply, std::span<const UniqueFd> fds
   }
   if (reply.length > *asked_ || fds.size() != 1) {
     give_back(budgeted);
-    return {Code::kProtocol, "a staging ring without its descriptor, or longer than was asked for"};
+    return {Code::kProtocol, "it sent a staging ring without its descriptor, or longer than was asked for"};
   }
   auto mapping = MapPeer(fds[0].get(), 0, reply.length, /*writable=*/true);
   give_back(mapping.ok() ? budgeted - reply.length : budgeted);
   WC_RETURN_IF_ERROR(mapping.status());
-  ring_ = std::make_unique<StageRing>(*context_, std::move(mapping).value(), budgeted > 0 ? reply.length : 0);
+  ring_ = std::make_unique<StageRing>(*context_, std::move(mapping).value(), budgeted > 0 ? reply.length : 0,
+                                      channel_->PeerName());
   return Status::Ok();
 }
 

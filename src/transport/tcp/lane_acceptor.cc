@@ -23,12 +23,13 @@ constexpr Duration kRest = std::chrono::milliseconds(100);
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 /// An address without a port, as settings have it: "10.0.0.1", "fe80::1%eth0", "[::1]".
-Result<SocketAddress> ParseHost(std::string_view text) {
+Result<SocketAddress> ParseHost(std::string_view setting, std::string_view text) {
   const bool bare_v6 = text.find(':') != std::string_view::npos && !text.starts_with('[');
   auto address = SocketAddress::Parse(bare_v6 ? StrCat("[", text, "]:0") : StrCat(text, ":0"));
   if (address.ok()) return address;
   return Status(Code::kInvalidArgument,
-                StrCat("'", text, "' is not a numeric address; write one such as 10.0.0.1 or fe80::1%eth0"));
+                StrCat("setting ", setting, " has '", text,
+                       "', which is not a numeric address; write one such as 10.0.0.1 or fe80::1%eth0"));
 }
 
 Result<std::vector<SocketAddress>> ParseHosts(std::string_view list) {
@@ -36,7 +37,7 @@ Result<std::vector<SocketAddress>> ParseHosts(std::string_view list) {
   while (!list.empty()) {
     const size_t comma = std::min(list.find(','), list.size());
     if (comma > 0) {
-      WC_ASSIGN_OR_RETURN(const auto address, ParseHost(list.substr(0, comma)));
+      WC_ASSIGN_OR_RETURN(const auto address, ParseHost("advertise", list.substr(0, comma)));
       addresses.push_back(address);
     }
     list.remove_prefix(std::min(comma + 1, list.size()));
@@ -63,7 +64,7 @@ LaneAcceptor::~LaneAcceptor() {
 Status LaneAcceptor::Listen(const Settings& settings) {
   SocketAddress at = AnyAddress();
   if (!settings.bind.empty()) {
-    WC_ASSIGN_OR_RETURN(at, ParseHost(settings.bind));
+    WC_ASSIGN_OR_RETURN(at, ParseHost("bind", settings.bind));
   }
   WC_ASSIGN_OR_RETURN(const PortRange ports, ParsePortRange(settings.port_range));
   WC_ASSIGN_OR_RETURN(advertised_, ParseHosts(settings.advertise));
@@ -102,8 +103,7 @@ UniqueFd LaneAcceptor::AcceptOne(TimePoint now) {
   auto fd = Accept(listener_.get());
   if (fd.ok()) return std::move(fd).value();
   if (complaint_.Due(now)) {
-    WC_LOG(kError, "tcp: cannot take a connection: ", fd.status().message(),
-           "; raise the limit of open files (ulimit -n)");
+    WC_LOG(kError, "tcp: no connections are taken now: ", fd.status().message());
   }
   if (!half_open_.empty()) {
     Dismiss(visitors_.find(half_open_.Victim()));

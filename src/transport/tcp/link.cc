@@ -24,7 +24,7 @@ Status Link::Connect(const Answer& answer, TimePoint now) {
             "both sides"};
   if (answer.addresses.empty()) {
     return {Code::kUnavailable,
-            "the peer has no address for tcp; see its settings bind, interface and advertise"};
+            "the peer offers no address for tcp; correct its settings bind, interface and advertise"};
   }
   terms_.theirs = answer.cookie;
   terms_.lanes = answer.lanes;

@@ -178,8 +178,9 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
     Answer answer{terms.ours, static_cast<uint16_t>(terms.lanes), static_cast<uint16_t>(terms.depth),
                   acceptor_.chosen(), acceptor_.Addresses(same_host)};
     if (answer.addresses.empty()) {
-      return Status(Code::kUnavailable,
-                    "no address to offer for tcp; see the settings bind, interface and advertise");
+      return Status(
+          Code::kUnavailable,
+          "this host has no address to offer for tcp; correct the settings bind, interface and advertise");
     }
     blob = EncodeAnswer(answer);
   }
@@ -237,7 +238,9 @@ Status TcpTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach r
 
 void TcpTransport::Revoke(LinkId link, const GrantName& grant) {
   if (GrantTable::IsStanding(grant)) {
-    WC_LOG(kError, "tcp: the standing grant cannot be revoked; deregister the region");
+    WC_LOG(kError,
+           "tcp: a region that peers may write at any time was asked to end its grant, which has no effect; "
+           "close the region instead");
     return;
   }
   if (Link* found = Find(link); found != nullptr) return found->Revoke(grant);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast::transport::verbs {
@@ -34,7 +35,8 @@ class Control::Rail final : public QueueOwner {
   }
   void OnImmediate(uint32_t bits) override {
     control_.host_.OnQueueBroken(
-        index_, {Code::kProtocol, StrCat("the peer sends an immediate on a control queue pair, ", bits)});
+        index_, {Code::kProtocol,
+                 StrCat("the peer sends an immediate value on a control queue pair, ", bits, kSameRelease)});
   }
   void OnBroken(Status reason) override { control_.host_.OnQueueBroken(index_, std::move(reason)); }
 
@@ -134,13 +136,15 @@ void Control::OnReceived(uint32_t rail, std::string_view bytes) {
   }
   const auto* numbered = message ? std::get_if<Numbered>(&*message) : nullptr;
   if (numbered == nullptr || numbered->cookie != own_cookie_) {
-    return host_.OnQueueBroken(rail, {Code::kProtocol, "the peer sends a control message that does not fit"});
+    return host_.OnQueueBroken(
+        rail, {Code::kProtocol, StrCat("the peer sends a control message that does not fit", kSameRelease)});
   }
   const auto ahead = static_cast<int32_t>(numbered->number - next_in_);
   if (ahead < 0) return;  // Again, over another rail.
   if (ahead > 0) {
     if (ahead_.size() >= kAhead) {
-      return host_.OnQueueBroken(rail, {Code::kProtocol, "the peer's control messages have a gap"});
+      return host_.OnQueueBroken(
+          rail, {Code::kProtocol, StrCat("one of the peer's control messages is missing", kSameRelease)});
     }
     ahead_[numbered->number] = numbered->message;
     return;

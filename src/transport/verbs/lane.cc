@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast::transport::verbs {
@@ -326,13 +327,13 @@ void Lane::OnMessage(std::string_view bytes) {
     return Arrive(record->lease, record->transfer, record->chunk, record->chunks, record->checksum);
   }
   if (const auto* probe = std::get_if<Probe>(&*message)) return host_.OnQueueProbed(queue_index_, *probe);
-  Violation("it sends a control message on a lane");
+  Violation("it sends a control message on a data queue pair");
 }
 
 void Lane::OnImmediate(uint32_t bits) {
   shared_.moved = true;
   const auto immediate = ParseImmediate(bits);
-  if (!immediate) return Violation(StrCat("it sends an immediate that stands for nothing, ", bits));
+  if (!immediate) return Violation(StrCat("it sends an immediate value that stands for nothing, ", bits));
   Arrive(immediate->lease, immediate->transfer, 0, 1, 0);
 }
 
@@ -348,7 +349,8 @@ void Lane::Arrive(Lease lease, uint32_t transfer, uint32_t chunk, uint32_t chunk
 }
 
 void Lane::Violation(std::string_view what) {
-  host_.OnQueueBroken(queue_index_, {Code::kProtocol, StrCat("the peer breaks the protocol: ", what)});
+  host_.OnQueueBroken(queue_index_,
+                      {Code::kProtocol, StrCat("the peer breaks the protocol: ", what, kSameRelease)});
 }
 
 }  // namespace weightcast::transport::verbs

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 
 namespace weightcast::transport::verbs {
@@ -66,7 +67,7 @@ bool Link::RemoveImport(RemoteRegion region) {
 
 void Link::Say(const ControlMessage& message) {
   if (control_->Send(message)) return;
-  GoDown({Code::kExhausted, "the peer does not take its control messages; is it stopped or overloaded?"});
+  GoDown({Code::kExhausted, StrCat("the peer does not take its control messages", kSeePeer)});
 }
 
 void Link::OnControl(const ControlMessage& message) {
@@ -115,7 +116,8 @@ void Link::OnControl(const ControlMessage& message) {
 
 void Link::OnRegionOver(const RegionOver& over) {
   if (over.id >= kMaxRegionId)
-    return GoDown({Code::kProtocol, "the peer takes back a region that cannot be"});
+    return GoDown(
+        {Code::kProtocol, StrCat("the peer takes back a region that it cannot have", kSameRelease)});
   if (over.id >= over_regions_.size()) over_regions_.resize(over.id + 1);
   over_regions_[over.id] = std::max(over_regions_[over.id], over.generation);
   for (ImportedRegion& import : imports_) {
@@ -180,18 +182,16 @@ void Link::MakeFences(TimePoint now) {
   fences_.erase(late, fences_.end());
   const bool grant = std::ranges::any_of(made, [](const Fence& fence) { return fence.region == nullptr; });
   for (uint32_t queue = rails(); grant && queue < recoveries_.size() && state_ != State::kDown; ++queue) {
-    EndQueue(
-        queue,
-        {Code::kUnavailable,
-         "the peer did not answer within a quarter of the lease that it has stopped writing; is it stopped "
-         "or busy?"});
+    EndQueue(queue, {Code::kUnavailable,
+                     "the peer did not answer within a quarter of the lease that it has stopped writing; "
+                     "check that its process runs, and see its log"});
   }
   for (const Fence& fence : made) EndFence(fence);
 }
 
 void Link::BeginBarrier(uint64_t number) {
   if (barriers_.size() >= kMostBarriers) {
-    return GoDown({Code::kProtocol, "the peer takes back more than it can have given"});
+    return GoDown({Code::kProtocol, StrCat("the peer takes back more than it can have given", kSameRelease)});
   }
   // First what waits is refused, so that nothing more is posted under what was taken back.
   PumpLanes();
@@ -273,7 +273,7 @@ void Link::Step(TimePoint now) {
     if (recovery.stage == Stage::kOver && now >= recovery.again) OfferNext(queue);
     if (AwaitsProbe(recovery) && now >= recovery.began + shared_.settings.lease) {
       EndQueue(queue, {Code::kUnavailable,
-                       "the peer did not confirm this queue pair within a lease; is it stopped or busy?"});
+                       StrCat("the peer did not confirm this queue pair within a lease", kSeePeer)});
     }
   }
 }

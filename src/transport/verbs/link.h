@@ -145,6 +145,7 @@ class Link final : private Lane::Host, private Control::Host {
   /// How many of a rail on this NIC: fewer as peers grow.
   [[nodiscard]] uint32_t DataQueuesOf(const Nic& nic) const;
   Status MakeLanes(const std::vector<uint32_t>& counts);
+  [[nodiscard]] std::string WhyNoneIsUp() const;
   [[nodiscard]] std::string ReasonNoneFits(const Offer& offer) const;
   [[nodiscard]] std::vector<NicPair> PairNics(const Offer& offer) const;
   [[nodiscard]] Result<Queues> MakeRail(Nic& nic, const Address& peer,

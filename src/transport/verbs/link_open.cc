@@ -58,13 +58,10 @@ uint32_t Link::DataQueuesOf(const Nic& nic) const {
 
 Result<std::string> Link::MakeOffer() {
   Offer offer{.cookie = own_cookie_, .nics = {}};
-  Status last(Code::kUnavailable, "no RDMA port is up; check cables, and the setting nics");
+  Status last(Code::kUnavailable, WhyNoneIsUp());
   const uint32_t up = NicsUp();
   for (const auto& nic : nics_) {
-    if (!nic->up()) {
-      last = nic->why_down();
-      continue;
-    }
+    if (!nic->up()) continue;
     Offered made{.nic = nic->index(), .address = nic->address(), .queues = {}};
     uint32_t wanted = 1 + DataQueuesOf(*nic);
     // Our only NIC may meet two of the peer's: then another one is for control.
@@ -88,9 +85,17 @@ Result<std::string> Link::MakeOffer() {
   return Encode(offer);
 }
 
+/// With what each NIC says.
+std::string Link::WhyNoneIsUp() const {
+  std::string why = "no RDMA port is up: ";
+  if (nics_.empty()) return why + "the setting nics names none; correct it";
+  for (const auto& nic : nics_) why += StrCat(&nic == &nics_.front() ? "" : "; ", nic->why_down().message());
+  return why;
+}
+
 std::string Link::ReasonNoneFits(const Offer& offer) const {
   const auto up = std::ranges::find_if(nics_, [](const auto& nic) { return nic->up(); });
-  if (up == nics_.end()) return "no RDMA port is up; check cables, and the setting nics";
+  if (up == nics_.end()) return WhyNoneIsUp();
   return StrCat("none of the peer's RDMA ports can be reached from one of ours; of the first ones, ",
                 WhyApart(offer.nics.front().address, (*up)->address()));
 }
@@ -281,7 +286,8 @@ void Link::EndSilent(TimePoint now) {
   for (uint32_t queue = 0; queue < recoveries_.size(); ++queue) {
     if (recoveries_[queue].stage != Stage::kProbing) continue;
     EndQueue(queue, {Code::kUnavailable,
-                     "nothing arrives over it, while others work; check this rail's cabling and GID"});
+                     StrCat("nothing arrives over this queue pair of ", NicOf(recoveries_[queue]).name(),
+                            ", while others work; check that NIC's cabling and GID")});
   }
   CheckProbes();
 }

@@ -41,7 +41,8 @@ void Link::OnQueueProbed(uint32_t queue, const Probe& probe) {
   const Recovery& recovery = recoveries_[queue];
   if (terms_.role != Role::kResponder || probe.cookie != own_cookie_ || probe.queue != queue ||
       probe.generation != recovery.number) {
-    return OnQueueBroken(queue, {Code::kProtocol, "the peer's probe is for another queue pair"});
+    return OnQueueBroken(
+        queue, {Code::kProtocol, StrCat("the peer's probe is for another queue pair", kSameRelease)});
   }
   if (recovery.stage == Stage::kProbing) OpenQueue(queue);
 }
@@ -148,7 +149,8 @@ void Link::TellAddress(uint32_t rail) {
 
 void Link::OnNewAddress(const NewAddress& message) {
   if (message.rail >= rails_.size())
-    return GoDown({Code::kProtocol, "the peer has a new address on a rail that is not there"});
+    return GoDown(
+        {Code::kProtocol, StrCat("the peer has a new address on a NIC that is not there", kSameRelease)});
   Address& peer = rails_[message.rail].peer;
   peer.mtu = message.facts & ~kAddressGrh;
   peer.grh = (message.facts & kAddressGrh) != 0;
@@ -160,7 +162,7 @@ void Link::OnNewAddress(const NewAddress& message) {
 
 void Link::OnQueueOver(const QueueOver& message) {
   if (message.queue >= recoveries_.size())
-    return GoDown({Code::kProtocol, "the peer ends a queue pair that is not there"});
+    return GoDown({Code::kProtocol, StrCat("the peer ends a queue pair that is not there", kSameRelease)});
   Recovery& recovery = recoveries_[message.queue];
   if (message.generation != recovery.number) return;  // Of a generation that is over.
   recovery.peer_over = true;
@@ -174,10 +176,12 @@ void Link::OnQueueOffer(const QueueOffer& message) {
   const bool fits = message.queue < recoveries_.size() && terms_.role == Role::kResponder &&
                     recoveries_[message.queue].stage == Stage::kOver &&
                     message.generation == recoveries_[message.queue].number + 1;
-  if (!fits) return GoDown({Code::kProtocol, "the peer offers a queue pair out of turn"});
+  if (!fits)
+    return GoDown({Code::kProtocol, StrCat("the peer offers a queue pair out of turn", kSameRelease)});
   Recovery& recovery = recoveries_[message.queue];
   recovery.number = message.generation;
-  const Status down(Code::kUnavailable, "its port is down; check cable and switch");
+  const Status down(Code::kUnavailable,
+                    StrCat("the port of ", NicOf(recovery).name(), " is down; check cable and switch"));
   auto made = NicOf(recovery).up() ? MakeQueue(message.queue) : Result<std::unique_ptr<Queue>>(down);
   Status connected = made.status();
   if (made.ok()) {
@@ -195,7 +199,7 @@ void Link::OnQueueOffer(const QueueOffer& message) {
 
 void Link::OnQueueAnswer(const QueueAnswer& message) {
   if (message.queue >= recoveries_.size() || terms_.role != Role::kInitiator) {
-    return GoDown({Code::kProtocol, "the peer answers an offer that was not made"});
+    return GoDown({Code::kProtocol, StrCat("the peer answers an offer that was not made", kSameRelease)});
   }
   Recovery& recovery = recoveries_[message.queue];
   if (recovery.stage != Stage::kOffered || message.generation != recovery.number) return;  // Ended meanwhile.

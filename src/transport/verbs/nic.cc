@@ -76,8 +76,12 @@ Status Nic::Init(ibv_device* device, const Settings& settings) {
 
 Status Nic::MakeQueues() {
   const auto failed = [this](std::string_view what) {
-    return Status(Code::kExhausted, StrCat(name_, ": cannot make ", what, ": ", ErrnoText(errno),
-                                           "; raise the limit of locked memory (ulimit -l)"));
+    const int error = errno;
+    if (error == ENOMEM || error == EAGAIN)
+      return Status(Code::kExhausted, StrCat(name_, ": cannot make ", what, ": ", ErrnoText(error),
+                                             "; raise the limit of locked memory (ulimit -l)"));
+    return Status(Code::kExhausted, StrCat(name_, ": cannot make ", what, ": ", ErrnoText(error),
+                                           "; check its driver with ibv_devinfo and dmesg"));
   };
   domain_ = api_->AllocPd(context_);
   if (domain_ == nullptr) return failed("a protection domain");

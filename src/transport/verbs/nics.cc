@@ -63,10 +63,10 @@ Result<std::vector<std::unique_ptr<Nic>>> OpenNics(const std::shared_ptr<Ibverbs
   if (seen.empty())
     return Status(Code::kUnavailable,
                   "this machine has no RDMA device that libibverbs knows; ibv_devices must list one");
-  return Status(Code::kUnavailable,
-                wish.everything()
-                    ? StrCat("none of the RDMA devices ", seen, " can be used", refused)
-                    : StrCat("the setting nics, ", settings.nics, ", leaves none of ", seen, refused));
+  return Status(Code::kUnavailable, wish.everything()
+                                        ? StrCat("none of the RDMA devices ", seen, " can be used", refused)
+                                        : StrCat("the setting nics, ", settings.nics,
+                                                 ", must be corrected: it leaves none of ", seen, refused));
 }
 
 }  // namespace weightcast::transport::verbs

@@ -116,7 +116,7 @@ Status Queue::ToInit() {
   attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   const int error = nic_.api().ModifyQp(queue_, &attr,
                                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair does not begin", error);
+  return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair cannot be set up", error);
 }
 
 Result<ibv_ah_attr> Queue::Path(const Address& peer, const Settings& settings) const {
@@ -174,7 +174,7 @@ Status Queue::Connect(const Address& peer, const QueueName& name, const Settings
   error = nic_.api().ModifyQp(queue_, &attr,
                               IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                   IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-  return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair does not send", error);
+  return error == 0 ? Status::Ok() : Failed(nic_, "a queue pair cannot be made to send", error);
 }
 
 ibv_send_wr& Queue::Add(const Place& place, ibv_wr_opcode opcode) {
@@ -219,7 +219,7 @@ Status Queue::Flush() {
     requests_[batched_ - 1].send_flags |= IBV_SEND_SIGNALED;
     ibv_send_wr* bad = nullptr;
     const int error = nic_.api().PostSend(queue_, requests_.data(), &bad);
-    if (error != 0) broken_ = Failed(nic_, "cannot post", error);
+    if (error != 0) broken_ = Failed(nic_, "a request cannot be posted to a queue pair", error);
   }
   batched_ = 0;
   return broken_;

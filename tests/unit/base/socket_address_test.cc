@@ -59,7 +59,7 @@ TEST(HostPort, SplitsNamesAndAddresses) {
   for (const char* text : {"", "host", "host:", ":1", "host:port", "host:65536", "host: 1", "[::1:2"}) {
     EXPECT_THAT(ParseHostPort(text).status().message(), HasSubstr("is not HOST:PORT")) << text;
   }
-  EXPECT_THAT(ParseHostPort("::1:80").status().message(), HasSubstr("in brackets: [::1]:80"));
+  EXPECT_THAT(ParseHostPort("::1:80").status().message(), HasSubstr("write [::1]:80"));
 }
 
 TEST(ParseOfPeer, TheScopeOfAPeerIsNotOurs) {

@@ -89,7 +89,7 @@ TEST(Checkpoint, RefusesBadIndexes) {
   EXPECT_THAT(why(Index(R"("a":"one.safetensors","b":"one.safetensors","d":"one.safetensors")")),
               HasSubstr("tensor \"d\" is not in this file"));
   EXPECT_THAT(why(Index(R"("a":"one.safetensors")")),
-              HasSubstr("tensor \"b\" is in this file, but not so in"));
+              HasSubstr("tensor \"b\" is in this file, but is not listed for it in"));
   EXPECT_THAT(why(Index(R"("a":"x/../one.safetensors")")), HasSubstr("holds a '/'"));
   EXPECT_THAT(why(Index(R"("a":"/etc/passwd")")), HasSubstr("holds a '/'"));
   EXPECT_THAT(why(Index(R"("a":"..")")), HasSubstr("begins with '.'"));

@@ -20,12 +20,12 @@ TEST(MachineJoin, RefusesWhatDoesNotBelong) {
   protocol::Hello hello = RankHello("a", 0, 1);
   hello.job = "other";
   ExpectRefused(sim, sim.Join(hello), "serves job 'default', not 'other'");
-  ExpectRefused(sim, sim.Join(RankHello("", 0, 1)), "needs the name of its engine");
+  ExpectRefused(sim, sim.Join(RankHello("", 0, 1)), "was given no name of its engine");
   ExpectRefused(sim, sim.Join(RankHello("a", 2, 2)), "engine a rank 2 is not among 0 .. 1");
   ExpectRefused(sim, sim.Join(RankHello("a", 0, 0)), "world size of 0");
   hello = RankHello("a", 0, 1);
   hello.name.role = protocol::Role::kTrainer;
-  ExpectRefused(sim, sim.Join(hello), "a trainer has no engine name");
+  ExpectRefused(sim, sim.Join(hello), "a trainer was given an engine's name");
   sim.Join(RankHello("a", 0, 2));
   ExpectRefused(sim, sim.Join(RankHello("a", 1, 3)),
                 "a world size of 3 for engine a; those already here say 2");

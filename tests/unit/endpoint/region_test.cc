@@ -88,7 +88,7 @@ TEST_F(RegionTest, SlicesOfOthersAreRefused) {
   EXPECT_THAT(refusal(others.source_region->Whole(), remote).message(), HasSubstr("with another endpoint"));
   EXPECT_THAT(refusal(local, others.imported.Whole()).message(), HasSubstr("on another connection"));
   EXPECT_EQ(refusal(*local.Slice(0, 8), *remote.Slice(0, 9)).message(),
-            "piece 0: its local slice has 8 bytes, its remote slice 9; they must be as long");
+            "piece 0: its local slice has 8 bytes, its remote slice 9; give two of equal length");
 }
 
 TEST_F(RegionTest, ASliceDoesNotOutliveItsRegion) {
@@ -136,7 +136,7 @@ TEST_F(RegionTest, ImportChecksWhatItIsGiven) {
   EXPECT_EQ(pair.to_b->Import("garbage").status().code(), Code::kProtocol);
   const Status other = pair.to_a->Import(pair.target_region->Descriptor()).status();
   EXPECT_EQ(other.code(), Code::kInvalidArgument);
-  EXPECT_THAT(other.message(), HasSubstr("has that process restarted?"));
+  EXPECT_THAT(other.message(), HasSubstr("if that process has restarted"));
   auto descriptor = *ParseDescriptor(pair.target_region->Descriptor());
   descriptor.keys.clear();
   EXPECT_THAT(pair.to_b->Import(EncodeDescriptor(descriptor)).status().message(),

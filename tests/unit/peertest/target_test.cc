@@ -28,8 +28,8 @@ TEST(Target, IsANameOrAnAddressWithAPortOrWithout) {
 TEST(Target, RefusesWhatIsNone) {
   for (const char* text : {"", ":80", "node1:", "node1:0", "node1:70000", "node1:x", "[]", "[fd00::1",
                            "a:]:b", "[a]b]", "a[", "a b", "a,b", "http://node1", "node1\n"})
-    EXPECT_THAT(Parsed(text), HasSubstr("is no host")) << text;
-  EXPECT_THAT(Parsed(std::string(300, 'a').c_str()), HasSubstr("is no host"));
+    EXPECT_THAT(Parsed(text), HasSubstr("is not the name or address of a host")) << text;
+  EXPECT_THAT(Parsed(std::string(300, 'a').c_str()), HasSubstr("is not the name or address of a host"));
 }
 
 TEST(HostsFile, HasAHostInEachLine) {

@@ -68,7 +68,7 @@ TEST(LayoutJsonTest, SaysWhatIsWrong) {
   EXPECT_THAT(Why(R"({"ranks": 1.5})"), HasSubstr("'ranks'"));
   EXPECT_THAT(Why(R"({"ranks": 1, "tensor": []})"), HasSubstr("'tensor'"));
   EXPECT_THAT(Why(R"({"ranks": 1, "version": 2})"), HasSubstr("version 2"));
-  EXPECT_THAT(Why(R"({"ranks": 1, "tensors": [{}]})"), HasSubstr("tensor 0: it needs a 'name'"));
+  EXPECT_THAT(Why(R"({"ranks": 1, "tensors": [{}]})"), HasSubstr("tensor 0: it has no 'name'"));
   EXPECT_THAT(Why(WithTensor(R"("boxes": 3)")), HasSubstr("must be a list"));
   EXPECT_THAT(Why(WithTensor(R"("boxes": [[0, [0, 0], [4]]])")), HasSubstr("one of each per dimension"));
   EXPECT_THAT(Why(WithTensor(R"("boxes": [[4, [0, 0], [4, 2]]])")), HasSubstr("rising order"));
@@ -87,7 +87,7 @@ TEST(LayoutJsonTest, SaysWhatIsWrong) {
   EXPECT_THAT(Why(WithTensor(R"("pattern": 0)", R"({"mesh": [2], "placements": [2]})")),
               HasSubstr("dimension 2"));
   EXPECT_THAT(Why(WithTensor(R"("pattern": 0)", R"({"mesh": [2], "placements": []})")),
-              HasSubstr("one placement"));
+              HasSubstr("one of each per dimension"));
   EXPECT_THAT(Why(WithTensor(R"("pattern": 0)", R"({"mesh": [2], "placements": ["shard"]})")),
               HasSubstr("replicate"));
   EXPECT_THAT(Why(WithTensor(R"("parts": [{"pattern": 0}, {"pattern": 0, "first_rank": 1}])",
