@@ -90,6 +90,24 @@ void CheckDevices(const Facts& facts, Findings& findings) {
   }
 }
 
+/// A setting that asks for RDMA tells that a device should be here: the module that makes it is missing. A
+/// device that a setting names is for CheckHost.
+void CheckNoDevice(const Facts& facts, Findings& findings) {
+  const std::string transport = Setting(facts, "transport");
+  if (transport.empty() || !MayUse(facts, "verbs")) {
+    findings.NotApplicable({.check = "device",
+                            .text = "No RDMA device. Transfers use shared memory and TCP.",
+                            .evidence = "/sys/class/infiniband"});
+    return;
+  }
+  findings.Fail({.check = "device",
+                 .text = StrCat("No RDMA device, and the setting transport asks for one: ", transport,
+                                ". The module that makes it is not loaded, or there is no NIC."),
+                 .evidence = StrCat("/sys/class/infiniband; modules loaded: ",
+                                    facts.modules.loaded.empty() ? "none" : Join(facts.modules.loaded)),
+                 .remedy = "modprobe mlx5_ib  # or the RDMA module of this NIC (lspci -k), or rdma_rxe"});
+}
+
 /// Whether data can flow at all. False: nothing else need be asked of this port.
 bool CheckState(const Facts& facts, const RdmaPort& port, Findings& findings) {
   const std::string evidence = StrCat(FolderOf(port), ": state ", port.state, ", phys_state ",
@@ -249,9 +267,7 @@ std::vector<Finding> CheckRdma(const Facts& facts) {
   Findings findings("rdma");
   if (facts.missed.contains("rdma")) return findings.Take();
   if (facts.rdma.devices.empty()) {
-    findings.NotApplicable({.check = "device",
-                            .text = "No RDMA device. Transfers use shared memory and TCP.",
-                            .evidence = "/sys/class/infiniband"});
+    CheckNoDevice(facts, findings);
     return findings.Take();
   }
   if (!MayUse(facts, "verbs")) {
