@@ -27,7 +27,7 @@ ALLOWED = {
     "counters": ["base", "drivers", "topology"],
     "transport": ["base", "memory", "trace", "drivers", "device", "topology"],
     "endpoint": ["base", "memory", "stream", "trace", "device", "transport"],
-    "peertest": ["base", "plan", "protocol", "stream", "http", "doctor", "endpoint"],
+    "peertest": ["base", "plan", "protocol", "stream", "http", "counters", "doctor", "endpoint", "transport", "drivers"],
     "p2p": ["base", "memory", "transport", "endpoint"],
     "control": ["base", "plan", "protocol", "stream", "trace", "http"],
     "worker": [

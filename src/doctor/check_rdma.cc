@@ -90,6 +90,24 @@ void CheckDevices(const Facts& facts, Findings& findings) {
   }
 }
 
+/// A setting that asks for RDMA tells that a device should be here: the module that makes it is missing. A
+/// device that a setting names is for CheckHost.
+void CheckNoDevice(const Facts& facts, Findings& findings) {
+  const std::string transport = Setting(facts, "transport");
+  if (transport.empty() || !MayUse(facts, "verbs")) {
+    findings.NotApplicable({.check = "device",
+                            .text = "No RDMA device. Transfers use shared memory and TCP.",
+                            .evidence = "/sys/class/infiniband"});
+    return;
+  }
+  findings.Fail({.check = "device",
+                 .text = StrCat("No RDMA device, and the setting transport asks for one: ", transport,
+                                ". The module that makes it is not loaded, or there is no NIC."),
+                 .evidence = StrCat("/sys/class/infiniband; modules loaded: ",
+                                    facts.modules.loaded.empty() ? "none" : Join(facts.modules.loaded)),
+                 .remedy = "modprobe mlx5_ib  # or the RDMA module of this NIC (lspci -k), or rdma_rxe"});
+}
+
 /// Whether data can flow at all. False: nothing else need be asked of this port.
 bool CheckState(const Facts& facts, const RdmaPort& port, Findings& findings) {
   const std::string evidence = StrCat(FolderOf(port), ": state ", port.state, ", phys_state ",
@@ -249,9 +267,7 @@ std::vector<Finding> CheckRdma(const Facts& facts) {
   Findings findings("rdma");
   if (facts.missed.contains("rdma")) return findings.Take();
   if (facts.rdma.devices.empty()) {
-    findings.NotApplicable({.check = "device",
-                            .text = "No RDMA device. Transfers use shared memory and TCP.",
-                            .evidence = "/sys/class/infiniband"});
+    CheckNoDevice(facts, findings);
     return findings.Take();
   }
   if (!MayUse(facts, "verbs")) {
@@ -274,56 +290,6 @@ std::vector<Finding> CheckRdma(const Facts& facts) {
     CheckMtu(facts, port, findings);
     CheckRate(facts, port, findings);
   }
-  return findings.Take();
-}
-
-std::vector<Finding> CheckQos(const Facts& facts) {
-  Findings findings("qos");
-  const int64_t traffic_class = TrafficClass(facts).value_or(0);
-  const int64_t priority =
-      traffic_class >> 5;  // The DSCP is the upper six bits, the usual priority its upper three.
-  for (const QosPort& port : facts.qos.ports) {
-    const bool lossless = port.pfc.find(":on") != std::string::npos;
-    const bool known = !port.pfc.empty() || !port.ecn.empty();
-    const std::string evidence =
-        StrCat("PFC ", port.pfc.empty() ? "unknown" : port.pfc, "; ECN ",
-               port.ecn.empty()  ? "unknown"
-               : port.ecn == "1" ? "on"
-                                 : "off",
-               "; trust ", port.trust.empty() ? "unknown" : port.trust, "; forced class ",
-               port.traffic_class.empty() ? "none" : port.traffic_class);
-    Finding finding{.check = "congestion",
-                    .subject = port.interface,
-                    .text = StrCat("DSCP ", traffic_class >> 2, ", priority ", priority, "."),
-                    .evidence = evidence};
-    if (!known) {
-      finding.text = "Neither sysfs nor dcb shows PFC and ECN of this interface.";
-      findings.NotApplicable(finding);
-    } else if (!lossless && port.ecn != "1") {
-      finding.text =
-          "RoCE has neither PFC nor ECN here: under load packets are lost, and lost packets are slow.";
-      finding.remedy = StrCat("mlnx_qos -i ", port.interface,
-                              " --trust dscp --pfc 0,0,0,1,0,0,0,0  # and the same on the switches");
-      findings.Warn(finding);
-    } else if (lossless && port.pfc.find(StrCat(priority, ":on")) == std::string::npos &&
-               port.traffic_class.empty()) {
-      finding.text = StrCat("PFC protects other priorities than ", priority,
-                            ", which weightcast's packets have (traffic class ", traffic_class, ").");
-      const size_t on = port.pfc.find(":on");
-      finding.remedy = StrCat("export WEIGHTCAST_TRAFFIC_CLASS=",
-                              (port.pfc[on - 1] - '0') * 32 + (port.pfc[on - 1] == '3' ? 8 : 0),
-                              "  # as your switches map it; NCCL: NCCL_IB_TC");
-      findings.Warn(finding);
-    } else if (!port.trust.empty() && port.trust != "dscp") {
-      finding.text = StrCat("The interface trusts ", port.trust, ", so the DSCP of packets is ignored.");
-      finding.remedy = StrCat("mlnx_qos -i ", port.interface, " --trust dscp");
-      findings.Warn(finding);
-    } else {
-      findings.Ok(finding);
-    }
-  }
-  if (facts.qos.ports.empty() && !facts.missed.contains("qos"))
-    findings.NotApplicable({.check = "congestion", .text = "No RDMA over Ethernet."});
   return findings.Take();
 }
 

@@ -40,6 +40,7 @@ std::vector<GidEntry> ReadGids(const fs::path& port) {
   return gids;
 }
 
+/// Without its GIDs: they are hundreds of files.
 RdmaPort ReadPort(const Sources& sources, const std::string& device, const std::string& number) {
   const fs::path folder = sources.root / "sys/class/infiniband" / device / "ports" / number;
   const int port = ParseNumber<int>(number).value_or(1);
@@ -53,7 +54,6 @@ RdmaPort ReadPort(const Sources& sources, const std::string& device, const std::
   facts.rate = ReadLine(folder / "rate");
   facts.lid = ReadHexNumber(folder / "lid");
   facts.sm_lid = ReadHexNumber(folder / "sm_lid");
-  facts.gids = ReadGids(folder);
   facts.interface = topology::Sysfs(sources.root / "sys").InterfaceOf(device, port, std::nullopt);
   facts.interface_mtu =
       ParseNumber<int64_t>(ReadLine(sources.root / "sys/class/net" / facts.interface / "mtu"))
@@ -77,6 +77,16 @@ RdmaDevice ReadDevice(const Sources& sources, const std::string& name) {
   const fs::path file = sources.root / "dev/infiniband" / facts.verbs;
   facts.writable = !facts.verbs.empty() && access(file.c_str(), R_OK | W_OK) == 0;
   return facts;
+}
+
+/// Of all devices.
+std::vector<RdmaPort> ReadPorts(const Sources& sources) {
+  std::vector<RdmaPort> ports;
+  for (const std::string& device : topology::Sysfs(sources.root / "sys").RdmaDevices()) {
+    for (const std::string& number : NamesIn(sources.root / "sys/class/infiniband" / device / "ports"))
+      ports.push_back(ReadPort(sources, device, number));
+  }
+  return ports;
 }
 
 int64_t BytesOf(ibv_mtu mtu) { return int64_t{128} << static_cast<int>(mtu); }
@@ -143,11 +153,11 @@ std::string EcnOf(const fs::path& folder) {
 
 RdmaFacts GatherRdma(const Sources& sources) {
   RdmaFacts facts;
-  for (const std::string& device : topology::Sysfs(sources.root / "sys").RdmaDevices()) {
+  for (const std::string& device : topology::Sysfs(sources.root / "sys").RdmaDevices())
     facts.devices.push_back(ReadDevice(sources, device));
-    for (const std::string& port : NamesIn(sources.root / "sys/class/infiniband" / device / "ports"))
-      facts.ports.push_back(ReadPort(sources, device, port));
-  }
+  facts.ports = ReadPorts(sources);
+  for (RdmaPort& port : facts.ports)
+    port.gids = ReadGids(sources.root / "sys/class/infiniband" / port.device / "ports" / StrCat(port.number));
   return facts;
 }
 
@@ -167,7 +177,7 @@ VerbsFacts GatherVerbs(const Sources& sources) {
 
 QosFacts GatherQos(const Sources& sources) {
   QosFacts facts;
-  for (const RdmaPort& port : GatherRdma(sources).ports) {
+  for (const RdmaPort& port : ReadPorts(sources)) {
     if (port.link_layer != "Ethernet" || port.interface.empty()) continue;
     const fs::path net = sources.root / "sys/class/net" / port.interface;
     const fs::path forced =

@@ -14,7 +14,7 @@ using doctor::Level;
 
 /// What the live page has no need of.
 constexpr std::string_view kStyle = R"(
-.matrix td, .matrix th { padding: 4px 6px; text-align: right; white-space: nowrap; }
+.matrix td, .matrix th { padding: 4px 6px; text-align: right; vertical-align: middle; white-space: nowrap; }
 .matrix tbody th { text-align: left; }
 .matrix td { min-width: 56px; border: 1px solid var(--ground); }
 .matrix td.slow { background: var(--bad-ground); color: var(--bad); font-weight: 600; }

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/strings.h"
+#include "peertest/hex.h"
 
 namespace weightcast::peertest {
 namespace {
@@ -18,16 +19,6 @@ constexpr auto kMeet = std::chrono::seconds(5);
 constexpr auto kPatience = std::chrono::seconds(5);  ///< With one transfer, and with one answer.
 constexpr auto kLook = std::chrono::milliseconds(100);
 constexpr uint32_t kPingBytes = 8;
-
-std::optional<std::string> FromHex(std::string_view hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    const auto byte = ParseHex<uint8_t>(hex.substr(i, 2));
-    if (!byte) return std::nullopt;
-    bytes += static_cast<char>(*byte);
-  }
-  return bytes;
-}
 
 }  // namespace
 

@@ -18,10 +18,34 @@ namespace {
 /// Without the zone of a link-local address.
 std::string Plain(std::string address) { return address.substr(0, address.find('%')); }
 
-std::string WhyNoRdma(const doctor::Sources& sources) {
-  const doctor::RdmaFacts rdma = doctor::GatherRdma(sources);
-  if (rdma.ports.empty()) return "no RDMA device";
-  return std::ranges::any_of(rdma.ports, doctor::IsUsable) ? "" : "no RDMA port that is active";
+std::string RemedyFor(const doctor::RdmaPort& port) {
+  if (port.interface.empty()) return StrCat("ibstat ", port.device);
+  return port.state == "ACTIVE" ? StrCat("ip address add ADDRESS/PREFIX dev ", port.interface)
+                                : StrCat("ip link set ", port.interface, " up");
+}
+
+void DescribeRdma(const doctor::Sources& sources, const Settings& settings, HostReport& report) {
+  doctor::Facts facts;
+  facts.settings["nics"] = settings.nics;
+  facts.rdma = doctor::GatherRdma(sources);
+  if (facts.rdma.ports.empty()) {
+    report.rdma = kNoRdmaDevice;
+    return;
+  }
+  report.rdma = "no RDMA port that the setting nics leaves in";
+  for (const doctor::RdmaPort& port : facts.rdma.ports) {
+    if (!doctor::IsWanted(facts, port)) continue;
+    if (doctor::IsUsable(port)) {
+      report.rdma.clear();
+      report.rdma_remedy.clear();
+      return;
+    }
+    if (!report.rdma_remedy.empty()) continue;
+    report.rdma = StrCat("no RDMA port that is active: ", port.name, " is ",
+                         port.state == "ACTIVE" ? "without a RoCE v2 GID"
+                                                : StrCat(port.state, " (", port.physical_state, ")"));
+    report.rdma_remedy = RemedyFor(port);
+  }
 }
 
 const std::string& Instance() {
@@ -31,7 +55,7 @@ const std::string& Instance() {
 
 }  // namespace
 
-HostReport DescribeHost(const std::string& address) {
+HostReport DescribeHost(const std::string& address, const Settings& settings) {
   const doctor::Sources sources = doctor::LocalSources({});
   HostReport report{.weightcast = LibraryVersion(),
                     .wire = endpoint::kProtocolVersion,
@@ -52,7 +76,7 @@ HostReport DescribeHost(const std::string& address) {
       report.mbit = one.mbit_per_second;
     break;
   }
-  report.rdma = WhyNoRdma(sources);
+  DescribeRdma(sources, settings, report);
   report.unix_seconds =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return report;

@@ -9,9 +9,12 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "base/thread.h"
+#include "peertest/hex.h"
+#include "peertest/port_counts.h"
 #include "peertest/reach.h"
 #include "peertest/summary.h"
 #include "peertest/units.h"
+#include "transport/verbs/device_probe.h"
 
 namespace weightcast::peertest {
 namespace {
@@ -31,6 +34,17 @@ uint64_t LargestOf(const TransportFacts& facts) {
   return both == 0 ? kAllSizes.front() : static_cast<uint64_t>(facts.out[both - 1].bytes);
 }
 
+std::vector<double> WithoutCold(std::vector<double> times) {
+  times.erase(times.begin(), times.begin() + static_cast<ptrdiff_t>(std::min(kCold, times.size())));
+  return times;
+}
+
+/// How many fit into so long, as the first took.
+uint32_t PingsIn(double seconds, const std::vector<double>& first) {
+  const double one_way = std::max(MedianOf(first), 1e-6);
+  return static_cast<uint32_t>(std::clamp<double>(seconds / (2 * one_way), kFirstPings, kMostTimed));
+}
+
 }  // namespace
 
 bool IsWorthwhile(uint64_t bytes, double gbit, double seconds) {
@@ -44,7 +58,21 @@ Measurement::Measurement(Options options, Caller& caller) : options_(std::move(o
 Duration Measurement::Patience(double seconds) const { return kAnswer + FromSeconds(seconds); }
 
 void Measurement::Run(Ports* ports) {
+  const auto before = CountBoth();
+  if (options_.transport == "verbs") {
+    if (const Status status = MeasureDevice(); !status.ok()) facts_.device_error = status.message();
+    (void)caller_.Ask<Done>(AskShut{}, kAnswer);
+  }
   if (const Status status = RunAll(ports); !status.ok()) facts_.error = status.message();
+  const auto after = CountBoth();
+  facts_.sent_here = CountedBetween(before.first, after.first);
+  facts_.sent_there = CountedBetween(before.second, after.second);
+}
+
+std::pair<std::vector<PortCount>, std::vector<PortCount>> Measurement::CountBoth() {
+  if (options_.transport != "verbs") return {};
+  auto there = caller_.Ask<Counters>(AskCounters{}, kAnswer);
+  return {ReadPortCounts(), there.ok() ? std::move(there->ports) : std::vector<PortCount>()};
 }
 
 Status Measurement::RunAll(Ports* ports) {
@@ -58,7 +86,9 @@ Status Measurement::RunAll(Ports* ports) {
 
 Status Measurement::Open() {
   const std::string key = StrCat(ToHex(StrCat(RandomId())), ToHex(StrCat(RandomId())));
-  auto opened = DataLink::Open({.settings = options_.settings,
+  Settings settings = options_.settings;
+  if (traffic_class_ != kUnknown) settings.traffic_class = StrCat(traffic_class_);
+  auto opened = DataLink::Open({.settings = std::move(settings),
                                 .transport = options_.transport,
                                 .address = options_.here,
                                 .key = key,
@@ -66,7 +96,8 @@ Status Measurement::Open() {
                                 .interrupted = options_.interrupted});
   if (!opened.ok()) return {opened.status().code(), StrCat("this host: ", opened.status().message())};
   link_ = std::move(*opened);
-  auto answer = caller_.Ask<Opened>(AskOpen{.transport = options_.transport, .key = key}, kAnswer);
+  auto answer = caller_.Ask<Opened>(
+      AskOpen{.transport = options_.transport, .key = key, .traffic_class = traffic_class_}, kAnswer);
   if (!answer.ok()) return {answer.status().code(), StrCat("the other host: ", answer.status().message())};
   peer_ = std::move(answer->place);
   return Status::Ok();
@@ -99,22 +130,43 @@ Status Measurement::MeetBy(bool peer_connects) {
   return Status::Ok();
 }
 
+Status Measurement::MeasureDevice() {
+  WC_ASSIGN_OR_RETURN(auto api, drivers::LoadIbverbs());
+  WC_ASSIGN_OR_RETURN(const auto device, transport::verbs::DeviceProbe::Open(
+                                             std::move(api), {.settings = options_.settings,
+                                                              .interrupted = options_.interrupted}));
+  WC_ASSIGN_OR_RETURN(const DevicePlace there, caller_.Ask<DevicePlace>(AskDevice{}, kAnswer));
+  const auto place = FromHex(there.place);
+  if (!place)
+    return {Code::kProtocol, "the other host's probe is malformed; use the same weightcast on both"};
+  WC_RETURN_IF_ERROR(caller_.Ask<Done>(AskDeviceMeet{.place = ToHex(device->place())}, kAnswer).status());
+  WC_RETURN_IF_ERROR(device->Connect(*place));
+  const auto ping = [&](uint32_t count) -> Result<std::vector<double>> {
+    WC_RETURN_IF_ERROR(caller_.Send(AskDevicePong{.count = count}));
+    auto times = device->Ping(count);
+    const auto done = caller_.Take<Done>(kAnswer);
+    WC_RETURN_IF_ERROR(times.status());
+    WC_RETURN_IF_ERROR(done.status());
+    return WithoutCold(std::move(*times));
+  };
+  WC_ASSIGN_OR_RETURN(const auto first, ping(kFirstPings));
+  WC_ASSIGN_OR_RETURN(const auto times, ping(PingsIn(options_.plan.seconds, first)));
+  facts_.device = Summarise(times);
+  return Status::Ok();
+}
+
 Result<std::vector<double>> Measurement::Ping(uint32_t count) {
   WC_RETURN_IF_ERROR(caller_.Send(AskPong{.count = count}));
   auto times = link_->Ping(count);
   const auto there = caller_.Take<Done>(kAnswer);
   WC_RETURN_IF_ERROR(times.status());
   WC_RETURN_IF_ERROR(there.status());
-  times->erase(times->begin(), times->begin() + static_cast<ptrdiff_t>(std::min(kCold, times->size())));
-  return times;
+  return WithoutCold(std::move(*times));
 }
 
 Status Measurement::MeasureLatency() {
   WC_ASSIGN_OR_RETURN(const auto first, Ping(kFirstPings));
-  const double one_way = std::max(MedianOf(first), 1e-6);
-  const double count = options_.plan.seconds / (2 * one_way);
-  WC_ASSIGN_OR_RETURN(const auto times,
-                      Ping(static_cast<uint32_t>(std::clamp<double>(count, kFirstPings, kMostTimed))));
+  WC_ASSIGN_OR_RETURN(const auto times, Ping(PingsIn(options_.plan.seconds, first)));
   facts_.latency = Summarise(times);
   return Status::Ok();
 }
@@ -164,8 +216,13 @@ Status Measurement::MeasureRates() {
   return Status::Ok();
 }
 
-std::string Measurement::WhileLoaded(const std::function<void()>& work) {
+std::string Measurement::WhileLoaded(uint8_t traffic_class, const std::function<void()>& work) {
   if (!met_) return "there is no connection to load the path with";
+  Close();
+  traffic_class_ = traffic_class;
+  Status again = Open();
+  if (again.ok()) again = Meet();
+  if (!again.ok()) return again.message();
   const double seconds = 2 * options_.plan.seconds + kLoadAfter;
   Status status;
   auto load = StartThread("wc-load", [&] { status = WriteBoth(LargestOf(facts_), seconds).status(); });

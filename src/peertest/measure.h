@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "peertest/caller.h"
@@ -30,14 +31,19 @@ class Measurement {
 
   /// Everything but WhileLoaded. `ports`: also try them one by one; null: not.
   void Run(Ports* ports);
-  /// Runs `work` while both directions are busy. Returns why they were not, or nothing.
-  std::string WhileLoaded(const std::function<void()>& work);
+  /// Runs `work` while both directions are busy with packets of this class, on a connection made anew.
+  /// Returns why they were not, or nothing.
+  std::string WhileLoaded(uint8_t traffic_class, const std::function<void()>& work);
   /// Both sides let go of the connection.
   void Close();
   [[nodiscard]] const TransportFacts& facts() const { return facts_; }
 
  private:
   Status RunAll(Ports* ports);
+  /// Of RDMA: latency of the devices alone.
+  Status MeasureDevice();
+  /// Of RDMA: what ports of this host and of the other have counted until now.
+  std::pair<std::vector<PortCount>, std::vector<PortCount>> CountBoth();
   Status Open();
   void TryBoth(Ports& ports);
   Status Meet();
@@ -59,6 +65,7 @@ class Measurement {
   LinkPlace peer_;
   bool peer_connects_ = false;  ///< Only that way is open.
   bool met_ = false;
+  int64_t traffic_class_ = kUnknown;  ///< As AskOpen's.
 };
 
 /// Whether so many bytes are worth a measurement of `seconds` where `gbit` were reached before.

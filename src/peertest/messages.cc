@@ -12,15 +12,19 @@ namespace weightcast::peertest {
 using Json = nlohmann::json;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HostReport, weightcast, wire, host, boot_id, instance,
-                                                address, interface, mtu, mbit, rdma, unix_seconds)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Latency, samples, lost, p50, p99, most, jitter)
+                                                address, interface, mtu, mbit, rdma, rdma_remedy,
+                                                unix_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Latency, samples, lost, p50, p99, most, jitter, jitter_p50)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PortCount, name, packets, repeats)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Rate, bytes, transfers, gbit)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PathMtu, error, out, back, announced)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ports, out, back, tried_out, tried_back)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TransportFacts, name, skipped, error, connection, latency,
-                                                out, back, both_out, both_back)
+                                                device, device_error, out, back, both_out, both_back,
+                                                sent_here, sent_there)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClassFacts, error, traffic_class, chosen, plain_idle,
-                                                class_idle, plain_loaded, class_loaded)
+                                                class_idle, plain_loaded, class_loaded, plain_marked,
+                                                class_marked)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, stage, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PeerFacts, target, failure, here, there, connect_seconds,
                                                 clock_ahead, clock_within, mtu, ports, transports, classes)
@@ -29,7 +33,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LinkPlace, addresses, incarnatio
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskHello, report, peer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskBegin, address)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskReach, addresses)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskOpen, transport, key)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskOpen, transport, key, traffic_class)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskMeet, place, connect)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskPong, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskWrite, bytes, seconds)
@@ -43,10 +47,18 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Opened, place)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Wrote, rate)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ordered, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReportPiece, text)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Counters, ports)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskDeviceMeet, place)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AskDevicePong, count)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DevicePlace, place)
 
 // Those without members.
 static void to_json(Json& json, const AskTime& /*one*/) { json = Json::object(); }
 static void from_json(const Json& /*json*/, AskTime& /*one*/) {}
+static void to_json(Json& json, const AskCounters& /*one*/) { json = Json::object(); }
+static void from_json(const Json& /*json*/, AskCounters& /*one*/) {}
+static void to_json(Json& json, const AskDevice& /*one*/) { json = Json::object(); }
+static void from_json(const Json& /*json*/, AskDevice& /*one*/) {}
 static void to_json(Json& json, const AskShut& /*one*/) { json = Json::object(); }
 static void from_json(const Json& /*json*/, AskShut& /*one*/) {}
 static void to_json(Json& json, const AskEnd& /*one*/) { json = Json::object(); }
@@ -60,12 +72,14 @@ constexpr size_t kMostText = 256;
 constexpr size_t kMostError = 1024;
 constexpr size_t kMostAddresses = 16;
 constexpr size_t kMostDescriptor = 8192;
+constexpr size_t kMostPorts = 64;
 
 /// In the order of the variants.
 constexpr std::array<const char*, std::variant_size_v<Request>> kRequests = {
-    "hello", "time", "begin", "reach", "open", "meet", "pong", "write", "shut", "end", "order", "piece"};
+    "hello", "time", "begin", "reach", "open",     "meet",   "pong",        "write",
+    "shut",  "end",  "order", "piece", "counters", "device", "device_meet", "device_pong"};
 constexpr std::array<const char*, std::variant_size_v<Reply>> kReplies = {
-    "done", "hello", "time", "echo", "reached", "opened", "wrote", "ordered", "piece"};
+    "done", "hello", "time", "echo", "reached", "opened", "wrote", "ordered", "piece", "counters", "device"};
 
 template <typename Variant>
 std::string EncodeAs(const char* member, const char* name, const Variant& value) {
@@ -100,13 +114,20 @@ void Clean(std::string& text, size_t limit = kMostText) {
 
 void Clean(HostReport& report) {
   for (std::string* text : {&report.weightcast, &report.host, &report.boot_id, &report.instance,
-                            &report.address, &report.interface, &report.rdma})
+                            &report.address, &report.interface, &report.rdma, &report.rdma_remedy})
     Clean(*text);
 }
 
 bool IsSane(const std::vector<std::string>& texts) {
   return texts.size() <= kMostAddresses && std::ranges::all_of(texts, [](const auto& one) {
            return one.size() <= kMostError && IsPrintable(one);
+         });
+}
+
+bool IsSane(const std::vector<PortCount>& ports) {
+  return ports.size() <= kMostPorts && std::ranges::all_of(ports, [](const PortCount& one) {
+           return one.name.size() <= kMostText && IsPrintable(one.name) && one.packets >= 0 &&
+                  one.repeats >= 0;
          });
 }
 
@@ -124,10 +145,14 @@ struct Sane {
   }
   bool operator()(const AskReach& one) const { return IsSane(one.addresses); }
   bool operator()(const AskOpen& one) const {
-    return (one.transport == "tcp" || one.transport == "verbs") && one.key.size() <= kMostText;
+    return (one.transport == "tcp" || one.transport == "verbs") && one.key.size() <= kMostText &&
+           one.traffic_class >= kUnknown && one.traffic_class <= 255;
   }
   bool operator()(const AskMeet& one) const { return IsSane(one.place); }
   bool operator()(const AskPong& one) const { return one.count > 0 && one.count <= kMostPings; }
+  bool operator()(const AskDeviceMeet& one) const { return one.place.size() <= kMostDescriptor; }
+  bool operator()(const AskDevicePong& one) const { return one.count > 0 && one.count <= kMostPings; }
+  bool operator()(const DevicePlace& one) const { return one.place.size() <= kMostDescriptor; }
   bool operator()(const AskWrite& one) const {
     return one.bytes > 0 && one.bytes <= kMostWrite && one.seconds > 0 && one.seconds <= kMostSeconds;
   }
@@ -147,6 +172,7 @@ struct Sane {
   bool operator()(const Reached& one) const { return IsSane(one.errors); }
   bool operator()(const Opened& one) const { return IsSane(one.place); }
   bool operator()(const Ordered& one) const { return one.bytes <= kMostReport; }
+  bool operator()(const Counters& one) const { return IsSane(one.ports); }
   bool operator()(const ReportPiece& one) const { return one.text.size() <= kPieceBytes; }
   template <typename T>
   bool operator()(const T& /*one*/) const {
@@ -215,8 +241,11 @@ Result<PeerFacts> DecodeFacts(std::string_view json) {
     for (auto* list : {&facts.ports.out, &facts.ports.back})
       for (std::string& one : *list) Clean(one, kMostError);
     for (TransportFacts& one : facts.transports)
-      for (std::string* text : {&one.name, &one.skipped, &one.error, &one.connection})
+      for (std::string* text : {&one.name, &one.skipped, &one.error, &one.connection, &one.device_error})
         Clean(*text, kMostError);
+    for (TransportFacts& one : facts.transports)
+      for (auto* ports : {&one.sent_here, &one.sent_there})
+        for (PortCount& port : *ports) Clean(port.name);
     return facts;
   } catch (const Json::exception&) {
     return Malformed();

@@ -45,6 +45,15 @@ struct AskHello {
   std::string peer = {};
 };
 struct AskTime {};
+struct AskCounters {};
+/// Opens a probe (transport/verbs/device_probe.h); the others use it.
+struct AskDevice {};
+struct AskDeviceMeet {
+  std::string place = {};  ///< Of the asking host's probe, hexadecimal.
+};
+struct AskDevicePong {
+  uint32_t count = 0;
+};
 /// Takes the one place for a test. `address`: where the asking host was seen to reach the other.
 struct AskBegin {
   std::string address = {};
@@ -54,7 +63,8 @@ struct AskReach {
 };
 struct AskOpen {
   std::string transport = {};
-  std::string key = {};  ///< That both endpoints prove, hexadecimal.
+  std::string key = {};              ///< That both endpoints prove, hexadecimal.
+  int64_t traffic_class = kUnknown;  ///< Of the packets sent; kUnknown: by the host's setting.
 };
 struct AskMeet {
   LinkPlace place = {};
@@ -77,8 +87,9 @@ struct AskOrder {
 struct AskPiece {
   uint64_t from = 0;
 };
-using Request = std::variant<AskHello, AskTime, AskBegin, AskReach, AskOpen, AskMeet, AskPong, AskWrite,
-                             AskShut, AskEnd, AskOrder, AskPiece>;
+using Request =
+    std::variant<AskHello, AskTime, AskBegin, AskReach, AskOpen, AskMeet, AskPong, AskWrite, AskShut, AskEnd,
+                 AskOrder, AskPiece, AskCounters, AskDevice, AskDeviceMeet, AskDevicePong>;
 
 // --- Answers
 struct Done {};
@@ -103,13 +114,20 @@ struct Opened {
 struct Wrote {
   Rate rate = {};
 };
+struct Counters {
+  std::vector<PortCount> ports = {};
+};
+struct DevicePlace {
+  std::string place = {};  ///< Hexadecimal.
+};
 struct Ordered {
   uint64_t bytes = 0;  ///< Of the report.
 };
 struct ReportPiece {
   std::string text = {};
 };
-using Reply = std::variant<Done, Hello, Time, Echo, Reached, Opened, Wrote, Ordered, ReportPiece>;
+using Reply = std::variant<Done, Hello, Time, Echo, Reached, Opened, Wrote, Ordered, ReportPiece, Counters,
+                           DevicePlace>;
 
 std::string Encode(const Request& request);
 /// Errors: kProtocol. Texts are printable and short, numbers lie within the limits above.

@@ -121,7 +121,7 @@ class Server final : public TestServer {
     } else if (const auto* hello = std::get_if<AskHello>(&*request)) {
       client->second.waits = true;
       describer_.Run([this, stream, address = hello->peer] {
-        auto report = DescribeHost(address);
+        auto report = DescribeHost(address, options_.settings);
         streams_->Post([this, stream, report] { Finish(stream, Reply(Hello{report})); });
       });
     } else if (const auto* piece = std::get_if<AskPiece>(&*request)) {

@@ -1,8 +1,11 @@
 #include "peertest/session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/strings.h"
+#include "peertest/hex.h"
+#include "peertest/port_counts.h"
 #include "peertest/reach.h"
 #include "peertest/test.h"
 
@@ -55,7 +58,9 @@ Result<Reply> Session::On(const AskReach& ask) {
 
 Result<Reply> Session::On(const AskOpen& ask) {
   link_.reset();
-  WC_ASSIGN_OR_RETURN(link_, DataLink::Open({.settings = options_.settings,
+  Settings settings = options_.settings;
+  if (ask.traffic_class != kUnknown) settings.traffic_class = StrCat(ask.traffic_class);
+  WC_ASSIGN_OR_RETURN(link_, DataLink::Open({.settings = std::move(settings),
                                              .transport = ask.transport,
                                              .address = address_,
                                              .key = ask.key,
@@ -84,10 +89,34 @@ Result<Reply> Session::On(const AskWrite& ask) {
   return Reply(Wrote{.rate = rate});
 }
 
+Result<Reply> Session::On(const AskDevice& /*ask*/) {
+  WC_ASSIGN_OR_RETURN(auto api, drivers::LoadIbverbs());
+  WC_ASSIGN_OR_RETURN(
+      device_, transport::verbs::DeviceProbe::Open(
+                   std::move(api), {.settings = options_.settings, .interrupted = options_.interrupted}));
+  return Reply(DevicePlace{.place = ToHex(device_->place())});
+}
+
+Result<Reply> Session::On(const AskDeviceMeet& ask) {
+  const auto place = FromHex(ask.place);
+  if (device_ == nullptr || !place) return NotOpen();
+  WC_RETURN_IF_ERROR(device_->Connect(*place));
+  return Reply(Done{});
+}
+
+Result<Reply> Session::On(const AskDevicePong& ask) {
+  if (device_ == nullptr) return NotOpen();
+  WC_RETURN_IF_ERROR(device_->Pong(ask.count));
+  return Reply(Done{});
+}
+
 Result<Reply> Session::On(const AskShut& /*ask*/) {
+  device_.reset();
   link_.reset();
   return Reply(Done{});
 }
+
+Result<Reply> Session::On(const AskCounters& /*ask*/) { return Reply(Counters{.ports = ReadPortCounts()}); }
 
 Result<Reply> Session::On(const AskOrder& ask) {
   WC_ASSIGN_OR_RETURN(stream::RoleToken token,

@@ -9,6 +9,7 @@
 #include "peertest/echo_responder.h"
 #include "peertest/messages.h"
 #include "stream/token.h"
+#include "transport/verbs/device_probe.h"
 #include "weightcast/settings.h"
 #include "weightcast/status.h"
 
@@ -38,6 +39,10 @@ class Session {
   Result<Reply> On(const AskPong& ask);
   Result<Reply> On(const AskWrite& ask);
   Result<Reply> On(const AskShut& ask);
+  static Result<Reply> On(const AskCounters& ask);
+  Result<Reply> On(const AskDevice& ask);
+  Result<Reply> On(const AskDeviceMeet& ask);
+  Result<Reply> On(const AskDevicePong& ask);
   Result<Reply> On(const AskOrder& ask);
   template <typename Other>
   Result<Reply> On(const Other& /*ask*/) {
@@ -48,6 +53,7 @@ class Session {
   std::string address_;  ///< This host's, on the path; empty: it is translated on the way.
   std::unique_ptr<EchoResponder> echo_;
   std::unique_ptr<DataLink> link_;
+  std::unique_ptr<transport::verbs::DeviceProbe> device_;
   std::string report_;
 };
 

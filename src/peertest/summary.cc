@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "peertest/units.h"
 
@@ -10,9 +11,12 @@ namespace weightcast::peertest {
 Latency Summarise(const std::vector<double>& seconds, int64_t lost) {
   Latency latency{.samples = static_cast<int64_t>(seconds.size()), .lost = lost};
   if (seconds.empty()) return latency;
-  double changes = 0;
-  for (size_t i = 1; i < seconds.size(); ++i) changes += std::abs(seconds[i] - seconds[i - 1]);
-  if (seconds.size() > 1) latency.jitter = changes / static_cast<double>(seconds.size() - 1);
+  std::vector<double> changes;
+  for (size_t i = 1; i < seconds.size(); ++i) changes.push_back(std::abs(seconds[i] - seconds[i - 1]));
+  latency.jitter_p50 = MedianOf(changes);
+  if (!changes.empty())
+    latency.jitter =
+        std::accumulate(changes.begin(), changes.end(), 0.0) / static_cast<double>(changes.size());
   std::vector<double> sorted = seconds;
   std::ranges::sort(sorted);
   latency.p50 = sorted[sorted.size() / 2];

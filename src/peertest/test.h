@@ -20,7 +20,7 @@ struct TestMeans {
 };
 
 /// Tests the host that serves at `target` ("host" or "host:port"). What fails stands in the facts; the rest
-/// goes on. Bounded: about ten times the plan's seconds, and up to 5 s more for each part that does not
+/// goes on. Bounded: about twelve times the plan's seconds, and up to 5 s more for each part that does not
 /// answer.
 PeerFacts RunTest(const std::string& target, const TestPlan& plan, const TestMeans& means);
 

@@ -145,6 +145,11 @@ std::vector<Fault> RdmaFaults() {
          m.Remove("sys/bus/pci/devices/0000:aa:00.0/infiniband");
          m.Remove("sys/class/infiniband/mlx5_2");
        }},
+      {"NoDeviceForTheTransport", "rdma.device", Level::kFail, "modprobe mlx5_ib",
+       [](Machine& m) {
+         m.NoRdma();
+         m.sources.settings.transport = "verbs,tcp";
+       }},
       {"NoWayToGpuMemory", "modules.gpu_memory", Level::kWarn, "modprobe nvidia_peermem",
        [](Machine& m) {
          m.sources.kernel = "5.4.0-200-generic";

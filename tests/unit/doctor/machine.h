@@ -69,6 +69,13 @@ class Machine {
     sys.Write(StrCat(Port(nic), "/state"), "1: DOWN");
     sys.Write(StrCat(Port(nic), "/phys_state"), physical);
   }
+  /// And no NIC that could do it.
+  void NoRdma() {
+    for (int nic = 0; nic < 3; ++nic) Remove(StrCat("sys/class/infiniband/mlx5_", nic));
+    for (const char* nic : {"0000:15:50.0", "0000:97:50.0", "0000:aa:00.0"})
+      Remove(StrCat("sys/bus/pci/devices/", nic));
+    verbs.devices.clear();
+  }
   /// Of the PCI device `address`.
   void Pci(const std::string& address, const std::string& file, const std::string& text) {
     sys.Write(StrCat("bus/pci/devices/", address, "/", file), text);

@@ -34,6 +34,30 @@ TEST(CheckPeer, FindsNothingBetweenHealthyHosts) {
     })) << name;
 }
 
+TEST(CheckPeer, FindsNothingWithRdma) {
+  const auto findings = CheckPeer(HealthyRdmaPair());
+  EXPECT_THAT(Troubles(findings), IsEmpty());
+  for (const char* check : {"connection", "latency", "device_latency", "bandwidth"})
+    EXPECT_TRUE(std::ranges::any_of(findings, [&](const Finding& one) {
+      return one.level == Level::kOk && one.group == "verbs" && one.check == check;
+    })) << check;
+}
+
+// What looks like a fault and is none.
+TEST(CheckPeer, NotOfRdmaThatASettingLeavesOut) {
+  PeerFacts facts = HealthyPair();
+  facts.here.rdma = "no RDMA port that the setting nics leaves in";
+  facts.there.rdma = "";
+  EXPECT_THAT(Troubles(CheckPeer(facts)), IsEmpty());
+}
+
+TEST(CheckPeer, NotOfAFewLateMessagesAndAFewTimeOuts) {
+  PeerFacts facts = HealthyRdmaPair();
+  facts.transports[1].device.jitter = 4e-3;  // The mean, by those few.
+  facts.transports[1].sent_here = {{"mlx5_0:1", 900'000, 90}};
+  EXPECT_THAT(Troubles(CheckPeer(facts)), IsEmpty());
+}
+
 TEST(CheckPeer, TcpOverAFastLinkIsAskedForWhatCoresMove) {
   PeerFacts facts = HealthyPair();
   facts.here.mbit = facts.there.mbit = 400'000;
@@ -136,12 +160,39 @@ INSTANTIATE_TEST_SUITE_P(
               [](PeerFacts& facts) {
                 facts.classes.chosen = true;
                 facts.classes.plain_loaded.p50 = facts.classes.class_loaded.p50 = 0.02;
+              }},
+        Fault{"tcp_loses_its_class", "classes.priority", Level::kWarn, "tcp that has DSCP 26 waits",
+              "rules that set the DSCP",
+              [](PeerFacts& facts) { facts.classes.plain_loaded.p50 = facts.classes.plain_marked.p50 = 0.02; }},
+        Fault{"jitter", "verbs.device_latency", Level::kWarn, "changes by 2.00 ms", "tc -s qdisc show",
+              [](PeerFacts& facts) {
+                facts = HealthyRdmaPair();
+                facts.transports[1].device = {.samples = 90, .p50 = 5e-3, .jitter_p50 = 2e-3};
+              }},
+        Fault{"rdma_port_down", "verbs.connection", Level::kWarn, "node1 has no RDMA port that is active",
+              "ip link set eth1 up  # on node1",
+              [](PeerFacts& facts) {
+                facts.here.rdma = "no RDMA port that is active: mlx5_0:1 is DOWN (Disabled)";
+                facts.here.rdma_remedy = "ip link set eth1 up";
+              }},
+        Fault{"rdma_module_missing", "verbs.connection", Level::kWarn, "node1 has no RDMA device, and node2",
+              "modprobe mlx5_ib  # on node1", [](PeerFacts& facts) { facts.there.rdma = ""; }},
+        Fault{"rdma_loses_packets", "verbs.loss", Level::kWarn, "queue pairs time out", "--pfc 0,0,0,1",
+              [](PeerFacts& facts) {
+                facts = HealthyRdmaPair();
+                facts.transports[1].sent_there = {{"mlx5_0:1", 20'000, 40}};
+              }},
+        Fault{"rdma_fails_by_loss", "verbs.loss", Level::kFail, "until transfers fail", "weightcast watch",
+              [](PeerFacts& facts) {
+                facts = HealthyRdmaPair();
+                facts.transports[1].error = "retry counter exceeded";
+                facts.transports[1].sent_here = {{"mlx5_0:1", 400, 40}};
               }}),
     [](const auto& test) { return test.param.name; });
 
 TEST(CheckPeer, SaysWhetherPriorityHolds) {
   PeerFacts facts = HealthyPair();
-  facts.classes.plain_loaded.p50 = 0.02;
+  facts.classes.plain_loaded.p50 = facts.classes.class_marked.p50 = 0.02;
   const auto text = [&] { return CheckPeer(facts).back().text; };
   EXPECT_THAT(text(), HasSubstr("Priority holds: packets of DSCP 26 overtake"));
   facts.classes.class_loaded.p50 = 0.019;

@@ -27,7 +27,8 @@ inline PeerFacts HealthyPair() {
   facts.clock_within = 2e-4;
   facts.mtu = {.out = 9000, .back = 9000};
   facts.ports = {.tried_out = 1, .tried_back = 1};
-  const Latency latency{.samples = 1000, .p50 = 2e-5, .p99 = 5e-5, .most = 2e-4, .jitter = 3e-6};
+  const Latency latency{
+      .samples = 1000, .p50 = 2e-5, .p99 = 5e-5, .most = 2e-4, .jitter = 3e-6, .jitter_p50 = 1e-6};
   facts.transports = {{.name = "tcp",
                        .connection = "tcp, 2 lanes",
                        .latency = latency,
@@ -40,7 +41,26 @@ inline PeerFacts HealthyPair() {
                    .plain_idle = latency,
                    .class_idle = latency,
                    .plain_loaded = latency,
-                   .class_loaded = latency};
+                   .class_loaded = latency,
+                   .plain_marked = latency,
+                   .class_marked = latency};
+  return facts;
+}
+
+/// The same with RDMA.
+inline PeerFacts HealthyRdmaPair() {
+  PeerFacts facts = HealthyPair();
+  facts.here.rdma = facts.there.rdma = "";
+  facts.transports[1] = {.name = "verbs",
+                         .connection = "verbs, 2 lanes",
+                         .latency = {.samples = 1000, .p50 = 4e-6, .p99 = 9e-6, .most = 4e-5},
+                         .device = {.samples = 1000, .p50 = 2e-6, .p99 = 4e-6, .most = 2e-5},
+                         .out = {{1 << 20, 9, 24}},
+                         .back = {{1 << 20, 9, 24}},
+                         .both_out = 23,
+                         .both_back = 23,
+                         .sent_here = {{"mlx5_0:1", 900'000, 2}},
+                         .sent_there = {{"mlx5_0:1", 900'000, 0}}};
   return facts;
 }
 

@@ -20,6 +20,7 @@ HostReport FullReport() {
           .mtu = 9000,
           .mbit = 100'000,
           .rdma = "no RDMA device",
+          .rdma_remedy = "ip link set eth0 up",
           .unix_seconds = 1.5};
 }
 LinkPlace FullPlace() {
@@ -33,14 +34,18 @@ std::vector<Request> AllRequests() {
           AskTime{},
           AskBegin{"10.0.0.2"},
           AskReach{{"10.0.0.1:4711"}},
-          AskOpen{"tcp", "aa"},
+          AskOpen{"tcp", "aa", 104},
           AskMeet{FullPlace(), true},
           AskPong{30},
           AskWrite{65536, 0.5},
           AskShut{},
           AskEnd{},
           AskOrder{"node3:29751", {.seconds = 0.25, .all_sizes = false, .classes = false}},
-          AskPiece{450}};
+          AskPiece{450},
+          AskCounters{},
+          AskDevice{},
+          AskDeviceMeet{"00ff"},
+          AskDevicePong{30}};
 }
 
 std::vector<Reply> AllReplies() {
@@ -52,7 +57,9 @@ std::vector<Reply> AllReplies() {
           Opened{FullPlace()},
           Wrote{{.bytes = 65536, .transfers = 9, .gbit = 1.5}},
           Ordered{700},
-          ReportPiece{"{"}};
+          ReportPiece{"{"},
+          Counters{{{"mlx5_0:1", 1000, 3}}},
+          DevicePlace{"00ff"}};
 }
 
 TEST(Messages, ComeBackAsTheyWere) {
@@ -89,20 +96,30 @@ TEST(Messages, CarryErrors) {
 }
 
 TEST(Messages, ThatAreMalformedAreRefused) {
-  for (const char* body :
-       {"", "{", "[]", "null", "{}", R"({"ask":"hello"})", R"({"ask":"none","with":{}})",
-        R"({"ask":7,"with":{}})", R"({"ask":"pong","with":{"count":0}})",
-        R"({"ask":"pong","with":{"count":20001}})", R"({"ask":"pong","with":{"count":-1}})",
-        R"({"ask":"pong","with":{"count":"a"}})", R"({"ask":"write","with":{"bytes":17000000,"seconds":1}})",
-        R"({"ask":"write","with":{"bytes":1,"seconds":11}})",
-        R"({"ask":"write","with":{"bytes":1,"seconds":0}})",
-        R"({"ask":"open","with":{"transport":"shm","key":""}})",
-        R"({"ask":"order","with":{"target":"a","plan":{"seconds":1e300}}})",
-        R"({"ask":"begin","with":{"address":"\u0007"}})",
-        R"({"ask":"meet","with":{"place":{"incarnation":0}}})"})
+  for (const char* body : {"",
+                           "{",
+                           "[]",
+                           "null",
+                           "{}",
+                           R"({"ask":"hello"})",
+                           R"({"ask":"none","with":{}})",
+                           R"({"ask":7,"with":{}})",
+                           R"({"ask":"pong","with":{"count":0}})",
+                           R"({"ask":"pong","with":{"count":20001}})",
+                           R"({"ask":"pong","with":{"count":-1}})",
+                           R"({"ask":"pong","with":{"count":"a"}})",
+                           R"({"ask":"write","with":{"bytes":17000000,"seconds":1}})",
+                           R"({"ask":"write","with":{"bytes":1,"seconds":11}})",
+                           R"({"ask":"write","with":{"bytes":1,"seconds":0}})",
+                           R"({"ask":"open","with":{"transport":"shm","key":""}})",
+                           R"({"ask":"open","with":{"transport":"tcp","key":"","traffic_class":256}})",
+                           R"({"ask":"order","with":{"target":"a","plan":{"seconds":1e300}}})",
+                           R"({"ask":"begin","with":{"address":"\u0007"}})",
+                           R"({"ask":"meet","with":{"place":{"incarnation":0}}})"})
     EXPECT_EQ(DecodeRequest(body).status().code(), Code::kProtocol) << body;
   for (const char* body : {"", "{}", R"({"error":0,"text":"x"})", R"({"error":99,"text":"x"})",
-                           R"({"error":3})", R"({"reply":"echo","with":{"port":65536}})"})
+                           R"({"error":3})", R"({"reply":"echo","with":{"port":65536}})",
+                           R"({"reply":"counters","with":{"ports":[{"name":"a","packets":-1}]}})"})
     EXPECT_EQ(DecodeReply(body).status().code(), Code::kProtocol) << body;
   EXPECT_EQ(DecodeRequest(std::string(kMostBody + 1, ' ')).status().code(), Code::kProtocol);
 }
@@ -127,8 +144,20 @@ TEST(Messages, FactsComeBackAsTheyWereAndAreAscii) {
                   .clock_within = 3,
                   .mtu = {"e", 1500, 1400, true},
                   .ports = {{"a"}, {"b"}, 1, 2},
-                  .transports = {{"tcp", "s", "e", "c", {1, 2, 3, 4, 5, 6}, {{1, 2, 3}}, {{4, 5, 6}}, 7, 8}},
-                  .classes = {"e", 104, true, {1}, {2}, {3}, {4}}};
+                  .transports = {{"tcp",
+                                  "s",
+                                  "e",
+                                  "c",
+                                  {1, 2, 3, 4, 5, 6, 7},
+                                  {7, 6, 5, 4, 3, 2, 1},
+                                  "d",
+                                  {{1, 2, 3}},
+                                  {{4, 5, 6}},
+                                  7,
+                                  8,
+                                  {{"mlx5_0:1", 9, 1}},
+                                  {{"mlx5_1:1", 8, 2}}}},
+                  .classes = {"e", 104, true, {1}, {2}, {3}, {4}, {5}, {6}}};
   const std::string json = Encode(facts);
   for (const char c : json) ASSERT_GE(c, ' ');
   const auto decoded = DecodeFacts(json);
@@ -136,6 +165,7 @@ TEST(Messages, FactsComeBackAsTheyWereAndAreAscii) {
   EXPECT_EQ(Encode(*decoded), json);
   EXPECT_EQ(decoded->target, facts.target);
   EXPECT_EQ(decoded->transports.at(0).back.at(0).gbit, 6);
+  EXPECT_EQ(decoded->transports.at(0).sent_there.at(0).repeats, 2);
   EXPECT_FALSE(DecodeFacts("[]").ok());
   EXPECT_FALSE(DecodeFacts(R"({"transports":7})").ok());
 }

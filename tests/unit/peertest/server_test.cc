@@ -10,6 +10,7 @@
 
 #include "base/strings.h"
 #include "peertest/caller.h"
+#include "peertest/port_counts.h"
 #include "peertest/test.h"
 #include "protocol/worker_messages.h"
 #include "stream/client.h"
@@ -77,6 +78,7 @@ TEST_F(Serving, AWholeTestFindsWhatIsThere) {
   EXPECT_EQ(facts.classes.error, "");
   EXPECT_GT(facts.classes.plain_idle.samples, 0);
   EXPECT_GT(facts.classes.class_loaded.samples, 0);
+  EXPECT_GT(facts.classes.class_marked.samples, 0);
   EXPECT_FALSE(steps.empty());
   EXPECT_EQ(over_, 1);
 }
@@ -125,6 +127,15 @@ TEST_F(Serving, QuestionsOutOfOrderAreRefused) {
             Code::kProtocol);
   EXPECT_EQ(opened.caller->Ask<Done>(AskMeet{.place = {.incarnation = 1}}, kLong).status().code(),
             Code::kProtocol);
+}
+
+TEST_F(Serving, CountersAreThereAtAnyTimeOfATest) {
+  auto opened = Call();
+  ASSERT_NE(opened.caller, nullptr);
+  ASSERT_TRUE(opened.caller->Ask<Echo>(AskBegin{.address = "127.0.0.1"}, kLong).ok());
+  const auto counters = opened.caller->Ask<Counters>(AskCounters{}, kLong);
+  ASSERT_TRUE(counters.ok()) << counters.status().message();
+  EXPECT_EQ(counters->ports.size(), ReadPortCounts().size());
 }
 
 TEST_F(Serving, ConnectsToNobodyButTheHostThatAsks) {

@@ -23,6 +23,7 @@ TEST(Summary, HasQuantilesAndJitter) {
   EXPECT_EQ(latency.p99, 2);
   EXPECT_EQ(latency.most, 50);
   EXPECT_DOUBLE_EQ(latency.jitter, (99.0 + 48.0) / 100);
+  EXPECT_EQ(latency.jitter_p50, 1);
 }
 
 TEST(Summary, MedianOfAnEvenNumberIsBetween) { EXPECT_EQ(MedianOf({4, 1, 3, 2}), 2.5); }
