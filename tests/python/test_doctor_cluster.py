@@ -96,7 +96,7 @@ def test_healthy_hosts(serving, cluster, tmp_path: pathlib.Path):
     assert len(report["pairs"]) == 6
     for source in range(4):
         for target in range(4):
-            expected = None if source == target else pytest.approx(RATE / 1000, rel=0.25)
+            expected = None if source == target else pytest.approx(RATE / 1000, rel=0.5)
             assert report["gbit"][source][target] == expected, report["gbit"]
     text = page.read_text()
     assert text.startswith("<!doctype html>")

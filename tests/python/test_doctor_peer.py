@@ -98,8 +98,8 @@ def test_two_healthy_hosts(serve, peer):
     assert (facts["mtu"]["out"], facts["mtu"]["back"]) == (1500, 1500)
     assert abs(facts["clock_ahead"]) <= facts["clock_within"] + 0.5
     tcp = facts["transports"][0]
-    assert best(tcp["out"]) == pytest.approx(RATE / 1000, rel=0.15)
-    assert best(tcp["back"]) == pytest.approx(RATE / 1000, rel=0.15)
+    assert best(tcp["out"]) == pytest.approx(RATE / 1000, rel=0.4)
+    assert best(tcp["back"]) == pytest.approx(RATE / 1000, rel=0.4)
     assert tcp["latency"]["samples"] >= 20
     assert finding(report, "verbs.connection")["level"] == "not_applicable"
 
@@ -245,7 +245,7 @@ def test_one_direction_at_a_tenth(network: Network, serve, peer):
     found = finding(report, "tcp.bandwidth")
     assert found["level"] == "fail"
     assert "What leaves node2 has" in found["text"]
-    assert best(report["peer"]["transports"][0]["back"]) == pytest.approx(0.02, rel=0.2)
+    assert best(report["peer"]["transports"][0]["back"]) == pytest.approx(0.02, rel=0.4)
 
 
 def prioritise(network: Network, name: str) -> None:
