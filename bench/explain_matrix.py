@@ -9,6 +9,7 @@ lanes that are down; links, disks and lanes need root.
 
     bench/explain_matrix.py --seed 7 --runs 100
     bench/explain_matrix.py --seed 7 --runs 10 --only disks
+    bench/explain_matrix.py --seed 7 --runs 50 --only nothing
 """
 
 import argparse
@@ -122,8 +123,28 @@ def run_over_links(chance: random.Random, runs: int, tally: Tally) -> None:
             update = scene.update()
             unlimit(network, host_of(victim))
             tally.planted([("link", victim, megabits)], update)
+            scene.update()  # TCP (BBR) may begin it at the rate that it has learned: slow, and rightly so.
             for _ in range(BETWEEN):
                 tally.left_alone(scene.update())
+
+
+def run_unplanted(chance: random.Random, runs: int, tally: Tally) -> None:
+    """Half of the updates on one host, half with a host for each process."""
+    here = Scene(dtype="BF16", shape=(2, 256, 1024))
+    try:
+        _leave_alone(here, runs - runs // 2, tally)
+    finally:
+        here.close()
+    with scene_on_hosts(NAMES, (4, 512, 1024)) as (scene, _):
+        _leave_alone(scene, runs // 2, tally)
+
+
+def _leave_alone(scene: Scene, runs: int, tally: Tally) -> None:
+    """Behind as many as a history needs."""
+    for _ in range(USUAL):
+        scene.update()
+    for _ in range(runs):
+        tally.left_alone(scene.update())
 
 
 def main() -> None:
@@ -139,7 +160,11 @@ def main() -> None:
     }
     parser.add_argument("--seed", type=int, required=True, help="of causes, victims and sizes")
     parser.add_argument("--runs", type=int, default=100, help="planted updates (default 100)")
-    parser.add_argument("--only", choices=kinds, help="all of one kind; without it each kind has a tenth")
+    parser.add_argument(
+        "--only",
+        choices=[*kinds, "nothing"],
+        help="all of one kind, or updates that are left alone; without it each kind has a tenth",
+    )
     parser.add_argument(
         "--disk", type=pathlib.Path, default="/var/tmp", help="a folder on a block device (default /var/tmp)"
     )
@@ -148,7 +173,7 @@ def main() -> None:
     tally = Tally()
     try:
         if options.only:
-            kinds[options.only](chance, options.runs, tally)
+            {**kinds, "nothing": run_unplanted}[options.only](chance, options.runs, tally)
             return
         each = options.runs // 10
         run_on_one_host(chance, options.runs - len(kinds) * each, tally)

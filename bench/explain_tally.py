@@ -39,10 +39,13 @@ class Tally:
             print(f"false alarm: {update['verdict']['text']}", file=sys.stderr)
 
     def text(self) -> str:
-        said = sorted({column for _, column in self.matrix})
-        rows = [f"| planted | {' | '.join(said)} |", "|---" * (len(said) + 1) + "|"]
-        for cause in sorted({row for row, _ in self.matrix}):
-            rows.append(f"| {cause} | {' | '.join(str(self.matrix[cause, column]) for column in said)} |")
+        rows = []
+        if self.matrix:
+            said = sorted({column for _, column in self.matrix})
+            rows = [f"| planted | {' | '.join(said)} |", "|---" * (len(said) + 1) + "|"]
+            for cause in sorted({row for row, _ in self.matrix}):
+                counts = " | ".join(str(self.matrix[cause, column]) for column in said)
+                rows.append(f"| {cause} | {counts} |")
         return "\n".join(
             [
                 *rows,

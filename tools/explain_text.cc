@@ -127,6 +127,11 @@ class Trace {
     const auto name = source.at("name").get<std::string>();
     if (!source.at("published").is_null())
       Event(name, "publications", "published", source.at("published"), 0, {});
+    if (!source.at("started").is_null() && !source.at("waited").is_null()) {
+      const auto waited = source.at("waited").get<double>();
+      Event(name, "as it measured", "waits to be told to send", source.at("started").get<double>() - waited,
+            waited, {});
+    }
     for (const Json& span : source.at("spans")) {
       const auto to = span.at("to").get<std::string>();
       const auto seconds = span.at("seconds").get<double>();

@@ -90,7 +90,7 @@ void Core::Run() {
     TimePoint until = std::min(next_tick_, next_view_);
     if (!timers_.empty()) until = std::min(until, timers_.begin()->at);
     if (view_changed_ && IsWatched()) until = std::min(until, earliest_view_);
-    const bool watched = AnyOpen();
+    const bool watched = AnyUnderWay();
     if (watched) until = std::min(until, next_look_);
     const auto taken = mailbox_->Take(until);
     WatchStalls(watched);

@@ -105,7 +105,7 @@ class Core {
   [[nodiscard]] bool IsWatched() const { return page_ != nullptr || !watchers_.empty(); }
   void ShowViews();
   void ShowTraces();
-  [[nodiscard]] bool AnyOpen() const;
+  [[nodiscard]] bool AnyUnderWay() const;
   /// While updates are under way: notes when this thread did not run, or was long at one thing.
   void WatchStalls(bool watched);
 

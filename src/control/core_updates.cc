@@ -12,14 +12,17 @@ namespace weightcast::control {
 namespace {
 
 constexpr auto kPatience = std::chrono::milliseconds(500);
-/// While updates are under way this thread wakes so often, and did not run if it comes so much later.
+/// From the first publication to the end of an update this thread wakes so often, and did not run if it comes
+/// so much later.
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
 constexpr Duration kStall = std::chrono::milliseconds(50);
 
 }  // namespace
 
-bool Core::AnyOpen() const {
-  return std::ranges::any_of(models_, [](const auto& entry) { return entry.second->recorder.open(); });
+bool Core::AnyUnderWay() const {
+  return std::ranges::any_of(models_, [](const auto& entry) {
+    return entry.second->recorder.open() || entry.second->recorder.awaited();
+  });
 }
 
 void Core::WatchStalls(bool watched) {

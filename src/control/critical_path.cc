@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 namespace weightcast::control {
@@ -15,10 +16,11 @@ struct Sum {
   double seconds = 0;
   double stalled = 0;
 };
-Sum SumOf(const std::vector<Span>& spans, SpanKind kind) {
+/// part: of that alone.
+Sum SumOf(const std::vector<Span>& spans, SpanKind kind, std::optional<size_t> part = std::nullopt) {
   Sum sum;
   for (const Span& span : spans) {
-    if (span.kind != kind) continue;
+    if (span.kind != kind || span.part != part.value_or(span.part)) continue;
     sum.seconds += span.seconds;
     sum.stalled += span.stalled;
   }
@@ -28,50 +30,48 @@ Sum SumOf(const std::vector<Span>& spans, SpanKind kind) {
 /// What rounding leaves of a difference.
 constexpr double kNothing = 1e-12;
 
+double Overlap(double begin, double end, double from, double until) {
+  return std::max(0.0, std::min(end, until) - std::max(begin, from));
+}
+
 /// Shares a step's time out, never more than there is.
 class Shares {
  public:
-  Shares(Segment& segment, std::string victim) : segment_(segment), victim_(std::move(victim)) {}
+  /// stalled: seconds of the step in which the controller did not run.
+  Shares(Segment& segment, std::string victim, double stalled)
+      : segment_(segment), victim_(std::move(victim)), stalled_(stalled) {}
 
   [[nodiscard]] double left() const { return left_; }
   void Take(Cause cause, const std::string& worker, double seconds) {
-    seconds = std::min(seconds, left_);
-    if (seconds < kNothing) return;
-    left_ -= seconds;
-    segment_.costs.push_back({.cause = cause, .worker = worker, .victim = victim_, .seconds = seconds});
+    Push({.cause = cause, .worker = worker, .victim = victim_, .seconds = seconds});
   }
   void Take(Cause cause, const std::string& worker, const Sum& sum) {
     Take(Cause::kStopped, worker, std::min(sum.stalled, sum.seconds));
     Take(cause, worker, sum.seconds - std::min(sum.stalled, sum.seconds));
   }
-  void TakeRest(Cause cause, const std::string& worker) { Take(cause, worker, left_); }
+  /// A controller that does not run hears late what has come in time. So its stalls come before all that only
+  /// its own clock tells, and behind what workers have measured.
+  void TakeStalls() {
+    Push({.cause = Cause::kController, .worker = {}, .victim = {}, .seconds = std::exchange(stalled_, 0)});
+  }
+  void TakeRest(Cause cause, const std::string& worker) {
+    TakeStalls();
+    Take(cause, worker, left_);
+  }
 
  private:
+  void Push(Cost cost) {
+    cost.seconds = std::min(cost.seconds, left_);
+    if (cost.seconds < kNothing) return;
+    left_ -= cost.seconds;
+    segment_.costs.push_back(std::move(cost));
+  }
+
   Segment& segment_;
   const std::string victim_;
   double left_ = segment_.seconds;
+  double stalled_;
 };
-
-/// Moves up to `seconds` of a segment's costs to `cost`, from those that fit least to be anybody's work.
-void Move(Segment& segment, Cost to, double seconds) {
-  const auto rank = [](const Cost& cost) { return cost.cause == Cause::kStopped ? 0 : 1; };
-  std::ranges::stable_sort(segment.costs, [&](const Cost& a, const Cost& b) {
-    return rank(a) != rank(b) ? rank(a) < rank(b) : a.seconds > b.seconds;
-  });
-  to.seconds = 0;
-  for (Cost& cost : segment.costs) {
-    const double moved = std::min(cost.seconds, seconds);
-    cost.seconds -= moved;
-    seconds -= moved;
-    to.seconds += moved;
-  }
-  std::erase_if(segment.costs, [](const Cost& cost) { return cost.seconds <= 0; });
-  if (to.seconds > 0) segment.costs.push_back(std::move(to));
-}
-
-double Overlap(const Segment& segment, double begin, double end) {
-  return std::min(segment.begin + segment.seconds, end) - std::max(segment.begin, begin);
-}
 
 /// The way back from the end.
 class Walk {
@@ -90,7 +90,6 @@ class Walk {
       Grant(*granted, granted->parts.size() - 1);
     }
     std::ranges::reverse(path_);
-    for (Segment& segment : path_) Overlay(segment);
     return std::move(path_);
   }
 
@@ -121,21 +120,32 @@ class Walk {
     at_ = begin;
     return path_.back();
   }
+  /// Seconds of these in which the controller did not run.
+  [[nodiscard]] double Stalled(double begin, double end) const {
+    double sum = 0;
+    for (const StallTime& stall : update_.stalls)
+      sum += Overlap(begin, end, stall.begin, stall.begin + stall.seconds);
+    return sum;
+  }
+  [[nodiscard]] Shares SharesOf(Segment& segment, std::string victim) const {
+    return {segment, std::move(victim), Stalled(segment.begin, segment.begin + segment.seconds)};
+  }
   /// The controller's own, but for what an EngineControl takes.
   void AddOwn(PathStep step, const std::string& engine, double begin, Cause cause) {
     Segment& segment = Add(step, {}, begin);
-    Shares shares(segment, engine.empty() ? "" : "engine " + engine);
+    Shares shares = SharesOf(segment, engine.empty() ? "" : "engine " + engine);
+    shares.TakeStalls();
     for (const SteerTime& steer : update_.steers) {
       if (steer.engine != engine || steer.answered == kNever) continue;
       shares.Take(Cause::kLateEngine, "the control of engine " + engine,
-                  Overlap(segment, steer.asked, steer.answered));
+                  Overlap(segment.begin, segment.begin + segment.seconds, steer.asked, steer.answered));
     }
     shares.TakeRest(cause, {});
   }
 
   void Serve(const RankTimeline& rank) {
     Segment& serve = Add(PathStep::kServe, rank.name, rank.serve == kNever ? at_ : rank.serve);
-    Shares(serve, rank.name).TakeRest(Cause::kStopped, rank.name);
+    SharesOf(serve, rank.name).TakeRest(Cause::kStopped, rank.name);
     const RankTimeline* last =
         Latest([](const RankTimeline& one) { return one.committed; }, rank.engine, at_);
     if (last == nullptr) return Add(PathStep::kSettle, {}, 0), void();
@@ -145,7 +155,7 @@ class Walk {
 
   void Commit(const RankTimeline& rank) {
     Segment& segment = Add(PathStep::kCommit, rank.name, rank.committing == kNever ? at_ : rank.committing);
-    Shares shares(segment, "engine " + rank.engine);
+    Shares shares = SharesOf(segment, "engine " + rank.engine);
     shares.Take(Cause::kLateEngine, rank.name, SumOf(rank.spans, SpanKind::kCall));
     shares.Take(Cause::kSwitch, rank.name, SumOf(rank.spans, SpanKind::kSwitch));
     shares.Take(Cause::kSwitch, rank.name, SumOf(rank.spans, SpanKind::kProcess));
@@ -177,7 +187,7 @@ class Walk {
   /// The rank's figures are of all parts: they go to the last.
   void ReceivePart(const RankTimeline& rank, const RankTimeline::Part& times, bool last) {
     Segment& segment = Add(PathStep::kReceive, rank.name, times.started == kNever ? at_ : times.started);
-    Shares shares(segment, rank.name);
+    Shares shares = SharesOf(segment, rank.name);
     if (last) {
       shares.Take(Cause::kFence, rank.name, SumOf(rank.spans, SpanKind::kFence));
       shares.Take(Cause::kVerify, rank.name, SumOf(rank.spans, SpanKind::kVerify));
@@ -232,36 +242,38 @@ class Walk {
   void GrantOnly(const RankTimeline& rank, size_t part) {
     const double asked = rank.parts[part].asked;
     Segment& segment = Add(PathStep::kGrant, rank.name, asked == kNever ? at_ : asked);
-    Shares shares(segment, "engine " + rank.engine);
-    shares.Take(Cause::kLateEngine, rank.name, SumOf(rank.spans, SpanKind::kPause));
-    shares.Take(Cause::kMemoryLent, rank.name, SumOf(rank.spans, SpanKind::kReclaim));
-    shares.Take(Cause::kFence, rank.name, SumOf(rank.spans, SpanKind::kOpen));
+    Shares shares = SharesOf(segment, "engine " + rank.engine);
+    shares.Take(Cause::kLateEngine, rank.name, SumOf(rank.spans, SpanKind::kPause, part));
+    shares.Take(Cause::kMemoryLent, rank.name, SumOf(rank.spans, SpanKind::kReclaim, part));
+    shares.Take(Cause::kFence, rank.name, SumOf(rank.spans, SpanKind::kOpen, part));
     shares.TakeRest(Cause::kStopped, rank.name);
   }
 
   void Grant(const RankTimeline& rank, size_t part) {
     GrantOnly(rank, part);
     const SourceTimeline* last = nullptr;
+    double heard = 0;
     for (const SourceTimeline& source : update_.sources) {
       if (source.published == kNever || source.published > at_) continue;
-      if (last == nullptr || source.published > last->published) last = &source;
+      if (last == nullptr || PublishedAt(source) > PublishedAt(*last)) last = &source;
+      heard = std::max(heard, source.published);
     }
-    AddOwn(PathStep::kOpen, rank.engine, last == nullptr ? 0 : last->published, Cause::kOpening);
+    AddOwn(PathStep::kOpen, rank.engine, heard, Cause::kOpening);
     if (last == nullptr) return;
     Segment& publish = Add(PathStep::kPublish, last->name, 0);
-    Shares(publish, {}).TakeRest(Cause::kLateTrainer, last->name);
+    // Until it published it was late, whether the controller ran or not.
+    Shares(publish, {}, Stalled(MeasuredAt(*last), heard)).TakeRest(Cause::kLateTrainer, last->name);
   }
 
-  /// While the controller does not run, all that it hears seems late.
-  void Overlay(Segment& segment) const {
-    for (const StallTime& stall : update_.stalls) {
-      const double overlap = Overlap(segment, stall.begin, stall.begin + stall.seconds);
-      if (overlap > 0) Move(segment, {.cause = Cause::kController, .worker = {}, .victim = {}}, overlap);
-    }
+  /// When a source published by its own measure: so long before it was told to send. Without it: at any time.
+  static double MeasuredAt(const SourceTimeline& source) {
+    if (source.started == kNever || source.waited == kNever) return 0;
+    return std::clamp(source.started - source.waited, 0.0, source.published);
   }
-
-  static void Move(Segment& segment, Cost to, double seconds) {
-    control::Move(segment, std::move(to), seconds);
+  /// Where the controller ran, it heard it at once.
+  [[nodiscard]] double PublishedAt(const SourceTimeline& source) const {
+    const double measured = MeasuredAt(source);
+    return Stalled(measured, source.published) > 0 ? measured : source.published;
   }
 
   const UpdateTimeline& update_;

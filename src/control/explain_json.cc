@@ -54,7 +54,11 @@ Json JsonOf(const SourceTimeline& source) {
     one["to"] = to;
     spans.push_back(std::move(one));
   }
-  return {{"name", source.name}, {"published", TimeOf(source.published)}, {"spans", spans}};
+  return {{"name", source.name},
+          {"published", TimeOf(source.published)},
+          {"started", TimeOf(source.started)},
+          {"waited", TimeOf(source.waited)},
+          {"spans", spans}};
 }
 
 Json JsonOf(const Cost& cost) {

@@ -42,6 +42,8 @@ struct RankTimeline {
 struct SourceTimeline {
   std::string name;
   double published = kNever;  ///< Never of inference ranks.
+  double started = kNever;    ///< Was told to send, for the first time.
+  double waited = kNever;     ///< From publishing until that, on its own clock.
   struct Sending {
     std::string to;
     protocol::Span span;

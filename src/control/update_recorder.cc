@@ -7,8 +7,8 @@
 namespace weightcast::control {
 namespace {
 
-constexpr size_t kMostNames = 4;  ///< Epochs whose workers' last spans may still come.
-constexpr size_t kMostIntervals = 256;
+constexpr size_t kMostNames = 4;        ///< Epochs whose workers' last spans may still come.
+constexpr size_t kMostIntervals = 256;  ///< Orders, and stalls, of the last updates.
 
 const Worker* FindWorker(const MachineState& state, SessionId session) {
   const auto at = std::ranges::lower_bound(state.workers, session, {}, &Worker::session);
@@ -36,7 +36,7 @@ std::vector<std::string> TextsOf(const MachineState& state, const std::vector<Se
 SourceTimeline& SourceOf(UpdateTimeline& timeline, const std::string& name) {
   const auto at = std::ranges::find(timeline.sources, name, &SourceTimeline::name);
   if (at != timeline.sources.end()) return *at;
-  return timeline.sources.emplace_back(SourceTimeline{.name = name, .published = kNever, .sendings = {}});
+  return timeline.sources.emplace_back(SourceTimeline{.name = name});
 }
 
 size_t SpansOf(const UpdateTimeline& timeline) {
@@ -73,6 +73,13 @@ RankTimeline::Part* UpdateRecorder::PartOf(SessionId session, const protocol::Up
                                            uint32_t part) {
   RankTimeline* rank = IsOf(update) ? RankOf(session) : nullptr;
   return rank == nullptr || part >= rank->parts.size() ? nullptr : &rank->parts[part];
+}
+
+void UpdateRecorder::Started(SessionId source, TimePoint at) {
+  const auto entry = open_->sources.find(source);
+  if (entry == open_->sources.end()) return;
+  double& started = open_->timeline.sources[entry->second].started;
+  if (started == kNever) started = Since(at);
 }
 
 // --- What is heard --------------------------------------------------------------------------------------
@@ -124,6 +131,7 @@ void UpdateRecorder::Told(SessionId to, const protocol::ControllerMessage& messa
     if (start->destination >= state.plan.destinations.size()) return;
     const SessionId rank = state.plan.destinations[start->destination];
     if (auto* part = PartOf(rank, start->update, start->part)) part->started = Since(at);
+    if (IsOf(start->update)) Started(to, at);
   } else if (const auto* commit = std::get_if<protocol::Commit>(&message)) {
     if (RankTimeline* rank = IsOf(commit->update) ? RankOf(to) : nullptr) rank->committing = Since(at);
   } else if (const auto* serve = std::get_if<protocol::Serve>(&message)) {
@@ -196,8 +204,12 @@ void UpdateRecorder::AddSpans(UpdateTimeline& timeline, const std::string& name,
   size_t room = kMostSpans - std::min(kMostSpans, SpansOf(timeline));
   for (const protocol::Span& span : spans.spans) {
     if (room-- == 0) return;
-    if (span.peer < 0) {
-      if (rank != timeline.ranks.end()) rank->spans.push_back(span);
+    if (span.peer < 0 && rank != timeline.ranks.end()) {
+      rank->spans.push_back(span);
+    } else if (span.peer < 0) {  // A trainer has waited for its Start.
+      const auto source = std::ranges::find(timeline.sources, name, &SourceTimeline::name);
+      if (source != timeline.sources.end() && span.kind == protocol::SpanKind::kGate)
+        source->waited = span.seconds;
     } else if (names != names_.end() && static_cast<size_t>(span.peer) < names->destinations.size()) {
       SourceOf(timeline, name)
           .sendings.push_back({names->destinations[static_cast<size_t>(span.peer)], span});
@@ -206,7 +218,7 @@ void UpdateRecorder::AddSpans(UpdateTimeline& timeline, const std::string& name,
 }
 
 void UpdateRecorder::Stalled(TimePoint from, TimePoint until) {
-  if (!open_) return;
+  if (!open_ && !awaited_) return;
   stalls_.push_back({from, until});
   if (stalls_.size() > kMostIntervals) stalls_.pop_front();
 }
@@ -227,15 +239,19 @@ void UpdateRecorder::OpenUpdate(const protocol::GrantRequest& request, const Mac
   for (const auto& [session, publication] : published_)
     if (!again && publication.number == request.version.number)
       open.began = std::min(open.began, publication.at);
-  for (const auto& [session, publication] : published_)
-    if (!again && publication.number == request.version.number)
-      SourceOf(open.timeline, publication.name).published = Since(publication.at);
+  for (const auto& [session, publication] : published_) {
+    if (again || publication.number != request.version.number) continue;
+    SourceTimeline& source = SourceOf(open.timeline, publication.name);
+    source.published = Since(publication.at);
+    open.sources[session] = static_cast<size_t>(&source - open.timeline.sources.data());
+  }
   open.timeline.opened = Since(at);
   open.timeline.began_unix_ms = UnixMilliseconds(at - open.began);
   NamesOf(state);
 }
 
 void UpdateRecorder::Look(const MachineState& state, TimePoint now) {
+  awaited_ = std::ranges::any_of(state.workers, &Worker::waiting);
   if (open_ && (!state.update || state.update->id.sequence != open_->timeline.id.sequence)) Close(now);
 }
 
@@ -253,7 +269,6 @@ void UpdateRecorder::Close(TimePoint now) {
                                  Seconds(stall.until - std::max(stall.from, open_->began))});
   }
   std::erase_if(orders_, [](const Order& order) { return order.answered.has_value(); });
-  stalls_.clear();
   if (timeline.done == kNever) timeline.done = Since(now);
   // Nobody waited for the outcome of a version that was held: it went well where somebody serves it.
   const auto serves = [](const RankTimeline& rank) { return rank.serving != kNever; };

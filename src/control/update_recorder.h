@@ -37,6 +37,8 @@ class UpdateRecorder {
 
   /// An update is under way.
   [[nodiscard]] bool open() const { return open_.has_value(); }
+  /// A trainer has published, and its update has not begun.
+  [[nodiscard]] bool awaited() const { return awaited_; }
   /// Explains first what spans have come for since the last call.
   const Explanations& history();
   /// What has been explained, or explained anew, since the last call.
@@ -69,6 +71,7 @@ class UpdateRecorder {
     UpdateTimeline timeline;
     TimePoint began;
     std::unordered_map<SessionId, size_t> ranks;
+    std::unordered_map<SessionId, size_t> sources;  ///< That have published.
   };
 
   void OpenUpdate(const protocol::GrantRequest& request, const MachineState& state, TimePoint at);
@@ -78,6 +81,7 @@ class UpdateRecorder {
   void AddSpans(UpdateTimeline& timeline, const std::string& name, const protocol::Spans& spans) const;
   const Names& NamesOf(const MachineState& state);
   RankTimeline* RankOf(SessionId session);
+  void Started(SessionId source, TimePoint at);
   RankTimeline::Part* PartOf(SessionId session, const protocol::UpdateId& update, uint32_t part);
   [[nodiscard]] double Since(TimePoint at) const { return Seconds(at - open_->began); }
   [[nodiscard]] bool IsOf(const protocol::UpdateId& update) const {
@@ -86,6 +90,7 @@ class UpdateRecorder {
 
   const std::string model_;
   std::optional<Open> open_;
+  bool awaited_ = false;
   std::unordered_map<SessionId, Publication> published_;
   std::deque<Names> names_;
   std::deque<Order> orders_;

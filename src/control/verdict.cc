@@ -18,8 +18,12 @@ using protocol::Span;
 /// distance between the quartiles (Tukey's far-out fence), twice their median, ...
 constexpr double kFence = 3;
 constexpr double kTwice = 2;
-/// ... and longer than their median by more than a busy host's scheduler delays a process now and then.
-constexpr double kScheduling = 0.02;
+/// ... and longer than their median by more than a process may stand still without noticing it (its stall
+/// watch, and the controller's): whose doing a shorter time was is chance.
+constexpr double kUnnoticed = 0.05;
+/// Of the time by which it has grown, its cause has to have taken so much: what has grown everywhere has no
+/// one cause. Two causes of the same size have nearly half each.
+constexpr double kLeastOfGrowth = 0.4;
 /// A route, or the runs that it consists of, are called slow or small where they have less than half ...
 constexpr double kHalf = 0.5;
 /// ... or where a write carries less than a sixteenth of what it might.
@@ -121,14 +125,21 @@ class Judge {
     return 2 * usual.size() > all.size() ? usual : all;
   }
 
-  /// The cost that has grown most, if the whole update has grown beyond what updates usually take.
-  const Cost* SlowByHistory(Verdict& verdict) const {
-    if (!Judged()) return nullptr;
+  /// Seconds by which the whole update has grown beyond what updates usually take; 0: it has not.
+  [[nodiscard]] double Growth() const {
+    if (!Judged()) return 0;
     const std::vector<double> totals = UsualTotals();
     const double high = Quantile(totals, 0.75);
     const double usual = Quantile(totals, 0.5);
-    if (update_.seconds <= high + kFence * (high - Quantile(totals, 0.25))) return nullptr;
-    if (update_.seconds <= std::max(kTwice * usual, usual + kScheduling)) return nullptr;
+    if (update_.seconds <= high + kFence * (high - Quantile(totals, 0.25))) return 0;
+    if (update_.seconds <= std::max(kTwice * usual, usual + kUnnoticed)) return 0;
+    return update_.seconds - usual;
+  }
+
+  /// The cost that has grown most, if it explains why the update has grown.
+  const Cost* SlowByHistory(Verdict& verdict) const {
+    const double growth = Growth();
+    if (growth == 0) return nullptr;
     const Cost* worst = nullptr;
     double most = 0;
     for (const Cost& cost : update_.costs) {
@@ -137,6 +148,7 @@ class Judge {
       worst = &cost;
       most = excess;
     }
+    if (most < kLeastOfGrowth * growth) return nullptr;
     verdict.slow = true;
     return worst;
   }
@@ -215,9 +227,15 @@ class Judge {
     const std::string times = StrCat(Short(verdict.seconds), " of ", Short(update_.seconds), " s: ");
     const std::string what = What(verdict);
     if (verdict.slow) return StrCat(times, what);
-    const std::string basis =
-        Judged() ? "" : StrCat(" (a history of ", before_.size(), " is too short to call it slow or not)");
-    return StrCat("bounded by ", NameOf(verdict.cause), ", ", times, what, basis);
+    return StrCat("bounded by ", NameOf(verdict.cause), ", ", times, what, Basis());
+  }
+
+  [[nodiscard]] std::string Basis() const {
+    if (!Judged()) return StrCat(" (a history of ", before_.size(), " is too short to call it slow or not)");
+    const double growth = Growth();
+    return growth == 0
+               ? ""
+               : StrCat(" (", Short(growth), " s longer than usual, but no one cause accounts for it)");
   }
 
   [[nodiscard]] std::string RouteText(const Verdict& verdict) const {

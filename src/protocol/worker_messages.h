@@ -235,7 +235,7 @@ enum class SpanKind : uint8_t {
   kAwaitServe,   ///< Committed.
   kAbort,        ///< The grants of an aborted update are fenced.
   // A source, of all it sends to one rank in one part. Kinds take turns: each is a sum.
-  kGate,   ///< The user's streams, or Publish after Announce.
+  kGate,   ///< The user's streams, or Publish after Announce. To nobody: until a trainer's first Start.
   kTurn,   ///< Other destinations are served, or staging memory is full.
   kRead,   ///< From files, with nothing in flight.
   kStage,  ///< Cast, quantised, gathered; nothing in flight.
@@ -245,7 +245,7 @@ enum class SpanKind : uint8_t {
 /// A length on the worker's own clock: clocks of two hosts are never compared.
 struct Span {
   SpanKind kind{};
-  int64_t peer = -1;  ///< Source: the destination's number in the table.
+  int64_t peer = -1;  ///< Source: the destination's number in the table. -1: of none.
   uint32_t part = 0;
   double seconds = 0;
   double stalled = 0;     ///< Of these, in which the process did not run.

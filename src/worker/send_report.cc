@@ -1,14 +1,31 @@
 #include "worker/send_report.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace weightcast::worker {
+namespace {
+
+/// Of versions that nobody asks this trainer to send, the times of the last are kept.
+constexpr size_t kMostOffered = 16;
+
+}  // namespace
+
+void SendReport::Offered(int64_t number, TimePoint at) {
+  offered_[number] = at;
+  if (offered_.size() > kMostOffered) offered_.erase(offered_.begin());
+}
 
 void SendReport::Begun(const protocol::Start& start) {
   if (spans_.update != start.update) {
     spans_ = {.update = start.update, .spans = {}};
     running_.clear();
+  }
+  if (const auto offered = offered_.find(start.version.number); offered != offered_.end()) {
+    spans_.spans.push_back(
+        {.kind = protocol::SpanKind::kGate, .seconds = Seconds(Clock::now() - offered->second)});
+    offered_.erase(offered_.begin(), std::next(offered));
   }
   stalls_.Watch(true);
   running_[{start.destination, start.part}] = stalls_.seconds();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "protocol/messages.h"
+#include "weightcast/clock.h"
 #include "worker/machine_actions.h"
 #include "worker/stall_watch.h"
 
@@ -16,6 +17,8 @@ class SendReport {
  public:
   explicit SendReport(Loop& loop) : stalls_(loop) {}
 
+  /// A trainer: its user has published or announced this number.
+  void Offered(int64_t number, TimePoint at);
   void Begun(const protocol::Start& start);
   /// The spans of all that was sent, once nothing more of the update is being sent.
   std::optional<protocol::Spans> Fenced(SendFenced fenced);
@@ -23,6 +26,7 @@ class SendReport {
  private:
   StallWatch stalls_;
   protocol::Spans spans_;
+  std::map<int64_t, TimePoint> offered_;  ///< Numbers of which nothing has begun.
   /// Destination and part of what is being sent; stalled seconds when it began.
   std::map<std::pair<uint32_t, uint32_t>, double> running_;
 };

@@ -273,6 +273,7 @@ Status TrainerWorker::CheckAnnounced(int64_t number) {
 Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, std::string label,
                                                      const std::shared_ptr<StreamGate>& gate) {
   std::shared_ptr<UpdateRecord> record;
+  const TimePoint called = Clock::now();
   const AnswerTrainer answer = Call([&] {
     // There before the machine can have anything to say of it.
     record = std::make_shared<UpdateRecord>(protocol::VersionOf(state_.run, number, label), interrupted_,
@@ -281,7 +282,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Offer(int64_t number, Hold hold, 
     if (!known) records_[number] = record;
     auto before = std::exchange(gates_[number], gate);
     Feed(PublishCalled{.number = number, .hold = hold == Hold::kUntilNext, .label = label});
-    if (answer_->status.ok()) return;
+    if (answer_->status.ok()) return report_->Offered(number, called);
     gates_[number] = std::move(before);
     if (!known) records_.erase(number);
   });

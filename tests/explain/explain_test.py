@@ -93,6 +93,27 @@ class Explain(unittest.TestCase):
                 time.sleep(PLANTED)
         self.expect(scene.end(), "busy_controller", "")
 
+    def test_a_controller_that_is_stopped_while_a_trainer_is_late(self) -> None:
+        scene = self.scene()
+        late = PLANTED / 2
+        scene.begin({"trainer 1": int(late * 1000)})
+        time.sleep(0.1)  # Trainer 0 has published.
+        with scene.stopped("controller"):
+            time.sleep(2 * PLANTED)
+        update = scene.end()
+        self.expect(update, "busy_controller", "")
+        second = update["costs"][1]
+        self.assertEqual((second["cause"], second["worker"]), ("late_trainer", "trainer 1"), update["costs"])
+        self.assertAlmostEqual(second["seconds"], late, delta=late / 2)
+
+    def test_a_late_trainer_is_not_excused_by_a_controller_that_is_stopped_meanwhile(self) -> None:
+        scene = self.scene()
+        scene.begin({"trainer 1": int(2 * PLANTED * 1000)})
+        time.sleep(0.1)
+        with scene.stopped("controller"):
+            time.sleep(1.2 * PLANTED)
+        self.expect(scene.end(), "late_trainer", "trainer 1")
+
     def test_a_trainer_that_casts_slowly(self) -> None:
         scene = self.scene(dtype="BF16", trainers=1, shape=(2, 256, 1024))
         with scene.starved("trainer 0", "wc-send"):

@@ -75,10 +75,104 @@ TEST(CriticalPath, AStallOfTheControllerIsItsOwn) {
   std::mt19937 random(9);
   UpdateTimeline update = Made(random, {.rank = 1, .what = &Lengths::pause, .seconds = 0.3});
   update.stalls.push_back({.begin = update.opened, .seconds = 0.29});
+  for (Span& span : update.ranks[1].spans)
+    if (span.kind == SpanKind::kPause) span.seconds = 0.001;  // It answered in time.
   ExpectTiles(update);
   const std::vector<Cost> costs = CostsOf(CriticalPath(update));
   EXPECT_EQ(NameOf(costs.front().cause), "busy_controller");
   EXPECT_NEAR(costs.front().seconds, 0.29, 1e-3);  // And its own steps.
+}
+
+TEST(CriticalPath, AStallOfTheControllerWhileItHadToWaitAnywayIsNotItsOwn) {
+  std::mt19937 random(9);
+  UpdateTimeline update = Made(random, {.rank = 1, .what = &Lengths::pause, .seconds = 0.3});
+  update.stalls.push_back({.begin = update.opened, .seconds = 0.29});
+  ExpectTiles(update);
+  const std::vector<Cost> costs = CostsOf(CriticalPath(update));
+  EXPECT_EQ(NameOf(costs.front().cause), "late_engine");
+  EXPECT_EQ(costs.front().worker, RankName(1));
+  EXPECT_GT(costs.front().seconds, 0.29);
+}
+
+/// A trainer is heard 1.1 s after the other. For 1 s of it the controller did not run.
+class Publishing : public ::testing::Test {
+ protected:
+  Publishing() : update_(Made(random_, {.source = 1, .what = &Lengths::publish, .seconds = 1.1})) {
+    heard_ = update_.sources[1].published;
+    update_.stalls.push_back({.begin = heard_ - 1, .seconds = 1});
+  }
+  /// By its own clock it published so long after the other.
+  void Measured(size_t source, double published) {
+    SourceTimeline& one = update_.sources[source];
+    one.started = update_.ranks[0].parts[0].started;
+    one.waited = one.started - published;
+  }
+  std::vector<Cost> Costs() {
+    ExpectTiles(update_);
+    return CostsOf(CriticalPath(update_));
+  }
+
+  std::mt19937 random_{15};
+  UpdateTimeline update_;
+  double heard_ = 0;
+};
+
+TEST_F(Publishing, AControllerThatDidNotRunHeardItLate) {
+  Measured(1, 0.33);
+  const std::vector<Cost> costs = Costs();
+  EXPECT_EQ(NameOf(costs[0].cause), "busy_controller");
+  EXPECT_NEAR(costs[0].seconds, heard_ - 0.33, 1e-3);  // And its own steps.
+  EXPECT_EQ(NameOf(costs[1].cause), "late_trainer");
+  EXPECT_EQ(costs[1].worker, SourceName(1));
+  EXPECT_NEAR(costs[1].seconds, 0.33, 1e-6);
+}
+
+TEST_F(Publishing, ATrainerThatWasLateAnywayIsNamed) {
+  Measured(1, heard_);
+  const std::vector<Cost> costs = Costs();
+  EXPECT_EQ(NameOf(costs[0].cause), "late_trainer");
+  EXPECT_NEAR(costs[0].seconds, heard_, 1e-6);
+}
+
+TEST_F(Publishing, WithoutAStallTheControllerHeardItAtOnce) {
+  update_.stalls.clear();
+  Measured(1, 0.33);  // Its Start came late, for instance.
+  const std::vector<Cost> costs = Costs();
+  EXPECT_EQ(NameOf(costs[0].cause), "late_trainer");
+  EXPECT_NEAR(costs[0].seconds, heard_, 1e-6);
+}
+
+TEST_F(Publishing, WhoHasMeasuredNothingMayHavePublishedBeforeTheStall) {
+  const std::vector<Cost> costs = Costs();
+  EXPECT_EQ(NameOf(costs[0].cause), "busy_controller");
+  EXPECT_NEAR(costs[0].seconds, 1, 1e-3);
+}
+
+TEST_F(Publishing, OfThoseWhoAreHeardAtOnceTheLastByItsOwnMeasureIsNamed) {
+  update_.sources[0].published = heard_ - 0.0001;
+  Measured(0, 0.9);
+  Measured(1, 0.2);
+  const std::vector<Cost> costs = Costs();
+  EXPECT_EQ(NameOf(costs[0].cause), "late_trainer");
+  EXPECT_EQ(costs[0].worker, SourceName(0));
+  EXPECT_NEAR(costs[0].seconds, 0.9, 1e-6);
+}
+
+TEST(CriticalPath, APauseCountsForItsOwnPart) {
+  std::mt19937 random(19);
+  UpdateTimeline update = Made(random, {.rank = 1, .what = &Lengths::pause, .seconds = 0.3});
+  for (RankTimeline& rank : update.ranks) {
+    const double begin = rank.parts[0].ready;
+    rank.parts.push_back(
+        {.asked = begin, .granted = begin + 0.2, .started = begin + 0.2, .ready = begin + 0.21});
+    for (double* at : {&rank.committing, &rank.committed, &rank.serve, &rank.serving}) *at += 0.3;
+  }
+  double second = 0;  // Nobody measured why its grants took 0.2 s.
+  for (const Segment& segment : CriticalPath(update)) {
+    if (segment.step != PathStep::kGrant || segment.begin < 0.3) continue;
+    for (const Cost& cost : segment.costs) second += cost.cause == Cause::kStopped ? cost.seconds : 0;
+  }
+  EXPECT_NEAR(second, 0.2, 0.02);
 }
 
 TEST(CriticalPath, ARankThatDidNotRunWhileBytesCameIsNamed) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "base/strings.h"
 #include "control/timeline.h"
@@ -39,20 +40,24 @@ inline std::string RankName(size_t rank) { return StrCat("engine e", rank, " ran
 inline std::string SourceName(size_t source) { return StrCat("trainer ", source); }
 
 /// An update of three engines of one rank and two trainers, each at each step as late as its lengths say.
-inline UpdateTimeline Made(std::mt19937& random, const Who& late) {
+inline UpdateTimeline MadeOf(std::mt19937& random, const std::vector<Who>& all_late) {
   std::uniform_real_distribution<double> noise(0.8, 1.25);
   const auto length = [&](double Lengths::* what, size_t rank, size_t source) {
     const bool of_source = what == &Lengths::publish || what == &Lengths::gate || what == &Lengths::turn ||
                            what == &Lengths::stage || what == &Lengths::write;
-    const bool is_late = what == late.what && (!of_source || source == late.source) &&
-                         (what == &Lengths::publish || rank == late.rank);
-    return Lengths().*what * noise(random) + (is_late ? late.seconds : 0);
+    double seconds = Lengths().*what * noise(random);
+    for (const Who& late : all_late) {
+      const bool is_late = what == late.what && (!of_source || source == late.source) &&
+                           (what == &Lengths::publish || rank == late.rank);
+      seconds += is_late ? late.seconds : 0;
+    }
+    return seconds;
   };
   UpdateTimeline update{.model = "m", .met_policy = true};
+  const bool late_publish = std::ranges::find(all_late, &Lengths::publish, &Who::what) != all_late.end();
   double published = 0;
   for (size_t source = 0; source < kSources; ++source) {
-    const double at =
-        source == 0 && late.what != &Lengths::publish ? 0 : length(&Lengths::publish, 0, source);
+    const double at = source == 0 && !late_publish ? 0 : length(&Lengths::publish, 0, source);
     update.sources.push_back({.name = SourceName(source), .published = at});
     published = std::max(published, at);
   }
@@ -112,5 +117,7 @@ inline UpdateTimeline Made(std::mt19937& random, const Who& late) {
   }
   return update;
 }
+
+inline UpdateTimeline Made(std::mt19937& random, const Who& late) { return MadeOf(random, {late}); }
 
 }  // namespace weightcast::control

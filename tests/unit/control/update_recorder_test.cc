@@ -144,6 +144,40 @@ TEST_F(Recorder, OrdersToAnEngineControlAndStallsAreOfTheUpdate) {
   EXPECT_EQ(last().path[1].costs[0].cause, Cause::kLateEngine);
 }
 
+TEST_F(Recorder, StallsCountFromThePublicationOn) {
+  const auto stall = std::chrono::milliseconds(100);
+  recorder_.Look(state_, Later());
+  EXPECT_FALSE(recorder_.awaited());
+  recorder_.Stalled(now_, now_ + stall);
+  now_ += stall;
+  Said(kTrainer, protocol::Published{.number = 5});
+  state_.workers[0].waiting = true;
+  recorder_.Look(state_, Later());
+  EXPECT_TRUE(recorder_.awaited());
+  recorder_.Stalled(now_, now_ + stall);
+  now_ += stall;
+  state_.workers[0].waiting = false;
+  Update(5, /*publishes=*/false);
+  EXPECT_FALSE(recorder_.awaited());
+  const UpdateTimeline& update = last().timeline;
+  ASSERT_EQ(update.stalls.size(), 1U);
+  EXPECT_NEAR(update.stalls[0].begin, 0.01, 1e-9);
+  EXPECT_NEAR(update.stalls[0].seconds, 0.1, 1e-9);
+  Update(6);
+  EXPECT_TRUE(last().timeline.stalls.empty());
+}
+
+TEST_F(Recorder, ATrainerMeasuresHowLongItWaitedForItsStart) {
+  Update(1);
+  Said(kTrainer, protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kGate, .seconds = 0.04}}});
+  const SourceTimeline& source = last().timeline.sources[0];
+  EXPECT_NEAR(source.started, 0.05, 1e-9);  // The first of two.
+  EXPECT_DOUBLE_EQ(source.waited, 0.04);
+  EXPECT_TRUE(source.sendings.empty());
+  Said(kFirstRank, protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kGate, .seconds = 9}}});
+  EXPECT_DOUBLE_EQ(last().timeline.sources[0].waited, 0.04);  // Trainers publish; ranks do not.
+}
+
 TEST_F(Recorder, AVersionThatIsHeldBeginsWhenItIsAskedFor) {
   Update(1);
   now_ += std::chrono::hours(1);

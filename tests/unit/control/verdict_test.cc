@@ -76,10 +76,52 @@ TEST_F(Judging, WhatStaysSlowIsUsualAfterAWhile) {
   EXPECT_FALSE(Update(late).verdict.slow);
 }
 
-TEST_F(Judging, AFewMillisecondsOfTheSchedulerAreNotSlow) {
+TEST_F(Judging, WhatAStallWatchDoesNotNoticeIsNotSlow) {
   Usual(20);
-  EXPECT_FALSE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.015}).verdict.slow);
-  EXPECT_TRUE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.04}).verdict.slow);
+  EXPECT_FALSE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.04}).verdict.slow);
+  EXPECT_TRUE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.065}).verdict.slow);
+}
+
+TEST_F(Judging, WhatIsLessThanTwiceAsLongIsNotSlow) {
+  const Who usual{.rank = 1, .what = &Lengths::pause, .seconds = 0.3};
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(Update(usual).verdict.slow);
+  EXPECT_FALSE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.5}).verdict.slow);
+  EXPECT_TRUE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.8}).verdict.slow);
+}
+
+TEST_F(Judging, WhatHistoryVariesByIsNotSlow) {
+  std::uniform_real_distribution<double> busy(0, 0.3);
+  for (int i = 0; i < 40; ++i) Update({.rank = 1, .what = &Lengths::pause, .seconds = busy(random_)});
+  EXPECT_FALSE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 0.5}).verdict.slow);
+  EXPECT_TRUE(Update({.rank = 1, .what = &Lengths::pause, .seconds = 1.5}).verdict.slow);
+}
+
+TEST_F(Judging, WhatHasGrownEverywhereHasNoOneCause) {
+  Usual(20);
+  const auto grown = [&](double seconds) {
+    return MadeOf(random_, {{.rank = 1, .what = &Lengths::pause, .seconds = seconds},
+                            {.rank = 1, .source = 1, .what = &Lengths::gate, .seconds = 0.03},
+                            {.rank = 1, .source = 1, .what = &Lengths::stage, .seconds = 0.03},
+                            {.rank = 1, .source = 1, .what = &Lengths::write, .seconds = 0.03},
+                            {.rank = 1, .what = &Lengths::fence, .seconds = 0.03},
+                            {.rank = 1, .what = &Lengths::switching, .seconds = 0.03}});
+  };
+  const Verdict& verdict = Update(grown(0.03)).verdict;
+  EXPECT_FALSE(verdict.slow);
+  EXPECT_THAT(verdict.text, HasSubstr("s longer than usual, but no one cause accounts for it"));
+  EXPECT_TRUE(Update(grown(0.2)).verdict.slow);
+}
+
+TEST_F(Judging, OfTwoCausesAtOnceTheLongerOneIsNamedAndTheOtherFollows) {
+  Usual(20);
+  const Explained& update =
+      Update(MadeOf(random_, {{.rank = 1, .what = &Lengths::pause, .seconds = 0.3},
+                              {.rank = 2, .what = &Lengths::switching, .seconds = 0.2}}));
+  EXPECT_TRUE(update.verdict.slow);
+  EXPECT_EQ(update.verdict.cause, Cause::kLateEngine);
+  ASSERT_GT(update.costs.size(), 1U);
+  EXPECT_EQ(update.costs[1].cause, Cause::kSwitch);
+  EXPECT_EQ(update.costs[1].worker, RankName(2));
 }
 
 TEST_F(Judging, ASlowRouteIsNamedWithItsRate) {
