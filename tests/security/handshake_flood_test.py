@@ -24,7 +24,7 @@ def whole_hello() -> bytes:
 
     who = text("default") + text("trainer") + text("") + struct.pack("<IQ", 0, random.getrandbits(63) + 1)
     rest = text("") + struct.pack("<QQ", 1 << 20, 10**9) + random.randbytes(32)
-    payload = struct.pack("<IHH", 0x54534357, 1, 1) + who + rest
+    payload = struct.pack("<IHH", 0x54534357, 2, 1) + who + rest
     return struct.pack("<IB", len(payload), 1) + payload
 
 

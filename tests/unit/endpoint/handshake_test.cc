@@ -182,7 +182,7 @@ TEST(Handshake, JobsVersionsAndRanksAreSaidToBoth) {
   Handshaker responder(Role::kResponder, HelloOf(kEngine), Token("t"));
   const auto answer = responder.OnMessage({MessageType::kHello, EncodeHello(future)});
   EXPECT_EQ(responder.failure().code(), Code::kProtocol);
-  EXPECT_THAT(responder.failure().message(), HasSubstr("protocol version 9, the other 1"));
+  EXPECT_THAT(responder.failure().message(), HasSubstr("protocol version 9, the other 2"));
   EXPECT_EQ(*ParseOutcome(answer.at(0).payload), responder.failure());
 }
 

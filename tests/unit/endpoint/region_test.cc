@@ -167,7 +167,7 @@ TEST_F(RegionTest, ClosingEndsTheTransfersThatUseIt) {
   EXPECT_EQ(busy.code(), Code::kTimedOut);
   EXPECT_THAT(busy.message(), HasSubstr("keep its memory"));
   EXPECT_EQ(write->Wait().code(), Code::kCancelled);
-  EXPECT_THAT(write->Wait().message(), HasSubstr("the local region was closed"));
+  EXPECT_THAT(write->Wait().message(), HasSubstr("closed the local region"));
   EXPECT_EQ(pair.WriteAll().status().code(), Code::kInvalidArgument);
   pair.a.fast().Set([](Faults& faults) { faults.hold = false; });
   EXPECT_TRUE(pair.source_region->Close(Soon()).ok());

@@ -116,7 +116,8 @@ TEST(ResolveQuantised, RefusesByName) {
   EXPECT_THAT(WhyNot(kRules, {w, s}, {q, Scales({3, 2}, DType::kBF16)}),
               HasSubstr("'a.weight_scale_inv' on the inference side must be F32"));
   EXPECT_THAT(WhyNot(kRules, {w, s}, {q, Scales({2, 3})}), HasSubstr("has shape [3, 2] on the trainers'"));
-  EXPECT_THAT(WhyNot(kRules, {w, s}, {Weight({200, 300}, DType::kF8E4M3), s}), HasSubstr("must be equal"));
+  EXPECT_THAT(WhyNot(kRules, {w, s}, {Weight({200, 300}, DType::kF8E4M3), s}),
+              HasSubstr("register equal shapes"));
   EXPECT_THAT(WhyNot(kRules, {w, s}, {q}),
               HasSubstr("without a partner on the inference side: 'a.weight_scale"));
   EXPECT_THAT(WhyNot(kRules, {w}, {q, s}), HasSubstr("must have 'a.weight_scale_inv' F32 [3, 2]"));

@@ -108,7 +108,7 @@ TEST(Registration, BadPlacementsAreRefused) {
   EXPECT_THAT(refusal({Cut{0}, Cut{1}}), HasSubstr("a.b has 2 placements"));
   EXPECT_THAT(refusal({Cut{2}}), HasSubstr("a.b of 2 dimensions is cut along dimension 2"));
   EXPECT_THAT(refusal({Cut{-1}}), HasSubstr("along dimension -1"));
-  EXPECT_THAT(refusal({Cut{0}}, 1), HasSubstr("a.b is placed on mesh 1; there are 1"));
+  EXPECT_THAT(refusal({Cut{0}}, 1), HasSubstr("a.b is placed on mesh 1 of 1, counted from 0"));
 }
 
 TEST(Registration, MemoryThatContradictsItselfIsRefused) {
