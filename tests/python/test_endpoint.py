@@ -98,8 +98,8 @@ def test_torch_tensors_of_a_dtype_that_numpy_has_not(pair):
         (memoryview(bytearray(8))[::2], "contiguous"),
         (np.array([object()]), "Python objects"),
         (np.zeros(0), "0 bytes"),
-        ([1, 2, 3], "a list has no memory"),
-        ("text", "a str has no memory"),
+        ([1, 2, 3], "memory is a list, which has no memory"),
+        ("text", "memory is a str, which has no memory"),
     ],
 )
 def test_what_has_no_bytes_of_its_own_is_refused(pair, memory, why):
@@ -156,7 +156,7 @@ def test_slices_are_of_bytes_and_never_beyond_the_ends(pair):
                 whole[wrong]
     with pytest.raises(wc.InvalidArgument, match="no step"):
         region[::2]
-    with pytest.raises(wc.InvalidArgument, match="as long"):
+    with pytest.raises(wc.InvalidArgument, match="equal length"):
         pair.to_b.write(source[0:10], remote[0:11])
 
 
@@ -167,7 +167,7 @@ def test_what_stands_for_no_memory_is_refused(pair):
         with pytest.raises(wc.InvalidArgument, match="side is a"):
             pair.to_b.write(*wrong)
     for wrong in (7, [mine], [(mine,)], [(mine, remote, 1)]):
-        with pytest.raises(wc.InvalidArgument, match="pairs"):
+        with pytest.raises(wc.InvalidArgument, match="is not a pair"):
             pair.to_b.write(wrong)
     with pytest.raises(wc.InvalidArgument, match="another connection"):
         pair.to_a.write(pair.b.register(np.zeros(64, np.uint8)), remote)
@@ -292,7 +292,7 @@ def test_closing_a_region_ends_its_transfers(pair):
     source = pair.a.allocate(64 << 20)
     transfer = pair.to_b.write([(source, remote)] * 100)
     source.close(PATIENCE)
-    with pytest.raises(wc.Cancelled, match="region was closed"):
+    with pytest.raises(wc.Cancelled, match="closed the local region"):
         transfer.wait(PATIENCE)
     assert transfer.fenced
     with pytest.raises(wc.InvalidArgument, match="region is closed"):

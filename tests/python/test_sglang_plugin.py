@@ -104,7 +104,7 @@ def test_the_calls_of_an_update(stub: Any) -> None:
 
 def test_if_one_cannot_begin_all_go_on(stub: Any) -> None:
     good, bad = stub(), stub(begin_weight_update=(400, "enable_eplb moves experts"))
-    with pytest.raises(wc.Error, match=rf"{bad.url}/begin_weight_update: enable_eplb moves experts"):
+    with pytest.raises(wc.Error, match=rf"{bad.url} refused begin_weight_update: enable_eplb moves experts"):
         Servers([good.url, bad.url]).begin()
     assert good.asked == bad.asked == [*ALL[:2], "continue_generation"]
 
