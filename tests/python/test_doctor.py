@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from cli import run
+from doctor_report import finding, troubles
 from netns import Network, make_network
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "GLOO_"))}
@@ -44,19 +45,6 @@ def doctor(*arguments: object, prefix=(), env=None, code: int | None = None) -> 
     assert result.returncode == (1 if report["worst"] == "fail" else 0), result.stderr
     assert code is None or result.returncode == code, (report["findings"], result.stderr)
     return report
-
-
-def finding(report: dict, name: str) -> dict:
-    """The worst of this name."""
-    group, _, check = name.partition(".")
-    found = [one for one in report["findings"] if (one["group"], one["check"]) == (group, check)]
-    assert found, [f"{one['group']}.{one['check']}" for one in report["findings"]]
-    return found[-1]
-
-
-def troubles(report: dict) -> list[str]:
-    bad = [one for one in report["findings"] if one["level"] in ("warn", "fail")]
-    return [f"{one['group']}.{one['check']} {one['text']}" for one in bad]
 
 
 def under(command: str, *words: object) -> list[str]:

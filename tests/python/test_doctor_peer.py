@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from cli import Running, fails, run
+from doctor_report import finding, troubles
 from netns import Network, make_network
 
 TOKEN = {"WEIGHTCAST_TOKEN": "5d0c1b7a9e3f48620d1c7b5a9e3f4862"}
@@ -70,19 +71,6 @@ def peer(network: Network, hosts: pathlib.Path):
         return report
 
     return ask
-
-
-def finding(report: dict, name: str) -> dict:
-    """The worst of this name."""
-    group, _, check = name.partition(".")
-    found = [one for one in report["findings"] if (one["group"], one["check"]) == (group, check)]
-    assert found, [f"{one['group']}.{one['check']}" for one in report["findings"]]
-    return found[-1]
-
-
-def troubles(report: dict) -> list[str]:
-    bad = [one for one in report["findings"] if one["level"] in ("warn", "fail")]
-    return [f"{one['group']}.{one['check']} {one['text']}" for one in bad]
 
 
 def best(rates: list[dict]) -> float:
