@@ -4,11 +4,13 @@
 #include <netinet/ip.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "base/advice.h"
 #include "base/strings.h"
+#include "peertest/hex.h"
 
 namespace weightcast::peertest {
 namespace {
@@ -44,15 +46,12 @@ std::optional<EchoHeader> ReadEcho(std::span<const char> packet, const std::arra
 }
 
 Result<std::array<char, kEchoKeyBytes>> ParseEchoKey(std::string_view hex) {
+  const auto bytes = FromHex(hex);
+  if (!bytes || hex.size() != 2 * kEchoKeyBytes)
+    return Status(Code::kProtocol, "the other host sent a malformed key; use the same weightcast on both");
   std::array<char, kEchoKeyBytes> key{};
-  bool good = hex.size() == 2 * kEchoKeyBytes;
-  for (size_t i = 0; good && i < key.size(); ++i) {
-    const auto byte = ParseHex<uint8_t>(hex.substr(2 * i, 2));
-    good = byte.has_value();
-    key[i] = static_cast<char>(byte.value_or(0));
-  }
-  if (good) return key;
-  return Status(Code::kProtocol, "the other host sent a malformed key; use the same weightcast on both");
+  std::ranges::copy(*bytes, key.begin());
+  return key;
 }
 
 size_t EchoOverhead(int family) {
