@@ -6,7 +6,7 @@
 namespace weightcast::control {
 
 Result<uint64_t> NumberAfter(const protocol::Term& own, const protocol::Term& told) {
-  // Whoever has followed `told` follows nobody in an older term, so this one has to be over.
+  // A worker that has followed `told` follows nobody in an older term, so this one has to be over.
   if (told <= own) return own.number;
   if (told.number - own.number > protocol::kMaxTermJump || told.number >= protocol::kMaxTerm)
     return Status(Code::kInvalidArgument,

@@ -58,7 +58,7 @@ struct PathMtu {
   std::string error = {};  ///< Why it is not known; empty: the rest holds.
   int64_t out = 0;         ///< The largest that reach the peer.
   int64_t back = 0;
-  bool announced = false;  ///< Whoever dropped larger ones said so, as TCP needs it.
+  bool announced = false;  ///< The router that dropped larger ones said so, as TCP needs it.
 };
 
 /// The ports of the data plane, tried one by one. An error for each that failed.
