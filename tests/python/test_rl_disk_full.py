@@ -37,7 +37,7 @@ def test_lines_wait_for_room_and_are_whole_then(tmp_path, caplog):
     lines.close()
     assert [one["number"] for one in read_lines(tmp_path / "lines")] == [0, 1, 2, 3, 4]
     assert [one.message.split(": ")[-1] for one in caplog.records] == [
-        "No space left on device; the run continues",
+        "No space left on device; the run continues, make room there or its lines are lost",
         f"{tmp_path}/lines can be written again; 0 lines are lost",
     ]
 
@@ -62,7 +62,8 @@ def test_a_log_that_fails_is_named_once(caplog):
     sink.write(2, {})
     sink.close()
     assert [one.message for one in caplog.records] == [
-        "--log tensorboard gets nothing from now on: OSError: [Errno 28] No space left on device"
+        "--log tensorboard gets nothing from now on, and the run continues "
+        "(OSError: [Errno 28] No space left on device); correct that for later"
     ]
 
 
