@@ -10,11 +10,12 @@ if(CCACHE)
   # It refuses files with a precompiled header unless told that their macros and times are of no matter.
   list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
     ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
-  # The builds of the binary and of the wheels compile the same files with the same options: once is enough.
-  # Not so in builds for debuggers, which want to know the folder of the build.
-  if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
-    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
+  # The builds of the binary and of the wheels compile the same files with the same options, and a second clone
+  # those of the first: once is enough. Paths in debug information begin at the root of the source.
+  list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
+  if(NOT CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+    add_compile_options(-fdebug-prefix-map=${PROJECT_SOURCE_DIR}=.)
   endif()
 endif()
 
