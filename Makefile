@@ -21,10 +21,11 @@ binary: ## build/weightcast
 build: binary .venv/.weightcast-built ## the binary, and .venv with the Python package (TORCH=1: and with PyTorch)
 	@$(if $(TORCH),scripts/bootstrap $(PYTHON_TOOLS))
 
+# CXX as CMake names it: ccache then knows the files from the build of the binary.
 .venv/.weightcast-built: $(shell git ls-files src include python cmake pyproject.toml CMakeLists.txt 2>/dev/null)
 	@scripts/bootstrap $(PYTHON_TOOLS)
 	@echo "building the Python package, some minutes the first time"
-	@.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --no-deps .
+	@CXX=$${CXX:-c++} .venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --no-deps .
 	@ln -sfn ../../build/weightcast .venv/bin/weightcast
 	@touch $@
 
