@@ -74,7 +74,9 @@ Settings SettingsFor(const std::string& address, const std::string& token_file) 
 }
 
 control::ClientOptions OptionsOf(const Settings& settings, protocol::WorkerName name, int world) {
-  control::ClientOptions options{.settings = settings, .patient = true};
+  control::ClientOptions options;
+  options.settings = settings;
+  options.patient = true;
   options.hello.model = "policy";
   options.hello.name = std::move(name);
   options.hello.world_size = static_cast<uint32_t>(world);
@@ -116,13 +118,15 @@ class Worker {
 /// Trainers first..last-1 of `world`. Stays until the other end of `until` is closed.
 [[noreturn]] void Join(const Settings& settings, int first, int last, int world, int until) {
   const Shape shape = {256, 4};
-  const protocol::Register message{.shards = {{.tensor = {.name = "w", .dtype = DType::kF32, .shape = shape},
-                                               .box = {.offset = {0, 0}, .size = shape},
-                                               .declared = false}}};
+  protocol::Register message;
+  message.shards.push_back({.tensor = {.name = "w", .dtype = DType::kF32, .shape = shape},
+                            .box = {.offset = {0, 0}, .size = shape},
+                            .declared = false});
   std::vector<std::unique_ptr<Worker>> workers;
   for (int rank = first; rank < last; ++rank)
     workers.push_back(std::make_unique<Worker>(
-        OptionsOf(settings, {.rank = static_cast<uint32_t>(rank)}, world), message, [](const auto&) {}));
+        OptionsOf(settings, {protocol::Role::kTrainer, "", static_cast<uint32_t>(rank)}, world), message,
+        [](const auto&) {}));
   WaitClosed(until);
 }
 
@@ -178,7 +182,7 @@ int main(int argc, char** argv) {
     children.push_back(child);
   }
   std::promise<void> offered;
-  const Worker rank(OptionsOf(settings, {Role::kInference, "e", 0}, 2), protocol::AskOffered{},
+  const Worker rank(OptionsOf(settings, {protocol::Role::kInference, "e", 0}, 2), protocol::AskOffered{},
                     [&](const protocol::ControllerMessage& message) {
                       if (std::holds_alternative<protocol::Offered>(message)) offered.set_value();
                     });
