@@ -53,6 +53,20 @@ void Core::Do(Model& model, Send& action) {
   Push(session, *packet);
 }
 
+void Core::Do(Model& model, SendAll& action) {
+  Measure(model, action.message);
+  const TimePoint now = Clock::now();
+  for (const SessionId to : action.to)
+    if (sessions_.contains(to)) model.recorder.Told(to, action.message, model.state, now);
+  auto packet = MakePacket(action.message);
+  if (!packet.ok()) {
+    WC_LOG(kError, "model ", model.name, ": ", packet.status().message());
+    return;
+  }
+  for (const SessionId to : action.to)
+    if (const auto at = sessions_.find(to); at != sessions_.end()) Push(*at->second, *packet);
+}
+
 /// The machine has no clock: what it says when is taken here.
 void Core::Measure(Model& model, protocol::ControllerMessage& message) {
   if (const auto* request = std::get_if<protocol::GrantRequest>(&message)) {

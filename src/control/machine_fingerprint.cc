@@ -40,9 +40,9 @@ class Writer : public protocol::FieldHash<Writer> {
 
 uint64_t Fingerprint(const MachineState& s) {
   Writer writer;
-  writer(s.workers, s.groups, s.next_group, s.plan, s.update, s.sequence, s.attempt, s.run, s.run_before,
-         s.run_seen, s.run_members, s.catch_up_timer, s.fence_timer, s.withdrawn, s.committed, s.last_error,
-         s.engine_loss);
+  writer(s.roster.workers(), s.roster.groups(), s.roster.next_group(), s.plan, s.update, s.sequence,
+         s.attempt, s.run, s.run_before, s.run_seen, s.run_members, s.catch_up_timer, s.fence_timer,
+         s.withdrawn, s.committed, s.last_error, s.engine_loss);
   return writer.Hash();
 }
 

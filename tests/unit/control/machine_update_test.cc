@@ -241,7 +241,7 @@ TEST(MachineUpdate, ASupersededUpdateCostsNoVersion) {
   c.PublishAll(3);
   c.Settle();
   EXPECT_EQ(c.processes[c.trainers[0]].superseded, 1);
-  EXPECT_EQ(c.state.groups.back().last_error, Status::Ok());
+  EXPECT_EQ(c.state.roster.groups().back().last_error, Status::Ok());
   c.processes[c.engines["a"][1]].grants = true;
   c.PublishAll(4);
   c.Settle();
