@@ -107,6 +107,8 @@ class Machine {
   enum class Part { kTarget, kAbsent, kIgnored, kFencing };
   Part PartOf(const Group& group, const Version& version, bool fresh, UpdateState& update) const;
   void Open(UpdateState update, bool fresh);
+  /// Who the sources of the plan are, for Done: they may have left by then.
+  void AddSenders();
   /// Pauses the engine first if it has an EngineControl and its live tensors are to be written.
   void BeginGrants(Target& target);
   void AskForGrants(Target& target);
@@ -167,6 +169,7 @@ class Machine {
   void AdvanceUpdate();
   void Finish();
   [[nodiscard]] protocol::Done MakeDone(const UpdateState& update) const;
+  void ListRows(const UpdateState& update, protocol::Done& done) const;
   void UpdateLoses(const Worker& worker, const Status& reason);
   Target* TargetOf(GroupId group) { return s_.update ? s_.update->TargetOf(group) : nullptr; }
   Receiver* ReceiverOf(SessionId session) { return s_.update ? s_.update->ReceiverOf(session) : nullptr; }
@@ -227,6 +230,7 @@ class Machine {
     return worker.planned != 0 && worker.planned == s_.plan.epoch;
   }
   [[nodiscard]] std::string NameOf(const Group& group) const;
+  [[nodiscard]] protocol::WorkerName NameOf(const Receiver& receiver) const;
   [[nodiscard]] std::string TextOf(const Worker& worker) const { return protocol::ToString(NameOf(worker)); }
 
   // Actions.

@@ -27,6 +27,7 @@ class Writer : public protocol::FieldHash<Writer> {
     (*this)(r.session, r.group, r.rank, r.destination, r.id, r.step, r.started, r.grants, r.bytes, r.seconds,
             r.routes);
   }
+  void Add(const Route& r) { (*this)(r.sender, r.bytes, r.seconds); }
   void Add(const Target& t) { (*this)(t.group, t.step, t.part, t.reason, t.overdue, t.late, t.rank); }
   void Add(const UpdateState& u) {
     (*this)(u.id, u.version, u.fresh, u.started, u.released, u.aborted, u.targets, u.receivers, u.trainers,

@@ -13,8 +13,7 @@ void Machine::AnswerFailed(const Worker& trainer, int64_t number, const Status& 
                                        .engines = {},
                                        .senders = {},
                                        .receivers = {},
-                                       .routes = {},
-                                       .seconds = 0});
+                                       .routes = {}});
 }
 
 /// Bytes that came about before the run began, or in one that another controller counted. This trainer will
@@ -279,8 +278,18 @@ void Machine::Open(UpdateState update, bool fresh) {
       update.targets.size(), " engines");
   update.Index();
   s_.update = std::move(update);
+  AddSenders();
   s_.roster.TouchAll();
   for (Target& target : s_.update->targets) BeginGrants(target);
+}
+
+void Machine::AddSenders() {
+  UpdateState& update = *s_.update;
+  update.first_sender = update.senders.size();
+  for (const SessionId session : s_.plan.sources) {
+    const Worker* source = Find(session);
+    update.senders.push_back(source == nullptr ? protocol::WorkerName{} : NameOf(*source));
+  }
 }
 
 void Machine::BeginGrants(Target& target) {

@@ -194,6 +194,7 @@ void Machine::OpenAttempt() {
   ++update.repairs;
   update.id = {
       .term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = ++s_.attempt};
+  AddSenders();
   for (uint32_t number = 0; number < s_.plan.destinations.size(); ++number) {
     Receiver& rank = *ReceiverOf(s_.plan.destinations[number]);
     const bool lacks = TargetOf(rank.group)->step == EngineStep::kSourceless;

@@ -124,6 +124,12 @@ void Machine::StartGranted() {
   UpdateState& update = *s_.update;
   if (update.At(EngineStep::kGranted) == 0) return;
   if (update.ungranted() != 0 && SwitchTogether()) return;
+  size_t grants = 0;  // Of all at once: with all engines together there may be a million.
+  for (const Target& target : update.targets) {
+    if (target.step != EngineStep::kGranted) continue;
+    for (const Receiver& rank : update.RanksOf(target)) grants += rank.grants.size();
+  }
+  actions_.reserve(actions_.size() + grants);
   for (Target& target : update.targets) {
     if (target.step != EngineStep::kGranted) continue;
     for (Receiver& rank : update.RanksOf(target)) {
@@ -242,13 +248,10 @@ void Machine::OnReady(const Worker& worker, const protocol::Ready& message) {
   rank->compared = message.compared;
   rank->routes.clear();
   for (const protocol::SourceBytes& source : message.sources) {
-    const Worker* sender =
-        source.source < s_.plan.sources.size() ? Find(s_.plan.sources[source.source]) : nullptr;
-    if (sender == nullptr) continue;  // Only a statistic.
-    rank->routes.push_back({.sender = NameOf(*sender),
-                            .receiver = NameOf(worker),
-                            .bytes = source.bytes,
-                            .seconds = source.seconds});
+    const size_t sender = s_.update->first_sender + source.source;
+    if (sender >= s_.update->senders.size()) continue;  // Only a statistic.
+    rank->routes.push_back(
+        {.sender = static_cast<uint32_t>(sender), .bytes = source.bytes, .seconds = source.seconds});
   }
   Target& target = *TargetOf(worker.group);
   if (IsLastPart(target)) Change(worker)->state = EngineState::kReady;
@@ -367,86 +370,6 @@ void Machine::AdvanceUpdate() {
   CommitReady();
   ReleaseSources();
   if (s_.update->AllOver()) Finish();
-}
-
-protocol::Done Machine::MakeDone(const UpdateState& update) const {
-  protocol::Done done{.update = update.id,
-                      .version = update.version,
-                      .met_policy = true,
-                      .reason = {},
-                      .engines = update.absent,
-                      .senders = {},
-                      .receivers = {},
-                      .routes = {},
-                      .seconds = 0};
-  for (const Target& target : update.targets)
-    done.engines.push_back({.engine = FindGroup(target.group)->name,
-                            .committed = target.step == EngineStep::kDone,
-                            .reason = target.reason,
-                            .rank = target.rank});
-  size_t committed = 0;
-  for (const protocol::EngineOutcome& outcome : done.engines) {
-    committed += outcome.committed ? 1 : 0;
-    if (!outcome.committed && done.reason.ok()) done.reason = outcome.reason;
-  }
-  done.met_policy = committed > 0 && (!config_.together || committed == done.engines.size());
-  if (done.met_policy) done.reason = Status::Ok();
-  if (!done.met_policy && done.reason.ok())
-    done.reason = {
-        Code::kUnavailable,
-        "no engine took part: none has joined, or all failed or were late; weightcast info shows them"};
-  for (uint32_t rank = 0; rank < s_.roster.trainers().world_size; ++rank)
-    done.senders.push_back({.name = {.role = protocol::Role::kTrainer, .engine = "", .rank = rank}});
-  for (const Receiver& receiver : update.receivers) {
-    if (receiver.step < RankStep::kReady) continue;
-    const protocol::WorkerName name{
-        .role = protocol::Role::kInference, .engine = FindGroup(receiver.group)->name, .rank = receiver.rank};
-    done.receivers.push_back(
-        {.name = name, .bytes = receiver.bytes, .seconds = receiver.seconds, .compared = receiver.compared});
-    for (const protocol::RouteBytes& route : receiver.routes) {
-      const bool trainer = route.sender.role == protocol::Role::kTrainer;
-      auto sender = trainer && route.sender.rank < s_.roster.trainers().world_size
-                        ? done.senders.begin() + route.sender.rank
-                        : std::find_if(
-                              done.senders.begin(), done.senders.end(),
-                              [&](const protocol::RankBytes& known) { return known.name == route.sender; });
-      if (sender == done.senders.end()) sender = done.senders.insert(sender, {.name = route.sender});
-      sender->bytes += route.bytes;
-      sender->seconds = std::max(sender->seconds, route.seconds);
-      done.routes.push_back(route);
-    }
-  }
-  return done;
-}
-
-void Machine::Finish() {
-  const UpdateState update = TakeUpdate();
-  if (s_.plan.from_engines && !update.released)
-    TellSources(protocol::Release{.update = update.id, .version = update.version});
-  if (s_.plan.partial) s_.plan.stale = true;
-  const protocol::Done done = MakeDone(update);
-  bool any_committed = false;
-  for (const Target& target : update.targets) {
-    Group& group = ChangeGroup(target.group);
-    if (target.step == EngineStep::kDone) {
-      any_committed = true;
-      group.tries = 0;
-      group.last_error = Status::Ok();
-      continue;
-    }
-    if (target.late) continue;
-    group.tries = group.tried == update.version ? static_cast<uint8_t>(group.tries + 1) : uint8_t{1};
-    group.tried = update.version;
-    group.at_fault = target.rank >= 0;
-    s_.plan.stale = true;  // The next epoch makes anew the connections that broke.
-  }
-  if (any_committed) s_.committed = protocol::LaterOf(s_.committed, update.version);
-  if (!done.met_policy) s_.last_error = done.reason;
-  TellTrainers(update, done);
-  LogAndCount(done.met_policy ? "control.updates_committed" : "control.updates_failed",
-              done.met_policy ? LogLevel::kInfo : LogLevel::kWarning, protocol::ToString(update.id),
-              ": version ", ToString(update.version),
-              done.met_policy ? " is served" : " failed: ", done.reason.message());
 }
 
 }  // namespace weightcast::control

@@ -15,6 +15,13 @@ namespace weightcast::control {
 
 /// An inference rank's way through an update.
 enum class RankStep : uint8_t { kAsked, kGranted, kReady, kCommitting, kCommitted, kServing };
+/// What has come from one source.
+struct Route {
+  uint32_t sender = 0;  ///< In UpdateState::senders.
+  uint64_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const Route&, const Route&) = default;
+};
 struct Receiver {
   SessionId session = 0;
   GroupId group = 0;
@@ -28,7 +35,7 @@ struct Receiver {
   uint64_t bytes = 0;
   double seconds = 0;
   uint64_t compared = 0;
-  std::vector<protocol::RouteBytes> routes = {};  ///< Once ready.
+  std::vector<Route> routes = {};  ///< Once ready.
   friend bool operator==(const Receiver&, const Receiver&) = default;
 };
 
@@ -92,6 +99,8 @@ struct UpdateState {
   uint32_t repairs = 0;                         ///< Attempts from other holders.
   weightcast::Status loss;                      ///< The last of them.
   std::vector<protocol::EngineOutcome> absent;  ///< Engines that take no part, with the reason.
+  std::vector<protocol::WorkerName> senders;    ///< The sources of each attempt, one after another.
+  size_t first_sender = 0;                      ///< Of the last attempt.
 
   /// Once, when all targets and receivers are there.
   void Index();

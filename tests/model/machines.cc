@@ -47,6 +47,8 @@ void Normalise(protocol::Done& done) {
   for (auto& engine : done.engines) DropText(engine.reason);
   done.senders.clear();
   done.receivers.clear();
+  done.routes.clear();
+  done.bytes = 0;
 }
 void Normalise(protocol::Failed& failed) { DropText(failed.reason); }
 void Normalise(protocol::Refused& refused) { DropText(refused.reason); }

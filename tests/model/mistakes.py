@@ -15,6 +15,7 @@ RANK = "src/worker/inference_machine.cc"
 TRAINER = "src/worker/trainer_machine.cc"
 UPDATE = "src/control/machine_update.cc"
 ABORT = "src/control/machine_abort.cc"
+DONE = "src/control/machine_done.cc"
 CALLS = "src/worker/inference_calls.cc"
 PEER_SOURCE = "src/worker/peer_source_machine.cc"
 PUBLISH = "src/control/machine_publish.cc"
@@ -182,7 +183,7 @@ MISTAKES = [
     ),
     (
         "outcome_of_who_is_out",
-        UPDATE,
+        DONE,
         ".committed = target.step == EngineStep::kDone,",
         ".committed = target.step >= EngineStep::kDone,",
         "outcome",

@@ -15,16 +15,27 @@
 /// Both take the same events, and have to want the same things in the same order.
 namespace weightcast::reference {
 
+/// Without the rows of a Done, of which the machine lists the slowest alone.
+inline std::string BytesOf(protocol::ControllerMessage message) {
+  if (auto* done = std::get_if<protocol::Done>(&message)) {
+    done->senders.clear();
+    done->receivers.clear();
+    done->routes.clear();
+    done->bytes = done->compared = done->compared_ranks = 0;
+  }
+  return protocol::Encode(message);
+}
+
 /// An action a line; a SendAll counts as the Sends that it stands for.
 template <typename Actions>
 std::vector<std::string> LinesOf(const Actions& actions) {
   std::vector<std::string> lines;
   const auto add = [&](const auto& a) {
     if constexpr (requires { a.to.begin(); }) {
-      const std::string message = protocol::Encode(a.message);
+      const std::string message = BytesOf(a.message);
       for (const auto to : a.to) lines.push_back(StrCat("send ", to, " ", message));
     } else if constexpr (requires { a.message; }) {
-      lines.push_back(StrCat("send ", a.to, " ", protocol::Encode(a.message)));
+      lines.push_back(StrCat("send ", a.to, " ", BytesOf(a.message)));
     } else if constexpr (requires { a.after; }) {
       lines.push_back(
           StrCat("set ", static_cast<int>(a.timer.kind), " ", a.timer.group, " ", Seconds(a.after)));
