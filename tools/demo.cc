@@ -10,7 +10,7 @@
 namespace weightcast::tools {
 namespace {
 
-// More senders than this are summed up in the table; the JSON has them all.
+// More senders than this are summed up in the table; the JSON has the slowest.
 constexpr size_t kShownSenders = 8;
 
 std::string Shares(const DemoUpdate& update) {

@@ -25,7 +25,7 @@ struct DemoEvent {
   std::string text{};
   double seconds = 0;
   uint64_t bytes = 0;
-  std::vector<uint64_t> sender_bytes{};       ///< By trainer rank.
+  std::vector<uint64_t> sender_bytes{};       ///< By trainer rank; of many the slowest.
   std::vector<std::string> connection_map{};  ///< A line for each connection.
 };
 

@@ -16,7 +16,7 @@ struct DemoUpdate {
   int64_t version = 0;
   double seconds = 0;  ///< From the first grant request until every rank had every byte.
   uint64_t bytes = 0;
-  std::vector<uint64_t> sender_bytes;  ///< By trainer rank.
+  std::vector<uint64_t> sender_bytes;  ///< By trainer rank; of many the slowest.
   [[nodiscard]] double gb_per_s() const {
     return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
   }

@@ -64,6 +64,7 @@ struct UpdateStats {
   Version version;
   double seconds = 0;  ///< From the first grant request until every rank was ready.
   uint64_t bytes = 0;  ///< Received by all ranks together.
+  // Of more than 32, the 32 slowest. Update::Explain tells of more.
   std::vector<RankStats> senders;
   std::vector<RankStats> receivers;
   std::vector<RouteStats> routes;

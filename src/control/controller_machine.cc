@@ -8,14 +8,11 @@ namespace weightcast::control {
 
 using protocol::EngineState;
 
-MachineState InitialState() {
-  MachineState state;
-  state.groups.push_back(Group{});
-  return state;
-}
+MachineState InitialState() { return {}; }
 
 void Step(const MachineConfig& config, MachineState& state, const Event& event, Actions& actions) {
   std::visit([&](const auto& what) { Machine(config, state, actions).On(what); }, event);
+  state.roster.Untouch();
 }
 
 void Machine::Advance() {
@@ -36,18 +33,18 @@ void Machine::Advance() {
 
 void Machine::On(const StreamBroken& event) {
   if (Group* group = SteeredBy(event.session)) group->steering.connected = false;
-  Worker* worker = Find(event.session);
+  const Worker* worker = Find(event.session);
   if (worker == nullptr) return;
-  worker->connected = false;
+  Change(*worker)->connected = false;
   Log(LogLevel::kInfo, TextOf(*worker), ": connection broken; lost in ", Seconds(config_.lease),
       " s unless it comes back");
 }
 
 void Machine::On(const Resumed& event) {
   if (Group* group = SteeredBy(event.session)) group->steering.connected = true;
-  Worker* worker = Find(event.session);
+  const Worker* worker = Find(event.session);
   if (worker == nullptr) return;
-  worker->connected = true;
+  Change(*worker)->connected = true;
   // It hears now of the run that began meanwhile.
   if (worker->group == kTrainers) JoinRun(worker->rank, worker->incarnation);
   Log(LogLevel::kInfo, TextOf(*worker), " is back");
@@ -103,7 +100,7 @@ void Machine::On(const Said& event) {
     Advance();
     return;
   }
-  Worker* worker = Find(event.session);
+  const Worker* worker = Find(event.session);
   if (worker == nullptr) return;
   const bool trainer = worker->group == kTrainers;
   const auto handle = [&](const auto& message) -> bool {
@@ -120,7 +117,7 @@ void Machine::On(const Said& event) {
         return !status.ok() && status.code() != Code::kCancelled;
       };
       const Status& own = FindGroup(worker->group)->last_error;
-      const Status& before = is_failure(own) ? own : s_.groups.front().loss;
+      const Status& before = is_failure(own) ? own : s_.roster.trainers().loss;
       const bool tells = is_failure(before);
       const Status reason(Code::kCancelled, StrCat(TextOf(*worker), " has left",
                                                    tells ? StrCat(", after: ", before.message())
@@ -134,7 +131,7 @@ void Machine::On(const Said& event) {
     } else if constexpr (std::is_same_v<Message, protocol::Cancel>) {
       return trainer && (OnCancel(*worker, message), true);
     } else if constexpr (std::is_same_v<Message, protocol::LandingMap>) {
-      worker->landed = true;
+      Change(*worker)->landed = true;
       s_.plan.stale = s_.plan.stale || InPlan(*worker);
       return !trainer;
     } else if constexpr (std::is_same_v<Message, protocol::Granted>) {
@@ -169,50 +166,19 @@ void Machine::On(const Said& event) {
 
 // --- Look-ups -----------------------------------------------------------------------------------
 
-const Worker* Machine::Find(SessionId session) const {
-  const auto at =
-      std::lower_bound(s_.workers.begin(), s_.workers.end(), session,
-                       [](const Worker& worker, SessionId wanted) { return worker.session < wanted; });
-  return at != s_.workers.end() && at->session == session ? &*at : nullptr;
-}
-Worker* Machine::Find(SessionId session) {
-  return const_cast<Worker*>(static_cast<const Machine*>(this)->Find(session));
-}
-
-const Group* Machine::FindGroup(GroupId id) const {
-  const auto at = std::lower_bound(s_.groups.begin(), s_.groups.end(), id,
-                                   [](const Group& group, GroupId wanted) { return group.id < wanted; });
-  return at != s_.groups.end() && at->id == id ? &*at : nullptr;
-}
-Group* Machine::FindGroup(GroupId id) {
-  return const_cast<Group*>(static_cast<const Machine*>(this)->FindGroup(id));
+Group* Machine::SteeredBy(SessionId session) {
+  const Group* group = s_.roster.SteeredBy(session);
+  return group == nullptr ? nullptr : &Change(*group);
 }
 
 bool Machine::Whole(const Group& group) const {
   const bool uncontrolled = group.controlled && group.steering.session == 0;
-  return Complete(group) && !uncontrolled &&
-         std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-           return worker.group != group.id || (worker.registered && (group.id == kTrainers || worker.landed));
-         });
+  return Complete(group) && !uncontrolled && group.counts.ready == group.members;
 }
 
-bool Machine::IsSuspended(const Group& group) const {
-  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    return worker.group == group.id && worker.state == EngineState::kSuspended;
-  });
-}
-
-bool Machine::IsFencing(const Group& group) const {
-  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    return worker.group == group.id && worker.fencing.has_value();
-  });
-}
-
-std::vector<SessionId> Machine::RanksOf(const Group& group) const {
-  std::vector<SessionId> ranks(group.world_size);
-  for (const Worker& worker : s_.workers)
-    if (worker.group == group.id) ranks[worker.rank] = worker.session;
-  return ranks;
+bool Machine::AnyMember(const Group& group, const std::function<bool(const Worker&)>& is) const {
+  return std::ranges::any_of(group.ranks,
+                             [&](SessionId session) { return session != 0 && is(*Find(session)); });
 }
 
 protocol::WorkerName Machine::NameOf(const Worker& worker) const {
@@ -226,40 +192,35 @@ std::string Machine::NameOf(const Group& group) const {
   return group.id == kTrainers ? "the trainers" : StrCat("engine ", group.name);
 }
 
+void Machine::TellAll(const std::vector<SessionId>& sessions, const protocol::ControllerMessage& message) {
+  std::vector<SessionId> here;
+  here.reserve(sessions.size());
+  for (const SessionId session : sessions)
+    if (Find(session) != nullptr) here.push_back(session);
+  if (!here.empty()) actions_.push_back(SendAll{std::move(here), message});
+}
+
 void Machine::TellTrainers(const UpdateState& update, const protocol::ControllerMessage& message) {
-  for (const SessionId session : update.trainers)
-    if (Find(session) != nullptr) Tell(session, message);
+  TellAll(update.trainers, message);
 }
 
-void Machine::TellSources(const protocol::ControllerMessage& message) {
-  for (const SessionId session : s_.plan.sources)
-    if (Find(session) != nullptr) Tell(session, message);
-}
-
-Version Machine::EngineVersion(const Group& group) const {
-  std::optional<Version> common;
-  for (const Worker& worker : s_.workers) {
-    if (worker.group != group.id) continue;
-    if (worker.state != EngineState::kServing || (common && *common != worker.version)) return {};
-    common = worker.version;
-  }
-  return common && Complete(group) ? *common : Version{};
-}
+void Machine::TellSources(const protocol::ControllerMessage& message) { TellAll(s_.plan.sources, message); }
 
 Version Machine::NewestOf(const Group& group) const {
   Version newest;
-  for (const Worker& worker : s_.workers)
-    if (worker.group == group.id) newest = protocol::LaterOf(newest, worker.newest);
+  for (const SessionId session : group.ranks)
+    if (session != 0) newest = protocol::LaterOf(newest, Find(session)->newest);
   return newest;
 }
 
 bool Machine::TakesBack(const Group& group, const Version& version) const {
-  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    const Version& newest = worker.newest;
-    const bool unclear = newest.run == version.run && newest.origin != version.origin;
-    return worker.group == group.id && newest.number >= 0 &&
-           (protocol::RunAndNumber(version) < protocol::RunAndNumber(newest) || unclear);
-  });
+  return AnyMember(group, [&](const Worker& worker) { return TakesBack(worker, version); });
+}
+
+bool Machine::TakesBack(const Worker& rank, const Version& version) {
+  const Version& newest = rank.newest;
+  const bool unclear = newest.run == version.run && newest.origin != version.origin;
+  return newest.number >= 0 && (protocol::RunAndNumber(version) < protocol::RunAndNumber(newest) || unclear);
 }
 
 EngineState Machine::EngineStateOf(const Group& group) const {
@@ -267,12 +228,8 @@ EngineState Machine::EngineStateOf(const Group& group) const {
       EngineState::kFailed, EngineState::kSuspended, EngineState::kJoining, EngineState::kUpdating,
       EngineState::kReady,  EngineState::kCommitted, EngineState::kServing};
   if (!Complete(group)) return group.loss.ok() ? EngineState::kJoining : EngineState::kFailed;
-  for (const EngineState state : kLeastFirst) {
-    const bool any = std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-      return worker.group == group.id && worker.state == state;
-    });
-    if (any) return state;
-  }
+  for (const EngineState state : kLeastFirst)
+    if (group.counts.states[static_cast<size_t>(state)] != 0) return state;
   return EngineState::kJoining;
 }
 

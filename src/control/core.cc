@@ -197,7 +197,7 @@ protocol::ClusterView Core::View() const {
     shown.senders = model->senders;
     shown.routes = model->routes;
     for (size_t i = 0; i < shown.workers.size(); ++i) {
-      const auto session = sessions_.find(model->state.workers[i].session);
+      const auto session = sessions_.find(model->state.roster.workers()[i].session);
       if (session == sessions_.end()) continue;
       shown.workers[i].host = session->second->hello.host;
       shown.workers[i].addresses = session->second->hello.addresses;

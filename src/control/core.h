@@ -135,6 +135,7 @@ class Core {
   // The machine's wishes (core_actions.cc).
   void Apply(Model& model, const Event& event);
   void Do(Model& model, Send& action);
+  void Do(Model& model, SendAll& action);
   void Do(Model& model, Refuse& action);
   void Do(Model& model, Forget& action);
   void Do(Model& model, MakePlan& action);

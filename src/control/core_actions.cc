@@ -53,6 +53,20 @@ void Core::Do(Model& model, Send& action) {
   Push(session, *packet);
 }
 
+void Core::Do(Model& model, SendAll& action) {
+  Measure(model, action.message);
+  const TimePoint now = Clock::now();
+  for (const SessionId to : action.to)
+    if (sessions_.contains(to)) model.recorder.Told(to, action.message, model.state, now);
+  auto packet = MakePacket(action.message);
+  if (!packet.ok()) {
+    WC_LOG(kError, "model ", model.name, ": ", packet.status().message());
+    return;
+  }
+  for (const SessionId to : action.to)
+    if (const auto at = sessions_.find(to); at != sessions_.end()) Push(*at->second, *packet);
+}
+
 /// The machine has no clock: what it says when is taken here.
 void Core::Measure(Model& model, protocol::ControllerMessage& message) {
   if (const auto* request = std::get_if<protocol::GrantRequest>(&message)) {
@@ -85,7 +99,7 @@ void Core::Mark(Model& model, const protocol::UpdateId& update, std::string_view
   model.moments.emplace_back(moment, Seconds(Clock::now() - model.began));
 }
 
-/// Each trainer gets a Done; the first one counts.
+/// A trainer that was refused its version gets one of its own; the first of an update counts.
 void Core::MeasureEnd(Model& model, protocol::Done& done) {
   const Duration took = (model.is_ready ? model.ready : Clock::now()) - model.began;
   done.seconds = Seconds(took);
@@ -96,7 +110,7 @@ void Core::MeasureEnd(Model& model, protocol::Done& done) {
   Mark(model, done.update, "done");
   if (done.met_policy) {
     updates_.Add(took);
-    for (const protocol::RankBytes& receiver : done.receivers) bytes_.Add(receiver.bytes);
+    bytes_.Add(done.bytes);
   }
   if (page_ == nullptr) return;
   const auto ended = std::chrono::system_clock::now().time_since_epoch();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,12 +27,12 @@ class Machine {
   void On(const PlanFailed& event);
 
   // What a view needs too.
-  [[nodiscard]] Version EngineVersion(const Group& group) const;
   /// The newest that any of its ranks has served.
   [[nodiscard]] Version NewestOf(const Group& group) const;
   /// The version is older than one that a rank of the engine has served, or cannot be told to be newer: its
   /// run has that one's number, but another controller counted it.
   [[nodiscard]] bool TakesBack(const Group& group, const Version& version) const;
+  [[nodiscard]] static bool TakesBack(const Worker& rank, const Version& version);
   [[nodiscard]] protocol::EngineState EngineStateOf(const Group& group) const;
   [[nodiscard]] protocol::WorkerName NameOf(const Worker& worker) const;
   [[nodiscard]] std::string_view Phase() const;
@@ -44,14 +45,15 @@ class Machine {
   /// Refuses, or removes the old holder of the place.
   [[nodiscard]] Status TakePlace(const protocol::Hello& hello);
   Group& GroupFor(const protocol::Hello& hello);
-  void Admit(SessionId session, const protocol::Hello& hello, Group& group);
-  void OnRegister(Worker& worker, const protocol::Register& message);
-  void OnSuspended(Worker& rank);
+  void Admit(SessionId session, const protocol::Hello& hello, const Group& group);
+  void OnRegister(const Worker& worker, const protocol::Register& message);
+  void OnSuspended(const Worker& rank);
   void NewRunIfReplaced(const protocol::Hello& hello);
   void JoinRun(uint32_t rank, uint64_t incarnation);
   void NewRunIfServed(const Worker& rank);
   /// Versions of the run would not be newer than all that has been served.
   [[nodiscard]] bool IsOver(const protocol::Run& run) const;
+  [[nodiscard]] static bool IsOver(const protocol::Run& run, const Worker& rank);
   void RaiseRun(const protocol::Run& run, const Status& reason);
   void BeginRun(uint64_t after, const Status& reason) { RaiseRun({after + 1, config_.term.id}, reason); }
   /// The worker is gone: tells the others (but those who leave with it), and every part that it played ends.
@@ -71,8 +73,8 @@ class Machine {
   [[nodiscard]] std::vector<SessionId> Newcomers() const;
   void StartPlan();
   void VoidPlan(Duration delay);
-  void OnPrepared(Worker& worker, const protocol::Prepared& message);
-  void OnPrepareFailed(Worker& worker, const protocol::Failed& message);
+  void OnPrepared(const Worker& worker, const protocol::Prepared& message);
+  void OnPrepareFailed(const Worker& worker, const protocol::Failed& message);
   void OnPrepareTimer();
   /// `may_pass`: it could not be reached, which may change.
   void BlamePreparation(GroupId group, SessionId culprit, const Status& reason, bool may_pass);
@@ -80,42 +82,46 @@ class Machine {
   void ForgetFailedPrepares(Group& group);
 
   // Publications (machine_publish.cc).
-  void RefusePublished(Worker& trainer, const protocol::Published& message);
-  void OnPublished(Worker& trainer, const protocol::Published& message);
-  void OnCancel(Worker& trainer, const protocol::Cancel& message);
+  void RefusePublished(const Worker& trainer, const protocol::Published& message);
+  void OnPublished(const Worker& trainer, const protocol::Published& message);
+  void OnCancel(const Worker& trainer, const protocol::Cancel& message);
   void OnCatchUpTimer();
   void OnFenceTimer();
   void FailHopeless();
   void FailPassed();
   /// The trainer offers nothing from now on; its publication ends with this reason if it still waits.
-  void WithdrawOffer(Worker& trainer, const Status& reason);
+  void WithdrawOffer(const Worker& trainer, const Status& reason);
   void ArmCatchUp();
   void Supersede(int64_t number);
   /// Answers every publication that waits with this reason. `for_good`: its bytes are not to be had any more.
   void FailWaiting(const Status& reason, bool for_good);
-  void AnswerFailed(Worker& trainer, int64_t number, const Status& reason);
+  void AnswerFailed(const Worker& trainer, int64_t number, const Status& reason);
   [[nodiscard]] int64_t CommonOffer() const;
   /// Whether a publication has no answer and no update yet.
-  [[nodiscard]] bool AnyWaiting() const;
+  [[nodiscard]] bool AnyWaiting() const { return s_.roster.waiting() != 0; }
+  /// Trainers that offer this number, by session.
+  [[nodiscard]] std::vector<SessionId> OfferersOf(int64_t number) const;
   [[nodiscard]] std::string Disagreement() const;
   void TryOpen();
   /// What part an engine takes in an update to `version`.
   enum class Part { kTarget, kAbsent, kIgnored, kFencing };
   Part PartOf(const Group& group, const Version& version, bool fresh, UpdateState& update) const;
   void Open(UpdateState update, bool fresh);
+  /// Who the sources of the plan are, for Done: they may have left by then.
+  void AddSenders();
   /// Pauses the engine first if it has an EngineControl and its live tensors are to be written.
   void BeginGrants(Target& target);
   void AskForGrants(Target& target);
   void AwaitGrants(Target& target);
 
   // The update (machine_update.cc, machine_abort.cc).
-  void OnGranted(Worker& worker, const protocol::Granted& message);
-  void OnReady(Worker& worker, const protocol::Ready& message);
+  void OnGranted(const Worker& worker, const protocol::Granted& message);
+  void OnReady(const Worker& worker, const protocol::Ready& message);
   void OnSentDigests(const Worker& source, const protocol::SentDigests& message);
-  void OnCommitted(Worker& worker, const protocol::Committed& message);
-  void OnServing(Worker& worker, const protocol::Serving& message);
-  void OnAborted(Worker& worker, const protocol::Aborted& message);
-  void OnFailed(Worker& worker, const protocol::Failed& message);
+  void OnCommitted(const Worker& worker, const protocol::Committed& message);
+  void OnServing(const Worker& worker, const protocol::Serving& message);
+  void OnAborted(const Worker& worker, const protocol::Aborted& message);
+  void OnFailed(const Worker& worker, const protocol::Failed& message);
   void SourceFailed(const Worker& worker, const protocol::Failed& message, const Status& reason);
   void SourceBroken(const Worker& worker, const protocol::UpdateId& failed, const Status& reason);
   void RankFailed(const Worker& worker, const protocol::Failed& message, const Status& reason);
@@ -124,7 +130,6 @@ class Machine {
   /// otherwise nullptr. What comes out of turn costs its engine the update.
   Receiver* InTurn(const Worker& worker, const protocol::UpdateId& update, RankStep step,
                    std::string_view what, std::optional<uint32_t> part = std::nullopt);
-  [[nodiscard]] bool AllAt(GroupId group, RankStep step) const;
   void Enter(Target& target, EngineStep step);
   void StartGranted();
   /// A version that some engine serves already commits in each engine by itself.
@@ -140,6 +145,10 @@ class Machine {
   void DisarmStep(GroupId id);
   /// Whether some rank of the engine switches in its user's call, which may begin late.
   [[nodiscard]] bool HasShadow(GroupId id) const;
+  /// Every step of an engine goes through here.
+  void SetStep(Target& target, EngineStep step);
+  /// The update is over, or withdrawn.
+  UpdateState TakeUpdate();
   [[nodiscard]] Duration LimitOf(const Target& target) const;
   [[nodiscard]] bool IsLastPart(const Target& target) const;
   void EndPart(Target& target);
@@ -160,9 +169,10 @@ class Machine {
   void AdvanceUpdate();
   void Finish();
   [[nodiscard]] protocol::Done MakeDone(const UpdateState& update) const;
+  void ListRows(const UpdateState& update, protocol::Done& done) const;
   void UpdateLoses(const Worker& worker, const Status& reason);
-  Target* TargetOf(GroupId group);
-  Receiver* ReceiverOf(SessionId session);
+  Target* TargetOf(GroupId group) { return s_.update ? s_.update->TargetOf(group) : nullptr; }
+  Receiver* ReceiverOf(SessionId session) { return s_.update ? s_.update->ReceiverOf(session) : nullptr; }
 
   // Other holders of the bytes (machine_repair.cc).
   /// `lost` sends no more for this update: engines that lack bytes get them from others, or are out. With
@@ -198,33 +208,37 @@ class Machine {
   Group* SteeredBy(SessionId session);
 
   // Look-ups.
-  Worker* Find(SessionId session);
-  [[nodiscard]] const Worker* Find(SessionId session) const;
-  Group* FindGroup(GroupId id);
-  [[nodiscard]] const Group* FindGroup(GroupId id) const;
+  [[nodiscard]] const Worker* Find(SessionId session) const { return s_.roster.Find(session); }
+  [[nodiscard]] const Group* FindGroup(GroupId id) const { return s_.roster.FindGroup(id); }
+  /// Until the end of the statement.
+  [[nodiscard]] Roster::Edit Change(const Worker& worker) { return s_.roster.Change(worker); }
+  Group& Change(const Group& group) { return s_.roster.Change(group); }
+  Group& ChangeGroup(GroupId id) { return s_.roster.Change(*FindGroup(id)); }
+  [[nodiscard]] bool AnyMember(const Group& group, const std::function<bool(const Worker&)>& is) const;
   [[nodiscard]] static bool Complete(const Group& group) {
     return group.world_size != 0 && group.members == group.world_size;
   }
   /// A rank sleeps: the others wait for it as long as it likes.
-  [[nodiscard]] bool IsSuspended(const Group& group) const;
+  [[nodiscard]] static bool IsSuspended(const Group& group) { return group.counts.suspended != 0; }
   /// Complete, registered and landed.
   [[nodiscard]] bool Whole(const Group& group) const;
   /// Whole, and not left out because it could not be reached.
   [[nodiscard]] bool Plannable(const Group& group) const;
   /// Whether some rank has not answered an abort yet.
-  [[nodiscard]] bool IsFencing(const Group& group) const;
-  /// The sessions of a complete group, by rank.
-  [[nodiscard]] std::vector<SessionId> RanksOf(const Group& group) const;
+  [[nodiscard]] static bool IsFencing(const Group& group) { return group.counts.fencing != 0; }
   [[nodiscard]] bool InPlan(const Worker& worker) const {
     return worker.planned != 0 && worker.planned == s_.plan.epoch;
   }
   [[nodiscard]] std::string NameOf(const Group& group) const;
+  [[nodiscard]] protocol::WorkerName NameOf(const Receiver& receiver) const;
   [[nodiscard]] std::string TextOf(const Worker& worker) const { return protocol::ToString(NameOf(worker)); }
 
   // Actions.
   void Tell(SessionId to, protocol::ControllerMessage message) {
     actions_.push_back(Send{to, std::move(message)});
   }
+  /// Those of them that are here.
+  void TellAll(const std::vector<SessionId>& sessions, const protocol::ControllerMessage& message);
   /// Those that keep its bytes.
   void TellTrainers(const UpdateState& update, const protocol::ControllerMessage& message);
   void TellSources(const protocol::ControllerMessage& message);

@@ -16,11 +16,11 @@ Status Unwished(const Status& reason) {
 using protocol::EngineState;
 
 void Machine::AbortRanks(const Target& target, const Status& reason, SessionId fenced_already) {
-  for (const Receiver& rank : s_.update->receivers) {
-    Worker* worker = Find(rank.session);
+  for (const Receiver& rank : s_.update->RanksOf(target)) {
+    const Worker* worker = Find(rank.session);
     const bool asked = rank.id.sequence != 0;
-    if (rank.group != target.group || !asked || worker == nullptr || rank.session == fenced_already) continue;
-    worker->fencing = rank.id;
+    if (!asked || worker == nullptr || rank.session == fenced_already) continue;
+    Change(*worker)->fencing = rank.id;
     Tell(rank.session,
          protocol::Abort{
              .update = rank.id, .reason = reason, .version = s_.update->version, .started = rank.started});
@@ -29,17 +29,17 @@ void Machine::AbortRanks(const Target& target, const Status& reason, SessionId f
 
 void Machine::StopSenders(const Target& target) {
   if (s_.update->released || s_.update->aborted) return;
-  for (const Receiver& rank : s_.update->receivers) {
-    if (rank.group == target.group && rank.step == RankStep::kGranted)
+  for (const Receiver& rank : s_.update->RanksOf(target)) {
+    if (rank.step == RankStep::kGranted)
       TellSources(protocol::Stop{.update = rank.id, .destination = rank.destination});
   }
 }
 
 void Machine::EngineOut(Target& target, const Status& reason, const Worker* who, SessionId fenced_already) {
   if (target.step == EngineStep::kOut) return;
-  Group& group = *FindGroup(target.group);
+  Group& group = ChangeGroup(target.group);
   const bool started = target.step >= EngineStep::kWriting;
-  target.step = EngineStep::kOut;
+  SetStep(target, EngineStep::kOut);
   target.reason = reason;
   target.rank = who == nullptr ? -1 : int64_t{who->rank};
   group.last_error = reason;
@@ -81,7 +81,7 @@ void Machine::UpdateLoses(const Worker& worker, const Status& loss) {
   if (gives && !update.released) LoseSource(worker, reason);
 }
 
-void Machine::OnFailed(Worker& worker, const protocol::Failed& message) {
+void Machine::OnFailed(const Worker& worker, const protocol::Failed& message) {
   if (message.update.sequence == 0) {
     OnPrepareFailed(worker, message);
     return;
@@ -132,17 +132,17 @@ void Machine::RankFailed(const Worker& worker, const protocol::Failed& message, 
   if (lost != nullptr && rank->step < RankStep::kReady) LoseSource(*lost, reason, target);
 }
 
-void Machine::OnAborted(Worker& worker, const protocol::Aborted& message) {
+void Machine::OnAborted(const Worker& worker, const protocol::Aborted& message) {
   const bool asked = worker.fencing == message.update;
   if (asked) {
-    worker.fencing.reset();
+    Change(worker)->fencing.reset();
   } else {
     // A rank whose user gave up the phases says so by itself: it has fenced already.
     Receiver* rank = ReceiverOf(worker.session);
     Target* target = TargetOf(worker.group);
     if (rank == nullptr || rank->id != message.update || target->step >= EngineStep::kServing) return;
     if (target->step == EngineStep::kSourceless) {
-      rank->step = RankStep::kAsked;  // It is asked for a new grant with the others.
+      s_.update->Move(*rank, RankStep::kAsked);  // It is asked for a new grant with the others.
     } else {
       EngineOut(*target,
                 {Code::kUnavailable, StrCat(TextOf(worker), " gave the update up; its log says why")},
@@ -150,13 +150,16 @@ void Machine::OnAborted(Worker& worker, const protocol::Aborted& message) {
     }
   }
   const bool serves = !message.lost && worker.version.number >= 0;
-  if (worker.state != EngineState::kSuspended)
-    worker.state = message.lost ? EngineState::kFailed
-                   : serves     ? EngineState::kServing
-                                : EngineState::kJoining;
-  if (message.lost) worker.version = {};
-  worker.holds = message.landed;
-  Group& group = *FindGroup(worker.group);
+  {
+    auto edit = Change(worker);
+    if (worker.state != EngineState::kSuspended)
+      edit->state = message.lost ? EngineState::kFailed
+                    : serves     ? EngineState::kServing
+                                 : EngineState::kJoining;
+    if (message.lost) edit->version = {};
+    edit->holds = message.landed;
+  }
+  Group& group = ChangeGroup(worker.group);
   if (!IsFencing(group)) group.fence_overdue = false;
 }
 
@@ -164,11 +167,11 @@ void Machine::OnStepTimer(GroupId group) {
   Target* target = TargetOf(group);
   const bool first = target != nullptr && target->step == EngineStep::kGranting && target->part == 0;
   if (first && !s_.update->fresh && !target->overdue) {
-    target->overdue = FindGroup(group)->grant_timer = true;
+    target->overdue = ChangeGroup(group).grant_timer = true;
     Arm(TimerKind::kStep, group, LimitOf(*target));
     return;
   }
-  if (Group* late = FindGroup(group)) late->grant_timer = false;
+  if (const Group* late = FindGroup(group)) Change(*late).grant_timer = false;
   if (target == nullptr) return;
   struct Missing {
     RankStep wanted;
@@ -201,10 +204,9 @@ void Machine::OnStepTimer(GroupId group) {
   const bool hands_on = target->step == EngineStep::kGranting && target->part > 0;
   const Missing& missing = hands_on ? kNotHandedOn : kMissing[static_cast<size_t>(target->step)];
   const Worker* who = nullptr;
-  for (const Receiver& rank : s_.update->receivers) {
+  for (const Receiver& rank : s_.update->RanksOf(*target)) {
     const Worker* worker = Find(rank.session);
-    if (rank.group == group && rank.step < missing.wanted && worker != nullptr && who == nullptr)
-      who = worker;
+    if (rank.step < missing.wanted && worker != nullptr && who == nullptr) who = worker;
   }
   const bool late = target->step == EngineStep::kCommitting && HasShadow(group);
   const Status reason(Code::kTimedOut,

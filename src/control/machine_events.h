@@ -74,6 +74,11 @@ struct Send {
   SessionId to = 0;
   protocol::ControllerMessage message;
 };
+/// The same to each of them, in this order: encoded once.
+struct SendAll {
+  std::vector<SessionId> to;
+  protocol::ControllerMessage message;
+};
 /// Say Refused, then forget the session.
 struct Refuse {
   SessionId session = 0;
@@ -108,7 +113,7 @@ struct Note {
   std::string text;
   std::string_view counter = {};
 };
-using Action = std::variant<Send, Refuse, Forget, MakePlan, HandOut, SetTimer, CancelTimer, Note>;
+using Action = std::variant<Send, SendAll, Refuse, Forget, MakePlan, HandOut, SetTimer, CancelTimer, Note>;
 using Actions = std::vector<Action>;
 
 }  // namespace weightcast::control

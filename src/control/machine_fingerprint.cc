@@ -27,6 +27,7 @@ class Writer : public protocol::FieldHash<Writer> {
     (*this)(r.session, r.group, r.rank, r.destination, r.id, r.step, r.started, r.grants, r.bytes, r.seconds,
             r.routes);
   }
+  void Add(const Route& r) { (*this)(r.sender, r.bytes, r.seconds); }
   void Add(const Target& t) { (*this)(t.group, t.step, t.part, t.reason, t.overdue, t.late, t.rank); }
   void Add(const UpdateState& u) {
     (*this)(u.id, u.version, u.fresh, u.started, u.released, u.aborted, u.targets, u.receivers, u.trainers,
@@ -40,9 +41,9 @@ class Writer : public protocol::FieldHash<Writer> {
 
 uint64_t Fingerprint(const MachineState& s) {
   Writer writer;
-  writer(s.workers, s.groups, s.next_group, s.plan, s.update, s.sequence, s.attempt, s.run, s.run_before,
-         s.run_seen, s.run_members, s.catch_up_timer, s.fence_timer, s.withdrawn, s.committed, s.last_error,
-         s.engine_loss);
+  writer(s.roster.workers(), s.roster.groups(), s.roster.next_group(), s.plan, s.update, s.sequence,
+         s.attempt, s.run, s.run_before, s.run_seen, s.run_members, s.catch_up_timer, s.fence_timer,
+         s.withdrawn, s.committed, s.last_error, s.engine_loss);
   return writer.Hash();
 }
 

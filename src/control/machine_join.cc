@@ -59,21 +59,18 @@ Status Machine::CheckHello(const protocol::Hello& hello) const {
     return {Code::kInvalidArgument, StrCat(protocol::ToString(hello.name), " is not among 0 .. ",
                                            hello.world_size - 1, ": the world size is ", hello.world_size,
                                            "; give it a rank from 0 on, or correct world_size")};
-  for (const Group& group : s_.groups) {
-    if (group.name != hello.name.engine || group.members == 0) continue;
-    if (group.world_size != hello.world_size)
-      return {Code::kInvalidArgument,
-              StrCat(protocol::ToString(hello.name), " gives a world size of ", hello.world_size, " for ",
-                     NameOf(group), "; those already here say ", group.world_size, ": give all the same")};
-  }
+  const Group* group = s_.roster.Named(hello.name.engine);
+  if (group != nullptr && group->members != 0 && group->world_size != hello.world_size)
+    return {Code::kInvalidArgument,
+            StrCat(protocol::ToString(hello.name), " gives a world size of ", hello.world_size, " for ",
+                   NameOf(*group), "; those already here say ", group->world_size, ": give all the same")};
   return Status::Ok();
 }
 
 Status Machine::TakePlace(const protocol::Hello& hello) {
-  const auto holder = std::find_if(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    return worker.rank == hello.name.rank && NameOf(worker) == hello.name;
-  });
-  if (holder == s_.workers.end()) return Status::Ok();
+  const Group* group = s_.roster.Named(hello.name.engine);
+  const Worker* holder = group == nullptr ? nullptr : s_.roster.MemberOf(*group, hello.name.rank);
+  if (holder == nullptr) return Status::Ok();
   const bool same_process = holder->incarnation == hello.incarnation;
   if (holder->connected && !same_process)
     return {Code::kInvalidArgument,
@@ -90,26 +87,20 @@ Status Machine::TakePlace(const protocol::Hello& hello) {
 }
 
 Group& Machine::GroupFor(const protocol::Hello& hello) {
-  const auto known = std::find_if(s_.groups.begin(), s_.groups.end(),
-                                  [&](const Group& group) { return group.name == hello.name.engine; });
+  const Group* known = s_.roster.Named(hello.name.engine);
+  Group& group = known == nullptr ? s_.roster.AddGroup(hello.name.engine) : Change(*known);
   const bool control = hello.name.role == protocol::Role::kControl;
-  if (known == s_.groups.end()) {
-    Group group;
-    group.id = s_.next_group++;
-    group.name = hello.name.engine;
-    if (!control) group.world_size = hello.world_size;
-    return s_.groups.emplace_back(std::move(group));
-  }
-  if (known->members == 0 && !control) known->world_size = hello.world_size;
-  return *known;
+  if (group.members == 0 && !control) s_.roster.SetWorldSize(group, hello.world_size);
+  return group;
 }
 
 void Machine::RaiseRun(const protocol::Run& run, const Status& reason) {
   FailWaiting(reason, true);
   s_.run = run;
   s_.withdrawn = {};
-  s_.groups.front().loss = Status::Ok();  // Who comes first waits for the others.
-  for (Worker& worker : s_.workers) worker.offered = -1;
+  Change(s_.roster.trainers()).loss = Status::Ok();  // Who comes first waits for the others.
+  for (const SessionId session : s_.roster.trainers().ranks)
+    if (session != 0) Change(*Find(session))->offered = -1;
   s_.plan.stale = true;  // The next Plan tells trainers that stayed.
 }
 
@@ -118,9 +109,8 @@ void Machine::NewRunIfReplaced(const protocol::Hello& hello) {
       Code::kUnavailable,
       StrCat(protocol::ToString(hello.name),
              " was started again as a new process; publish the state that the trainers agree on"));
-  const auto before = std::find_if(s_.run_members.begin(), s_.run_members.end(),
-                                   [&](const RunMember& member) { return member.rank == hello.name.rank; });
-  const bool known = before != s_.run_members.end();
+  const auto before = std::ranges::lower_bound(s_.run_members, hello.name.rank, {}, &RunMember::rank);
+  const bool known = before != s_.run_members.end() && before->rank == hello.name.rank;
   const protocol::Run run = s_.run;
   // Of two that come from different runs of earlier controllers, or from one and from none, one may have been
   // started after the other had published.
@@ -140,61 +130,69 @@ void Machine::NewRunIfReplaced(const protocol::Hello& hello) {
 
 /// Whoever is told of a run is part of it, even if it was here before it began: whoever replaces it is not.
 void Machine::JoinRun(uint32_t rank, uint64_t incarnation) {
-  const bool known = std::any_of(s_.run_members.begin(), s_.run_members.end(),
-                                 [&](const RunMember& member) { return member.rank == rank; });
-  if (!known) s_.run_members.push_back({.rank = rank, .incarnation = incarnation});
+  const auto at = std::ranges::lower_bound(s_.run_members, rank, {}, &RunMember::rank);
+  const bool known = at != s_.run_members.end() && at->rank == rank;
+  if (!known) s_.run_members.insert(at, {.rank = rank, .incarnation = incarnation});
 }
 
 bool Machine::IsOver(const protocol::Run& run) const {
-  return std::any_of(s_.groups.begin(), s_.groups.end(), [&](const Group& group) {
-    return group.id != kTrainers &&
-           TakesBack(group, protocol::VersionOf(run, std::numeric_limits<int64_t>::max()));
-  });
+  return std::ranges::any_of(s_.roster.workers(), [&](const Worker& worker) { return IsOver(run, worker); });
+}
+
+bool Machine::IsOver(const protocol::Run& run, const Worker& rank) {
+  return rank.group != kTrainers &&
+         TakesBack(rank, protocol::VersionOf(run, std::numeric_limits<int64_t>::max()));
 }
 
 /// A version of another controller, which counted runs by itself, is of another run even if the number is the
-/// same. Trainers that are here stay members of the run that is raised.
+/// same. Trainers that are here stay members of the run that is raised. What the other ranks have served does
+/// not end the run: otherwise it would not have begun, or would be over since they told of it.
 void Machine::NewRunIfServed(const Worker& rank) {
   s_.run_seen = std::max(s_.run_seen, rank.newest.run);
-  if (s_.run.number == 0 || !IsOver(s_.run)) return;
+  if (s_.run.number == 0 || !IsOver(s_.run, rank)) return;
   BeginRun(s_.run_seen, {Code::kUnavailable,
                          StrCat("the update is withdrawn, because ", TextOf(rank), " has served version ",
                                 ToString(rank.newest),
                                 " of an earlier controller and a new run begins; publish the next version")});
 }
 
-void Machine::OnRegister(Worker& worker, const protocol::Register& message) {
+void Machine::OnRegister(const Worker& worker, const protocol::Register& message) {
   for (const Version& version : {message.version, message.newest, message.landed})
     if (const Status status = CheckVersion(version); !status.ok())
       return RefuseWorker(worker.session, status);
-  worker.registered = true;
-  worker.landed = false;
   s_.plan.stale = s_.plan.stale || InPlan(worker);
-  worker.hold = false;  // What a trainer held is not in this memory.
-  if (worker.group == kTrainers) return;
-  worker.landing = message.landing;
-  worker.parts = message.parts;
-  worker.shares = message.shares;
-  worker.holds = message.landed;
-  Group& group = *FindGroup(worker.group);
-  group.controlled = group.controlled || message.controlled;
-  worker.newest = protocol::LaterOf(protocol::LaterOf(worker.newest, message.version), message.newest);
-  TakeState(worker, message.state, message.version);
+  {
+    auto edit = Change(worker);
+    edit->registered = true;
+    edit->landed = false;
+    edit->hold = false;  // What a trainer held is not in this memory.
+    if (worker.group == kTrainers) return;
+    edit->landing = message.landing;
+    edit->parts = message.parts;
+    edit->shares = message.shares;
+    edit->holds = message.landed;
+    edit->newest = protocol::LaterOf(protocol::LaterOf(worker.newest, message.version), message.newest);
+    TakeState(*edit.operator->(), message.state, message.version);
+  }
+  if (message.controlled) ChangeGroup(worker.group).controlled = true;
   NewRunIfServed(worker);
   BeginAgain(worker, "registered its tensors again");
 }
 
-void Machine::OnSuspended(Worker& rank) {
-  rank.registered = rank.landed = false;
-  rank.state = protocol::EngineState::kSuspended;
-  rank.version = rank.holds = {};
+void Machine::OnSuspended(const Worker& rank) {
+  {
+    auto edit = Change(rank);
+    edit->registered = edit->landed = false;
+    edit->state = protocol::EngineState::kSuspended;
+    edit->version = edit->holds = {};
+  }
   s_.plan.stale = s_.plan.stale || InPlan(rank);
-  FindGroup(rank.group)->planned = false;
+  ChangeGroup(rank.group).planned = false;
   Log(LogLevel::kInfo, TextOf(rank), " is suspended");
   BeginAgain(rank, "was suspended");
 }
 
-void Machine::Admit(SessionId session, const protocol::Hello& hello, Group& group) {
+void Machine::Admit(SessionId session, const protocol::Hello& hello, const Group& group) {
   Worker worker;
   worker.session = session;
   worker.group = group.id;
@@ -205,10 +203,7 @@ void Machine::Admit(SessionId session, const protocol::Hello& hello, Group& grou
     worker.newest = protocol::LaterOf(hello.version, hello.newest);
     TakeState(worker, hello.state, hello.version);
   }
-  const auto at = std::find_if(s_.workers.begin(), s_.workers.end(),
-                               [&](const Worker& other) { return other.session > session; });
-  s_.workers.insert(at, worker);
-  ++group.members;
+  s_.roster.Add(std::move(worker));
 }
 
 void Machine::On(const Attached& event) {
@@ -251,7 +246,7 @@ void Machine::Lose(SessionId session, const Status& reason, const std::vector<Se
   if (found == nullptr) return;
   const Worker worker = *found;
   const protocol::WorkerName name = NameOf(worker);
-  Group& group = *FindGroup(worker.group);
+  Group& group = ChangeGroup(worker.group);
   if (Complete(group)) {
     group.loss = reason;
     group.planned = group.in_full_plan = false;
@@ -263,53 +258,51 @@ void Machine::Lose(SessionId session, const Status& reason, const std::vector<Se
   s_.last_error = reason;
   if (group.grant_timer && TargetOf(group.id) == nullptr) DisarmStep(group.id);
   if (InPlan(worker)) s_.plan.stale = true;
-  --group.members;
-  s_.workers.erase(s_.workers.begin() + (found - s_.workers.data()));
+  s_.roster.Remove(session);
   const bool polite = reason.code() == Code::kCancelled;
   LogAndCount(polite ? "control.workers_left" : "control.workers_lost",
               polite ? LogLevel::kInfo : LogLevel::kWarning, reason.message());
-  for (const Worker& other : s_.workers) {
-    if (std::find(with_it.begin(), with_it.end(), other.session) == with_it.end())
-      Tell(other.session, protocol::Lost{.name = name, .reason = reason});
-  }
+  SendAll lost{.to = {}, .message = protocol::Lost{.name = name, .reason = reason}};
+  for (const Worker& other : s_.roster.workers())
+    if (!std::ranges::binary_search(with_it, other.session)) lost.to.push_back(other.session);
+  if (!lost.to.empty()) actions_.push_back(std::move(lost));
   if (s_.update) UpdateLoses(worker, reason);
 }
 
 void Machine::RefuseWorker(SessionId session, const Status& reason) { RefuseWorkers({session}, reason); }
 
 void Machine::RefuseWorkers(const std::vector<SessionId>& sessions, const Status& reason) {
+  std::vector<SessionId> with_it = sessions;
+  std::ranges::sort(with_it);
   for (const SessionId session : sessions) {
     if (Find(session) != nullptr) actions_.push_back(Refuse{session, reason});
   }
   for (const SessionId session : sessions) {
     const Worker* worker = Find(session);
     if (worker == nullptr) continue;
-    Lose(session, {reason.code(), StrCat(TextOf(*worker), " was refused: ", reason.message())}, sessions);
+    Lose(session, {reason.code(), StrCat(TextOf(*worker), " was refused: ", reason.message())}, with_it);
   }
 }
 
 void Machine::RefuseGroup(GroupId id, const Status& reason) {
-  std::vector<SessionId> members;
-  for (const Worker& worker : s_.workers)
-    if (worker.group == id) members.push_back(worker.session);
-  RefuseWorkers(members, reason);
+  RefuseWorkers(s_.roster.MembersOf(*FindGroup(id)), reason);
 }
 
 void Machine::ForgetEmptyGroups() {
+  if (s_.roster.empty_groups() <= kEmptyEnginesKept) return;
   size_t empty = 0;
-  for (size_t i = s_.groups.size(); i-- > 1;) {
-    const Group& group = s_.groups[i];
+  for (size_t i = s_.roster.groups().size(); i-- > 1;) {
+    const Group& group = s_.roster.groups()[i];
     const bool needed = TargetOf(group.id) != nullptr || group.steering.session != 0;
     if (needed || group.join_timer || group.members != 0 || ++empty <= kEmptyEnginesKept) continue;
-    s_.groups.erase(s_.groups.begin() + static_cast<ptrdiff_t>(i));
+    s_.roster.RemoveGroup(group.id);
   }
 }
 
 void Machine::ArmJoinTimers() {
-  const bool sleepers = std::any_of(s_.workers.begin(), s_.workers.end(), [](const Worker& worker) {
-    return worker.state == protocol::EngineState::kSuspended;
-  });
-  for (Group& group : s_.groups) {
+  const bool sleepers = s_.roster.suspended() != 0;
+  for (const GroupId id : s_.roster.Touched()) {
+    const Group& group = *FindGroup(id);
     // During an update nobody is planned, so a whole group waits for us, not for others. Whoever sleeps will
     // come back.
     const Target* target = TargetOf(group.id);
@@ -319,7 +312,7 @@ void Machine::ArmJoinTimers() {
                        (sleepers && (group.id == kTrainers || IsSuspended(group)));
     const bool wanted = !group.planned && group.members != 0 && !waits;
     if (wanted == group.join_timer) continue;
-    group.join_timer = wanted;
+    Change(group).join_timer = wanted;
     if (wanted) {
       Arm(TimerKind::kJoin, group.id, config_.join_timeout);
     } else {
@@ -329,13 +322,10 @@ void Machine::ArmJoinTimers() {
 }
 
 std::string Machine::MissingMembers(const Group& group) const {
-  std::vector<bool> here(group.world_size);
-  for (const Worker& worker : s_.workers)
-    if (worker.group == group.id) here[worker.rank] = true;
   std::string names;
   size_t missing = 0;
   for (uint32_t rank = 0; rank < group.world_size; ++rank) {
-    if (here[rank] || ++missing > kNamesInMessage) continue;
+    if (group.ranks[rank] != 0 || ++missing > kNamesInMessage) continue;
     names += StrCat(missing == 1 ? "" : ", ", rank);
   }
   if (missing > kNamesInMessage) names += StrCat(" and ", missing - kNamesInMessage, " more");
@@ -347,8 +337,9 @@ Status Machine::WhyStillWaiting(const Group& group) const {
   if (!Complete(group))
     return {Code::kTimedOut, StrCat("missing: ", MissingMembers(group), " of ", group.world_size,
                                     " did not join", limit, "; start it or correct the world size")};
-  for (const Worker& worker : s_.workers) {
-    if (worker.group == group.id && !(worker.registered && (group.id == kTrainers || worker.landed)))
+  for (const SessionId session : s_.roster.MembersOf(group)) {
+    const Worker& worker = *Find(session);
+    if (!(worker.registered && (group.id == kTrainers || worker.landed)))
       return {Code::kTimedOut,
               StrCat(TextOf(worker), " has not registered its tensors", limit, "; see its log")};
   }
@@ -356,16 +347,16 @@ Status Machine::WhyStillWaiting(const Group& group) const {
     return {Code::kTimedOut, StrCat("the EngineControl of engine ", group.name, " did not come back", limit,
                                     "; start the engine's front end again")};
   if (group.id != kTrainers) {
-    const Group& trainers = s_.groups.front();
+    const Group& trainers = s_.roster.trainers();
     return {Code::kTimedOut,
-            trainers.world_size == 0 || s_.groups.front().members == 0
+            trainers.world_size == 0 || trainers.members == 0
                 ? StrCat("no trainer has joined", limit, "; start the trainers")
                 : StrCat(Complete(trainers) ? "the trainers have not registered their tensors"
                                             : StrCat("missing: ", MissingMembers(trainers), " did not join"),
                          limit, Complete(trainers) ? "; see their logs" : "; start it")};
   }
   std::string engines;
-  for (const Group& engine : s_.groups)
+  for (const Group& engine : s_.roster.groups())
     if (engine.id != kTrainers && engine.members != 0 && !Complete(engine))
       engines += StrCat(engines.empty() ? "; missing: " : "; ", MissingMembers(engine));
   const std::string last = s_.engine_loss.ok() ? "" : StrCat("; the last: ", s_.engine_loss.message());
@@ -374,9 +365,9 @@ Status Machine::WhyStillWaiting(const Group& group) const {
 }
 
 void Machine::OnJoinTimer(GroupId id) {
-  Group* group = FindGroup(id);
+  const Group* group = FindGroup(id);
   if (group == nullptr || !group->join_timer) return;
-  group->join_timer = false;
+  Change(*group).join_timer = false;
   const Status reason = WhyStillWaiting(*group);
   Log(LogLevel::kError, NameOf(*group), ": ", reason.message());
   RefuseGroup(id, reason);

@@ -30,18 +30,21 @@ Duration RetryAfter(Duration lease, uint8_t failed) {
 bool Machine::Plannable(const Group& group) const { return Whole(group) && !group.left_out; }
 
 bool Machine::PlanPossible() const {
-  if (!Whole(s_.groups.front())) return false;
-  const auto whole = std::count_if(s_.groups.begin() + 1, s_.groups.end(),
-                                   [&](const Group& group) { return Plannable(group); });
-  return whole >= (s_.plan.ever ? 1 : std::max<int64_t>(1, config_.min_engines));
+  if (!Whole(s_.roster.trainers())) return false;
+  uint32_t needed = s_.plan.ever ? 1 : std::max<uint32_t>(1, config_.min_engines);
+  for (const Group& group : s_.roster.groups())
+    if (group.id != kTrainers && Plannable(group) && --needed == 0) return true;
+  return false;
 }
 
 void Machine::Replan() {
   PlanState& plan = s_.plan;
-  const bool newcomers = std::any_of(s_.groups.begin() + 1, s_.groups.end(), [&](const Group& group) {
-    return group.in_plan != plan.epoch && Plannable(group);
-  });
-  plan.stale = plan.stale || newcomers;
+  if (!plan.stale) {
+    plan.stale = std::ranges::any_of(s_.roster.Touched(), [&](GroupId id) {
+      const Group& group = *FindGroup(id);
+      return id != kTrainers && group.in_plan != plan.epoch && Plannable(group);
+    });
+  }
   if (!plan.stale || plan.phase == PlanPhase::kPlanning) return;
   if (!PlanPossible()) {
     if (plan.phase == PlanPhase::kPreparing) Disarm(TimerKind::kPrepare);
@@ -58,26 +61,25 @@ void Machine::StartPlan() {
   if (s_.update || !plan.stale || plan.phase == PlanPhase::kPlanning || !PlanPossible()) return;
   if (OpenFromPeers()) return;
   if (plan.phase == PlanPhase::kPreparing) Disarm(TimerKind::kPrepare);
-  ++plan.epoch;
+  s_.roster.BeginEpoch(++plan.epoch);
   plan.phase = PlanPhase::kPlanning;
   plan.stale = plan.partial = plan.from_engines = false;
 
   std::vector<const Group*> engines;
-  for (const Group& group : s_.groups)
+  for (const Group& group : s_.roster.groups())
     if (group.id != kTrainers && Plannable(group)) engines.push_back(&group);
   std::sort(engines.begin(), engines.end(), [](const Group* a, const Group* b) { return a->name < b->name; });
-  const auto members = [&](GroupId id) {
-    Group& group = *FindGroup(id);
-    group.in_plan = plan.epoch;
-    for (Worker& worker : s_.workers)
-      if (worker.group == id) worker.planned = plan.epoch;
-    return RanksOf(group);
+  const auto members = [&](const Group& group) {
+    Change(group).in_plan = plan.epoch;
+    for (const SessionId session : group.ranks) Change(*Find(session))->planned = plan.epoch;
+    return group.ranks;
   };
-  MakePlan action{.epoch = plan.epoch, .sources = members(kTrainers), .from_engines = false, .engines = {}};
+  MakePlan action{
+      .epoch = plan.epoch, .sources = members(s_.roster.trainers()), .from_engines = false, .engines = {}};
   plan.sources = action.sources;
   plan.destinations.clear();
   for (const Group* engine : engines) {
-    action.engines.push_back(members(engine->id));
+    action.engines.push_back(members(*engine));
     plan.destinations.insert(plan.destinations.end(), action.engines.back().begin(),
                              action.engines.back().end());
   }
@@ -94,13 +96,14 @@ void Machine::On(const PlanMade& event) {
   }
   plan.phase = PlanPhase::kPreparing;
   plan.ever = plan.ever || !plan.partial;
-  for (Group& group : s_.groups) group.planned = group.planned && plan.partial;
-  for (const Worker& worker : s_.workers)
-    if (Group& group = *FindGroup(worker.group); InPlan(worker) && Complete(group)) {
-      group.planned = true;
-      group.in_full_plan = group.in_full_plan || !plan.partial;
-    }
-  for (const Worker& worker : s_.workers)
+  for (const Group& listed : s_.roster.groups()) {
+    Group& group = Change(listed);
+    const bool planned =
+        Complete(group) && AnyMember(group, [&](const Worker& worker) { return InPlan(worker); });
+    group.planned = planned || (group.planned && plan.partial);
+    group.in_full_plan = group.in_full_plan || (planned && !plan.partial);
+  }
+  for (const Worker& worker : s_.roster.workers())
     if (worker.group == kTrainers && worker.connected && InPlan(worker))
       JoinRun(worker.rank, worker.incarnation);
   actions_.push_back(HandOut{event.epoch});
@@ -130,27 +133,24 @@ void Machine::On(const PlanFailed& event) {
 /// trainers if they are new. Nobody, if all have been planned before.
 std::vector<SessionId> Machine::Newcomers() const {
   const Group* newest = nullptr;
-  for (const Worker& worker : s_.workers) {  // By session, so as they came.
+  for (const Worker& worker : s_.roster.workers()) {  // By session, so as they came.
     const Group& group = *FindGroup(worker.group);
     if (!InPlan(worker) || group.in_full_plan || (group.id == kTrainers && newest != nullptr)) continue;
     newest = &group;
   }
-  return newest == nullptr ? std::vector<SessionId>{} : RanksOf(*newest);
+  return newest == nullptr ? std::vector<SessionId>{} : newest->ranks;
 }
 
-void Machine::OnPrepared(Worker& worker, const protocol::Prepared& message) {
+void Machine::OnPrepared(const Worker& worker, const protocol::Prepared& message) {
   PlanState& plan = s_.plan;
   if (message.epoch != plan.epoch || plan.phase != PlanPhase::kPreparing || !InPlan(worker)) return;
-  worker.prepared = message.epoch;
-  const bool all = std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& other) {
-    return other.prepared == plan.epoch || !InPlan(other);
-  });
-  if (!all) return;
+  Change(worker)->prepared = message.epoch;
+  if (s_.roster.unprepared() != 0) return;
   plan.phase = PlanPhase::kPrepared;
   Disarm(TimerKind::kPrepare);
   if (!plan.partial)
-    for (Group& group : s_.groups)
-      if (group.in_plan == plan.epoch) group.failed_prepares = 0;
+    for (const Group& group : s_.roster.groups())
+      if (group.in_plan == plan.epoch) Change(group).failed_prepares = 0;
   Log(LogLevel::kInfo, "epoch ", plan.epoch, " is prepared: all connections are made");
 }
 
@@ -165,7 +165,7 @@ void Machine::VoidPlan(Duration delay) {
 
 void Machine::BlamePreparation(GroupId id, SessionId culprit, const Status& reason, bool may_pass) {
   if (Repairing()) return RepairFailed(reason);
-  Group& group = *FindGroup(id);
+  Group& group = ChangeGroup(id);
   if (group.failed_epoch == s_.plan.epoch) return;  // Counted already.
   group.failed_epoch = s_.plan.epoch;
   group.last_error = reason;
@@ -188,7 +188,7 @@ void Machine::BlamePreparation(GroupId id, SessionId culprit, const Status& reas
 }
 
 void Machine::OnRetryTimer(GroupId id) {
-  if (Group* group = FindGroup(id)) group->left_out = false;
+  if (const Group* group = FindGroup(id)) Change(*group).left_out = false;
 }
 
 /// What is known of how it can be reached holds for its present ranks.
@@ -197,7 +197,7 @@ void Machine::ForgetFailedPrepares(Group& group) {
   if (std::exchange(group.left_out, false)) Disarm(TimerKind::kRetry, group.id);
 }
 
-void Machine::OnPrepareFailed(Worker& worker, const protocol::Failed& message) {
+void Machine::OnPrepareFailed(const Worker& worker, const protocol::Failed& message) {
   const PlanState& plan = s_.plan;
   const bool current = plan.phase == PlanPhase::kPreparing || (plan.phase == PlanPhase::kNone && plan.delay);
   if (message.update.term != config_.term || message.update.epoch != plan.epoch || !current ||
@@ -219,7 +219,7 @@ void Machine::OnPrepareTimer() {
   if (s_.plan.phase != PlanPhase::kPreparing) return;
   // Inference ranks wait for trainers, so a trainer that has said nothing is the likelier cause.
   const Worker* late = nullptr;
-  for (const Worker& worker : s_.workers) {
+  for (const Worker& worker : s_.roster.workers()) {
     if (!InPlan(worker) || worker.prepared == s_.plan.epoch) continue;
     if (late == nullptr || (worker.group == kTrainers && late->group != kTrainers)) late = &worker;
   }

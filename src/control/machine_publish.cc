@@ -5,7 +5,7 @@
 
 // From what the trainers publish to the update that opens.
 namespace weightcast::control {
-void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason) {
+void Machine::AnswerFailed(const Worker& trainer, int64_t number, const Status& reason) {
   Tell(trainer.session, protocol::Done{.update = {},
                                        .version = protocol::VersionOf(s_.run, number),
                                        .met_policy = false,
@@ -13,29 +13,40 @@ void Machine::AnswerFailed(Worker& trainer, int64_t number, const Status& reason
                                        .engines = {},
                                        .senders = {},
                                        .receivers = {},
-                                       .routes = {},
-                                       .seconds = 0});
+                                       .routes = {}});
 }
 
 /// Bytes that came about before the run began, or in one that another controller counted. This trainer will
 /// not publish the number again: others need not wait for it.
-void Machine::RefusePublished(Worker& trainer, const protocol::Published& message) {
+void Machine::RefusePublished(const Worker& trainer, const protocol::Published& message) {
   const std::string_view of = message.run.number == s_.run.number ? " of an earlier controller" : "";
   const Status reason(Code::kUnavailable,
                       StrCat("version ", message.number, " of ", TextOf(trainer), " is of run ",
                              message.run.number, of, "; trainers have begun run ", s_.run.number,
                              ": publish the state that they agree on under a higher number"));
   AnswerFailed(trainer, message.number, reason);
-  for (Worker& other : s_.workers)
-    if (other.waiting && other.offered == message.number) WithdrawOffer(other, reason);
+  for (const SessionId session : OfferersOf(message.number))
+    if (const Worker& other = *Find(session); other.waiting) WithdrawOffer(other, reason);
 }
 
-void Machine::WithdrawOffer(Worker& trainer, const Status& reason) {
-  const int64_t number = std::exchange(trainer.offered, -1);
-  if (std::exchange(trainer.waiting, false)) AnswerFailed(trainer, number, reason);
+std::vector<SessionId> Machine::OfferersOf(int64_t number) const {
+  std::vector<SessionId> sessions;
+  if (s_.roster.Offering(number) == 0) return sessions;
+  for (const SessionId session : s_.roster.MembersOf(s_.roster.trainers()))
+    if (Find(session)->offered == number) sessions.push_back(session);
+  return sessions;
 }
 
-void Machine::OnPublished(Worker& trainer, const protocol::Published& message) {
+void Machine::WithdrawOffer(const Worker& trainer, const Status& reason) {
+  const int64_t number = trainer.offered;
+  const bool waiting = trainer.waiting;
+  auto edit = Change(trainer);
+  edit->offered = -1;
+  edit->waiting = false;
+  if (waiting) AnswerFailed(trainer, number, reason);
+}
+
+void Machine::OnPublished(const Worker& trainer, const protocol::Published& message) {
   if (message.run != s_.run) return RefusePublished(trainer, message);
   const int64_t before = trainer.offered;
   if (message.number <= before) {
@@ -54,44 +65,44 @@ void Machine::OnPublished(Worker& trainer, const protocol::Published& message) {
     }
     return;
   }
-  trainer.offered = message.number;
-  trainer.label = message.label;
-  trainer.hold = message.hold;
-  trainer.waiting = true;
+  auto edit = Change(trainer);
+  edit->offered = message.number;
+  edit->label = message.label;
+  edit->hold = message.hold;
+  edit->waiting = true;
 }
 
 void Machine::Supersede(int64_t number) {
-  for (Worker& trainer : s_.workers) {
-    if (trainer.group != kTrainers || !trainer.waiting || trainer.offered != number) continue;
-    trainer.waiting = false;
-    trainer.offered = -1;
-    Tell(trainer.session, protocol::Superseded{.version = protocol::VersionOf(s_.run, number)});
+  for (const SessionId session : OfferersOf(number)) {
+    const Worker& trainer = *Find(session);
+    if (!trainer.waiting) continue;
+    auto edit = Change(trainer);
+    edit->waiting = false;
+    edit->offered = -1;
+    Tell(session, protocol::Superseded{.version = protocol::VersionOf(s_.run, number)});
   }
   if (number > s_.withdrawn.number) s_.withdrawn = {.number = number, .reason = Status::Ok()};
 }
 
 void Machine::FailWaiting(const Status& reason, bool for_good) {
-  for (Worker& trainer : s_.workers) {
-    if (trainer.group != kTrainers || !trainer.waiting) continue;
+  if (!AnyWaiting()) return;
+  for (const SessionId session : s_.roster.MembersOf(s_.roster.trainers())) {
+    const Worker& trainer = *Find(session);
+    if (!trainer.waiting) continue;
     const int64_t number = trainer.offered;
-    trainer.waiting = false;
     AnswerFailed(trainer, number, reason);
     if (for_good && number > s_.withdrawn.number) s_.withdrawn = {.number = number, .reason = reason};
-    if (for_good || !trainer.hold) trainer.offered = -1;
+    auto edit = Change(trainer);
+    edit->waiting = false;
+    if (for_good || !trainer.hold) edit->offered = -1;
   }
-}
-
-bool Machine::AnyWaiting() const {
-  return std::any_of(s_.workers.begin(), s_.workers.end(),
-                     [](const Worker& worker) { return worker.waiting; });
 }
 
 /// Numbers only grow: what one trainer has gone past, no other completes.
 void Machine::FailPassed() {
-  const auto newest =
-      std::max_element(s_.workers.begin(), s_.workers.end(),
-                       [](const Worker& one, const Worker& other) { return one.offered < other.offered; });
-  for (Worker& trainer : s_.workers) {
+  if (!s_.roster.AnyPassed()) return;
+  const auto newest = std::ranges::max_element(s_.roster.workers(), {}, &Worker::offered);
+  for (const Worker& trainer : s_.roster.workers()) {
     if (!trainer.waiting || trainer.offered == newest->offered) continue;
     WithdrawOffer(trainer,
                   {Code::kInvalidArgument,
@@ -104,17 +115,18 @@ void Machine::FailPassed() {
 void Machine::FailHopeless() {
   FailPassed();
   if (!AnyWaiting()) return;
-  const Group& trainers = s_.groups.front();
+  const Group& trainers = s_.roster.trainers();
   if (!Complete(trainers) && !trainers.loss.ok()) {
     FailWaiting(trainers.loss, true);
     return;
   }
-  const bool engine_left = std::any_of(s_.groups.begin() + 1, s_.groups.end(),
-                                       [&](const Group& group) { return Complete(group); });
-  if (engine_left || s_.plan.epoch == 0 || s_.engine_loss.ok()) return;
+  if (s_.plan.epoch == 0 || s_.engine_loss.ok()) return;
+  const bool engine_left = std::ranges::any_of(
+      s_.roster.groups(), [](const Group& group) { return group.id != kTrainers && Complete(group); });
+  if (engine_left) return;
   // Engines may have left because a trainer died, before its lease has run out here.
   std::string broken;
-  for (const Worker& worker : s_.workers)
+  for (const Worker& worker : s_.roster.workers())
     if (worker.group == kTrainers && !worker.connected)
       broken += StrCat("; the connection of ", TextOf(worker), " is broken too");
   FailWaiting({s_.engine_loss.code(), StrCat("no engine is left: ", s_.engine_loss.message(), broken,
@@ -122,22 +134,13 @@ void Machine::FailHopeless() {
               false);
 }
 
-int64_t Machine::CommonOffer() const {
-  if (!Complete(s_.groups.front())) return -1;
-  std::optional<int64_t> common;
-  for (const Worker& worker : s_.workers) {
-    if (worker.group != kTrainers) continue;
-    if (common && *common != worker.offered) return -1;
-    common = worker.offered;
-  }
-  return common.value_or(-1);
-}
+int64_t Machine::CommonOffer() const { return Complete(s_.roster.trainers()) ? s_.roster.CommonOffer() : -1; }
 
 std::string Machine::Disagreement() const {
   int64_t newest = -1;
-  for (const Worker& worker : s_.workers)
+  for (const Worker& worker : s_.roster.workers())
     if (worker.group == kTrainers) newest = std::max(newest, worker.offered);
-  for (const Worker& worker : s_.workers) {
+  for (const Worker& worker : s_.roster.workers()) {
     if (worker.group != kTrainers || worker.offered == newest) continue;
     return worker.offered < 0 ? StrCat(TextOf(worker), " has not published version ", newest)
                               : StrCat(TextOf(worker), " is at version ", worker.offered, ", not ", newest);
@@ -146,7 +149,7 @@ std::string Machine::Disagreement() const {
 }
 
 void Machine::ArmCatchUp() {
-  const bool wanted = AnyWaiting() && !s_.update && Complete(s_.groups.front()) && CommonOffer() < 0;
+  const bool wanted = AnyWaiting() && !s_.update && Complete(s_.roster.trainers()) && CommonOffer() < 0;
   if (wanted == s_.catch_up_timer) return;
   s_.catch_up_timer = wanted;
   if (wanted) {
@@ -167,7 +170,7 @@ void Machine::OnCatchUpTimer() {
   FailWaiting(reason, true);
 }
 
-void Machine::OnCancel(Worker& trainer, const protocol::Cancel& message) {
+void Machine::OnCancel(const Worker& trainer, const protocol::Cancel& message) {
   const Status reason(Code::kCancelled, StrCat("cancelled by ", TextOf(trainer),
                                                ", which called cancel; publish the next version"));
   const bool offers = trainer.offered == message.number;
@@ -176,8 +179,8 @@ void Machine::OnCancel(Worker& trainer, const protocol::Cancel& message) {
   // Its session may be another than the one with which the update began.
   const bool open = named && (Contains(s_.update->trainers, trainer.session) || (offers && of_this_run));
   if (offers || (open && of_this_run)) {
-    for (Worker& other : s_.workers)  // Not to be sent to engines that join later either.
-      if (other.group == kTrainers && other.offered == message.number) WithdrawOffer(other, reason);
+    for (const SessionId session : OfferersOf(message.number))
+      WithdrawOffer(*Find(session), reason);  // Not to be sent to engines that join later either.
     if (message.number > s_.withdrawn.number) s_.withdrawn = {.number = message.number, .reason = reason};
   }
   if (open) AbortAll(reason);
@@ -190,8 +193,7 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
       update.absent.push_back({.engine = group.name, .committed = committed, .reason = std::move(reason)});
     return fresh ? Part::kAbsent : Part::kIgnored;
   };
-  const Version served = EngineVersion(group);
-  if (served == version) return absent(true, Status::Ok());
+  if (group.served == version) return absent(true, Status::Ok());
   if (TakesBack(group, version))
     return absent(false, {Code::kInvalidArgument,
                           StrCat("engine ", group.name, " has served version ", ToString(NewestOf(group)),
@@ -202,8 +204,10 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
                   {Code::kTimedOut,
                    StrCat("the control of engine ", group.name, " has not answered since it was asked to ",
                           protocol::NameOf(group.steering.move), "; see the log of the engine's front end")});
-  for (const Worker& worker : s_.workers) {
-    if (worker.group != group.id || !worker.fencing) continue;
+  for (const SessionId session :
+       group.counts.fencing == 0 ? std::vector<SessionId>{} : s_.roster.MembersOf(group)) {
+    const Worker& worker = *Find(session);
+    if (!worker.fencing) continue;
     if (!group.fence_overdue) return Part::kFencing;
     return absent(false, {Code::kFenced,
                           StrCat(TextOf(worker), " still fences off ", protocol::ToString(*worker.fencing),
@@ -221,8 +225,8 @@ void Machine::TryOpen() {
   bool fresh = false;
   bool held = true;
   std::string label;
-  for (const Worker& worker : s_.workers) {
-    if (worker.group != kTrainers) continue;
+  for (const SessionId session : s_.roster.trainers().ranks) {
+    const Worker& worker = *Find(session);
     fresh = fresh || worker.waiting;
     held = held && worker.hold;
     if (worker.rank == 0) label = worker.label;
@@ -232,7 +236,7 @@ void Machine::TryOpen() {
   UpdateState update;
   update.version = protocol::VersionOf(s_.run, number, std::move(label));
   bool fencing = false;
-  for (const Group& group : s_.groups) {
+  for (const Group& group : s_.roster.groups()) {
     if (group.id == kTrainers || !group.planned) continue;
     const Part part = PartOf(group, update.version, fresh, update);
     fencing = fencing || part == Part::kFencing;
@@ -249,8 +253,8 @@ void Machine::TryOpen() {
 void Machine::OnFenceTimer() {
   if (!s_.fence_timer) return;
   s_.fence_timer = false;
-  for (const Worker& worker : s_.workers)
-    if (worker.fencing) FindGroup(worker.group)->fence_overdue = true;
+  for (const Group& group : s_.roster.groups())
+    if (group.counts.fencing != 0) Change(group).fence_overdue = true;
 }
 
 void Machine::Open(UpdateState update, bool fresh) {
@@ -265,24 +269,32 @@ void Machine::Open(UpdateState update, bool fresh) {
   update.id = {.term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = s_.attempt};
   for (uint32_t number = 0; number < s_.plan.destinations.size(); ++number) {
     const Worker& rank = *Find(s_.plan.destinations[number]);
-    const bool takes_part = std::any_of(update.targets.begin(), update.targets.end(),
-                                        [&](const Target& target) { return target.group == rank.group; });
-    if (takes_part)
+    if (std::ranges::binary_search(update.targets, rank.group, {}, &Target::group))
       update.receivers.push_back(
           {.session = rank.session, .group = rank.group, .rank = rank.rank, .destination = number});
   }
-  for (Worker& worker : s_.workers) worker.waiting = false;
+  for (const SessionId session : s_.roster.trainers().ranks) Change(*Find(session))->waiting = false;
   Log(LogLevel::kInfo, protocol::ToString(update.id), ": version ", ToString(update.version), " to ",
       update.targets.size(), " engines");
+  update.Index();
   s_.update = std::move(update);
+  AddSenders();
+  s_.roster.TouchAll();
   for (Target& target : s_.update->targets) BeginGrants(target);
 }
 
+void Machine::AddSenders() {
+  UpdateState& update = *s_.update;
+  update.first_sender = update.senders.size();
+  for (const SessionId session : s_.plan.sources) {
+    const Worker* source = Find(session);
+    update.senders.push_back(source == nullptr ? protocol::WorkerName{} : NameOf(*source));
+  }
+}
+
 void Machine::BeginGrants(Target& target) {
-  const bool in_place = std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    return worker.group == target.group && worker.landing == protocol::Landing::kInPlace;
-  });
-  if (in_place && FindGroup(target.group)->controlled) {
+  const Group& group = *FindGroup(target.group);
+  if (group.counts.in_place != 0 && group.controlled) {
     OrderFor(target, EngineStep::kPausing, protocol::Move::kPause, {});
   } else {
     AskForGrants(target);
@@ -291,19 +303,23 @@ void Machine::BeginGrants(Target& target) {
 
 /// Those of its ranks that have not every byte.
 void Machine::AskForGrants(Target& target) {
-  for (Receiver& rank : s_.update->receivers) {
-    if (rank.group != target.group || rank.step >= RankStep::kReady) continue;
+  std::vector<SessionId> asked;
+  protocol::GrantRequest request{.update = {}, .version = s_.update->version, .part = 0};
+  for (Receiver& rank : s_.update->RanksOf(target)) {
+    if (rank.step >= RankStep::kReady) continue;
     rank.id = s_.update->id;
     rank.started = false;
-    Tell(rank.session, protocol::GrantRequest{.update = rank.id, .version = s_.update->version, .part = 0});
+    request.update = rank.id;
+    asked.push_back(rank.session);
   }
+  if (!asked.empty()) actions_.push_back(SendAll{std::move(asked), std::move(request)});
   AwaitGrants(target);
 }
 
 /// Whoever was late for one update does not get the whole time anew for the next.
 void Machine::AwaitGrants(Target& target) {
-  Group& group = *FindGroup(target.group);
-  target.step = EngineStep::kGranting;
+  Group& group = ChangeGroup(target.group);
+  SetStep(target, EngineStep::kGranting);
   target.overdue = group.grant_timer;
   if (target.overdue) return;
   group.grant_timer = s_.update->fresh;

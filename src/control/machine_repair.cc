@@ -19,26 +19,24 @@ Holders Next(Holders holders) { return static_cast<Holders>(static_cast<uint8_t>
 
 bool Machine::Holds(const Group& group, const Version& version) const {
   if (group.id == kTrainers || !Whole(group)) return false;
-  const bool shares = std::all_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
+  const bool keeps = AnyMember(group, [&](const Worker& worker) {
     const bool refuses = s_.update && (Contains(s_.update->avoided, worker.session) ||
                                        Contains(s_.update->unable, worker.session));
-    return worker.group != group.id ||
-           (worker.shares && worker.holds == version && !worker.fencing && !refuses);
+    const bool shares = worker.shares && worker.holds == version && !worker.fencing && !refuses;
+    return !shares;
   });
-  if (!shares) return false;
+  if (keeps) return false;
   if (s_.update && s_.update->version == version) {
-    for (const Target& target : s_.update->targets) {
-      if (target.group == group.id)
-        return target.step >= EngineStep::kReady && target.step != EngineStep::kOut;
-    }
+    if (const Target* target = s_.update->TargetOf(group.id))
+      return target->step >= EngineStep::kReady && target->step != EngineStep::kOut;
   }
-  return EngineVersion(group) == version;
+  return group.served == version;
 }
 
 Version Machine::NewestServed() const {
   Version newest;
-  for (const Group& group : s_.groups)
-    if (group.id != kTrainers) newest = protocol::LaterOf(newest, EngineVersion(group));
+  for (const Group& group : s_.roster.groups())
+    if (group.id != kTrainers) newest = protocol::LaterOf(newest, group.served);
   return newest;
 }
 
@@ -56,11 +54,9 @@ std::vector<SessionId> Machine::SessionsOf(Holders holders) const {
       }
       break;
     case Holders::kEngines:
-      for (const Group& group : s_.groups) {
-        if (!Holds(group, update.version)) continue;
-        const std::vector<SessionId> ranks = RanksOf(group);
-        sessions.insert(sessions.end(), ranks.begin(), ranks.end());
-      }
+      for (const Group& group : s_.roster.groups())
+        if (Holds(group, update.version))
+          sessions.insert(sessions.end(), group.ranks.begin(), group.ranks.end());
       break;
     case Holders::kNobody:
       break;
@@ -78,8 +74,7 @@ void Machine::LoseSource(const Worker& lost, const Status& reason, Target* only)
     update.avoided.push_back(lost.session);
   }
   // One plan at a time: whoever lacks bytes is planned anew with them.
-  const auto lacks = [](const Target& target) { return target.step < EngineStep::kReady; };
-  if (std::none_of(update.targets.begin(), update.targets.end(), lacks)) return;
+  if (update.Before(EngineStep::kReady) == 0) return;
   update.loss = reason;
   update.holders = Holders::kTrainersLeft;
   update.repair_epoch = 0;  // Whatever was planned for a repair is not enough any more.
@@ -89,7 +84,7 @@ void Machine::LoseSource(const Worker& lost, const Status& reason, Target* only)
   if (!anybody || update.repairs >= kMaxRepairs)
     return only == nullptr ? AbortAll(reason) : EngineOut(*only, reason);
   for (Target& target : update.targets) {
-    if (!lacks(target)) continue;
+    if (target.step >= EngineStep::kReady) continue;
     HasTakenParts(target) ? EngineOut(target, reason) : MakeSourceless(target);
   }
   if (s_.plan.partial) s_.plan.stale = true;
@@ -99,11 +94,8 @@ void Machine::LoseSource(const Worker& lost, const Status& reason, Target* only)
 
 /// A plan for what it lacks would have to be one for the parts that are left.
 bool Machine::HasTakenParts(const Target& target) const {
-  const auto has = [&](const Receiver& rank) {
-    return rank.group == target.group && rank.step >= RankStep::kReady;
-  };
-  const auto& ranks = s_.update->receivers;
-  return target.part > 0 || (!IsLastPart(target) && std::any_of(ranks.begin(), ranks.end(), has));
+  const auto has = [](const Receiver& rank) { return rank.step >= RankStep::kReady; };
+  return target.part > 0 || (!IsLastPart(target) && std::ranges::any_of(s_.update->RanksOf(target), has));
 }
 
 /// What an engine that is out has is its own affair: it gives no more.
@@ -119,13 +111,13 @@ void Machine::LosePeerSource(const Target& out, const Status& reason) {
 void Machine::MakeSourceless(Target& target) {
   if (target.step == EngineStep::kSourceless) return;
   StopSenders(target);
-  target.step = EngineStep::kSourceless;
-  for (Receiver& rank : s_.update->receivers) {
-    Worker* worker = Find(rank.session);
-    if (rank.group != target.group || rank.step >= RankStep::kReady || worker == nullptr) continue;
-    rank.step = RankStep::kAsked;
+  SetStep(target, EngineStep::kSourceless);
+  for (Receiver& rank : s_.update->RanksOf(target)) {
+    const Worker* worker = Find(rank.session);
+    if (rank.step >= RankStep::kReady || worker == nullptr) continue;
+    s_.update->Move(rank, RankStep::kAsked);
     rank.grants.clear();
-    worker->fencing = rank.id;
+    Change(*worker)->fencing = rank.id;
     Tell(rank.session, protocol::Abort{.update = rank.id,
                                        .reason = Status::Ok(),
                                        .version = s_.update->version,
@@ -140,15 +132,17 @@ void Machine::MakeSourceless(Target& target) {
 void Machine::TryRepair() {
   UpdateState& update = *s_.update;
   PlanState& plan = s_.plan;
-  const auto sourceless = [](const Target& target) { return target.step == EngineStep::kSourceless; };
-  if (std::none_of(update.targets.begin(), update.targets.end(), sourceless)) return;
+  if (update.At(EngineStep::kSourceless) == 0) return;
   const bool planned = update.repair_epoch == plan.epoch && !plan.stale;
   if (planned && plan.phase == PlanPhase::kPrepared) return OpenAttempt();
   if (plan.phase == PlanPhase::kPlanning || (planned && plan.phase == PlanPhase::kPreparing)) return;
-  for (const Receiver& rank : update.receivers) {
-    const Worker* worker = Find(rank.session);
-    const bool settled = worker == nullptr || (!worker->fencing && worker->landed);
-    if (!settled && sourceless(*TargetOf(rank.group))) return;
+  for (const Target& target : update.targets) {
+    if (target.step != EngineStep::kSourceless) continue;
+    for (const Receiver& rank : update.RanksOf(target)) {
+      const Worker* worker = Find(rank.session);
+      const bool settled = worker == nullptr || (!worker->fencing && worker->landed);
+      if (!settled) return;
+    }
   }
   for (; update.holders != Holders::kNobody; update.holders = Next(update.holders)) {
     const std::vector<SessionId> sources = SessionsOf(update.holders);
@@ -162,7 +156,7 @@ void Machine::TryRepair() {
 void Machine::MakeRepairPlan(std::vector<SessionId> sources, bool from_engines) {
   PlanState& plan = s_.plan;
   if (plan.phase == PlanPhase::kPreparing) Disarm(TimerKind::kPrepare);
-  ++plan.epoch;
+  s_.roster.BeginEpoch(++plan.epoch);
   plan.phase = PlanPhase::kPlanning;
   plan.stale = false;
   plan.partial = true;
@@ -173,12 +167,12 @@ void Machine::MakeRepairPlan(std::vector<SessionId> sources, bool from_engines) 
   MakePlan action{.epoch = plan.epoch, .sources = plan.sources, .from_engines = from_engines, .engines = {}};
   for (const Target& target : s_.update->targets) {
     if (target.step != EngineStep::kSourceless) continue;
-    const auto& ranks = action.engines.emplace_back(RanksOf(*FindGroup(target.group)));
+    const auto& ranks = action.engines.emplace_back(FindGroup(target.group)->ranks);
     plan.destinations.insert(plan.destinations.end(), ranks.begin(), ranks.end());
   }
   for (const auto* members : {&plan.sources, &plan.destinations})
     for (const SessionId session : *members)
-      if (Worker* worker = Find(session)) worker->planned = plan.epoch;
+      if (const Worker* worker = Find(session)) Change(*worker)->planned = plan.epoch;
   actions_.push_back(std::move(action));
 }
 
@@ -200,6 +194,7 @@ void Machine::OpenAttempt() {
   ++update.repairs;
   update.id = {
       .term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = ++s_.attempt};
+  AddSenders();
   for (uint32_t number = 0; number < s_.plan.destinations.size(); ++number) {
     Receiver& rank = *ReceiverOf(s_.plan.destinations[number]);
     const bool lacks = TargetOf(rank.group)->step == EngineStep::kSourceless;
@@ -215,11 +210,11 @@ void Machine::OpenAttempt() {
 
 std::vector<const Group*> Machine::Lacking(const Version& version) const {
   std::vector<const Group*> lacking;
-  for (const Group& group : s_.groups) {
+  for (const Group& group : s_.roster.groups()) {
+    if (group.id == kTrainers || !Whole(group) || group.served == version) continue;
     const bool tired = group.tried == version && (group.at_fault || group.tries >= kMaxTries);
     const bool hangs = group.steering.overdue;
-    const bool beyond = EngineVersion(group) == version || TakesBack(group, version);
-    if (group.id == kTrainers || !Whole(group) || tired || hangs || beyond) continue;
+    if (tired || hangs || TakesBack(group, version)) continue;
     if (!IsFencing(group)) lacking.push_back(&group);
   }
   return lacking;
@@ -227,12 +222,18 @@ std::vector<const Group*> Machine::Lacking(const Version& version) const {
 
 bool Machine::OpenFromPeers() {
   const bool publishing = AnyWaiting() && CommonOffer() >= 0;
+  if (s_.roster.quiet() || s_.update || publishing || s_.plan.phase == PlanPhase::kPlanning) return false;
   const Version version = NewestServed();
-  if (s_.update || publishing || version.number < 0 || s_.plan.phase == PlanPhase::kPlanning) return false;
-  const auto holders = std::count_if(s_.groups.begin(), s_.groups.end(),
-                                     [&](const Group& group) { return Holds(group, version); });
-  std::vector<const Group*> lacking = Lacking(version);
-  if (holders == 0 || lacking.empty()) return false;
+  std::vector<const Group*> lacking;
+  if (version.number >= 0) lacking = Lacking(version);
+  const auto holders =
+      lacking.empty() ? 0 : std::ranges::count_if(s_.roster.groups(), [&](const Group& group) {
+        return Holds(group, version);
+      });
+  if (holders == 0) {
+    s_.roster.NoteQuiet();
+    return false;
+  }
   // Those who are known to be late come last.
   std::stable_partition(lacking.begin(), lacking.end(),
                         [](const Group* group) { return !group->grant_timer; });
@@ -245,20 +246,20 @@ bool Machine::OpenFromPeers() {
       .term = config_.term, .epoch = s_.plan.epoch, .sequence = s_.sequence, .attempt = ++s_.attempt};
   update.version = version;
   update.holders = Holders::kEngines;
-  for (const Worker& worker : s_.workers) {
+  for (const Worker& worker : s_.roster.workers()) {
     const bool has = worker.hold && protocol::VersionOf(s_.run, worker.offered) == version;
     if (worker.group == kTrainers && has) update.trainers.push_back(worker.session);
   }
   for (const Group* group : lacking) {
     update.targets.push_back({.group = group->id, .step = EngineStep::kSourceless, .reason = {}});
-    for (const Worker& worker : s_.workers) {
-      if (worker.group == group->id)
-        update.receivers.push_back({.session = worker.session, .group = group->id, .rank = worker.rank});
-    }
+    for (const SessionId session : s_.roster.MembersOf(*group))
+      update.receivers.push_back({.session = session, .group = group->id, .rank = Find(session)->rank});
     LogAndCount("control.engines_refilled", LogLevel::kInfo, "engine ", group->name, " gets version ",
                 ToString(version), " from engines that serve it");
   }
+  update.Index();
   s_.update = std::move(update);
+  s_.roster.TouchAll();
   for (const Target& target : s_.update->targets) {
     if (!FindGroup(target.group)->grant_timer) Arm(TimerKind::kStep, target.group, LimitOf(target));
   }

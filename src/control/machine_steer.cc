@@ -9,12 +9,6 @@ namespace weightcast::control {
 
 using protocol::Move;
 
-Group* Machine::SteeredBy(SessionId session) {
-  const auto at = std::find_if(s_.groups.begin(), s_.groups.end(),
-                               [&](const Group& group) { return group.steering.session == session; });
-  return session == 0 || at == s_.groups.end() ? nullptr : &*at;
-}
-
 // --- It comes and goes ----------------------------------------------------------------------------------
 
 void Machine::AttachControl(SessionId session, const protocol::Hello& hello) {
@@ -37,18 +31,18 @@ void Machine::AttachControl(SessionId session, const protocol::Hello& hello) {
          StrCat(name, " is lost: its process was started again, and the new one has taken its place")});
   }
   group.controlled = true;
-  group.steering = {};
-  group.steering.session = session;
-  group.steering.incarnation = hello.incarnation;
+  Steering steering;
+  steering.session = session;
+  steering.incarnation = hello.incarnation;
+  s_.roster.SetControl(group, steering);
   Tell(session,
        protocol::Welcome{.term = config_.term, .run = s_.run, .lease_seconds = Seconds(config_.lease)});
-  for (const Worker& worker : s_.workers)
-    if (worker.group == group.id) Tell(worker.session, protocol::Controlled{});
+  TellAll(s_.roster.MembersOf(group), protocol::Controlled{});
   Log(LogLevel::kInfo, name, " joined from ", hello.host);
 }
 
 void Machine::LoseControl(Group& group, const Status& reason) {
-  group.steering = {};
+  s_.roster.SetControl(group, {});
   group.planned = false;
   group.in_plan = 0;
   group.last_error = s_.last_error = reason;
@@ -90,9 +84,9 @@ void Machine::Order(Group& group, Move move, const Version& version, const Statu
 
 /// In an update: `step` lasts until it is done, no time at all in an engine that has no EngineControl.
 void Machine::OrderFor(Target& target, EngineStep step, Move move, const Version& version) {
-  Group& group = *FindGroup(target.group);
+  Group& group = ChangeGroup(target.group);
   const Steering& control = group.steering;
-  target.step = step;
+  SetStep(target, step);
   if (!group.controlled) return GoOn(target);
   if (control.session == 0)
     return SteerFailed(target, {Code::kUnavailable, StrCat("the control of engine ", group.name,
@@ -152,7 +146,7 @@ void Machine::SteerFailed(Target& target, const Status& reason) {
 }
 
 void Machine::OnSteerTimer(Target& target) {
-  Group& group = *FindGroup(target.group);
+  Group& group = ChangeGroup(target.group);
   group.steering.overdue = true;
   const Status reason(Code::kTimedOut, StrCat("the control of engine ", group.name,
                                               " has not answered: ", protocol::NameOf(group.steering.move),
@@ -165,13 +159,15 @@ void Machine::OnSteerTimer(Target& target) {
 
 /// Outside updates: engines that serve one version get requests, others do not.
 void Machine::SteerIdle() {
-  for (Group& group : s_.groups) {
+  for (const GroupId id : s_.roster.Touched()) {
+    const Group& group = *FindGroup(id);
     const Steering& control = group.steering;
+    if (control.session == 0 || IsFencing(group)) continue;
     const Target* target = TargetOf(group.id);
     const bool busy =
         target != nullptr && target->step != EngineStep::kOut && target->step != EngineStep::kDone;
-    if (control.session == 0 || busy || IsFencing(group)) continue;
-    const Version version = EngineVersion(group);
+    if (busy) continue;
+    const Version version = group.served;
     const Move move = version.number >= 0 ? Move::kAdmit : Move::kEvict;
     const bool known = control.order != 0 || !Whole(group);  // It may have outlived another controller.
     if (control.move == move && control.version == version && known) continue;
@@ -181,7 +177,7 @@ void Machine::SteerIdle() {
             ? Status(Code::kUnavailable,
                      StrCat("engine ", group.name, " serves no version; it gets one with the next update"))
             : group.last_error;
-    Order(group, move, version, reason);
+    Order(Change(group), move, version, reason);
   }
 }
 

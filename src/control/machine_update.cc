@@ -8,18 +8,16 @@ namespace weightcast::control {
 
 using protocol::EngineState;
 
-Target* Machine::TargetOf(GroupId group) {
-  if (!s_.update) return nullptr;
-  const auto at = std::find_if(s_.update->targets.begin(), s_.update->targets.end(),
-                               [&](const Target& target) { return target.group == group; });
-  return at == s_.update->targets.end() ? nullptr : &*at;
+void Machine::SetStep(Target& target, EngineStep step) {
+  s_.update->Move(target, step);
+  s_.roster.Touch(target.group);
 }
 
-Receiver* Machine::ReceiverOf(SessionId session) {
-  if (!s_.update) return nullptr;
-  const auto at = std::find_if(s_.update->receivers.begin(), s_.update->receivers.end(),
-                               [&](const Receiver& receiver) { return receiver.session == session; });
-  return at == s_.update->receivers.end() ? nullptr : &*at;
+UpdateState Machine::TakeUpdate() {
+  s_.roster.TouchAll();
+  UpdateState update = std::move(*s_.update);
+  s_.update.reset();
+  return update;
 }
 
 Receiver* Machine::InTurn(const Worker& worker, const protocol::UpdateId& update, RankStep step,
@@ -39,24 +37,16 @@ Receiver* Machine::InTurn(const Worker& worker, const protocol::UpdateId& update
   return nullptr;
 }
 
-bool Machine::AllAt(GroupId group, RankStep step) const {
-  return std::all_of(s_.update->receivers.begin(), s_.update->receivers.end(), [&](const Receiver& receiver) {
-    return receiver.group != group || receiver.step >= step;
-  });
-}
-
 bool Machine::HasShadow(GroupId id) const {
-  return std::any_of(s_.workers.begin(), s_.workers.end(), [&](const Worker& worker) {
-    return worker.group == id && worker.landing == protocol::Landing::kShadow;
-  });
+  const Group& group = *FindGroup(id);
+  return group.counts.in_place != group.members;
 }
 
 /// Ranks of one engine have the same number: the plan job sees to it.
 bool Machine::IsLastPart(const Target& target) const {
-  const auto& workers = s_.workers;
-  const auto rank = std::find_if(workers.begin(), workers.end(),
-                                 [&](const Worker& worker) { return worker.group == target.group; });
-  return rank == workers.end() || target.part + 1 >= rank->parts;
+  const auto& ranks = FindGroup(target.group)->ranks;
+  const auto rank = std::ranges::find_if(ranks, [](SessionId session) { return session != 0; });
+  return rank == ranks.end() || target.part + 1 >= Find(*rank)->parts;
 }
 
 Duration Machine::LimitOf(const Target& target) const {
@@ -76,13 +66,13 @@ Duration Machine::LimitOf(const Target& target) const {
 }
 
 void Machine::DisarmStep(GroupId id) {
-  if (Group* group = FindGroup(id)) group->grant_timer = false;
+  if (const Group* group = FindGroup(id)) Change(*group).grant_timer = false;
   Disarm(TimerKind::kStep, id);
 }
 
 void Machine::Enter(Target& target, EngineStep step) {
-  target.step = step;
-  Group& group = *FindGroup(target.group);
+  SetStep(target, step);
+  Group& group = ChangeGroup(target.group);
   group.grant_timer = false;
   switch (step) {
     case EngineStep::kWriting:
@@ -99,7 +89,7 @@ void Machine::Enter(Target& target, EngineStep step) {
   }
 }
 
-void Machine::OnGranted(Worker& worker, const protocol::Granted& message) {
+void Machine::OnGranted(const Worker& worker, const protocol::Granted& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kAsked, "Granted", message.part);
   if (rank == nullptr) return;
   std::vector<bool> named(s_.plan.sources.size());
@@ -116,26 +106,33 @@ void Machine::OnGranted(Worker& worker, const protocol::Granted& message) {
         &worker);
     return;
   }
-  rank->step = RankStep::kGranted;
-  worker.holds = {};
+  s_.update->Move(*rank, RankStep::kGranted);
   rank->grants = message.grants;
   rank->compares = message.compares;
-  worker.state = EngineState::kUpdating;
-  if (AllAt(worker.group, RankStep::kGranted)) Enter(*TargetOf(worker.group), EngineStep::kGranted);
+  {
+    auto edit = Change(worker);
+    edit->holds = {};
+    edit->state = EngineState::kUpdating;
+  }
+  Target& target = *TargetOf(worker.group);
+  if (UpdateState::AllAt(target, RankStep::kGranted)) Enter(target, EngineStep::kGranted);
 }
 
 /// Until a source is told of its grant nothing can be written: whoever fails before costs no engine its
 /// version.
 void Machine::StartGranted() {
   UpdateState& update = *s_.update;
-  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(), [](const Target& target) {
-    return target.step <= EngineStep::kGranting && target.part == 0;
-  });
-  if (waiting && SwitchTogether()) return;
+  if (update.At(EngineStep::kGranted) == 0) return;
+  if (update.ungranted() != 0 && SwitchTogether()) return;
+  size_t grants = 0;  // Of all at once: with all engines together there may be a million.
+  for (const Target& target : update.targets) {
+    if (target.step != EngineStep::kGranted) continue;
+    for (const Receiver& rank : update.RanksOf(target)) grants += rank.grants.size();
+  }
+  actions_.reserve(actions_.size() + grants);
   for (Target& target : update.targets) {
     if (target.step != EngineStep::kGranted) continue;
-    for (Receiver& rank : update.receivers) {
-      if (rank.group != target.group) continue;
+    for (Receiver& rank : update.RanksOf(target)) {
       rank.started = true;
       for (const protocol::SourceGrant& grant : std::exchange(rank.grants, {}))
         Tell(s_.plan.sources[grant.source], protocol::Start{.update = rank.id,
@@ -176,7 +173,7 @@ bool Machine::IsLate(const Target& target) const {
 }
 
 void Machine::LeaveLate() {
-  if (!s_.update) return;
+  if (!s_.update || (s_.update->fresh && !SomethingNewer())) return;
   UpdateState& update = *s_.update;
   bool through = false;
   bool overdue = true;
@@ -202,7 +199,7 @@ void Machine::LeaveLate() {
     // Whoever has not granted does not get the whole time anew.
     if (target.step != EngineStep::kGranting || !FindGroup(target.group)->grant_timer)
       DisarmStep(target.group);
-    target.step = EngineStep::kOut;
+    SetStep(target, EngineStep::kOut);
     target.late = true;
     target.reason = {Code::kUnavailable,
                      StrCat("engine ", engine, " granted no memory for version ", ToString(update.version),
@@ -218,7 +215,7 @@ void Machine::WithdrawUnstarted() {
     if (!FindGroup(target.group)->grant_timer) DisarmStep(target.group);
   }
   if (s_.plan.partial) s_.plan.stale = true;
-  s_.update.reset();
+  TakeUpdate();
 }
 
 /// A rank registered anew, or sleeps, before it had granted: what it was asked for was of its old tensors. As
@@ -226,11 +223,8 @@ void Machine::WithdrawUnstarted() {
 void Machine::BeginAgain(const Worker& worker, std::string_view what) {
   Target* target = s_.update ? TargetOf(worker.group) : nullptr;
   if (target == nullptr || target->step == EngineStep::kOut) return;
-  const auto& ranks = s_.update->receivers;
-  const bool asked = std::any_of(ranks.begin(), ranks.end(), [&](const Receiver& rank) {
-    return rank.session == worker.session && rank.step == RankStep::kAsked;
-  });
-  if (!asked) return;
+  const Receiver* rank = ReceiverOf(worker.session);
+  if (rank == nullptr || rank->step != RankStep::kAsked) return;
   // It is planned for the repair with the tensors that it has by then. One that sleeps never answers.
   if (target->step == EngineStep::kSourceless && worker.registered) return;
   const std::string text = StrCat(TextOf(worker), " ", what);
@@ -238,31 +232,29 @@ void Machine::BeginAgain(const Worker& worker, std::string_view what) {
   if (s_.update->started || gone)
     return EngineOut(*target, {Code::kUnavailable, text + "; it takes part in the next update"}, &worker);
   Log(LogLevel::kInfo, protocol::ToString(s_.update->id), " begins again: ", text);
-  for (Worker& trainer : s_.workers)
-    if (trainer.group == kTrainers) trainer.waiting = trainer.waiting || s_.update->fresh;
+  if (s_.update->fresh)
+    for (const SessionId session : s_.roster.trainers().ranks)
+      if (session != 0) Change(*Find(session))->waiting = true;
   WithdrawUnstarted();
 }
 
-void Machine::OnReady(Worker& worker, const protocol::Ready& message) {
+void Machine::OnReady(const Worker& worker, const protocol::Ready& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kGranted, "Ready", message.part);
   if (rank == nullptr) return;
-  rank->step = RankStep::kReady;
-  if (worker.parts == 1) worker.holds = s_.update->version;
+  s_.update->Move(*rank, RankStep::kReady);
+  if (worker.parts == 1) Change(worker)->holds = s_.update->version;
   rank->bytes = message.bytes;
   rank->seconds = message.seconds;
   rank->compared = message.compared;
   rank->routes.clear();
   for (const protocol::SourceBytes& source : message.sources) {
-    const Worker* sender =
-        source.source < s_.plan.sources.size() ? Find(s_.plan.sources[source.source]) : nullptr;
-    if (sender == nullptr) continue;  // Only a statistic.
-    rank->routes.push_back({.sender = NameOf(*sender),
-                            .receiver = NameOf(worker),
-                            .bytes = source.bytes,
-                            .seconds = source.seconds});
+    const size_t sender = s_.update->first_sender + source.source;
+    if (sender >= s_.update->senders.size()) continue;  // Only a statistic.
+    rank->routes.push_back(
+        {.sender = static_cast<uint32_t>(sender), .bytes = source.bytes, .seconds = source.seconds});
   }
   Target& target = *TargetOf(worker.group);
-  if (IsLastPart(target)) worker.state = EngineState::kReady;
+  if (IsLastPart(target)) Change(worker)->state = EngineState::kReady;
   EndPart(target);
 }
 
@@ -271,24 +263,22 @@ void Machine::OnSentDigests(const Worker& source, const protocol::SentDigests& m
   if (!s_.update) return;
   const auto number = std::ranges::find(s_.plan.sources, source.session) - s_.plan.sources.begin();
   if (number == std::ssize(s_.plan.sources)) return;
-  for (const Receiver& rank : s_.update->receivers) {
-    if (rank.id != message.update || rank.destination != message.destination) continue;
-    Tell(rank.session, protocol::SourceDigests{.update = rank.id,
-                                               .source = static_cast<uint32_t>(number),
-                                               .part = message.part,
-                                               .digests = message.digests});
-  }
+  if (message.destination >= s_.plan.destinations.size()) return;
+  const Receiver* rank = ReceiverOf(s_.plan.destinations[message.destination]);
+  if (rank == nullptr || rank->id != message.update || rank->destination != message.destination) return;
+  Tell(rank->session, protocol::SourceDigests{.update = rank->id,
+                                              .source = static_cast<uint32_t>(number),
+                                              .part = message.part,
+                                              .digests = message.digests});
 }
 
 /// When all ranks of an engine have a part, each hands it on, and grants the next one when it has.
 void Machine::EndPart(Target& target) {
-  if (target.step != EngineStep::kWriting || !AllAt(target.group, RankStep::kReady)) return;
+  if (target.step != EngineStep::kWriting || !UpdateState::AllAt(target, RankStep::kReady)) return;
   if (IsLastPart(target)) return Enter(target, EngineStep::kReady);
-  ++target.part;
-  target.step = EngineStep::kGranting;
-  for (Receiver& rank : s_.update->receivers) {
-    if (rank.group != target.group) continue;
-    rank.step = RankStep::kAsked;
+  s_.update->Move(target, EngineStep::kGranting, target.part + 1);
+  for (Receiver& rank : s_.update->RanksOf(target)) {
+    s_.update->Move(rank, RankStep::kAsked);
     Tell(rank.session,
          protocol::GrantRequest{.update = rank.id, .version = s_.update->version, .part = target.part});
   }
@@ -298,10 +288,8 @@ void Machine::EndPart(Target& target) {
 void Machine::ReleaseSources() {
   UpdateState& update = *s_.update;
   if (update.released || update.aborted) return;
-  const bool any = std::any_of(update.targets.begin(), update.targets.end(),
-                               [](const Target& target) { return target.step != EngineStep::kOut; });
-  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
-                                   [](const Target& target) { return target.step < EngineStep::kReady; });
+  const bool any = update.At(EngineStep::kOut) != update.targets.size();
+  const bool waiting = update.Before(EngineStep::kReady) != 0;
   if (!any || waiting) return;
   update.released = true;
   const protocol::Release release{.update = update.id, .version = update.version};
@@ -311,54 +299,59 @@ void Machine::ReleaseSources() {
 
 void Machine::CommitReady() {
   UpdateState& update = *s_.update;
-  const bool waiting = std::any_of(update.targets.begin(), update.targets.end(),
-                                   [](const Target& target) { return target.step < EngineStep::kReady; });
+  if (update.At(EngineStep::kReady) == 0) return;
+  const bool waiting = update.Before(EngineStep::kReady) != 0;
   if (waiting && SwitchTogether()) return;
   for (Target& target : update.targets)
     if (target.step == EngineStep::kReady) OrderFor(target, EngineStep::kHalting, protocol::Move::kPause, {});
 }
 
 void Machine::TellCommit(Target& target) {
-  for (Receiver& rank : s_.update->receivers) {
-    if (rank.group != target.group) continue;
-    rank.step = RankStep::kCommitting;
+  for (Receiver& rank : s_.update->RanksOf(target)) {
+    s_.update->Move(rank, RankStep::kCommitting);
     Tell(rank.session, protocol::Commit{.update = rank.id});
   }
   Enter(target, EngineStep::kCommitting);
 }
 
-void Machine::OnCommitted(Worker& worker, const protocol::Committed& message) {
+void Machine::OnCommitted(const Worker& worker, const protocol::Committed& message) {
   Receiver* rank = InTurn(worker, message.update, RankStep::kCommitting, "Committed");
   if (rank == nullptr) return;
-  rank->step = RankStep::kCommitted;
-  worker.state = EngineState::kCommitted;
-  if (!AllAt(worker.group, RankStep::kCommitted)) return;
-  OrderFor(*TargetOf(worker.group), EngineStep::kSettling, protocol::Move::kSettle, s_.update->version);
+  s_.update->Move(*rank, RankStep::kCommitted);
+  Change(worker)->state = EngineState::kCommitted;
+  Target& target = *TargetOf(worker.group);
+  if (!UpdateState::AllAt(target, RankStep::kCommitted)) return;
+  OrderFor(target, EngineStep::kSettling, protocol::Move::kSettle, s_.update->version);
 }
 
 void Machine::TellServe(Target& target) {
-  for (const Receiver& rank : s_.update->receivers) {
-    Worker* told = Find(rank.session);
-    if (rank.group != target.group || told == nullptr) continue;
-    told->told = rank.id;
-    told->told_version = s_.update->version;
-    told->newest = protocol::LaterOf(told->newest, s_.update->version);
+  for (const Receiver& rank : s_.update->RanksOf(target)) {
+    const Worker* told = Find(rank.session);
+    if (told == nullptr) continue;
+    auto edit = Change(*told);
+    edit->told = rank.id;
+    edit->told_version = s_.update->version;
+    edit->newest = protocol::LaterOf(told->newest, s_.update->version);
     Tell(rank.session, protocol::Serve{.update = rank.id});
   }
   Enter(target, EngineStep::kServing);
 }
 
-void Machine::OnServing(Worker& worker, const protocol::Serving& message) {
+void Machine::OnServing(const Worker& worker, const protocol::Serving& message) {
   if (worker.told == message.update && worker.told_version == message.version) {
     // Also when the update has not waited for this answer: a Serve is never taken back.
-    worker.told.reset();
-    worker.version = message.version;
-    if (worker.state == EngineState::kCommitted) worker.state = EngineState::kServing;
+    {
+      auto edit = Change(worker);
+      edit->told.reset();
+      edit->version = message.version;
+      if (worker.state == EngineState::kCommitted) edit->state = EngineState::kServing;
+    }
     Receiver* rank = InTurn(worker, message.update, RankStep::kCommitted, "Serving");
     if (rank == nullptr) return;
-    rank->step = RankStep::kServing;
-    if (AllAt(worker.group, RankStep::kServing))
-      OrderFor(*TargetOf(worker.group), EngineStep::kAdmitting, protocol::Move::kAdmit, s_.update->version);
+    s_.update->Move(*rank, RankStep::kServing);
+    Target& target = *TargetOf(worker.group);
+    if (UpdateState::AllAt(target, RankStep::kServing))
+      OrderFor(target, EngineStep::kAdmitting, protocol::Move::kAdmit, s_.update->version);
     return;
   }
   const Receiver* rank = ReceiverOf(worker.session);
@@ -376,88 +369,7 @@ void Machine::AdvanceUpdate() {
   StartGranted();
   CommitReady();
   ReleaseSources();
-  const auto over = [](const Target& target) {
-    return target.step == EngineStep::kDone || target.step == EngineStep::kOut;
-  };
-  if (std::all_of(s_.update->targets.begin(), s_.update->targets.end(), over)) Finish();
-}
-
-protocol::Done Machine::MakeDone(const UpdateState& update) const {
-  protocol::Done done{.update = update.id,
-                      .version = update.version,
-                      .met_policy = true,
-                      .reason = {},
-                      .engines = update.absent,
-                      .senders = {},
-                      .receivers = {},
-                      .routes = {},
-                      .seconds = 0};
-  for (const Target& target : update.targets)
-    done.engines.push_back({.engine = FindGroup(target.group)->name,
-                            .committed = target.step == EngineStep::kDone,
-                            .reason = target.reason,
-                            .rank = target.rank});
-  size_t committed = 0;
-  for (const protocol::EngineOutcome& outcome : done.engines) {
-    committed += outcome.committed ? 1 : 0;
-    if (!outcome.committed && done.reason.ok()) done.reason = outcome.reason;
-  }
-  done.met_policy = committed > 0 && (!config_.together || committed == done.engines.size());
-  if (done.met_policy) done.reason = Status::Ok();
-  if (!done.met_policy && done.reason.ok())
-    done.reason = {
-        Code::kUnavailable,
-        "no engine took part: none has joined, or all failed or were late; weightcast info shows them"};
-  for (uint32_t rank = 0; rank < s_.groups.front().world_size; ++rank)
-    done.senders.push_back({.name = {.role = protocol::Role::kTrainer, .engine = "", .rank = rank}});
-  for (const Receiver& receiver : update.receivers) {
-    if (receiver.step < RankStep::kReady) continue;
-    const protocol::WorkerName name{
-        .role = protocol::Role::kInference, .engine = FindGroup(receiver.group)->name, .rank = receiver.rank};
-    done.receivers.push_back(
-        {.name = name, .bytes = receiver.bytes, .seconds = receiver.seconds, .compared = receiver.compared});
-    for (const protocol::RouteBytes& route : receiver.routes) {
-      auto sender =
-          std::find_if(done.senders.begin(), done.senders.end(),
-                       [&](const protocol::RankBytes& known) { return known.name == route.sender; });
-      if (sender == done.senders.end()) sender = done.senders.insert(sender, {.name = route.sender});
-      sender->bytes += route.bytes;
-      sender->seconds = std::max(sender->seconds, route.seconds);
-      done.routes.push_back(route);
-    }
-  }
-  return done;
-}
-
-void Machine::Finish() {
-  const UpdateState update = std::move(*s_.update);
-  s_.update.reset();
-  if (s_.plan.from_engines && !update.released)
-    TellSources(protocol::Release{.update = update.id, .version = update.version});
-  if (s_.plan.partial) s_.plan.stale = true;
-  const protocol::Done done = MakeDone(update);
-  bool any_committed = false;
-  for (const Target& target : update.targets) {
-    Group& group = *FindGroup(target.group);
-    if (target.step == EngineStep::kDone) {
-      any_committed = true;
-      group.tries = 0;
-      group.last_error = Status::Ok();
-      continue;
-    }
-    if (target.late) continue;
-    group.tries = group.tried == update.version ? static_cast<uint8_t>(group.tries + 1) : uint8_t{1};
-    group.tried = update.version;
-    group.at_fault = target.rank >= 0;
-    s_.plan.stale = true;  // The next epoch makes anew the connections that broke.
-  }
-  if (any_committed) s_.committed = protocol::LaterOf(s_.committed, update.version);
-  if (!done.met_policy) s_.last_error = done.reason;
-  TellTrainers(update, done);
-  LogAndCount(done.met_policy ? "control.updates_committed" : "control.updates_failed",
-              done.met_policy ? LogLevel::kInfo : LogLevel::kWarning, protocol::ToString(update.id),
-              ": version ", ToString(update.version),
-              done.met_policy ? " is served" : " failed: ", done.reason.message());
+  if (s_.update->AllOver()) Finish();
 }
 
 }  // namespace weightcast::control

@@ -65,15 +65,15 @@ std::string ControlText(const Group& group) {
 }  // namespace
 
 protocol::ModelView ViewOf(const MachineConfig& config, const MachineState& state) {
-  MachineState copy = state;
   Actions none;
-  const Machine machine(config, copy, none);
+  // A machine that is const changes nothing.
+  const Machine machine(config, const_cast<MachineState&>(state), none);
   protocol::ModelView view;
   view.epoch = state.plan.epoch;
   view.phase = machine.Phase();
   view.version = state.committed;
   if (state.update) view.update = state.update->id;
-  for (const Worker& worker : state.workers) {
+  for (const Worker& worker : state.roster.workers()) {
     view.workers.push_back({.name = machine.NameOf(worker),
                             .host = {},
                             .incarnation = worker.incarnation,
@@ -86,16 +86,14 @@ protocol::ModelView ViewOf(const MachineConfig& config, const MachineState& stat
                             .addresses = {},
                             .connections = {}});
   }
-  for (const Group& group : state.groups) {
+  for (const Group& group : state.roster.groups()) {
     if (group.id == kTrainers) continue;
-    const auto first = std::find_if(state.workers.begin(), state.workers.end(), [&](const Worker& worker) {
-      return worker.group == group.id && worker.rank == 0;
-    });
+    const Worker* first = state.roster.MemberOf(group, 0);
     view.engines.push_back({.name = group.name,
-                            .incarnation = first == state.workers.end() ? 0 : first->incarnation,
+                            .incarnation = first == nullptr ? 0 : first->incarnation,
                             .ranks = group.world_size,
                             .state = machine.EngineStateOf(group),
-                            .version = machine.EngineVersion(group),
+                            .version = group.served,
                             .last_error = group.last_error.message(),
                             .control = ControlText(group)});
   }

@@ -108,8 +108,6 @@ std::string StateJson(const protocol::ClusterView& view) {
 
 std::string UpdateJson(const UpdateRecord& record) {
   const protocol::Done& done = record.done;
-  uint64_t bytes = 0;
-  for (const auto& receiver : done.receivers) bytes += receiver.bytes;
   Json json = {{"number", record.number},
                {"model", record.model},
                {"update", done.update.sequence},
@@ -118,7 +116,7 @@ std::string UpdateJson(const UpdateRecord& record) {
                {"committed", done.met_policy},
                {"reason", done.reason.message()},
                {"seconds", done.seconds},
-               {"bytes", bytes}};
+               {"bytes", done.bytes}};
   const Verdict& verdict = record.verdict;
   if (!verdict.text.empty())
     json["verdict"] = {{"slow", verdict.slow}, {"text", verdict.text}, {"remedy", verdict.remedy}};

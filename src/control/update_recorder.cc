@@ -10,19 +10,14 @@ namespace {
 constexpr size_t kMostNames = 4;        ///< Epochs whose workers' last spans may still come.
 constexpr size_t kMostIntervals = 256;  ///< Orders, and stalls, of the last updates.
 
-const Worker* FindWorker(const MachineState& state, SessionId session) {
-  const auto at = std::ranges::lower_bound(state.workers, session, {}, &Worker::session);
-  return at != state.workers.end() && at->session == session ? &*at : nullptr;
-}
-
 protocol::WorkerName WorkerNameOf(const MachineState& state, SessionId session) {
-  const Worker* worker = FindWorker(state, session);
+  const Worker* worker = state.roster.Find(session);
   if (worker == nullptr) return {};
   if (worker->group == kTrainers)
     return {.role = protocol::Role::kTrainer, .engine = {}, .rank = worker->rank};
-  const auto group = std::ranges::find(state.groups, worker->group, &Group::id);
+  const Group* group = state.roster.FindGroup(worker->group);
   return {.role = protocol::Role::kInference,
-          .engine = group == state.groups.end() ? "" : group->name,
+          .engine = group == nullptr ? "" : group->name,
           .rank = worker->rank};
 }
 
@@ -142,9 +137,8 @@ void UpdateRecorder::Told(SessionId to, const protocol::ControllerMessage& messa
     open_->timeline.met_policy = done->met_policy;
     open_->timeline.reason = done->reason.message();
   } else if (const auto* steer = std::get_if<protocol::Steer>(&message)) {
-    const auto group =
-        std::ranges::find_if(state.groups, [&](const Group& one) { return one.steering.session == to; });
-    if (group == state.groups.end()) return;
+    const Group* group = state.roster.SteeredBy(to);
+    if (group == nullptr) return;
     orders_.push_back({.session = to,
                        .number = steer->order,
                        .steer = {.engine = group->name, .move = steer->move},
@@ -235,7 +229,7 @@ void UpdateRecorder::OpenUpdate(const protocol::GrantRequest& request, const Mac
   open.timeline.version = request.version;
   open.timeline.id = request.update;
   open.began = at;
-  std::erase_if(published_, [&](const auto& one) { return FindWorker(state, one.first) == nullptr; });
+  std::erase_if(published_, [&](const auto& one) { return state.roster.Find(one.first) == nullptr; });
   for (const auto& [session, publication] : published_)
     if (!again && publication.number == request.version.number)
       open.began = std::min(open.began, publication.at);
@@ -251,7 +245,7 @@ void UpdateRecorder::OpenUpdate(const protocol::GrantRequest& request, const Mac
 }
 
 void UpdateRecorder::Look(const MachineState& state, TimePoint now) {
-  awaited_ = std::ranges::any_of(state.workers, &Worker::waiting);
+  awaited_ = state.roster.waiting() != 0;
   if (open_ && (!state.update || state.update->id.sequence != open_->timeline.id.sequence)) Close(now);
 }
 

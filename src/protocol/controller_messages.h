@@ -189,7 +189,7 @@ constexpr auto Fields(Is<RouteBytes> auto& m, auto&& visit) {
                F("seconds", m.seconds));
 }
 
-/// Trainer: the update is over.
+/// Trainer: the update is over. The same to each; of many senders, ranks and routes it lists the slowest.
 struct Done {
   UpdateId update;
   Version version;
@@ -200,13 +200,18 @@ struct Done {
   std::vector<RankBytes> receivers;
   std::vector<RouteBytes> routes = {};
   double seconds = 0;  ///< From the first grant request to the last rank's Ready.
+  // Of all ranks, also those that are not listed.
+  uint64_t bytes = 0;
+  uint64_t compared = 0;        ///< As in Ready.
+  uint32_t compared_ranks = 0;  ///< That have compared any.
   friend bool operator==(const Done&, const Done&) = default;
 };
 constexpr auto Fields(Is<Done> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("version", m.version), F("met_policy", m.met_policy),
                F("reason", m.reason), F("engines", m.engines, List{kMaxWorkers}),
-               F("senders", m.senders, List{kMaxWorkers}), F("receivers", m.receivers, List{kMaxWorkers}),
-               F("routes", m.routes, List{kMaxPairs}), F("seconds", m.seconds));
+               F("senders", m.senders, List{kMaxDoneRows}), F("receivers", m.receivers, List{kMaxDoneRows}),
+               F("routes", m.routes, List{kMaxDoneRows}), F("seconds", m.seconds), F("bytes", m.bytes),
+               F("compared", m.compared), F("compared_ranks", m.compared_ranks));
 }
 
 /// What an EngineControl is asked to do with its engine.

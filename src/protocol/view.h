@@ -52,7 +52,7 @@ struct ModelView {
   std::vector<WorkerView> workers;
   std::vector<EngineView> engines;
   std::string last_error;
-  std::vector<RankBytes> senders;  ///< Of the last update.
+  std::vector<RankBytes> senders;  ///< Of the last update, as in Done.
   std::vector<RouteBytes> routes;  ///< Likewise.
   friend bool operator==(const ModelView&, const ModelView&) = default;
 };
@@ -60,7 +60,7 @@ constexpr auto Fields(Is<ModelView> auto& m, auto&& visit) {
   return visit(F("model", m.model, Name{}), F("epoch", m.epoch), F("phase", m.phase, Name{}),
                F("version", m.version), F("update", m.update), F("workers", m.workers, List{kMaxWorkers}),
                F("engines", m.engines, List{kMaxWorkers}), F("last_error", m.last_error, Cut{}),
-               F("senders", m.senders, List{kMaxWorkers}), F("routes", m.routes, List{kMaxPairs}));
+               F("senders", m.senders, List{kMaxDoneRows}), F("routes", m.routes, List{kMaxDoneRows}));
 }
 
 struct ClusterView {

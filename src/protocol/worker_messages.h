@@ -10,7 +10,7 @@
 namespace weightcast::protocol {
 
 /// Raised whenever two sides would misunderstand each other.
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 
 /// First on every stream, also after a break.
 struct Hello {

@@ -467,15 +467,10 @@ void TrainerWorker::Carry(const FreeSources& action) {
 
 /// Trainer 0 tells the outcome of a comparison by digest.
 void TrainerWorker::LogCompared(const protocol::Done& done) const {
-  uint64_t tensors = 0;
-  size_t ranks = 0;
-  for (const protocol::RankBytes& receiver : done.receivers) {
-    tensors += receiver.compared;
-    ranks += receiver.compared > 0 ? 1 : 0;
-  }
+  const uint32_t ranks = done.compared_ranks;
   if (!done.met_policy || ranks == 0 || session_->name().rank != 0) return;
-  WC_LOG(kInfo, "version ", ToString(done.version), ": trainers == engines, ", tensors, " tensors at ", ranks,
-         ranks == 1 ? " rank" : " ranks", ", 0 gathers");
+  WC_LOG(kInfo, "version ", ToString(done.version), ": trainers == engines, ", done.compared, " tensors at ",
+         ranks, ranks == 1 ? " rank" : " ranks", ", 0 gathers");
 }
 
 void TrainerWorker::Carry(FinishUpdate& action) {

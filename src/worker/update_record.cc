@@ -137,7 +137,7 @@ Result<UpdateStats> StatsOf(const protocol::Done& done) {
                             .receiver = protocol::ToString(route.receiver),
                             .bytes = route.bytes,
                             .seconds = route.seconds});
-  for (const auto& receiver : stats.receivers) stats.bytes += receiver.bytes;
+  stats.bytes = done.bytes;
   stats.engines = EnginesOf(done);
   return stats;
 }

@@ -134,7 +134,7 @@ void Model::HandOut(World& world, int controller, uint32_t epoch) {
   const auto& sources = state.plan.sources;
   const auto& destinations = state.plan.destinations;
   const auto member = [&](control::SessionId session, bool meets) {
-    const auto worker = std::find_if(state.workers.begin(), state.workers.end(),
+    const auto worker = std::find_if(state.roster.workers().begin(), state.roster.workers().end(),
                                      [&](const control::Worker& w) { return w.session == session; });
     const int slot = static_cast<int>(worker->incarnation / 16) - 1;
     return protocol::Member{

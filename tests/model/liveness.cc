@@ -56,7 +56,7 @@ void Model::RunToTheEnd(World& world, std::array<int, kMaxProcesses>& expired, M
 
 /// Whether the controller has an engine to update; a publication may wait for the first one.
 bool Model::AnyEngine(const World& world) const {
-  const auto& groups = machines_.controller(world.controllers[0].machine).groups;
+  const auto& groups = machines_.controller(world.controllers[0].machine).roster.groups();
   return std::any_of(groups.begin() + 1, groups.end(), [](const control::Group& group) {
     return group.world_size != 0 && group.members == group.world_size;
   });
@@ -97,7 +97,7 @@ void Model::CheckEnd(const World& world) {
   const auto& controller = machines_.controller(world.controllers[0].machine);
   int64_t offered = -1;
   bool filled = world.controllers[0].lives != 0 && config_.hold;
-  for (const control::Worker& worker : controller.workers) {
+  for (const control::Worker& worker : controller.roster.workers()) {
     if (worker.group != control::kTrainers) continue;
     filled = filled && worker.hold && worker.offered >= 0 && (offered < 0 || worker.offered == offered);
     offered = worker.offered;
@@ -122,7 +122,7 @@ void Model::CheckEnd(const World& world) {
     const std::string name(1, static_cast<char>('A' + engine));
     // After three failures an engine has to join anew, or to wait for another version.
     const bool given_up = std::any_of(
-        controller.groups.begin(), controller.groups.end(),
+        controller.roster.groups().begin(), controller.roster.groups().end(),
         [&](const auto& group) { return group.name == name && (group.tries >= 3 || group.at_fault); });
     for (int rank = 0; rank < config_.ranks; ++rank) {
       const int slot = config_.trainers + engine * config_.ranks + rank;

@@ -206,6 +206,10 @@ void Machines::AddEffect(const control::Action& action) {
   const auto session = [](control::SessionId id) { return static_cast<uint16_t>(id); };
   if (const auto* send = std::get_if<control::Send>(&action)) {
     effects_.push_back({.what = Do::kSend, .b = session(send->to), .c = Add(send->message)});
+  } else if (const auto* all = std::get_if<control::SendAll>(&action)) {
+    const uint32_t message = Add(all->message);
+    for (const control::SessionId to : all->to)
+      effects_.push_back({.what = Do::kSend, .b = session(to), .c = message});
   } else if (const auto* refuse = std::get_if<control::Refuse>(&action)) {
     const uint32_t message = Add(ControllerMessage(protocol::Refused{refuse->reason}));
     effects_.push_back({.what = Do::kRefuse, .b = session(refuse->session), .c = message});

@@ -18,10 +18,12 @@ void Normalise(control::MachineState& s) {
   DropText(s.engine_loss);
   DropText(s.withdrawn.reason);
   s.committed = {};
-  for (auto& group : s.groups) {
+  for (const control::Group& listed : s.roster.groups()) {
+    control::Group& group = s.roster.Change(listed);
     group.last_error = {};
     DropText(group.loss);
   }
+  s.roster.Untouch();
   if (!s.update) return;
   for (auto& target : s.update->targets) DropText(target.reason);
   for (auto& absent : s.update->absent) DropText(absent.reason);
@@ -45,6 +47,8 @@ void Normalise(protocol::Done& done) {
   for (auto& engine : done.engines) DropText(engine.reason);
   done.senders.clear();
   done.receivers.clear();
+  done.routes.clear();
+  done.bytes = 0;
 }
 void Normalise(protocol::Failed& failed) { DropText(failed.reason); }
 void Normalise(protocol::Refused& refused) { DropText(refused.reason); }

@@ -15,6 +15,7 @@ RANK = "src/worker/inference_machine.cc"
 TRAINER = "src/worker/trainer_machine.cc"
 UPDATE = "src/control/machine_update.cc"
 ABORT = "src/control/machine_abort.cc"
+DONE = "src/control/machine_done.cc"
 CALLS = "src/worker/inference_calls.cc"
 PEER_SOURCE = "src/worker/peer_source_machine.cc"
 PUBLISH = "src/control/machine_publish.cc"
@@ -121,7 +122,7 @@ MISTAKES = [
     (
         "ready_when_one_is",
         UPDATE,
-        "if (target.step != EngineStep::kWriting || !AllAt(target.group, RankStep::kReady)) return;",
+        "if (target.step != EngineStep::kWriting || !UpdateState::AllAt(target, RankStep::kReady)) return;",
         "if (target.step != EngineStep::kWriting) return;",
         "two steps",
         "deep_in_place",
@@ -130,10 +131,10 @@ MISTAKES = [
     (
         "next_part_when_one_rank_is_ready",
         UPDATE,
-        "if (target.step != EngineStep::kWriting || !AllAt(target.group, RankStep::kReady)) return;\n"
+        "if (target.step != EngineStep::kWriting || !UpdateState::AllAt(target, RankStep::kReady)) return;\n"
         "  if (IsLastPart(target))",
         "if (target.step != EngineStep::kWriting) return;\n"
-        "  if (IsLastPart(target) && !AllAt(target.group, RankStep::kReady)) return;\n"
+        "  if (IsLastPart(target) && !UpdateState::AllAt(target, RankStep::kReady)) return;\n"
         "  if (IsLastPart(target))",
         "parts",
         "deep_parts",
@@ -150,42 +151,39 @@ MISTAKES = [
     (
         "start_before_all_engines_have_granted",
         UPDATE,
-        "    return target.step <= EngineStep::kGranting && target.part == 0;\n  });\n"
-        "  if (waiting && SwitchTogether()) return;",
-        "    return target.step <= EngineStep::kGranting && target.part == 0;\n  });\n"
-        "  if (waiting && false) return;",
+        "  if (update.ungranted() != 0 && SwitchTogether()) return;",
+        "",
         "policy",
         "in_place_all",
     ),
     (
         "commit_before_all_engines_are_ready",
         UPDATE,
-        "[](const Target& target) { return target.step < EngineStep::kReady; });\n"
+        "  const bool waiting = update.Before(EngineStep::kReady) != 0;\n"
         "  if (waiting && SwitchTogether()) return;",
-        "[](const Target& target) { return target.step < EngineStep::kReady; });\n"
-        "  if (waiting && false) return;",
+        "",
         "policy",
         "shadow_all",
     ),
     (
         "commit_while_another_engine_is_repaired",
         UPDATE,
-        "return target.step < EngineStep::kReady; });\n  if (waiting && SwitchTogether()) return;",
-        "return target.step == EngineStep::kWriting; });\n  if (waiting && SwitchTogether()) return;",
+        "waiting = update.Before(EngineStep::kReady) != 0;\n  if (waiting && SwitchTogether()) return;",
+        "waiting = update.At(EngineStep::kWriting) != 0;\n  if (waiting && SwitchTogether()) return;",
         "policy",
         "peers_shadow together=1 paths=1 search=departures",
     ),
     (
         "released_before_all_engines_are_ready",
         UPDATE,
-        "return target.step < EngineStep::kReady; });\n  if (!any || waiting) return;",
-        "return target.step < EngineStep::kWriting; });\n  if (!any || waiting) return;",
+        "waiting = update.Before(EngineStep::kReady) != 0;\n  if (!any || waiting) return;",
+        "waiting = update.Before(EngineStep::kWriting) != 0;\n  if (!any || waiting) return;",
         "sources",
         "peers_shadow",
     ),
     (
         "outcome_of_who_is_out",
-        UPDATE,
+        DONE,
         ".committed = target.step == EngineStep::kDone,",
         ".committed = target.step >= EngineStep::kDone,",
         "outcome",
@@ -195,7 +193,7 @@ MISTAKES = [
     (
         "serve_before_all_have_committed",
         UPDATE,
-        "  if (!AllAt(worker.group, RankStep::kCommitted)) return;\n",
+        "  if (!UpdateState::AllAt(target, RankStep::kCommitted)) return;\n",
         "",
         "two steps",
         "deep_shadow",
@@ -360,8 +358,8 @@ MISTAKES = [
     (
         "a_version_is_taken_back",
         REPAIR,
-        "|| TakesBack(group, version);",
-        "|| protocol::RunAndNumber(version) < protocol::RunAndNumber(EngineVersion(group));",
+        "|| TakesBack(group, version)) continue;",
+        "|| protocol::RunAndNumber(version) < protocol::RunAndNumber(group.served)) continue;",
         "taken back",
         "in_place_all live_every=64",
     ),

@@ -209,8 +209,9 @@ std::string Model::Show(const World& world) const {
     config.term = TermOf(c);
     const auto& state = machines_.controller(c.machine);
     const auto view = control::ViewOf(config, state);
-    text += StrCat("  ", NameOfController(i), " of term ", c.term, " (id ", c.id, "): ", view.phase,
-                   ", epoch ", view.epoch, ", ", state.workers.size(), " workers, timers ", c.timers, "\n");
+    text +=
+        StrCat("  ", NameOfController(i), " of term ", c.term, " (id ", c.id, "): ", view.phase, ", epoch ",
+               view.epoch, ", ", state.roster.workers().size(), " workers, timers ", c.timers, "\n");
   }
   for (int slot = 0; slot < processes(); ++slot) {
     const Process& p = world.processes[slot];

@@ -55,7 +55,7 @@ TEST(MachineFault, ShadowGoesOnWithTheOldVersion) {
   c.Settle();
   EXPECT_EQ(c.StateOf(c.engines["a"][0]), EngineState::kServing);
   EXPECT_EQ(c.Served(c.engines["a"][0]), kFirst);
-  EXPECT_EQ(c.state.workers.back().state, EngineState::kServing);
+  EXPECT_EQ(c.state.roster.workers().back().state, EngineState::kServing);
 }
 
 TEST(MachineFault, ATrainerThatDiesAfterReleaseIsNotMissed) {
@@ -177,7 +177,7 @@ TEST(MachineFault, AnEngineThatSwitchesInItsCallMayComeLate) {
   EXPECT_EQ(c.timers.at({TimerKind::kStep, c.GroupOf("a")}), FromSeconds(630));
   c.Fire(TimerKind::kStep, c.GroupOf("a"));
   EXPECT_THAT(
-      c.state.groups.at(1).last_error.message(),
+      c.state.roster.groups().at(1).last_error.message(),
       HasSubstr("is its engine in receive() or wait()? See grant_timeout and commit_timeout (630 s)"));
 
   Cluster in_place;

@@ -171,11 +171,11 @@ TEST(MachinePlan, ARegistrationSaysWhatTheRankServesNow) {
   const SessionId t = sim.JoinTrainer(0, 1);
   // Its Hello was packed before its tensors were lost.
   const SessionId a = sim.Join(ServesOf("a", {.run = 1, .number = 7, .origin = 5}));
-  EXPECT_EQ(sim.state.workers.back().state, EngineState::kServing);
+  EXPECT_EQ(sim.state.roster.workers().back().state, EngineState::kServing);
   sim.processes[a].version = {};
   sim.processes[a].state = EngineState::kFailed;
   sim.Settle();
-  EXPECT_EQ(sim.state.workers.back().state, EngineState::kFailed);
+  EXPECT_EQ(sim.state.roster.workers().back().state, EngineState::kFailed);
   sim.Publish(t, 1, /*hold=*/true);
   sim.Settle();
   EXPECT_EQ(sim.Served(a).number, 1);
@@ -345,7 +345,7 @@ TEST(MachinePlan, AnEngineThatCannotBeReachedIsLeftOutAndTriedAgainWithoutEnd) {
     sim.Settle();
     sim.Do(Said{sim.t, protocol::Prepared{.epoch = sim.state.plan.epoch}});
     EXPECT_EQ(sim.state.plan.phase, PlanPhase::kPrepared);
-    EXPECT_EQ(sim.state.groups[b].failed_prepares, 0);
+    EXPECT_EQ(sim.state.roster.groups()[b].failed_prepares, 0);
   }
 }
 
@@ -515,7 +515,7 @@ TEST(MachineView, ShowsWhoIsThereAndWhatGoesOn) {
 TEST(MachineGroups, EmptyEnginesAreForgottenInTheEnd) {
   Simulator sim;
   for (int i = 0; i < 100; ++i) sim.KillAndNotice(sim.JoinRank(StrCat("engine-", i), 0, 1));
-  EXPECT_LE(sim.state.groups.size(), 34U);
+  EXPECT_LE(sim.state.roster.groups().size(), 34U);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ class Adversary : public Simulator {
 
   /// Requests are let in exactly where one version is served.
   void CheckSteering() {
-    for (const Group& group : state.groups) {
+    for (const Group& group : state.roster.groups()) {
       if (group.steering.session == 0) continue;
       const Process& control = processes.at(group.steering.session);
       const auto view = ViewOf(config, state);
@@ -114,7 +114,7 @@ class Adversary : public Simulator {
         if (target.group == group) return NameOf(target.step);
       return "rest";
     };
-    for (const Group& group : after.groups)
+    for (const Group& group : after.roster.groups())
       diagram.Saw(step(before, group.id), step(after, group.id), NameOfEvent(event));
   }
 

@@ -22,7 +22,8 @@ TEST(MachineSuspend, OthersAreServedMeanwhile) {
   EXPECT_TRUE(c.LastDone().met_policy) << "whoever sleeps is not counted";
   const auto view = ViewOf(c.config, c.state);
   EXPECT_EQ(view.engines[0].state, EngineState::kSuspended);
-  EXPECT_FALSE(c.Armed(TimerKind::kJoin, c.state.groups[1].id)) << "it may sleep as long as it likes";
+  EXPECT_FALSE(c.Armed(TimerKind::kJoin, c.state.roster.groups()[1].id))
+      << "it may sleep as long as it likes";
 }
 
 TEST(MachineSuspend, OnWakingItGetsWhatOthersServe) {

@@ -26,6 +26,7 @@ TEST(MachineUpdate, OneTrainerOneEngine) {
   EXPECT_EQ(done.senders[0].bytes, 100U);
   ASSERT_EQ(done.receivers.size(), 1U);
   EXPECT_EQ(done.receivers[0].bytes, 100U);
+  EXPECT_EQ(done.bytes, 100U);
   ASSERT_EQ(done.routes.size(), 1U);
   EXPECT_EQ(done.routes[0].sender, done.senders[0].name);
   EXPECT_EQ(done.routes[0].receiver, done.receivers[0].name);
@@ -33,6 +34,18 @@ TEST(MachineUpdate, OneTrainerOneEngine) {
   EXPECT_EQ(done.update.sequence, 1U);
   EXPECT_EQ(c.processes[c.trainers[0]].releases, 1);
   EXPECT_EQ(c.state.committed, kFirst);
+}
+
+TEST(MachineUpdate, DoneListsNoMoreThanTheSlowestOfMany) {
+  Cluster c;
+  c.Start(40, {{"a", 2}});
+  c.PublishAll(1);
+  c.Settle();
+  const protocol::Done& done = c.LastDone();
+  EXPECT_EQ(done.senders.size(), 32U);
+  EXPECT_EQ(done.receivers.size(), 2U);
+  EXPECT_EQ(done.routes.size(), 32U);
+  EXPECT_EQ(done.bytes, 2 * 40 * 100U) << "of all";
 }
 
 TEST(MachineUpdate, EnginesOfTwoRanksUnderBothPolicies) {
@@ -241,7 +254,7 @@ TEST(MachineUpdate, ASupersededUpdateCostsNoVersion) {
   c.PublishAll(3);
   c.Settle();
   EXPECT_EQ(c.processes[c.trainers[0]].superseded, 1);
-  EXPECT_EQ(c.state.groups.back().last_error, Status::Ok());
+  EXPECT_EQ(c.state.roster.groups().back().last_error, Status::Ok());
   c.processes[c.engines["a"][1]].grants = true;
   c.PublishAll(4);
   c.Settle();

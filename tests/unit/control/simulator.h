@@ -14,6 +14,7 @@
 
 #include "base/strings.h"
 #include "control/controller_machine.h"
+#include "tests/reference/lockstep.h"
 #include "unit/control/simulated_process.h"
 
 namespace weightcast::control {
@@ -33,6 +34,7 @@ class Simulator {
 
   MachineConfig config;
   MachineState state = InitialState();
+  reference::MachineState reference_state = reference::InitialState();
   std::map<SessionId, Process> processes;
   std::map<TimerId, Duration> timers;
   std::vector<Write> writes;
@@ -158,9 +160,8 @@ class Simulator {
   }
   [[nodiscard]] bool Armed(TimerKind kind, GroupId group = 0) const { return timers.contains({kind, group}); }
   [[nodiscard]] GroupId GroupOf(const std::string& engine) const {
-    for (const Group& group : state.groups)
-      if (group.name == engine) return group.id;
-    return 0;
+    const Group* group = state.roster.Named(engine);
+    return group == nullptr ? 0 : group->id;
   }
 
   /// Delivers all there is, in order of sessions, and fires the timer before plans; no other.
@@ -201,16 +202,14 @@ class Simulator {
   }
   static bool Lives(const Process& process) { return process.alive && !process.refused; }
   [[nodiscard]] bool Known(SessionId session) const {
-    for (const Group& group : state.groups)
-      if (group.steering.session == session) return true;
-    return std::any_of(state.workers.begin(), state.workers.end(),
-                       [&](const Worker& worker) { return worker.session == session; });
+    return state.roster.Find(session) != nullptr || state.roster.SteeredBy(session) != nullptr;
   }
 
   void Do(const Event& event) {
     const MachineState before = state;
     Actions actions;
     Step(config, state, event, actions);
+    EXPECT_EQ(reference::LinesOf(actions), reference::LinesAfter(config, reference_state, event));
     if (on_step) on_step(before, event, state);
     // A pure function: the same again gives the same.
     MachineState again = before;
@@ -229,13 +228,16 @@ class Simulator {
  private:
   // --- Actions, and the promises ---
 
-  void Apply(Send& action) {
+  void Apply(Send action) {
     const auto found = processes.find(action.to);
     ASSERT_NE(found, processes.end());
     Process& to = found->second;
     EXPECT_FALSE(to.refused) << "a message after the session's end: " << protocol::ToString(to.hello.name);
     std::visit([&](const auto& message) { Check(to, message); }, action.message);
     if (to.alive) to.inbox.push_back(std::move(action.message));
+  }
+  void Apply(SendAll& action) {
+    for (const SessionId to : action.to) Apply(Send{to, action.message});
   }
   void Apply(Refuse& action) {
     Process& process = processes.at(action.session);
@@ -348,7 +350,7 @@ class Simulator {
   static bool InPlace(const Process& rank) { return rank.hello.landing == protocol::Landing::kInPlace; }
   /// Nothing in an engine that has one goes on without it.
   const Process* ControlOf(const Process& rank) {
-    for (const Group& group : state.groups) {
+    for (const Group& group : state.roster.groups()) {
       if (group.name != rank.hello.name.engine || !group.controlled) continue;
       EXPECT_NE(group.steering.session, 0U) << "an engine goes on without its control";
       return group.steering.session == 0 ? nullptr : &processes.at(group.steering.session);
@@ -404,11 +406,8 @@ class Simulator {
   }
 
   void CheckState() {
-    for (const Group& group : state.groups) {
-      const auto members = static_cast<uint32_t>(
-          std::count_if(state.workers.begin(), state.workers.end(),
-                        [&](const Worker& worker) { return worker.group == group.id; }));
-      EXPECT_EQ(members, group.members);
+    for (const Group& group : state.roster.groups()) {
+      EXPECT_EQ(std::ranges::count(state.roster.workers(), group.id, &Worker::group), group.members);
       EXPECT_EQ(group.join_timer, Armed(TimerKind::kJoin, group.id));
       EXPECT_EQ(group.left_out, Armed(TimerKind::kRetry, group.id));
     }
@@ -418,9 +417,8 @@ class Simulator {
     EXPECT_EQ(state.plan.delay, Armed(TimerKind::kPlan));
     for (const auto& [timer, after] : timers)
       if (timer.kind == TimerKind::kStep) {
-        const bool left = std::any_of(state.groups.begin(), state.groups.end(), [&](const Group& group) {
-          return group.id == timer.group && group.grant_timer;
-        });
+        const Group* group = state.roster.FindGroup(timer.group);
+        const bool left = group != nullptr && group->grant_timer;
         EXPECT_TRUE(state.update.has_value() || left) << "a step of no update";
       }
     if (!state.update) return;
@@ -477,7 +475,8 @@ class Simulator {
 
   void FinishPlan() {
     const uint32_t epoch = planning->epoch;
-    const bool partly = !planning->from_engines && planning->sources.size() < state.groups.front().world_size;
+    const bool partly =
+        !planning->from_engines && planning->sources.size() < state.roster.groups().front().world_size;
     planning.reset();
     if (partly && sharded) {
       Do(PlanFailed{epoch, {Code::kInvalidArgument, "the trainers do not hold all of it"}, {}});

@@ -331,14 +331,14 @@ TEST(Greeting, AHelloOfVersion2IsToldThatItIsOne) {
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(std::get<Hello>(*decoded).protocol, 2U);
   EXPECT_EQ(CheckProtocol(2).message(),
-            "this controller speaks protocol version 5, not 2; use the same weightcast on all hosts");
+            "this controller speaks protocol version 6, not 2; use the same weightcast on all hosts");
   EXPECT_TRUE(CheckProtocol(kProtocolVersion).ok());
 }
 
 TEST(Greeting, AHelloOfALaterVersionIsToldThatItIsOne) {
-  const auto decoded = DecodeWorkerMessage("\x0a\x05\x08\x06what");
+  const auto decoded = DecodeWorkerMessage("\x0a\x05\x08\x07what");
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
-  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 6U);
+  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 7U);
 }
 
 TEST(Greeting, ARefusalIsAsInVersion2) {
@@ -349,7 +349,7 @@ TEST(Greeting, WhatVersion2ReadsOfAHelloComesFirst) {
   Hello hello = std::get<Hello>(WorkerMessages()[0]);
   hello.protocol = kProtocolVersion;
   const std::string bytes = Encode(WorkerMessage(hello));
-  const std::string first("\x08\x05\x1a\x06policy\x31\x63\0\0\0\0\0\0\0\x7a", 20);
+  const std::string first("\x08\x06\x1a\x06policy\x31\x63\0\0\0\0\0\0\0\x7a", 20);
   EXPECT_EQ(bytes.find(first), bytes.size() > 129 ? 3U : 2U) << "behind 0x0a and the length";
 }
 
