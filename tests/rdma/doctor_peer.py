@@ -79,8 +79,8 @@ def peer_module_missing() -> None:
 
 def netem(what: str, ends: tuple[int, ...] = (0, 1)) -> contextlib.AbstractContextManager[None]:
     """On these ends of rail 0."""
-    plant = "; ".join(f"tc qdisc add dev v{end} root netem {what}" for end in ends)
-    return planted(plant, f"{RAILS} free 0")
+    line = "tc qdisc {} dev v{} root netem {}"
+    return planted(*("; ".join(line.format(verb, end, what) for end in ends) for verb in ("add", "del")))
 
 
 def peer_loss() -> None:
