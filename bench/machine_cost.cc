@@ -163,15 +163,15 @@ class Cluster {
         granted.grants.push_back({.source = SourceOf(to, i), .slot = 1, .id = (uint64_t{to} << 32) + i});
       Say(to, std::move(granted));
     } else if (const auto* start = std::get_if<protocol::Start>(&message)) {
-      Started(*start);
+      for (const protocol::DestinationGrant& grant : start->grants) Started(*start, grant.destination);
     } else if (const auto* commit = std::get_if<protocol::Commit>(&message)) {
       Say(to, protocol::Committed{.update = commit->update});
     } else if (const auto* serve = std::get_if<protocol::Serve>(&message)) {
       Say(to, protocol::Serving{.update = serve->update, .version = state_.update->version});
     }
   }
-  void Started(const protocol::Start& start) {
-    const SessionId rank = destinations_[start.destination];
+  void Started(const protocol::Start& start, uint32_t destination) {
+    const SessionId rank = destinations_[destination];
     if (++started_[rank] < size_.sources) return;
     protocol::Ready ready{.update = start.update, .bytes = 1000 * uint64_t{size_.sources}, .seconds = 0.5};
     for (uint32_t i = 0; i < size_.sources; ++i)

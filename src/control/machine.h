@@ -132,6 +132,7 @@ class Machine {
                    std::string_view what, std::optional<uint32_t> part = std::nullopt);
   void Enter(Target& target, EngineStep step);
   void StartGranted();
+  void TellStart(const std::vector<Target*>& targets);
   /// A version that some engine serves already commits in each engine by itself.
   [[nodiscard]] bool SwitchTogether() const { return config_.together && s_.update->fresh; }
   /// An update that still waits for its first grants ends when all trainers have something newer.

@@ -124,30 +124,51 @@ void Machine::StartGranted() {
   UpdateState& update = *s_.update;
   if (update.At(EngineStep::kGranted) == 0) return;
   if (update.ungranted() != 0 && SwitchTogether()) return;
-  size_t grants = 0;  // Of all at once: with all engines together there may be a million.
-  for (const Target& target : update.targets) {
-    if (target.step != EngineStep::kGranted) continue;
-    for (const Receiver& rank : update.RanksOf(target)) grants += rank.grants.size();
-  }
-  actions_.reserve(actions_.size() + grants);
-  for (Target& target : update.targets) {
-    if (target.step != EngineStep::kGranted) continue;
-    for (Receiver& rank : update.RanksOf(target)) {
-      rank.started = true;
-      for (const protocol::SourceGrant& grant : std::exchange(rank.grants, {}))
-        Tell(s_.plan.sources[grant.source], protocol::Start{.update = rank.id,
-                                                            .version = update.version,
-                                                            .destination = rank.destination,
-                                                            .slot = grant.slot,
-                                                            .grant = grant.id,
-                                                            .part = target.part,
-                                                            .compares = rank.compares});
-    }
+  std::vector<Target*> granted;
+  for (Target& target : update.targets)
+    if (target.step == EngineStep::kGranted) granted.push_back(&target);
+  TellStart(granted);
+  for (Target* target : granted) {
     update.started = true;
-    Enter(target, EngineStep::kWriting);
+    Enter(*target, EngineStep::kWriting);
     // Ranks without a source are ready as soon as they have granted.
-    EndPart(target);
+    EndPart(*target);
   }
+}
+
+/// To each source one message for all its destinations; more, if they are at different parts or attempts.
+void Machine::TellStart(const std::vector<Target*>& targets) {
+  UpdateState& update = *s_.update;
+  std::vector<protocol::Start> starts(s_.plan.sources.size());
+  std::vector<uint32_t> told;  // Sources with a grant, as they come.
+  protocol::UpdateId id;
+  uint32_t part = 0;
+  const auto tell = [&] {
+    for (const uint32_t source : std::exchange(told, {}))
+      Tell(s_.plan.sources[source], std::exchange(starts[source], {}));
+  };
+  for (const Target* target : targets) {
+    for (Receiver& rank : update.RanksOf(*target)) {
+      rank.started = true;
+      if (id != rank.id || part != target->part) tell();
+      id = rank.id;
+      part = target->part;
+      for (const protocol::SourceGrant& grant : std::exchange(rank.grants, {})) {
+        protocol::Start& start = starts[grant.source];
+        if (start.grants.empty()) {
+          start.update = id;
+          start.version = update.version;
+          start.part = part;
+          told.push_back(grant.source);
+        }
+        start.grants.push_back({.destination = rank.destination,
+                                .slot = grant.slot,
+                                .grant = grant.id,
+                                .compares = rank.compares});
+      }
+    }
+  }
+  tell();
 }
 
 void Machine::SupersedeUnstarted() {

@@ -123,9 +123,11 @@ void UpdateRecorder::Told(SessionId to, const protocol::ControllerMessage& messa
     rank.parts.resize(request->part + 1);  // Another attempt begins with part 0 again.
     rank.parts.back() = {.asked = Since(at)};
   } else if (const auto* start = std::get_if<protocol::Start>(&message)) {
-    if (start->destination >= state.plan.destinations.size()) return;
-    const SessionId rank = state.plan.destinations[start->destination];
-    if (auto* part = PartOf(rank, start->update, start->part)) part->started = Since(at);
+    for (const protocol::DestinationGrant& grant : start->grants) {
+      if (grant.destination >= state.plan.destinations.size()) continue;
+      const SessionId rank = state.plan.destinations[grant.destination];
+      if (auto* part = PartOf(rank, start->update, start->part)) part->started = Since(at);
+    }
     if (IsOf(start->update)) Started(to, at);
   } else if (const auto* commit = std::get_if<protocol::Commit>(&message)) {
     if (RankTimeline* rank = IsOf(commit->update) ? RankOf(to) : nullptr) rank->committing = Since(at);

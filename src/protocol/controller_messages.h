@@ -74,22 +74,31 @@ constexpr auto Fields(Is<GrantRequest> auto& m, auto&& visit) {
   return visit(F("update", m.update), F("version", m.version), F("part", m.part, kPart));
 }
 
-/// Source (a trainer, or an inference rank with a Plan that gives): this part of the destination may be
-/// written.
+/// Leave to write to one destination.
+struct DestinationGrant {
+  uint32_t destination = 0;  ///< Its number in the table.
+  uint32_t slot = 0;
+  uint64_t grant = 0;
+  bool compares = false;  ///< The destination wants SentDigests.
+  friend bool operator==(const DestinationGrant&, const DestinationGrant&) = default;
+};
+constexpr auto Fields(Is<DestinationGrant> auto& m, auto&& visit) {
+  return visit(F("destination", m.destination), F("slot", m.slot), F("grant", m.grant, Fixed{}),
+               F("compares", m.compares));
+}
+
+/// Source (a trainer, or an inference rank with a Plan that gives): this part of the destinations may be
+/// written. Each is begun, stopped and answered for by itself.
 struct Start {
   UpdateId update;
   Version version;
-  uint32_t destination = 0;
-  uint32_t slot = 0;
-  uint64_t grant = 0;
   uint32_t part = 0;
-  bool compares = false;  ///< The destination wants SentDigests.
+  std::vector<DestinationGrant> grants;
   friend bool operator==(const Start&, const Start&) = default;
 };
 constexpr auto Fields(Is<Start> auto& m, auto&& visit) {
-  return visit(F("update", m.update), F("version", m.version), F("destination", m.destination),
-               F("slot", m.slot), F("grant", m.grant, Fixed{}), F("part", m.part, kPart),
-               F("compares", m.compares));
+  return visit(F("update", m.update), F("version", m.version), F("part", m.part, kPart),
+               F("grants", m.grants, List{kMaxWorkers}));
 }
 
 /// Inference: SentDigests of one of its sources.

@@ -52,7 +52,7 @@ void InferenceWorker::OnMessage(protocol::ControllerMessage message) {
     } else if constexpr (std::is_same_v<T, protocol::PeerLanding>) {
       peer_source_->OnLanding(std::move(value));
     } else if constexpr (std::is_same_v<T, protocol::Start>) {
-      peer_source_->OnStart(value);
+      for (const auto& grant : value.grants) peer_source_->OnStart(OrderOf(value, grant));
     } else if constexpr (std::is_same_v<T, protocol::SourceDigests>) {
       if (grants_ != nullptr && value.update == state_.update && value.part == state_.part)
         grants_->OnDigests(std::move(value));

@@ -19,8 +19,28 @@ struct SendMessage {
 struct SendRegistration {
   friend bool operator==(const SendRegistration&, const SendRegistration&) = default;
 };
+/// What a Start says of one destination.
+struct StartOrder {
+  protocol::UpdateId update;
+  Version version;
+  uint32_t destination = 0;
+  uint32_t slot = 0;
+  uint64_t grant = 0;
+  uint32_t part = 0;
+  bool compares = false;  ///< The destination wants SentDigests.
+  friend bool operator==(const StartOrder&, const StartOrder&) = default;
+};
+inline StartOrder OrderOf(const protocol::Start& start, const protocol::DestinationGrant& grant) {
+  return {.update = start.update,
+          .version = start.version,
+          .destination = grant.destination,
+          .slot = grant.slot,
+          .grant = grant.grant,
+          .part = start.part,
+          .compares = grant.compares};
+}
 struct BeginSending {
-  protocol::Start start;
+  StartOrder start;
   friend bool operator==(const BeginSending&, const BeginSending&) = default;
 };
 /// Ends the transfers of every part; SendFenced follows, for each.

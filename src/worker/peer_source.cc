@@ -77,7 +77,7 @@ void PeerSource::OnOtherPlan(uint32_t epoch) {
 
 // --- Giving -------------------------------------------------------------------------------------------
 
-void PeerSource::OnStart(const protocol::Start& start) { Feed(PeerSourceStart{start, callbacks_.held()}); }
+void PeerSource::OnStart(const StartOrder& start) { Feed(PeerSourceStart{start, callbacks_.held()}); }
 
 void PeerSource::Feed(const PeerSourceEvent& event) {
   const bool lent = Lends(state_);
@@ -97,7 +97,7 @@ std::unique_ptr<Sender> PeerSource::End() {
 }
 
 void PeerSource::Carry(const BeginSending& action) {
-  const protocol::Start& start = action.start;
+  const StartOrder& start = action.start;
   const int target = plan_ == nullptr || sender_ == nullptr ? -1 : plan_->TargetOf(start.destination);
   if (target >= 0) {
     report_.Begun(start);

@@ -36,7 +36,7 @@ class PeerSource {
   /// A plan that gives; from `memory`, which may be null if nothing is registered.
   void OnPlan(protocol::Plan plan, const std::shared_ptr<const LandingMemory>& memory);
   void OnLanding(protocol::PeerLanding landing);
-  void OnStart(const protocol::Start& start);
+  void OnStart(const StartOrder& start);
   /// A plan in which this rank receives: what it gave in an older one it will not be asked for again.
   void OnOtherPlan(uint32_t epoch);
   /// protocol::Welcome, protocol::Stop, protocol::Release, MemoryReclaimed.

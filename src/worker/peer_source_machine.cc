@@ -29,7 +29,7 @@ class Transition {
  private:
   void Do(PeerSourceAction action) { actions_.push_back(std::move(action)); }
   void Send(protocol::WorkerMessage message) { Do(SendMessage{std::move(message)}); }
-  void Refuse(const protocol::Start& start, Code code, const std::string& why);
+  void Refuse(const StartOrder& start, Code code, const std::string& why);
   void SilenceAll();
   void Silence(Giving& giving);
 
@@ -55,7 +55,7 @@ void Transition::operator()(const PeerSourcePlanArrived& plan) {
 }
 
 void Transition::operator()(const PeerSourceStart& event) {
-  const protocol::Start& start = event.start;
+  const StartOrder& start = event.start;
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch || !s_.prepared)
     return Refuse(
@@ -133,7 +133,7 @@ void Transition::operator()(const PeerSourceEnded&) {
 
 // --- Parts of transitions -------------------------------------------------------------------------------
 
-void Transition::Refuse(const protocol::Start& start, Code code, const std::string& why) {
+void Transition::Refuse(const StartOrder& start, Code code, const std::string& why) {
   Send(protocol::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
 }
 

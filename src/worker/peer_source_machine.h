@@ -46,8 +46,8 @@ struct PeerSourcePlanFailed {
   Status reason;
   int64_t destination = -1;  ///< Its number in the table, when only the path to it failed.
 };
-struct PeerSourceStart {  ///< Stands for protocol::Start.
-  protocol::Start start;
+struct PeerSourceStart {  ///< Of one destination.
+  StartOrder start;
   Version held;  ///< VersionToLend at this moment.
 };
 /// The rank needs its memory for itself: nothing may be read from it any more.

@@ -17,7 +17,7 @@ void SendReport::Offered(int64_t number, TimePoint at) {
   if (offered_.size() > kMostOffered) offered_.erase(offered_.begin());
 }
 
-void SendReport::Begun(const protocol::Start& start) {
+void SendReport::Begun(const StartOrder& start) {
   if (spans_.update != start.update) {
     spans_ = {.update = start.update, .spans = {}};
     running_.clear();

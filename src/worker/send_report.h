@@ -19,7 +19,7 @@ class SendReport {
 
   /// A trainer: its user has published or announced this number.
   void Offered(int64_t number, TimePoint at);
-  void Begun(const protocol::Start& start);
+  void Begun(const StartOrder& start);
   /// The spans of all that was sent, once nothing more of the update is being sent.
   std::optional<protocol::Spans> Fenced(SendFenced fenced);
 

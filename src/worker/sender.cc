@@ -194,7 +194,7 @@ Status Sender::CheckStaging(const SendPlan& plan) const {
   return Status::Ok();
 }
 
-void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const protocol::Start& start,
+void Sender::Start(std::shared_ptr<const SendPlan> plan, size_t target, const StartOrder& start,
                    std::shared_ptr<const StreamGate> gate) {
   auto job = std::make_shared<Job>();
   job->gate = std::move(gate);

@@ -49,7 +49,7 @@ class Sender {
 
   /// Sends what `start` names. `target`: index into plan->targets. `gate`: nothing is read before it is open;
   /// call Look when it may be.
-  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const protocol::Start& start,
+  void Start(std::shared_ptr<const SendPlan> plan, size_t target, const StartOrder& start,
              std::shared_ptr<const StreamGate> gate = nullptr);
   /// A gate may have opened.
   void Look();

@@ -347,6 +347,8 @@ void TrainerWorker::OnMessage(protocol::ControllerMessage message) {
       OnPlan(std::move(value));
     } else if constexpr (std::is_same_v<T, protocol::PeerLanding>) {
       if (preparation_ != nullptr && preparation_->Add(std::move(value))) Prepare();
+    } else if constexpr (std::is_same_v<T, protocol::Start>) {
+      for (const auto& grant : value.grants) Feed(OrderOf(value, grant));
     } else if constexpr (std::is_same_v<T, protocol::Refused>) {
       // The client ends with this reason.
     } else if constexpr (std::is_constructible_v<TrainerEvent, T>) {
@@ -426,7 +428,7 @@ void TrainerWorker::Carry(const SendRegistration&) {
 }
 
 void TrainerWorker::Carry(const BeginSending& action) {
-  const protocol::Start& start = action.start;
+  const StartOrder& start = action.start;
   const bool usable = plan_ != nullptr && plan_->table.epoch == start.update.epoch && sender_ != nullptr;
   const int target = usable ? plan_->TargetOf(start.destination) : -1;
   if (target >= 0) {

@@ -17,7 +17,7 @@ class Transition {
 
   void operator()(const protocol::Welcome& welcome);
   void operator()(const protocol::Superseded& superseded);
-  void operator()(const protocol::Start& start);
+  void operator()(const StartOrder& start);
   void operator()(const protocol::Stop& stop);
   void operator()(const protocol::Abort& abort);
   void operator()(const protocol::Release& release);
@@ -118,7 +118,7 @@ void Transition::operator()(const protocol::Superseded& superseded) {
   Prune();
 }
 
-void Transition::operator()(const protocol::Start& start) {
+void Transition::operator()(const StartOrder& start) {
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch) {  // Nobody waits for what will not be sent.
     const Status reason(Code::kCancelled,

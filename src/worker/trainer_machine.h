@@ -86,7 +86,7 @@ struct NoController {
 };
 
 using TrainerEvent =
-    std::variant<protocol::Welcome, protocol::Superseded, protocol::Start, protocol::Stop, protocol::Abort,
+    std::variant<protocol::Welcome, protocol::Superseded, StartOrder, protocol::Stop, protocol::Abort,
                  protocol::Release, protocol::Done, protocol::Lost, TrainerPlanArrived, TrainerPrepared,
                  TrainerPlanFailed, SendEnded, SendFenced, TrainerEnded, TrainerRegisterCalled, PublishCalled,
                  CancelCalled, NoController>;

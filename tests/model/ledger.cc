@@ -176,7 +176,7 @@ int Model::DestinationOf(const World& world, int controller, int source, const p
   const Process& p = world.processes[source];
   const uint32_t plan = IsTrainer(source) ? p.plan : p.giving;
   if (!Follows(p, controller) || plan == 0 || EpochOf(plan) != start.update.epoch) return -1;
-  return SlotOf(PlanOf(plan).peers.at(start.destination).name);
+  return SlotOf(PlanOf(plan).peers.at(start.grants.at(0).destination).name);
 }
 
 /// Whether a rank takes part in this update to a fresh version, in whichever attempt.

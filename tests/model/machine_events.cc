@@ -125,6 +125,8 @@ worker::TrainerEvent Machines::TrainerEvent(In kind, uint32_t arg) const {
     case In::kMessage:
       return std::visit(
           [](const auto& m) -> worker::TrainerEvent {
+            using T = std::decay_t<decltype(m)>;
+            if constexpr (std::is_same_v<T, protocol::Start>) return worker::OrderOf(m, m.grants.at(0));
             if constexpr (std::is_constructible_v<worker::TrainerEvent, decltype(m)>) return m;
             return worker::TrainerPrepared{~uint32_t{0}};  // Not for a trainer: nothing happens.
           },
@@ -180,7 +182,8 @@ worker::PeerSourceEvent Machines::PeerSourceEvent(In kind, uint32_t arg) const {
       return worker::PeerSourcePlanFailed{arg & 0xffff, kPath, int64_t{destination}};
     case In::kGive: {
       const auto& [start, held] = gives_[arg];
-      return worker::PeerSourceStart{std::get<protocol::Start>(message(start)), VersionOf(held)};
+      const auto& told = std::get<protocol::Start>(message(start));
+      return worker::PeerSourceStart{worker::OrderOf(told, told.grants.at(0)), VersionOf(held)};
     }
     case In::kReclaim:
       return worker::MemoryReclaimed{.reason = kReclaimed, .leaves = arg != 0};
@@ -204,7 +207,15 @@ void Machines::AddEffects(const control::Actions& actions) {
 
 void Machines::AddEffect(const control::Action& action) {
   const auto session = [](control::SessionId id) { return static_cast<uint16_t>(id); };
-  if (const auto* send = std::get_if<control::Send>(&action)) {
+  const auto* send = std::get_if<control::Send>(&action);
+  const auto* start = send == nullptr ? nullptr : std::get_if<protocol::Start>(&send->message);
+  if (start != nullptr) {  // One for each destination: workers take them so, one after another.
+    for (const protocol::DestinationGrant& grant : start->grants) {
+      protocol::Start one = *start;
+      one.grants = {grant};
+      effects_.push_back({.what = Do::kSend, .b = session(send->to), .c = Add(ControllerMessage(one))});
+    }
+  } else if (send != nullptr) {
     effects_.push_back({.what = Do::kSend, .b = session(send->to), .c = Add(send->message)});
   } else if (const auto* all = std::get_if<control::SendAll>(&action)) {
     const uint32_t message = Add(all->message);
@@ -258,7 +269,7 @@ Effect Machines::EffectOfSource(const Action& action) {
   if constexpr (std::is_same_v<Action, worker::SendMessage>) {
     return {.what = Do::kSend, .c = Add(action.message)};
   } else if constexpr (std::is_same_v<Action, worker::BeginSending>) {
-    const protocol::Start& start = action.start;
+    const worker::StartOrder& start = action.start;
     return {
         .what = Do::kBegin,
         .a = static_cast<uint8_t>(start.destination),

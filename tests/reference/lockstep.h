@@ -1,6 +1,7 @@
 #pragma once
 
-#include <cstddef>
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
@@ -26,16 +27,33 @@ inline std::string BytesOf(protocol::ControllerMessage message) {
   return protocol::Encode(message);
 }
 
-/// An action a line; a SendAll counts as the Sends that it stands for.
+/// A Start of many destinations as one for each.
+inline std::vector<std::string> StartsOf(uint32_t to, const protocol::ControllerMessage& message) {
+  std::vector<std::string> lines;
+  if (const auto* start = std::get_if<protocol::Start>(&message)) {
+    for (const protocol::DestinationGrant& grant : start->grants) {
+      protocol::Start one = *start;
+      one.grants = {grant};
+      lines.push_back(StrCat("start ", to, " ", BytesOf(one)));
+    }
+  }
+  return lines;
+}
+
+/// An action a line; a SendAll counts as the Sends that it stands for. The order of Starts is of no matter:
+/// they come last.
 template <typename Actions>
 std::vector<std::string> LinesOf(const Actions& actions) {
   std::vector<std::string> lines;
+  std::vector<std::string> all_starts;
   const auto add = [&](const auto& a) {
     if constexpr (requires { a.to.begin(); }) {
       const std::string message = BytesOf(a.message);
       for (const auto to : a.to) lines.push_back(StrCat("send ", to, " ", message));
     } else if constexpr (requires { a.message; }) {
-      lines.push_back(StrCat("send ", a.to, " ", BytesOf(a.message)));
+      const std::vector<std::string> starts = StartsOf(a.to, a.message);
+      all_starts.insert(all_starts.end(), starts.begin(), starts.end());
+      if (starts.empty()) lines.push_back(StrCat("send ", a.to, " ", BytesOf(a.message)));
     } else if constexpr (requires { a.after; }) {
       lines.push_back(
           StrCat("set ", static_cast<int>(a.timer.kind), " ", a.timer.group, " ", Seconds(a.after)));
@@ -61,6 +79,8 @@ std::vector<std::string> LinesOf(const Actions& actions) {
     }
   };
   for (const auto& action : actions) std::visit(add, action);
+  std::ranges::sort(all_starts);
+  lines.insert(lines.end(), all_starts.begin(), all_starts.end());
   return lines;
 }
 

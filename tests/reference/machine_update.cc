@@ -140,11 +140,11 @@ void Machine::StartGranted() {
       for (const protocol::SourceGrant& grant : std::exchange(rank.grants, {}))
         Tell(s_.plan.sources[grant.source], protocol::Start{.update = rank.id,
                                                             .version = update.version,
-                                                            .destination = rank.destination,
-                                                            .slot = grant.slot,
-                                                            .grant = grant.id,
                                                             .part = target.part,
-                                                            .compares = rank.compares});
+                                                            .grants = {{.destination = rank.destination,
+                                                                        .slot = grant.slot,
+                                                                        .grant = grant.id,
+                                                                        .compares = rank.compares}}});
     }
     update.started = true;
     Enter(target, EngineStep::kWriting);

@@ -48,6 +48,23 @@ TEST(MachineUpdate, DoneListsNoMoreThanTheSlowestOfMany) {
   EXPECT_EQ(done.bytes, 2 * 40 * 100U) << "of all";
 }
 
+TEST(MachineUpdate, ASourceGetsOneStartForAllItsDestinations) {
+  Cluster c;
+  c.Start(2, {{"a", 2}, {"b", 1}});
+  const SessionId late = c.engines["b"][0];
+  c.processes[late].grants = false;
+  c.PublishAll(1);
+  c.Settle();
+  auto& trainer = c.processes[c.trainers[1]];
+  trainer.stuck = true;  // Reads nothing.
+  c.GrantLate(late);
+  c.Settle();
+  ASSERT_EQ(trainer.inbox.size(), 1U);
+  const auto& start = std::get<protocol::Start>(trainer.inbox.front());
+  ASSERT_EQ(start.grants.size(), 3U);
+  for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(start.grants[rank].destination, rank);
+}
+
 TEST(MachineUpdate, EnginesOfTwoRanksUnderBothPolicies) {
   for (const bool together : {true, false}) {
     Cluster c;

@@ -21,7 +21,7 @@ TEST(MessageTrace, TellsBothDirectionsInOrderAndInWords) {
   EXPECT_THAT(trace.From(0).messages, SizeIs(0));
   Receive(trace, 7);
   const protocol::Start start{
-      .update = {.term = {.number = 1, .id = 9}, .sequence = 2}, .version = {}, .grant = 78};
+      .update = {.term = {.number = 1, .id = 9}, .sequence = 2}, .version = {}, .grants = {{.grant = 78}}};
   trace.AddSent(kPeer, 5, *MakePacket(protocol::ControllerMessage(start)));
   const protocol::Trace all = trace.From(0);
   ASSERT_THAT(all.messages, SizeIs(2));

@@ -26,6 +26,14 @@ inline protocol::Hello ServesOf(const std::string& engine, Version version) {
   return hello;
 }
 
+/// By their numbers in the table.
+inline std::vector<SessionId> DestinationsOf(const MakePlan& plan) {
+  std::vector<SessionId> destinations;
+  for (const auto& engine : plan.engines)
+    destinations.insert(destinations.end(), engine.begin(), engine.end());
+  return destinations;
+}
+
 /// A worker as the tests of the controller play it.
 struct SimulatedProcess {
   SessionId session = 0;

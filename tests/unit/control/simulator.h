@@ -296,11 +296,11 @@ class Simulator {
   void Check(Process&, const Message&) {}
   void Check(Process& to, const protocol::Start& message) {
     EXPECT_FALSE(to.over.contains(message.update)) << "Start after the end";
-    const auto& plan = plans.at(message.update.epoch);
-    std::vector<SessionId> destinations;
-    for (const auto& engine : plan.engines)
-      destinations.insert(destinations.end(), engine.begin(), engine.end());
-    const Process& target = processes.at(destinations.at(message.destination));
+    const std::vector<SessionId> destinations = DestinationsOf(plans.at(message.update.epoch));
+    for (const protocol::DestinationGrant& grant : message.grants)
+      CheckStarted(message, processes.at(destinations.at(grant.destination)));
+  }
+  void CheckStarted(const protocol::Start& message, const Process& target) {
     EXPECT_TRUE(target.granted || !target.alive || target.refused) << "Start without a grant";
     started.emplace(message.update, target.session);
     ForRanks(message.update, [&](const Process& rank, const Target& part) {
@@ -553,15 +553,13 @@ class Simulator {
   }
   void Hear(Process& trainer, const protocol::Start& message) {
     if (!trainer.writes) return;
-    const auto& plan = plans.at(message.update.epoch);
-    std::vector<SessionId> destinations;
-    for (const auto& engine : plan.engines)
-      destinations.insert(destinations.end(), engine.begin(), engine.end());
-    writes.push_back({.from = trainer.session,
-                      .to = destinations.at(message.destination),
-                      .grant = message.grant,
-                      .update = message.update,
-                      .destination = message.destination});
+    const std::vector<SessionId> destinations = DestinationsOf(plans.at(message.update.epoch));
+    for (const protocol::DestinationGrant& grant : message.grants)
+      writes.push_back({.from = trainer.session,
+                        .to = destinations.at(grant.destination),
+                        .grant = grant.grant,
+                        .update = message.update,
+                        .destination = grant.destination});
   }
   void Hear(Process& rank, const protocol::Commit& message) {
     EXPECT_TRUE(rank.update == message.update && rank.ready);

@@ -55,7 +55,7 @@ class Recorder : public ::testing::Test {
     for (const SessionId rank : {kFirstRank, kSecondRank})
       Said(rank, protocol::Granted{.update = id_, .grants = {}});
     for (const uint32_t rank : {0U, 1U})
-      Told(kTrainer, protocol::Start{.update = id_, .version = {}, .destination = rank});
+      Told(kTrainer, protocol::Start{.update = id_, .version = {}, .grants = {{.destination = rank}}});
     for (const SessionId rank : {kFirstRank, kSecondRank})
       Said(rank, protocol::Ready{.update = id_, .sources = {{.source = 0, .bytes = 100, .seconds = 0.5}}});
     for (const SessionId rank : {kFirstRank, kSecondRank}) Told(rank, protocol::Commit{id_});
@@ -204,7 +204,7 @@ TEST_F(Recorder, WhatNobodyWasAskedForIsNotHeard) {
   Said(kFirstRank, protocol::Granted{.update = id_, .grants = {}});
   Said(kFirstRank, protocol::Ready{.update = id_, .part = 3});
   Said(kFirstRank, protocol::Spans{.update = id_, .spans = {{.kind = SpanKind::kPause}}});
-  Told(kTrainer, protocol::Start{.update = id_, .version = {}, .destination = 77});
+  Told(kTrainer, protocol::Start{.update = id_, .version = {}, .grants = {{.destination = 77}}});
   EXPECT_TRUE(recorder_.history().empty());
   EXPECT_FALSE(recorder_.open());
 }

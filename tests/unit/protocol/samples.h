@@ -94,7 +94,7 @@ inline std::vector<ControllerMessage> ControllerMessages() {
       PeerLanding{.destination = 4, .map = kMap},
       Superseded{.version = kVersion},
       GrantRequest{.update = kUpdate, .version = kVersion},
-      Start{.update = kUpdate, .version = kVersion, .destination = 4, .slot = 2, .grant = 78},
+      Start{.update = kUpdate, .version = kVersion, .grants = {{.destination = 4, .slot = 2, .grant = 78}}},
       Commit{.update = kUpdate},
       Serve{.update = kUpdate},
       Stop{.update = kUpdate, .destination = 9},

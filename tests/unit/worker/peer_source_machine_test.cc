@@ -79,11 +79,11 @@ TEST(PeerSourceMachine, RefusesWhatItDoesNotHold) {
     EXPECT_EQ(failed->destination, 4);
     EXPECT_FALSE(Lends(source.state));
   }
-  protocol::Start other_epoch = StartOf(1, 4).start;
+  StartOrder other_epoch = StartOf(1, 4).start;
   other_epoch.update.epoch = 1;
   source.Do(PeerSourceStart{other_epoch, kVersion});
   EXPECT_EQ(source.Sent<protocol::Failed>()->destination, 4);
-  protocol::Start other_term = StartOf(1, 4).start;
+  StartOrder other_term = StartOf(1, 4).start;
   other_term.update.term.number = 9;
   source.Do(PeerSourceStart{other_term, kVersion});
   EXPECT_TRUE(source.actions.empty());

@@ -230,7 +230,7 @@ class PeerSourceTest : public testing::Test {
     return {{"bind", "127.0.0.1"}, {"transport", transport_}};
   }
   /// Both sides of the plan; the receiving one has granted.
-  static std::optional<protocol::Start> Grant(Node& from, Node& to, const Planned& planned, uint32_t epoch) {
+  static std::optional<StartOrder> Grant(Node& from, Node& to, const Planned& planned, uint32_t epoch) {
     from.PlanToGive(planned, epoch, to);
     const auto prepared = from.Wait<protocol::Prepared>();
     if (!prepared || prepared->epoch != epoch) return std::nullopt;
@@ -240,7 +240,7 @@ class PeerSourceTest : public testing::Test {
     const auto granted = to.Wait<protocol::Granted>();
     if (!granted || granted->grants.size() != 1) return std::nullopt;
     const protocol::SourceGrant& grant = granted->grants[0];
-    return protocol::Start{update, kVersion, 0, grant.slot, grant.id};
+    return StartOrder{update, kVersion, 0, grant.slot, grant.id};
   }
   std::string transport_ = "shm";
 };

@@ -16,7 +16,7 @@ constexpr protocol::Term kTerm{.number = 1, .id = 7};
 protocol::UpdateId Update(uint64_t sequence, uint32_t epoch = 1) {
   return {.term = kTerm, .epoch = epoch, .sequence = sequence, .attempt = 0};
 }
-protocol::Start StartOf(uint64_t sequence, int64_t number, uint32_t destination) {
+StartOrder StartOf(uint64_t sequence, int64_t number, uint32_t destination) {
   return {.update = Update(sequence),
           .version = {1, number},
           .destination = destination,
