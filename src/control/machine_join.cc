@@ -11,6 +11,8 @@ namespace {
 /// Engines without a rank whose last error is still shown.
 constexpr size_t kEmptyEnginesKept = 32;
 constexpr size_t kNamesInMessage = 8;
+/// The roster keeps a place for each rank, also of those that have not come.
+constexpr uint32_t kMaxWorldSize = uint32_t{1} << 16;
 
 /// What a rank says of itself. Only what it serves counts: an update it was in is void.
 void TakeState(Worker& worker, protocol::EngineState state, const Version& version) {
@@ -46,9 +48,10 @@ Status Machine::CheckHello(const protocol::Hello& hello) const {
     return {Code::kInvalidArgument, trainer
                                         ? "a trainer was given an engine's name; give it none"
                                         : "an inference rank was given no name of its engine; set engine"};
-  if (hello.world_size == 0 || hello.world_size > protocol::kMaxWorkers)
-    return {Code::kInvalidArgument, StrCat("a world size of ", hello.world_size,
-                                           " is not possible; give the number of ranks, at least 1")};
+  if (hello.world_size == 0 || hello.world_size > kMaxWorldSize)
+    return {Code::kInvalidArgument,
+            StrCat("a world size of ", hello.world_size,
+                   " is not possible; give the number of ranks, from 1 to ", kMaxWorldSize)};
   if (hello.name.role == protocol::Role::kControl)
     return hello.world_size == 1 && hello.name.rank == 0
                ? Status::Ok()

@@ -23,6 +23,7 @@ TEST(MachineJoin, RefusesWhatDoesNotBelong) {
   ExpectRefused(sim, sim.Join(RankHello("", 0, 1)), "was given no name of its engine");
   ExpectRefused(sim, sim.Join(RankHello("a", 2, 2)), "engine a rank 2 is not among 0 .. 1");
   ExpectRefused(sim, sim.Join(RankHello("a", 0, 0)), "world size of 0");
+  ExpectRefused(sim, sim.Join(RankHello("a", 0, 65537)), "number of ranks, from 1 to 65536");
   hello = RankHello("a", 0, 1);
   hello.name.role = protocol::Role::kTrainer;
   ExpectRefused(sim, sim.Join(hello), "a trainer was given an engine's name");

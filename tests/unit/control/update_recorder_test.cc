@@ -18,23 +18,23 @@ constexpr SessionId kControl = 4;
 class Recorder : public ::testing::Test {
  protected:
   Recorder() : state_(InitialState()) {
-    Group engine;
-    engine.id = 1;
-    engine.name = "e";
-    engine.steering.session = kControl;
-    state_.groups.push_back(engine);
+    state_.roster.SetWorldSize(state_.roster.Change(state_.roster.trainers()), 1);
+    Group& engine = state_.roster.AddGroup("e");
+    state_.roster.SetWorldSize(engine, 2);
+    state_.roster.SetControl(engine, {.session = kControl});
     for (const SessionId session : {kTrainer, kFirstRank, kSecondRank}) {
       Worker worker;
       worker.session = session;
       worker.group = session == kTrainer ? kTrainers : 1;
       worker.rank = session == kSecondRank ? 1 : 0;
-      state_.workers.push_back(worker);
+      state_.roster.Add(worker);
     }
     state_.plan.epoch = 1;
     state_.plan.sources = {kTrainer};
     state_.plan.destinations = {kFirstRank, kSecondRank};
   }
 
+  void SetWaiting(bool waiting) { state_.roster.Change(*state_.roster.Find(kTrainer))->waiting = waiting; }
   /// 10 ms later than what was said or told before.
   void Said(SessionId from, const protocol::WorkerMessage& message) {
     recorder_.Said(from, message, state_, Later());
@@ -151,12 +151,12 @@ TEST_F(Recorder, StallsCountFromThePublicationOn) {
   recorder_.Stalled(now_, now_ + stall);
   now_ += stall;
   Said(kTrainer, protocol::Published{.number = 5});
-  state_.workers[0].waiting = true;
+  SetWaiting(true);
   recorder_.Look(state_, Later());
   EXPECT_TRUE(recorder_.awaited());
   recorder_.Stalled(now_, now_ + stall);
   now_ += stall;
-  state_.workers[0].waiting = false;
+  SetWaiting(false);
   Update(5, /*publishes=*/false);
   EXPECT_FALSE(recorder_.awaited());
   const UpdateTimeline& update = last().timeline;
