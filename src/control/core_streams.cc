@@ -246,6 +246,8 @@ void Core::Hear(Session& session, Incoming incoming) {
 
 /// Tells them what the trainers have, once all trainers have registered.
 void Core::AnswerAskers(Model& model) {
+  const Group& all = model.state.roster.trainers();
+  if (all.counts.ready < std::max(all.world_size, 1U)) return;  // Before it looks at every session.
   std::vector<Session*> asking;
   std::vector<const protocol::Register*> registrations;
   std::set<uint64_t> known;
