@@ -21,7 +21,9 @@ class Recorder : public ::testing::Test {
     state_.roster.SetWorldSize(state_.roster.Change(state_.roster.trainers()), 1);
     Group& engine = state_.roster.AddGroup("e");
     state_.roster.SetWorldSize(engine, 2);
-    state_.roster.SetControl(engine, {.session = kControl});
+    Steering steering;
+    steering.session = kControl;
+    state_.roster.SetControl(engine, steering);
     for (const SessionId session : {kTrainer, kFirstRank, kSecondRank}) {
       Worker worker;
       worker.session = session;
