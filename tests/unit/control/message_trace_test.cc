@@ -20,15 +20,17 @@ TEST(MessageTrace, TellsBothDirectionsInOrderAndInWords) {
   MessageTrace trace;
   EXPECT_THAT(trace.From(0).messages, SizeIs(0));
   Receive(trace, 7);
-  const protocol::Start start{
-      .update = {.term = {.number = 1, .id = 9}, .sequence = 2}, .version = {}, .grants = {{.grant = 78}}};
+  const protocol::Start start{.update = {.term = {.number = 1, .id = 9}, .sequence = 2},
+                              .version = {},
+                              .grants = {{.destination = 3, .grant = 78}}};
   trace.AddSent(kPeer, 5, *MakePacket(protocol::ControllerMessage(start)));
   const protocol::Trace all = trace.From(0);
   ASSERT_THAT(all.messages, SizeIs(2));
   EXPECT_EQ(all.messages[0].name + all.messages[0].fields, "Published{number: 7}");
   EXPECT_TRUE(all.messages[0].received);
   EXPECT_EQ(all.messages[0].worker, kTrainer);
-  EXPECT_EQ(all.messages[1].name + all.messages[1].fields, "Start{update: update 2.0 (term 1, epoch 0)}");
+  EXPECT_EQ(all.messages[1].name + all.messages[1].fields,
+            "Start{update: update 2.0 (term 1, epoch 0), grants: 1 [{destination: 3}]}");
   EXPECT_FALSE(all.messages[1].received);
   EXPECT_EQ(all.messages[1].number, 5U);
   EXPECT_GE(all.messages[1].microseconds, all.messages[0].microseconds);
