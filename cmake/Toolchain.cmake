@@ -8,12 +8,10 @@ find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
   # It refuses files with a precompiled header unless told that their macros and times are of no matter.
-  list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
   # The builds of the binary and of the wheels compile the same files with the same options, and a second clone
   # those of the first: once is enough. Paths in debug information begin at the root of the source.
-  list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
+  list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
   if(NOT CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
     add_compile_options(-fdebug-prefix-map=${PROJECT_SOURCE_DIR}=.)
   endif()
