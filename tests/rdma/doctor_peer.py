@@ -98,9 +98,10 @@ def peer_all_lost() -> None:
 
 
 def peer_jitter() -> None:
-    # With a rate packets keep their order: those that overtake each other are sent again, as if lost. In one
-    # direction: two delays that are drawn apart would be nearer to their mean.
-    with netem("delay 5ms 5ms rate 1gbit limit 100000", ends=(0,)):
+    # With a rate packets keep their order: those that overtake each other are sent again, as if lost. A delay
+    # drawn from -9 to 11 ms, where less than 0 is none: an exchange waits for the longest of several, and
+    # these would be near each other if all were positive. In one direction for the same reason.
+    with netem("delay 1ms 10ms rate 1gbit limit 100000", ends=(0,)):
         report = between()
     expect_only(report, ("warn", "verbs.device_latency", "Latency jitters", "tc -s qdisc show"))
 

@@ -72,7 +72,7 @@ def expect_only(report: Report, *wanted: Wanted) -> None:
         ]
         expect(bool(fits), f"{name} is wanted: {one}")
         left.remove(fits[0])
-    expect(not left, f"found: {left}")
+    expect(not left, f"found: {left} in {report['findings']}")
 
 
 def run(checks: list[Callable[[], None]]) -> None:
