@@ -407,7 +407,7 @@ protocol::Done Machine::MakeDone(const UpdateState& update) const {
   if (!done.met_policy && done.reason.ok())
     done.reason = {
         Code::kUnavailable,
-        "no engine took part: none has joined, or all failed or were late; weightcast info shows them"};
+        "no engine took part: none has joined, or all failed or were late; see them with weightcast info"};
   for (uint32_t rank = 0; rank < s_.groups.front().world_size; ++rank)
     done.senders.push_back({.name = {.role = protocol::Role::kTrainer, .engine = "", .rank = rank}});
   for (const Receiver& receiver : update.receivers) {
