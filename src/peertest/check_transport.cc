@@ -113,7 +113,8 @@ Level LevelOf(double part) {
   return part < kSlowWarn ? Level::kWarn : Level::kOk;
 }
 
-void CheckBandwidth(const PeerFacts& facts, const TransportFacts& transport, Findings& findings) {
+/// `lossy`: that is named already, and slows every direction by chance.
+void CheckBandwidth(const PeerFacts& facts, const TransportFacts& transport, bool lossy, Findings& findings) {
   const double out = BestGbit(transport.out);
   const double back = BestGbit(transport.back);
   if (out <= 0 || back <= 0) return;
@@ -131,6 +132,12 @@ void CheckBandwidth(const PeerFacts& facts, const TransportFacts& transport, Fin
   if (transport.both_out > 0)
     finding.evidence += StrCat("; both at once: ", GbitText(transport.both_out), " there, ",
                                GbitText(transport.both_back), " back");
+  if (lossy) {
+    finding.text += ". Not judged, as packets are lost.";
+    finding.remedy.clear();
+    findings.NotApplicable(std::move(finding));
+    return;
+  }
   const double wanted = transport.name == "tcp" ? std::min(link, kTcpEnough) : link;
   const Level by_link = link > 0 ? LevelOf(slower / wanted) : Level::kOk;
   const Level by_other = LevelOf(slower / faster);
@@ -170,7 +177,7 @@ std::vector<Finding> CheckTransport(const PeerFacts& facts, const TransportFacts
                  .text = StrCat("One way of a small write: ", LatencyText(transport.latency), "."),
                  .evidence = StrCat(transport.latency.samples, " exchanges")});
   CheckDeviceLatency(facts, transport, findings);
-  if (transport.error.empty()) CheckBandwidth(facts, transport, findings);
+  if (transport.error.empty()) CheckBandwidth(facts, transport, lossy, findings);
   return findings.Take();
 }
 

@@ -45,7 +45,29 @@ uint32_t PingsIn(double seconds, const std::vector<double>& first) {
   return static_cast<uint32_t>(std::clamp<double>(seconds / (2 * one_way), kFirstPings, kMostTimed));
 }
 
+/// Pings for about so long, without the first.
+Result<std::vector<double>> PingFor(double seconds,
+                                    const std::function<Result<std::vector<double>>(uint32_t count)>& ping) {
+  const TimePoint begin = Clock::now();
+  WC_ASSIGN_OR_RETURN(std::vector<double> times, ping(kFirstPings));
+  const uint32_t wanted = PingsIn(seconds, times);
+  uint32_t done = 0;
+  uint32_t round = kFirstPings;
+  while ((round = NextPings(wanted - done, round, seconds - Seconds(Clock::now() - begin))) > 0) {
+    WC_ASSIGN_OR_RETURN(const auto more, ping(round));
+    if (done == 0) times.clear();
+    times.insert(times.end(), more.begin(), more.end());
+    done += round;
+  }
+  return times;
+}
+
 }  // namespace
+
+uint32_t NextPings(uint32_t left, uint32_t last, double seconds_left) {
+  constexpr uint32_t kGrowth = 4;
+  return seconds_left > 0 ? std::min(left, kGrowth * last) : 0;
+}
 
 bool IsWorthwhile(uint64_t bytes, double gbit, double seconds) {
   return gbit * 1e9 / 8 * seconds >= kFewestTransfers * static_cast<double>(bytes);
@@ -149,8 +171,7 @@ Status Measurement::MeasureDevice() {
     WC_RETURN_IF_ERROR(done.status());
     return WithoutCold(std::move(*times));
   };
-  WC_ASSIGN_OR_RETURN(const auto first, ping(kFirstPings));
-  WC_ASSIGN_OR_RETURN(const auto times, ping(PingsIn(options_.plan.seconds, first)));
+  WC_ASSIGN_OR_RETURN(const auto times, PingFor(options_.plan.seconds, ping));
   facts_.device = Summarise(times);
   return Status::Ok();
 }
@@ -165,8 +186,8 @@ Result<std::vector<double>> Measurement::Ping(uint32_t count) {
 }
 
 Status Measurement::MeasureLatency() {
-  WC_ASSIGN_OR_RETURN(const auto first, Ping(kFirstPings));
-  WC_ASSIGN_OR_RETURN(const auto times, Ping(PingsIn(options_.plan.seconds, first)));
+  WC_ASSIGN_OR_RETURN(const auto times,
+                      PingFor(options_.plan.seconds, [&](uint32_t count) { return Ping(count); }));
   facts_.latency = Summarise(times);
   return Status::Ok();
 }

@@ -71,4 +71,9 @@ class Measurement {
 /// Whether so many bytes are worth a measurement of `seconds` where `gbit` were reached before.
 bool IsWorthwhile(uint64_t bytes, double gbit, double seconds);
 
+/// How many exchanges the next round of a latency measurement has, of those that are left; 0: it is over.
+/// Rounds grow: each lost packet takes a queue pair a second, and one round of all would take minutes of
+/// them.
+uint32_t NextPings(uint32_t left, uint32_t last, double seconds_left);
+
 }  // namespace weightcast::peertest

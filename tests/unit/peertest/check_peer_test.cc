@@ -181,6 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
               [](PeerFacts& facts) {
                 facts = HealthyRdmaPair();
                 facts.transports[1].sent_there = {{"mlx5_0:1", 20'000, 40}};
+                facts.transports[1].back = {{1 << 20, 9, 2}};  // By chance, for the same reason.
               }},
         Fault{"rdma_fails_by_loss", "verbs.loss", Level::kFail, "until transfers fail", "weightcast watch",
               [](PeerFacts& facts) {
