@@ -25,7 +25,7 @@ constexpr size_t kMaxErrorText = 64 << 10;
 Result<std::string> TakeReport(int fd) {
   WC_ASSIGN_OR_RETURN(const auto bytes, ReceiveDatagram(fd, Clock::now()));
   if (!bytes)
-    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly; its output says why");
+    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly; see its output");
   ByteReader in(*bytes);
   const std::string error(in.GetString(kMaxErrorText));
   if (!error.empty()) return Status(Code::kUnavailable, error);
@@ -68,7 +68,7 @@ Result<std::string> BenchParent::Next() const {
   WC_ASSIGN_OR_RETURN(auto bytes, ReceiveDatagram(fd_, Clock::now() + std::chrono::hours(24)));
   if (!bytes)
     return Status(Code::kCancelled,
-                  "the process that measures has ended, and with it this one; its output says why");
+                  "the process that measures has ended, and with it this one; see its output");
   return std::move(*bytes);
 }
 

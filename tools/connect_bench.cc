@@ -188,14 +188,13 @@ class Member {
   Status CheckPeers() const {
     const auto live = endpoint_->Peers();
     if (live.size() != peers()) {
-      return {Code::kUnavailable,
-              StrCat("process ", rank_, " of the benchmark has ", live.size(), " connections instead of ",
-                     peers(), "; its output says which broke")};
+      return {Code::kUnavailable, StrCat("process ", rank_, " of the benchmark has ", live.size(),
+                                         " connections instead of ", peers(), "; see its output")};
     }
     for (const PeerInfo& peer : live) {
       if (what_.transport != "any" && peer.transport != what_.transport)
         return {Code::kUnavailable, StrCat("process ", rank_, " has no connection over ", what_.transport,
-                                           ": ", peer.description, "; its output says why")};
+                                           ": ", peer.description, "; see its output")};
     }
     return Status::Ok();
   }

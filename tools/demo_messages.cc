@@ -72,13 +72,13 @@ Status SendDatagram(int fd, std::string_view bytes) {
     if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0) return Status::Ok();
     if (errno == EINTR) continue;
     return {Code::kUnavailable,
-            StrCat("the demo's other process has exited: ", ErrnoText(errno), "; its log says why")};
+            StrCat("the demo's other process has exited: ", ErrnoText(errno), "; see its log")};
   }
 }
 
 Result<std::optional<std::string>> ReceiveDatagram(int fd, TimePoint deadline) {
   if (!WaitFor(fd, POLLIN, deadline))
-    return Status(Code::kTimedOut, "no message from the demo's other process; its log says what it does");
+    return Status(Code::kTimedOut, "no message from the demo's other process; see its log");
   std::string bytes(256 << 10, '\0');
   for (;;) {
     const ssize_t got = recv(fd, bytes.data(), bytes.size(), 0);

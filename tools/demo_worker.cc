@@ -24,8 +24,9 @@ Result<int64_t> NextOrder() {
     if (bytes.status().code() == Code::kTimedOut) continue;
     if (!bytes.ok()) return bytes.status();
     if (!bytes->has_value())
-      return Status(Code::kCancelled,
-                    "the demo that started this process has ended, and with it this process");
+      return Status(
+          Code::kCancelled,
+          "the demo that started this process has ended, so this process ends; see the demo's output");
     WC_ASSIGN_OR_RETURN(const DemoOrder order, DecodeOrder(**bytes));
     return order.publish;
   }

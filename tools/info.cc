@@ -126,7 +126,8 @@ class InfoCommand : public Command {
       }
       heard = now;
       if (place != 0 && trace->first > place)
-        PrintError(StrCat(trace->first - place, " messages came too fast to be shown"));
+        PrintError(StrCat(trace->first - place,
+                          " messages came too fast to be shown; the trace goes on behind them"));
       WC_RETURN_IF_ERROR(Print(context.json ? TraceJson(*trace) : TraceText(*trace)));
       place = trace->first + trace->messages.size();
       if (!watch_ && trace->messages.size() < protocol::kMaxTraced) return Status::Ok();

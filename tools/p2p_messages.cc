@@ -22,6 +22,12 @@ constexpr size_t kMaxDescriptor = 64 << 10;
 constexpr uint32_t kMaxAddresses = 256;
 constexpr double kSendSeconds = 30;
 
+/// Names whose other process is meant.
+Status OfBenchmark(const Status& status) {
+  return status.ok() ? status
+                     : Status(status.code(), StrCat("of the benchmark's two processes, ", status.message()));
+}
+
 template <typename T>
 Result<T> Whole(const ByteReader& reader, T value) {
   if (reader.AtEnd()) return value;
@@ -60,14 +66,14 @@ ByteWriter Begin(Ask ask) {
 Status BenchChannel::Send(std::string_view message) const {
   ByteWriter out;
   out.PutString(message);
-  return SendAll(fd_.get(), out.bytes(), Clock::now() + FromSeconds(kSendSeconds));
+  return OfBenchmark(SendAll(fd_.get(), out.bytes(), Clock::now() + FromSeconds(kSendSeconds)));
 }
 
 Result<std::string> BenchChannel::Receive(TimePoint deadline, size_t limit) const {
   const auto take = [&](char* out, size_t size) {
     const Status status = ReceiveAll(fd_.get(), out, size, deadline);
-    if (status.ok() || status.code() == Code::kTimedOut) return status;
-    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly; its output says why");
+    if (status.ok() || status.code() == Code::kTimedOut) return OfBenchmark(status);
+    return Status(Code::kPeerDead, "a process of the benchmark has ended unexpectedly; see its output");
   };
   std::string head(sizeof(uint32_t), '\0');
   WC_RETURN_IF_ERROR(take(head.data(), head.size()));

@@ -95,7 +95,9 @@ Status ForwardAll(std::array<Stream, 2>& streams, pid_t pid, const Program::Opti
                                  {over ? -1 : ended->get(), POLLIN, 0}}};
     // What it has started may hold the pipes for ever: after its end, only what is in them already.
     const int count = poll(waits.data(), waits.size(), over ? 0 : -1);
-    if (count < 0 && errno != EINTR) return {Code::kInternal, StrCat("poll: ", ErrnoText(errno))};
+    if (count < 0 && errno != EINTR)
+      return {Code::kInternal,
+              StrCat("cannot wait for the program's output: ", ErrnoText(errno), kReportBug)};
     if (count <= 0) {
       if (over && count == 0) return Status::Ok();
       continue;

@@ -68,7 +68,8 @@ class TrainerCommand : public Command {
     SetLogPrefix(StrCat("trainer ", rank_));
     WC_ASSIGN_OR_RETURN(shard_place_, place_.Parse());
     if (private_copy_ && shard_place_.kind != "host")
-      return {Code::kInvalidArgument, "--private-copy is for host memory; --memory cuda makes a copy anyway"};
+      return {Code::kInvalidArgument,
+              "--private-copy is for host memory; leave it out, as --memory cuda makes a copy anyway"};
     if (!rules_file_.empty()) {
       WC_ASSIGN_OR_RETURN(const std::string text, checkpoint::ReadTextFile(rules_file_, kMaxRulesFile));
       WC_ASSIGN_OR_RETURN(rules_, InFile(rules_file_, ParseRules(text)));

@@ -103,7 +103,8 @@ Host::~Host() {
 void Host::Check() const {
   if (!keeper_->forked()) return;
   throw StatusError(
-      {Code::kInternal, "used in a forked child; make a new Endpoint there, or start processes by spawn"});
+      {Code::kInternal,
+       "an Endpoint cannot be used in a forked child; make a new one there, or start processes by spawn"});
 }
 
 void Host::Close() {

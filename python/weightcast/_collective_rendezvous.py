@@ -42,9 +42,7 @@ def left_until(deadline: float) -> float:
 
 
 def left_the_group(rank: int) -> str:
-    return (
-        f"rank {rank} has left the group; its log says why: correct that, and make a new group on all ranks"
-    )
+    return f"rank {rank} has left the group; see its log, correct that, and make a new group on all ranks"
 
 
 def listening_at(address: str, settings: Settings | None) -> Settings:

@@ -123,7 +123,11 @@ class EngineControl:
         try:
             steps[order.move](order)
         except Exception as error:
-            _log.exception("weightcast: a step of the engine's control failed")
+            _log.exception(
+                "weightcast: the step %s of this engine's control failed, so the update goes on without the "
+                "engine. Correct what the traceback shows",
+                order.move.name.lower(),
+            )
             return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return ""
 

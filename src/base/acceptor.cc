@@ -96,8 +96,8 @@ void Acceptor::AcceptSome(int listener) {
 }
 
 void Acceptor::OutOfDescriptors(int listener, const Status& why) {
-  WC_LOG_LIMITED(kWarning, options_.thread_name, " cannot accept connections: ", why.message(),
-                 "; raise the limit of open files (ulimit -n), which is ", DescriptorLimit());
+  WC_LOG_LIMITED(kWarning, "thread ", options_.thread_name, " ", why.message(), "; this process may have ",
+                 DescriptorLimit(), " open files");
   if (!held_.empty()) return EndOne();  // The next turn accepts in its place.
   // What is pending keeps the listener readable: accept it with the spare descriptor and close it.
   spare_.reset();

@@ -19,11 +19,13 @@ std::string_view AdviceFor(int error) {
     case EACCES:
     case EPERM:
       return "; allow it to this user (capabilities, seccomp profile, container)";
+    case ESRCH:
+      return "; it has ended: see its log";
     case ENOSYS:
     case EOPNOTSUPP:
       return "; use a newer kernel, or allow it in the container's seccomp profile";
     default:
-      return "; the kernel's log (dmesg) may say more";
+      return "; see the kernel's log (dmesg)";
   }
 }
 

@@ -16,6 +16,9 @@ inline constexpr std::string_view kSeePeer = "; check that its process runs, and
 /// Behind what a peer of another release may send.
 inline constexpr std::string_view kSameRelease = "; run the same release of weightcast on both sides";
 
+/// Between a peer and what it did wrong.
+inline constexpr std::string_view kBrokeProtocol = " broke the protocol and was disconnected: ";
+
 /// A kProtocol error that says to run the same release; `error` itself if it says so, or is of another kind.
 inline Status WithSameRelease(const Status& error) {
   const std::string& text = error.message();
@@ -29,7 +32,7 @@ std::string ErrnoAndAdvice(int error);
 /// As its user reads it: a kProtocol error of `who`, "the peer (pid 7)" say, with what to do; else `error`.
 inline Status BrokeProtocol(std::string_view who, const Status& error) {
   if (error.code() != Code::kProtocol) return error;
-  return WithSameRelease({error.code(), StrCat(who, " broke the protocol: ", error.message())});
+  return WithSameRelease({error.code(), StrCat(who, kBrokeProtocol, error.message())});
 }
 
 /// Of a call that its caller's signal or `interrupted` ended. `what`: such as "the wait for an order".

@@ -151,7 +151,8 @@ Status Settings::Set(std::string_view name, std::string_view text) {
   const auto row =
       std::find_if(kTable.begin(), kTable.end(), [&](const auto& info) { return info.name == name; });
   if (row == kTable.end())
-    return {Code::kInvalidArgument, StrCat("no setting is called '", name, "'; docs/settings.md lists them")};
+    return {Code::kInvalidArgument,
+            StrCat("no setting is called '", name, "'; use a name of docs/settings.md")};
   Settings changed = *this;
   bool parsed = false;
 #define WC_PARSE(type, field, default_value, unit, meaning) \

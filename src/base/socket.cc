@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kDoesItRun = "; check that the process there runs, and the firewall";
 
-Status SocketError(std::string_view what, std::string_view advice = "") {
+Status SocketError(std::string_view what, std::string_view advice) {
   const int error = errno;
   const bool exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
   if (exhausted) return {Code::kExhausted, StrCat(what, ": ", ErrnoAndAdvice(error))};
@@ -91,7 +91,7 @@ Result<SocketAddress> LocalAddressOf(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0)
-    return SocketError("cannot tell a socket's own address", kReportBug);
+    return SocketError("cannot read a socket's own address", kReportBug);
   return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
 }
 
@@ -99,7 +99,7 @@ Result<SocketAddress> PeerAddressOf(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0)
-    return SocketError("cannot tell who is connected: the connection has ended", "; connect again");
+    return SocketError("the connection ended before its address was read", "; connect again");
   return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
 }
 
@@ -108,7 +108,9 @@ Result<UniqueFd> Accept(int listener) {
     UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd.valid() || errno == EAGAIN) return fd;
     // A peer that gave up between its SYN and our accept is nobody's error.
-    if (errno != EINTR && errno != ECONNABORTED) return SocketError("cannot accept a connection");
+    if (errno != EINTR && errno != ECONNABORTED)
+      return SocketError("cannot accept a connection",
+                         "; check this process's limits (ulimit -a) and the kernel's log (dmesg)");
   }
 }
 
@@ -193,7 +195,7 @@ Status SendAll(int fd, std::string_view bytes, TimePoint deadline) {
       if (!WaitFor(fd, POLLOUT, deadline))
         return {Code::kTimedOut, StrCat("the other process did not read within the time limit", kSeePeer)};
     } else if (errno != EINTR) {
-      return SocketError("cannot send to the other process", "; its log says more");
+      return SocketError("cannot send to the other process", kSeePeer);
     }
   }
   return Status::Ok();
@@ -206,12 +208,12 @@ Status ReceiveAll(int fd, char* out, size_t size, TimePoint deadline) {
       out += got;
       size -= static_cast<size_t>(got);
     } else if (got == 0) {
-      return {Code::kUnavailable, "the other process closed the connection; its log says why"};
+      return {Code::kUnavailable, StrCat("the other process closed the connection", kSeePeer)};
     } else if (errno == EAGAIN) {
       if (!WaitFor(fd, POLLIN, deadline))
         return {Code::kTimedOut, StrCat("the other process did not answer within the time limit", kSeePeer)};
     } else if (errno != EINTR) {
-      return SocketError("cannot receive from the other process", "; its log says more");
+      return SocketError("cannot receive from the other process", kSeePeer);
     }
   }
   return Status::Ok();
@@ -221,7 +223,7 @@ Result<PeerCredentials> CredentialsOf(int unix_socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(unix_socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    return SocketError("cannot tell whose process is connected", kReportBug);
+    return SocketError("cannot read which process is connected", kReportBug);
   }
   return PeerCredentials{credentials.pid, credentials.uid};
 }

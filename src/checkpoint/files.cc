@@ -158,9 +158,10 @@ Status MakeFolders(const std::filesystem::path& path, bool sync) {
 
 Status CheckPlainName(std::string_view what, std::string_view name) {
   const auto refuse = [&](std::string_view why) {
-    return Status(Code::kInvalidArgument,
-                  StrCat(what, " ", Shown(name), " ", why,
-                         "; use 1 to 100 bytes, none a '/' or a control character, the first no '.'"));
+    return Status(
+        Code::kInvalidArgument,
+        StrCat(what, " ", Shown(name), " ", why,
+               "; use 1 to 100 bytes, without '/' and control characters, and without a '.' at the front"));
   };
   if (name.empty()) return refuse("is empty");
   if (name.size() > 100) return refuse("is longer than 100 bytes");

@@ -39,12 +39,12 @@ Status CheckUniqueNames(const std::vector<HeaderEntry>& tensors, const Metadata&
   for (const auto& tensor : tensors) names.push_back(tensor.info.name);
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    return Corrupt(StrCat("tensor ", Shown(*twice), " stands twice; each name may stand once"));
+    return Corrupt(StrCat("tensor ", Shown(*twice), " is given twice; give each name once"));
   names.clear();
   for (const auto& [key, value] : metadata) names.push_back(key);
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    return Corrupt(StrCat("__metadata__ key ", Shown(*twice), " stands twice; each name may stand once"));
+    return Corrupt(StrCat("__metadata__ key ", Shown(*twice), " is given twice; give each name once"));
   return Status::Ok();
 }
 
@@ -101,7 +101,7 @@ Result<int64_t> ParseHeaderLength(std::span<const std::byte> first, int64_t file
   uint64_t length = 0;
   std::memcpy(&length, first.data(), sizeof length);
   if (length > static_cast<uint64_t>(kMaxHeaderBytes))
-    return Corrupt(StrCat("no safetensors file: its header would have ", length, " bytes; at most ",
+    return Corrupt(StrCat("not a safetensors file: its header would have ", length, " bytes; at most ",
                           kMaxHeaderBytes, " are allowed"));
   const auto rest = file_bytes - static_cast<int64_t>(kHeaderLengthBytes);
   if (static_cast<int64_t>(length) > rest)

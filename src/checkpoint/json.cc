@@ -123,7 +123,7 @@ class HeaderReader final : public Reader {
   }
   bool BeginMember(string_t& name) {
     is_metadata_ = name == "__metadata__";
-    if (is_metadata_ && seen_metadata_) return Fail("\"__metadata__\" stands twice");
+    if (is_metadata_ && seen_metadata_) return Fail("\"__metadata__\" is given twice");
     seen_metadata_ |= is_metadata_;
     entry_ = HeaderEntry{};
     entry_.info.name = std::move(name);
@@ -135,7 +135,7 @@ class HeaderReader final : public Reader {
       return Fail(StrCat("tensor ", Shown(entry_.info.name), ": unknown member ", Shown(name),
                          "; allowed: dtype, shape, data_offsets"));
     field_ = name == "dtype" ? kDType : name == "shape" ? kShape : kOffsets;
-    if ((fields_ & field_) != 0) return Fail(StrCat(Where(), " stands twice"));
+    if ((fields_ & field_) != 0) return Fail(StrCat(Where(), " is given twice"));
     fields_ |= field_;
     offsets_ = 0;
     return true;
@@ -189,7 +189,7 @@ class IndexReader final : public Reader {
  public:
   bool start_object(std::size_t) override {
     if (depth_ == 1 && at_map_) {
-      if (seen_map_) return Fail("weight_map stands twice");
+      if (seen_map_) return Fail("weight_map is given twice");
       seen_map_ = in_map_ = true;
     } else if (!Skipped("an object")) {
       return false;

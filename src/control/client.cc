@@ -383,10 +383,10 @@ class Client final : public ControlClient {
   void Welcome(const protocol::Welcome& welcome, Conduit::Event& event) {
     if (connected()) return;
     if (welcome.term < term_) {
-      const Status older(
-          Code::kUnavailable,
-          StrCat("the controller at ", settings_.controller,
-                 " is older than one that this worker has followed; use the same weightcast on all hosts"));
+      const Status older(Code::kUnavailable,
+                         StrCat("the controller at ", settings_.controller, " is of term ",
+                                welcome.term.number, ", and this worker has followed a newer one of term ",
+                                term_.number, "; end the older controller"));
       // What was told before was why the newer one is gone; that it found this one is news, once.
       if (reason_.message() != older.message()) Tell(LinkState::kBroken, older);
       reason_ = older;

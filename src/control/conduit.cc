@@ -1,5 +1,6 @@
 #include "control/conduit.h"
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "control/envelope.h"
 #include "protocol/worker_messages.h"
@@ -63,8 +64,7 @@ Conduit::Event Conduit::Next(TimePoint until) {
 Conduit::Event Conduit::Take(std::string body) {
   const auto offence = [this](const Status& why) {
     stream_->Abort();
-    return Closed(
-        {why.code(), StrCat("the controller at ", address_, " breaks the protocol: ", why.message())});
+    return Closed({why.code(), StrCat("the controller at ", address_, kBrokeProtocol, why.message())});
   };
   auto opened = OpenEnvelope(std::move(body));
   if (!opened.ok()) return offence(opened.status());

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -44,7 +45,7 @@ protocol::Offered OfferedOf(const std::vector<const protocol::Register*>& regist
 /// Who has the key of one role or engine does not speak as another.
 Status CheckMember(const stream::Member& proven, const protocol::WorkerName& name) {
   if (stream::Covers(proven, MemberOf(name))) return Status::Ok();
-  return {Code::kPermission, StrCat("a token for ", stream::MemberText(proven), " does not make a process ",
+  return {Code::kPermission, StrCat("its token is for ", stream::MemberText(proven), ", and this process is ",
                                     protocol::ToString(name), "; give it one of `weightcast token --role ",
                                     stream::RoleName(MemberOf(name).role), "`")};
 }
@@ -199,8 +200,9 @@ void Core::Hear(Session& session, Incoming incoming) {
   session.heard = Clock::now();
   messages_in_.Add();
   if (!session.link->Acknowledge(incoming.acknowledged))
-    return Offend(session, {Code::kProtocol,
-                            "it acknowledged what was never sent; use the same weightcast on all hosts"});
+    return Offend(session,
+                  {Code::kProtocol,
+                   "it acknowledged a message that was not sent; use the same weightcast on all hosts"});
   if (std::holds_alternative<protocol::Heartbeat>(incoming.message)) return;
   bool duplicate = false;
   if (!session.link->Receive(incoming.number, duplicate))
@@ -281,7 +283,7 @@ void Core::Offend(Session& session, const Status& reason) {
   const bool broken = reason.code() == Code::kProtocol;
   Apply(*session.model,
         Gone{session.id,
-             broken ? Status(reason.code(), StrCat("it broke the protocol: ", reason.message())) : reason});
+             broken ? Status(reason.code(), StrCat("it", kBrokeProtocol, reason.message())) : reason});
 }
 
 void Core::CloseStream(Session& session, const Status& reason) {

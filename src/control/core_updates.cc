@@ -70,7 +70,8 @@ Result<Explanations> Core::History() {
     answer->set_value(std::move(all));
   });
   if (!posted || history.wait_for(kPatience) != std::future_status::ready)
-    return Status(Code::kUnavailable, "the controller has not answered in time; it is busy: ask again");
+    return Status(Code::kUnavailable,
+                  "the controller has not answered in time because it is busy; ask again, and see its log");
   return history.get();
 }
 

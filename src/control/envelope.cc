@@ -40,7 +40,7 @@ Result<Opened> OpenEnvelope(std::string body) {
     return Status(Code::kProtocol, StrCat("an envelope of ", body.size(), " bytes, fewer than ",
                                           kEnvelopeHead, "; use the same weightcast on all hosts"));
   if (kind > static_cast<uint8_t>(PartKind::kLast))
-    return Status(Code::kProtocol, StrCat("an envelope of unknown kind ", static_cast<int>(kind),
+    return Status(Code::kProtocol, StrCat("an envelope of the unknown kind ", static_cast<int>(kind),
                                           "; use the same weightcast on all hosts"));
   opened.envelope.kind = static_cast<PartKind>(kind);
   body.erase(0, kEnvelopeHead);

@@ -144,8 +144,7 @@ void Machine::OnAborted(const Worker& worker, const protocol::Aborted& message) 
     if (target->step == EngineStep::kSourceless) {
       s_.update->Move(*rank, RankStep::kAsked);  // It is asked for a new grant with the others.
     } else {
-      EngineOut(*target,
-                {Code::kUnavailable, StrCat(TextOf(worker), " gave the update up; its log says why")},
+      EngineOut(*target, {Code::kUnavailable, StrCat(TextOf(worker), " gave the update up; see its log")},
                 &worker, worker.session);
     }
   }
@@ -178,29 +177,28 @@ void Machine::OnStepTimer(GroupId group) {
     std::string_view text;
   };
   static constexpr std::string_view kNotInWait =
-      " has not switched; is its engine in receive() or wait()? See grant_timeout and commit_timeout";
+      " has not switched; let its engine call receive() or wait(), or raise grant_timeout and commit_timeout";
   // By EngineStep.
   static constexpr Missing kMissing[] = {
       {RankStep::kReady, " has not got its bytes from another holder; see its log"},
       {RankStep::kAsked, ""},
       {RankStep::kGranted,
-       " has not granted the update; is its engine in begin() or wait()? See grant_timeout"},
+       " has not granted the update; let its engine call begin() or wait(), or raise grant_timeout"},
       {RankStep::kGranted, ""},
       {RankStep::kReady, " has not received every byte; see its log, and the network to it"},
       {RankStep::kReady, ""},
       {RankStep::kAsked, ""},
       {RankStep::kCommitted, " has not switched; call receive() and finish(), or raise commit_timeout"},
       {RankStep::kAsked, ""},
-      {RankStep::kServing, " has not said that it serves the version; is it stopped or busy?"}};
+      {RankStep::kServing, " has not said that it serves the version; check that it runs, and see its log"}};
   const bool waits = target->step == EngineStep::kGranted || target->step == EngineStep::kReady;
   if (waits || target->step >= EngineStep::kDone) return;
   const bool steers = target->step == EngineStep::kPausing || target->step == EngineStep::kHalting ||
                       target->step == EngineStep::kSettling || target->step == EngineStep::kAdmitting;
   if (steers) return OnSteerTimer(*target);
-  static constexpr Missing kNotHandedOn{
-      RankStep::kGranted,
-      " has not handed on the last group that it received; does its engine call receive_group() until the "
-      "last? See commit_timeout"};
+  static constexpr Missing kNotHandedOn{RankStep::kGranted,
+                                        " has not handed on the last group that it received; let its engine "
+                                        "call receive_group() until the last, or raise commit_timeout"};
   const bool hands_on = target->step == EngineStep::kGranting && target->part > 0;
   const Missing& missing = hands_on ? kNotHandedOn : kMissing[static_cast<size_t>(target->step)];
   const Worker* who = nullptr;

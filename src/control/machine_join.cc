@@ -363,8 +363,9 @@ Status Machine::WhyStillWaiting(const Group& group) const {
     if (engine.id != kTrainers && engine.members != 0 && !Complete(engine))
       engines += StrCat(engines.empty() ? "; missing: " : "; ", MissingMembers(engine));
   const std::string last = s_.engine_loss.ok() ? "" : StrCat("; the last: ", s_.engine_loss.message());
-  return {Code::kTimedOut, StrCat("no plan: fewer than ", config_.min_engines, " engines are whole", limit,
-                                  engines.empty() ? "; start the inference side" : engines, last)};
+  return {Code::kTimedOut,
+          StrCat("no plan: fewer than ", config_.min_engines, " engines have all their ranks", limit,
+                 engines.empty() ? "; start the inference side" : engines, last)};
 }
 
 void Machine::OnJoinTimer(GroupId id) {

@@ -28,7 +28,7 @@ void Machine::AttachControl(SessionId session, const protocol::Hello& hello) {
     LoseControl(
         group,
         {Code::kPeerDead,
-         StrCat(name, " is lost: its process was started again, and the new one has taken its place")});
+         StrCat(name, " is lost: its process was started again; the next update uses the new process")});
   }
   group.controlled = true;
   Steering steering;

@@ -68,7 +68,8 @@ Result<std::optional<Parcel>> Assembler::Add(PartKind kind, std::string body) {
   bytes_ += body.size() + sizeof(std::string);
   if (bytes_ > protocol::kMaxMessageBytes + kMostOverhead)
     return Status(Code::kProtocol,
-                  "the pieces of a message have no end; use the same weightcast on all hosts");
+                  StrCat("the pieces of a message have more than ", protocol::kMaxMessageBytes,
+                         " bytes; use the same weightcast on all hosts"));
   pieces_.push_back(std::move(body));
   if (kind == PartKind::kPiece) return std::optional<Parcel>();
   bytes_ = 0;

@@ -110,8 +110,8 @@ Status CheckGroups(const std::vector<PlanMember>& engine) {
   for (const PlanMember& rank : engine) {
     if (rank.registration->parts != first.registration->parts)
       return {Code::kInvalidArgument,
-              StrCat("rank ", rank.member.name.rank, " registered ", rank.registration->parts,
-                     " groups, rank ", first.member.name.rank, " ", first.registration->parts,
+              StrCat(protocol::ToString(rank.member.name), " registered ", rank.registration->parts,
+                     " groups, and rank ", first.member.name.rank, " ", first.registration->parts,
                      "; give all ranks of an engine the same number")};
   }
   return Status::Ok();

@@ -88,7 +88,7 @@ class Worker final : public Outlet, public WorkerStream {
   }
   void Abort() override {
     Post([stream = stream_] {
-      stream->Abort({Code::kUnavailable, "the controller has ended the stream; its log says why"});
+      stream->Abort({Code::kUnavailable, "the controller has ended the stream; see its log"});
     });
   }
 

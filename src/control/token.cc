@@ -194,7 +194,8 @@ Result<Token> Token::Parse(std::string_view text, bool configured, std::string o
 Result<stream::MasterToken> Token::Master() const {
   if (const auto* master = std::get_if<stream::MasterToken>(&keys_)) return *master;
   return Status(Code::kPermission, StrCat("a role token is in ", origin_,
-                                          "; this needs the job's master token, from which it was made"));
+                                          "; this needs the job's master token, from which it was made: set "
+                                          "WEIGHTCAST_TOKEN or token_file to that"));
 }
 
 Result<stream::RoleToken> Token::ForWorker(const stream::Member& member) const {

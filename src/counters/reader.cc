@@ -105,9 +105,11 @@ std::optional<Count> Reader::ReadCount(const Path& file, uint64_t unit) {
   const int error = opened.valid() ? 0 : errno;
   if (error == ENOENT) return std::nullopt;
   const bool forbidden = error == EACCES || error == EPERM;
-  Complain(file, StrCat(file.native(), " cannot be read",
-                        error != 0 ? StrCat(": ", ErrnoText(error)) : std::string(": it holds no number"),
-                        forbidden ? "; run as root, or let the container see it" : "", "; the rest goes on"));
+  Complain(file,
+           StrCat(file.native(), " cannot be read",
+                  error != 0 ? StrCat(": ", ErrnoText(error)) : std::string(": it has no number"),
+                  forbidden ? "; run as root, or let the container see it" : "; check its driver (dmesg)",
+                  "; the others are counted"));
   return std::nullopt;
 }
 
@@ -181,11 +183,12 @@ void Reader::ReadTcp(Reading& reading) {
 void Reader::ReadNvlink(Reading& reading) {
   if (nvml_ == nullptr) return;
   const auto count = nvml_->Gpus();
-  if (!count.ok()) return Complain("nvml", StrCat(count.status().message(), "; the rest goes on"));
+  if (!count.ok()) return Complain("nvml", StrCat(count.status().message(), "; the others are counted"));
   for (uint32_t gpu = 0; gpu < *count; ++gpu) {
     const auto bytes = nvml_->NvlinkOf(gpu);
     if (!bytes.ok()) {
-      Complain(StrCat("gpu", gpu), StrCat("gpu", gpu, ": ", bytes.status().message(), "; the rest goes on"));
+      Complain(StrCat("gpu", gpu),
+               StrCat("gpu", gpu, ": ", bytes.status().message(), "; the others are counted"));
       continue;
     }
     Device device{.name = StrCat("gpu", gpu), .kind = DeviceKind::kNvlink, .counts = {}};

@@ -55,7 +55,7 @@ Result<Marker> Marker::Parse(const std::string& expression) {
   try {
     return Marker(std::regex(expression, std::regex::ECMAScript | std::regex::optimize));
   } catch (const std::regex_error& error) {
-    return Status(Code::kInvalidArgument, StrCat("--marker '", expression, "' is no regular expression: ",
+    return Status(Code::kInvalidArgument, StrCat("--marker '", expression, "' is not a regular expression: ",
                                                  error.what(), "; write one such as 'step ([0-9]+)'"));
   }
 }

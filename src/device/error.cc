@@ -26,11 +26,11 @@ Code CodeOf(drivers::CUresult result) {
 /// What fails with these calls of the driver, for who does not know them.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kPurposes = {{
     {"cuInit", "CUDA cannot be initialised"},
-    {"cuDevice", "the driver gives no facts of a device"},
+    {"cuDevice", "the driver does not describe a device"},
     {"cuCtx", "a device's context cannot be used"},
     {"cuDevicePrimaryCtx", "a device's context cannot be used"},
-    {"cuPointer", "the driver gives no facts of device memory"},
-    {"cuMemGetAddressRange", "the driver gives no facts of device memory"},
+    {"cuPointer", "the driver does not describe device memory"},
+    {"cuMemGetAddressRange", "the driver does not describe device memory"},
     {"cuMemAlloc", "device memory cannot be allocated"},
     {"cuMemHost", "host memory cannot be pinned for a device"},
     {"cuIpcGet", "device memory cannot be exported to a peer"},
@@ -59,7 +59,7 @@ std::string_view AdviceFor(drivers::CUresult result) {
     case Code::kPermission:
       return "; allow it to this process (container, user)";
     case Code::kUnavailable:
-      return "; this device or driver cannot do it";
+      return "; this device or driver cannot do it: docs/gpu.md says what is needed";
     default:
       return "; look for Xid errors with dmesg and nvidia-smi";
   }
@@ -71,11 +71,17 @@ Status DriverStatus(drivers::Cuda& cuda, drivers::CUresult result, std::string_v
   if (result == drivers::CUDA_SUCCESS) return Status::Ok();
   const char* name = nullptr;
   const char* words = nullptr;
+  const int device = DeviceInScope();
   cuda.GetErrorName(result, &name);
   cuda.GetErrorString(result, &words);
-  return {CodeOf(result),
-          StrCat(PurposeOf(call), call, ": ", words != nullptr ? words : "no reason given", " (",
-                 name != nullptr ? name : "error", " ", static_cast<int>(result), ")", AdviceFor(result))};
+  return {CodeOf(result), StrCat(PurposeOf(call), call, ": ", words != nullptr ? words : "no reason given",
+                                 " (", name != nullptr ? name : "error", " ", static_cast<int>(result),
+                                 device < 0 ? "" : StrCat(", device ", device), ")", AdviceFor(result))};
+}
+
+int& DeviceInScope() {
+  static thread_local int device = -1;
+  return device;
 }
 
 bool LosesContext(drivers::CUresult result) {

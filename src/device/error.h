@@ -8,7 +8,10 @@
 namespace weightcast::device {
 
 /// `result` of `call` ("cuMemAlloc") as a Status: Ok for CUDA_SUCCESS, else with the driver's own words.
+/// Names the device of the ContextScope in which this thread is.
 Status DriverStatus(drivers::Cuda& cuda, drivers::CUresult result, std::string_view call);
+/// The ordinal of the device whose ContextScope this thread is in; -1: none.
+int& DeviceInScope();
 /// Whether the error stays: the context is lost, every further call on it fails, and nothing runs on it any
 /// more. An uncorrectable memory error, an illegal address in a kernel of anybody in this process.
 bool LosesContext(drivers::CUresult result);

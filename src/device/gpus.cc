@@ -15,8 +15,8 @@ namespace {
 
 Status Forked() {
   return {Code::kInternal,
-          "this process was forked from one that uses a GPU: CUDA works in the parent only; start processes "
-          "by spawn"};
+          "this process was forked from one that uses a GPU, and CUDA works in the parent only; start "
+          "processes by spawn"};
 }
 
 Result<Gpu> Look(drivers::Cuda& cuda, int ordinal) {
@@ -56,7 +56,8 @@ Context::~Context() {
 
 bool Context::forked() const { return forks_ != ForkCount(); }
 
-ContextScope::ContextScope(const Context& context) : context_(context) {
+ContextScope::ContextScope(const Context& context)
+    : context_(context), outer_(std::exchange(DeviceInScope(), context.ordinal())) {
   if (context.forked()) {
     status_ = Forked();
     return;
@@ -69,6 +70,7 @@ ContextScope::ContextScope(const Context& context) : context_(context) {
 }
 
 ContextScope::~ContextScope() {
+  DeviceInScope() = outer_;
   if (!status_.ok() || context_.forked()) return;
   drivers::Cuda& cuda = context_.cuda();
   cuda.ThreadExchangeStreamCaptureMode(&mode_);

@@ -60,6 +60,7 @@ class ContextScope {
 
  private:
   const Context& context_;
+  const int outer_;  ///< DeviceInScope before.
   drivers::CUstreamCaptureMode mode_{};
   Status status_;
 };

@@ -45,8 +45,8 @@ Status Mappings::Range::OpenLegacy(const LegacyHandle& handle, size_t length) {
   size_t found = 0;
   WC_RETURN_IF_ERROR(health_->Check(cuda.MemGetAddressRange(&base, &found, opened), "cuMemGetAddressRange"));
   if (base + found >= opened + length) return Status::Ok();
-  return {Code::kProtocol, StrCat("the peer named an allocation of ", length, " bytes, and its handle opens ",
-                                  base + found - opened)};
+  return {Code::kProtocol, StrCat("the peer described an allocation of ", length,
+                                  " bytes, but its handle is of ", base + found - opened, " bytes")};
 }
 
 Status Mappings::Range::Reserve(size_t length) {
@@ -71,7 +71,7 @@ Result<drivers::CUmemGenericAllocationHandle> Mappings::Range::ImportHandle(cons
     source = fabric.bytes.data();
     type = drivers::CU_MEM_HANDLE_TYPE_FABRIC;
   } else {
-    return Status(Code::kProtocol, "the peer sent a legacy handle for a block of a mapped range");
+    return Status(Code::kProtocol, "the peer sent a handle of cuMemAlloc memory for memory of cuMemMap");
   }
   drivers::Cuda& cuda = health_->context().cuda();
   const auto result = cuda.MemImportFromShareableHandle(&imported, source, type);

@@ -26,11 +26,11 @@ Status CheckName(const AllocationName& name) {
   uint64_t total = 0;
   for (const uint64_t length : name.lengths) {
     if (length == 0 || length > kMostBytes - total)
-      return {Code::kProtocol, "the peer named an allocation with impossible lengths"};
+      return {Code::kProtocol, "the peer described an allocation whose blocks have no bytes, or too many"};
     total += length;
   }
   if (name.lengths.empty() || (name.exportable == Exportable::kLegacy && name.lengths.size() > 1))
-    return {Code::kProtocol, StrCat("the peer named an allocation of ", name.lengths.size(),
+    return {Code::kProtocol, StrCat("the peer described an allocation of ", name.lengths.size(),
                                     " blocks, which is too many or none")};
   return Status::Ok();
 }

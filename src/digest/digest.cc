@@ -126,8 +126,9 @@ Status DigestSum::AddBox(const Box& box, const std::byte* data, std::span<const 
   if (strides.empty() || IsDense(box.size, strides))
     return AddPiece(box, 0, {data, static_cast<size_t>(BytesOf(tensor.dtype, elements))});
   if (BitsOf(tensor.dtype) < 8)
-    return {Code::kInvalidArgument, StrCat("tensor '", tensor.name, "' of ", NameOf(tensor.dtype),
-                                           " is not dense; make it so, as elements below one byte must be")};
+    return {Code::kInvalidArgument,
+            StrCat("tensor '", tensor.name, "' of ", NameOf(tensor.dtype),
+                   " has strides, which are not possible for elements below one byte; give it without gaps")};
   AddStrided(box, data, strides);
   return Status::Ok();
 }

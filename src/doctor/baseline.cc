@@ -54,7 +54,7 @@ Result<std::vector<std::string>> ChangesSince(std::string_view report, const Fac
   const Json old = Json::parse(report, nullptr, false);
   if (!old.is_object() || !old.contains("facts") || !old["facts"].is_object())
     return Status(Code::kCorrupt,
-                  "it is no report of `weightcast doctor`; give a file that --json or --bundle wrote");
+                  "it is not a report of `weightcast doctor`; give a file that --json or --bundle wrote");
   Leaves before;
   Leaves after;
   // A probe that gave nothing has not changed.

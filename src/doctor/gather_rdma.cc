@@ -100,7 +100,9 @@ void AskDevice(drivers::Ibverbs& api, ibv_device* device, VerbsFacts& facts) {
   }
   ibv_device_attr attr{};
   const int error = api.QueryDevice(context, &attr);
-  if (error != 0) facts.not_opened[device->name] = StrCat("cannot be queried: ", ErrnoText(error));
+  if (error != 0)
+    facts.not_opened[device->name] =
+        StrCat("cannot be queried: ", ErrnoText(error), "; check its driver with ibv_devinfo");
   for (int number = 1; error == 0 && number <= attr.phys_port_cnt; ++number) {
     ibv_port_attr port{};
     if (api.QueryPort(context, static_cast<uint8_t>(number), &port) != 0) continue;

@@ -136,8 +136,8 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
       past > endpoint::SignalRange::kMostTransfers) {
     return Status(
         Code::kInvalidArgument,
-        StrCat("a write that counts as ", options.signals, " transfers from ", options.signal.value_or(0),
-               " on; allowed are 1 to ", endpoint::SignalRange::kMostTogether, ", with numbers below ",
+        StrCat("the write counts as ", options.signals, " transfers from number ", options.signal.value_or(0),
+               " on; it may count as 1 to ", endpoint::SignalRange::kMostTogether, ", with numbers below ",
                endpoint::SignalRange::kMostTransfers));
   }
   Build build(*this, core_->transfers().Take());
@@ -149,13 +149,14 @@ Result<endpoint::TransferRef> Connection::State::Begin(OpKind kind, std::span<co
   transfer.pieces.reserve(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (Status status = AddPiece(build, pieces[i]); !status.ok()) {
-      return Status(status.code(), StrCat("piece ", i, ": ", status.message()));
+      return Status(status.code(), StrCat(kind == OpKind::kRead ? "read from " : "write to ", label_,
+                                          ", piece ", i, ": ", status.message()));
     }
   }
   if (transfer.device && transfer.options.checksum) {
-    return Status(
-        Code::kInvalidArgument,
-        "this transfer of device memory asks for checksums, of which there are none; begin it without them");
+    return Status(Code::kInvalidArgument,
+                  "this transfer of device memory asks for checksums, which only host memory has; begin it "
+                  "without them");
   }
   const uint64_t chunk = core_->settings().chunk;
   transfer.chunk_bytes = transfer.device && build.all_to_device ? DeviceChunk(chunk) : chunk;
@@ -198,9 +199,11 @@ Result<RemoteRegion> Connection::State::Import(std::string_view descriptor) {
   const std::string name = transport_name();
   for (const endpoint::RegionKey& key : region.keys) {
     if (key.transport != name) continue;
-    WC_ASSIGN_OR_RETURN(const auto handle,
-                        core_->ImportAt(*transport_, link_, region.name, region.registered, key.key));
-    return imports_.Add({.handle = handle,
+    const auto handle = core_->ImportAt(*transport_, link_, region.name, region.registered, key.key);
+    if (!handle.ok())
+      return Status(handle.status().code(),
+                    StrCat("cannot import a region of ", label_, ": ", handle.status().message()));
+    return imports_.Add({.handle = *handle,
                          .offset = region.offset,
                          .length = region.length,
                          .access = region.access,

@@ -136,12 +136,13 @@ Status Connection::State::OnMessage(Message message) {
       return notices_.OnCredit(message.payload);
     case MessageType::kShutdown: {
       const auto why = endpoint::ParseOutcome(message.payload);
-      if (!why) return {Code::kProtocol, "a malformed shutdown message"};
+      if (!why) return {Code::kProtocol, "it sent a malformed shutdown message"};
       End({Code::kUnavailable, StrCat("the peer has ended the connection and says: ", why->message())});
       return Status::Ok();
     }
     default:
-      return {Code::kProtocol, StrCat("a message of unknown type ", static_cast<int>(message.type))};
+      return {Code::kProtocol,
+              StrCat("it sent a message of the unknown type ", static_cast<int>(message.type))};
   }
 }
 
@@ -313,8 +314,8 @@ void Connection::State::SetEnd(const Status& reason) {
   const std::lock_guard lock(mutex_);
   if (!status_.ok()) return;
   const bool broken = reason.code() == Code::kProtocol;
-  status_ = WithSameRelease(
-      {reason.code(), StrCat(label_, broken ? " broke the protocol: " : ": ", reason.message())});
+  status_ =
+      WithSameRelease({reason.code(), StrCat(label_, broken ? kBrokeProtocol : ": ", reason.message())});
   ok_.store(false, std::memory_order_release);
 }
 
@@ -363,7 +364,9 @@ Result<transport::GrantName> Connection::State::OpenGrant(GrantOptions options) 
       result = opened;
     }
   });
-  return result;
+  if (result.ok() || !status().ok()) return result;
+  return Status(result.status().code(),
+                StrCat("cannot open a grant for ", label_, ": ", result.status().message()));
 }
 
 Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t transfers,
@@ -376,7 +379,8 @@ Status Connection::State::WaitGrant(const transport::GrantName& grant, uint32_t 
   }
   WC_RETURN_IF_ERROR(status());
   if (arrived == nullptr || arrived->waited.value() == endpoint::Grants::Arrived::kGone) {
-    return {Code::kCancelled, "there is no such grant, or it has been revoked; open a new one"};
+    return {Code::kCancelled,
+            StrCat("there is no such grant for ", label_, ", or it has been revoked; open a new one")};
   }
   return {Code::kTimedOut, StrCat(arrived->transfers.load(), " of ", transfers,
                                   " transfers have come within the timeout of this call under the grant of ",

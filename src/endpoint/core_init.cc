@@ -79,7 +79,8 @@ Status Core::CreateTransports(Factories factories) {
     if (found == factories.end()) {
       std::string names;
       for (const auto& factory : factories) names += StrCat(names.empty() ? "" : ", ", factory.name);
-      return {Code::kInvalidArgument, StrCat("no transport is called '", name, "'; there are: ", names)};
+      return {Code::kInvalidArgument,
+              StrCat("setting transport has '", name, "', which is not a transport; allowed: ", names)};
     }
     WC_RETURN_IF_ERROR(AddTransport(*found));
   }
@@ -107,7 +108,7 @@ Status Core::AddTransport(const transport::TransportFactory& factory) {
   const bool twice =
       std::any_of(named_.begin(), named_.end(), [&](const auto& n) { return n.name == factory.name; });
   if (twice)
-    return {Code::kInvalidArgument, StrCat("transport ", factory.name, " is named twice; name each once")};
+    return {Code::kInvalidArgument, StrCat("setting transport names ", factory.name, " twice; name it once")};
   auto transport = factory.create({.settings = settings(), .self = self().incarnation});
   if (!transport.ok()) {
     return {transport.status().code(),

@@ -56,9 +56,9 @@ std::string EncodeDescriptor(const RegionDescriptor& descriptor) {
 Result<RegionDescriptor> ParseDescriptor(std::string_view bytes) {
   if (bytes.size() > kMaxDescriptor) return Malformed("too long");
   ByteReader in(bytes);
-  if (in.Get<uint32_t>() != kMagic) return Malformed("it does not begin like one");
+  if (in.Get<uint32_t>() != kMagic) return Malformed("its first bytes are wrong");
   if (const auto version = in.Get<uint8_t>(); in.ok() && version != kVersion) {
-    return Malformed(StrCat("version ", version, " where ", kVersion, " is known"));
+    return Malformed(StrCat("its version is ", version, ", and this release reads version ", kVersion));
   }
   RegionDescriptor descriptor;
   const auto access = in.Get<uint8_t>();

@@ -34,8 +34,8 @@ class Region::State {
     }
     if (Status status = Close(In(core_->settings().lease)); !status.ok()) {
       WC_LOG(kError,
-             "a region was dropped while a stopped peer may still write to its memory, which must not be "
-             "used before that peer has ended: ",
+             "a region was dropped that peers may still write to; do not use its memory before they have "
+             "ended: ",
              status.message());
     }
   }
@@ -57,8 +57,9 @@ class Region::State {
       return Status::Ok();
     }
     return {Code::kTimedOut,
-            StrCat("a peer may still write to a region of ", HumanBytes(static_cast<double>(length_)),
-                   "; keep its memory and close it again later")};
+            StrCat("a peer that is stopped or unreachable may still write to a region of ",
+                   HumanBytes(static_cast<double>(length_)),
+                   "; end that process or let it continue, keep the memory, and close the region again")};
   }
 
  private:
@@ -98,9 +99,9 @@ Status WaitPhase(Transfer::State& transfer, uint32_t phase, TimePoint deadline) 
   if (transfer.phase.value() < phase) {
     if (transfer.core->forked()) return transfer.core->Usable();
     if (!transfer.core->progress().WaitFor(transfer.phase, phase, deadline)) {
-      return {Code::kTimedOut,
-              "the transfer has not ended within the timeout of this call and continues; wait again, or "
-              "cancel it"};
+      return {Code::kTimedOut, StrCat("the transfer of ", transfer.bytes,
+                                      " bytes has not ended within the timeout of this call and continues; "
+                                      "wait again, or cancel it")};
     }
   }
   return transfer.outcome;

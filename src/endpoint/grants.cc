@@ -68,32 +68,33 @@ void Grants::Drop(const GrantName& name) {
 Status Grants::Admit(Grant& grant, const Signal& signal) {
   const auto range = SignalRange::Of(signal.transfer);
   const auto wrong = [&](auto... what) {
-    return Status(Code::kProtocol, StrCat("a signal for chunk ", signal.chunk, " of ", signal.chunks,
-                                          " of transfer ", range.first, ": ", what...));
+    return Status(Code::kProtocol, StrCat("it signalled chunk ", signal.chunk, " of ", signal.chunks,
+                                          " of transfer ", range.first, ", but ", what...));
   };
   if (range.first + range.count > grant.transfers.size()) {
-    return wrong("the grant expects ", grant.transfers.size(), " transfers");
+    return wrong("the grant is for ", grant.transfers.size(), " transfers");
   }
-  if (signal.chunk >= signal.chunks || signal.chunks > kMaxChunks) return wrong("no such chunk");
+  if (signal.chunk >= signal.chunks || signal.chunks > kMaxChunks) return wrong("there is no such chunk");
   Arrivals& arrivals = grant.transfers[range.first];
   if (arrivals.together == 0) {
     const auto all = std::span(grant.transfers).subspan(range.first, range.count);
     if (!std::ranges::all_of(all, [](const Arrivals& one) { return one.together == 0; }))
-      return wrong("it stands for transfers that another one stands for");
+      return wrong("these transfers were signalled already as parts of others");
     if (const auto& count = grant.options.chunks) {
       const uint64_t chunks = count(range.first, range.count);
-      if (chunks != signal.chunks) return wrong("as this side knows them they come in ", chunks, " chunks");
+      if (chunks != signal.chunks) return wrong("by the grant they have ", chunks, " chunks");
     }
     const size_t words = (size_t{signal.chunks} + 63) / 64;
-    if (grant.memory + words * 8 > kMaxMemory) return wrong("too many chunks in one grant");
+    if (grant.memory + words * 8 > kMaxMemory) return wrong("one grant cannot have so many chunks");
     grant.memory += words * 8;
     arrivals.chunks = signal.chunks;
     arrivals.bits.assign(words, 0);
     for (Arrivals& one : all) one.together = Arrivals::kWithAnother;
     arrivals.together = range.count;
   }
-  if (arrivals.together != range.count) return wrong("it stands for other transfers than before");
-  if (arrivals.chunks != signal.chunks) return wrong("earlier it had ", arrivals.chunks, " chunks");
+  if (arrivals.together != range.count)
+    return wrong("it signalled this transfer together with others before");
+  if (arrivals.chunks != signal.chunks) return wrong("before it had ", arrivals.chunks, " chunks");
   return Status::Ok();
 }
 

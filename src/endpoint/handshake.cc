@@ -72,12 +72,13 @@ Result<Hello> ParseHello(std::string_view payload) {
   const auto lease = in.Get<uint64_t>();
   const auto nonce = in.GetRaw(hello.nonce.size());
   if (!in.AtEnd() || hello.identity.incarnation == 0)
-    return Status(Code::kProtocol, "malformed hello; run the same release of weightcast on both sides");
+    return Status(Code::kProtocol,
+                  "it sent a malformed hello; run the same release of weightcast on both sides");
   if (hello.chunk < kMinChunk || hello.chunk > kMaxChunk || lease == 0 ||
       lease > static_cast<uint64_t>(kMaxLease.count())) {
-    return Status(
-        Code::kProtocol,
-        "a hello whose chunk or lease is out of range; run the same release of weightcast on both sides");
+    return Status(Code::kProtocol,
+                  "it sent a hello whose chunk or lease is out of range; run the same release of weightcast "
+                  "on both sides");
   }
   hello.lease = Duration(lease);
   std::memcpy(hello.nonce.data(), nonce.data(), nonce.size());
@@ -118,7 +119,8 @@ std::vector<Message> Handshaker::OnMessage(const Message& message) {
     return Fail({Code::kProtocol, "the other side is not a weightcast endpoint; check address and port"});
   }
   return Fail(
-      {Code::kProtocol, "a handshake message out of turn; run the same release of weightcast on both sides"});
+      {Code::kProtocol,
+       "it sent a handshake message in the wrong order; run the same release of weightcast on both sides"});
 }
 
 std::vector<Message> Handshaker::OnHello(const Message& message) {
@@ -159,7 +161,8 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
   const Role peer_role = role_ == Role::kInitiator ? Role::kResponder : Role::kInitiator;
   Digest proof{};
   if (message.payload.size() != proof.size())
-    return Fail({Code::kProtocol, "malformed proof; run the same release of weightcast on both sides"});
+    return Fail(
+        {Code::kProtocol, "it sent a malformed proof; run the same release of weightcast on both sides"});
   std::memcpy(proof.data(), message.payload.data(), proof.size());
   if (!SameDigest(proof, ProofOf(peer_role))) {
     return Fail({Code::kPermission,
@@ -173,7 +176,8 @@ std::vector<Message> Handshaker::OnProof(const Message& message) {
 std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   auto verdict = ParseOutcome(message.payload);
   if (!verdict)
-    return Fail({Code::kProtocol, "malformed verdict; run the same release of weightcast on both sides"});
+    return Fail(
+        {Code::kProtocol, "it sent a malformed verdict; run the same release of weightcast on both sides"});
   if (!verdict->ok()) {
     // Anyone can say it; who has proven nothing must not make a caller wait.
     superseded_ = state_ == State::kProven && verdict->code() == Code::kCancelled;
@@ -185,7 +189,9 @@ std::vector<Message> Handshaker::OnVerdict(const Message& message) {
   const bool in_turn =
       state_ == State::kProven && !peer_accepted_ && (role_ == Role::kInitiator || accepted_);
   if (!in_turn)
-    return Fail({Code::kProtocol, "a verdict out of turn; run the same release of weightcast on both sides"});
+    return Fail(
+        {Code::kProtocol,
+         "it sent a handshake verdict in the wrong order; run the same release of weightcast on both sides"});
   peer_accepted_ = true;
   if (accepted_) state_ = State::kAccepted;
   return {};

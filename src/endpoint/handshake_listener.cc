@@ -99,7 +99,7 @@ Result<HandshakeListener> OpenHandshakeListener(const Settings& settings) {
 
 Result<std::vector<SocketAddress>> ResolveAll(const std::vector<std::string>& addresses) {
   std::vector<SocketAddress> all;
-  Status unknown(Code::kInvalidArgument, "no address to connect to; give at least one");
+  Status unknown(Code::kInvalidArgument, "connect was given no address; give at least one");
   for (const std::string& text : addresses) {
     auto numeric = ParseOfPeer(text);
     if (numeric.ok()) {

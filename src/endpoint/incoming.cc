@@ -54,10 +54,9 @@ void ConnectionManager::Admit(UniqueFd fd) {
 }
 
 void ConnectionManager::SendAway(Attempt& attempt) {
-  LogRefusal(
-      attempt,
-      {Code::kExhausted,
-       "too many half-open handshakes; raise the limit of open files (ulimit -n) if these are honest peers"});
+  LogRefusal(attempt, {Code::kExhausted,
+                       "too many half-open handshakes; if these are processes of your job, raise the limit "
+                       "of open files (ulimit -n)"});
   Erase(attempt, /*linger=*/false);
 }
 

@@ -29,7 +29,8 @@ bool Notices::Reserve(size_t bytes) {
 Status Notices::OnCredit(std::string_view payload) {
   const auto taken = ParseCredit(payload);
   if (!taken || *taken <= peer_took_.load(std::memory_order_relaxed) || *taken > sent_) {
-    return {Code::kProtocol, "malformed credit for notices, or for some that were not sent"};
+    return {Code::kProtocol,
+            "it sent malformed credit for notices, or credit for notices that were not sent"};
   }
   peer_took_.store(*taken, std::memory_order_release);
   Grow(credited_);
@@ -38,14 +39,15 @@ Status Notices::OnCredit(std::string_view payload) {
 
 Result<bool> Notices::OnNotice(std::string bytes) {
   if (bytes.size() > kMaxNotice) {
-    return Status(Code::kProtocol,
-                  StrCat("a notice of ", bytes.size(), " bytes where ", kMaxNotice, " are allowed"));
+    return Status(Code::kProtocol, StrCat("it sent a notice of ", bytes.size(), " bytes; at most ",
+                                          kMaxNotice, " are allowed"));
   }
   received_ += CostOf(bytes.size());
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
-    if (received_ - told_ > kWindow) return Status(Code::kProtocol, "more notices than there was credit for");
+    if (received_ - told_ > kWindow)
+      return Status(Code::kProtocol, "it sent more notices than it had credit for");
     first = queue_.empty();
     queue_.push_back(std::move(bytes));
   }

@@ -13,7 +13,7 @@ using transport::LinkId;
 using transport::Role;
 
 Status OutOfTurn(std::string_view what) {
-  return {Code::kProtocol, StrCat("the peer sent ", what, " out of turn or malformed")};
+  return {Code::kProtocol, StrCat("it sent ", what, " out of turn or malformed")};
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ void Paths::GiveUp() {
     const bool ready =
         path.here == Path::State::kReady && (role_ == Role::kResponder || path.there == Path::State::kReady);
     if (!ready && path.here != Path::State::kDown)
-      SetDown(path, "not ready within connect_timeout; is the peer stopped or busy?");
+      SetDown(path, "not ready within connect_timeout; check that the peer runs, and see its log");
   }
   if (stage_ == Stage::kAnswered && role_ == Role::kInitiator) return Evaluate();
   Fail();

@@ -178,15 +178,17 @@ Result<GrantedRegion> Regions::Granted(const LocalSlice& slice) {
   const uint64_t serial = SliceAccess::SerialOf(slice);
   RegisteredMemory* const found = serial == 0 ? nullptr : Use(SliceAccess::IndexOf(slice));
   if (found == nullptr)
-    return Status(Code::kInvalidArgument, "a grant of a region that is closed; register it");
+    return Status(Code::kInvalidArgument,
+                  "the grant is for a region that is closed; register its memory again");
   const bool same = found->serial == serial;
   const bool writes = found->access == Access::kGranted || found->access == Access::kReadWrite;
   const GrantedRegion granted{.name = found->name, .length = found->memory.length};
   Done(*found);
   if (same && writes) return granted;
-  return Status(Code::kInvalidArgument,
-                same ? "a grant of a region that takes no writes; register it with kGranted"
-                     : "a grant of a region that is closed, or another endpoint's; register it here");
+  return Status(
+      Code::kInvalidArgument,
+      same ? "the grant is for a region that takes no writes; register it with kGranted"
+           : "the grant is for a region that is closed, or of another endpoint; register its memory here");
 }
 
 /// Nothing of ours touches a registration that is closing any more: the transports' turn.

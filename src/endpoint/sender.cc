@@ -417,7 +417,7 @@ Status Sender::Explain(const State& transfer, Code code) const {
     case Code::kPeerDead:
       return {code, "the peer's process has ended; start it again and connect to it"};
     default:
-      return {code, StrCat("failed at the transport: ", CodeName(code), "; see the logs of both sides")};
+      return {code, StrCat("the transport failed: ", CodeName(code), "; see the logs of both sides")};
   }
 }
 

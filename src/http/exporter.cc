@@ -14,7 +14,7 @@ constexpr size_t kMost = 64;
 
 Answer AnswerTo(const Request& request) {
   if (request.path == "/metrics") return MetricsResponse();
-  return PlainResponse(404, "GET /metrics");
+  return PlainResponse(404, "there is only /metrics here");
 }
 
 Result<std::shared_ptr<Exporter>> Start(const std::string& where) {

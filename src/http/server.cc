@@ -58,10 +58,11 @@ std::string HeadOf(const Response& response, std::optional<size_t> body_bytes) {
 /// Nullopt where the client has gone or was cut off: nobody is there to answer.
 std::optional<Response> AnswerToMalformed(const Error& error) {
   if (error == wire::error::header_limit || error == wire::error::buffer_overflow)
-    return PlainResponse(431, StrCat("a request's head may have ", Server::kMostHeadBytes, " bytes"));
+    return PlainResponse(431, StrCat("the head of this request is too long; at most ", Server::kMostHeadBytes,
+                                     " bytes are allowed"));
   if (error == wire::error::end_of_stream || error == wire::error::partial_message) return std::nullopt;
   if (error.category() == make_error_code(wire::error::bad_method).category())
-    return PlainResponse(400, "this is no HTTP request");
+    return PlainResponse(400, "this is not an HTTP request; send GET or HEAD");
   return std::nullopt;
 }
 
@@ -136,14 +137,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const auto& message = parser_->get();
     const bool head = message.method() == wire::verb::head;
     if (!head && message.method() != wire::verb::get) {
-      Response response = PlainResponse(405, "only GET and HEAD");
+      Response response = PlainResponse(405, "only GET and HEAD are allowed here");
       response.headers.emplace_back("Allow", "GET, HEAD");
       return Send(std::move(response), false);
     }
     Answer answer = owner_.AnswerTo(RequestOf(message));
     if (auto* response = std::get_if<Response>(&answer)) return Send(std::move(*response), head);
     if (!owner_.MayFeed())
-      return Send(PlainResponse(503, "too many clients follow the events already"), head);
+      return Send(
+          PlainResponse(503, "too many clients follow the events already; close one, or try again later"),
+          head);
     Response opening{.type = "text/event-stream", .body = nullptr};
     if (head) return Send(std::move(opening), true);
     feed_ = std::get<std::unique_ptr<Feed>>(std::move(answer));
@@ -297,8 +300,8 @@ class BeastServer final : public Server, public Owner {
   }
 
   void OutOfDescriptors(const Status& why) {
-    WC_LOG_LIMITED(kWarning, options_.thread_name, " cannot accept connections: ", why.message(),
-                   "; raise the limit of open files (ulimit -n), which is ", DescriptorLimit());
+    WC_LOG_LIMITED(kWarning, "thread ", options_.thread_name, " ", why.message(), "; this process may have ",
+                   DescriptorLimit(), " open files");
     if (!connections_.empty()) MakeRoom();
     const auto rest = std::make_shared<asio::steady_timer>(context_, kRest);
     rest->async_wait([this, rest](const Error& error) {

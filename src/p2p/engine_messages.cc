@@ -59,7 +59,7 @@ void Engine::Heard(const PeerPtr& peer, const Open& open) {
   const bool theirs =
       (open.channel & 1) == (peer->lower ? 1U : 0U) && open.channel > 1 && open.channel < kSharedChannel;
   if (!theirs || peer->channels.contains(open.channel))
-    return Accuse(peer, "opened a channel that is not its own");
+    return Accuse(peer, "opened a channel with a number of the other side");
   if (peer->channels.size() >= kMaxChannels) return Accuse(peer, "opened too many channels");
   to_accept_.push_back(AddChannel(peer, open.channel, open.gpu));
   changed_.notify_all();
@@ -139,8 +139,8 @@ void Engine::Heard(const PeerPtr& peer, Offer offer) {
 void Engine::Heard(const PeerPtr& peer, const Withdraw& withdraw) {
   const ChannelPtr channel = Named(peer, withdraw.channel);
   if (channel == nullptr) return;
-  const Status reason(withdraw.reason.code(),
-                      StrCat("the peer's recv has ended: ", withdraw.reason.message()));
+  const Status reason(withdraw.reason.code(), StrCat("the recv of ", ToString(peer->connection.peer()),
+                                                     " has ended: ", withdraw.reason.message()));
   if (const auto found = channel->sending.find(withdraw.number); found != channel->sending.end()) {
     return EndUnfinished(*OperationPtr(found->second), reason);
   }
@@ -154,7 +154,8 @@ void Engine::Heard(const PeerPtr& peer, const Withdraw& withdraw) {
 void Engine::Heard(const PeerPtr& peer, const Abandon& abandon) {
   const ChannelPtr channel = Named(peer, abandon.channel);
   if (channel == nullptr) return;
-  const Status reason(abandon.reason.code(), StrCat("the peer's send has ended: ", abandon.reason.message()));
+  const Status reason(abandon.reason.code(), StrCat("the send of ", ToString(peer->connection.peer()),
+                                                    " has ended: ", abandon.reason.message()));
   if (const auto found = channel->receiving.find(abandon.number); found != channel->receiving.end()) {
     const OperationPtr receive = found->second;
     if (receive->ending) {

@@ -101,8 +101,8 @@ void Engine::OnStreamOver(uint64_t waits_as, const Status& outcome) {
   if (found == awaiting_.end()) return;
   const OperationPtr operation = found->second;
   if (!outcome.ok()) {
-    operation->reason = {outcome.code(), StrCat("the stream of its memory is lost: ", outcome.message(),
-                                                "; look what runs on that stream")};
+    operation->reason = {outcome.code(), StrCat("the stream of this operation's memory is lost: ",
+                                                outcome.message(), "; look what runs on that stream")};
     if (operation->channel != nullptr) Cancel(operation, operation->reason);
     return;
   }

@@ -34,9 +34,11 @@ Result<ByteReader> Unseal(std::string_view bytes, size_t size, uint32_t magic, s
   const std::string_view body = bytes.substr(0, size - kChecksum);
   ByteReader fields(body);
   if (fields.Get<uint32_t>() != magic)
-    return Status(Code::kInvalidArgument,
-                  StrCat("what was given as ", what,
-                         " is none of this release of weightcast; run the same release on both sides"));
+    return Status(
+        Code::kInvalidArgument,
+        StrCat(
+            what,
+            " is of another release of weightcast, or something else; run the same release on both sides"));
   if (checksum.Get<uint64_t>() != Hash64(body))
     return Status(Code::kInvalidArgument,
                   StrCat(what, " was damaged on its way: its checksum is wrong; send it again"));
@@ -116,10 +118,9 @@ Result<std::vector<Advert>> ParseAdverts(std::string_view bytes) {
   const auto count = reader.Get<uint32_t>();
   const bool whole = reader.ok() && magic == kAdvertsMagic && count <= kMaxAdverts;
   if (!whole || reader.rest().size() != count * Advert::kBytes)
-    return Status(
-        Code::kInvalidArgument,
-        "what was given as serialized descriptors is none of this release of weightcast; run the same "
-        "release on both sides");
+    return Status(Code::kInvalidArgument,
+                  "the serialized descriptors are of another release of weightcast, or something else; run "
+                  "the same release on both sides");
   std::vector<Advert> adverts;
   for (uint32_t i = 0; i < count; ++i) {
     WC_ASSIGN_OR_RETURN(const Advert advert, ParseAdvert(reader.GetRaw(Advert::kBytes)));

@@ -72,8 +72,9 @@ Result<Event> Caller::Next(TimePoint deadline) {
     if (Clock::now() >= deadline)
       return Status(
           Code::kTimedOut,
-          "the other host does not answer in time; check `weightcast doctor --serve` there, and run the "
-          "test again");
+          StrCat(
+              "the host at ", options_.address,
+              " does not answer in time; check `weightcast doctor --serve` there, and run the test again"));
   }
 }
 
@@ -95,12 +96,13 @@ Result<Reply> Caller::Receive(Duration patience) {
   }
   if (event->kind == Event::Kind::kMessage) return DecodeReply(event->body);
   over_ = {event->reason.code() == Code::kOk ? Code::kUnavailable : event->reason.code(),
-           StrCat("the other host ended the test: ", OfServe(event->reason.message()))};
+           StrCat("the host at ", options_.address, " ended the test: ", OfServe(event->reason.message()))};
   return over_;
 }
 
 Status Caller::WrongAnswer() {
-  return {Code::kProtocol, "the other host answers another question; use the same weightcast on both"};
+  return {Code::kProtocol,
+          "the other host sent another kind of answer than was asked for; use the same weightcast on both"};
 }
 
 }  // namespace weightcast::peertest

@@ -26,7 +26,7 @@ void CheckFailure(const PeerFacts& facts, Findings& findings) {
     finding.text = "The two hosts have different tokens.";
     finding.remedy = "export WEIGHTCAST_TOKEN_FILE=FILE  # the same on both; then start --serve again there";
   } else if (stage == "version") {
-    finding.text = "The other side is no `weightcast doctor --serve` of this version.";
+    finding.text = "The other side is not a `weightcast doctor --serve` of this version.";
     finding.remedy = "weightcast --version  # on both hosts: install one release on both";
   } else if (stage == "busy") {
     finding.text = "The other host is in another test, so nothing was measured.";

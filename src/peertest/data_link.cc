@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/bytes.h"
 #include "base/strings.h"
 #include "peertest/hex.h"
@@ -149,7 +150,8 @@ Status DataLink::PingOnce(bool first, uint32_t number, const GrantName& ours, co
 }
 
 Result<std::vector<double>> DataLink::Ping(uint32_t count) {
-  if (!connection_) return Status(Code::kInternal, "a ping before the connection");
+  if (!connection_)
+    return Status(Code::kInternal, StrCat("a ping was begun before the connection", kReportBug));
   WC_ASSIGN_OR_RETURN(const GrantName ours, connection_->OpenGrant({.transfers = count}));
   Status status;
   std::vector<double> times;

@@ -181,9 +181,9 @@ struct Sane {
 };
 
 Status Malformed() {
-  return {
-      Code::kProtocol,
-      "what came from the other host is no message of `weightcast doctor`; use the same weightcast on both"};
+  return {Code::kProtocol,
+          "what came from the other host is not a message of `weightcast doctor`; use the same weightcast on "
+          "both"};
 }
 
 }  // namespace

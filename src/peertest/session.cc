@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "peertest/hex.h"
 #include "peertest/port_counts.h"
@@ -124,7 +125,8 @@ Result<Reply> Session::On(const AskOrder& ask) {
   report_ = Encode(RunTest(
       ask.target, ask.plan,
       {.settings = options_.settings, .token = std::move(token), .interrupted = options_.interrupted}));
-  if (report_.size() > kMostReport) return Status(Code::kInternal, "the report of a test is too long");
+  if (report_.size() > kMostReport)
+    return Status(Code::kInternal, StrCat("the report of a test is too long", kReportBug));
   return Reply(Ordered{.bytes = report_.size()});
 }
 

@@ -46,7 +46,8 @@ class Session {
   Result<Reply> On(const AskOrder& ask);
   template <typename Other>
   Result<Reply> On(const Other& /*ask*/) {
-    return Status(Code::kProtocol, "the client asked out of order; use the same weightcast on both hosts");
+    return Status(Code::kProtocol,
+                  "the client of this test asked out of order; use the same weightcast on both hosts");
   }
 
   const Options options_;

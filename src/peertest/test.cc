@@ -130,7 +130,7 @@ class Test {
     MeasureTcp(prober.ok() ? prober->get() : nullptr);
     MeasureVerbs();
     (void)caller_->Ask<Done>(AskEnd{}, kAnswer);
-    if (means_.interrupted && means_.interrupted()) Fail("test", "the test was ended");
+    if (means_.interrupted && means_.interrupted()) Fail("test", "this process was told to end the test");
   }
 
   [[nodiscard]] std::function<bool()> Interrupted() const {

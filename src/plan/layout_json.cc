@@ -83,7 +83,7 @@ Result<int> ReadNumber(const Json& json, const char* key, int limit, int absent)
   if (at == json.end() && absent >= 0) return absent;
   const auto number = at == json.end() ? std::nullopt : WholeNumber(*at, limit);
   if (number) return static_cast<int>(*number);
-  if (limit < 0) return Bad(StrCat("'", key, "' names one of a list that is empty; add it to 'patterns'"));
+  if (limit < 0) return Bad(StrCat("'", key, "' names a pattern, but 'patterns' is empty; add it there"));
   return Bad(StrCat("'", key, "' must be an integer in [0, ", limit, "]"));
 }
 
@@ -99,6 +99,12 @@ Status CheckMembers(const Json& json, std::initializer_list<std::string_view> kn
       return Bad(StrCat("unknown member '", member.key().substr(0, 64), "'; allowed: ", allowed()));
   }
   return Status::Ok();
+}
+
+/// " ('name')" of a tensor that has a name.
+std::string NameIn(const Json& tensor) {
+  const bool named = tensor.is_object() && tensor.contains("name") && tensor["name"].is_string();
+  return named ? StrCat(" ('", tensor["name"].get_ref<const std::string&>().substr(0, 64), "')") : "";
 }
 
 class LayoutReader {
@@ -217,7 +223,7 @@ Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool no
 
 Status LayoutReader::ReadPart(const Json& json, const TensorInfo& info, bool not_sent, int64_t& next_rank) {
   if (json.contains("boxes") == json.contains("pattern"))
-    return Bad("it needs either 'pattern' or 'boxes', or 'parts' that do");
+    return Bad("it must have either 'pattern' or 'boxes', or 'parts' that have one of these");
   return json.contains("pattern") ? ReadPatternPart(json, info, next_rank)
                                   : ReadBoxes(json, info, not_sent, next_rank);
 }
@@ -257,7 +263,7 @@ Result<Layout> LayoutReader::Read(const Json& document) {
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (const Status status = ReadTensor(tensors[i]); !status.ok())
-      return Bad(StrCat("tensor ", i, ": ", status.message()));
+      return Bad(StrCat("tensor ", i, NameIn(tensors[i]), ": ", status.message()));
   }
   return std::move(out_).Finish(ranks_);
 }

@@ -165,7 +165,8 @@ Status Resolver::FindQuantised() {
     const auto* quantise = std::get_if<Quantise>(&rules_[rule]);
     if (quantise != nullptr && !used[rule])
       return Bad(StrCat("rule ", rule + 1, " quantises '", quantise->from,
-                        "', which is the first rule for no tensor of the trainers; correct or remove it"));
+                        "', but no tensor of the trainers has that name, or an earlier rule takes it; "
+                        "correct or remove the rule"));
   }
   return Status::Ok();
 }

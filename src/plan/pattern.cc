@@ -37,7 +37,8 @@ Status CheckStrides(const Pattern& pattern) {
     const MeshDim& dim = pattern.mesh[order.dim[i]];
     if (dim.size == 1) continue;
     if (dim.stride < reach)
-      return Bad(StrCat("a mesh stride of ", dim.stride, " gives two places of the mesh one rank; raise it"));
+      return Bad(StrCat("a mesh stride of ", dim.stride,
+                        " gives two places of its mesh the same rank; raise the stride"));
     reach = int64_t{dim.stride} * dim.size;
   }
   return Status::Ok();

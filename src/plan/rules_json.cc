@@ -68,7 +68,7 @@ class RuleReader {
 const Json* RuleReader::Member(const char* key) {
   const auto at = json_.find(key);
   if (at == json_.end()) {
-    Fault(StrCat("it has no '", key, "'"));
+    Fault(StrCat("it has no '", key, "'; add it"));
     return nullptr;
   }
   known_.insert(key);

@@ -17,7 +17,7 @@ namespace {
 
 Status Corrupt(std::string_view reason) {
   return {Code::kCorrupt,
-          StrCat("not a sound routing table: ", reason,
+          StrCat("the routing table is damaged: ", reason,
                  "; start this worker again to get it, and run the same release of weightcast everywhere")};
 }
 
@@ -64,7 +64,7 @@ Status Decoder::ReadHead() {
   table_.destination_ranks = static_cast<int>(in_.Get(kMaxRanks));
   table_.epoch = static_cast<uint32_t>(in_.Get(UINT32_MAX));
   const int own = table_.role == RankTable::Role::kTrainer ? table_.source_ranks : table_.destination_ranks;
-  if (!Sound() || table_.rank >= own) return Corrupt("its head names impossible ranks");
+  if (!Sound() || table_.rank >= own) return Corrupt("its header has ranks that the plan cannot have");
   return Status::Ok();
 }
 
@@ -78,7 +78,8 @@ Status Decoder::ReadTensors(std::vector<TensorInfo>& out) {
     info.dtype = *dtype;
     info.shape.resize(in_.GetCount(kMaxDims));
     for (int64_t& size : info.shape) size = static_cast<int64_t>(in_.Get(kMaxTensorBytes));
-    if (!Sound() || !CheckTensor(info).ok()) return Corrupt("a tensor has an impossible name or shape");
+    if (!Sound() || !CheckTensor(info).ok())
+      return Corrupt("a tensor has a name or shape that is not allowed");
     out.push_back(std::move(info));
   }
   return Sound() ? Status::Ok() : Corrupt("its list of tensors is cut off");
@@ -106,9 +107,9 @@ Status Decoder::ReadShards(const std::vector<TensorInfo>& tensors, int ranks, bo
     RankTable::Shard shard;
     shard.rank = static_cast<int>(GetBelow(static_cast<uint64_t>(ranks)));
     shard.tensor = static_cast<int>(GetBelow(tensors.size()));
-    if (!Sound()) return Corrupt("a shard names a rank or tensor that it does not have");
+    if (!Sound()) return Corrupt("a shard is of a rank or tensor that is not in the table");
     if (own ? shard.rank != table_.rank : !std::ranges::binary_search(table_.peers, shard.rank))
-      return Corrupt("a shard belongs to a rank that is no party to it");
+      return Corrupt("a shard is of a rank that neither sends nor receives by the table");
     const TensorInfo& info = tensors[static_cast<size_t>(shard.tensor)];
     shard.box.offset.resize(info.shape.size());
     shard.box.size.resize(info.shape.size());
@@ -135,7 +136,7 @@ Status Decoder::ReadBoxes(uint64_t flags, const Box& source, const Box& destinat
   }
   for (size_t d = 0; (flags & kRouteAtOrigin) == 0 && d < dims; ++d)
     route.dst_offset[d] += get(destination.size[d]);
-  if (!Sound() || ElementsOf(route.src_box) == 0) return Corrupt("a route has an impossible box");
+  if (!Sound() || ElementsOf(route.src_box) == 0) return Corrupt("a route has a box outside its tensor");
   if (!Contains(destination, {route.dst_offset, route.src_box.size}))
     return Corrupt("a route leaves its destination shard");
   return Status::Ok();
@@ -147,7 +148,7 @@ Status Decoder::ReadRoute(uint32_t index, RankTable::Route& route) {
   route.dst_shard = static_cast<uint32_t>(GetBelow(table_.destination_shards.size()));
   route.slot = sends ? static_cast<uint32_t>(in_.Get(UINT32_MAX)) : index;
   const uint64_t flags = in_.Get(kRouteFlags);
-  if (!Sound()) return Corrupt("a route names a shard that it does not have");
+  if (!Sound()) return Corrupt("a route is of a shard that is not in the table");
   const RankTable::Shard& source = table_.source_shards[route.src_shard];
   const RankTable::Shard& destination = table_.destination_shards[route.dst_shard];
   route.peer = sends ? destination.rank : source.rank;
@@ -161,7 +162,7 @@ Status Decoder::ReadRoute(uint32_t index, RankTable::Route& route) {
     return Corrupt("a route has a transform that its dtypes do not allow");
   WC_RETURN_IF_ERROR(ReadBoxes(flags, source.box, destination.box, route));
   if (route.transform == Transform::kQuantise && !IsStripOfBlocks(route, from.shape))
-    return Corrupt("a route quantises other than whole blocks of a matrix");
+    return Corrupt("a route quantises parts of blocks");
   return Status::Ok();
 }
 
@@ -192,7 +193,7 @@ Status Decoder::ReadCopies() {
       return Corrupt("its list of copies is out of order");
     table_.destination_shards[shard].copy = static_cast<uint32_t>(copy);
   }
-  return in_.AtEnd() && count > 0 ? Status::Ok() : Corrupt("it is cut off, or something follows it");
+  return in_.AtEnd() && count > 0 ? Status::Ok() : Corrupt("it is cut off, or bytes follow it");
 }
 
 Result<RankTable> Decoder::Run() {
@@ -212,9 +213,9 @@ Result<RankTable> Decoder::Run() {
 }  // namespace
 
 Result<RankTable> DecodeRankTable(std::string_view bytes) {
-  if (bytes.size() > kMaxTableBytes) return Corrupt("it is larger than any table");
+  if (bytes.size() > kMaxTableBytes) return Corrupt("it is larger than a table can be");
   if (bytes.size() < kTableHeaderBytes || bytes.substr(0, kTableMagic.size()) != kTableMagic)
-    return Corrupt("it does not begin like one");
+    return Corrupt("its first bytes are wrong");
   ByteReader header(bytes.substr(kTableMagic.size()));
   const auto version = header.Get<uint32_t>();
   if (version != kTableFormatVersion) {

@@ -122,7 +122,7 @@ class Decoder {
   }
   bool Get(double& seconds, Any) {
     if (!GetRaw(seconds)) return false;
-    return (std::isfinite(seconds) && seconds >= 0) || Fail(" is not a length of time");
+    return (std::isfinite(seconds) && seconds >= 0) || Fail(" is not a number of seconds from 0");
   }
 
   bool Get(std::string& text, Bytes limit) {

@@ -30,7 +30,7 @@ Result<T> TheOnlyForm(T message, std::string_view bytes) {
       Code::kProtocol,
       StrCat(
           "a ", TypeName<T>(),
-          " from the network: its greeting differs from its fields; use the same weightcast on all hosts"));
+          " from the network: its first bytes differ from its fields; use the same weightcast on all hosts"));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ void Connection::Take(std::string_view ciphertext) {
   // TLS itself answers to what the other side may send without end (KeyUpdate).
   if (cipher_.size() - cipher_sent_ > kMostCiphertext + 2 * kRecordBytes)
     return EndWith(
-        {Code::kExhausted, StrCat("the other side asks for answers and does not read them", kSeePeer)});
+        {Code::kExhausted, StrCat("the other side sends requests and does not read the answers", kSeePeer)});
   if (tls_.ended())
     EndWith({Code::kUnavailable,
              "the other side has closed the stream without a reason; see its log, and check that it runs"});

@@ -43,7 +43,7 @@ Status ExplainConnect(const Status& why) {
 
 Status ExplainImpostor(std::string_view address, std::string_view why) {
   return {Code::kPermission, StrCat("what listens at ", address, " does not prove to be the controller: ",
-                                    why, "; find out who it is before you go on")};
+                                    why, "; stop that process, or correct the address")};
 }
 
 Status ExplainHandshake(const Connection& connection, std::string_view address) {
@@ -60,15 +60,15 @@ Status ExplainHandshake(const Connection& connection, std::string_view address) 
     case TlsFailure::Kind::kNotTls:
       return NoController(address, StrCat("it does not speak TLS 1.3 (", failure.text, ")"));
     case TlsFailure::Kind::kBroken:
-      return NoController(address, StrCat("its answer makes no sense (", failure.text, ")"));
+      return NoController(address, StrCat("its answer is malformed (", failure.text, ")"));
     case TlsFailure::Kind::kNone:
       break;
   }
   if (connection.opening().empty() && connection.end().code() == Code::kUnavailable)
     return {Code::kUnavailable,
             StrCat("what listens at ", address,
-                   " ended the connection without a word: a controller that is ending or of "
-                   "an older release, or something else; check the address, and ",
+                   " ended the connection without a reason (a controller that is ending, one of an older "
+                   "release, or another program); check the address, and ",
                    kSameVersion)};
   return {connection.end().ok() ? Code::kUnavailable : connection.end().code(),
           StrCat("the handshake with the controller at ", address, " broke off: ",

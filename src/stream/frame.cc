@@ -88,9 +88,9 @@ Status DecodeReason(std::string_view body) {
             "the other side closed the stream without a code; use the same weightcast on all hosts"};
   const std::string_view text = body.substr(1);
   if (text.size() > kMostReasonBytes || !IsUtf8(text) || !IsPrintable(text))
-    return {
-        Code::kProtocol,
-        "the other side closed the stream for an unreadable reason; use the same weightcast on all hosts"};
+    return {Code::kProtocol,
+            "the other side closed the stream with a reason that is malformed; use the same weightcast on "
+            "all hosts"};
   return {static_cast<Code>(code), std::string(text)};
 }
 

@@ -83,13 +83,13 @@ void Handshakes::Begin(UniqueFd fd) {
 Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   std::array<char, kMostHelloBytes + 1> bytes;
   const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (got <= 0) return {Code::kUnavailable, "it left before it had said who it is; its log says why"};
+  if (got <= 0) return {Code::kUnavailable, "it left before it had said who it is; see its log"};
   const std::string_view sent(bytes.data(), static_cast<size_t>(got));
   WC_ASSIGN_OR_RETURN(const auto hello, ReadClientHello(sent));
   if (!hello)
     return {Code::kProtocol,
-            "its ClientHello (its first TLS message) is not whole, as no weightcast sends it; find out what "
-            "connects from there"};
+            "it is not a weightcast process: its ClientHello (first TLS message) is incomplete; find out "
+            "what connects from there"};
   const auto judgement = options_.keys->Judge(*hello);
   if (!judgement.identity) {
     SendAlert(fd.get(), judgement.alert);

@@ -17,7 +17,7 @@ std::optional<Purpose> PurposeOf(Role role) {
 std::string VersionsOf(const ClientHello& hello) {
   for (const std::string& name : hello.protocols)
     if (const auto version = ParseProtocolName(name)) return StrCat("protocol version ", *version);
-  return "something else than weightcast";
+  return "another protocol than weightcast";
 }
 
 }  // namespace
@@ -30,10 +30,11 @@ ServerKeys::ServerKeys(MasterToken master, uint32_t version)
 
 ServerKeys::Judgement ServerKeys::Judge(const ClientHello& hello) const {
   if (!hello.tls13)
-    return {.identity = {},
-            .alert = Alert::kProtocolVersion,
-            .reason =
-                "it does not offer TLS 1.3, which every weightcast does; find out what connects from there"};
+    return {
+        .identity = {},
+        .alert = Alert::kProtocolVersion,
+        .reason =
+            "it is not a weightcast process: it does not offer TLS 1.3; find out what connects from there"};
   if (std::ranges::find(hello.protocols, ProtocolName(version_)) == hello.protocols.end())
     return {.identity = {},
             .alert = Alert::kNoProtocol,
@@ -42,7 +43,7 @@ ServerKeys::Judgement ServerKeys::Judge(const ClientHello& hello) const {
   if (hello.identity.empty())
     return {.identity = {},
             .alert = Alert::kHandshakeFailure,
-            .reason = "it offers no key, which every weightcast does; find out what connects from there"};
+            .reason = "it is not a weightcast process: it offers no key; find out what connects from there"};
   auto identity = ParseIdentity(hello.identity);
   if (!identity || identity->version != version_ || !PurposeOf(identity->member.role))
     return {.identity = {},

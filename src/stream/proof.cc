@@ -19,8 +19,7 @@ Result<std::string> ProveController(const TlsSession& session, const SigningKey&
 Status CheckController(const TlsSession& session, std::string_view public_key, std::string_view proof) {
   WC_ASSIGN_OR_RETURN(const std::string exporter, session.Exporter());
   if (HasSigned(public_key, Signed(exporter), proof)) return Status::Ok();
-  return {Code::kPermission,
-          "it has the role's key, but not the controller's, so it is a worker that poses as one"};
+  return {Code::kPermission, "it has the role's key, but not the controller's"};
 }
 
 }  // namespace weightcast::stream

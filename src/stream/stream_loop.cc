@@ -40,8 +40,7 @@ class StreamLoop::Stream final : public ServerStream, public std::enable_shared_
 
   Status Send(std::string_view body) override {
     if (over())
-      return {Code::kCancelled,
-              StrCat("the stream of ", peer_, " has ended; the log of that process says why")};
+      return {Code::kCancelled, StrCat("the stream of ", peer_, " has ended; see the log of that process")};
     assert(loop_.OnThread());
     Status status = connection->Queue(FrameKind::kData, body);
     if (status.code() == Code::kExhausted) aborted = status;

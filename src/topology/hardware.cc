@@ -17,8 +17,8 @@ using drivers::Ibverbs;
 
 /// libibverbs leaves out what has no device file, as in a container, or no driver.
 constexpr std::string_view kNotListed =
-    "libibverbs does not list it: is /dev/infiniband here (a container: --device /dev/infiniband), and "
-    "ibverbs-providers (Debian, Ubuntu) or rdma-core (elsewhere) installed?";
+    "libibverbs does not list it; give it /dev/infiniband (a container: --device /dev/infiniband), and "
+    "install ibverbs-providers (Debian, Ubuntu) or rdma-core (elsewhere)";
 
 /// Gb/s of one lane, as links are sold (InfiniBand volume 1, PortInfo.LinkSpeedActive); 0: newer than we are.
 double LaneRate(uint8_t speed) {
@@ -121,11 +121,13 @@ class Looker {
         port.refused = usable.message();
       // Also one that is down: it is opened, and waited for.
       if (wish_.Allows(port.device, number) && ++opened_ > kMaxNics)
-        port.refused = StrCat("one too many: a process uses ", kMaxNics, ", chosen by the setting nics");
+        port.refused = StrCat("too many: a process uses at most ", kMaxNics, ", chosen by the setting nics");
       Finish(std::move(port));
     }
     api.CloseDevice(context);
-    if (error != 0) Add(device->name, StrCat("cannot be queried: ", ErrnoText(error)));
+    if (error != 0)
+      Add(device->name,
+          StrCat("cannot be queried: ", ErrnoText(error), "; check its driver with ibv_devinfo"));
   }
   /// A device that can only be looked at.
   void Add(const std::string& device, std::string refused) {

@@ -105,7 +105,7 @@ void EngineControlWorker::OnMessage(const protocol::ControllerMessage& message) 
 
 void EngineControlWorker::OnState(control::LinkState state, const Status& status) {
   if (state == control::LinkState::kBroken && !status.ok())
-    WC_LOG(kWarning, text_, ": no controller at present, this process tries on: ", status.message());
+    WC_LOG(kWarning, text_, ": no connection to the controller, which is tried again: ", status.message());
   if (state != control::LinkState::kEnded) return;
   const std::lock_guard lock(mutex_);
   ended_ = true;

@@ -168,7 +168,8 @@ Status InferenceWorker::Register(Registration registration, LandingOptions optio
 /// Of options with several groups.
 Status InferenceWorker::CheckGrouped(const LandingOptions& options) const {
   if (options.on_switch)
-    return {Code::kInvalidArgument, "on_switch is not called with groups; hand on each after ReceiveGroup"};
+    return {Code::kInvalidArgument,
+            "on_switch cannot be used with groups; leave it out, and hand on each group after ReceiveGroup"};
   if (!group_.model().empty())
     return {Code::kInvalidArgument,
             "a model of a commit group cannot be received in groups of tensors; set groups to none"};
@@ -268,9 +269,9 @@ Status InferenceWorker::Suspend(TimePoint deadline) {
     });
   }
   if (!closed.ok() && !kept) {
-    return {Code::kFenced, StrCat("a stopped peer may still write to the registered memory; do not free it, "
-                                  "and call suspend again: ",
-                                  closed.message())};
+    return {Code::kFenced,
+            StrCat("the registered memory cannot be released yet; do not free it, and call suspend again: ",
+                   closed.message())};
   }
   asleep_->memory.reset();
   return Status::Ok();
@@ -282,7 +283,8 @@ Status InferenceWorker::Resume(Contents contents) {
   if (!asleep_) return {Code::kInvalidArgument, "this rank is not suspended; call suspend before resume"};
   if (asleep_->memory != nullptr)
     return {Code::kFenced,
-            "the suspension is not complete: a stopped peer may still write; call suspend again"};
+            "the suspension is not complete: a peer that is stopped or unreachable may still write here; end "
+            "that process or let it continue, and call suspend again"};
   return RegisterLocked(asleep_->shards, asleep_->options, contents);
 }
 

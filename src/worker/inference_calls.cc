@@ -22,8 +22,8 @@ void InferenceTransition::operator()(const RegisterCalled& registered) {
   }
   if (s_.lent) {
     return Answer({Code::kUnavailable,
-                   "another engine still reads the served version from the registered memory; try again in "
-                   "some seconds"});
+                   "another engine still receives the served version from the registered memory; try again "
+                   "after its update"});
   }
   // The plan is void with the old registration, and so is a request of it: Register says so.
   if (s_.step == Step::kRequested) Close(/*lost=*/false);
@@ -122,9 +122,9 @@ void InferenceTransition::operator()(const SuspendCalled&) {
     return Answer(
         {Code::kInvalidArgument, "an update is under way; suspend between Finish (or Abort) and Begin"});
   if (s_.lent)
-    return Answer(
-        {Code::kUnavailable,
-         "another engine still reads the served version from this rank's memory; try again in some seconds"});
+    return Answer({Code::kUnavailable,
+                   "another engine still receives the served version from this rank's memory; try again "
+                   "after its update"});
   s_.call = UserCall::kSuspend;
   if (s_.step <= Step::kRequested) return Suspend();
   GiveUp({Code::kCancelled, "the engine was suspended during the update; call resume"});

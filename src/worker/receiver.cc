@@ -40,7 +40,7 @@ Result<std::shared_ptr<GrantSet>> GrantSet::Open(const Endpoint& endpoint,
     set->Revoke([] {});  // Nobody was told their names: nothing can come under them.
     const auto& source = set->plan_->sources[i];
     if (refused != nullptr) *refused = source.source;
-    return Status(status.code(), StrCat("cannot open a grant for ", source.name, ": ", status.message()));
+    return status;
   }
   if (set->incomplete_.fetch_sub(1) == 1) set->on_complete_();
   return set;
@@ -56,7 +56,8 @@ Status GrantSet::OpenOne(const Endpoint& endpoint, size_t index) {
   }
   auto connection = endpoint.Find(source.incarnation);
   if (!connection)
-    return {Code::kUnavailable, "there is no connection from it; the controller makes a new plan"};
+    return {Code::kUnavailable,
+            StrCat("there is no connection from ", source.name, "; the controller makes a new plan")};
   GrantOptions options;
   options.transfers = transfers.count();
   options.on_transfer = [self = shared_from_this(), index](uint32_t transfer, const GrantProgress& progress) {

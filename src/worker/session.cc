@@ -147,7 +147,7 @@ Status Session::OpenClient() {
   };
   client.on_state = [this](control::LinkState state, const Status& status) {
     if (state == control::LinkState::kBroken && !status.ok())
-      WC_LOG(kWarning, text(), ": no controller at present, this process tries on: ", status.message());
+      WC_LOG(kWarning, text(), ": no connection to the controller, which is tried again: ", status.message());
     if (state != control::LinkState::kEnded) return;
     const Status end = commit_group_.empty() || status.ok()
                            ? status

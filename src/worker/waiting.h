@@ -24,7 +24,9 @@ class OwnProcess {
   /// kInternal in a forked child.
   [[nodiscard]] Status Check() const {
     if (::getpid() == pid_) return Status::Ok();
-    return {Code::kInternal, "used in a forked child; make workers after fork, or start processes by spawn"};
+    return {Code::kInternal,
+            "a worker cannot be used in a forked child; make workers after the fork, or start processes by "
+            "spawn"};
   }
 
  private:

@@ -109,7 +109,9 @@ class ControllerAway(JobTest):
             job.start_trainer()
             job.start_engine()
             for name, one in job.processes.items():
-                wait_until(lambda one=one: "no controller at present" in one.errors(), f"a word of {name}")
+                wait_until(
+                    lambda one=one: "no connection to the controller" in one.errors(), f"a word of {name}"
+                )
             self.outlast(job)
             job.start_controller()
             job.publish()
@@ -129,7 +131,9 @@ class ControllerAway(JobTest):
             job.processes["controller"].kill()
             self.outlast(job)
             early = job.start_engine("early")
-            wait_until(lambda: "no controller at present" in early.errors(), "a word of the early engine")
+            wait_until(
+                lambda: "no connection to the controller" in early.errors(), "a word of the early engine"
+            )
             for name, one in job.processes.items():
                 begin = time.monotonic()
                 ended = one.stop()

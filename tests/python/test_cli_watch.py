@@ -235,7 +235,7 @@ def test_a_terminal_shows_a_table_with_blocks():
         (["--interval", "1e9"], ["--interval is '1e9'"]),
         (["--per-iteration", "echo x"], ["--marker REGEX"]),
         (["--marker", "x"], ["--per-iteration CMD"]),
-        (["--marker", "step (", "--per-iteration", "echo x"], ["'step (' is no regular expression"]),
+        (["--marker", "step (", "--per-iteration", "echo x"], ["'step (' is not a regular expression"]),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(arguments, words):

@@ -195,7 +195,7 @@ def test_an_address_beyond_loopback_needs_a_token(monkeypatch):
 
 def says_that_it_waits(worker, timeout: float = 7) -> None:
     deadline = time.monotonic() + timeout
-    while "no controller at present" not in worker.errors():
+    while "no connection to the controller" not in worker.errors():
         assert time.monotonic() < deadline
         assert worker.process.poll() is None, worker.errors()
         time.sleep(0.02)

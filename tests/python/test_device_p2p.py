@@ -319,7 +319,7 @@ def lost_stream(rank: int, pipe) -> None:
             while (told := side.endpoint.poll_async(tid)) == (True, False):
                 assert time.monotonic() < deadline
             assert told == (False, True)
-            assert "the stream of its memory is lost" in side.endpoint.last_error
+            assert "the stream of this operation's memory is lost" in side.endpoint.last_error
     else:
         assert not side.endpoint.recv(side.conn, mr, held.pointer, SIZE)
         assert side.endpoint.last_error

@@ -129,7 +129,7 @@ def test_refusals_say_what_to_do(controller):
             ml_dtypes.float8_e4m3fn,
             np.zeros((1, 3), np.float32),
             [RULE, {**RULE, "quantise": "b.{**}.w", "scales": "b.{**}.s"}],
-            "is the first rule for no tensor",
+            "but no tensor of the trainers has that name",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def test_a_trainer_killed_between_two_groups(controller, spawn):
         ({"groups": [*GROUPS, "layers.0.w"]}, "tensor layers.0.w is in groups 0 and 4"),
         ({"groups": [*GROUPS, ["head"]]}, "group 4 names no tensor"),
         ({"groups": GROUPS, "landing": "shadow"}, "loader landing"),
-        ({"groups": GROUPS, "on_switch": print}, "on_switch is not called with groups"),
+        ({"groups": GROUPS, "on_switch": print}, "on_switch cannot be used with groups"),
     ],
 )
 def test_what_cannot_be_is_refused(job, options, text):

@@ -243,7 +243,7 @@ TEST_P(Groups, WhatCannotBeIsRefused) {
   EXPECT_THAT(refusal([](auto& options) { options.landing = LandingMode::kShadow; }),
               HasSubstr("loader landing"));
   EXPECT_THAT(refusal([](auto& options) { options.on_switch = [](const Version&) { return Status::Ok(); }; }),
-              HasSubstr("on_switch is not called with groups"));
+              HasSubstr("on_switch cannot be used with groups"));
   ASSERT_TRUE(rank.Register(*engine).ok());
   EXPECT_THAT(engine->Wait({}, In(1)).status().message(), HasSubstr("several groups"));
   EXPECT_THAT(engine->Receive(In(1)).status().message(), HasSubstr("call ReceiveGroup for each"));
@@ -254,7 +254,7 @@ TEST_P(Groups, WhatCannotBeIsRefused) {
   ASSERT_TRUE(four.Register(*other).ok());
   ASSERT_TRUE(engine->Begin().ok());
   EXPECT_THAT(engine->ReceiveGroup(In(30)).status().message(),
-              HasSubstr("rank 1 registered 4 groups, rank 0 3"));
+              HasSubstr(" rank 1 registered 4 groups, and rank 0 3"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Groups, testing::Values("shm", "tcp"),

@@ -204,7 +204,7 @@ TEST_F(Impostor, WithAnInferenceTokenNothingIsCommitted) {
     protocol::Hello hello = HelloOf(engine_name_);
     switch (i % 6) {
       case 0:  // A trainer.
-        Refused(kRole, HelloOf(kTrainer0, 2), HasSubstr("a token for inference"));
+        Refused(kRole, HelloOf(kTrainer0, 2), HasSubstr("its token is for inference"));
         break;
       case 1:  // The engine itself, by what everybody knows of it.
         hello.incarnation = engine_incarnation_;
@@ -238,7 +238,7 @@ TEST_F(Impostor, WithAnotherTrainersTokenNothingIsCommitted) {
     elsewhere.model = "another";
     switch (i % 6) {
       case 0:  // The engine.
-        Refused(kRole, HelloOf(engine_name_), HasSubstr("a token for trainer"));
+        Refused(kRole, HelloOf(engine_name_), HasSubstr("its token is for trainer"));
         break;
       case 1:  // The other trainer, by what everybody knows of it.
         hello.incarnation = trainer_incarnation_;

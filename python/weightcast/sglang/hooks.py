@@ -79,7 +79,7 @@ def _refusal(member: Member) -> dict[str, Any]:
     return {
         "type": "abort",
         "status_code": HTTPStatus.SERVICE_UNAVAILABLE,
-        "message": f"weightcast: no whole version is in this engine ({member.evicted})",
+        "message": f"weightcast: this engine has no whole version until its next update ({member.evicted})",
     }
 
 

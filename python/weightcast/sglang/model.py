@@ -43,7 +43,7 @@ class LiveModel:
         _refuse_settings(get_server_args())
         if manager.draft_worker is not None and selector != "target":
             raise InvalidArgument(
-                'the draft model gets no weights from weightcast; begin_weight_update(selector="target")'
+                'the draft model gets no weights from weightcast; call begin_weight_update(selector="target")'
             )
         _refuse_model(self._runner.weight_updater, self._model)
 

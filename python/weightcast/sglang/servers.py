@@ -100,7 +100,7 @@ class Servers:
             text = error.read().decode(errors="replace")
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 text = json.loads(text)["message"]
-            raise Error(f"the SGLang server {url} refused {path}: {text}; its log says more") from None
+            raise Error(f"the SGLang server {url} refused {path}: {text}; see its log") from None
         except OSError as error:
             raise Unavailable(
                 f"no answer from the SGLang server {url} to {path}: {error}; check that it runs there"

@@ -76,7 +76,10 @@ class FrontEnd:
             _log.info("weightcast: %s has joined", engine)
         except Exception as error:
             self._why = f"the engine could not join: {error}"
-            _log.exception("weightcast: %s could not join", engine)
+            _log.exception(
+                "weightcast: %s could not join. Correct what the traceback shows, and start it again",
+                engine,
+            )
 
     async def _rpc(self, method: str, *arguments: Any) -> Any:
         return await self._client.collective_rpc(method, args=arguments)

@@ -181,12 +181,12 @@ Result<std::optional<Channel::Incoming>> Channel::Receive() {
                       StrCat("this process has no descriptors left for what the peer sent", kMoreFiles));
       }
       if ((message.msg_flags & MSG_TRUNC) != 0)
-        return Status(Code::kProtocol, "it sent a message that is too long for shared memory");
+        return Status(Code::kProtocol, "it sent a message over its Unix socket that is too long");
       return std::optional(std::move(incoming));
     }
     if (got == 0) {
       TakeFds(message);  // An empty message may carry some: they must not stay open here.
-      return Status(Code::kUnavailable, "the peer closed its socket of shared memory; its log says why");
+      return Status(Code::kUnavailable, "the peer closed its socket of shared memory; see its log");
     }
     if (errno == EAGAIN) return std::optional<Incoming>();
     // A reset is told once, before what the peer had sent last: that is read yet.

@@ -72,7 +72,7 @@ void Link::OnProcess() {
   Gone();
   context_->poller.Remove(pidfd_.get());
   if (state_ == State::kDown || state_ == State::kClosing) return;
-  Down({Code::kPeerDead, StrCat("the peer process has ended (", PeerName(), "); its log says why")});
+  Down({Code::kPeerDead, StrCat("the peer process has ended (", PeerName(), "); see its log")});
 }
 
 void Link::OnTime(TimePoint now) {
@@ -82,8 +82,7 @@ void Link::OnTime(TimePoint now) {
     OnChannel();
   }
   if (state_ == State::kHungUp && now >= deadline_) {
-    return Down(
-        {Code::kUnavailable, StrCat("the peer's socket was closed (", PeerName(), "); its log says why")});
+    return Down({Code::kUnavailable, StrCat("the peer's socket was closed (", PeerName(), "); see its log")});
   }
   if (state_ != State::kOpening) return;
   if (now >= deadline_)
@@ -127,7 +126,7 @@ bool Link::Turn(Budget& budget) {
     }
   }
   if (status.ok() && (outbox_->broken() || staging_->out.broken()))
-    status = {Code::kProtocol, "its counters in shared memory run backwards or ahead"};
+    status = {Code::kProtocol, "its counters in shared memory count more than was sent"};
   if (status.ok()) return any;
   Down(status);
   return true;
@@ -174,15 +173,14 @@ void Link::HangUp() {
     return;
   }
   if (state_ == State::kOpening && !bye_seen_) {
-    return Down({Code::kUnavailable, "the peer hung up while the link was being made; its log says why"});
+    return Down({Code::kUnavailable, "the peer closed its socket while the link was made; see its log"});
   }
   if (bye_seen_)
-    return Down(
-        {Code::kUnavailable, StrCat("the peer closed the link (", PeerName(), "); its log says why")});
+    return Down({Code::kUnavailable, StrCat("the peer closed the link (", PeerName(), "); see its log")});
   if (!pidfd_.valid()) {
     if (sender_) Gone();
     return Down({gone_ ? Code::kPeerDead : Code::kUnavailable,
-                 StrCat("the peer's socket was closed (", PeerName(), "); its log says why")});
+                 StrCat("the peer's socket was closed (", PeerName(), "); see its log")});
   }
   if (HasExited(pidfd_)) return OnProcess();
   state_ = State::kHungUp;

@@ -105,7 +105,8 @@ Status Link::OnMessage(Channel::Incoming& message) {
     return OnStageMessage(kind, message);
   }
   if (kind >= MessageKind::kWantSource && ready) return OnSourceMessage(kind, std::move(message));
-  return {Code::kProtocol, "it sent a message of shared memory out of turn"};
+  return {Code::kProtocol,
+          "it sent a message of the wrong kind for the state of its link over shared memory"};
 }
 
 void Link::OnChannel() {
@@ -147,13 +148,13 @@ void Link::OnChannel() {
 Status Link::OnHello(const Channel::Incoming& message) {
   WC_ASSIGN_OR_RETURN(const Hello hello, DecodeHello(message.bytes));
   if (hello.cookie != cookie_ || hello.incarnation != peer_ || message.fds.size() != 2) {
-    return {Code::kProtocol, "it is another process than the one that was called over shared memory"};
+    return {Code::kProtocol, "another process answered over shared memory than was asked"};
   }
   WC_ASSIGN_OR_RETURN(auto inbox, MapPeer(message.fds[0].get(), 0, sizeof(Inbox), /*writable=*/true));
   WC_ASSIGN_OR_RETURN(auto fence, MapPeer(message.fds[1].get(), 0, sizeof(FencePage), /*writable=*/false));
   outbox_.emplace(std::move(inbox), std::move(fence), channel_);
   if (outbox_->shared().trial_nonce.load(std::memory_order_seq_cst) != hello.map_nonce) {
-    return {Code::kProtocol, "the memory that it shares is not what it says"};
+    return {Code::kProtocol, "the memory that it shares has other contents than it announced"};
   }
   const PeerLife life(pidfd_, channel_);
   Staging& staging = staging_.emplace(*context_, inbox_, *outbox_, engines_, channel_);

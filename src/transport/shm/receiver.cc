@@ -58,7 +58,7 @@ Status Receiver::Handle(const RecordBody& body, Budget& budget) {
   switch (kind) {
     case RecordKind::kSignal: {
       const auto record = Unpack<SignalRecord>(body);
-      if ((record.after_put != 0) != awaited) return Broken("it sent a signal out of turn");
+      if ((record.after_put != 0) != awaited) return Broken("it sent a signal that no write had announced");
       if (staged_signal) {
         staging_->in.AddSignal(record);
         return Status::Ok();
@@ -105,9 +105,10 @@ Status Receiver::OnPut(const PutRecord& record, Budget& budget) {
   const bool abandoned = (record.flags & kAbandoned) != 0;
   if (record.slot >= kGrantSlots) return Broken("it wrote under a grant slot that does not exist");
   if ((puller_ && !puller_->empty()) || staging_->in.puts() > 0) {
-    return Broken("it wrote before it had the answers to earlier writes");
+    return Broken("it sent a write before earlier ones were answered");
   }
-  if (answers_.size() >= kMostAnswers) return Broken("it sent more writes at once than the window allows");
+  if (answers_.size() >= kMostAnswers)
+    return Broken("it has more writes in flight than the setting window allows");
   const std::byte* bytes = nullptr;
   if (!abandoned) {
     bytes = inbox_->Payload(record.position, record.length);
@@ -142,8 +143,7 @@ Status Receiver::OnPull(const PullRecord& record) {
   if (record.slot >= kGrantSlots || record.source >= kMaxRegions) {
     return Broken("it named a grant slot or a source that does not exist");
   }
-  if (staging_->in.puts() > 0)
-    return Broken("it asked for a copy before it had the answers to earlier writes");
+  if (staging_->in.puts() > 0) return Broken("it asked for a copy before earlier writes were answered");
   if (ending_) {
     put_signal_ = (record.flags & kSignalled) != 0;
     put_signal_counts_ = false;
@@ -151,7 +151,7 @@ Status Receiver::OnPull(const PullRecord& record) {
   }
   if (!puller_) puller_.emplace(parts_);
   if (answers_.size() + puller_->size() >= kMostAnswers || !puller_->Add(record)) {
-    return Broken("it sent more writes at once than the window allows");
+    return Broken("it has more writes in flight than the setting window allows");
   }
   return Status::Ok();
 }
@@ -214,9 +214,9 @@ void Receiver::Answer(uint64_t sequence, Code code, bool placed) {
 Status Receiver::OnGet(const GetRecord& record) {
   if ((record.flags & kInStage) != 0) {
     return staged_reads_.Add(record) ? Status::Ok()
-                                     : Broken("it sent more reads at once than the window allows");
+                                     : Broken("it has more reads in flight than the setting window allows");
   }
-  if (gets_.size() >= kMostGets) return Broken("it sent more reads at once than the window allows");
+  if (gets_.size() >= kMostGets) return Broken("it has more reads in flight than the setting window allows");
   gets_.push_back({.get = record});
   return Status::Ok();
 }

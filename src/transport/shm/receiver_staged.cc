@@ -6,9 +6,9 @@ namespace weightcast::transport::shm {
 Status Receiver::OnStagedPut(const PutRecord& record) {
   if (record.slot >= kGrantSlots) return {Code::kProtocol, "it wrote under a grant slot that does not exist"};
   if (puller_ && !puller_->empty())
-    return {Code::kProtocol, "it wrote before it had the answers to earlier copies"};
+    return {Code::kProtocol, "it sent a write before earlier copies were answered"};
   if (answers_.size() + staging_->in.puts() >= kMostAnswers) {
-    return {Code::kProtocol, "it sent more writes at once than the window allows"};
+    return {Code::kProtocol, "it has more writes in flight than the setting window allows"};
   }
   if (!ending_) return staging_->in.AddPut(record);
   put_signal_ = (record.flags & kSignalled) != 0;

@@ -148,7 +148,9 @@ Result<std::string> ShmTransport::OpenLink(LinkId link, Role role, Incarnation p
 
 Status ShmTransport::Establish(LinkId link, std::string_view answer) {
   Link* const found = Find(link);
-  if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
+  if (found == nullptr)
+    return {Code::kInvalidArgument,
+            StrCat("shm: there is no link ", static_cast<uint32_t>(link), kReportBug)};
   WC_ASSIGN_OR_RETURN(const Invitation invitation, DecodeInvitation(answer));
   if (invitation.name.empty())
     return {Code::kProtocol,
@@ -169,7 +171,9 @@ std::string ShmTransport::Describe(LinkId link) const {
 
 Status ShmTransport::OpenGrant(LinkId link, const GrantName& grant, GrantReach ranges) {
   Link* const found = Find(link);
-  if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
+  if (found == nullptr)
+    return {Code::kInvalidArgument,
+            StrCat("shm: there is no link ", static_cast<uint32_t>(link), kReportBug)};
   return found->OpenGrant(grant, std::move(ranges));
 }
 

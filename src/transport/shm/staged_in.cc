@@ -41,7 +41,8 @@ bool StagedIn::Locate(uint64_t position, uint64_t length) const {
 }
 
 Status StagedIn::Add(Arrival arrival, bool bytes) {
-  if (arrivals_.full()) return {Code::kProtocol, "it sent more staged pieces at once than the windows allow"};
+  if (arrivals_.full())
+    return {Code::kProtocol, "it has more staged pieces in flight than the setting window allows"};
   if (bytes) {
     if (!Locate(arrival.record.position, arrival.record.length)) {
       return {Code::kProtocol, "it wrote outside the staging ring"};

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "transport/tcp/keys.h"
@@ -15,7 +16,7 @@ namespace {
 /// Received from one lane before others have their turn.
 constexpr size_t kBudget = 1U << 20;
 
-constexpr std::string_view kTooMany = "it has more operations out than agreed";
+constexpr std::string_view kTooMany = "it has more operations in flight than were agreed on";
 
 }  // namespace
 
@@ -143,8 +144,7 @@ void Lane::Receive() {
       Flush();
       return CountWanting();
     case Inbox::Outcome::kClosed:
-      return Fail(
-          {Code::kUnavailable, StrCat("the peer at ", peer_, " closed its connection; its log says why")});
+      return Fail({Code::kUnavailable, StrCat("the peer at ", peer_, " closed its connection; see its log")});
     case Inbox::Outcome::kFailed:
       return Fail(Broken(error));
     case Inbox::Outcome::kViolation:
@@ -167,8 +167,7 @@ Status Lane::Broken(int error) const {
 }
 
 void Lane::Break(std::string_view violation) {
-  Fail({Code::kProtocol, StrCat("the peer at ", peer_, " broke the protocol: ", violation,
-                                "; run the same release of weightcast on both sides")});
+  Fail({Code::kProtocol, StrCat("the peer at ", peer_, kBrokeProtocol, violation, kSameRelease)});
 }
 
 void Lane::Fail(Status reason) {
@@ -188,7 +187,8 @@ void Lane::Close() { Hang(); }
 Verdict Lane::OnFrame(const Frame& frame) {
   const bool operation =
       frame.type == FrameType::kWrite || frame.type == FrameType::kSignal || frame.type == FrameType::kRead;
-  if (operation && frame.sequence != next_sequence_++) return {.violation = "an operation is out of turn"};
+  if (operation && frame.sequence != next_sequence_++)
+    return {.violation = "it sent an operation out of order"};
   switch (frame.type) {
     case FrameType::kWrite:
       return OnWrite(frame);
@@ -242,7 +242,7 @@ Verdict Lane::OnWrite(const Frame& frame) {
 
 Verdict Lane::OnData(const Frame& frame) {
   const ReadPlace place = outbox_.ReadLanding(frame.sequence, frame.length);
-  if (place.region == nullptr) return {.violation = "it sends data that was not requested"};
+  if (place.region == nullptr) return {.violation = "it sent data that was not requested"};
   if (place.region->device == nullptr) return {.place = place.region->base + place.offset};
   ReceiveStage& stage = StageFor(*place.region);
   stage.Begin(*place.region, place.offset, GrantName{}, ReceiveStage::For::kOwnRead);

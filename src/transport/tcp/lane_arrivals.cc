@@ -17,7 +17,7 @@ ReceiveStage& Lane::StageFor(const LocalRegion& region) {
 bool Lane::MustQueue() const { return stage_ != nullptr && (!stage_->empty() || !arrivals_->empty()); }
 
 std::string_view Lane::Queue(const Frame& frame, Code code, Written written) {
-  if (arrivals_->full()) return "it has more operations out than agreed";
+  if (arrivals_->full()) return "it has more operations in flight than were agreed on";
   arrivals_->Push() = {.frame = frame, .code = code, .written = written, .blocks = stage_->newest()};
   return "";
 }

@@ -75,7 +75,7 @@ void LaneConnector::Greet(Attempt& attempt, TimePoint now) {
   const auto hello = EncodeGreeting(hello_);
   // A new socket takes 32 bytes whole.
   if (send(attempt.fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) != kGreetingSize) {
-    return GiveUp(attempt, StrCat("sending the greeting: ", ErrnoText(errno)));
+    return GiveUp(attempt, StrCat("the greeting cannot be sent: ", ErrnoText(errno)));
   }
   attempt.greeted = true;
   attempt.give_up = now + kWelcomeLimit;

@@ -69,19 +69,21 @@ void Link::OnHungUp() {
 
 std::string_view Link::OnLaneOver(uint32_t carrier, const Frame& frame) {
   const uint32_t index = frame.lane;
-  if (index >= lanes_.size() || index == carrier) return "it ends a lane that it cannot end";
+  if (index >= lanes_.size() || index == carrier)
+    return "it ended a lane that does not exist, or the lane that carries this message";
   Recovery& recovery = recoveries_[index];
   if (frame.sequence > recovery.number) {
     // A generation of which the start has not reached us.
     const bool next = terms_.role == Role::kResponder && frame.sequence == recovery.number + 1;
-    if (!next || lanes_[index]->open() || !lanes_[index]->quiet()) return "it ends a lane that has not begun";
+    if (!next || lanes_[index]->open() || !lanes_[index]->quiet())
+      return "it ended a lane that was not connected";
     SettleLane(index);
     recovery.number = frame.sequence;
   }
   if (frame.sequence == recovery.number && !recovery.over) {
     recovery.over = true;
     if (lanes_[index]->open())
-      lanes_[index]->HangUp({Code::kUnavailable, "the peer has given this lane up; its log says why"});
+      lanes_[index]->HangUp({Code::kUnavailable, "the peer has given this lane up; see its log"});
     if (!recovery.copying) SettleLane(index);
   }
   if (frame.heard) return "";

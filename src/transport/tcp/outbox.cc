@@ -62,7 +62,7 @@ void Outbox::Retire() {
 std::string_view Outbox::OnAck(uint32_t sequence) {
   if (!IsOut(sequence) || operations_[sequence].state != State::kSent ||
       operations_[sequence].kind == OpKind::kRead) {
-    return "it acknowledges an operation that is not out";
+    return "it acknowledged an operation that is not in flight";
   }
   // A write or signal still out is never behind next_to_ack_: the loop ends.
   for (; next_to_ack_ != sequence + 1; ++next_to_ack_) {
@@ -77,11 +77,12 @@ std::string_view Outbox::OnAck(uint32_t sequence) {
 
 std::string_view Outbox::OnResult(const Frame& frame) {
   if (!IsOut(frame.sequence) || operations_[frame.sequence].state != State::kSent) {
-    return "it answers an operation that is not out";
+    return "it answered an operation that is not in flight";
   }
   Operation& operation = operations_[frame.sequence];
   const bool whole = operation.kind == OpKind::kRead && operation.received == operation.length;
-  if (frame.code == Code::kOk && !whole) return "it calls an operation complete that is not";
+  if (frame.code == Code::kOk && !whole)
+    return "it reported an operation as complete before all its bytes were sent";
   Complete(operation, frame.code, frame.code == Code::kOk ? Written::kYes : frame.written);
   Retire();
   return "";

@@ -26,9 +26,9 @@ void Registry::Deregister(uint32_t id) {
 Result<RemoteRegion> Registry::Import(LinkId link, const RegionName& name, uint64_t length,
                                       std::string_view key) {
   if (!key.empty())
-    return Status(
-        Code::kProtocol,
-        "the peer's key of a region is not tcp's; run the same release of weightcast on both sides");
+    return Status(Code::kProtocol,
+                  "the peer's key of a region is not one of the tcp transport; run the same release of "
+                  "weightcast on both sides");
   if (name.generation == 0)
     return Status(Code::kProtocol,
                   "the peer's region has no generation; run the same release of weightcast on both sides");

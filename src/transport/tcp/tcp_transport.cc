@@ -193,7 +193,9 @@ Result<std::string> TcpTransport::OpenLink(LinkId link, Role role, Incarnation p
 
 Status TcpTransport::Establish(LinkId link, std::string_view answer) {
   Link* found = Find(link);
-  if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
+  if (found == nullptr)
+    return {Code::kInvalidArgument,
+            StrCat("tcp: there is no link ", static_cast<uint32_t>(link), kReportBug)};
   WC_ASSIGN_OR_RETURN(const Answer parsed, ParseAnswer(answer));
   next_step_ = TimePoint{};
   return found->Connect(parsed, Clock::now());

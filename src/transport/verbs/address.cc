@@ -240,9 +240,9 @@ Result<RegionKey> ParseRegionKey(std::string_view bytes) {
              key.base + key.length >= key.base);
   for (int i = 0; i < count && in.good(); ++i) key.rkeys.push_back(in.Get<uint32_t>());
   if (!in.Whole())
-    return Status(
-        Code::kProtocol,
-        "the peer's key of a region is not verbs'; run the same release of weightcast on both sides");
+    return Status(Code::kProtocol,
+                  "the peer's key of a region is not one of the verbs transport; run the same release of "
+                  "weightcast on both sides");
   return key;
 }
 

@@ -36,7 +36,7 @@ class Control::Rail final : public QueueOwner {
   void OnImmediate(uint32_t bits) override {
     control_.host_.OnQueueBroken(
         index_, {Code::kProtocol,
-                 StrCat("the peer sends an immediate value on a control queue pair, ", bits, kSameRelease)});
+                 StrCat("the peer sent an immediate value on a control queue pair: ", bits, kSameRelease)});
   }
   void OnBroken(Status reason) override { control_.host_.OnQueueBroken(index_, std::move(reason)); }
 
@@ -137,7 +137,7 @@ void Control::OnReceived(uint32_t rail, std::string_view bytes) {
   const auto* numbered = message ? std::get_if<Numbered>(&*message) : nullptr;
   if (numbered == nullptr || numbered->cookie != own_cookie_) {
     return host_.OnQueueBroken(
-        rail, {Code::kProtocol, StrCat("the peer sends a control message that does not fit", kSameRelease)});
+        rail, {Code::kProtocol, StrCat("the peer sent a control message that is too long", kSameRelease)});
   }
   const auto ahead = static_cast<int32_t>(numbered->number - next_in_);
   if (ahead < 0) return;  // Again, over another rail.

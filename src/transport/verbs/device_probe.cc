@@ -85,9 +85,11 @@ void DeviceProbe::OnSendError(uint32_t sequence, Code code, std::string_view rea
 }
 
 Status DeviceProbe::CheckStop(TimePoint deadline) const {
-  if (options_.interrupted && options_.interrupted()) return {Code::kCancelled, "the test was ended"};
+  if (options_.interrupted && options_.interrupted())
+    return {Code::kCancelled, "this process was told to end the test; run it again"};
   if (Clock::now() < deadline) return Status::Ok();
-  return {Code::kTimedOut, "8 bytes to or from the other host's device do not arrive"};
+  return {Code::kTimedOut,
+          "8 bytes to or from the other host's device do not arrive; check the network between the two NICs"};
 }
 
 Status DeviceProbe::Send(uint64_t number) {

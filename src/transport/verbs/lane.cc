@@ -322,18 +322,18 @@ void Lane::OnBroken(Status reason) { host_.OnQueueBroken(queue_index_, std::move
 void Lane::OnMessage(std::string_view bytes) {
   shared_.moved = true;
   const auto message = ParseMessage(bytes);
-  if (!message) return Violation("it sends a message that this version does not know");
+  if (!message) return Violation("it sent a message of an unknown kind");
   if (const auto* record = std::get_if<Record>(&*message)) {
     return Arrive(record->lease, record->transfer, record->chunk, record->chunks, record->checksum);
   }
   if (const auto* probe = std::get_if<Probe>(&*message)) return host_.OnQueueProbed(queue_index_, *probe);
-  Violation("it sends a control message on a data queue pair");
+  Violation("it sent a control message on a data queue pair");
 }
 
 void Lane::OnImmediate(uint32_t bits) {
   shared_.moved = true;
   const auto immediate = ParseImmediate(bits);
-  if (!immediate) return Violation(StrCat("it sends an immediate value that stands for nothing, ", bits));
+  if (!immediate) return Violation(StrCat("it sent an immediate value without a meaning: ", bits));
   Arrive(immediate->lease, immediate->transfer, 0, 1, 0);
 }
 
@@ -350,7 +350,7 @@ void Lane::Arrive(Lease lease, uint32_t transfer, uint32_t chunk, uint32_t chunk
 
 void Lane::Violation(std::string_view what) {
   host_.OnQueueBroken(queue_index_,
-                      {Code::kProtocol, StrCat("the peer breaks the protocol: ", what, kSameRelease)});
+                      {Code::kProtocol, StrCat("the peer", kBrokeProtocol, what, kSameRelease)});
 }
 
 }  // namespace weightcast::transport::verbs

@@ -110,14 +110,14 @@ void Link::OnControl(const ControlMessage& message) {
   } else if (const auto* address = std::get_if<NewAddress>(&message)) {
     OnNewAddress(*address);
   } else {
-    GoDown({Code::kUnavailable, "the peer has closed the link; its log says why"});
+    GoDown({Code::kUnavailable, "the peer has closed the link; see its log"});
   }
 }
 
 void Link::OnRegionOver(const RegionOver& over) {
   if (over.id >= kMaxRegionId)
     return GoDown(
-        {Code::kProtocol, StrCat("the peer takes back a region that it cannot have", kSameRelease)});
+        {Code::kProtocol, StrCat("the peer closed a region whose number cannot exist", kSameRelease)});
   if (over.id >= over_regions_.size()) over_regions_.resize(over.id + 1);
   over_regions_[over.id] = std::max(over_regions_[over.id], over.generation);
   for (ImportedRegion& import : imports_) {
@@ -191,7 +191,8 @@ void Link::MakeFences(TimePoint now) {
 
 void Link::BeginBarrier(uint64_t number) {
   if (barriers_.size() >= kMostBarriers) {
-    return GoDown({Code::kProtocol, StrCat("the peer takes back more than it can have given", kSameRelease)});
+    return GoDown(
+        {Code::kProtocol, StrCat("the peer closed more regions than it can have opened", kSameRelease)});
   }
   // First what waits is refused, so that nothing more is posted under what was taken back.
   PumpLanes();

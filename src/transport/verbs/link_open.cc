@@ -138,7 +138,8 @@ Status Link::MakeLanes(const std::vector<uint32_t>& counts) {
   const auto lanes = std::accumulate(counts.begin(), counts.end(), size_t{0});
   if (lanes == 0 || lanes > kMaxLanes)
     return {Code::kProtocol,
-            "the peer agrees to no usable number of lanes; run the same release of weightcast on both sides"};
+            "the peer answered with no lanes, or with too many; run the same release of weightcast on both "
+            "sides"};
   control_ =
       std::make_unique<Control>(static_cast<Control::Host&>(*this), shared_.moved, rails(), own_cookie_);
   control_->SetPeerCookie(peer_cookie_);

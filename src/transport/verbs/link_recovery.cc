@@ -42,7 +42,7 @@ void Link::OnQueueProbed(uint32_t queue, const Probe& probe) {
   if (terms_.role != Role::kResponder || probe.cookie != own_cookie_ || probe.queue != queue ||
       probe.generation != recovery.number) {
     return OnQueueBroken(
-        queue, {Code::kProtocol, StrCat("the peer's probe is for another queue pair", kSameRelease)});
+        queue, {Code::kProtocol, StrCat("the peer sent the probe of another queue pair", kSameRelease)});
   }
   if (recovery.stage == Stage::kProbing) OpenQueue(queue);
 }
@@ -150,7 +150,8 @@ void Link::TellAddress(uint32_t rail) {
 void Link::OnNewAddress(const NewAddress& message) {
   if (message.rail >= rails_.size())
     return GoDown(
-        {Code::kProtocol, StrCat("the peer has a new address on a NIC that is not there", kSameRelease)});
+        {Code::kProtocol,
+         StrCat("the peer sent a new address for a NIC that the link does not have", kSameRelease)});
   Address& peer = rails_[message.rail].peer;
   peer.mtu = message.facts & ~kAddressGrh;
   peer.grh = (message.facts & kAddressGrh) != 0;
@@ -162,14 +163,14 @@ void Link::OnNewAddress(const NewAddress& message) {
 
 void Link::OnQueueOver(const QueueOver& message) {
   if (message.queue >= recoveries_.size())
-    return GoDown({Code::kProtocol, StrCat("the peer ends a queue pair that is not there", kSameRelease)});
+    return GoDown(
+        {Code::kProtocol, StrCat("the peer ended a queue pair that the link does not have", kSameRelease)});
   Recovery& recovery = recoveries_[message.queue];
   if (message.generation != recovery.number) return;  // Of a generation that is over.
   recovery.peer_over = true;
   if (destroying_ == message.queue) return;
   if (recovery.stage == Stage::kEnding) return SettleQueue(message.queue);
-  OnQueueBroken(message.queue,
-                {Code::kUnavailable, "the peer has given this queue pair up; its log says why"});
+  OnQueueBroken(message.queue, {Code::kUnavailable, "the peer has given this queue pair up; see its log"});
 }
 
 void Link::OnQueueOffer(const QueueOffer& message) {
@@ -177,7 +178,8 @@ void Link::OnQueueOffer(const QueueOffer& message) {
                     recoveries_[message.queue].stage == Stage::kOver &&
                     message.generation == recoveries_[message.queue].number + 1;
   if (!fits)
-    return GoDown({Code::kProtocol, StrCat("the peer offers a queue pair out of turn", kSameRelease)});
+    return GoDown(
+        {Code::kProtocol, StrCat("the peer offered a queue pair while none was asked for", kSameRelease)});
   Recovery& recovery = recoveries_[message.queue];
   recovery.number = message.generation;
   const Status down(Code::kUnavailable,
@@ -199,7 +201,7 @@ void Link::OnQueueOffer(const QueueOffer& message) {
 
 void Link::OnQueueAnswer(const QueueAnswer& message) {
   if (message.queue >= recoveries_.size() || terms_.role != Role::kInitiator) {
-    return GoDown({Code::kProtocol, StrCat("the peer answers an offer that was not made", kSameRelease)});
+    return GoDown({Code::kProtocol, StrCat("the peer answered an offer that was not made", kSameRelease)});
   }
   Recovery& recovery = recoveries_[message.queue];
   if (recovery.stage != Stage::kOffered || message.generation != recovery.number) return;  // Ended meanwhile.

@@ -182,7 +182,9 @@ Result<std::string> VerbsTransport::OpenLink(LinkId link, Role role, Incarnation
 
 Status VerbsTransport::Establish(LinkId link, std::string_view answer) {
   Link* found = Find(link);
-  if (found == nullptr) return {Code::kInvalidArgument, StrCat("there is no such link", kReportBug)};
+  if (found == nullptr)
+    return {Code::kInvalidArgument,
+            StrCat("verbs: there is no link ", static_cast<uint32_t>(link), kReportBug)};
   return found->Establish(answer);
 }
 

@@ -102,7 +102,7 @@ TEST(Checkpoint, RefusesBadIndexes) {
   EXPECT_THAT(why(R"({"weight_map":[]})"), HasSubstr("weight_map is an array"));
   EXPECT_THAT(why(R"({"weight_map":null})"), HasSubstr("weight_map is null"));
   EXPECT_THAT(why(R"({"metadata":{"weight_map":{}}})"), HasSubstr("has no weight_map"));
-  EXPECT_THAT(why(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("stands twice"));
+  EXPECT_THAT(why(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("is given twice"));
   EXPECT_THAT(why(R"({"weight_map":{"a":"one)"), HasSubstr("not valid JSON"));
   EXPECT_THAT(why(std::string(1'000'000, '[')), HasSubstr("does not begin with '{'"));
   EXPECT_THAT(why("{\"x\":" + std::string(1'000'000, '[')), HasSubstr("not valid JSON"));

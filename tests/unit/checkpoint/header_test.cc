@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"NoDType", R"({"a":{"shape":[],"data_offsets":[0,4]}})", 4, "tensor \"a\" lacks dtype"},
         BadHeader{"NoShape", R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", 4, "lacks shape"},
         BadHeader{"NoOffsets", R"({"a":{"dtype":"F32","shape":[]}})", 4, "lacks data_offsets"},
-        BadHeader{"ShapeTwice", R"({"a":{"shape":[],"shape":[]}})", 4, "shape stands twice"},
+        BadHeader{"ShapeTwice", R"({"a":{"shape":[],"shape":[]}})", 4, "shape is given twice"},
         BadHeader{"UnknownDType", R"({"a":{"dtype":"F128","shape":[],"data_offsets":[0,16]}})", 16,
                   "tensor \"a\": dtype: unknown dtype \"F128\""},
         BadHeader{"NumberAsDType", R"({"a":{"dtype":5}})", 0, "dtype is a number"},
@@ -117,8 +117,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"MetadataNumber", R"({"__metadata__":{"a":1}})", 0, "__metadata__ \"a\" is a number"},
         BadHeader{"MetadataNested", R"({"__metadata__":{"a":{}}})", 0, "__metadata__ \"a\" is an object"},
         BadHeader{"MetadataTwice", R"({"__metadata__":{},"__metadata__":{}})", 0,
-                  "\"__metadata__\" stands twice"},
-        BadHeader{"MetadataKeyTwice", R"({"__metadata__":{"a":"1","a":"2"}})", 0, "key \"a\" stands twice"}),
+                  "\"__metadata__\" is given twice"},
+        BadHeader{"MetadataKeyTwice", R"({"__metadata__":{"a":"1","a":"2"}})", 0,
+                  "key \"a\" is given twice"}),
     [](const auto& bad) { return bad.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -144,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "overlap"},
         BadHeader{"NameTwice",
                   StrCat("{", Tensor("a", "U8", "[4]", 0, 4), ",", Tensor("a", "U8", "[4]", 4, 8), "}"), 8,
-                  "tensor \"a\" stands twice"},
+                  "tensor \"a\" is given twice"},
         BadHeader{"HalfByte", StrCat("{", Tensor("a", "F4", "[3]", 0, 2), "}"), 2,
                   "does not fill whole bytes"},
         BadHeader{"Overflow", StrCat("{", Tensor("a", "U8", StrCat("[", kBig, ",", kBig, "]"), 0, 1), "}"), 1,
@@ -175,7 +176,7 @@ TEST(ParseHeaderLength, ChecksAgainstLimitAndFile) {
               HasSubstr("truncated: the header should have 101 bytes, but the file has 100"));
   EXPECT_TRUE(ParseHeaderLength(BytesOf(first(100'000'000)), int64_t{1} << 40).ok());
   EXPECT_THAT(ParseHeaderLength(BytesOf(first(100'000'001)), int64_t{1} << 40).status().message(),
-              HasSubstr("no safetensors file"));
+              HasSubstr("not a safetensors file"));
   EXPECT_FALSE(ParseHeaderLength(BytesOf(first(~uint64_t{0})), std::numeric_limits<int64_t>::max()).ok());
   EXPECT_THAT(ParseHeaderLength(BytesOf("1234567"), 7).status().message(), HasSubstr("7 bytes are too few"));
 }
@@ -204,7 +205,7 @@ TEST(MakeHeader, RefusesWhatNoFileMayHold) {
     EXPECT_EQ(header.status().code(), Code::kInvalidArgument);
     return header.status().message();
   };
-  EXPECT_THAT(message({{"a", DType::kU8, {1}}, {"a", DType::kU8, {1}}}, {}), HasSubstr("stands twice"));
+  EXPECT_THAT(message({{"a", DType::kU8, {1}}, {"a", DType::kU8, {1}}}, {}), HasSubstr("is given twice"));
   EXPECT_THAT(message({{"a", DType::kF4, {1}}}, {}), HasSubstr("whole bytes"));
   EXPECT_THAT(message({{"\xff", DType::kU8, {1}}}, {}), HasSubstr("not UTF-8"));
   EXPECT_THAT(message({}, {{"k", "\xc3"}}), HasSubstr("not UTF-8"));

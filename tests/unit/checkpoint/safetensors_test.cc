@@ -56,7 +56,8 @@ TEST(SafetensorsFile, RefusesWhatIsNoFile) {
   ASSERT_EQ(mkfifo((scratch / "pipe").c_str(), 0600), 0);
   EXPECT_THAT(SafetensorsFile::Open(scratch / "pipe").status().message(), HasSubstr("not a regular file"));
   WriteText(scratch / "text", "version https://git-lfs.github.com/spec/v1");
-  EXPECT_THAT(SafetensorsFile::Open(scratch / "text").status().message(), HasSubstr("no safetensors file"));
+  EXPECT_THAT(SafetensorsFile::Open(scratch / "text").status().message(),
+              HasSubstr("not a safetensors file"));
 }
 
 TEST(SafetensorsFile, FindsThatTheFileWasChanged) {

@@ -178,7 +178,8 @@ TEST(MachineFault, AnEngineThatSwitchesInItsCallMayComeLate) {
   c.Fire(TimerKind::kStep, c.GroupOf("a"));
   EXPECT_THAT(
       c.state.roster.groups().at(1).last_error.message(),
-      HasSubstr("is its engine in receive() or wait()? See grant_timeout and commit_timeout (630 s)"));
+      HasSubstr(
+          "let its engine call receive() or wait(), or raise grant_timeout and commit_timeout (630 s)"));
 
   Cluster in_place;
   in_place.Start(1, {{"a", 1}});

@@ -86,7 +86,7 @@ TEST(MachineJoin, TrainersWithoutEnginesAndWithoutRegistrationAreToldSo) {
   sim.JoinRank("half", 1, 2);
   sim.Settle();
   sim.Fire(TimerKind::kJoin, kTrainers);
-  ExpectRefused(sim, trainer, "fewer than 1 engines are whole within 300 s");
+  ExpectRefused(sim, trainer, "fewer than 1 engines have all their ranks within 300 s");
   EXPECT_THAT(sim.processes[trainer].refusal.message(), HasSubstr("missing: engine half rank 0"));
   const SessionId silent = sim.JoinTrainer(0, 1);  // Never reads Welcome, so never registers.
   sim.Fire(TimerKind::kJoin, kTrainers);

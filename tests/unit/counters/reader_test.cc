@@ -169,7 +169,7 @@ TEST_F(ReaderTest, WhatMayNotBeReadIsSaidOnceAndTheRestGoesOn) {
   ASSERT_EQ(seteuid(0), 0);
   EXPECT_THAT(troubles,
               ElementsAre(::testing::AllOf(HasSubstr("np_cnp_sent cannot be read: Permission denied"),
-                                           HasSubstr("run as root"), HasSubstr("the rest goes on"))));
+                                           HasSubstr("run as root"), HasSubstr("the others are counted"))));
   EXPECT_THAT(again, IsEmpty());
   EXPECT_EQ(Of(Find(first, "mlx5_0:1"), Quantity::kCnpsSent), -1);
   EXPECT_EQ(Of(Find(first, "mlx5_0:1"), Quantity::kCnpsReceived), 9);
@@ -180,7 +180,7 @@ TEST_F(ReaderTest, WhatIsNoNumberIsSaid) {
   Net("eth0", "tx_bytes", "many");
   Reader reader = Start();
   EXPECT_EQ(Of(Find(reader.Read(), "eth0"), Quantity::kSentBytes), -1);
-  EXPECT_THAT(reader.Troubles(), ElementsAre(HasSubstr("tx_bytes cannot be read: it holds no number")));
+  EXPECT_THAT(reader.Troubles(), ElementsAre(HasSubstr("tx_bytes cannot be read: it has no number")));
 }
 
 TEST_F(ReaderTest, AFullCounterIsSaid) {

@@ -45,7 +45,7 @@ TEST(Marker, AWrongExpressionIsRefused) {
     const auto marker = Marker::Parse(wrong);
     ASSERT_FALSE(marker.ok()) << wrong;
     EXPECT_EQ(marker.status().code(), Code::kInvalidArgument);
-    EXPECT_THAT(marker.status().message(), HasSubstr(StrCat("'", wrong, "' is no regular expression")));
+    EXPECT_THAT(marker.status().message(), HasSubstr(StrCat("'", wrong, "' is not a regular expression")));
   }
 }
 

@@ -73,7 +73,7 @@ TEST_F(GrantTest, AWriteMayStandForSeveralTransfers) {
         TransferOptions{.grant = *grant, .signal = (1U << 24) - 1, .signals = 2}}) {
     const auto write = pair.WriteAll(refused);
     EXPECT_EQ(write.status().code(), Code::kInvalidArgument);
-    EXPECT_THAT(write.status().message(), HasSubstr("allowed are 1 to 256"));
+    EXPECT_THAT(write.status().message(), HasSubstr("it may count as 1 to 256"));
   }
   EXPECT_EQ(pair.to_a->OpenGrant({.transfers = (1U << 24) + 1}).status().code(), Code::kInvalidArgument);
 }
@@ -276,7 +276,7 @@ TEST_F(GrantTest, ImpossibleSignalsEndTheConnection) {
     pair.b.fast().Inject({.grant = *grant, .transfer = 1, .chunk = 0, .chunks = 2});
     pair.b.fast().Inject(signal);
     EXPECT_EQ(pair.b.Disconnected().second.code(), Code::kProtocol);
-    EXPECT_THAT(pair.a.Disconnected().second.message(), HasSubstr("a signal for chunk"));
+    EXPECT_THAT(pair.a.Disconnected().second.message(), HasSubstr("it signalled chunk"));
   }
 }
 
@@ -288,7 +288,8 @@ TEST_F(GrantTest, ATransferIsCountedByOneSignalAlone) {
     pair.b.fast().Inject({.grant = *grant, .transfer = SignalRange{0, 3}.Packed(), .chunk = 0, .chunks = 1});
     pair.b.fast().Inject({.grant = *grant, .transfer = second.Packed(), .chunk = 0, .chunks = 1});
     EXPECT_EQ(pair.b.Disconnected().second.code(), Code::kProtocol);
-    EXPECT_THAT(pair.a.Disconnected().second.message(), HasSubstr("it stands for"));
+    EXPECT_THAT(pair.a.Disconnected().second.message(),
+                HasSubstr("it signalled this transfer together with others"));
   }
 }
 
@@ -307,7 +308,7 @@ TEST_F(GrantTest, TheTargetsOwnNumberOfChunksCounts) {
     signal.grant = *grant;
     pair.b.fast().Inject(signal);
     EXPECT_EQ(pair.b.Disconnected().second.code(), Code::kProtocol);
-    EXPECT_THAT(pair.a.Disconnected().second.message(), HasSubstr("as this side knows them"));
+    EXPECT_THAT(pair.a.Disconnected().second.message(), HasSubstr("by the grant they have"));
   }
   Pair pair(4096 * 2, Access::kGranted);
   auto grant = pair.to_a->OpenGrant({.transfers = 3, .chunks = chunks});

@@ -87,8 +87,9 @@ TEST_F(RegionTest, SlicesOfOthersAreRefused) {
   EXPECT_THAT(refusal(local, {}).message(), HasSubstr("its remote region was released"));
   EXPECT_THAT(refusal(others.source_region->Whole(), remote).message(), HasSubstr("with another endpoint"));
   EXPECT_THAT(refusal(local, others.imported.Whole()).message(), HasSubstr("on another connection"));
-  EXPECT_EQ(refusal(*local.Slice(0, 8), *remote.Slice(0, 9)).message(),
-            "piece 0: its local slice has 8 bytes, its remote slice 9; give two of equal length");
+  EXPECT_THAT(
+      refusal(*local.Slice(0, 8), *remote.Slice(0, 9)).message(),
+      HasSubstr(", piece 0: its local slice has 8 bytes, its remote slice 9; give two of equal length"));
 }
 
 TEST_F(RegionTest, ASliceDoesNotOutliveItsRegion) {
@@ -165,7 +166,7 @@ TEST_F(RegionTest, ClosingEndsTheTransfersThatUseIt) {
   // The transport still reads it: the memory must be kept.
   const Status busy = pair.source_region->Close(Clock::now() + FromSeconds(0.05));
   EXPECT_EQ(busy.code(), Code::kTimedOut);
-  EXPECT_THAT(busy.message(), HasSubstr("keep its memory"));
+  EXPECT_THAT(busy.message(), HasSubstr("keep the memory"));
   EXPECT_EQ(write->Wait().code(), Code::kCancelled);
   EXPECT_THAT(write->Wait().message(), HasSubstr("closed the local region"));
   EXPECT_EQ(pair.WriteAll().status().code(), Code::kInvalidArgument);

@@ -111,8 +111,9 @@ Status CreateStatus(const std::map<std::string, std::string>& settings,
 
 TEST_F(TransportChoiceTest, BadSettingsAreSaid) {
   EXPECT_THAT(CreateStatus({{"transport", "warp"}}).message(),
-              HasSubstr("no transport is called 'warp'; there are: fast, slow"));
-  EXPECT_THAT(CreateStatus({{"transport", "fast,fast"}}).message(), HasSubstr("named twice"));
+              HasSubstr("setting transport has 'warp', which is not a transport; allowed: fast, slow"));
+  EXPECT_THAT(CreateStatus({{"transport", "fast,fast"}}).message(),
+              HasSubstr("setting transport names fast twice"));
   EXPECT_THAT(CreateStatus({{"bind", "example.com"}}).message(), HasSubstr("setting bind is 'example.com'"));
   EXPECT_THAT(CreateStatus({{"advertise", "::::"}}).message(), HasSubstr("setting advertise"));
   EXPECT_THAT(CreateStatus({{"interface", "nosuch0"}}).message(),

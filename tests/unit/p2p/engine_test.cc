@@ -269,13 +269,12 @@ TEST_P(EngineTest, AnInterruptedRecvLetsGoOfItsMemory) {
   ASSERT_TRUE(receive.ok());
   EXPECT_EQ(b->Wait(*receive, [] { return true; }).code(), Code::kCancelled);
   const auto send = a->Send(to_b, {&from, 1});
-  EXPECT_THAT(WaitFor(*a, send).message(),
-              HasSubstr("the peer's recv has ended: the wait for operation 1 was interrupted"));
+  EXPECT_THAT(WaitFor(*a, send).message(), HasSubstr(" has ended: the wait for operation 1 was interrupted"));
   EXPECT_EQ(target, Bytes(100));
 
   const auto unwanted = a->Send(to_b, {&from, 1});
   EXPECT_EQ(a->Wait(*unwanted, [] { return true; }).code(), Code::kCancelled);
-  EXPECT_THAT(WaitFor(*b, b->Receive(to_a, {&to, 1})).message(), HasSubstr("the peer's send has ended"));
+  EXPECT_THAT(WaitFor(*b, b->Receive(to_a, {&to, 1})).message(), HasSubstr("the send of "));
 }
 
 TEST_P(EngineTest, ARecvThatIsInterruptedMidwayEndsItsSendTheSameWay) {

@@ -44,7 +44,7 @@ TEST(Metadata, NoBitOfItChangesUnseen) {
   }
   EXPECT_THAT(ParseMetadata("").status().message(), HasSubstr("has 512 bytes, not 0"));
   EXPECT_THAT(ParseMetadata(std::string(512, '\0')).status().message(),
-              HasSubstr("is none of this release of weightcast"));
+              HasSubstr("is of another release of weightcast"));
 }
 
 TEST(Advert, HasSixtyFourBytesAndComesBack) {

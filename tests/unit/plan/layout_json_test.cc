@@ -94,7 +94,7 @@ TEST(LayoutJsonTest, SaysWhatIsWrong) {
                              R"({"mesh": [2], "placements": [0]})")),
               HasSubstr("ranks of their own"));
   EXPECT_THAT(Why(WithTensor(R"("parts": [])")), HasSubstr("no rank holds any"));
-  EXPECT_THAT(Why(WithTensor(R"("not_sent": true)")), HasSubstr("needs either"));
+  EXPECT_THAT(Why(WithTensor(R"("not_sent": true)")), HasSubstr("must have either"));
   EXPECT_THAT(Why(R"({"ranks": 1, "tensors": [{"name": "w", "dtype": "BF15", "shape": []}]})"),
               HasSubstr("dtype"));
   EXPECT_THAT(
@@ -106,7 +106,7 @@ TEST(LayoutJsonTest, SaysWhatIsWrong) {
 TEST(LayoutJsonTest, DeepNestingIsRefusedBeforeItCostsMemory) {
   EXPECT_THAT(Why(std::string(1 << 20, '[')), HasSubstr("deep"));
   EXPECT_THAT(Why(R"({"ranks": 1, "tensors": [{"name": "[[[[[[[[[[[[\"[[[", "dtype": "F32", "shape": []}]})"),
-              HasSubstr("needs either"));
+              HasSubstr("must have either"));
 }
 
 }  // namespace

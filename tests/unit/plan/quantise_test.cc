@@ -122,7 +122,7 @@ TEST(ResolveQuantised, RefusesByName) {
               HasSubstr("without a partner on the inference side: 'a.weight_scale"));
   EXPECT_THAT(WhyNot(kRules, {w}, {q, s}), HasSubstr("must have 'a.weight_scale_inv' F32 [3, 2]"));
   EXPECT_THAT(WhyNot(kRules, {{"b", DType::kF32, {1}}}, {{"b", DType::kF32, {1}}}),
-              HasSubstr("rule 1 quantises '{**}.weight', which is the first rule for no tensor"));
+              HasSubstr("rule 1 quantises '{**}.weight', but no tensor of the trainers has that name"));
   EXPECT_THAT(WhyNot(kRules, {Weight({7})}, {q, s}),
               HasSubstr("has the shape [7]; it must have two dimensions"));
   EXPECT_THAT(WhyNot(kRules, {Weight({7, 7}, DType::kF64)}, {q, s}), HasSubstr("has the dtype F64"));
@@ -245,7 +245,7 @@ TEST(PlanQuantised, TheVerifierAndTheDecoderRefuseWhatCutsBlocks) {
         .status();
   };
   EXPECT_TRUE(decoded(with_rows(128, same)).ok());
-  EXPECT_THAT(decoded(with_rows(64, same)).message(), HasSubstr("other than whole blocks"));
+  EXPECT_THAT(decoded(with_rows(64, same)).message(), HasSubstr("a route quantises parts of blocks"));
   EXPECT_THAT(decoded(with_rows(128, [](Link& link) { link.transform = Transform::kNone; })).message(),
               HasSubstr("transform"));
 }

@@ -125,7 +125,7 @@ TEST(TableFormatTest, OtherVersionsAndWrongChecksumsAreToldApart) {
   changed.back() = static_cast<char>(changed.back() ^ 1);
   EXPECT_EQ(DecodeRankTable(changed).status().code(), Code::kCorrupt);
   EXPECT_THAT(DecodeRankTable(changed).status().message(), HasSubstr("checksum"));
-  EXPECT_THAT(DecodeRankTable("{}").status().message(), HasSubstr("does not begin like one"));
+  EXPECT_THAT(DecodeRankTable("{}").status().message(), HasSubstr("its first bytes are wrong"));
   EXPECT_FALSE(DecodeRankTable("").ok());
 }
 

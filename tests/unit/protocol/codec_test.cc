@@ -141,11 +141,12 @@ TEST(Codec, RefusesWhatIsBeyondTheLimits) {
   LandingMap map = kMap;
   map.places[0].region = 2;
   ExpectRefused(map, "places name a region that the map does not hold");
-  ExpectRefused(Ready{.update = kUpdate, .bytes = 1, .seconds = -1}, "seconds is not a length of time");
+  ExpectRefused(Ready{.update = kUpdate, .bytes = 1, .seconds = -1},
+                "seconds is not a number of seconds from 0");
   ExpectRefused(Ready{.update = kUpdate, .bytes = 1, .seconds = std::nan("")},
-                "seconds is not a length of time");
+                "seconds is not a number of seconds from 0");
   ExpectRefused(Ready{.update = kUpdate, .sources = {{.seconds = HUGE_VAL}}},
-                "sources.seconds is not a length of time");
+                "sources.seconds is not a number of seconds from 0");
   ExpectRefused(Ready{.update = kUpdate, .part = kMaxParts}, "part 4096 is not between 0 and 4095");
   ExpectRefused(Published{.number = -1}, StrCat("number -1 is not between 0 and ", kMaxVersionNumber));
   ExpectRefused(Published{.number = INT64_MAX},
@@ -358,7 +359,7 @@ TEST(Greeting, WhatAHelloSaysTwiceMustBeTheSame) {
   const size_t at = bytes.find("policy");
   bytes[at] = 'P';
   EXPECT_THAT(DecodeWorkerMessage(bytes).status().message(),
-              HasSubstr("its greeting differs from its fields"));
+              HasSubstr("its first bytes differ from its fields"));
 }
 
 // --- Visitors -----------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ TEST(ClientStream, NeverTakesAWorkerThatPosesAsTheController) {
   for (int i = 0; i < kMany; ++i) {
     const Status status = ConnectAt(listener.address());
     ASSERT_EQ(status.code(), Code::kPermission) << status.ToString();
-    ASSERT_THAT(status.message(), HasSubstr("poses as one"));
+    ASSERT_THAT(status.message(), HasSubstr("but not the controller's"));
   }
 }
 

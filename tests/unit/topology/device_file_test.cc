@@ -16,14 +16,16 @@ using ::testing::HasSubstr;
 TEST(ReasonNotOpened, NamesTheFileThatIsMissing) {
   ibv_device device{};
   std::snprintf(device.dev_name, sizeof device.dev_name, "uverbs-of-nobody");
-  EXPECT_THAT(ReasonNotOpened(device, ENOENT),
-              AllOf(HasSubstr("No such file"), HasSubstr("is /dev/infiniband/uverbs-of-nobody here")));
+  EXPECT_THAT(
+      ReasonNotOpened(device, ENOENT),
+      AllOf(HasSubstr("No such file"), HasSubstr("give this process /dev/infiniband/uverbs-of-nobody")));
 }
 
 TEST(ReasonNotOpened, HasTheErrorWhereTheFileCanBeOpened) {
   ibv_device device{};
   std::snprintf(device.dev_name, sizeof device.dev_name, "null");
-  EXPECT_EQ(ReasonNotOpened(device, ENOMEM, "/dev"), "cannot be opened: Cannot allocate memory (12)");
+  EXPECT_EQ(ReasonNotOpened(device, ENOMEM, "/dev"),
+            "cannot be opened: Cannot allocate memory (12); check its driver with ibv_devinfo and dmesg");
 }
 
 TEST(ReasonNotOpened, KnowsAFileOfSomebodyElse) {

@@ -4,6 +4,7 @@
 
 #include "device/buffer.h"
 #include "device/describe.h"
+#include "device/error.h"
 #include "device/export.h"
 #include "device/pinned.h"
 #include "unit/device/fake/bytes.h"
@@ -48,6 +49,15 @@ TEST(LostContextTest, EveryCallSaysSo) {
   EXPECT_TRUE(
       HasTheDriversWords(world.OnWorker([&] { return PinnedRange::Pin(world.worker, ring).status(); })));
   EXPECT_TRUE(HasTheDriversWords(world.gpus->Retain(0).status()));
+}
+
+TEST(LostContextTest, TheDriversWordsNameTheDevice) {
+  FakeWorld world;
+  Lose(world);
+  const Status refused = Buffer::Allocate(world.context(), 100).status();
+  EXPECT_NE(refused.message().find(", device 0)"), std::string::npos) << refused.message();
+  const Status outside = DriverStatus(*world.host.cuda, kEcc, "cuInit");
+  EXPECT_EQ(outside.message().find(", device "), std::string::npos) << outside.message();
 }
 
 TEST(LostContextTest, WhatIsMappedIsLetGoAndNothingIsMappedAnew) {
