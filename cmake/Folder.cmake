@@ -1,10 +1,12 @@
-# weightcast_folder(NAME [DEPENDS folder...] [LIBRARIES target...])
+# weightcast_folder(NAME [COLD] [DEPENDS folder...] [LIBRARIES target...])
 #
 # One static library `weightcast_<name>` from every .cc below the current folder that has no
 # CMakeLists.txt of its own. DEPENDS are folders of the house (public: their headers appear in
 # ours); LIBRARIES are third-party targets and stay private, so that heavy headers do not spread.
+# COLD: nothing in the folder runs for each transfer, piece or message of a stream, so the release build makes it
+# small rather than fast (weightcast_cold).
 function(weightcast_folder name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "DEPENDS;LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   file(GLOB headers CONFIGURE_DEPENDS *.h)
   set(target weightcast_${name})
@@ -24,5 +26,13 @@ function(weightcast_folder name)
   endforeach()
   if(sources)
     target_link_libraries(${target} PRIVATE weightcast_flags ${ARG_LIBRARIES})
+    if(ARG_COLD)
+      weightcast_cold(${target})
+    endif()
   endif()
+endfunction()
+
+# Less than half the machine code, and a third less time for the compiler. Builds for debuggers have no use for it.
+function(weightcast_cold target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo,Release>:-Os>)
 endfunction()

@@ -2,9 +2,40 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <system_error>
 
 namespace weightcast {
+
+void StrPart::AppendTo(std::string& out) const {
+  char digits[32];
+  const auto append = [&](auto... value) {
+    out.append(digits, std::to_chars(digits, digits + sizeof digits, value...).ptr);
+  };
+  switch (kind_) {
+    case Kind::kText:
+      out.append(text_, number_);
+      break;
+    case Kind::kCharacter:
+      out += static_cast<char>(number_);
+      break;
+    case Kind::kSigned:
+      append(static_cast<int64_t>(number_));
+      break;
+    case Kind::kUnsigned:
+      append(number_);
+      break;
+    case Kind::kDouble:
+      append(std::bit_cast<double>(number_), std::chars_format::general, 6);
+      break;
+  }
+}
+
+std::string Concatenate(std::initializer_list<StrPart> parts) {
+  std::string out;
+  for (const StrPart& part : parts) part.AppendTo(out);
+  return out;
+}
 
 std::string HumanBytes(double bytes) {
   static constexpr std::array<const char*, 6> kUnits = {"B", "KB", "MB", "GB", "TB", "PB"};

@@ -1,35 +1,47 @@
 #pragma once
 
+#include <bit>
 #include <charconv>
 #include <concepts>
+#include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace weightcast {
 
-namespace internal {
-inline void Append(std::string& out, std::string_view text) { out += text; }
-inline void Append(std::string& out, const char* text) { out += text; }
-inline void Append(std::string& out, char character) { out += character; }
-inline void Append(std::string& out, bool value) { out += value ? "true" : "false"; }
-template <std::integral T>
-void Append(std::string& out, T value) {
-  out += std::to_string(value);
-}
-inline void Append(std::string& out, double value) {
-  char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::general, 6).ptr;
-  out.append(buffer, end);
-}
-}  // namespace internal
+/// One part of what StrCat joins. It only refers to a text, so it lives no longer than the call.
+/// Not a template: StrCat stands in every message, and one function for all of them keeps the binary small.
+class StrPart {
+ public:
+  explicit StrPart(std::string_view text) : text_(text.data()), number_(text.size()) {}
+  explicit StrPart(const std::string& text) : StrPart(std::string_view(text)) {}
+  explicit StrPart(const char* text) : StrPart(std::string_view(text)) {}
+  explicit StrPart(bool value) : StrPart(std::string_view(value ? "true" : "false")) {}
+  explicit StrPart(char value) : kind_(Kind::kCharacter), number_(static_cast<unsigned char>(value)) {}
+  template <std::integral T>
+  explicit StrPart(T value)
+      : kind_(std::is_signed_v<T> ? Kind::kSigned : Kind::kUnsigned), number_(static_cast<uint64_t>(value)) {}
+  explicit StrPart(double value) : kind_(Kind::kDouble), number_(std::bit_cast<uint64_t>(value)) {}
+
+  void AppendTo(std::string& out) const;
+
+ private:
+  enum class Kind { kText, kCharacter, kSigned, kUnsigned, kDouble };
+  const char* text_ = nullptr;
+  Kind kind_ = Kind::kText;
+  uint64_t number_;  ///< The length of a text; otherwise the value.
+};
+
+/// What StrCat calls. Most calls are on the way to an error, which `cold` keeps small and apart.
+[[gnu::cold]] std::string Concatenate(std::initializer_list<StrPart> parts);
 
 /// Concatenates strings, characters, integers, bools and doubles (six digits).
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
-  std::string out;
-  (internal::Append(out, parts), ...);
-  return out;
+  return Concatenate({StrPart(parts)...});
 }
 
 /// The whole of `text` as a decimal number; nullopt for anything else or what does not fit.

@@ -19,6 +19,12 @@ TEST(Strings, StrCatWritesEveryKind) {
   EXPECT_EQ(StrCat(0.5, " ", 1e9, " ", 1.0 / 3), "0.5 1e+09 0.333333");
 }
 
+TEST(Strings, StrCatKeepsSignsAndZeroBytes) {
+  EXPECT_EQ(StrCat(int8_t{-1}, ' ', uint8_t{255}, ' ', -1, ' ', -0.5), "-1 255 -1 -0.5");
+  EXPECT_EQ(StrCat(std::string_view("a\0b", 3), '\0', std::string_view(), '\xff'),
+            std::string_view("a\0b\0\xff", 5));
+}
+
 TEST(Strings, ParseNumberTakesAllOrNothing) {
   EXPECT_EQ(ParseNumber<uint8_t>("255"), 255);
   EXPECT_EQ(ParseNumber<int8_t>("-128"), -128);
