@@ -66,7 +66,10 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
   }
   const auto where = path.empty() ? std::string("the routing table") : StrCat("the routing table ", path);
   auto table = plan::DecodeRankTable(path.empty() ? plan.table : from_file);
-  if (!table.ok()) return Status(table.status().code(), StrCat(where, ": ", table.status().message()));
+  if (!table.ok()) {
+    const std::string& why = table.status().message();
+    return Status(table.status().code(), path.empty() ? why : StrCat(path, ": ", why));
+  }
   if (table->role != role || table->epoch != plan.epoch) {
     return Status(
         Code::kInvalidArgument,
