@@ -150,7 +150,7 @@ PathOffer Paths::Answer(Path& path, const PathOffer& offer, TimePoint deadline) 
   if (!offer.open) {
     SetDown(path, offer.blob);
   } else if (known == allowed_.end()) {
-    SetDown(path, "the other side does not use it; see its setting transport");
+    SetDown(path, "one side has left it out; see its log and its setting transport");
   } else if (!known->why_not.empty()) {
     SetDown(path, known->why_not);
   } else {
