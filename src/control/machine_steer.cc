@@ -16,9 +16,9 @@ void Machine::AttachControl(SessionId session, const protocol::Hello& hello) {
   const Steering before = group.steering;
   const std::string name = protocol::ToString(hello.name);
   if (before.session != 0 && before.connected && before.incarnation != hello.incarnation) {
-    const Status reason(
-        Code::kInvalidArgument,
-        StrCat(name, " is already here in another process; an engine has one EngineControl: end the other"));
+    const Status reason(Code::kInvalidArgument, StrCat(name,
+                                                       " is already here in another process; an engine has "
+                                                       "one EngineControl: end one of these two processes"));
     Log(LogLevel::kWarning, "refused ", name, " of ", hello.host, ": ", reason.message());
     actions_.push_back(Refuse{session, reason});
     return;
