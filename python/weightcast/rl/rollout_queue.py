@@ -241,7 +241,8 @@ class RolloutQueue:
         peer = _Peer(known.name, known.role, writer)
         with self._changed:
             for other in [one for one in self._peers if (one.name, one.role) == (peer.name, peer.role)]:
-                other.send(type="refused", reason=f"another {peer.role} named {peer.name} has come")
+                reason = f"another {peer.role} process named {peer.name} has come; give each its own name"
+                other.send(type="refused", reason=reason)
                 self._lose(other, "it has been started again")
             self._peers.append(peer)
         clock = {"start": self._clock.start, "reading": Clock.reading(), "host": host_identity()}
@@ -289,7 +290,7 @@ class RolloutQueue:
         elif peer.role == "inference" and kind == "done":
             self._on_done(message)
         elif kind != "alive":
-            raise other_release(f"a {peer.role} sends a message of type '{kind[:32]}'")
+            raise other_release(f"it sent a message of type '{kind[:32]}', which no {peer.role} sends")
         telemetry = message.get("telemetry")
         if isinstance(telemetry, dict) and telemetry:
             self._telemetry(peer.name, telemetry)
