@@ -208,8 +208,8 @@ void Machine::OnStepTimer(GroupId group) {
   }
   const bool late = target->step == EngineStep::kCommitting && HasShadow(group);
   const Status reason(Code::kTimedOut,
-                      StrCat(who == nullptr ? "" : TextOf(*who), late ? kNotInWait : missing.text, " (",
-                             Seconds(LimitOf(*target)), " s)"));
+                      StrCat(who == nullptr ? "one of its ranks" : TextOf(*who),
+                             late ? kNotInWait : missing.text, " (", Seconds(LimitOf(*target)), " s)"));
   if (target->step == EngineStep::kServing) {
     Log(LogLevel::kWarning, reason.message());  // A Serve is never taken back.
     Enter(*target, EngineStep::kDone);

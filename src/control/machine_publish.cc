@@ -210,9 +210,10 @@ Machine::Part Machine::PartOf(const Group& group, const Version& version, bool f
     if (!worker.fencing) continue;
     if (!group.fence_overdue) return Part::kFencing;
     return absent(false, {Code::kFenced,
-                          StrCat(TextOf(worker), " still fences off ", protocol::ToString(*worker.fencing),
-                                 ": a writer of it is stopped or unreachable; its log names the writer: end "
-                                 "that, or let it continue")});
+                          StrCat(TextOf(worker), " still waits for the end of a write of ",
+                                 protocol::ToString(*worker.fencing),
+                                 ": the writer is stopped or unreachable; the log of this rank names it: end "
+                                 "that process, or let it continue")});
   }
   return Part::kTarget;
 }
