@@ -29,8 +29,9 @@ void TakeState(Worker& worker, protocol::EngineState state, const Version& versi
 Status Machine::CheckRun(uint64_t run, uint64_t origin) const {
   const bool counted_here = origin == config_.term.id && run <= s_.run.number;
   if (run <= protocol::kMaxRun || counted_here) return Status::Ok();
-  return {Code::kInvalidArgument, StrCat("the worker tells of run ", run, "; at most ", protocol::kMaxRun,
-                                         " is allowed: start it again as a new process")};
+  return {Code::kInvalidArgument,
+          StrCat("the worker's run number ", run, " is above the highest that is allowed, ",
+                 protocol::kMaxRun, "; start it again as a new process")};
 }
 
 Status Machine::CheckVersion(const Version& version) const { return CheckRun(version.run, version.origin); }
