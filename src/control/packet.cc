@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kMostOverhead = size_t{1} << 20;
 
 constexpr std::string_view kFewerShards = "register fewer and larger shards per rank";
-constexpr std::string_view kFewerEngines = "let several controllers share these engines";
+constexpr std::string_view kFewerEngines =
+    "ask for one model or update, or let several controllers share the engines";
 
 /// `advice`: how such messages become smaller.
 Result<SharedPacket> Cut(std::string_view name, std::string encoded, std::string_view advice) {

@@ -75,8 +75,10 @@ Result<plan::RankTable> LoadTable(const protocol::Plan& plan, const std::string&
         Code::kInvalidArgument,
         StrCat(where, " is of epoch ", table->epoch, " for a ",
                table->role == plan::RankTable::Role::kTrainer ? "trainer" : "inference rank",
-               ", not what the plan of epoch ", plan.epoch,
-               " promises; delete what is left there of earlier runs, or set tables to another folder"));
+               ", not what the plan of epoch ", plan.epoch, " promises",
+               path.empty()
+                   ? "; use the same weightcast on all hosts"
+                   : "; delete what is left there of earlier runs, or set tables to another folder"));
   }
   for (const int peer : table->peers) {
     if (static_cast<size_t>(peer) < plan.peers.size() &&
