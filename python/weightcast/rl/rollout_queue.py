@@ -366,6 +366,7 @@ class RolloutQueue:
 
     def _missing(self) -> str:
         away = {peer.item.key: peer.name for peer in self._peers if peer.item is not None}
-        held = f"; with {', '.join(sorted(set(away.values())))}" if away else ""
+        names = ", ".join(sorted(set(away.values())))
+        advice = f"see the logs of {names}, or raise --timeout" if away else "start engines"
         items = f"{len(self._open)} items are open, {len(self._waiting)} wait for an engine"
-        return f"{items}, {len(self.engines())} engines are here{held}"
+        return f"{items}, {len(self.engines())} engines are here; {advice}"
