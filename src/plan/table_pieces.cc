@@ -49,7 +49,7 @@ std::string WritePiece(const PieceHead& head, std::string_view payload) {
 Status Corrupt(std::string_view reason) {
   return {Code::kCorrupt,
           StrCat("the pieces of a large message do not fit together: ", reason,
-                 "; use the same weightcast on all hosts, and start this process again to get them anew")};
+                 "; use the same weightcast on all hosts, and start the worker again to get them anew")};
 }
 
 Result<Piece> ReadPiece(std::string_view bytes) {

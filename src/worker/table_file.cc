@@ -24,7 +24,7 @@ Result<std::string> ReadWhole(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > plan::kMaxTableBytes)
     return Status(Code::kCorrupt, StrCat(path, " is not a routing table (", info.st_size,
-                                         " bytes); the controller writes it again with the next plan"));
+                                         " bytes); remove it, or set tables to a folder of its own"));
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t got = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
