@@ -15,6 +15,11 @@
 namespace weightcast::stream {
 namespace {
 
+/// Somebody has proven himself in this time: a job starts.
+constexpr auto kProving = std::chrono::milliseconds(100);
+/// The time that one under way has in any case while a job starts.
+constexpr auto kGrace = std::chrono::seconds(1);
+
 std::string PeerOf(int fd) {
   const auto peer = PeerAddressOf(fd);
   return peer.ok() ? peer->ToString() : "an unknown address";
@@ -52,13 +57,20 @@ void Handshakes::Add(UniqueFd fd) {
   options_.wake();
 }
 
-std::vector<UniqueFd> Handshakes::TakeWaiting(size_t most) {
+bool Handshakes::HasRoom(TimePoint now) const { return !half_open_.full() || room_at() <= now; }
+
+TimePoint Handshakes::room_at() const {
+  const TimePoint began = under_way_.begin()->second.until - options_.patience;
+  return std::min(last_proven_ + kProving, began + kGrace);
+}
+
+UniqueFd Handshakes::TakeWaiting() {
   const std::lock_guard lock(mutex_);
-  const auto end = waiting_.begin() + static_cast<ptrdiff_t>(std::min(most, waiting_.size()));
-  std::vector<UniqueFd> taken(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
-  waiting_.erase(waiting_.begin(), end);
-  busy_ = !waiting_.empty();
-  return taken;
+  held_back_ = !waiting_.empty() && !HasRoom(Clock::now());
+  if (waiting_.empty() || held_back_) return UniqueFd();
+  UniqueFd fd = std::move(waiting_.front());
+  waiting_.pop_front();
+  return fd;
 }
 
 void Handshakes::Step() {
@@ -67,11 +79,25 @@ void Handshakes::Step() {
   std::array<epoll_event, kAtOnce> events{};
   const auto count = static_cast<size_t>(poller_.Wait(events, Duration::zero()));
   for (size_t i = 0; i < count; ++i) Continue(events[i].data.u64);
-  for (UniqueFd& fd : TakeWaiting(kAtOnce - count)) Begin(std::move(fd));
+  busy_ = true;
+  for (size_t i = count; i < kAtOnce && busy_; ++i) {
+    UniqueFd fd = TakeWaiting();
+    busy_ = fd.valid();
+    if (busy_) Begin(std::move(fd));
+  }
 }
 
 TimePoint Handshakes::deadline() const {
-  return under_way_.empty() ? kNever : under_way_.begin()->second.until;
+  if (under_way_.empty()) return kNever;
+  const TimePoint expires = under_way_.begin()->second.until;
+  return held_back_ ? std::min(expires, room_at()) : expires;
+}
+
+void Handshakes::MakeRoom() {
+  if (!half_open_.full()) return;
+  const auto& [oldest, one] = *under_way_.begin();
+  const bool stale = Clock::now() - (one.until - options_.patience) >= kGrace;
+  End(stale ? oldest : half_open_.Victim());
 }
 
 void Handshakes::Begin(UniqueFd fd) {
@@ -110,7 +136,7 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   WC_RETURN_IF_ERROR(one.connection->Flush());
   const uint64_t id = next_id_++;
   WC_RETURN_IF_ERROR(poller_.Add(one.connection->fd(), EPOLLIN, id));
-  if (half_open_.full()) End(half_open_.Victim());
+  MakeRoom();
   half_open_.Add(id);
   under_way_.emplace(id, std::move(one));
   return Status::Ok();
@@ -122,6 +148,7 @@ void Handshakes::Continue(uint64_t id) {
   half_open_.Heard(id);
   if (!Advance(at->second)) return End(id);
   if (!at->second.connection->tls().established()) return;
+  last_proven_ = Clock::now();
   UnderWay one = std::move(at->second);
   poller_.Remove(one.connection->fd());
   End(id);

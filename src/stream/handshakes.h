@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -33,7 +34,7 @@ class Handshakes {
   };
   struct Options {
     std::shared_ptr<const ServerKeys> keys;
-    size_t most = 256;         ///< Under way. Above it one goes, first one that has said nothing.
+    size_t most = 256;         ///< Under way. Above it others wait, or one goes (HasRoom).
     size_t most_waiting = 64;  ///< Handed over, not begun.
     size_t most_queued = 0;    ///< Of each connection.
     Duration patience{};
@@ -50,7 +51,7 @@ class Handshakes {
   void Step();
   /// More than this turn's share was there.
   [[nodiscard]] bool busy() const { return busy_; }
-  /// When the oldest has had its time.
+  /// When Step has something to do although fd() is silent.
   [[nodiscard]] TimePoint deadline() const;
 
  private:
@@ -62,7 +63,15 @@ class Handshakes {
   };
   Handshakes(Options options, TlsContext context)
       : options_(std::move(options)), context_(std::move(context)), half_open_(options_.most) {}
-  [[nodiscard]] std::vector<UniqueFd> TakeWaiting(size_t most);
+  /// While others prove themselves, those under way are workers of a large job whose hosts are busy, and
+  /// whoever comes waits for them. Otherwise they are strangers who replay what they have recorded, and one
+  /// goes.
+  [[nodiscard]] bool HasRoom(TimePoint now) const;
+  /// When there will be room, whatever happens.
+  [[nodiscard]] TimePoint room_at() const;
+  /// The one to be begun now; invalid when none waits or has room.
+  [[nodiscard]] UniqueFd TakeWaiting();
+  void MakeRoom();
   void Begin(UniqueFd fd);
   Status BeginTls(UniqueFd& fd, const std::string& peer);
   void Continue(uint64_t id);
@@ -78,10 +87,12 @@ class Handshakes {
   HalfOpen half_open_;
   std::map<uint64_t, UnderWay> under_way_;  ///< By age.
   uint64_t next_id_ = 1;
+  TimePoint last_proven_{};
   bool busy_ = false;
+  bool held_back_ = false;  ///< Some wait, and there is no room.
 
   std::mutex mutex_;
-  std::vector<UniqueFd> waiting_;
+  std::deque<UniqueFd> waiting_;
 };
 
 }  // namespace weightcast::stream
