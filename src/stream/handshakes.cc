@@ -15,10 +15,10 @@
 namespace weightcast::stream {
 namespace {
 
-/// Somebody has proven himself in this time: a job starts.
-constexpr auto kProving = std::chrono::milliseconds(100);
-/// The time that one under way has in any case while a job starts.
-constexpr auto kGrace = std::chrono::seconds(1);
+/// Of one under way, before a newcomer takes its place: in any case, and while somebody has proven himself
+/// within kLeastTime.
+constexpr auto kLeastTime = std::chrono::milliseconds(100);
+constexpr auto kTimeOfWorkers = std::chrono::seconds(1);
 
 std::string PeerOf(int fd) {
   const auto peer = PeerAddressOf(fd);
@@ -57,16 +57,15 @@ void Handshakes::Add(UniqueFd fd) {
   options_.wake();
 }
 
-bool Handshakes::HasRoom(TimePoint now) const { return !half_open_.full() || room_at() <= now; }
-
 TimePoint Handshakes::room_at() const {
-  const TimePoint began = under_way_.begin()->second.until - options_.patience;
-  return std::min(last_proven_ + kProving, began + kGrace);
+  if (under_way_.size() < options_.most) return TimePoint::min();
+  const TimePoint began = under_way_.begin()->second.began;
+  return std::max(began + kLeastTime, std::min(began + kTimeOfWorkers, last_proven_ + kLeastTime));
 }
 
 UniqueFd Handshakes::TakeWaiting() {
   const std::lock_guard lock(mutex_);
-  held_back_ = !waiting_.empty() && !HasRoom(Clock::now());
+  held_back_ = !waiting_.empty() && room_at() > Clock::now();
   if (waiting_.empty() || held_back_) return UniqueFd();
   UniqueFd fd = std::move(waiting_.front());
   waiting_.pop_front();
@@ -89,15 +88,8 @@ void Handshakes::Step() {
 
 TimePoint Handshakes::deadline() const {
   if (under_way_.empty()) return kNever;
-  const TimePoint expires = under_way_.begin()->second.until;
+  const TimePoint expires = under_way_.begin()->second.began + options_.patience;
   return held_back_ ? std::min(expires, room_at()) : expires;
-}
-
-void Handshakes::MakeRoom() {
-  if (!half_open_.full()) return;
-  const auto& [oldest, one] = *under_way_.begin();
-  const bool stale = Clock::now() - (one.until - options_.patience) >= kGrace;
-  End(stale ? oldest : half_open_.Victim());
 }
 
 void Handshakes::Begin(UniqueFd fd) {
@@ -128,7 +120,7 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   one.connection = std::make_unique<Connection>(std::move(fd), std::move(session), options_.most_queued);
   one.member = judgement.identity->member;
   one.peer = peer;
-  one.until = Clock::now() + options_.patience;
+  one.began = Clock::now();
   one.connection->Take(sent);
   if (!one.connection->end().ok())
     return {Code::kPermission,
@@ -136,8 +128,7 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
   WC_RETURN_IF_ERROR(one.connection->Flush());
   const uint64_t id = next_id_++;
   WC_RETURN_IF_ERROR(poller_.Add(one.connection->fd(), EPOLLIN, id));
-  MakeRoom();
-  half_open_.Add(id);
+  if (under_way_.size() >= options_.most) End(under_way_.begin()->first);
   under_way_.emplace(id, std::move(one));
   return Status::Ok();
 }
@@ -145,7 +136,6 @@ Status Handshakes::BeginTls(UniqueFd& fd, const std::string& peer) {
 void Handshakes::Continue(uint64_t id) {
   const auto at = under_way_.find(id);
   if (at == under_way_.end()) return;  // Ended earlier in this step.
-  half_open_.Heard(id);
   if (!Advance(at->second)) return End(id);
   if (!at->second.connection->tls().established()) return;
   last_proven_ = Clock::now();
@@ -174,7 +164,6 @@ void Handshakes::Prove(UnderWay one) {
 }
 
 void Handshakes::End(uint64_t id) {
-  half_open_.Remove(id);
   const auto at = under_way_.find(id);
   if (at->second.connection != nullptr) poller_.Remove(at->second.connection->fd());
   under_way_.erase(at);
@@ -182,7 +171,8 @@ void Handshakes::End(uint64_t id) {
 
 void Handshakes::EndExpired() {
   const TimePoint now = Clock::now();
-  while (deadline() <= now) End(under_way_.begin()->first);
+  while (!under_way_.empty() && under_way_.begin()->second.began + options_.patience <= now)
+    End(under_way_.begin()->first);
 }
 
 }  // namespace weightcast::stream

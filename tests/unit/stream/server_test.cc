@@ -288,8 +288,8 @@ TEST(StreamServer, TellsOfRoomSoThatLargeMessagesNeedNoLargeQueue) {
 }
 
 TEST(StreamServer, ShakesHandsWithFarMoreThanItDoesAtOnce) {
-  constexpr int kThreads = 32;
-  constexpr int kEach = 4;
+  constexpr int kThreads = 8;
+  constexpr int kEach = 16;
   TestServer server;
   server.Start(size_t{4} << 20, 20s, kVersion, /*most_handshakes=*/2);
   std::vector<std::thread> threads;
