@@ -161,35 +161,41 @@ TEST(MachineSteer, ItIsNotUpdatedWhileItsControlIsGone) {
   EXPECT_TRUE(c.processes[c.control].admitted);
 }
 
-/// Whatever the update, the plan and the engine have come to when one goes and the other comes.
-TEST(MachineSteer, ANewControlBringsWhatTheEngineHasMissedInEveryOrder) {
+/// One control of engine a leaves and another comes, each at any moment of an update and of the plans after.
+struct Replaced : Steered {
+  explicit Replaced(uint32_t seed) : random(seed) {}
+
+  void Run(protocol::Landing landing) {
+    StartSteered(landing);
+    PublishAll(1);
+    Settle();
+    const bool publishes_first = random() % 2 == 0;
+    if (publishes_first) PublishAll(2);
+    AdvanceAWhile();
+    Do(Said{control, protocol::Leave{}});
+    if (!publishes_first) PublishAll(2);
+    AdvanceAWhile();
+    control = JoinControl("a");
+    AdvanceAWhile();
+    Settle();
+  }
+  void AdvanceAWhile() {
+    for (auto steps = random() % 40; steps > 0; --steps) {
+      const bool delivers = random() % 4 != 0 && StepRandom(random);
+      if (!delivers && Armed(TimerKind::kPlan)) Fire(TimerKind::kPlan);
+    }
+  }
+  std::mt19937 random;
+};
+
+TEST(MachineSteer, AnotherControlBringsWhatTheEngineHasMissedInEveryOrder) {
   for (const auto landing : {protocol::Landing::kInPlace, protocol::Landing::kShadow}) {
-    for (uint32_t seed = 0; seed < 400; ++seed) {
+    for (uint32_t seed = 1; seed <= 30; ++seed) {
       SCOPED_TRACE(StrCat("seed ", seed));
-      Steered c;
-      c.StartSteered(landing);
-      c.PublishAll(1);
-      c.Settle();
-      std::mt19937 random(seed);
-      const auto advance = [&](uint32_t steps) {
-        while (steps-- > 0) {
-          const bool fires = c.Armed(TimerKind::kPlan) && random() % 4 == 0;
-          if (fires || !c.StepRandom(random)) {
-            if (c.Armed(TimerKind::kPlan)) c.Fire(TimerKind::kPlan);
-          }
-        }
-      };
-      if (random() % 2 == 0) c.PublishAll(2);
-      advance(random() % 40);
-      c.Do(Said{c.control, protocol::Leave{}});
-      if (c.processes[c.trainers[0]].published.size() == 1) c.PublishAll(2);
-      advance(random() % 40);
-      c.control = c.JoinControl("a");
-      advance(random() % 40);
-      c.Settle();
-      for (size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(c.Served(c.a(rank)).number, 2);
+      Replaced c(seed);
+      c.Run(landing);
+      for (const SessionId rank : c.engines["a"]) EXPECT_EQ(c.Served(rank).number, 2);
       EXPECT_TRUE(c.processes[c.control].admitted && !c.processes[c.control].paused);
-      EXPECT_EQ(c.processes[c.control].settled.number, 2);
       if (::testing::Test::HasFailure()) return;
     }
   }
