@@ -59,6 +59,7 @@ def move_all_ways(rank: int, world: int, address: str, port: int) -> None:
         if rank in (0, 2) and not name.startswith("weightcast") and (rank, name) != (0, "packed, all roots"):
             assert seen[-1] == (4 * 40 + 2 * 42,) * 2 and len(seen) >= 4, (name, seen)
         way.close()
+    dist.barrier()  # All have closed.
     assert not list(pathlib.Path("/dev/shm").glob("weightcast-rl-*"))
     dist.barrier()
     dist.destroy_process_group()
