@@ -58,7 +58,7 @@ void Handshakes::Add(UniqueFd fd) {
 }
 
 TimePoint Handshakes::room_at() const {
-  if (under_way_.size() < options_.most) return TimePoint::min();
+  if (under_way_.size() < options_.most) return {};
   const TimePoint began = under_way_.begin()->second.began;
   return std::max(began + kLeastTime, std::min(began + kTimeOfWorkers, last_proven_ + kLeastTime));
 }
@@ -86,11 +86,11 @@ void Handshakes::Step() {
   }
 }
 
-TimePoint Handshakes::deadline() const {
-  if (under_way_.empty()) return kNever;
-  const TimePoint expires = under_way_.begin()->second.began + options_.patience;
-  return held_back_ ? std::min(expires, room_at()) : expires;
+TimePoint Handshakes::expiry() const {
+  return under_way_.empty() ? kNever : under_way_.begin()->second.began + options_.patience;
 }
+
+TimePoint Handshakes::deadline() const { return held_back_ ? std::min(expiry(), room_at()) : expiry(); }
 
 void Handshakes::Begin(UniqueFd fd) {
   const std::string peer = PeerOf(fd.get());
@@ -171,8 +171,7 @@ void Handshakes::End(uint64_t id) {
 
 void Handshakes::EndExpired() {
   const TimePoint now = Clock::now();
-  while (!under_way_.empty() && under_way_.begin()->second.began + options_.patience <= now)
-    End(under_way_.begin()->first);
+  while (expiry() <= now) End(under_way_.begin()->first);
 }
 
 }  // namespace weightcast::stream

@@ -62,6 +62,8 @@ class Handshakes {
   };
   Handshakes(Options options, TlsContext context)
       : options_(std::move(options)), context_(std::move(context)) {}
+  /// When the oldest has had all its time.
+  [[nodiscard]] TimePoint expiry() const;
   /// When one more may begin. Where as many are under way as may be, that is when the oldest has had its
   /// time. While others prove themselves, those under way are workers of a large job whose hosts are busy:
   /// they get more of it than strangers who replay what they have recorded.
