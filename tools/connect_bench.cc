@@ -35,40 +35,40 @@ constexpr uint64_t kTcpLanes = 2;
 constexpr uint64_t kShmDescriptors = 3;
 
 /// How others find a listening process.
-struct Place {
+struct ConnectPlace {
   uint32_t rank = 0;
   Incarnation incarnation = 0;
   std::vector<std::string> addresses;
 };
 
-void Write(ByteWriter& out, const Place& place) {
+void Write(ByteWriter& out, const ConnectPlace& place) {
   out.Put(place.rank);
   out.Put(place.incarnation);
   out.Put(static_cast<uint32_t>(place.addresses.size()));
   for (const std::string& address : place.addresses) out.PutString(address);
 }
 
-Place ReadPlace(ByteReader& in) {
-  Place place{.rank = in.Get<uint32_t>(), .incarnation = in.Get<Incarnation>(), .addresses = {}};
+ConnectPlace ReadPlace(ByteReader& in) {
+  ConnectPlace place{.rank = in.Get<uint32_t>(), .incarnation = in.Get<Incarnation>(), .addresses = {}};
   for (auto left = in.Get<uint32_t>(); left > 0 && in.ok(); --left)
     place.addresses.emplace_back(in.GetString(kMaxAddress));
   return place;
 }
 
 /// Of one process and round, by the clock that all processes of a machine share.
-struct Span {
+struct ConnectSpan {
   TimePoint begin;
   TimePoint end;
 };
 
-std::string Encode(const Span& span) {
+std::string Encode(const ConnectSpan& span) {
   ByteWriter out;
   out.Put(static_cast<int64_t>(span.begin.time_since_epoch().count()));
   out.Put(static_cast<int64_t>(span.end.time_since_epoch().count()));
   return out.Take();
 }
 
-Span DecodeSpan(std::string_view bytes) {
+ConnectSpan DecodeConnectSpan(std::string_view bytes) {
   ByteReader in(bytes);
   const auto time = [&in] { return TimePoint(Clock::duration(in.Get<int64_t>())); };
   const TimePoint begin = time();
@@ -153,7 +153,7 @@ class Member {
                   .addresses = endpoint_->Addresses()});
     WC_RETURN_IF_ERROR(parent_.Report(place.bytes()));
     WC_ASSIGN_OR_RETURN(const std::string go, parent_.Next());
-    Span span{.begin = Clock::now(), .end = {}};
+    ConnectSpan span{.begin = Clock::now(), .end = {}};
     if (connects()) {
       WC_RETURN_IF_ERROR(ConnectToAll(go));
       span.end = Clock::now();
@@ -169,7 +169,7 @@ class Member {
 
   Status ConnectToAll(std::string_view go) const {
     ByteReader in(go);
-    std::vector<Place> places;
+    std::vector<ConnectPlace> places;
     for (auto left = in.Get<uint32_t>(); left > 0 && in.ok(); --left) places.push_back(ReadPlace(in));
     const TimePoint deadline = Patience();
     std::vector<Status> outcomes(places.size());
@@ -233,7 +233,7 @@ Result<ConnectRound> RunRound(const BenchProcesses& members, const ConnectCase& 
   TimePoint begin = TimePoint::max();
   TimePoint end = all_listen;
   for (size_t i = 0; i < reports.size(); ++i) {
-    const Span span = DecodeSpan(reports[i]);
+    const ConnectSpan span = DecodeConnectSpan(reports[i]);
     if (i < connecting) begin = std::min(begin, span.begin);
     end = std::max(end, span.end);
   }

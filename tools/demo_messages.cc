@@ -17,7 +17,7 @@ constexpr size_t kMaxText = 64 << 10;
 constexpr uint32_t kMaxItems = 1 << 16;
 
 template <typename T>
-Result<T> Whole(const ByteReader& reader, T value) {
+Result<T> WholeDemo(const ByteReader& reader, T value) {
   if (reader.AtEnd()) return value;
   return Status(Code::kProtocol,
                 "malformed message between the demo's processes; please report this as a bug");
@@ -51,7 +51,7 @@ Result<DemoEvent> DecodeEvent(std::string_view bytes) {
     event.sender_bytes.push_back(in.Get<uint64_t>());
   for (auto left = std::min(in.Get<uint32_t>(), kMaxItems); left > 0 && in.ok(); --left)
     event.connection_map.emplace_back(in.GetString(kMaxText));
-  return Whole(in, std::move(event));
+  return WholeDemo(in, std::move(event));
 }
 
 std::string Encode(const DemoOrder& order) {
@@ -64,7 +64,7 @@ Result<DemoOrder> DecodeOrder(std::string_view bytes) {
   ByteReader in(bytes);
   DemoOrder order;
   order.publish = in.Get<int64_t>();
-  return Whole(in, order);
+  return WholeDemo(in, order);
 }
 
 Status SendDatagram(int fd, std::string_view bytes) {

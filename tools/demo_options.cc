@@ -7,7 +7,7 @@ namespace weightcast::tools {
 
 namespace {
 
-std::string Joined(const std::vector<std::string>& texts) {
+std::string JoinedByComma(const std::vector<std::string>& texts) {
   std::string joined;
   for (const std::string& text : texts) joined += StrCat(joined.empty() ? "" : ",", text);
   return joined;
@@ -63,8 +63,8 @@ std::vector<std::string> ArgumentsOf(const DemoOptions& options) {
   add("--versions", StrCat(options.versions));
   add("--landing", options.landing);
   add("--memory", options.memory);
-  add("--trainer-devices", Joined(options.trainer_devices));
-  add("--inference-devices", Joined(options.inference_devices));
+  add("--trainer-devices", JoinedByComma(options.trainer_devices));
+  add("--inference-devices", JoinedByComma(options.inference_devices));
   add("--output", options.output);
   return arguments;
 }

@@ -15,7 +15,7 @@
 namespace weightcast::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using JsonValue = nlohmann::ordered_json;
 
 std::string ClockText(int64_t unix_ms) {
   const std::time_t seconds = unix_ms / 1000;
@@ -25,22 +25,22 @@ std::string ClockText(int64_t unix_ms) {
   return {text.data(), std::strftime(text.data(), text.size(), "%H:%M:%S", &parts)};
 }
 
-std::string NameOf(const Json& update) {
+std::string NameOf(const JsonValue& update) {
   const auto label = update.at("label").get<std::string>();
   return StrCat(update.at("model").get<std::string>(), " version ", update.at("version").get<int64_t>(),
                 label.empty() ? "" : StrCat(" (", label, ")"));
 }
 
-std::string VerdictText(const Json& update) {
-  const Json& verdict = update.at("verdict");
+std::string VerdictText(const JsonValue& update) {
+  const JsonValue& verdict = update.at("verdict");
   const bool ok = update.at("ok").get<bool>();
   const std::string head = ok ? "" : StrCat("failed: ", update.at("reason").get<std::string>(), "; ");
   return StrCat(head, verdict.at("slow").get<bool>() ? "slow, " : "", verdict.at("text").get<std::string>());
 }
 
-std::string CostsText(const Json& segment) {
+std::string CostsText(const JsonValue& segment) {
   std::string text;
-  for (const Json& cost : segment.at("costs")) {
+  for (const JsonValue& cost : segment.at("costs")) {
     const auto worker = cost.at("worker").get<std::string>();
     text +=
         StrCat(text.empty() ? "" : ", ", cost.at("cause").get<std::string>(), " ",
@@ -49,13 +49,13 @@ std::string CostsText(const Json& segment) {
   return text;
 }
 
-std::string OneText(const Json& update) {
+std::string OneText(const JsonValue& update) {
   std::string out = StrCat(NameOf(update), ": ", Fixed(update.at("seconds").get<double>(), 4), " s, ",
                            HumanBytes(update.at("bytes").get<double>()), ", began at ",
                            ClockText(update.at("began_unix_ms").get<int64_t>()), "\n  ", VerdictText(update),
                            "\n  to fix it: ", update.at("verdict").at("remedy").get<std::string>(), "\n\n");
   Table steps({"step", "waits for", "at", "seconds", "went into"});
-  for (const Json& segment : update.at("path")) {
+  for (const JsonValue& segment : update.at("path")) {
     const auto worker = segment.at("worker").get<std::string>();
     steps.Add({segment.at("step").get<std::string>(), worker.empty() ? "the controller" : worker,
                Fixed(segment.at("begin").get<double>(), 4), Fixed(segment.at("seconds").get<double>(), 4),
@@ -67,45 +67,45 @@ std::string OneText(const Json& update) {
 /// Events of one process of the trace are a worker's; of one thread, what cannot overlap.
 class Trace {
  public:
-  void Add(const Json& update) {
+  void Add(const JsonValue& update) {
     start_ = update.at("began_unix_ms").get<double>() / 1e3;
-    for (const Json& segment : update.at("path"))
+    for (const JsonValue& segment : update.at("path"))
       Event("critical path", NameOf(update), segment.at("step").get<std::string>(), segment.at("begin"),
             segment.at("seconds").get<double>(),
             {{"waits for", segment.at("worker")}, {"costs", segment.at("costs")}});
-    for (const Json& rank : update.at("ranks")) AddRank(rank);
-    for (const Json& source : update.at("sources")) AddSource(update, source);
-    for (const Json& stall : update.at("stalls"))
+    for (const JsonValue& rank : update.at("ranks")) AddRank(rank);
+    for (const JsonValue& source : update.at("sources")) AddSource(update, source);
+    for (const JsonValue& stall : update.at("stalls"))
       Event("controller", "stalls", "did not run", stall.at("begin"), stall.at("seconds").get<double>(), {});
-    for (const Json& steer : update.at("steers"))
+    for (const JsonValue& steer : update.at("steers"))
       Between("EngineControl", steer.at("engine").get<std::string>(), steer.at("move").get<std::string>(),
               steer.at("asked"), steer.at("answered"));
   }
   [[nodiscard]] std::string Text() const {
-    return Json{{"traceEvents", events_}, {"displayTimeUnit", "ms"}}.dump();
+    return JsonValue{{"traceEvents", events_}, {"displayTimeUnit", "ms"}}.dump();
   }
 
  private:
   using Kinds = std::vector<std::string>;
 
-  void AddRank(const Json& rank) {
+  void AddRank(const JsonValue& rank) {
     const auto name = rank.at("name").get<std::string>();
     constexpr const char* kSteps = "as the controller saw it";
-    for (const Json& part : rank.at("parts")) {
+    for (const JsonValue& part : rank.at("parts")) {
       Between(name, kSteps, "grant", part.at("asked"), part.at("granted"));
       Between(name, kSteps, "receive", part.at("started"), part.at("ready"));
     }
     Between(name, kSteps, "commit", rank.at("committing"), rank.at("committed"));
     Between(name, kSteps, "serve", rank.at("serve"), rank.at("serving"));
     if (rank.at("parts").empty()) return;
-    const Json& last = rank.at("parts").back();
+    const JsonValue& last = rank.at("parts").back();
     Until(rank, {"pause", "reclaim", "open"}, last.at("granted"));
     Until(rank, {"receive", "fence", "verify"}, last.at("ready"));
     Until(rank, {"call", "switch", "process"}, rank.at("committed"));
   }
 
   /// Spans have a length and an order; the message that followed them says when they ended.
-  void Until(const Json& rank, const Kinds& kinds, const Json& end) {
+  void Until(const JsonValue& rank, const Kinds& kinds, const JsonValue& end) {
     if (end.is_null()) return;
     double at = end.get<double>();
     for (auto span = rank.at("spans").rbegin(); span != rank.at("spans").rend(); ++span) {
@@ -118,10 +118,10 @@ class Trace {
   }
 
   /// Sums of what took turns, one after the other, from the message on that began the sending.
-  void AddSource(const Json& update, const Json& source) {
+  void AddSource(const JsonValue& update, const JsonValue& source) {
     std::map<std::string, double> at;
-    for (const Json& rank : update.at("ranks"))
-      for (const Json& part : rank.at("parts"))
+    for (const JsonValue& rank : update.at("ranks"))
+      for (const JsonValue& part : rank.at("parts"))
         if (!part.at("started").is_null())
           at.try_emplace(rank.at("name").get<std::string>(), part.at("started").get<double>());
     const auto name = source.at("name").get<std::string>();
@@ -132,7 +132,7 @@ class Trace {
       Event(name, "as it measured", "waits to be told to send", source.at("started").get<double>() - waited,
             waited, {});
     }
-    for (const Json& span : source.at("spans")) {
+    for (const JsonValue& span : source.at("spans")) {
       const auto to = span.at("to").get<std::string>();
       const auto seconds = span.at("seconds").get<double>();
       Event(name, "to " + to, span.at("kind").get<std::string>(), at[to], seconds, span);
@@ -141,13 +141,13 @@ class Trace {
   }
 
   void Between(const std::string& process, const std::string& thread, const std::string& name,
-               const Json& begin, const Json& end) {
+               const JsonValue& begin, const JsonValue& end) {
     if (begin.is_null() || end.is_null()) return;
     Event(process, thread, name, begin, end.get<double>() - begin.get<double>(), {});
   }
 
   void Event(const std::string& process, const std::string& thread, const std::string& name,
-             const Json& begin, double seconds, const Json& arguments) {
+             const JsonValue& begin, double seconds, const JsonValue& arguments) {
     const int pid = NumberOf(processes_, process, [&](int number) {
       events_.push_back(
           {{"ph", "M"}, {"name", "process_name"}, {"pid", number}, {"args", {{"name", process}}}});
@@ -165,7 +165,7 @@ class Trace {
                        {"tid", tid},
                        {"ts", (start_ + begin.get<double>()) * 1e6},
                        {"dur", seconds * 1e6},
-                       {"args", arguments.is_null() ? Json::object() : arguments}});
+                       {"args", arguments.is_null() ? JsonValue::object() : arguments}});
   }
 
   template <typename Map, typename Added>
@@ -175,7 +175,7 @@ class Trace {
     return at->second;
   }
 
-  Json events_ = Json::array();
+  JsonValue events_ = JsonValue::array();
   double start_ = 0;
   std::map<std::string, int> processes_;
   std::map<std::pair<std::string, std::string>, int> threads_;
@@ -183,10 +183,10 @@ class Trace {
 
 /// With the parsed updates; what throws says that the JSON is not as it should be.
 template <typename Make>
-Result<std::string> Parsed(std::string_view text, const Make& make) {
+Result<std::string> ParsedUpdates(std::string_view text, const Make& make) {
   try {
-    return make(Json::parse(text));
-  } catch (const Json::exception& error) {
+    return make(JsonValue::parse(text));
+  } catch (const JsonValue::exception& error) {
     return Status(
         Code::kProtocol,
         StrCat(
@@ -198,11 +198,11 @@ Result<std::string> Parsed(std::string_view text, const Make& make) {
 }  // namespace
 
 Result<std::string> ExplainText(std::string_view json) {
-  return Parsed(json, [](const Json& updates) {
+  return ParsedUpdates(json, [](const JsonValue& updates) {
     if (updates.empty()) return std::string("no update has ended yet\n");
     if (updates.size() == 1) return OneText(updates.front());
     std::string out;
-    for (const Json& update : updates)
+    for (const JsonValue& update : updates)
       out += StrCat(ClockText(update.at("began_unix_ms").get<int64_t>()), "  ", NameOf(update), "  ",
                     Fixed(update.at("seconds").get<double>(), 4), " s  ", VerdictText(update), "\n");
     return out;
@@ -210,9 +210,9 @@ Result<std::string> ExplainText(std::string_view json) {
 }
 
 Result<std::string> ExplainTrace(std::string_view json) {
-  return Parsed(json, [](const Json& updates) {
+  return ParsedUpdates(json, [](const JsonValue& updates) {
     Trace trace;
-    for (const Json& update : updates) trace.Add(update);
+    for (const JsonValue& update : updates) trace.Add(update);
     return trace.Text() + "\n";
   });
 }

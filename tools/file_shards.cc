@@ -10,7 +10,7 @@ namespace weightcast::tools {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kPiece = size_t{16} << 20;  ///< Of a file, on its way to a GPU.
+constexpr size_t kFilePiece = size_t{16} << 20;  ///< Of a file, on its way to a GPU.
 
 size_t Padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -60,7 +60,7 @@ Status FileShards::CopyToDevice(const ShardPlace& place, const Settings& setting
   const size_t total = TotalBytes();
   if (total == 0) return Status::Ok();
   WC_ASSIGN_OR_RETURN(auto block, MakeBlock(place, settings, total));
-  std::vector<std::byte> piece(std::min(total, kPiece));
+  std::vector<std::byte> piece(std::min(total, kFilePiece));
   size_t first = 0;
   for (size_t i = 0; i < places_.size(); ++i) {
     const size_t bytes = places_[i].bytes;

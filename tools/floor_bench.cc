@@ -36,9 +36,9 @@ constexpr int kWarmUp = 2;
 constexpr size_t kFewest = 5;
 constexpr size_t kMost = 100'000;
 constexpr size_t kBatch = 512;  ///< Ping-pongs between two looks at the clock that counts the time.
-constexpr double kPatienceSeconds = 60;
+constexpr double kFloorSeconds = 60;
 
-TimePoint Patience() { return Clock::now() + FromSeconds(kPatienceSeconds); }
+TimePoint FloorDeadline() { return Clock::now() + FromSeconds(kFloorSeconds); }
 
 /// Pages that are there, never unmapped: the processes end with their measurement.
 Result<std::span<std::byte>> Pages(size_t bytes, int flags, bool huge = false) {
@@ -91,7 +91,7 @@ Status ServeCross(std::span<std::byte> memory, const BenchChannel& channel) {
   where.Put(static_cast<uint64_t>(reinterpret_cast<uintptr_t>(memory.data())));
   WC_RETURN_IF_ERROR(channel.Send(where.bytes()));
   for (;;) {
-    WC_RETURN_IF_ERROR(channel.Receive(Patience(), 64).status());
+    WC_RETURN_IF_ERROR(channel.Receive(FloorDeadline(), 64).status());
     ByteWriter sum;
     sum.Put(Sum(memory));
     WC_RETURN_IF_ERROR(channel.Send(sum.bytes()));
@@ -100,7 +100,7 @@ Status ServeCross(std::span<std::byte> memory, const BenchChannel& channel) {
 
 Result<std::vector<double>> CopyAcross(const FloorCase& what, const BenchChannel& partner, double seconds) {
   WC_ASSIGN_OR_RETURN(const auto from, Pages(what.bytes, MAP_PRIVATE, what.what == kCrossHuge));
-  WC_ASSIGN_OR_RETURN(const std::string where, partner.Receive(Patience(), 64));
+  WC_ASSIGN_OR_RETURN(const std::string where, partner.Receive(FloorDeadline(), 64));
   ByteReader in(where);
   const auto pid = static_cast<pid_t>(in.Get<uint64_t>());
   const auto there = in.Get<uint64_t>();
@@ -119,7 +119,7 @@ Result<std::vector<double>> CopyAcross(const FloorCase& what, const BenchChannel
     }
     const double time = Seconds(Clock::now() - begin);
     WC_RETURN_IF_ERROR(partner.Send("read"));
-    WC_ASSIGN_OR_RETURN(const std::string sum, partner.Receive(Patience(), 64));
+    WC_ASSIGN_OR_RETURN(const std::string sum, partner.Receive(FloorDeadline(), 64));
     if (ByteReader(sum).Get<uint64_t>() != Sum(from))
       return Status(Code::kCorrupt,
                     "bytes differ after a cross-process copy of the kernel: check this machine's memory");
@@ -129,9 +129,9 @@ Result<std::vector<double>> CopyAcross(const FloorCase& what, const BenchChannel
 
 /// All of `bytes` through a socket, spinning.
 bool Through(int fd, std::span<std::byte> bytes, bool out) {
-  constexpr size_t kPiece = 1 << 20;
+  constexpr size_t kCopied = 1 << 20;
   while (!bytes.empty()) {
-    const size_t piece = std::min(kPiece, bytes.size());
+    const size_t piece = std::min(kCopied, bytes.size());
     const ssize_t moved = out ? send(fd, bytes.data(), piece, MSG_NOSIGNAL | MSG_DONTWAIT)
                               : recv(fd, bytes.data(), piece, MSG_DONTWAIT);
     if (moved > 0)
@@ -196,13 +196,13 @@ Result<std::pair<UniqueFd, UniqueFd>> TcpPair() {
   WC_ASSIGN_OR_RETURN(const SocketAddress any, SocketAddress::Parse("127.0.0.1:0"));
   WC_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(any, PortRange{}));
   WC_ASSIGN_OR_RETURN(const SocketAddress at, LocalAddressOf(listener.get()));
-  WC_ASSIGN_OR_RETURN(UniqueFd a, Connect(at, Patience()));
-  if (!WaitFor(listener.get(), POLLIN, Patience()))
+  WC_ASSIGN_OR_RETURN(UniqueFd a, Connect(at, FloorDeadline()));
+  if (!WaitFor(listener.get(), POLLIN, FloorDeadline()))
     return Status(Code::kTimedOut,
                   "the benchmark's other process has not connected over loopback within its time limit; run "
                   "it where cores are idle");
   WC_ASSIGN_OR_RETURN(UniqueFd b, Accept(listener.get()));
-  for (const int fd : {a.get(), b.get()}) TuneTcp(fd, FromSeconds(kPatienceSeconds));
+  for (const int fd : {a.get(), b.get()}) TuneTcp(fd, FromSeconds(kFloorSeconds));
   return std::pair(std::move(a), std::move(b));
 }
 
@@ -288,7 +288,7 @@ Result<FloorResult> MeasureFloor(const FloorCase& what, double seconds) {
   });
   if (driver < 0) return Status(Code::kExhausted, StrCat("cannot start a process: ", ErrnoAndAdvice(errno)));
   channels.b.Close();
-  const auto answer = AwaitAnswer(channels.a, seconds + kPatienceSeconds);
+  const auto answer = AwaitAnswer(channels.a, seconds + kFloorSeconds);
   kill(driver, SIGKILL);
   waitpid(driver, nullptr, 0);
   WC_RETURN_IF_ERROR(answer.status());

@@ -10,9 +10,9 @@
 namespace weightcast::tools {
 
 void CopyThroughCaches(std::span<std::byte> to, std::span<const std::byte> from) {
-  constexpr size_t kPiece = 1 << 20;
-  for (size_t at = 0; at < from.size(); at += kPiece)
-    std::memcpy(to.data() + at, from.data() + at, std::min(kPiece, from.size() - at));
+  constexpr size_t kCopied = 1 << 20;
+  for (size_t at = 0; at < from.size(); at += kCopied)
+    std::memcpy(to.data() + at, from.data() + at, std::min(kCopied, from.size() - at));
 }
 
 void CopyPastCaches(std::span<std::byte> to, std::span<const std::byte> from) {

@@ -11,7 +11,6 @@ namespace weightcast::tools {
 namespace {
 
 using topology::Hardware;
-using topology::Place;
 using topology::RdmaPort;
 using topology::Tier;
 
@@ -99,7 +98,7 @@ void AddText(Json& json, std::string_view key, std::string_view text) {
   text.empty() ? json.Null() : json.String(text);
 }
 
-void AddPlace(Json& json, const Place& place) {
+void AddPlace(Json& json, const topology::Place& place) {
   AddText(json, "pci_address", place.address());
   json.Key("numa_node");
   place.node < 0 ? json.Null() : json.Number(place.node);

@@ -18,7 +18,7 @@ namespace weightcast::tools {
 namespace {
 
 // A controller says something at least every second.
-constexpr double kSilenceSeconds = 10;
+constexpr double kControllerSilence = 10;
 constexpr double kSliceSeconds = 0.2;
 
 std::string Outcome(const Status& status) { return status.ok() ? "works" : "no: " + status.message(); }
@@ -100,7 +100,7 @@ class InfoCommand : public Command {
       const auto view = stream->Next(Clock::now() + FromSeconds(kSliceSeconds));
       const TimePoint now = Clock::now();
       if (!view.ok()) {
-        if (view.status().code() != Code::kTimedOut || now - heard > FromSeconds(kSilenceSeconds))
+        if (view.status().code() != Code::kTimedOut || now - heard > FromSeconds(kControllerSilence))
           return view.status();
         continue;
       }
@@ -120,7 +120,7 @@ class InfoCommand : public Command {
       const auto trace = stream->Trace(place, Clock::now() + FromSeconds(kSliceSeconds));
       const TimePoint now = Clock::now();
       if (!trace.ok()) {
-        if (trace.status().code() != Code::kTimedOut || now - heard > FromSeconds(kSilenceSeconds))
+        if (trace.status().code() != Code::kTimedOut || now - heard > FromSeconds(kControllerSilence))
           return trace.status();
         continue;
       }

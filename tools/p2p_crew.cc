@@ -15,7 +15,7 @@
 namespace weightcast::tools {
 namespace {
 
-constexpr double kPatienceSeconds = 120;
+constexpr double kAnswerSeconds = 120;
 
 }  // namespace
 
@@ -62,7 +62,7 @@ Status P2pCrew::Ask(size_t party, std::string_view message) const {
 }
 
 Result<std::string> P2pCrew::Answer(size_t party) const {
-  return AwaitAnswer(parties_[party].channel, kPatienceSeconds);
+  return AwaitAnswer(parties_[party].channel, kAnswerSeconds);
 }
 
 Status P2pCrew::AwaitAll(const std::vector<size_t>& which) const {

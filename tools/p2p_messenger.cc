@@ -5,7 +5,7 @@
 namespace weightcast::tools {
 namespace {
 
-constexpr double kMeetSeconds = 60;
+constexpr double kMessengerSeconds = 60;
 
 }  // namespace
 
@@ -23,7 +23,7 @@ Result<std::unique_ptr<P2pMessenger>> P2pMessenger::Make(const Settings& setting
 
 Status P2pMessenger::Meet(std::string_view metadata) {
   WC_ASSIGN_OR_RETURN(const auto peer, p2p::ParseMetadata(metadata));
-  WC_ASSIGN_OR_RETURN(channel_, engine_->Shared(peer, Clock::now() + FromSeconds(kMeetSeconds), {}));
+  WC_ASSIGN_OR_RETURN(channel_, engine_->Shared(peer, Clock::now() + FromSeconds(kMessengerSeconds), {}));
   return Status::Ok();
 }
 

@@ -31,9 +31,9 @@
 namespace weightcast::tools {
 namespace {
 
-constexpr double kPatienceSeconds = 120;
+constexpr double kRegisterSeconds = 120;
 
-TimePoint Patience() { return Clock::now() + FromSeconds(kPatienceSeconds); }
+TimePoint RegisterDeadline() { return Clock::now() + FromSeconds(kRegisterSeconds); }
 
 /// What one process has seen.
 struct Seen {
@@ -236,7 +236,7 @@ Status RunWorkers(const Job& job, const std::string& controller, int64_t process
   WC_RETURN_IF_ERROR(parent.Report({}));
   WC_RETURN_IF_ERROR(parent.Next().status());
   for (const auto& worker : workers) WC_RETURN_IF_ERROR(worker->Start(settings));
-  WC_ASSIGN_OR_RETURN(const Seen seen, tally.WaitFor(workers.size(), Patience()));
+  WC_ASSIGN_OR_RETURN(const Seen seen, tally.WaitFor(workers.size(), RegisterDeadline()));
   WC_RETURN_IF_ERROR(parent.Report(Encode(seen)));
   // They stay, so that nobody's loss is news to the others.
   return parent.Next().status();
@@ -250,15 +250,15 @@ Result<RegisterTimes> MeasureRegister(const RegisterCase& what, const Context& c
   BenchProcesses workers;
   BenchProcesses controller;  // Ends before its workers, whose loss it would tell.
   WC_RETURN_IF_ERROR(controller.Start([&](const BenchParent& parent) { return RunController(job, parent); }));
-  WC_ASSIGN_OR_RETURN(const auto addresses, controller.Gather(Patience()));
+  WC_ASSIGN_OR_RETURN(const auto addresses, controller.Gather(RegisterDeadline()));
   for (int64_t process = 0; process < what.processes; ++process) {
     WC_RETURN_IF_ERROR(workers.Start(
         [&](const BenchParent& parent) { return RunWorkers(job, addresses.front(), process, parent); }));
   }
-  WC_RETURN_IF_ERROR(workers.Gather(Patience()).status());
+  WC_RETURN_IF_ERROR(workers.Gather(RegisterDeadline()).status());
   const TimePoint begin = Clock::now();
   WC_RETURN_IF_ERROR(workers.TellAll("go"));
-  WC_ASSIGN_OR_RETURN(const auto reports, workers.Gather(Patience() + FromSeconds(kPatienceSeconds)));
+  WC_ASSIGN_OR_RETURN(const auto reports, workers.Gather(RegisterDeadline() + FromSeconds(kRegisterSeconds)));
   TimePoint end = begin;
   RegisterTimes times;
   for (const std::string& report : reports) {

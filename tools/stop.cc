@@ -12,7 +12,7 @@
 namespace weightcast::tools {
 namespace {
 
-constexpr unsigned kGraceSeconds = 2;
+constexpr unsigned kStopSeconds = 2;
 
 std::atomic<int> stop_signal{0};
 std::atomic<int> stop_fd{-1};
@@ -24,7 +24,7 @@ void OnStop(int signal) {
   const uint64_t one = 1;
   // A full eventfd is readable already.
   [[maybe_unused]] const ssize_t written = write(stop_fd.load(), &one, sizeof one);
-  alarm(kGraceSeconds);
+  alarm(kStopSeconds);
 }
 
 void OnAlarm(int) {

@@ -7,7 +7,7 @@
 namespace weightcast::tools {
 namespace {
 
-std::string Joined(const std::vector<std::string>& texts) {
+std::string JoinedBySpace(const std::vector<std::string>& texts) {
   std::string out;
   for (const std::string& text : texts) out += (out.empty() ? "" : " ") + text;
   return out;
@@ -42,7 +42,7 @@ std::string ModelText(const protocol::ModelView& model) {
   Table workers({"worker", "host", "state", "prepared", "version", "addresses"});
   for (const auto& worker : model.workers) {
     workers.Add({ToString(worker.name), worker.host, StateOf(worker), worker.prepared ? "yes" : "no",
-                 Named(worker.version), Joined(worker.addresses)});
+                 Named(worker.version), JoinedBySpace(worker.addresses)});
   }
   if (!model.workers.empty()) out += "\n" + workers.ToString();
   Table connections({"connection to", "from"});

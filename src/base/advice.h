@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/strings.h"
 #include "weightcast/status.h"
@@ -18,6 +19,9 @@ inline constexpr std::string_view kSameRelease = "; run the same release of weig
 
 /// Between a peer and what it did wrong.
 inline constexpr std::string_view kBrokeProtocol = " broke the protocol and was disconnected: ";
+
+/// Of what a caller gave; `message` says what is wrong with it and what to do.
+inline Status InvalidArgument(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 /// A kProtocol error that says to run the same release; `error` itself if it says so, or is of another kind.
 inline Status WithSameRelease(const Status& error) {

@@ -11,7 +11,7 @@ namespace weightcast::control {
 namespace {
 
 /// A controller that is too busy to answer within this is left out of one scrape.
-constexpr auto kPatience = std::chrono::milliseconds(500);
+constexpr auto kViewPatience = std::chrono::milliseconds(500);
 
 void TellModel(const protocol::ModelView& model, std::vector<trace::Metric>& metrics) {
   const auto tell = [&](std::string name, double value, trace::Labels labels) {
@@ -37,7 +37,7 @@ void Core::Collect(std::vector<trace::Metric>& metrics) {
   const auto answer = std::make_shared<std::promise<protocol::ClusterView>>();
   auto view = answer->get_future();
   if (!mailbox_->Post([this, answer] { answer->set_value(View()); })) return;
-  if (view.wait_for(kPatience) != std::future_status::ready) return;
+  if (view.wait_for(kViewPatience) != std::future_status::ready) return;
   const protocol::ClusterView shown = view.get();
   metrics.push_back({"control.term", static_cast<double>(shown.term.number), {}, /*rises=*/false});
   for (const protocol::ModelView& model : shown.models) TellModel(model, metrics);

@@ -11,7 +11,7 @@
 namespace weightcast::control {
 namespace {
 
-constexpr auto kPatience = std::chrono::milliseconds(500);
+constexpr auto kHistoryPatience = std::chrono::milliseconds(500);
 /// From the first publication to the end of an update this thread wakes so often, and did not run if it comes
 /// so much later.
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
@@ -69,7 +69,7 @@ Result<Explanations> Core::History() {
     }
     answer->set_value(std::move(all));
   });
-  if (!posted || history.wait_for(kPatience) != std::future_status::ready)
+  if (!posted || history.wait_for(kHistoryPatience) != std::future_status::ready)
     return Status(Code::kUnavailable,
                   "the controller has not answered in time because it is busy; ask again, and see its log");
   return history.get();

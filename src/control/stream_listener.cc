@@ -66,7 +66,7 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   std::atomic<bool> awake_{false};
 };
 
-class Worker final : public Outlet, public WorkerStream {
+class AcceptedWorker final : public Outlet, public WorkerStream {
  public:
   using Outlet::Outlet;
   [[nodiscard]] const stream::Member& member() const override { return stream_->member(); }
@@ -192,7 +192,7 @@ class StreamListener final : public Listener {
       observers_.emplace(stream.get(), one);
       return options_.handlers.on_watch(one);
     }
-    const auto one = std::make_shared<Worker>(std::move(server), stream);
+    const auto one = std::make_shared<AcceptedWorker>(std::move(server), stream);
     workers_.emplace(stream.get(), one);
     options_.handlers.on_open(one);
   }
@@ -214,7 +214,7 @@ class StreamListener final : public Listener {
     }
     const auto at = workers_.find(stream.get());
     if (at == workers_.end()) return;  // Refused.
-    const std::shared_ptr<Worker> worker = at->second;
+    const std::shared_ptr<AcceptedWorker> worker = at->second;
     const Status status = OrOutOfMemory("the controller", "a worker's message",
                                         [&] { return Take(worker, stream, std::move(body)); });
     if (!status.ok()) Offend(stream, status);
@@ -233,7 +233,8 @@ class StreamListener final : public Listener {
   }
 
   /// A large message is read on another thread: meanwhile others are heard here.
-  Status Take(const std::shared_ptr<Worker>& worker, const ServerStreamPtr& stream, std::string body) {
+  Status Take(const std::shared_ptr<AcceptedWorker>& worker, const ServerStreamPtr& stream,
+              std::string body) {
     WC_ASSIGN_OR_RETURN(Opened opened, OpenEnvelope(std::move(body)));
     WC_ASSIGN_OR_RETURN(auto parcel, worker->assembler.Add(opened.envelope.kind, std::move(opened.part)));
     if (!parcel) return Status::Ok();
@@ -248,7 +249,7 @@ class StreamListener final : public Listener {
     return Status::Ok();
   }
 
-  Status Tell(const std::shared_ptr<Worker>& worker, const Envelope& envelope, Parcel parcel) const {
+  Status Tell(const std::shared_ptr<AcceptedWorker>& worker, const Envelope& envelope, Parcel parcel) const {
     WC_ASSIGN_OR_RETURN(const std::string encoded, Unpack(std::move(parcel)));
     WC_ASSIGN_OR_RETURN(auto message, protocol::DecodeWorkerMessage(encoded));
     options_.handlers.on_message(worker, {.number = envelope.number,
@@ -286,7 +287,7 @@ class StreamListener final : public Listener {
   const ListenerOptions options_;
   const size_t most_;
   // The server thread's:
-  std::unordered_map<const ServerStream*, std::shared_ptr<Worker>> workers_;
+  std::unordered_map<const ServerStream*, std::shared_ptr<AcceptedWorker>> workers_;
   std::unordered_map<const ServerStream*, std::shared_ptr<Observer>> observers_;
 
   Mailbox to_unpack_;

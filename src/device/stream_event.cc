@@ -42,7 +42,7 @@ class StreamEvent::Watch final : public Work {
 namespace {
 
 // Of a caller that waits for an event.
-constexpr Duration kSpin = std::chrono::microseconds(50);
+constexpr Duration kPollFor = std::chrono::microseconds(50);
 constexpr Duration kBetweenLooks = std::chrono::microseconds(50);
 constexpr Duration kGlance = std::chrono::milliseconds(100);
 
@@ -127,7 +127,7 @@ Status Synchronise(const Context& context, void* stream, TimePoint deadline,
         stopped = InterruptedCall(StrCat("the wait for a stream of device ", context.ordinal()));
       glance = now + kGlance;
     }
-    if (now - begun > kSpin) std::this_thread::sleep_for(kBetweenLooks);
+    if (now - begun > kPollFor) std::this_thread::sleep_for(kBetweenLooks);
   }
 }
 

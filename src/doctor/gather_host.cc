@@ -12,6 +12,7 @@
 
 #include "base/socket.h"
 #include "base/strings.h"
+#include "base/wall_clock.h"
 #include "doctor/gather.h"
 #include "topology/files.h"
 
@@ -85,10 +86,6 @@ Result<double> AskDate(const std::string& reference, TimePoint deadline) {
     head.append(part.data(), static_cast<size_t>(got));
   }
   return DateOf(head);
-}
-
-double UnixNow() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 /// The address that the kernel would send from; a datagram socket connects without a packet.

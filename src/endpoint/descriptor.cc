@@ -9,7 +9,7 @@
 namespace weightcast::endpoint {
 namespace {
 
-constexpr uint32_t kMagic = 0x44524357;  // "WCRD"
+constexpr uint32_t kDescriptorMagic = 0x44524357;  // "WCRD"
 constexpr uint8_t kVersion = 2;
 
 Status Malformed(std::string_view what) {
@@ -34,7 +34,7 @@ Status Check(const RegionDescriptor& descriptor) {
 
 std::string EncodeDescriptor(const RegionDescriptor& descriptor) {
   ByteWriter out;
-  out.Put(kMagic);
+  out.Put(kDescriptorMagic);
   out.Put(kVersion);
   out.Put(static_cast<uint8_t>(descriptor.access));
   out.Put(static_cast<uint8_t>(descriptor.kind));
@@ -56,7 +56,7 @@ std::string EncodeDescriptor(const RegionDescriptor& descriptor) {
 Result<RegionDescriptor> ParseDescriptor(std::string_view bytes) {
   if (bytes.size() > kMaxDescriptor) return Malformed("too long");
   ByteReader in(bytes);
-  if (in.Get<uint32_t>() != kMagic) return Malformed("its first bytes are wrong");
+  if (in.Get<uint32_t>() != kDescriptorMagic) return Malformed("its first bytes are wrong");
   if (const auto version = in.Get<uint8_t>(); in.ok() && version != kVersion) {
     return Malformed(StrCat("its version is ", version, ", and this release reads version ", kVersion));
   }

@@ -10,7 +10,7 @@ namespace {
 
 using transport::Role;
 
-constexpr uint32_t kMagic = 0x54534357;  // "WCST"
+constexpr uint32_t kHandshakeMagic = 0x54534357;  // "WCST"
 constexpr size_t kMaxBootId = 64;
 // As the settings allow.
 constexpr uint64_t kMinChunk = 4096;
@@ -35,7 +35,7 @@ std::string_view Missing(Key::Of of) {
 
 std::string EncodeHello(const Hello& hello) {
   ByteWriter out;
-  out.Put(kMagic);
+  out.Put(kHandshakeMagic);
   out.Put(hello.version);
   out.Put(hello.port);
   out.PutString(hello.identity.job);
@@ -52,7 +52,7 @@ std::string EncodeHello(const Hello& hello) {
 
 Result<Hello> ParseHello(std::string_view payload) {
   ByteReader in(payload);
-  if (in.Get<uint32_t>() != kMagic) {
+  if (in.Get<uint32_t>() != kHandshakeMagic) {
     return Status(Code::kProtocol, "the other side is not a weightcast endpoint; check address and port");
   }
   Hello hello;

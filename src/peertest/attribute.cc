@@ -6,7 +6,7 @@
 namespace weightcast::peertest {
 namespace {
 
-constexpr size_t kFewest = 2;
+constexpr size_t kFewestPairs = 2;
 constexpr double kNearlyAll = 0.75;
 
 /// All pairs of one direction of a host.
@@ -22,7 +22,7 @@ struct Line {
 bool IsBad(const Line& line, const std::vector<HostPair>& tested, const std::vector<HostPair>& bad) {
   const size_t all = line.CountIn(tested);
   const size_t count = line.CountIn(bad);
-  return count >= kFewest && static_cast<double>(count) >= kNearlyAll * static_cast<double>(all);
+  return count >= kFewestPairs && static_cast<double>(count) >= kNearlyAll * static_cast<double>(all);
 }
 
 std::vector<Line> BadLines(size_t hosts, const std::vector<HostPair>& tested,
@@ -58,7 +58,7 @@ std::vector<Culprit> Attribute(size_t hosts, const std::vector<HostPair>& tested
     const auto most =
         std::ranges::max_element(lines, {}, [&](const Line& line) { return line.CountIn(left); });
     // What others explain already, but for one pair, is that pair's.
-    if (most->CountIn(left) < kFewest) break;
+    if (most->CountIn(left) < kFewestPairs) break;
     AddHost(culprits, *most);
     std::erase_if(left, [line = *most](const HostPair& one) { return line.Has(one); });
     lines.erase(most);

@@ -10,7 +10,6 @@ namespace weightcast::peertest {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(100);
-constexpr auto kLease = std::chrono::seconds(10);
 
 using Event = stream::ClientStream::Event;
 
@@ -44,7 +43,7 @@ Failure Caller::Open() {
                                          .version = protocol::kProtocolVersion,
                                          .token = options_.token,
                                          .purpose = stream::Purpose::kControl,
-                                         .lease = kLease});
+                                         .lease = kConversationLease});
   if (!begun.ok()) return {StageOf(begun), OfServe(begun.message())};
   auto event = Next(options_.deadline);
   if (!event.ok()) {

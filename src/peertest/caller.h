@@ -13,6 +13,9 @@
 
 namespace weightcast::peertest {
 
+inline constexpr auto kConnectTime = std::chrono::seconds(5);
+inline constexpr auto kAnswerTime = std::chrono::seconds(10);  ///< For an answer that needs no work.
+
 /// A conversation with a host that serves. One thread's.
 class Caller {
  public:

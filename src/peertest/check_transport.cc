@@ -49,9 +49,9 @@ void CheckSkipped(const PeerFacts& facts, const TransportFacts& transport, Findi
 
 /// Whether queue pairs had to send so much again that packets must have been lost.
 bool IsLossy(const PortCount& port) {
-  constexpr int64_t kFewest = 3;
+  constexpr int64_t kFewestRepeats = 3;
   constexpr double kMostPart = 1e-3;  // A few time-outs of busy hosts are below it.
-  return port.repeats >= kFewest &&
+  return port.repeats >= kFewestRepeats &&
          static_cast<double>(port.repeats) > kMostPart * static_cast<double>(port.packets);
 }
 

@@ -16,8 +16,7 @@ namespace weightcast::peertest {
 namespace {
 
 constexpr size_t kMostThreads = 64;
-constexpr auto kConnect = std::chrono::seconds(5);
-constexpr auto kAnswer = std::chrono::seconds(15);
+constexpr auto kHostAnswer = std::chrono::seconds(15);
 /// Of an order: each part that does not answer takes up to this long.
 constexpr auto kOrder = std::chrono::seconds(90);
 constexpr double kParts = 16;
@@ -73,14 +72,14 @@ class Cluster {
     one.target = plan_.targets[host];
     auto opened = Caller::Connect({.address = one.target,
                                    .token = means_.token,
-                                   .deadline = In(kConnect),
+                                   .deadline = In(kConnectTime),
                                    .interrupted = means_.interrupted});
     if (opened.caller == nullptr) {
       one.failure = opened.failure;
       return;
     }
     // Its own name tells where it is reached; an address of its own is told in each test.
-    auto hello = opened.caller->Ask<Hello>(AskHello{.report = {}, .peer = ""}, kAnswer);
+    auto hello = opened.caller->Ask<Hello>(AskHello{.report = {}, .peer = ""}, kHostAnswer);
     if (!hello.ok()) {
       one.failure = {hello.status().code() == Code::kProtocol ? "version" : "test", hello.status().message()};
       return;
@@ -156,7 +155,7 @@ class Cluster {
     std::string report;
     while (report.size() < ordered.bytes) {
       WC_ASSIGN_OR_RETURN(const ReportPiece piece,
-                          caller.Ask<ReportPiece>(AskPiece{.from = report.size()}, kAnswer));
+                          caller.Ask<ReportPiece>(AskPiece{.from = report.size()}, kHostAnswer));
       if (piece.text.empty())
         return Status(Code::kProtocol, StrCat("the report of the test from ", plan_.targets[tester],
                                               " ends early; use the same weightcast on all hosts"));

@@ -14,11 +14,11 @@ namespace weightcast::peertest {
 namespace {
 
 constexpr uint64_t kInFlight = 1 << 20;  ///< Bytes, about.
-constexpr uint64_t kFewest = 2;
+constexpr uint64_t kFewestInFlight = 2;
 constexpr uint64_t kMost = 16;
 constexpr auto kMeet = std::chrono::seconds(5);
 constexpr auto kPatience = std::chrono::seconds(5);  ///< With one transfer, and with one answer.
-constexpr auto kLook = std::chrono::milliseconds(100);
+constexpr auto kArrivalLook = std::chrono::milliseconds(100);
 constexpr uint32_t kPingBytes = 8;
 
 }  // namespace
@@ -90,7 +90,7 @@ Status DataLink::Connect(const LinkPlace& peer) {
 Status DataLink::Await(const LinkPlace& peer) {
   for (const TimePoint deadline = In(kMeet + std::chrono::seconds(1)); Clock::now() < deadline;) {
     WC_RETURN_IF_ERROR(CheckStop());
-    if (auto connection = arrival_->Wait(In(kLook))) return Meet(std::move(*connection), peer);
+    if (auto connection = arrival_->Wait(In(kArrivalLook))) return Meet(std::move(*connection), peer);
   }
   return {Code::kTimedOut,
           "the other host's connection of the data plane does not arrive; set port_range on both hosts, such "
@@ -137,8 +137,8 @@ Result<GrantName> DataLink::TradeGrants(const GrantName& ours) {
 
 Status DataLink::PingOnce(bool first, uint32_t number, const GrantName& ours, const GrantName& theirs,
                           std::optional<Transfer>& write) {
-  constexpr uint32_t kLooks = 64;
-  if (number % kLooks == 0) WC_RETURN_IF_ERROR(CheckStop());
+  constexpr uint32_t kArrivalLooks = 64;
+  if (number % kArrivalLooks == 0) WC_RETURN_IF_ERROR(CheckStop());
   if (!first) WC_RETURN_IF_ERROR(connection_->WaitGrant(ours, number + 1, In(kPatience)));
   if (write) WC_RETURN_IF_ERROR(write->Wait());  // Its answer is here: it has arrived.
   WC_ASSIGN_OR_RETURN(const LocalSlice local, region_->Slice(0, kPingBytes));
@@ -192,7 +192,7 @@ Result<Rate> DataLink::Write(uint64_t bytes, double seconds) {
   WC_ASSIGN_OR_RETURN(const LocalSlice local, region_->Slice(0, bytes));
   WC_ASSIGN_OR_RETURN(const RemoteSlice remote, remote_.Slice(kMostWrite, bytes));
   const Piece piece{local, remote};
-  const uint64_t window = std::clamp(kInFlight / bytes, kFewest, kMost);
+  const uint64_t window = std::clamp(kInFlight / bytes, kFewestInFlight, kMost);
   std::deque<Transfer> flying;
   const TimePoint begin = Clock::now();
   // Connections begin slowly: a quarter of the time is not counted, where enough is left.

@@ -7,6 +7,7 @@
 #include "base/process.h"
 #include "base/random.h"
 #include "base/strings.h"
+#include "base/wall_clock.h"
 #include "doctor/checks.h"
 #include "doctor/gather.h"
 #include "endpoint/message.h"
@@ -77,8 +78,7 @@ HostReport DescribeHost(const std::string& address, const Settings& settings) {
     break;
   }
   DescribeRdma(sources, settings, report);
-  report.unix_seconds =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  report.unix_seconds = UnixNow();
   return report;
 }
 

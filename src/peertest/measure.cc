@@ -19,7 +19,6 @@
 namespace weightcast::peertest {
 namespace {
 
-constexpr auto kAnswer = std::chrono::seconds(10);
 constexpr uint32_t kFirstPings = 30;
 constexpr uint32_t kMostTimed = 5000;
 constexpr size_t kCold = 10;  ///< Of the first: both sides were asleep.
@@ -77,13 +76,13 @@ Measurement::Measurement(Options options, Caller& caller) : options_(std::move(o
   facts_.name = options_.transport;
 }
 
-Duration Measurement::Patience(double seconds) const { return kAnswer + FromSeconds(seconds); }
+Duration Measurement::Patience(double seconds) const { return kAnswerTime + FromSeconds(seconds); }
 
 void Measurement::Run(Ports* ports) {
   const auto before = CountBoth();
   if (options_.transport == "verbs") {
     if (const Status status = MeasureDevice(); !status.ok()) facts_.device_error = status.message();
-    (void)caller_.Ask<Done>(AskShut{}, kAnswer);
+    (void)caller_.Ask<Done>(AskShut{}, kAnswerTime);
   }
   if (const Status status = RunAll(ports); !status.ok()) facts_.error = status.message();
   const auto after = CountBoth();
@@ -93,7 +92,7 @@ void Measurement::Run(Ports* ports) {
 
 std::pair<std::vector<PortCount>, std::vector<PortCount>> Measurement::CountBoth() {
   if (options_.transport != "verbs") return {};
-  auto there = caller_.Ask<Counters>(AskCounters{}, kAnswer);
+  auto there = caller_.Ask<Counters>(AskCounters{}, kAnswerTime);
   return {ReadPortCounts(), there.ok() ? std::move(there->ports) : std::vector<PortCount>()};
 }
 
@@ -119,7 +118,7 @@ Status Measurement::Open() {
   if (!opened.ok()) return {opened.status().code(), StrCat("this host: ", opened.status().message())};
   link_ = std::move(*opened);
   auto answer = caller_.Ask<Opened>(
-      AskOpen{.transport = options_.transport, .key = key, .traffic_class = traffic_class_}, kAnswer);
+      AskOpen{.transport = options_.transport, .key = key, .traffic_class = traffic_class_}, kAnswerTime);
   if (!answer.ok()) return answer.status();
   peer_ = std::move(answer->place);
   return Status::Ok();
@@ -131,7 +130,7 @@ void Measurement::TryBoth(Ports& ports) {
   ports.tried_out = static_cast<int64_t>(out.size());
   ports.tried_back = static_cast<int64_t>(back.size());
   ports.out = TryPorts(out);
-  auto reached = caller_.Ask<Reached>(AskReach{.addresses = back}, kAnswer);
+  auto reached = caller_.Ask<Reached>(AskReach{.addresses = back}, kAnswerTime);
   ports.back = reached.ok() ? std::move(reached->errors) : std::vector{reached.status().message()};
   peer_connects_ = ports.tried_out > 0 && ports.out.size() == out.size() && ports.back.size() < back.size();
 }
@@ -145,7 +144,7 @@ Status Measurement::Meet() {
 Status Measurement::MeetBy(bool peer_connects) {
   WC_RETURN_IF_ERROR(caller_.Send(AskMeet{.place = link_->place(), .connect = peer_connects}));
   const Status here = peer_connects ? link_->Await(peer_) : link_->Connect(peer_);
-  const auto there = caller_.Take<Done>(kAnswer);
+  const auto there = caller_.Take<Done>(kAnswerTime);
   WC_RETURN_IF_ERROR(here);
   WC_RETURN_IF_ERROR(there.status());
   met_ = true;
@@ -157,16 +156,16 @@ Status Measurement::MeasureDevice() {
   WC_ASSIGN_OR_RETURN(const auto device, transport::verbs::DeviceProbe::Open(
                                              std::move(api), {.settings = options_.settings,
                                                               .interrupted = options_.interrupted}));
-  WC_ASSIGN_OR_RETURN(const DevicePlace there, caller_.Ask<DevicePlace>(AskDevice{}, kAnswer));
+  WC_ASSIGN_OR_RETURN(const DevicePlace there, caller_.Ask<DevicePlace>(AskDevice{}, kAnswerTime));
   const auto place = FromHex(there.place);
   if (!place)
     return {Code::kProtocol, "the other host's probe is malformed; use the same weightcast on both"};
-  WC_RETURN_IF_ERROR(caller_.Ask<Done>(AskDeviceMeet{.place = ToHex(device->place())}, kAnswer).status());
+  WC_RETURN_IF_ERROR(caller_.Ask<Done>(AskDeviceMeet{.place = ToHex(device->place())}, kAnswerTime).status());
   WC_RETURN_IF_ERROR(device->Connect(*place));
   const auto ping = [&](uint32_t count) -> Result<std::vector<double>> {
     WC_RETURN_IF_ERROR(caller_.Send(AskDevicePong{.count = count}));
     auto times = device->Ping(count);
-    const auto done = caller_.Take<Done>(kAnswer);
+    const auto done = caller_.Take<Done>(kAnswerTime);
     WC_RETURN_IF_ERROR(times.status());
     WC_RETURN_IF_ERROR(done.status());
     return WithoutCold(std::move(*times));
@@ -179,7 +178,7 @@ Status Measurement::MeasureDevice() {
 Result<std::vector<double>> Measurement::Ping(uint32_t count) {
   WC_RETURN_IF_ERROR(caller_.Send(AskPong{.count = count}));
   auto times = link_->Ping(count);
-  const auto there = caller_.Take<Done>(kAnswer);
+  const auto there = caller_.Take<Done>(kAnswerTime);
   WC_RETURN_IF_ERROR(times.status());
   WC_RETURN_IF_ERROR(there.status());
   return WithoutCold(std::move(*times));
@@ -256,7 +255,7 @@ std::string Measurement::WhileLoaded(uint8_t traffic_class, const std::function<
 void Measurement::Close() {
   met_ = false;
   link_.reset();
-  (void)caller_.Ask<Done>(AskShut{}, kAnswer);
+  (void)caller_.Ask<Done>(AskShut{}, kAnswerTime);
 }
 
 }  // namespace weightcast::peertest

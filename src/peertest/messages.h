@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -19,6 +20,7 @@ inline constexpr uint16_t kDefaultPort = 29751;
 inline constexpr size_t kMostBody = size_t{16} << 10;
 inline constexpr size_t kPieceBytes = 450;  ///< Of a report, in one answer.
 inline constexpr size_t kMostReport = size_t{256} << 10;
+inline constexpr auto kConversationLease = std::chrono::seconds(10);
 inline constexpr uint32_t kMostPings = 20'000;
 inline constexpr uint64_t kMostWrite = uint64_t{16} << 20;  ///< Bytes of one transfer.
 inline constexpr double kMostSeconds = 10;                  ///< Of one write.

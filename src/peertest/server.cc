@@ -9,6 +9,7 @@
 #include "base/socket.h"
 #include "base/strings.h"
 #include "base/task_thread.h"
+#include "base/wall_clock.h"
 #include "peertest/describe_host.h"
 #include "peertest/messages.h"
 #include "peertest/session.h"
@@ -22,7 +23,6 @@ using StreamPtr = std::shared_ptr<stream::ServerStream>;
 
 constexpr size_t kMostClients = 512;
 constexpr size_t kMostQueued = size_t{256} << 10;
-constexpr auto kLease = std::chrono::seconds(10);
 constexpr auto kLongest = std::chrono::minutes(5);  ///< Of one test, where another waits.
 constexpr auto kIdle = std::chrono::seconds(60);    ///< Of who has the place and asks nothing.
 
@@ -32,10 +32,6 @@ std::string HostOf(const std::string& peer) {
   const auto address = SocketAddress::Parse(peer);
   const std::string host = address.ok() ? address->Host() : peer;
   return host.starts_with(kMapped) ? host.substr(kMapped.size()) : host;
-}
-
-double UnixNow() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 class Server final : public TestServer {
@@ -48,7 +44,7 @@ class Server final : public TestServer {
          .port = options_.port,
          .version = protocol::kProtocolVersion,
          .master = options_.master,
-         .lease = kLease,
+         .lease = kConversationLease,
          .most_queued = kMostQueued,
          .handlers = {
              .on_open = [this](const StreamPtr& stream) { Open(stream); },

@@ -8,6 +8,7 @@
 
 #include "base/strings.h"
 #include "base/traffic_class.h"
+#include "base/wall_clock.h"
 #include "peertest/caller.h"
 #include "peertest/describe_host.h"
 #include "peertest/echo_prober.h"
@@ -17,15 +18,9 @@
 namespace weightcast::peertest {
 namespace {
 
-constexpr auto kConnect = std::chrono::seconds(5);
-constexpr auto kAnswer = std::chrono::seconds(10);
 constexpr int kClockTries = 5;
 /// DSCP 26, which switches for RoCE are commonly set up for.
 constexpr int64_t kUsualClass = 26 << 2;
-
-double UnixNow() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 class Test {
  public:
@@ -74,7 +69,7 @@ class Test {
     const TimePoint begin = Clock::now();
     auto opened = Caller::Connect({.address = address.ToString(),
                                    .token = means_.token,
-                                   .deadline = In(kConnect),
+                                   .deadline = In(kConnectTime),
                                    .interrupted = means_.interrupted});
     if (opened.caller == nullptr) {
       Fail(opened.failure.stage, opened.failure.text);
@@ -85,7 +80,7 @@ class Test {
     here_ = *source;
     there_ = address;
     facts_.here = DescribeHost(here_.Host(), means_.settings);
-    auto hello = caller_->Ask<Hello>(AskHello{.report = facts_.here, .peer = there_.Host()}, kAnswer);
+    auto hello = caller_->Ask<Hello>(AskHello{.report = facts_.here, .peer = there_.Host()}, kAnswerTime);
     if (!hello.ok()) {
       Fail(hello.status().code() == Code::kProtocol ? "version" : "test", hello.status().message());
       return false;
@@ -100,7 +95,7 @@ class Test {
     for (int i = 0; i < kClockTries; ++i) {
       const TimePoint begin = Clock::now();
       const double before = UnixNow();
-      const auto time = caller_->Ask<Time>(AskTime{}, kAnswer);
+      const auto time = caller_->Ask<Time>(AskTime{}, kAnswerTime);
       if (!time.ok()) return;
       const double half = Seconds(Clock::now() - begin) / 2;
       if (facts_.clock_within >= 0 && half >= facts_.clock_within) continue;
@@ -110,7 +105,7 @@ class Test {
   }
 
   bool Begin() {
-    auto echo = caller_->Ask<Echo>(AskBegin{.address = there_.Host()}, kAnswer);
+    auto echo = caller_->Ask<Echo>(AskBegin{.address = there_.Host()}, kAnswerTime);
     if (!echo.ok()) {
       Fail(echo.status().code() == Code::kExhausted ? "busy" : "test", echo.status().message());
       return false;
@@ -129,7 +124,7 @@ class Test {
     }
     MeasureTcp(prober.ok() ? prober->get() : nullptr);
     MeasureVerbs();
-    (void)caller_->Ask<Done>(AskEnd{}, kAnswer);
+    (void)caller_->Ask<Done>(AskEnd{}, kAnswerTime);
     if (means_.interrupted && means_.interrupted()) Fail("test", "this process was told to end the test");
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "plan/cover.h"
 #include "plan/json_text.h"
@@ -55,8 +56,6 @@ Output WriteTensor(const Layout& layout, int tensor) {
   return out;
 }
 
-Status Bad(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
-
 /// A whole number between 0 and `limit`.
 std::optional<int64_t> WholeNumber(const Json& json, int64_t limit) {
   if (limit < 0 || !json.is_number_unsigned() || json.get<uint64_t>() > static_cast<uint64_t>(limit))
@@ -66,11 +65,11 @@ std::optional<int64_t> WholeNumber(const Json& json, int64_t limit) {
 
 /// `what` is named in errors.
 Result<std::vector<int64_t>> ReadNumbers(std::string_view what, const Json& json, int64_t limit) {
-  if (!json.is_array()) return Bad(StrCat(what, " must be a list of numbers"));
+  if (!json.is_array()) return InvalidArgument(StrCat(what, " must be a list of numbers"));
   std::vector<int64_t> out;
   for (const Json& entry : json) {
     const auto number = WholeNumber(entry, limit);
-    if (!number) return Bad(StrCat(what, " must have integers in [0, ", limit, "] only"));
+    if (!number) return InvalidArgument(StrCat(what, " must have integers in [0, ", limit, "] only"));
     out.push_back(*number);
   }
   return out;
@@ -83,8 +82,9 @@ Result<int> ReadNumber(const Json& json, const char* key, int limit, int absent)
   if (at == json.end() && absent >= 0) return absent;
   const auto number = at == json.end() ? std::nullopt : WholeNumber(*at, limit);
   if (number) return static_cast<int>(*number);
-  if (limit < 0) return Bad(StrCat("'", key, "' names a pattern, but 'patterns' is empty; add it there"));
-  return Bad(StrCat("'", key, "' must be an integer in [0, ", limit, "]"));
+  if (limit < 0)
+    return InvalidArgument(StrCat("'", key, "' names a pattern, but 'patterns' is empty; add it there"));
+  return InvalidArgument(StrCat("'", key, "' must be an integer in [0, ", limit, "]"));
 }
 
 Status CheckMembers(const Json& json, std::initializer_list<std::string_view> known) {
@@ -93,10 +93,11 @@ Status CheckMembers(const Json& json, std::initializer_list<std::string_view> kn
     for (const std::string_view name : known) names += StrCat(names.empty() ? "" : ", ", name);
     return names;
   };
-  if (!json.is_object()) return Bad(StrCat("it must be an object with ", allowed()));
+  if (!json.is_object()) return InvalidArgument(StrCat("it must be an object with ", allowed()));
   for (const auto& member : json.items()) {
     if (std::find(known.begin(), known.end(), member.key()) == known.end())
-      return Bad(StrCat("unknown member '", member.key().substr(0, 64), "'; allowed: ", allowed()));
+      return InvalidArgument(
+          StrCat("unknown member '", member.key().substr(0, 64), "'; allowed: ", allowed()));
   }
   return Status::Ok();
 }
@@ -130,10 +131,11 @@ Status LayoutReader::ReadPattern(const Json& json) {
   Pattern pattern;
   WC_ASSIGN_OR_RETURN(pattern.first_rank, ReadNumber(json, "first_rank", kMaxRanks, 0));
   if (!json.contains("mesh") || !json.contains("placements") || !json["placements"].is_array())
-    return Bad("a pattern needs a 'mesh' and a list of 'placements'; give it both");
+    return InvalidArgument("a pattern needs a 'mesh' and a list of 'placements'; give it both");
   WC_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadNumbers("'mesh'", json["mesh"], kMaxRanks));
   if (sizes.size() > static_cast<size_t>(kMaxMeshDims))
-    return Bad(StrCat("a mesh has ", sizes.size(), " dimensions; give it at most ", kMaxMeshDims));
+    return InvalidArgument(
+        StrCat("a mesh has ", sizes.size(), " dimensions; give it at most ", kMaxMeshDims));
   std::vector<int64_t> strides(sizes.size(), 1);
   for (size_t i = sizes.size(); i-- > 1;)
     strides[i - 1] = std::min<int64_t>(strides[i] * sizes[i], kMaxRanks);
@@ -142,13 +144,14 @@ Status LayoutReader::ReadPattern(const Json& json) {
   }
   const Json& placements = json["placements"];
   if (strides.size() != sizes.size() || placements.size() != sizes.size())
-    return Bad(StrCat("a pattern has a mesh of ", sizes.size(), " dimensions, ", strides.size(),
-                      " strides and ", placements.size(), " placements; give one of each per dimension"));
+    return InvalidArgument(StrCat("a pattern has a mesh of ", sizes.size(), " dimensions, ", strides.size(),
+                                  " strides and ", placements.size(),
+                                  " placements; give one of each per dimension"));
   for (size_t i = 0; i < sizes.size(); ++i) {
     const Json& placement = placements[i];
     const auto cut = WholeNumber(placement, kMaxDims - 1);
     if (!cut && placement != "replicate")
-      return Bad(
+      return InvalidArgument(
           StrCat("placement ", i, " must be \"replicate\" or the number of the dimension that is cut"));
     pattern.mesh.push_back({static_cast<int>(sizes[i]), static_cast<int>(strides[i]),
                             cut ? static_cast<int>(*cut) : kReplicate});
@@ -161,16 +164,16 @@ Result<TensorInfo> LayoutReader::ReadInfo(const Json& json) {
   WC_RETURN_IF_ERROR(CheckMembers(json, {"name", "dtype", "shape", "pattern", "boxes", "parts", "not_sent"}));
   TensorInfo info;
   if (!json.contains("name") || !json["name"].is_string())
-    return Bad("it has no 'name'; give it one, as a text");
+    return InvalidArgument("it has no 'name'; give it one, as a text");
   info.name = json["name"].get<std::string>();
   if (!json.contains("dtype") || !json["dtype"].is_string())
-    return Bad("it has no 'dtype'; give it one, as a text");
+    return InvalidArgument("it has no 'dtype'; give it one, as a text");
   const auto dtype = DTypeFromName(json["dtype"].get_ref<const std::string&>());
   if (!dtype)
-    return Bad(StrCat("its dtype '", json["dtype"].get_ref<const std::string&>().substr(0, 64),
-                      "' is unknown; use the names of the safetensors format, such as BF16"));
+    return InvalidArgument(StrCat("its dtype '", json["dtype"].get_ref<const std::string&>().substr(0, 64),
+                                  "' is unknown; use the names of the safetensors format, such as BF16"));
   info.dtype = *dtype;
-  if (!json.contains("shape")) return Bad("it has no 'shape'; give it one, as a list of sizes");
+  if (!json.contains("shape")) return InvalidArgument("it has no 'shape'; give it one, as a list of sizes");
   WC_ASSIGN_OR_RETURN(info.shape, ReadNumbers("'shape'", json["shape"], kMaxTensorBytes));
   WC_RETURN_IF_ERROR(CheckTensor(info));
   return info;
@@ -183,9 +186,9 @@ Status LayoutReader::ReadPatternPart(const Json& json, const TensorInfo& info, i
   const Pattern& pattern = patterns_[static_cast<size_t>(index)];
   WC_RETURN_IF_ERROR(CheckPattern(pattern, static_cast<int>(info.shape.size()), ranks_ - shift));
   if (pattern.first_rank + shift < next_rank)
-    return Bad(StrCat("a part begins at rank ", pattern.first_rank + shift,
-                      ", but the parts before it have ranks up to ", next_rank - 1,
-                      "; give parts ranks of their own, in rising order"));
+    return InvalidArgument(StrCat("a part begins at rank ", pattern.first_rank + shift,
+                                  ", but the parts before it have ranks up to ", next_rank - 1,
+                                  "; give parts ranks of their own, in rising order"));
   out_.AddPatternPart(pattern, shift);
   next_rank = int64_t{pattern.last_rank()} + shift + 1;
   return Status::Ok();
@@ -193,7 +196,7 @@ Status LayoutReader::ReadPatternPart(const Json& json, const TensorInfo& info, i
 
 Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool not_sent, int64_t& next_rank) {
   const Json& boxes = json["boxes"];
-  if (!boxes.is_array()) return Bad("'boxes' must be a list");
+  if (!boxes.is_array()) return InvalidArgument("'boxes' must be a list");
   std::vector<int> ranks;
   std::vector<int64_t> coords;
   int64_t last_rank = next_rank;
@@ -202,7 +205,7 @@ Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool no
     const auto rank =
         entry.is_array() && entry.size() == 3 ? WholeNumber(entry[0], ranks_ - 1) : std::nullopt;
     if (!rank || *rank < last_rank)
-      return Bad(
+      return InvalidArgument(
           StrCat("box ", at, " must be [rank, offsets, sizes], with ranks of the layout in rising order"));
     Box box;
     WC_ASSIGN_OR_RETURN(box.offset, ReadNumbers("the offsets of a box", entry[1], kMaxTensorBytes));
@@ -223,7 +226,7 @@ Status LayoutReader::ReadBoxes(const Json& json, const TensorInfo& info, bool no
 
 Status LayoutReader::ReadPart(const Json& json, const TensorInfo& info, bool not_sent, int64_t& next_rank) {
   if (json.contains("boxes") == json.contains("pattern"))
-    return Bad("it must have either 'pattern' or 'boxes', or 'parts' that have one of these");
+    return InvalidArgument("it must have either 'pattern' or 'boxes', or 'parts' that have one of these");
   return json.contains("pattern") ? ReadPatternPart(json, info, next_rank)
                                   : ReadBoxes(json, info, not_sent, next_rank);
 }
@@ -234,12 +237,12 @@ Status LayoutReader::ReadTensor(const Json& json) {
   out_.AddTensor(info, not_sent);
   int64_t next_rank = 0;
   if (!json.contains("parts")) return ReadPart(json, info, not_sent, next_rank);
-  if (!json["parts"].is_array()) return Bad("'parts' must be a list");
+  if (!json["parts"].is_array()) return InvalidArgument("'parts' must be a list");
   for (size_t i = 0; i < json["parts"].size(); ++i) {
     const Json& part = json["parts"][i];
     Status status = CheckMembers(part, {"pattern", "first_rank", "boxes"});
     if (status.ok()) status = ReadPart(part, info, not_sent, next_rank);
-    if (!status.ok()) return Bad(StrCat("part ", i, ": ", status.message()));
+    if (!status.ok()) return InvalidArgument(StrCat("part ", i, ": ", status.message()));
   }
   if (next_rank == 0 && !not_sent) return CheckCover(info, {}, {});
   return Status::Ok();
@@ -249,23 +252,24 @@ Result<Layout> LayoutReader::Read(const Json& document) {
   WC_RETURN_IF_ERROR(CheckMembers(document, {"version", "ranks", "patterns", "tensors"}));
   WC_ASSIGN_OR_RETURN(const int version, ReadNumber(document, "version", kMaxRanks, 1));
   if (version != 1)
-    return Bad(StrCat("it has version ", version,
-                      ", and this weightcast reads version 1; write it in that version"));
+    return InvalidArgument(StrCat("it has version ", version,
+                                  ", and this weightcast reads version 1; write it in that version"));
   WC_ASSIGN_OR_RETURN(ranks_, ReadNumber(document, "ranks", kMaxRanks, -1));
-  if (ranks_ < 1) return Bad("'ranks' must be at least 1");
+  if (ranks_ < 1) return InvalidArgument("'ranks' must be at least 1");
   static const Json kNone = Json::array();
   const Json& patterns = document.contains("patterns") ? document["patterns"] : kNone;
   const Json& tensors = document.contains("tensors") ? document["tensors"] : kNone;
-  if (!patterns.is_array() || !tensors.is_array()) return Bad("'patterns' and 'tensors' must be lists");
+  if (!patterns.is_array() || !tensors.is_array())
+    return InvalidArgument("'patterns' and 'tensors' must be lists");
   if (tensors.size() > static_cast<size_t>(kMaxTensors))
-    return Bad(StrCat("it has more than ", kMaxTensors, " tensors; list fewer"));
+    return InvalidArgument(StrCat("it has more than ", kMaxTensors, " tensors; list fewer"));
   for (const Json& pattern : patterns) {
     if (const Status status = ReadPattern(pattern); !status.ok())
-      return Bad(StrCat("pattern ", patterns_.size(), ": ", status.message()));
+      return InvalidArgument(StrCat("pattern ", patterns_.size(), ": ", status.message()));
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (const Status status = ReadTensor(tensors[i]); !status.ok())
-      return Bad(StrCat("tensor ", i, NameIn(tensors[i]), ": ", status.message()));
+      return InvalidArgument(StrCat("tensor ", i, NameIn(tensors[i]), ": ", status.message()));
   }
   return std::move(out_).Finish(ranks_);
 }
@@ -287,9 +291,10 @@ std::string ToJson(const Layout& layout) {
 Result<Layout> ParseLayout(std::string_view json) {
   WC_RETURN_IF_ERROR(CheckJsonText("the layout", json, kMaxDepth, "use patterns instead of boxes"));
   const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded()) return Bad("the layout is not JSON; check its commas, quotes and brackets");
+  if (document.is_discarded())
+    return InvalidArgument("the layout is not JSON; check its commas, quotes and brackets");
   Result<Layout> layout = LayoutReader().Read(document);
-  if (!layout.ok()) return Bad(StrCat("the layout: ", layout.status().message()));
+  if (!layout.ok()) return InvalidArgument(StrCat("the layout: ", layout.status().message()));
   return layout;
 }
 

@@ -148,30 +148,30 @@ Result<Layout> LayoutByPattern(std::span<const TensorInfo> tensors, int ranks, P
 }
 
 /// What tensor parallelism does to a linear layer: cuts its outputs or its inputs.
-enum class Cut { kOutputs, kInputs };
+enum class CutAlong { kOutputs, kInputs };
 
 struct LayerRow {
   std::string_view layer;  ///< The part of the name before ".weight" or ".bias".
-  Cut cut;
+  CutAlong cut;
   bool inputs_first;  ///< GPT-2's Conv1D holds [inputs, outputs], everyone else [outputs, inputs].
 };
 
-constexpr std::array<LayerRow, 16> kLayers = {{{"q_proj", Cut::kOutputs, false},
-                                               {"k_proj", Cut::kOutputs, false},
-                                               {"v_proj", Cut::kOutputs, false},
-                                               {"gate_proj", Cut::kOutputs, false},
-                                               {"up_proj", Cut::kOutputs, false},
-                                               {"o_proj", Cut::kInputs, false},
-                                               {"down_proj", Cut::kInputs, false},
-                                               {"embed_tokens", Cut::kOutputs, false},
-                                               {"lm_head", Cut::kOutputs, false},
-                                               {"wte", Cut::kOutputs, false},
-                                               {"c_attn_q", Cut::kOutputs, true},
-                                               {"c_attn_k", Cut::kOutputs, true},
-                                               {"c_attn_v", Cut::kOutputs, true},
-                                               {"c_fc", Cut::kOutputs, true},
-                                               {"c_proj", Cut::kInputs, true},
-                                               {"fc1", Cut::kOutputs, false}}};
+constexpr std::array<LayerRow, 16> kLayers = {{{"q_proj", CutAlong::kOutputs, false},
+                                               {"k_proj", CutAlong::kOutputs, false},
+                                               {"v_proj", CutAlong::kOutputs, false},
+                                               {"gate_proj", CutAlong::kOutputs, false},
+                                               {"up_proj", CutAlong::kOutputs, false},
+                                               {"o_proj", CutAlong::kInputs, false},
+                                               {"down_proj", CutAlong::kInputs, false},
+                                               {"embed_tokens", CutAlong::kOutputs, false},
+                                               {"lm_head", CutAlong::kOutputs, false},
+                                               {"wte", CutAlong::kOutputs, false},
+                                               {"c_attn_q", CutAlong::kOutputs, true},
+                                               {"c_attn_k", CutAlong::kOutputs, true},
+                                               {"c_attn_v", CutAlong::kOutputs, true},
+                                               {"c_fc", CutAlong::kOutputs, true},
+                                               {"c_proj", CutAlong::kInputs, true},
+                                               {"fc1", CutAlong::kOutputs, false}}};
 
 /// The dimension of a tensor that tensor parallelism cuts, or kReplicate.
 int TensorParallelDim(const TensorInfo& tensor) {
@@ -184,9 +184,9 @@ int TensorParallelDim(const TensorInfo& tensor) {
                                 [&](const LayerRow& entry) { return entry.layer == layer; });
   if (row == kLayers.end()) return kReplicate;
   // A bias belongs to the outputs; where the inputs are cut, every rank adds or skips it whole.
-  if (tensor.shape.size() == 1) return row->cut == Cut::kOutputs ? 0 : kReplicate;
+  if (tensor.shape.size() == 1) return row->cut == CutAlong::kOutputs ? 0 : kReplicate;
   if (tensor.shape.size() != 2) return kReplicate;
-  return (row->cut == Cut::kOutputs) == row->inputs_first ? 1 : 0;
+  return (row->cut == CutAlong::kOutputs) == row->inputs_first ? 1 : 0;
 }
 
 }  // namespace

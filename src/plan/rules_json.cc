@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/advice.h"
 #include "base/strings.h"
 #include "plan/json_text.h"
 #include "weightcast/rules.h"
@@ -20,8 +21,6 @@ constexpr std::array<std::pair<std::string_view, NotSent::Side>, 3> kSides = {
     {{"trainers", NotSent::Side::kTrainers},
      {"inference", NotSent::Side::kInference},
      {"both", NotSent::Side::kBoth}}};
-
-Status Bad(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 Output Write(const Rename& rule) { return {{"rename", rule.from}, {"to", rule.to}}; }
 Output Write(const Fuse& rule) { return {{"fuse", rule.from}, {"to", rule.to}, {"dim", rule.dim}}; }
@@ -128,7 +127,7 @@ std::vector<int64_t> RuleReader::Block() {
 }
 
 Result<Rule> RuleReader::Read() {
-  if (!json_.is_object()) return Bad("it must be an object");
+  if (!json_.is_object()) return InvalidArgument("it must be an object");
   Rule rule;
   if (json_.contains("rename")) {
     rule = Rename{.from = Name("rename"), .to = Name("to")};
@@ -146,14 +145,14 @@ Result<Rule> RuleReader::Read() {
                     .scales = Name("scales"),
                     .block = Block()};
   } else {
-    return Bad(
+    return InvalidArgument(
         "it has none of 'rename', 'fuse', 'split', 'tie', 'not_sent', 'quantise'; give it one of these");
   }
-  if (!fault_.empty()) return Bad(fault_);
+  if (!fault_.empty()) return InvalidArgument(fault_);
   for (const auto& member : json_.items()) {
     if (!known_.contains(member.key()))
-      return Bad(StrCat("it has the member '", member.key().substr(0, 64),
-                        "', which rules of its kind do not have; remove it"));
+      return InvalidArgument(StrCat("it has the member '", member.key().substr(0, 64),
+                                    "', which rules of its kind do not have; remove it"));
   }
   return rule;
 }
@@ -173,23 +172,25 @@ Result<NameRules> ParseRules(std::string_view json) {
       plan::CheckJsonText("the rules file", json, kMaxDepth, "join some rules with {*} and {**}"));
   const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded())
-    return Bad("the rules file is not JSON; check its commas, quotes and brackets");
+    return InvalidArgument("the rules file is not JSON; check its commas, quotes and brackets");
   if (!document.is_object() || !document.contains("rules") || !document["rules"].is_array())
-    return Bad("the rules file must be an object with a list 'rules'");
+    return InvalidArgument("the rules file must be an object with a list 'rules'");
   for (const auto& member : document.items()) {
     if (member.key() != "rules" && member.key() != "version")
-      return Bad(StrCat("the rules file has an unknown member '", member.key().substr(0, 64),
-                        "'; allowed: rules, version"));
+      return InvalidArgument(StrCat("the rules file has an unknown member '", member.key().substr(0, 64),
+                                    "'; allowed: rules, version"));
   }
   if (document.contains("version") && document["version"] != 1)
-    return Bad(StrCat("the rules file has version ", document["version"].dump().substr(0, 64),
-                      ", and this weightcast reads version 1; write it in that version"));
+    return InvalidArgument(StrCat("the rules file has version ", document["version"].dump().substr(0, 64),
+                                  ", and this weightcast reads version 1; write it in that version"));
   if (document["rules"].size() > kMaxRules)
-    return Bad(StrCat("the rules file has more than ", kMaxRules, " rules; join some with patterns"));
+    return InvalidArgument(
+        StrCat("the rules file has more than ", kMaxRules, " rules; join some with patterns"));
   NameRules out;
   for (const Json& rule : document["rules"]) {
     Result<Rule> read = RuleReader(rule).Read();
-    if (!read.ok()) return Bad(StrCat("rule ", out.rules.size() + 1, ": ", read.status().message()));
+    if (!read.ok())
+      return InvalidArgument(StrCat("rule ", out.rules.size() + 1, ": ", read.status().message()));
     out.rules.push_back(std::move(*read));
   }
   WC_RETURN_IF_ERROR(CheckRules(out));

@@ -27,12 +27,12 @@ struct PieceHead {
 constexpr size_t kPieceHeaderBytes = 8 + 8 + 4 + 4 + 8 + 8;
 constexpr size_t kPayloadBytes = kMaxPieceBytes - kPieceHeaderBytes;
 
-struct Piece {
+struct MessagePiece {
   PieceHead head;
   std::string_view payload;
 };
 
-std::string WritePiece(const PieceHead& head, std::string_view payload) {
+std::string WriteMessagePiece(const PieceHead& head, std::string_view payload) {
   ByteWriter body;
   body.Put(head.index);
   body.Put(head.count);
@@ -46,19 +46,19 @@ std::string WritePiece(const PieceHead& head, std::string_view payload) {
   return out.Take();
 }
 
-Status Corrupt(std::string_view reason) {
+Status CorruptPieces(std::string_view reason) {
   return {Code::kCorrupt,
           StrCat("the pieces of a large message do not fit together: ", reason,
                  "; use the same weightcast on all hosts, and start the worker again to get them anew")};
 }
 
-Result<Piece> ReadPiece(std::string_view bytes) {
+Result<MessagePiece> ReadMessagePiece(std::string_view bytes) {
   if (bytes.size() < kPieceHeaderBytes || bytes.size() > kMaxPieceBytes ||
       bytes.substr(0, kPieceMagic.size()) != kPieceMagic)
-    return Corrupt("one is not a piece of a message");
+    return CorruptPieces("one is not a piece of a message");
   ByteReader in(bytes.substr(kPieceMagic.size()));
-  if (in.Get<uint64_t>() != Hash64(in.rest())) return Corrupt("one has a wrong checksum");
-  Piece piece;
+  if (in.Get<uint64_t>() != Hash64(in.rest())) return CorruptPieces("one has a wrong checksum");
+  MessagePiece piece;
   piece.head.index = in.Get<uint32_t>();
   piece.head.count = in.Get<uint32_t>();
   piece.head.raw_bytes = in.Get<uint64_t>();
@@ -68,20 +68,21 @@ Result<Piece> ReadPiece(std::string_view bytes) {
 }
 
 /// The payloads in order, if the pieces are all there and of one table.
-Result<std::string> Concatenate(std::span<const Piece> pieces) {
+Result<std::string> Concatenate(std::span<const MessagePiece> pieces) {
   const PieceHead& first = pieces[0].head;
-  if (first.count != pieces.size()) return Corrupt(StrCat("there are ", pieces.size(), " of ", first.count));
-  std::vector<const Piece*> ordered(pieces.size(), nullptr);
-  for (const Piece& piece : pieces) {
+  if (first.count != pieces.size())
+    return CorruptPieces(StrCat("there are ", pieces.size(), " of ", first.count));
+  std::vector<const MessagePiece*> ordered(pieces.size(), nullptr);
+  for (const MessagePiece& piece : pieces) {
     const PieceHead& head = piece.head;
     if (head.count != first.count || head.raw_bytes != first.raw_bytes || head.raw_hash != first.raw_hash)
-      return Corrupt("they are of different messages");
+      return CorruptPieces("they are of different messages");
     if (head.index >= head.count || ordered[head.index] != nullptr)
-      return Corrupt(StrCat("piece ", head.index, " of ", head.count, " is there twice"));
+      return CorruptPieces(StrCat("piece ", head.index, " of ", head.count, " is there twice"));
     ordered[head.index] = &piece;
   }
   std::string out;
-  for (const Piece* piece : ordered) out += piece->payload;
+  for (const MessagePiece* piece : ordered) out += piece->payload;
   return out;
 }
 
@@ -100,15 +101,15 @@ Result<std::vector<std::string>> SplitPieces(std::string_view bytes) {
                  .raw_hash = Hash64(bytes)};
   std::vector<std::string> pieces;
   for (; head.index < head.count; ++head.index)
-    pieces.push_back(WritePiece(head, rest.substr(head.index * kPayloadBytes, kPayloadBytes)));
+    pieces.push_back(WriteMessagePiece(head, rest.substr(head.index * kPayloadBytes, kPayloadBytes)));
   return pieces;
 }
 
 Result<std::string> JoinPieces(std::span<const std::string> pieces, size_t max_bytes) {
-  if (pieces.empty()) return Corrupt("there are none");
-  std::vector<Piece> read;
+  if (pieces.empty()) return CorruptPieces("there are none");
+  std::vector<MessagePiece> read;
   for (const std::string& piece : pieces) {
-    WC_ASSIGN_OR_RETURN(Piece one, ReadPiece(piece));
+    WC_ASSIGN_OR_RETURN(MessagePiece one, ReadMessagePiece(piece));
     read.push_back(one);
   }
   const PieceHead& head = read[0].head;
@@ -118,11 +119,11 @@ Result<std::string> JoinPieces(std::span<const std::string> pieces, size_t max_b
                          " are accepted: register fewer and larger shards per rank"));
   WC_ASSIGN_OR_RETURN(const std::string compressed, Concatenate(read));
   if (ZSTD_getFrameContentSize(compressed.data(), compressed.size()) != head.raw_bytes)
-    return Corrupt("their compressed size is not what they say");
+    return CorruptPieces("their compressed size is not what they say");
   std::string out(head.raw_bytes, '\0');
   const size_t size = ZSTD_decompress(out.data(), out.size(), compressed.data(), compressed.size());
-  if (ZSTD_isError(size) != 0 || size != out.size()) return Corrupt("they cannot be decompressed");
-  if (Hash64(out) != head.raw_hash) return Corrupt("the message they make has a wrong checksum");
+  if (ZSTD_isError(size) != 0 || size != out.size()) return CorruptPieces("they cannot be decompressed");
+  if (Hash64(out) != head.raw_hash) return CorruptPieces("the message they make has a wrong checksum");
   return out;
 }
 

@@ -17,6 +17,11 @@ inline constexpr size_t kKeyBytes = 32;
 /// also says that OpenSSL registers nothing at exit, where threads may still use it.
 OSSL_LIB_CTX* Library();
 
+/// Bytes as OpenSSL takes them.
+inline const unsigned char* Raw(std::string_view bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes.data());
+}
+
 /// HKDF-SHA256 (RFC 5869) without salt: 32 bytes for this purpose.
 Secret DeriveKey(const Secret& from, std::string_view info);
 /// The first bytes of SHA-256, in hexadecimal: a name for something public.

@@ -13,9 +13,6 @@ constexpr const char* kAlgorithm = "ED25519";
 using DigestContext = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 
 DigestContext NewContext() { return {EVP_MD_CTX_new(), &EVP_MD_CTX_free}; }
-const unsigned char* Raw(std::string_view bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
-}
 
 }  // namespace
 

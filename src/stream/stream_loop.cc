@@ -15,7 +15,7 @@
 namespace weightcast::stream {
 namespace {
 
-constexpr uint64_t kWakeKey = 0;
+constexpr uint64_t kLoopWakeKey = 0;
 constexpr uint64_t kHandshakesKey = 1;
 constexpr uint64_t kFirstStreamKey = 2;
 constexpr auto kLinger = std::chrono::seconds(2);
@@ -113,7 +113,7 @@ Status StreamLoop::Begin(std::shared_ptr<const ServerKeys> keys, Duration patien
                                           .patience = patience,
                                           .on_proven = [this](auto proven) { Open(std::move(proven)); },
                                           .wake = [this] { wake_.Wake(); }}));
-  WC_RETURN_IF_ERROR(poller_.Add(wake_.fd(), EPOLLIN, kWakeKey));
+  WC_RETURN_IF_ERROR(poller_.Add(wake_.fd(), EPOLLIN, kLoopWakeKey));
   return poller_.Add(handshakes_->fd(), EPOLLIN, kHandshakesKey);
 }
 

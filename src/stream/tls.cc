@@ -20,10 +20,7 @@ constexpr std::string_view kExporterLabel = "EXPORTER-weightcast-controller";
 constexpr size_t kExporterBytes = 32;
 constexpr size_t kReadAtOnce = size_t{16} << 10;  // A record's plaintext.
 
-unsigned char* Raw(std::string& bytes) { return reinterpret_cast<unsigned char*>(bytes.data()); }
-const unsigned char* Raw(std::string_view bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
-}
+unsigned char* Writable(std::string& bytes) { return reinterpret_cast<unsigned char*>(bytes.data()); }
 
 Status NoMemory(std::string_view what) {
   ERR_clear_error();
@@ -258,7 +255,7 @@ void TlsSession::TakeOutput(std::string& out) {
 Result<std::string> TlsSession::Exporter() const {
   std::string bytes(kExporterBytes, '\0');
   if (!state_->established ||
-      SSL_export_keying_material(state_->ssl.get(), Raw(bytes), bytes.size(), kExporterLabel.data(),
+      SSL_export_keying_material(state_->ssl.get(), Writable(bytes), bytes.size(), kExporterLabel.data(),
                                  kExporterLabel.size(), nullptr, 0, 0) != 1)
     return NoMemory("an exporter");
   return bytes;

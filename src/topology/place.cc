@@ -5,8 +5,6 @@
 namespace weightcast::topology {
 namespace {
 
-bool IsHostBridge(std::string_view part) { return part.starts_with("pci"); }
-
 /// On a machine of one node everything is on it, whatever the firmware says.
 Nearness ByNode(int a, int b, size_t nodes) {
   if (nodes <= 1) return Nearness::kNode;
@@ -15,6 +13,10 @@ Nearness ByNode(int a, int b, size_t nodes) {
 }
 
 }  // namespace
+
+bool IsHostBridge(std::string_view part) {
+  return part.starts_with("pci") && part.size() > 3 && part.find(':') != std::string_view::npos;
+}
 
 std::string_view Place::address() const {
   return path.empty() || IsHostBridge(path.back()) ? std::string_view() : std::string_view(path.back());

@@ -17,6 +17,9 @@ struct Place {
   [[nodiscard]] std::string_view address() const;
 };
 
+/// Whether a part of a path is a host bridge, "pci0000:16".
+bool IsHostBridge(std::string_view part);
+
 /// How near two devices, or a device and the memory of a NUMA node, are. Nearest first.
 enum class Nearness {
   kSwitch,      ///< Below one PCIe switch or root port: data does not pass through the processor.

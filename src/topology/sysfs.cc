@@ -30,11 +30,6 @@ bool IsPciAddress(std::string_view part) {
          part.find_first_not_of("0123456789abcdef:.") == std::string_view::npos;
 }
 
-/// "pci0000:16".
-bool IsHostBridge(std::string_view part) {
-  return part.starts_with("pci") && part.size() > 3 && part.find(':') != std::string_view::npos;
-}
-
 /// Of what `link` points at: a PCI device, or something below one (a virtio device, a part of a card).
 Place PlaceBehind(const fs::path& link) {
   Place place;

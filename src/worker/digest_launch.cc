@@ -9,7 +9,7 @@
 namespace weightcast::worker {
 namespace {
 
-constexpr int64_t kBlock = kernels::kDigestBlock;
+constexpr int64_t kDigestBlock = kernels::kDigestBlock;
 // One of a tensor's dimensions is that of the rows, or of one index: the blocks of a row take its place.
 static_assert(plan::kMaxDims <= kernels::kBoxDims);
 
@@ -120,8 +120,10 @@ uint32_t UnitOf(const Rows& rows, uint64_t source) {
 }
 
 int64_t MostBlocksOfARow(const Rows& rows, int64_t row) {
-  const bool alike = std::ranges::all_of(rows.dims, [](const Dim& dim) { return dim.step % kBlock == 0; });
-  return alike ? (rows.place % kBlock + row + kBlock - 1) / kBlock : (row + kBlock - 2) / kBlock + 1;
+  const bool alike =
+      std::ranges::all_of(rows.dims, [](const Dim& dim) { return dim.step % kDigestBlock == 0; });
+  return alike ? (rows.place % kDigestBlock + row + kDigestBlock - 1) / kDigestBlock
+               : (row + kDigestBlock - 2) / kDigestBlock + 1;
 }
 
 void SetBox(const Rows& rows, int64_t per_row, kernels::DigestParameters& p) {

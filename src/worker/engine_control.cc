@@ -20,10 +20,8 @@ namespace weightcast {
 namespace worker {
 namespace {
 
-constexpr auto kLeaveTime = std::chrono::seconds(1);
 /// What the client opens.
-constexpr size_t kLeastDescriptors = 32;
-constexpr size_t kLeastThreads = 16;
+constexpr size_t kControlDescriptors = 32;
 
 /// A session without an endpoint: no bytes come here.
 class EngineControlWorker : public EngineControl {
@@ -62,7 +60,7 @@ Status EngineControlWorker::Open(WorkerOptions options) {
   control::ClientOptions client;
   WC_ASSIGN_OR_RETURN(client.settings, SettingsOf(options));
   RaiseDescriptorLimit();
-  WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
+  WC_RETURN_IF_ERROR(CheckDescriptors(kControlDescriptors));
   WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
   client.hello.model = options.model;
   client.hello.name = {.role = protocol::Role::kControl, .engine = options.engine};

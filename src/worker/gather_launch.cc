@@ -9,7 +9,7 @@
 namespace weightcast::worker {
 namespace {
 
-constexpr uint32_t kThreads = 256;
+constexpr uint32_t kBlockThreads = 256;
 constexpr uint64_t kMostBlocks = 1024;
 constexpr uint64_t kGroup = 8;  ///< Elements that a cast takes at once.
 
@@ -95,10 +95,10 @@ kernels::GatherParameters Parameters(const Strided& box, uint64_t first, uint64_
 
 template <typename P>
 device::Launch Make(const char* kernel, uint64_t units, const P& parameters) {
-  const uint64_t blocks = std::clamp<uint64_t>((units + kThreads - 1) / kThreads, 1, kMostBlocks);
+  const uint64_t blocks = std::clamp<uint64_t>((units + kBlockThreads - 1) / kBlockThreads, 1, kMostBlocks);
   return {.kernel = kernel,
           .blocks = static_cast<uint32_t>(blocks),
-          .threads = kThreads,
+          .threads = kBlockThreads,
           .parameters = parameters};
 }
 

@@ -11,18 +11,12 @@
 // The user's side of an inference rank: calls, and what others see.
 namespace weightcast {
 namespace worker {
-namespace {
-
-Status Closed() { return ClosedHere("this inference rank"); }
-
-}  // namespace
-
 // --- The end ------------------------------------------------------------------------------------------
 
 void InferenceWorker::Close() {
   if (session_ == nullptr) return;
   // Ends the call that another thread may be in.
-  session_->loop().Post([this] { OnSessionEnded(Closed()); });
+  session_->loop().Post([this] { OnSessionEnded(ClosedHere("this inference rank")); });
   const std::lock_guard lock(calls_);
   if (!std::exchange(closed_, true)) Shut();
 }
@@ -61,7 +55,7 @@ Status InferenceWorker::CheckCall(const std::unique_lock<std::mutex>& call) cons
   if (!call.owns_lock())
     return {Code::kInvalidArgument,
             "another thread is inside a call of this inference rank; use one thread at a time"};
-  return closed_ ? Closed() : Status::Ok();
+  return closed_ ? ClosedHere("this inference rank") : Status::Ok();
 }
 
 AnswerCall InferenceWorker::Call(const InferenceEvent& event, TimePoint deadline) {

@@ -9,9 +9,9 @@ namespace weightcast::worker {
 namespace {
 
 /// One transition: changes the state and collects what is to be done.
-class Transition {
+class PeerSourceTransition {
  public:
-  explicit Transition(PeerSourceState& state) : s_(state) {}
+  explicit PeerSourceTransition(PeerSourceState& state) : s_(state) {}
   std::vector<PeerSourceAction> Take() { return std::move(actions_); }
 
   void operator()(const protocol::Welcome& welcome);
@@ -39,7 +39,7 @@ class Transition {
 
 // --- The controller's messages ----------------------------------------------------------------------
 
-void Transition::operator()(const protocol::Welcome& welcome) {
+void PeerSourceTransition::operator()(const protocol::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
   SilenceAll();
   s_.term = welcome.term;
@@ -47,14 +47,14 @@ void Transition::operator()(const protocol::Welcome& welcome) {
   s_.prepared = false;
 }
 
-void Transition::operator()(const PeerSourcePlanArrived& plan) {
+void PeerSourceTransition::operator()(const PeerSourcePlanArrived& plan) {
   if (s_.ended) return;
   SilenceAll();
   s_.epoch = plan.epoch;
   s_.prepared = false;
 }
 
-void Transition::operator()(const PeerSourceStart& event) {
+void PeerSourceTransition::operator()(const PeerSourceStart& event) {
   const StartOrder& start = event.start;
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch || !s_.prepared)
@@ -71,32 +71,32 @@ void Transition::operator()(const PeerSourceStart& event) {
   Do(BeginSending{start});
 }
 
-void Transition::operator()(const protocol::Stop& stop) {
+void PeerSourceTransition::operator()(const protocol::Stop& stop) {
   for (Giving& giving : s_.givings)
     if (giving.update == stop.update && giving.destination == stop.destination) Silence(giving);
 }
 
-void Transition::operator()(const protocol::Release& release) {
+void PeerSourceTransition::operator()(const protocol::Release& release) {
   for (Giving& giving : s_.givings)
     if (giving.update == release.update) Silence(giving);
 }
 
 // --- The data plane and the rank itself ---------------------------------------------------------------
 
-void Transition::operator()(const PeerSourcePrepared& prepared) {
+void PeerSourceTransition::operator()(const PeerSourcePrepared& prepared) {
   if (prepared.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
   Send(protocol::Prepared{.epoch = s_.epoch});
 }
 
-void Transition::operator()(const PeerSourcePlanFailed& failed) {
+void PeerSourceTransition::operator()(const PeerSourcePlanFailed& failed) {
   if (failed.epoch != s_.epoch || s_.ended) return;
   Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
                         .destination = failed.destination,
                         .reason = failed.reason});
 }
 
-void Transition::operator()(const SendEnded& ended) {
+void PeerSourceTransition::operator()(const SendEnded& ended) {
   for (Giving& giving : s_.givings) {
     const bool same =
         giving.update == ended.update && giving.destination == ended.destination && giving.part == ended.part;
@@ -106,14 +106,14 @@ void Transition::operator()(const SendEnded& ended) {
   }
 }
 
-void Transition::operator()(const SendFenced& fenced) {
+void PeerSourceTransition::operator()(const SendFenced& fenced) {
   std::erase_if(s_.givings, [&](const Giving& giving) {
     return giving.update == fenced.update && giving.destination == fenced.destination &&
            giving.part == fenced.part;
   });
 }
 
-void Transition::operator()(const MemoryReclaimed& reclaimed) {
+void PeerSourceTransition::operator()(const MemoryReclaimed& reclaimed) {
   for (Giving& giving : s_.givings) {
     if (giving.quiet) continue;
     Silence(giving);
@@ -124,7 +124,7 @@ void Transition::operator()(const MemoryReclaimed& reclaimed) {
   s_.prepared = false;
 }
 
-void Transition::operator()(const PeerSourceEnded&) {
+void PeerSourceTransition::operator()(const PeerSourceEnded&) {
   s_.ended = true;
   SilenceAll();
   s_.epoch = 0;
@@ -133,15 +133,15 @@ void Transition::operator()(const PeerSourceEnded&) {
 
 // --- Parts of transitions -------------------------------------------------------------------------------
 
-void Transition::Refuse(const StartOrder& start, Code code, const std::string& why) {
+void PeerSourceTransition::Refuse(const StartOrder& start, Code code, const std::string& why) {
   Send(protocol::Failed{start.update, int64_t{start.destination}, {code, StrCat("this rank ", why)}});
 }
 
-void Transition::SilenceAll() {
+void PeerSourceTransition::SilenceAll() {
   for (Giving& giving : s_.givings) Silence(giving);
 }
 
-void Transition::Silence(Giving& giving) {
+void PeerSourceTransition::Silence(Giving& giving) {
   if (std::exchange(giving.quiet, true)) return;
   Do(StopSending{giving.update, giving.destination});
 }
@@ -149,7 +149,7 @@ void Transition::Silence(Giving& giving) {
 }  // namespace
 
 std::vector<PeerSourceAction> Advance(PeerSourceState& state, const PeerSourceEvent& event) {
-  Transition transition(state);
+  PeerSourceTransition transition(state);
   std::visit(transition, event);
   return transition.Take();
 }

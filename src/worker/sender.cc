@@ -32,8 +32,10 @@ constexpr size_t IndexOf(protocol::SpanKind kind) {
   return static_cast<size_t>(kind) - static_cast<size_t>(protocol::SpanKind::kGate);
 }
 
+}  // namespace
+
 /// What one job's time goes into; told each change of what it does.
-class JobClock {
+class Sender::JobClock {
  public:
   using Kind = protocol::SpanKind;
 
@@ -54,8 +56,6 @@ class JobClock {
   TimePoint since_;
   std::array<double, IndexOf(Kind::kWrite) + 1> seconds_{};
 };
-
-}  // namespace
 
 /// One write that may still read its sources.
 struct Sender::Flight {

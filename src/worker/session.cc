@@ -19,12 +19,10 @@
 namespace weightcast::worker {
 namespace {
 
-constexpr auto kLeaveTime = std::chrono::seconds(1);
 constexpr auto kBetweenViews = std::chrono::milliseconds(200);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 /// What endpoint and client open before there is any peer, and a few peers.
-constexpr size_t kLeastDescriptors = 48;
-constexpr size_t kLeastThreads = 16;
+constexpr size_t kSessionDescriptors = 48;
 
 Status CheckOptions(const WorkerOptions& options, protocol::Role role) {
   if (options.world_size == 0 || options.rank >= options.world_size) {
@@ -78,7 +76,7 @@ Result<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, pro
   WC_RETURN_IF_ERROR(CheckOptions(options, role));
   WC_ASSIGN_OR_RETURN(Settings settings, SettingsOf(options));
   RaiseDescriptorLimit();
-  WC_RETURN_IF_ERROR(CheckDescriptors(kLeastDescriptors));
+  WC_RETURN_IF_ERROR(CheckDescriptors(kSessionDescriptors));
   WC_RETURN_IF_ERROR(CheckThreads(kLeastThreads));
   std::unique_ptr<Session> session(new Session(options, role, std::move(settings), std::move(handlers)));
   WC_RETURN_IF_ERROR(session->loop_.Start());

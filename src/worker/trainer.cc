@@ -114,8 +114,6 @@ class TrainerWorker final : public Trainer {
   Background background_{"wc-prepare"};
 };
 
-Status Closed() { return ClosedHere("this trainer"); }
-
 // --- Beginning and end ------------------------------------------------------------------------------
 
 Status TrainerWorker::Open(WorkerOptions options) {
@@ -166,12 +164,12 @@ void TrainerWorker::Close() {
   std::unique_ptr<Sender> sender;
   session_->loop().RunAndWait([&] {
     if (preparation_ != nullptr) preparation_->Cancel();
-    Feed(TrainerEnded{Closed()});
+    Feed(TrainerEnded{ClosedHere("this trainer")});
     sender = std::move(sender_);
   });
   sender.reset();                       // Waits, bounded, until nobody reads the sources.
   session_->loop().RunAndWait([this] {  // What it said at the end has been heard.
-    for (auto& [number, record] : records_) record->SetFree(Closed());
+    for (auto& [number, record] : records_) record->SetFree(ClosedHere("this trainer"));
   });
   session_->Leave();
   background_.Join();
@@ -184,7 +182,8 @@ void TrainerWorker::Close() {
 // --- The user's calls -------------------------------------------------------------------------------
 
 AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
-  AnswerTrainer answer{.status = process_.Check().ok() ? Closed() : process_.Check(), .version = {}};
+  AnswerTrainer answer{.status = process_.Check().ok() ? ClosedHere("this trainer") : process_.Check(),
+                       .version = {}};
   session_->loop().RunAndWait([&] {
     answer_.reset();
     task();
@@ -195,7 +194,7 @@ AnswerTrainer TrainerWorker::Call(std::function<void()> task) {
 
 Status TrainerWorker::Register(Registration registration, SourceOptions options) {
   const std::lock_guard lock(calls_);
-  if (closed_) return Closed();
+  if (closed_) return ClosedHere("this trainer");
   NameRules& rules = options.rules;
   WC_RETURN_IF_ERROR(CheckRules(rules));
   group_.Qualify(rules);
@@ -229,7 +228,7 @@ Result<std::shared_ptr<StreamGate>> TrainerWorker::RecordStreams(std::span<const
 Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold, std::string label,
                                                        std::span<const StreamRef> streams) {
   const std::lock_guard lock(calls_);
-  if (closed_) return Closed();
+  if (closed_) return ClosedHere("this trainer");
   WC_RETURN_IF_ERROR(CheckAnnounced(number));
   if (announced_ && (hold != Hold::kUntilReady || !label.empty())) {
     return Status(Code::kInvalidArgument,
@@ -253,7 +252,7 @@ Result<std::shared_ptr<Update>> TrainerWorker::Publish(int64_t number, Hold hold
 
 Result<std::shared_ptr<Update>> TrainerWorker::Announce(int64_t number, Hold hold, std::string label) {
   const std::lock_guard lock(calls_);
-  if (closed_) return Closed();
+  if (closed_) return ClosedHere("this trainer");
   WC_RETURN_IF_ERROR(CheckAnnounced(number));
   if (announced_) return announced_->update;
   auto gate = StreamGate::Announced();
@@ -312,7 +311,7 @@ void TrainerWorker::Post(const TrainerEvent& event) {
 Result<Digests> TrainerWorker::Digest() {
   WC_RETURN_IF_ERROR(process_.Check());
   const std::lock_guard lock(calls_);
-  if (closed_) return Closed();
+  if (closed_) return ClosedHere("this trainer");
   std::shared_ptr<const SourceMemory> memory;
   session_->loop().RunAndWait([&] { memory = memory_; });
   if (memory == nullptr) return Status(Code::kInvalidArgument, "nothing is registered; call Register first");

@@ -10,9 +10,9 @@ namespace weightcast::worker {
 namespace {
 
 /// One transition: changes the state and collects what is to be done.
-class Transition {
+class TrainerTransition {
  public:
-  explicit Transition(TrainerState& state) : s_(state) {}
+  explicit TrainerTransition(TrainerState& state) : s_(state) {}
   std::vector<TrainerAction> Take() { return std::move(actions_); }
 
   void operator()(const protocol::Welcome& welcome);
@@ -55,21 +55,21 @@ class Transition {
 
 // --- Finding --------------------------------------------------------------------------------------------
 
-Publication* Transition::Find(int64_t number) {
+Publication* TrainerTransition::Find(int64_t number) {
   const auto at = std::find_if(s_.publications.begin(), s_.publications.end(),
                                [&](const auto& publication) { return publication.number == number; });
   return at == s_.publications.end() ? nullptr : &*at;
 }
 
 /// Whether its bytes are still promised.
-bool Transition::IsHeld(const Publication& publication) const {
+bool TrainerTransition::IsHeld(const Publication& publication) const {
   const bool newest = &publication == &s_.publications.back();
   return !publication.release || (publication.hold && newest);
 }
 
 // --- The controller's messages ----------------------------------------------------------------------
 
-void Transition::operator()(const protocol::Welcome& welcome) {
+void TrainerTransition::operator()(const protocol::Welcome& welcome) {
   if (s_.ended || welcome.term < s_.term) return;
   Silence([](const Sending&) { return true; });
   s_.term = welcome.term;
@@ -81,7 +81,7 @@ void Transition::operator()(const protocol::Welcome& welcome) {
   Prune();
 }
 
-void Transition::Offer(const Publication& publication) {
+void TrainerTransition::Offer(const Publication& publication) {
   Send(protocol::Published{.number = publication.number,
                            .run = publication.run,
                            .hold = publication.hold,
@@ -89,7 +89,7 @@ void Transition::Offer(const Publication& publication) {
 }
 
 /// A new session: the controller knows nothing of what was published.
-void Transition::OfferAgain(Publication& publication) {
+void TrainerTransition::OfferAgain(Publication& publication) {
   const bool newest = &publication == &s_.publications.back();
   if (newest && IsHeld(publication)) {
     Offer(publication);
@@ -107,7 +107,7 @@ void Transition::OfferAgain(Publication& publication) {
   Finish(publication, lost);
 }
 
-void Transition::operator()(const protocol::Superseded& superseded) {
+void TrainerTransition::operator()(const protocol::Superseded& superseded) {
   Publication* publication = Find(superseded.version.number);
   if (publication == nullptr || publication->done) return;
   const Status reason(Code::kCancelled,
@@ -118,7 +118,7 @@ void Transition::operator()(const protocol::Superseded& superseded) {
   Prune();
 }
 
-void Transition::operator()(const StartOrder& start) {
+void TrainerTransition::operator()(const StartOrder& start) {
   if (s_.ended || start.update.term != s_.term) return;
   if (start.update.epoch != s_.epoch) {  // Nobody waits for what will not be sent.
     const Status reason(Code::kCancelled,
@@ -141,25 +141,25 @@ void Transition::operator()(const StartOrder& start) {
   Do(BeginSending{start});
 }
 
-void Transition::operator()(const protocol::Stop& stop) {
+void TrainerTransition::operator()(const protocol::Stop& stop) {
   Silence([&](const Sending& sending) {
     return sending.update == stop.update && sending.destination == stop.destination;
   });
 }
 
-void Transition::operator()(const protocol::Abort& abort) {
+void TrainerTransition::operator()(const protocol::Abort& abort) {
   if (abort.update.term != s_.term) return;
   Silence([&](const Sending& sending) { return sending.update == abort.update; });
   s_.last_error = abort.reason;
   if (Publication* publication = Find(abort.version.number)) Let(*publication, abort.reason);
 }
 
-void Transition::operator()(const protocol::Release& release) {
+void TrainerTransition::operator()(const protocol::Release& release) {
   if (release.update.term != s_.term) return;
   if (Publication* publication = Find(release.version.number)) Let(*publication, Status::Ok());
 }
 
-void Transition::operator()(const protocol::Done& done) {
+void TrainerTransition::operator()(const protocol::Done& done) {
   Silence([&](const Sending& sending) { return sending.update == done.update; });
   if (!done.met_policy) s_.last_error = done.reason;
   Publication* publication = Find(done.version.number);
@@ -170,14 +170,14 @@ void Transition::operator()(const protocol::Done& done) {
   Prune();
 }
 
-void Transition::operator()(const protocol::Lost& lost) {
+void TrainerTransition::operator()(const protocol::Lost& lost) {
   s_.last_error =
       lost.reason;  // What becomes of an update the controller decides: others may have the bytes.
 }
 
 // --- The data plane -----------------------------------------------------------------------------------
 
-void Transition::operator()(const TrainerPlanArrived& plan) {
+void TrainerTransition::operator()(const TrainerPlanArrived& plan) {
   // Everything of older epochs is void.
   Silence([](const Sending&) { return true; });
   s_.epoch = plan.epoch;
@@ -185,13 +185,13 @@ void Transition::operator()(const TrainerPlanArrived& plan) {
   s_.prepared = false;
 }
 
-void Transition::operator()(const TrainerPrepared& prepared) {
+void TrainerTransition::operator()(const TrainerPrepared& prepared) {
   if (prepared.epoch != s_.epoch || s_.ended) return;
   s_.prepared = true;
   Send(protocol::Prepared{.epoch = s_.epoch});
 }
 
-void Transition::operator()(const TrainerPlanFailed& failed) {
+void TrainerTransition::operator()(const TrainerPlanFailed& failed) {
   if (failed.epoch != s_.epoch || s_.ended) return;
   s_.last_error = failed.reason;
   Send(protocol::Failed{.update = {.term = s_.term, .epoch = s_.epoch},
@@ -199,7 +199,7 @@ void Transition::operator()(const TrainerPlanFailed& failed) {
                         .reason = failed.reason});
 }
 
-void Transition::operator()(const SendEnded& ended) {
+void TrainerTransition::operator()(const SendEnded& ended) {
   for (auto& sending : s_.sendings) {
     const bool same = sending.update == ended.update && sending.destination == ended.destination &&
                       sending.part == ended.part;
@@ -212,7 +212,7 @@ void Transition::operator()(const SendEnded& ended) {
   }
 }
 
-void Transition::operator()(const SendFenced& fenced) {
+void TrainerTransition::operator()(const SendFenced& fenced) {
   std::erase_if(s_.sendings, [&](const Sending& sending) {
     return sending.update == fenced.update && sending.destination == fenced.destination &&
            sending.part == fenced.part;
@@ -221,7 +221,7 @@ void Transition::operator()(const SendFenced& fenced) {
   Prune();
 }
 
-void Transition::operator()(const TrainerEnded& ended) {
+void TrainerTransition::operator()(const TrainerEnded& ended) {
   if (s_.ended) return;
   s_.ended = true;
   s_.end = ended.reason;
@@ -236,7 +236,7 @@ void Transition::operator()(const TrainerEnded& ended) {
 
 // --- The user -----------------------------------------------------------------------------------------
 
-void Transition::operator()(const TrainerRegisterCalled&) {
+void TrainerTransition::operator()(const TrainerRegisterCalled&) {
   if (s_.ended) return Do(AnswerTrainer{s_.end, {}});
   const bool busy =
       !s_.sendings.empty() || std::any_of(s_.publications.begin(), s_.publications.end(),
@@ -255,7 +255,7 @@ void Transition::operator()(const TrainerRegisterCalled&) {
   Do(AnswerTrainer{});
 }
 
-void Transition::operator()(const PublishCalled& publish) {
+void TrainerTransition::operator()(const PublishCalled& publish) {
   if (s_.ended) return Do(AnswerTrainer{s_.end, {}});
   Status error;
   if (!s_.registered) error = {Code::kInvalidArgument, "nothing is registered; call Register before Publish"};
@@ -281,7 +281,7 @@ void Transition::operator()(const PublishCalled& publish) {
   Do(AnswerTrainer{Status::Ok(), protocol::VersionOf(s_.run, publish.number, publish.label)});
 }
 
-void Transition::operator()(const CancelCalled& cancel) {
+void TrainerTransition::operator()(const CancelCalled& cancel) {
   Publication* publication = Find(cancel.number);
   if (publication == nullptr || s_.ended || (publication->done && !publication->hold)) return;
   publication->hold = false;
@@ -292,7 +292,7 @@ void Transition::operator()(const CancelCalled& cancel) {
 
 /// The update ends here: from then on its sources may change, so no controller is offered it again. What is
 /// held is; its sources do not change.
-void Transition::operator()(const NoController& away) {
+void TrainerTransition::operator()(const NoController& away) {
   Publication* publication = Find(away.number);
   if (publication == nullptr || s_.ended) return;
   // To the same controller, if it comes back in time to go on with this session.
@@ -307,7 +307,7 @@ void Transition::operator()(const NoController& away) {
 // --- Parts of transitions -------------------------------------------------------------------------------
 
 template <typename Match>
-void Transition::Silence(Match match) {
+void TrainerTransition::Silence(Match match) {
   for (auto& sending : s_.sendings) {
     if (!match(sending) || sending.quiet) continue;
     sending.quiet = true;
@@ -315,14 +315,14 @@ void Transition::Silence(Match match) {
   }
 }
 
-void Transition::Let(Publication& publication, const Status& outcome) {
+void TrainerTransition::Let(Publication& publication, const Status& outcome) {
   if (publication.release) return;
   publication.release = true;
   publication.outcome = outcome;
   TryFree(publication);
 }
 
-void Transition::TryFree(Publication& publication) {
+void TrainerTransition::TryFree(Publication& publication) {
   const bool in_flight = std::any_of(s_.sendings.begin(), s_.sendings.end(), [&](const Sending& sending) {
     return sending.number == publication.number;
   });
@@ -331,7 +331,7 @@ void Transition::TryFree(Publication& publication) {
   Do(FreeSources{publication.number, publication.outcome});
 }
 
-void Transition::Finish(Publication& publication, const Status& status, const protocol::Done* done) {
+void TrainerTransition::Finish(Publication& publication, const Status& status, const protocol::Done* done) {
   if (publication.done) return;
   publication.done = true;
   FinishUpdate action{.number = publication.number, .status = status, .done = std::nullopt};
@@ -339,7 +339,7 @@ void Transition::Finish(Publication& publication, const Status& status, const pr
   Do(std::move(action));
 }
 
-void Transition::Prune() {
+void TrainerTransition::Prune() {
   if (s_.publications.empty()) return;
   const int64_t newest = s_.publications.back().number;
   std::erase_if(s_.publications, [&](const Publication& publication) {
@@ -350,7 +350,7 @@ void Transition::Prune() {
 }  // namespace
 
 std::vector<TrainerAction> Advance(TrainerState& state, const TrainerEvent& event) {
-  Transition transition(state);
+  TrainerTransition transition(state);
   std::visit(transition, event);
   return transition.Take();
 }

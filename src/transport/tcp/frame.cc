@@ -5,7 +5,7 @@
 namespace weightcast::transport::tcp {
 namespace {
 
-constexpr uint16_t kMagic = 0x4357;  // "WC" on the wire.
+constexpr uint16_t kFrameMagic = 0x4357;  // "WC" on the wire.
 constexpr uint8_t kFlagSignal = 1;
 constexpr uint8_t kFlagFirst = 2;
 constexpr size_t kPrefixSize = 8;
@@ -157,7 +157,7 @@ size_t EncodeFrame(const Frame& frame, std::span<std::byte, kMaxFrameSize> out) 
   const bool signal = frame.type == FrameType::kSignal;
   const int flags =
       (write && frame.has_signal ? kFlagSignal : 0) | ((write || signal) && frame.first ? kFlagFirst : 0);
-  writer.Put(kMagic, static_cast<uint8_t>(frame.type), static_cast<uint8_t>(flags), frame.sequence);
+  writer.Put(kFrameMagic, static_cast<uint8_t>(frame.type), static_cast<uint8_t>(flags), frame.sequence);
   switch (frame.type) {
     case FrameType::kWrite:
       writer.Put(frame.region, frame.generation, frame.grant.slot, uint32_t{0}, frame.grant.id, frame.offset,
@@ -194,9 +194,10 @@ ParsedFrame ParseFrame(std::span<const std::byte> bytes, Frame& frame) {
   uint8_t type = 0;
   uint8_t flags = 0;
   in.Get(magic, type, flags, frame.sequence);
-  const size_t size = magic == kMagic ? SizeOf(type, flags) : 0;
+  const size_t size = magic == kFrameMagic ? SizeOf(type, flags) : 0;
   if (size == 0) {
-    return {Outcome::kMalformed, 0, magic == kMagic ? "an unknown frame type" : "not a weightcast frame"};
+    return {Outcome::kMalformed, 0,
+            magic == kFrameMagic ? "an unknown frame type" : "not a weightcast frame"};
   }
   if (bytes.size() < size) return {.outcome = Outcome::kShort, .size = 0, .what = {}};
   frame.type = static_cast<FrameType>(type);

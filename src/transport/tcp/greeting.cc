@@ -7,14 +7,14 @@
 
 namespace weightcast::transport::tcp {
 namespace {
-constexpr uint32_t kMagic = 0x4e4c4357;  // "WCLN" on the wire.
-constexpr uint16_t kVersion = 2;
+constexpr uint32_t kGreetingMagic = 0x4e4c4357;  // "WCLN" on the wire.
+constexpr uint16_t kGreetingVersion = 2;
 }  // namespace
 
 GreetingBytes EncodeGreeting(const Greeting& greeting) {
   ByteWriter out;
-  out.Put(kMagic);
-  out.Put(kVersion);
+  out.Put(kGreetingMagic);
+  out.Put(kGreetingVersion);
   out.Put(static_cast<uint8_t>(greeting.kind));
   out.Put(uint8_t{0});
   out.Put(greeting.lane);
@@ -37,7 +37,7 @@ std::optional<Greeting> ParseGreeting(const GreetingBytes& bytes) {
   reserved |= in.Get<uint16_t>();
   greeting.generation = in.Get<uint32_t>();
   std::memcpy(greeting.cookie.data(), in.rest().data(), greeting.cookie.size());
-  if (magic != kMagic || version != kVersion || reserved != 0) return std::nullopt;
+  if (magic != kGreetingMagic || version != kGreetingVersion || reserved != 0) return std::nullopt;
   if (kind < static_cast<uint8_t>(Greeting::Kind::kHello) ||
       kind > static_cast<uint8_t>(Greeting::Kind::kStart))
     return std::nullopt;

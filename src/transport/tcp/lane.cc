@@ -14,7 +14,7 @@ namespace weightcast::transport::tcp {
 namespace {
 
 /// Received from one lane before others have their turn.
-constexpr size_t kBudget = 1U << 20;
+constexpr size_t kReceiveBudget = 1U << 20;
 
 constexpr std::string_view kTooMany = "it has more operations in flight than were agreed on";
 
@@ -131,7 +131,7 @@ void Lane::Receive() {
   stalled_ = false;
   if ((watched_ & EPOLLIN) == 0) WatchFor(watched_ | EPOLLIN);
   shared_.moved = true;
-  const auto outcome = inbox_.Receive(socket_.get(), kBudget, *this);
+  const auto outcome = inbox_.Receive(socket_.get(), kReceiveBudget, *this);
   const int error = errno;
   has_input_ = outcome == Inbox::Outcome::kMore;
   stalled_ = outcome == Inbox::Outcome::kStalled;

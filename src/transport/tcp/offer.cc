@@ -9,13 +9,13 @@
 namespace weightcast::transport::tcp {
 namespace {
 
-constexpr uint8_t kVersion = 2;
+constexpr uint8_t kOfferVersion = 2;
 constexpr size_t kMaxBootId = 64;
 constexpr size_t kMaxAddressText = 96;
 
 template <typename Blob>
 void PutHead(ByteWriter& out, const Blob& blob) {
-  out.Put(kVersion);
+  out.Put(kOfferVersion);
   out.PutRaw({reinterpret_cast<const char*>(blob.cookie.data()), blob.cookie.size()});
   out.Put(blob.lanes);
   out.Put(blob.depth);
@@ -24,10 +24,10 @@ void PutHead(ByteWriter& out, const Blob& blob) {
 template <typename Blob>
 Status GetHead(ByteReader& in, Blob& blob) {
   const auto version = in.Get<uint8_t>();
-  if (in.ok() && version != kVersion) {
+  if (in.ok() && version != kOfferVersion) {
     return {Code::kProtocol,
             StrCat("the peer's tcp transport speaks version ", static_cast<int>(version), ", this one ",
-                   static_cast<int>(kVersion), "; run the same release on both")};
+                   static_cast<int>(kOfferVersion), "; run the same release on both")};
   }
   const auto cookie = in.GetRaw(blob.cookie.size());
   if (in.ok()) std::memcpy(blob.cookie.data(), cookie.data(), cookie.size());

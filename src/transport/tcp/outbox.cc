@@ -5,7 +5,7 @@
 namespace weightcast::transport::tcp {
 namespace {
 /// Sent to one lane before others have their turn, also when its socket takes more.
-constexpr uint64_t kBudget = 2U << 20;
+constexpr uint64_t kSendBudget = 2U << 20;
 }  // namespace
 
 Outbox::Outbox(LinkId link, uint32_t lane, uint32_t depth, EventQueue& events, Regions& regions,
@@ -160,7 +160,7 @@ void Outbox::Forget(const LocalRegion& region) {
 }
 
 SendBatch::Outcome Outbox::Flush(int socket, bool& moved) {
-  for (uint64_t sent = 0; sent < kBudget;) {
+  for (uint64_t sent = 0; sent < kSendBudget;) {
     if (batch_.empty()) Fill();
     if (batch_.empty()) return SendBatch::Outcome::kSent;
     const uint64_t due = batch_.bytes();
